@@ -1,0 +1,79 @@
+"""Chooses the implementation of the core: `shoal._rust` or `shoal._pure`.
+
+The environment variable `SHOAL_BACKEND` says which: `rust`, `pure`, or `auto` (the default), which
+takes Rust and falls back to Python only where the extension is not installed, with one warning.
+It is read once, when the first name of the core is needed.
+"""
+
+import importlib
+import importlib.metadata
+import os
+import warnings
+from types import ModuleType
+from typing import TYPE_CHECKING
+
+__all__ = ["NAME", "Placement", "WorkerAddress", "backend", "load"]
+
+_CHOICES = ("rust", "pure", "auto")
+
+
+def load(choice: str) -> ModuleType:
+    """Import one of the two implementations.
+
+    Args:
+        choice: `rust`, `pure` or `auto`.
+
+    Returns:
+        The module `shoal._rust` or `shoal._pure`.
+
+    Raises:
+        ValueError: `choice` is none of the three.
+        ImportError: `rust` is asked for and not installed, or is broken, or is of another version.
+    """
+    if choice not in _CHOICES:
+        raise ValueError(
+            f"SHOAL_BACKEND={choice!r} is not a backend; expected one of {', '.join(_CHOICES)}"
+        )
+    if choice == "pure":
+        return importlib.import_module("shoal._pure")
+    try:
+        module = importlib.import_module("shoal._rust")
+    except ModuleNotFoundError as error:
+        # Only a missing extension may be replaced; a broken one is an error to be seen.
+        if error.name != "shoal._rust":
+            raise
+        if choice == "rust":
+            raise ImportError(
+                "SHOAL_BACKEND=rust, but the extension shoal._rust is not installed; install a "
+                "wheel of shoal for this platform, or set SHOAL_BACKEND=pure"
+            ) from error
+        warnings.warn(
+            "the extension shoal._rust is not installed; shoal runs on its slower Python "
+            "implementation (SHOAL_BACKEND=pure chooses it without this warning)",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+        return importlib.import_module("shoal._pure")
+    installed = importlib.metadata.version("shoal")
+    if module.__version__ != installed:
+        raise ImportError(
+            f"the extension shoal._rust is of version {module.__version__}, the package of "
+            f"{installed}: reinstall shoal"
+        )
+    return module
+
+
+_module = load(os.environ.get("SHOAL_BACKEND", "auto") or "auto")
+
+NAME: str = _module.__name__.rpartition("._")[2]
+
+if TYPE_CHECKING:  # type checkers see the contract of both backends
+    from shoal._rust import Placement, WorkerAddress
+else:
+    Placement = _module.Placement
+    WorkerAddress = _module.WorkerAddress
+
+
+def backend() -> str:
+    """Return the name of the implementation in use: `rust` or `pure`."""
+    return NAME
