@@ -1,0 +1,116 @@
+# The commands of the project. `make help` lists them; .ci/run calls them too.
+#
+# Everything lives in one environment, .venv, made by uv. The stamps under .make/ record what was
+# done, so that a second `make` with nothing changed does no work.
+
+.DELETE_ON_ERROR:
+.DEFAULT_GOAL := help
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+MAKEFLAGS += --no-builtin-rules --no-print-directory
+
+# Which Python the environment is made from; the first that is new enough wins.
+PYTHONS ?= python3 python3.11 python3.12 python3.13 python3.14
+# uv from the path, else the one that is installed into .venv.
+UV := $(or $(shell command -v uv),.venv/bin/uv)
+# Arguments for the programs: make demo ARGS="--seed 3", make test ARGS="-k channel -x".
+ARGS ?=
+
+# The backend that `make test` is restricted to; empty for both.
+BACKEND := $(filter-out auto,$(SHOAL_BACKEND))
+ifneq ($(filter-out rust pure auto,$(SHOAL_BACKEND)),)
+$(error SHOAL_BACKEND=$(SHOAL_BACKEND) is not a backend; expected rust, pure or auto (auto and unset test both))
+endif
+
+EXTENSION := python/shoal/_rust.abi3.so
+RUST_SOURCES := Cargo.toml $(wildcard Cargo.lock) $(shell find rust -name '*.rs' -o -name Cargo.toml)
+PYTHON_SOURCES := $(shell find python -name '*.py' -o -name '*.pyi' -o -name py.typed)
+
+export UV_PYTHON_DOWNLOADS := never
+# pyo3 and maturin take the interpreter from the environment that they are run in.
+export VIRTUAL_ENV := $(CURDIR)/.venv
+export PATH := $(CURDIR)/.venv/bin:$(PATH)
+unexport PYTHONHOME PYTHONPATH
+
+.PHONY: help
+help: ## List the commands.
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+
+.PHONY: setup
+setup: .make/package ## Make .venv with all dependencies and the package, editable.
+
+.PHONY: demo
+demo: .make/package ## Set everything up and train CartPole, the main example.
+	.venv/bin/python examples/cartpole/train.py $(ARGS)
+
+# The Rust tests run on a debug build: overflow checks and debug assertions are on.
+.PHONY: test-rust
+test-rust: .make/package ## Run the tests of the Rust crates.
+	if cargo nextest --version >/dev/null 2>&1; then \
+	  cargo nextest run --workspace --locked; \
+	else cargo test --workspace --locked --all-targets; fi
+	cargo test --workspace --locked --doc
+
+# With one backend chosen, what compares the two is left out. With none, everything runs with Rust
+# (unit tests with both in the same run), and the tests that need Ray run again with Python.
+.PHONY: test
+test: .make/package $(if $(filter pure,$(BACKEND)),,test-rust) ## Set everything up and run all tests (SHOAL_BACKEND=rust|pure: one backend).
+ifeq ($(BACKEND),)
+	SHOAL_BACKEND=rust .venv/bin/pytest tests $(ARGS)
+	SHOAL_BACKEND=pure .venv/bin/pytest tests/cluster --backend pure -m ray $(ARGS)
+else
+	SHOAL_BACKEND=$(BACKEND) .venv/bin/pytest tests --backend $(BACKEND) --ignore tests/parity $(ARGS)
+endif
+
+.PHONY: lint
+lint: .make/package ## Check format, lints, types and the contract of both backends.
+	cargo fmt --all --check
+	cargo clippy --workspace --all-targets --locked -- -D warnings
+	.venv/bin/ruff format --check .
+	.venv/bin/ruff check .
+	.venv/bin/mypy
+	.ci/stubtest
+	.venv/bin/pytest -q tests/api/test_sources.py tests/api/test_layers.py
+
+.PHONY: bench
+bench: .make/package ## Run the benchmarks beside their rivals.
+	.venv/bin/pytest benches $(ARGS)
+
+.PHONY: wheel
+wheel: .make/wheel ## Build the wheel and the source distribution into dist/.
+
+.PHONY: clean
+clean: ## Remove everything that these commands made, .venv included.
+	rm -rf .make .venv dist outputs target $(EXTENSION)
+	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks
+	find python tests benches examples -name __pycache__ -prune -exec rm -rf {} +
+
+# pyvenv.cfg stands for the environment: unlike bin/python it is no link to an older file.
+.venv/pyvenv.cfg:
+	for candidate in $(PYTHONS); do \
+	  if "$$candidate" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then \
+	    if command -v uv >/dev/null; then uv venv --quiet --allow-existing --python "$$(command -v $$candidate)" .venv; \
+	    else "$$candidate" -m venv .venv && .venv/bin/pip install --quiet uv; fi; exit; \
+	  fi; \
+	done; \
+	echo "make: none of '$(PYTHONS)' is Python 3.11 or newer; name one: make PYTHONS=/path/to/python3" >&2; exit 1
+
+.make/dependencies: pyproject.toml .venv/pyvenv.cfg
+	$(UV) pip install --requirements pyproject.toml --extra dev --extra examples
+	mkdir -p .make && touch $@
+
+# A release build, because the demo and the benchmarks are judged by their speed, and one installed
+# build keeps the tests on what users get. The stamp depends on the extension that the recipe
+# makes: one that is missing, or was built by hand since, is built again.
+.make/package: .make/dependencies pyproject.toml $(RUST_SOURCES) $(EXTENSION)
+	command -v cargo >/dev/null || { echo "make: no cargo in the path; install Rust $(shell sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml) or newer" >&2; exit 1; }
+	.venv/bin/maturin develop --release --locked --uv
+	touch $@
+
+$(EXTENSION): ;
+
+.make/wheel: .make/dependencies pyproject.toml README.md LICENSE $(RUST_SOURCES) $(PYTHON_SOURCES)
+	rm -rf dist
+	.venv/bin/maturin build --release --locked --out dist
+	.venv/bin/maturin sdist --out dist
+	touch $@
