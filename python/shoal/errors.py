@@ -33,7 +33,7 @@ shoal keeps catch either. All errors pickle, with their attributes, across Ray.
 import asyncio
 import queue
 from collections.abc import Sequence
-from typing import Any, Self, override
+from typing import Any, Self
 
 __all__ = [
     "AddressError",
@@ -72,7 +72,6 @@ def _rebuild(cls: type[BaseException], args: tuple[Any, ...], state: dict[str, A
 class ShoalError(Exception):
     """The root of every error that shoal raises on purpose."""
 
-    @override
     def __reduce__(self) -> tuple[Any, ...]:
         # The classes below take keywords; the default protocol would call them with `args` alone.
         return _rebuild, (type(self), self.args, dict(self.__dict__))
@@ -180,17 +179,16 @@ class WorkerGroupError(ShoalError, ExceptionGroup[Exception]):
     def __new__(
         cls, message: str, exceptions: Sequence[Exception], *, ranks: Sequence[int] = ()
     ) -> Self:
+        """Make the group; an exception group takes its contents here."""
         self = super().__new__(cls, message, exceptions)
         self.ranks = tuple(ranks)
         return self
 
-    def __init__(
-        self, message: str, exceptions: Sequence[Exception], *, ranks: Sequence[int] = ()
-    ) -> None:
+    def __init__(self, message: str, exceptions: Sequence[Exception], **_: Any) -> None:
         super().__init__(message, exceptions)
 
-    @override
     def derive(self, excs: Sequence[Any]) -> "WorkerGroupError":
+        """Make the part of this group that `split` and `subgroup` keep."""
         kept = [r for e, r in zip(self.exceptions, self.ranks, strict=False) if e in excs]
         return WorkerGroupError(self.message, excs, ranks=kept)
 

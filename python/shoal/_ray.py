@@ -1,0 +1,89 @@
+"""Waiting for Ray with a deadline, typed errors and a word about whom one waits for."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import ray
+from ray.exceptions import GetTimeoutError, RayActorError, RaySystemError, RayTaskError
+
+from shoal.context import describe_self
+from shoal.deadline import Deadline, LongWait
+from shoal.errors import PeerLostError, ShoalError, ShoalTimeoutError
+
+__all__ = ["aget", "find_actor", "get", "lost", "timed_out"]
+
+
+def lost(what: str, peer: str, deadline: Deadline, reason: object = None) -> PeerLostError:
+    """Make the error for a process that died while it was waited for."""
+    detail = f" ({_one_line(reason)})" if reason else ""
+    return PeerLostError(
+        f"{describe_self()}: {what}: {peer} died or cannot be reached, after "
+        f"{deadline.elapsed:.1f} s of waiting{detail}"
+    )
+
+
+def timed_out(what: str, peer: str, deadline: Deadline) -> ShoalTimeoutError:
+    """Make the error for a deadline that passed."""
+    return ShoalTimeoutError(
+        f"{describe_self()}: {what}: no answer from {peer} within {deadline.timeout:g} s"
+    )
+
+
+def get(ref: Any, deadline: Deadline, what: Callable[[], str], peer: str) -> Any:
+    """Wait for one Ray object.
+
+    Args:
+        ref: The object reference.
+        deadline: When to give up.
+        what: Describes the operation, for the log and for errors.
+        peer: Who is waited for.
+
+    Raises:
+        ShoalTimeoutError: The deadline passed.
+        PeerLostError: The process that makes the object died.
+    """
+    wait = LongWait(lambda: f"{describe_self()}: {what()} waits for {peer}", deadline)
+    while True:
+        try:
+            return ray.get(ref, timeout=wait.step())
+        except GetTimeoutError:
+            if deadline.expired:
+                raise timed_out(what(), peer, deadline) from None
+            wait.tick()
+        except (RayActorError, RaySystemError) as error:
+            raise lost(what(), peer, deadline, error) from None
+        except RayTaskError as error:
+            raise _own_error(error) from None
+
+
+async def aget(ref: Any, deadline: Deadline, what: Callable[[], str], peer: str) -> Any:
+    """Wait for one Ray object in an event loop; as `get`, without log lines while it waits."""
+    try:
+        return await asyncio.wait_for(asyncio.shield(ref), deadline.remaining_or_none())
+    except TimeoutError:
+        if not deadline.expired:
+            raise
+        raise timed_out(what(), peer, deadline) from None
+    except (RayActorError, RaySystemError) as error:
+        raise lost(what(), peer, deadline, error) from None
+    except RayTaskError as error:
+        raise _own_error(error) from None
+
+
+def find_actor(name: str, namespace: str) -> Any | None:
+    """Return the handle of a named actor, or None where there is none."""
+    try:
+        return ray.get_actor(name, namespace=namespace)
+    except ValueError:
+        return None
+
+
+def _own_error(error: RayTaskError) -> Exception:
+    # Our own errors say all there is to say; anything else keeps Ray's remote traceback.
+    return error.cause if isinstance(error.cause, ShoalError) else error
+
+
+def _one_line(reason: object) -> str:
+    lines = [line.strip() for line in str(reason).splitlines() if line.strip()]
+    return lines[0] if lines else type(reason).__name__

@@ -1,0 +1,100 @@
+"""An exception as a value: captured where it was raised, rebuilt where somebody waits for it."""
+
+import time
+import traceback
+from dataclasses import dataclass
+from typing import Self
+
+import ray.cloudpickle as pickle
+
+from shoal.errors import RemoteError
+
+__all__ = ["Failure"]
+
+
+@dataclass(frozen=True)
+class Failure:
+    """What is known of an exception in another process. Always picklable.
+
+    Attributes:
+        address: The worker's address.
+        rank: Its rank in the group.
+        when: Wall-clock time of the failure, in seconds; orders failures by cause.
+        type_name: Qualified name of the exception's class.
+        text: The message.
+        traceback_text: The traceback with its causes, as text.
+        pickled: The exception itself, where it can be pickled.
+    """
+
+    address: str
+    rank: int
+    when: float
+    type_name: str
+    text: str
+    traceback_text: str
+    pickled: bytes | None
+
+    @classmethod
+    def capture(cls, error: BaseException, address: str, rank: int) -> Self:
+        """Describe `error`, which has just been caught in this process."""
+        if not isinstance(error, Exception):
+            error = _as_exception(error)
+        kind = type(error)
+        return cls(
+            address=address,
+            rank=rank,
+            when=time.time(),
+            type_name=f"{kind.__module__}.{kind.__qualname__}".removeprefix("builtins."),
+            text=_text(error),
+            traceback_text="".join(traceback.format_exception(error)).rstrip(),
+            pickled=_pickled(error),
+        )
+
+    def rebuild(self) -> Exception:
+        """Make the exception again: its own type where possible, else a `RemoteError`.
+
+        A note names the rank, the address and the remote traceback.
+        """
+        error = self._original()
+        if error is None:
+            error = RemoteError(
+                f"{self.type_name}: {self.text}",
+                type_name=self.type_name,
+                traceback_text=self.traceback_text,
+            )
+        error.add_note(f"raised on rank {self.rank} ({self.address}):\n{self.traceback_text}")
+        return error
+
+    def _original(self) -> Exception | None:
+        if self.pickled is None:
+            return None
+        try:
+            error = pickle.loads(self.pickled)
+        except Exception:  # noqa: BLE001  (a user's constructor may raise anything)
+            return None
+        return error if isinstance(error, Exception) else None
+
+
+def _as_exception(error: BaseException) -> Exception:
+    if isinstance(error, SystemExit):
+        made: Exception = RuntimeError(f"the worker called sys.exit({error.code!r})")
+    else:
+        made = RemoteError(f"{type(error).__name__}: {error}", type_name=type(error).__name__)
+    return made.with_traceback(error.__traceback__)
+
+
+def _text(error: Exception) -> str:
+    try:
+        return str(error)
+    except Exception:  # noqa: BLE001  (a user's __str__ may raise anything)
+        return "<its message cannot be printed>"
+
+
+def _pickled(error: Exception) -> bytes | None:
+    try:
+        data: bytes = pickle.dumps(error)
+        # What cannot be read back here cannot be read back at the caller either.
+        pickle.loads(data)
+    except Exception:  # noqa: BLE001  (a user's exception may hold anything)
+        return None
+    return data

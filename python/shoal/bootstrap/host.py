@@ -1,0 +1,282 @@
+"""The Ray actor that stands around a user's object.
+
+Ray would import the user's class before any code of ours could run. The host is made of our code
+alone: it sets the worker's environment, loads the driver's backend, runs the hooks, and only then
+unpickles and constructs the user's class. So a worker needs no process of its own from Ray for the
+sake of its variables (Ray's `runtime_env` starts one), and whatever fails on the way is a value
+that the driver can show.
+"""
+
+import importlib
+import inspect
+import os
+import platform
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from importlib.metadata import version
+from typing import Any, NamedTuple
+
+import ray
+import ray.cloudpickle as pickle
+
+from shoal.bootstrap.failure import Failure
+from shoal.context import set_context
+from shoal.errors import LaunchError
+
+__all__ = ["AsyncWorkerHost", "LaunchSpec", "Reply", "WorkerHost", "host_class", "public_methods"]
+
+# Ray's log monitor takes a line with this prefix as the name of the process from here on.
+_NAME_PREFIX = ":actor_name:"
+
+
+class Reply(NamedTuple):
+    """What a call returns: a value, or a `Failure` as a value.
+
+    Attributes:
+        ok: Whether `value` is the method's result.
+        value: The result, or a `Failure`.
+        seconds: How long the method ran.
+    """
+
+    ok: bool
+    value: Any
+    seconds: float
+
+
+@dataclass(frozen=True)
+class LaunchSpec:
+    """Everything a host needs to construct the user's object.
+
+    Attributes:
+        name: The actor's name, `group:rank` for workers.
+        rank: The rank in its group.
+        namespace: The job's Ray namespace.
+        node_rank: The rank of the node in the cluster.
+        env: Environment variables to set; None removes one.
+        backend: The driver's backend, which this process must load.
+        versions: The driver's versions, by package.
+        hooks: `module:function` to call before the user's class is loaded.
+        class_name: The user's class, for messages.
+        payload: The pickled class and its arguments; an argument that is a Ray object reference
+            is replaced by a `_Slot`.
+    """
+
+    name: str
+    rank: int
+    namespace: str
+    node_rank: int
+    env: dict[str, str | None]
+    backend: str
+    class_name: str
+    payload: bytes
+    versions: dict[str, str] = field(default_factory=dict)
+    hooks: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class _Slot:
+    """Stands in a pickled argument list for the n-th object that Ray passes."""
+
+    index: int
+
+
+def own_versions() -> dict[str, str]:
+    """Return the versions that driver and workers must share."""
+    return {
+        "python": ".".join(platform.python_version_tuple()[:2]),
+        "ray": ray.__version__,
+        "shoal": version("shoal"),
+    }
+
+
+def pack(
+    cls: type, args: Sequence[Any], kwargs: dict[str, Any]
+) -> tuple[bytes, list["ray.ObjectRef[Any]"]]:
+    """Pickle a class with its arguments; object references are passed beside it, to be resolved."""
+    refs: list[ray.ObjectRef[Any]] = []
+
+    def slot(value: Any) -> Any:
+        if not isinstance(value, ray.ObjectRef):
+            return value
+        refs.append(value)
+        return _Slot(len(refs) - 1)
+
+    packed = (cls, [slot(a) for a in args], {k: slot(v) for k, v in kwargs.items()})
+    return pickle.dumps(packed), refs
+
+
+class WorkerHost:
+    """Holds one user's object and calls its methods; failures come back as values."""
+
+    def __init__(self, spec: LaunchSpec, *resolved: Any) -> None:
+        self._shoal_spec = spec
+        self._shoal_object: Any = None
+        self._shoal_failure: Failure | None = None
+        label = repr(self)
+        for stream in (sys.stdout, sys.stderr):
+            print(f"{_NAME_PREFIX}{label}", file=stream, flush=True)
+        try:
+            self._shoal_object = _construct(spec, resolved)
+        except BaseException as error:  # noqa: BLE001  (a constructor's failure is a value)
+            self._shoal_failure = Failure.capture(error, spec.name, spec.rank)
+
+    def __repr__(self) -> str:
+        """Name the process in Ray's log lines: `group(rank=0)`."""
+        spec = self._shoal_spec
+        group = spec.name.rpartition(":")[0] or spec.name
+        return f"{group}(rank={spec.rank})"
+
+    def _shoal_ready(self) -> Reply:
+        """Tell whether the user's object was constructed."""
+        if self._shoal_failure is not None:
+            return Reply(ok=False, value=self._shoal_failure, seconds=0.0)
+        return Reply(ok=True, value=None, seconds=0.0)
+
+    def _shoal_ping(self) -> None:
+        """Answer. A call that is pending here fails when the process dies."""
+
+    def _shoal_call(self, name: str, /, *args: Any, **kwargs: Any) -> Reply:
+        """Call a method of the user's object."""
+        if self._shoal_failure is not None:
+            return Reply(ok=False, value=self._shoal_failure, seconds=0.0)
+        start = time.perf_counter()
+        try:
+            value = getattr(self._shoal_object, name)(*args, **kwargs)
+        except BaseException as error:  # noqa: BLE001  (a method's failure is a value)
+            return self._shoal_failed(error, start)
+        return Reply(ok=True, value=value, seconds=time.perf_counter() - start)
+
+    def _shoal_failed(self, error: BaseException, start: float) -> Reply:
+        spec = self._shoal_spec
+        failure = Failure.capture(error, spec.name, spec.rank)
+        return Reply(ok=False, value=failure, seconds=time.perf_counter() - start)
+
+    def _shoal_direct(self, name: str) -> Callable[..., Any]:
+        """Return a method for a caller who uses the Ray handle itself; it raises."""
+        if self._shoal_failure is not None:
+            raise self._shoal_failure.rebuild()
+        method: Callable[..., Any] = getattr(self._shoal_object, name)
+        return method
+
+
+class AsyncWorkerHost(WorkerHost):
+    """The host of a class with coroutine methods: an asyncio actor, as Ray makes of such classes."""
+
+    async def _shoal_call(self, name: str, /, *args: Any, **kwargs: Any) -> Reply:  # type: ignore[override]  # a coroutine here makes Ray run an event loop
+        """Call a method of the user's object, and await what it returns."""
+        if self._shoal_failure is not None:
+            return Reply(ok=False, value=self._shoal_failure, seconds=0.0)
+        start = time.perf_counter()
+        try:
+            value = getattr(self._shoal_object, name)(*args, **kwargs)
+            if inspect.isawaitable(value):
+                value = await value
+        except BaseException as error:  # noqa: BLE001  (a method's failure is a value)
+            return self._shoal_failed(error, start)
+        return Reply(ok=True, value=value, seconds=time.perf_counter() - start)
+
+
+def public_methods(cls: type) -> dict[str, Callable[..., Any]]:
+    """Return the callable class attributes without a leading underscore, base classes first."""
+    found: dict[str, Callable[..., Any]] = {}
+    for base in reversed(cls.__mro__[:-1]):
+        for name in vars(base):
+            if name.startswith("_"):
+                continue
+            value = getattr(cls, name, None)
+            if callable(value) and not inspect.isclass(value):
+                found[name] = value
+            else:
+                found.pop(name, None)
+    return found
+
+
+def host_class(cls: type) -> type[WorkerHost]:
+    """Make the host for a class, with its public methods, so that the Ray handle has them too."""
+    methods = public_methods(cls)
+    is_async = any(inspect.iscoroutinefunction(m) for m in methods.values())
+    members: dict[str, Any] = {name: _direct_call(name, m) for name, m in methods.items()}
+    members["__doc__"] = cls.__doc__
+    members["__module__"] = cls.__module__
+    base = AsyncWorkerHost if is_async else WorkerHost
+    return type(cls.__name__, (base,), members)
+
+
+def _direct_call(name: str, method: Callable[..., Any]) -> Callable[..., Any]:
+    # Ray decides by the function's kind how to run it; the stand-in is of the method's kind.
+    if inspect.iscoroutinefunction(method):
+
+        async def coroutine_call(self: WorkerHost, *args: Any, **kwargs: Any) -> Any:
+            return await self._shoal_direct(name)(*args, **kwargs)
+
+        return coroutine_call
+    if inspect.isgeneratorfunction(method):
+
+        def generator_call(self: WorkerHost, *args: Any, **kwargs: Any) -> Any:
+            yield from self._shoal_direct(name)(*args, **kwargs)
+
+        return generator_call
+
+    def call(self: WorkerHost, *args: Any, **kwargs: Any) -> Any:
+        return self._shoal_direct(name)(*args, **kwargs)
+
+    return call
+
+
+def _construct(spec: LaunchSpec, resolved: Sequence[Any]) -> Any:
+    for name, value in spec.env.items():
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value
+    set_context(name=spec.name, namespace=spec.namespace, node_rank=spec.node_rank)
+    _check_versions(spec)
+    _load_backend(spec)
+    for hook in spec.hooks:
+        module, _, function = hook.partition(":")
+        getattr(importlib.import_module(module), function)()
+    try:
+        cls, args, kwargs = pickle.loads(spec.payload)
+    except Exception as error:
+        raise LaunchError(
+            f"{spec.name}: the class {spec.class_name} cannot be loaded on node {spec.node_rank} "
+            f"({platform.node()}, {sys.executable}): {type(error).__name__}: {error}. Its module "
+            "must be importable there: install it on the node, or put its folder on PYTHONPATH "
+            "(env_configs of the node group) before the job starts"
+        ) from error
+
+    def fill(value: Any) -> Any:
+        return resolved[value.index] if isinstance(value, _Slot) else value
+
+    return cls(*[fill(a) for a in args], **{k: fill(v) for k, v in kwargs.items()})
+
+
+def _check_versions(spec: LaunchSpec) -> None:
+    here = own_versions()
+    differ = [name for name, wanted in spec.versions.items() if here.get(name) != wanted]
+    if differ:
+        driver = ", ".join(f"{name} {spec.versions[name]}" for name in differ)
+        worker = ", ".join(f"{name} {here.get(name, 'missing')}" for name in differ)
+        raise LaunchError(
+            f"{spec.name}: the driver has {driver}; node {spec.node_rank} ({platform.node()}, "
+            f"{sys.executable}) has {worker}. Install the same versions on both"
+        )
+
+
+def _load_backend(spec: LaunchSpec) -> None:
+    os.environ["SHOAL_BACKEND"] = spec.backend
+    try:
+        name = importlib.import_module("shoal._backend").NAME
+    except ImportError as error:
+        raise LaunchError(
+            f"{spec.name}: the driver runs on the backend {spec.backend!r}, which node "
+            f"{spec.node_rank} ({platform.node()}, {sys.executable}) cannot load: {error}"
+        ) from error
+    if name != spec.backend:
+        raise LaunchError(
+            f"{spec.name}: the driver runs on the backend {spec.backend!r}, but this process had "
+            f"already loaded {name!r}; unset SHOAL_BACKEND on node {spec.node_rank}, or set it to "
+            f"{spec.backend!r} there"
+        )

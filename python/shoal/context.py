@@ -1,0 +1,64 @@
+"""Who this process is: what the lower layers need to know of it without knowing `Worker`."""
+
+import os
+from dataclasses import dataclass, replace
+
+__all__ = ["Context", "current", "describe_self", "env_value", "env_var", "set_context"]
+
+_PREFIXES = ("SHOAL_", "RLINF_")
+
+
+def env_var(name: str) -> tuple[str | None, str]:
+    """Look a variable up as `SHOAL_<name>`, then as `RLINF_<name>`.
+
+    Returns:
+        The value, or None where neither is set, and the full name that was found.
+    """
+    for prefix in _PREFIXES:
+        value = os.environ.get(prefix + name)
+        if value is not None:
+            return value, prefix + name
+    return None, _PREFIXES[0] + name
+
+
+def env_value(name: str, default: str | None = None) -> str | None:
+    """Return the variable `SHOAL_<name>`, else `RLINF_<name>`, else `default`."""
+    value, _ = env_var(name)
+    return default if value is None else value
+
+
+@dataclass(frozen=True)
+class Context:
+    """The identity of this process within a job.
+
+    Attributes:
+        name: The worker's address, or `driver`.
+        namespace: The Ray namespace of the job, or an empty text before there is one.
+        node_rank: The rank of the node in the cluster, or -1 where it is not known.
+    """
+
+    name: str = "driver"
+    namespace: str = ""
+    node_rank: int = -1
+
+
+_current = Context()
+
+
+def current() -> Context:
+    """Return the identity of this process."""
+    return _current
+
+
+def set_context(
+    *, name: str | None = None, namespace: str | None = None, node_rank: int | None = None
+) -> None:
+    """Change what is given of this process's identity."""
+    global _current  # noqa: PLW0603  (one identity a process is the point)
+    given = {"name": name, "namespace": namespace, "node_rank": node_rank}
+    _current = replace(_current, **{k: v for k, v in given.items() if v is not None})  # type: ignore[arg-type]  # the names and types are the fields'
+
+
+def describe_self() -> str:
+    """Name this process in a message: its address, or `driver (pid 12)`."""
+    return _current.name if _current.name != "driver" else f"driver (pid {os.getpid()})"

@@ -1,0 +1,123 @@
+"""Deadlines, and the log lines of a wait that takes long.
+
+Every blocking call of shoal takes `timeout=`: seconds, `None` for the call's default, `math.inf`
+for no limit. A wait of more than 10 s says once who waits for whom.
+"""
+
+import logging
+import math
+import time
+from collections.abc import Callable
+
+from shoal.context import env_var
+from shoal.errors import ShoalValueError
+
+__all__ = ["Deadline", "LongWait", "default_timeout"]
+
+_FALLBACK_S = 10_800.0
+_FIRST_LOGS_S = (10.0, 60.0)
+_THEN_EVERY_S = 600.0
+
+_log = logging.getLogger("shoal")
+
+
+def default_timeout() -> float:
+    """Return the default limit of bring-up, launch, rendezvous and point to point, in seconds.
+
+    It is `SHOAL_TIMEOUT` (seconds), else `RLINF_TIMEOUT` (minutes), else three hours.
+
+    Raises:
+        ShoalValueError: The variable holds something that is no positive number.
+    """
+    text, name = env_var("TIMEOUT")
+    if text is None:
+        return _FALLBACK_S
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not value > 0:
+        unit = "minutes" if name.startswith("RLINF_") else "seconds"
+        raise ShoalValueError(f"{name}={text!r}: expected a positive number of {unit}")
+    return value * 60 if name.startswith("RLINF_") else value
+
+
+class Deadline:
+    """A point in time that several steps of one operation share.
+
+    Args:
+        timeout: Seconds from now; `math.inf` for no limit; `None` for `default`.
+        default: What `None` means: seconds, or `None` for `default_timeout()`.
+
+    Raises:
+        ShoalValueError: `timeout` is negative or no number.
+    """
+
+    def __init__(self, timeout: float | None, *, default: float | None = None) -> None:
+        if timeout is None:
+            timeout = default_timeout() if default is None else default
+        elif not isinstance(timeout, (int, float)) or isinstance(timeout, bool):
+            raise ShoalValueError(
+                f"timeout={timeout!r}: expected seconds, None (the default) or math.inf (no limit)"
+            )
+        elif math.isnan(timeout) or timeout < 0:
+            raise ShoalValueError(f"timeout={timeout!r}: expected seconds, not less than 0")
+        self._start = time.monotonic()
+        self.timeout = float(timeout)
+
+    @property
+    def elapsed(self) -> float:
+        """Seconds since the start."""
+        return time.monotonic() - self._start
+
+    @property
+    def remaining(self) -> float:
+        """Seconds that are left, never negative; infinite without a limit."""
+        return max(0.0, self.timeout - self.elapsed)
+
+    @property
+    def expired(self) -> bool:
+        """Whether nothing is left."""
+        return self.elapsed >= self.timeout
+
+    def remaining_or_none(self) -> float | None:
+        """`remaining` in the form that other libraries take: None for no limit."""
+        left = self.remaining
+        return None if math.isinf(left) else left
+
+
+class LongWait:
+    """Logs one line when a wait has taken 10 s, one at 60 s, then one every 10 minutes.
+
+    Args:
+        describe: Makes the sentence: who waits, for what and for whom.
+        deadline: The deadline of the wait, which the line names.
+    """
+
+    def __init__(self, describe: Callable[[], str], deadline: Deadline) -> None:
+        self._describe = describe
+        self._deadline = deadline
+        self._logged = 0
+
+    @property
+    def next_at(self) -> float:
+        """Seconds of waiting at which the next line is due."""
+        if self._logged < len(_FIRST_LOGS_S):
+            return _FIRST_LOGS_S[self._logged]
+        return _THEN_EVERY_S * (self._logged - len(_FIRST_LOGS_S) + 1)
+
+    def step(self, at_most: float = math.inf) -> float:
+        """How long to wait before calling `tick` again, in seconds."""
+        due = self.next_at - self._deadline.elapsed
+        return max(0.0, min(due, at_most, self._deadline.remaining))
+
+    def tick(self) -> None:
+        """Log the line that is due, if any."""
+        elapsed = self._deadline.elapsed
+        if elapsed < self.next_at:
+            return
+        while elapsed >= self.next_at:
+            self._logged += 1
+        limit = self._deadline.timeout
+        ends = "no limit" if math.isinf(limit) else f"limit {limit:g} s"
+        _log.warning("%s: waiting for %.0f s (%s)", self._describe(), elapsed, ends)

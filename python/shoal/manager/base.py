@@ -1,0 +1,129 @@
+"""What all managers share: a well-known name, and a proxy that calls the actor with a deadline."""
+
+import math
+import os
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+import ray
+
+from shoal._ray import find_actor, get
+from shoal.context import current, set_context
+from shoal.deadline import Deadline
+from shoal.errors import ClusterNotFoundError
+
+__all__ = ["Manager", "ManagerProxy", "required_namespace"]
+
+# Added to the deadline that a waiting method gets, so that its own answer arrives first.
+_ANSWER_S = 5.0
+
+
+def required_namespace() -> str:
+    """Return the namespace of this process's job.
+
+    Raises:
+        ClusterNotFoundError: This process belongs to no job.
+    """
+    namespace = current().namespace or os.environ.get("CLUSTER_NAMESPACE", "")
+    if not namespace:
+        raise ClusterNotFoundError(
+            "this process belongs to no shoal job: construct Cluster(...) first, or set "
+            "CLUSTER_NAMESPACE to the namespace of a running job"
+        )
+    return namespace
+
+
+class Manager:
+    """A class of which one actor runs for each job, on node 0.
+
+    A manager can be used directly, in process; its methods that wait are coroutines.
+    """
+
+    MANAGER_NAME: ClassVar[str] = ""
+    ENV_LIST: ClassVar[list[str]] = ["RAY_ADDRESS", "CLUSTER_NAMESPACE"]
+    PID: ClassVar[int] = -1
+    proxy: ClassVar["ManagerProxy | None"] = None
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        cls.proxy = None
+
+    @classmethod
+    def get_proxy(cls, no_wait: bool = False, *, timeout: float | None = None) -> Any:
+        """Return this process's proxy of the job's manager.
+
+        Args:
+            no_wait: Kept for existing callers; a manager exists before any worker of its job, so
+                there is nothing to wait for.
+            timeout: Limit in seconds for each call through the proxy; None for the default.
+
+        Raises:
+            ClusterNotFoundError: There is no such manager.
+        """
+        del no_wait
+        namespace = required_namespace()
+        proxy = cls.proxy
+        # A forked child must not use its parent's connection.
+        if proxy is None or not proxy.is_for(namespace) or os.getpid() != cls.PID:
+            if not ray.is_initialized():
+                ray.init(address="auto", namespace=namespace, logging_level="WARNING")
+            actor = find_actor(cls.MANAGER_NAME, namespace)
+            if actor is None:
+                raise ClusterNotFoundError(
+                    f"no {cls.MANAGER_NAME} in the namespace {namespace!r}: the job has ended, or "
+                    "CLUSTER_NAMESPACE names another one"
+                )
+            proxy = cls.proxy = ManagerProxy(cls, actor, namespace)
+            cls.PID = os.getpid()
+        return proxy if timeout is None else ManagerProxy(cls, proxy.actor, namespace, timeout)
+
+    @classmethod
+    def sync_cluster_namespace(cls) -> None:
+        """Take the job's namespace from the environment."""
+        namespace = os.environ.get("CLUSTER_NAMESPACE")
+        if namespace:
+            set_context(namespace=namespace)
+
+    @classmethod
+    def get_runtime_env_vars(cls) -> dict[str, str]:
+        """Return the variables that a process needs to find the managers."""
+        found = {k: os.environ[k] for k in cls.ENV_LIST if k in os.environ}
+        return found | {"CLUSTER_NAMESPACE": required_namespace()}
+
+
+class ManagerProxy:
+    """Calls a manager's public methods and waits for the answers.
+
+    A method that takes `timeout` is given the time that is left; the proxy waits a little longer.
+    """
+
+    def __init__(
+        self, cls: type[Manager], actor: Any, namespace: str, timeout: float | None = None
+    ) -> None:
+        self._cls = cls
+        self._namespace = namespace
+        self._timeout = timeout
+        self._session = ray.get_runtime_context().gcs_address
+        self.actor = actor
+
+    def is_for(self, namespace: str) -> bool:
+        """Whether this proxy is connected to the job of that namespace."""
+        return (
+            namespace == self._namespace
+            and ray.is_initialized()
+            and ray.get_runtime_context().gcs_address == self._session
+        )
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        if name.startswith("_") or not callable(getattr(self._cls, name, None)):
+            raise AttributeError(f"{self._cls.__name__} has no public method {name!r}")
+        method = getattr(self.actor, name)
+        peer = self._cls.MANAGER_NAME
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            given = kwargs.get("timeout", self._timeout)
+            limit = Deadline(given).timeout + _ANSWER_S if given != math.inf else math.inf
+            return get(method.remote(*args, **kwargs), Deadline(limit), lambda: name, peer)
+
+        call.__name__ = name
+        return call

@@ -1,0 +1,131 @@
+"""Knows the job's nodes, and owns the actors that must outlive the worker who asked for them."""
+
+from typing import Any, ClassVar
+
+import ray
+from ray.exceptions import RayActorError
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from shoal._ray import aget
+from shoal.context import set_context
+from shoal.deadline import Deadline
+from shoal.errors import ClusterError, NameTakenError, PeerLostError, ShoalValueError
+from shoal.manager.base import Manager
+from shoal.ports import hold_port
+
+__all__ = ["NodeManager"]
+
+# Ray runs at most this many calls of an asyncio actor at once; a blocked call is one of them.
+_HOST_CALLS = 1_000_000
+
+
+class NodeManager(Manager):
+    """The job's nodes, groups and configuration, as the driver that launched it found them.
+
+    Args:
+        nodes: The nodes, in rank order.
+        node_groups: The node groups, by label.
+        cluster_cfg: The cluster's configuration, or None.
+        namespace: The job's namespace.
+    """
+
+    MANAGER_NAME: ClassVar[str] = "NodeManager"
+
+    def __init__(
+        self,
+        nodes: list[Any],
+        node_groups: dict[str, Any],
+        cluster_cfg: Any = None,
+        namespace: str = "",
+    ) -> None:
+        self._nodes = nodes
+        self._node_groups = node_groups
+        self._cluster_cfg = cluster_cfg
+        self._master_port = hold_port()
+        self._namespace = namespace
+        if namespace:
+            set_context(name=self.MANAGER_NAME, namespace=namespace, node_rank=0)
+
+    def get_nodes(self) -> list[Any]:
+        """Return the nodes, in rank order."""
+        return self._nodes
+
+    def get_node_groups(self) -> dict[str, Any]:
+        """Return the node groups, by label."""
+        return self._node_groups
+
+    def get_cluster_cfg(self) -> Any:
+        """Return the configuration that the job was launched with, or None."""
+        return self._cluster_cfg
+
+    def get_master_ip(self) -> str:
+        """Return the IP address of node 0."""
+        return str(self._nodes[0].node_ip)
+
+    def get_master_port(self) -> int:
+        """Return a port on node 0 that is held for the job's life."""
+        return self._master_port
+
+    def get_num_gpus_per_node(self) -> int:
+        """Return the number of accelerators of every node.
+
+        Raises:
+            ClusterError: The nodes differ.
+        """
+        counts = [node.num_accelerators for node in self._nodes]
+        if len(set(counts)) > 1:
+            listed = ", ".join(f"node {i}: {n}" for i, n in enumerate(counts))
+            raise ClusterError(f"the nodes have different numbers of accelerators: {listed}")
+        return int(counts[0])
+
+    def num_nodes(self) -> int:
+        """Return the number of nodes."""
+        return len(self._nodes)
+
+    async def start_host(
+        self,
+        name: str,
+        cls: type,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+        node_rank: int = 0,
+        timeout: float | None = None,  # noqa: ASYNC109  (part of the API)
+    ) -> Any:
+        """Start a named asyncio actor on a node and wait until it answers.
+
+        It belongs to this manager, so it lives as long as the job, not as long as the worker that
+        asked for it. `cls` needs a method `ping`.
+
+        Raises:
+            NameTakenError: The name is taken in the job's namespace.
+            ShoalValueError: There is no such node.
+            PeerLostError: The actor died while it started.
+            ShoalTimeoutError: It did not answer in time.
+        """
+        if not 0 <= node_rank < len(self._nodes):
+            raise ShoalValueError(
+                f"{name!r}: node {node_rank} does not exist; this cluster has nodes "
+                f"0 to {len(self._nodes) - 1}"
+            )
+        deadline = Deadline(timeout)
+        options = {
+            "name": name,
+            "namespace": self._namespace,
+            "num_cpus": 0,
+            "max_concurrency": _HOST_CALLS,
+            "scheduling_strategy": NodeAffinitySchedulingStrategy(
+                node_id=self._nodes[node_rank].ray_id, soft=False
+            ),
+        }
+        try:
+            actor = ray.remote(cls).options(**options).remote(*args, **(kwargs or {}))  # type: ignore[call-overload]  # a class known at run time only
+        except ValueError as error:
+            raise NameTakenError(
+                f"the name {name!r} is taken in the job {self._namespace!r}"
+            ) from error
+        try:
+            await aget(actor.ping.remote(), deadline, lambda: f"starting {name}", name)
+        except (PeerLostError, RayActorError):
+            ray.kill(actor)
+            raise
+        return actor

@@ -1,0 +1,112 @@
+"""Knows every worker of the job by its address."""
+
+import asyncio
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+from shoal._backend import WorkerAddress
+from shoal.deadline import Deadline
+from shoal.manager.base import Manager
+
+__all__ = ["WorkerInfo", "WorkerManager"]
+
+
+@dataclass
+class WorkerInfo:
+    """What a worker tells of itself when it starts.
+
+    Attributes:
+        address: Its address.
+        rank: Its rank in the group.
+        group_world_size: The number of ranks in the group.
+        cluster_node_rank: The rank of its node in the cluster.
+        accelerator_type: The kind of accelerator, `NO_ACCEL` without one.
+        accelerator_model: The model, empty without one.
+        accelerator_rank: The first visible accelerator's rank on the node, -1 without one.
+        node_ip: The node's IP address.
+        node_port: A port that the worker holds; rank 0's is the group's MASTER_PORT.
+        available_accelerators: Cluster-wide ranks of the visible accelerators.
+        hardware_infos: The assigned hardware.
+        pid: The process.
+    """
+
+    address: WorkerAddress
+    rank: int
+    group_world_size: int
+    cluster_node_rank: int
+    accelerator_type: str = "NO_ACCEL"
+    accelerator_model: str = ""
+    accelerator_rank: int = -1
+    node_ip: str = ""
+    node_port: int = 0
+    available_accelerators: list[int] = field(default_factory=list)
+    hardware_infos: list[Any] = field(default_factory=list)
+    pid: int = 0
+
+    def __hash__(self) -> int:
+        return hash(self.address)
+
+    @property
+    def node_id(self) -> int:
+        """Older name of `cluster_node_rank`."""
+        return self.cluster_node_rank
+
+    @property
+    def gpu_id(self) -> int:
+        """Older name of `accelerator_rank`."""
+        return self.accelerator_rank
+
+    @property
+    def available_gpus(self) -> list[int]:
+        """Older name of `available_accelerators`."""
+        return self.available_accelerators
+
+
+class WorkerManager(Manager):
+    """Workers register here; others look them up, or wait for them."""
+
+    MANAGER_NAME: ClassVar[str] = "WorkerManager"
+
+    def __init__(self) -> None:
+        self._infos: dict[WorkerAddress, WorkerInfo] = {}
+        self._waiting: dict[WorkerAddress, asyncio.Event] = {}
+
+    def register_worker(self, worker_address: WorkerAddress, worker_info: WorkerInfo) -> None:
+        """Record a worker; a worker that is started again replaces its former record."""
+        self._infos[worker_address] = worker_info
+        event = self._waiting.pop(worker_address, None)
+        if event is not None:
+            event.set()
+
+    def get_worker_info(self, worker_address: WorkerAddress) -> WorkerInfo | None:
+        """Return a worker's record, or None."""
+        return self._infos.get(worker_address)
+
+    async def wait_worker_info(
+        self,
+        worker_address: WorkerAddress,
+        timeout: float | None = None,  # noqa: ASYNC109  (part of the API)
+    ) -> WorkerInfo | None:
+        """Return a worker's record as soon as there is one; None when the time is over."""
+        deadline = Deadline(timeout)
+        while worker_address not in self._infos:
+            event = self._waiting.setdefault(worker_address, asyncio.Event())
+            try:
+                await asyncio.wait_for(event.wait(), deadline.remaining_or_none())
+            except TimeoutError:
+                return None
+        return self._infos[worker_address]
+
+    def get_group(self, group_name: str) -> list[WorkerInfo]:
+        """Return the records of a group's ranks, in rank order."""
+        found = [
+            i
+            for a, i in self._infos.items()
+            if len(a.rank_path) == 1 and a.root_group_name == group_name
+        ]
+        return sorted(found, key=lambda info: info.rank)
+
+    def unregister_group(self, group_name: str) -> None:
+        """Forget a group that was closed, with all workers below it."""
+        for address in [a for a in self._infos if a.root_group_name == group_name]:
+            del self._infos[address]
