@@ -1,0 +1,28 @@
+"""The core in Python: the names, results, errors and messages of `shoal._rust`.
+
+`_rust.pyi` is the contract of both. This one is written to be read; the other to be fast.
+"""
+
+from typing import Final
+
+from shoal._pure.address import WorkerAddress
+from shoal._pure.grammar import parse_placement
+from shoal._pure.placement import NodeGroup, NodeResources, Placement
+from shoal._pure.solve import packed_ranks, place_flexible, place_nodes, place_packed
+
+__all__ = [
+    "NodeGroup",
+    "NodeResources",
+    "Placement",
+    "WorkerAddress",
+    "__version__",
+    "build_profile",
+    "packed_ranks",
+    "parse_placement",
+    "place_flexible",
+    "place_nodes",
+    "place_packed",
+]
+
+__version__: Final[str] = "0.1.0"
+build_profile: Final[str] = "pure"

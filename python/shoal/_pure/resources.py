@@ -1,0 +1,119 @@
+"""The resources of one or several node groups, numbered through in the order given."""
+
+import bisect
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from shoal._pure.placement import NodeGroup, NodeResources
+from shoal._pure.text import type_name
+from shoal.errors import PlacementError
+
+__all__ = ["Block", "Resources", "compress"]
+
+
+class Block(NamedTuple):
+    """The consecutive ranks that one node adds."""
+
+    first: int
+    count: int
+    group: NodeGroup
+    node: NodeResources
+
+
+class Resources:
+    """A numbering of nodes (`whole`) or of the hardware of nodes.
+
+    Attributes:
+        groups: The groups, in the order in which their ranks are numbered.
+        whole: Whether each rank is a whole node.
+        blocks: One entry for each node that has ranks.
+        total: How many ranks there are.
+    """
+
+    def __init__(self, groups: Sequence[NodeGroup], *, whole: bool) -> None:
+        self.groups = check_groups(groups)
+        self.whole = whole
+        self.blocks: list[Block] = []
+        self.total = 0
+        seen: dict[tuple[int, str | None], str] = {}
+        for group in self.groups:
+            for node in group.nodes:
+                count = 1 if whole else node.num_hardware
+                if count == 0:
+                    continue
+                key = (node.node_rank, None if whole else group.hardware_type)
+                if key in seen:
+                    raise PlacementError(
+                        f'node groups "{seen[key]}" and "{group.label}" both have the resources of '
+                        f"node {node.node_rank}: they cannot be counted twice"
+                    )
+                seen[key] = group.label
+                self.blocks.append(Block(self.total, count, group, node))
+                self.total += count
+        self._firsts = [block.first for block in self.blocks]
+
+    @classmethod
+    def of(cls, groups: Sequence[NodeGroup]) -> "Resources":
+        """Number what the groups count: hardware, or nodes where they have no hardware type."""
+        kinds = [(group.hardware_type, group.label) for group in check_groups(groups)]
+        whole = kinds[0][0] is None
+        for kind, label in kinds[1:]:
+            if (kind is None) != whole:
+                nodes, hardware = (kinds[0][1], label) if whole else (label, kinds[0][1])
+                raise PlacementError(
+                    f'node groups "{nodes}" (whole nodes) and "{hardware}" (hardware) cannot be '
+                    "mixed: a rank would be a node in one and a device in the other"
+                )
+        return cls(groups, whole=whole)
+
+    def block(self, rank: int) -> Block:
+        """Return the block of a rank, which must exist."""
+        return self.blocks[bisect.bisect_right(self._firsts, rank) - 1]
+
+    def conflict(self, ranks: Iterable[int]) -> str | None:
+        """Say why one process cannot have all these ranks, or return None when it can."""
+        blocks = [self.block(rank) for rank in ranks]
+        nodes = sorted({block.node.node_rank for block in blocks})
+        if len(nodes) > 1:
+            return f"on nodes {compress(nodes)}: one process cannot run across multiple nodes"
+        kinds = sorted({block.group.hardware_type or "" for block in blocks})
+        if len(kinds) > 1:
+            return f"of the types {', '.join(kinds)}: the hardware of one process has one type"
+        return None
+
+    def describe(self) -> str:
+        """Return one indented line for each group: what it really has."""
+        return "\n".join(f"  {self._describe(group)}" for group in self.groups)
+
+    def _describe(self, group: NodeGroup) -> str:
+        blocks = [block for block in self.blocks if block.group is group]
+        if not blocks:
+            return f"{group.label}: no ranks"
+        first, last = blocks[0].first, blocks[-1].first + blocks[-1].count - 1
+        ranks = f"rank {first}" if first == last else f"ranks {first}-{last}"
+        nodes = compress([block.node.node_rank for block in blocks])
+        noun = "node" if len(blocks) == 1 else "nodes"
+        what = " (each a whole node)" if self.whole else ""
+        return f"{group.label}: {ranks} on {noun} {nodes}{what}"
+
+
+def check_groups(groups: Sequence[NodeGroup]) -> tuple[NodeGroup, ...]:
+    """Check the type and the number of the groups."""
+    members = tuple(groups)
+    for group in members:
+        if not isinstance(group, NodeGroup):
+            raise TypeError(f"a group must be a NodeGroup, not {type_name(group)}")
+    if not members:
+        raise PlacementError("a placement needs at least one node group")
+    return members
+
+
+def compress(ranks: Sequence[int]) -> str:
+    """Write ranks as ranges, in their order: `0-3,8`."""
+    runs: list[list[int]] = []
+    for rank in ranks:
+        if runs and rank == runs[-1][1] + 1:
+            runs[-1][1] = rank
+        else:
+            runs.append([rank, rank])
+    return ",".join(f"{a}" if a == b else f"{a}-{b}" for a, b in runs)
