@@ -1,3 +1,4 @@
+# ruff: noqa: PYI021  (this stub is the documented contract of both backends)
 """The contract of the core: what `shoal._rust` and `shoal._pure` both offer.
 
 Names, signatures, results, exception classes and messages are the same in both. Misuse by the

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from shoal._pure.placement import NodeGroup
-from shoal._pure.resources import Resources, compress
+from shoal._pure.resources import Resources, check_types, compress
 from shoal._pure.text import Span, encodable, point, show
 from shoal.errors import PlacementError
 
@@ -42,6 +42,7 @@ def parse_placement(text: str, groups: Sequence[NodeGroup], component: str) -> l
     """Return the resource ranks of each process; see `_rust.pyi`."""
     encodable(text, "text")
     encodable(component, "component")
+    groups = check_types(groups)
     try:
         resources = Resources.of(groups)
     except PlacementError as error:
@@ -58,7 +59,7 @@ class _Parser:
         self.processes: list[list[int]] = []
 
     def parse(self) -> list[list[int]]:
-        start = 0
+        start = 0  # of the segment, in characters
         for segment in self.text.split(","):
             span = self.trim((start, start + len(segment)))
             if span[0] < span[1]:

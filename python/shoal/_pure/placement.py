@@ -102,12 +102,13 @@ class NodeGroup(_Value):
     def __init__(
         self, label: str, hardware_type: str | None, nodes: Sequence[NodeResources]
     ) -> None:
+        name = encodable(label, "label")
         kind = None if hardware_type is None else encodable(hardware_type, "hardware_type")
         members = tuple(nodes)
         for node in members:
             if not isinstance(node, NodeResources):
                 raise TypeError(f"a node must be a NodeResources, not {type_name(node)}")
-        object.__setattr__(self, "_fields", (encodable(label, "label"), kind, members))
+        object.__setattr__(self, "_fields", (name, kind, members))
 
     @property
     def label(self) -> str:
@@ -157,10 +158,6 @@ class Placement(_Value):
         local_hardware_ranks: Sequence[int],
         node_group_label: str,
     ) -> None:
-        if not isinstance(isolate_accelerator, bool):
-            raise TypeError(
-                f"isolate_accelerator must be a bool, not {type_name(isolate_accelerator)}"
-            )
         fields = (
             to_count(rank, "rank"),
             to_count(cluster_node_rank, "cluster_node_rank"),
@@ -170,7 +167,7 @@ class Placement(_Value):
             to_count(local_rank, "local_rank"),
             to_count(local_world_size, "local_world_size"),
             tuple(encodable(name, "a visible accelerator") for name in visible_accelerators),
-            isolate_accelerator,
+            to_bool(isolate_accelerator, "isolate_accelerator"),
             tuple(to_count(rank, "a local hardware rank") for rank in local_hardware_ranks),
             encodable(node_group_label, "node_group_label"),
         )
@@ -245,6 +242,17 @@ class Placement(_Value):
     @property
     def isolate_gpu(self) -> bool:
         return self.isolate_accelerator
+
+
+def to_bool(value: object, what: str) -> bool:
+    """Check a bool.
+
+    Raises:
+        TypeError: It is something else, even if it has a truth value.
+    """
+    if not isinstance(value, bool):
+        raise TypeError(f"{what} must be a bool, not {type_name(value)}")
+    return value
 
 
 def to_count(value: object, what: str) -> int:

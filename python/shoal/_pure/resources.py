@@ -8,7 +8,7 @@ from shoal._pure.placement import NodeGroup, NodeResources
 from shoal._pure.text import type_name
 from shoal.errors import PlacementError
 
-__all__ = ["Block", "Resources", "compress"]
+__all__ = ["Block", "Resources", "check_types", "compress"]
 
 
 class Block(NamedTuple):
@@ -31,8 +31,10 @@ class Resources:
     """
 
     def __init__(self, groups: Sequence[NodeGroup], *, whole: bool) -> None:
-        self.groups = check_groups(groups)
+        self.groups = tuple(groups)
         self.whole = whole
+        if not self.groups:
+            raise PlacementError("a placement needs at least one node group")
         self.blocks: list[Block] = []
         self.total = 0
         seen: dict[tuple[int, str | None], str] = {}
@@ -55,8 +57,8 @@ class Resources:
     @classmethod
     def of(cls, groups: Sequence[NodeGroup]) -> "Resources":
         """Number what the groups count: hardware, or nodes where they have no hardware type."""
-        kinds = [(group.hardware_type, group.label) for group in check_groups(groups)]
-        whole = kinds[0][0] is None
+        kinds = [(group.hardware_type, group.label) for group in groups]
+        whole = bool(kinds) and kinds[0][0] is None
         for kind, label in kinds[1:]:
             if (kind is None) != whole:
                 nodes, hardware = (kinds[0][1], label) if whole else (label, kinds[0][1])
@@ -97,14 +99,16 @@ class Resources:
         return f"{group.label}: {ranks} on {noun} {nodes}{what}"
 
 
-def check_groups(groups: Sequence[NodeGroup]) -> tuple[NodeGroup, ...]:
-    """Check the type and the number of the groups."""
+def check_types(groups: Sequence[NodeGroup]) -> tuple[NodeGroup, ...]:
+    """Return the groups as a tuple.
+
+    Raises:
+        TypeError: One of them is no `NodeGroup`.
+    """
     members = tuple(groups)
     for group in members:
         if not isinstance(group, NodeGroup):
             raise TypeError(f"a group must be a NodeGroup, not {type_name(group)}")
-    if not members:
-        raise PlacementError("a placement needs at least one node group")
     return members
 
 

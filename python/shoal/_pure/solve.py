@@ -5,8 +5,8 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from shoal._pure.placement import ACCELERATOR, NodeGroup, NodeResources, Placement
-from shoal._pure.resources import Resources, compress
+from shoal._pure.placement import ACCELERATOR, NodeGroup, NodeResources, Placement, to_bool
+from shoal._pure.resources import Resources, check_types, compress
 from shoal._pure.text import type_name
 from shoal.errors import PlacementError, PlacementIndexError
 
@@ -57,15 +57,17 @@ def place_packed(
     isolate_accelerator: bool = True,
 ) -> list[Placement]:
     """Place processes on consecutive hardware ranks; see `_rust.pyi`."""
-    resources = _hardware(groups)
-    last = _number(end, "end", 0)
-    if last >= resources.total:
-        first = _number(start, "start", 0)
-        raise PlacementError(
-            f"hardware ranks {first}-{last} are out of range\n{resources.describe()}"
-        )
+    groups = check_types(groups)
     ranks = packed_ranks(start, end, num_hardware_per_process, stride)
-    return _place_hardware(resources, ranks, isolate=isolate_accelerator)
+    isolate = to_bool(isolate_accelerator, "isolate_accelerator")
+    resources = _hardware(groups)
+    last = operator.index(end)
+    if last >= resources.total:
+        raise PlacementError(
+            f"hardware ranks {operator.index(start)}-{last} are out of range\n"
+            f"{resources.describe()}"
+        )
+    return _place_hardware(resources, ranks, isolate=isolate)
 
 
 def place_flexible(
@@ -74,9 +76,10 @@ def place_flexible(
     isolate_accelerator: bool = True,
 ) -> list[Placement]:
     """Place each process on the hardware ranks given for it; see `_rust.pyi`."""
-    resources = _hardware(groups)
+    groups = check_types(groups)
     ranks = [[_number(r, "a hardware rank", 0) for r in given] for given in hardware_ranks_list]
-    return _place_hardware(resources, ranks, isolate=isolate_accelerator)
+    isolate = to_bool(isolate_accelerator, "isolate_accelerator")
+    return _place_hardware(_hardware(groups), ranks, isolate=isolate)
 
 
 def place_nodes(
@@ -85,8 +88,10 @@ def place_nodes(
     isolate_accelerator: bool = True,
 ) -> list[Placement]:
     """Place each process on the node given for it; see `_rust.pyi`."""
-    resources = Resources(groups, whole=True)
+    groups = check_types(groups)
     ranks = [_number(rank, "a node rank", 0, PlacementIndexError) for rank in node_ranks]
+    isolate = to_bool(isolate_accelerator, "isolate_accelerator")
+    resources = Resources(groups, whole=True)
     if not ranks:
         raise PlacementError("the list of node ranks must not be empty")
     spots = []
@@ -97,7 +102,7 @@ def place_nodes(
             )
         block = resources.block(rank)
         spots.append(_Spot(block.group, block.node, [], _every_accelerator(block.node)))
-    return _placements(spots, isolate=isolate_accelerator)
+    return _placements(spots, isolate=isolate)
 
 
 def _hardware(groups: Sequence[NodeGroup]) -> Resources:
