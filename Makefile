@@ -27,6 +27,8 @@ RUST_SOURCES := Cargo.toml $(wildcard Cargo.lock) $(shell find rust -name '*.rs'
 PYTHON_SOURCES := $(shell find python -name '*.py' -o -name '*.pyi' -o -name py.typed)
 
 export UV_PYTHON_DOWNLOADS := never
+# uv brings certificates of its own; the machine's are what pip and cargo trust.
+export UV_SYSTEM_CERTS ?= true
 # pyo3 and maturin take the interpreter from the environment that they are run in.
 export VIRTUAL_ENV := $(CURDIR)/.venv
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
@@ -87,7 +89,7 @@ clean: ## Remove everything that these commands made, .venv included.
 
 # pyvenv.cfg stands for the environment: unlike bin/python it is no link to an older file.
 .venv/pyvenv.cfg:
-	for candidate in $(PYTHONS); do \
+	@for candidate in $(PYTHONS); do \
 	  if "$$candidate" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then \
 	    if command -v uv >/dev/null; then uv venv --quiet --allow-existing --python "$$(command -v $$candidate)" .venv; \
 	    else "$$candidate" -m venv .venv && .venv/bin/pip install --quiet uv; fi; exit; \

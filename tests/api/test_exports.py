@@ -1,0 +1,100 @@
+"""The public names: sorted, resolvable, declared alike for people, type checkers and Python."""
+
+import ast
+import importlib
+import pkgutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import shoal
+
+PACKAGE = Path(shoal.__file__).parent
+
+
+def declared_to_type_checkers(source: str) -> set[str]:
+    """The names that the `if TYPE_CHECKING:` blocks of a module import."""
+    return {
+        alias.asname or alias.name
+        for block in ast.walk(ast.parse(source))
+        if isinstance(block, ast.If) and "TYPE_CHECKING" in ast.unparse(block.test)
+        for statement in block.body
+        if isinstance(statement, ast.ImportFrom)
+        for alias in statement.names
+    }
+
+
+def test_exports_are_sorted_and_unique():
+    assert list(shoal.__all__) == sorted(set(shoal.__all__))
+
+
+@pytest.mark.parametrize("name", shoal.__all__)
+def test_export_resolves_to_something_of_shoal(name):
+    value = getattr(shoal, name)
+    module = getattr(value, "__module__", "shoal")
+    assert module.partition(".")[0] == "shoal", f"shoal.{name} is of {module}"
+    assert name in dir(shoal)
+
+
+def test_type_checkers_see_exactly_the_lazy_exports():
+    source = (PACKAGE / "__init__.py").read_text(encoding="utf-8")
+    declared = declared_to_type_checkers(source)
+    plain = {name for name in vars(shoal) if name.startswith("__")}
+    assert declared <= set(shoal.__all__)
+    missing = {n for n in shoal.__all__ if n not in declared and n not in plain}
+    # What is defined in the file itself needs no declaration.
+    assert {n for n in missing if f"def {n}(" not in source and f"{n} =" not in source} == set()
+
+
+def test_unknown_name_is_an_attribute_error_that_shows_it():
+    with pytest.raises(AttributeError, match="Clutser"):
+        _ = shoal.Clutser
+
+
+def test_errors_are_exported():
+    errors = importlib.import_module("shoal.errors")
+    assert set(errors.__all__) <= set(shoal.__all__)
+
+
+def test_every_module_imports_by_itself_without_warnings():
+    """Each in a fresh interpreter: one that only imports after another hides a cycle."""
+    names = [
+        module.name
+        for module in pkgutil.walk_packages([str(PACKAGE)], "shoal.")
+        if not module.name.endswith((".__main__", "._rust"))
+    ]
+    assert len(names) > 10
+    program = (
+        "import importlib, os, sys, warnings\n"
+        "warnings.filterwarnings('error', module='shoal')\n"
+        "for name in sys.argv[1:]:\n"
+        "    if (pid := os.fork()) == 0:\n"
+        "        try:\n"
+        "            importlib.import_module(name)\n"
+        "        except BaseException as error:\n"
+        "            print(f'{name}: {error!r}', flush=True)\n"
+        "        os._exit(0)\n"
+        "    os.waitpid(pid, 0)\n"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", program, *names],
+        capture_output=True,
+        text=True,
+        timeout=110,
+        check=True,
+    )
+    assert result.stdout == ""
+
+
+def test_resolving_every_export_loads_no_torch():
+    program = (
+        "import sys, shoal\n"
+        "for name in shoal.__all__: getattr(shoal, name)\n"
+        "print('torch' in sys.modules)"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert result.stdout.strip() == "False"

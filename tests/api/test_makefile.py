@@ -1,0 +1,149 @@
+"""The Makefile: its help is complete, and it does only what is not done yet.
+
+The tools it calls are replaced by programs that write down how they were called.
+"""
+
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+MAKEFILE = Path(__file__).parents[2] / "Makefile"
+
+_UV = """#!/bin/sh
+echo "uv $*" >> "{log}"
+if [ "$1" = venv ]; then
+  mkdir -p .venv/bin
+  printf '#!/bin/sh\\necho "maturin $*" >> "{log}"\\ntouch python/shoal/_rust.abi3.so\\n' > .venv/bin/maturin
+  printf '#!/bin/sh\\necho "pytest $SHOAL_BACKEND $*" >> "{log}"\\n' > .venv/bin/pytest
+  chmod +x .venv/bin/*
+  touch .venv/pyvenv.cfg
+fi
+"""
+_CARGO = '#!/bin/sh\necho "cargo $*" >> "{log}"\n'
+
+
+class Project:
+    """A copy of the Makefile in a folder of its own, with tools that only report."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.log = folder / "log"
+        tools = folder / "tools"
+        for name in ("tools", "python/shoal", "rust/core/src"):
+            (folder / name).mkdir(parents=True)
+        for name in ("pyproject.toml", "Cargo.toml", "Cargo.lock", "rust/core/src/lib.rs"):
+            (folder / name).touch()
+        shutil.copy(MAKEFILE, folder)
+        for name, text in {"uv": _UV, "cargo": _CARGO}.items():
+            (tools / name).write_text(text.format(log=self.log))
+            (tools / name).chmod(0o755)
+        self._path = f"{tools}:{os.environ['PATH']}"
+
+    def make(self, *goals: str, backend: str | None = None) -> subprocess.CompletedProcess[str]:
+        """Run make as a user does, not as a part of the make that runs the tests."""
+        inherited = {k: v for k, v in os.environ.items() if not k.startswith(("MAKE", "MFLAGS"))}
+        inherited.pop("SHOAL_BACKEND", None)
+        environment = {**inherited, "PATH": self._path}
+        if backend is not None:
+            environment["SHOAL_BACKEND"] = backend
+        return subprocess.run(
+            ["make", *goals],
+            cwd=self.folder,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+
+    def calls(self, *goals: str, backend: str | None = None) -> list[str]:
+        """Make the goals; return the calls of tools since the last time."""
+        self.log.write_text("")
+        result = self.make(*goals, backend=backend)
+        assert result.returncode == 0, result.stderr
+        return self.log.read_text().splitlines()
+
+    def touch(self, name: str) -> None:
+        """Change a file later than everything that was made so far."""
+        newest = max(p.stat().st_mtime for p in self.folder.rglob("*"))
+        os.utime(self.folder / name, (newest + 1, newest + 1))
+
+
+@pytest.fixture
+def project(tmp_path):
+    return Project(tmp_path)
+
+
+def test_help_is_the_default_and_lists_every_target(project):
+    text = MAKEFILE.read_text(encoding="utf-8")
+    targets = set(re.findall(r"^\.PHONY: (\S+)$", text, re.MULTILINE))
+    result = project.make()
+    assert result.returncode == 0
+    assert set(re.findall(r"^  make (\S+) +\w", result.stdout, re.MULTILINE)) == targets
+    assert {"help", "demo", "test", "lint", "bench", "wheel", "clean"} <= targets
+
+
+def test_setup_makes_environment_then_dependencies_then_extension(project):
+    calls = project.calls("setup")
+    assert [" ".join(call.split()[:3]) for call in calls] == [
+        "uv venv --quiet",
+        "uv pip install",
+        "maturin develop --release",
+    ]
+
+
+def test_second_setup_does_nothing(project):
+    project.calls("setup")
+    assert project.calls("setup") == []
+
+
+@pytest.mark.parametrize(
+    ("changed", "tools"),
+    [
+        ("rust/core/src/lib.rs", ["maturin"]),
+        ("Cargo.lock", ["maturin"]),
+        ("pyproject.toml", ["uv", "maturin"]),
+    ],
+)
+def test_change_repeats_what_depends_on_it(project, changed, tools):
+    project.calls("setup")
+    project.touch(changed)
+    assert [call.split()[0] for call in project.calls("setup")] == tools
+
+
+@pytest.mark.parametrize(
+    ("lost", "tools"),
+    [
+        ("python/shoal/_rust.abi3.so", ["maturin"]),
+        (".venv/pyvenv.cfg", ["uv", "uv", "maturin"]),
+    ],
+)
+def test_what_is_lost_is_made_again(project, lost, tools):
+    project.calls("setup")
+    (project.folder / lost).unlink()
+    assert [call.split()[0] for call in project.calls("setup")] == tools
+
+
+def test_without_backend_the_tests_run_with_both(project):
+    legs = [call for call in project.calls("test") if call.startswith("pytest")]
+    assert [leg.split()[1] for leg in legs] == ["rust", "pure"]
+
+
+@pytest.mark.parametrize(("backend", "rust_tests"), [("rust", True), ("pure", False)])
+def test_chosen_backend_restricts_the_tests(project, backend, rust_tests):
+    calls = project.calls("test", backend=backend)
+    legs = [call for call in calls if call.startswith("pytest")]
+    assert len(legs) == 1
+    assert legs[0].startswith(f"pytest {backend} tests --backend {backend}")
+    assert any("nextest run" in call for call in calls) is rust_tests
+
+
+def test_unknown_backend_is_an_error_that_names_the_choices(project):
+    result = project.make("test", backend="rusty")
+    assert result.returncode == 2
+    assert "SHOAL_BACKEND=rusty" in result.stderr
+    assert "rust, pure or auto" in result.stderr

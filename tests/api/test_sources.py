@@ -1,0 +1,146 @@
+"""Rules for the sources that no linter checks."""
+
+import ast
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+REPOSITORY = Path(__file__).parents[2]
+CEILING = 600
+CODE = (".py", ".pyi", ".rs")
+# Where packages come from is the business of the machine that installs them.
+REGISTRY = re.compile(r"\b(?:pypi\.org|pythonhosted\.org|crates\.io|anaconda\.org)\b")
+
+
+def tracked() -> list[Path]:
+    """The files of the repository, without what is built or ignored."""
+    listed = subprocess.run(
+        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+        cwd=REPOSITORY,
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=True,
+    )
+    paths = [REPOSITORY / name for name in listed.stdout.split("\0") if name]
+    return [path for path in paths if path.is_file()]
+
+
+def sources(*suffixes: str) -> list[Path]:
+    return [path for path in tracked() if path.suffix in suffixes]
+
+
+def read(path: Path) -> str:
+    return path.read_text(encoding="utf-8")
+
+
+def place(path: Path, line: int) -> str:
+    return f"{path.relative_to(REPOSITORY)}:{line}"
+
+
+def asserts(source: str) -> list[int]:
+    return [n.lineno for n in ast.walk(ast.parse(source)) if isinstance(n, ast.Assert)]
+
+
+def unargued_unsafe(source: str) -> list[int]:
+    """The lines with an `unsafe` that no SAFETY comment (block) or section (function) argues for."""
+    found = []
+    lines = source.splitlines()
+    for number, line in enumerate(lines):
+        code = line.partition("//")[0]
+        if not re.search(r"\bunsafe\b\s*(\{|fn\b|impl\b|extern\b)", code):
+            continue
+        above = number - 1
+        while above >= 0 and re.match(r"\s*(//|#\[|$)", lines[above]):
+            above -= 1
+        argument = "\n".join([*lines[above + 1 : number], line])
+        if not re.search(r"SAFETY:|# Safety", argument):
+            found.append(number + 1)
+    return found
+
+
+def test_the_repository_has_sources_to_check():
+    assert len(sources(".py")) > 20
+    assert len(sources(".rs")) > 5
+
+
+@pytest.mark.parametrize("suffix", CODE)
+def test_no_file_is_longer_than_the_ceiling(suffix):
+    lengths = {place(path, 1): len(read(path).splitlines()) for path in sources(suffix)}
+    assert {name: n for name, n in lengths.items() if n > CEILING} == {}
+
+
+def test_the_package_validates_without_assert():
+    """`python -O` must not change behaviour."""
+    package = REPOSITORY / "python" / "shoal"
+    found = [
+        place(path, line)
+        for path in sources(".py")
+        if path.is_relative_to(package)
+        for line in asserts(read(path))
+    ]
+    assert found == []
+
+
+def test_assert_is_found():
+    assert asserts("x = 1\ndef f():\n    assert x, 'no'\n") == [3]
+
+
+def test_every_unsafe_is_argued():
+    found = [place(path, n) for path in sources(".rs") for n in unargued_unsafe(read(path))]
+    assert found == []
+
+
+def test_unsafe_without_argument_is_found():
+    bare = "fn f() {\n    let x = unsafe { *p };\n}\n"
+    argued = "fn f() {\n    // SAFETY: p is valid here\n    let x = unsafe { *p };\n}\n"
+    function = "/// # Safety\n/// `p` is valid.\n#[inline]\npub unsafe fn g() {}\n"
+    assert unargued_unsafe(bare) == [2]
+    assert unargued_unsafe(argued + function) == []
+    assert unargued_unsafe("// unsafe { } is not used here\n") == []
+
+
+def test_atomics_are_named_in_one_file():
+    """So that a model checker can replace them all."""
+    named = [path for path in sources(".rs") if "sync::atomic" in read(path)]
+    assert [place(path, 1) for path in named if path.name != "sync.rs"] == []
+
+
+def test_no_file_names_a_package_registry():
+    texts = [p for p in tracked() if p.name != "Cargo.lock" and p.suffix not in (".png", ".pt")]
+    found = [
+        place(path, read(path).count("\n", 0, match.start()) + 1)
+        for path in texts
+        for match in REGISTRY.finditer(read(path))
+    ]
+    assert found == []
+
+
+def test_registry_is_found():
+    assert REGISTRY.search("see https://files.python" + "hosted.org/packages")
+
+
+def test_every_suppression_names_a_code_and_a_reason():
+    pattern = re.compile(r"#\s*(?:noqa|type:\s*ignore)(?P<rest>.*)")
+    found = []
+    for path in sources(".py", ".pyi"):
+        for number, line in enumerate(read(path).splitlines(), 1):
+            match = pattern.search(line)
+            if match and path != Path(__file__) and not suppression_is_argued(match["rest"]):
+                found.append(place(path, number))
+    assert found == []
+
+
+def suppression_is_argued(rest: str) -> bool:
+    """Whether a code follows the directive, and words the code."""
+    match = re.match(r":?\s*(?:\[[\w, -]+\]|[A-Z]+\d+(?:,\s*[A-Z]+\d+)*)(?P<reason>.*)", rest)
+    return bool(match and len(re.findall(r"\w{2,}", match["reason"])) >= 2)
+
+
+def test_suppression_without_reason_is_found():
+    assert suppression_is_argued(": S301  (both ends are ours)")
+    assert suppression_is_argued("[arg-type]  # the fields have these types")
+    assert not suppression_is_argued(": S301")
+    assert not suppression_is_argued("")
