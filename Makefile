@@ -54,12 +54,13 @@ test-rust: .make/package ## Run the tests of the Rust crates.
 	cargo test --workspace --locked --doc
 
 # With one backend chosen, what compares the two is left out. With none, everything runs with Rust
-# (unit tests with both in the same run), and the tests that need Ray run again with Python.
+# (unit tests with both in the same run), and the tests that need Ray run again with Python, but
+# for the examples and the README.
 .PHONY: test
 test: .make/package $(if $(filter pure,$(BACKEND)),,test-rust) ## Set everything up and run all tests (SHOAL_BACKEND=rust|pure: one backend).
 ifeq ($(BACKEND),)
 	SHOAL_BACKEND=rust .venv/bin/pytest tests $(ARGS)
-	SHOAL_BACKEND=pure .venv/bin/pytest tests/cluster --backend pure -m ray $(ARGS)
+	SHOAL_BACKEND=pure .venv/bin/pytest tests --backend pure -m ray --ignore tests/examples --ignore tests/api $(ARGS)
 else
 	SHOAL_BACKEND=$(BACKEND) .venv/bin/pytest tests --backend $(BACKEND) --ignore tests/parity $(ARGS)
 endif
@@ -73,6 +74,10 @@ lint: .make/package ## Check format, lints, types and the contract of both backe
 	.venv/bin/mypy
 	.ci/stubtest
 	.venv/bin/pytest -q tests/api/test_sources.py tests/api/test_layers.py
+
+.PHONY: docs
+docs: .make/package ## Build the documentation of the Rust crates.
+	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --locked
 
 .PHONY: bench
 bench: .make/package ## Run the benchmarks beside their rivals.

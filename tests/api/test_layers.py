@@ -14,7 +14,7 @@ import shoal
 
 # Lowest first. A name is the first part of the module's path after `shoal`.
 LAYERS = [
-    {"errors", "context", "deadline", "ports", "_backend", "_pure", "_ray", "_rust"},
+    {"errors", "context", "deadline", "ports", "bootstrap", "_backend", "_pure", "_ray", "_rust"},
     {"config", "hardware", "placement", "manager", "cluster"},
     {"transport", "shm"},
     {"collective"},

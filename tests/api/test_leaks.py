@@ -80,3 +80,40 @@ def test_program_fails_with_what_is_left(mark, tmp_path, shared_file):
     result = subprocess.run(check, capture_output=True, text=True, timeout=60, check=False)
     assert result.returncode == 1
     assert f"left behind: {shared_file}" in result.stderr
+
+
+_SESSION = """
+import subprocess, sys
+from pathlib import Path
+import leaks
+leaks.GRACE_S = 0.5
+pytest_plugins = ["leaks"]
+"""
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "shown"),
+    [
+        ("subprocess.Popen(['sleep', '60'])", 1, "sleep 60"),
+        ("Path(SHARED).touch()", 1, "shoal-test"),
+        ("subprocess.run(['sleep', '0'])", 0, "1 passed"),
+    ],
+)
+def test_session_that_leaves_something_fails(body, status, shown, tmp_path, shared_file):
+    (tmp_path / "conftest.py").write_text(_SESSION)
+    (tmp_path / "test_it.py").write_text(
+        f"import subprocess\nfrom pathlib import Path\nSHARED = {str(shared_file)!r}\n"
+        f"def test_it():\n    {body}\n"
+    )
+    program = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-c", "/dev/null"]
+    result = subprocess.run(
+        [*program, "--rootdir", str(tmp_path), str(tmp_path)],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(Path(leaks.__file__).parent)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert result.returncode == status, result.stdout
+    assert shown in result.stdout
