@@ -1,7 +1,6 @@
 """The public names: sorted, resolvable, declared alike for people, type checkers and Python."""
 
 import ast
-import importlib
 import pkgutil
 import subprocess
 import sys
@@ -51,11 +50,6 @@ def test_type_checkers_see_exactly_the_lazy_exports():
 def test_unknown_name_is_an_attribute_error_that_shows_it():
     with pytest.raises(AttributeError, match="Clutser"):
         _ = shoal.Clutser
-
-
-def test_errors_are_exported():
-    errors = importlib.import_module("shoal.errors")
-    assert set(errors.__all__) <= set(shoal.__all__)
 
 
 def test_every_module_imports_by_itself_without_warnings():
