@@ -1,0 +1,31 @@
+//! The core of shoal, without Python.
+//!
+//! Two parts. [`address`]: the names of workers.
+//!
+//! ```
+//! use shoal_core::WorkerAddress;
+//!
+//! let address: WorkerAddress = "rollout:3:0".parse()?;
+//! assert_eq!(address.parent(), Some("rollout:3".parse()?));
+//! # Ok::<(), shoal_core::AddressError>(())
+//! ```
+//!
+//! [`placement`]: which process goes where.
+//!
+//! ```
+//! use shoal_core::placement::{NodeGroup, NodeResources, parse_placement};
+//!
+//! let nodes = vec![NodeResources::new(0, 8, 8, "NV_GPU")];
+//! let groups = [NodeGroup::new("a800", Some("Accelerator"), nodes)];
+//! assert_eq!(parse_placement("0-3:0-1", &groups, "actor")?, [[0, 1], [2, 3]]);
+//! # Ok::<(), shoal_core::PlacementError>(())
+//! ```
+
+#![forbid(unsafe_code)]
+
+pub mod address;
+pub mod placement;
+pub mod text;
+
+pub use address::{AddressError, WorkerAddress};
+pub use placement::PlacementError;

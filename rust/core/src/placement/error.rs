@@ -1,0 +1,93 @@
+//! What can be wrong with a placement.
+
+use std::fmt;
+
+use crate::text::Span;
+
+/// The rule that is broken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PlacementErrorKind {
+    /// The text has no segment.
+    Empty,
+    /// A segment has two colons.
+    Colons,
+    /// No resource rank, range or `all`.
+    ResourceSyntax,
+    /// No process rank or range.
+    ProcessSyntax,
+    /// A range ends below its start.
+    Descending,
+    /// The cluster has no such resource.
+    NoSuchResource,
+    /// A resource stands in two segments.
+    ResourceNotUnique,
+    /// Resources descend from one segment to the next.
+    ResourceNotAscending,
+    /// `all` as process ranks.
+    ProcessAll,
+    /// The first process rank is not 0.
+    ProcessStart,
+    /// A process rank stands in two segments.
+    ProcessNotUnique,
+    /// Process ranks leave a gap.
+    ProcessGap,
+    /// More processes than any cluster runs.
+    TooMany,
+    /// Neither count is a multiple of the other.
+    Divisible,
+    /// One process on several nodes.
+    SpansNodes,
+    /// One process with hardware of several types.
+    MixedTypes,
+    /// Whole nodes and hardware in one numbering.
+    MixedGroups,
+    /// Two groups have the same resources.
+    SharedNode,
+    /// No group at all.
+    NoGroups,
+    /// Hardware is asked of groups that have none.
+    NoHardware,
+    /// A list of processes is empty.
+    NoProcesses,
+    /// A process has no resource.
+    NoRanks,
+    /// A hardware rank does not exist.
+    OutOfRange,
+    /// A node rank does not exist.
+    NodeOutOfRange,
+    /// A process has a hardware rank twice.
+    RanksNotUnique,
+    /// A packed placement ends below its start.
+    PackedOrder,
+    /// The ranks of a packed placement do not divide among processes.
+    PackedDivisible,
+}
+
+/// A placement that cannot be; the message is complete.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PlacementError {
+    /// The rule that is broken.
+    pub kind: PlacementErrorKind,
+    /// What was wrong, where, what was expected and what there is.
+    pub message: String,
+    /// The placement string, where the error is about a part of it.
+    pub at: Option<(String, Span)>,
+}
+
+impl PlacementError {
+    pub(crate) fn new(kind: PlacementErrorKind, message: String) -> Self {
+        Self {
+            kind,
+            message,
+            at: None,
+        }
+    }
+}
+
+impl fmt::Display for PlacementError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl std::error::Error for PlacementError {}

@@ -1,0 +1,172 @@
+//! The resources of one or several node groups, numbered through in the order given.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::error::{PlacementError, PlacementErrorKind as Kind};
+use super::{NodeGroup, NodeResources};
+use crate::text::compress;
+
+/// The consecutive ranks that one node adds.
+pub(super) struct Block<'a> {
+    pub(super) first: u64,
+    pub(super) size: u64,
+    pub(super) group: &'a NodeGroup,
+    pub(super) node: &'a NodeResources,
+}
+
+/// A numbering of nodes (`whole`) or of the hardware of nodes.
+pub(super) struct Resources<'a> {
+    pub(super) groups: &'a [NodeGroup],
+    pub(super) whole: bool,
+    pub(super) blocks: Vec<Block<'a>>,
+    pub(super) total: u64,
+}
+
+impl<'a> Resources<'a> {
+    pub(super) fn new(groups: &'a [NodeGroup], whole: bool) -> Result<Self, PlacementError> {
+        if groups.is_empty() {
+            let message = "a placement needs at least one node group".to_owned();
+            return Err(PlacementError::new(Kind::NoGroups, message));
+        }
+        let mut blocks = Vec::new();
+        let mut total = 0;
+        let mut seen: BTreeMap<(u32, Option<&str>), &str> = BTreeMap::new();
+        for group in groups {
+            for node in &group.nodes {
+                let size = if whole {
+                    1
+                } else {
+                    u64::from(node.num_hardware)
+                };
+                if size == 0 {
+                    continue;
+                }
+                let kind = if whole {
+                    None
+                } else {
+                    group.hardware_type.as_deref()
+                };
+                let earlier = seen.insert((node.node_rank, kind), group.label.as_str());
+                if let Some(earlier) = earlier {
+                    let message = format!(
+                        "node groups \"{earlier}\" and \"{}\" both have the resources of node {}: \
+                         they cannot be counted twice",
+                        group.label, node.node_rank
+                    );
+                    return Err(PlacementError::new(Kind::SharedNode, message));
+                }
+                blocks.push(Block {
+                    first: total,
+                    size,
+                    group,
+                    node,
+                });
+                total += size;
+            }
+        }
+        Ok(Self {
+            groups,
+            whole,
+            blocks,
+            total,
+        })
+    }
+
+    /// Numbers what the groups count: hardware, or nodes where they have no hardware type.
+    pub(super) fn of(groups: &'a [NodeGroup]) -> Result<Self, PlacementError> {
+        let whole = groups
+            .first()
+            .is_some_and(|group| group.hardware_type.is_none());
+        if let Some(other) = groups
+            .iter()
+            .find(|group| group.hardware_type.is_none() != whole)
+        {
+            let (nodes, hardware) = if whole {
+                (&groups[0], other)
+            } else {
+                (other, &groups[0])
+            };
+            let message = format!(
+                "node groups \"{}\" (whole nodes) and \"{}\" (hardware) cannot be mixed: a rank \
+                 would be a node in one and a device in the other",
+                nodes.label, hardware.label
+            );
+            return Err(PlacementError::new(Kind::MixedGroups, message));
+        }
+        Self::new(groups, whole)
+    }
+
+    /// The block of a rank, which must exist.
+    pub(super) fn block(&self, rank: u32) -> &Block<'a> {
+        let rank = u64::from(rank);
+        &self.blocks[self.blocks.partition_point(|block| block.first <= rank) - 1]
+    }
+
+    /// Why one process cannot have all these ranks, if it cannot.
+    pub(super) fn conflict(&self, ranks: &[u32]) -> Option<(Kind, String)> {
+        let nodes: BTreeSet<u32> = ranks
+            .iter()
+            .map(|&r| self.block(r).node.node_rank)
+            .collect();
+        if nodes.len() > 1 {
+            let nodes = compress(&nodes.into_iter().collect::<Vec<_>>());
+            let why = format!("on nodes {nodes}: one process cannot run across multiple nodes");
+            return Some((Kind::SpansNodes, why));
+        }
+        let kinds: BTreeSet<&str> = ranks
+            .iter()
+            .map(|&rank| {
+                self.block(rank)
+                    .group
+                    .hardware_type
+                    .as_deref()
+                    .unwrap_or_default()
+            })
+            .collect();
+        if kinds.len() > 1 {
+            let kinds = kinds.into_iter().collect::<Vec<_>>().join(", ");
+            let why = format!("of the types {kinds}: the hardware of one process has one type");
+            return Some((Kind::MixedTypes, why));
+        }
+        None
+    }
+
+    /// One indented line for each group: what it really has.
+    pub(super) fn describe(&self) -> String {
+        let lines: Vec<_> = self
+            .groups
+            .iter()
+            .map(|group| self.describe_group(group))
+            .collect();
+        lines.join("\n")
+    }
+
+    fn describe_group(&self, group: &NodeGroup) -> String {
+        let mine = || {
+            self.blocks
+                .iter()
+                .filter(|block| std::ptr::eq(block.group, group))
+        };
+        let (Some(first), Some(last)) = (mine().next(), mine().next_back()) else {
+            return format!("  {}: no ranks", group.label);
+        };
+        let (first, last) = (first.first, last.first + last.size - 1);
+        let ranks = if first == last {
+            format!("rank {first}")
+        } else {
+            format!("ranks {first}-{last}")
+        };
+        let nodes: Vec<u32> = mine().map(|block| block.node.node_rank).collect();
+        let noun = if nodes.len() == 1 { "node" } else { "nodes" };
+        let what = if self.whole {
+            " (each a whole node)"
+        } else {
+            ""
+        };
+        format!(
+            "  {}: {ranks} on {noun} {}{what}",
+            group.label,
+            compress(&nodes)
+        )
+    }
+}

@@ -1,0 +1,161 @@
+//! `WorkerAddress`.
+
+use std::cmp::Ordering;
+
+use pyo3::basic::CompareOp;
+use pyo3::exceptions::PyTypeError;
+use pyo3::prelude::*;
+use pyo3::types::{PyString, PyTuple, PyType};
+use shoal_core::WorkerAddress;
+
+use crate::convert::{Arg, int, items, text};
+use crate::errors::address_error;
+use crate::record;
+
+/// The argument `ranks` in decimal; whether the ranks can be is for the core to say.
+fn path(ranks: &Bound<'_, PyAny>) -> PyResult<Vec<String>> {
+    let one = "an int or a sequence of ints";
+    if ranks.is_instance_of::<PyString>() {
+        return Err(PyTypeError::new_err(format!(
+            "ranks must be {one}, not str"
+        )));
+    }
+    if ranks.get_type().hasattr("__iter__")? {
+        return items(ranks, |rank| decimal(rank, "a rank", "an int"));
+    }
+    Ok(vec![decimal(ranks, "ranks", one)?])
+}
+
+fn decimal(value: &Bound<'_, PyAny>, what: &str, expected: &str) -> PyResult<String> {
+    Ok(int(value, what, expected)?.str()?.to_str()?.to_owned())
+}
+
+/// Where a worker stands in the tree of groups: the name of a root group and a path of ranks.
+#[pyclass(frozen, name = "WorkerAddress", module = "shoal")]
+pub(crate) struct PyWorkerAddress {
+    inner: WorkerAddress,
+}
+
+#[pymethods]
+impl PyWorkerAddress {
+    #[new]
+    #[pyo3(signature = (root_group_name, ranks = Arg::Default), text_signature = "(root_group_name, ranks=())")]
+    fn new(root_group_name: &Bound<'_, PyAny>, ranks: Arg<'_>) -> PyResult<Self> {
+        let root = text(root_group_name, "root_group_name")?;
+        let inner = WorkerAddress::new(&root, &ranks.or(Vec::new(), path)?);
+        Ok(Self {
+            inner: inner.map_err(|error| address_error(root_group_name.py(), error))?,
+        })
+    }
+
+    /// Read an address as `get_name` writes it.
+    #[classmethod]
+    fn from_name(cls: &Bound<'_, PyType>, name: &Bound<'_, PyAny>) -> PyResult<Self> {
+        let inner = text(name, "name")?.parse();
+        Ok(Self {
+            inner: inner.map_err(|error| address_error(cls.py(), error))?,
+        })
+    }
+
+    /// Return the address of a child, from its parent's name.
+    #[classmethod]
+    fn from_parent_name_rank(
+        cls: &Bound<'_, PyType>,
+        parent_name: &Bound<'_, PyAny>,
+        rank: &Bound<'_, PyAny>,
+    ) -> PyResult<Self> {
+        let parent = text(parent_name, "parent_name")?.parse();
+        let inner = parent.map_err(|error| address_error(cls.py(), error))?;
+        Self { inner }.get_child_address(rank)
+    }
+
+    /// The name of the root group.
+    #[getter]
+    fn root_group_name(&self) -> &str {
+        self.inner.root_group_name()
+    }
+
+    /// The ranks from the root down, as a list of the caller's own.
+    #[getter]
+    fn rank_path(&self) -> Vec<u32> {
+        self.inner.rank_path().to_vec()
+    }
+
+    /// The last rank of the path, 0 for a root.
+    #[getter]
+    fn rank(&self) -> u32 {
+        self.inner.rank()
+    }
+
+    /// Return the address as text; `str()` does the same.
+    fn get_name(&self) -> &str {
+        self.inner.name()
+    }
+
+    /// Return the rank before the last, 0 when there is none.
+    fn get_parent_rank(&self) -> u32 {
+        self.inner.parent_rank()
+    }
+
+    /// Return the address one level up, None for a root.
+    fn get_parent_address(&self) -> Option<Self> {
+        self.inner.parent().map(|inner| Self { inner })
+    }
+
+    /// Return the address one level down.
+    fn get_child_address(&self, rank: &Bound<'_, PyAny>) -> PyResult<Self> {
+        let child = self.inner.child(&decimal(rank, "rank", "an int")?);
+        Ok(Self {
+            inner: child.map_err(|error| address_error(rank.py(), error))?,
+        })
+    }
+
+    fn __richcmp__(
+        slf: &Bound<'_, Self>,
+        other: &Bound<'_, PyAny>,
+        op: CompareOp,
+    ) -> PyResult<Py<PyAny>> {
+        let py = slf.py();
+        let order: Ordering = match other.cast::<Self>() {
+            Ok(other) => slf.get().inner.cmp(&other.get().inner),
+            // An address of the other backend has the same public class name and the same names.
+            Err(_) if record::same_class(slf.as_any(), other)? => {
+                let name: String = other.call_method0("get_name")?.extract()?;
+                let other: Result<WorkerAddress, _> = name.parse();
+                slf.get()
+                    .inner
+                    .cmp(&other.map_err(|error| address_error(py, error))?)
+            }
+            Err(_) => return Ok(py.NotImplemented()),
+        };
+        Ok(op
+            .matches(order)
+            .into_pyobject(py)?
+            .to_owned()
+            .into_any()
+            .unbind())
+    }
+
+    fn __hash__(&self, py: Python<'_>) -> PyResult<isize> {
+        // A str's hash is one thing that all backends can share.
+        PyString::new(py, self.inner.name()).hash()
+    }
+
+    fn __repr__(&self, py: Python<'_>) -> PyResult<String> {
+        let root = PyString::new(py, self.inner.root_group_name()).repr()?;
+        Ok(format!(
+            "WorkerAddress({root}, {:?})",
+            self.inner.rank_path()
+        ))
+    }
+
+    fn __str__(&self) -> &str {
+        self.inner.name()
+    }
+
+    fn __reduce__<'py>(
+        slf: &Bound<'py, Self>,
+    ) -> PyResult<(Bound<'py, PyAny>, Bound<'py, PyTuple>)> {
+        record::reduce(slf.as_any(), &["root_group_name", "rank_path"])
+    }
+}

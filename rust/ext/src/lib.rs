@@ -1,0 +1,36 @@
+//! The extension module `shoal._rust`; `python/shoal/_rust.pyi` is its contract.
+
+#![forbid(unsafe_code)]
+
+mod address;
+mod convert;
+mod errors;
+mod placement;
+mod record;
+mod solve;
+
+use pyo3::prelude::*;
+
+/// The core in Rust: the names, results, errors and messages of `shoal._pure`.
+#[pymodule]
+mod _rust {
+    use pyo3::prelude::*;
+
+    #[pymodule_export]
+    use crate::address::PyWorkerAddress;
+    #[pymodule_export]
+    use crate::placement::{PyNodeGroup, PyNodeResources, PyPlacement};
+    #[pymodule_export]
+    use crate::solve::{packed_ranks, parse_placement, place_flexible, place_nodes, place_packed};
+
+    #[pymodule_init]
+    fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
+        let profile = if cfg!(debug_assertions) {
+            "debug"
+        } else {
+            "release"
+        };
+        module.add("__version__", env!("CARGO_PKG_VERSION"))?;
+        module.add("build_profile", profile)
+    }
+}
