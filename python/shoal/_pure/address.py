@@ -10,7 +10,7 @@
 import operator
 import sys
 from collections.abc import Iterable, Sequence
-from typing import Any, Final, Self, final
+from typing import Any, Final, Self, TypeGuard, final
 
 from shoal._pure.text import Span, encodable, point, show, type_name
 from shoal.errors import AddressError
@@ -128,7 +128,7 @@ class WorkerAddress:
         return sys.modules["shoal"].WorkerAddress, (self._root, self._path)
 
 
-def _is_address(value: object) -> bool:
+def _is_address(value: object) -> TypeGuard[Any]:
     cls = type(value)
     return cls.__name__ == "WorkerAddress" and cls.__module__ == "shoal"
 

@@ -34,7 +34,7 @@ class _Range(NamedTuple):
     last_span: Span
 
     @property
-    def count(self) -> int:
+    def size(self) -> int:
         return self.last - self.first + 1
 
 
@@ -75,8 +75,8 @@ class _Parser:
             raise self.error((colons[1], colons[1] + 1), "expected one ':' in a segment at most")
         end = colons[0] if colons else span[1]
         ranks = self.resource_ranks(self.trim((span[0], end)))
-        count = self.process_count(self.trim((end + 1, span[1]))) if colons else ranks.count
-        if len(self.processes) + max(count, ranks.count) > MAX_PROCESSES:
+        count = self.process_count(self.trim((end + 1, span[1]))) if colons else ranks.size
+        if len(self.processes) + max(count, ranks.size) > MAX_PROCESSES:
             raise self.error(span, f"more than {MAX_PROCESSES} processes or resources")
         shares = self.shares(ranks, count, span)
         for share in shares:
@@ -92,7 +92,7 @@ class _Parser:
             ranks = _Range(0, self.resources.total - 1, span, span)
         else:
             ranks = self.range(span, "expected a rank, a range such as 0-3, or all")
-        if ranks.last >= self.resources.total or ranks.count == 0:
+        if ranks.last >= self.resources.total or ranks.size == 0:
             raise self.error(ranks.last_span, "there is no such resource")
         for earlier in self.used:
             if ranks.first <= earlier.last and earlier.first <= ranks.last:
@@ -123,7 +123,7 @@ class _Parser:
                 span,
                 f"process ranks must be in ascending order without gaps: expected {expected} next",
             )
-        return ranks.count
+        return ranks.size
 
     def shares(self, ranks: _Range, count: int, span: Span) -> list[list[int]]:
         every = list(range(ranks.first, ranks.last + 1))

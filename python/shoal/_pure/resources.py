@@ -15,7 +15,7 @@ class Block(NamedTuple):
     """The consecutive ranks that one node adds."""
 
     first: int
-    count: int
+    size: int
     group: NodeGroup
     node: NodeResources
 
@@ -91,7 +91,7 @@ class Resources:
         blocks = [block for block in self.blocks if block.group is group]
         if not blocks:
             return f"{group.label}: no ranks"
-        first, last = blocks[0].first, blocks[-1].first + blocks[-1].count - 1
+        first, last = blocks[0].first, blocks[-1].first + blocks[-1].size - 1
         ranks = f"rank {first}" if first == last else f"ranks {first}-{last}"
         nodes = compress([block.node.node_rank for block in blocks])
         noun = "node" if len(blocks) == 1 else "nodes"

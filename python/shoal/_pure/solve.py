@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from shoal._pure.grammar import MAX_PROCESSES
 from shoal._pure.placement import ACCELERATOR, NodeGroup, NodeResources, Placement, to_bool
 from shoal._pure.resources import Resources, check_types, compress
 from shoal._pure.text import type_name
@@ -33,6 +34,8 @@ def packed_ranks(
     if end < start:
         raise PlacementError(f"end {end} must not be below start {start}")
     count = end - start + 1
+    if count > MAX_PROCESSES:
+        raise PlacementError(f"hardware ranks {start}-{end}: more than {MAX_PROCESSES} ranks")
     if count % (size * stride):
         raise PlacementError(
             f"the number of hardware ranks {start}-{end}, {count}, must be divisible by "
