@@ -1,0 +1,75 @@
+"""shoal: fleets of Python workers on a Ray cluster, placed, launched and wired.
+
+Importing this package imports the standard library only; each name below loads what it needs when
+it is used first.
+"""
+
+import importlib
+import importlib.metadata
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from shoal._backend import Placement, WorkerAddress, backend
+    from shoal.cluster import Cluster, ClusterEnvVar, NodeGroupInfo, NodeInfo
+    from shoal.config import ClusterConfig
+    from shoal.placement import (
+        ComponentPlacement,
+        FlexiblePlacementStrategy,
+        NodePlacementStrategy,
+        PackedPlacementStrategy,
+        PlacementStrategy,
+    )
+    from shoal.worker import Worker, WorkerGroup, WorkerGroupFuncResult
+
+_EXPORTS = {
+    "Cluster": "shoal.cluster",
+    "ClusterConfig": "shoal.config",
+    "ClusterEnvVar": "shoal.cluster",
+    "ComponentPlacement": "shoal.placement",
+    "FlexiblePlacementStrategy": "shoal.placement",
+    "NodeGroupInfo": "shoal.cluster",
+    "NodeInfo": "shoal.cluster",
+    "NodePlacementStrategy": "shoal.placement",
+    "PackedPlacementStrategy": "shoal.placement",
+    "Placement": "shoal._backend",
+    "PlacementStrategy": "shoal.placement",
+    "Worker": "shoal.worker",
+    "WorkerAddress": "shoal._backend",
+    "WorkerGroup": "shoal.worker",
+    "WorkerGroupFuncResult": "shoal.worker",
+    "backend": "shoal._backend",
+}
+
+__all__ = [
+    "Cluster",
+    "ClusterConfig",
+    "ClusterEnvVar",
+    "ComponentPlacement",
+    "FlexiblePlacementStrategy",
+    "NodeGroupInfo",
+    "NodeInfo",
+    "NodePlacementStrategy",
+    "PackedPlacementStrategy",
+    "Placement",
+    "PlacementStrategy",
+    "Worker",
+    "WorkerAddress",
+    "WorkerGroup",
+    "WorkerGroupFuncResult",
+    "backend",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        return importlib.metadata.version("shoal")
+    module = _EXPORTS.get(name)
+    if module is None:
+        raise AttributeError(f"module 'shoal' has no attribute {name!r}")
+    value = getattr(importlib.import_module(module), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,7 @@
+"""The cluster of a job: its nodes, its managers and the processes on them."""
+
+from shoal.cluster.cluster import Cluster
+from shoal.cluster.env import ClusterEnvVar, PathEnvMergeMode
+from shoal.cluster.node import NodeGroupInfo, NodeInfo
+
+__all__ = ["Cluster", "ClusterEnvVar", "NodeGroupInfo", "NodeInfo", "PathEnvMergeMode"]

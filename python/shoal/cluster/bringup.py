@@ -1,0 +1,262 @@
+"""Connects to Ray and finds the nodes of a job."""
+
+import ipaddress
+import json
+import logging
+import os
+import signal
+import threading
+import time
+from collections.abc import Sequence
+from typing import Any
+from uuid import uuid4
+
+import ray
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from shoal._ray import get
+from shoal.bootstrap.probe import NodeReport, probe_node
+from shoal.cluster.env import PATH_LIKE_ENV_VARS
+from shoal.cluster.node import NodeInfo
+from shoal.cluster.progress import stage
+from shoal.config import ClusterConfig
+from shoal.deadline import Deadline, LongWait
+from shoal.errors import ClusterConfigError, ClusterError, NamespaceConflictError, ShoalTimeoutError
+from shoal.hardware import ACCELERATOR_HW_TYPE, AcceleratorType, HardwareInfo, HardwareResource
+
+__all__ = ["connect", "find_nodes", "running_jobs"]
+
+_log = logging.getLogger("shoal")
+
+_POLL_S = 0.25
+_RAY_GPU = "GPU"
+_RAY_MODEL_PREFIX = "accelerator_type:"
+
+
+def connect(address: str | None, namespace: str, namespaces_like: str) -> bool:
+    """Connect this process to Ray, or start a local one.
+
+    Args:
+        address: `auto` for any running Ray of this machine, None for one that `ray start` or
+            RAY_ADDRESS names, else a new local one.
+        namespace: The namespace to use.
+        namespaces_like: What the namespace of an already initialised Ray must start with.
+
+    Returns:
+        Whether this call started a local Ray.
+
+    Raises:
+        ConnectionError: `auto`, and no Ray runs.
+        NamespaceConflictError: Ray is initialised in another namespace.
+        ClusterError: Ray did not start, or the one that is named does not answer.
+    """
+    if ray.is_initialized():
+        found = ray.get_runtime_context().namespace
+        if found != namespaces_like and not found.startswith(f"{namespaces_like}_"):
+            raise NamespaceConflictError(
+                f"Ray is already initialised in the namespace {found!r}, where shoal's workers "
+                f"would not be found; remove the call, or write ray.init(..., "
+                f'namespace="{namespaces_like}")'
+            )
+        return False
+    # Ray must not empty the visibility variable of an actor that asks it for no accelerator.
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    before = _sigterm_handler()
+    try:
+        context = ray.init(
+            address=address,
+            namespace=namespace,
+            include_dashboard=None if address else False,
+            logging_level=logging.WARNING,
+        )
+    except ConnectionError:
+        if address == "auto":
+            raise
+        raise ClusterError(
+            "Ray's address is set (RAY_ADDRESS, or the file that `ray start` left), but no Ray "
+            "answers there; end it with `ray stop`, or set RAY_ADDRESS=local for a new local one"
+        ) from None
+    except (RuntimeError, OSError, ValueError) as error:
+        raise ClusterError(
+            f"Ray did not start: {error}. Frequent causes: a full disk or /dev/shm, a temporary "
+            "directory whose path is over 60 characters (RAY_TMPDIR), proxy variables"
+        ) from error
+    finally:
+        _restore_sigterm(before)
+    del context
+    return _started_here()
+
+
+def _started_here() -> bool:
+    # Ray keeps the processes that this one started at its "global node"; a head only if it did.
+    node = ray._private.worker._global_node  # noqa: SLF001  (Ray has no public way to tell)
+    return bool(node is not None and node.head)
+
+
+def _sigterm_handler() -> Any:
+    return signal.getsignal(signal.SIGTERM)
+
+
+def _restore_sigterm(before: Any) -> None:
+    """Undo Ray's SIGTERM handler, whose exit code is 15 or 1; by default exit with 143."""
+    if threading.current_thread() is not threading.main_thread():
+        return
+    signal.signal(signal.SIGTERM, _exit_143 if before in (signal.SIG_DFL, None) else before)
+
+
+def _exit_143(signum: int, _frame: object) -> None:
+    raise SystemExit(128 + signum)
+
+
+def running_jobs(manager_name: str) -> list[str]:
+    """Return the namespaces of the shoal jobs of the Ray that this process is connected to."""
+    actors = ray.util.list_named_actors(all_namespaces=True)
+    return sorted(a["namespace"] for a in actors if a["name"] == manager_name)
+
+
+def find_nodes(
+    num_nodes: int, *, local: bool, config: ClusterConfig | None, deadline: Deadline
+) -> tuple[list[NodeInfo], list[NodeReport]]:
+    """Wait until `num_nodes` nodes are there (0: take those that are), and describe them in order.
+
+    Raises:
+        ClusterError: There cannot be as many, or their ranks contradict each other.
+        ShoalTimeoutError: They did not come in time.
+    """
+    with stage("nodes") as step:
+        alive = _wait_for_nodes(num_nodes, local=local, deadline=deadline)
+        reports = _probe(alive, deadline)
+        ordered = _order(alive, reports)
+        if num_nodes and len(ordered) > num_nodes:
+            _log.warning(
+                "%d nodes are connected and the job wants %d: nodes %d to %d stay unused",
+                len(ordered), num_nodes, num_nodes, len(ordered) - 1,
+            )  # fmt: skip
+            ordered = ordered[:num_nodes]
+        infos = [
+            _node_info(rank, entry, report, config) for rank, (entry, report) in enumerate(ordered)
+        ]
+        step.detail = "; ".join(
+            f"{n.node_rank}: {n.hostname} {n.node_ip}, {n.num_cpus} CPUs"
+            + (f", {n.num_accelerators} x {n.accelerator_model}" if n.num_accelerators else "")
+            for n in infos
+        )
+        return infos, [report for _, report in ordered]
+
+
+def _wait_for_nodes(num_nodes: int, *, local: bool, deadline: Deadline) -> list[dict[str, Any]]:
+    if local and num_nodes > 1:
+        raise ClusterError(
+            f"the job wants {num_nodes} nodes, but no Ray cluster runs and a local one has 1; run "
+            "`ray start --head` on one machine and `ray start --address=...` on the others, then "
+            "start this program on one of them"
+        )
+    wait = LongWait(lambda: f"{len(_alive())} of {num_nodes} nodes are connected", deadline)
+    while True:
+        alive = _alive()
+        if len(alive) >= max(1, num_nodes):
+            return alive
+        if deadline.expired:
+            ips = ", ".join(node["NodeManagerAddress"] for node in alive) or "none"
+            raise ShoalTimeoutError(
+                f"{len(alive)} of {num_nodes} nodes connected within {deadline.timeout:g} s "
+                f"({ips}); check `ray start --address=...` on the others"
+            )
+        # Ray tells nobody when a node joins; this is the one place that asks now and then.
+        time.sleep(wait.step(_POLL_S))
+        wait.tick()
+
+
+def _alive() -> list[dict[str, Any]]:
+    return [node for node in ray.nodes() if node["Alive"]]
+
+
+def _probe(alive: Sequence[dict[str, Any]], deadline: Deadline) -> list[NodeReport]:
+    salt = uuid4().hex
+    task = ray.remote(probe_node)
+    refs = [
+        task.options(
+            num_cpus=0,
+            scheduling_strategy=NodeAffinitySchedulingStrategy(node["NodeID"], soft=False),
+        ).remote(salt, sorted(PATH_LIKE_ENV_VARS))
+        for node in alive
+    ]
+    return [
+        get(ref, deadline, lambda: "probing the nodes", f"node {node['NodeManagerAddress']}")
+        for ref, node in zip(refs, alive, strict=True)
+    ]
+
+
+def _order(
+    alive: Sequence[dict[str, Any]], reports: Sequence[NodeReport]
+) -> list[tuple[dict[str, Any], NodeReport]]:
+    """Order by SHOAL_NODE_RANK where all nodes set it; else this node first, the others by IP."""
+    pairs = list(zip(alive, reports, strict=True))
+    if len(pairs) == 1:
+        return pairs
+    ranks = [_rank_of(node, report) for node, report in pairs]
+    if all(rank is None for rank in ranks):
+        here = ray.get_runtime_context().get_node_id()
+        return sorted(
+            pairs,
+            key=lambda p: (
+                p[0]["NodeID"] != here,
+                ipaddress.ip_address(p[0]["NodeManagerAddress"]),
+            ),
+        )
+    names = [f"{n['NodeManagerAddress']}={r}" for (n, _), r in zip(pairs, ranks, strict=True)]
+    if any(rank is None for rank in ranks):
+        raise ClusterError(
+            "SHOAL_NODE_RANK must be set before `ray start` on every node or on none: "
+            + ", ".join(name.replace("None", "(not set)") for name in names)
+        )
+    if sorted(r for r in ranks if r is not None) != list(range(len(pairs))):
+        raise ClusterError(
+            f"SHOAL_NODE_RANK must be 0 to {len(pairs) - 1}, each once: {', '.join(names)}"
+        )
+    return [pair for _, pair in sorted(zip(ranks, pairs, strict=True), key=lambda p: p[0] or 0)]
+
+
+def _rank_of(node: dict[str, Any], report: NodeReport) -> int | None:
+    for name in ("SHOAL_NODE_RANK", "RLINF_NODE_RANK"):
+        text = report.variables.get(name)
+        if text is None:
+            continue
+        if not text.isdecimal():
+            raise ClusterConfigError(
+                f"{name}={json.dumps(text)} on node {node['NodeManagerAddress']}: expected 0, 1, …"
+            )
+        return int(text)
+    return None
+
+
+def _node_info(
+    rank: int, node: dict[str, Any], report: NodeReport, config: ClusterConfig | None
+) -> NodeInfo:
+    groups = (config.node_groups if config is not None else None) or []
+    return NodeInfo(
+        node_labels=[group.label for group in groups if rank in group.node_ranks],
+        node_rank=rank,
+        ray_id=node["NodeID"],
+        node_ip=node["NodeManagerAddress"],
+        num_cpus=int(node["Resources"].get("CPU", 0)),
+        python_interpreter_path=report.python,
+        default_env_vars=report.variables,
+        hardware_resources=_accelerators(node["Resources"], report),
+        hostname=report.hostname,
+    )
+
+
+def _accelerators(resources: dict[str, float], report: NodeReport) -> list[HardwareResource]:
+    count = int(resources.get(_RAY_GPU, 0))
+    if not count or not report.has_nvidia_driver:
+        return []
+    models = [
+        k.removeprefix(_RAY_MODEL_PREFIX) for k in resources if k.startswith(_RAY_MODEL_PREFIX)
+    ]
+    info = HardwareInfo(
+        type=ACCELERATOR_HW_TYPE,
+        model=f"{AcceleratorType.NV_GPU}:{models[0] if models else 'UNKNOWN'}",
+    )
+    names = [name for name in report.cuda_visible_devices.split(",") if name]
+    return [HardwareResource(ACCELERATOR_HW_TYPE, [info] * count, names[:count])]

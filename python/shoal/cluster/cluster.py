@@ -1,0 +1,399 @@
+"""`Cluster`: launches a job on Ray, or joins one that runs."""
+
+import atexit
+import logging
+import os
+import time
+from collections.abc import Callable
+from typing import Any, ClassVar, Self
+
+import ray
+
+from shoal.bootstrap.probe import NodeReport
+from shoal.cluster.allocate import allocate, read_arguments
+from shoal.cluster.bringup import connect, find_nodes, running_jobs
+from shoal.cluster.env import (
+    PATH_LIKE_ENV_VARS,
+    PathEnvMergeMode,
+    merge_mode,
+    merge_path_like,
+    merge_worker_env_vars,
+)
+from shoal.cluster.job import Job, find_job, launch_managers
+from shoal.cluster.node import NodeGroupInfo, NodeInfo
+from shoal.cluster.progress import log_to_stderr, stage
+from shoal.config import ClusterConfig, load
+from shoal.context import current, env_value, set_context
+from shoal.deadline import Deadline
+from shoal.errors import ClusterError, NameTakenError, ShoalValueError
+from shoal.manager import NodeManager
+from shoal.ports import hold_port
+
+__all__ = ["Cluster"]
+
+_log = logging.getLogger("shoal")
+
+_MAX_NAMESPACES = 100
+# Ray reads the workers' output every 0.1 s; what they printed last is shown before Ray goes.
+_LAST_OUTPUT_S = 0.3
+
+
+class _ClassOrInstanceMethod:
+    """A method that, called on the class, uses the class's one instance."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self._function = function
+        self.__doc__ = function.__doc__
+
+    def __get__(self, instance: Any, owner: type) -> Callable[..., Any]:
+        target = owner() if instance is None else instance
+        return self._function.__get__(target, owner)  # type: ignore[no-any-return]  # a bound method
+
+
+class Cluster:
+    """The cluster of this process's job: one instance a process.
+
+    A driver that gives `num_nodes` or `cluster_cfg` launches a job, on the Ray that `ray start`
+    made or else on a local one. `Cluster()` without arguments joins: in a worker its own job; in
+    another driver the one that runs, or, where none does, it launches one over all connected nodes
+    and says so. A second construction in one process returns the first instance, until `shutdown`.
+
+    Args:
+        num_nodes: How many nodes the job waits for; 0 for all that are connected.
+        cluster_cfg: The configuration: a mapping, an OmegaConf `DictConfig` or a YAML path; the
+            whole document or its `cluster` section.
+        distributed_log_dir: Not supported yet; a warning says where Ray keeps the logs.
+        timeout: Limit of the bring-up in seconds; None for the default.
+
+    Example:
+        >>> with Cluster(num_nodes=1) as cluster:  # doctest: +SKIP
+        ...     group = MyWorker.create_group().launch(cluster)
+        ...     group.hello().wait()
+
+    Raises:
+        ShoalValueError: `num_nodes` is negative or contradicts the configuration.
+        ClusterConfigError: The configuration cannot be.
+        ClusterError: Ray, a node or a manager did not come up.
+        ClusterNotFoundError: A worker finds no managers of its job.
+        ShoalTimeoutError: The nodes did not come in time.
+    """
+
+    SYS_NAME: ClassVar[str] = "shoal"
+    NAMESPACE: ClassVar[str] = SYS_NAME
+    LOGGING_LEVEL: ClassVar[str] = (env_value("LOG_LEVEL") or "INFO").upper()
+    PATH_LIKE_ENV_VARS: ClassVar[frozenset[str]] = PATH_LIKE_ENV_VARS
+
+    _instance: "ClassVar[Cluster]"
+    _has_initialized: ClassVar[bool] = False
+
+    def __new__(cls, *_args: Any, **_kwargs: Any) -> Self:
+        """Return the process's instance, or a fresh one when it has none that lives."""
+        found = getattr(cls, "_instance", None)
+        if found is not None and cls._has_initialized and not ray.is_initialized():
+            # Somebody called ray.shutdown(): what this instance described is gone.
+            found._forget()  # noqa: SLF001  (the class's own instance)
+            found = None
+        if found is None:
+            found = cls._instance = super().__new__(cls)
+            cls._has_initialized = False
+        return found
+
+    def __init__(
+        self,
+        num_nodes: int | None = None,
+        cluster_cfg: Any = None,
+        distributed_log_dir: str | None = None,
+        *,
+        timeout: float | None = None,
+    ) -> None:
+        if Cluster._has_initialized:
+            return
+        self._logger = _log
+        self._owner = self._started_ray = self._connected = False
+        self._reports: list[NodeReport] = []
+        self._actors: dict[str, Any] = {}
+        log_to_stderr()
+        try:
+            job = self._bring_up(num_nodes, cluster_cfg, Deadline(timeout))
+        except BaseException:
+            self._disconnect()
+            self._forget()
+            raise
+        self._job = job
+        self._nodes, self._node_groups, self._cluster_cfg = job.nodes, job.groups, job.config
+        self._num_nodes = len(job.nodes)
+        self._master_ip, self._master_port = job.master_ip, job.master_port
+        self._node_manager = NodeManager.get_proxy()
+        Cluster.NAMESPACE = job.namespace
+        Cluster._has_initialized = True
+        atexit.register(self.shutdown)
+        if distributed_log_dir is not None:
+            _log.warning(
+                "distributed_log_dir=%r is not supported yet; the workers' output is shown here "
+                "and kept in %s/session_latest/logs",
+                distributed_log_dir,
+                os.environ.get("RAY_TMPDIR", "/tmp") + "/ray",  # noqa: S108  (Ray's own default)
+            )
+
+    # --- coming and going ---
+
+    def _bring_up(self, num_nodes: int | None, cluster_cfg: Any, deadline: Deadline) -> Job:
+        config = None if cluster_cfg is None else load(cluster_cfg)
+        wanted = _wanted_nodes(num_nodes, config)
+        own = current().namespace or os.environ.get("CLUSTER_NAMESPACE", "")
+        if own and os.environ.get("RAY_ACTOR"):
+            connect("auto", own, Cluster.SYS_NAME)
+            return find_job(own)
+        if wanted is None:
+            try:
+                self._connect("auto")
+            except ConnectionError:
+                _log.info("no Ray runs on this machine: a local one is started for this job")
+                self._connect(None)
+            jobs = [own] if own else running_jobs(NodeManager.MANAGER_NAME)
+            if len(jobs) > 1:
+                raise ClusterError(
+                    f"several jobs run here: {', '.join(jobs)}; set CLUSTER_NAMESPACE to one of them"
+                )
+            if jobs:
+                job = find_job(jobs[0])
+                _log.info("joined the job %r on %d nodes", job.namespace, len(job.nodes))
+                return job
+            if not self._started_ray:
+                _log.info("no job runs on this Ray: one is launched over all connected nodes")
+        else:
+            self._connect(None)
+        return self._launch(wanted or 0, config, deadline)
+
+    def _connect(self, address: str | None) -> None:
+        already = ray.is_initialized()
+        with stage("Ray") as step:
+            self._started_ray = connect(address, Cluster.SYS_NAME, Cluster.SYS_NAME)
+            self._connected = not already
+            step.detail = (
+                "already initialised" if already
+                else "started on this machine" if self._started_ray
+                else f"joined {ray.get_runtime_context().gcs_address}"
+            )  # fmt: skip
+
+    def _launch(self, num_nodes: int, config: ClusterConfig | None, deadline: Deadline) -> Job:
+        nodes, self._reports = find_nodes(
+            num_nodes, local=self._started_ray, config=config, deadline=deadline
+        )
+        taken = set(running_jobs(NodeManager.MANAGER_NAME))
+        for number in range(_MAX_NAMESPACES):
+            namespace = f"{Cluster.SYS_NAME}_{number}" if number else Cluster.SYS_NAME
+            if namespace in taken:
+                continue
+            try:
+                job = launch_managers(namespace, nodes, config, deadline)
+            except NameTakenError:
+                continue
+            if number:
+                _log.info("other jobs run on this Ray: this one has the namespace %r", namespace)
+            self._owner = True
+            return job
+        raise ClusterError(f"{_MAX_NAMESPACES} jobs run on this Ray: {', '.join(sorted(taken))}")
+
+    def shutdown(self) -> None:
+        """End what this process has: its workers, and the job if it launched it.
+
+        A Ray that this process started ends too; one that it joined goes on. Afterwards a new
+        `Cluster` can be made. Calling it again does nothing.
+        """
+        if getattr(Cluster, "_instance", None) is not self:
+            return
+        atexit.unregister(self.shutdown)
+        if ray.is_initialized() and Cluster._has_initialized:
+            if self._actors:
+                time.sleep(_LAST_OUTPUT_S)
+            if not self._started_ray:
+                for actor in [*self._actors.values(), *(self._job.managers if self._owner else [])]:
+                    ray.kill(actor)
+        self._disconnect()
+        self._forget()
+
+    def _disconnect(self) -> None:
+        if self._connected and ray.is_initialized():
+            ray.shutdown()
+
+    def _forget(self) -> None:
+        if getattr(Cluster, "_instance", None) is self:
+            del Cluster._instance
+        Cluster._has_initialized = False
+        Cluster.NAMESPACE = Cluster.SYS_NAME
+        set_context(namespace="", node_rank=-1)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.shutdown()
+
+    @classmethod
+    def has_initialized(cls) -> bool:
+        """Whether this process has a cluster."""
+        return cls._has_initialized
+
+    # --- processes ---
+
+    def _allocate(self, cls: type, worker_name: str, *args: Any, **kwargs: Any) -> Any:
+        """Start one process of a class on a node, without waiting for it.
+
+        Can be called on the class (it uses this process's cluster) and on an instance, as
+        `allocate(cls, worker_name, worker_rank, node_rank, max_concurrency, env_vars,
+        node_group_label, disable_distributed_log, cls_args, cls_kwargs)`, or as
+        `allocate(cls, worker_name, node_id, gpu_id, env_vars, cls_args, cls_kwargs)`.
+
+        Returns:
+            The actor's handle.
+
+        Raises:
+            ShoalValueError: There is no such node, accelerator or node group.
+            NameTakenError: The name belongs to somebody who is alive.
+        """
+        request = read_arguments(cls, worker_name, args, kwargs)
+        actor = allocate(self._job, request, self._reports)
+        self._actors[worker_name] = actor
+        return actor
+
+    allocate = _ClassOrInstanceMethod(_allocate)
+
+    def release(self, worker_name: str) -> None:
+        """Forget a process that `allocate` started, after it has ended."""
+        self._actors.pop(worker_name, None)
+
+    # --- topology ---
+
+    @property
+    def namespace(self) -> str:
+        """The job's Ray namespace."""
+        return self._job.namespace
+
+    @property
+    def num_nodes(self) -> int:
+        """The number of nodes."""
+        return self._num_nodes
+
+    @property
+    def nodes(self) -> list[NodeInfo]:
+        """The nodes, in rank order."""
+        return list(self._nodes)
+
+    @property
+    def num_accelerators(self) -> int:
+        """The number of accelerators of all nodes."""
+        return sum(node.num_accelerators for node in self._nodes)
+
+    @property
+    def accelerator_ranks(self) -> list[list[int]]:
+        """Cluster-wide ranks of each node's accelerators, in node order."""
+        ranks: list[list[int]] = []
+        first = 0
+        for node in self._nodes:
+            ranks.append(list(range(first, first + node.num_accelerators)))
+            first += node.num_accelerators
+        return ranks
+
+    @property
+    def num_gpus_per_node(self) -> int:
+        """The number of accelerators of every node.
+
+        Raises:
+            ClusterError: The nodes differ.
+        """
+        return int(self._node_manager.get_num_gpus_per_node())
+
+    @property
+    def _num_gpus_per_node(self) -> int:
+        return self.num_gpus_per_node
+
+    @property
+    def master_addr(self) -> str:
+        """The IP address of node 0."""
+        return self._master_ip
+
+    @property
+    def master_port(self) -> int:
+        """A port on node 0 that is held for the job's life."""
+        return self._master_port
+
+    @staticmethod
+    def get_alive_nodes() -> list[dict[str, Any]]:
+        """Return Ray's own records of the nodes that are alive."""
+        return [node for node in ray.nodes() if node["Alive"]]
+
+    def get_node_group(self, label: object = "cluster") -> NodeGroupInfo | None:
+        """Return the node group of a label (None means `cluster`); None where there is none."""
+        return self._node_groups.get("cluster" if label is None else str(label))
+
+    def get_node_info(self, node_rank: int) -> NodeInfo:
+        """Return a node.
+
+        Raises:
+            ShoalValueError: There is no such node.
+        """
+        if not 0 <= node_rank < self._num_nodes:
+            raise ShoalValueError(
+                f"node {node_rank} does not exist; this cluster has nodes 0 to {self._num_nodes - 1}"
+            )
+        return self._nodes[node_rank]
+
+    def get_node_ip(self, node_rank: int) -> str:
+        """Return a node's IP address; negative ranks count from the end, as in a list."""
+        return self._nodes[node_rank].node_ip
+
+    # --- small services ---
+
+    @classmethod
+    def find_free_port(cls, max_port_num: int | None = None) -> int:
+        """Return a TCP port of this machine that nobody else is given while this process lives."""
+        return hold_port(max_port_num)
+
+    @staticmethod
+    def get_full_env_var_name(var: str) -> str:
+        """Return the full name of one of shoal's variables."""
+        return f"SHOAL_{getattr(var, 'value', var)}"
+
+    @staticmethod
+    def get_sys_env_var(env_var: str, default: str | None = None) -> str | None:
+        """Return the value of one of shoal's variables (`RLINF_X` where `SHOAL_X` is not set)."""
+        return env_value(getattr(env_var, "value", env_var), default)
+
+    @classmethod
+    def get_path_env_merge_mode(cls, env_vars: dict[str, str]) -> PathEnvMergeMode:
+        """Read how path-like variables merge; an invalid value is logged and means `append`."""
+        return merge_mode(env_vars)
+
+    @classmethod
+    def merge_worker_env_vars(
+        cls,
+        base_env_vars: dict[str, str],
+        incoming_env_vars: dict[str, str],
+        mode: PathEnvMergeMode,
+    ) -> dict[str, str]:
+        """Lay one environment over another; path-like variables merge in mode `append`."""
+        return merge_worker_env_vars(base_env_vars, incoming_env_vars, mode)
+
+    _merge_path_like_env_value = staticmethod(merge_path_like)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Another process has its own instance; a worker's joins the same job.
+        return _this_process, ()
+
+
+def _this_process() -> Cluster:
+    return Cluster()
+
+
+def _wanted_nodes(num_nodes: int | None, config: ClusterConfig | None) -> int | None:
+    if num_nodes is not None and (isinstance(num_nodes, bool) or num_nodes < 0):
+        raise ShoalValueError(f"num_nodes={num_nodes!r}: expected 0 (all) or a positive number")
+    if config is None:
+        return num_nodes
+    if num_nodes is not None and num_nodes != config.num_nodes:
+        raise ShoalValueError(
+            f"num_nodes={num_nodes} contradicts the configuration, which has num_nodes: "
+            f"{config.num_nodes}; give one of them"
+        )
+    return config.num_nodes

@@ -1,0 +1,92 @@
+"""The environment of workers: names of shoal's variables, and how values from two places merge."""
+
+import logging
+import os
+from collections.abc import Mapping
+from enum import StrEnum
+
+__all__ = [
+    "PATH_LIKE_ENV_VARS",
+    "ClusterEnvVar",
+    "PathEnvMergeMode",
+    "merge_mode",
+    "merge_path_like",
+    "merge_worker_env_vars",
+    "needs_fresh_process",
+]
+
+_log = logging.getLogger("shoal")
+
+PATH_LIKE_ENV_VARS = frozenset(
+    {
+        "CMAKE_PREFIX_PATH",
+        "CPATH",
+        "LD_LIBRARY_PATH",
+        "LIBRARY_PATH",
+        "PATH",
+        "PKG_CONFIG_PATH",
+        "PYTHONPATH",
+    }
+)
+
+
+class ClusterEnvVar(StrEnum):
+    """shoal's variables; the full name is `SHOAL_` and the value (`RLINF_` is read as well)."""
+
+    CATCH_FAILURE = "CATCH_FAILURE"
+    LOG_LEVEL = "LOG_LEVEL"
+    TIMEOUT = "TIMEOUT"
+    NODE_RANK = "NODE_RANK"
+    COMM_NET_DEVICES = "COMM_NET_DEVICES"
+    EXT_MODULE = "EXT_MODULE"
+    NET_EMULATION = "NET_EMULATION"
+    PATH_ENV_MERGE_MODE = "PATH_ENV_MERGE_MODE"
+    CODE_WORKING_DIR = "CODE_WORKING_DIR"
+
+
+class PathEnvMergeMode(StrEnum):
+    """What happens to a path-like variable that a node has already."""
+
+    APPEND = "append"
+    OVERRIDE = "override"
+
+
+def merge_mode(env_vars: Mapping[str, str]) -> PathEnvMergeMode:
+    """Read the merge mode from an environment; an invalid one is logged and means `append`."""
+    name = ClusterEnvVar.PATH_ENV_MERGE_MODE.value
+    text = env_vars.get(f"SHOAL_{name}", env_vars.get(f"RLINF_{name}", "append"))
+    try:
+        return PathEnvMergeMode(text.lower())
+    except ValueError:
+        expected = " or ".join(mode.value for mode in PathEnvMergeMode)
+        _log.error("SHOAL_%s=%r: expected %s; append is used", name, text, expected)
+        return PathEnvMergeMode.APPEND
+
+
+def merge_path_like(env_var_name: str, existing_value: str, incoming_value: str) -> str:
+    """Put the incoming entries of a path-like variable before the existing ones, each once.
+
+    A variable that is not path-like takes the incoming value.
+    """
+    if env_var_name not in PATH_LIKE_ENV_VARS:
+        return incoming_value
+    entries = [*incoming_value.split(os.pathsep), *existing_value.split(os.pathsep)]
+    return os.pathsep.join(dict.fromkeys(entry for entry in entries if entry))
+
+
+def merge_worker_env_vars(
+    base_env_vars: Mapping[str, str], incoming_env_vars: Mapping[str, str], mode: PathEnvMergeMode
+) -> dict[str, str]:
+    """Lay `incoming_env_vars` over `base_env_vars`; path-like ones merge in mode `append`."""
+    merged = dict(base_env_vars)
+    for name, value in incoming_env_vars.items():
+        if mode is PathEnvMergeMode.APPEND and name in merged:
+            merged[name] = merge_path_like(name, merged[name], value)
+        else:
+            merged[name] = value
+    return merged
+
+
+def needs_fresh_process(name: str) -> bool:
+    """Whether a variable must be there before the interpreter starts to have an effect."""
+    return name.startswith(("LD_", "PYTHON"))

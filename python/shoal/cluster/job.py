@@ -1,0 +1,152 @@
+"""Launches a job's managers on node 0, and finds those of a running job."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import ray
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from shoal._ray import find_actor, get
+from shoal.cluster.node import NodeGroupInfo, NodeInfo
+from shoal.cluster.progress import stage
+from shoal.config import ClusterConfig
+from shoal.context import set_context
+from shoal.deadline import Deadline
+from shoal.errors import ClusterError, ClusterNotFoundError, NameTakenError
+from shoal.manager import CollectiveManager, Manager, NodeManager, WorkerManager
+
+__all__ = ["MANAGERS", "Job", "build_groups", "find_job", "launch_managers"]
+
+MANAGERS: tuple[type[Manager], ...] = (NodeManager, WorkerManager, CollectiveManager)
+
+# A blocked call of an asyncio actor counts against this; every rank of a job may wait at once.
+_MANAGER_CALLS = 1_000_000
+
+
+@dataclass
+class Job:
+    """What is known of a job in every process.
+
+    Attributes:
+        namespace: Its Ray namespace.
+        nodes: Its nodes, in rank order.
+        groups: Its node groups, by label.
+        config: The configuration it was launched with, or None.
+        master_ip: Node 0's IP address.
+        master_port: A port there, held for the job's life.
+        managers: The managers' handles, in the process that launched them. Ray ends an actor when
+            its creator's last handle goes.
+    """
+
+    namespace: str
+    nodes: list[NodeInfo]
+    groups: dict[str, NodeGroupInfo]
+    config: ClusterConfig | None
+    master_ip: str
+    master_port: int
+    managers: list[Any] = field(default_factory=list)
+
+
+def build_groups(nodes: list[NodeInfo], config: ClusterConfig | None) -> dict[str, NodeGroupInfo]:
+    """Make the node groups: those of the configuration, then `cluster` and `node`, all nodes each.
+
+    Raises:
+        ClusterError: A configured group names nodes that are not there.
+    """
+    groups: dict[str, NodeGroupInfo] = {}
+    for entry in (config.node_groups if config is not None else None) or []:
+        missing = [rank for rank in entry.node_ranks if rank >= len(nodes)]
+        if missing:
+            raise ClusterError(
+                f"node group {entry.label!r} names the nodes {missing}; this cluster has "
+                f"nodes 0 to {len(nodes) - 1}"
+            )
+        groups[entry.label] = NodeGroupInfo(
+            label=entry.label,
+            nodes=[nodes[rank] for rank in sorted(entry.node_ranks)],
+            ignore_hardware=entry.ignore_hardware,
+            env_configs=entry.env_configs,
+        )
+    for label in NodeGroupInfo.RESERVED_LABELS:
+        groups[label] = NodeGroupInfo(label=label, nodes=nodes)
+    for node in nodes:
+        for label, group in groups.items():
+            if node.node_rank in group.node_ranks:
+                node.env_vars.update(group.get_node_env_vars(node.node_rank))
+                if label not in node.node_labels:
+                    node.node_labels.append(label)
+    return groups
+
+
+def launch_managers(
+    namespace: str, nodes: list[NodeInfo], config: ClusterConfig | None, deadline: Deadline
+) -> Job:
+    """Start the managers of a new job.
+
+    Raises:
+        NameTakenError: A live job has this namespace.
+        PeerLostError: A manager died while it started.
+    """
+    groups = build_groups(nodes, config)
+    arguments: dict[type[Manager], tuple[Any, ...]] = {
+        NodeManager: (nodes, groups, config, namespace)
+    }
+    affinity = NodeAffinitySchedulingStrategy(node_id=nodes[0].ray_id, soft=False)
+    with stage("managers"):
+        actors = []
+        for cls in MANAGERS:
+            options = ray.remote(cls).options(
+                name=cls.MANAGER_NAME,
+                namespace=namespace,
+                num_cpus=0,
+                max_concurrency=_MANAGER_CALLS,
+                scheduling_strategy=affinity,
+            )
+            try:
+                actors.append(options.remote(*arguments.get(cls, ())))
+            except ValueError as error:
+                raise NameTakenError(
+                    f"the namespace {namespace!r} belongs to a live job"
+                ) from error
+        for actor, cls in zip(actors, MANAGERS, strict=True):
+            get(actor.__ray_ready__.remote(), deadline, lambda: "launching", cls.MANAGER_NAME)
+    set_context(namespace=namespace, node_rank=_own_node_rank(nodes))
+    return Job(
+        namespace=namespace,
+        nodes=nodes,
+        groups=groups,
+        config=config,
+        master_ip=nodes[0].node_ip,
+        master_port=NodeManager.get_proxy().get_master_port(),
+        managers=actors,
+    )
+
+
+def find_job(namespace: str) -> Job:
+    """Describe a running job.
+
+    Raises:
+        ClusterNotFoundError: There is none in this namespace.
+    """
+    if find_actor(NodeManager.MANAGER_NAME, namespace) is None:
+        raise ClusterNotFoundError(
+            f"no job runs in the namespace {namespace!r}: it has ended, or it is on another Ray "
+            "(RAY_ADDRESS)"
+        )
+    set_context(namespace=namespace)
+    manager = NodeManager.get_proxy()
+    nodes = manager.get_nodes()
+    set_context(node_rank=_own_node_rank(nodes))
+    return Job(
+        namespace=namespace,
+        nodes=nodes,
+        groups=manager.get_node_groups(),
+        config=manager.get_cluster_cfg(),
+        master_ip=manager.get_master_ip(),
+        master_port=manager.get_master_port(),
+    )
+
+
+def _own_node_rank(nodes: list[NodeInfo]) -> int:
+    here = ray.get_runtime_context().get_node_id()
+    return next((node.node_rank for node in nodes if node.ray_id == here), -1)

@@ -1,0 +1,188 @@
+"""Nodes and node groups, as every process of a job sees them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, ClassVar
+
+from shoal.errors import ClusterConfigError, PlacementIndexError
+from shoal.hardware import ACCELERATOR_HW_TYPE, AcceleratorType, HardwareInfo, HardwareResource
+
+if TYPE_CHECKING:
+    from shoal.config import NodeGroupEnvConfig
+
+__all__ = ["NodeGroupInfo", "NodeInfo"]
+
+
+@dataclass
+class NodeInfo:
+    """One node of the cluster.
+
+    Attributes:
+        node_labels: Labels of the node groups that it belongs to.
+        node_rank: Its rank in the cluster.
+        ray_id: Ray's identity of the node, hexadecimal.
+        node_ip: Its IP address.
+        num_cpus: The number of CPUs that Ray counts there.
+        python_interpreter_path: The interpreter that runs Ray's workers.
+        default_env_vars: The node's own `SHOAL_*`, `RLINF_*` and path-like variables.
+        env_vars: What the configuration adds to them. No other variable leaves its node.
+        hardware_resources: Its hardware, one entry a type.
+        profiler_backends: Profilers that are installed.
+        hostname: Its own name.
+    """
+
+    node_labels: list[str]
+    node_rank: int
+    ray_id: str
+    node_ip: str
+    num_cpus: int
+    python_interpreter_path: str = ""
+    default_env_vars: dict[str, str] = field(default_factory=dict)
+    env_vars: dict[str, str] = field(default_factory=dict)
+    hardware_resources: list[HardwareResource] = field(default_factory=list)
+    profiler_backends: list[str] = field(default_factory=list)
+    hostname: str = ""
+
+    @property
+    def num_accelerators(self) -> int:
+        """The number of accelerators."""
+        return self.get_hw_resource_count(ACCELERATOR_HW_TYPE)
+
+    @property
+    def num_gpus(self) -> int:
+        """Older name of `num_accelerators`."""
+        return self.num_accelerators
+
+    @property
+    def accelerator_type(self) -> str:
+        """The kind of the node's accelerators, `NO_ACCEL` without any."""
+        return self.accelerator_model.partition(":")[0] or AcceleratorType.NO_ACCEL.value
+
+    @property
+    def accelerator_model(self) -> str:
+        """The model of the node's accelerators (`NV_GPU:H200`), empty without any."""
+        infos = self._infos(ACCELERATOR_HW_TYPE)
+        return infos[0].model if infos else ""
+
+    def get_hw_resource_count(self, hw_type: str | None) -> int:
+        """Return how many pieces of a hardware type the node has; 0 for None."""
+        return len(self._infos(hw_type))
+
+    def device_names(self) -> list[str]:
+        """Return the node's own names of its accelerators; empty where they are plain indices."""
+        for resource in self.hardware_resources:
+            if resource.type == ACCELERATOR_HW_TYPE:
+                return resource.device_names
+        return []
+
+    def _infos(self, hw_type: str | None) -> list[HardwareInfo]:
+        for resource in self.hardware_resources:
+            if resource.type == hw_type:
+                return resource.infos
+        return []
+
+
+@dataclass
+class NodeGroupInfo:
+    """Nodes that share a label.
+
+    Attributes:
+        label: The label.
+        nodes: The nodes, in rank order.
+        hardware_type: The type that its ranks count; None where each node is one resource.
+        ignore_hardware: Whether the group is to be used as if it had no hardware.
+        env_configs: Variables and interpreters of some of its nodes.
+    """
+
+    DEFAULT_GROUP_LABEL: ClassVar[str] = "cluster"
+    NODE_PLACEMENT_GROUP_LABEL: ClassVar[str] = "node"
+    RESERVED_LABELS: ClassVar[tuple[str, ...]] = ("cluster", "node")
+
+    label: str
+    nodes: list[NodeInfo]
+    hardware_type: str | None = None
+    ignore_hardware: bool = False
+    env_configs: "Sequence[NodeGroupEnvConfig] | None" = None
+
+    def __post_init__(self) -> None:
+        if self.label == self.NODE_PLACEMENT_GROUP_LABEL or self.ignore_hardware:
+            self.hardware_type = None
+        elif self.hardware_type is None and any(node.num_accelerators for node in self.nodes):
+            self.hardware_type = ACCELERATOR_HW_TYPE
+
+    @property
+    def node_ranks(self) -> list[int]:
+        """The cluster ranks of the nodes."""
+        return [node.node_rank for node in self.nodes]
+
+    @property
+    def hardware_resource_count(self) -> int:
+        """The number of resources: hardware, or nodes without any."""
+        return sum(len(ranks) for ranks in self.local_hardware_ranks)
+
+    @property
+    def local_hardware_ranks(self) -> list[list[int]]:
+        """The group's resource ranks of each node, in node order."""
+        ranks: list[list[int]] = []
+        first = 0
+        for node in self.nodes:
+            count = (
+                1 if self.hardware_type is None else node.get_hw_resource_count(self.hardware_type)
+            )
+            ranks.append(list(range(first, first + count)))
+            first += count
+        return ranks
+
+    def group_ranks_to_global_ranks(self, group_ranks: Sequence[int]) -> list[int]:
+        """Translate node ranks within the group to cluster node ranks.
+
+        Raises:
+            PlacementIndexError: The group has no such node.
+        """
+        for rank in group_ranks:
+            if not 0 <= rank < len(self.nodes):
+                raise PlacementIndexError(
+                    f"node group {self.label!r} has {len(self.nodes)} nodes; there is no node {rank}"
+                )
+        return [self.nodes[rank].node_rank for rank in group_ranks]
+
+    def get_node_by_hardware_rank(self, rank: int) -> NodeInfo | None:
+        """Return the node that has a resource rank, or None."""
+        for node, ranks in zip(self.nodes, self.local_hardware_ranks, strict=True):
+            if rank in ranks:
+                return node
+        return None
+
+    def get_local_hardware_rank(self, rank: int) -> int:
+        """Return a resource's rank on its own node, -1 where there is no such resource."""
+        for ranks in self.local_hardware_ranks:
+            if rank in ranks:
+                return rank - ranks[0]
+        return -1
+
+    def get_node_env_vars(self, node_rank: int) -> dict[str, str]:
+        """Return the variables that the configuration sets on a node."""
+        found: dict[str, str] = {}
+        for config in self.env_configs or ():
+            if node_rank in config.node_ranks:
+                for entry in config.env_vars or ():
+                    found.update(entry)
+        return found
+
+    def get_node_python_interpreter_path(self, node_rank: int) -> str | None:
+        """Return the interpreter that the configuration asks for on a node, or None.
+
+        Raises:
+            ClusterConfigError: It asks for two different ones.
+        """
+        paths = {
+            config.python_interpreter_path
+            for config in self.env_configs or ()
+            if node_rank in config.node_ranks and config.python_interpreter_path
+        }
+        if len(paths) > 1:
+            raise ClusterConfigError(
+                f"node group {self.label!r} asks for several interpreters on node {node_rank}: "
+                f"{', '.join(sorted(paths))}"
+            )
+        return next(iter(paths), None)

@@ -1,0 +1,418 @@
+"""`WorkerGroup`: ranks of one class, launched side by side and called as one."""
+
+import inspect
+import logging
+import time
+import warnings
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Self
+
+import ray
+from ray.exceptions import RayActorError, RayError
+
+from shoal._backend import Placement, WorkerAddress
+from shoal._ray import find_actor
+from shoal.bootstrap.host import public_methods
+from shoal.cluster import Cluster
+from shoal.context import env_value
+from shoal.deadline import Deadline
+from shoal.errors import LaunchError, NameTakenError, PlacementError, ShoalValueError
+from shoal.manager import WorkerManager
+from shoal.manager.base import required_namespace
+from shoal.placement import NodePlacementStrategy, PackedPlacementStrategy, PlacementStrategy
+from shoal.worker.environment import worker_environment
+from shoal.worker.result import WorkerGroupFuncResult, log_failure
+
+__all__ = ["WorkerGroup", "WorkerGroupFunc"]
+
+_log = logging.getLogger("shoal")
+
+# Names of ours that are newer than the API we keep: a user's method of such a name wins.
+_NEW_NAMES = frozenset({"call_ranks", "close", "ready"})
+# How long a name may stay taken by a process that is just dying.
+_DYING_S = 2.0
+_RETRY_S = 0.02
+
+
+class WorkerGroupFunc:
+    """One method of a group: calling it calls the method on the ranks, all at once."""
+
+    def __init__(self, worker_group: "WorkerGroup", func_name: str) -> None:
+        self.worker_group = worker_group
+        self.func_name = func_name
+
+    def __call__(self, *args: Any, **kwargs: Any) -> WorkerGroupFuncResult:
+        """Call the method on all ranks, or on those that `execute_on` named."""
+        group = self.worker_group
+        ranks = group._take_next_ranks()  # noqa: SLF001  (two halves of one class)
+        return group.call_ranks(ranks, self.func_name, *args, **kwargs)
+
+    def __repr__(self) -> str:
+        return f"<method {self.func_name} of {self.worker_group!r}>"
+
+
+class WorkerGroup:
+    """Workers of one class, `<name>:0` to `<name>:<N-1>`.
+
+    `Worker.create_group(...)` makes it, `launch` starts it; then each public method of the class
+    is a method of the group that calls all ranks at once and returns a `WorkerGroupFuncResult`.
+
+    Args:
+        worker_cls: The workers' class.
+        args: Positional arguments of its constructor.
+        kwargs: Keyword arguments of its constructor.
+
+    Raises:
+        ShoalValueError: A public method of the class has the name of one of the group's own.
+    """
+
+    @dataclass(frozen=True)
+    class WorkerRank:
+        """A rank and its actor handle."""
+
+        worker: Any
+        rank: int
+
+    def __init__(
+        self, worker_cls: type, args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None
+    ) -> None:
+        self._worker_cls = worker_cls
+        self._args = tuple(args)
+        self._kwargs = dict(kwargs or {})
+        self._name = f"worker_group_{worker_cls.__name__}"
+        self._workers: list[WorkerGroup.WorkerRank] = []
+        self._ready_refs: list[Any] = []
+        self._next_ranks: list[int] | None = None
+        self._cluster: Cluster | None = None
+        self._launched_at = 0.0
+        self._attach_methods()
+
+    def _attach_methods(self) -> None:
+        own = {name for name in dir(WorkerGroup) if not name.startswith("__")}
+        for name in public_methods(self._worker_cls):
+            if name in _NEW_NAMES:
+                warnings.warn(
+                    f"{self._worker_cls.__name__}.{name} hides WorkerGroup.{name}; "
+                    f"WorkerGroup.{name}(group) still reaches it",
+                    stacklevel=4,
+                )
+            elif name in own:
+                raise ShoalValueError(
+                    f"{self._worker_cls.__name__}.{name} has the name of a method of WorkerGroup; "
+                    "rename it"
+                )
+            setattr(self, name, WorkerGroupFunc(self, name))
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_") and not name.startswith("__") and "_worker_cls" in vars(self):
+            cls = self._worker_cls
+            if callable(getattr(cls, name, None)):
+                raise ShoalValueError(
+                    f"{cls.__name__}.{name} is hidden: only methods without a leading underscore "
+                    "can be called on a group"
+                )
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
+    # --- identity ---
+
+    @property
+    def worker_cls_name(self) -> str:
+        """The name of the workers' class."""
+        return self._worker_cls.__name__
+
+    @property
+    def worker_group_name(self) -> str:
+        """The group's name."""
+        return self._name
+
+    @property
+    def worker_info_list(self) -> list["WorkerGroup.WorkerRank"]:
+        """The ranks with their actor handles, in rank order."""
+        return list(self._workers)
+
+    @property
+    def _world_size(self) -> int:
+        return len(self._workers)
+
+    def __repr__(self) -> str:
+        return f"<WorkerGroup {self._name} of {self.worker_cls_name}, {self._world_size} ranks>"
+
+    # --- launch ---
+
+    def launch(
+        self,
+        cluster: Cluster,
+        placement_strategy: PlacementStrategy | None = None,
+        name: str | None = None,
+        max_concurrency: int | bool | None = None,
+        isolate_gpu: bool = True,
+        catch_system_failure: bool | None = None,
+        disable_distributed_log: bool = False,
+        *,
+        wait: bool = False,
+        timeout: float | None = None,
+    ) -> Self:
+        """Start the workers, all at once, and return without waiting for them.
+
+        Args:
+            cluster: The cluster.
+            placement_strategy: Where the ranks go; by default one on each accelerator, or one on
+                node 0 where there is none.
+            name: The group's name; by default `worker_group_<class>`.
+            max_concurrency: How many calls a worker runs at once, as Ray understands it; a bool
+                here is `isolate_gpu`, which older code has in this place.
+            isolate_gpu: Whether a worker sees its own accelerators only.
+            catch_system_failure: Whether a crash or a signal prints all stacks; by default
+                `SHOAL_CATCH_FAILURE`.
+            disable_distributed_log: Kept for existing callers.
+            wait: Whether to wait until all workers are up: `ready()`.
+            timeout: Limit of that wait in seconds.
+
+        Returns:
+            The group.
+
+        Raises:
+            NameTakenError: A worker of this name is alive.
+            PlacementError: The placement cannot be.
+        """
+        del disable_distributed_log
+        if isinstance(max_concurrency, bool):
+            max_concurrency, isolate_gpu = None, max_concurrency
+        if self._workers:
+            raise LaunchError(f"the group {self._name!r} is launched already")
+        self._name = str(WorkerAddress(self._name if name is None else name))
+        self._cluster = cluster
+        self._launched_at = time.monotonic()
+        strategy = placement_strategy or _default_strategy(cluster)
+        placements = strategy.get_placement(cluster, isolate_gpu)
+        if not placements:
+            raise PlacementError(f"the placement of {self._name!r} has no process")
+        catch = (
+            env_value("CATCH_FAILURE") == "1"
+            if catch_system_failure is None
+            else catch_system_failure
+        )
+        try:
+            for placement in placements:
+                self._workers.append(
+                    self._start(placement, placements, max_concurrency, catch=catch)
+                )
+        except BaseException:
+            self._kill()
+            raise
+        self._watch_start()
+        if wait:
+            WorkerGroup.ready(self, timeout=timeout)
+        return self
+
+    def _start(
+        self,
+        placement: Placement,
+        placements: Sequence[Placement],
+        max_concurrency: int | None,
+        *,
+        catch: bool,
+    ) -> "WorkerGroup.WorkerRank":
+        cluster = self._require_cluster()
+        name = f"{self._name}:{placement.rank}"
+        start = partial(
+            cluster.allocate,
+            cls=self._worker_cls,
+            worker_name=name,
+            worker_rank=placement.rank,
+            node_rank=placement.cluster_node_rank,
+            max_concurrency=max_concurrency,
+            env_vars=worker_environment(self._name, placement, placements, cluster, catch=catch),
+            node_group_label=placement.node_group_label,
+            cls_args=self._args,
+            cls_kwargs=self._kwargs,
+        )
+        deadline = Deadline(_DYING_S)
+        while True:
+            try:
+                return WorkerGroup.WorkerRank(worker=start(), rank=placement.rank)
+            except NameTakenError:
+                if _is_alive(name, cluster.namespace, deadline) or deadline.expired:
+                    raise
+            # The former owner is dead, and Ray frees its name within milliseconds.
+            time.sleep(_RETRY_S)
+
+    def _watch_start(self) -> None:
+        """Log a constructor's failure at once, and the group's start when all ranks are up."""
+        self._ready_refs = [w.worker._shoal_ready.remote() for w in self._workers]  # noqa: SLF001  (the host's own method)
+        missing = set(range(len(self._ready_refs)))
+        name, start = self._name, self._launched_at
+
+        def up(index: int, future: Any) -> None:
+            if not future.cancelled() and future.exception() is None and future.result().ok:
+                missing.discard(index)
+                if not missing:
+                    count = len(self._ready_refs) or index + 1
+                    _log.info(
+                        "workers: %s, %d ready, %.1f s", name, count, time.monotonic() - start
+                    )
+
+        for index, ref in enumerate(self._ready_refs):
+            log_failure(ref, f"constructing {name}:{index}")
+            ref.future().add_done_callback(partial(up, index))
+
+    def ready(self, timeout: float | None = None) -> Self:
+        """Wait until all constructors have returned.
+
+        Args:
+            timeout: Limit in seconds; None for the default.
+
+        Returns:
+            The group.
+
+        Raises:
+            WorkerGroupError: Constructors of a group of several ranks failed.
+            Exception: The constructor of the only rank failed: its own error.
+            ShoalTimeoutError: The time was over.
+        """
+        limit = Deadline(timeout).timeout
+        WorkerGroupFuncResult(self, self._ready_refs, "launch", self.worker_cls_name).wait(limit)
+        return self
+
+    @classmethod
+    def from_group_name(cls, worker_cls: type, group_name: str) -> "WorkerGroup":
+        """Return a group that another process launched.
+
+        Args:
+            worker_cls: The workers' class.
+            group_name: The group's name.
+
+        Raises:
+            ShoalValueError: There is no such group.
+        """
+        namespace = required_namespace()
+        infos = WorkerManager.get_proxy().get_group(group_name)
+        size = infos[0].group_world_size if infos else 1
+        found = [find_actor(f"{group_name}:{rank}", namespace) for rank in range(size)]
+        if None in found:
+            missing = [rank for rank, actor in enumerate(found) if actor is None]
+            raise ShoalValueError(
+                f"no group {group_name!r} in the job {namespace!r}"
+                if not infos
+                else f"the group {group_name!r} has lost its ranks {missing}"
+            )
+        group = cls(worker_cls)
+        group._name = group_name
+        group._workers = [WorkerGroup.WorkerRank(a, r) for r, a in enumerate(found)]
+        group._ready_refs = [w.worker._shoal_ready.remote() for w in group._workers]  # noqa: SLF001  (the host's own method)
+        return group
+
+    # --- calls ---
+
+    def execute_on(self, *ranks: Any) -> Self:
+        """Restrict the next call to some ranks: ints, or one list, tuple or range of them.
+
+        Raises:
+            ShoalValueError: A rank does not exist, or none is given.
+        """
+        chosen: list[Any] = (
+            list(ranks[0]) if len(ranks) == 1 and isinstance(ranks[0], Iterable) else list(ranks)
+        )
+        self._check_ranks(chosen)
+        self._next_ranks = chosen
+        return self
+
+    def call_ranks(
+        self, ranks: Sequence[int], method: str, /, *args: Any, **kwargs: Any
+    ) -> WorkerGroupFuncResult:
+        """Call a method on some ranks; what the group's own methods do.
+
+        Args:
+            ranks: The ranks, in the order of the results.
+            method: The method's name.
+            args: Its positional arguments; a Ray object reference arrives as its value.
+            kwargs: Its keyword arguments.
+        """
+        workers = self._workers
+        if not workers:
+            raise LaunchError(f"the group {self._name!r} is not launched, or is closed")
+        refs = [workers[r].worker._shoal_call.remote(method, *args, **kwargs) for r in ranks]  # noqa: SLF001  (the host's own method)
+        return WorkerGroupFuncResult(self, refs, method, self.worker_cls_name, ranks)
+
+    def _take_next_ranks(self) -> Sequence[int]:
+        ranks, self._next_ranks = self._next_ranks, None
+        return range(len(self._workers)) if ranks is None else ranks
+
+    def _check_ranks(self, ranks: Sequence[Any]) -> None:
+        size = len(self._workers)
+        wrong = [
+            r for r in ranks if isinstance(r, bool) or not isinstance(r, int) or not 0 <= r < size
+        ]
+        if wrong or not ranks or len(set(ranks)) != len(ranks):
+            raise ShoalValueError(
+                f"execute_on({', '.join(map(repr, ranks))}): expected ranks 0 to {size - 1} of the "
+                f"group {self._name!r}, each once"
+            )
+
+    # --- end ---
+
+    def close(self, timeout: float | None = _DYING_S) -> None:
+        """End all workers; the name is free afterwards.
+
+        A worker class's own `_close` method is called first. Closing twice does nothing.
+
+        Args:
+            timeout: Limit in seconds for that method, and again for the end of the processes.
+        """
+        if not self._workers:
+            return
+        if inspect.isroutine(getattr(self._worker_cls, "_close", None)):
+            try:
+                WorkerGroup.call_ranks(self, range(len(self._workers)), "_close").wait(timeout)
+            except Exception as error:  # noqa: BLE001  (the end goes on whatever a user's hook raises)
+                _log.warning("closing %s: %s", self._name, error)
+        pings = [w.worker._shoal_ping.remote() for w in self._workers]  # noqa: SLF001  (the host's own method)
+        self._kill()
+        # A ping that waits behind a kill ends when Ray has noticed the death.
+        ray.wait(pings, num_returns=len(pings), timeout=Deadline(timeout).remaining_or_none())
+
+    def _close(self) -> None:
+        WorkerGroup.close(self)
+
+    def _kill(self) -> None:
+        for worker in self._workers:
+            ray.kill(worker.worker)
+            if self._cluster is not None:
+                self._cluster.release(f"{self._name}:{worker.rank}")
+        self._workers = []
+        self._ready_refs = []
+        with suppress(RayError):
+            WorkerManager.get_proxy().unregister_group(self._name)
+
+    def _require_cluster(self) -> Cluster:
+        if self._cluster is None:
+            raise LaunchError(f"the group {self._name!r} is not launched by this process")
+        return self._cluster
+
+
+def _default_strategy(cluster: Cluster) -> PlacementStrategy:
+    if cluster.num_accelerators:
+        return PackedPlacementStrategy(0, cluster.num_accelerators - 1)
+    return NodePlacementStrategy([0])
+
+
+def _is_alive(name: str, namespace: str, deadline: Deadline) -> bool:
+    """Whether a named actor lives: it answers, or is too busy to, or it has failed already."""
+    actor = find_actor(name, namespace)
+    if actor is None:
+        return False
+    method = getattr(actor, "_shoal_ping", None)
+    if method is None:
+        return True
+    ref = method.remote()
+    answered, _ = ray.wait([ref], timeout=deadline.remaining)
+    if not answered:
+        return True
+    try:
+        ray.get(ref)
+    except RayActorError:
+        return False
+    return True

@@ -1,0 +1,296 @@
+"""The result of a call on a group: values, or the failures of the ranks that failed."""
+
+import asyncio
+import importlib
+import logging
+import math
+import sys
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import ray
+from ray.exceptions import RayActorError, RayError, RayTaskError
+
+from shoal._ray import lost, timed_out
+from shoal.bootstrap.failure import Failure
+from shoal.bootstrap.host import Reply
+from shoal.context import describe_self
+from shoal.deadline import Deadline, LongWait
+from shoal.errors import ShoalValueError, WorkerGroupError
+
+__all__ = ["WorkerGroupFuncResult", "log_failure"]
+
+_log = logging.getLogger("shoal")
+
+# After the first failure the other ranks get this long, so that one error can name them all.
+_GRACE_S = 2.0
+# A call that is over this soon costs one wait in Ray; longer ones are watched rank by rank.
+_FIRST_LOOK_S = 0.05
+
+
+class WorkerGroupFuncResult:
+    """What a call on a group returns at once; `wait` gives the values in rank order.
+
+    A result that nobody waits for logs its failures when it goes away.
+
+    Args:
+        worker_group: The group that was called.
+        results: One Ray reference for each rank that was called, in rank order.
+        func_name: The method.
+        cls_name: The workers' class.
+        ranks: The ranks that were called.
+    """
+
+    def __init__(
+        self,
+        worker_group: Any,
+        results: Sequence[Any],
+        func_name: str,
+        cls_name: str,
+        ranks: Sequence[int] | None = None,
+    ) -> None:
+        self._group = worker_group
+        self._refs = list(results)
+        self._func_name = func_name
+        self._cls_name = cls_name
+        self._ranks = list(range(len(self._refs))) if ranks is None else list(ranks)
+        self._replies: dict[int, Reply] = {}
+        self._waited = False
+
+    # --- waiting ---
+
+    def wait(self, timeout: float | None = math.inf, *, all: bool = False) -> list[Any]:  # noqa: A002  (part of the API)
+        """Wait for all ranks and return their values, in rank order.
+
+        Args:
+            timeout: Limit in seconds; by default none: a call ends when its ranks end or die.
+            all: Whether to wait for all ranks even after one has failed; otherwise the others get
+                2 s, and the error names those that still run.
+
+        Raises:
+            WorkerGroupError: Ranks of a call on several ranks failed; first cause first.
+            Exception: The one rank that was called failed: its own error, with a note that has
+                rank, address and the remote traceback.
+            ShoalTimeoutError: The time was over.
+        """
+        self._waited = True
+        deadline = Deadline(timeout, default=math.inf)
+        log = LongWait(self._describe_wait, deadline)
+        self._look(_first_look(deadline))
+        grace: Deadline | None = None
+        while pending := self._pending():
+            if grace is None and not all and self._failed():
+                grace = Deadline(_GRACE_S)
+            if grace is not None and grace.expired:
+                break
+            if deadline.expired:
+                raise timed_out(self._call, self._peers(pending), deadline)
+            at_most = math.inf if grace is None else grace.remaining
+            self._look(log.step(at_most), at_least=1)
+            log.tick()
+        return self._values(deadline)
+
+    async def async_wait(self, timeout: float | None = math.inf, *, all: bool = False) -> list[Any]:  # noqa: A002, ASYNC109  (as `wait`)
+        """As `wait`, in an event loop."""
+        self._waited = True
+        deadline = Deadline(timeout, default=math.inf)
+        log = LongWait(self._describe_wait, deadline)
+        tasks = {asyncio.ensure_future(self._receive(i)) for i in self._pending()}
+        grace: Deadline | None = None
+        try:
+            while tasks:
+                if grace is None and not all and self._failed():
+                    grace = Deadline(_GRACE_S)
+                if grace is not None and grace.expired:
+                    break
+                if deadline.expired:
+                    raise timed_out(self._call, self._peers(self._pending()), deadline)
+                step = log.step(math.inf if grace is None else grace.remaining)
+                _, tasks = await asyncio.wait(
+                    tasks,
+                    timeout=None if math.isinf(step) else step,
+                    return_when=asyncio.FIRST_COMPLETED,
+                )
+                log.tick()
+        finally:
+            for task in tasks:
+                task.cancel()
+        return self._values(deadline)
+
+    def done(self) -> bool:
+        """Whether all ranks have ended, well or not."""
+        self._look(0.0)
+        return not self._pending()
+
+    def __await__(self) -> Any:
+        return self.async_wait().__await__()
+
+    # --- durations ---
+
+    def consume_duration(self, reduction_type: str = "max") -> float:
+        """Return how long the call took: the ranks' durations, reduced.
+
+        Args:
+            reduction_type: The name of a numpy reduction: `max`, `min`, `mean`, `sum`, …
+
+        Returns:
+            Seconds. Where the worker has a timer named like the method, that timer's value, which
+            is taken from the worker; else the time that the method ran.
+        """
+        return float(_reduction(reduction_type)(self._durations(self._func_name)))
+
+    def consume_durations(
+        self, reduction_type: str = "max", return_per_rank: bool = False
+    ) -> dict[str, Any]:
+        """Return all timers of the ranks, reduced, and take them from the workers.
+
+        Args:
+            reduction_type: The name of a numpy reduction.
+            return_per_rank: Whether to return each rank's values as well.
+
+        Returns:
+            Seconds by timer, together with the call itself under its method's name; with
+            `return_per_rank` a pair of that and a list of each rank's timers.
+        """
+        reduce = _reduction(reduction_type)
+        self.wait()
+        per_rank = self._group.call_ranks(self._ranks, "pop_execution_times").wait()
+        for index, timers in enumerate(per_rank):
+            timers.setdefault(self._func_name, self._replies[index].seconds)
+        names = sorted({name for timers in per_rank for name in timers})
+        reduced = {n: float(reduce([t[n] for t in per_rank if n in t])) for n in names}
+        return (reduced, per_rank) if return_per_rank else reduced  # type: ignore[return-value]  # the contract's two shapes
+
+    def _durations(self, tag: str) -> list[float]:
+        self.wait()
+        timers = self._group.call_ranks(self._ranks, "_pop_timer", tag).wait()
+        return [
+            self._replies[index].seconds if timer is None else timer
+            for index, timer in enumerate(timers)
+        ]
+
+    # --- inside ---
+
+    @property
+    def _call(self) -> str:
+        return f"{self._group.worker_group_name}.{self._func_name}"
+
+    def _pending(self) -> list[int]:
+        return [i for i in range(len(self._refs)) if i not in self._replies]
+
+    def _failed(self) -> list[int]:
+        return [i for i, reply in self._replies.items() if not reply.ok]
+
+    def _peers(self, indices: Iterable[int]) -> str:
+        ranks = ", ".join(str(self._ranks[i]) for i in indices)
+        return f"{self._group.worker_group_name} rank{'s' if ',' in ranks else ''} {ranks}"
+
+    def _describe_wait(self) -> str:
+        return f"{describe_self()}: {self._call} waits for {self._peers(self._pending())}"
+
+    def _look(self, seconds: float, *, at_least: int | None = None) -> None:
+        """Wait for replies for a time, and take those that are there."""
+        pending = self._pending()
+        if not pending:
+            return
+        by_ref = {self._refs[i]: i for i in pending}
+        ready, _ = ray.wait(
+            list(by_ref),
+            num_returns=at_least or len(pending),
+            timeout=None if math.isinf(seconds) else seconds,
+        )
+        if at_least and ready:
+            # More may have come with the first one; taking them all saves a round each.
+            ready, _ = ray.wait(list(by_ref), num_returns=len(pending), timeout=0)
+        if len(ready) == len(self._refs):
+            self._take_all(ready, by_ref)
+            return
+        for ref in ready:
+            self._take(by_ref[ref])
+
+    def _take_all(self, ready: Sequence[Any], by_ref: dict[Any, int]) -> None:
+        try:
+            replies = ray.get(list(ready))
+        except RayError:
+            for ref in ready:
+                self._take(by_ref[ref])
+            return
+        self._replies.update(zip((by_ref[ref] for ref in ready), replies, strict=True))
+
+    def _take(self, index: int) -> None:
+        try:
+            self._replies[index] = ray.get(self._refs[index])
+        except RayError as error:
+            self._replies[index] = self._died(index, error)
+
+    async def _receive(self, index: int) -> None:
+        try:
+            self._replies[index] = await self._refs[index]
+        except RayError as error:
+            self._replies[index] = self._died(index, error)
+
+    def _died(self, index: int, error: RayError) -> Reply:
+        rank = self._ranks[index]
+        address = f"{self._group.worker_group_name}:{rank}"
+        cause: Exception = error
+        if isinstance(error, RayActorError):
+            cause = lost(self._call, address, Deadline(math.inf), error)
+        elif isinstance(error, RayTaskError) and isinstance(error.cause, Exception):
+            # The method returned, but what it returned could not be sent.
+            cause = error.cause
+        return Reply(ok=False, value=Failure.capture(cause, address, rank), seconds=0.0)
+
+    def _values(self, deadline: Deadline) -> list[Any]:
+        failed = sorted(self._failed(), key=lambda i: self._replies[i].value.when)
+        if not failed:
+            return [self._replies[i].value for i in range(len(self._refs))]
+        errors = [self._replies[i].value.rebuild() for i in failed]
+        if len(self._refs) == 1:
+            raise errors[0]
+        first = self._replies[failed[0]].value
+        running = self._pending()
+        tail = f"; {self._peers(running)} still ran" if running else ""
+        raise WorkerGroupError(
+            f"{self._call} failed on {len(failed)} of {len(self._refs)} ranks after "
+            f"{deadline.elapsed:.1f} s, first on rank {first.rank}: {first.type_name}: "
+            f"{first.text}{tail}",
+            errors,
+            ranks=[self._ranks[i] for i in failed],
+        )
+
+    def __del__(self) -> None:
+        if getattr(self, "_waited", True) or sys.is_finalizing() or not ray.is_initialized():
+            return
+        for index in self._pending():
+            log_failure(self._refs[index], f"{self._call} (nobody waited for it)")
+
+
+def _first_look(deadline: Deadline) -> float:
+    return min(_FIRST_LOOK_S, deadline.remaining)
+
+
+def log_failure(ref: Any, what: str) -> None:
+    """Log the failure that a Ray reference will hold, if it does, as soon as it is there."""
+
+    def look(future: Any) -> None:
+        if sys.is_finalizing() or future.cancelled():
+            return
+        error = future.exception()
+        if error is not None:
+            if not isinstance(error, RayActorError):
+                _log.error("%s: %s", what, error)
+        elif not (reply := future.result()).ok:
+            failure: Failure = reply.value
+            _log.error("%s failed on rank %d:\n%s", what, failure.rank, failure.traceback_text)
+
+    ref.future().add_done_callback(look)
+
+
+def _reduction(name: str) -> Any:
+    # Loaded here: a worker's class pulls this module in, and few workers need numpy for it.
+    function = getattr(importlib.import_module("numpy"), name, None)
+    if not callable(function) or name.startswith("_"):
+        raise ShoalValueError(
+            f"reduction_type={name!r} is no numpy reduction; expected max, min, mean, sum, …"
+        )
+    return function

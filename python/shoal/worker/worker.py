@@ -1,0 +1,431 @@
+"""`Worker`: the base class of what runs on the cluster."""
+
+import faulthandler
+import importlib
+import logging
+import os
+import signal
+import sys
+import threading
+from abc import ABCMeta
+from collections.abc import Sequence
+from typing import Any, ClassVar, Self
+
+import ray
+
+from shoal._backend import WorkerAddress
+from shoal.channel import Channel
+from shoal.collective import Collective, CollectiveGroupOptions
+from shoal.context import current, env_value, set_context
+from shoal.deadline import default_timeout
+from shoal.errors import ShoalTimeoutError
+from shoal.manager import CollectiveManager, NodeManager, WorkerInfo, WorkerManager
+from shoal.ports import hold_port
+from shoal.worker.group import WorkerGroup
+from shoal.worker.identity import Identity
+from shoal.worker.timers import Timers, timer
+
+__all__ = ["Worker"]
+
+_CRASH_SIGNALS = (signal.SIGTERM, signal.SIGQUIT, signal.SIGUSR1, signal.SIGINT)
+
+
+class WorkerMeta(ABCMeta):
+    """Class attributes that would load torch are computed when somebody reads them.
+
+    Derived from `ABCMeta`, so that workers may have abstract methods.
+    """
+
+    @property
+    def torch_device_type(cls) -> str | None:
+        """The device type that torch has for this process's accelerators: `cuda`, or None."""
+        return "cuda" if os.environ.get("ACCELERATOR_TYPE") == "NV_GPU" else None
+
+    @property
+    def torch_platform(cls) -> Any:
+        """The torch module of this process's accelerators: `torch.cuda`, or None."""
+        kind = cls.torch_device_type
+        return None if kind is None else getattr(importlib.import_module("torch"), kind)
+
+    @property
+    def accelerator_type(cls) -> str:
+        """The kind of this process's accelerators, `NO_ACCEL` without any."""
+        return os.environ.get("ACCELERATOR_TYPE") or "NO_ACCEL"
+
+
+class Worker(metaclass=WorkerMeta):
+    """A process of a group. Subclass it, and `create_group(...).launch(cluster, ...)` it.
+
+    The public methods of the subclass become methods of the group, which call all ranks at once.
+    They run on the process's main thread, one at a time. When the subclass's constructor calls
+    `super().__init__()`, the variables that frameworks read (`MASTER_ADDR`, `MASTER_PORT`, `RANK`,
+    `WORLD_SIZE`, `LOCAL_RANK`) are complete.
+
+    Args:
+        parent_address: The address of the worker that starts this one.
+        world_size: The size of this worker's group, in a process that Ray did not start.
+        rank: The rank in it, likewise.
+
+    Example:
+        >>> class Greeter(Worker):
+        ...     def greet(self, name):
+        ...         return f"{name}, from rank {self._rank} of {self._world_size}"
+
+    Raises:
+        NotLaunchedError: It was constructed outside `launch`, without the three arguments.
+        ShoalTimeoutError: Rank 0 of the group did not come up in time.
+    """
+
+    PID: ClassVar[int | None] = None
+    current_worker: "ClassVar[Worker | None]" = None
+    logger: ClassVar[logging.Logger] = logging.getLogger("shoal.worker")
+    timer = staticmethod(timer)
+
+    _rank: int
+    _world_size: int
+    _worker_name: str
+    _worker_address: WorkerAddress
+
+    def __new__(cls, *_args: Any, **_kwargs: Any) -> Self:
+        """Make the worker; its rank, address and log exist before any constructor runs."""
+        self = super().__new__(cls)
+        if "CLUSTER_NODE_RANK" in os.environ and os.environ.get("WORKER_NAME"):
+            self._env_setup_before_init(Identity.read(None, None, None))
+            _watch_crashes()
+            _load_user_extension()
+        return self
+
+    def _env_setup_before_init(self, identity: Identity) -> None:
+        self._identity = identity
+        address = identity.address
+        self._worker_address = address
+        self._worker_name = address.get_name()
+        self._rank = address.rank
+        self._group_name = address.root_group_name
+        self._world_size = identity.world_size
+        self._cluster_node_rank = identity.cluster_node_rank
+        self._node_local_rank = identity.node_local_rank
+        self._node_local_world_size = identity.node_local_world_size
+        self._local_accelerator_rank = identity.local_accelerator_rank
+        self._accelerator_type = identity.accelerator_type
+        self._local_hardware_ranks = identity.local_hardware_ranks
+        self._node_group = identity.node_group_label
+        self._isolate_gpu = identity.isolate
+        self._logger = _worker_logger(address)
+        self._stacklevel = 2
+        self._timers = Timers()
+
+    def __init__(
+        self,
+        parent_address: WorkerAddress | None = None,
+        world_size: int | None = None,
+        rank: int | None = None,
+    ) -> None:
+        identity = Identity.read(parent_address, world_size, rank)
+        self._is_ray_actor = world_size is None or rank is None
+        self._env_setup_before_init(identity)
+        name = os.environ["WORKER_NAME"] = self._worker_name
+        WorkerManager.sync_cluster_namespace()
+        set_context(name=name, node_rank=identity.cluster_node_rank)
+        self._lock = threading.Lock()
+        self._local_rank, self._local_world_size = identity.set_local_rank()
+        self._manager_proxy = WorkerManager.get_proxy()
+        self._collective_manager = CollectiveManager
+        self._worker_info = WorkerInfo(
+            address=self._worker_address,
+            rank=self._rank,
+            group_world_size=self._world_size,
+            cluster_node_rank=identity.cluster_node_rank,
+            accelerator_type=identity.accelerator_type,
+            accelerator_model=identity.accelerator_model,
+            accelerator_rank=identity.local_accelerator_rank,
+            node_ip=ray.util.get_node_ip_address(),
+            node_port=hold_port(),
+            available_accelerators=self.global_accelerator_ids,
+            pid=os.getpid(),
+        )
+        self._manager_proxy.register_worker(self._worker_address, self._worker_info)
+        self._set_master()
+        _set_network_devices(identity.accelerator_type)
+        self._collective = Collective(self)
+        Worker.PID = os.getpid()
+        Worker.current_worker = self
+        Worker.logger = self._logger
+
+    def _set_master(self) -> None:
+        """Learn from rank 0 where the group meets, and tell frameworks."""
+        if self._rank == 0:
+            info: WorkerInfo | None = self._worker_info
+        else:
+            parent = self._worker_address.get_parent_address()
+            master = (parent or self._worker_address).get_child_address(0)
+            limit = default_timeout()
+            info = self._manager_proxy.wait_worker_info(master, timeout=limit)
+            if info is None:
+                raise ShoalTimeoutError(
+                    f"{self._worker_name}: {master.get_name()} did not register within {limit:g} s"
+                )
+        self._master_address, self._master_port = info.node_ip, info.node_port
+        os.environ["MASTER_ADDR"] = self._master_address
+        os.environ["MASTER_PORT"] = str(self._master_port)
+
+    def __repr__(self) -> str:
+        """Name the worker as log lines do: `group(rank=0)`."""
+        parent = self._worker_address.get_parent_address()
+        return f"{parent.get_name() if parent else self._group_name}(rank={self._rank})"
+
+    @classmethod
+    def create_group(cls, *args: Any, **kwargs: Any) -> WorkerGroup:
+        """Return a group of this class, still to be launched; the arguments are the constructor's."""
+        return WorkerGroup(cls, args, kwargs)
+
+    # --- identity ---
+
+    @property
+    def worker_address(self) -> WorkerAddress:
+        """The worker's address."""
+        return self._worker_address
+
+    @property
+    def worker_info(self) -> WorkerInfo:
+        """What the worker registered of itself."""
+        return self._worker_info
+
+    @property
+    def manager_proxy(self) -> Any:
+        """The proxy of the job's WorkerManager."""
+        return self._manager_proxy
+
+    @property
+    def has_accelerator(self) -> bool:
+        """Whether the worker sees an accelerator."""
+        return self._local_accelerator_rank >= 0
+
+    @property
+    def torch_platform(self) -> Any:
+        """The torch module of the worker's accelerators: `torch.cuda`, or None."""
+        return type(self).torch_platform
+
+    @property
+    def torch_device_type(self) -> str | None:
+        """The device type that torch has for them: `cuda`, or None."""
+        return type(self).torch_device_type
+
+    @property
+    def accelerator_type(self) -> str:
+        """The kind of the worker's accelerators, `NO_ACCEL` without any."""
+        return self._accelerator_type
+
+    @property
+    def global_accelerator_ids(self) -> list[int]:
+        """Cluster-wide ranks of the visible accelerators."""
+        visible = self._identity.visible_accelerators
+        if not visible:
+            return []
+        nodes = NodeManager.get_proxy().get_nodes()
+        first = sum(node.num_accelerators for node in nodes[: self._cluster_node_rank])
+        return [first + rank for rank in visible]
+
+    def get_name(self) -> str:
+        """Return the address as text: `group:rank`."""
+        return self._worker_name
+
+    def get_parent_rank(self) -> int:
+        """Return the rank of the worker that started this one, 0 where none did."""
+        return self._worker_address.get_parent_rank()
+
+    # --- other workers ---
+
+    def send(
+        self,
+        object: Any,  # noqa: A002  (part of the API)
+        dst_group_name: str,
+        dst_rank: int | list[int],
+        async_op: bool = False,
+        options: CollectiveGroupOptions | None = None,
+        piggyback_payload: Any = None,
+        *,
+        timeout: float | None = None,
+    ) -> Any:
+        """Send an object or tensors to another worker; see `Collective.send`."""
+        return self._collective.send(
+            object, dst_group_name, dst_rank, async_op, options, piggyback_payload, timeout=timeout
+        )
+
+    def recv(
+        self,
+        src_group_name: str,
+        src_rank: int | list[int],
+        async_op: bool = False,
+        options: CollectiveGroupOptions | None = None,
+        *,
+        timeout: float | None = None,
+    ) -> Any:
+        """Receive what another worker sends; see `Collective.recv`."""
+        return self._collective.recv(src_group_name, src_rank, async_op, options, timeout=timeout)
+
+    def send_tensor(
+        self,
+        tensor: Any,
+        dst_group_name: str,
+        dst_rank: int | list[int],
+        async_op: bool = False,
+        options: CollectiveGroupOptions | None = None,
+        *,
+        timeout: float | None = None,
+    ) -> Any:
+        """Send a tensor whose shape and dtype the receiver knows; see `Collective.send_tensor`."""
+        return self._collective.send_tensor(
+            tensor, dst_group_name, dst_rank, async_op, options, timeout=timeout
+        )
+
+    def recv_tensor(
+        self,
+        tensor: Any,
+        src_group_name: str,
+        src_rank: int | list[int],
+        async_op: bool = False,
+        options: CollectiveGroupOptions | None = None,
+        *,
+        timeout: float | None = None,
+    ) -> Any:
+        """Receive a tensor into one of the same shape and dtype; see `Collective.recv_tensor`."""
+        return self._collective.recv_tensor(
+            tensor, src_group_name, src_rank, async_op, options, timeout=timeout
+        )
+
+    def broadcast(
+        self,
+        object: Any = None,  # noqa: A002  (part of the API)
+        groups: Sequence[Any] | None = None,
+        src: tuple[str, Any] | None = None,
+        async_op: bool = False,
+        options: CollectiveGroupOptions | None = None,
+        *,
+        timeout: float | None = None,
+        **older: Any,
+    ) -> Any:
+        """Give an object of one worker to all members of `groups`; see `Collective.broadcast`."""
+        return self._collective.broadcast(
+            object, groups, src, async_op, options, timeout=timeout, **older
+        )
+
+    def create_channel(self, channel_name: str, *args: Any, **kwargs: Any) -> Channel:
+        """Create a channel, or connect to the one of this name; see `Channel.create_for`."""
+        return Channel.create_for(self, channel_name, *args, **kwargs)
+
+    def connect_channel(self, channel_name: str, *, timeout: float | None = None) -> Channel:
+        """Connect to a channel; see `Channel.connect`."""
+        return Channel.connect(channel_name, self, timeout=timeout)
+
+    # --- services ---
+
+    def acquire_free_port(self, max_port_num: int | None = None) -> int:
+        """Take a TCP port of this node for the life of this process."""
+        return hold_port(max_port_num)
+
+    def worker_timer(self, tag: str | None = None, trace: bool = True) -> Any:
+        """Time a `with` block under `tag`, by default the calling method's name."""
+        del trace
+        return self._timers.measure(tag, depth=2)
+
+    def pop_execution_time(self, tag: str) -> float:
+        """Return a timer's seconds and remove it.
+
+        Raises:
+            ShoalValueError: There is no such timer.
+        """
+        return self._timers.pop(tag)
+
+    def pop_execution_times(self) -> dict[str, float]:
+        """Return the seconds of all timers and remove them."""
+        return self._timers.pop_all()
+
+    def _pop_timer(self, tag: str) -> float | None:
+        return self._timers.seconds.pop(tag, None)
+
+    @property
+    def _timer_metrics(self) -> dict[str, float]:
+        return self._timers.seconds
+
+    # --- log ---
+
+    def log_on_first_rank(self, msg: object) -> None:
+        """Log at INFO on rank 0 only."""
+        if self._rank == 0:
+            self._logger.info(msg, stacklevel=self._stacklevel)
+
+    def log_on_last_rank(self, msg: object) -> None:
+        """Log at INFO on the last rank only."""
+        if self._rank == self._world_size - 1:
+            self._logger.info(msg, stacklevel=self._stacklevel)
+
+    def log_debug(self, msg: object) -> None:
+        """Log at DEBUG."""
+        self._logger.debug(msg, stacklevel=self._stacklevel)
+
+    def log_info(self, msg: object) -> None:
+        """Log at INFO."""
+        self._logger.info(msg, stacklevel=self._stacklevel)
+
+    def log_warning(self, msg: object) -> None:
+        """Log at WARNING."""
+        self._logger.warning(msg, stacklevel=self._stacklevel)
+
+    def log_error(self, msg: object) -> None:
+        """Log at ERROR."""
+        self._logger.error(msg, stacklevel=self._stacklevel)
+
+
+def _worker_logger(address: WorkerAddress) -> logging.Logger:
+    logger = logging.getLogger(f"shoal.worker.{address.get_name()}")
+    if not logger.handlers:
+        handler = logging.StreamHandler(sys.stdout)
+        who = f"{address.root_group_name}-Rank-{':'.join(map(str, address.rank_path))}"
+        handler.setFormatter(
+            logging.Formatter(
+                f"[%(levelname)s %(asctime)s {who}][%(filename)s:%(lineno)d] %(message)s",
+                "%H:%M:%S",
+            )
+        )
+        logger.addHandler(handler)
+        logger.propagate = False
+    logger.setLevel((env_value("LOG_LEVEL") or "INFO").upper())
+    return logger
+
+
+def _set_network_devices(accelerator_type: str) -> None:
+    """Tell gloo and the vendor's library which network devices to use, where the user says so."""
+    devices = env_value("COMM_NET_DEVICES")
+    if not devices:
+        return
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", devices)
+    if accelerator_type == "NV_GPU":
+        os.environ.setdefault("NCCL_SOCKET_IFNAME", devices)
+
+
+def _watch_crashes() -> None:
+    """Print all stacks when a signal ends the process, where the user asked for it at launch."""
+    if os.environ.get("CATCH_SYSTEM_FAILURE") != "1":
+        return
+    if threading.current_thread() is threading.main_thread():
+        faulthandler.enable()
+        for number in _CRASH_SIGNALS:
+            faulthandler.register(number, chain=True)
+
+
+def _load_user_extension() -> None:
+    """Import SHOAL_EXT_MODULE and call its `register()`, for classes that register themselves."""
+    name = env_value("EXT_MODULE")
+    if not name:
+        return
+    try:
+        module = importlib.import_module(name)
+    except ImportError as error:
+        logging.getLogger("shoal").warning(
+            "%s: SHOAL_EXT_MODULE=%s: %s", current().name, name, error
+        )
+        return
+    register = getattr(module, "register", None)
+    if callable(register):
+        register()
