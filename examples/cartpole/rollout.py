@@ -1,0 +1,73 @@
+"""The rollout workers: they play, and put what happened into the channel."""
+
+import gymnasium as gym
+import numpy as np
+from episode import Episode, Recorder
+from policy import Weights, choose, log_probabilities
+from settings import Settings
+
+from shoal import Channel, Worker
+
+
+class Rollout(Worker):
+    """Plays many games of CartPole side by side, with the actors' newest policy.
+
+    Args:
+        settings: The numbers of the job.
+        num_actors: How many actors share what is played.
+        audience: Who takes part in the broadcast of new weights, for `Worker.broadcast`.
+    """
+
+    def __init__(
+        self, settings: Settings, num_actors: int, audience: list[tuple[str, list[int]]]
+    ) -> None:
+        super().__init__()
+        self._settings = settings
+        self._num_actors = num_actors
+        self._audience = audience
+        # A game that ends starts again within the same step, so that no step is lost.
+        self._games = gym.make_vec(
+            "CartPole-v1",
+            num_envs=settings.environments,
+            vectorization_mode="sync",
+            vector_kwargs={"autoreset_mode": gym.vector.AutoresetMode.SAME_STEP},
+        )
+        self._random = np.random.default_rng([settings.seed, self._rank])
+        seeds = self._random.integers(2**31, size=settings.environments)
+        self._observations, _ = self._games.reset(seed=seeds.tolist())
+        self._scores = np.zeros(settings.environments)
+
+    def play(self, channel: Channel) -> list[float]:
+        """Play one iteration.
+
+        Returns:
+            The scores of the games that ended, first to end first.
+        """
+        with self.worker_timer("wait for weights"):
+            weights: Weights = self.broadcast(groups=self._audience, src=("actor", 0))
+        games = self._settings.environments
+        recorder = Recorder(self._settings.steps, games, first_stream=self._rank * games)
+        scores: list[float] = []
+        for _ in range(self._settings.steps):
+            with self.worker_timer("choose actions"):
+                log_probs = log_probabilities(weights, self._observations)
+                actions, chosen = choose(log_probs, self._random)
+            with self.worker_timer("step games"):
+                after, rewards, terminated, truncated, info = self._games.step(actions)
+            recorder.record(self._observations, actions, chosen, rewards)
+            self._observations = after
+            self._scores += rewards
+            for game in np.flatnonzero(terminated | truncated).tolist():
+                end, fell = info["final_obs"][game], bool(terminated[game])
+                self._hand_over(channel, recorder.cut(game, end, terminated=fell))
+                scores.append(float(self._scores[game]))
+                self._scores[game] = 0
+        for game in recorder.running():
+            self._hand_over(channel, recorder.cut(game, self._observations[game], terminated=False))
+        return scores
+
+    def _hand_over(self, channel: Channel, episode: Episode) -> None:
+        # Each game plays for one actor, under the actor's rank as the key. All games make equally
+        # many steps, so every actor finds its exact share, however many episodes that is.
+        with self.worker_timer("hand over episodes"):
+            channel.put(episode, weight=len(episode), key=episode.stream % self._num_actors)

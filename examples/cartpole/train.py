@@ -1,0 +1,146 @@
+"""Learn CartPole with PPO: workers that play, workers that learn, and a channel between them.
+
+    python examples/cartpole/train.py
+
+This file is the driver. It starts two groups of workers where `cartpole.yaml` places them, calls
+their methods until the policy is good enough, and writes to the output folder:
+
+- `learning_curve.png`: the mean score over the steps played,
+- `policy.pt`: the weights, for `Network.load_state_dict` (see `ppo.py`),
+- `plan.yaml`: which worker ran where.
+
+The exit code is 0 when the target was reached, 1 when it was not.
+"""
+
+import time
+from pathlib import Path
+from typing import Annotated, Any
+
+import torch
+import typer
+import yaml
+from actor import Actor
+from report import Board, Progress, placement_table, times_table, write_curve
+from rich.console import Console
+from rollout import Rollout
+from settings import Settings
+
+from shoal import Channel, Cluster, ComponentPlacement
+
+HERE = Path(__file__).parent
+
+
+def main(
+    config: Annotated[Path, typer.Argument(exists=True)] = HERE / "cartpole.yaml",
+    output: Annotated[Path, typer.Option(help="Where the results go.")] = Path("outputs/cartpole"),
+    target: Annotated[float, typer.Option(help="Stop at this mean of 100 scores.")] = 475.0,
+    max_seconds: Annotated[float, typer.Option(help="Give up after this long.")] = 300.0,
+    seed: Annotated[int | None, typer.Option(help="Instead of the one in CONFIG.")] = None,
+) -> None:
+    """Train a CartPole policy on the workers that CONFIG places."""
+    console = Console()
+    document = yaml.safe_load(config.read_text())
+    settings = read_settings(document, seed)
+
+    # The `cluster:` section says how many nodes there are and what runs where.
+    with Cluster(cluster_cfg=document) as cluster:
+        placement = ComponentPlacement(document, cluster)
+        plan = resolve(placement, cluster)
+        console.print(placement_table(plan))
+
+        num_rollouts = placement.get_world_size("rollout")
+        num_actors = placement.get_world_size("actor")
+        steps = num_rollouts * settings.environments * settings.steps
+        if num_rollouts * settings.environments % num_actors:
+            raise typer.BadParameter(
+                f"{num_rollouts} rollout workers with {settings.environments} environments each "
+                f"cannot be shared evenly by {num_actors} actors"
+            )
+        audience = [("actor", [0]), ("rollout", list(range(num_rollouts)))]
+
+        # A group is one worker class at as many ranks as it has places. `launch` returns at once,
+        # so the groups start side by side; `ready` waits, and raises what a constructor raised.
+        rollouts = Rollout.create_group(settings, num_actors, audience).launch(
+            cluster, placement.get_strategy("rollout"), name="rollout"
+        )
+        actors = Actor.create_group(settings, steps // num_actors, audience).launch(
+            cluster, placement.get_strategy("actor"), name="actor"
+        )
+        rollouts.ready()
+        actors.ready()
+        # A channel is a set of queues, one for each key. Here a key is an actor's rank.
+        episodes = Channel.create("episodes", maxsize=1024)
+
+        progress = Progress()
+        with Board(console, progress) as board:
+            while progress.mean < target and progress.seconds < max_seconds:
+                # One iteration is one method on each group, at the same time. They meet twice: in
+                # the broadcast of the actors' weights, and in the channel.
+                calls = [rollouts.play(episodes), actors.learn(episodes)]
+                # Each needs the other, so whichever fails must not leave us waiting for the rest.
+                while not all(call.done() for call in calls):
+                    for call in calls:
+                        if call.done():
+                            call.wait()
+                    board.refresh(lambda: sum(episodes.qsize(rank) for rank in range(num_actors)))
+                    time.sleep(0.02)
+                scores, _ = (call.wait() for call in calls)  # one result for each rank
+                progress.add([score for rank in scores for score in rank], steps)
+
+        console.print(
+            times_table(
+                {
+                    "rollout": rollouts.pop_execution_times().wait(),
+                    "actor": actors.pop_execution_times().wait(),
+                },
+                progress.seconds,
+            )
+        )
+        (weights,) = actors.execute_on(0).state_dict().wait()
+        write_results(output, plan, progress, weights)
+
+    outcome = (
+        f"mean score {progress.mean:.1f} after {progress.steps} steps, {progress.seconds:.0f} s"
+    )
+    if progress.mean < target:
+        console.print(f"[red]target {target:g} not reached[/]: {outcome} (--max-seconds)")
+        raise typer.Exit(1)
+    console.print(f"[green]target {target:g} reached[/]: {outcome}; see {output}")
+
+
+def read_settings(document: Any, seed: int | None) -> Settings:
+    """Read the `train:` section; a seed of the command line wins."""
+    section = document.get("train") if isinstance(document, dict) else None
+    try:
+        return Settings.from_mapping((section or {}) | ({} if seed is None else {"seed": seed}))
+    except ValueError as error:
+        raise typer.BadParameter(f"CONFIG: {error}") from None
+
+
+def resolve(placement: ComponentPlacement, cluster: Cluster) -> list[dict[str, Any]]:
+    """Return what runs where: one entry for each worker."""
+    return [
+        {
+            "component": component,
+            "rank": place.rank,
+            "node": place.cluster_node_rank,
+            "address": cluster.get_node_ip(place.cluster_node_rank),
+            "devices": list(place.visible_accelerators),
+        }
+        for component in placement.components
+        for place in placement.get_strategy(component).get_placement(cluster)
+    ]
+
+
+def write_results(
+    output: Path, plan: list[dict[str, Any]], progress: Progress, weights: dict[str, Any]
+) -> None:
+    """Write the files that the head of this module lists."""
+    output.mkdir(parents=True, exist_ok=True)
+    (output / "plan.yaml").write_text(yaml.safe_dump(plan, sort_keys=False))
+    torch.save(weights, output / "policy.pt")
+    write_curve(progress, output / "learning_curve.png")
+
+
+if __name__ == "__main__":
+    typer.run(main)

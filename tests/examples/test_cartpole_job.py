@@ -1,0 +1,129 @@
+"""The CartPole example as its users run it: one process, its files, its exit code, its end."""
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import ppo
+import psutil
+import pytest
+import torch  # noqa: TID253  (what is tested here writes its files with it)
+import yaml
+
+TRAIN = Path(__file__).parents[2] / "examples" / "cartpole" / "train.py"
+
+pytestmark = [pytest.mark.ray, pytest.mark.timeout(240)]
+
+
+@pytest.fixture(autouse=True)
+def _ray_folder(monkeypatch):
+    # Short, because Ray's sockets lie in it and the path of a socket ends at 107 bytes.
+    with tempfile.TemporaryDirectory(
+        prefix="cp-", dir="/tmp", ignore_cleanup_errors=True
+    ) as folder:
+        monkeypatch.setenv("RAY_TMPDIR", folder)
+        yield
+
+
+def start(tmp_path, *arguments):
+    """Start the example in a process group of its own, as a shell does."""
+    command = [sys.executable, str(TRAIN), "--output", str(tmp_path / "out"), *arguments]
+    with (tmp_path / "log").open("w") as log:
+        return subprocess.Popen(
+            command, stdout=log, stderr=subprocess.STDOUT, cwd=tmp_path, start_new_session=True
+        )
+
+
+def read_log(tmp_path):
+    return (tmp_path / "log").read_text()
+
+
+def wait_for_training(process, tmp_path, limit=90.0):
+    """Wait until it plays, and return all its descendants."""
+    end = time.monotonic() + limit
+    while "steps/s" not in read_log(tmp_path):
+        assert process.poll() is None, read_log(tmp_path)
+        assert time.monotonic() < end, f"no training after {limit} s:\n{read_log(tmp_path)}"
+        time.sleep(0.2)
+    descendants = psutil.Process(process.pid).children(recursive=True)
+    assert len(descendants) > 4  # Ray's own and at least the workers
+    return descendants
+
+
+def wait_for_death(processes, limit):
+    _, alive = psutil.wait_procs(processes, timeout=limit)
+    for process in alive:
+        process.kill()
+    return alive
+
+
+def test_it_learns_and_writes_its_results(tmp_path):
+    process = start(tmp_path, "--target", "60", "--max-seconds", "120")
+    code = process.wait(timeout=200)
+    log = read_log(tmp_path)
+    assert code == 0, log
+    assert "target 60 reached" in log
+    for expected in ("Placement", "steps/s", "episodes in the channel", "average gradients"):
+        assert expected in log
+
+    out = tmp_path / "out"
+    plan = yaml.safe_load((out / "plan.yaml").read_text())
+    assert [(entry["component"], entry["rank"], entry["node"]) for entry in plan] == [
+        ("rollout", 0, 0),
+        ("rollout", 1, 0),
+        ("actor", 0, 0),
+        ("actor", 1, 0),
+    ]
+    assert (out / "learning_curve.png").read_bytes().startswith(b"\x89PNG")
+
+    network = ppo.Network(4, 2)
+    network.load_state_dict(torch.load(out / "policy.pt"))
+    fresh = ppo.Network(4, 2)
+    assert network.policy[-1].weight.norm() > fresh.policy[-1].weight.norm()
+
+
+def test_a_target_out_of_reach_is_exit_code_1(tmp_path):
+    process = start(tmp_path, "--target", "501", "--max-seconds", "1")
+    code = process.wait(timeout=200)
+    log = read_log(tmp_path)
+    assert code == 1, log
+    assert "target 501 not reached" in log
+    assert "Traceback" not in log
+
+
+def test_a_misspelt_setting_is_told_before_anything_starts(tmp_path):
+    document = yaml.safe_load((TRAIN.parent / "cartpole.yaml").read_text())
+    document["train"]["epoch"] = document["train"].pop("epochs")
+    (tmp_path / "job.yaml").write_text(yaml.safe_dump(document))
+    process = start(tmp_path, str(tmp_path / "job.yaml"))
+    assert process.wait(timeout=60) == 2
+    assert "did you mean 'epochs'" in " ".join(read_log(tmp_path).replace("│", " ").split())
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_ends_the_job_in_5_seconds(tmp_path, number, code):
+    process = start(tmp_path, "--target", "501")
+    descendants = wait_for_training(process, tmp_path)
+    # Ctrl-C reaches the whole foreground group; `kill` reaches the driver alone.
+    if number == signal.SIGINT:
+        os.killpg(process.pid, number)
+    else:
+        process.send_signal(number)
+    begin = time.monotonic()
+    returned = process.wait(timeout=30)
+    seconds = time.monotonic() - begin
+    assert returned == code, read_log(tmp_path)
+    assert seconds < 5
+    assert wait_for_death(descendants, 5) == []
+
+
+def test_a_killed_driver_leaves_nothing_alive(tmp_path):
+    process = start(tmp_path, "--target", "501")
+    descendants = wait_for_training(process, tmp_path)
+    process.kill()
+    assert process.wait(timeout=10) == -signal.SIGKILL
+    assert wait_for_death(descendants, 15) == []
