@@ -1,0 +1,302 @@
+"""The client's side of a host: operations written once, run in two ways.
+
+An operation is a generator: it yields the calls it wants made and is sent their replies. `run`
+makes the calls in the caller's thread, `arun` in an event loop. Both give up in an orderly way:
+when the caller is interrupted or cancelled, what the host may already have handed over is given
+back to it.
+"""
+
+import asyncio
+import itertools
+import os
+from collections.abc import Callable, Generator, Hashable
+from typing import Any, NamedTuple, TypeVar
+
+import ray
+from ray.exceptions import GetTimeoutError, RayActorError, RaySystemError
+
+from shoal.deadline import Deadline, LongWait
+from shoal.transport.loop import submit
+from shoal.transport.process import own_process
+from shoal.transport.queue_host import Attendance
+from shoal.transport.queues import Outcome
+from shoal.transport.wire import Payload, pack, unpack
+
+__all__ = ["HostClient", "HostLostError", "Steps", "arun", "run"]
+
+SLICE_S = 2.0
+"""How long one call waits at the host before it answers that there is nothing yet."""
+
+_ANSWER_S = 30.0
+"""How much longer than it may wait a host may take to answer: it may be moving large messages."""
+
+_T = TypeVar("_T")
+Entry = tuple[int, Payload]
+
+
+class HostLostError(Exception):
+    """The host died or does not answer; whoever called says what that means."""
+
+
+class Request(NamedTuple):
+    """One call to a host.
+
+    Attributes:
+        handle: The host.
+        method: The method's name.
+        packed: Its argument.
+        seconds: How long the host may wait before it answers.
+        takes: The key, for a call that takes messages: where they go back to when the caller has
+            gone; empty for other calls.
+        ticket: For a call that waits: what to cancel.
+    """
+
+    handle: Any
+    method: str
+    packed: Any
+    seconds: float = 0.0
+    takes: tuple[Hashable, ...] = ()
+    ticket: tuple[int, int] | None = None
+
+
+Steps = Generator[Request, Any, _T]
+
+_client = itertools.count()
+_uid = (os.getpid(), int.from_bytes(os.urandom(6)))
+
+
+def _ticket() -> tuple[int, int]:
+    global _uid  # noqa: PLW0603  (a forked child is another client)
+    if _uid[0] != os.getpid():
+        _uid = (os.getpid(), int.from_bytes(os.urandom(6)))
+    return _uid[1], next(_client)
+
+
+class HostClient:
+    """Operations on one host.
+
+    Args:
+        handle: The host's actor handle.
+        slice_s: How long one call may wait at the host.
+    """
+
+    def __init__(self, handle: Any, slice_s: float = SLICE_S) -> None:
+        self.handle = handle
+        self._slice_s = slice_s
+
+    def put(
+        self,
+        key: Hashable,
+        weight: int,
+        payload: Payload,
+        deadline: Deadline | None,
+        on_slice: Callable[[], None] | None = None,
+    ) -> Steps[Outcome]:
+        """Append a message.
+
+        Args:
+            key: The queue.
+            weight: The message's weight.
+            payload: The message.
+            deadline: Until when to wait for room; None not to wait.
+            on_slice: Called whenever the host has nothing to say yet; may raise.
+
+        Returns:
+            OK, NEAR_CAPACITY, FULL, TIMEOUT, CLOSED or GONE.
+        """
+
+        def request(attendance: Attendance | None) -> Request:
+            packed = pack((key, weight, payload, attendance))
+            return self._request("put", packed, attendance)
+
+        outcome, _ = yield from self._wait(request, deadline, on_slice)
+        return outcome
+
+    def put_many(self, key: Hashable, entries: list[Entry]) -> Steps[tuple[Outcome, int]]:
+        """Append as many messages as there is room for; return how many."""
+        outcome, accepted = yield Request(self.handle, "put_many", pack((key, entries)))
+        return outcome, accepted
+
+    def get(
+        self,
+        key: Hashable,
+        target: int,
+        deadline: Deadline | None,
+        on_slice: Callable[[], None] | None = None,
+    ) -> Steps[tuple[Outcome, list[Entry]]]:
+        """Take one message (`target` 0) or a batch.
+
+        Returns:
+            OK and the messages, or EMPTY, TIMEOUT or CLOSED and none.
+        """
+
+        def request(attendance: Attendance | None) -> Request:
+            return self._request("get", pack((key, target, attendance)), attendance, (key,))
+
+        outcome, items = yield from self._wait(request, deadline, on_slice, (key,))
+        return outcome, items or []
+
+    def give_back(self, key: Hashable, items: list[Entry]) -> Steps[None]:
+        """Return messages to the front of their queue."""
+        yield Request(self.handle, "give_back", pack((key, items)))
+
+    def peek_all(self, key: Hashable) -> Steps[list[Entry]]:
+        """Return what a key holds, without taking it."""
+        _, items = yield Request(self.handle, "peek_all", pack(key))
+        return list(items)
+
+    def ask(self, method: str, *args: Any) -> Any:
+        """Call one of the host's plain methods and wait for its result."""
+        return _finish(getattr(self.handle, method).remote(*args), _ANSWER_S)
+
+    def _request(
+        self,
+        method: str,
+        packed: Any,
+        attendance: Attendance | None,
+        takes: tuple[Hashable, ...] = (),
+    ) -> Request:
+        if attendance is None:
+            return Request(self.handle, method, packed, 0.0, takes)
+        return Request(self.handle, method, packed, attendance.seconds, takes, attendance.ticket)
+
+    def _attendance(self, ticket: tuple[int, int], deadline: Deadline) -> Attendance:
+        left = deadline.remaining
+        seconds = min(left, self._slice_s)
+        return Attendance(ticket, own_process(), seconds, left <= self._slice_s)
+
+    def _wait(
+        self,
+        request: Callable[[Attendance | None], Request],
+        deadline: Deadline | None,
+        on_slice: Callable[[], None] | None,
+        takes: tuple[Hashable, ...] = (),
+    ) -> Steps[tuple[Outcome, Any]]:
+        """Ask once, then again and again until the host has an answer or the time is over."""
+        if deadline is None:
+            return (yield request(None))
+        ticket = _ticket()
+        outcome, body = yield request(self._attendance(ticket, deadline))
+        while outcome in (Outcome.PENDING, Outcome.CANCELLED):
+            if on_slice is not None:
+                try:
+                    on_slice()
+                except BaseException:
+                    submit(_cancel(self.handle, ticket))
+                    raise
+            attendance = self._attendance(ticket, deadline)
+            if outcome is Outcome.PENDING:
+                again = self._request("poll", pack(tuple(attendance)), attendance, takes)
+            else:
+                # The host gave the place away: this process was stopped for longer than the lease.
+                again = request(attendance)
+            outcome, body = yield again
+        return outcome, body
+
+
+def run(steps: Steps[_T], wait: LongWait | None = None) -> _T:
+    """Run an operation in this thread.
+
+    Args:
+        steps: The operation.
+        wait: Logs when the operation takes long.
+
+    Raises:
+        HostLostError: The host died or does not answer.
+    """
+    try:
+        request = next(steps)
+        while True:
+            ref = _send(request)
+            try:
+                reply = _open(_finish(ref, request.seconds + _ANSWER_S))
+            except HostLostError:
+                raise
+            except BaseException:  # an interrupt: the answer may still hold messages
+                _clean_up(request, ref)
+                raise
+            if wait is not None:
+                wait.tick()
+            request = steps.send(reply)
+    except StopIteration as stop:
+        result: _T = stop.value
+        return result
+
+
+async def arun(steps: Steps[_T], wait: LongWait | None = None) -> _T:
+    """Run an operation in an event loop; as `run`."""
+    try:
+        request = next(steps)
+        while True:
+            ref = _send(request)
+            answer = asyncio.wrap_future(ref.future())
+            try:
+                done, _ = await asyncio.wait({answer}, timeout=request.seconds + _ANSWER_S)
+            except asyncio.CancelledError:
+                answer.cancel()
+                _clean_up(request, ref)
+                raise
+            if not done:
+                raise HostLostError(f"no answer within {request.seconds + _ANSWER_S:.0f} s")
+            try:
+                reply = _open(answer.result())
+            except (RayActorError, RaySystemError) as error:
+                raise HostLostError(_first_line(error)) from None
+            if wait is not None:
+                wait.tick()
+            request = steps.send(reply)
+    except StopIteration as stop:
+        result: _T = stop.value
+        return result
+
+
+def _send(request: Request) -> Any:
+    try:
+        return getattr(request.handle, request.method).remote(request.packed)
+    except (RayActorError, RaySystemError) as error:
+        raise HostLostError(_first_line(error)) from None
+
+
+def _finish(ref: Any, seconds: float) -> Any:
+    try:
+        return ray.get(ref, timeout=seconds)
+    except GetTimeoutError:
+        raise HostLostError(f"no answer within {seconds:.0f} s") from None
+    except (RayActorError, RaySystemError) as error:
+        raise HostLostError(_first_line(error)) from None
+
+
+def _open(answer: Any) -> Any:
+    if answer is None:
+        return None
+    outcome, body = unpack(answer)
+    return Outcome(outcome), body
+
+
+def _clean_up(request: Request, ref: Any) -> None:
+    if request.ticket is not None or request.takes:
+        submit(_abandon(request, ref))
+
+
+async def _cancel(handle: Any, ticket: tuple[int, int]) -> None:
+    try:
+        await handle.cancel.remote(pack(ticket))
+    except (RayActorError, RaySystemError):
+        return  # a dead host has nothing to cancel
+
+
+async def _abandon(request: Request, ref: Any) -> None:
+    """Cancel a call whose caller has gone, and return what it was given all the same."""
+    if request.ticket is not None:
+        await _cancel(request.handle, request.ticket)
+    try:
+        outcome, items = _open(await ref)
+        if outcome is Outcome.OK and items and request.takes:
+            await request.handle.give_back.remote(pack((*request.takes, items)))
+    except (RayActorError, RaySystemError):
+        return
+
+
+def _first_line(error: BaseException) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[0] if lines else type(error).__name__

@@ -1,0 +1,32 @@
+"""The event loop that a process keeps for asynchronous operations: one thread, from first use."""
+
+import asyncio
+import concurrent.futures
+import functools
+import os
+import threading
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+__all__ = ["submit"]
+
+_T = TypeVar("_T")
+_lock = threading.Lock()
+
+
+@functools.lru_cache(maxsize=1)
+def _start(pid: int) -> asyncio.AbstractEventLoop:
+    del pid  # the key of the cache: a forked child has no thread and needs a loop of its own
+    loop = asyncio.new_event_loop()
+    threading.Thread(target=loop.run_forever, name="shoal-loop", daemon=True).start()
+    return loop
+
+
+def _loop() -> asyncio.AbstractEventLoop:
+    with _lock:
+        return _start(os.getpid())
+
+
+def submit(work: Coroutine[Any, Any, _T]) -> concurrent.futures.Future[_T]:
+    """Run a coroutine on the loop; cancelling the future cancels the coroutine."""
+    return asyncio.run_coroutine_threadsafe(work, _loop())

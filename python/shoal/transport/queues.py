@@ -1,0 +1,337 @@
+"""Keyed first-in-first-out queues as a state machine: no threads, no event loop, no clock.
+
+The shells around it decide how to wait: the actor `QueueHost` with asyncio, `LocalChannel` with
+a lock. Each key has its own queue and its own waiters, so that keys never block each other. What
+cannot be done at once becomes a `Waiter`, whose `wake` is called when its turn has come.
+
+A getter that waits for a batch reserves nothing: until its batch is complete, others may take
+the items, so that an item is never held while somebody could use it.
+"""
+
+from collections import deque
+from collections.abc import Callable, Hashable, Iterable
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import Any, NamedTuple
+
+__all__ = ["CAPACITY", "KeyedQueues", "Message", "Outcome", "Waiter"]
+
+CAPACITY = 262_144
+"""How many messages a key holds at least when its channel has no `maxsize`."""
+
+
+class Outcome(IntEnum):
+    """What became of a put or a get."""
+
+    OK = 0
+    NEAR_CAPACITY = 1
+    """As OK, and the key holds more than 80 % of what an unbounded queue may hold."""
+    PENDING = 2
+    FULL = 3
+    EMPTY = 4
+    TIMEOUT = 5
+    CLOSED = 6
+    CANCELLED = 7
+    GONE = 8
+    """The process that the message is for has died."""
+
+
+class Message(NamedTuple):
+    """One message: a weight, a size in bytes and the payload, which nobody here looks into."""
+
+    weight: int
+    size: int
+    payload: Any
+
+
+def _nobody() -> None:
+    """Stand for the wake of a waiter that nobody attends."""
+
+
+def _always() -> bool:
+    return True
+
+
+@dataclass(slots=True, eq=False)
+class Waiter:
+    """A put or a get that could not be done at once.
+
+    Attributes:
+        key: The queue it waits at.
+        message: What to put, or None for a get.
+        target: The weight a get wants; 0 for one item.
+        wake: Called once, when `outcome` is no longer PENDING.
+        alive: Asked at the moment of handing over; a waiter that is not alive receives nothing.
+        outcome: PENDING, then what became of it.
+        items: What a get received.
+    """
+
+    key: Hashable
+    message: Message | None = None
+    target: int = 0
+    wake: Callable[[], None] = _nobody
+    alive: Callable[[], bool] = _always
+    outcome: Outcome = Outcome.PENDING
+    items: list[Message] = field(default_factory=list)
+
+    def finish(self, outcome: Outcome) -> None:
+        """Set the outcome and wake whoever waits."""
+        self.outcome = outcome
+        self.wake()
+
+
+@dataclass(slots=True, eq=False)
+class _Queue:
+    maxsize: int
+    messages: deque[Message] = field(default_factory=deque)
+    weight: int = 0
+    size: int = 0
+    # Dicts, used as ordered sets: a waiter may leave from the middle.
+    getters: dict[Waiter, None] = field(default_factory=dict)
+    putters: dict[Waiter, None] = field(default_factory=dict)
+    declared: bool = False
+
+    @property
+    def unused(self) -> bool:
+        return not (self.messages or self.getters or self.putters or self.declared)
+
+
+class KeyedQueues:
+    """Queues by key, created on first use and forgotten once empty.
+
+    Args:
+        maxsize: How many messages each key holds; 0 for `capacity`.
+        capacity: The bound of a key without `maxsize`.
+        max_bytes: How many bytes each key holds, 0 for no bound. A message that is larger by
+            itself is accepted by an empty queue.
+    """
+
+    def __init__(self, maxsize: int = 0, capacity: int = CAPACITY, max_bytes: int = 0) -> None:
+        self.default_maxsize = max(0, maxsize)
+        self.capacity = capacity
+        self.max_bytes = max_bytes
+        self.closed = False
+        self._queues: dict[Hashable, _Queue] = {}
+
+    # What a caller does at once.
+
+    def put(self, key: Hashable, message: Message) -> Outcome:
+        """Append a message: OK, NEAR_CAPACITY, FULL or CLOSED.
+
+        Behind puts that wait already, this one has to wait too: a key keeps its order.
+        """
+        if self.closed:
+            return Outcome.CLOSED
+        queue = self._of(key)
+        if queue.putters or not self._has_room(queue, message):
+            self._forget(key, queue)
+            return Outcome.FULL
+        self._append(queue, message)
+        near = not queue.maxsize and len(queue.messages) * 5 >= self.capacity * 4
+        if queue.getters:
+            self._settle(key, queue)
+        return Outcome.NEAR_CAPACITY if near else Outcome.OK
+
+    def take(self, key: Hashable, target: int = 0) -> list[Message]:
+        """Take one item, or a batch of weight `target`; nothing when it is not there yet."""
+        queue = self._queues.get(key)
+        if queue is None:
+            return []
+        items = self._pop_batch(queue, target)
+        if items:
+            self._settle(key, queue)
+        return items
+
+    def give_back(self, key: Hashable, items: Iterable[Message]) -> None:
+        """Return items to the front, in the order in which they were taken."""
+        items = list(items)
+        if not items:
+            return
+        queue = self._of(key)
+        queue.messages.extendleft(reversed(items))
+        queue.weight += sum(item.weight for item in items)
+        queue.size += sum(item.size for item in items)
+        self._settle(key, queue)
+
+    # What a caller waits for.
+
+    def wait_put(self, key: Hashable, message: Message) -> Waiter:
+        """Queue up a put that found no room."""
+        waiter = Waiter(key, message)
+        self._of(key).putters[waiter] = None
+        return waiter
+
+    def wait_get(self, key: Hashable, target: int = 0) -> Waiter:
+        """Queue up a get that found too little."""
+        waiter = Waiter(key, target=target)
+        self._of(key).getters[waiter] = None
+        return waiter
+
+    def cancel(self, waiter: Waiter) -> None:
+        """Forget a waiter; what it received and nobody has seen goes back to the front."""
+        if waiter.outcome is Outcome.PENDING:
+            waiter.outcome = Outcome.CANCELLED
+            queue = self._queues.get(waiter.key)
+            if queue is not None:
+                queue.getters.pop(waiter, None)
+                queue.putters.pop(waiter, None)
+                self._settle(waiter.key, queue)
+        elif waiter.items:
+            items, waiter.items = waiter.items, []
+            self.give_back(waiter.key, items)
+
+    # What a caller asks.
+
+    def qsize(self, key: Hashable) -> int:
+        """How many messages a key holds."""
+        queue = self._queues.get(key)
+        return len(queue.messages) if queue else 0
+
+    def maxsize(self, key: Hashable) -> int:
+        """The bound of a key as it was asked for: 0 for none."""
+        queue = self._queues.get(key)
+        return queue.maxsize if queue else self.default_maxsize
+
+    def full(self, key: Hashable) -> bool:
+        """Whether a put of an item would wait for room."""
+        queue = self._queues.get(key)
+        return queue is not None and self._is_full(queue)
+
+    def peek_all(self, key: Hashable) -> list[Message]:
+        """What a key holds, oldest first."""
+        queue = self._queues.get(key)
+        return list(queue.messages) if queue else []
+
+    def keys(self) -> list[Hashable]:
+        """The keys that hold messages or waiters."""
+        return list(self._queues)
+
+    @property
+    def size(self) -> int:
+        """The bytes of all messages."""
+        return sum(queue.size for queue in self._queues.values())
+
+    @property
+    def empty(self) -> bool:
+        """Whether no key holds a message."""
+        return not any(queue.messages for queue in self._queues.values())
+
+    # What changes the queues themselves.
+
+    def declare(self, key: Hashable, maxsize: int) -> None:
+        """Give a key a bound of its own."""
+        queue = self._of(key)
+        queue.maxsize = max(0, maxsize)
+        queue.declared = True
+        self._settle(key, queue)
+
+    def drop(self, key: Hashable) -> None:
+        """Throw a key away, with its messages; its waiters end as GONE."""
+        queue = self._queues.pop(key, None)
+        if queue is None:
+            return
+        for waiter in [*queue.putters, *queue.getters]:
+            waiter.finish(Outcome.GONE)
+
+    def close(self) -> None:
+        """Accept nothing more: waiting puts fail, gets take what is left and then fail."""
+        self.closed = True
+        for key, queue in list(self._queues.items()):
+            putters, queue.putters = queue.putters, {}
+            for waiter in putters:
+                waiter.finish(Outcome.CLOSED)
+            self._settle(key, queue)
+
+    # How it works.
+
+    def _of(self, key: Hashable) -> _Queue:
+        queue = self._queues.get(key)
+        if queue is None:
+            queue = self._queues[key] = _Queue(self.default_maxsize)
+        return queue
+
+    def _forget(self, key: Hashable, queue: _Queue) -> None:
+        if queue.unused and self._queues.get(key) is queue:
+            del self._queues[key]
+
+    def _limit(self, queue: _Queue) -> int:
+        return queue.maxsize or self.capacity
+
+    def _has_room(self, queue: _Queue, message: Message) -> bool:
+        if not queue.messages:
+            return True
+        if len(queue.messages) >= self._limit(queue):
+            return False
+        return not self.max_bytes or queue.size + message.size <= self.max_bytes
+
+    def _is_full(self, queue: _Queue) -> bool:
+        return bool(queue.putters) or len(queue.messages) >= self._limit(queue)
+
+    @staticmethod
+    def _append(queue: _Queue, message: Message) -> None:
+        queue.messages.append(message)
+        queue.weight += message.weight
+        queue.size += message.size
+
+    def _pop_batch(self, queue: _Queue, target: int) -> list[Message]:
+        """Take the longest prefix whose weight does not exceed `target`; at least one item."""
+        if not queue.messages:
+            return []
+        # Below the target no prefix can be complete, so there is no need to look at the items;
+        # unless more cannot come: then what is there has to do.
+        if queue.weight < target and not (self.closed or self._is_full(queue)):
+            return []
+        items: list[Message] = []
+        weight = 0
+        while queue.messages:
+            message = queue.messages[0]
+            if items and weight + message.weight > target:
+                break
+            items.append(queue.messages.popleft())
+            weight += message.weight
+            if weight >= target:
+                break
+        queue.weight -= weight
+        queue.size -= sum(item.size for item in items)
+        return items
+
+    def _settle(self, key: Hashable, queue: _Queue) -> None:
+        """Let waiters go on until nobody can."""
+        moved = True
+        while moved:
+            moved = self._serve(queue) or self._admit(queue)
+        if self.closed and not queue.messages:
+            getters, queue.getters = queue.getters, {}
+            for waiter in getters:
+                waiter.finish(Outcome.CLOSED)
+        self._forget(key, queue)
+
+    def _serve(self, queue: _Queue) -> bool:
+        moved = False
+        for waiter in list(queue.getters):
+            if not queue.messages:
+                break
+            if not waiter.alive():
+                del queue.getters[waiter]
+                waiter.finish(Outcome.CANCELLED)
+                continue
+            items = self._pop_batch(queue, waiter.target)
+            if items:
+                del queue.getters[waiter]
+                waiter.items = items
+                waiter.finish(Outcome.OK)
+                moved = True
+        return moved
+
+    def _admit(self, queue: _Queue) -> bool:
+        moved = False
+        while queue.putters:
+            waiter = next(iter(queue.putters))
+            if waiter.message is None or not self._has_room(queue, waiter.message):
+                break
+            del queue.putters[waiter]
+            self._append(queue, waiter.message)
+            waiter.message = None
+            waiter.finish(Outcome.OK)
+            moved = True
+        return moved

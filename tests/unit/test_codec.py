@@ -1,0 +1,158 @@
+"""Objects to payloads and back, through the same packing that hosts use."""
+
+import dataclasses
+import pickle
+
+import numpy as np
+import pytest
+
+from shoal.errors import ShoalValueError, TransportError
+from shoal.transport.codec import decode, encode
+from shoal.transport.wire import Bulk, Payload, pack, unpack
+
+
+def carried(packed):
+    """Send what `pack` made through pickle with buffers beside it, as Ray does: read-only."""
+    views = []
+    data = pickle.dumps(packed, protocol=5, buffer_callback=views.append)
+    return pickle.loads(data, buffers=[memoryview(bytes(view)) for view in views])
+
+
+def sent(obj, note=None):
+    """An object's way to a host and on to a receiver."""
+    at_host = unpack(carried(pack(("key", 0, encode(obj, note)))))[2]
+    return unpack(carried(pack((0, [(0, at_host)]))))[1][0][1]
+
+
+def through(obj):
+    return decode(sent(obj), "test")
+
+
+@dataclasses.dataclass(frozen=True)
+class Step:
+    reward: float
+    image: np.ndarray
+    tags: tuple = ()
+
+
+@pytest.mark.parametrize(
+    "obj",
+    [None, 0, "text", b"bytes", (), [], {}, {"a": (1, [2, {3}])}, {1, 2}, 1.5, Exception("x")],
+    ids=repr,
+)
+def test_plain_objects_arrive_as_sent(obj):
+    arrived = through(obj)
+    assert type(arrived) is type(obj)
+    assert repr(arrived) == repr(obj)
+
+
+@pytest.mark.parametrize("size", [1, 100, 5000, 100_000])
+def test_arrays_arrive_exclusive_and_writable(size):
+    array = np.arange(size, dtype=np.float64)
+    array.setflags(write=False)
+    arrived = through({"a": array, "again": array})
+    assert np.array_equal(arrived["a"], array)
+    assert arrived["a"] is arrived["again"]
+    arrived["a"] += 1
+    assert np.array_equal(array, np.arange(size))
+
+
+def test_an_empty_array_keeps_its_shape_and_type():
+    arrived = through(np.empty((0, 3), dtype=np.float32))
+    assert (arrived.shape, arrived.dtype) == ((0, 3), np.float32)
+
+
+def test_strided_and_fortran_arrays():
+    array = np.arange(24).reshape(4, 6)
+    assert np.array_equal(through(array[:, ::2]), array[:, ::2])
+    assert through(np.asfortranarray(array)).flags.f_contiguous
+
+
+def test_a_dataclass_keeps_its_type_and_its_arrays():
+    arrived = through(Step(1.0, np.zeros((300, 300)), tags=("x",)))
+    assert type(arrived) is Step
+    assert arrived.image.shape == (300, 300)
+
+
+def test_an_array_is_not_copied_into_the_pickle():
+    array = np.zeros(1_000_000, dtype=np.uint8)
+    payload = encode(array)
+    assert len(payload.head) < 1000
+    assert isinstance(pack(("k", 0, payload)), Bulk)
+    assert isinstance(pack(("k", 0, encode("small"))), bytes)
+
+
+def test_what_pickle_cannot_handle_goes_to_cloudpickle_in_a_fresh_buffer():
+    # Large, so that a failed first attempt has written much before it meets the lambda.
+    function = through({"large": b"x" * 300_000, "f": lambda x: x + 1})["f"]
+    assert function(1) == 2
+
+    class Local:
+        value = 7
+
+    assert through([b"y" * 300_000, Local()])[1].value == 7
+
+
+def test_classes_of_the_main_script_travel_by_value():
+    namespace = {"__name__": "__main__"}
+    exec("class Local:\n    value = 3", namespace)
+    payload = sent(namespace["Local"]())
+    assert b"cloudpickle" in payload.head
+    assert decode(payload, "test").value == 3
+
+
+def test_an_object_that_cannot_be_pickled_is_named():
+    with pytest.raises(ShoalValueError, match="generator"):
+        encode(x for x in ())
+
+
+def test_an_error_while_rebuilding_says_which_message():
+    payload = Payload(None, b"\x80\x05cnot_a_module\nThing\n.")
+    with pytest.raises(TransportError, match=r"channel 'c', key 'k', from a:0.*not_a_module"):
+        decode(payload, "channel 'c', key 'k', from a:0")
+
+
+def test_the_note_travels_in_the_open():
+    assert sent([1], note=("actor:0", 3)).note == ("actor:0", 3)
+
+
+def test_tensors():
+    torch = pytest.importorskip("torch")
+    tensors = {
+        "float": torch.arange(12.0).reshape(3, 4),
+        "bf16": torch.ones(5, dtype=torch.bfloat16),
+        "bool": torch.tensor([True, False]),
+        "scalar": torch.tensor(3),
+        "empty": torch.empty(0, 4),
+        "strided": torch.arange(12).reshape(3, 4).t(),
+        "large": torch.rand(200, 300),
+        "complex": torch.ones(2, dtype=torch.complex64),
+    }
+    arrived = through((tensors, [tensors["float"]]))
+    for name, tensor in tensors.items():
+        assert arrived[0][name].dtype == tensor.dtype, name
+        assert torch.equal(arrived[0][name], tensor), name
+    assert arrived[1][0] is arrived[0]["float"]
+    arrived[0]["large"].zero_()
+    assert tensors["large"].any()
+
+
+def test_gradients_and_parameters():
+    torch = pytest.importorskip("torch")
+    parameter = torch.nn.Parameter(torch.ones(3))
+    assert type(through(parameter)) is torch.nn.Parameter
+    assert through(parameter.detach().requires_grad_()).requires_grad
+    result = parameter * 2
+    assert torch.equal(through(result), torch.full((3,), 2.0))
+    assert not through(result).requires_grad
+    module = torch.nn.Linear(200, 200)
+    assert torch.equal(through(module).weight, module.weight)
+
+
+@pytest.mark.gpu
+def test_a_cuda_tensor_lands_on_a_cuda_device():
+    torch = pytest.importorskip("torch")
+    tensor = torch.arange(10, device="cuda")
+    arrived = through(tensor)
+    assert arrived.device.type == "cuda"
+    assert torch.equal(arrived, tensor)
