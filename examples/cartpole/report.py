@@ -92,7 +92,7 @@ class Board:
         if self._live:
             self._live.update(line, refresh=True)
         else:
-            self._console.print(line)
+            self._console.print(line, soft_wrap=True)
 
 
 def placement_table(plan: Sequence[dict[str, Any]]) -> Table:
