@@ -152,6 +152,8 @@ def test_gradients_and_parameters():
 @pytest.mark.gpu
 def test_a_cuda_tensor_lands_on_a_cuda_device():
     torch = pytest.importorskip("torch")
+    if not torch.cuda.is_available():
+        pytest.skip("no CUDA device")
     tensor = torch.arange(10, device="cuda")
     arrived = through(tensor)
     assert arrived.device.type == "cuda"

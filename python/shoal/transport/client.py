@@ -174,7 +174,8 @@ class HostClient:
     ) -> Steps[tuple[Outcome, Any]]:
         """Ask once, then again and again until the host has an answer or the time is over."""
         if deadline is None:
-            return (yield request(None))
+            outcome, body = yield request(None)
+            return outcome, body
         ticket = _ticket()
         outcome, body = yield request(self._attendance(ticket, deadline))
         while outcome in (Outcome.PENDING, Outcome.CANCELLED):

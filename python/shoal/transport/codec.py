@@ -7,6 +7,7 @@ What arrives is exclusive to the receiver, and writable.
 
 import io
 import pickle
+import sys
 import types
 from typing import Any
 
@@ -26,9 +27,20 @@ class _NeedsCloudpickle(Exception):  # noqa: N818  (a signal within this module,
     """Something in the object can only be pickled by value."""
 
 
+def _reduce_buffers(obj: Any) -> Any:
+    """Return the reduction of a tensor or a read-only array, or None for anything else."""
+    numpy = sys.modules.get("numpy")
+    if numpy is not None and type(obj) is numpy.ndarray:
+        if obj.flags.writeable or obj.dtype.hasobject:
+            return None
+        # Pickle would keep the copy that arrives read-only, which protects nobody.
+        return obj.copy().__reduce_ex__(5)
+    return reduce_tensor(obj)
+
+
 class _Pickler(pickle.Pickler):
     def reducer_override(self, obj: Any) -> Any:
-        reduced = reduce_tensor(obj)
+        reduced = _reduce_buffers(obj)
         if reduced is not None:
             return reduced
         # A class or a function of the script that runs would be pickled as a name in `__main__`,
@@ -38,10 +50,12 @@ class _Pickler(pickle.Pickler):
         return NotImplemented
 
 
-class _ByValuePickler(cloudpickle.Pickler):  # type: ignore[misc]  # Ray's copy has no types
+class _ByValuePickler(cloudpickle.Pickler):
     def reducer_override(self, obj: Any) -> Any:
-        reduced = reduce_tensor(obj)
-        return super().reducer_override(obj) if reduced is None else reduced
+        reduced = _reduce_buffers(obj)
+        if reduced is not None:
+            return reduced
+        return super().reducer_override(obj)  # type: ignore[no-untyped-call]  # Ray's copy has no types
 
 
 def _pickle_with(pickler: Any, obj: Any, note: Any) -> Payload:

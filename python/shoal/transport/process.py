@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import NamedTuple
 
-__all__ = ["ProcessId", "is_running", "own_process", "wait_for_exit"]
+__all__ = ["ProcessId", "is_alive", "is_running", "own_process", "wait_for_exit"]
 
 _RECHECK_S = 0.5
 
@@ -53,6 +53,11 @@ def is_running(process: ProcessId) -> bool:
     return process.host != _this_host() or _start_time(process.pid) == process.started
 
 
+def is_alive(pid: int) -> bool:
+    """Whether a process of this host with that pid runs."""
+    return _start_time(pid) is not None
+
+
 async def wait_for_exit(pid: int) -> None:
     """Return when the process of this host with that pid has ended, or does not exist."""
     started = _start_time(pid)
@@ -67,10 +72,10 @@ async def wait_for_exit(pid: int) -> None:
             await asyncio.sleep(_RECHECK_S)
         return
     loop = asyncio.get_running_loop()
-    ended = loop.create_future()
-    loop.add_reader(descriptor, lambda: ended.done() or ended.set_result(None))
+    ended = asyncio.Event()
+    loop.add_reader(descriptor, ended.set)
     try:
-        await ended
+        await ended.wait()
     finally:
         loop.remove_reader(descriptor)
         os.close(descriptor)

@@ -253,7 +253,7 @@ class QueueHost:
 
     async def end(self) -> None:
         """End this process, without an error in Ray's eyes."""
-        ray.actor.exit_actor()
+        ray.actor.exit_actor()  # type: ignore[no-untyped-call]  # Ray has no type for it
 
     def _end_when_drained(self) -> None:
         if not self._tasks:
