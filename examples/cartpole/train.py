@@ -13,6 +13,7 @@ The exit code is 0 when the target was reached, 1 when it was not.
 """
 
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -25,7 +26,7 @@ from rich.console import Console
 from rollout import Rollout
 from settings import Settings
 
-from shoal import Channel, Cluster, ComponentPlacement
+from shoal import Channel, Cluster, ComponentPlacement, WorkerGroupFuncResult
 
 HERE = Path(__file__).parent
 
@@ -66,46 +67,43 @@ def main(
         actors = Actor.create_group(settings, steps // num_actors, audience).launch(
             cluster, placement.get_strategy("actor"), name="actor"
         )
-        rollouts.ready()
-        actors.ready()
+        groups = {"rollout": rollouts, "actor": actors}
+        for group in groups.values():
+            group.ready()
         # A channel is a set of queues, one for each key. Here a key is an actor's rank.
         episodes = Channel.create("episodes", maxsize=1024)
 
         progress = Progress()
         with Board(console, progress) as board:
             while progress.mean < target and progress.seconds < max_seconds:
-                # One iteration is one method on each group, at the same time. They meet twice: in
+                # One iteration is one method of each group, at the same time. They meet twice: in
                 # the broadcast of the actors' weights, and in the channel.
                 calls = [rollouts.play(episodes), actors.learn(episodes)]
-                # Each needs the other, so whichever fails must not leave us waiting for the rest.
-                while not all(call.done() for call in calls):
-                    for call in calls:
-                        if call.done():
-                            call.wait()
+                while not finished(calls):
                     board.refresh(lambda: sum(episodes.qsize(rank) for rank in range(num_actors)))
                     time.sleep(0.02)
-                scores, _ = (call.wait() for call in calls)  # one result for each rank
+                scores, _ = (call.wait() for call in calls)  # of each rank
                 progress.add([score for rank in scores for score in rank], steps)
 
-        console.print(
-            times_table(
-                {
-                    "rollout": rollouts.pop_execution_times().wait(),
-                    "actor": actors.pop_execution_times().wait(),
-                },
-                progress.seconds,
-            )
-        )
+        times = {name: group.pop_execution_times().wait() for name, group in groups.items()}
+        console.print(times_table(times, progress.seconds))
         (weights,) = actors.execute_on(0).state_dict().wait()
         write_results(output, plan, progress, weights)
 
-    outcome = (
-        f"mean score {progress.mean:.1f} after {progress.steps} steps, {progress.seconds:.0f} s"
-    )
+    seconds = f"{progress.seconds:.0f} s"
+    outcome = f"mean score {progress.mean:.1f} after {progress.steps} steps, {seconds}"
     if progress.mean < target:
-        console.print(f"[red]target {target:g} not reached[/]: {outcome} (--max-seconds)")
+        console.print(f"[red]target {target:g} not reached[/]: {outcome}", soft_wrap=True)
         raise typer.Exit(1)
-    console.print(f"[green]target {target:g} reached[/]: {outcome}; see {output}")
+    console.print(f"[green]target {target:g} reached[/]: {outcome}; see {output}", soft_wrap=True)
+
+
+def finished(calls: Sequence[WorkerGroupFuncResult]) -> bool:
+    """Say whether all calls are over; raise when one failed, because the others may need it."""
+    over = [call for call in calls if call.done()]
+    for call in over:
+        call.wait()
+    return len(over) == len(calls)
 
 
 def read_settings(document: Any, seed: int | None) -> Settings:
