@@ -1,12 +1,8 @@
 """Waiting for Ray with a deadline, typed errors and a word about whom one waits for."""
 
 import asyncio
-import os
 from collections.abc import Callable
 from typing import Any
-
-# Ray reads this when it is imported: lines of several workers must not be folded into one.
-os.environ.setdefault("RAY_DEDUP_LOGS", "0")
 
 import ray
 from ray.exceptions import GetTimeoutError, RayActorError, RaySystemError, RayTaskError

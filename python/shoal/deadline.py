@@ -97,6 +97,7 @@ class LongWait:
     def __init__(self, describe: Callable[[], str], deadline: Deadline) -> None:
         self._describe = describe
         self._deadline = deadline
+        self._start = time.monotonic()
         self._logged = 0
 
     @property
@@ -108,12 +109,12 @@ class LongWait:
 
     def step(self, at_most: float = math.inf) -> float:
         """How long to wait before calling `tick` again, in seconds."""
-        due = self.next_at - self._deadline.elapsed
+        due = self.next_at - (time.monotonic() - self._start)
         return max(0.0, min(due, at_most, self._deadline.remaining))
 
     def tick(self) -> None:
         """Log the line that is due, if any."""
-        elapsed = self._deadline.elapsed
+        elapsed = time.monotonic() - self._start
         if elapsed < self.next_at:
             return
         while elapsed >= self.next_at:

@@ -2,7 +2,8 @@
 
 import time
 import traceback
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from types import TracebackType
 from typing import Self
 
 import ray.cloudpickle as pickle
@@ -35,8 +36,18 @@ class Failure:
     pickled: bytes | None
 
     @classmethod
-    def capture(cls, error: BaseException, address: str, rank: int) -> Self:
-        """Describe `error`, which has just been caught in this process."""
+    def capture(
+        cls, error: BaseException, address: str, rank: int, *, skip_frames_of: str = ""
+    ) -> Self:
+        """Describe `error`, which has just been caught in this process.
+
+        Args:
+            error: The exception.
+            address: The worker's address.
+            rank: Its rank in the group.
+            skip_frames_of: A file whose frames, at the outer end of the traceback, say nothing.
+        """
+        error = error.with_traceback(_without(error.__traceback__, skip_frames_of))
         if not isinstance(error, Exception):
             error = _as_exception(error)
         kind = type(error)
@@ -62,8 +73,14 @@ class Failure:
                 type_name=self.type_name,
                 traceback_text=self.traceback_text,
             )
-        error.add_note(f"raised on rank {self.rank} ({self.address}):\n{self.traceback_text}")
+        if self.traceback_text:
+            error.add_note(f"raised on rank {self.rank} ({self.address}):\n{self.traceback_text}")
         return error
+
+    @classmethod
+    def of_peer(cls, error: Exception, address: str, rank: int) -> Self:
+        """Describe an error that this process found out about a worker: it has no traceback."""
+        return replace(cls.capture(error, address, rank), traceback_text="")
 
     def _original(self) -> Exception | None:
         if self.pickled is None:
@@ -73,6 +90,12 @@ class Failure:
         except Exception:  # noqa: BLE001  (a user's constructor may raise anything)
             return None
         return error if isinstance(error, Exception) else None
+
+
+def _without(traceback_: TracebackType | None, file: str) -> TracebackType | None:
+    while traceback_ is not None and traceback_.tb_frame.f_code.co_filename == file:
+        traceback_ = traceback_.tb_next
+    return traceback_
 
 
 def _as_exception(error: BaseException) -> Exception:

@@ -120,7 +120,9 @@ class WorkerHost:
         try:
             self._shoal_object = _construct(spec, resolved)
         except BaseException as error:  # noqa: BLE001  (a constructor's failure is a value)
-            self._shoal_failure = Failure.capture(error, spec.name, spec.rank)
+            self._shoal_failure = Failure.capture(
+                error, spec.name, spec.rank, skip_frames_of=__file__
+            )
 
     def __repr__(self) -> str:
         """Name the process in Ray's log lines: `group(rank=0)`."""
@@ -150,7 +152,7 @@ class WorkerHost:
 
     def _shoal_failed(self, error: BaseException, start: float) -> Reply:
         spec = self._shoal_spec
-        failure = Failure.capture(error, spec.name, spec.rank)
+        failure = Failure.capture(error, spec.name, spec.rank, skip_frames_of=__file__)
         return Reply(ok=False, value=failure, seconds=time.perf_counter() - start)
 
     def _shoal_direct(self, name: str) -> Callable[..., Any]:

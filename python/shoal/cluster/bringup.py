@@ -1,5 +1,6 @@
 """Connects to Ray and finds the nodes of a job."""
 
+import importlib
 import ipaddress
 import json
 import logging
@@ -61,6 +62,7 @@ def connect(address: str | None, namespace: str, namespaces_like: str) -> bool:
         return False
     # Ray must not empty the visibility variable of an actor that asks it for no accelerator.
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    _keep_every_line()
     before = _sigterm_handler()
     try:
         context = ray.init(
@@ -85,6 +87,13 @@ def connect(address: str | None, namespace: str, namespaces_like: str) -> bool:
         _restore_sigterm(before)
     del context
     return _started_here()
+
+
+def _keep_every_line() -> None:
+    """Stop Ray from folding like lines of several workers into one, unless the user chose."""
+    if "RAY_DEDUP_LOGS" not in os.environ:
+        # Ray reads the variable when it is imported, which the user may have done before.
+        importlib.import_module("ray._private.ray_logging").RAY_DEDUP_LOGS = False  # type: ignore[attr-defined]  # set whether or not this Ray has it
 
 
 def _started_here() -> bool:

@@ -11,12 +11,12 @@ from typing import Any
 import ray
 from ray.exceptions import RayActorError, RayError, RayTaskError
 
-from shoal._ray import lost, timed_out
+from shoal._ray import timed_out
 from shoal.bootstrap.failure import Failure
 from shoal.bootstrap.host import Reply
 from shoal.context import describe_self
 from shoal.deadline import Deadline, LongWait
-from shoal.errors import ShoalValueError, WorkerGroupError
+from shoal.errors import PeerLostError, ShoalValueError, WorkerGroupError
 
 __all__ = ["WorkerGroupFuncResult", "log_failure"]
 
@@ -76,7 +76,7 @@ class WorkerGroupFuncResult:
         self._waited = True
         deadline = Deadline(timeout, default=math.inf)
         log = LongWait(self._describe_wait, deadline)
-        self._look(_first_look(deadline))
+        self._look_first(min(_FIRST_LOOK_S, deadline.remaining))
         grace: Deadline | None = None
         while pending := self._pending():
             if grace is None and not all and self._failed():
@@ -188,34 +188,28 @@ class WorkerGroupFuncResult:
     def _describe_wait(self) -> str:
         return f"{describe_self()}: {self._call} waits for {self._peers(self._pending())}"
 
+    def _look_first(self, seconds: float) -> None:
+        """Take all replies in one step, if they come this soon and all ranks live."""
+        if self._replies:
+            return
+        try:
+            self._replies.update(enumerate(ray.get(self._refs, timeout=seconds)))
+        except RayError:
+            # Too early, or a rank died: `_look` finds out which ones are there.
+            return
+
     def _look(self, seconds: float, *, at_least: int | None = None) -> None:
         """Wait for replies for a time, and take those that are there."""
-        pending = self._pending()
-        if not pending:
+        by_ref = {self._refs[i]: i for i in self._pending()}
+        if not by_ref:
             return
-        by_ref = {self._refs[i]: i for i in pending}
-        ready, _ = ray.wait(
-            list(by_ref),
-            num_returns=at_least or len(pending),
-            timeout=None if math.isinf(seconds) else seconds,
-        )
+        timeout = None if math.isinf(seconds) else seconds
+        ready, _ = ray.wait(list(by_ref), num_returns=at_least or len(by_ref), timeout=timeout)
         if at_least and ready:
-            # More may have come with the first one; taking them all saves a round each.
-            ready, _ = ray.wait(list(by_ref), num_returns=len(pending), timeout=0)
-        if len(ready) == len(self._refs):
-            self._take_all(ready, by_ref)
-            return
+            # More may have come with the first one.
+            ready, _ = ray.wait(list(by_ref), num_returns=len(by_ref), timeout=0)
         for ref in ready:
             self._take(by_ref[ref])
-
-    def _take_all(self, ready: Sequence[Any], by_ref: dict[Any, int]) -> None:
-        try:
-            replies = ray.get(list(ready))
-        except RayError:
-            for ref in ready:
-                self._take(by_ref[ref])
-            return
-        self._replies.update(zip((by_ref[ref] for ref in ready), replies, strict=True))
 
     def _take(self, index: int) -> None:
         try:
@@ -234,11 +228,12 @@ class WorkerGroupFuncResult:
         address = f"{self._group.worker_group_name}:{rank}"
         cause: Exception = error
         if isinstance(error, RayActorError):
-            cause = lost(self._call, address, Deadline(math.inf), error)
+            reason = next(iter(str(error).splitlines()), "")
+            cause = PeerLostError(f"{address} died while it ran {self._call}: {reason}")
         elif isinstance(error, RayTaskError) and isinstance(error.cause, Exception):
             # The method returned, but what it returned could not be sent.
             cause = error.cause
-        return Reply(ok=False, value=Failure.capture(cause, address, rank), seconds=0.0)
+        return Reply(ok=False, value=Failure.of_peer(cause, address, rank), seconds=0.0)
 
     def _values(self, deadline: Deadline) -> list[Any]:
         failed = sorted(self._failed(), key=lambda i: self._replies[i].value.when)
@@ -263,10 +258,6 @@ class WorkerGroupFuncResult:
             return
         for index in self._pending():
             log_failure(self._refs[index], f"{self._call} (nobody waited for it)")
-
-
-def _first_look(deadline: Deadline) -> float:
-    return min(_FIRST_LOOK_S, deadline.remaining)
 
 
 def log_failure(ref: Any, what: str) -> None:
