@@ -93,7 +93,8 @@ class _Parser:
         else:
             ranks = self.range(span, "expected a rank, a range such as 0-3, or all")
         if ranks.last >= self.resources.total or ranks.size == 0:
-            raise self.error(ranks.last_span, "there is no such resource")
+            what = f"there is no rank {ranks.last}" if ranks.size else "there are no ranks"
+            raise self.error(ranks.last_span, what)
         for earlier in self.used:
             if ranks.first <= earlier.last and earlier.first <= ranks.last:
                 shared = max(ranks.first, earlier.first)

@@ -128,8 +128,11 @@ impl Parser<'_> {
             self.range(span, Kind::ResourceSyntax, expected)?
         };
         if ranks.end > self.resources.total || ranks.size() == 0 {
-            let span = ranks.last_span;
-            return Err(self.error(Kind::NoSuchResource, span, "there is no such resource"));
+            let what = match ranks.size() {
+                0 => "there are no ranks".to_owned(),
+                _ => format!("there is no rank {}", ranks.end - 1),
+            };
+            return Err(self.error(Kind::NoSuchResource, ranks.last_span, &what));
         }
         for earlier in &self.used {
             if ranks.first < earlier.end && earlier.first < ranks.end {
