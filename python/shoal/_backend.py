@@ -12,7 +12,20 @@ import warnings
 from types import ModuleType
 from typing import TYPE_CHECKING
 
-__all__ = ["NAME", "Placement", "WorkerAddress", "backend", "load"]
+__all__ = [
+    "NAME",
+    "NodeGroup",
+    "NodeResources",
+    "Placement",
+    "WorkerAddress",
+    "backend",
+    "load",
+    "packed_ranks",
+    "parse_placement",
+    "place_flexible",
+    "place_nodes",
+    "place_packed",
+]
 
 _CHOICES = ("rust", "pure", "auto")
 
@@ -68,10 +81,27 @@ _module = load(os.environ.get("SHOAL_BACKEND", "auto") or "auto")
 NAME: str = _module.__name__.rpartition("._")[2]
 
 if TYPE_CHECKING:  # type checkers see the contract of both backends
-    from shoal._rust import Placement, WorkerAddress
+    from shoal._rust import (
+        NodeGroup,
+        NodeResources,
+        Placement,
+        WorkerAddress,
+        packed_ranks,
+        parse_placement,
+        place_flexible,
+        place_nodes,
+        place_packed,
+    )
 else:
+    NodeGroup = _module.NodeGroup
+    NodeResources = _module.NodeResources
     Placement = _module.Placement
     WorkerAddress = _module.WorkerAddress
+    packed_ranks = _module.packed_ranks
+    parse_placement = _module.parse_placement
+    place_flexible = _module.place_flexible
+    place_nodes = _module.place_nodes
+    place_packed = _module.place_packed
 
 
 def backend() -> str:

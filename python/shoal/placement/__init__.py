@@ -1,0 +1,21 @@
+"""Which process of which component runs where."""
+
+from shoal._backend import NodeGroup, NodeResources, Placement
+from shoal.placement.component import ComponentPlacement
+from shoal.placement.strategy import (
+    FlexiblePlacementStrategy,
+    NodePlacementStrategy,
+    PackedPlacementStrategy,
+    PlacementStrategy,
+)
+
+__all__ = [
+    "ComponentPlacement",
+    "FlexiblePlacementStrategy",
+    "NodeGroup",
+    "NodePlacementStrategy",
+    "NodeResources",
+    "PackedPlacementStrategy",
+    "Placement",
+    "PlacementStrategy",
+]

@@ -1,0 +1,112 @@
+"""What placement asks of a cluster, and how it is described to the solver."""
+
+from collections.abc import Iterable, Sequence
+from typing import Protocol
+
+from shoal._backend import NodeGroup, NodeResources
+from shoal.config.nearest import did_you_mean
+from shoal.errors import PlacementError
+
+__all__ = ["DEFAULT_GROUP", "ClusterLike", "GroupLike", "NodeLike", "find_groups", "labels_of"]
+
+DEFAULT_GROUP = "cluster"
+_ALWAYS = ("cluster", "node")
+
+
+class NodeLike(Protocol):
+    """A node, as far as placement needs to know it."""
+
+    @property
+    def node_rank(self) -> int:
+        """Its rank in the cluster."""
+
+    @property
+    def num_accelerators(self) -> int:
+        """How many accelerators it has."""
+
+    @property
+    def accelerator_type(self) -> str:
+        """Their type."""
+
+    def get_hw_resource_count(self, hw_type: str, /) -> int:
+        """Return how many resources of a hardware type it has."""
+
+
+class GroupLike(Protocol):
+    """A node group, as far as placement needs to know it."""
+
+    @property
+    def label(self) -> str:
+        """Its label."""
+
+    @property
+    def nodes(self) -> Sequence[NodeLike]:
+        """Its nodes."""
+
+    @property
+    def hardware_type(self) -> str | None:
+        """What its ranks count; None where each is a whole node."""
+
+
+class ClusterLike(Protocol):
+    """A cluster, as far as placement needs to know it."""
+
+    def get_node_group(self, label: str, /) -> GroupLike | None:
+        """Return the group of a label; None, or an `AssertionError`, where there is none."""
+
+
+def labels_of(node_group: str | Sequence[str] | None) -> list[str]:
+    """Return the labels that an argument or an entry names: none, one, `a,b`, or a list."""
+    if node_group is None:
+        return [DEFAULT_GROUP]
+    # A YAML label may be a number: 4090.
+    given = [node_group] if isinstance(node_group, (str, int)) else list(node_group)
+    labels = [label.strip() for entry in given for label in str(entry).split(",")]
+    return [label for label in labels if label] or [DEFAULT_GROUP]
+
+
+def find_groups(
+    cluster: ClusterLike, labels: Sequence[str], known: Iterable[str] = ()
+) -> list[NodeGroup]:
+    """Describe node groups to the solver.
+
+    Args:
+        cluster: The cluster that has them.
+        labels: Their labels, in the order in which their ranks are numbered.
+        known: Labels that exist, besides those that always do, to name the nearest.
+
+    Raises:
+        PlacementError: The cluster has no such group.
+    """
+    return [_describe(_find(cluster, label, known)) for label in labels]
+
+
+def _find(cluster: ClusterLike, label: str, known: Iterable[str]) -> GroupLike:
+    try:
+        group = cluster.get_node_group(label)
+    except AssertionError:
+        group = None
+    if group is None:
+        labels = sorted({*known, *_ALWAYS})
+        raise PlacementError(
+            f"there is no node group {label!r}; there are {', '.join(labels)}"
+            f"{did_you_mean(label, labels)}"
+        )
+    return group
+
+
+def _describe(group: GroupLike) -> NodeGroup:
+    kind = group.hardware_type
+    return NodeGroup(
+        group.label,
+        kind,
+        [
+            NodeResources(
+                node.node_rank,
+                node.get_hw_resource_count(kind) if kind is not None else 0,
+                node.num_accelerators,
+                node.accelerator_type,
+            )
+            for node in sorted(group.nodes, key=lambda node: node.node_rank)
+        ],
+    )

@@ -1,0 +1,228 @@
+"""The strategies: how the processes of a worker group are laid on a cluster."""
+
+import logging
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, TypedDict, Unpack
+
+from shoal._backend import (
+    NodeGroup,
+    Placement,
+    packed_ranks,
+    place_flexible,
+    place_nodes,
+    place_packed,
+)
+from shoal.errors import PlacementError
+from shoal.placement.groups import ClusterLike, find_groups, labels_of
+
+__all__ = [
+    "FlexiblePlacementStrategy",
+    "NodePlacementStrategy",
+    "PackedPlacementStrategy",
+    "PlacementStrategy",
+]
+
+_logger = logging.getLogger(__name__)
+
+
+class PlacementStrategy(ABC):
+    """Decides where the processes of a worker group run.
+
+    Attributes:
+        node_groups: The labels of the node groups whose resources the ranks count.
+    """
+
+    _placement_strategy: ClassVar[str] = ""
+
+    def __init__(self, node_group: str | Sequence[str] | None) -> None:
+        self.node_groups = labels_of(node_group)
+
+    def get_placement(
+        self, cluster: ClusterLike, isolate_accelerator: bool = True
+    ) -> list[Placement]:
+        """Return one placement for each process, by rank.
+
+        Args:
+            cluster: Where to place.
+            isolate_accelerator: Whether a process sees only the accelerators that it owns.
+
+        Raises:
+            PlacementError: The cluster has not what the strategy asks for.
+        """
+        groups = find_groups(cluster, self.node_groups)
+        placements = self._place(groups, isolate=isolate_accelerator)
+        nodes = {placement.cluster_node_rank for placement in placements}
+        _logger.info("%r: %d processes on %d nodes", self, len(placements), len(nodes))
+        return placements
+
+    @abstractmethod
+    def _place(self, groups: list[NodeGroup], *, isolate: bool) -> list[Placement]:
+        """Place on groups that exist."""
+
+
+class _OlderPacked(TypedDict, total=False):
+    start_accelerator_id: int
+    end_accelerator_id: int
+    num_accelerators_per_process: int
+    start_gpu_id: int
+    end_gpu_id: int
+    num_gpus_per_process: int
+
+
+class PackedPlacementStrategy(PlacementStrategy):
+    """Processes side by side on a range of hardware ranks, both ends included.
+
+    The keywords of older versions (`start_gpu_id`, `start_accelerator_id`, …) mean the same.
+
+    Args:
+        start_hardware_rank: The first hardware rank.
+        end_hardware_rank: The last one.
+        num_hardware_per_process: How many each process owns.
+        stride: The distance between the ranks of one process: with 2 a process, stride 2 gives
+            [0, 2], [1, 3], [4, 6], [5, 7].
+        node_group: The label of the node group, or several; None for all nodes.
+
+    Raises:
+        PlacementError: The numbers cannot be, or the ranks do not divide.
+    """
+
+    _placement_strategy = "PACKED"
+
+    def __init__(
+        self,
+        start_hardware_rank: int | None = None,
+        end_hardware_rank: int | None = None,
+        num_hardware_per_process: int | None = None,
+        stride: int = 1,
+        node_group: str | Sequence[str] | None = None,
+        **older: Unpack[_OlderPacked],
+    ) -> None:
+        super().__init__(node_group)
+        given = {
+            "start_hardware_rank": start_hardware_rank,
+            "end_hardware_rank": end_hardware_rank,
+            "num_hardware_per_process": num_hardware_per_process,
+        }
+        names = {
+            "start_hardware_rank": ["start_accelerator_id", "start_gpu_id"],
+            "end_hardware_rank": ["end_accelerator_id", "end_gpu_id"],
+            "num_hardware_per_process": ["num_accelerators_per_process", "num_gpus_per_process"],
+        }
+        values = _newer(type(self).__name__, given, older, names)
+        self._start = _required(values, "start_hardware_rank", type(self).__name__)
+        self._end = _required(values, "end_hardware_rank", type(self).__name__)
+        size = values["num_hardware_per_process"]
+        self._size = 1 if size is None else size
+        self._stride = stride
+        packed_ranks(self._start, self._end, self._size, stride)  # raises where it cannot be
+
+    def _place(self, groups: list[NodeGroup], *, isolate: bool) -> list[Placement]:
+        return place_packed(groups, self._start, self._end, self._size, self._stride, isolate)
+
+    def __repr__(self) -> str:
+        return (
+            f"PackedPlacementStrategy({self._start}, {self._end}, {self._size}, {self._stride}, "
+            f"node_group={self.node_groups!r})"
+        )
+
+
+class FlexiblePlacementStrategy(PlacementStrategy):
+    """Each process on hardware ranks of its own choice, all on one node.
+
+    Process ranks follow hardware ranks: the list is taken in the order of first ranks. Several
+    processes may have the same hardware.
+
+    Args:
+        hardware_ranks_list: The hardware ranks of each process.
+        node_group_label: The label of the node group, or several; None for all nodes.
+
+    Raises:
+        PlacementError: There are no processes, or one has no hardware ranks.
+    """
+
+    _placement_strategy = "FLEXIBLE"
+
+    def __init__(
+        self,
+        hardware_ranks_list: Sequence[Sequence[int]],
+        node_group_label: str | Sequence[str] | None = None,
+    ) -> None:
+        super().__init__(node_group_label)
+        if not hardware_ranks_list:
+            raise PlacementError("hardware_ranks_list must not be empty")
+        ranks = [sorted(given) for given in hardware_ranks_list]
+        if [] in ranks:
+            raise PlacementError(f"process {ranks.index([])} has no hardware ranks")
+        self._hardware_ranks_list = sorted(ranks, key=lambda given: given[0])
+
+    def _place(self, groups: list[NodeGroup], *, isolate: bool) -> list[Placement]:
+        return place_flexible(groups, self._hardware_ranks_list, isolate)
+
+    def __repr__(self) -> str:
+        return (
+            f"FlexiblePlacementStrategy({self._hardware_ranks_list!r}, "
+            f"node_group_label={self.node_groups!r})"
+        )
+
+
+class NodePlacementStrategy(PlacementStrategy):
+    """Each process on a node, which it may share with others.
+
+    Process ranks follow node ranks. All accelerators of the node are visible.
+
+    Args:
+        node_ranks: The node rank of each process, within the node group.
+        node_group_label: The label of the node group, or several; None for all nodes.
+        node_ids: The older name of `node_ranks`.
+
+    Raises:
+        PlacementError: There are no processes.
+    """
+
+    _placement_strategy = "NODE"
+
+    def __init__(
+        self,
+        node_ranks: Sequence[int] | None = None,
+        node_group_label: str | Sequence[str] | None = None,
+        *,
+        node_ids: Sequence[int] | None = None,
+    ) -> None:
+        super().__init__(node_group_label)
+        name = type(self).__name__
+        older = {} if node_ids is None else {"node_ids": node_ids}
+        values = _newer(name, {"node_ranks": node_ranks}, older, {"node_ranks": ["node_ids"]})
+        self._node_ranks = sorted(_required(values, "node_ranks", name))
+        if not self._node_ranks:
+            raise PlacementError("node_ranks must not be empty")
+
+    def _place(self, groups: list[NodeGroup], *, isolate: bool) -> list[Placement]:
+        return place_nodes(groups, self._node_ranks, isolate)
+
+    def __repr__(self) -> str:
+        return f"NodePlacementStrategy({self._node_ranks!r}, node_group_label={self.node_groups!r})"
+
+
+def _newer(
+    function: str,
+    given: Mapping[str, Any],
+    older: Mapping[str, Any],
+    names: Mapping[str, Sequence[str]],
+) -> dict[str, Any]:
+    """Put the values of older keywords under their newer names."""
+    values = dict(given)
+    newer = {old: new for new, olds in names.items() for old in olds}
+    for old, value in older.items():
+        if old not in newer:
+            raise TypeError(f"{function}() got an unexpected keyword argument {old!r}")
+        if values[newer[old]] is not None:
+            raise TypeError(f"{function}() got both {newer[old]!r} and its older name {old!r}")
+        values[newer[old]] = value
+    return values
+
+
+def _required(values: Mapping[str, Any], name: str, function: str) -> Any:
+    if values[name] is None:
+        raise TypeError(f"{function}() missing a required argument: {name!r}")
+    return values[name]
