@@ -8,6 +8,7 @@ import logging
 import math
 import time
 from collections.abc import Callable
+from typing import Any
 
 from shoal.context import env_var
 from shoal.errors import ShoalValueError
@@ -53,7 +54,7 @@ class Deadline:
         ShoalValueError: `timeout` is negative or no number.
     """
 
-    def __init__(self, timeout: float | None, *, default: float | None = None) -> None:
+    def __init__(self, timeout: Any, *, default: float | None = None) -> None:
         if timeout is None:
             timeout = default_timeout() if default is None else default
         elif not isinstance(timeout, (int, float)) or isinstance(timeout, bool):

@@ -187,7 +187,7 @@ class WorkerGroupError(ShoalError, ExceptionGroup[Exception]):
     def __init__(self, message: str, exceptions: Sequence[Exception], **_: Any) -> None:
         super().__init__(message, exceptions)
 
-    def derive(self, excs: Sequence[Any]) -> "WorkerGroupError":
+    def derive(self, excs: Sequence[Any]) -> "WorkerGroupError":  # type: ignore[override]  # a part of ours holds Exceptions, as the whole
         """Make the part of this group that `split` and `subgroup` keep."""
         kept = [r for e, r in zip(self.exceptions, self.ranks, strict=False) if e in excs]
         return WorkerGroupError(self.message, excs, ranks=kept)

@@ -184,7 +184,7 @@ def _actor_class(cls: type) -> Any:
 
 
 def _checked_node(job: Job, request: Allocation) -> int:
-    rank = request.node_rank
+    rank: Any = request.node_rank  # typed, but it comes from a user
     if isinstance(rank, bool) or not isinstance(rank, int) or not 0 <= rank < len(job.nodes):
         raise ShoalValueError(
             f"{request.worker_name}: node {rank!r} does not exist; this cluster has nodes 0 to "
@@ -194,7 +194,7 @@ def _checked_node(job: Job, request: Allocation) -> int:
 
 
 def _accelerator_env(job: Job, request: Allocation) -> dict[str, str]:
-    gpu = request.gpu_id
+    gpu: Any = request.gpu_id  # typed, but it comes from a user
     if gpu is None or gpu == -1:
         return {}
     node = job.nodes[request.node_rank]

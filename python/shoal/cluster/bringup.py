@@ -98,7 +98,7 @@ def _keep_every_line() -> None:
 
 def _started_here() -> bool:
     # Ray keeps the processes that this one started at its "global node"; a head only if it did.
-    node = ray._private.worker._global_node  # noqa: SLF001  (Ray has no public way to tell)
+    node: Any = ray._private.worker._global_node  # noqa: SLF001  (Ray has no public way to tell)
     return bool(node is not None and node.head)
 
 

@@ -93,7 +93,7 @@ def launch_managers(
     }
     affinity = NodeAffinitySchedulingStrategy(node_id=nodes[0].ray_id, soft=False)
     with stage("managers"):
-        actors = []
+        actors: list[Any] = []
         for cls in MANAGERS:
             options = ray.remote(cls).options(
                 name=cls.MANAGER_NAME,

@@ -1,5 +1,6 @@
 """What all managers share: a well-known name, and a proxy that calls the actor with a deadline."""
 
+import logging
 import math
 import os
 from collections.abc import Callable
@@ -66,7 +67,7 @@ class Manager:
         # A forked child must not use its parent's connection.
         if proxy is None or not proxy.is_for(namespace) or os.getpid() != cls.PID:
             if not ray.is_initialized():
-                ray.init(address="auto", namespace=namespace, logging_level="WARNING")
+                ray.init(address="auto", namespace=namespace, logging_level=logging.WARNING)
             actor = find_actor(cls.MANAGER_NAME, namespace)
             if actor is None:
                 raise ClusterNotFoundError(

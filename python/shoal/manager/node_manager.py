@@ -118,7 +118,8 @@ class NodeManager(Manager):
             ),
         }
         try:
-            actor = ray.remote(cls).options(**options).remote(*args, **(kwargs or {}))  # type: ignore[call-overload]  # a class known at run time only
+            made: Any = ray.remote(cls)
+            actor = made.options(**options).remote(*args, **(kwargs or {}))
         except ValueError as error:
             raise NameTakenError(
                 f"the name {name!r} is taken in the job {self._namespace!r}"

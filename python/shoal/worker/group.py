@@ -180,7 +180,7 @@ class WorkerGroup:
         """
         del disable_distributed_log
         if isinstance(max_concurrency, bool):
-            max_concurrency, isolate_gpu = None, max_concurrency
+            isolate_gpu, max_concurrency = max_concurrency, None
         if self._workers:
             raise LaunchError(f"the group {self._name!r} is launched already")
         self._name = str(WorkerAddress(self._name if name is None else name))

@@ -30,6 +30,15 @@ __all__ = ["Worker"]
 _CRASH_SIGNALS = (signal.SIGTERM, signal.SIGQUIT, signal.SIGUSR1, signal.SIGINT)
 
 
+def _torch_device_type() -> str | None:
+    return "cuda" if os.environ.get("ACCELERATOR_TYPE") == "NV_GPU" else None
+
+
+def _torch_platform() -> Any:
+    kind = _torch_device_type()
+    return None if kind is None else getattr(importlib.import_module("torch"), kind)
+
+
 class WorkerMeta(ABCMeta):
     """Class attributes that would load torch are computed when somebody reads them.
 
@@ -39,13 +48,12 @@ class WorkerMeta(ABCMeta):
     @property
     def torch_device_type(cls) -> str | None:
         """The device type that torch has for this process's accelerators: `cuda`, or None."""
-        return "cuda" if os.environ.get("ACCELERATOR_TYPE") == "NV_GPU" else None
+        return _torch_device_type()
 
     @property
     def torch_platform(cls) -> Any:
         """The torch module of this process's accelerators: `torch.cuda`, or None."""
-        kind = cls.torch_device_type
-        return None if kind is None else getattr(importlib.import_module("torch"), kind)
+        return _torch_platform()
 
     @property
     def accelerator_type(cls) -> str:
@@ -155,16 +163,17 @@ class Worker(metaclass=WorkerMeta):
     def _set_master(self) -> None:
         """Learn from rank 0 where the group meets, and tell frameworks."""
         if self._rank == 0:
-            info: WorkerInfo | None = self._worker_info
+            info = self._worker_info
         else:
             parent = self._worker_address.get_parent_address()
             master = (parent or self._worker_address).get_child_address(0)
             limit = default_timeout()
-            info = self._manager_proxy.wait_worker_info(master, timeout=limit)
-            if info is None:
+            found: WorkerInfo | None = self._manager_proxy.wait_worker_info(master, timeout=limit)
+            if found is None:
                 raise ShoalTimeoutError(
                     f"{self._worker_name}: {master.get_name()} did not register within {limit:g} s"
                 )
+            info = found
         self._master_address, self._master_port = info.node_ip, info.node_port
         os.environ["MASTER_ADDR"] = self._master_address
         os.environ["MASTER_PORT"] = str(self._master_port)
@@ -204,12 +213,12 @@ class Worker(metaclass=WorkerMeta):
     @property
     def torch_platform(self) -> Any:
         """The torch module of the worker's accelerators: `torch.cuda`, or None."""
-        return type(self).torch_platform
+        return _torch_platform()
 
     @property
     def torch_device_type(self) -> str | None:
         """The device type that torch has for them: `cuda`, or None."""
-        return type(self).torch_device_type
+        return _torch_device_type()
 
     @property
     def accelerator_type(self) -> str:
