@@ -1,0 +1,45 @@
+"""What all tests share: both backends side by side, and how hard hypothesis tries."""
+
+import os
+
+import hypothesis
+import pytest
+
+from shoal import _backend
+
+BACKENDS = ("rust", "pure")
+
+hypothesis.settings.register_profile("dev", max_examples=50, deadline=None)
+hypothesis.settings.register_profile(
+    "ci",
+    max_examples=300,
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=[hypothesis.HealthCheck.too_slow],
+)
+hypothesis.settings.load_profile(
+    os.environ.get("HYPOTHESIS_PROFILE", "ci" if "CI" in os.environ else "dev")
+)
+
+
+def pytest_addoption(parser):
+    chosen = os.environ.get("SHOAL_BACKEND")
+    parser.addoption(
+        "--backend",
+        choices=(*BACKENDS, "both"),
+        default=chosen if chosen in BACKENDS else "both",
+        help="which core the `backend` fixture gives (default: SHOAL_BACKEND, else both)",
+    )
+
+
+def pytest_generate_tests(metafunc):
+    if "backend" in metafunc.fixturenames:
+        chosen = metafunc.config.getoption("--backend")
+        names = BACKENDS if chosen == "both" else (chosen,)
+        metafunc.parametrize("backend", names, indirect=True, scope="session")
+
+
+@pytest.fixture(scope="session")
+def backend(request):
+    """The module of one backend; a backend that cannot be loaded fails, it is never skipped."""
+    return _backend.load(request.param)
