@@ -59,7 +59,7 @@ test-rust: .make/package ## Run the tests of the Rust crates.
 .PHONY: test
 test: .make/package $(if $(filter pure,$(BACKEND)),,test-rust) ## Set everything up and run all tests (SHOAL_BACKEND=rust|pure: one backend).
 ifeq ($(BACKEND),)
-	SHOAL_BACKEND=rust .venv/bin/pytest tests $(ARGS)
+	SHOAL_BACKEND=rust .venv/bin/pytest tests --backend both $(ARGS)
 	SHOAL_BACKEND=pure .venv/bin/pytest tests --backend pure -m ray --ignore tests/examples --ignore tests/api $(ARGS)
 else
 	SHOAL_BACKEND=$(BACKEND) .venv/bin/pytest tests --backend $(BACKEND) --ignore tests/parity $(ARGS)
@@ -110,7 +110,7 @@ clean: ## Remove everything that these commands made, .venv included.
 # build keeps the tests on what users get. The stamp depends on the extension that the recipe
 # makes: one that is missing, or was built by hand since, is built again.
 .make/package: .make/dependencies pyproject.toml $(RUST_SOURCES) $(EXTENSION)
-	command -v cargo >/dev/null || { echo "make: no cargo in the path; install Rust $(shell sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml) or newer" >&2; exit 1; }
+	@command -v cargo >/dev/null || { echo "make: no cargo in the path; install Rust $(shell sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml) or newer" >&2; exit 1; }
 	.venv/bin/maturin develop --release --locked --uv
 	touch $@
 

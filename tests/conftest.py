@@ -7,6 +7,9 @@ import pytest
 
 from shoal import _backend
 
+# The folder of Ray sessions, and the check that nothing is left behind.
+pytest_plugins = ["leaks"]
+
 BACKENDS = ("rust", "pure")
 
 hypothesis.settings.register_profile("dev", max_examples=50, deadline=None)

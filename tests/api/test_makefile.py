@@ -130,7 +130,10 @@ def test_what_is_lost_is_made_again(project, lost, tools):
 
 def test_without_backend_the_tests_run_with_both(project):
     legs = [call for call in project.calls("test") if call.startswith("pytest")]
-    assert [leg.split()[1] for leg in legs] == ["rust", "pure"]
+    assert [leg.split()[1:5] for leg in legs] == [
+        ["rust", "tests", "--backend", "both"],
+        ["pure", "tests", "--backend", "pure"],
+    ]
 
 
 @pytest.mark.parametrize(("backend", "rust_tests"), [("rust", True), ("pure", False)])
