@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import version
-from typing import Any, NamedTuple
+from typing import Any
 
 import ray
 import ray.cloudpickle as pickle
@@ -25,24 +25,14 @@ from shoal.bootstrap.failure import Failure
 from shoal.context import set_context
 from shoal.errors import LaunchError
 
-__all__ = ["AsyncWorkerHost", "LaunchSpec", "Reply", "WorkerHost", "host_class", "public_methods"]
+__all__ = ["CALL_PREFIX", "AsyncWorkerHost", "LaunchSpec", "WorkerHost", "host_class"]
 
 # Ray's log monitor takes a line with this prefix as the name of the process from here on.
 _NAME_PREFIX = ":actor_name:"
 
 
-class Reply(NamedTuple):
-    """What a call returns: a value, or a `Failure` as a value.
-
-    Attributes:
-        ok: Whether `value` is the method's result.
-        value: The result, or a `Failure`.
-        seconds: How long the method ran.
-    """
-
-    ok: bool
-    value: Any
-    seconds: float
+CALL_PREFIX = "_shoal_call_"
+"""Before a method's name: the host's method that calls it for a group, failures being values."""
 
 
 @dataclass(frozen=True)
@@ -114,6 +104,7 @@ class WorkerHost:
         self._shoal_spec = spec
         self._shoal_object: Any = None
         self._shoal_failure: Failure | None = None
+        self._shoal_seconds: dict[str, float] = {}
         label = repr(self)
         for stream in (sys.stdout, sys.stderr):
             print(f"{_NAME_PREFIX}{label}", file=stream, flush=True)
@@ -130,30 +121,35 @@ class WorkerHost:
         group = spec.name.rpartition(":")[0] or spec.name
         return f"{group}(rank={spec.rank})"
 
-    def _shoal_ready(self) -> Reply:
+    def _shoal_ready(self) -> Failure | None:
         """Tell whether the user's object was constructed."""
-        if self._shoal_failure is not None:
-            return Reply(ok=False, value=self._shoal_failure, seconds=0.0)
-        return Reply(ok=True, value=None, seconds=0.0)
+        return self._shoal_failure
 
     def _shoal_ping(self) -> None:
         """Answer. A call that is pending here fails when the process dies."""
 
-    def _shoal_call(self, name: str, /, *args: Any, **kwargs: Any) -> Reply:
-        """Call a method of the user's object."""
+    def _shoal_call(self, name: str, /, *args: Any, **kwargs: Any) -> Any:
+        """Call a method of the user's object; returns its value, or a `Failure`."""
+        return self._shoal_run(name, args, kwargs)
+
+    def _shoal_run(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if self._shoal_failure is not None:
-            return Reply(ok=False, value=self._shoal_failure, seconds=0.0)
+            return self._shoal_failure
         start = time.perf_counter()
         try:
-            value = getattr(self._shoal_object, name)(*args, **kwargs)
+            return getattr(self._shoal_object, name)(*args, **kwargs)
         except BaseException as error:  # noqa: BLE001  (a method's failure is a value)
-            return self._shoal_failed(error, start)
-        return Reply(ok=True, value=value, seconds=time.perf_counter() - start)
+            return self._shoal_failed(error)
+        finally:
+            self._shoal_seconds[name] = time.perf_counter() - start
 
-    def _shoal_failed(self, error: BaseException, start: float) -> Reply:
+    def _shoal_failed(self, error: BaseException) -> Failure:
         spec = self._shoal_spec
-        failure = Failure.capture(error, spec.name, spec.rank, skip_frames_of=__file__)
-        return Reply(ok=False, value=failure, seconds=time.perf_counter() - start)
+        return Failure.capture(error, spec.name, spec.rank, skip_frames_of=__file__)
+
+    def _shoal_duration(self, name: str) -> float:
+        """Return how long the last call of a method took, in seconds."""
+        return self._shoal_seconds.get(name, 0.0)
 
     def _shoal_direct(self, name: str) -> Callable[..., Any]:
         """Return a method for a caller who uses the Ray handle itself; it raises."""
@@ -166,18 +162,23 @@ class WorkerHost:
 class AsyncWorkerHost(WorkerHost):
     """The host of a class with coroutine methods: an asyncio actor, as Ray makes of such classes."""
 
-    async def _shoal_call(self, name: str, /, *args: Any, **kwargs: Any) -> Reply:  # type: ignore[override]  # a coroutine here makes Ray run an event loop
+    async def _shoal_call(self, name: str, /, *args: Any, **kwargs: Any) -> Any:
         """Call a method of the user's object, and await what it returns."""
-        if self._shoal_failure is not None:
-            return Reply(ok=False, value=self._shoal_failure, seconds=0.0)
+        return await self._shoal_run_async(name, args, kwargs)
+
+    async def _shoal_run_async(
+        self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
         start = time.perf_counter()
+        value = self._shoal_run(name, args, kwargs)
+        if not inspect.isawaitable(value):
+            return value
         try:
-            value = getattr(self._shoal_object, name)(*args, **kwargs)
-            if inspect.isawaitable(value):
-                value = await value
+            return await value
         except BaseException as error:  # noqa: BLE001  (a method's failure is a value)
-            return self._shoal_failed(error, start)
-        return Reply(ok=True, value=value, seconds=time.perf_counter() - start)
+            return self._shoal_failed(error)
+        finally:
+            self._shoal_seconds[name] = time.perf_counter() - start
 
 
 def public_methods(cls: type) -> dict[str, Callable[..., Any]]:
@@ -200,10 +201,27 @@ def host_class(cls: type) -> type[WorkerHost]:
     methods = public_methods(cls)
     is_async = any(inspect.iscoroutinefunction(m) for m in methods.values())
     members: dict[str, Any] = {name: _direct_call(name, m) for name, m in methods.items()}
+    # One method for each method, because Ray would send a name as a further argument: 0.1 ms.
+    group_call = _async_group_call if is_async else _group_call
+    members |= {CALL_PREFIX + name: group_call(name) for name in methods}
     members["__doc__"] = cls.__doc__
     members["__module__"] = cls.__module__
     base = AsyncWorkerHost if is_async else WorkerHost
     return type(cls.__name__, (base,), members)
+
+
+def _group_call(name: str) -> Callable[..., Any]:
+    def call(self: WorkerHost, *args: Any, **kwargs: Any) -> Any:
+        return self._shoal_run(name, args, kwargs)
+
+    return call
+
+
+def _async_group_call(name: str) -> Callable[..., Any]:
+    async def call(self: AsyncWorkerHost, *args: Any, **kwargs: Any) -> Any:
+        return await self._shoal_run_async(name, args, kwargs)
+
+    return call
 
 
 def _direct_call(name: str, method: Callable[..., Any]) -> Callable[..., Any]:

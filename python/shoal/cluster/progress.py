@@ -1,12 +1,12 @@
 """The lines that tell what a start is waiting for and how long each step took."""
 
+import importlib
 import logging
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
-
-from rich.console import Console
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any
 
 from shoal.context import env_value
 
@@ -37,8 +37,13 @@ def stage(name: str) -> Iterator[Stage]:
     """Time a step and log it: `Ray: started on this machine, 6.5 s`; a spinner on a terminal."""
     current = Stage()
     start = time.monotonic()
-    console = Console(stderr=True)
-    spinner = console.status(f"shoal: {name} …") if sys.stderr.isatty() else nullcontext()
-    with spinner:
+    with _spinner(f"shoal: {name} …") if sys.stderr.isatty() else nullcontext():
         yield current
     _log.info("%s: %s, %.1f s", name, current.detail or "ready", time.monotonic() - start)
+
+
+def _spinner(text: str) -> AbstractContextManager[Any]:
+    # Loaded here: every worker pulls this module in, and only a driver on a terminal draws.
+    console = importlib.import_module("rich.console").Console(stderr=True)
+    status: AbstractContextManager[Any] = console.status(text)
+    return status

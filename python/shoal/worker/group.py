@@ -15,7 +15,7 @@ from ray.exceptions import RayActorError, RayError
 
 from shoal._backend import Placement, WorkerAddress
 from shoal._ray import find_actor
-from shoal.bootstrap.host import public_methods
+from shoal.bootstrap.host import CALL_PREFIX, public_methods
 from shoal.cluster import Cluster
 from shoal.context import env_value
 from shoal.deadline import Deadline
@@ -31,7 +31,7 @@ __all__ = ["WorkerGroup", "WorkerGroupFunc"]
 _log = logging.getLogger("shoal")
 
 # Names of ours that are newer than the API we keep: a user's method of such a name wins.
-_NEW_NAMES = frozenset({"call_ranks", "close", "ready"})
+_NEW_NAMES = frozenset({"call_ranks", "close", "ready", "seconds_of"})
 # How long a name may stay taken by a process that is just dying.
 _DYING_S = 2.0
 _RETRY_S = 0.02
@@ -88,11 +88,12 @@ class WorkerGroup:
         self._next_ranks: list[int] | None = None
         self._cluster: Cluster | None = None
         self._launched_at = 0.0
+        self._methods = frozenset(public_methods(worker_cls))
         self._attach_methods()
 
     def _attach_methods(self) -> None:
         own = {name for name in dir(WorkerGroup) if not name.startswith("__")}
-        for name in public_methods(self._worker_cls):
+        for name in self._methods:
             if name in _NEW_NAMES:
                 warnings.warn(
                     f"{self._worker_cls.__name__}.{name} hides WorkerGroup.{name}; "
@@ -247,7 +248,7 @@ class WorkerGroup:
         name, start = self._name, self._launched_at
 
         def up(index: int, future: Any) -> None:
-            if not future.cancelled() and future.exception() is None and future.result().ok:
+            if not future.cancelled() and future.exception() is None and future.result() is None:
                 missing.discard(index)
                 if not missing:
                     count = len(self._ready_refs) or index + 1
@@ -334,8 +335,17 @@ class WorkerGroup:
         workers = self._workers
         if not workers:
             raise LaunchError(f"the group {self._name!r} is not launched, or is closed")
-        refs = [workers[r].worker._shoal_call.remote(method, *args, **kwargs) for r in ranks]  # noqa: SLF001  (the host's own method)
+        if method in self._methods:
+            name = CALL_PREFIX + method
+            refs = [getattr(workers[r].worker, name).remote(*args, **kwargs) for r in ranks]
+        else:
+            refs = [workers[r].worker._shoal_call.remote(method, *args, **kwargs) for r in ranks]  # noqa: SLF001  (the host's own method)
         return WorkerGroupFuncResult(self, refs, method, self.worker_cls_name, ranks)
+
+    def seconds_of(self, ranks: Sequence[int], method: str) -> list[float]:
+        """Return how long the last call of a method took on each of some ranks, in seconds."""
+        refs = [self._workers[r].worker._shoal_duration.remote(method) for r in ranks]  # noqa: SLF001  (the host's own method)
+        return WorkerGroupFuncResult(self, refs, method, self.worker_cls_name, ranks).wait()
 
     def _take_next_ranks(self) -> Sequence[int]:
         ranks, self._next_ranks = self._next_ranks, None

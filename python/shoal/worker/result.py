@@ -13,7 +13,6 @@ from ray.exceptions import RayActorError, RayError, RayTaskError
 
 from shoal._ray import timed_out
 from shoal.bootstrap.failure import Failure
-from shoal.bootstrap.host import Reply
 from shoal.context import describe_self
 from shoal.deadline import Deadline, LongWait
 from shoal.errors import PeerLostError, ShoalValueError, WorkerGroupError
@@ -54,7 +53,8 @@ class WorkerGroupFuncResult:
         self._func_name = func_name
         self._cls_name = cls_name
         self._ranks = list(range(len(self._refs))) if ranks is None else list(ranks)
-        self._replies: dict[int, Reply] = {}
+        # A rank's value, or its Failure, by position.
+        self._replies: dict[int, Any] = {}
         self._waited = False
 
     # --- waiting ---
@@ -155,8 +155,8 @@ class WorkerGroupFuncResult:
         reduce = _reduction(reduction_type)
         self.wait()
         per_rank = self._group.call_ranks(self._ranks, "pop_execution_times").wait()
-        for index, timers in enumerate(per_rank):
-            timers.setdefault(self._func_name, self._replies[index].seconds)
+        for timers, seconds in zip(per_rank, self._call_seconds(), strict=True):
+            timers.setdefault(self._func_name, seconds)
         names = sorted({name for timers in per_rank for name in timers})
         reduced = {n: float(reduce([t[n] for t in per_rank if n in t])) for n in names}
         return (reduced, per_rank) if return_per_rank else reduced  # type: ignore[return-value]  # the contract's two shapes
@@ -164,10 +164,13 @@ class WorkerGroupFuncResult:
     def _durations(self, tag: str) -> list[float]:
         self.wait()
         timers = self._group.call_ranks(self._ranks, "_pop_timer", tag).wait()
-        return [
-            self._replies[index].seconds if timer is None else timer
-            for index, timer in enumerate(timers)
-        ]
+        if None not in timers:
+            return list(map(float, timers))
+        pairs = zip(timers, self._call_seconds(), strict=True)
+        return [seconds if timer is None else timer for timer, seconds in pairs]
+
+    def _call_seconds(self) -> list[float]:
+        return self._group.seconds_of(self._ranks, self._func_name)  # type: ignore[no-any-return]  # the group is Any here, to break no layer
 
     # --- inside ---
 
@@ -179,7 +182,7 @@ class WorkerGroupFuncResult:
         return [i for i in range(len(self._refs)) if i not in self._replies]
 
     def _failed(self) -> list[int]:
-        return [i for i, reply in self._replies.items() if not reply.ok]
+        return [i for i, reply in self._replies.items() if isinstance(reply, Failure)]
 
     def _peers(self, indices: Iterable[int]) -> str:
         ranks = ", ".join(str(self._ranks[i]) for i in indices)
@@ -223,7 +226,7 @@ class WorkerGroupFuncResult:
         except RayError as error:
             self._replies[index] = self._died(index, error)
 
-    def _died(self, index: int, error: RayError) -> Reply:
+    def _died(self, index: int, error: RayError) -> Failure:
         rank = self._ranks[index]
         address = f"{self._group.worker_group_name}:{rank}"
         cause: Exception = error
@@ -233,16 +236,16 @@ class WorkerGroupFuncResult:
         elif isinstance(error, RayTaskError) and isinstance(error.cause, Exception):
             # The method returned, but what it returned could not be sent.
             cause = error.cause
-        return Reply(ok=False, value=Failure.of_peer(cause, address, rank), seconds=0.0)
+        return Failure.of_peer(cause, address, rank)
 
     def _values(self, deadline: Deadline) -> list[Any]:
-        failed = sorted(self._failed(), key=lambda i: self._replies[i].value.when)
+        failed = sorted(self._failed(), key=lambda i: self._replies[i].when)
         if not failed:
-            return [self._replies[i].value for i in range(len(self._refs))]
-        errors = [self._replies[i].value.rebuild() for i in failed]
+            return [self._replies[i] for i in range(len(self._refs))]
+        errors = [self._replies[i].rebuild() for i in failed]
         if len(self._refs) == 1:
             raise errors[0]
-        first = self._replies[failed[0]].value
+        first = self._replies[failed[0]]
         running = self._pending()
         tail = f"; {self._peers(running)} still ran" if running else ""
         raise WorkerGroupError(
@@ -270,8 +273,7 @@ def log_failure(ref: Any, what: str) -> None:
         if error is not None:
             if not isinstance(error, RayActorError):
                 _log.error("%s: %s", what, error)
-        elif not (reply := future.result()).ok:
-            failure: Failure = reply.value
+        elif isinstance(failure := future.result(), Failure):
             _log.error("%s failed on rank %d:\n%s", what, failure.rank, failure.traceback_text)
 
     ref.future().add_done_callback(look)
