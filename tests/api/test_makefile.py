@@ -136,12 +136,12 @@ def test_without_backend_the_tests_run_with_both(project):
     ]
 
 
-@pytest.mark.parametrize(("backend", "rust_tests"), [("rust", True), ("pure", False)])
-def test_chosen_backend_restricts_the_tests(project, backend, rust_tests):
-    calls = project.calls("test", backend=backend)
+@pytest.mark.parametrize(("chosen", "rust_tests"), [("rust", True), ("pure", False)])
+def test_chosen_backend_restricts_the_tests(project, chosen, rust_tests):
+    calls = project.calls("test", backend=chosen)
     legs = [call for call in calls if call.startswith("pytest")]
     assert len(legs) == 1
-    assert legs[0].startswith(f"pytest {backend} tests --backend {backend}")
+    assert legs[0].startswith(f"pytest {chosen} tests --backend {chosen}")
     assert any("nextest run" in call for call in calls) is rust_tests
 
 
