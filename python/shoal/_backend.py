@@ -19,6 +19,7 @@ __all__ = [
     "Placement",
     "WorkerAddress",
     "backend",
+    "build_profile",
     "load",
     "packed_ranks",
     "parse_placement",
@@ -86,6 +87,7 @@ if TYPE_CHECKING:  # type checkers see the contract of both backends
         NodeResources,
         Placement,
         WorkerAddress,
+        build_profile,
         packed_ranks,
         parse_placement,
         place_flexible,
@@ -97,6 +99,7 @@ else:
     NodeResources = _module.NodeResources
     Placement = _module.Placement
     WorkerAddress = _module.WorkerAddress
+    build_profile = _module.build_profile
     packed_ranks = _module.packed_ranks
     parse_placement = _module.parse_placement
     place_flexible = _module.place_flexible
