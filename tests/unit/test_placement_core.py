@@ -1,0 +1,162 @@
+"""The placement core: the vectors, and what the vectors cannot say."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from shoal.errors import PlacementError, PlacementIndexError
+
+VECTORS = Path(__file__).parents[1] / "vectors"
+GRAMMAR = json.loads((VECTORS / "grammar.json").read_text())
+SOLVE = json.loads((VECTORS / "solve.json").read_text())
+
+
+def make_groups(backend, groups):
+    return [
+        backend.NodeGroup(label, kind, [backend.NodeResources(*node) for node in nodes])
+        for label, kind, nodes in groups
+    ]
+
+
+def check_error(error, expected):
+    assert str(error) == expected["message"]
+    assert error.text == expected.get("text")
+    assert (None if error.span is None else list(error.span)) == expected.get("span")
+    wanted = PlacementIndexError if expected["kind"] == "NodeOutOfRange" else PlacementError
+    assert type(error) is wanted
+
+
+@pytest.mark.parametrize(
+    "case", GRAMMAR["cases"], ids=lambda case: f"{case['groups']}-{case['input']!r}"
+)
+def test_parse_placement_matches_vector(backend, case):
+    groups = make_groups(backend, GRAMMAR["groups"][case["groups"]])
+    if "error" in case:
+        with pytest.raises(PlacementError) as caught:
+            backend.parse_placement(case["input"], groups, "actor,rollout")
+        check_error(caught.value, case["error"])
+        return
+    expected = [ranks for ranks, times in case["expect"] for _ in range(times)]
+    assert backend.parse_placement(case["input"], groups, "actor,rollout") == expected
+
+
+@pytest.mark.parametrize(
+    "case", SOLVE["cases"], ids=lambda case: f"{case['op']}-{case['groups']}-{case['args']}"
+)
+def test_strategy_matches_vector(backend, case):
+    place = getattr(backend, f"place_{case['op']}")
+    groups = make_groups(backend, SOLVE["groups"][case["groups"]])
+    if "error" in case:
+        with pytest.raises(PlacementError) as caught:
+            place(groups, *case["args"])
+        check_error(caught.value, case["error"])
+        return
+    placed = place(groups, *case["args"])
+    assert placed == [backend.Placement(**fields) for fields in case["expect"]]
+    for placement, fields in zip(placed, case["expect"], strict=True):
+        assert {name: getattr(placement, name) for name in fields} == fields
+
+
+def test_every_rule_has_a_vector():
+    kinds = {case["error"]["kind"] for case in GRAMMAR["cases"] + SOLVE["cases"] if "error" in case}
+    source = Path(__file__).parents[2] / "rust" / "core" / "src" / "placement" / "error.rs"
+    body = source.read_text().partition("pub enum PlacementErrorKind {")[2].partition("}")[0]
+    rules = {line.strip().rstrip(",") for line in body.splitlines() if line.strip()[:1].isalpha()}
+    assert kinds == rules
+
+
+@pytest.fixture
+def placement(backend):
+    groups = make_groups(backend, SOLVE["groups"]["one"])
+    return backend.place_packed(groups, 2, 5, 2)[1]
+
+
+def test_placement_has_the_older_names(placement):
+    assert placement.node_id == placement.cluster_node_rank == 0
+    assert placement.node_rank == placement.placement_node_rank == 0
+    assert placement.local_gpu_id == placement.local_accelerator_id == 4
+    assert placement.cuda_visible_devices == placement.visible_accelerators == ["4", "5"]
+    assert placement.isolate_gpu is placement.isolate_accelerator is True
+
+
+def test_placement_is_a_frozen_value(backend, placement):
+    placement.visible_accelerators.append("9")
+    placement.local_hardware_ranks.clear()
+    assert placement.visible_accelerators == ["4", "5"]
+    assert placement.local_hardware_ranks == [4, 5]
+    with pytest.raises(AttributeError):
+        placement.rank = 3
+    same = backend.place_packed(make_groups(backend, SOLVE["groups"]["one"]), 2, 5, 2)[1]
+    assert placement == same
+    assert hash(placement) == hash(same)
+    assert placement != backend.place_packed(make_groups(backend, SOLVE["groups"]["one"]), 2, 3)[0]
+    assert placement != 1
+    assert repr(placement).startswith("Placement(rank=1, cluster_node_rank=0, ")
+
+
+@pytest.mark.parametrize(
+    ("make", "error", "message"),
+    [
+        (lambda b: b.NodeResources("0"), TypeError, "node_rank must be an int, not str"),
+        (lambda b: b.NodeResources(True), TypeError, "node_rank must be an int, not bool"),
+        (
+            lambda b: b.NodeResources(0, -1),
+            ValueError,
+            "num_hardware must be from 0 to 2147483647, not -1",
+        ),
+        (
+            lambda b: b.NodeResources(10**30),
+            ValueError,
+            f"node_rank must be from 0 to 2147483647, not {10**30}",
+        ),
+        (lambda b: b.NodeGroup(3, None, []), TypeError, "label must be a str, not int"),
+        (lambda b: b.NodeGroup("a", 3, []), TypeError, "hardware_type must be a str, not int"),
+        (
+            lambda b: b.NodeGroup("a", None, [0]),
+            TypeError,
+            "a node must be a NodeResources, not int",
+        ),
+        (lambda b: b.parse_placement(3, [], "a"), TypeError, "text must be a str, not int"),
+        (
+            lambda b: b.parse_placement("3", ["a"], "a"),
+            TypeError,
+            "a group must be a NodeGroup, not str",
+        ),
+        (
+            lambda b: b.packed_ranks(-1, 3),
+            PlacementError,
+            "start must be from 0 to 2147483647, not -1",
+        ),
+        (
+            lambda b: b.packed_ranks(0, 3, 0),
+            PlacementError,
+            "num_hardware_per_process must be from 1 to 2147483647, not 0",
+        ),
+        (
+            lambda b: b.place_flexible([], [[-1]]),
+            PlacementError,
+            "a hardware rank must be from 0 to 2147483647, not -1",
+        ),
+        (
+            lambda b: b.place_nodes([], [-1]),
+            PlacementIndexError,
+            "a node rank must be from 0 to 2147483647, not -1",
+        ),
+        (
+            lambda b: b.place_nodes([], [0], 1),
+            TypeError,
+            "isolate_accelerator must be a bool, not int",
+        ),
+    ],
+)
+def test_wrong_argument_is_named(backend, make, error, message):
+    with pytest.raises(error) as caught:
+        make(backend)
+    assert type(caught.value) is error
+    assert str(caught.value) == message
+
+
+def test_packed_ranks_interleave_by_stride(backend):
+    assert backend.packed_ranks(0, 7, 2, 2) == [[0, 2], [1, 3], [4, 6], [5, 7]]
+    assert backend.packed_ranks(3, 5) == [[3], [4], [5]]
