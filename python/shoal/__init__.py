@@ -10,8 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from shoal._backend import Placement, WorkerAddress, backend
+    from shoal.channel import Channel, ChannelWorker, WeightedItem
     from shoal.cluster import Cluster, ClusterEnvVar, NodeGroupInfo, NodeInfo
+    from shoal.collective import CollectiveGroupOptions
     from shoal.config import ClusterConfig
+    from shoal.hardware import AcceleratorType
+    from shoal.manager import WorkerInfo
     from shoal.placement import (
         ComponentPlacement,
         FlexiblePlacementStrategy,
@@ -22,9 +26,13 @@ if TYPE_CHECKING:
     from shoal.worker import Worker, WorkerGroup, WorkerGroupFuncResult
 
 _EXPORTS = {
+    "AcceleratorType": "shoal.hardware",
+    "Channel": "shoal.channel",
+    "ChannelWorker": "shoal.channel",
     "Cluster": "shoal.cluster",
     "ClusterConfig": "shoal.config",
     "ClusterEnvVar": "shoal.cluster",
+    "CollectiveGroupOptions": "shoal.collective",
     "ComponentPlacement": "shoal.placement",
     "FlexiblePlacementStrategy": "shoal.placement",
     "NodeGroupInfo": "shoal.cluster",
@@ -33,17 +41,23 @@ _EXPORTS = {
     "PackedPlacementStrategy": "shoal.placement",
     "Placement": "shoal._backend",
     "PlacementStrategy": "shoal.placement",
+    "WeightedItem": "shoal.channel",
     "Worker": "shoal.worker",
     "WorkerAddress": "shoal._backend",
     "WorkerGroup": "shoal.worker",
     "WorkerGroupFuncResult": "shoal.worker",
+    "WorkerInfo": "shoal.manager",
     "backend": "shoal._backend",
 }
 
 __all__ = [
+    "AcceleratorType",
+    "Channel",
+    "ChannelWorker",
     "Cluster",
     "ClusterConfig",
     "ClusterEnvVar",
+    "CollectiveGroupOptions",
     "ComponentPlacement",
     "FlexiblePlacementStrategy",
     "NodeGroupInfo",
@@ -52,10 +66,12 @@ __all__ = [
     "PackedPlacementStrategy",
     "Placement",
     "PlacementStrategy",
+    "WeightedItem",
     "Worker",
     "WorkerAddress",
     "WorkerGroup",
     "WorkerGroupFuncResult",
+    "WorkerInfo",
     "backend",
 ]
 
