@@ -7,7 +7,8 @@
     │   ├── AddressError                               a worker address that is none
     │   ├── PlacementError                             a placement that cannot be
     │   │   └── PlacementIndexError (IndexError)       a rank that does not exist
-    │   └── ClusterConfigError                         a cluster section that cannot be
+    │   ├── ClusterConfigError                         a cluster section that cannot be
+    │   └── ShoalTypeError (TypeError)                 an argument of a wrong type
     ├── ShoalTimeoutError (TimeoutError)               a deadline passed
     ├── PeerLostError                                  a process that was waited for died
     ├── ClusterError (RuntimeError)                    the cluster, or its start, failed
@@ -56,6 +57,7 @@ __all__ = [
     "RemoteError",
     "ShoalError",
     "ShoalTimeoutError",
+    "ShoalTypeError",
     "ShoalValueError",
     "TransportError",
     "WorkerGroupError",
@@ -119,6 +121,10 @@ class ClusterConfigError(ShoalValueError):
     def __init__(self, message: str, *, problems: Sequence[str] = ()) -> None:
         super().__init__(message)
         self.problems = tuple(problems)
+
+
+class ShoalTypeError(ShoalValueError, TypeError):
+    """An argument of a wrong type, where callers expect a `TypeError`."""
 
 
 class ShoalTimeoutError(ShoalError, TimeoutError):

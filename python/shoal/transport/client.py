@@ -20,9 +20,9 @@ from shoal.transport.loop import submit
 from shoal.transport.process import own_process
 from shoal.transport.queue_host import Attendance
 from shoal.transport.queues import Outcome
-from shoal.transport.wire import Payload, pack, unpack
+from shoal.transport.wire import Bulk, Payload, pack, unpack
 
-__all__ = ["HostClient", "HostLostError", "Steps", "arun", "run"]
+__all__ = ["Entry", "HostClient", "HostLostError", "Request", "Steps", "arun", "run"]
 
 SLICE_S = 2.0
 """How long one call waits at the host before it answers that there is nothing yet."""
@@ -49,6 +49,7 @@ class Request(NamedTuple):
         takes: The key, for a call that takes messages: where they go back to when the caller has
             gone; empty for other calls.
         ticket: For a call that waits: what to cancel.
+        more: Further arguments, for the methods of managers.
     """
 
     handle: Any
@@ -57,6 +58,7 @@ class Request(NamedTuple):
     seconds: float = 0.0
     takes: tuple[Hashable, ...] = ()
     ticket: tuple[int, int] | None = None
+    more: tuple[Any, ...] = ()
 
 
 Steps = Generator[Request, Any, _T]
@@ -90,7 +92,7 @@ class HostClient:
         weight: int,
         payload: Payload,
         deadline: Deadline | None,
-        on_slice: Callable[[], None] | None = None,
+        on_slice: Callable[[], Steps[None]] | None = None,
     ) -> Steps[Outcome]:
         """Append a message.
 
@@ -99,7 +101,7 @@ class HostClient:
             weight: The message's weight.
             payload: The message.
             deadline: Until when to wait for room; None not to wait.
-            on_slice: Called whenever the host has nothing to say yet; may raise.
+            on_slice: Steps to take whenever the host has nothing to say yet; may raise.
 
         Returns:
             OK, NEAR_CAPACITY, FULL, TIMEOUT, CLOSED or GONE.
@@ -122,7 +124,7 @@ class HostClient:
         key: Hashable,
         target: int,
         deadline: Deadline | None,
-        on_slice: Callable[[], None] | None = None,
+        on_slice: Callable[[], Steps[None]] | None = None,
     ) -> Steps[tuple[Outcome, list[Entry]]]:
         """Take one message (`target` 0) or a batch.
 
@@ -169,7 +171,7 @@ class HostClient:
         self,
         request: Callable[[Attendance | None], Request],
         deadline: Deadline | None,
-        on_slice: Callable[[], None] | None,
+        on_slice: Callable[[], Steps[None]] | None,
         takes: tuple[Hashable, ...] = (),
     ) -> Steps[tuple[Outcome, Any]]:
         """Ask once, then again and again until the host has an answer or the time is over."""
@@ -181,9 +183,9 @@ class HostClient:
         while outcome in (Outcome.PENDING, Outcome.CANCELLED):
             if on_slice is not None:
                 try:
-                    on_slice()
-                except BaseException:
-                    submit(_cancel(self.handle, ticket))
+                    yield from on_slice()
+                except Exception:
+                    yield Request(self.handle, "cancel", pack(ticket))
                     raise
             attendance = self._attendance(ticket, deadline)
             if outcome is Outcome.PENDING:
@@ -208,11 +210,13 @@ def run(steps: Steps[_T], wait: LongWait | None = None) -> _T:
     try:
         request = next(steps)
         while True:
-            ref = _send(request)
+            ref = None
             try:
+                ref = _send(request)
                 reply = _open(_finish(ref, request.seconds + _ANSWER_S))
-            except HostLostError:
-                raise
+            except Exception as error:  # noqa: BLE001  (the operation decides what it means)
+                request = steps.throw(error)
+                continue
             except BaseException:  # an interrupt: the answer may still hold messages
                 _clean_up(request, ref)
                 raise
@@ -229,20 +233,16 @@ async def arun(steps: Steps[_T], wait: LongWait | None = None) -> _T:
     try:
         request = next(steps)
         while True:
-            ref = _send(request)
-            answer = asyncio.wrap_future(ref.future())
+            ref = None
             try:
-                done, _ = await asyncio.wait({answer}, timeout=request.seconds + _ANSWER_S)
-            except asyncio.CancelledError:
-                answer.cancel()
+                ref = _send(request)
+                reply = _open(await _finish_in_loop(ref, request.seconds + _ANSWER_S))
+            except Exception as error:  # noqa: BLE001  (the operation decides what it means)
+                request = steps.throw(error)
+                continue
+            except BaseException:  # a cancellation: the answer may still hold messages
                 _clean_up(request, ref)
                 raise
-            if not done:
-                raise HostLostError(f"no answer within {request.seconds + _ANSWER_S:.0f} s")
-            try:
-                reply = _open(answer.result())
-            except (RayActorError, RaySystemError) as error:
-                raise HostLostError(_first_line(error)) from None
             if wait is not None:
                 wait.tick()
             request = steps.send(reply)
@@ -251,9 +251,21 @@ async def arun(steps: Steps[_T], wait: LongWait | None = None) -> _T:
         return result
 
 
+async def _finish_in_loop(ref: Any, seconds: float) -> Any:
+    answer = asyncio.wrap_future(ref.future())
+    # Not wait_for: it would lose an answer that comes together with a cancellation.
+    done, _ = await asyncio.wait({answer}, timeout=seconds)
+    if not done:
+        raise HostLostError(f"no answer within {seconds:.0f} s")
+    try:
+        return answer.result()
+    except (RayActorError, RaySystemError) as error:
+        raise HostLostError(_first_line(error)) from None
+
+
 def _send(request: Request) -> Any:
     try:
-        return getattr(request.handle, request.method).remote(request.packed)
+        return getattr(request.handle, request.method).remote(request.packed, *request.more)
     except (RayActorError, RaySystemError) as error:
         raise HostLostError(_first_line(error)) from None
 
@@ -268,14 +280,14 @@ def _finish(ref: Any, seconds: float) -> Any:
 
 
 def _open(answer: Any) -> Any:
-    if answer is None:
-        return None
+    if not isinstance(answer, (bytes, Bulk)):
+        return answer
     outcome, body = unpack(answer)
     return Outcome(outcome), body
 
 
 def _clean_up(request: Request, ref: Any) -> None:
-    if request.ticket is not None or request.takes:
+    if ref is not None and (request.ticket is not None or request.takes):
         submit(_abandon(request, ref))
 
 

@@ -4,20 +4,15 @@ A queue belongs to one pair and to one incarnation of the receiver, its process:
 to a worker that died is not received by the one that takes its name.
 """
 
-import os
 from collections.abc import Hashable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from shoal._ray import find_actor
-from shoal.deadline import Deadline
-from shoal.errors import NameTakenError
-from shoal.manager import NodeManager
 from shoal.transport.process import is_alive, wait_for_exit
 from shoal.transport.queue_host import Packed, QueueHost
 from shoal.transport.queues import Outcome
 from shoal.transport.wire import pack, unpack
 
-__all__ = ["PairKey", "forget_mailboxes", "mailbox"]
+__all__ = ["MailboxHost", "PairKey", "mailbox_name"]
 
 _MAX_MESSAGES = 16
 _MAX_BYTES = 64 * 1024 * 1024
@@ -53,6 +48,12 @@ class MailboxHost(QueueHost):
             return pack((int(Outcome.GONE), None))
         return await super().put(request)
 
+    async def put_many(self, request: Packed) -> Packed:
+        """Append messages, none when their receiver is dead."""
+        if not self._has_receiver(unpack(request)[0]):
+            return pack((int(Outcome.OK), 0))
+        return await super().put_many(request)
+
     async def watch(self, pid: int) -> None:
         """Return when a process of this node has ended."""
         await wait_for_exit(pid)
@@ -61,37 +62,11 @@ class MailboxHost(QueueHost):
         return isinstance(key, tuple) and is_alive(PairKey(*key).dst_pid)
 
     def _forget_the_dead(self) -> None:
-        for key in self._queues.keys():
+        for key in self._queues.active_keys():
             if not self._has_receiver(key):
                 self._queues.drop(key)
 
 
-_known: dict[tuple[int, str, int], Any] = {}
-
-
-def mailbox(node_rank: int, namespace: str, deadline: Deadline) -> Any:
-    """Return the handle of a node's mailbox, which is started by whoever needs it first.
-
-    Raises:
-        ShoalTimeoutError: It did not start in time.
-    """
-    known = (os.getpid(), namespace, node_rank)
-    handle = _known.get(known)
-    if handle is not None:
-        return handle
-    name = f"ShoalMailbox:{node_rank}"
-    handle = find_actor(name, namespace)
-    if handle is None:
-        try:
-            handle = NodeManager.get_proxy().start_host(
-                name, MailboxHost, (name,), {}, node_rank, timeout=deadline.remaining
-            )
-        except NameTakenError:  # another worker of the node was faster
-            handle = find_actor(name, namespace)
-    _known[known] = handle
-    return handle
-
-
-def forget_mailboxes() -> None:
-    """Look mailboxes up again: one of them has died, or the job has."""
-    _known.clear()
+def mailbox_name(node_rank: int) -> str:
+    """Return the name of a node's mailbox actor."""
+    return f"ShoalMailbox:{node_rank}"

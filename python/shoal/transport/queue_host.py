@@ -63,7 +63,6 @@ class QueueHost:
         maxsize: Messages per key; 0 for `capacity`.
         capacity: The bound of a key without `maxsize`.
         max_bytes: Bytes per key; 0 for no bound.
-        facts: What the creator wants others to read: see `describe`.
     """
 
     def __init__(
@@ -72,21 +71,14 @@ class QueueHost:
         maxsize: int = 0,
         capacity: int = CAPACITY,
         max_bytes: int = 0,
-        facts: dict[str, Any] | None = None,
     ) -> None:
         self._name = name
         self._queues = KeyedQueues(maxsize, capacity, max_bytes)
-        self._facts = {"maxsize": maxsize, "capacity": capacity, **(facts or {})}
         self._parked: dict[tuple[int, int], tuple[Waiter, asyncio.TimerHandle | None]] = {}
-        self._replicas: dict[Hashable, int] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
 
     async def ping(self) -> None:
         """Answer."""
-
-    async def describe(self) -> dict[str, Any]:
-        """Tell what this host was made for."""
-        return {**self._facts, "closed": self._queues.closed}
 
     # Messages in.
 
@@ -237,13 +229,6 @@ class QueueHost:
     async def create_queue(self, key: Hashable, maxsize: int = 0) -> None:
         """Give a key a bound of its own."""
         self._queues.declare(key, maxsize)
-
-    async def ensure_key_replica(self, key: Hashable, src_node_rank: int = -1) -> int:
-        """Return which host of a distributed channel has a key; the first caller's, for ever."""
-        hosts = int(self._facts.get("hosts", 1))
-        if key not in self._replicas:
-            self._replicas[key] = src_node_rank if 0 <= src_node_rank < hosts else 0
-        return self._replicas[key]
 
     async def close(self) -> bool:
         """Accept nothing more, and end once the queues are empty; tell whether they are."""

@@ -202,7 +202,7 @@ class KeyedQueues:
         queue = self._queues.get(key)
         return list(queue.messages) if queue else []
 
-    def keys(self) -> list[Hashable]:
+    def active_keys(self) -> list[Hashable]:
         """The keys that hold messages or waiters."""
         return list(self._queues)
 

@@ -1,0 +1,23 @@
+"""Messages between two workers, or from one to many, and what an asynchronous one returns."""
+
+from shoal.collective.async_work import (
+    AsyncChannelWork,
+    AsyncCollWork,
+    AsyncFuncWork,
+    AsyncRayWork,
+    AsyncRouteWork,
+    AsyncWork,
+)
+from shoal.collective.collective import Collective
+from shoal.collective.options import CollectiveGroupOptions
+
+__all__ = [
+    "AsyncChannelWork",
+    "AsyncCollWork",
+    "AsyncFuncWork",
+    "AsyncRayWork",
+    "AsyncRouteWork",
+    "AsyncWork",
+    "Collective",
+    "CollectiveGroupOptions",
+]

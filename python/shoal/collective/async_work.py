@@ -1,0 +1,269 @@
+"""What an operation with `async_op=True` returns: something to wait for, in any way, in any order.
+
+All of them stand on one `concurrent.futures.Future`. Waiting takes no thread of its own, and a
+work can be awaited in any event loop.
+"""
+
+import asyncio
+import concurrent.futures
+import functools
+import logging
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from shoal.context import describe_self
+from shoal.deadline import Deadline
+from shoal.errors import ShoalTimeoutError, ShoalValueError
+
+__all__ = [
+    "AsyncChannelWork",
+    "AsyncCollWork",
+    "AsyncFuncWork",
+    "AsyncRayWork",
+    "AsyncRouteWork",
+    "AsyncWork",
+]
+
+_log = logging.getLogger("shoal")
+
+Future = concurrent.futures.Future[Any]
+
+
+@functools.cache
+def _threads() -> concurrent.futures.ThreadPoolExecutor:
+    """Return the threads that run the functions given to `then`."""
+    return concurrent.futures.ThreadPoolExecutor(4, thread_name_prefix="shoal-then")
+
+
+class AsyncWork:
+    """A running operation.
+
+    Its error is raised by every wait. An error that nobody waited for is logged when the work goes
+    away. Cancelling an `async_wait` cancels the operation, `wait(timeout=...)` does not.
+
+    Args:
+        future: The operation's future; None for one that somebody will complete.
+        what: Describes the operation in messages.
+        give_back: Returns what the operation took to its queue, when its result arrives together
+            with the cancellation of the one who awaits it.
+    """
+
+    def __init__(
+        self,
+        future: Future | None = None,
+        what: str = "an operation",
+        give_back: Callable[[], None] | None = None,
+    ) -> None:
+        # Not part of the API; without underscores because the works of this module read them.
+        self.future: Future = concurrent.futures.Future() if future is None else future
+        self.what = what
+        self.following: AsyncWork | None = None
+        self.seen = False
+        self._give_back = give_back
+
+    def wait(self, timeout: float | None = None) -> Any:
+        """Block until the operation has ended and return its result.
+
+        Args:
+            timeout: Seconds to wait; None for no limit. The operation goes on afterwards.
+
+        Raises:
+            ShoalTimeoutError: It is still running.
+        """
+        deadline = Deadline(timeout, default=float("inf"))
+        done, _ = concurrent.futures.wait([self.future], deadline.remaining_or_none())
+        if not done:
+            raise ShoalTimeoutError(
+                f"{describe_self()}: {self.what} is still running after {deadline.timeout:g} s"
+            )
+        self.seen = True
+        return self.future.result()
+
+    async def async_wait(self) -> Any:
+        """Wait in an event loop and return the operation's result; cancelling loses nothing."""
+        self.seen = True
+        try:
+            return await asyncio.wrap_future(self.future)
+        except asyncio.CancelledError:
+            if not self.future.cancel() and self._give_back is not None:
+                give_back, self._give_back = self._give_back, None
+                self.future = concurrent.futures.Future()
+                self.future.cancel()
+                give_back()
+            raise
+
+    def __await__(self) -> Any:
+        """Await the work itself: the same as `async_wait`."""
+        return self.async_wait().__await__()
+
+    def done(self) -> bool:
+        """Whether the operation has ended."""
+        return self.future.done()
+
+    def cancel(self) -> bool:
+        """Ask the operation to end; messages that it already took go back to their queue."""
+        return self.future.cancel()
+
+    def then(self, func: Callable[..., Any], *args: Any, **kwargs: Any) -> "AsyncFuncWork":
+        """Run a function in a thread once this work and what was chained to it are done.
+
+        Returns:
+            The function's own work. It fails with this work's error when there is one.
+        """
+        last = self.get_last_work()
+        last.seen = True
+        following = AsyncFuncWork(func, *args, **kwargs)
+        last.following = following
+        last.future.add_done_callback(following.start_after)
+        return following
+
+    def get_next_work(self) -> "AsyncWork | None":
+        """Return the work that was chained to this one, if any."""
+        return self.following
+
+    def get_last_work(self) -> "AsyncWork":
+        """Return the end of the chain that starts here."""
+        work = self
+        while work.following is not None:
+            work = work.following
+        return work
+
+    def __del__(self) -> None:
+        future = getattr(self, "future", None)
+        if future is None or self.seen or not future.done() or future.cancelled():
+            return
+        error = future.exception()
+        if error is not None:
+            _log.error("%s failed and nobody waited for it: %s", self.what, error)
+
+
+class AsyncFuncWork(AsyncWork):
+    """A function as a work: call it, or chain it with `then`.
+
+    Args:
+        func: The function.
+        args: Its positional arguments.
+        pass_self: Whether it also receives this work, as its first argument.
+        kwargs: Its keyword arguments.
+    """
+
+    def __init__(
+        self, func: Callable[..., Any], *args: Any, pass_self: bool = False, **kwargs: Any
+    ) -> None:
+        name = getattr(func, "__qualname__", repr(func))
+        super().__init__(None, f"the function {name}")
+        self._func = functools.partial(func, self) if pass_self else func
+        self._args, self._kwargs = args, kwargs
+        self._ran_s = 0.0
+        self._payload_s = 0.0
+
+    @property
+    def time(self) -> float:
+        """Seconds that the function reported with `add_perf_time`, else that it ran."""
+        return self._payload_s or self._ran_s
+
+    def add_perf_time(self, seconds: float) -> None:
+        """Add to `time` what the function's payload took."""
+        self._payload_s += seconds
+
+    def __call__(self) -> None:
+        """Run the function in this thread; its error becomes the work's."""
+        if not self.future.set_running_or_notify_cancel():
+            return
+        start = time.perf_counter()
+        try:
+            result = self._func(*self._args, **self._kwargs)
+        except BaseException as error:  # noqa: BLE001  (an error is this work's result)
+            self._ran_s = time.perf_counter() - start
+            self.future.set_exception(error)
+        else:
+            self._ran_s = time.perf_counter() - start
+            self.future.set_result(result)
+
+    def start_after(self, previous: Future) -> None:
+        """Run in a thread, or fail with the work before."""
+        if previous.cancelled():
+            self.future.cancel()
+            return
+        error = previous.exception()
+        if error is None:
+            _threads().submit(self)
+        elif self.future.set_running_or_notify_cancel():
+            self.future.set_exception(error)
+
+
+class AsyncCollWork(AsyncWork):
+    """Several works as one; its result is the single work's, or the list of all.
+
+    Args:
+        works: The works, at least one.
+    """
+
+    def __init__(self, works: Sequence[AsyncWork]) -> None:
+        if not works:
+            raise ShoalValueError("AsyncCollWork([]): expected at least one work")
+        super().__init__(None, " and ".join(work.what for work in works))
+        self._works = list(works)
+        self._open = len(works)
+        self._lock = threading.Lock()
+        for work in self._works:
+            work.seen = True
+            work.future.add_done_callback(self._one_done)
+
+    def __add__(self, other: "AsyncCollWork") -> "AsyncCollWork":
+        """Combine with other works."""
+        return AsyncCollWork([*self._works, *other._works])
+
+    def cancel(self) -> bool:
+        """Cancel all works."""
+        cancelled = [work.cancel() for work in self._works]
+        return all(cancelled)
+
+    def _one_done(self, _: Future) -> None:
+        with self._lock:
+            self._open -= 1
+            if self._open:
+                return
+        if not self.future.set_running_or_notify_cancel():
+            return
+        try:
+            results = [work.future.result() for work in self._works]
+            self.future.set_result(self._join(results))
+        except BaseException as error:  # noqa: BLE001  (an error is this work's result)
+            self.future.set_exception(error)
+
+    def _join(self, results: list[Any]) -> Any:
+        return results[0] if len(results) == 1 else results
+
+
+class AsyncRouteWork(AsyncCollWork):
+    """Several works whose results a function makes into one.
+
+    Args:
+        works: The works.
+        finalize_fn: Makes the result of the list of results.
+    """
+
+    def __init__(self, works: Sequence[AsyncWork], finalize_fn: Callable[[list[Any]], Any]) -> None:
+        self._finalize = finalize_fn
+        super().__init__(works)
+
+    def _join(self, results: list[Any]) -> Any:
+        return self._finalize(results)
+
+
+class AsyncChannelWork(AsyncWork):
+    """A put or a get of a channel that was started with `async_op=True`."""
+
+
+class AsyncRayWork(AsyncWork):
+    """A Ray call as a work.
+
+    Args:
+        ref: The object reference of the call.
+    """
+
+    def __init__(self, ref: Any) -> None:
+        super().__init__(ref.future(), "a Ray call")

@@ -1,0 +1,90 @@
+"""Who takes part in a broadcast: the forms in which callers name groups, ranks and the source."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from shoal._backend import WorkerAddress
+from shoal.collective.peers import peer_address
+from shoal.errors import ShoalTypeError, ShoalValueError
+
+__all__ = ["expand", "own_group", "source"]
+
+_FORM = "a list of (group name, rank, path of ranks, or list of those)"
+
+
+def expand(groups: Any) -> list[WorkerAddress]:
+    """Return the addresses that `groups` names, in the order in which it names them.
+
+    Raises:
+        ShoalTypeError: A container, an entry or a rank is of the wrong type.
+        ShoalValueError: There is none, or one is named twice.
+    """
+    if groups is None:
+        raise ShoalValueError(f"broadcast: groups is missing; expected {_FORM}")
+    if not isinstance(groups, (list, tuple)):
+        raise ShoalTypeError(f"broadcast: groups={groups!r}: expected {_FORM}")
+    if not groups:
+        raise ShoalValueError(f"broadcast: groups is empty; expected {_FORM}")
+    members: list[WorkerAddress] = []
+    for index, entry in enumerate(groups):
+        where = f"broadcast: groups[{index}]={entry!r}"
+        if not isinstance(entry, (list, tuple)) or len(entry) != 2:  # noqa: PLR2004  (a pair)
+            raise ShoalTypeError(f"{where}: expected (group name, ranks)")
+        members += _addresses(entry[0], entry[1], where)
+    twice = sorted({m.get_name() for m in members if members.count(m) > 1})
+    if twice:
+        raise ShoalValueError(f"broadcast: {', '.join(twice)} is named twice")
+    return members
+
+
+def _addresses(name: Any, ranks: Any, where: str) -> list[WorkerAddress]:
+    if not isinstance(name, str):
+        raise ShoalTypeError(f"{where}: expected a text as the group's name")
+    if _is_rank(ranks) or (isinstance(ranks, tuple) and ranks and all(map(_is_rank, ranks))):
+        return [peer_address(name, ranks)]
+    if not isinstance(ranks, list):
+        raise ShoalTypeError(f"{where}: expected an integer, a tuple of them, or a list of those")
+    if not ranks:
+        raise ShoalValueError(f"{where}: the list of ranks is empty")
+    for rank in ranks:
+        if not _is_rank(rank) and not (isinstance(rank, tuple) and all(map(_is_rank, rank))):
+            raise ShoalTypeError(f"{where}: rank {rank!r}: expected an integer or a tuple of them")
+    return [peer_address(name, rank) for rank in ranks]
+
+
+def _is_rank(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def source(src: Any, members: Sequence[WorkerAddress]) -> WorkerAddress:
+    """Return the member that has the object: `src`, else the first one.
+
+    Raises:
+        ShoalTypeError: `src` is no (group name, rank).
+        ShoalValueError: It is not a member.
+    """
+    if src is None:
+        return members[0]
+    where = f"broadcast: src={src!r}"
+    if not isinstance(src, (list, tuple)) or len(src) != 2:  # noqa: PLR2004  (a pair)
+        raise ShoalTypeError(f"{where}: expected (group name, rank or path of ranks)")
+    found = _addresses(src[0], src[1], where)
+    if len(found) != 1 or found[0] not in members:
+        names = ", ".join(member.get_name() for member in members)
+        raise ShoalValueError(f"{where}: expected one of the members: {names}")
+    return found[0]
+
+
+def own_group(own: WorkerAddress, ranks: Sequence[int]) -> list[WorkerAddress]:
+    """Return the workers of one's own group with these ranks; the older form of a broadcast.
+
+    Raises:
+        ShoalTypeError: They are not a list of integers.
+        ShoalValueError: There is none, or one is named twice.
+    """
+    if not isinstance(ranks, (list, tuple, range)) or not all(map(_is_rank, ranks)):
+        raise ShoalTypeError(f"broadcast: ranks={ranks!r}: expected a list of integers")
+    if not ranks or len(set(ranks)) < len(ranks):
+        raise ShoalValueError(f"broadcast: ranks={ranks!r}: expected different ranks, at least one")
+    parent = own.get_parent_address() or WorkerAddress(own.root_group_name)
+    return [parent.get_child_address(rank) for rank in ranks]

@@ -1,0 +1,70 @@
+"""Operations that run on the process's loop and complete a future of any thread.
+
+`asyncio.run_coroutine_threadsafe` would drop a result that arrives together with a cancellation.
+Here it is either delivered or given back.
+"""
+
+import asyncio
+import concurrent.futures
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
+
+from shoal.transport.loop import submit
+
+__all__ = ["fail", "fulfil", "start"]
+
+_T = TypeVar("_T")
+Future = concurrent.futures.Future[Any]
+
+
+def fulfil(future: Future, make: Callable[[], Any]) -> bool:
+    """Complete a future with what `make` returns or raises; False when it was cancelled."""
+    if future.done() or not future.set_running_or_notify_cancel():
+        return False
+    try:
+        value = make()
+    except BaseException as error:  # noqa: BLE001  (an error is the future's result)
+        future.set_exception(error)
+    else:
+        future.set_result(value)
+    return True
+
+
+def fail(future: Future, error: BaseException) -> None:
+    """Complete a future with an error, unless it was cancelled."""
+    if not future.done() and future.set_running_or_notify_cancel():
+        future.set_exception(error)
+
+
+def start(
+    work: Coroutine[Any, Any, _T],
+    finish: Callable[[_T], Any],
+    refuse: Callable[[_T], None] | None = None,
+) -> Future:
+    """Run a coroutine on the loop.
+
+    Args:
+        work: The coroutine; it is cancelled when the future is.
+        finish: Makes the future's result of the coroutine's.
+        refuse: Receives the coroutine's result when nobody wants it any more.
+    """
+    future: Future = concurrent.futures.Future()
+
+    async def main() -> None:
+        task = asyncio.ensure_future(work)
+        loop = asyncio.get_running_loop()
+        future.add_done_callback(
+            lambda done: loop.call_soon_threadsafe(task.cancel) if done.cancelled() else None
+        )
+        try:
+            value = await task
+        except asyncio.CancelledError:
+            future.cancel()
+        except BaseException as error:  # noqa: BLE001  (an error is the future's result)
+            fail(future, error)
+        else:
+            if not fulfil(future, lambda: finish(value)) and refuse is not None:
+                refuse(value)
+
+    submit(main())
+    return future

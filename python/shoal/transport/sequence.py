@@ -1,0 +1,151 @@
+"""Asynchronous puts in the order of the calls: one at a time for each queue, or many in one call."""
+
+import asyncio
+import concurrent.futures
+import math
+import threading
+from collections import deque
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, field
+from typing import Any
+
+from shoal.deadline import Deadline
+from shoal.transport.client import Entry
+from shoal.transport.loop import submit
+from shoal.transport.pending import fail, fulfil
+from shoal.transport.queues import Outcome
+from shoal.transport.wire import Payload
+
+__all__ = ["PutSequence"]
+
+_MOST_MESSAGES = 256
+_MOST_BYTES = 4 * 1024 * 1024
+
+Future = concurrent.futures.Future[Any]
+PutMany = Callable[[list[Entry]], Coroutine[Any, Any, tuple[Outcome, int]]]
+PutOne = Callable[[Payload, int, Deadline], Coroutine[Any, Any, Outcome]]
+
+
+@dataclass(eq=False)
+class _Put:
+    weight: int
+    payload: Payload
+    deadline: Deadline
+    then: Callable[[Outcome], None]
+    future: Future = field(default_factory=concurrent.futures.Future)
+
+    def end(self, outcome: Outcome) -> None:
+        fulfil(self.future, lambda: self.then(outcome))
+
+
+class PutSequence:
+    """The asynchronous puts of this process to one queue.
+
+    Those that wait while a call is under way go together in the next call. When the key is full,
+    the first one waits for room alone, and the others behind it.
+
+    Args:
+        put_many: Puts as many messages as there is room for; returns how many.
+        put_one: Puts one message, waiting for room.
+        translate: Makes the error that callers see of what went wrong.
+    """
+
+    def __init__(
+        self,
+        put_many: PutMany,
+        put_one: PutOne,
+        translate: Callable[[BaseException], BaseException],
+    ) -> None:
+        self._put_many = put_many
+        self._put_one = put_one
+        self._translate = translate
+        self._lock = threading.Lock()
+        self._waiting: deque[_Put] = deque()
+        self._running = False
+
+    @property
+    def busy(self) -> bool:
+        """Whether puts are still under way."""
+        return self._running
+
+    def add(
+        self,
+        weight: int,
+        payload: Payload,
+        deadline: Deadline,
+        then: Callable[[Outcome], None],
+    ) -> Future:
+        """Put a message after those that were added before.
+
+        Args:
+            weight: Its weight.
+            payload: The message.
+            deadline: Until when to wait for room.
+            then: Raises the error that an outcome stands for.
+        """
+        put = _Put(weight, payload, deadline, then)
+        with self._lock:
+            self._waiting.append(put)
+            start, self._running = not self._running, True
+        if start:
+            submit(self._pump())
+        if not math.isinf(deadline.timeout):
+            # A put may be overdue while the one before it, which has more time, is still waiting.
+            submit(self._time_out(put))
+        return put.future
+
+    async def _time_out(self, put: _Put) -> None:
+        await asyncio.sleep(put.deadline.remaining)
+        with self._lock:
+            if put not in self._waiting:
+                return
+            self._waiting.remove(put)
+        put.end(Outcome.TIMEOUT)
+
+    async def _pump(self) -> None:
+        while batch := self._next_batch():
+            try:
+                accepted = 0
+                if len(batch) > 1:
+                    accepted = await self._put_together(batch)
+                if accepted == 0:
+                    await self._put_alone(batch[0])
+                    accepted = 1
+                with self._lock:
+                    self._waiting.extendleft(reversed(batch[accepted:]))
+            except Exception as error:  # noqa: BLE001  (an error is the result of these puts)
+                for put in batch:
+                    fail(put.future, self._translate(error))
+
+    def _next_batch(self) -> list[_Put]:
+        batch: list[_Put] = []
+        size = 0
+        with self._lock:
+            while self._waiting and len(batch) < _MOST_MESSAGES:
+                put = self._waiting[0]
+                if put.future.cancelled():
+                    self._waiting.popleft()
+                    continue
+                size += put.payload.size
+                if batch and size > _MOST_BYTES:
+                    break
+                batch.append(self._waiting.popleft())
+            self._running = bool(batch)
+        return batch
+
+    async def _put_together(self, batch: list[_Put]) -> int:
+        outcome, accepted = await self._put_many([(put.weight, put.payload) for put in batch])
+        for put in batch[:accepted]:
+            put.end(Outcome.OK if outcome is Outcome.CLOSED else outcome)
+        return accepted
+
+    async def _put_alone(self, put: _Put) -> None:
+        task = asyncio.ensure_future(self._put_one(put.payload, put.weight, put.deadline))
+        loop = asyncio.get_running_loop()
+        put.future.add_done_callback(
+            lambda done: loop.call_soon_threadsafe(task.cancel) if done.cancelled() else None
+        )
+        try:
+            put.end(await task)
+        except asyncio.CancelledError:
+            put.future.cancel()
