@@ -1,0 +1,123 @@
+"""Makes Python's import system find shoal under the old module paths."""
+
+import importlib
+import sys
+from collections.abc import Sequence
+from functools import partial
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+from typing import Any
+
+import shoal
+from shoal.cluster.allocate import hooks
+from shoal.compat.rlinf.names import INSTEAD, OFFERED, TABLE
+from shoal.config.nearest import did_you_mean
+
+__all__ = ["install"]
+
+_ROOT = "rlinf"
+_SCHEDULER = "rlinf.scheduler"
+_HOOK = "shoal.compat.rlinf:install"
+
+
+def install() -> None:
+    """Serve `rlinf.scheduler` from shoal, here and in every worker launched from here.
+
+    Calling it again changes nothing.
+
+    Raises:
+        ImportError: Another `rlinf.scheduler` is already imported, so that some code holds its
+            classes and some would get shoal's.
+    """
+    if not any(isinstance(finder, _Importer) for finder in sys.meta_path):
+        other = sys.modules.get(_SCHEDULER)
+        if other is not None:
+            where = getattr(other, "__file__", None) or "unknown location"
+            raise ImportError(
+                f"{_SCHEDULER} is already imported from {where}: call "
+                "shoal.compat.rlinf.install() before anything imports it, or start the script "
+                "with `python -m shoal.compat.rlinf SCRIPT`",
+                name=_SCHEDULER,
+                path=where,
+            )
+        sys.meta_path.insert(0, _Importer())
+    if _HOOK not in hooks:
+        hooks.append(_HOOK)
+
+
+class _Importer(MetaPathFinder, Loader):
+    """Finds the modules of `TABLE`; explains what there is not, also to `from … import`."""
+
+    def find_spec(
+        self,
+        fullname: str,
+        path: Sequence[str] | None,
+        target: ModuleType | None = None,
+    ) -> ModuleSpec | None:
+        if fullname in TABLE:
+            # A package each: for a name that a package lacks, `from package import name` asks
+            # its finders for a submodule, which lets us say why there is none. An AttributeError's
+            # text would be lost.
+            return ModuleSpec(fullname, self, origin="shoal.compat.rlinf", is_package=True)
+        if fullname.startswith(f"{_SCHEDULER}."):
+            module, _, name = fullname.rpartition(".")
+            # Under its own name the error would be taken for "no such submodule" and replaced.
+            raise ModuleNotFoundError(_explain(module, name), name=module)
+        if fullname != _ROOT and not fullname.startswith(f"{_ROOT}."):
+            return None
+        spec = self._find_installed(fullname, path, target)
+        # A folder of this name that is no package, somewhere on the path, is not RLinf.
+        if spec is not None and (spec.loader is not None or fullname != _ROOT):
+            return spec
+        if fullname == _ROOT:
+            return ModuleSpec(fullname, self, origin="shoal.compat.rlinf", is_package=True)
+        raise ModuleNotFoundError(
+            f"No module named {fullname!r}: shoal stands in for {_SCHEDULER} only, and RLinf, "
+            "which has the rest, is not installed in this environment",
+            name=fullname,
+        )
+
+    def _find_installed(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None
+    ) -> ModuleSpec | None:
+        for finder in sys.meta_path:
+            if not isinstance(finder, _Importer):
+                spec = finder.find_spec(fullname, path, target)
+                if spec is not None:
+                    return spec
+        return None
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Fill a module: names are resolved when they are used, as in shoal itself."""
+        names = sorted(TABLE.get(module.__name__, {}))
+        module.__dict__["__all__"] = names
+        module.__dict__["__getattr__"] = partial(_resolve, module)
+        module.__dict__["__dir__"] = lambda: sorted({*module.__dict__, *names})
+
+
+def _resolve(module: ModuleType, name: str) -> Any:
+    home = TABLE.get(module.__name__, {}).get(name)
+    if home is not None:
+        ours, _, attribute = home.partition(":")
+        value = getattr(importlib.import_module(ours), attribute)
+        module.__dict__[name] = value
+        return value
+    if f"{module.__name__}.{name}" in TABLE:
+        return importlib.import_module(f"{module.__name__}.{name}")
+    if name.startswith("__"):
+        raise AttributeError(f"module {module.__name__!r} has no attribute {name!r}")
+    raise AttributeError(_explain(module.__name__, name), name=name, obj=module)
+
+
+def _explain(module: str, name: str) -> str:
+    """Say why a module has no such name, and what to write."""
+    lacks = f"{module}, as served by shoal {shoal.__version__}, has no {name!r}"
+    if name in INSTEAD:
+        return f"{lacks}; use {INSTEAD[name]}"
+    if name in OFFERED.get(module, ()):
+        return f"{lacks} yet; RLinf has it, but it is not part of this version of shoal"
+    elsewhere = sorted((m for m, names in TABLE.items() if name in names), key=len)
+    if elsewhere:
+        return f"{lacks}; import it from {elsewhere[0]}"
+    return lacks + did_you_mean(name, TABLE.get(module, ()))

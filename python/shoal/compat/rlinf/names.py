@@ -1,0 +1,141 @@
+"""The names of `rlinf.scheduler`, and where shoal has them.
+
+`TABLE` is made of two lists: the old module paths with the names that each of them offers, and
+the modules of shoal with the old names that they serve. A name is called alike on both sides. One
+that no module of shoal serves does not exist yet; the message about it says so.
+"""
+
+__all__ = ["INSTEAD", "OFFERED", "TABLE"]
+
+_ACCELERATOR = "Accelerator AcceleratorType AcceleratorUtil"
+_HARDWARE = "Hardware HardwareConfig HardwareInfo HardwareResource NodeHardwareConfig"
+_ROBOT_INFO = "DOSW1HWInfo DualFrankaHWInfo FrankaHWInfo GimArmHWInfo Turtle2HWInfo"
+_ROBOTS = (
+    f"{_ROBOT_INFO} DOSW1HWConfig DualFrankaConfig FrankaConfig GimArmConfig RobotAutoConfig"
+    " Turtle2Config"
+)
+_STRATEGIES = (
+    "FlexiblePlacementStrategy NodePlacementStrategy PackedPlacementStrategy PlacementStrategy"
+)
+_ROUTING = (
+    "CommMapper build_recv_plan build_route_channel_key build_send_key build_send_plan"
+    " decoupled_build_recv_plan get_batch_size get_group_world_size infer_batch_size merge_batches"
+    " split_batch split_channel_message"
+)
+_ALL_ROUTING = (
+    f"{_ROUTING} DecoupledRouteEntry RouteEntry RoutePlan _build_channel_message"
+    " decoupled_build_send_plan get_group_info validate_batch_size"
+)
+_ASYNC_WORK = (
+    "AsyncChannelCommWork AsyncChannelWork AsyncCollWork AsyncFuncWork AsyncRayWork AsyncRouteWork"
+    " AsyncWork"
+)
+_CLUSTER_UTILS = "dataclass_arg_check load_user_extension_module without_http_proxies"
+_TENSOR_FIELDS = "extract_dataclass_tensor_fields unflatten_dataclass_tensor_fields"
+_WORKER_INFO = "WorkerAddress WorkerInfo"
+_GROUP = "WorkerGroup WorkerGroupFunc WorkerGroupFuncResult"
+
+_OLD_MODULES = {
+    "rlinf.scheduler": (
+        f"{_STRATEGIES} {_ROBOT_INFO} {_ROUTING} {_WORKER_INFO} AcceleratorType AcceleratorUtil"
+        " Channel ChannelWorker Cluster ClusterConfig CollectiveGroupOptions ComponentPlacement"
+        " HardwareInfo Tracer WeightedItem Worker WorkerGroupFuncResult"
+    ),
+    "rlinf.scheduler.channel": "Channel ChannelWorker WeightedItem",
+    "rlinf.scheduler.channel.channel": "DEFAULT_KEY Channel WeightedItem",
+    "rlinf.scheduler.channel.channel_worker": ("ChannelWorker LocalChannel PeekQueue WeightedItem"),
+    "rlinf.scheduler.cluster": (
+        f"{_CLUSTER_UTILS} Cluster ClusterConfig ClusterEnvVar NodeGroupConfig NodeGroupInfo"
+        " NodeInfo parse_rank_config"
+    ),
+    "rlinf.scheduler.cluster.cluster": "Cluster ClusterEnvVar PathEnvMergeMode",
+    "rlinf.scheduler.cluster.config": (
+        "ClusterConfig NodeGroupConfig NodeGroupEnvConfig NsightConfig"
+    ),
+    "rlinf.scheduler.cluster.node": "NodeGroupInfo NodeInfo NodeProbe",
+    "rlinf.scheduler.cluster.utils": (
+        f"{_CLUSTER_UTILS} {_TENSOR_FIELDS} DistributedRayLogCollector parse_rank_config"
+    ),
+    "rlinf.scheduler.collective": (
+        f"{_ASYNC_WORK} Collective CollectiveGroup CollectiveGroupOptions"
+    ),
+    "rlinf.scheduler.collective.async_work": _ASYNC_WORK,
+    "rlinf.scheduler.collective.collective": "Collective",
+    "rlinf.scheduler.collective.collective_group": "CollectiveGroup CollectiveGroupOptions",
+    "rlinf.scheduler.collective.multi_channel_pg": "MultiChannelProcessGroup",
+    "rlinf.scheduler.dynamic_scheduler": "",
+    "rlinf.scheduler.dynamic_scheduler.manager": (
+        "ActorManager ComponentManager InferenceManager RolloutManager create_component_manager"
+    ),
+    "rlinf.scheduler.dynamic_scheduler.scheduler_worker": "SchedulerWorker",
+    "rlinf.scheduler.dynamic_scheduler.utils": (
+        "RolloutAction RolloutReport RolloutScheduleInfo get_scheduler_channel"
+        " get_scheduler_request_queue get_scheduler_response_queue get_valid_dp_sizes"
+    ),
+    "rlinf.scheduler.hardware": f"{_ACCELERATOR} {_HARDWARE} {_ROBOTS} ProfileConfig",
+    "rlinf.scheduler.hardware.accelerators": (
+        f"{_ACCELERATOR} AMDGPUManager AcceleratorManager AscendNPUManager IntelGPUManager"
+        " KunlunXPUManager MUSAGPUManager NsightConfig NvidiaGPUManager ProfileConfig"
+        " RocprofSysConfig"
+    ),
+    "rlinf.scheduler.hardware.hardware": _HARDWARE,
+    "rlinf.scheduler.hardware.robots": _ROBOTS,
+    "rlinf.scheduler.manager": (
+        f"{_WORKER_INFO} CollectiveGroupInfo CollectiveManager DeviceLockManager Manager"
+        " NetEmulationConfig NetEmulationManager NodeInfo NodeManager PortLockManager Tracer"
+        " WorkerManager"
+    ),
+    "rlinf.scheduler.manager.coll_manager": "CollectiveGroupInfo CollectiveManager",
+    "rlinf.scheduler.manager.lock_manager": "DeviceLockManager PortLockManager",
+    "rlinf.scheduler.manager.manager": "Manager ManagerProxy",
+    "rlinf.scheduler.manager.net_emulation": "NetEmulationConfig NetEmulationManager",
+    "rlinf.scheduler.manager.node_manager": "NodeInfo NodeManager",
+    "rlinf.scheduler.manager.tracer": "Tracer",
+    "rlinf.scheduler.manager.worker_manager": f"{_WORKER_INFO} WorkerManager",
+    "rlinf.scheduler.placement": f"{_STRATEGIES} ComponentPlacement Placement",
+    "rlinf.scheduler.placement.flexible": "FlexiblePlacementStrategy",
+    "rlinf.scheduler.placement.node": "NodePlacementStrategy",
+    "rlinf.scheduler.placement.packed": "PackedPlacementStrategy",
+    "rlinf.scheduler.placement.placement": "ComponentPlacement Placement PlacementStrategy",
+    "rlinf.scheduler.worker": f"{_ALL_ROUTING} {_GROUP} Worker WorkerAddress",
+    "rlinf.scheduler.worker.lock": "DeviceLock PortLock",
+    "rlinf.scheduler.worker.routing": _ALL_ROUTING,
+    "rlinf.scheduler.worker.worker": f"{_WORKER_INFO} Worker",
+    "rlinf.scheduler.worker.worker_group": _GROUP,
+}
+
+_OURS = {
+    "shoal": "WorkerAddress",
+    "shoal.channel": "Channel ChannelWorker DEFAULT_KEY LocalChannel WeightedItem",
+    "shoal.cluster": "Cluster ClusterEnvVar NodeGroupInfo NodeInfo PathEnvMergeMode",
+    "shoal.collective": (
+        "AsyncChannelWork AsyncCollWork AsyncFuncWork AsyncRayWork AsyncRouteWork AsyncWork"
+        " Collective CollectiveGroupOptions"
+    ),
+    "shoal.config": "ClusterConfig NodeGroupConfig NodeGroupEnvConfig parse_rank_config",
+    "shoal.hardware": "AcceleratorType HardwareInfo HardwareResource",
+    "shoal.manager": (
+        "CollectiveGroupInfo CollectiveManager Manager ManagerProxy NodeManager WorkerInfo"
+        " WorkerManager"
+    ),
+    "shoal.placement": f"{_STRATEGIES} ComponentPlacement Placement",
+    "shoal.worker": f"{_GROUP} Worker",
+}
+
+OFFERED: dict[str, frozenset[str]] = {
+    module: frozenset(names.split()) for module, names in _OLD_MODULES.items()
+}
+"""The names that each old module has, whether or not shoal has them too."""
+
+_HOMES = {name: f"{module}:{name}" for module, names in _OURS.items() for name in names.split()}
+
+TABLE: dict[str, dict[str, str]] = {
+    module: {name: _HOMES[name] for name in sorted(names) if name in _HOMES}
+    for module, names in OFFERED.items()
+}
+"""Where shoal has them: {old module: {name: "module:name"}}."""
+
+INSTEAD = {
+    "StridedPlacementStrategy": "PackedPlacementStrategy(..., stride=n)",
+}
+"""Names that the older documents use and shoal does not have, with what to write."""

@@ -1,0 +1,28 @@
+"""Serve `rlinf.scheduler` from shoal for one test, and leave no trace of it."""
+
+import sys
+
+import pytest
+
+from shoal.cluster.allocate import hooks
+from shoal.compat.rlinf import install
+
+
+def _imported() -> list[str]:
+    return [name for name in sys.modules if name.partition(".")[0] == "rlinf"]
+
+
+@pytest.fixture
+def clean_imports(monkeypatch):
+    monkeypatch.setattr(sys, "meta_path", [*sys.meta_path])
+    before = list(hooks)
+    assert _imported() == []
+    yield
+    hooks[:] = before
+    for name in _imported():
+        del sys.modules[name]
+
+
+@pytest.fixture
+def rlinf_served(clean_imports):
+    install()

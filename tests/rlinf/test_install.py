@@ -1,0 +1,125 @@
+"""What `import` does, and says, once shoal serves `rlinf.scheduler`."""
+
+import importlib
+import importlib.util
+import pickle
+import sys
+from types import ModuleType
+
+import pytest
+
+import shoal
+from shoal.cluster.allocate import hooks
+from shoal.compat.rlinf import install
+
+
+def run(source: str) -> dict[str, object]:
+    scope: dict[str, object] = {}
+    exec(source, scope)  # a `from` import inside a test would be one of the test's own module
+    return scope
+
+
+def test_name_is_the_same_object_by_every_path(rlinf_served):
+    scope = run(
+        "import rlinf, rlinf.scheduler as short\n"
+        "from rlinf import scheduler\n"
+        "from rlinf.scheduler import WorkerAddress as a\n"
+        "from rlinf.scheduler.manager.worker_manager import WorkerAddress as b\n"
+        "c = rlinf.scheduler.worker.WorkerAddress\n"
+    )
+    assert scope["a"] is scope["b"] is scope["c"] is shoal.WorkerAddress
+    assert scope["short"] is scope["scheduler"]
+
+
+def test_star_import_gives_the_names_that_exist(rlinf_served):
+    scope = run("from rlinf.scheduler.placement import *")
+    assert scope["NodePlacementStrategy"] is shoal.NodePlacementStrategy
+    assert scope["Placement"] is shoal.Placement
+
+
+def test_install_twice_changes_nothing(clean_imports):
+    install()
+    finders, registered = list(sys.meta_path), list(hooks)
+    install()
+    assert sys.meta_path == finders
+    assert hooks == registered
+    assert hooks.count("shoal.compat.rlinf:install") == 1
+
+
+def test_hook_for_workers_names_the_function(rlinf_served):
+    module, _, function = hooks[-1].partition(":")
+    assert getattr(importlib.import_module(module), function) is install
+
+
+def test_install_after_another_rlinf_is_refused(clean_imports, monkeypatch):
+    other = ModuleType("rlinf.scheduler")
+    other.__file__ = "/somewhere/rlinf/scheduler/__init__.py"
+    monkeypatch.setitem(sys.modules, "rlinf.scheduler", other)
+    finders = list(sys.meta_path)
+    with pytest.raises(ImportError, match=r"/somewhere/rlinf.*before anything imports it"):
+        install()
+    assert sys.meta_path == finders
+    assert "shoal.compat.rlinf:install" not in hooks
+
+
+def test_rest_of_an_installed_rlinf_stays_its_own(clean_imports, monkeypatch, tmp_path):
+    for folder in ("rlinf", "rlinf/scheduler", "rlinf/utils"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "__init__.py").write_text(f"origin = {folder!r}\n")
+    (tmp_path / "rlinf/utils/own.py").write_text("from rlinf.scheduler import WorkerAddress\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    install()
+    scope = run("import rlinf\nfrom rlinf.utils.own import WorkerAddress")
+    assert scope["rlinf"].origin == "rlinf"
+    assert scope["WorkerAddress"] is shoal.WorkerAddress
+    assert not hasattr(sys.modules["rlinf.scheduler"], "origin")
+
+
+@pytest.mark.parametrize(
+    ("source", "words"),
+    [
+        ("from rlinf.scheduler import Tracer", "'Tracer' yet.*not part of this version"),
+        ("import rlinf.scheduler\nrlinf.scheduler.Tracer", "'Tracer' yet"),
+        ("from rlinf.scheduler import Workr", "did you mean 'Worker'"),
+        (
+            "from rlinf.scheduler.channel import ClusterConfig",
+            "import it from rlinf.scheduler$",
+        ),
+        (
+            "from rlinf.scheduler import Placement",
+            "import it from rlinf.scheduler.placement$",
+        ),
+        (
+            "from rlinf.scheduler.placement import StridedPlacementStrategy",
+            r"use PackedPlacementStrategy\(\.\.\., stride=n\)",
+        ),
+        ("import rlinf.scheduler.wroker", "rlinf.scheduler, as served by shoal .*'wroker'"),
+    ],
+)
+def test_missing_name_is_explained(rlinf_served, source, words):
+    with pytest.raises((ImportError, AttributeError), match=words):
+        run(source)
+
+
+@pytest.mark.parametrize("source", ["import rlinf.utils", "from rlinf.data import X"])
+def test_rest_of_an_rlinf_that_is_not_installed_is_explained(rlinf_served, source):
+    with pytest.raises(ModuleNotFoundError, match=r"rlinf\.scheduler only.*not installed"):
+        run(source)
+
+
+def test_missing_attribute_is_quiet_for_those_who_only_ask(rlinf_served):
+    module = importlib.import_module("rlinf.scheduler")
+    assert not hasattr(module, "Tracer")
+    assert not hasattr(module, "__wrapped__")
+
+
+def test_instances_pickle_under_the_name_that_shoal_gives_them(rlinf_served):
+    address = run("from rlinf.scheduler import WorkerAddress as A\na = A('g', [1, 2])")["a"]
+    data = pickle.dumps(address)
+    assert b"rlinf" not in data
+    assert pickle.loads(data) == address
+
+
+def test_other_imports_are_left_alone(rlinf_served):
+    assert importlib.util.find_spec("rlinfer") is None
+    assert importlib.util.find_spec("json").origin.endswith("__init__.py")

@@ -1,0 +1,116 @@
+"""`python -m shoal.compat.rlinf SCRIPT`: the script runs as Python would run it, on shoal."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+RUN = [sys.executable, "-m", "shoal.compat.rlinf"]
+SCRIPTS = Path(__file__).parent / "scripts"
+
+
+def run(*arguments: object, cwd: Path, timeout: float = 30.0) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*RUN, *map(str, arguments)],
+        cwd=cwd,
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+        check=False,
+    )
+
+
+@pytest.fixture(autouse=True)
+def _importable(monkeypatch):
+    # A relative PYTHONPATH means another folder where these scripts run.
+    folders = [str(Path(p).resolve()) for p in os.environ.get("PYTHONPATH", "").split(":") if p]
+    if folders:
+        monkeypatch.setenv("PYTHONPATH", ":".join(folders))
+
+
+REPORT = """
+import json, sys
+from rlinf.scheduler import WorkerAddress
+import beside
+class Own: pass
+print(json.dumps({
+    "argv": sys.argv,
+    "path": sys.path[0],
+    "name": __name__,
+    "file": __file__,
+    "main": sys.modules["__main__"].Own is Own,
+    "own": Own.__module__,
+    "beside": beside.VALUE,
+    "address": WorkerAddress.__module__,
+}))
+"""
+
+
+def test_script_finds_what_python_would_give_it(tmp_path):
+    folder = tmp_path / "project"
+    folder.mkdir()
+    (folder / "train.py").write_text(REPORT)
+    (folder / "beside.py").write_text("VALUE = 7\n")
+    result = run("project/train.py", "--lr", "3", "-h", "--", cwd=tmp_path)
+    assert result.returncode == 0, result.stderr
+    assert json.loads(result.stdout) == {
+        "argv": ["project/train.py", "--lr", "3", "-h", "--"],
+        "path": str(folder),
+        "name": "__main__",
+        "file": "project/train.py",
+        "main": True,
+        "own": "__main__",
+        "beside": 7,
+        "address": "shoal",
+    }
+
+
+@pytest.mark.parametrize(
+    ("source", "code"),
+    [("import sys; sys.exit(3)", 3), ("raise SystemExit", 0), ("1 / 0", 1), ("", 0)],
+)
+def test_exit_code_is_the_script_s_own(tmp_path, source, code):
+    (tmp_path / "script.py").write_text(source)
+    result = run("script.py", cwd=tmp_path)
+    assert result.returncode == code
+    assert ("ZeroDivisionError" in result.stderr) == (code == 1)
+
+
+def test_without_a_script_usage_is_shown(tmp_path):
+    result = run(cwd=tmp_path)
+    assert result.returncode == 2
+    assert "python -m shoal.compat.rlinf SCRIPT [ARGS...]" in result.stderr
+
+
+def test_script_that_does_not_exist_is_named_with_the_folder(tmp_path):
+    result = run("nothing.py", cwd=tmp_path)
+    assert result.returncode == 2
+    assert "'nothing.py'" in result.stderr
+    assert str(tmp_path) in result.stderr
+
+
+@pytest.mark.ray
+def test_job_written_for_the_old_names_runs_unchanged(tmp_path, ray_tmpdir):
+    report = tmp_path / "report.json"
+    result = run(SCRIPTS / "job.py", report, 3, cwd=tmp_path, timeout=110)
+    assert result.returncode == 3, result.stderr
+    assert json.loads(report.read_text()) == {
+        "arguments": ["3"],
+        "group": True,
+        "opened": ["producers:0"],
+        "produced": [0, 1],
+        "numbers": [0, 0, 10, 10, 20, 20, 30, 30],
+        "same class": True,
+        "left": 0,
+        "consumer": [
+            {
+                "base": "shoal.worker.worker",
+                "address": True,
+                "nodes": 1,
+                "served": "shoal.compat.rlinf",
+            }
+        ],
+    }
