@@ -3,7 +3,7 @@
 import importlib
 import operator
 from collections.abc import Sequence
-from typing import Any, Final, final
+from typing import Any, Final, Self, final
 
 from shoal._pure.text import encodable, type_name
 
@@ -22,6 +22,12 @@ class _Value:
     __slots__ = ("_fields",)
     _fields: tuple[Any, ...]
     _names: tuple[str, ...] = ()
+
+    @classmethod
+    def _make(cls, fields: tuple[Any, ...]) -> Self:
+        self = object.__new__(cls)
+        object.__setattr__(self, "_fields", fields)
+        return self
 
     def _key(self) -> tuple[Any, ...]:
         return tuple(_frozen(getattr(self, name)) for name in self._names)
@@ -59,20 +65,20 @@ class NodeResources(_Value):
     __module__ = "shoal.placement"
     _names = ("node_rank", "num_hardware", "num_accelerators", "accelerator_type")
 
-    def __init__(
-        self,
+    def __new__(
+        cls,
         node_rank: int,
         num_hardware: int = 0,
         num_accelerators: int = 0,
         accelerator_type: str = NO_ACCELERATOR,
-    ) -> None:
+    ) -> Self:
         fields = (
             to_count(node_rank, "node_rank"),
             to_count(num_hardware, "num_hardware"),
             to_count(num_accelerators, "num_accelerators"),
             encodable(accelerator_type, "accelerator_type"),
         )
-        object.__setattr__(self, "_fields", fields)
+        return cls._make(fields)
 
     @property
     def node_rank(self) -> int:
@@ -99,16 +105,14 @@ class NodeGroup(_Value):
     __module__ = "shoal.placement"
     _names = ("label", "hardware_type", "nodes")
 
-    def __init__(
-        self, label: str, hardware_type: str | None, nodes: Sequence[NodeResources]
-    ) -> None:
+    def __new__(cls, label: str, hardware_type: str | None, nodes: Sequence[NodeResources]) -> Self:
         name = encodable(label, "label")
         kind = None if hardware_type is None else encodable(hardware_type, "hardware_type")
         members = tuple(nodes)
         for node in members:
             if not isinstance(node, NodeResources):
                 raise TypeError(f"a node must be a NodeResources, not {type_name(node)}")
-        object.__setattr__(self, "_fields", (name, kind, members))
+        return cls._make((name, kind, members))
 
     @property
     def label(self) -> str:
@@ -144,8 +148,8 @@ class Placement(_Value):
         "node_group_label",
     )
 
-    def __init__(
-        self,
+    def __new__(
+        cls,
         rank: int,
         cluster_node_rank: int,
         placement_node_rank: int,
@@ -157,7 +161,7 @@ class Placement(_Value):
         isolate_accelerator: bool,
         local_hardware_ranks: Sequence[int],
         node_group_label: str,
-    ) -> None:
+    ) -> Self:
         fields = (
             to_count(rank, "rank"),
             to_count(cluster_node_rank, "cluster_node_rank"),
@@ -171,7 +175,7 @@ class Placement(_Value):
             tuple(to_count(rank, "a local hardware rank") for rank in local_hardware_ranks),
             encodable(node_group_label, "node_group_label"),
         )
-        object.__setattr__(self, "_fields", fields)
+        return cls._make(fields)
 
     @property
     def rank(self) -> int:
