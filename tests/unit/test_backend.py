@@ -1,0 +1,89 @@
+"""Which core runs: by SHOAL_BACKEND, and never another one in silence."""
+
+import subprocess
+import sys
+
+import pytest
+
+from shoal import _backend
+
+
+def run(script, backend=None, *, hide_extension=False):
+    """Run a script with a backend; the extension can be hidden as if it were not installed."""
+    hide = (
+        "import sys, importlib.abc\n"
+        "class Hide(importlib.abc.MetaPathFinder):\n"
+        "    def find_spec(self, name, path, target=None):\n"
+        "        if name == 'shoal._rust':\n"
+        "            raise ModuleNotFoundError(\"No module named 'shoal._rust'\", name=name)\n"
+        "sys.meta_path.insert(0, Hide())\n"
+    )
+    env = {} if backend is None else {"SHOAL_BACKEND": backend}
+    path = {"PYTHONPATH": ":".join(p for p in sys.path if p)}
+    return subprocess.run(
+        [sys.executable, "-c", (hide if hide_extension else "") + script],
+        env={**path, **env},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=30,
+    )
+
+
+SHOW = "import shoal; print(shoal.backend(), shoal.WorkerAddress.__module__)"
+
+
+def test_pure_is_chosen_by_name():
+    assert run(SHOW, "pure").stdout.split()[0] == "pure"
+
+
+def test_an_unknown_name_is_an_error_that_lists_the_choices():
+    done = run(SHOW, "fast")
+    assert done.returncode == 1
+    assert "SHOAL_BACKEND='fast' is not a backend; expected one of rust, pure, auto" in done.stderr
+
+
+def test_auto_falls_back_with_one_warning():
+    done = run(SHOW, "auto", hide_extension=True)
+    assert done.stdout.split()[0] == "pure", done.stderr
+    assert done.stderr.count("RuntimeWarning: the extension shoal._rust is not installed") == 1
+
+
+def test_rust_that_is_asked_for_and_missing_is_an_error():
+    done = run(SHOW, "rust", hide_extension=True)
+    assert done.returncode == 1
+    assert "ImportError: SHOAL_BACKEND=rust, but the extension shoal._rust is not" in done.stderr
+
+
+def test_importing_shoal_chooses_nothing_yet():
+    assert run("import shoal", "fast").returncode == 0
+
+
+def test_an_extension_of_another_version_is_an_error(monkeypatch):
+    monkeypatch.setattr(_backend.importlib.metadata, "version", lambda _: "0.0.0")
+    with pytest.raises(ImportError, match=r"of version .*, the package of 0\.0\.0: reinstall"):
+        _backend.load("rust")
+
+
+def test_nothing_is_asserted_away_by_optimisation():
+    script = (
+        "from shoal.ports import hold_port\n"
+        "from shoal import WorkerAddress, Cluster\n"
+        "for wrong in (lambda: hold_port(1), lambda: WorkerAddress(''), lambda: Cluster(-1)):\n"
+        "    try:\n"
+        "        wrong()\n"
+        "    except AssertionError as error:\n"
+        "        print(type(error).__name__, repr(str(error)))\n"
+    )
+    plain = run(script)
+    env_script = f"import sys; assert False, 'not stripped'\n{script}"
+    optimised = subprocess.run(
+        [sys.executable, "-O", "-c", env_script],
+        env={"PYTHONPATH": ":".join(p for p in sys.path if p)},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=30,
+    )
+    assert len(plain.stdout.splitlines()) == 3, plain.stderr
+    assert optimised.stdout == plain.stdout, optimised.stderr

@@ -1,0 +1,96 @@
+"""The environment of workers: how values merge, and which need a process of their own."""
+
+import logging
+
+import pytest
+
+from shoal import Cluster, ClusterEnvVar
+from shoal.cluster import PathEnvMergeMode
+from shoal.cluster.env import (
+    merge_mode,
+    merge_path_like,
+    merge_worker_env_vars,
+    needs_fresh_process,
+)
+from shoal.context import env_value, env_var
+
+APPEND, OVERRIDE = PathEnvMergeMode.APPEND, PathEnvMergeMode.OVERRIDE
+
+
+@pytest.mark.parametrize(
+    ("existing", "incoming", "merged"),
+    [
+        ("/a:/b", "/c", "/c:/a:/b"),
+        ("/a:/b", "/b:/c", "/b:/c:/a"),
+        ("/a", "/a", "/a"),
+        ("", "/c", "/c"),
+        ("/a::/b:", "", "/a:/b"),
+    ],
+)
+def test_incoming_paths_come_first_and_each_once(existing, incoming, merged):
+    assert merge_path_like("PATH", existing, incoming) == merged
+
+
+def test_other_variables_are_replaced():
+    assert merge_path_like("MANPATH", "/a", "/b") == "/b"
+    merged = merge_worker_env_vars({"X": "/a", "Y": "1"}, {"X": "/b", "Z": "2"}, APPEND)
+    assert merged == {"X": "/b", "Y": "1", "Z": "2"}
+
+
+def test_override_replaces_paths_too():
+    assert merge_worker_env_vars({"PATH": "/a"}, {"PATH": "/b"}, OVERRIDE) == {"PATH": "/b"}
+    assert merge_worker_env_vars({"PATH": "/a"}, {"PATH": "/b"}, APPEND) == {"PATH": "/b:/a"}
+
+
+def test_the_inputs_stay_as_they_are():
+    base = {"PATH": "/a"}
+    merge_worker_env_vars(base, {"PATH": "/b"}, APPEND)
+    assert base == {"PATH": "/a"}
+
+
+@pytest.mark.parametrize(
+    ("env", "mode"),
+    [
+        ({}, APPEND),
+        ({"SHOAL_PATH_ENV_MERGE_MODE": "override"}, OVERRIDE),
+        ({"RLINF_PATH_ENV_MERGE_MODE": "OVERRIDE"}, OVERRIDE),
+        (
+            {"SHOAL_PATH_ENV_MERGE_MODE": "append", "RLINF_PATH_ENV_MERGE_MODE": "override"},
+            APPEND,
+        ),
+    ],
+)
+def test_the_mode_is_read_in_both_spellings(env, mode):
+    assert merge_mode(env) is mode
+    assert Cluster.get_path_env_merge_mode(env) is mode
+
+
+def test_an_invalid_mode_is_logged_and_means_append(caplog):
+    with caplog.at_level(logging.ERROR, "shoal"):
+        assert merge_mode({"SHOAL_PATH_ENV_MERGE_MODE": "prepend"}) is APPEND
+    assert "'prepend'" in caplog.text
+    assert "append or override" in caplog.text
+
+
+@pytest.mark.parametrize("name", ["LD_PRELOAD", "LD_LIBRARY_PATH", "PYTHONPATH", "PYTHONHASHSEED"])
+def test_what_the_loader_and_the_interpreter_read_needs_a_fresh_process(name):
+    assert needs_fresh_process(name)
+
+
+@pytest.mark.parametrize("name", ["PATH", "OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES", "MY_PYTHON"])
+def test_other_variables_need_none(name):
+    assert not needs_fresh_process(name)
+
+
+def test_our_name_wins_over_the_older_one(monkeypatch):
+    for prefix in ("SHOAL_", "RLINF_"):
+        monkeypatch.delenv(prefix + "EXT_MODULE", raising=False)
+    assert env_value("EXT_MODULE", "none") == "none"
+    assert env_var("EXT_MODULE") == (None, "SHOAL_EXT_MODULE")
+    monkeypatch.setenv("RLINF_EXT_MODULE", "old")
+    assert env_var("EXT_MODULE") == ("old", "RLINF_EXT_MODULE")
+    monkeypatch.setenv("SHOAL_EXT_MODULE", "new")
+    assert env_value("EXT_MODULE") == "new"
+    assert Cluster.get_sys_env_var(ClusterEnvVar.EXT_MODULE) == "new"
+    assert Cluster.get_full_env_var_name(ClusterEnvVar.EXT_MODULE) == "SHOAL_EXT_MODULE"
+    assert Cluster.get_full_env_var_name("EXT_MODULE") == "SHOAL_EXT_MODULE"

@@ -1,0 +1,212 @@
+"""The managers in process: waiting is one pending call, and registration replaces."""
+
+import asyncio
+
+import pytest
+
+from shoal import NodeInfo, WorkerAddress
+from shoal.errors import ClusterError, ShoalValueError
+from shoal.hardware import ACCELERATOR_HW_TYPE, HardwareInfo, HardwareResource
+from shoal.manager import (
+    CollectiveGroupInfo,
+    CollectiveManager,
+    NodeManager,
+    WorkerInfo,
+    WorkerManager,
+)
+
+
+def info(name, **kwargs):
+    address = WorkerAddress.from_name(name)
+    return WorkerInfo(
+        address=address, rank=address.rank, group_world_size=2, cluster_node_rank=0, **kwargs
+    )
+
+
+def register(manager, *names, **kwargs):
+    for name in names:
+        manager.register_worker(WorkerAddress.from_name(name), info(name, **kwargs))
+
+
+def run(coroutine):
+    return asyncio.run(asyncio.wait_for(coroutine, 10))
+
+
+# --- workers ---
+
+
+def test_a_worker_that_registers_again_replaces_its_record():
+    manager = WorkerManager()
+    register(manager, "g:0", pid=1)
+    register(manager, "g:0", pid=2)
+    assert manager.get_worker_info(WorkerAddress.from_name("g:0")).pid == 2
+    assert len(manager.get_group("g")) == 1
+
+
+def test_the_order_of_registration_does_not_matter():
+    # A root, a child without its parent, then the parent.
+    manager = WorkerManager()
+    register(manager, "root", "g:0:1", "g:1", "g:0")
+    for name in ("root", "g:0:1", "g:0"):
+        assert manager.get_worker_info(WorkerAddress.from_name(name)) == info(name)
+    assert manager.get_worker_info(WorkerAddress.from_name("g:7")) is None
+    assert [i.rank for i in manager.get_group("g")] == [0, 1]
+
+
+def test_waiting_for_a_worker_ends_when_it_registers():
+    async def scenario():
+        manager = WorkerManager()
+        address = WorkerAddress.from_name("g:0")
+        waiting = [asyncio.ensure_future(manager.wait_worker_info(address)) for _ in range(3)]
+        await asyncio.sleep(0)
+        register(manager, "g:1")
+        await asyncio.sleep(0.01)
+        assert not any(task.done() for task in waiting)
+        register(manager, "g:0", pid=7)
+        return await asyncio.gather(*waiting)
+
+    assert [found.pid for found in run(scenario())] == [7, 7, 7]
+
+
+def test_a_wait_sleeps_until_it_is_woken():
+    # A loop that polls would run many steps while nothing happens.
+    steps = 0
+
+    async def scenario():
+        nonlocal steps
+        loop = asyncio.get_running_loop()
+        task = asyncio.ensure_future(
+            WorkerManager().wait_worker_info(WorkerAddress.from_name("g:0"), timeout=0.3)
+        )
+        once = loop._run_once
+
+        def counted():
+            nonlocal steps
+            steps += 1
+            once()
+
+        loop._run_once = counted
+        return await task
+
+    assert run(scenario()) is None
+    assert steps < 20
+
+
+def test_the_end_of_the_time_is_none():
+    async def scenario():
+        manager = WorkerManager()
+        address = WorkerAddress.from_name("g:0")
+        assert await manager.wait_worker_info(address, timeout=0.01) is None
+        register(manager, "g:0")
+        return await manager.wait_worker_info(address, timeout=0)
+
+    assert run(scenario()) == info("g:0")
+
+
+def test_a_closed_group_is_forgotten_with_its_children():
+    manager = WorkerManager()
+    register(manager, "g:0", "g:0:1", "group:0")
+    manager.unregister_group("g")
+    assert manager.get_group("g") == []
+    assert manager.get_worker_info(WorkerAddress.from_name("g:0:1")) is None
+    assert len(manager.get_group("group")) == 1
+
+
+def test_a_record_has_the_documented_names_too():
+    record = info("g:0", accelerator_rank=2, available_accelerators=[2, 3])
+    assert (record.node_id, record.gpu_id, record.available_gpus) == (0, 2, [2, 3])
+    assert hash(record) == hash(record.address)
+
+
+# --- collective groups ---
+
+
+def group(name="c", members=("g:0", "g:1")):
+    return CollectiveGroupInfo(name, [info(m) for m in members], "10.0.0.1")
+
+
+def test_a_collective_group_is_registered_once_and_found():
+    async def scenario():
+        manager = CollectiveManager()
+        await manager.register_collective_group(group())
+        await manager.register_collective_group(group())
+        with pytest.raises(ShoalValueError, match="'c' exists with other members: g:0, g:1"):
+            await manager.register_collective_group(group(members=("g:0", "h:0")))
+        return manager
+
+    manager = run(scenario())
+    assert manager.get_collective_group("c").world_size == 2
+    manager.remove_collective_group("c")
+    manager.remove_collective_group("c")
+    assert manager.get_collective_group("c") is None
+
+
+def test_waiting_for_a_collective_group_ends_when_its_master_registers_it():
+    async def scenario():
+        manager = CollectiveManager()
+        waiting = asyncio.ensure_future(manager.wait_collective_group("c"))
+        await asyncio.sleep(0)
+        await manager.register_collective_group(group("other"))
+        await asyncio.sleep(0.01)
+        assert not waiting.done()
+        await manager.register_collective_group(group())
+        assert (await waiting).group_name == "c"
+        assert await manager.wait_collective_group("d", timeout=0.01) is None
+
+    run(scenario())
+
+
+def test_ports_of_collective_groups():
+    async def scenario():
+        manager = CollectiveManager()
+        assert manager.get_master_port_info("c") is None
+        with pytest.raises(ShoalValueError, match="no collective group 'c'; known: none"):
+            await manager.set_master_port_info("c", 1)
+        await manager.register_collective_group(group())
+        await manager.set_master_port_info("c", 1234)
+        assert manager.get_master_port_info("c") == 1234
+        assert manager.get_collective_group("c") == group()
+        manager.reset_master_port_info("c")
+        assert manager.get_master_port_info("c") is None
+        with pytest.raises(ShoalValueError, match="known: c"):
+            manager.reset_master_port_info("d")
+
+    run(scenario())
+
+
+def test_a_member_twice_is_refused():
+    with pytest.raises(ShoalValueError, match="g:0 is a member twice"):
+        group(members=("g:0", "g:1", "g:0"))
+
+
+# --- nodes ---
+
+
+def node(rank, accelerators):
+    infos = [HardwareInfo(ACCELERATOR_HW_TYPE, "NV_GPU:X")] * accelerators
+    hardware = [HardwareResource(ACCELERATOR_HW_TYPE, infos)]
+    return NodeInfo([], rank, f"id{rank}", f"10.0.0.{rank}", 8, hardware_resources=hardware)
+
+
+def test_the_node_manager_tells_what_it_was_given():
+    nodes = [node(0, 2), node(1, 2)]
+    manager = NodeManager(nodes, {"cluster": "group"}, "config")
+    assert manager.get_nodes() == nodes
+    assert manager.num_nodes() == 2
+    assert manager.get_node_groups() == {"cluster": "group"}
+    assert manager.get_cluster_cfg() == "config"
+    assert manager.get_master_ip() == "10.0.0.0"
+    assert manager.get_master_port() == manager.get_master_port() > 0
+    assert manager.get_num_gpus_per_node() == 2
+
+
+def test_mixed_nodes_have_no_count_per_node():
+    manager = NodeManager([node(0, 2), node(1, 1)], {})
+    with pytest.raises(ClusterError, match="node 0: 2, node 1: 1"):
+        manager.get_num_gpus_per_node()
+
+
+def test_a_host_on_a_missing_node_is_refused():
+    manager = NodeManager([node(0, 0)], {}, namespace="")
+    with pytest.raises(ShoalValueError, match=r"'x': node 1 does not exist.*0 to 0"):
+        run(manager.start_host("x", object, node_rank=1))

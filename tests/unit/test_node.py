@@ -1,0 +1,114 @@
+"""Nodes and node groups: what they count, how ranks translate, what they say when asked wrong."""
+
+import pytest
+
+from shoal import NodeGroupInfo, NodeInfo
+from shoal.cluster.job import build_groups
+from shoal.config import ClusterConfig, NodeGroupConfig, NodeGroupEnvConfig
+from shoal.errors import ClusterConfigError, ClusterError, PlacementIndexError
+from shoal.hardware import ACCELERATOR_HW_TYPE, HardwareInfo, HardwareResource
+
+
+def node(rank, accelerators=0, names=()):
+    info = HardwareInfo(ACCELERATOR_HW_TYPE, "NV_GPU:H200")
+    resources = [HardwareResource(ACCELERATOR_HW_TYPE, [info] * accelerators, list(names))]
+    return NodeInfo(
+        [], rank, f"id{rank}", f"10.0.0.{rank}", 8, hardware_resources=resources[: accelerators > 0]
+    )
+
+
+def config(*groups, num_nodes=3):
+    return ClusterConfig(num_nodes=num_nodes, component_placement=[], node_groups=list(groups))
+
+
+def test_a_node_without_accelerators():
+    plain = node(0)
+    assert (plain.num_accelerators, plain.num_gpus) == (0, 0)
+    assert (plain.accelerator_type, plain.accelerator_model) == ("NO_ACCEL", "")
+    assert plain.device_names() == []
+    assert plain.get_hw_resource_count(None) == 0
+
+
+def test_a_node_with_accelerators():
+    full = node(0, 2, ["GPU-a", "GPU-b"])
+    assert (full.num_accelerators, full.accelerator_type) == (2, "NV_GPU")
+    assert full.accelerator_model == "NV_GPU:H200"
+    assert full.device_names() == ["GPU-a", "GPU-b"]
+    assert full.get_hw_resource_count("Robot") == 0
+
+
+def test_a_group_counts_accelerators_over_its_nodes():
+    group = NodeGroupInfo("a", [node(1, 2), node(3, 3)])
+    assert group.node_ranks == [1, 3]
+    assert group.hardware_type == ACCELERATOR_HW_TYPE
+    assert group.hardware_resource_count == 5
+    assert group.local_hardware_ranks == [[0, 1], [2, 3, 4]]
+    assert group.get_node_by_hardware_rank(3).node_rank == 3
+    assert group.get_local_hardware_rank(3) == 1
+    assert group.get_node_by_hardware_rank(5) is None
+    assert group.get_local_hardware_rank(5) == -1
+
+
+@pytest.mark.parametrize(
+    "group",
+    [
+        NodeGroupInfo("cpu", [node(0), node(1)]),
+        NodeGroupInfo("node", [node(0, 4), node(1, 4)]),
+        NodeGroupInfo("bare", [node(0, 4), node(1, 4)], ignore_hardware=True),
+    ],
+    ids=lambda group: group.label,
+)
+def test_each_node_is_one_resource_where_hardware_does_not_count(group):
+    assert group.hardware_type is None
+    assert group.local_hardware_ranks == [[0], [1]]
+
+
+def test_ranks_within_a_group_are_nodes_of_the_cluster():
+    group = NodeGroupInfo("a", [node(2), node(5)])
+    assert group.group_ranks_to_global_ranks([1, 0]) == [5, 2]
+    for wrong in (2, -1):
+        with pytest.raises(PlacementIndexError, match=f"'a' has 2 nodes; there is no node {wrong}"):
+            group.group_ranks_to_global_ranks([0, wrong])
+
+
+def test_groups_of_a_configuration_come_with_cluster_and_node():
+    nodes = [node(0), node(1), node(2)]
+    entry = NodeGroupConfig(label="robots", node_ranks=[2, 1])
+    groups = build_groups(nodes, config(entry))
+    assert list(groups) == ["robots", "cluster", "node"]
+    assert groups["robots"].node_ranks == [1, 2]
+    assert groups["cluster"].node_ranks == [0, 1, 2]
+    assert nodes[1].node_labels == ["robots", "cluster", "node"]
+    assert nodes[0].node_labels == ["cluster", "node"]
+
+
+def test_a_group_that_names_missing_nodes_is_an_error():
+    entry = NodeGroupConfig(label="robots", node_ranks=[1, 3])
+    with pytest.raises(ClusterError, match=r"'robots' names the nodes \[3\].*nodes 0 to 1"):
+        build_groups([node(0), node(1)], config(entry))
+
+
+def test_variables_differ_by_node_within_a_group():
+    entry = NodeGroupConfig(
+        label="a",
+        node_ranks=[0, 1],
+        env_configs=[
+            NodeGroupEnvConfig(node_ranks=[0], env_vars=[{"X": "0"}, {"Y": "1"}]),
+            NodeGroupEnvConfig(node_ranks=[1], env_vars=[{"X": "2"}]),
+        ],
+    )
+    nodes = [node(0), node(1)]
+    group = build_groups(nodes, config(entry))["a"]
+    assert group.get_node_env_vars(0) == {"X": "0", "Y": "1"}
+    assert group.get_node_env_vars(1) == {"X": "2"}
+    assert nodes[1].env_vars == {"X": "2"}
+
+
+def test_an_interpreter_is_chosen_by_node_and_two_are_an_error():
+    one = NodeGroupEnvConfig(node_ranks=[0, 1], python_interpreter_path="/a/python")
+    other = NodeGroupEnvConfig(node_ranks=[1], python_interpreter_path="/b/python")
+    group = NodeGroupInfo("a", [node(0), node(1), node(2)], env_configs=[one, other])
+    assert group.get_node_python_interpreter_path(0) == "/a/python"
+    assert group.get_node_python_interpreter_path(2) is None
+    with pytest.raises(ClusterConfigError, match=r"several interpreters on node 1: /a.*, /b"):
+        group.get_node_python_interpreter_path(1)

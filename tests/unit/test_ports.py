@@ -1,0 +1,85 @@
+"""Ports that are held: nobody else is given them, and a server can still listen there."""
+
+import socket
+import subprocess
+import sys
+
+import pytest
+
+from shoal import Cluster
+from shoal.errors import ShoalError, ShoalValueError
+from shoal.ports import hold_port
+
+
+def can_bind(port):
+    with socket.socket() as sock:
+        try:
+            sock.bind(("", port))
+        except OSError:
+            return False
+        return True
+
+
+def test_a_held_port_cannot_be_bound_by_others():
+    assert not can_bind(hold_port())
+
+
+def test_many_ports_are_different():
+    ports = [hold_port() for _ in range(50)]
+    assert len(set(ports)) == 50
+
+
+def test_another_process_that_holds_ports_gets_others():
+    port = hold_port()
+    script = "from shoal.ports import hold_port\nprint(*[hold_port() for _ in range(200)])\n"
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=30
+    )
+    assert port not in map(int, done.stdout.split())
+
+
+def test_a_server_can_listen_on_a_held_port_and_be_reached():
+    port = hold_port()
+    with socket.socket() as server:
+        server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        server.bind(("127.0.0.1", port))
+        server.listen()
+        with socket.create_connection(("127.0.0.1", port), timeout=5) as client:
+            client.sendall(b"x")
+            connection, _ = server.accept()
+            with connection:
+                assert connection.recv(1) == b"x"
+
+
+def test_torch_binds_a_store_over_a_held_port():
+    script = (
+        "from shoal.ports import hold_port\n"
+        "from torch.distributed import TCPStore\n"
+        "port = hold_port()\n"
+        "store = TCPStore('127.0.0.1', port, is_master=True, use_libuv=True)\n"
+        "store.set('key', 'value')\n"
+        "print(TCPStore('127.0.0.1', port, is_master=False).get('key').decode())\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=False, timeout=60
+    )
+    assert done.stdout.split() == ["value"], done.stderr
+
+
+def test_a_limit_is_kept():
+    assert hold_port(20_000) <= 20_000
+    assert Cluster.find_free_port(20_000) <= 20_000
+
+
+@pytest.mark.parametrize("limit", [0, 1023, 65_536, -1])
+def test_a_limit_that_is_no_port_is_refused(limit):
+    with pytest.raises(ShoalValueError, match=f"max_port_num={limit}.*1024 to 65535"):
+        hold_port(limit)
+
+
+def test_no_free_port_is_an_error_that_names_the_range():
+    # 1024 is the only candidate; once it is held there is none.
+    if can_bind(1024):
+        hold_port(1024)
+    with pytest.raises(ShoalError, match="no TCP port from 1024 to 1024 is free"):
+        hold_port(1024)

@@ -1,0 +1,86 @@
+"""Timers of workers: by tag, added up, taken once; as a block and as a decorator."""
+
+import asyncio
+
+import pytest
+
+from shoal.errors import ShoalValueError
+from shoal.worker import timers
+from shoal.worker.timers import Timers, timer
+
+
+class Clock:
+    """A clock on which every reading is one second later."""
+
+    def __init__(self):
+        self.now = 0
+
+    def perf_counter(self):
+        self.now += 1
+        return float(self.now)
+
+
+@pytest.fixture(autouse=True)
+def _clock(monkeypatch):
+    monkeypatch.setattr(timers, "time", Clock())
+
+
+class Owner:
+    def __init__(self):
+        self.timers = Timers()
+
+    def worker_timer(self, tag=None):
+        return self.timers.measure(tag, depth=2)
+
+    def step(self):
+        with self.worker_timer():
+            pass
+
+    @timer
+    def bare(self, value):
+        return value
+
+    @timer()
+    def called(self):
+        raise KeyError("x")
+
+    @timer("tagged")
+    async def coroutine(self, value):
+        await asyncio.sleep(0)
+        return value
+
+
+def test_blocks_add_up_under_their_tag_until_taken():
+    made = Timers()
+    for _ in range(3):
+        with made.measure("a"):
+            pass
+    with made.measure("b"):
+        pass
+    assert made.pop("a") == 3.0
+    with pytest.raises(ShoalValueError, match=r"no timer 'a' .*known: b"):
+        made.pop("a")
+    assert made.pop_all() == {"b": 1.0}
+    assert made.pop_all() == {}
+
+
+def test_a_block_without_a_tag_has_the_name_of_its_function():
+    owner = Owner()
+    owner.step()
+    assert owner.timers.pop_all() == {"step": 1.0}
+
+
+def test_decorated_methods_are_timed_also_when_they_raise():
+    owner = Owner()
+    assert owner.bare(5) == 5
+    with pytest.raises(KeyError):
+        owner.called()
+    assert owner.timers.pop_all() == {"bare": 1.0, "called": 1.0}
+    assert (Owner.bare.__name__, Owner.called.__name__) == ("bare", "called")
+
+
+def test_a_coroutine_stays_one_and_is_timed():
+    owner = Owner()
+    assert asyncio.iscoroutinefunction(Owner.coroutine)
+    assert asyncio.run(owner.coroutine(7)) == 7
+    assert owner.timers.pop_all() == {"tagged": 1.0}
