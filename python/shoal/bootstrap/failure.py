@@ -4,7 +4,7 @@ import time
 import traceback
 from dataclasses import dataclass, replace
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 import ray.cloudpickle as pickle
 
@@ -114,10 +114,32 @@ def _text(error: Exception) -> str:
 
 
 def _pickled(error: Exception) -> bytes | None:
-    try:
-        data: bytes = pickle.dumps(error)
-        # What cannot be read back here cannot be read back at the caller either.
-        pickle.loads(data)
-    except Exception:  # noqa: BLE001  (a user's exception may hold anything)
-        return None
-    return data
+    # An exception is rebuilt by calling its class with `args`. A constructor that takes something
+    # else fails at that, or makes another message of it; then its parts are put together.
+    for form in (error, _Parts(error)):
+        try:
+            data: bytes = pickle.dumps(form)
+            same = str(pickle.loads(data)) == str(error)
+        except Exception:  # noqa: BLE001, S112  (a user's exception may hold anything)
+            continue
+        if same:
+            return data
+    return None
+
+
+class _Parts:
+    """An exception that is rebuilt without its constructor."""
+
+    def __init__(self, error: Exception) -> None:
+        self._error = error
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        error = self._error
+        return _assemble, (type(error), error.args, dict(error.__dict__))
+
+
+def _assemble(cls: type[Exception], args: tuple[Any, ...], state: dict[str, Any]) -> Exception:
+    error = cls.__new__(cls, *args)
+    error.args = args
+    error.__dict__.update(state)
+    return error

@@ -1,0 +1,126 @@
+"""A failure as a value: what of an exception survives the way to another process."""
+
+import pickle
+import threading
+
+import pytest
+
+from shoal.bootstrap import failure
+from shoal.bootstrap.failure import Failure
+from shoal.errors import RemoteError
+
+
+class ArgumentsError(Exception):
+    def __init__(self, code, *, hint):
+        super().__init__(f"code {code}: {hint}")
+        self.code = code
+
+
+class LockError(Exception):
+    def __init__(self):
+        super().__init__("holds a lock")
+        self.lock = threading.Lock()
+
+
+class MuteError(Exception):
+    def __str__(self):
+        raise RuntimeError("no")
+
+
+class PrefixError(Exception):
+    def __init__(self, name):
+        super().__init__(f"bad name: {name}")
+
+
+def fail_with(error):
+    raise error
+
+
+def capture(error, **kwargs):
+    with pytest.raises(type(error)) as caught:
+        fail_with(error)
+    return Failure.capture(caught.value, "g:2", 2, **kwargs)
+
+
+def travel(error, **kwargs):
+    """Raise, capture, send and rebuild an exception."""
+    return pickle.loads(pickle.dumps(capture(error, **kwargs))).rebuild()
+
+
+def test_an_exception_arrives_as_itself_with_a_note():
+    read = travel(KeyError("where"))
+    assert type(read) is KeyError
+    assert read.args == ("where",)
+    (note,) = read.__notes__
+    assert note.startswith("raised on rank 2 (g:2):\nTraceback")
+    assert "in fail_with\n" in note
+    assert "KeyError: 'where'" in note
+
+
+def test_its_causes_are_in_the_note():
+    def fail():
+        try:
+            {}["inner"]
+        except KeyError as error:
+            raise ValueError("outer") from error
+
+    with pytest.raises(ValueError, match="outer") as info:
+        fail()
+    (note,) = travel(info.value).__notes__
+    assert "direct cause" in note
+    assert "KeyError: 'inner'" in note
+
+
+def test_a_constructor_of_its_own_does_not_matter():
+    read = travel(ArgumentsError(3, hint="turn it"))
+    assert type(read) is ArgumentsError
+    assert (str(read), read.code) == ("code 3: turn it", 3)
+
+
+def test_a_constructor_is_not_called_again_on_its_own_message():
+    read = travel(PrefixError("x"))
+    assert type(read) is PrefixError
+    assert str(read) == "bad name: x"
+
+
+def test_what_cannot_be_pickled_arrives_as_a_remote_error():
+    error = LockError()
+    read = travel(error)
+    assert type(read) is RemoteError
+    assert read.type_name == f"{type(error).__module__}.{type(error).__qualname__}"
+    assert str(error) in str(read)
+    assert "in fail_with\n" in read.traceback_text
+
+
+def test_a_message_that_cannot_be_printed_is_said_so():
+    captured = capture(MuteError())
+    assert captured.text == "<its message cannot be printed>"
+    assert type(captured.rebuild()) is RemoteError
+
+
+def test_sys_exit_is_a_runtime_error():
+    read = travel(SystemExit(3))
+    assert type(read) is RuntimeError
+    assert "sys.exit(3)" in str(read)
+
+
+def test_an_interrupt_is_a_value_and_ends_nothing_here():
+    assert "KeyboardInterrupt" in str(travel(KeyboardInterrupt()))
+
+
+def test_outer_frames_of_a_file_are_left_out():
+    (note,) = travel(ValueError("x"), skip_frames_of=__file__).__notes__
+    assert "in fail_with" not in note
+
+
+def test_a_failure_that_this_process_found_out_has_no_traceback():
+    read = Failure.of_peer(TimeoutError("gone"), "g:1", 1).rebuild()
+    assert type(read) is TimeoutError
+    assert not hasattr(read, "__notes__")
+
+
+def test_failures_order_by_time(monkeypatch):
+    times = iter([20.0, 10.0])
+    monkeypatch.setattr(failure.time, "time", lambda: next(times))
+    late, early = (Failure.of_peer(ValueError(w), "g:0", 0) for w in ("late", "early"))
+    assert sorted([late, early], key=lambda f: f.when) == [early, late]
