@@ -36,7 +36,8 @@ class ComponentPlacement:
     def __init__(self, config: Any, cluster: ClusterLike) -> None:
         section = read_section(config)
         if section.get("component_placement") is None:
-            hint = did_you_mean("component_placement", section)
+            near = [key for key in section if did_you_mean(key, ["component_placement"])]
+            hint = f"; it was perhaps written {near[0]!r}" if near else ""
             raise PlacementError(f"cluster: the key component_placement is missing{hint}")
         self._config = config
         self._placement_config = section["component_placement"]
