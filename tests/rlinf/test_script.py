@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.process
+
 RUN = [sys.executable, "-m", "shoal.compat.rlinf"]
 SCRIPTS = Path(__file__).parent / "scripts"
 

@@ -8,6 +8,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+import rlinf.scheduler
 import stages
 from rlinf.scheduler import (
     Channel,
@@ -43,6 +44,8 @@ class Producer(Worker):
 
     def produce(self, name: str) -> int:
         channel = self.connect_channel(name)
+        if not isinstance(channel, rlinf.scheduler.Channel):
+            raise TypeError(f"{type(channel)} is not the Channel that this script knows")
         for value in range(self._amount):
             channel.put(scaled(value), weight=1, key="numbers")
         return self._rank
@@ -78,7 +81,7 @@ def main() -> None:
         "produced": produced.wait(),
         "numbers": numbers,
         "consumer": consumers.describe().wait(),
-        "same class": all(type(n) is Number for first, *_ in taken for n in [first]),
+        "same class": all(type(first) is Number for first, *_ in taken),
         "left": results.qsize(),
     }
     Path(sys.argv[1]).write_text(json.dumps(report), encoding="utf-8")
