@@ -146,6 +146,14 @@ def test_flexible_takes_groups_in_any_order():
         assert [p.placement_node_rank for p in placements] == [0, 1]
 
 
+def test_a_label_may_be_a_number_in_yaml():
+    cluster = make_cluster([2, 2], {"4090": [1]})
+    plan = ComponentPlacement(
+        {"component_placement": {"a": {"node_group": 4090, "placement": "all"}}}, cluster
+    )
+    assert where(plan.get_strategy("a").get_placement(cluster)) == [(1, [0]), (1, [1])]
+
+
 def test_node_placement_shares_nodes_and_sees_all_accelerators():
     placements = NodePlacementStrategy([1, 0, 0]).get_placement(make_cluster([2, 2]))
     assert where(placements) == [(0, []), (0, []), (1, [])]

@@ -27,7 +27,11 @@ fn path(ranks: &Bound<'_, PyAny>) -> PyResult<Vec<String>> {
 }
 
 fn decimal(value: &Bound<'_, PyAny>, what: &str, expected: &str) -> PyResult<String> {
-    Ok(int(value, what, expected)?.str()?.to_str()?.to_owned())
+    let int = int(value, what, expected)?;
+    match int.extract::<i64>() {
+        Ok(rank) => Ok(rank.to_string()),
+        Err(_) => Ok(int.str()?.to_str()?.to_owned()),
+    }
 }
 
 /// Where a worker stands in the tree of groups: the name of a root group and a path of ranks.

@@ -76,6 +76,9 @@ pub(crate) fn int<'py>(
     what: &str,
     expected: &str,
 ) -> PyResult<Bound<'py, PyInt>> {
+    if let Ok(int) = value.cast_exact::<PyInt>() {
+        return Ok(int.clone());
+    }
     if value.is_instance_of::<PyBool>() || !value.get_type().hasattr("__index__")? {
         return Err(type_error(value, what, expected));
     }
