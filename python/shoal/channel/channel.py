@@ -13,6 +13,7 @@ from shoal.channel.creation import (
     create,
     node_of_accelerator,
     node_of_worker,
+    split_affinity,
 )
 from shoal.channel.item import DEFAULT_KEY
 from shoal.channel.local import LocalChannel, LocalQueues
@@ -130,18 +131,10 @@ class Channel:
         its worker `group_rank_affinity`, on the caller's own node without a group.
         """
         deadline = Deadline(timeout)
-        affine = group_affinity is not None or group_rank_affinity is not None
-        if maxsize is None or isinstance(maxsize, str):
-            affine, group_affinity = True, maxsize
-            if args:
-                group_rank_affinity, *rest = args
-                maxsize = rest[0] if rest else kwargs.pop("maxsize", 0)
-                args = ()
-            else:
-                maxsize = kwargs.pop("maxsize", 0)
-        if affine:
-            kwargs["node_rank"] = node_of_worker(group_affinity, group_rank_affinity, deadline)
-        self = cls.create(channel_name, maxsize, *args, timeout=deadline.remaining, **kwargs)
+        plain, affinity = split_affinity(maxsize, args, kwargs, group_affinity, group_rank_affinity)
+        if affinity is not None:
+            kwargs["node_rank"] = node_of_worker(*affinity, deadline)
+        self = cls.create(channel_name, *plain, timeout=deadline.remaining, **kwargs)
         self._current_worker = worker
         return self
 
@@ -447,9 +440,9 @@ class Channel:
 def _restore(cls: type[Channel], name: str, namespace: str, facts: dict[str, Any]) -> Channel:
     self = cls.__new__(cls)
     Channel.__init__(self)
-    self._name = name  # noqa: SLF001  (this is the class's other constructor)
-    self._facts = facts  # noqa: SLF001  (as above)
-    self._queues = RemoteQueues(name, namespace, facts["hosts"])  # noqa: SLF001  (as above)
+    self._name = name
+    self._facts = facts
+    self._queues = RemoteQueues(name, namespace, facts["hosts"])
     return self
 
 

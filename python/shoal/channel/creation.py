@@ -1,20 +1,23 @@
 """Making and finding the hosts of a channel, and the arguments that older callers use."""
 
+import contextlib
 import logging
 import time
 from dataclasses import dataclass
 from typing import Any
 
 from shoal._backend import WorkerAddress
-from shoal._ray import find_actor, get
+from shoal._ray import find_actor, get, timed_out
 from shoal.channel.host import ChannelWorker
 from shoal.channel.remote import RemoteQueues
 from shoal.context import current, describe_self
 from shoal.deadline import Deadline
 from shoal.errors import (
+    ChannelClosed,
     ChannelExistsError,
     ChannelNotFoundError,
     NameTakenError,
+    PeerLostError,
     ShoalTimeoutError,
     ShoalValueError,
 )
@@ -22,7 +25,14 @@ from shoal.manager import NodeManager, WorkerManager
 from shoal.manager.base import required_namespace
 from shoal.transport.queues import CAPACITY
 
-__all__ = ["Plan", "connect", "create", "node_of_accelerator", "node_of_worker"]
+__all__ = [
+    "Plan",
+    "connect",
+    "create",
+    "node_of_accelerator",
+    "node_of_worker",
+    "split_affinity",
+]
 
 _log = logging.getLogger("shoal")
 
@@ -42,7 +52,7 @@ class Plan:
         ShoalValueError: A value cannot be.
     """
 
-    name: str
+    name: Any
     maxsize: int = 0
     capacity: int = CAPACITY
     distributed: bool = False
@@ -69,37 +79,57 @@ def create(plan: Plan, deadline: Deadline) -> tuple[RemoteQueues, dict[str, Any]
         ShoalTimeoutError: A host did not start in time.
         ShoalValueError: There is no such node.
     """
-    namespace = required_namespace()
-    first = f"{plan.name}:0"
-    if find_actor(first, namespace) is not None:
-        return _join(plan, deadline)
+    while True:
+        joined = _join(plan, deadline)
+        if joined is not None:
+            return joined
+        try:
+            return _start(plan, deadline)
+        except NameTakenError:  # somebody was faster
+            continue
+
+
+def _start(plan: Plan, deadline: Deadline) -> tuple[RemoteQueues, dict[str, Any]]:
     proxy = NodeManager.get_proxy()
     hosts = proxy.num_nodes() if plan.distributed else 1
     nodes = range(hosts) if plan.distributed else [plan.node_rank]
     args = (plan.maxsize, plan.capacity, hosts)
-    try:
-        handles = {
-            0: proxy.start_host(
-                first, ChannelWorker, (first, *args), {}, nodes[0], timeout=deadline.remaining
-            )
-        }
-    except NameTakenError:  # somebody was faster
-        return _join(plan, deadline)
+    first = f"{plan.name}:0"
+    handles = {
+        0: proxy.start_host(
+            first, ChannelWorker, (first, *args), {}, nodes[0], timeout=deadline.remaining
+        )
+    }
     starting = {}
     for index in range(1, hosts):
         name = f"{plan.name}:{index}"
         starting[index] = proxy.actor.start_host.remote(
             name, ChannelWorker, (name, *args), {}, nodes[index], timeout=deadline.remaining
         )
+    what = f"starting the channel {plan.name!r}"
     for index, ref in starting.items():
-        what = f"starting the channel {plan.name!r}"
-        handles[index] = get(ref, deadline, lambda what=what: what, f"node {nodes[index]}")  # type: ignore[misc]  # a bound argument
-    queues = RemoteQueues(plan.name, namespace, hosts, handles)
+        handles[index] = get(ref, deadline, lambda: what, f"node {nodes[index]}")
+    queues = RemoteQueues(plan.name, required_namespace(), hosts, handles)
     return queues, {"maxsize": plan.maxsize, "capacity": plan.capacity, "hosts": hosts}
 
 
-def _join(plan: Plan, deadline: Deadline) -> tuple[RemoteQueues, dict[str, Any]]:
-    queues, facts = connect(plan.name, Deadline(deadline.remaining))
+def _join(plan: Plan, deadline: Deadline) -> tuple[RemoteQueues, dict[str, Any]] | None:
+    """Connect to a channel that exists and is as planned; None when the name is free."""
+    first, namespace = f"{plan.name}:0", required_namespace()
+    found = None
+    while found is None:
+        if find_actor(first, namespace) is None:
+            return None
+        with contextlib.suppress(PeerLostError, ChannelNotFoundError, ChannelClosed):
+            found = connect(plan.name, Deadline(deadline.remaining))
+        if found is not None and found[1]["ending"]:
+            found = None
+        if found is None:
+            # A channel that was closed is about to give its name up.
+            if deadline.expired:
+                raise timed_out(f"creating the channel {plan.name!r}", "the one before", deadline)
+            time.sleep(0.02)
+    queues, facts = found
     differing = [
         f"{name}={facts[name]} (asked for: {wanted})"
         for name, wanted in (("maxsize", plan.maxsize), ("capacity", plan.capacity))
@@ -150,6 +180,29 @@ def connect(name: str, deadline: Deadline | None) -> tuple[RemoteQueues, dict[st
     queues = RemoteQueues(name, namespace, facts["hosts"])
     queues.find_all(limit)
     return queues, facts
+
+
+def split_affinity(
+    second: Any,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    group: str | None,
+    rank: int | None,
+) -> tuple[list[Any], tuple[str | None, int | None] | None]:
+    """Tell the two orders of arguments of `create_channel` apart.
+
+    Today's is (name, maxsize, distributed, node_rank, local); a text or None as the second one is
+    the older (name, group_affinity, group_rank_affinity, maxsize).
+
+    Returns:
+        Today's positional arguments after the name, and the group and rank to be near, or None.
+    """
+    if second is not None and not isinstance(second, str):
+        affine = group is not None or rank is not None
+        return [second, *args], (group, rank) if affine else None
+    rank = args[0] if args else rank
+    maxsize = args[1] if len(args) > 1 else kwargs.pop("maxsize", 0)
+    return [maxsize, *args[2:]], (second if group is None else group, rank)
 
 
 def node_of_worker(group_name: str | None, rank: int | None, deadline: Deadline) -> int:

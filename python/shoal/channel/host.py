@@ -29,7 +29,8 @@ class ChannelWorker(QueueHost):
 
     async def shoal_channel_facts(self) -> dict[str, Any]:
         """Tell how the channel was made, and whether it is closed."""
-        return {**self._facts, "closed": self._queues.closed}
+        closed = self._queues.closed
+        return {**self._facts, "closed": closed, "ending": closed and self._queues.empty}
 
     async def ensure_key_replica(self, key: Hashable, src_node_rank: int = -1) -> int:
         """Return which host has a key: that of the node which used it first, for ever."""

@@ -15,9 +15,9 @@ from shoal.errors import ChannelClosed
 from shoal.transport.client import HostClient, HostLostError, Request, Steps, arun, run
 from shoal.transport.codec import decode, encode
 from shoal.transport.loop import submit
-from shoal.transport.pending import start
 from shoal.transport.queues import Outcome
 from shoal.transport.sequence import PutSequence
+from shoal.transport.turns import Turns
 from shoal.transport.wire import Payload, pack
 
 __all__ = ["RemoteQueues"]
@@ -47,6 +47,7 @@ class RemoteQueues:
         self.hosts = hosts
         self._clients = {i: HostClient(handle) for i, handle in (handles or {}).items()}
         self._routes: dict[Hashable, int] = {}
+        self._turns = Turns()
 
     # Puts.
 
@@ -98,6 +99,14 @@ class RemoteQueues:
 
     def get(self, key: Hashable, target: int, deadline: Deadline | None, then: OnGot) -> Any:
         """Get an item or a batch; without a deadline do not wait."""
+        if deadline is not None and self._turns.busy(key):
+            # Asynchronous gets of this process come first.
+            future, _ = self.start_get(key, target, deadline, then)
+            try:
+                return future.result()
+            except BaseException:
+                future.cancel()
+                raise
         steps = self._get_steps(key, target, deadline)
         outcome, entries = self._run(steps, deadline, lambda: self._describe("get", key, "an item"))
         return then(outcome, self._decode(key, entries))
@@ -122,7 +131,13 @@ class RemoteQueues:
         def refuse(reply: tuple[Outcome, Entries]) -> None:
             self._give_back(key, reply[1])
 
-        return start(get(), finish, refuse), partial(self._give_back, key, taken)
+        def too_late() -> BaseException:
+            return timed_out(
+                f"get from the channel {self.name!r}, key {key!r}", "the channel", deadline
+            )
+
+        future = self._turns.start(key, deadline, get, finish, refuse, too_late)
+        return future, partial(self._give_back, key, taken)
 
     def _give_back(self, key: Hashable, entries: Entries) -> None:
         async def give_back() -> None:

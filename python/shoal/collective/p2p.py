@@ -4,10 +4,8 @@ A send is buffered: 16 messages or 64 MiB for each pair, then it waits. Messages
 in the order of the sends. What was sent is with the mailbox: the sender may die.
 """
 
-import asyncio
-import contextlib
 import os
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -19,9 +17,10 @@ from shoal.deadline import Deadline, LongWait
 from shoal.errors import PeerLostError
 from shoal.transport.client import Entry, HostClient, HostLostError, Steps, arun, run
 from shoal.transport.loop import submit
-from shoal.transport.pending import Future, start
+from shoal.transport.pending import Future
 from shoal.transport.queues import Outcome
 from shoal.transport.sequence import PutSequence
+from shoal.transport.turns import Turns
 from shoal.transport.wire import Payload
 
 __all__ = ["Courier"]
@@ -42,9 +41,7 @@ class Courier:
         self._name = name
         self._peers = Peers()
         self._sequences: dict[tuple[str, WorkerAddress], PutSequence] = {}
-        # A receiver's turn, for each queue: asynchronous receives are served in order.
-        self._turns: dict[tuple[str, WorkerAddress], asyncio.Lock] = {}
-        self._queued: dict[tuple[str, WorkerAddress], int] = {}
+        self._turns = Turns()
 
     # Sending.
 
@@ -129,7 +126,7 @@ class Courier:
 
     def recv(self, kind: str, peer: WorkerAddress, deadline: Deadline, accept: Accept) -> Payload:
         """Wait for the next payload from a peer."""
-        if self._queued.get((kind, peer)):
+        if self._turns.busy((kind, peer)):
             future, _ = self.start_recv(kind, peer, deadline, accept, lambda payload: payload)
             try:
                 payload: Payload = future.result()
@@ -154,12 +151,9 @@ class Courier:
             The future of what `then` makes of the payload, and what gives the payload back.
         """
         taken: list[Payload] = []
-        name = (kind, peer)
-        self._queued[name] = self._queued.get(name, 0) + 1
 
         async def receive() -> Payload:
-            async with self._turn(name, deadline):
-                return await arun(self._recv_steps(kind, peer, deadline, accept))
+            return await arun(self._recv_steps(kind, peer, deadline, accept))
 
         def finish(payload: Payload) -> Any:
             taken.append(payload)
@@ -168,33 +162,16 @@ class Courier:
         def give_back(payload: Payload) -> None:
             submit(arun(self._give_back_steps(kind, peer, payload)))
 
-        def leave(_: Future) -> None:
-            self._queued[name] -= 1
-
-        future = start(receive(), finish, give_back)
-        future.add_done_callback(leave)
-
         def give_all_back() -> None:
             for payload in taken:
                 give_back(payload)
 
-        return future, give_all_back
+        def too_late() -> BaseException:
+            return timed_out(self._what("recv from", peer), peer.get_name(), deadline)
 
-    @contextlib.asynccontextmanager
-    async def _turn(
-        self, name: tuple[str, WorkerAddress], deadline: Deadline
-    ) -> AsyncIterator[None]:
-        lock = self._turns.setdefault(name, asyncio.Lock())
-        try:
-            async with asyncio.timeout(deadline.remaining_or_none()):
-                await lock.acquire()
-        except TimeoutError:
-            peer = name[1]
-            raise timed_out(self._what("recv from", peer), peer.get_name(), deadline) from None
-        try:
-            yield
-        finally:
-            lock.release()
+        turn = (kind, peer)
+        future = self._turns.start(turn, deadline, receive, finish, give_back, too_late)
+        return future, give_all_back
 
     def _recv_steps(
         self, kind: str, peer: WorkerAddress, deadline: Deadline, accept: Accept
@@ -206,10 +183,10 @@ class Courier:
         watch = partial(self._peers.check, peer, what, deadline)
         try:
             try:
-                outcome, entries = yield from client.get(key, 0, deadline, watch)
+                _, entries = yield from client.get(key, 0, deadline, watch)
             except PeerLostError:
                 # It may have sent this before it died.
-                outcome, entries = yield from client.get(key, 0, None)
+                _, entries = yield from client.get(key, 0, None)
                 if not entries:
                     raise
         except HostLostError as error:

@@ -20,7 +20,7 @@ _SLICE_S = 0.8
 """Twice this must be less than 2 s: a death is seen at the latest at the second look."""
 
 
-def peer_address(group_name: str, rank: int | Sequence[int]) -> WorkerAddress:
+def peer_address(group_name: Any, rank: int | Sequence[int]) -> WorkerAddress:
     """Return a worker's address; a list of ranks is a path.
 
     Raises:
@@ -80,7 +80,7 @@ class Peers:
         handle = find_actor(name, namespace)
         if handle is None:
             nodes = NodeManager.get_proxy().actor
-            start = (MailboxHost, (name,), {}, node_rank)
+            start: tuple[Any, ...] = (MailboxHost, (name,), {}, node_rank)
             try:
                 handle = yield Request(nodes, "start_host", name, 60.0, more=start)
             except NameTakenError:  # another worker was faster

@@ -38,6 +38,13 @@ def _reduce_buffers(obj: Any) -> Any:
     return reduce_tensor(obj)
 
 
+def _travels_by_value(module: str | None) -> bool:
+    if module is None or module == "__main__":
+        return True
+    registered = cloudpickle.list_registry_pickle_by_value()
+    return any(module == name or module.startswith(f"{name}.") for name in registered)
+
+
 class _Pickler(pickle.Pickler):
     def reducer_override(self, obj: Any) -> Any:
         reduced = _reduce_buffers(obj)
@@ -45,7 +52,7 @@ class _Pickler(pickle.Pickler):
             return reduced
         # A class or a function of the script that runs would be pickled as a name in `__main__`,
         # which is another module where the message arrives.
-        if isinstance(obj, (type, types.FunctionType)) and obj.__module__ == "__main__":
+        if isinstance(obj, (type, types.FunctionType)) and _travels_by_value(obj.__module__):
             raise _NeedsCloudpickle
         return NotImplemented
 

@@ -236,10 +236,6 @@ class QueueHost:
         self._end_when_drained()
         return self._queues.empty
 
-    async def end(self) -> None:
-        """End this process, without an error in Ray's eyes."""
-        ray.actor.exit_actor()  # type: ignore[no-untyped-call]  # Ray has no type for it
-
     def _end_when_drained(self) -> None:
         if not self._tasks:
             task = asyncio.get_running_loop().create_task(self._linger())
@@ -251,7 +247,7 @@ class QueueHost:
         # Messages come back when their getter was cancelled: then there is more to wait for.
         waits = any(waiter.items for waiter, _ in self._parked.values())
         if self._queues.empty and not waits:
-            await ray.get_runtime_context().current_actor.end.remote()
+            ray.kill(ray.get_runtime_context().current_actor)  # frees the name at once
 
 
 def _wake(future: "asyncio.Future[None]") -> None:

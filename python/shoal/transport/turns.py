@@ -1,0 +1,75 @@
+"""Asynchronous operations that take messages from one queue, one after the other.
+
+Ray may run two calls of one client in any order, so the second is made when the first has
+answered: the first work then holds the older message.
+"""
+
+import asyncio
+import threading
+from collections.abc import Callable, Coroutine, Hashable
+from typing import Any, TypeVar
+
+from shoal.deadline import Deadline
+from shoal.transport.pending import Future, start
+
+__all__ = ["Turns"]
+
+_T = TypeVar("_T")
+
+
+class Turns:
+    """The queues of one client at which asynchronous operations wait for their turn."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._waiting: dict[Hashable, int] = {}
+        self._turns: dict[Hashable, asyncio.Lock] = {}
+
+    def busy(self, name: Hashable) -> bool:
+        """Whether operations on a queue are under way."""
+        return name in self._waiting
+
+    def start(
+        self,
+        name: Hashable,
+        deadline: Deadline,
+        work: Callable[[], Coroutine[Any, Any, _T]],
+        finish: Callable[[_T], Any],
+        refuse: Callable[[_T], None],
+        too_late: Callable[[], BaseException],
+    ) -> Future:
+        """Start an operation after those on the same queue that were started before.
+
+        Args:
+            name: The queue.
+            deadline: The operation's deadline, which includes waiting for its turn.
+            work: Makes the operation's coroutine.
+            finish: Makes the future's result of the coroutine's.
+            refuse: Receives the coroutine's result when nobody wants it any more.
+            too_late: Makes the error for a turn that did not come in time.
+        """
+
+        async def in_turn() -> _T:
+            turn = self._turns.setdefault(name, asyncio.Lock())
+            try:
+                async with asyncio.timeout(deadline.remaining_or_none()):
+                    await turn.acquire()
+            except TimeoutError:
+                raise too_late() from None
+            try:
+                return await work()
+            finally:
+                turn.release()
+
+        def leave(_: Future) -> None:
+            with self._lock:
+                self._waiting[name] -= 1
+                if not self._waiting[name]:
+                    del self._waiting[name]
+                    self._turns.pop(name, None)
+
+        with self._lock:
+            self._waiting[name] = self._waiting.get(name, 0) + 1
+            future = start(in_turn(), finish, refuse)
+        future.add_done_callback(leave)
+        return future
