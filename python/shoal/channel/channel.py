@@ -27,6 +27,7 @@ from shoal.errors import (
     ChannelError,
     ChannelFull,
     ShoalTimeoutError,
+    ShoalTypeError,
     ShoalValueError,
 )
 from shoal.transport.queues import CAPACITY, Outcome
@@ -107,7 +108,7 @@ class Channel:
         self._name = name
         if local:
             self._local_channel = LocalChannel(maxsize)
-            self._queues = self._local_channel.queues = LocalQueues(maxsize, capacity)
+            self._queues = self._local_channel.queues = LocalQueues(maxsize, capacity, name)
             self._facts = {"maxsize": maxsize, "capacity": capacity, "hosts": 0}
         else:
             self._queues, self._facts = create(plan, Deadline(timeout))
@@ -447,7 +448,18 @@ def _restore(cls: type[Channel], name: str, namespace: str, facts: dict[str, Any
 
 
 def _key(key: Hashable, queue_name: Hashable) -> Hashable:
-    return key if queue_name is None else queue_name
+    key = key if queue_name is None else queue_name
+    try:
+        hash(key)
+    except TypeError:
+        raise ShoalTypeError(f"key={key!r}: expected something hashable") from None
+    if type(key).__module__ == "__main__":
+        # Another process would rebuild the class, and its instances would not be equal to ours.
+        raise ShoalValueError(
+            f"key={key!r}: the class {type(key).__qualname__} is defined in the script that runs; "
+            "move it into a module, or use a tuple as the key"
+        )
+    return key
 
 
 def _weight(value: Any, name: str = "weight") -> int:

@@ -10,7 +10,8 @@ from typing import Any
 
 from shoal.channel.backend import Future, Got, OnGot, OnPut
 from shoal.channel.item import DEFAULT_KEY, WeightedItem
-from shoal.deadline import Deadline
+from shoal.context import describe_self
+from shoal.deadline import Deadline, LongWait
 from shoal.errors import ChannelEmpty, ChannelFull
 from shoal.transport.pending import fulfil
 from shoal.transport.queues import CAPACITY, KeyedQueues, Message, Outcome, Waiter
@@ -24,9 +25,11 @@ class LocalQueues:
     Args:
         maxsize: Items per key, 0 for `capacity`.
         capacity: The bound of a key without `maxsize`.
+        name: The channel's name, for the log.
     """
 
-    def __init__(self, maxsize: int = 0, capacity: int = CAPACITY) -> None:
+    def __init__(self, maxsize: int = 0, capacity: int = CAPACITY, name: str = "") -> None:
+        self._name = name
         self._queues = KeyedQueues(maxsize, capacity)
         self._lock = threading.Lock()
         self._woken: list[Callable[[], None]] = []
@@ -137,8 +140,11 @@ class LocalQueues:
         self, begun: tuple[Waiter, Future], deadline: Deadline, then: Callable[[Waiter], Any]
     ) -> Any:
         waiter, woken = begun
+        wait = LongWait(partial(self._describe, waiter), deadline)
         try:
-            concurrent.futures.wait([woken], deadline.remaining_or_none())
+            while not woken.done() and not deadline.expired:
+                concurrent.futures.wait([woken], wait.step())
+                wait.tick()
         except BaseException:
             self._cancel(waiter)
             raise
@@ -164,6 +170,13 @@ class LocalQueues:
         woken.add_done_callback(on_woken)
         future.add_done_callback(lambda done: self._cancel(waiter) if done.cancelled() else None)
         return future
+
+    def _describe(self, waiter: Waiter) -> str:
+        awaited = "an item" if waiter.message is None else "room"
+        return (
+            f"{describe_self()}: waits for {awaited} in the local channel {self._name!r}, "
+            f"key {waiter.key!r}"
+        )
 
     def _time_out(self, waiter: Waiter) -> None:
         with self._locked() as queues:

@@ -16,6 +16,7 @@ from typing import Any
 from shoal.context import describe_self
 from shoal.deadline import Deadline
 from shoal.errors import ShoalTimeoutError, ShoalValueError
+from shoal.transport.pending import fail, fulfil
 
 __all__ = [
     "AsyncChannelWork",
@@ -156,13 +157,13 @@ class AsyncFuncWork(AsyncWork):
         super().__init__(None, f"the function {name}")
         self._func = functools.partial(func, self) if pass_self else func
         self._args, self._kwargs = args, kwargs
-        self._ran_s = 0.0
+        self._ran = [0.0]
         self._payload_s = 0.0
 
     @property
     def time(self) -> float:
         """Seconds that the function reported with `add_perf_time`, else that it ran."""
-        return self._payload_s or self._ran_s
+        return self._payload_s or self._ran[0]
 
     def add_perf_time(self, seconds: float) -> None:
         """Add to `time` what the function's payload took."""
@@ -170,17 +171,10 @@ class AsyncFuncWork(AsyncWork):
 
     def __call__(self) -> None:
         """Run the function in this thread; its error becomes the work's."""
-        if not self.future.set_running_or_notify_cancel():
-            return
-        start = time.perf_counter()
-        try:
-            result = self._func(*self._args, **self._kwargs)
-        except BaseException as error:  # noqa: BLE001  (an error is this work's result)
-            self._ran_s = time.perf_counter() - start
-            self.future.set_exception(error)
-        else:
-            self._ran_s = time.perf_counter() - start
-            self.future.set_result(result)
+        # Through functions that do not know the work: a traceback must not keep it alive.
+        fulfil(
+            self.future, functools.partial(_timed, self._func, self._args, self._kwargs, self._ran)
+        )
 
     def start_after(self, previous: Future) -> None:
         """Run in a thread, or fail with the work before."""
@@ -190,8 +184,18 @@ class AsyncFuncWork(AsyncWork):
         error = previous.exception()
         if error is None:
             _threads().submit(self)
-        elif self.future.set_running_or_notify_cancel():
-            self.future.set_exception(error)
+        else:
+            fail(self.future, error)
+
+
+def _timed(
+    func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], ran: list[float]
+) -> Any:
+    start = time.perf_counter()
+    try:
+        return func(*args, **kwargs)
+    finally:
+        ran[0] = time.perf_counter() - start
 
 
 class AsyncCollWork(AsyncWork):
@@ -226,13 +230,7 @@ class AsyncCollWork(AsyncWork):
             self._open -= 1
             if self._open:
                 return
-        if not self.future.set_running_or_notify_cancel():
-            return
-        try:
-            results = [work.future.result() for work in self._works]
-            self.future.set_result(self._join(results))
-        except BaseException as error:  # noqa: BLE001  (an error is this work's result)
-            self.future.set_exception(error)
+        fulfil(self.future, lambda: self._join([work.future.result() for work in self._works]))
 
     def _join(self, results: list[Any]) -> Any:
         return results[0] if len(results) == 1 else results

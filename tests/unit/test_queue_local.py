@@ -1,0 +1,225 @@
+"""Local channels, and the works that asynchronous operations return."""
+
+import asyncio
+import pickle
+import threading
+import time
+
+import pytest
+
+from shoal.channel import Channel, LocalChannel
+from shoal.collective import AsyncCollWork, AsyncFuncWork, AsyncRouteWork, AsyncWork
+from shoal.errors import (
+    ChannelClosed,
+    ChannelEmpty,
+    ChannelError,
+    ChannelFull,
+    ShoalTimeoutError,
+    ShoalTypeError,
+    ShoalValueError,
+)
+
+
+@pytest.fixture
+def channel():
+    return Channel.create("local", 2, local=True)
+
+
+def test_items_are_passed_as_they_are(channel):
+    item = object()
+    channel.put(item)
+    assert channel.is_local
+    assert channel.get() is item
+
+
+def test_a_put_waits_for_a_thread_that_gets(channel):
+    channel.put(0)
+    channel.put(1)
+    timer = threading.Timer(0.2, channel.get)
+    timer.start()
+    start = time.monotonic()
+    channel.put(2, timeout=5)
+    assert 0.1 < time.monotonic() - start < 3
+    timer.join()
+    assert [channel.get(), channel.get()] == [1, 2]
+
+
+def test_waiting_costs_no_cpu(channel):
+    before = time.process_time()
+    with pytest.raises(ShoalTimeoutError, match=r"'local', key 'k': get: no item within 0.5 s"):
+        channel.get("k", timeout=0.5)
+    assert time.process_time() - before < 0.2
+
+
+def test_a_full_put_ends_with_its_deadline_and_leaves_nothing(channel):
+    channel.put(0)
+    channel.put(1)
+    with pytest.raises(ShoalTimeoutError, match="no room"):
+        channel.put(2, timeout=0.05)
+    with pytest.raises(ShoalTimeoutError, match="no room"):
+        channel.put(3, timeout=0.05, async_op=True).wait()
+    with pytest.raises(ChannelFull):
+        channel.put_nowait(4)
+    assert [channel.get(), channel.get()] == [0, 1]
+    with pytest.raises(ChannelEmpty):
+        channel.get_nowait()
+
+
+def test_async_operations_are_served_in_order(channel):
+    gets = [channel.get(async_op=True) for _ in range(3)]
+    puts = [channel.put(n, async_op=True) for n in range(3)]
+    assert [work.wait(timeout=5) for work in gets] == [0, 1, 2]
+    assert [work.wait(timeout=5) for work in puts] == [None] * 3
+
+
+def test_a_cancelled_get_takes_nothing(channel):
+    async def give_up():
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(channel.get(async_op=True).async_wait(), 0.05)
+
+    asyncio.run(give_up())
+    work = channel.get(async_op=True)
+    assert work.cancel()
+    channel.put("kept")
+    assert channel.get_nowait() == "kept"
+
+
+def test_an_item_that_comes_together_with_the_cancellation_goes_back(channel):
+    async def both():
+        work = channel.get(async_op=True)
+        waiting = asyncio.ensure_future(work.async_wait())
+        await asyncio.sleep(0)
+        channel.put("kept")  # the work has its item, the task has not run yet
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+
+    asyncio.run(both())
+    assert channel.get_nowait() == "kept"
+
+
+def test_batches_and_peeking(channel):
+    channel.put("a", weight=1)
+    assert channel.get_batch(5, async_op=True).cancel()
+    assert [i.item for i in channel.peek_all()] == ["a"]
+    channel.put("b", weight=1)
+    assert channel.get_batch(5) == ["a", "b"]
+
+
+def test_closing_ends_waits_and_drains(channel):
+    channel.put("left")
+    waiting = channel.get("other", async_op=True)
+    channel.close()
+    with pytest.raises(ChannelClosed):
+        waiting.wait(timeout=5)
+    with pytest.raises(ChannelClosed):
+        channel.put("late")
+    assert channel.get() == "left"
+    with pytest.raises(ChannelClosed):
+        channel.get_nowait()
+
+
+def test_what_cannot_be_is_an_error(channel):
+    with pytest.raises(ChannelError, match="cannot leave its process"):
+        pickle.dumps(channel)
+    with pytest.raises(ShoalTypeError, match="hashable"):
+        channel.put(1, key=[])
+    with pytest.raises(ShoalValueError, match="weight=-1"):
+        channel.put(1, weight=-1)
+    with pytest.raises(ShoalValueError, match="timeout=-1"):
+        channel.get(timeout=-1)
+    with pytest.raises(ShoalValueError, match="maxsize=-1"):
+        Channel.create("c", -1, local=True)
+    key = type("Key", (), {"__module__": "__main__"})()
+    with pytest.raises(ShoalValueError, match="move it into a module"):
+        channel.put(1, key=key)
+
+
+def test_an_unbounded_channel_warns_once_at_80_percent(caplog):
+    channel = Channel.create("nearly-full", capacity=10, local=True)
+    for n in range(9):
+        channel.put(n)
+    assert caplog.text.count("more than 80 %") == 1
+    channel.put(9)
+    with pytest.raises(ChannelFull, match="10 items"):
+        channel.put_nowait(10)
+
+
+def test_a_long_wait_says_who_waits(channel, caplog, monkeypatch):
+    monkeypatch.setattr("shoal.deadline._FIRST_LOGS_S", (0.05, 60.0))
+    with pytest.raises(ShoalTimeoutError):
+        channel.get("k", timeout=0.2)
+    assert "driver" in caplog.text
+    assert "waits for an item in the local channel 'local', key 'k'" in caplog.text
+    assert len(caplog.records) == 1
+
+
+def test_the_older_names_of_a_local_channel():
+    local = LocalChannel(1)
+    local.put("a", 1, "k")
+    assert (local.qsize("k"), local.full("k"), local.empty(), local.maxsize()) == (1, True, True, 1)
+    with pytest.raises(ChannelFull):
+        local.put("b", 0, "k", nowait=True)
+    assert local.peek_all("k")[0].weight == 1
+    assert local.get("k") == "a"
+    with pytest.raises(ChannelEmpty):
+        local.get("k", nowait=True)
+
+
+def failing():
+    raise ValueError("on purpose")
+
+
+def test_works_chain_and_time_their_functions():
+    order = []
+    first = AsyncFuncWork(order.append, 1)
+    second = first.then(order.append, 2)
+    third = first.then(lambda work: work.add_perf_time(3.0), pass_self=True)
+    first()
+    third.wait(timeout=5)
+    assert order == [1, 2]
+    assert first.get_last_work() is third
+    assert second.get_next_work() is third
+    assert third.time == 3.0
+    assert 0 <= first.time < 1
+
+
+def test_a_failed_work_fails_what_follows_and_every_wait():
+    first = AsyncFuncWork(failing)
+    second = first.then(print)
+    first()
+    for work in (first, second, second):
+        with pytest.raises(ValueError, match="on purpose"):
+            work.wait(timeout=5)
+
+
+def test_an_error_that_nobody_waited_for_is_logged(caplog):
+    work = AsyncFuncWork(failing)
+    work()
+    del work
+    assert "failing failed and nobody waited for it: on purpose" in caplog.text
+
+
+def test_works_combine():
+    works = [AsyncFuncWork(lambda n=n: n) for n in range(3)]
+    both = AsyncCollWork(works[:1]) + AsyncCollWork(works[1:])
+    total = AsyncRouteWork(works, sum)
+    for work in works:
+        assert not both.done()
+        work()
+    assert both.wait(timeout=5) == [0, 1, 2]
+    assert total.wait(timeout=5) == 3
+    with pytest.raises(ShoalValueError, match="at least one"):
+        AsyncCollWork([])
+
+
+def test_a_wait_with_a_deadline_leaves_the_work_running():
+    work = AsyncFuncWork(lambda: "done")
+    with pytest.raises(ShoalTimeoutError, match=r"still running after 0.05 s"):
+        work.wait(timeout=0.05)
+    work()
+    assert asyncio.run(_await(work)) == "done"
+
+
+async def _await(work: AsyncWork):
+    return await work
