@@ -20,6 +20,7 @@ from shoal.bootstrap.probe import NodeReport, probe_node
 from shoal.cluster.env import PATH_LIKE_ENV_VARS
 from shoal.cluster.node import NodeInfo
 from shoal.cluster.progress import stage
+from shoal.cluster.reaper import start_reaper
 from shoal.config import ClusterConfig
 from shoal.deadline import Deadline, LongWait
 from shoal.errors import ClusterConfigError, ClusterError, NamespaceConflictError, ShoalTimeoutError
@@ -86,7 +87,11 @@ def connect(address: str | None, namespace: str, namespaces_like: str) -> bool:
     finally:
         _restore_sigterm(before)
     del context
-    return _started_here()
+    raylet = _started_raylet()
+    if raylet is None:
+        return False
+    start_reaper(raylet)
+    return True
 
 
 def _keep_every_line() -> None:
@@ -96,10 +101,12 @@ def _keep_every_line() -> None:
         importlib.import_module("ray._private.ray_logging").RAY_DEDUP_LOGS = False  # type: ignore[attr-defined]  # set whether or not this Ray has it
 
 
-def _started_here() -> bool:
+def _started_raylet() -> int | None:
     # Ray keeps the processes that this one started at its "global node"; a head only if it did.
     node: Any = ray._private.worker._global_node  # noqa: SLF001  (Ray has no public way to tell)
-    return bool(node is not None and node.head)
+    if node is None or not node.head:
+        return None
+    return int(node.all_processes["raylet"][0].process.pid)
 
 
 def _sigterm_handler() -> Any:
