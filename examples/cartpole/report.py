@@ -118,7 +118,7 @@ def times_table(times: dict[str, list[dict[str, float]]], total: float) -> Table
     table.add_column("share", justify="right")
     for component, ranks in times.items():
         means = {tag: sum(rank.get(tag, 0.0) for rank in ranks) / len(ranks) for tag in ranks[0]}
-        means["everything else"] = max(0.0, total - sum(means.values()))
+        means["idle, and the rest"] = max(0.0, total - sum(means.values()))
         longest_first = sorted(means.items(), key=lambda item: -item[1])
         for row, (tag, seconds) in enumerate(longest_first):
             name = "" if row else component

@@ -43,7 +43,7 @@ def test_times_are_means_of_the_ranks_with_the_rest_named():
     rows = [line.replace("│", " ").split() for line in lines.splitlines()]
     assert ["actor", "b", "6.00", "60%"] in rows
     assert ["a", "2.00", "20%"] in rows
-    assert ["everything", "else", "2.00", "20%"] in rows
+    assert ["idle,", "and", "the", "rest", "2.00", "20%"] in rows
 
 
 def test_a_worker_without_devices_is_shown_on_the_cpu():
