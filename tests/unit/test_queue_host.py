@@ -23,11 +23,13 @@ def attend(ticket=1, client=None, seconds=5.0, *, last=False):
 
 
 async def put(host, item, key="k", attendance=None):
-    return opened(await host.put(pack((key, 0, encode(item), attendance))))[0]
+    return opened(
+        await host.put(pack((key, 0, encode(item).plain(), attendance and attendance.plain())))
+    )[0]
 
 
 async def get(host, attendance=None, key="k", target=0):
-    return opened(await host.get(pack((key, target, attendance))))
+    return opened(await host.get(pack((key, target, attendance and attendance.plain()))))
 
 
 def opened(reply):
@@ -63,9 +65,9 @@ def test_a_slice_ends_pending_and_the_waiter_keeps_its_place():
         await asyncio.sleep(0.01)
         await put(host, "first")
         assert not second.done()
-        outcome, items = opened(await host.poll(pack(tuple(first))))
+        outcome, items = opened(await host.poll(pack(first.plain())))
         assert outcome is Outcome.OK
-        assert b"first" in bytes(items[0][1].head)
+        assert b"first" in items[0][1][1]
         await put(host, "second")
         assert (await second)[0] is Outcome.OK
 
@@ -93,7 +95,7 @@ def test_a_client_that_stops_asking_loses_its_place_and_what_it_was_given(monkey
         assert await host.qsize("k") == 0
         await asyncio.sleep(0.1)
         assert await host.qsize("k") == 1
-        assert opened(await host.poll(pack(tuple(gone))))[0] is Outcome.CANCELLED
+        assert opened(await host.poll(pack(gone.plain())))[0] is Outcome.CANCELLED
 
     asyncio.run(main())
     assert "stopped asking" in caplog.text
@@ -195,7 +197,7 @@ def test_a_put_that_waits_is_accepted_when_there_is_room(attended):
             assert await waiting is Outcome.OK
         else:
             assert await waiting is Outcome.PENDING
-            assert opened(await host.poll(pack(tuple(how))))[0] is Outcome.OK
+            assert opened(await host.poll(pack(how.plain())))[0] is Outcome.OK
         assert await host.qsize("k") == 1
 
     asyncio.run(main())

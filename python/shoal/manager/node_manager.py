@@ -113,6 +113,8 @@ class NodeManager(Manager):
             "namespace": self._namespace,
             "num_cpus": 0,
             "max_concurrency": _HOST_CALLS,
+            # Ray would record every call for its dashboard, which is not there.
+            "enable_task_events": False,
             "scheduling_strategy": NodeAffinitySchedulingStrategy(
                 node_id=self._nodes[node_rank].ray_id, soft=False
             ),

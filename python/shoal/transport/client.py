@@ -108,7 +108,8 @@ class HostClient:
         """
 
         def request(attendance: Attendance | None) -> Request:
-            packed = pack((key, weight, payload, attendance))
+            how = None if attendance is None else attendance.plain()
+            packed = pack((key, weight, payload.plain(), how))
             return self._request("put", packed, attendance)
 
         outcome, _ = yield from self._wait(request, deadline, on_slice)
@@ -116,7 +117,7 @@ class HostClient:
 
     def put_many(self, key: Hashable, entries: list[Entry]) -> Steps[tuple[Outcome, int]]:
         """Append as many messages as there is room for; return how many."""
-        outcome, accepted = yield Request(self.handle, "put_many", pack((key, entries)))
+        outcome, accepted = yield Request(self.handle, "put_many", pack((key, _plain(entries))))
         return outcome, accepted
 
     def get(
@@ -133,19 +134,20 @@ class HostClient:
         """
 
         def request(attendance: Attendance | None) -> Request:
-            return self._request("get", pack((key, target, attendance)), attendance, (key,))
+            how = None if attendance is None else attendance.plain()
+            return self._request("get", pack((key, target, how)), attendance, (key,))
 
         outcome, items = yield from self._wait(request, deadline, on_slice, (key,))
-        return outcome, items or []
+        return outcome, _entries(items)
 
     def give_back(self, key: Hashable, items: list[Entry]) -> Steps[None]:
         """Return messages to the front of their queue."""
-        yield Request(self.handle, "give_back", pack((key, items)))
+        yield Request(self.handle, "give_back", pack((key, _plain(items))))
 
     def peek_all(self, key: Hashable) -> Steps[list[Entry]]:
         """Return what a key holds, without taking it."""
         _, items = yield Request(self.handle, "peek_all", pack(key))
-        return list(items)
+        return _entries(items)
 
     def ask(self, method: str, *args: Any) -> Any:
         """Call one of the host's plain methods and wait for its result."""
@@ -189,7 +191,7 @@ class HostClient:
                     raise
             attendance = self._attendance(ticket, deadline)
             if outcome is Outcome.PENDING:
-                again = self._request("poll", pack(tuple(attendance)), attendance, takes)
+                again = self._request("poll", pack(attendance.plain()), attendance, takes)
             else:
                 # The host gave the place away: this process was stopped for longer than the lease.
                 again = request(attendance)
@@ -284,6 +286,14 @@ def _open(answer: Any) -> Any:
         return answer
     outcome, body = unpack(answer)
     return Outcome(outcome), body
+
+
+def _plain(entries: list[Entry]) -> list[tuple[int, Any]]:
+    return [(weight, payload.plain()) for weight, payload in entries]
+
+
+def _entries(items: Any) -> list[Entry]:
+    return [(weight, Payload.of(plain)) for weight, plain in items or ()]
 
 
 def _clean_up(request: Request, ref: Any) -> None:

@@ -23,6 +23,10 @@ _SMALL = 4096
 """Writable buffers below this size are cheaper inside the pickle than beside it."""
 
 
+_PLAIN = (bytes, str, int, float, bool, type(None))
+"""What needs none of the care below."""
+
+
 class _NeedsCloudpickle(Exception):  # noqa: N818  (a signal within this module, no error)
     """Something in the object can only be pickled by value."""
 
@@ -94,6 +98,8 @@ def encode(obj: Any, note: Any = None) -> Payload:
     Raises:
         ShoalValueError: The object cannot be pickled.
     """
+    if type(obj) in _PLAIN:
+        return Payload(note, pickle.dumps(obj, protocol=5))
     try:
         return _pickle_with(_Pickler, obj, note)
     except (_NeedsCloudpickle, pickle.PicklingError, AttributeError, TypeError):

@@ -17,7 +17,7 @@ import ray
 
 from shoal.transport.process import ProcessId, is_running
 from shoal.transport.queues import CAPACITY, KeyedQueues, Message, Outcome, Waiter
-from shoal.transport.wire import Bulk, pack, unpack
+from shoal.transport.wire import Bulk, Payload, pack, unpack
 
 __all__ = ["Attendance", "QueueHost"]
 
@@ -46,6 +46,16 @@ class Attendance(NamedTuple):
     client: ProcessId
     seconds: float
     last: bool
+
+    def plain(self) -> tuple[Any, ...]:
+        """Return a form that pickles in a fraction of the time."""
+        return tuple(self.ticket), tuple(self.client), self.seconds, self.last
+
+    @classmethod
+    def of(cls, plain: tuple[Any, ...]) -> "Attendance":
+        """Make an attendance of what `plain` returned."""
+        ticket, client, seconds, last = plain
+        return cls(ticket, ProcessId(*client), seconds, last)
 
 
 def _reply(outcome: Outcome, body: Any = None) -> Packed:
@@ -84,21 +94,21 @@ class QueueHost:
 
     async def put(self, request: Packed) -> Packed:
         """Append a message, or wait for room: (key, weight, payload, attendance or None)."""
-        key, weight, payload, attendance = unpack(request)
-        message = Message(weight, payload.size, payload)
+        key, weight, plain, attendance = unpack(request)
+        message = _message(weight, plain)
         outcome = self._queues.put(key, message)
         if outcome is Outcome.OK:
             return _OK
         if outcome is not Outcome.FULL or attendance is None:
             return _reply(outcome)
-        return await self._attend(attendance, self._queues.wait_put(key, message))
+        return await self._attend(Attendance.of(attendance), self._queues.wait_put(key, message))
 
     async def put_many(self, request: Packed) -> Packed:
         """Append as many messages as there is room for: (key, [(weight, payload), ...])."""
         key, entries = unpack(request)
         accepted, near = 0, False
-        for weight, payload in entries:
-            outcome = self._queues.put(key, Message(weight, payload.size, payload))
+        for weight, plain in entries:
+            outcome = self._queues.put(key, _message(weight, plain))
             if outcome is Outcome.CLOSED:
                 return _reply(Outcome.CLOSED, accepted)
             if outcome is Outcome.FULL:
@@ -120,19 +130,20 @@ class QueueHost:
         if attendance is None:
             return _reply(Outcome.EMPTY)
         waiter = self._queues.wait_get(key, target)
+        attendance = Attendance.of(attendance)
         waiter.alive = partial(is_running, attendance.client)
         return await self._attend(attendance, waiter)
 
     async def give_back(self, request: Packed) -> None:
         """Take messages back that a client did not use: (key, [(weight, payload), ...])."""
         key, entries = unpack(request)
-        self._queues.give_back(key, [Message(w, p.size, p) for w, p in entries])
+        self._queues.give_back(key, [_message(w, p) for w, p in entries])
 
     # Waiting.
 
     async def poll(self, request: Packed) -> Packed:
         """Go on waiting: an attendance. CANCELLED when the waiter has expired."""
-        attendance = Attendance(*unpack(request))
+        attendance = Attendance.of(unpack(request))
         waiter, timer = self._parked.pop(attendance.ticket, (None, None))
         if waiter is None:
             return _reply(Outcome.CANCELLED)
@@ -195,7 +206,7 @@ class QueueHost:
     def _deliver(self, items: list[Message]) -> Packed:
         if self._queues.closed:
             self._end_when_drained()
-        return _reply(Outcome.OK, [(item.weight, item.payload) for item in items])
+        return _reply(Outcome.OK, [(item.weight, item.payload.plain()) for item in items])
 
     # Questions.
 
@@ -218,7 +229,7 @@ class QueueHost:
     async def peek_all(self, request: Packed) -> Packed:
         """Return what a key holds: [(weight, payload), ...]."""
         found = self._queues.peek_all(unpack(request))
-        return _reply(Outcome.OK, [(item.weight, item.payload) for item in found])
+        return _reply(Outcome.OK, [(item.weight, item.payload.plain()) for item in found])
 
     async def get_memory_usage(self) -> tuple[int, int]:
         """Return the bytes of all messages, twice: nothing is reserved beyond them."""
@@ -248,6 +259,11 @@ class QueueHost:
         waits = any(waiter.items for waiter, _ in self._parked.values())
         if self._queues.empty and not waits:
             ray.kill(ray.get_runtime_context().current_actor)  # frees the name at once
+
+
+def _message(weight: int, plain: Any) -> Message:
+    payload = Payload.of(plain)
+    return Message(weight, payload.size, payload)
 
 
 def _wake(future: "asyncio.Future[None]") -> None:
