@@ -52,8 +52,7 @@ class PlacementStrategy(ABC):
         """
         groups = find_groups(cluster, self.node_groups)
         placements = self._place(groups, isolate=isolate_accelerator)
-        nodes = {placement.cluster_node_rank for placement in placements}
-        _logger.info("%r: %d processes on %d nodes", self, len(placements), len(nodes))
+        _logger.debug("%r: %d processes", self, len(placements))
         return placements
 
     @abstractmethod
