@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from threading import get_ident
 from typing import Any, Self
 
 import ray
@@ -85,7 +86,8 @@ class WorkerGroup:
         self._name = f"worker_group_{worker_cls.__name__}"
         self._workers: list[WorkerGroup.WorkerRank] = []
         self._ready_refs: list[Any] = []
-        self._next_ranks: list[int] | None = None
+        # What `execute_on` chose, by thread: two threads that call a group do not mix.
+        self._next_ranks: dict[int, list[int]] = {}
         self._cluster: Cluster | None = None
         self._launched_at = 0.0
         self._methods = frozenset(public_methods(worker_cls))
@@ -238,7 +240,7 @@ class WorkerGroup:
             except NameTakenError:
                 if _is_alive(name, cluster.namespace, deadline) or deadline.expired:
                     raise
-            # The former owner is dead, and Ray frees its name within milliseconds.
+            # The former owner is dead, and its name is free within milliseconds.
             time.sleep(_RETRY_S)
 
     def _watch_start(self) -> None:
@@ -317,8 +319,9 @@ class WorkerGroup:
         chosen: list[Any] = (
             list(ranks[0]) if len(ranks) == 1 and isinstance(ranks[0], Iterable) else list(ranks)
         )
+        self._take_next_ranks()  # a wrong choice leaves no former one behind
         self._check_ranks(chosen)
-        self._next_ranks = chosen
+        self._next_ranks[get_ident()] = chosen
         return self
 
     def call_ranks(
@@ -348,7 +351,7 @@ class WorkerGroup:
         return WorkerGroupFuncResult(self, refs, method, self.worker_cls_name, ranks).wait()
 
     def _take_next_ranks(self) -> Sequence[int]:
-        ranks, self._next_ranks = self._next_ranks, None
+        ranks = self._next_ranks.pop(get_ident(), None)
         return range(len(self._workers)) if ranks is None else ranks
 
     def _check_ranks(self, ranks: Sequence[Any]) -> None:
@@ -424,5 +427,7 @@ def _is_alive(name: str, namespace: str, deadline: Deadline) -> bool:
     try:
         ray.get(ref)
     except RayActorError:
+        # Ray frees the name of an actor that died by itself only when it is killed as well.
+        ray.kill(actor)
         return False
     return True
