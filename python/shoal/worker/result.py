@@ -234,8 +234,10 @@ class WorkerGroupFuncResult:
             reason = next(iter(str(error).splitlines()), "")
             cause = PeerLostError(f"{address} died while it ran {self._call}: {reason}")
         elif isinstance(error, RayTaskError) and isinstance(error.cause, Exception):
-            # The method returned, but what it returned could not be sent.
             cause = error.cause
+            cause.add_note(
+                f"{self._call} returned on rank {rank} ({address}) what cannot be pickled"
+            )
         return Failure.of_peer(cause, address, rank)
 
     def _values(self, deadline: Deadline) -> list[Any]:
