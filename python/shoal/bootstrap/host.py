@@ -289,7 +289,7 @@ def _load_backend(spec: LaunchSpec) -> None:
     os.environ["SHOAL_BACKEND"] = spec.backend
     try:
         name = importlib.import_module("shoal._backend").NAME
-    except ImportError as error:
+    except (ImportError, ValueError) as error:
         raise LaunchError(
             f"{spec.name}: the driver runs on the backend {spec.backend!r}, which node "
             f"{spec.node_rank} ({platform.node()}, {sys.executable}) cannot load: {error}"
