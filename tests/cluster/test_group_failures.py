@@ -1,0 +1,309 @@
+"""What fails in a worker is a value where somebody waits, and is logged where nobody does."""
+
+import asyncio
+import logging
+import os
+import signal
+import sys
+import threading
+import time
+
+import pytest
+import ray
+
+import shoal
+from shoal import NodePlacementStrategy, Worker
+from shoal.errors import LaunchError, PeerLostError, RemoteError, WorkerGroupError
+
+
+class CodeError(Exception):
+    def __init__(self, code, *, hint):
+        super().__init__(f"code {code}: {hint}")
+        self.code = code
+
+
+class LockError(Exception):
+    def __init__(self):
+        super().__init__("it holds a lock")
+        self.lock = threading.Lock()
+
+
+class Fails(Worker):
+    def pid(self):
+        return os.getpid()
+
+    def rank(self):
+        return self._rank
+
+    def fail(self, message="no"):
+        raise KeyError(message)
+
+    def fail_with_code(self):
+        raise CodeError(7, hint="turn it off")
+
+    def fail_with_lock(self):
+        raise LockError
+
+    def exit(self):
+        sys.exit(5)
+
+    def interrupt(self):
+        raise KeyboardInterrupt
+
+    def lock(self):
+        return threading.Lock()
+
+    def fail_on(self, rank, then=0.0):
+        if self._rank == rank:
+            raise ValueError(f"rank {rank}")
+        time.sleep(then)
+        return self._rank
+
+    def fail_in_turn(self):
+        time.sleep(0.2 * (2 - self._rank))
+        raise ValueError(f"rank {self._rank}")
+
+    def sleep(self, seconds):
+        time.sleep(seconds)
+
+
+class FailsAsync(Worker):
+    async def fail(self):
+        raise CodeError(8, hint="soon")
+
+    async def rank(self):
+        return self._rank
+
+
+@pytest.fixture(scope="module")
+def one(cluster):
+    group = Fails.create_group().launch(cluster, NodePlacementStrategy([0]), "one", wait=True)
+    yield group
+    group.close()
+
+
+@pytest.fixture(scope="module")
+def pair(cluster):
+    group = Fails.create_group().launch(cluster, NodePlacementStrategy([0, 0]), "pair", wait=True)
+    yield group
+    group.close()
+
+
+def wait_for_log(caplog, text, limit=10.0):
+    end = time.monotonic() + limit
+    while text not in caplog.text:
+        assert time.monotonic() < end, f"{text!r} was not logged:\n{caplog.text}"
+        time.sleep(0.02)
+
+
+# --- one rank: its own error ---
+
+
+def test_the_error_arrives_as_itself_with_rank_and_traceback(one):
+    with pytest.raises(KeyError) as info:
+        one.fail("where").wait()
+    assert info.value.args == ("where",)
+    (note,) = info.value.__notes__
+    assert note.startswith("raised on rank 0 (one:0):\nTraceback")
+    assert "in fail\n" in note
+    assert "shoal/bootstrap" not in note
+
+
+def test_the_worker_lives_on(one):
+    (pid,) = one.pid().wait()
+    for failing in (one.fail, one.exit, one.interrupt, one.fail_with_lock, one.lock):
+        with pytest.raises(Exception, match=r"."):
+            failing().wait(20)
+    assert one.pid().wait(20) == [pid]
+
+
+def test_an_error_with_a_constructor_of_its_own(one):
+    with pytest.raises(CodeError, match="code 7: turn it off") as info:
+        one.fail_with_code().wait()
+    assert info.value.code == 7
+
+
+def test_an_error_that_cannot_be_pickled(one):
+    with pytest.raises(RemoteError, match="LockError: it holds a lock") as info:
+        one.fail_with_lock().wait()
+    assert info.value.type_name.endswith("LockError")
+    assert "in fail_with_lock" in info.value.traceback_text
+
+
+def test_sys_exit_in_a_method(one):
+    with pytest.raises(RuntimeError, match=r"the worker called sys\.exit\(5\)"):
+        one.exit().wait()
+
+
+def test_a_value_that_cannot_be_pickled(one):
+    with pytest.raises(TypeError, match="lock") as info:
+        one.lock().wait(20)
+    assert info.value.__notes__ == ["one.lock returned on rank 0 (one:0) what cannot be pickled"]
+
+
+def test_an_error_in_a_coroutine(launch):
+    group = launch(FailsAsync)
+    with pytest.raises(CodeError, match="code 8"):
+        group.fail().wait()
+    assert group.rank().wait() == [0]
+
+
+# --- several ranks: all of them, first cause first ---
+
+
+def test_one_rank_of_two(pair):
+    with pytest.raises(
+        WorkerGroupError, match=r"pair\.fail_on failed on 1 of 2 ranks.*rank 1: Val"
+    ) as i:
+        pair.fail_on(1).wait()
+    assert i.value.ranks == (1,)
+    (error,) = i.value.exceptions
+    assert (type(error), str(error)) == (ValueError, "rank 1")
+    assert pair.rank().wait() == [0, 1]
+
+
+def test_both_ranks_first_cause_first(pair):
+    with pytest.raises(WorkerGroupError, match="first on rank 1: ValueError: rank 1") as info:
+        pair.fail_in_turn().wait()
+    assert info.value.ranks == (1, 0)
+    assert [str(e) for e in info.value.exceptions] == ["rank 1", "rank 0"]
+
+
+def test_ranks_that_still_run_get_two_seconds_and_are_named(pair):
+    start = time.monotonic()
+    with pytest.raises(WorkerGroupError, match="pair rank 0 still ran"):
+        pair.fail_on(1, then=4).wait()
+    assert 1.9 < time.monotonic() - start < 3.5
+    assert pair.rank().wait(20) == [0, 1]
+
+
+def test_all_waits_for_all(pair):
+    start = time.monotonic()
+    with pytest.raises(WorkerGroupError) as info:
+        pair.fail_on(0, then=2.5).wait(all=True)
+    assert time.monotonic() - start > 2.4
+    assert "still ran" not in str(info.value)
+
+
+def test_async_wait_raises_the_same(pair):
+    with pytest.raises(WorkerGroupError) as info:
+        asyncio.run(pair.fail_on(1).async_wait())
+    assert info.value.ranks == (1,)
+
+
+def test_what_nobody_waits_for_is_logged(pair, caplog):
+    with caplog.at_level(logging.ERROR, "shoal"):
+        pair.fail("unseen")
+        wait_for_log(caplog, "failed on rank 1")
+    assert "pair.fail (nobody waited for it) failed on rank 0:\nTraceback" in caplog.text
+    assert "KeyError: 'unseen'" in caplog.text
+
+
+# --- constructors ---
+
+
+def test_a_constructor_that_raises(launch, caplog):
+    class Broken(Worker):
+        def __init__(self, message):
+            super().__init__()
+            if self._rank == 1:
+                raise CodeError(9, hint=message)
+
+        def rank(self):
+            return self._rank
+
+    with caplog.at_level(logging.ERROR, "shoal"):
+        group = launch(Broken, "early", ranks=2, name="broken", wait=False)
+        wait_for_log(caplog, "constructing broken:1 failed on rank 1:\nTraceback", 20)
+    with pytest.raises(WorkerGroupError) as info:
+        group.ready()
+    assert info.value.ranks == (1,)
+    assert type(info.value.exceptions[0]) is CodeError
+    assert "raised on rank 1 (broken:1)" in info.value.exceptions[0].__notes__[0]
+    with pytest.raises(WorkerGroupError, match=r"broken\.rank failed on 1 of 2 ranks"):
+        group.rank().wait()
+
+
+def test_sys_exit_in_a_constructor(launch):
+    class Exits(Worker):
+        def __init__(self):
+            sys.exit(4)
+
+    with pytest.raises(RuntimeError, match=r"sys\.exit\(4\)"):
+        launch(Exits)
+
+
+def test_a_class_that_the_workers_cannot_import(launch, tmp_path, monkeypatch):
+    (tmp_path / "only_here.py").write_text(
+        "from shoal import Worker\nclass Local(Worker):\n    def rank(self): return self._rank\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    from only_here import Local  # noqa: PLC0415  (it was written just now)
+
+    start = time.monotonic()
+    with pytest.raises(
+        LaunchError, match=r"only_here\.Local cannot be loaded on node 0.*PYTHONPATH"
+    ):
+        launch(Local)
+    assert time.monotonic() - start < 30
+
+
+class Backend(Worker):
+    def __init__(self, *_):
+        super().__init__()
+
+    def name(self):
+        return shoal.backend()
+
+
+def test_workers_run_on_the_drivers_backend(launch, monkeypatch):
+    module = sys.modules["shoal.cluster.allocate"]
+    other = {"rust": "pure", "pure": "rust"}[shoal.backend()]
+    assert launch(Backend, name="same").name().wait() == [shoal.backend()]
+    monkeypatch.setattr(module, "BACKEND", other)
+    assert launch(Backend, name="other").name().wait() == [other]
+
+    monkeypatch.setattr(module, "BACKEND", "none")
+    with pytest.raises(LaunchError, match=r"on the backend 'none', which node 0 .* cannot load"):
+        launch(Backend, name="none")
+
+
+def test_a_worker_whose_process_has_another_backend_already(launch, monkeypatch):
+    other = {"rust": "pure", "pure": "rust"}[shoal.backend()]
+    monkeypatch.setattr(sys.modules["shoal.cluster.allocate"], "BACKEND", other)
+    # Ray reads the argument before our code runs, and that loads the node's own backend.
+    argument = ray.put(shoal.WorkerAddress("a"))
+    with pytest.raises(LaunchError, match=rf"backend '{other}', but .* '{shoal.backend()}'"):
+        launch(Backend, argument)
+
+
+def test_a_worker_with_other_versions(launch, monkeypatch):
+    versions = {"ray": "1.0", "shoal": "0.0.1"}
+    monkeypatch.setattr(sys.modules["shoal.cluster.allocate"], "own_versions", lambda: versions)
+    with pytest.raises(LaunchError, match=r"driver has ray 1\.0, shoal 0\.0\.1; node 0 .* has ray"):
+        launch(Fails)
+
+
+# --- death ---
+
+
+def test_a_killed_worker_is_noticed(launch):
+    group = launch(Fails, ranks=2, name="killed")
+    victim = group.pid().wait()[1]
+    result = group.sleep(8)
+    time.sleep(0.3)
+    start = time.monotonic()
+    os.kill(victim, signal.SIGKILL)
+    with pytest.raises(WorkerGroupError) as info:
+        result.wait(20)
+    # Two seconds to notice it, and two for the other rank.
+    assert time.monotonic() - start < 4.5
+    assert info.value.ranks == (1,)
+    (error,) = info.value.exceptions
+    assert type(error) is PeerLostError
+    assert "killed:1 died while it ran killed.sleep" in str(error)
+
+    start = time.monotonic()
+    with pytest.raises(PeerLostError, match=r"killed:1 died while it ran killed\.rank"):
+        group.execute_on(1).rank().wait()
+    assert time.monotonic() - start < 2

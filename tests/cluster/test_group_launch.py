@@ -1,0 +1,209 @@
+"""Launching and closing groups: names, reserved names, what a launch refuses."""
+
+import os
+import signal
+import time
+import warnings
+
+import psutil
+import pytest
+import ray
+
+from shoal import NodePlacementStrategy, Worker, WorkerGroup
+from shoal.errors import (
+    LaunchError,
+    NameTakenError,
+    PeerLostError,
+    PlacementError,
+    ShoalTimeoutError,
+    ShoalValueError,
+)
+from shoal.manager import WorkerManager
+
+
+class Plain(Worker):
+    def pid(self):
+        return os.getpid()
+
+
+class Slow(Worker):
+    def __init__(self, seconds):
+        super().__init__()
+        time.sleep(seconds)
+
+    def rank(self):
+        return self._rank
+
+
+def ends(pid, limit=3.0):
+    """Whether a process is gone, or is so within a short time."""
+    end = time.monotonic() + limit
+    while psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:
+        if time.monotonic() > end:
+            return False
+        time.sleep(0.02)
+    return True
+
+
+# --- names ---
+
+
+def test_the_default_name(launch):
+    group = launch(Plain)
+    assert group.worker_group_name == "worker_group_Plain"
+
+
+def test_a_name_that_lives_is_taken_and_free_after_close(launch, cluster):
+    first = launch(Plain, name="twice")
+    (pid,) = first.pid().wait()
+    with pytest.raises(NameTakenError, match=r"'twice:0' belongs to a worker that is alive.*close"):
+        launch(Plain, name="twice", wait=False)
+    assert first.pid().wait() == [pid]
+
+    first.close()
+    first.close()
+    assert ends(pid)
+    assert WorkerManager.get_proxy().get_group("twice") == []
+    with pytest.raises(LaunchError, match="'twice' is not launched, or is closed"):
+        first.pid()
+    (again,) = launch(Plain, name="twice").pid().wait()
+    assert again != pid
+
+
+def test_a_name_is_free_after_its_worker_was_killed(launch):
+    first = launch(Plain, name="reborn")
+    (pid,) = first.pid().wait()
+    os.kill(pid, signal.SIGKILL)
+    second = launch(Plain, name="reborn")
+    (again,) = second.pid().wait()
+    assert again != pid
+    (info,) = WorkerManager.get_proxy().get_group("reborn")
+    assert info.pid == again
+    with pytest.raises(PeerLostError):
+        first.pid().wait()
+
+
+def test_a_taken_name_leaves_no_rank_behind(launch, cluster):
+    # Rank 1 of the second launch finds its name taken; its rank 0 must go again.
+    class Holder:
+        def ping(self):
+            return 1
+
+    holder = cluster.allocate(Holder, "half:1", 0, {})
+    with pytest.raises(NameTakenError, match="half:1"):
+        launch(Plain, ranks=2, name="half", wait=False)
+    cluster.release("half:1")
+    ray.kill(holder)
+    assert len(launch(Plain, ranks=2, name="half").pid().wait()) == 2
+
+
+@pytest.mark.parametrize("name", ["", "a:b"])
+def test_a_name_that_is_no_address(launch, name):
+    with pytest.raises(ShoalValueError, match="address"):
+        launch(Plain, name=name)
+
+
+# --- methods ---
+
+
+def test_a_method_with_a_name_of_the_group_is_refused():
+    class Clash(Worker):
+        def launch(self): ...
+
+    with pytest.raises(
+        ShoalValueError, match=r"Clash\.launch has the name of a method of WorkerGr"
+    ):
+        Clash.create_group()
+
+
+def test_a_method_with_one_of_our_newer_names_wins_with_a_warning(launch):
+    class Newer(Worker):
+        def close(self):
+            return "own"
+
+    with pytest.warns(UserWarning, match=r"Newer\.close hides WorkerGroup\.close"):
+        group = launch(Newer)
+    assert group.close().wait() == ["own"]
+    WorkerGroup.close(group)
+
+
+def test_ordinary_names_do_not_warn():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        Plain.create_group()
+
+
+def test_hidden_and_unknown_methods(launch):
+    class Hidden(Worker):
+        def _inner(self): ...
+
+    group = launch(Hidden)
+    with pytest.raises(ShoalValueError, match=r"Hidden\._inner is hidden: only methods without"):
+        _ = group._inner
+    with pytest.raises(AttributeError, match="nothing"):
+        _ = group.nothing
+
+
+# --- waiting ---
+
+
+def test_launch_does_not_wait_and_groups_start_side_by_side(launch):
+    start = time.monotonic()
+    groups = [launch(Slow, 2, name=f"slow{i}", wait=False) for i in range(2)]
+    assert time.monotonic() - start < 2
+    assert [g.rank().wait() for g in groups] == [[0], [0]]
+    assert groups[0].ready() is groups[0]
+
+
+def test_ready_has_a_deadline(launch):
+    group = launch(Slow, 3, name="late", wait=False)
+    with pytest.raises(ShoalTimeoutError, match=r"late\.launch: no answer from late rank 0 within"):
+        group.ready(timeout=0.2)
+    with pytest.raises(ShoalTimeoutError):
+        launch(Slow, 3, name="later", wait=True, timeout=0.2)
+
+
+# --- refusals ---
+
+
+def test_launching_twice(launch, cluster):
+    group = launch(Plain, name="once")
+    with pytest.raises(LaunchError, match="'once' is launched already"):
+        group.launch(cluster)
+
+
+@pytest.mark.parametrize("value", [0, -1, 2**31])
+def test_a_concurrency_that_cannot_be(launch, value):
+    with pytest.raises(ShoalValueError, match=f"max_concurrency={value}: expected 1 to 2147483647"):
+        launch(Plain, max_concurrency=value)
+
+
+def test_a_node_that_is_not_there(cluster):
+    with pytest.raises(PlacementError, match="1"):
+        Plain.create_group().launch(cluster, NodePlacementStrategy([0, 1]))
+
+
+def test_a_workers_own_close_is_called_first(launch, tmp_path):
+    class Closes(Worker):
+        def _close(self):
+            (tmp_path / "closed").touch()
+
+    launch(Closes).close()
+    assert (tmp_path / "closed").exists()
+
+
+def test_an_own_close_that_raises_or_hangs_does_not_keep_the_group(launch, caplog):
+    class Hangs(Worker):
+        def _close(self):
+            time.sleep(60)
+
+        def pid(self):
+            return os.getpid()
+
+    group = launch(Hangs)
+    (pid,) = group.pid().wait()
+    start = time.monotonic()
+    group.close(timeout=0.5)
+    assert time.monotonic() - start < 4
+    assert ends(pid)
+    assert "closing worker_group_Hangs" in caplog.text
