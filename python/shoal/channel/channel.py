@@ -1,8 +1,6 @@
 """`Channel`: the public face of a named queue."""
 
-import logging
 import math
-import operator
 from collections.abc import Hashable
 from typing import Any, Self
 
@@ -18,24 +16,13 @@ from shoal.channel.creation import (
 from shoal.channel.item import DEFAULT_KEY
 from shoal.channel.local import LocalChannel, LocalQueues
 from shoal.channel.remote import RemoteQueues
+from shoal.channel.verdicts import Verdicts, checked_key, checked_weight
 from shoal.collective.async_work import AsyncChannelWork
-from shoal.context import describe_self
 from shoal.deadline import Deadline
-from shoal.errors import (
-    ChannelClosed,
-    ChannelEmpty,
-    ChannelError,
-    ChannelFull,
-    ShoalTimeoutError,
-    ShoalTypeError,
-    ShoalValueError,
-)
-from shoal.transport.queues import CAPACITY, Outcome
+from shoal.errors import ChannelError
+from shoal.transport.queues import CAPACITY
 
 __all__ = ["DEFAULT_KEY", "Channel"]
-
-_log = logging.getLogger("shoal")
-_warned: set[str] = set()
 
 
 class Channel:
@@ -214,12 +201,10 @@ class Channel:
             ChannelClosed: The channel was closed, or its host died.
             ShoalValueError: The item cannot be pickled, or the weight is no integer from 0.
         """
-        key, weight = _key(key, queue_name), _weight(weight)
+        key, weight = checked_key(key, queue_name), checked_weight(weight)
         deadline = Deadline(timeout, default=math.inf)
 
-        def check(outcome: Outcome) -> None:
-            self._check_put(outcome, key, deadline)
-
+        check = self._verdicts(key, deadline).put
         if not async_op:
             self._queues.put(key, weight, item, deadline, check)
             return None
@@ -240,8 +225,8 @@ class Channel:
             ChannelFull: There is none, or puts are waiting for room already.
             ChannelClosed: The channel was closed, or its host died.
         """
-        key, weight = _key(key, queue_name), _weight(weight)
-        self._queues.put(key, weight, item, None, lambda o: self._check_put(o, key, None))
+        key, weight = checked_key(key, queue_name), checked_weight(weight)
+        self._queues.put(key, weight, item, None, self._verdicts(key, None).put)
 
     # Getting.
 
@@ -267,7 +252,7 @@ class Channel:
             ChannelClosed: The channel was closed and the key is empty, or its host died.
             TransportError: The item cannot be rebuilt in this process; it is lost.
         """
-        return self._take(_key(key, queue_name), 0, async_op, timeout, batch=False)
+        return self._take(checked_key(key, queue_name), 0, async_op, timeout, batch=False)
 
     def get_nowait(self, key: Hashable = DEFAULT_KEY, *, queue_name: Hashable = None) -> Any:
         """Get the oldest item if there is one now.
@@ -276,8 +261,8 @@ class Channel:
             ChannelEmpty: There is none.
             ChannelClosed: The channel was closed and the key is empty, or its host died.
         """
-        key = _key(key, queue_name)
-        return self._queues.get(key, 0, None, lambda o, i: self._got(o, i, key, None)[0].item)
+        key = checked_key(key, queue_name)
+        return self._queues.get(key, 0, None, self._verdicts(key, None).one)
 
     def get_batch(
         self,
@@ -309,23 +294,25 @@ class Channel:
             ShoalTimeoutError: Not enough items in time.
             ChannelClosed: The channel was closed and the key is empty, or its host died.
         """
-        target = _weight(target_weight if batch_weight is None else batch_weight, "target_weight")
-        return self._take(_key(key, queue_name), target, async_op, timeout, batch=True)
+        target = checked_weight(
+            target_weight if batch_weight is None else batch_weight, "target_weight"
+        )
+        return self._take(checked_key(key, queue_name), target, async_op, timeout, batch=True)
 
     def _take(
         self, key: Hashable, target: int, async_op: bool, timeout: float | None, *, batch: bool
     ) -> Any:
         deadline = Deadline(timeout, default=math.inf)
-
-        def result(outcome: Outcome, items: Got) -> Any:
-            found = [item.item for item in self._got(outcome, items, key, deadline)]
-            return found if batch else found[0]
-
+        verdicts = self._verdicts(key, deadline)
+        result = verdicts.batch if batch else verdicts.one
         if not async_op:
             return self._queues.get(key, target, deadline, result)
         future, give_back = self._queues.start_get(key, target, deadline, result)
         what = f"get from the channel {self._name!r}, key {key!r}"
         return AsyncChannelWork(future, what, give_back)
+
+    def _verdicts(self, key: Hashable, deadline: Deadline | None) -> Verdicts:
+        return Verdicts(self._name, self._facts, key, deadline)
 
     # Looking.
 
@@ -396,47 +383,6 @@ class Channel:
             )
         return _restore, (type(self), self._name, queues.namespace, self._facts)
 
-    # What outcomes mean.
-
-    def _where(self, key: Hashable) -> str:
-        return f"{describe_self()}: the channel {self._name!r}, key {key!r}"
-
-    def _check_put(self, outcome: Outcome, key: Hashable, deadline: Deadline | None) -> None:
-        if outcome is Outcome.OK:
-            return
-        if outcome is Outcome.NEAR_CAPACITY:
-            self._warn_once(key)
-            return
-        self._raise_if_over(outcome, key, deadline, "put: no room")
-        raise ChannelFull(f"{self._where(key)}: it holds all it may ({self._bound()} items)")
-
-    def _got(self, outcome: Outcome, items: Got, key: Hashable, deadline: Deadline | None) -> Got:
-        if items:
-            return items
-        self._raise_if_over(outcome, key, deadline, "get: no item")
-        raise ChannelEmpty(f"{self._where(key)}: it holds nothing")
-
-    def _raise_if_over(
-        self, outcome: Outcome, key: Hashable, deadline: Deadline | None, what: str
-    ) -> None:
-        if outcome is Outcome.TIMEOUT and deadline is not None:
-            raise ShoalTimeoutError(f"{self._where(key)}: {what} within {deadline.timeout:g} s")
-        if outcome in (Outcome.CLOSED, Outcome.CANCELLED, Outcome.GONE):
-            raise ChannelClosed(f"{self._where(key)}: it was closed")
-
-    def _bound(self) -> int:
-        return self.maxsize or int(self._facts["capacity"])
-
-    def _warn_once(self, key: Hashable) -> None:
-        if self._name not in _warned:
-            _warned.add(self._name)
-            _log.warning(
-                "%s: it holds more than 80 %% of the %d items a key without maxsize may hold; "
-                "then puts will wait",
-                self._where(key),
-                self._bound(),
-            )
-
 
 def _restore(cls: type[Channel], name: str, namespace: str, facts: dict[str, Any]) -> Channel:
     self = cls.__new__(cls)
@@ -445,28 +391,3 @@ def _restore(cls: type[Channel], name: str, namespace: str, facts: dict[str, Any
     self._facts = facts
     self._queues = RemoteQueues(name, namespace, facts["hosts"])
     return self
-
-
-def _key(key: Hashable, queue_name: Hashable) -> Hashable:
-    key = key if queue_name is None else queue_name
-    try:
-        hash(key)
-    except TypeError:
-        raise ShoalTypeError(f"key={key!r}: expected something hashable") from None
-    if type(key).__module__ == "__main__":
-        # Another process would rebuild the class, and its instances would not be equal to ours.
-        raise ShoalValueError(
-            f"key={key!r}: the class {type(key).__qualname__} is defined in the script that runs; "
-            "move it into a module, or use a tuple as the key"
-        )
-    return key
-
-
-def _weight(value: Any, name: str = "weight") -> int:
-    try:
-        weight = operator.index(value)
-    except TypeError:
-        raise ShoalValueError(f"{name}={value!r}: expected an integer") from None
-    if weight < 0:
-        raise ShoalValueError(f"{name}={value!r}: expected 0 or more")
-    return weight

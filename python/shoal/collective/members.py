@@ -28,7 +28,7 @@ def expand(groups: Any) -> list[WorkerAddress]:
     members: list[WorkerAddress] = []
     for index, entry in enumerate(groups):
         where = f"broadcast: groups[{index}]={entry!r}"
-        if not isinstance(entry, (list, tuple)) or len(entry) != 2:  # noqa: PLR2004  (a pair)
+        if not isinstance(entry, (list, tuple)) or len(entry) != 2:  # noqa: PLR2004  (a pair has two)
             raise ShoalTypeError(f"{where}: expected (group name, ranks)")
         members += _addresses(entry[0], entry[1], where)
     twice = sorted({m.get_name() for m in members if members.count(m) > 1})
@@ -66,7 +66,7 @@ def source(src: Any, members: Sequence[WorkerAddress]) -> WorkerAddress:
     if src is None:
         return members[0]
     where = f"broadcast: src={src!r}"
-    if not isinstance(src, (list, tuple)) or len(src) != 2:  # noqa: PLR2004  (a pair)
+    if not isinstance(src, (list, tuple)) or len(src) != 2:  # noqa: PLR2004  (a pair has two)
         raise ShoalTypeError(f"{where}: expected (group name, rank or path of ranks)")
     found = _addresses(src[0], src[1], where)
     if len(found) != 1 or found[0] not in members:
