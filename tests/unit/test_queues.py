@@ -194,7 +194,7 @@ def test_an_empty_key_is_forgotten_unless_it_was_declared():
     queues.put("k", message(1))
     queues.take("k")
     queues.cancel(queues.wait_get("waited"))
-    assert queues.keys() == []
+    assert queues.active_keys() == []
     queues.declare("bounded", 1)
     queues.put("bounded", message(1))
     queues.take("bounded")
