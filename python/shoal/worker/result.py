@@ -55,6 +55,7 @@ class WorkerGroupFuncResult:
         self._ranks = list(range(len(self._refs))) if ranks is None else list(ranks)
         # A rank's value, or its Failure, by position.
         self._replies: dict[int, Any] = {}
+        self._grace: Deadline | None = None
         self._waited = False
 
     # --- waiting ---
@@ -77,15 +78,12 @@ class WorkerGroupFuncResult:
         deadline = Deadline(timeout, default=math.inf)
         log = LongWait(self._describe_wait, deadline)
         self._look_first(min(_FIRST_LOOK_S, deadline.remaining))
-        grace: Deadline | None = None
         while pending := self._pending():
-            if grace is None and not all and self._failed():
-                grace = Deadline(_GRACE_S)
-            if grace is not None and grace.expired:
+            at_most = math.inf if all else self._grace_left()
+            if at_most <= 0:
                 break
             if deadline.expired:
                 raise timed_out(self._call, self._peers(pending), deadline)
-            at_most = math.inf if grace is None else grace.remaining
             self._look(log.step(at_most), at_least=1)
             log.tick()
         return self._values(deadline)
@@ -96,16 +94,14 @@ class WorkerGroupFuncResult:
         deadline = Deadline(timeout, default=math.inf)
         log = LongWait(self._describe_wait, deadline)
         tasks = {asyncio.ensure_future(self._receive(i)) for i in self._pending()}
-        grace: Deadline | None = None
         try:
             while tasks:
-                if grace is None and not all and self._failed():
-                    grace = Deadline(_GRACE_S)
-                if grace is not None and grace.expired:
+                at_most = math.inf if all else self._grace_left()
+                if at_most <= 0:
                     break
                 if deadline.expired:
                     raise timed_out(self._call, self._peers(self._pending()), deadline)
-                step = log.step(math.inf if grace is None else grace.remaining)
+                step = log.step(at_most)
                 _, tasks = await asyncio.wait(
                     tasks,
                     timeout=None if math.isinf(step) else step,
@@ -118,9 +114,9 @@ class WorkerGroupFuncResult:
         return self._values(deadline)
 
     def done(self) -> bool:
-        """Whether all ranks have ended, well or not."""
+        """Whether `wait` would not wait: all ranks have ended, or one has failed 2 s ago."""
         self._look(0.0)
-        return not self._pending()
+        return not self._pending() or self._grace_left() <= 0
 
     def __await__(self) -> Any:
         return self.async_wait().__await__()
@@ -187,6 +183,12 @@ class WorkerGroupFuncResult:
     def _peers(self, indices: Iterable[int]) -> str:
         ranks = ", ".join(str(self._ranks[i]) for i in indices)
         return f"{self._group.worker_group_name} rank{'s' if ',' in ranks else ''} {ranks}"
+
+    def _grace_left(self) -> float:
+        """How long the other ranks have left after the first failure, in seconds."""
+        if self._grace is None and self._failed():
+            self._grace = Deadline(_GRACE_S)
+        return math.inf if self._grace is None else self._grace.remaining
 
     def _describe_wait(self) -> str:
         return f"{describe_self()}: {self._call} waits for {self._peers(self._pending())}"
