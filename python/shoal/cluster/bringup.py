@@ -6,9 +6,11 @@ import json
 import logging
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 from uuid import uuid4
 
@@ -26,7 +28,7 @@ from shoal.deadline import Deadline, LongWait
 from shoal.errors import ClusterConfigError, ClusterError, NamespaceConflictError, ShoalTimeoutError
 from shoal.hardware import ACCELERATOR_HW_TYPE, AcceleratorType, HardwareInfo, HardwareResource
 
-__all__ = ["connect", "find_nodes", "running_jobs"]
+__all__ = ["connect", "disconnect", "find_nodes", "running_jobs"]
 
 _log = logging.getLogger("shoal")
 
@@ -92,6 +94,16 @@ def connect(address: str | None, namespace: str, namespaces_like: str) -> bool:
         return False
     start_reaper(raylet)
     return True
+
+
+def disconnect() -> None:
+    """Disconnect this process from Ray; the exit code of a program that Ctrl-C ended stays its own."""
+    ray.shutdown()
+    if getattr(sys, "last_type", None) is KeyboardInterrupt:
+        # The interpreter remembers that Ctrl-C ended the program, to end by that signal, until it
+        # evaluates a text again; Ray did, it imports dataclasses at its end. This reminds it.
+        with suppress(KeyboardInterrupt):
+            exec("raise KeyboardInterrupt")  # noqa: S102  (a constant text, to be evaluated as one)
 
 
 def _keep_every_line() -> None:

@@ -11,7 +11,7 @@ import ray
 
 from shoal.bootstrap.probe import NodeReport
 from shoal.cluster.allocate import allocate, read_arguments
-from shoal.cluster.bringup import connect, find_nodes, running_jobs
+from shoal.cluster.bringup import connect, disconnect, find_nodes, running_jobs
 from shoal.cluster.env import (
     PATH_LIKE_ENV_VARS,
     PathEnvMergeMode,
@@ -215,7 +215,7 @@ class Cluster:
 
     def _disconnect(self) -> None:
         if self._connected and ray.is_initialized():
-            ray.shutdown()
+            disconnect()
 
     def _forget(self) -> None:
         if getattr(Cluster, "_instance", None) is self:
