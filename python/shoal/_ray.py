@@ -1,8 +1,9 @@
 """Waiting for Ray with a deadline, typed errors and a word about whom one waits for."""
 
 import asyncio
+import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 import ray
 from ray.exceptions import GetTimeoutError, RayActorError, RaySystemError, RayTaskError
@@ -11,7 +12,45 @@ from shoal.context import describe_self
 from shoal.deadline import Deadline, LongWait
 from shoal.errors import PeerLostError, ShoalError, ShoalTimeoutError
 
-__all__ = ["aget", "find_actor", "get", "lost", "timed_out"]
+__all__ = [
+    "aget",
+    "exit_by_signal",
+    "find_actor",
+    "get",
+    "keeps_exit_code",
+    "lost",
+    "timed_out",
+]
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+_exit_code: int | None = None
+
+
+def exit_by_signal(signum: int, _frame: object) -> None:
+    """Handle a signal by ending the program with the code that shells give it: 143 for SIGTERM."""
+    global _exit_code  # noqa: PLW0603  (a process ends once)
+    _exit_code = 128 + signum
+    raise SystemExit(_exit_code)
+
+
+def keeps_exit_code(function: Callable[P, R]) -> Callable[P, R]:
+    """Let a function that waits in Ray raise the SystemExit of `exit_by_signal` as it was.
+
+    Ray replaces one that comes while it waits by another with the code 1.
+    """
+
+    @functools.wraps(function)
+    def waiting(*args: P.args, **kwargs: P.kwargs) -> R:
+        try:
+            return function(*args, **kwargs)
+        except SystemExit:
+            if _exit_code is None:
+                raise
+            raise SystemExit(_exit_code) from None
+
+    return waiting
 
 
 def lost(what: str, peer: str, deadline: Deadline, reason: object = None) -> PeerLostError:
@@ -30,6 +69,7 @@ def timed_out(what: str, peer: str, deadline: Deadline) -> ShoalTimeoutError:
     )
 
 
+@keeps_exit_code
 def get(ref: Any, deadline: Deadline, what: Callable[[], str], peer: str) -> Any:
     """Wait for one Ray object.
 

@@ -17,7 +17,7 @@ from uuid import uuid4
 import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from shoal._ray import get
+from shoal._ray import exit_by_signal, get
 from shoal.bootstrap.probe import NodeReport, probe_node
 from shoal.cluster.env import PATH_LIKE_ENV_VARS
 from shoal.cluster.node import NodeInfo
@@ -129,11 +129,7 @@ def _restore_sigterm(before: Any) -> None:
     """Undo Ray's SIGTERM handler, whose exit code is 15 or 1; by default exit with 143."""
     if threading.current_thread() is not threading.main_thread():
         return
-    signal.signal(signal.SIGTERM, _exit_143 if before in (signal.SIG_DFL, None) else before)
-
-
-def _exit_143(signum: int, _frame: object) -> None:
-    raise SystemExit(128 + signum)
+    signal.signal(signal.SIGTERM, exit_by_signal if before in (signal.SIG_DFL, None) else before)
 
 
 def running_jobs(manager_name: str) -> list[str]:

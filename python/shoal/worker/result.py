@@ -11,7 +11,7 @@ from typing import Any
 import ray
 from ray.exceptions import RayActorError, RayError, RayTaskError
 
-from shoal._ray import timed_out
+from shoal._ray import keeps_exit_code, timed_out
 from shoal.bootstrap.failure import Failure
 from shoal.context import describe_self
 from shoal.deadline import Deadline, LongWait
@@ -60,6 +60,7 @@ class WorkerGroupFuncResult:
 
     # --- waiting ---
 
+    @keeps_exit_code
     def wait(self, timeout: float | None = math.inf, *, all: bool = False) -> list[Any]:  # noqa: A002  (part of the API)
         """Wait for all ranks and return their values, in rank order.
 
