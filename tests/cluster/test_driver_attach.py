@@ -1,0 +1,160 @@
+"""Several drivers and several clusters: on one Ray, one after the other, in the wrong place."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+pytestmark = [pytest.mark.process, pytest.mark.timeout(240)]
+
+
+def run(tmp_path, body, limit=120.0, **env):
+    """Run a driver program to its end; returns its exit code and its output."""
+    script = tmp_path / "driver.py"
+    script.write_text(body)
+    done = subprocess.run(
+        [sys.executable, str(script)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+        timeout=limit,
+        env={**os.environ, **env},
+    )
+    return done.returncode, done.stdout
+
+
+SECOND = """
+import sys
+from shoal import Cluster, Worker, WorkerGroup
+
+class Shared(Worker):
+    def rank(self): ...
+    def add(self, value): ...
+
+cluster = Cluster()
+print("nodes", cluster.num_nodes, cluster.namespace, cluster.master_addr, cluster.master_port)
+group = WorkerGroup.from_group_name(Shared, "shared")
+print("ranks", group.rank().wait(), group.execute_on(1).add(4).wait())
+own = Shared.create_group().launch(cluster, name="own", wait=True)
+sys.exit(6)
+"""
+
+FIRST = """
+import subprocess, sys, time
+import ray
+from shoal import Cluster, NodePlacementStrategy, Worker, WorkerGroup
+from shoal.errors import ShoalValueError
+
+class Shared(Worker):
+    def __init__(self):
+        super().__init__()
+        self.total = 0
+    def rank(self):
+        return self._rank
+    def add(self, value):
+        self.total += value
+        return self.total
+
+with Cluster(num_nodes=1) as cluster:
+    group = Shared.create_group().launch(cluster, NodePlacementStrategy([0, 0]), "shared", wait=True)
+    done = subprocess.run(
+        [sys.executable, sys.argv[1]], capture_output=True, text=True, timeout=90,
+    )
+    print(done.stdout, done.stderr)
+    expected = f"nodes 1 shoal {cluster.master_addr} {cluster.master_port}"
+    print("second:", done.returncode, expected in done.stdout)
+    # The job lives on; the state that the other driver changed is there; its own group is gone.
+    print("state:", group.add(1).wait())
+    end = time.monotonic() + 10
+    while time.monotonic() < end:
+        try:
+            ray.get_actor("own:0", namespace="shoal")
+        except ValueError:
+            print("its group is gone")
+            break
+        time.sleep(0.1)
+    # A job in another namespace of the same Ray.
+    done = subprocess.run(
+        [sys.executable, sys.argv[2]], capture_output=True, text=True, timeout=90,
+    )
+    print("third:", done.returncode, done.stdout, done.stderr)
+    print("alive:", group.rank().wait())
+
+# A second cluster in the same process, after a shutdown and after ray.shutdown().
+for end in (lambda: ray.shutdown(), lambda: cluster.shutdown()):
+    cluster = Cluster(num_nodes=1)
+    print("again:", Shared.create_group().launch(cluster, name="shared").rank().wait())
+    end()
+"""
+
+THIRD = """
+import ray
+from shoal import Cluster
+print("namespace", Cluster(num_nodes=1).namespace)
+"""
+
+
+def test_drivers_share_a_ray_and_a_process_can_start_again(tmp_path):
+    (tmp_path / "second.py").write_text(SECOND)
+    (tmp_path / "third.py").write_text(THIRD)
+    script = FIRST.replace("sys.argv[1]", repr(str(tmp_path / "second.py")))
+    script = script.replace("sys.argv[2]", repr(str(tmp_path / "third.py")))
+    code, log = run(tmp_path, script, 200)
+    assert code == 0, log
+    assert "second: 6 True" in log, log
+    assert "ranks [0, 1] [4]" in log
+    assert "joined the job 'shoal' on 1 nodes" in log
+    assert "state: [1, 5]" in log
+    assert "its group is gone" in log
+    assert "alive: [0, 1]" in log
+    assert log.count("again: [0]") == 2, log
+
+
+def test_what_a_driver_is_told_when_it_cannot_have_a_cluster(tmp_path):
+    code, log = run(
+        tmp_path,
+        """
+import time
+import ray
+from shoal import Cluster
+from shoal.errors import ClusterError, ClusterNotFoundError, NamespaceConflictError
+
+start = time.monotonic()
+try:
+    Cluster(num_nodes=2)
+except ClusterError as error:
+    print("two nodes:", error)
+print("connected after that:", ray.is_initialized(), Cluster.has_initialized())
+
+ray.init(include_dashboard=False, namespace="mine")
+try:
+    Cluster(num_nodes=1)
+except NamespaceConflictError as error:
+    print("conflict:", error)
+print("still mine:", ray.get_runtime_context().namespace)
+ray.shutdown()
+
+ray.init(include_dashboard=False, namespace="shoal")
+with Cluster(num_nodes=1) as cluster:
+    print("in its namespace:", cluster.num_nodes)
+print("not ours to end:", ray.is_initialized())
+
+import os
+os.environ["CLUSTER_NAMESPACE"] = "shoal_7"
+try:
+    Cluster()
+except ClusterNotFoundError as error:
+    print("dead job:", error)
+""",
+    )
+    assert code == 0, log
+    assert "two nodes: the job wants 2 nodes, but no Ray cluster runs and a local one has 1" in log
+    assert "connected after that: False False" in log
+    assert "conflict: Ray is already initialised in the namespace 'mine'" in log
+    assert 'namespace="shoal")' in log
+    assert "still mine: mine" in log
+    assert "in its namespace: 1" in log
+    assert "not ours to end: True" in log
+    assert "dead job: no job runs in the namespace 'shoal_7': it has ended" in log

@@ -1,0 +1,162 @@
+"""How a driver ends: its exit code is its own, its job ends with it, nothing stays alive."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import psutil
+import pytest
+
+pytestmark = [pytest.mark.process, pytest.mark.timeout(240)]
+
+PREAMBLE = """
+import os, signal, sys, time
+from shoal import Cluster, NodePlacementStrategy, Worker
+
+class Talker(Worker):
+    def say(self, text):
+        print(text)
+        self.log_info("logged: " + text)
+        return self._rank
+
+    def sleep(self, seconds):
+        time.sleep(seconds)
+
+    def fail(self):
+        raise ValueError("from the worker")
+
+cluster = Cluster(num_nodes=1)
+group = Talker.create_group().launch(cluster, NodePlacementStrategy([0, 0]), "talk", wait=True)
+"""
+
+
+class Driver:
+    """A driver program in a process group of its own, as a shell starts it."""
+
+    def __init__(self, folder, body, *flags):
+        script = folder / "driver.py"
+        script.write_text(PREAMBLE + body)
+        self.log = folder / "log"
+        with self.log.open("w") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, *flags, str(script)],
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+
+    def wait(self, limit=90.0):
+        code = self.process.wait(timeout=limit)
+        return code, self.log.read_text()
+
+    def wait_for(self, text, limit=90.0):
+        """Wait until the driver printed a text; return its descendants."""
+        end = time.monotonic() + limit
+        while text not in self.log.read_text():
+            assert self.process.poll() is None, self.log.read_text()
+            assert time.monotonic() < end, self.log.read_text()
+            time.sleep(0.1)
+        found = psutil.Process(self.process.pid).children(recursive=True)
+        assert len(found) > 4  # Ray's own, and the two workers
+        return found
+
+
+@pytest.fixture
+def driver(tmp_path):
+    made = []
+
+    def start(body, *flags):
+        made.append(Driver(tmp_path, body, *flags))
+        return made[-1]
+
+    yield start
+    for one in made:
+        if one.process.poll() is None:
+            one.process.kill()
+            one.process.wait(timeout=10)
+
+
+def still_alive(processes, limit):
+    _, alive = psutil.wait_procs(processes, timeout=limit)
+    return alive
+
+
+def test_exit_code_output_and_a_failure_that_is_handled(driver):
+    one = driver(
+        """
+group.say("hello").wait()
+group.say("hello").wait()
+try:
+    group.fail().wait()
+except ExceptionGroup as error:
+    print("handled", len(error.exceptions))
+print("still running", group.say("after").wait())
+sys.exit(3)
+"""
+    )
+    code, log = one.wait()
+    assert code == 3, log
+    assert "handled 2" in log
+    assert "still running [0, 1]" in log
+    # Every line of every worker, with its group and rank, none folded into another.
+    for rank in (0, 1):
+        own = [line for line in log.splitlines() if f"(talk(rank={rank})" in line]
+        assert sum(line.endswith("hello") and "logged" not in line for line in own) == 2, log
+        assert sum("logged: hello" in line and f"talk-Rank-{rank}]" in line for line in own) == 2
+        assert sum("logged: after" in line for line in own) == 1
+    assert "repeated" not in log
+    for line in ("shoal: Ray: started on this machine", "shoal: nodes: 0: ", "shoal: managers: "):
+        assert line in log
+    assert "shoal: workers: talk, 2 ready, " in log
+
+
+def test_an_uncaught_failure_is_exit_code_1_with_the_remote_traceback(driver):
+    code, log = driver("group.fail().wait()").wait()
+    assert code == 1, log
+    assert "shoal.errors.WorkerGroupError: talk.fail failed on 2 of 2 ranks" in log
+    assert "raised on rank 1 (talk:1):" in log
+    assert "in fail" in log
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_the_job_within_5_seconds(driver, number):
+    one = driver('print("calling now", flush=True); group.sleep(600).wait()')
+    descendants = one.wait_for("calling now")
+    # Ctrl-C reaches the whole foreground group; `kill` reaches the driver alone.
+    if number == signal.SIGINT:
+        os.killpg(one.process.pid, number)
+    else:
+        one.process.send_signal(number)
+    start = time.monotonic()
+    code, log = one.wait(30)
+    assert time.monotonic() - start < 5
+    assert code in ((143,) if number == signal.SIGTERM else (130, -signal.SIGINT)), log
+    assert still_alive(descendants, 5) == []
+
+
+def test_a_killed_driver_leaves_nothing_alive(driver):
+    one = driver('print("calling now", flush=True); group.sleep(600).wait()')
+    descendants = one.wait_for("calling now")
+    one.process.kill()
+    one.process.wait(timeout=10)
+    assert still_alive(descendants, 20) == []
+
+
+def test_classes_of_the_script_and_optimisation(driver):
+    # `Talker` is a class of `__main__`; -O strips asserts, here and in what Ray starts.
+    one = driver(
+        """
+try:
+    group.execute_on(9)
+except AssertionError as error:
+    print("refused:", error)
+print("ranks", group.say("x").wait(), __debug__)
+""",
+        "-O",
+    )
+    code, log = one.wait()
+    assert code == 0, log
+    assert "refused: execute_on(9): expected ranks 0 to 1" in log
+    assert "ranks [0, 1] False" in log
