@@ -12,6 +12,8 @@ from shoal.context import set_context
 from shoal.errors import ClusterNotFoundError, NameTakenError, PlacementError, ShoalValueError
 from shoal.manager import CollectiveManager, NodeManager, WorkerManager
 
+pytestmark = pytest.mark.ray
+
 
 class Probe:
     """A plain class: `allocate` asks for no base class."""

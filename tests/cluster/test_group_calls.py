@@ -12,6 +12,8 @@ import ray
 from shoal import NodePlacementStrategy, Worker, WorkerGroup
 from shoal.errors import ShoalTimeoutError, ShoalValueError
 
+pytestmark = pytest.mark.ray
+
 
 class Echo(Worker):
     def rank(self):

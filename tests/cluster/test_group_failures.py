@@ -15,6 +15,8 @@ import shoal
 from shoal import NodePlacementStrategy, Worker
 from shoal.errors import LaunchError, PeerLostError, RemoteError, WorkerGroupError
 
+pytestmark = pytest.mark.ray
+
 
 class CodeError(Exception):
     def __init__(self, code, *, hint):

@@ -20,6 +20,8 @@ from shoal.errors import (
 )
 from shoal.manager import WorkerManager
 
+pytestmark = pytest.mark.ray
+
 
 class Plain(Worker):
     def pid(self):

@@ -9,6 +9,8 @@ from shoal import Worker, WorkerAddress
 from shoal.errors import NotLaunchedError
 from shoal.manager import WorkerManager
 
+pytestmark = pytest.mark.ray
+
 
 class Place(Worker):
     def variables(self):
