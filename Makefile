@@ -81,7 +81,7 @@ docs: .make/package ## Build the documentation of the Rust crates.
 
 .PHONY: bench
 bench: .make/package ## Run the benchmarks beside their rivals.
-	.venv/bin/pytest benches $(ARGS)
+	.venv/bin/pytest benches -o timeout=1200 -o faulthandler_timeout=1100 $(ARGS)
 
 .PHONY: wheel
 wheel: .make/wheel ## Build the wheel and the source distribution into dist/.
@@ -89,7 +89,7 @@ wheel: .make/wheel ## Build the wheel and the source distribution into dist/.
 .PHONY: clean
 clean: ## Remove everything that these commands made, .venv included.
 	rm -rf .make .venv dist outputs target $(EXTENSION)
-	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks
+	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find python tests benches examples -name __pycache__ -prune -exec rm -rf {} +
 
 # pyvenv.cfg stands for the environment: unlike bin/python it is no link to an older file.

@@ -4,6 +4,7 @@ import pytest
 import ray
 
 from shoal import NodePlacementStrategy, Worker
+from side_by_side import Contender
 
 RANKS = 4
 
@@ -18,16 +19,15 @@ class BareEcho:
         return value
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def group(cluster):
-    made = Echo.create_group().launch(
-        cluster, NodePlacementStrategy([0] * RANKS), name="echo", wait=True
-    )
+    strategy = NodePlacementStrategy([0] * RANKS)
+    made = Echo.create_group().launch(cluster, strategy, name="echo", wait=True)
     yield made
     made.close()
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def handles(cluster):
     made = [ray.remote(BareEcho).options(num_cpus=0).remote() for _ in range(RANKS)]
     ray.get([handle.echo.remote(0) for handle in made])
@@ -36,16 +36,13 @@ def handles(cluster):
         ray.kill(handle)
 
 
-@pytest.mark.parametrize("contender", ["shoal", "ray"])
-def test_call(benchmark, group, handles, contender):
-    benchmark.group = f"call on {RANKS} ranks"
+def test_call(race, group, handles):
+    def call_ray():
+        return ray.get([handle.echo.remote(1) for handle in handles])
 
     def call_shoal():
         return group.echo(1).wait()
 
-    def call_ray():
-        return ray.get([handle.echo.remote(1) for handle in handles])
-
-    call = call_shoal if contender == "shoal" else call_ray
-    assert call() == [1] * RANKS
-    benchmark.pedantic(call, rounds=500, warmup_rounds=50)
+    assert call_ray() == call_shoal() == [1] * RANKS
+    rivals = {"bare actor handles": Contender(call_ray), "shoal group": Contender(call_shoal)}
+    race.run(f"call on {RANKS} ranks", rivals, rounds=1000, warmup=50)

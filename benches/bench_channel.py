@@ -1,68 +1,79 @@
-"""A channel beside ray.util.queue: one object put and got, from the driver.
+"""A channel beside `ray.util.queue`: objects put and got by the driver.
 
-Both run once in each round, in random order, so that a machine that is busy slows both alike; the ratio of
-the medians is what counts.
+One by one, each put and each get is a call that is waited for. In a batch, 1,000 small objects are
+put by asynchronous puts, or by the rival's own batch call, and taken out at once.
 """
-
-import random
-import statistics
-import time
 
 import numpy as np
 import pytest
+import ray
+from ray.util.queue import Queue
 
-ray = pytest.importorskip("ray")
+from shoal import Channel
+from side_by_side import Contender
 
-from ray.util.queue import Queue  # noqa: E402  (after the skip)
-
-from shoal import Cluster  # noqa: E402  (as above)
-from shoal.channel import Channel  # noqa: E402  (as above)
-
-PAYLOADS = {
-    "100 B": b"x" * 100,
-    "small dict": {"obs": [0.1, 0.2, 0.3, 0.4], "step": 3, "done": False},
-    "10 kB dict": {"obs": np.zeros(1250), "step": 3, "done": False},
-    "1 MiB": np.zeros(2**20, dtype=np.uint8),
-    "16 MiB": np.zeros(2**24, dtype=np.uint8),
+ITEMS = {
+    "dict of five values": ({"a": 1, "b": 2.0, "c": "x", "d": None, "e": True}, 1000),
+    "100 B": (b"x" * 100, 500),
+    "dict with an array of 10 kB": ({"obs": np.zeros(1250), "done": False}, 300),
+    "array of 1 MiB": (np.zeros(2**20, dtype=np.uint8), 40),
+    "array of 16 MiB": (np.zeros(2**24, dtype=np.uint8), 10),
 }
-ROUNDS = {"100 B": 400, "small dict": 800, "10 kB dict": 300, "1 MiB": 40, "16 MiB": 10}
+BATCH = 1000
 
 
 @pytest.fixture(scope="module")
-def rivals():
-    with Cluster(num_nodes=1):
-        channel, queue = Channel.create("bench"), Queue(actor_options={"num_cpus": 0})
-        yield {"channel": channel, "ray.util.queue": queue}
-        queue.shutdown()
+def channel(cluster):
+    made = Channel.create("bench")
+    yield made
+    made.close()
 
 
-@pytest.mark.parametrize("name", PAYLOADS)
-def test_put_and_get_beside_ray_queue(rivals, name, record_property, capsys):
-    item, times = PAYLOADS[name], {rival: [] for rival in rivals}
-    for round_number in range(ROUNDS[name] + 2):
-        for rival, queue in random.sample(list(rivals.items()), len(rivals)):
-            start = time.perf_counter()
-            queue.put(item)
-            queue.get()
-            if round_number >= 2:
-                times[rival].append(time.perf_counter() - start)
-    medians = {rival: statistics.median(spent) * 1e3 for rival, spent in times.items()}
-    ratio = medians["channel"] / medians["ray.util.queue"]
-    record_property("ratio", ratio)
-    with capsys.disabled():
-        listed = ", ".join(f"{rival} {spent:.2f} ms" for rival, spent in medians.items())
-        print(f"\n{name}: {listed}, ratio {ratio:.2f}")
-    if name == "small dict":
-        assert ratio < 1, f"a small object: {listed}"
+@pytest.fixture(scope="module")
+def queue(cluster):
+    made = Queue(actor_options={"num_cpus": 0})
+    yield made
+    made.shutdown()
 
 
-def test_asynchronous_puts(rivals, benchmark):
-    channel = rivals["channel"]
+@pytest.mark.parametrize("name", ITEMS)
+def test_one_by_one(race, channel, queue, name):
+    item, rounds = ITEMS[name]
 
-    def puts():
-        works = [channel.put(n, async_op=True) for n in range(1000)]
+    def through(made):
+        def run():
+            made.put(item)
+            return made.get()
+
+        return Contender(run)
+
+    rivals = {"ray.util.queue": through(queue), "shoal channel": through(channel)}
+    race.run(f"put and get: {name}", rivals, rounds, warmup=20)
+
+
+def test_in_a_batch(race, channel, queue):
+    items = [ITEMS["dict of five values"][0]] * BATCH
+
+    def through_channel():
+        works = [channel.put(item, weight=1, async_op=True) for item in items]
         for work in works:
             work.wait(timeout=60)
+        assert len(channel.get_batch(BATCH, timeout=60)) == BATCH
 
-    benchmark.pedantic(puts, rounds=5)
-    assert channel.qsize() == 5000
+    def through_queue():
+        queue.put_nowait_batch(items)
+        assert len(queue.get_nowait_batch(BATCH)) == BATCH
+
+    def through_queue_one_by_one():
+        for item in items:
+            queue.put(item)
+        for _ in items:
+            queue.get()
+
+    rivals = {
+        "ray.util.queue, one by one": Contender(through_queue_one_by_one),
+        "ray.util.queue, its batch calls": Contender(through_queue),
+        "shoal channel, async_op and get_batch": Contender(through_channel),
+    }
+    race.run(f"{BATCH} small objects", rivals, rounds=5)
+    assert ray.is_initialized()

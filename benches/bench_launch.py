@@ -1,9 +1,9 @@
 """Launching 1, 4 and 8 workers, beside bare Ray actors.
 
 `shoal` makes a group, sets its workers' environment and waits until all constructors returned.
-`ray, same variables` makes as many bare actors that get the same variables from Ray's runtime
-environment; `ray, no variables` makes bare actors without any. Each round ends with all actors
-dead, so that the next one starts from new processes.
+`Ray, same variables` makes as many bare actors that get the same variables from Ray's runtime
+environment; `Ray, no variables` makes bare actors without any. After each all actors are killed
+and have ended, so that the next one starts new processes.
 """
 
 import pytest
@@ -11,6 +11,7 @@ import ray
 
 from shoal import NodePlacementStrategy, Worker
 from shoal.worker.environment import worker_environment
+from side_by_side import Contender
 
 ROUNDS = 3
 
@@ -25,41 +26,54 @@ class Bare:
         return "bare"
 
 
-def _kill(actors):
-    pings = [actor.name.remote() for actor in actors]
-    for actor in actors:
-        ray.kill(actor)
-    ray.wait(pings, num_returns=len(pings), timeout=10)
+class ShoalLaunch:
+    """Launches a group."""
+
+    def __init__(self, cluster, strategy):
+        self.cluster, self.strategy = cluster, strategy
+
+    def run(self):
+        self.group = Idle.create_group().launch(self.cluster, self.strategy, name="idle", wait=True)
+
+    def clean(self):
+        self.group.close()
+
+
+class RayLaunch:
+    """Launches bare actors; `env` gives the variables of a placement, or None."""
+
+    def __init__(self, placements, env):
+        self.placements, self.env = placements, env
+        self.bare = ray.remote(Bare)
+
+    def run(self):
+        self.actors = []
+        for placement in self.placements:
+            options = {"num_cpus": 0, "name": f"bare:{placement.rank}"}
+            if self.env is not None:
+                options["runtime_env"] = {"env_vars": self.env(placement)}
+            self.actors.append(self.bare.options(**options).remote())
+        ray.get([actor.name.remote() for actor in self.actors])
+
+    def clean(self):
+        pings = [actor.name.remote() for actor in self.actors]
+        for actor in self.actors:
+            ray.kill(actor)
+        ray.wait(pings, num_returns=len(pings), timeout=10)
 
 
 @pytest.mark.parametrize("workers", [1, 4, 8])
-@pytest.mark.parametrize("contender", ["shoal", "ray, same variables", "ray, no variables"])
-def test_launch(benchmark, cluster, workers, contender):
-    benchmark.group = f"launch of {workers}"
+def test_launch(race, cluster, workers):
     strategy = NodePlacementStrategy([0] * workers)
     placements = strategy.get_placement(cluster)
-    bare = ray.remote(Bare)
-    living = []
 
-    def launch_shoal():
-        living.append(Idle.create_group().launch(cluster, strategy, name="idle", wait=True))
+    def env(placement):
+        return worker_environment("idle", placement, placements, cluster, catch=False)
 
-    def launch_ray():
-        for placement in placements:
-            options = {"num_cpus": 0, "name": f"idle:{placement.rank}"}
-            if contender == "ray, same variables":
-                env = worker_environment("idle", placement, placements, cluster, catch=False)
-                options["runtime_env"] = {"env_vars": env}
-            living.append(bare.options(**options).remote())
-        ray.get([actor.name.remote() for actor in living])
-
-    def clean():
-        if contender == "shoal":
-            for group in living:
-                group.close()
-        else:
-            _kill(living)
-        living.clear()
-
-    launch = launch_shoal if contender == "shoal" else launch_ray
-    benchmark.pedantic(launch, teardown=clean, rounds=ROUNDS)
+    launches = {
+        "Ray, same variables": RayLaunch(placements, env),
+        "Ray, no variables": RayLaunch(placements, None),
+        "shoal": ShoalLaunch(cluster, strategy),
+    }
+    rivals = {name: Contender(made.run, after=made.clean) for name, made in launches.items()}
+    race.run(f"launch of {workers}", rivals, ROUNDS)

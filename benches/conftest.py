@@ -1,7 +1,6 @@
-"""What all benchmarks share: one cluster on a release build, and the facts of the machine."""
+"""What all benchmarks share: one cluster, a release build, and the table at the end."""
 
 import os
-import platform
 import tempfile
 from pathlib import Path
 
@@ -9,6 +8,12 @@ import pytest
 
 import shoal
 from shoal import _backend
+from side_by_side import Race
+
+
+def pytest_addoption(parser):
+    """Add the option that CI uses."""
+    parser.addoption("--smoke", action="store_true", help="run each contender once only")
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -19,24 +24,20 @@ def release_build():
 
 
 @pytest.fixture(scope="session")
+def race(pytestconfig):
+    """Time contenders; print the table after the last benchmark."""
+    made = Race(smoke=pytestconfig.getoption("--smoke"))
+    yield made
+    with pytestconfig.pluginmanager.getplugin("capturemanager").global_and_fixture_disabled():
+        made.print()
+
+
+@pytest.fixture(scope="session")
 def cluster():
     """A job on a local Ray with a temporary directory of its own."""
     with tempfile.TemporaryDirectory(prefix="shoal-b-", dir="/tmp") as folder:
         os.environ["RAY_TMPDIR"] = folder
+        # The workers' classes stand in the benchmarks, which import `side_by_side`.
+        os.environ["PYTHONPATH"] = str(Path(__file__).parent)
         with shoal.Cluster(num_nodes=1, timeout=120) as made:
             yield made
-
-
-def pytest_benchmark_update_machine_info(config, machine_info):
-    """Add what the times depend on."""
-    machine_info["cores"] = len(os.sched_getaffinity(0))
-    machine_info["kernel"] = platform.release()
-    machine_info["shoal_backend"] = shoal.backend()
-    machine_info["cpu_model"] = next(
-        (
-            line.partition(":")[2].strip()
-            for line in Path("/proc/cpuinfo").read_text().splitlines()
-            if line.startswith("model name")
-        ),
-        "unknown",
-    )
