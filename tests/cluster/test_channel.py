@@ -50,6 +50,9 @@ class Peer(Worker):
     def result(self, timeout=None):
         return self._work.wait(timeout=timeout)
 
+    def reach(self, *args, **kwargs):
+        return self.connect_channel(*args, **kwargs).name
+
     def pid(self):
         return os.getpid()
 
@@ -329,6 +332,17 @@ def test_handles_are_small_and_work_in_workers_and_tasks(channel, launch):
 
     back = ray.get(task.remote(one))
     assert back.get(timeout=10) == "from task"
+
+
+def test_older_spellings_of_creating_and_connecting(launch, cluster):
+    (peer,) = [launch(Peer)]
+    (one,) = peer.create(name="older", group_affinity=None, maxsize=3).wait()
+    assert (one.name, one.maxsize) == ("older", 3)
+    (same,) = peer.create("older", None, None, 3).wait()
+    one.put("x")
+    assert same.get(timeout=10) == "x"
+    assert peer.reach(name="older").wait() == peer.reach("older").wait() == ["older"]
+    end(one, cluster)
 
 
 def test_what_a_producer_put_survives_it(channel, launch):

@@ -179,6 +179,18 @@ def test_ranks_that_still_run_get_two_seconds_and_are_named(pair):
     assert pair.rank().wait(20) == [0, 1]
 
 
+def test_done_tells_of_a_failure_while_others_still_run(pair):
+    result = pair.fail_on(0, then=4)
+    start = time.monotonic()
+    while not result.done():
+        assert time.monotonic() - start < 10
+        time.sleep(0.05)
+    assert time.monotonic() - start >= 2
+    with pytest.raises(WorkerGroupError, match="pair rank 1 still ran"):
+        result.wait(timeout=0)
+    assert pair.rank().wait(20) == [0, 1]
+
+
 def test_all_waits_for_all(pair):
     start = time.monotonic()
     with pytest.raises(WorkerGroupError) as info:

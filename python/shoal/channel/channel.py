@@ -108,18 +108,16 @@ class Channel:
         channel_name: str,
         maxsize: int | str | None = 0,
         *args: Any,
-        group_affinity: str | None = None,
-        group_rank_affinity: int | None = None,
         timeout: float | None = None,
         **kwargs: Any,
     ) -> Self:
         """Create a channel for a worker: `create`, and the spellings of older callers.
 
-        A text or None as the second argument is a group: the channel then lives on the node of
-        its worker `group_rank_affinity`, on the caller's own node without a group.
+        A text or None as the second argument, or `group_affinity` and `group_rank_affinity`, name
+        a worker: the channel then lives on its node, on the caller's own node for None.
         """
         deadline = Deadline(timeout)
-        plain, affinity = split_affinity(maxsize, args, kwargs, group_affinity, group_rank_affinity)
+        plain, affinity = split_affinity(maxsize, args, kwargs)
         if affinity is not None:
             kwargs["node_rank"] = node_of_worker(*affinity, deadline)
         self = cls.create(channel_name, *plain, timeout=deadline.remaining, **kwargs)

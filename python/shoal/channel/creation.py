@@ -183,22 +183,20 @@ def connect(name: str, deadline: Deadline | None) -> tuple[RemoteQueues, dict[st
 
 
 def split_affinity(
-    second: Any,
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-    group: str | None,
-    rank: int | None,
+    second: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[list[Any], tuple[str | None, int | None] | None]:
     """Tell the two orders of arguments of `create_channel` apart.
 
     Today's is (name, maxsize, distributed, node_rank, local); a text or None as the second one is
-    the older (name, group_affinity, group_rank_affinity, maxsize).
+    the older (name, group_affinity, group_rank_affinity, maxsize), whose keywords are taken out of
+    `kwargs`.
 
     Returns:
         Today's positional arguments after the name, and the group and rank to be near, or None.
     """
+    affine = not {"group_affinity", "group_rank_affinity"}.isdisjoint(kwargs)
+    group, rank = kwargs.pop("group_affinity", None), kwargs.pop("group_rank_affinity", None)
     if second is not None and not isinstance(second, str):
-        affine = group is not None or rank is not None
         return [second, *args], (group, rank) if affine else None
     rank = args[0] if args else rank
     maxsize = args[1] if len(args) > 1 else kwargs.pop("maxsize", 0)

@@ -319,13 +319,17 @@ class Worker(metaclass=WorkerMeta):
             object, groups, src, async_op, options, timeout=timeout, **older
         )
 
-    def create_channel(self, channel_name: str, *args: Any, **kwargs: Any) -> Channel:
+    def create_channel(self, *args: Any, **kwargs: Any) -> Channel:
         """Create a channel, or connect to the one of this name; see `Channel.create_for`."""
-        return Channel.create_for(self, channel_name, *args, **kwargs)
+        if "name" in kwargs:  # the older spelling
+            kwargs["channel_name"] = kwargs.pop("name")
+        return Channel.create_for(self, *args, **kwargs)
 
-    def connect_channel(self, channel_name: str, *, timeout: float | None = None) -> Channel:
-        """Connect to a channel; see `Channel.connect`."""
-        return Channel.connect(channel_name, self, timeout=timeout)
+    def connect_channel(
+        self, channel_name: str = "", *, timeout: float | None = None, name: str = ""
+    ) -> Channel:
+        """Connect to a channel; see `Channel.connect`. `name` is the older `channel_name`."""
+        return Channel.connect(channel_name or name, self, timeout=timeout)
 
     # --- services ---
 
