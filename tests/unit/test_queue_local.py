@@ -1,6 +1,7 @@
 """Local channels, and the works that asynchronous operations return."""
 
 import asyncio
+import concurrent.futures
 import gc
 import pickle
 import threading
@@ -213,6 +214,40 @@ def test_works_combine():
     assert total.wait(timeout=5) == 3
     with pytest.raises(ShoalValueError, match="at least one"):
         AsyncCollWork([])
+
+
+def test_waiting_for_a_cancelled_work_ends(channel):
+    work = channel.get(async_op=True)
+    assert work.cancel()
+    with pytest.raises(concurrent.futures.CancelledError):
+        work.wait(timeout=5)
+
+
+def test_chained_functions_may_wait_for_each_other():
+    ready = [AsyncWork() for _ in range(8)]
+    released = AsyncFuncWork(lambda: "released")
+    waiting = [work.then(lambda: released.wait(timeout=5)) for work in ready]
+    trigger = AsyncWork()
+    trigger.then(released)
+    for work in [*ready, trigger]:
+        work.future.set_result(None)
+    assert [work.wait(timeout=5) for work in waiting] == ["released"] * 8
+
+
+def test_cancelling_a_combination_gives_back_what_its_works_took(channel):
+    async def give_up():
+        both = AsyncCollWork([channel.get(async_op=True), channel.get("other", async_op=True)])
+        task = asyncio.ensure_future(_await(both))
+        await asyncio.sleep(0)
+        channel.put("taken")
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        channel.put("kept", key="other")
+
+    asyncio.run(give_up())
+    assert channel.get_nowait() == "taken"
+    assert channel.get_nowait("other") == "kept"
 
 
 def test_a_wait_with_a_deadline_leaves_the_work_running():

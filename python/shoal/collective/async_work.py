@@ -32,12 +32,6 @@ _log = logging.getLogger("shoal")
 Future = concurrent.futures.Future[Any]
 
 
-@functools.cache
-def _threads() -> concurrent.futures.ThreadPoolExecutor:
-    """Return the threads that run the functions given to `then`."""
-    return concurrent.futures.ThreadPoolExecutor(4, thread_name_prefix="shoal-then")
-
-
 class AsyncWork:
     """A running operation.
 
@@ -72,13 +66,16 @@ class AsyncWork:
 
         Raises:
             ShoalTimeoutError: It is still running.
+            concurrent.futures.CancelledError: It was cancelled.
         """
         deadline = Deadline(timeout, default=float("inf"))
-        done, _ = concurrent.futures.wait([self.future], deadline.remaining_or_none())
-        if not done:
+        try:
+            # Unlike concurrent.futures.wait, this ends for a work that was cancelled, too.
+            self.future.exception(deadline.remaining_or_none())
+        except TimeoutError:
             raise ShoalTimeoutError(
                 f"{describe_self()}: {self.what} is still running after {deadline.timeout:g} s"
-            )
+            ) from None
         self.seen = True
         return self.future.result()
 
@@ -88,12 +85,16 @@ class AsyncWork:
         try:
             return await asyncio.wrap_future(self.future)
         except asyncio.CancelledError:
-            if not self.future.cancel() and self._give_back is not None:
-                give_back, self._give_back = self._give_back, None
-                self.future = concurrent.futures.Future()
-                self.future.cancel()
-                give_back()
+            self.abandon()
             raise
+
+    def abandon(self) -> None:
+        """Cancel, and return what the operation took even if it has ended: nobody will have it."""
+        if not self.future.cancel() and self._give_back is not None:
+            give_back, self._give_back = self._give_back, None
+            self.future = concurrent.futures.Future()
+            self.future.cancel()
+            give_back()
 
     def __await__(self) -> Any:
         """Await the work itself: the same as `async_wait`."""
@@ -183,7 +184,9 @@ class AsyncFuncWork(AsyncWork):
             return
         error = previous.exception()
         if error is None:
-            _threads().submit(self)
+            # A thread of its own, no pool: functions may wait for each other, for the one that was
+            # started last, and none may keep the interpreter from ending.
+            threading.Thread(target=self, name="shoal-then", daemon=True).start()
         else:
             fail(self.future, error)
 
@@ -224,6 +227,12 @@ class AsyncCollWork(AsyncWork):
         """Cancel all works."""
         cancelled = [work.cancel() for work in self._works]
         return all(cancelled)
+
+    def abandon(self) -> None:
+        """Abandon all works."""
+        self.future.cancel()
+        for work in self._works:
+            work.abandon()
 
     def _one_done(self, _: Future) -> None:
         with self._lock:
