@@ -6,6 +6,7 @@ it is used first.
 
 import importlib
 import importlib.metadata
+import re
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -24,6 +25,26 @@ if TYPE_CHECKING:
         PlacementStrategy,
     )
     from shoal.worker import Worker, WorkerGroup, WorkerGroupFuncResult
+
+_OLDEST_RAY = (2, 47)
+
+
+def _check_ray() -> None:
+    # From the package's metadata: importing Ray itself takes a second.
+    try:
+        found = importlib.metadata.version("ray")
+    except importlib.metadata.PackageNotFoundError:
+        found = ""
+    if tuple(map(int, re.findall(r"\d+", found)[:2])) >= _OLDEST_RAY:
+        return
+    oldest = ".".join(map(str, _OLDEST_RAY))
+    state = f"ray {found} is installed" if found else "ray is not installed"
+    raise importlib.import_module("shoal.errors").DependencyError(
+        f'shoal needs ray {oldest} or newer, and {state} here; run: pip install "ray>={oldest}"'
+    )
+
+
+_check_ray()
 
 _EXPORTS = {
     "AcceleratorType": "shoal.hardware",

@@ -9,6 +9,7 @@
     │   │   └── PlacementIndexError (IndexError)       a rank that does not exist
     │   ├── ClusterConfigError                         a cluster section that cannot be
     │   └── ShoalTypeError (TypeError)                 an argument of a wrong type
+    ├── DependencyError (ImportError, AssertionError)  a package is missing or too old
     ├── ShoalTimeoutError (TimeoutError)               a deadline passed
     ├── PeerLostError                                  a process that was waited for died
     ├── ClusterError (RuntimeError)                    the cluster, or its start, failed
@@ -47,6 +48,7 @@ __all__ = [
     "ClusterConfigError",
     "ClusterError",
     "ClusterNotFoundError",
+    "DependencyError",
     "LaunchError",
     "NameTakenError",
     "NamespaceConflictError",
@@ -125,6 +127,10 @@ class ClusterConfigError(ShoalValueError):
 
 class ShoalTypeError(ShoalValueError, TypeError):
     """An argument of a wrong type, where callers expect a `TypeError`."""
+
+
+class DependencyError(ShoalError, ImportError, AssertionError):
+    """A package that shoal needs is missing or too old."""
 
 
 class ShoalTimeoutError(ShoalError, TimeoutError):

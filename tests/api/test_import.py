@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 PROMISED_S = 0.1
 # A shared build machine is up to twice as slow as the promise allows for; the best of five runs
 # is what the import costs, the rest is what else the machine did.
@@ -53,3 +55,23 @@ def test_import_shoal_takes_next_to_no_time(tmp_path):
         line = next(row for row in report.splitlines() if row.endswith("| shoal"))
         times.append(int(line.split("|")[1]) / 1e6)
     assert min(times) < PROMISED_S * SLOW_MACHINE, times
+
+
+@pytest.mark.parametrize("version", ["2.46.1", "1.99"])
+def test_a_ray_that_is_too_old_is_refused_with_what_to_install(tmp_path, version):
+    info = tmp_path / f"ray-{version}.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: ray\nVersion: {version}\n")
+    program = """
+import sys
+sys.path.insert(0, sys.argv[1])
+for kind in ImportError, AssertionError:
+    try:
+        import shoal
+    except kind as error:
+        print(type(error).__name__, error)
+"""
+    printed = run("-c", program, str(tmp_path), folder=tmp_path).stdout.splitlines()
+    expected = f"DependencyError shoal needs ray 2.47 or newer, and ray {version} is installed here"
+    assert len(printed) == 2
+    assert all(line.startswith(expected) and "ray>=2.47" in line for line in printed), printed
