@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any, ParamSpec, TypeVar
 
 import ray
+import ray.exceptions
 from ray.exceptions import GetTimeoutError, RayActorError, RaySystemError, RayTaskError
 
 from shoal.context import describe_self
@@ -13,6 +14,7 @@ from shoal.deadline import Deadline, LongWait
 from shoal.errors import PeerLostError, ShoalError, ShoalTimeoutError
 
 __all__ = [
+    "NAME_TAKEN",
     "aget",
     "exit_by_signal",
     "find_actor",
@@ -24,6 +26,9 @@ __all__ = [
 
 P = ParamSpec("P")
 R = TypeVar("R")
+
+# What Ray raises for a named actor whose name is taken; a plain ValueError in its older versions.
+NAME_TAKEN: type[ValueError] = getattr(ray.exceptions, "ActorAlreadyExistsError", ValueError)
 
 _exit_code: int | None = None
 

@@ -9,10 +9,12 @@ import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from shoal._backend import NAME as BACKEND
+from shoal._ray import NAME_TAKEN
 from shoal.bootstrap.host import LaunchSpec, host_class, own_versions, pack
 from shoal.bootstrap.probe import NodeReport, fingerprint
 from shoal.cluster.env import merge_mode, merge_worker_env_vars, needs_fresh_process
 from shoal.cluster.job import Job
+from shoal.context import current
 from shoal.errors import NameTakenError, ShoalValueError
 from shoal.hardware import visibility_env
 
@@ -165,7 +167,7 @@ def allocate(job: Job, request: Allocation, reports: Sequence[NodeReport]) -> An
         options["runtime_env"] = runtime_env
     try:
         return _actor_class(request.cls).options(**options).remote(spec, *refs)
-    except ValueError as error:
+    except NAME_TAKEN as error:
         raise NameTakenError(
             f"the name {request.worker_name!r} belongs to a worker that is alive in the job "
             f"{job.namespace!r}; close its group first, or choose another name"
@@ -226,10 +228,10 @@ def _environment(
 
 
 def _changed_here(reports: Sequence[NodeReport]) -> dict[str, str]:
-    # What this driver's environment has and node 0's, when Ray started there, had not.
+    # What this driver's environment has and that of its node, when Ray started there, had not.
     if not reports:
         return {}
-    head = reports[0]
+    head = reports[max(0, current().node_rank)]
     return {
         name: value
         for name, value in os.environ.items()

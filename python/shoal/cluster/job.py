@@ -6,7 +6,7 @@ from typing import Any
 import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from shoal._ray import find_actor, get
+from shoal._ray import NAME_TAKEN, find_actor, get
 from shoal.cluster.node import NodeGroupInfo, NodeInfo
 from shoal.cluster.progress import stage
 from shoal.config import ClusterConfig
@@ -104,7 +104,7 @@ def launch_managers(
             )
             try:
                 actors.append(options.remote(*arguments.get(cls, ())))
-            except ValueError as error:
+            except NAME_TAKEN as error:
                 raise NameTakenError(
                     f"the namespace {namespace!r} belongs to a live job"
                 ) from error

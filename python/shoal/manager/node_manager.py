@@ -6,7 +6,7 @@ import ray
 from ray.exceptions import RayActorError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from shoal._ray import aget
+from shoal._ray import NAME_TAKEN, aget
 from shoal.context import set_context
 from shoal.deadline import Deadline
 from shoal.errors import ClusterError, NameTakenError, PeerLostError, ShoalValueError
@@ -122,7 +122,7 @@ class NodeManager(Manager):
         try:
             made: Any = ray.remote(cls)
             actor = made.options(**options).remote(*args, **(kwargs or {}))
-        except ValueError as error:
+        except NAME_TAKEN as error:
             raise NameTakenError(
                 f"the name {name!r} is taken in the job {self._namespace!r}"
             ) from error
