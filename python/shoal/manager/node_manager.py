@@ -43,6 +43,9 @@ class NodeManager(Manager):
         self._cluster_cfg = cluster_cfg
         self._master_port = hold_port()
         self._namespace = namespace
+        # Ray ends an actor when the last handle of its creator's making goes; what is found by its
+        # name does not count. So the handles of all hosts stay here.
+        self._hosts: dict[str, Any] = {}
         if namespace:
             set_context(name=self.MANAGER_NAME, namespace=namespace, node_rank=0)
 
@@ -131,4 +134,5 @@ class NodeManager(Manager):
         except (PeerLostError, RayActorError):
             ray.kill(actor)
             raise
+        self._hosts[name] = actor
         return actor
