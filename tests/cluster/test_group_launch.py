@@ -61,6 +61,8 @@ def test_a_name_that_lives_is_taken_and_free_after_close(launch, cluster):
     with pytest.raises(NameTakenError, match=r"'twice:0' belongs to a worker that is alive.*close"):
         launch(Plain, name="twice", wait=False)
     assert first.pid().wait() == [pid]
+    # The refused launch leaves the record of the living group alone.
+    assert [i.pid for i in WorkerManager.get_proxy().get_group("twice")] == [pid]
 
     first.close()
     first.close()
@@ -83,6 +85,28 @@ def test_a_name_is_free_after_its_worker_was_killed(launch):
     assert info.pid == again
     with pytest.raises(PeerLostError):
         first.pid().wait()
+    # The end of the dead group is none of its successor's business.
+    first.close()
+    assert WorkerManager.get_proxy().get_group("reborn") == [info]
+    assert second.pid().wait() == [again]
+
+
+def test_a_group_does_not_meet_at_the_port_of_a_dead_one(launch):
+    class Meets(Plain):
+        def __init__(self, delay):
+            # Rank 0 comes last, so that the others look it up before it is there.
+            time.sleep(delay if os.environ["RANK"] == "0" else 0.0)
+            super().__init__()
+
+        def port(self):
+            return self._master_port
+
+    first = launch(Meets, 0.0, ranks=2, name="meets")
+    for pid in first.pid().wait():
+        os.kill(pid, signal.SIGKILL)
+    second = launch(Meets, 2.0, ranks=2, name="meets")
+    ports = second.port().wait()
+    assert ports[0] == ports[1] == WorkerManager.get_proxy().get_group("meets")[0].node_port
 
 
 def test_a_taken_name_leaves_no_rank_behind(launch, cluster):

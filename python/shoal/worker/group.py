@@ -20,7 +20,13 @@ from shoal.bootstrap.host import CALL_PREFIX, public_methods
 from shoal.cluster import Cluster
 from shoal.context import env_value
 from shoal.deadline import Deadline
-from shoal.errors import LaunchError, NameTakenError, PlacementError, ShoalValueError
+from shoal.errors import (
+    LaunchError,
+    NameTakenError,
+    PlacementError,
+    ShoalError,
+    ShoalValueError,
+)
 from shoal.manager import WorkerManager
 from shoal.manager.base import required_namespace
 from shoal.placement import NodePlacementStrategy, PackedPlacementStrategy, PlacementStrategy
@@ -198,6 +204,7 @@ class WorkerGroup:
             if catch_system_failure is None
             else catch_system_failure
         )
+        _forget_dead(self._name, cluster.namespace)
         try:
             for placement in placements:
                 self._workers.append(
@@ -377,6 +384,10 @@ class WorkerGroup:
         """
         if not self._workers:
             return
+        if not self._is_in_reach():
+            # Its cluster was shut down, and the workers with it; any call would start a new Ray.
+            self._workers, self._ready_refs = [], []
+            return
         if inspect.isroutine(getattr(self._worker_cls, "_close", None)):
             try:
                 WorkerGroup.call_ranks(self, range(len(self._workers)), "_close").wait(timeout)
@@ -390,15 +401,29 @@ class WorkerGroup:
     def _close(self) -> None:
         WorkerGroup.close(self)
 
+    def _is_in_reach(self) -> bool:
+        """Whether the cluster that the workers run on is still this process's."""
+        if not ray.is_initialized():
+            return False
+        return self._cluster is None or self._cluster is getattr(Cluster, "_instance", None)
+
     def _kill(self) -> None:
+        if not self._workers:
+            return  # nothing was started: the records of this name are somebody else's
+        is_ours = True
         for worker in self._workers:
+            name = f"{self._name}:{worker.rank}"
             ray.kill(worker.worker)
-            if self._cluster is not None:
-                self._cluster.release(f"{self._name}:{worker.rank}")
+            holder = find_actor(name, required_namespace())
+            if holder is not None and holder != worker.worker:
+                is_ours = False  # this group had died, and another one has its name by now
+            elif self._cluster is not None:
+                self._cluster.release(name)
         self._workers = []
         self._ready_refs = []
-        with suppress(RayError):
-            WorkerManager.get_proxy().unregister_group(self._name)
+        if is_ours:
+            with suppress(RayError, ShoalError):
+                WorkerManager.get_proxy().unregister_group(self._name)
 
     def _require_cluster(self) -> Cluster:
         if self._cluster is None:
@@ -410,6 +435,29 @@ def _default_strategy(cluster: Cluster) -> PlacementStrategy:
     if cluster.num_accelerators:
         return PackedPlacementStrategy(0, cluster.num_accelerators - 1)
     return NodePlacementStrategy([0])
+
+
+def _forget_dead(group_name: str, namespace: str) -> None:
+    """Drop what a dead group of this name left in the WorkerManager.
+
+    Its ranks would else be found in place of the new ones: rank 1 would meet at the port of a
+    rank 0 that is gone.
+
+    Raises:
+        NameTakenError: A rank of it is alive.
+    """
+    manager = WorkerManager.get_proxy()
+    infos = manager.get_group(group_name)
+    deadline = Deadline(_DYING_S)
+    for info in infos:
+        name = info.address.get_name()
+        if _is_alive(name, namespace, deadline):
+            raise NameTakenError(
+                f"the name {name!r} belongs to a worker that is alive in the job {namespace!r}; "
+                "close its group first, or choose another name"
+            )
+    if infos:
+        manager.unregister_group(group_name)
 
 
 def _is_alive(name: str, namespace: str, deadline: Deadline) -> bool:
