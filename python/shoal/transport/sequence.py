@@ -91,7 +91,9 @@ class PutSequence:
             submit(self._pump())
         if not math.isinf(deadline.timeout):
             # A put may be overdue while the one before it, which has more time, is still waiting.
-            submit(self._time_out(put))
+            timer = submit(self._time_out(put))
+            # The timer holds the message; it must not outlive the put by hours.
+            put.future.add_done_callback(lambda _: timer.cancel())
         return put.future
 
     async def _time_out(self, put: _Put) -> None:
@@ -108,11 +110,14 @@ class PutSequence:
                 accepted = 0
                 if len(batch) > 1:
                     accepted = await self._put_together(batch)
-                if accepted == 0:
-                    await self._put_alone(batch[0])
-                    accepted = 1
+                # The others wait in the queue while one waits alone: their deadlines go on there.
+                alone = batch[0] if accepted == 0 else None
+                rest = batch[max(accepted, 1) :]
                 with self._lock:
-                    self._waiting.extendleft(reversed(batch[accepted:]))
+                    self._waiting.extendleft(reversed(rest))
+                if alone is not None:
+                    batch = [alone]
+                    await self._put_alone(alone)
             except Exception as error:  # noqa: BLE001  (an error is the result of these puts)
                 for put in batch:
                     fail(put.future, self._translate(error))

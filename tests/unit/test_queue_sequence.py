@@ -1,0 +1,106 @@
+"""Asynchronous puts in order: deadlines of those that wait behind others, and what is kept."""
+
+import asyncio
+import gc
+import math
+import threading
+import time
+import weakref
+
+import pytest
+
+from shoal.deadline import Deadline
+from shoal.errors import ShoalTimeoutError
+from shoal.transport.queues import Outcome
+from shoal.transport.sequence import PutSequence
+from shoal.transport.wire import Payload
+
+
+def check(outcome):
+    if outcome is not Outcome.OK:
+        raise ShoalTimeoutError(outcome.name)
+
+
+class FullQueue:
+    """Takes nothing until it is opened; what it is given alone waits."""
+
+    def __init__(self):
+        self.opened = threading.Event()
+        self.taken = []
+        self.asked = 0
+        self.sequence = PutSequence(self._many, self._one, lambda error: error)
+
+    async def _many(self, entries):
+        accepted = entries if self.opened.is_set() else []
+        self.taken += [payload.head for _, payload in accepted]
+        return Outcome.OK, len(accepted)
+
+    async def _one(self, payload, weight, deadline):
+        self.asked += 1
+        while not self.opened.is_set():
+            if deadline.expired:
+                raise ShoalTimeoutError("its own deadline")
+            await asyncio.sleep(0.01)
+        self.taken.append(payload.head)
+        return Outcome.OK
+
+    def add(self, *puts):
+        return [
+            self.sequence.add(0, Payload(None, head), Deadline(seconds), check)
+            for head, seconds in puts
+        ]
+
+    def wait_until_asked(self, times):
+        end = time.monotonic() + 5
+        while self.asked < times and time.monotonic() < end:
+            time.sleep(0.01)
+        assert self.asked == times
+
+
+def test_a_put_is_overdue_although_the_one_before_it_waits_on():
+    queue = FullQueue()
+    (first,) = queue.add((b"1", 0.3))
+    queue.wait_until_asked(1)
+    # These two are looked at together, once the first one is over.
+    patient, hasty, late = queue.add((b"2", math.inf), (b"3", 0.8), (b"4", math.inf))
+    for future in (first, hasty):
+        with pytest.raises(ShoalTimeoutError):
+            future.result(timeout=5)
+    assert not patient.done()
+    queue.opened.set()
+    for future in (patient, late):
+        future.result(timeout=5)
+    assert queue.taken == [b"2", b"4"]
+
+
+def test_one_that_fails_does_not_fail_those_behind_it():
+    queue = FullQueue()
+    (first,) = queue.add((b"1", 0.2))
+    queue.wait_until_asked(1)
+    second, third = queue.add((b"2", 0.6), (b"3", math.inf))
+    for future in (first, second):
+        with pytest.raises(ShoalTimeoutError):
+            future.result(timeout=5)
+    queue.wait_until_asked(3)
+    queue.opened.set()
+    third.result(timeout=5)
+    assert queue.taken == [b"3"]
+
+
+def test_a_message_is_not_kept_until_its_deadline():
+    class Message(bytearray):
+        """Bytes that can be observed."""
+
+    queue = FullQueue()
+    queue.opened.set()
+    message = Message(b"large")
+    gone = threading.Event()
+    weakref.finalize(message, gone.set)
+    payload = Payload(None, message)
+    queue.sequence.add(0, payload, Deadline(3600), check).result(timeout=5)
+    queue.taken.clear()
+    del message, payload
+    end = time.monotonic() + 5
+    while not gone.wait(0.05) and time.monotonic() < end:
+        gc.collect()
+    assert gone.is_set()
