@@ -2,23 +2,32 @@
 
 import asyncio
 import functools
+import os
 from collections.abc import Callable
 from typing import Any, ParamSpec, TypeVar
 
 import ray
 import ray.exceptions
-from ray.exceptions import GetTimeoutError, RayActorError, RaySystemError, RayTaskError
+from ray.exceptions import (
+    ActorDiedError,
+    GetTimeoutError,
+    RayActorError,
+    RaySystemError,
+    RayTaskError,
+)
 
 from shoal.context import describe_self
 from shoal.deadline import Deadline, LongWait
-from shoal.errors import PeerLostError, ShoalError, ShoalTimeoutError
+from shoal.errors import PeerLostError, ShoalError, ShoalTimeoutError, TransportError
 
 __all__ = [
     "NAME_TAKEN",
     "aget",
+    "check_fork",
     "exit_by_signal",
     "find_actor",
     "get",
+    "is_dead",
     "keeps_exit_code",
     "lost",
     "timed_out",
@@ -31,6 +40,30 @@ R = TypeVar("R")
 NAME_TAKEN: type[ValueError] = getattr(ray.exceptions, "ActorAlreadyExistsError", ValueError)
 
 _exit_code: int | None = None
+_forked_from: int | None = None
+
+
+def _note_fork() -> None:
+    global _forked_from  # noqa: PLW0603  (a process is forked once)
+    if ray.is_initialized():
+        _forked_from = os.getppid()
+
+
+os.register_at_fork(after_in_child=_note_fork)
+
+
+def check_fork() -> None:
+    """Raise in a process that has its connection to Ray from its parent: Ray would hang in it.
+
+    Raises:
+        TransportError: It was forked from a process that was connected.
+    """
+    if _forked_from is not None:
+        raise TransportError(
+            f"process {os.getpid()} was forked from process {_forked_from}, which is connected to "
+            "Ray; a child cannot use that connection: start it with multiprocessing's method "
+            "'spawn', or let its parent send and receive"
+        )
 
 
 def exit_by_signal(signum: int, _frame: object) -> None:
@@ -117,11 +150,28 @@ async def aget(ref: Any, deadline: Deadline, what: Callable[[], str], peer: str)
 
 
 def find_actor(name: str, namespace: str) -> Any | None:
-    """Return the handle of a named actor, or None where there is none."""
+    """Return the handle of a named actor, or None where there is none.
+
+    An actor that died by itself is found, too: Ray frees its name when it is killed as well.
+    """
+    check_fork()
+    if not ray.is_initialized() and "RAY_ADDRESS" not in os.environ:
+        return None  # asking would start a Ray of its own
     try:
         return ray.get_actor(name, namespace=namespace)
     except ValueError:
         return None
+
+
+def is_dead(host: Any, seconds: float = 1.0) -> bool:
+    """Whether an actor with a method `ping` has died; False while that cannot be told."""
+    try:
+        ray.get(host.ping.remote(), timeout=seconds)
+    except ActorDiedError:
+        return True
+    except (GetTimeoutError, RayActorError, RaySystemError):
+        return False
+    return False
 
 
 def _own_error(error: RayTaskError) -> Exception:

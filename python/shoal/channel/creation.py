@@ -6,8 +6,10 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
+import ray
+
 from shoal._backend import WorkerAddress
-from shoal._ray import find_actor, get, timed_out
+from shoal._ray import find_actor, get, is_dead, timed_out
 from shoal.channel.host import ChannelWorker
 from shoal.channel.remote import RemoteQueues
 from shoal.context import current, describe_self
@@ -128,7 +130,8 @@ def _join(plan: Plan, deadline: Deadline) -> tuple[RemoteQueues, dict[str, Any]]
             # A channel that was closed is about to give its name up.
             if deadline.expired:
                 raise timed_out(f"creating the channel {plan.name!r}", "the one before", deadline)
-            time.sleep(0.02)
+            if not _free_names_of_dead(plan.name, namespace):
+                time.sleep(0.02)
     queues, facts = found
     differing = [
         f"{name}={facts[name]} (asked for: {wanted})"
@@ -144,6 +147,20 @@ def _join(plan: Plan, deadline: Deadline) -> tuple[RemoteQueues, dict[str, Any]]
         )
     _log.warning("the channel %r exists already; connected to it", plan.name)
     return queues, facts
+
+
+def _free_names_of_dead(name: str, namespace: str) -> bool:
+    """Free the names of a channel whose first host died by itself: it is gone."""
+    hosts: list[Any] = []
+    while (host := find_actor(f"{name}:{len(hosts)}", namespace)) is not None:
+        if not hasattr(host, "shoal_channel_facts"):
+            break
+        hosts.append(host)
+    if not hosts or not is_dead(hosts[0]):
+        return False
+    for host in reversed(hosts):  # the first last: then nobody starts anew among the others
+        ray.kill(host)
+    return True
 
 
 def connect(name: str, deadline: Deadline | None) -> tuple[RemoteQueues, dict[str, Any]]:

@@ -25,7 +25,7 @@ __all__ = ["RemoteQueues"]
 Entries = list[tuple[int, Payload]]
 
 
-_sequences: dict[tuple[int, str, str, Hashable], PutSequence] = {}
+_sequences: dict[tuple[Hashable, ...], PutSequence] = {}
 _MANY_SEQUENCES = 1024
 
 
@@ -79,7 +79,7 @@ class RemoteQueues:
             for known in [k for k, s in _sequences.items() if not s.busy]:
                 _sequences.pop(known, None)
         sequence = _sequences.get(name)
-        # An idle one may belong to a channel of the same name that is gone.
+        # An idle one is not taken: its client may have been made for a handle that is gone.
         if sequence is None or not sequence.busy:
 
             async def put_one(payload: Payload, weight: int, deadline: Deadline) -> Outcome:
@@ -288,5 +288,6 @@ class RemoteQueues:
             f"key {key!r}"
         )
 
-    def _sequence_id(self, key: Hashable) -> tuple[int, str, str, Hashable]:
-        return os.getpid(), self.namespace, self.name, key
+    def _sequence_id(self, key: Hashable) -> tuple[Hashable, ...]:
+        # By the host, too: the name may have belonged to another channel, or to another job.
+        return os.getpid(), self.name, self._host(0).handle, key

@@ -84,20 +84,22 @@ class Courier:
         self, kind: str, peer: WorkerAddress, payload: Payload, deadline: Deadline
     ) -> Steps[Outcome]:
         what = self._what("send to", peer)
-        while True:
-            info = yield from self._peers.find(peer, what, deadline)
-            client = yield from self._peers.mailbox(info.cluster_node_rank)
-            key = self._key(kind, self._name, peer.get_name(), info.pid)
-            try:
+        try:
+            while True:
+                info = yield from self._peers.find(peer, what, deadline)
+                client = yield from self._peers.mailbox(info.cluster_node_rank)
+                key = self._key(kind, self._name, peer.get_name(), info.pid)
                 outcome = yield from client.put(key, 0, payload, deadline)
-            except HostLostError as error:
-                self._peers.forget_mailbox(info.cluster_node_rank)
-                raise lost(what, peer.get_name(), deadline, error) from None
-            if outcome is not Outcome.GONE:
-                return outcome
-            again = yield from self._peers.moved(peer)
-            if not again:
-                raise lost(what, peer.get_name(), deadline, f"process {info.pid} ended")
+                if outcome is not Outcome.GONE:
+                    return outcome
+                again = yield from self._peers.moved(peer)
+                if not again:
+                    raise lost(what, peer.get_name(), deadline, f"process {info.pid} ended")
+        except HostLostError as error:
+            known = self._peers.known(peer)
+            if known is not None:
+                self._peers.forget_mailbox(known.cluster_node_rank)
+            raise lost(what, peer.get_name(), deadline, error) from None
 
     def _send_many_steps(
         self, kind: str, peer: WorkerAddress, entries: list[Entry]
@@ -106,9 +108,9 @@ class Courier:
         info = self._peers.known(peer)
         if info is None:
             return Outcome.OK, 0
-        client = yield from self._peers.mailbox(info.cluster_node_rank)
         key = self._key(kind, self._name, peer.get_name(), info.pid)
         try:
+            client = yield from self._peers.mailbox(info.cluster_node_rank)
             outcome, accepted = yield from client.put_many(key, entries)
         except HostLostError:
             return Outcome.OK, 0  # the one-by-one path says what is wrong
@@ -179,9 +181,9 @@ class Courier:
         what = self._what("recv from", peer)
         key = self._own_key(kind, peer)
         node_rank = max(0, current().node_rank)
-        client = yield from self._peers.mailbox(node_rank)
         watch = partial(self._peers.check, peer, what, deadline)
         try:
+            client = yield from self._peers.mailbox(node_rank)
             try:
                 _, entries = yield from client.get(key, 0, deadline, watch)
             except PeerLostError:

@@ -6,7 +6,7 @@ from typing import Any
 import ray
 
 from shoal._backend import WorkerAddress
-from shoal._ray import find_actor, lost, timed_out
+from shoal._ray import find_actor, is_dead, lost, timed_out
 from shoal.context import current
 from shoal.deadline import Deadline
 from shoal.errors import NameTakenError, ShoalTypeError
@@ -85,12 +85,16 @@ class Peers:
                 handle = yield Request(nodes, "start_host", name, 60.0, more=start)
             except NameTakenError:  # another worker was faster
                 handle = find_actor(name, namespace)
+        if handle is None:
+            raise HostLostError(f"there is no actor {name!r}")
         client = self._mailboxes[node_rank] = HostClient(handle, _SLICE_S)
         return client
 
     def forget_mailbox(self, node_rank: int) -> None:
-        """Look a node's mailbox up again next time."""
-        self._mailboxes.pop(node_rank, None)
+        """Look a node's mailbox up again next time, or start another one if it has died."""
+        client = self._mailboxes.pop(node_rank, None)
+        if client is not None and is_dead(client.handle):
+            ray.kill(client.handle)  # frees its name
 
     def check(self, address: WorkerAddress, what: str, deadline: Deadline) -> Steps[None]:
         """Raise when a worker is known and dead; one that does not exist yet may still come.
@@ -120,6 +124,11 @@ class Peers:
         ended, _ = ray.wait([watch], timeout=0)
         if ended:
             self._watches.pop(name, None)
+            try:
+                ray.get(watch, timeout=0)
+            except ray.exceptions.RayActorError as error:  # the end of the one that watched
+                self.forget_mailbox(info.cluster_node_rank)
+                raise HostLostError(str(error)) from None
             again = yield from self.moved(address)
             note = f"process {info.pid} ended" + (", and it was started again" if again else "")
             raise lost(what, address.get_name(), deadline, note)

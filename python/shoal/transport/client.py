@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, TypeVar
 import ray
 from ray.exceptions import GetTimeoutError, RayActorError, RaySystemError
 
+from shoal._ray import check_fork
 from shoal.deadline import Deadline, LongWait
 from shoal.transport.loop import submit
 from shoal.transport.process import own_process
@@ -151,7 +152,7 @@ class HostClient:
 
     def ask(self, method: str, *args: Any) -> Any:
         """Call one of the host's plain methods and wait for its result."""
-        return _finish(getattr(self.handle, method).remote(*args), _ANSWER_S)
+        return _finish(_call(self.handle, method, *args), _ANSWER_S)
 
     def _request(
         self,
@@ -266,9 +267,17 @@ async def _finish_in_loop(ref: Any, seconds: float) -> Any:
 
 
 def _send(request: Request) -> Any:
+    return _call(request.handle, request.method, request.packed, *request.more)
+
+
+def _call(handle: Any, method: str, *args: Any) -> Any:
+    check_fork()
+    if not ray.is_initialized():
+        raise HostLostError("this process is not connected to Ray any more")
     try:
-        return getattr(request.handle, request.method).remote(request.packed, *request.more)
-    except (RayActorError, RaySystemError) as error:
+        return getattr(handle, method).remote(*args)
+    # Ray has no class of its own for a handle that belongs to a Ray that was shut down.
+    except Exception as error:  # noqa: BLE001  (whatever it says, the call was not made)
         raise HostLostError(_first_line(error)) from None
 
 

@@ -11,7 +11,8 @@ import sys
 import types
 from typing import Any
 
-from ray import cloudpickle
+from ray import ObjectRef, cloudpickle
+from ray.actor import ActorHandle
 
 from shoal.errors import ShoalValueError, TransportError
 from shoal.transport.tensors import reduce_tensor
@@ -23,12 +24,15 @@ _SMALL = 4096
 """Writable buffers below this size are cheaper inside the pickle than beside it."""
 
 
+_OF_RAY = (ObjectRef, ActorHandle)
+"""What only Ray's cloudpickle sends with its owner, so that it can be used and lives on."""
+
 _PLAIN = (bytes, str, int, float, bool, type(None))
 """What needs none of the care below."""
 
 
 class _NeedsCloudpickle(Exception):  # noqa: N818  (a signal within this module, no error)
-    """Something in the object can only be pickled by value."""
+    """Something in the object is for cloudpickle only."""
 
 
 def _reduce_buffers(obj: Any) -> Any:
@@ -57,6 +61,8 @@ class _Pickler(pickle.Pickler):
         # A class or a function of the script that runs would be pickled as a name in `__main__`,
         # which is another module where the message arrives.
         if isinstance(obj, (type, types.FunctionType)) and _travels_by_value(obj.__module__):
+            raise _NeedsCloudpickle
+        if isinstance(obj, _OF_RAY):
             raise _NeedsCloudpickle
         return NotImplemented
 
@@ -89,7 +95,8 @@ def encode(obj: Any, note: Any = None) -> Payload:
     """Encode an object.
 
     The payload refers to the memory of the object's arrays and tensors, which must not change
-    until it has been handed to Ray.
+    until it has been handed to Ray. What Ray's object references and actor handles in it stand for
+    lives from now on as long as this process: nobody tells when the receiver is done with it.
 
     Args:
         obj: Any object that pickle or cloudpickle can handle.
