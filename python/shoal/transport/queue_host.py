@@ -248,10 +248,12 @@ class QueueHost:
         return self._queues.empty
 
     def _end_when_drained(self) -> None:
-        if not self._tasks:
-            task = asyncio.get_running_loop().create_task(self._linger())
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+        # The time to linger starts anew with each delivery.
+        for task in self._tasks:
+            task.cancel()
+        task = asyncio.get_running_loop().create_task(self._linger())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     async def _linger(self) -> None:
         await asyncio.sleep(_LINGER_S)
