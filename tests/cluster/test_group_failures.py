@@ -37,6 +37,9 @@ class Fails(Worker):
     def rank(self):
         return self._rank
 
+    def rank_of(self, _value):
+        return self._rank
+
     def fail(self, message="no"):
         raise KeyError(message)
 
@@ -140,7 +143,18 @@ def test_sys_exit_in_a_method(one):
 def test_a_value_that_cannot_be_pickled(one):
     with pytest.raises(TypeError, match="lock") as info:
         one.lock().wait(20)
-    assert info.value.__notes__ == ["one.lock returned on rank 0 (one:0) what cannot be pickled"]
+    (note,) = info.value.__notes__
+    assert note.startswith("one.lock on rank 0 (one:0): what it returned cannot be pickled")
+
+
+def test_an_argument_that_failed(one):
+    @ray.remote
+    def broken():
+        raise KeyError("look here")
+
+    with pytest.raises(KeyError, match="look here") as info:
+        one.rank_of(broken.remote()).wait(20)
+    assert "one of its arguments could not be had there" in info.value.__notes__[-1]
 
 
 def test_an_error_in_a_coroutine(launch):
@@ -191,6 +205,17 @@ def test_done_tells_of_a_failure_while_others_still_run(pair):
     assert pair.rank().wait(20) == [0, 1]
 
 
+def test_a_failure_that_is_known_wins_over_a_short_deadline(pair):
+    result = pair.fail_on(0, then=3)
+    time.sleep(0.5)
+    with pytest.raises(WorkerGroupError, match=r"rank 0.*pair rank 1 still ran"):
+        result.wait(timeout=0.2)
+    result = pair.fail_on(0, then=1)
+    with pytest.raises(WorkerGroupError, match=r"rank 0.*pair rank 1 still ran"):
+        asyncio.run(result.async_wait(timeout=0.5))
+    assert pair.rank().wait(20) == [0, 1]
+
+
 def test_all_waits_for_all(pair):
     start = time.monotonic()
     with pytest.raises(WorkerGroupError) as info:
@@ -211,6 +236,16 @@ def test_what_nobody_waits_for_is_logged(pair, caplog):
         wait_for_log(caplog, "failed on rank 1")
     assert "pair.fail (nobody waited for it) failed on rank 0:\nTraceback" in caplog.text
     assert "KeyError: 'unseen'" in caplog.text
+
+
+def test_a_failure_that_only_done_has_seen_is_logged(pair, caplog):
+    result = pair.fail("seen by done")
+    while not result.done():
+        time.sleep(0.05)
+    with caplog.at_level(logging.ERROR, "shoal"):
+        del result
+    assert "pair.fail (nobody waited for it) failed on rank 1:\nTraceback" in caplog.text
+    assert "KeyError: 'seen by done'" in caplog.text
 
 
 # --- constructors ---

@@ -15,7 +15,7 @@ from shoal._ray import keeps_exit_code, timed_out
 from shoal.bootstrap.failure import Failure
 from shoal.context import describe_self
 from shoal.deadline import Deadline, LongWait
-from shoal.errors import PeerLostError, ShoalValueError, WorkerGroupError
+from shoal.errors import ClusterError, PeerLostError, ShoalValueError, WorkerGroupError
 
 __all__ = ["WorkerGroupFuncResult", "log_failure"]
 
@@ -73,15 +73,17 @@ class WorkerGroupFuncResult:
             WorkerGroupError: Ranks of a call on several ranks failed; first cause first.
             Exception: The one rank that was called failed: its own error, with a note that has
                 rank, address and the remote traceback.
-            ShoalTimeoutError: The time was over.
+            ShoalTimeoutError: The time was over, and no rank had failed.
+            ClusterError: The cluster was shut down before.
         """
         self._waited = True
+        self._check_ray()
         deadline = Deadline(timeout, default=math.inf)
         log = LongWait(self._describe_wait, deadline)
         self._look_first(min(_FIRST_LOOK_S, deadline.remaining))
         while pending := self._pending():
             at_most = math.inf if all else self._grace_left()
-            if at_most <= 0:
+            if at_most <= 0 or (deadline.expired and self._failed()):
                 break
             if deadline.expired:
                 raise timed_out(self._call, self._peers(pending), deadline)
@@ -92,13 +94,14 @@ class WorkerGroupFuncResult:
     async def async_wait(self, timeout: float | None = math.inf, *, all: bool = False) -> list[Any]:  # noqa: A002, ASYNC109  (as `wait`)
         """As `wait`, in an event loop."""
         self._waited = True
+        self._check_ray()
         deadline = Deadline(timeout, default=math.inf)
         log = LongWait(self._describe_wait, deadline)
         tasks = {asyncio.ensure_future(self._receive(i)) for i in self._pending()}
         try:
             while tasks:
                 at_most = math.inf if all else self._grace_left()
-                if at_most <= 0:
+                if at_most <= 0 or (deadline.expired and self._failed()):
                     break
                 if deadline.expired:
                     raise timed_out(self._call, self._peers(self._pending()), deadline)
@@ -175,6 +178,13 @@ class WorkerGroupFuncResult:
     def _call(self) -> str:
         return f"{self._group.worker_group_name}.{self._func_name}"
 
+    def _check_ray(self) -> None:
+        # Without this, Ray would start anew by itself, to wait there for what it does not have.
+        if self._pending() and not ray.is_initialized():
+            raise ClusterError(
+                f"{self._call}: the cluster was shut down before the call was waited for"
+            )
+
     def _pending(self) -> list[int]:
         return [i for i in range(len(self._refs)) if i not in self._replies]
 
@@ -239,7 +249,8 @@ class WorkerGroupFuncResult:
         elif isinstance(error, RayTaskError) and isinstance(error.cause, Exception):
             cause = error.cause
             cause.add_note(
-                f"{self._call} returned on rank {rank} ({address}) what cannot be pickled"
+                f"{self._call} on rank {rank} ({address}): what it returned cannot be pickled, or "
+                "one of its arguments could not be had there"
             )
         return Failure.of_peer(cause, address, rank)
 
@@ -264,8 +275,11 @@ class WorkerGroupFuncResult:
     def __del__(self) -> None:
         if getattr(self, "_waited", True) or sys.is_finalizing() or not ray.is_initialized():
             return
+        what = f"{self._call} (nobody waited for it)"
         for index in self._pending():
-            log_failure(self._refs[index], f"{self._call} (nobody waited for it)")
+            log_failure(self._refs[index], what)
+        for index in self._failed():
+            _log_failed(what, self._replies[index])
 
 
 def log_failure(ref: Any, what: str) -> None:
@@ -279,9 +293,14 @@ def log_failure(ref: Any, what: str) -> None:
             if not isinstance(error, RayActorError):
                 _log.error("%s: %s", what, error)
         elif isinstance(failure := future.result(), Failure):
-            _log.error("%s failed on rank %d:\n%s", what, failure.rank, failure.traceback_text)
+            _log_failed(what, failure)
 
     ref.future().add_done_callback(look)
+
+
+def _log_failed(what: str, failure: Failure) -> None:
+    detail = failure.traceback_text or f"{failure.type_name}: {failure.text}"
+    _log.error("%s failed on rank %d:\n%s", what, failure.rank, detail)
 
 
 def _reduction(name: str) -> Any:
