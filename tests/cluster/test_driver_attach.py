@@ -37,6 +37,9 @@ cluster = Cluster()
 print("nodes", cluster.num_nodes, cluster.namespace, cluster.master_addr, cluster.master_port)
 group = WorkerGroup.from_group_name(Shared, "shared")
 print("ranks", group.rank().wait(), group.execute_on(1).add(4).wait())
+cluster.shutdown()
+cluster = Cluster()  # joins the same job anew
+print("joined twice", WorkerGroup.from_group_name(Shared, "shared").rank().wait())
 own = Shared.create_group().launch(cluster, name="own", wait=True)
 sys.exit(6)
 """
@@ -45,7 +48,7 @@ FIRST = """
 import subprocess, sys, time
 import ray
 from shoal import Cluster, NodePlacementStrategy, Worker, WorkerGroup
-from shoal.errors import ShoalValueError
+from shoal.errors import ClusterError
 
 class Shared(Worker):
     def __init__(self):
@@ -85,8 +88,16 @@ with Cluster(num_nodes=1) as cluster:
 # A second cluster in the same process, after a shutdown and after ray.shutdown().
 for end in (lambda: ray.shutdown(), lambda: cluster.shutdown()):
     cluster = Cluster(num_nodes=1)
-    print("again:", Shared.create_group().launch(cluster, name="shared").rank().wait())
+    group = Shared.create_group().launch(cluster, name="shared")
+    print("again:", group.rank().wait())
+    late = group.rank()
     end()
+    try:
+        late.wait()
+    except ClusterError as error:
+        print("late:", error)
+    group.close()
+    print("Ray runs:", ray.is_initialized())
 """
 
 THIRD = """
@@ -105,11 +116,14 @@ def test_drivers_share_a_ray_and_a_process_can_start_again(tmp_path):
     assert code == 0, log
     assert "second: 6 True" in log, log
     assert "ranks [0, 1] [4]" in log
+    assert "joined twice [0, 1]" in log, log
     assert "joined the job 'shoal' on 1 nodes" in log
     assert "state: [1, 5]" in log
     assert "its group is gone" in log
     assert "alive: [0, 1]" in log
     assert log.count("again: [0]") == 2, log
+    assert log.count("late: shared.rank: the cluster was shut down") == 2, log
+    assert log.count("Ray runs: False") == 2, log
 
 
 def test_what_a_driver_is_told_when_it_cannot_have_a_cluster(tmp_path):

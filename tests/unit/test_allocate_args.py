@@ -3,6 +3,7 @@
 import pytest
 
 from shoal.cluster.allocate import read_arguments
+from shoal.cluster.cluster import _ClassOrInstanceMethod
 
 
 class Some:
@@ -64,3 +65,22 @@ def test_none_means_the_default():
 def test_what_fits_no_form_is_an_error(args, kwargs, message):
     with pytest.raises(TypeError, match=message):
         read(*args, **kwargs)
+
+
+def test_a_method_of_class_and_instance_makes_an_instance_only_when_it_is_called():
+    made = []
+
+    class Single:
+        def __init__(self):
+            made.append(self)
+
+        def _add(self, value):
+            """Add."""
+            return len(made) + value
+
+        add = _ClassOrInstanceMethod(_add)
+
+    assert Single.add.__doc__ == "Add."
+    assert made == []
+    assert Single.add(value=1) == 2
+    assert made[0].add(5) == 6

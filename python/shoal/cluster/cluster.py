@@ -1,6 +1,7 @@
 """`Cluster`: launches a job on Ray, or joins one that runs."""
 
 import atexit
+import functools
 import logging
 import os
 import time
@@ -27,6 +28,7 @@ from shoal.context import current, env_value, set_context
 from shoal.deadline import Deadline
 from shoal.errors import ClusterError, NameTakenError, ShoalValueError
 from shoal.manager import NodeManager
+from shoal.manager.base import connection
 from shoal.ports import hold_port
 
 __all__ = ["Cluster"]
@@ -46,8 +48,16 @@ class _ClassOrInstanceMethod:
         self.__doc__ = function.__doc__
 
     def __get__(self, instance: Any, owner: type) -> Callable[..., Any]:
-        target = owner() if instance is None else instance
-        return self._function.__get__(target, owner)  # type: ignore[no-any-return]  # a bound method
+        function = self._function
+        if instance is not None:
+            return function.__get__(instance, owner)  # type: ignore[no-any-return]  # a bound method
+
+        @functools.wraps(function)
+        def on_class(*args: Any, **kwargs: Any) -> Any:
+            # Made when it is called: looking at the class (help, a mock) must start no cluster.
+            return function(owner(), *args, **kwargs)
+
+        return on_class
 
 
 class Cluster:
@@ -89,7 +99,7 @@ class Cluster:
     def __new__(cls, *_args: Any, **_kwargs: Any) -> Self:
         """Return the process's instance, or a fresh one when it has none that lives."""
         found = getattr(cls, "_instance", None)
-        if found is not None and cls._has_initialized and not ray.is_initialized():
+        if found is not None and cls._has_initialized and not found.is_connected():
             # Somebody called ray.shutdown(): what this instance described is gone.
             found._forget()  # noqa: SLF001  (the class's own instance)
             found = None
@@ -124,6 +134,7 @@ class Cluster:
         self._num_nodes = len(job.nodes)
         self._master_ip, self._master_port = job.master_ip, job.master_port
         self._node_manager = NodeManager.get_proxy()
+        self._session = connection()
         Cluster.NAMESPACE = job.namespace
         Cluster._has_initialized = True
         atexit.register(self.shutdown)
@@ -143,7 +154,7 @@ class Cluster:
         own = current().namespace or os.environ.get("CLUSTER_NAMESPACE", "")
         if own and os.environ.get("RAY_ACTOR"):
             connect("auto", own, Cluster.SYS_NAME)
-            return find_job(own)
+            return find_job(own, deadline)
         if wanted is None:
             try:
                 self._connect("auto")
@@ -156,7 +167,7 @@ class Cluster:
                     f"several jobs run here: {', '.join(jobs)}; set CLUSTER_NAMESPACE to one of them"
                 )
             if jobs:
-                job = find_job(jobs[0])
+                job = find_job(jobs[0], deadline)
                 _log.info("joined the job %r on %d nodes", job.namespace, len(job.nodes))
                 return job
             if not self._started_ray:
@@ -204,13 +215,14 @@ class Cluster:
         if getattr(Cluster, "_instance", None) is not self:
             return
         atexit.unregister(self.shutdown)
-        if ray.is_initialized() and Cluster._has_initialized:
+        # Where Ray was shut down before, everything has ended, and another Ray is none of ours.
+        if Cluster._has_initialized and self.is_connected():
             if self._actors:
                 time.sleep(_LAST_OUTPUT_S)
             if not self._started_ray:
                 for actor in [*self._actors.values(), *(self._job.managers if self._owner else [])]:
                     ray.kill(actor)
-        self._disconnect()
+            self._disconnect()
         self._forget()
 
     def _disconnect(self) -> None:
@@ -222,7 +234,8 @@ class Cluster:
             del Cluster._instance
         Cluster._has_initialized = False
         Cluster.NAMESPACE = Cluster.SYS_NAME
-        set_context(namespace="", node_rank=-1)
+        if not os.environ.get("RAY_ACTOR"):  # a worker stays where it is, in its job
+            set_context(namespace="", node_rank=-1)
 
     def __enter__(self) -> Self:
         return self
@@ -234,6 +247,10 @@ class Cluster:
     def has_initialized(cls) -> bool:
         """Whether this process has a cluster."""
         return cls._has_initialized
+
+    def is_connected(self) -> bool:
+        """Whether this process is still connected to the Ray that the cluster was made on."""
+        return self._session == connection()
 
     # --- processes ---
 

@@ -122,11 +122,12 @@ def launch_managers(
     )
 
 
-def find_job(namespace: str) -> Job:
+def find_job(namespace: str, deadline: Deadline) -> Job:
     """Describe a running job.
 
     Raises:
         ClusterNotFoundError: There is none in this namespace.
+        ShoalTimeoutError: Its manager did not answer in time.
     """
     if find_actor(NodeManager.MANAGER_NAME, namespace) is None:
         raise ClusterNotFoundError(
@@ -134,7 +135,7 @@ def find_job(namespace: str) -> Job:
             "(RAY_ADDRESS)"
         )
     set_context(namespace=namespace)
-    manager = NodeManager.get_proxy()
+    manager = NodeManager.get_proxy(timeout=deadline.remaining)
     nodes = manager.get_nodes()
     set_context(node_rank=_own_node_rank(nodes))
     return Job(

@@ -13,10 +13,15 @@ from shoal.context import current, set_context
 from shoal.deadline import Deadline
 from shoal.errors import ClusterNotFoundError
 
-__all__ = ["Manager", "ManagerProxy", "required_namespace"]
+__all__ = ["Manager", "ManagerProxy", "connection", "find_namespace", "required_namespace"]
 
 # Added to the deadline that a waiting method gets, so that its own answer arrives first.
 _ANSWER_S = 5.0
+
+
+def find_namespace() -> str:
+    """Return the namespace of this process's job, an empty text where it belongs to none."""
+    return current().namespace or os.environ.get("CLUSTER_NAMESPACE", "")
 
 
 def required_namespace() -> str:
@@ -25,13 +30,21 @@ def required_namespace() -> str:
     Raises:
         ClusterNotFoundError: This process belongs to no job.
     """
-    namespace = current().namespace or os.environ.get("CLUSTER_NAMESPACE", "")
+    namespace = find_namespace()
     if not namespace:
         raise ClusterNotFoundError(
             "this process belongs to no shoal job: construct Cluster(...) first, or set "
             "CLUSTER_NAMESPACE to the namespace of a running job"
         )
     return namespace
+
+
+def connection() -> tuple[str, str] | None:
+    """Tell this process's connection to Ray from any other one; handles are valid in one only."""
+    if not ray.is_initialized():
+        return None
+    context = ray.get_runtime_context()
+    return context.gcs_address, context.get_job_id()
 
 
 class Manager:
@@ -104,16 +117,12 @@ class ManagerProxy:
         self._cls = cls
         self._namespace = namespace
         self._timeout = timeout
-        self._session = ray.get_runtime_context().gcs_address
+        self._connection = connection()
         self.actor = actor
 
     def is_for(self, namespace: str) -> bool:
         """Whether this proxy is connected to the job of that namespace."""
-        return (
-            namespace == self._namespace
-            and ray.is_initialized()
-            and ray.get_runtime_context().gcs_address == self._session
-        )
+        return namespace == self._namespace and connection() == self._connection
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
         if name.startswith("_") or not callable(getattr(self._cls, name, None)):

@@ -28,7 +28,7 @@ from shoal.errors import (
     ShoalValueError,
 )
 from shoal.manager import WorkerManager
-from shoal.manager.base import required_namespace
+from shoal.manager.base import find_namespace, required_namespace
 from shoal.placement import NodePlacementStrategy, PackedPlacementStrategy, PlacementStrategy
 from shoal.worker.environment import worker_environment
 from shoal.worker.result import WorkerGroupFuncResult, log_failure
@@ -402,10 +402,9 @@ class WorkerGroup:
         WorkerGroup.close(self)
 
     def _is_in_reach(self) -> bool:
-        """Whether the cluster that the workers run on is still this process's."""
-        if not ray.is_initialized():
-            return False
-        return self._cluster is None or self._cluster is getattr(Cluster, "_instance", None)
+        """Whether the job that the workers run in is still this process's."""
+        connected = ray.is_initialized() if self._cluster is None else self._cluster.is_connected()
+        return connected and bool(find_namespace())
 
     def _kill(self) -> None:
         if not self._workers:
