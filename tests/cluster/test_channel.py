@@ -5,7 +5,6 @@ import contextlib
 import dataclasses
 import os
 import pickle
-import select
 import signal
 import threading
 import time
@@ -24,7 +23,6 @@ from shoal.errors import (
     ChannelNotFoundError,
     ShoalTimeoutError,
     ShoalValueError,
-    TransportError,
 )
 
 pytestmark = pytest.mark.ray
@@ -318,57 +316,6 @@ def test_the_death_of_the_host_ends_every_wait_within_two_seconds(channel, clust
     with pytest.raises(ChannelClosed):
         one.get(timeout=5)
     assert time.monotonic() - start < 2
-
-
-def test_the_name_of_a_channel_whose_host_was_killed_is_free(channel, cluster):
-    one = channel(maxsize=1, private=True)
-    handle = ray.get_actor(f"{one.name}:0", namespace=cluster.NAMESPACE)
-    os.kill(ray.get(handle.__ray_call__.remote(lambda _: os.getpid())), signal.SIGKILL)
-    with pytest.raises(ChannelClosed):
-        one.get(timeout=5)
-    fresh = channel(maxsize=3, name=one.name, timeout=15)
-    fresh.put("new", timeout=5)
-    assert fresh.get(timeout=5) == "new"
-
-
-def test_references_and_actor_handles_can_be_used_where_they_arrive(channel):
-    one = channel()
-
-    @ray.remote(num_cpus=0)
-    class Answers:
-        def answer(self):
-            return 42
-
-    @ray.remote(num_cpus=0)
-    def use(channel):
-        held = channel.get(timeout=10)
-        ref, actor = held["ref"], held["actor"]
-        return ray.get(ref, timeout=10), ray.get(actor.answer.remote(), timeout=10)
-
-    one.put({"ref": ray.put("stored"), "actor": Answers.remote()})
-    time.sleep(0.5)  # time for Ray to end an actor that nobody holds
-    assert ray.get(use.remote(one), timeout=30) == ("stored", 42)
-
-
-def test_a_forked_process_is_told_that_it_cannot_use_the_connection(channel):
-    one = channel()
-    reader, writer = os.pipe()
-    child = os.fork()
-    if not child:
-        try:
-            one.qsize()
-        except TransportError as error:
-            os.write(writer, str(error).encode())
-        finally:
-            os._exit(0)
-    os.close(writer)
-    ready, _, _ = select.select([reader], [], [], 10)
-    os.kill(child, signal.SIGKILL)
-    os.waitpid(child, 0)
-    text = os.read(reader, 1000).decode() if ready else "it hangs"
-    os.close(reader)
-    assert "was forked from process" in text
-    assert "spawn" in text
 
 
 def test_handles_are_small_and_work_in_workers_and_tasks(channel, launch):

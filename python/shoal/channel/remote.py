@@ -11,7 +11,7 @@ from shoal.channel.backend import Future, Got, OnGot, OnPut
 from shoal.channel.item import WeightedItem
 from shoal.context import current, describe_self
 from shoal.deadline import Deadline, LongWait
-from shoal.errors import ChannelClosed
+from shoal.errors import ChannelClosed, TransportError
 from shoal.transport.client import HostClient, HostLostError, Request, Steps, arun, run
 from shoal.transport.codec import decode, encode
 from shoal.transport.loop import submit
@@ -109,7 +109,7 @@ class RemoteQueues:
                 raise
         steps = self._get_steps(key, target, deadline)
         outcome, entries = self._run(steps, deadline, lambda: self._describe("get", key, "an item"))
-        return then(outcome, self._decode(key, entries))
+        return then(outcome, self._decode_taken(key, entries))
 
     def start_get(
         self, key: Hashable, target: int, deadline: Deadline, then: OnGot
@@ -119,14 +119,19 @@ class RemoteQueues:
 
         async def get() -> tuple[Outcome, Entries]:
             try:
-                return await arun(self._get_steps(key, target, deadline))
+                reply = await arun(self._get_steps(key, target, deadline))
             except HostLostError as error:
                 raise self._translate(error) from None
+            taken.extend(reply[1])
+            return reply
 
         def finish(reply: tuple[Outcome, Entries]) -> Any:
             outcome, entries = reply
-            taken.extend(entries)
-            return then(outcome, self._decode(key, entries))
+            try:
+                return then(outcome, self._decode_taken(key, entries))
+            except TransportError:
+                taken.clear()
+                raise
 
         def refuse(reply: tuple[Outcome, Entries]) -> None:
             self._give_back(key, reply[1])
@@ -278,6 +283,17 @@ class RemoteQueues:
             WeightedItem(weight, decode(payload, self._origin(key, payload)))
             for weight, payload in entries
         ]
+
+    def _decode_taken(self, key: Hashable, entries: Entries) -> Got:
+        """Decode what was taken; when one of a batch cannot be rebuilt, the others go back."""
+        found: Got = []
+        for index, entry in enumerate(entries):
+            try:
+                found += self._decode(key, [entry])
+            except TransportError:
+                self._give_back(key, entries[:index] + entries[index + 1 :])
+                raise
+        return found
 
     def _origin(self, key: Hashable, payload: Payload) -> str:
         return f"channel {self.name!r}, key {key!r}, from {payload.note}"

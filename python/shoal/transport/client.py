@@ -31,6 +31,11 @@ SLICE_S = 2.0
 _ANSWER_S = 30.0
 """How much longer than it may wait a host may take to answer: it may be moving large messages."""
 
+_LOOK_S = 1.0
+"""After how much of it to look whether this process is still connected."""
+
+_DISCONNECTED = "this process is not connected to Ray any more"
+
 _T = TypeVar("_T")
 Entry = tuple[int, Payload]
 
@@ -257,7 +262,11 @@ async def arun(steps: Steps[_T], wait: LongWait | None = None) -> _T:
 async def _finish_in_loop(ref: Any, seconds: float) -> Any:
     answer = asyncio.wrap_future(ref.future())
     # Not wait_for: it would lose an answer that comes together with a cancellation.
-    done, _ = await asyncio.wait({answer}, timeout=seconds)
+    done, _ = await asyncio.wait({answer}, timeout=seconds - _ANSWER_S + _LOOK_S)
+    if not done:
+        if not ray.is_initialized():  # then Ray completes nothing any more
+            raise HostLostError(_DISCONNECTED)
+        done, _ = await asyncio.wait({answer}, timeout=_ANSWER_S - _LOOK_S)
     if not done:
         raise HostLostError(f"no answer within {seconds:.0f} s")
     try:
@@ -273,7 +282,7 @@ def _send(request: Request) -> Any:
 def _call(handle: Any, method: str, *args: Any) -> Any:
     check_fork()
     if not ray.is_initialized():
-        raise HostLostError("this process is not connected to Ray any more")
+        raise HostLostError(_DISCONNECTED)
     try:
         return getattr(handle, method).remote(*args)
     # Ray has no class of its own for a handle that belongs to a Ray that was shut down.

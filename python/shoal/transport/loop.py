@@ -8,6 +8,8 @@ import threading
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
+from shoal._ray import check_fork
+
 __all__ = ["submit"]
 
 _T = TypeVar("_T")
@@ -29,4 +31,9 @@ def _loop() -> asyncio.AbstractEventLoop:
 
 def submit(work: Coroutine[Any, Any, _T]) -> concurrent.futures.Future[_T]:
     """Run a coroutine on the loop; cancelling the future cancels the coroutine."""
+    try:
+        check_fork()
+    except BaseException:
+        work.close()
+        raise
     return asyncio.run_coroutine_threadsafe(work, _loop())
