@@ -140,6 +140,16 @@ def test_sys_exit_in_a_method(one):
         one.exit().wait()
 
 
+def test_sigterm_ends_a_busy_worker(launch):
+    group = launch(Fails, name="ended")
+    (pid,) = group.pid().wait()
+    busy = group.sleep(30)
+    time.sleep(0.5)
+    os.kill(pid, signal.SIGTERM)
+    with pytest.raises(PeerLostError, match="ended:0 died"):
+        busy.wait(15)
+
+
 def test_a_value_that_cannot_be_pickled(one):
     with pytest.raises(TypeError, match="lock") as info:
         one.lock().wait(20)

@@ -110,7 +110,9 @@ class WorkerHost:
             print(f"{_NAME_PREFIX}{label}", file=stream, flush=True)
         try:
             self._shoal_object = _construct(spec, resolved)
-        except BaseException as error:  # noqa: BLE001  (a constructor's failure is a value)
+        except BaseException as error:
+            if _ends_process(error):
+                raise
             self._shoal_failure = Failure.capture(
                 error, spec.name, spec.rank, skip_frames_of=__file__
             )
@@ -138,7 +140,9 @@ class WorkerHost:
         start = time.perf_counter()
         try:
             return getattr(self._shoal_object, name)(*args, **kwargs)
-        except BaseException as error:  # noqa: BLE001  (a method's failure is a value)
+        except BaseException as error:
+            if _ends_process(error):
+                raise
             return self._shoal_failed(error)
         finally:
             self._shoal_seconds[name] = time.perf_counter() - start
@@ -243,6 +247,11 @@ def _direct_call(name: str, method: Callable[..., Any]) -> Callable[..., Any]:
         return self._shoal_direct(name)(*args, **kwargs)
 
     return call
+
+
+def _ends_process(error: BaseException) -> bool:
+    # Ray marks the SystemExit by which it ends a process on SIGTERM: no failure of the user's code.
+    return hasattr(error, "ray_terminate_msg")
 
 
 def _construct(spec: LaunchSpec, resolved: Sequence[Any]) -> Any:
