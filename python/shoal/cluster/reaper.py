@@ -7,6 +7,7 @@ module, run as a program beside the driver, ends them. It imports the standard l
 """
 
 import contextlib
+import logging
 import os
 import select
 import signal
@@ -34,18 +35,26 @@ def start_reaper(raylet: int) -> None:
     """
     if not _PROC.is_dir() or not hasattr(os, "pidfd_open"):
         return  # not Linux: Ray's own minute has to do
-    # The program goes into the background by itself, so that no child is left to be waited for.
-    subprocess.run(  # noqa: S603  (this interpreter and this file)
-        [sys.executable, "-I", "-S", __file__, str(raylet)],
-        # Ctrl-C reaches all processes of a terminal's session; this one has to outlive it.
-        start_new_session=True,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        cwd="/",
-        check=True,
-        timeout=_START_LIMIT_S,
-    )
+    try:
+        # The program goes into the background by itself, so that no child is left to be waited for.
+        subprocess.run(  # noqa: S603  (this interpreter and this file)
+            [sys.executable, "-I", "-S", __file__, str(raylet)],
+            # Ctrl-C reaches all processes of a terminal's session; this one has to outlive it.
+            start_new_session=True,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            cwd="/",
+            check=True,
+            timeout=_START_LIMIT_S,
+        )
+    except (OSError, subprocess.SubprocessError) as error:
+        # A job that runs without it is better than none.
+        logging.getLogger("shoal").warning(
+            "the program that cleans up after a killed driver did not start (%s): should this "
+            "driver be killed, some of Ray's processes stay for about a minute",
+            error,
+        )
 
 
 def _read(pid: int, name: str) -> bytes:
@@ -75,8 +84,17 @@ def _children(parent: int) -> set[Process]:
 
 
 def _marked(mark: bytes) -> set[Process]:
-    found = (_identify(pid) for pid in _pids() if mark in _read(pid, "environ").split(b"\0"))
+    marked = [pid for pid in _pids() if mark in _read(pid, "environ").split(b"\0")]
+    found = (_identify(pid) for pid in marked if _shares_numbers(pid))
     return {process for process in found if process}
+
+
+def _shares_numbers(pid: int) -> bool:
+    # In a container a raylet may have the same number as ours; its workers are none of ours.
+    try:
+        return (_PROC / str(pid) / "ns/pid").readlink() == (_PROC / "self/ns/pid").readlink()
+    except OSError:  # it ended, or is another user's
+        return False
 
 
 def _main(raylet: int) -> None:
