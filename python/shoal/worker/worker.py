@@ -16,7 +16,7 @@ import ray
 from shoal._backend import WorkerAddress
 from shoal.channel import Channel
 from shoal.collective import Collective, CollectiveGroupOptions
-from shoal.context import current, env_value, set_context
+from shoal.context import current, env_value, env_var, set_context
 from shoal.deadline import default_timeout
 from shoal.errors import ShoalTimeoutError
 from shoal.manager import CollectiveManager, NodeManager, WorkerInfo, WorkerManager
@@ -27,7 +27,14 @@ from shoal.worker.timers import Timers, timer
 
 __all__ = ["Worker"]
 
-_CRASH_SIGNALS = (signal.SIGTERM, signal.SIGQUIT, signal.SIGUSR1, signal.SIGINT)
+# SIGSEGV, SIGABRT and their like are faulthandler's own.
+_CRASH_SIGNALS = (
+    signal.SIGTERM,
+    signal.SIGQUIT,
+    signal.SIGUSR1,
+    signal.SIGUSR2,
+    signal.SIGINT,
+)
 
 
 def _torch_device_type() -> str | None:
@@ -421,24 +428,25 @@ def _watch_crashes() -> None:
     """Print all stacks when a signal ends the process, where the user asked for it at launch."""
     if os.environ.get("CATCH_SYSTEM_FAILURE") != "1":
         return
-    if threading.current_thread() is threading.main_thread():
-        faulthandler.enable()
-        for number in _CRASH_SIGNALS:
-            faulthandler.register(number, chain=True)
+    faulthandler.enable()
+    for number in _CRASH_SIGNALS:
+        faulthandler.register(number, chain=True)
 
 
 def _load_user_extension() -> None:
-    """Import SHOAL_EXT_MODULE and call its `register()`, for classes that register themselves."""
-    name = env_value("EXT_MODULE")
+    """Import SHOAL_EXT_MODULE and call its `register()`, for classes that register themselves.
+
+    What fails in it is logged: a worker that needs what was not registered fails by itself.
+    """
+    name, variable = env_var("EXT_MODULE")
     if not name:
         return
+    log = logging.getLogger("shoal")
     try:
-        module = importlib.import_module(name)
+        register = getattr(importlib.import_module(name), "register", None)
+        if callable(register):
+            register()
     except ImportError as error:
-        logging.getLogger("shoal").warning(
-            "%s: SHOAL_EXT_MODULE=%s: %s", current().name, name, error
-        )
-        return
-    register = getattr(module, "register", None)
-    if callable(register):
-        register()
+        log.warning("%s: %s=%s: %s", current().name, variable, name, error)
+    except Exception:
+        log.exception("%s: %s=%s failed", current().name, variable, name)
