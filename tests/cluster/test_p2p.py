@@ -249,6 +249,19 @@ def test_a_message_outlives_its_sender_and_death_is_seen_within_two_seconds(peer
     assert seconds < 2.5
 
 
+def test_a_peer_that_was_started_again_before_the_recv_is_no_loss(peers, launch):
+    first = launch(Peer, name="again")
+    # Long enough for the receiver to have the process watched.
+    names, _, _ = on(peers, 0, "catch", "recv", "again", 0, timeout=2).wait()[0]
+    assert "ShoalTimeoutError" in names
+    first._close()
+    second = launch(Peer, name="again")
+    waiting = on(peers, 0, "do", "recv", "again", 0, timeout=30)
+    time.sleep(2)
+    second.do("send", "here again", "peers", 0).wait()
+    assert waiting.wait() == ["here again"]
+
+
 def test_a_broadcast_reaches_all_members(peers):
     groups = [("peers", [1, 0])]
     assert peers.give("a", groups, src=("peers", 0)).wait() == ["a", "a"]

@@ -181,7 +181,7 @@ class Courier:
         what = self._what("recv from", peer)
         key = self._own_key(kind, peer)
         node_rank = max(0, current().node_rank)
-        watch = partial(self._peers.check, peer, what, deadline)
+        watch = partial(self._peers.check, peer, what, deadline, set())
         try:
             client = yield from self._peers.mailbox(node_rank)
             try:

@@ -96,11 +96,20 @@ class Peers:
         if client is not None and is_dead(client.handle):
             ray.kill(client.handle)  # frees its name
 
-    def check(self, address: WorkerAddress, what: str, deadline: Deadline) -> Steps[None]:
+    def check(
+        self, address: WorkerAddress, what: str, deadline: Deadline, seen_alive: set[int]
+    ) -> Steps[None]:
         """Raise when a worker is known and dead; one that does not exist yet may still come.
 
         The mailbox of its node is asked once to tell when the process ends, so that a worker that
         is busy is not disturbed.
+
+        Args:
+            address: The worker.
+            what: The operation that waits for it.
+            deadline: The operation's deadline.
+            seen_alive: The processes that this operation saw alive, kept by this method: one that
+                ended before the operation began, and was started again since, is no loss.
 
         Raises:
             PeerLostError: It has died.
@@ -121,14 +130,19 @@ class Peers:
             except ray.exceptions.RayActorError as error:
                 raise HostLostError(str(error)) from None
             self._watches[name] = watch
+            return  # the answer is not there yet
         ended, _ = ray.wait([watch], timeout=0)
-        if ended:
-            self._watches.pop(name, None)
-            try:
-                ray.get(watch, timeout=0)
-            except ray.exceptions.RayActorError as error:  # the end of the one that watched
-                self.forget_mailbox(info.cluster_node_rank)
-                raise HostLostError(str(error)) from None
-            again = yield from self.moved(address)
-            note = f"process {info.pid} ended" + (", and it was started again" if again else "")
-            raise lost(what, address.get_name(), deadline, note)
+        if not ended:
+            seen_alive.add(info.pid)
+            return
+        self._watches.pop(name, None)
+        try:
+            ray.get(watch, timeout=0)
+        except ray.exceptions.RayActorError as error:  # the end of the one that watched
+            self.forget_mailbox(info.cluster_node_rank)
+            raise HostLostError(str(error)) from None
+        again = yield from self.moved(address)
+        if again and info.pid not in seen_alive:
+            return
+        note = f"process {info.pid} ended" + (", and it was started again" if again else "")
+        raise lost(what, address.get_name(), deadline, note)
