@@ -20,6 +20,7 @@ from shoal.errors import (
     ChannelNotFoundError,
     NameTakenError,
     PeerLostError,
+    ShoalError,
     ShoalTimeoutError,
     ShoalValueError,
 )
@@ -109,8 +110,21 @@ def _start(plan: Plan, deadline: Deadline) -> tuple[RemoteQueues, dict[str, Any]
             name, ChannelWorker, (name, *args), {}, nodes[index], timeout=deadline.remaining
         )
     what = f"starting the channel {plan.name!r}"
+    errors: list[ShoalError] = []
     for index, ref in starting.items():
-        handles[index] = get(ref, deadline, lambda: what, f"node {nodes[index]}")
+        try:
+            handles[index] = get(ref, deadline, lambda: what, f"node {nodes[index]}")
+        except ShoalError as error:
+            errors.append(error)
+    if errors:
+        for handle in handles.values():  # half a channel is none
+            ray.kill(handle)
+        if isinstance(errors[0], NameTakenError):
+            raise ChannelExistsError(
+                f"{describe_self()}: the channel {plan.name!r} needs the names {plan.name}:0 to "
+                f"{plan.name}:{hosts - 1}: {errors[0]}; choose another name"
+            ) from errors[0]
+        raise errors[0]
     queues = RemoteQueues(plan.name, required_namespace(), hosts, handles)
     return queues, {"maxsize": plan.maxsize, "capacity": plan.capacity, "hosts": hosts}
 
