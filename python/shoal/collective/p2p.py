@@ -97,9 +97,11 @@ class Courier:
                     raise lost(what, peer.get_name(), deadline, f"process {info.pid} ended")
         except HostLostError as error:
             known = self._peers.known(peer)
+            host = "the manager of workers"
             if known is not None:
                 self._peers.forget_mailbox(known.cluster_node_rank)
-            raise lost(what, peer.get_name(), deadline, error) from None
+                host = f"the mailbox of {peer.get_name()}, on node {known.cluster_node_rank},"
+            raise lost(what, host, deadline, error) from None
 
     def _send_many_steps(
         self, kind: str, peer: WorkerAddress, entries: list[Entry]
