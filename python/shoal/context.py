@@ -1,9 +1,20 @@
 """Who this process is: what the lower layers need to know of it without knowing `Worker`."""
 
+import logging
 import os
 from dataclasses import dataclass, replace
 
-__all__ = ["Context", "current", "describe_self", "env_value", "env_var", "set_context"]
+from shoal.errors import ShoalValueError
+
+__all__ = [
+    "Context",
+    "current",
+    "describe_self",
+    "env_value",
+    "env_var",
+    "log_level",
+    "set_context",
+]
 
 _PREFIXES = ("SHOAL_", "RLINF_")
 
@@ -25,6 +36,20 @@ def env_value(name: str, default: str | None = None) -> str | None:
     """Return the variable `SHOAL_<name>`, else `RLINF_<name>`, else `default`."""
     value, _ = env_var(name)
     return default if value is None else value
+
+
+def log_level() -> str:
+    """Return the level of shoal's log: `SHOAL_LOG_LEVEL`, by default INFO.
+
+    Raises:
+        ShoalValueError: The variable holds something that is no level.
+    """
+    text, name = env_var("LOG_LEVEL")
+    level = (text or "INFO").upper()
+    known = logging.getLevelNamesMapping()
+    if level not in known:
+        raise ShoalValueError(f"{name}={text!r}: expected one of {', '.join(known)}")
+    return level
 
 
 @dataclass(frozen=True)

@@ -3,11 +3,12 @@
 import os
 import pickle
 import socket
+import time
 
 import pytest
 import ray
 
-from shoal import Cluster, NodeInfo, PackedPlacementStrategy, Worker
+from shoal import Cluster, NodeInfo, PackedPlacementStrategy, Worker, WorkerAddress
 from shoal.context import set_context
 from shoal.errors import ClusterNotFoundError, NameTakenError, PlacementError, ShoalValueError
 from shoal.manager import CollectiveManager, NodeManager, WorkerManager
@@ -210,3 +211,12 @@ def test_a_worker_of_a_job_that_has_ended_starts_no_other(start, cluster):
 def test_a_strategy_beyond_the_cluster_is_a_placement_error(cluster):
     with pytest.raises(PlacementError):
         PackedPlacementStrategy(0, 3).get_placement(cluster)
+
+
+def test_a_proxy_gives_its_limit_to_methods_that_wait(cluster):
+    address = WorkerAddress("nobody").get_child_address(0)
+    start = time.monotonic()
+    # The method's own answer, not the proxy's error some seconds later.
+    assert WorkerManager.get_proxy(timeout=0.3).wait_worker_info(address) is None
+    assert WorkerManager.get_proxy(timeout=60).wait_worker_info(address, 0.1) is None
+    assert 0.3 < time.monotonic() - start < 4

@@ -12,7 +12,8 @@ from shoal.cluster.env import (
     merge_worker_env_vars,
     needs_fresh_process,
 )
-from shoal.context import env_value, env_var
+from shoal.context import env_value, env_var, log_level
+from shoal.errors import ShoalValueError
 
 APPEND, OVERRIDE = PathEnvMergeMode.APPEND, PathEnvMergeMode.OVERRIDE
 
@@ -94,3 +95,12 @@ def test_our_name_wins_over_the_older_one(monkeypatch):
     assert Cluster.get_sys_env_var(ClusterEnvVar.EXT_MODULE) == "new"
     assert Cluster.get_full_env_var_name(ClusterEnvVar.EXT_MODULE) == "SHOAL_EXT_MODULE"
     assert Cluster.get_full_env_var_name("EXT_MODULE") == "SHOAL_EXT_MODULE"
+
+
+def test_a_log_level_is_read_in_any_case_and_a_wrong_one_names_its_variable(monkeypatch):
+    monkeypatch.setenv("SHOAL_LOG_LEVEL", "debug")
+    assert log_level() == "DEBUG"
+    monkeypatch.delenv("SHOAL_LOG_LEVEL")
+    monkeypatch.setenv("RLINF_LOG_LEVEL", "loud")
+    with pytest.raises(ShoalValueError, match=r"RLINF_LOG_LEVEL='loud': expected one of .*INFO"):
+        log_level()

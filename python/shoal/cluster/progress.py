@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
-from shoal.context import env_value
+from shoal.context import log_level
 
 __all__ = ["Stage", "log_to_stderr", "stage"]
 
@@ -17,7 +17,7 @@ _log = logging.getLogger("shoal")
 
 def log_to_stderr() -> None:
     """Show shoal's own log lines where the program has set up no logging."""
-    _log.setLevel((env_value("LOG_LEVEL") or "INFO").upper())
+    _log.setLevel(log_level())
     if _log.hasHandlers():
         return
     handler = logging.StreamHandler()

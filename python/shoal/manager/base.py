@@ -1,5 +1,6 @@
 """What all managers share: a well-known name, and a proxy that calls the actor with a deadline."""
 
+import inspect
 import logging
 import math
 import os
@@ -108,7 +109,8 @@ class Manager:
 class ManagerProxy:
     """Calls a manager's public methods and waits for the answers.
 
-    A method that takes `timeout` is given the time that is left; the proxy waits a little longer.
+    A method that takes `timeout` is given the proxy's, where the caller gives none; the proxy
+    waits a little longer, so that the method's own answer arrives first.
     """
 
     def __init__(
@@ -131,9 +133,16 @@ class ManagerProxy:
         peer = self._cls.MANAGER_NAME
 
         def call(*args: Any, **kwargs: Any) -> Any:
+            if self._timeout is not None and _takes_timeout(self._cls, name, args):
+                kwargs.setdefault("timeout", self._timeout)
             given = kwargs.get("timeout", self._timeout)
             limit = Deadline(given).timeout + _ANSWER_S if given != math.inf else math.inf
             return get(method.remote(*args, **kwargs), Deadline(limit), lambda: name, peer)
 
         call.__name__ = name
         return call
+
+
+def _takes_timeout(cls: type[Manager], name: str, args: tuple[Any, ...]) -> bool:
+    names = list(inspect.signature(getattr(cls, name)).parameters)
+    return "timeout" in names[1 + len(args) :]  # after `self` and what is given by position

@@ -16,7 +16,7 @@ import ray
 from shoal._backend import WorkerAddress
 from shoal.channel import Channel
 from shoal.collective import Collective, CollectiveGroupOptions
-from shoal.context import current, env_value, env_var, set_context
+from shoal.context import current, env_value, env_var, log_level, set_context
 from shoal.deadline import default_timeout
 from shoal.errors import ShoalTimeoutError
 from shoal.manager import CollectiveManager, NodeManager, WorkerInfo, WorkerManager
@@ -410,7 +410,7 @@ def _worker_logger(address: WorkerAddress) -> logging.Logger:
         )
         logger.addHandler(handler)
         logger.propagate = False
-    logger.setLevel((env_value("LOG_LEVEL") or "INFO").upper())
+    logger.setLevel(log_level())
     return logger
 
 
