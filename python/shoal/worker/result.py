@@ -25,6 +25,8 @@ _log = logging.getLogger("shoal")
 _GRACE_S = 2.0
 # A call that is over this soon costs one wait in Ray; longer ones are watched rank by rank.
 _FIRST_LOOK_S = 0.05
+# What Ray says of an actor that was ended with a call.
+_KILLED = "ray.kill"
 
 
 class WorkerGroupFuncResult:
@@ -290,7 +292,8 @@ def log_failure(ref: Any, what: str) -> None:
             return
         error = future.exception()
         if error is not None:
-            if not isinstance(error, RayActorError):
+            # Whom somebody killed on purpose, a group's close for one, is no news.
+            if not isinstance(error, RayActorError) or _KILLED not in str(error):
                 _log.error("%s: %s", what, error)
         elif isinstance(failure := future.result(), Failure):
             _log_failed(what, failure)
