@@ -101,6 +101,22 @@ def test_a_client_that_stops_asking_loses_its_place_and_what_it_was_given(monkey
     assert "stopped asking" in caplog.text
 
 
+def test_a_put_that_was_accepted_while_its_client_was_stopped_is_not_made_twice(monkeypatch):
+    monkeypatch.setattr(queue_host, "LEASE_S", 0.05)
+
+    async def main():
+        host = QueueHost("h", maxsize=1)
+        await put(host, 1)
+        stopped = attend(seconds=0.01)
+        assert await put(host, 2, attendance=stopped) is Outcome.PENDING
+        await get(host)
+        await asyncio.sleep(0.1)
+        assert opened(await host.poll(pack(stopped.plain())))[0] is Outcome.OK
+        assert await host.qsize("k") == 1
+
+    asyncio.run(main())
+
+
 def test_a_dead_client_of_this_machine_is_given_nothing():
     dead = dead_process()
 

@@ -24,6 +24,9 @@ __all__ = ["Attendance", "QueueHost"]
 LEASE_S = 10.0
 """How long a waiter that nobody asks about keeps its place."""
 
+_REMEMBER_S = 3600.0
+"""How long a put that was accepted while its client did not ask is remembered."""
+
 _LINGER_S = 0.2
 """Between the last answer of a closed host and its end: replies on their way must arrive."""
 
@@ -195,7 +198,15 @@ class QueueHost:
 
     def _expire(self, ticket: tuple[int, int]) -> None:
         waiter, _ = self._parked.pop(ticket, (None, None))
-        if waiter is not None:
+        if waiter is None:
+            return
+        if waiter.outcome is Outcome.OK and not waiter.items:
+            # The client may only have been stopped. Told that it lost its place, it would put the
+            # message a second time.
+            loop = asyncio.get_running_loop()
+            timer = loop.call_later(_REMEMBER_S, self._parked.pop, ticket, None)
+            self._parked[ticket] = (waiter, timer)
+        else:
             _log.warning(
                 "%s: a client that waited at key %r stopped asking; its place is given up",
                 self._name,
