@@ -176,6 +176,28 @@ def test_a_mailbox_refuses_messages_to_a_dead_process_and_forgets_them():
     asyncio.run(main())
 
 
+def test_a_mailbox_frees_the_messages_to_a_receiver_that_dies():
+    child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+
+    async def main():
+        host = MailboxHost("m")
+        mortal = PairKey("p2p", "a:0", "b:0", child.pid)
+        live = mortal._replace(dst_pid=os.getpid())
+        assert await put(host, 1, key=tuple(mortal)) is Outcome.OK
+        assert await put(host, 1, key=tuple(live)) is Outcome.OK
+        held = (await host.get_memory_usage())[0]
+        child.kill()
+        for _ in range(100):
+            await asyncio.sleep(0.05)
+            if (await host.get_memory_usage())[0] < held:
+                break
+        assert await host.qsize(mortal) == 0
+        assert await host.qsize(live) == 1
+
+    with child:  # closes the pipe and waits
+        asyncio.run(main())
+
+
 def test_a_process_is_known_by_its_start_time_too():
     own = own_process()
     assert is_running(own)

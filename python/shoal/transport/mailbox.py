@@ -4,6 +4,7 @@ A queue belongs to one pair and to one incarnation of the receiver, its process:
 to a worker that died is not received by the one that takes its name.
 """
 
+import asyncio
 from collections.abc import Hashable
 from typing import NamedTuple
 
@@ -39,18 +40,19 @@ class MailboxHost(QueueHost):
 
     def __init__(self, name: str) -> None:
         super().__init__(name, _MAX_MESSAGES, _MAX_MESSAGES, _MAX_BYTES)
+        self._receivers: dict[int, asyncio.Task[None]] = {}
 
     async def put(self, request: Packed) -> Packed:
         """Append a message, unless its receiver is dead: then GONE."""
         key = unpack(request)[0]
         if not self._has_receiver(PairKey(*key)):
-            self._forget_the_dead()
             return pack((int(Outcome.GONE), None))
         return await super().put(request)
 
     async def put_many(self, request: Packed) -> Packed:
         """Append messages, none when their receiver is dead."""
-        if not self._has_receiver(unpack(request)[0]):
+        key = unpack(request)[0]
+        if not self._has_receiver(PairKey(*key)):
             return pack((int(Outcome.OK), 0))
         return await super().put_many(request)
 
@@ -59,11 +61,22 @@ class MailboxHost(QueueHost):
         await wait_for_exit(pid)
 
     def _has_receiver(self, key: Hashable) -> bool:
-        return isinstance(key, tuple) and is_alive(PairKey(*key).dst_pid)
+        if not isinstance(key, tuple):
+            return False
+        pid = PairKey(*key).dst_pid
+        if not is_alive(pid):
+            return False
+        if pid not in self._receivers:
+            task = asyncio.get_running_loop().create_task(self._forget_at_exit(pid))
+            self._receivers[pid] = task
+        return True
 
-    def _forget_the_dead(self) -> None:
+    async def _forget_at_exit(self, pid: int) -> None:
+        """Free the messages to a receiver once it is dead; nobody else may take them."""
+        await wait_for_exit(pid)
+        del self._receivers[pid]
         for key in self._queues.active_keys():
-            if not self._has_receiver(key):
+            if isinstance(key, tuple) and PairKey(*key).dst_pid == pid:
                 self._queues.drop(key)
 
 
