@@ -10,10 +10,15 @@ import ray
 import ray.exceptions
 from ray.exceptions import (
     ActorDiedError,
+    ActorUnschedulableError,
     GetTimeoutError,
+    LocalRayletDiedError,
+    NodeDiedError,
     RayActorError,
     RaySystemError,
     RayTaskError,
+    TaskUnschedulableError,
+    WorkerCrashedError,
 )
 
 from shoal.context import describe_self
@@ -35,6 +40,15 @@ __all__ = [
 
 P = ParamSpec("P")
 R = TypeVar("R")
+
+# A node died, or it cannot run what it was asked for.
+_NODE_LOST = (
+    ActorUnschedulableError,
+    LocalRayletDiedError,
+    NodeDiedError,
+    TaskUnschedulableError,
+    WorkerCrashedError,
+)
 
 # What Ray raises for a named actor whose name is taken; a plain ValueError in its older versions.
 NAME_TAKEN: type[ValueError] = getattr(ray.exceptions, "ActorAlreadyExistsError", ValueError)
@@ -133,6 +147,8 @@ def get(ref: Any, deadline: Deadline, what: Callable[[], str], peer: str) -> Any
             raise lost(what(), peer, deadline, error) from None
         except RayTaskError as error:
             raise _own_error(error) from None
+        except _NODE_LOST as error:
+            raise lost(what(), peer, deadline, error) from None
 
 
 async def aget(ref: Any, deadline: Deadline, what: Callable[[], str], peer: str) -> Any:
@@ -147,6 +163,8 @@ async def aget(ref: Any, deadline: Deadline, what: Callable[[], str], peer: str)
         raise lost(what(), peer, deadline, error) from None
     except RayTaskError as error:
         raise _own_error(error) from None
+    except _NODE_LOST as error:
+        raise lost(what(), peer, deadline, error) from None
 
 
 def find_actor(name: str, namespace: str) -> Any | None:

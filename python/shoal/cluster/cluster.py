@@ -404,7 +404,8 @@ def _this_process() -> Cluster:
 
 
 def _wanted_nodes(num_nodes: int | None, config: ClusterConfig | None) -> int | None:
-    if num_nodes is not None and (isinstance(num_nodes, bool) or num_nodes < 0):
+    given: Any = num_nodes  # typed, but it comes from a user
+    if given is not None and (isinstance(given, bool) or not isinstance(given, int) or given < 0):
         raise ShoalValueError(f"num_nodes={num_nodes!r}: expected 0 (all) or a positive number")
     if config is None:
         return num_nodes
