@@ -291,6 +291,8 @@ class Channel:
         Raises:
             ShoalTimeoutError: Not enough items in time.
             ChannelClosed: The channel was closed and the key is empty, or its host died.
+            TransportError: One item cannot be rebuilt in this process; it is lost, the others go
+                back to the front.
         """
         target = checked_weight(
             target_weight if batch_weight is None else batch_weight, "target_weight"
