@@ -6,6 +6,7 @@ import time
 from abc import ABC, abstractmethod
 from concurrent.futures import ThreadPoolExecutor
 
+import numpy as np
 import pytest
 import ray
 
@@ -118,7 +119,14 @@ def test_methods_run_on_the_main_thread(pair):
 
 @pytest.mark.parametrize(
     ("ranks", "expected"),
-    [((1,), [1]), ((1, 0), [1, 0]), (([1],), [1]), (((0, 1),), [0, 1]), ((range(2),), [0, 1])],
+    [
+        ((1,), [1]),
+        ((1, 0), [1, 0]),
+        (([1],), [1]),
+        (((0, 1),), [0, 1]),
+        ((range(2),), [0, 1]),
+        ((np.arange(2),), [0, 1]),
+    ],
 )
 def test_the_spellings_of_execute_on(pair, ranks, expected):
     assert pair.execute_on(*ranks).rank().wait() == expected

@@ -276,6 +276,11 @@ def test_a_death_that_nobody_waits_for_is_logged_but_not_that_of_a_closed_group(
 # --- constructors ---
 
 
+def test_a_constructor_argument_that_cannot_be_pickled(launch):
+    with pytest.raises(LaunchError, match="an argument of its constructor cannot be pickled"):
+        launch(Fails, threading.Lock(), name="argument")
+
+
 def test_a_constructor_that_raises(launch, caplog):
     class Broken(Worker):
         def __init__(self, message):

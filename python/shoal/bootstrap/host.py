@@ -84,7 +84,11 @@ def own_versions() -> dict[str, str]:
 def pack(
     cls: type, args: Sequence[Any], kwargs: dict[str, Any]
 ) -> tuple[bytes, list["ray.ObjectRef[Any]"]]:
-    """Pickle a class with its arguments; object references are passed beside it, to be resolved."""
+    """Pickle a class with its arguments; object references are passed beside it, to be resolved.
+
+    Raises:
+        LaunchError: The class or an argument cannot be pickled.
+    """
     refs: list[ray.ObjectRef[Any]] = []
 
     def slot(value: Any) -> Any:
@@ -94,7 +98,13 @@ def pack(
         return _Slot(len(refs) - 1)
 
     packed = (cls, [slot(a) for a in args], {k: slot(v) for k, v in kwargs.items()})
-    return pickle.dumps(packed), refs
+    try:
+        return pickle.dumps(packed), refs
+    except Exception as error:
+        raise LaunchError(
+            f"{cls.__qualname__} or an argument of its constructor cannot be pickled, so it cannot "
+            f"reach a worker: {type(error).__name__}: {error}. Make such things in the constructor"
+        ) from error
 
 
 class WorkerHost:
@@ -189,10 +199,11 @@ def public_methods(cls: type) -> dict[str, Callable[..., Any]]:
     """Return the callable class attributes without a leading underscore, base classes first."""
     found: dict[str, Callable[..., Any]] = {}
     for base in reversed(cls.__mro__[:-1]):
-        for name in vars(base):
+        for name, raw in vars(base).items():
             if name.startswith("_"):
                 continue
-            value = getattr(cls, name, None)
+            # A property is not read: on the class it may load torch.
+            value = None if isinstance(raw, property) else getattr(cls, name, None)
             if callable(value) and not inspect.isclass(value):
                 found[name] = value
             else:

@@ -38,6 +38,8 @@ _log = logging.getLogger("shoal")
 _MAX_NAMESPACES = 100
 # Ray reads the workers' output every 0.1 s; what they printed last is shown before Ray goes.
 _LAST_OUTPUT_S = 0.3
+# Ray notices the end of a killed actor within milliseconds; this is for a machine that is busy.
+_END_S = 5.0
 
 
 class _ClassOrInstanceMethod:
@@ -220,10 +222,18 @@ class Cluster:
             if self._actors:
                 time.sleep(_LAST_OUTPUT_S)
             if not self._started_ray:
-                for actor in [*self._actors.values(), *(self._job.managers if self._owner else [])]:
-                    ray.kill(actor)
+                self._end_actors([*self._actors.values(), *self._job.managers])
             self._disconnect()
         self._forget()
+
+    @staticmethod
+    def _end_actors(actors: list[Any]) -> None:
+        """Kill what this process made, and wait until its names are free for the next job."""
+        pings = [actor.__ray_ready__.remote() for actor in actors]
+        for actor in actors:
+            ray.kill(actor)
+        if pings:
+            ray.wait(pings, num_returns=len(pings), timeout=_END_S)
 
     def _disconnect(self) -> None:
         if self._connected and ray.is_initialized():

@@ -2,6 +2,7 @@
 
 import inspect
 import logging
+import operator
 import time
 import warnings
 from collections.abc import Iterable, Sequence
@@ -9,7 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from threading import get_ident
-from typing import Any, Self
+from typing import Any, Self, SupportsIndex
 
 import ray
 from ray.exceptions import RayActorError, RayError
@@ -327,8 +328,7 @@ class WorkerGroup:
             list(ranks[0]) if len(ranks) == 1 and isinstance(ranks[0], Iterable) else list(ranks)
         )
         self._take_next_ranks()  # a wrong choice leaves no former one behind
-        self._check_ranks(chosen)
-        self._next_ranks[get_ident()] = chosen
+        self._next_ranks[get_ident()] = self._checked_ranks(chosen)
         return self
 
     def call_ranks(
@@ -361,16 +361,21 @@ class WorkerGroup:
         ranks = self._next_ranks.pop(get_ident(), None)
         return range(len(self._workers)) if ranks is None else ranks
 
-    def _check_ranks(self, ranks: Sequence[Any]) -> None:
+    def _checked_ranks(self, ranks: Sequence[Any]) -> list[int]:
         size = len(self._workers)
-        wrong = [
-            r for r in ranks if isinstance(r, bool) or not isinstance(r, int) or not 0 <= r < size
+        # Other integers, numpy's say, count as well; a bool is a mistake.
+        found = [
+            operator.index(r)
+            for r in ranks
+            if isinstance(r, SupportsIndex) and not isinstance(r, bool)
         ]
-        if wrong or not ranks or len(set(ranks)) != len(ranks):
+        valid = {r for r in found if 0 <= r < size}
+        if not ranks or len(valid) != len(ranks):
             raise ShoalValueError(
                 f"execute_on({', '.join(map(repr, ranks))}): expected ranks 0 to {size - 1} of the "
                 f"group {self._name!r}, each once"
             )
+        return found
 
     # --- end ---
 
