@@ -15,8 +15,6 @@ __all__ = ["hold_port"]
 _FIRST_PORT = 1024
 _MAX_PORT = 65_535
 
-_held: list[socket.socket] = []
-
 
 def hold_port(max_port_num: int | None = None) -> int:
     """Take a free TCP port for the life of this process.
@@ -51,7 +49,9 @@ def hold_port(max_port_num: int | None = None) -> int:
             sock.close()
             continue
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        _held.append(sock)
-        return int(sock.getsockname()[1])
+        held = int(sock.getsockname()[1])
+        # The descriptor stays open, with nobody to close it, until the process ends.
+        sock.detach()
+        return held
     limit = "" if max_port_num is None else f" from {_FIRST_PORT} to {max_port_num}"
     raise ShoalError(f"no TCP port{limit} is free on this machine")

@@ -45,7 +45,7 @@ sys.exit(6)
 """
 
 FIRST = """
-import subprocess, sys, time
+import os, subprocess, sys, time
 import ray
 from shoal import Cluster, NodePlacementStrategy, Worker, WorkerGroup
 from shoal.errors import ClusterError
@@ -62,8 +62,10 @@ class Shared(Worker):
 
 with Cluster(num_nodes=1) as cluster:
     group = Shared.create_group().launch(cluster, NodePlacementStrategy([0, 0]), "shared", wait=True)
+    # This one of all Rays of the machine.
+    here = {**os.environ, "RAY_ADDRESS": ray.get_runtime_context().gcs_address}
     done = subprocess.run(
-        [sys.executable, sys.argv[1]], capture_output=True, text=True, timeout=90,
+        [sys.executable, sys.argv[1]], capture_output=True, text=True, timeout=90, env=here,
     )
     print(done.stdout, done.stderr)
     expected = f"nodes 1 shoal {cluster.master_addr} {cluster.master_port}"
@@ -80,7 +82,7 @@ with Cluster(num_nodes=1) as cluster:
         time.sleep(0.1)
     # A job in another namespace of the same Ray.
     done = subprocess.run(
-        [sys.executable, sys.argv[2]], capture_output=True, text=True, timeout=90,
+        [sys.executable, sys.argv[2]], capture_output=True, text=True, timeout=90, env=here,
     )
     print("third:", done.returncode, done.stdout, done.stderr)
     print("alive:", group.rank().wait())
@@ -120,6 +122,7 @@ def test_drivers_share_a_ray_and_a_process_can_start_again(tmp_path):
     assert "joined the job 'shoal' on 1 nodes" in log
     assert "state: [1, 5]" in log
     assert "its group is gone" in log
+    assert "third: 0 namespace shoal_1" in log, log
     assert "alive: [0, 1]" in log
     assert log.count("again: [0]") == 2, log
     assert log.count("late: shared.rank: the cluster was shut down") == 2, log

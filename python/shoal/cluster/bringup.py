@@ -66,6 +66,8 @@ def connect(address: str | None, namespace: str, namespaces_like: str) -> bool:
     # Ray must not empty the visibility variable of an actor that asks it for no accelerator.
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     _keep_every_line()
+    if address == "auto":
+        _refuse_several()
     before = _sigterm_handler()
     try:
         context = ray.init(
@@ -104,6 +106,20 @@ def disconnect() -> None:
         # evaluates a text again; Ray did, it imports dataclasses at its end. This reminds it.
         with suppress(KeyboardInterrupt):
             exec("raise KeyboardInterrupt")  # noqa: S102  (a constant text, to be evaluated as one)
+
+
+def _refuse_several() -> None:
+    """Raise when `auto` would take any one of several Rays of this machine."""
+    services: Any = importlib.import_module("ray._private.services")
+    if os.environ.get("RAY_ADDRESS") or services.find_bootstrap_address(None):
+        return  # the user, or `ray start`, has said which
+    getattr(services.find_gcs_addresses, "cache_clear", lambda: None)()
+    found = sorted(services.find_gcs_addresses())
+    if len(found) > 1:
+        raise ClusterError(
+            f"several Rays run on this machine: {', '.join(found)}; set RAY_ADDRESS to the one "
+            "whose job is to be joined"
+        )
 
 
 def _keep_every_line() -> None:

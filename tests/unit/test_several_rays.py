@@ -1,0 +1,39 @@
+"""With several Rays on a machine, `Cluster()` does not take any one of them."""
+
+import pytest
+from ray._private import services
+
+from shoal.cluster import bringup
+from shoal.errors import ClusterError
+
+
+def running(monkeypatch, *addresses, recorded=None):
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    monkeypatch.setattr(services, "find_gcs_addresses", lambda: set(addresses))
+    monkeypatch.setattr(services, "find_bootstrap_address", lambda _: recorded)
+
+
+def test_several_are_listed(monkeypatch):
+    running(monkeypatch, "10.0.0.1:2", "10.0.0.1:1")
+    with pytest.raises(ClusterError, match=r"10\.0\.0\.1:1, 10\.0\.0\.1:2; set RAY_ADDRESS"):
+        bringup.connect("auto", "shoal", "shoal")
+
+
+@pytest.mark.parametrize("how", ["only one", "recorded", "named"])
+def test_one_is_taken(monkeypatch, how):
+    running(
+        monkeypatch, *(["a:1"] if how == "only one" else ["a:1", "b:2"]),
+        recorded="b:2" if how == "recorded" else None,
+    )  # fmt: skip
+    if how == "named":
+        monkeypatch.setenv("RAY_ADDRESS", "a:1")
+    connected = []
+
+    def init(**arguments):
+        connected.append(arguments["address"])
+        raise ConnectionError
+
+    monkeypatch.setattr(bringup.ray, "init", init)
+    with pytest.raises(ConnectionError):
+        bringup.connect("auto", "shoal", "shoal")
+    assert connected == ["auto"]
