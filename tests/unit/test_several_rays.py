@@ -9,6 +9,8 @@ from shoal.errors import ClusterError
 
 def running(monkeypatch, *addresses, recorded=None):
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    # Other tests of the session may have a cluster.
+    monkeypatch.setattr(bringup.ray, "is_initialized", lambda: False)
     monkeypatch.setattr(services, "find_gcs_addresses", lambda: set(addresses))
     monkeypatch.setattr(services, "find_bootstrap_address", lambda _: recorded)
 
