@@ -14,13 +14,24 @@ import shoal
 
 # Lowest first. A name is the first part of the module's path after `shoal`.
 LAYERS = [
-    {"errors", "context", "deadline", "ports", "bootstrap", "_backend", "_pure", "_ray", "_rust"},
-    {"config", "hardware", "placement", "manager", "cluster"},
+    {
+        "errors",
+        "context",
+        "deadline",
+        "nearest",
+        "ports",
+        "bootstrap",
+        "_backend",
+        "_pure",
+        "_ray",
+        "_rust",
+    },  # fmt: skip,
+    {"config", "hardware", "placement", "topology", "manager", "cluster"},
     {"transport", "shm"},
     {"collective"},
     {"channel"},
     {"worker"},
-    {"cli", "observe", "compat", "testing", ""},
+    {"cli", "observe", "planner", "compat", "testing", ""},
 ]
 PACKAGE = Path(shoal.__file__).parent
 

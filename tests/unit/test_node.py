@@ -3,10 +3,10 @@
 import pytest
 
 from shoal import NodeGroupInfo, NodeInfo
-from shoal.cluster.job import build_groups
 from shoal.config import ClusterConfig, NodeGroupConfig, NodeGroupEnvConfig
 from shoal.errors import ClusterConfigError, ClusterError, PlacementIndexError
 from shoal.hardware import ACCELERATOR_HW_TYPE, HardwareInfo, HardwareResource
+from shoal.topology import build_groups
 
 
 def node(rank, accelerators=0, names=()):

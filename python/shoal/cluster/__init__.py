@@ -2,6 +2,6 @@
 
 from shoal.cluster.cluster import Cluster
 from shoal.cluster.env import ClusterEnvVar, PathEnvMergeMode
-from shoal.cluster.node import NodeGroupInfo, NodeInfo
+from shoal.topology import NodeGroupInfo, NodeInfo
 
 __all__ = ["Cluster", "ClusterEnvVar", "NodeGroupInfo", "NodeInfo", "PathEnvMergeMode"]

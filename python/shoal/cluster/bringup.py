@@ -20,13 +20,13 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from shoal._ray import exit_by_signal, get
 from shoal.bootstrap.probe import NodeReport, probe_node
 from shoal.cluster.env import PATH_LIKE_ENV_VARS
-from shoal.cluster.node import NodeInfo
 from shoal.cluster.progress import stage
 from shoal.cluster.reaper import start_reaper
 from shoal.config import ClusterConfig
 from shoal.deadline import Deadline, LongWait
 from shoal.errors import ClusterConfigError, ClusterError, NamespaceConflictError, ShoalTimeoutError
 from shoal.hardware import ACCELERATOR_HW_TYPE, AcceleratorType, HardwareInfo, HardwareResource
+from shoal.topology import NodeInfo
 
 __all__ = ["connect", "disconnect", "find_nodes", "running_jobs"]
 

@@ -21,7 +21,6 @@ from shoal.cluster.env import (
     merge_worker_env_vars,
 )
 from shoal.cluster.job import Job, find_job, launch_managers
-from shoal.cluster.node import NodeGroupInfo, NodeInfo
 from shoal.cluster.progress import log_to_stderr, stage
 from shoal.config import ClusterConfig, load
 from shoal.context import current, env_value, set_context
@@ -30,6 +29,7 @@ from shoal.errors import ClusterError, NameTakenError, ShoalValueError
 from shoal.manager import NodeManager
 from shoal.manager.base import connection
 from shoal.ports import hold_port
+from shoal.topology import NodeGroupInfo, NodeInfo
 
 __all__ = ["Cluster"]
 

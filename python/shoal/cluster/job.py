@@ -7,15 +7,15 @@ import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from shoal._ray import NAME_TAKEN, find_actor, get
-from shoal.cluster.node import NodeGroupInfo, NodeInfo
 from shoal.cluster.progress import stage
 from shoal.config import ClusterConfig
 from shoal.context import set_context
 from shoal.deadline import Deadline
-from shoal.errors import ClusterError, ClusterNotFoundError, NameTakenError
+from shoal.errors import ClusterNotFoundError, NameTakenError
 from shoal.manager import CollectiveManager, Manager, NodeManager, WorkerManager
+from shoal.topology import NodeGroupInfo, NodeInfo, build_groups
 
-__all__ = ["MANAGERS", "Job", "build_groups", "find_job", "launch_managers"]
+__all__ = ["MANAGERS", "Job", "find_job", "launch_managers"]
 
 MANAGERS: tuple[type[Manager], ...] = (NodeManager, WorkerManager, CollectiveManager)
 
@@ -45,37 +45,6 @@ class Job:
     master_ip: str
     master_port: int
     managers: list[Any] = field(default_factory=list)
-
-
-def build_groups(nodes: list[NodeInfo], config: ClusterConfig | None) -> dict[str, NodeGroupInfo]:
-    """Make the node groups: those of the configuration, then `cluster` and `node`, all nodes each.
-
-    Raises:
-        ClusterError: A configured group names nodes that are not there.
-    """
-    groups: dict[str, NodeGroupInfo] = {}
-    for entry in (config.node_groups if config is not None else None) or []:
-        missing = [rank for rank in entry.node_ranks if rank >= len(nodes)]
-        if missing:
-            raise ClusterError(
-                f"node group {entry.label!r} names the nodes {missing}; this cluster has "
-                f"nodes 0 to {len(nodes) - 1}"
-            )
-        groups[entry.label] = NodeGroupInfo(
-            label=entry.label,
-            nodes=[nodes[rank] for rank in sorted(entry.node_ranks)],
-            ignore_hardware=entry.ignore_hardware,
-            env_configs=entry.env_configs,
-        )
-    for label in NodeGroupInfo.RESERVED_LABELS:
-        groups[label] = NodeGroupInfo(label=label, nodes=nodes)
-    for node in nodes:
-        for label, group in groups.items():
-            if node.node_rank in group.node_ranks:
-                node.env_vars.update(group.get_node_env_vars(node.node_rank))
-                if label not in node.node_labels:
-                    node.node_labels.append(label)
-    return groups
 
 
 def launch_managers(

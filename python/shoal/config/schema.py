@@ -8,9 +8,9 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError, Va
 from pydantic_core import ErrorDetails, PydanticCustomError
 
 from shoal.config.model import ClusterConfig, NodeGroupConfig, NodeGroupEnvConfig
-from shoal.config.nearest import did_you_mean
 from shoal.config.ranks import parse_rank_config
 from shoal.errors import ClusterConfigError
+from shoal.nearest import did_you_mean
 
 __all__ = ["check"]
 

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from shoal.config.model import ClusterConfig
-from shoal.config.nearest import did_you_mean
 from shoal.config.yaml12 import read_yaml
 from shoal.errors import ClusterConfigError
+from shoal.nearest import did_you_mean
 
 __all__ = ["load", "read_section"]
 

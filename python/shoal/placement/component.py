@@ -5,8 +5,8 @@ from typing import Any, TypeVar
 
 from shoal._backend import parse_placement
 from shoal.config import read_section
-from shoal.config.nearest import did_you_mean
 from shoal.errors import PlacementError
+from shoal.nearest import did_you_mean
 from shoal.placement.entries import Entry, read_entries
 from shoal.placement.groups import ClusterLike, find_groups
 from shoal.placement.strategy import (

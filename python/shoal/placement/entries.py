@@ -4,8 +4,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from shoal.config.nearest import did_you_mean
 from shoal.errors import PlacementError
+from shoal.nearest import did_you_mean
 from shoal.placement.groups import labels_of
 
 __all__ = ["Entry", "read_entries"]

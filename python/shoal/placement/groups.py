@@ -4,8 +4,8 @@ from collections.abc import Iterable, Sequence
 from typing import Protocol
 
 from shoal._backend import NodeGroup, NodeResources
-from shoal.config.nearest import did_you_mean
 from shoal.errors import PlacementError
+from shoal.nearest import did_you_mean
 
 __all__ = ["DEFAULT_GROUP", "ClusterLike", "GroupLike", "NodeLike", "find_groups", "labels_of"]
 

@@ -12,7 +12,7 @@ from typing import Any
 import shoal
 from shoal.cluster.allocate import hooks
 from shoal.compat.rlinf.names import INSTEAD, OFFERED, TABLE
-from shoal.config.nearest import did_you_mean
+from shoal.nearest import did_you_mean
 
 __all__ = ["install"]
 

@@ -1,0 +1,38 @@
+"""The node groups of a job, from its nodes and its configuration."""
+
+from shoal.config import ClusterConfig
+from shoal.errors import ClusterError
+from shoal.topology.node import NodeGroupInfo, NodeInfo
+
+__all__ = ["build_groups"]
+
+
+def build_groups(nodes: list[NodeInfo], config: ClusterConfig | None) -> dict[str, NodeGroupInfo]:
+    """Make the node groups: those of the configuration, then `cluster` and `node`, all nodes each.
+
+    Raises:
+        ClusterError: A configured group names nodes that are not there.
+    """
+    groups: dict[str, NodeGroupInfo] = {}
+    for entry in (config.node_groups if config is not None else None) or []:
+        missing = [rank for rank in entry.node_ranks if rank >= len(nodes)]
+        if missing:
+            raise ClusterError(
+                f"node group {entry.label!r} names the nodes {missing}; this cluster has "
+                f"nodes 0 to {len(nodes) - 1}"
+            )
+        groups[entry.label] = NodeGroupInfo(
+            label=entry.label,
+            nodes=[nodes[rank] for rank in sorted(entry.node_ranks)],
+            ignore_hardware=entry.ignore_hardware,
+            env_configs=entry.env_configs,
+        )
+    for label in NodeGroupInfo.RESERVED_LABELS:
+        groups[label] = NodeGroupInfo(label=label, nodes=nodes)
+    for node in nodes:
+        for label, group in groups.items():
+            if node.node_rank in group.node_ranks:
+                node.env_vars.update(group.get_node_env_vars(node.node_rank))
+                if label not in node.node_labels:
+                    node.node_labels.append(label)
+    return groups
