@@ -81,7 +81,8 @@ def connect(address: str | None, namespace: str, namespaces_like: str) -> bool:
             raise
         raise ClusterError(
             "Ray's address is set (RAY_ADDRESS, or the file that `ray start` left), but no Ray "
-            "answers there; end it with `ray stop`, or set RAY_ADDRESS=local for a new local one"
+            "answers there; end it with `ray stop`, or set RAY_ADDRESS=local for a new local one. A "
+            "Ray that wants a token also answers nobody who comes without: set RAY_AUTH_MODE=token"
         ) from None
     except (RuntimeError, OSError, ValueError) as error:
         raise ClusterError(
@@ -192,9 +193,16 @@ def _wait_for_nodes(num_nodes: int, *, local: bool, deadline: Deadline) -> list[
             "start this program on one of them"
         )
     wait = LongWait(lambda: f"{len(_alive())} of {num_nodes} nodes are connected", deadline)
+    told: set[str] = set()
     while True:
         alive = _alive()
-        if len(alive) >= max(1, num_nodes):
+        enough = len(alive) >= max(1, num_nodes)
+        now = {node["NodeManagerAddress"] for node in alive}
+        if now != told and not (enough and not told):  # no line where nobody had to wait
+            told = now
+            listed = ", ".join(sorted(now, key=ipaddress.ip_address)) or "none yet"
+            _log.info("%d of %d nodes are connected (%s)", len(alive), num_nodes, listed)
+        if enough:
             return alive
         if deadline.expired:
             ips = ", ".join(node["NodeManagerAddress"] for node in alive) or "none"
