@@ -12,6 +12,10 @@ pytest_plugins = ["leaks"]
 
 BACKENDS = ("rust", "pure")
 
+# Programs that tests start would write each part of a printed line by itself, and the lines that
+# Ray forwards from workers would come in between.
+os.environ.pop("PYTHONUNBUFFERED", None)
+
 hypothesis.settings.register_profile("dev", max_examples=50, deadline=None)
 hypothesis.settings.register_profile(
     "ci",
