@@ -83,16 +83,6 @@ def test_placement_may_be_a_list_or_a_mapping():
     ]
 
 
-def test_omegaconf_is_read_like_a_mapping():
-    omegaconf = pytest.importorskip("omegaconf")
-    plain = {"cluster": group(env_configs=[{"node_ranks": 0, "env_vars": [{"A": 1}]}])}
-    document = omegaconf.OmegaConf.create({**plain, "missing": "???"})
-    assert load(document) == load(document.cluster) == load(plain)
-    document.cluster.num_nodes = "${nowhere}"
-    with pytest.raises(ClusterConfigError, match="nowhere"):
-        load(document)
-
-
 def test_str_is_yaml_without_the_placement():
     text = str(load(group()))
     assert "num_nodes: 4" in text
@@ -233,60 +223,6 @@ def test_unknown_keys_of_the_section_are_ignored_with_one_warning():
         config = load(section(num_node=3, tracer={}))
     assert len(seen) == 1
     assert config.num_nodes == 4
-
-
-@pytest.mark.parametrize(
-    ("source", "message"),
-    [
-        ({"clutser": {}}, "has no key 'cluster'; it has clutser; did you mean 'cluster'"),
-        ({}, "has no key 'cluster'; it has no keys"),
-        ({"cluster": [1]}, "'cluster' must be a mapping, not list"),
-        (3, "must be a mapping, a DictConfig or the path of a YAML file"),
-        ("/nowhere/at/all.yaml", "cannot read the configuration /nowhere/at/all.yaml"),
-    ],
-)
-def test_source_that_is_none_is_named(source, message):
-    with pytest.raises(ClusterConfigError, match=message):
-        load(source)
-
-
-def test_yaml_is_read_without_surprises(tmp_path):
-    path = tmp_path / "job.yaml"
-    path.write_text(
-        """
-cluster:
-  num_nodes: 010
-  component_placement: {a: 1:0, b: on, c: 0x10, d: 2024-01-01, e: 1_000, f: no, g: ~, h: 1e3}
-"""
-    )
-    config = load(path)
-    assert config.num_nodes == 10
-    assert [value for entry in config.component_placement for value in entry.values()] == [
-        "1:0",
-        "on",
-        16,
-        "2024-01-01",
-        "1_000",
-        "no",
-        None,
-        1000.0,
-    ]
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("cluster: [", "is not YAML as shoal reads it.*line 1"),
-        ("cluster:\n  num_nodes: 1\n  num_nodes: 2\n", "'num_nodes' stands twice.*line 3"),
-        ("cluster: !!python/object:os.system {}", "is not YAML as shoal reads it"),
-        ("- a", "must be a mapping"),
-    ],
-)
-def test_bad_file_is_named_with_its_line(tmp_path, text, message):
-    path = tmp_path / "job.yaml"
-    path.write_text(text)
-    with pytest.raises(ClusterConfigError, match=f"(?s){path}.*{message}"):
-        load(path)
 
 
 def test_hardware_and_profiling_cannot_be_given_unseen():

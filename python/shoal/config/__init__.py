@@ -1,14 +1,17 @@
 """The `cluster` section of a configuration: read, checked, and turned into dataclasses."""
 
+from shoal.config.document import Document, read_document
 from shoal.config.model import ClusterConfig, NodeGroupConfig, NodeGroupEnvConfig
 from shoal.config.ranks import parse_rank_config
 from shoal.config.source import load, read_section
 
 __all__ = [
     "ClusterConfig",
+    "Document",
     "NodeGroupConfig",
     "NodeGroupEnvConfig",
     "load",
     "parse_rank_config",
+    "read_document",
     "read_section",
 ]

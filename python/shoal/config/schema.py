@@ -7,6 +7,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError, ValidationInfo
 from pydantic_core import ErrorDetails, PydanticCustomError
 
+from shoal.config.document import Document
 from shoal.config.model import ClusterConfig, NodeGroupConfig, NodeGroupEnvConfig
 from shoal.config.ranks import parse_rank_config
 from shoal.errors import ClusterConfigError
@@ -117,16 +118,16 @@ class _Cluster(_Strict):
     profiling: Annotated[Any, BeforeValidator(_later)] = None
 
 
-def check(section: Mapping[str, Any], name: str) -> ClusterConfig:
+def check(document: Document) -> ClusterConfig:
     """Check a section and return it as dataclasses.
 
     Args:
-        section: The plain data.
-        name: What to call its source in the message.
+        document: The configuration that has it.
 
     Raises:
         ClusterConfigError: It has problems; all of them, each with its path.
     """
+    section, name = document.section, document.name
     problems: list[str] = []
     known = {key: value for key, value in section.items() if key in _Cluster.model_fields}
     _warn_of_unknown(section, name)

@@ -10,29 +10,34 @@ from typing import Any
 
 import yaml
 
+from shoal.config.marks import Marks
 from shoal.errors import ClusterConfigError
+
+try:
+    # libyaml reads a long file in a tenth of the time; some builds of PyYAML come without it.
+    from yaml import CSafeLoader as _Base
+except ImportError:  # pragma: no cover
+    from yaml import SafeLoader as _Base  # type: ignore[assignment]  # the same, in Python
 
 __all__ = ["read_yaml"]
 
+_TAG = "tag:yaml.org,2002:"
 
-class _Loader(yaml.SafeLoader):
+
+class _Loader(_Base):
     """A safe loader with the types of YAML 1.2's core schema."""
 
     yaml_implicit_resolvers: dict[str, Any] = {}  # noqa: RUF012  (yaml's own, replaced whole)
 
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        seen: dict[Any, yaml.Mark] = {}
-        for key_node, _ in node.value:
-            if key_node.tag == "tag:yaml.org,2002:merge":
-                continue
-            key = self.construct_object(key_node, deep=True)
-            if isinstance(key, (str, int, float, bool)) and key in seen:
-                raise yaml.constructor.ConstructorError(
-                    None, None, f"the key {key!r} stands twice in one mapping", key_node.start_mark
-                )
-            if isinstance(key, (str, int, float, bool)):
-                seen[key] = key_node.start_mark
-        return super().construct_mapping(node, deep)
+    def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
+        try:
+            return super().construct_object(node, deep)
+        except (ValueError, LookupError, AttributeError, TypeError) as error:
+            # What yaml's own constructors raise of a text that does not fit its explicit tag.
+            kind = node.tag.removeprefix(_TAG)
+            raise yaml.constructor.ConstructorError(
+                None, None, f"this is no {kind}: {error}", node.start_mark
+            ) from error
 
 
 def _decimal(loader: _Loader, node: yaml.ScalarNode) -> int:
@@ -41,7 +46,6 @@ def _decimal(loader: _Loader, node: yaml.ScalarNode) -> int:
     return int(text, 0) if prefixed else int(text)
 
 
-_TAG = "tag:yaml.org,2002:"
 for _kind, _pattern, _first in (
     ("null", r"~|null|Null|NULL|", ["~", "n", "N", ""]),
     ("bool", r"true|True|TRUE|false|False|FALSE", list("tTfF")),
@@ -57,17 +61,45 @@ for _kind, _pattern, _first in (
 _Loader.add_constructor(_TAG + "int", _decimal)
 
 
-def read_yaml(path: Path) -> Any:
+def read_yaml(path: Path) -> tuple[Any, Marks]:
     """Read a YAML file.
 
+    Returns:
+        What it holds, and where each part of that stands.
+
     Raises:
-        ClusterConfigError: It cannot be read, or is no YAML; with the line.
+        ClusterConfigError: It cannot be read, or is no YAML; with line and column.
     """
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise ClusterConfigError(f"cannot read the configuration {path}: {error}") from error
     try:
-        return yaml.load(text, Loader=_Loader)  # noqa: S506  (a SafeLoader with fewer types)
+        loader = _Loader(text)
+        try:
+            return _construct(loader, str(path))
+        finally:
+            loader.dispose()
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        place = f"{path}:{mark.line + 1}:{mark.column + 1}" if mark else str(path)
+        why = ", ".join(filter(None, (error.context, error.problem)))
+        raise ClusterConfigError(f"{place}: not YAML as shoal reads it: {why}") from error
     except yaml.YAMLError as error:
-        raise ClusterConfigError(f"{path} is not YAML as shoal reads it: {error}") from error
+        raise ClusterConfigError(f"{path}: not YAML as shoal reads it: {error}") from error
+    except RecursionError as error:
+        raise ClusterConfigError(
+            f"{path}: not YAML as shoal reads it: its parts are nested too deep, or in themselves"
+        ) from error
+
+
+def _construct(loader: _Loader, name: str) -> tuple[Any, Marks]:
+    root = loader.get_single_node()
+    # Before the construction, which puts merged keys among a mapping's own.
+    marks = Marks(name, root, loader.construct_object)
+    if marks.twice:
+        lines = "\n".join(f"  {problem}" for problem in marks.twice)
+        raise ClusterConfigError(
+            f"{name} has keys that stand twice in one mapping:\n{lines}", problems=marks.twice
+        )
+    return (None if root is None else loader.construct_document(root)), marks

@@ -1,0 +1,110 @@
+"""Where a configuration comes from: a mapping, an OmegaConf `DictConfig`, or a YAML file."""
+
+import dataclasses
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from shoal.config.marks import Marks
+from shoal.config.model import ClusterConfig
+from shoal.config.omega import plain_section
+from shoal.config.yaml12 import read_yaml
+from shoal.errors import ClusterConfigError
+from shoal.nearest import did_you_mean
+
+__all__ = ["Document", "read_document"]
+
+_SECTION = "cluster"
+_KNOWN = frozenset(field.name for field in dataclasses.fields(ClusterConfig))
+_WORD = re.compile(r"[\w,+-]+")
+
+
+@dataclasses.dataclass(frozen=True)
+class Document:
+    """A configuration that was read and not yet checked.
+
+    Attributes:
+        name: What to call it in a message: the path of its file, or "the configuration".
+        section: The `cluster` section as plain data.
+    """
+
+    name: str
+    section: dict[str, Any]
+    _marks: Marks | None = None
+    _root: tuple[str, ...] = ()
+
+    def where(self, *path: str | int, key: bool = False) -> str:
+        """Return a path within the section as text, with the place in the file where there is one.
+
+        Args:
+            path: Keys and indices, from the section on: `"node_groups", 1, "label"`.
+            key: Whether to point at the last key, rather than at its value.
+
+        Returns:
+            `cluster.node_groups[1].label (job.yaml:7:12)`; of a part that is not there, the place
+            of the nearest part around it.
+        """
+        text = _SECTION + "".join(map(_step, path))
+        if self._marks is None:
+            return text
+        return f"{text} ({self._marks.place((*self._root, *path), key=key)})"
+
+
+def _step(part: str | int) -> str:
+    if isinstance(part, int):
+        return f"[{part}]"
+    return f".{part}" if _WORD.fullmatch(part) else f"[{part!r}]"
+
+
+def read_document(source: Any) -> Document:
+    """Read a configuration, without checking it.
+
+    Args:
+        source: A mapping, an OmegaConf `DictConfig` or the path of a YAML file; the whole document
+            or its `cluster` section, told apart by that key. A `ClusterConfig` is taken apart, and
+            a `Document` returned as it is.
+
+    Raises:
+        ClusterConfigError: There is no `cluster` section, or a part of it cannot be read.
+    """
+    if isinstance(source, Document):
+        return source
+    name = "the configuration"
+    marks: Marks | None = None
+    if isinstance(source, ClusterConfig):
+        return Document(name, _taken_apart(source))
+    content = source
+    if isinstance(source, (str, os.PathLike)):
+        name = os.fspath(source)
+        content, marks = read_yaml(Path(source))
+    if not isinstance(content, Mapping):
+        raise ClusterConfigError(
+            f"{name} must be a mapping, a DictConfig or the path of a YAML file, with a "
+            f"key {_SECTION!r} or what belongs under it; not {type(content).__name__}"
+        )
+    keys = [str(key) for key in content]
+    root = (_SECTION,) if _SECTION in keys else ()
+    if not root and not _KNOWN & set(keys):
+        near = next((hint for key in keys if (hint := did_you_mean(key, [_SECTION]))), "")
+        raise ClusterConfigError(
+            f"{name} has no key {_SECTION!r}; it has {', '.join(keys) or 'no keys'}{near}"
+        )
+    # Only this part: elsewhere an OmegaConf document may have values that are still missing.
+    section = plain_section(content, _SECTION if root else None, _KNOWN, name)
+    if not isinstance(section, Mapping):
+        place = f" ({marks.place(root)})" if marks else ""
+        raise ClusterConfigError(
+            f"{name}: {_SECTION!r} must be a mapping, not {type(section).__name__}{place}"
+        )
+    return Document(name, {str(key): value for key, value in section.items()}, marks, root)
+
+
+def _taken_apart(config: ClusterConfig) -> dict[str, Any]:
+    # Not `asdict`: what placements hold is passed on as it is, not copied.
+    section = {field: getattr(config, field) for field in _KNOWN}
+    section["node_groups"] = (
+        None if config.node_groups is None else [dataclasses.asdict(g) for g in config.node_groups]
+    )
+    return {field: value for field, value in section.items() if value is not None}

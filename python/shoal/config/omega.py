@@ -1,0 +1,83 @@
+"""OmegaConf's containers as plain data. OmegaConf is no dependency of shoal."""
+
+import sys
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from shoal.errors import ClusterConfigError
+
+__all__ = ["plain_section"]
+
+
+def plain_section(
+    content: Mapping[Any, Any], key: str | None, known: Collection[str], name: str
+) -> Any:
+    """Return a section as plain data, whether or not it is, or holds, OmegaConf's containers.
+
+    Args:
+        content: The document.
+        key: The section's key in it; None when the document is the section.
+        known: The keys of the section that are used. Others keep values that OmegaConf has still
+            to compute, or to be given.
+        name: What to call the document in a message.
+
+    Raises:
+        ClusterConfigError: Values are missing or cannot be computed; all of them are named.
+    """
+    # Whoever made such a container has imported OmegaConf.
+    omegaconf = sys.modules.get("omegaconf")
+    if omegaconf is None:
+        return content if key is None else content[key]
+    reader = _Reader(omegaconf)
+    section = content if key is None else reader.get(content, key, key)
+    if isinstance(section, Mapping):
+        path = key or "cluster"
+        section = {
+            entry: reader.entry(section, entry, f"{path}.{entry}") if str(entry) in known else None
+            for entry in section
+        }
+    elif not reader.problems:
+        section = reader.read(section, key or "cluster")
+    if reader.problems:
+        lines = "\n".join(f"  {problem}" for problem in reader.problems)
+        raise ClusterConfigError(
+            f"{name} has values that are missing or cannot be computed:\n{lines}",
+            problems=reader.problems,
+        )
+    return section
+
+
+class _Reader:
+    def __init__(self, omegaconf: Any) -> None:
+        self._convert = omegaconf.OmegaConf.to_container
+        self._mapping = omegaconf.DictConfig
+        self._list = omegaconf.ListConfig
+        self._error = omegaconf.errors.OmegaConfBaseException
+        self.problems: list[str] = []
+
+    def get(self, container: Any, key: Any, path: str) -> Any:
+        """Return an entry of a container, None with a problem noted."""
+        try:
+            return container[key]
+        except self._error as error:
+            # What follows the first line repeats the path.
+            self.problems.append(f"{path}: {str(error).partition(chr(10))[0]}")
+            return None
+
+    def entry(self, container: Any, key: Any, path: str) -> Any:
+        """Return an entry of a container as plain data, None with a problem noted."""
+        return self.read(self.get(container, key, path), path)
+
+    def read(self, value: Any, path: str) -> Any:
+        """Return a value as plain data, with the problems of its parts noted."""
+        if isinstance(value, (self._mapping, self._list)):
+            try:
+                return self._convert(value, resolve=True, throw_on_missing=True)
+            except self._error:
+                # Part by part, to name all that is wrong and not only the first.
+                pass
+        if isinstance(value, (dict, self._mapping)):
+            return {key: self.entry(value, key, f"{path}.{key}") for key in value}
+        if isinstance(value, (list, self._list)):
+            return [self.entry(value, i, f"{path}[{i}]") for i in range(len(value))]
+        return value

@@ -1,0 +1,250 @@
+"""Where a configuration comes from, and where its parts stand."""
+
+import functools
+import importlib.util
+from pathlib import Path
+
+import pytest
+import yaml
+
+from shoal.config import ClusterConfig, NodeGroupConfig, load, read_document, yaml12
+from shoal.errors import ClusterConfigError
+
+EXAMPLES = Path(__file__).parents[1] / "vectors" / "examples"
+SECTION = {"num_nodes": 4, "component_placement": {"actor": "0-3"}}
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ({"clutser": {}}, "has no key 'cluster'; it has clutser; did you mean 'cluster'"),
+        ({}, "has no key 'cluster'; it has no keys"),
+        ({"cluster": [1]}, "'cluster' must be a mapping, not list"),
+        (3, "must be a mapping, a DictConfig or the path of a YAML file"),
+        ("/nowhere/at/all.yaml", "cannot read the configuration /nowhere/at/all.yaml"),
+    ],
+)
+def test_source_that_is_none_is_named(source, message):
+    with pytest.raises(ClusterConfigError, match=message):
+        load(source)
+
+
+def test_yaml_is_read_without_surprises(tmp_path):
+    path = tmp_path / "job.yaml"
+    path.write_text(
+        """
+cluster:
+  num_nodes: 010
+  component_placement: {a: 1:0, b: on, c: 0x10, d: 2024-01-01, e: 1_000, f: no, g: ~, h: 1e3}
+"""
+    )
+    config = load(path)
+    assert config.num_nodes == 10
+    assert [value for entry in config.component_placement for value in entry.values()] == [
+        "1:0",
+        "on",
+        16,
+        "2024-01-01",
+        "1_000",
+        "no",
+        None,
+        1000.0,
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("cluster: [", ":2:1: not YAML as shoal reads it: while parsing a flow node, did not find"),
+        (
+            "cluster:\n  num_nodes: 1\n  num_nodes: 2\n",
+            ":3:3: the key 'num_nodes' stands twice, first in line 2",
+        ),
+        ("cluster: !!python/object:os.system {}", ":1:10: not YAML as shoal reads it"),
+        ("cluster: !!timestamp x", ":1:10: not YAML as shoal reads it: this is no timestamp"),
+        ("cluster: " + "1" * 5000, ":1:10: not YAML as shoal reads it: this is no int"),
+        ("{<<: " * 2000 + "{}" + "}" * 2000, "nested too deep, or in themselves"),
+        ("cluster: {}\n---\n", "not YAML as shoal reads it: expected a single document"),
+        ("cluster: \0", "not YAML as shoal reads it: "),
+        ("- a", "must be a mapping"),
+    ],
+)
+def test_bad_file_is_named_with_its_line(tmp_path, text, message):
+    path = tmp_path / "job.yaml"
+    path.write_text(text)
+    with pytest.raises(ClusterConfigError, match=f"(?s){path}.*{message}"):
+        load(path)
+
+
+YAML = """\
+base: &base
+  num_nodes: 2
+  extra: {one: 1, two: 2}
+shared: &groups
+  - {label: a, node_ranks: 0}
+cluster:
+  <<: *base
+  component_placement:
+    actor: 0-3
+    "rollout, env":
+      node_group: [a, b]
+      placement: all
+  node_groups: *groups
+"""
+
+
+@pytest.mark.parametrize(
+    ("path", "key", "expected"),
+    [
+        ((), False, "cluster (7:3)"),
+        (("component_placement",), True, "cluster.component_placement (8:3)"),
+        (("component_placement",), False, "cluster.component_placement (9:5)"),
+        (("component_placement", "actor"), False, "cluster.component_placement.actor (9:12)"),
+        (
+            ("component_placement", "rollout, env", "node_group", 1),
+            False,
+            "cluster.component_placement['rollout, env'].node_group[1] (11:23)",
+        ),
+        (("num_nodes",), True, "cluster.num_nodes (2:3)"),
+        (("num_nodes",), False, "cluster.num_nodes (2:14)"),
+        (("extra", "two"), False, "cluster.extra.two (3:24)"),
+        (("node_groups", 0, "label"), False, "cluster.node_groups[0].label (5:13)"),
+        (("node_groups", 0, "lable"), True, "cluster.node_groups[0].lable (5:5)"),
+        (("node_groups", 7, "label"), False, "cluster.node_groups[7].label (4:9)"),
+        (("profiling",), False, "cluster.profiling (7:3)"),
+        (("num_nodes", "x"), False, "cluster.num_nodes.x (2:14)"),
+    ],
+)
+def test_where_names_line_and_column(tmp_path, path, key, expected):
+    place = tmp_path / "job.yaml"
+    place.write_text(YAML)
+    document = read_document(place)
+    assert document.where(*path, key=key) == expected.replace("(", f"({place}:")
+
+
+def test_section_alone_in_a_file_has_places_too(tmp_path):
+    place = tmp_path / "section.yaml"
+    place.write_text("num_nodes: 4\ncomponent_placement: {actor: 0-3}\n")
+    where = read_document(place).where("component_placement", "actor")
+    assert where == f"cluster.component_placement.actor ({place}:2:30)"
+
+
+@pytest.fixture(scope="module")
+def in_python():
+    """The reader as it is where PyYAML was built without libyaml."""
+    spec = importlib.util.spec_from_file_location("yaml12_in_python", yaml12.__file__)
+    module = importlib.util.module_from_spec(spec)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delattr(yaml, "CSafeLoader")
+        spec.loader.exec_module(module)
+    assert module._Base is yaml.SafeLoader
+    return module
+
+
+@pytest.mark.parametrize("path", [*sorted(EXAMPLES.glob("*.yaml")), None], ids=str)
+def test_reader_without_libyaml_reads_the_same(tmp_path, path, in_python):
+    if path is None:
+        path = tmp_path / "job.yaml"
+        path.write_text(YAML)
+    (fast, marks), (slow, other) = yaml12.read_yaml(path), in_python.read_yaml(path)
+    assert fast == slow
+    seen = 0
+    waiting = [()]
+    while waiting:
+        place = waiting.pop()
+        seen += 1
+        for key in (False, True):
+            assert marks.place(place, key=key) == other.place(place, key=key)
+        part = functools.reduce(lambda value, step: value[step], place, fast)
+        waiting += [(*place, key) for key in (part if isinstance(part, dict) else ())]
+        waiting += [(*place, i) for i in range(len(part) if isinstance(part, list) else 0)]
+    assert seen >= 5
+
+
+def test_merge_of_a_merge_is_read_once_and_its_first_mapping_wins(tmp_path):
+    """That a mapping which merges another is merged itself must not look like a key written twice."""
+    place = tmp_path / "job.yaml"
+    place.write_text(
+        "a: &a {num_nodes: 1, x: 1}\n"
+        "deep: {b: &b {<<: *a, num_nodes: 2}}\n"
+        "cluster: {<<: [*b, *a], component_placement: {}}\n"
+    )
+    document = read_document(place)
+    assert document.section == {"num_nodes": 2, "x": 1, "component_placement": {}}
+    assert document.where("num_nodes") == f"cluster.num_nodes ({place}:2:34)"
+    assert document.where("x") == f"cluster.x ({place}:1:25)"
+
+
+def test_document_of_a_mapping_has_paths_alone():
+    document = read_document({"cluster": SECTION})
+    assert document.name == "the configuration"
+    assert document.section == SECTION
+    assert document.where("num_nodes") == "cluster.num_nodes"
+    assert read_document(document) is document
+
+
+def test_configuration_is_taken_apart():
+    config = ClusterConfig(2, [{"actor": "0"}], [NodeGroupConfig("a", [0, 1])])
+    section = read_document(config).section
+    assert section["component_placement"] is config.component_placement
+    assert section["node_groups"][0]["label"] == "a"
+    assert load(read_document(SECTION)) == load(SECTION)
+
+
+class TestOmegaConf:
+    @pytest.fixture(autouse=True)
+    def omegaconf(self):
+        self.create = pytest.importorskip("omegaconf").OmegaConf.create
+
+    def test_is_read_like_a_mapping(self):
+        plain = {
+            "cluster": {
+                **SECTION,
+                "node_groups": [
+                    {
+                        "label": "a",
+                        "node_ranks": [0, "1-2"],
+                        "env_configs": [{"node_ranks": 0, "env_vars": [{"A": 1}]}],
+                    }
+                ],
+            }
+        }
+        document = self.create({**plain, "missing": "???"})
+        assert load(document) == load(document.cluster) == load(plain)
+        assert load({"cluster": document.cluster}) == load(plain)
+        inner = {**plain["cluster"], "node_groups": document.cluster.node_groups}
+        assert load({"cluster": inner}) == load(plain)
+
+    def test_interpolations_are_resolved_and_only_what_is_used(self):
+        document = self.create(
+            {
+                "nodes": 4,
+                "all": {"num_nodes": "${nodes}", "component_placement": {"a": "0-${nodes}"}},
+                "cluster": "${all}",
+            }
+        )
+        assert load(document) == load({"num_nodes": 4, "component_placement": {"a": "0-4"}})
+        document.cluster = {**SECTION, "tracer": {"file": "${nowhere}"}, "x": "???"}
+        with pytest.warns(UserWarning, match="'tracer', 'x'"):
+            assert load(document).num_nodes == 4
+
+    def test_all_that_is_missing_is_named(self):
+        groups = [{"label": "a", "node_ranks": ["${nowhere}", 1]}, {"label": "???"}]
+        document = self.create({"cluster": {**SECTION, "num_nodes": "???", "node_groups": groups}})
+        with pytest.raises(ClusterConfigError) as caught:
+            load(document)
+        assert [problem.partition(":")[0] for problem in caught.value.problems] == [
+            "cluster.num_nodes",
+            "cluster.node_groups[0].node_ranks[0]",
+            "cluster.node_groups[1].label",
+        ]
+        assert "nowhere" in caught.value.problems[1]
+
+    @pytest.mark.parametrize("cluster", ["???", "${nowhere}"])
+    def test_section_that_is_missing_is_named(self, cluster):
+        with pytest.raises(ClusterConfigError, match="missing or cannot be computed:\n  cluster: "):
+            load(self.create({"cluster": cluster}))
+
+    def test_section_that_is_none_is_named(self):
+        with pytest.raises(ClusterConfigError, match="'cluster' must be a mapping, not NoneType"):
+            load(self.create({"cluster": None}))
