@@ -1,17 +1,45 @@
-"""Accelerators: their kinds, and the variables that show a worker only its own."""
+"""Hardware: accelerators, robots and what users add; what a configuration says, what a node has."""
 
-from shoal.hardware.accelerator import (
-    ACCELERATOR_HW_TYPE,
-    AcceleratorType,
+from shoal.hardware.accelerator import ACCELERATOR_HW_TYPE, AcceleratorType, visibility_env
+from shoal.hardware.base import (
+    Hardware,
+    HardwareConfig,
     HardwareInfo,
     HardwareResource,
-    visibility_env,
+    NodeHardwareConfig,
+)
+from shoal.hardware.robots import (
+    DOSW1HWConfig,
+    DOSW1HWInfo,
+    DualFrankaConfig,
+    DualFrankaHWInfo,
+    FrankaConfig,
+    FrankaHWInfo,
+    GimArmConfig,
+    GimArmHWInfo,
+    RobotAutoConfig,
+    Turtle2Config,
+    Turtle2HWInfo,
 )
 
 __all__ = [
     "ACCELERATOR_HW_TYPE",
     "AcceleratorType",
+    "DOSW1HWConfig",
+    "DOSW1HWInfo",
+    "DualFrankaConfig",
+    "DualFrankaHWInfo",
+    "FrankaConfig",
+    "FrankaHWInfo",
+    "GimArmConfig",
+    "GimArmHWInfo",
+    "Hardware",
+    "HardwareConfig",
     "HardwareInfo",
     "HardwareResource",
+    "NodeHardwareConfig",
+    "RobotAutoConfig",
+    "Turtle2Config",
+    "Turtle2HWInfo",
     "visibility_env",
 ]

@@ -1,14 +1,11 @@
-"""Kinds of accelerators, and what a node has of them."""
+"""Kinds of accelerators, and the variables that show a worker only its own."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from enum import StrEnum
 
 __all__ = [
     "ACCELERATOR_HW_TYPE",
     "AcceleratorType",
-    "HardwareInfo",
-    "HardwareResource",
     "visibility_env",
 ]
 
@@ -25,40 +22,6 @@ class AcceleratorType(StrEnum):
     NO_ACCEL = "NO_ACCEL"
     MUSA_GPU = "MUSA_GPU"
     KUNLUN_XPU = "KUNLUN_XPU"
-
-
-@dataclass(frozen=True)
-class HardwareInfo:
-    """One piece of hardware.
-
-    Attributes:
-        type: Its hardware type, `Accelerator` for all accelerators.
-        model: Its model, `NV_GPU:H200` for example.
-    """
-
-    type: str
-    model: str
-
-
-@dataclass(frozen=True)
-class HardwareResource:
-    """All hardware of one type on one node, in the order of its ranks.
-
-    Attributes:
-        type: The hardware type.
-        infos: One entry for each piece.
-        device_names: How the node itself names each device in its visibility variable; empty
-            where rank i is simply `i`.
-    """
-
-    type: str
-    infos: list[HardwareInfo]
-    device_names: list[str] = field(default_factory=list)
-
-    @property
-    def count(self) -> int:
-        """How many there are."""
-        return len(self.infos)
 
 
 def visibility_env(

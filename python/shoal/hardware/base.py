@@ -1,0 +1,253 @@
+"""Hardware of any kind: what a configuration says of it, and how a node finds what it has.
+
+A kind of hardware is a subclass of `Hardware` that is registered with `Hardware.register()`. On
+each node its `enumerate` tells what is there. Where a configuration can say more than that, a
+dataclass derived from `HardwareConfig` is registered for the kind as well.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import MISSING, dataclass, field, fields
+from typing import Any, ClassVar, TypeVar
+
+from shoal.errors import ShoalValueError
+from shoal.nearest import did_you_mean
+
+__all__ = [
+    "Hardware",
+    "HardwareConfig",
+    "HardwareInfo",
+    "HardwareResource",
+    "NodeHardwareConfig",
+]
+
+C = TypeVar("C", bound=type["HardwareConfig"])
+H = TypeVar("H", bound=type["Hardware"])
+
+
+@dataclass
+class HardwareConfig:
+    """What a configuration says of one piece of hardware. Derive dataclasses from it.
+
+    Attributes:
+        node_rank: The rank of its node in the cluster.
+
+    Raises:
+        ShoalValueError: A value cannot be; the message begins with the field's name.
+    """
+
+    node_rank: int
+
+    def __post_init__(self) -> None:
+        rank: Any = self.node_rank  # typed, but it comes from a user
+        if type(rank) is not int or rank < 0:
+            raise ShoalValueError(f"node_rank: expected a node rank (0, 1, …), not {rank!r}")
+
+
+@dataclass
+class HardwareInfo:
+    """One piece of hardware.
+
+    Attributes:
+        type: Its hardware type, `Accelerator` for all accelerators.
+        model: Its model, `NV_GPU:H200` for example.
+    """
+
+    type: str
+    model: str
+
+
+@dataclass
+class HardwareResource:
+    """All hardware of one type on one node, in the order of its ranks.
+
+    Attributes:
+        type: The hardware type.
+        infos: One entry for each piece.
+        device_names: How the node itself names each device in its visibility variable; empty
+            where rank i is simply `i`.
+        egl_ids: The EGL index of each device, for off-screen rendering; empty where it is not
+            known.
+    """
+
+    type: str
+    infos: list[Any]
+    device_names: list[str] = field(default_factory=list)
+    egl_ids: list[int] = field(default_factory=list)
+
+    @property
+    def count(self) -> int:
+        """How many there are."""
+        return len(self.infos)
+
+
+class Hardware(ABC):
+    """A kind of hardware. Derive from it, set `HW_TYPE`, and decorate with `Hardware.register()`.
+
+    Attributes:
+        HW_TYPE: The name of the kind, as configurations write it.
+        DEFAULT_HW_TYPE: The kind that a node group counts when its configuration names none.
+        policy_registry: All kinds, by name, in the order of their registration.
+
+    Example:
+        >>> @Hardware.register()
+        ... class Arm(Hardware):
+        ...     HW_TYPE = "Arm"
+        ...
+        ...     @classmethod
+        ...     def enumerate(cls, node_rank, configs=None):
+        ...         infos = [HardwareInfo("Arm", "R2") for _ in configs or ()]
+        ...         return HardwareResource("Arm", infos) if infos else None
+    """
+
+    HW_TYPE: ClassVar[str] = ""
+    DEFAULT_HW_TYPE: ClassVar[str | None] = None
+    policy_registry: ClassVar[dict[str, type["Hardware"]]] = {}
+
+    @classmethod
+    @abstractmethod
+    def enumerate(
+        cls, node_rank: int, configs: Sequence[Any] | None = None
+    ) -> HardwareResource | None:
+        """Tell what of this kind the node has that this process runs on.
+
+        Args:
+            node_rank: The rank of the node.
+            configs: What the configuration says of hardware on this node, of any kind.
+
+        Returns:
+            The hardware; None where there is none.
+        """
+
+    @classmethod
+    def configured(
+        cls, node_rank: int, configs: Sequence[Any] | None = None
+    ) -> HardwareResource | None:
+        """Tell what the configuration alone promises, without asking any device.
+
+        Plans are made from it. Override it with `enumerate` where pieces have infos of their own.
+        """
+        kind = NodeHardwareConfig.hardware_config_registry.get(cls.HW_TYPE)
+        own = [] if kind is None else own_configs(kind, node_rank, configs)
+        if not own:
+            return None
+        return HardwareResource(cls.HW_TYPE, [HardwareInfo(cls.HW_TYPE, cls.HW_TYPE) for _ in own])
+
+    @staticmethod
+    def register(is_default_hw: bool = False) -> Callable[[H], H]:
+        """Return a decorator that makes a kind of hardware known to this process.
+
+        Args:
+            is_default_hw: Whether node groups count it when their configuration names no kind.
+
+        Raises:
+            ShoalValueError: The kind has no name, the name is taken, or there is a default.
+        """
+
+        def add(cls: H) -> H:
+            name = cls.HW_TYPE
+            if not name:
+                raise ShoalValueError(f"{cls.__qualname__}: HW_TYPE must be the name of the kind")
+            if name in Hardware.policy_registry:
+                other = Hardware.policy_registry[name]
+                raise ShoalValueError(
+                    f"the hardware type {name!r} is registered already, by "
+                    f"{other.__module__}.{other.__qualname__}"
+                )
+            if is_default_hw:
+                if Hardware.DEFAULT_HW_TYPE is not None:
+                    raise ShoalValueError(
+                        f"{name!r} cannot be the default hardware type: "
+                        f"{Hardware.DEFAULT_HW_TYPE!r} is"
+                    )
+                Hardware.DEFAULT_HW_TYPE = name
+            Hardware.policy_registry[name] = cls
+            return cls
+
+        return add
+
+
+def own_configs(kind: type[Any], node_rank: int, configs: Sequence[Any] | None) -> list[Any]:
+    """Return the configurations of one class that are for one node."""
+    return [c for c in configs or () if type(c) is kind and c.node_rank == node_rank]
+
+
+@dataclass
+class NodeHardwareConfig:
+    """The `hardware` of a node group: one kind, and its pieces.
+
+    Attributes:
+        type: The kind.
+        configs: The pieces; mappings are turned into the dataclass that is registered.
+        hardware_config_registry: The dataclass of each kind.
+
+    Raises:
+        ShoalValueError: The kind is not known, or a piece cannot be.
+    """
+
+    hardware_config_registry: ClassVar[dict[str, type[HardwareConfig]]] = {}
+
+    type: str
+    configs: list[Any] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        known = self.hardware_config_registry
+        if self.type not in known:
+            raise ShoalValueError(
+                f"type: Unsupported hardware type {self.type!r}; there are "
+                f"{', '.join(sorted(known))}{did_you_mean(str(self.type), known)}"
+            )
+        made = [self._read(f"configs[{i}]", entry) for i, entry in enumerate(self.configs)]
+        for index, config in enumerate(made):
+            if config in made[:index]:
+                raise ShoalValueError(f"configs[{index}]: Duplicate hardware configs: {config!r}")
+        self.configs = made
+
+    def _read(self, where: str, entry: Any) -> HardwareConfig:
+        kind = self.hardware_config_registry[self.type]
+        if isinstance(entry, kind):
+            return entry
+        if not isinstance(entry, Mapping):
+            raise ShoalValueError(
+                f"{where}: Each hardware config must be a dictionary, not {entry!r}"
+            )
+        values = {str(key): value for key, value in entry.items()}
+        known = {f.name for f in fields(kind)}
+        if unknown := {key for key in values if key not in known}:
+            near = "".join(did_you_mean(key, known) for key in sorted(unknown))
+            raise ShoalValueError(
+                f"{where}: Unknown fields '{unknown}' detected in a {self.type} config{near}"
+            )
+        missing = [
+            f.name
+            for f in fields(kind)
+            if f.name not in values and f.default is MISSING and f.default_factory is MISSING
+        ]
+        if missing:
+            raise ShoalValueError(
+                f"{where}: Missing fields '{missing}' detected in a {self.type} config"
+            )
+        try:
+            return kind(**values)
+        except ShoalValueError as error:
+            raise ShoalValueError(f"{where}.{error}") from error
+
+    @classmethod
+    def register_hardware_config(cls, type: str) -> Callable[[C], C]:  # noqa: A002  (part of the API)
+        """Return a decorator that registers the configuration dataclass of a kind.
+
+        Raises:
+            ShoalValueError: The kind has one already.
+        """
+
+        def add(config_cls: C) -> C:
+            if type in cls.hardware_config_registry:
+                other = cls.hardware_config_registry[type]
+                raise ShoalValueError(
+                    f"the hardware type {type!r} has a configuration class already, "
+                    f"{other.__module__}.{other.__qualname__}"
+                )
+            cls.hardware_config_registry[type] = config_cls
+            return config_cls
+
+        return add

@@ -1,0 +1,73 @@
+"""Whether a robot's cameras are there."""
+
+import importlib
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from shoal.errors import ShoalValueError
+from shoal.hardware.within import within
+
+__all__ = ["check_cameras"]
+
+_log = logging.getLogger("shoal")
+
+_LIMIT_S = 20.0
+
+
+def check_cameras(field: str, make: str, serials: Sequence[str] | None) -> list[str] | None:
+    """Look for cameras by the library of their make.
+
+    Args:
+        field: The field that holds the serial numbers, for messages.
+        make: The cameras' make.
+        serials: The serial numbers that must be there; None for all that are found.
+
+    Returns:
+        The serial numbers; where the make cannot be asked, as they were given.
+
+    Raises:
+        ModuleNotFoundError: The make's library is not installed.
+        ShoalValueError: There is no camera, or not the one that is named.
+        ShoalTimeoutError: The library did not answer.
+    """
+    entry = _LIBRARIES.get(make)
+    if entry is None:
+        _log.warning("%s: cameras of the type %s are not checked: shoal knows no way", field, make)
+        return None if serials is None else list(serials)
+    name, package, listed = entry
+    try:
+        library = importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        raise ModuleNotFoundError(
+            f"{field}: {make} cameras need the module {name!r} on the node: install {package}, or "
+            "set disable_validate: true",
+            name=name,
+        ) from error
+    found = sorted(
+        within(_LIMIT_S, f"{field}: the search for {make} cameras", lambda: listed(library))
+    )
+    if not found:
+        raise ShoalValueError(f"{field}: no {make} camera is connected to the node")
+    missing = [serial for serial in serials or () if serial not in found]
+    if missing:
+        raise ShoalValueError(
+            f"{field}: the {make} camera {', '.join(missing)} is not connected to the node, which "
+            f"has {', '.join(found)}"
+        )
+    return found if serials is None else list(serials)
+
+
+def _realsense(library: Any) -> list[str]:
+    serial = library.camera_info.serial_number
+    return [str(device.get_info(serial)) for device in library.context().query_devices()]
+
+
+def _zed(library: Any) -> list[str]:
+    return [str(device.serial_number) for device in library.Camera.get_device_list()]
+
+
+_LIBRARIES: dict[str, tuple[str, str, Callable[[Any], list[str]]]] = {
+    "realsense": ("pyrealsense2", "the package pyrealsense2", _realsense),
+    "zed": ("pyzed.sl", "the ZED SDK with its Python API", _zed),
+}

@@ -1,0 +1,60 @@
+"""Checks of the fields that the robots' configurations share. Each names the field first."""
+
+import ipaddress
+from collections.abc import Sequence
+from typing import Any
+
+from shoal.errors import ShoalValueError
+from shoal.nearest import did_you_mean
+
+__all__ = ["CAMERA_TYPES", "GRIPPER_TYPES", "check_choice", "check_ip", "check_rank", "check_texts"]
+
+CAMERA_TYPES = ("realsense", "zed", "lumos")
+GRIPPER_TYPES = ("franka", "robotiq")
+
+
+def check_ip(config: Any, *names: str) -> None:
+    """Check fields that are IP addresses or None."""
+    for name in names:
+        value = getattr(config, name)
+        if value is None:
+            continue
+        try:
+            ipaddress.ip_address(value if isinstance(value, str) else "")
+        except ValueError:
+            raise ShoalValueError(
+                f"{name}: {value!r} is no IP address; expected one like 172.16.0.2"
+            ) from None
+
+
+def check_choice(config: Any, choices: Sequence[str], *names: str) -> None:
+    """Check fields that are one of a few words, or None."""
+    for name in names:
+        value = getattr(config, name)
+        if value is not None and value not in choices:
+            raise ShoalValueError(
+                f"{name}: {value!r} is not supported; expected {' or '.join(choices)}"
+                f"{did_you_mean(str(value), choices)}"
+            )
+
+
+def check_rank(config: Any, *names: str) -> None:
+    """Check fields that are node ranks or None."""
+    for name in names:
+        value = getattr(config, name)
+        if value is not None and (type(value) is not int or value < 0):
+            raise ShoalValueError(f"{name}: expected a node rank (0, 1, …), not {value!r}")
+
+
+def check_texts(config: Any, *names: str) -> None:
+    """Check fields that are lists of texts or None; numbers, as YAML reads serials, become texts."""
+    for name in names:
+        value = getattr(config, name)
+        if value is None:
+            continue
+        if isinstance(value, str) or not isinstance(value, Sequence):
+            raise ShoalValueError(f"{name}: expected a list, not {value!r}")
+        texts = [str(entry) for entry in value]
+        if len(set(texts)) < len(texts):
+            raise ShoalValueError(f"{name}: the same entry twice in {texts}")
+        setattr(config, name, texts)

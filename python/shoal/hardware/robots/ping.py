@@ -1,0 +1,60 @@
+"""Whether a robot answers on the network."""
+
+import importlib
+import logging
+from typing import Any
+
+from shoal.errors import DependencyError, ShoalValueError
+from shoal.hardware.within import within
+
+__all__ = ["check_alive"]
+
+_log = logging.getLogger("shoal")
+
+_PINGS = 2
+_PING_S = 1.0
+_LIMIT_S = 10.0
+
+
+def check_alive(field: str, address: str | None) -> None:
+    """Ping a robot.
+
+    Where this process may not ping, or pinging fails for another reason of this machine's, a
+    warning says so.
+
+    Args:
+        field: The field that holds the address, for messages.
+        address: The address.
+
+    Raises:
+        ShoalValueError: There is no address.
+        ConnectionError: It does not answer.
+        DependencyError: icmplib, which can ping, is not installed.
+        ShoalTimeoutError: The ping did not end.
+    """
+    if not address:
+        raise ShoalValueError(
+            f"{field}: not given; write it into the hardware config, or set {field.upper()} on the "
+            "node before `ray start`"
+        )
+    try:
+        icmplib: Any = importlib.import_module("icmplib")
+    except ImportError as error:
+        raise DependencyError(
+            f"{field}: {address} cannot be pinged: {error}; run `pip install icmplib` on the node, "
+            "or set disable_validate: true"
+        ) from error
+
+    def ping() -> bool:
+        return bool(icmplib.ping(address, count=_PINGS, timeout=_PING_S).is_alive)
+
+    try:
+        alive = within(_LIMIT_S, f"{field}: the ping of {address}", ping)
+    except icmplib.ICMPLibError as error:
+        _log.warning("%s: %s was not pinged: %s: %s", field, address, type(error).__name__, error)
+        return
+    if not alive:
+        raise ConnectionError(
+            f"{field}: {address} does not answer; is the robot on, and is this node on its network? "
+            "(disable_validate: true skips this check)"
+        )
