@@ -1,0 +1,88 @@
+"""What a cluster would consist of: from a short text, a YAML file, plain data, or nodes."""
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from shoal.config.yaml12 import read_yaml
+from shoal.errors import ShoalValueError
+from shoal.hardware import ACCELERATOR_HW_TYPE, HardwareInfo, HardwareResource
+from shoal.planner.long_form import read_nodes
+from shoal.planner.spec import NodeKind, parse_nodes
+from shoal.topology import NodeInfo
+
+__all__ = ["Inventory", "read_inventory"]
+
+_SUFFIXES = (".yaml", ".yml", ".json")
+
+
+@dataclass(frozen=True)
+class Inventory:
+    """The nodes that there are, or would be.
+
+    Attributes:
+        name: What to call it in messages.
+        nodes: The nodes, by rank.
+    """
+
+    name: str
+    nodes: tuple[NodeInfo, ...]
+
+
+def read_inventory(source: Any, hardware_types: Sequence[str] = ()) -> Inventory:
+    """Read an inventory.
+
+    Args:
+        source: The short form (`16x8:H100/64cpu,2x0`), the path of a YAML file, what such a file
+            holds, a list of `NodeInfo`, or anything with `nodes`, a `Cluster` for example.
+        hardware_types: The hardware types that exist, to find the nearest to a misspelt one.
+
+    Raises:
+        ClusterConfigError: It cannot be; all its problems at once.
+        ShoalValueError: It is none of these.
+    """
+    if isinstance(source, Inventory):
+        return source
+    if isinstance(source, os.PathLike) or (
+        isinstance(source, str) and source.strip().endswith(_SUFFIXES)
+    ):
+        name = os.fspath(source)
+        content, marks = read_yaml(Path(source))
+        return _build(name, read_nodes(name, content, hardware_types, marks))
+    if isinstance(source, str):
+        return _build(source, parse_nodes(source, hardware_types))
+    nodes = source if isinstance(source, (Mapping, Sequence)) else getattr(source, "nodes", None)
+    if isinstance(nodes, Sequence) and nodes and all(isinstance(n, NodeInfo) for n in nodes):
+        return Inventory(f"{len(nodes)} nodes", tuple(nodes))
+    if isinstance(nodes, (Mapping, Sequence)):
+        return _build("the inventory", read_nodes("the inventory", nodes, hardware_types))
+    raise ShoalValueError(
+        "an inventory must be a text such as 16x8:H100/64cpu, the path of a YAML file, what such a "
+        f"file holds, a list of NodeInfo, or a Cluster; not {type(source).__name__}"
+    )
+
+
+def _build(name: str, kinds: Sequence[NodeKind]) -> Inventory:
+    return Inventory(name, tuple(_node(rank, kind) for rank, kind in enumerate(kinds)))
+
+
+def _node(rank: int, kind: NodeKind) -> NodeInfo:
+    resources: list[HardwareResource] = []
+    if kind.accelerators:
+        info = HardwareInfo(ACCELERATOR_HW_TYPE, f"{kind.vendor}:{kind.model}")
+        resources.append(HardwareResource(ACCELERATOR_HW_TYPE, [info] * kind.accelerators))
+    for hw_type, count in kind.hardware.items():
+        if count:
+            robot = HardwareInfo(hw_type, hw_type)
+            resources.append(HardwareResource(hw_type, [robot] * count))
+    return NodeInfo(
+        node_labels=[],
+        node_rank=rank,
+        ray_id="",
+        node_ip=kind.ip,
+        num_cpus=kind.cpus,
+        hardware_resources=resources,
+        hostname=kind.hostname,
+    )

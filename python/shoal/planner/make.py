@@ -1,0 +1,234 @@
+"""Makes a plan: the configuration and the inventory, resolved as a launch would resolve them."""
+
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from typing import Any, TypeVar
+
+from shoal._backend import Placement
+from shoal.config import ClusterConfig, Document, load, read_document
+from shoal.errors import ClusterConfigError, ClusterError, PlacementError, ShoalValueError
+from shoal.placement import ComponentPlacement, PlacementStrategy
+from shoal.planner.advice import advise
+from shoal.planner.cluster import PlannedCluster
+from shoal.planner.environment import component_environment, process_environment
+from shoal.planner.inventory import Inventory, read_inventory
+from shoal.planner.model import (
+    Plan,
+    PlannedComponent,
+    PlannedDevice,
+    PlannedNode,
+    PlannedProcess,
+    ProcessId,
+)
+from shoal.planner.ranges import count_of
+from shoal.topology import NodeInfo, build_groups
+
+__all__ = ["plan"]
+
+_T = TypeVar("_T")
+_Users = Mapping[tuple[int, str, int], list[ProcessId]]
+
+
+def plan(config: Any, inventory: Any = None) -> Plan:
+    """Plan a job: which process would run where, with what, without starting anything.
+
+    Args:
+        config: A mapping, an OmegaConf `DictConfig` or the path of a YAML file; the whole document
+            or its `cluster` section.
+        inventory: What the cluster would have: `16x8:H100/64cpu,2x0`, the path of a YAML file, what
+            such a file holds, a list of `NodeInfo`, or a `Cluster`. Robots that the configuration
+            lists need not be repeated.
+
+    Returns:
+        The plan.
+
+    Raises:
+        ClusterConfigError: The configuration or the inventory cannot be; all their problems.
+        PlacementError: A component does not fit; all of them, where several do not.
+        ShoalValueError: No inventory is given, or something that is none.
+
+    Example:
+        >>> import shoal
+        >>> job = {"num_nodes": 1, "component_placement": {"actor,critic": "0-7:0-3"}}
+        >>> plan = shoal.plan(job, "1x8:H100")
+        >>> [process.hardware_ranks for process in plan.components[0].processes]
+        [(0, 1), (2, 3), (4, 5), (6, 7)]
+    """
+    problems = _Problems()
+    document = read_document(config)
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        checked = problems.of(lambda: load(document))
+    if inventory is None:
+        problems.raise_any(document)
+        raise ShoalValueError(_no_inventory(checked.num_nodes if checked else 1))
+    found = problems.of(lambda: read_inventory(inventory, _hardware_types(checked)))
+    if checked is None or found is None:
+        raise problems.as_error(document)
+    _count_nodes(checked, found, problems)
+    cluster = problems.of(lambda: _cluster(checked, found))
+    placement = cluster and problems.of(lambda: ComponentPlacement(document, cluster))
+    placed = placement and cluster and problems.of(lambda: _place(placement, cluster))
+    problems.raise_any(document)
+    if not (cluster and placement and placed):
+        raise problems.as_error(document)
+    components = tuple(_components(placement, placed, cluster))
+    nodes = tuple(_nodes(cluster, checked, components))
+    made = Plan(document.name, found.name, components, nodes)
+    advice = [str(warning.message) for warning in said]
+    return replace(made, warnings=(*advice, *advise(made, checked, len(found.nodes))))
+
+
+class _Problems:
+    """Collects the problems of steps that do not need each other."""
+
+    def __init__(self) -> None:
+        self._errors: list[ShoalValueError | ClusterError] = []
+
+    def of(self, step: Callable[[], _T]) -> _T | None:
+        """Return what a step returns; None where it fails."""
+        try:
+            return step()
+        except (ShoalValueError, ClusterError) as error:
+            self._errors.append(error)
+            return None
+
+    def add(self, message: str) -> None:
+        self._errors.append(ClusterConfigError(message, problems=[message]))
+
+    def raise_any(self, document: Document) -> None:
+        if self._errors:
+            raise self.as_error(document)
+
+    def as_error(self, document: Document) -> Exception:
+        """Return the only error, or one that says what all of them say."""
+        if len(self._errors) == 1:
+            return self._errors[0]
+        problems = [
+            problem
+            for error in self._errors
+            for problem in getattr(error, "problems", None) or [str(error)]
+        ]
+        lines = "\n".join(f"  {line}" for line in "\n".join(problems).split("\n"))
+        message = f"{document.name} does not fit, {len(problems)} problems:\n{lines}"
+        return ClusterConfigError(message, problems=problems)
+
+
+def _no_inventory(num_nodes: int) -> str:
+    return (
+        "a plan needs to know what the cluster has: give an inventory, such as "
+        f"{num_nodes}x8:H100/64cpu for {count_of(num_nodes, 'node')} of 8 accelerators and 64 CPUs"
+    )
+
+
+def _hardware_types(config: ClusterConfig | None) -> list[str]:
+    groups = (config.node_groups if config is not None else None) or []
+    return sorted({group.hardware_type for group in groups if group.hardware_type})
+
+
+def _count_nodes(config: ClusterConfig, inventory: Inventory, problems: _Problems) -> None:
+    if len(inventory.nodes) < config.num_nodes:
+        problems.add(
+            f"cluster.num_nodes: the job wants {count_of(config.num_nodes, 'node')}, and the "
+            f"inventory {inventory.name} has {len(inventory.nodes)}"
+        )
+
+
+def _cluster(config: ClusterConfig, inventory: Inventory) -> PlannedCluster:
+    # Copies: making the groups notes labels and variables at the nodes.
+    nodes = [
+        replace(node, node_labels=[], env_vars={}) for node in inventory.nodes[: config.num_nodes]
+    ]
+    return PlannedCluster(nodes, build_groups(nodes, config))
+
+
+def _place(
+    placement: ComponentPlacement, cluster: PlannedCluster
+) -> dict[PlacementStrategy, list[Placement]]:
+    """Place once for each entry: its components share one strategy."""
+    strategies = dict.fromkeys(map(placement.get_strategy, placement.components))
+    return {strategy: strategy.get_placement(cluster) for strategy in strategies}
+
+
+def _components(
+    placement: ComponentPlacement,
+    placed: Mapping[PlacementStrategy, list[Placement]],
+    cluster: PlannedCluster,
+) -> Iterator[PlannedComponent]:
+    by_strategy: dict[PlacementStrategy, list[str]] = {}
+    for name in placement.components:
+        by_strategy.setdefault(placement.get_strategy(name), []).append(name)
+    for name in placement.components:
+        strategy = placement.get_strategy(name)
+        placements = placed[strategy]
+        first = min(placements, key=lambda p: p.rank)
+        master = cluster.get_node_info(first.cluster_node_rank).node_ip
+        yield PlannedComponent(
+            name=name,
+            entry=tuple(by_strategy[strategy]),
+            node_groups=tuple(strategy.node_groups),
+            processes=tuple(_processes(name, placements, cluster)),
+            environment=component_environment(name, len(placements), master),
+        )
+
+
+def _processes(
+    name: str, placements: list[Placement], cluster: PlannedCluster
+) -> Iterator[PlannedProcess]:
+    configured: dict[tuple[str, int], tuple[dict[str, str], str]] = {}
+    for placement in placements:
+        label, rank = placement.node_group_label, placement.cluster_node_rank
+        node = cluster.get_node_info(rank)
+        group = cluster.get_node_group(label)
+        if group is None:
+            raise PlacementError(f"{name}: there is no node group {label!r}")
+        if (label, rank) not in configured:
+            interpreter = group.get_node_python_interpreter_path(rank) or ""
+            configured[label, rank] = group.get_node_env_vars(rank), interpreter
+        variables, interpreter = configured[label, rank]
+        names = node.device_names()
+        owned = placement.local_hardware_ranks
+        yield PlannedProcess(
+            rank=placement.rank,
+            node=rank,
+            node_group=label,
+            hardware_type=group.hardware_type if owned else None,
+            hardware_ranks=tuple(owned),
+            visible_devices=tuple(
+                names[int(i)] if names else i for i in placement.visible_accelerators
+            ),
+            interpreter=interpreter,
+            configured=variables,
+            environment=process_environment(name, placement, node),
+        )
+
+
+def _nodes(
+    cluster: PlannedCluster, config: ClusterConfig, components: tuple[PlannedComponent, ...]
+) -> Iterator[PlannedNode]:
+    users: dict[tuple[int, str, int], list[ProcessId]] = {}
+    counts: list[dict[str, int]] = [{} for _ in cluster.nodes]
+    for component in components:
+        for process in component.processes:
+            counts[process.node][component.name] = counts[process.node].get(component.name, 0) + 1
+            for index in process.hardware_ranks:
+                key = (process.node, process.hardware_type or "", index)
+                users.setdefault(key, []).append((component.name, process.rank))
+    for node in cluster.nodes:
+        yield PlannedNode(
+            rank=node.node_rank,
+            hostname=node.hostname,
+            ip=node.node_ip,
+            cpus=node.num_cpus,
+            groups=tuple(config.get_node_labels_by_rank(node.node_rank)),
+            devices=tuple(_devices(node, users)),
+            processes=counts[node.node_rank],
+        )
+
+
+def _devices(node: NodeInfo, users: _Users) -> Iterator[PlannedDevice]:
+    for resource in node.hardware_resources:
+        for index, info in enumerate(resource.infos):
+            owners = users.get((node.node_rank, resource.type, index), [])
+            yield PlannedDevice(resource.type, index, info.model, tuple(owners))

@@ -1,0 +1,27 @@
+"""Many ranks in few words: `0-7`, `0-3, 8`."""
+
+from collections.abc import Iterable
+
+__all__ = ["count_of", "show_ranks"]
+
+_MOST_RANGES = 8
+
+
+def show_ranks(ranks: Iterable[int], most: int = _MOST_RANGES) -> str:
+    """Write ranks as ranges, ascending; of more than `most` ranges the rest is counted."""
+    runs: list[list[int]] = []
+    ordered = sorted(set(ranks))
+    for rank in ordered:
+        if runs and rank == runs[-1][1] + 1:
+            runs[-1][1] = rank
+        else:
+            runs.append([rank, rank])
+    shown = [f"{a}-{b}" if b > a else f"{a}" for a, b in runs[:most]]
+    if len(runs) > most:
+        shown.append(f"and {sum(b - a + 1 for a, b in runs[most:])} more")
+    return ", ".join(shown)
+
+
+def count_of(number: int, singular: str, plural: str | None = None) -> str:
+    """Return `1 node`, `2 nodes`, `1,024 nodes`."""
+    return f"{number:,} {singular if number == 1 else plural or singular + 's'}"

@@ -1,0 +1,168 @@
+"""The short form of an inventory: `16x8:H100/64cpu,2x0`.
+
+::
+
+    inventory = nodes ("," nodes)*
+    nodes     = [COUNT "x"] ACCELERATORS [":" [VENDOR ":"] MODEL] ("/" item)*
+    item      = COUNT "cpu"                 CPUs of each node
+              | [COUNT "x"] HARDWARE_TYPE   robots of each node: 2xFranka
+"""
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import NoReturn
+
+from shoal.errors import ClusterConfigError
+from shoal.hardware import AcceleratorType
+from shoal.nearest import did_you_mean
+
+__all__ = ["FORM", "MAX_DEVICES", "MAX_NODES", "VENDORS", "NodeKind", "parse_nodes", "vendor_of"]
+
+MAX_NODES = 65_536
+MAX_DEVICES = 1_024
+"""Of one kind on one node."""
+
+FORM = "COUNTxACCELERATORS[:[VENDOR:]MODEL][/64cpu][/2xFranka], such as 16x8:H100/64cpu,2x0"
+UNKNOWN_MODEL = "UNKNOWN"
+
+VENDORS = [kind.value for kind in AcceleratorType if kind is not AcceleratorType.NO_ACCEL]
+_HEAD = re.compile(r"\s*(?:(?P<count>\d+)\s*[xX*]\s*)?(?P<accelerators>\d+)\s*(?::(?P<model>.*))?")
+_CPUS = re.compile(r"(?P<count>\d+)\s*cpus?", re.IGNORECASE)
+_ROBOTS = re.compile(r"(?:(?P<count>\d+)\s*[xX*]\s*)?(?P<type>[A-Za-z_][\w.-]*)")
+
+
+@dataclass(frozen=True)
+class NodeKind:
+    """What one node has.
+
+    Attributes:
+        accelerators: How many accelerators.
+        vendor: Their kind, as `AcceleratorType` spells it.
+        model: Their model.
+        cpus: How many CPUs; 0 for not known.
+        hardware: How many of each other hardware type.
+        hostname: The node's name, empty for not known.
+        ip: Its address, empty for not known.
+    """
+
+    accelerators: int = 0
+    vendor: str = AcceleratorType.NV_GPU.value
+    model: str = UNKNOWN_MODEL
+    cpus: int = 0
+    hardware: dict[str, int] = field(default_factory=dict, hash=False)
+    hostname: str = ""
+    ip: str = ""
+
+
+def parse_nodes(text: str, hardware_types: Sequence[str] = ()) -> list[NodeKind]:
+    """Read the short form.
+
+    Args:
+        text: The text.
+        hardware_types: The hardware types that exist, to find the nearest to a misspelt one.
+
+    Returns:
+        One entry a node, in the order written, which is that of node ranks.
+
+    Raises:
+        ClusterConfigError: It is not written like that; with a caret under the wrong part.
+    """
+    nodes: list[NodeKind] = []
+    for part, start in _split(text, 0, ","):
+        if not part.strip():
+            _fail(text, start, part, "nodes are missing here", f"expected {FORM}")
+        count, kind = _nodes(text, part, start, hardware_types)
+        if len(nodes) + count > MAX_NODES:
+            _fail(text, start, part, f"more than {MAX_NODES} nodes", "expected fewer")
+        nodes += [kind] * count
+    return nodes
+
+
+def vendor_of(name: str) -> str | None:
+    """Return the vendor of a name, whatever its case; None where there is none."""
+    return next((vendor for vendor in VENDORS if vendor == name.strip().upper()), None)
+
+
+def _nodes(text: str, part: str, start: int, hardware_types: Sequence[str]) -> tuple[int, NodeKind]:
+    (head, _), *items = _split(part, start, "/")
+    match = _HEAD.fullmatch(head)
+    if match is None:
+        _fail(text, start, head, f"{head.strip()!r} is no number of nodes", f"expected {FORM}")
+
+    def fail(group: str, problem: str, advice: str) -> NoReturn:
+        _fail(text, start + match.start(group), match[group], problem, advice)
+
+    count = _number(match["count"] or "1", MAX_NODES, "nodes", lambda *a: fail("count", *a))
+    if count == 0:
+        fail("count", "0 nodes", "expected 1 or more")
+    accelerators = _number(
+        match["accelerators"], MAX_DEVICES, "accelerators", lambda *a: fail("accelerators", *a)
+    )
+    vendor, model = AcceleratorType.NV_GPU.value, UNKNOWN_MODEL
+    if match["model"] is not None:
+        first, colon, rest = match["model"].partition(":")
+        if not accelerators:
+            fail("model", "0 accelerators have no model", "leave the model out")
+        if not (rest if colon else first).strip():
+            fail("model", "the model is empty", "expected a model such as H100, or leave ':' out")
+        found = vendor_of(first)
+        if colon and found is None:
+            advice = f"expected {', '.join(VENDORS)}{did_you_mean(first, VENDORS)}"
+            _fail(text, start + match.start("model"), first, f"no vendor {first.strip()!r}", advice)
+        vendor = found or vendor
+        model = rest.strip() if colon else UNKNOWN_MODEL if found else first.strip()
+    cpus = 0
+    hardware: dict[str, int] = {}
+    for item, at in items:
+        name, number = _item(text, item, at, hardware_types)
+        if name in hardware or (not name and cpus):
+            _fail(text, at, item, f"{name or 'cpu'} stands twice", "expected it once")
+        if name:
+            hardware[name] = number
+        else:
+            cpus = number
+    return count, NodeKind(accelerators, vendor, model, cpus, hardware)
+
+
+def _item(text: str, item: str, start: int, hardware_types: Sequence[str]) -> tuple[str, int]:
+    """Read what follows a slash: the hardware type (empty for CPUs) and how many."""
+
+    def fail(problem: str, advice: str) -> NoReturn:
+        _fail(text, start, item, problem, advice)
+
+    stripped = item.strip()
+    if cpus := _CPUS.fullmatch(stripped):
+        return "", _number(cpus["count"], MAX_NODES, "CPUs", fail)
+    robots = _ROBOTS.fullmatch(stripped)
+    if robots is None:
+        fail(f"{stripped!r} is neither CPUs nor hardware", "expected 64cpu or 2xFranka")
+    name = robots["type"]
+    if name.lower() in ("cpu", "cpus"):
+        fail("CPUs without a number", "expected 64cpu")
+    near = did_you_mean(name, hardware_types)
+    if name not in hardware_types and near:
+        fail(f"no hardware type {name!r}", f"expected one of {', '.join(hardware_types)}{near}")
+    return name, _number(robots["count"] or "1", MAX_DEVICES, name, fail)
+
+
+def _number(digits: str, limit: int, what: str, fail: Callable[[str, str], NoReturn]) -> int:
+    # A number of thousands of digits is not worth converting.
+    if len(digits) > len(str(limit)) + 1 or int(digits) > limit:
+        fail(f"more than {limit} {what}", "expected fewer")
+    return int(digits)
+
+
+def _split(text: str, start: int, separator: str) -> Iterator[tuple[str, int]]:
+    """Split a text, with the position of each part."""
+    for part in text.split(separator):
+        yield part, start
+        start += len(part) + 1
+
+
+def _fail(text: str, start: int, part: str, problem: str, advice: str) -> NoReturn:
+    indent = len(part) - len(part.lstrip())
+    shown = "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)
+    carets = " " * (start + indent) + "^" * max(len(part.strip()), 1)
+    line = f'nodes "{shown}": {problem}'
+    raise ClusterConfigError(f"{line}\n  {shown}\n  {carets}\n  {advice}", problems=[line])
