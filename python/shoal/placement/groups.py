@@ -4,12 +4,12 @@ from collections.abc import Iterable, Sequence
 from typing import Protocol
 
 from shoal._backend import NodeGroup, NodeResources
+from shoal.config.entries import DEFAULT_GROUP, labels_of
 from shoal.errors import PlacementError
 from shoal.nearest import did_you_mean
 
 __all__ = ["DEFAULT_GROUP", "ClusterLike", "GroupLike", "NodeLike", "find_groups", "labels_of"]
 
-DEFAULT_GROUP = "cluster"
 _ALWAYS = ("cluster", "node")
 
 
@@ -53,16 +53,6 @@ class ClusterLike(Protocol):
 
     def get_node_group(self, label: str, /) -> GroupLike | None:
         """Return the group of a label; None, or an `AssertionError`, where there is none."""
-
-
-def labels_of(node_group: str | Sequence[str] | None) -> list[str]:
-    """Return the labels that an argument or an entry names: none, one, `a,b`, or a list."""
-    if node_group is None:
-        return [DEFAULT_GROUP]
-    # A YAML label may be a number: 4090.
-    given = [node_group] if isinstance(node_group, (str, int)) else list(node_group)
-    labels = [label.strip() for entry in given for label in str(entry).split(",")]
-    return [label for label in labels if label] or [DEFAULT_GROUP]
 
 
 def find_groups(

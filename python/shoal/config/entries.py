@@ -1,0 +1,177 @@
+"""The entries of `component_placement`, before anything is known of the cluster."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from shoal.config.document import Document
+from shoal.errors import PlacementError
+from shoal.nearest import did_you_mean
+
+__all__ = ["DEFAULT_GROUP", "Entry", "labels_of", "read_entries"]
+
+DEFAULT_GROUP = "cluster"
+_SECTION = "component_placement"
+_KEYS = ("node_group", "placement")
+_SEXAGESIMAL = 60
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One entry: components that share a placement.
+
+    Attributes:
+        components: Their names.
+        labels: The node groups, in the order in which their ranks are numbered.
+        text: The placement string.
+        hint: What to add to an error about the text, empty when there is nothing to say.
+        path: Where the entry stands in the `cluster` section.
+        text_path: Where its placement string stands.
+    """
+
+    components: tuple[str, ...]
+    labels: tuple[str, ...]
+    text: str
+    hint: str = ""
+    path: tuple[str | int, ...] = ()
+    text_path: tuple[str | int, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """The names as they are written."""
+        return ",".join(self.components)
+
+
+@dataclass(frozen=True)
+class _Problem:
+    """What is wrong with an entry, and where that stands, from the entry on."""
+
+    message: str
+    path: tuple[str, ...] = ()
+    key: bool = False
+
+
+def labels_of(node_group: str | Sequence[str] | None) -> list[str]:
+    """Return the labels that an argument or an entry names: none, one, `a,b`, or a list.
+
+    Raises:
+        PlacementError: It is nothing of that.
+    """
+    if node_group is None:
+        return [DEFAULT_GROUP]
+    # A YAML label may be a number: 4090.
+    one = isinstance(node_group, (str, int, float))
+    given: Any = [node_group] if one else node_group  # typed, but it comes from a user
+    if not isinstance(given, Sequence) or not all(
+        isinstance(label, (str, int, float)) and not isinstance(label, bool) for label in given
+    ):
+        raise PlacementError(
+            f"node_group must be a label, labels separated by commas, or a list of labels; "
+            f"not {node_group!r}"
+        )
+    labels = [label.strip() for entry in given for label in str(entry).split(",")]
+    return [label for label in labels if label] or [DEFAULT_GROUP]
+
+
+def read_entries(placement: Any, document: Document | None = None) -> tuple[list[Entry], list[str]]:
+    """Read `component_placement`: a mapping, or a list of mappings.
+
+    Args:
+        placement: What stands under that key.
+        document: The configuration that it stands in, to name places; None for names alone.
+
+    Returns:
+        The entries that can be read, and a line for each problem.
+    """
+    entries: list[Entry] = []
+    lines: list[str] = []
+    first: dict[str, tuple[str | int, ...]] = {}
+    for path, key, value in _pairs(placement):
+        problems: list[_Problem] = []
+        if key is None:
+            problems.append(_not_a_mapping(value, path))
+        elif entry := _entry(key, value, path, problems):
+            for name in entry.components:
+                if name in first:
+                    there = document.where(*first[name], key=True) if document else "another entry"
+                    problems.append(
+                        _Problem(f'component "{name}" is placed twice, first by {there}', key=True)
+                    )
+                first.setdefault(name, path)
+            if not problems:
+                entries.append(entry)
+        name = _SECTION if key is None else f'component "{key}"'
+        for problem in problems:
+            where = document and document.where(*path, *problem.path, key=problem.key)
+            lines.append(f"{where or name}: {problem.message}")
+    return entries, lines
+
+
+def _pairs(placement: Any) -> Iterator[tuple[tuple[str | int, ...], str | None, Any]]:
+    """Yield path, name and value of each entry; the name is None where there is no entry."""
+    if isinstance(placement, Mapping):
+        for key, value in placement.items():
+            yield (_SECTION, str(key)), str(key), value
+    elif isinstance(placement, Sequence) and not isinstance(placement, (str, bytes)):
+        for index, mapping in enumerate(placement):
+            if not isinstance(mapping, Mapping):
+                yield (_SECTION, index), None, mapping
+                continue
+            for key, value in mapping.items():
+                yield (_SECTION, index, str(key)), str(key), value
+    else:
+        yield (_SECTION,), None, placement
+
+
+def _not_a_mapping(value: Any, path: tuple[str | int, ...]) -> _Problem:
+    what = "each entry of component_placement" if len(path) > 1 else _SECTION
+    return _Problem(f"{what} must be a mapping of components to ranks, not {value!r}")
+
+
+def _entry(
+    key: str, value: Any, path: tuple[str | int, ...], problems: list[_Problem]
+) -> Entry | None:
+    components = tuple(name.strip() for name in key.split(","))
+    if not all(components):
+        problems.append(_Problem("a component name is empty", key=True))
+    elif len(set(components)) < len(components):
+        problems.append(_Problem("a component is placed twice", key=True))
+    within: tuple[str, ...] = ()
+    labels = [DEFAULT_GROUP]
+    if isinstance(value, Mapping):
+        entry, within = value, ("placement",)
+        problems += [
+            _Problem(
+                f"unknown key {name!r}; expected node_group and placement"
+                f"{did_you_mean(name, _KEYS)}",
+                (name,),
+                key=True,
+            )
+            for name in map(str, entry)
+            if name not in _KEYS
+        ]
+        try:
+            labels = labels_of(entry.get("node_group"))
+        except PlacementError as error:
+            problems.append(_Problem(str(error), ("node_group",)))
+        if "placement" not in entry:
+            problems.append(_Problem("the key placement is missing"))
+            return None
+        value = entry["placement"]
+    if isinstance(value, bool) or not isinstance(value, (str, int)):
+        message = (
+            'a placement must be a text such as "0-3", or a rank; '
+            f"not {value!r} ({type(value).__name__})"
+        )
+        problems.append(_Problem(message, within))
+    if problems:
+        return None
+    return Entry(components, tuple(labels), str(value), _hint(value), path, (*path, *within))
+
+
+def _hint(value: str | int) -> str:
+    # OmegaConf reads YAML 1.1, where an unquoted 1:0 is sixty.
+    if isinstance(value, int) and value >= _SEXAGESIMAL:
+        written = f"{value // _SEXAGESIMAL}:{value % _SEXAGESIMAL}"
+        return f'if this was written {written}, YAML 1.1 made it a number: write "{written}"'
+    return ""
