@@ -1,6 +1,13 @@
 """Hardware: accelerators, robots and what users add; what a configuration says, what a node has."""
 
-from shoal.hardware.accelerator import ACCELERATOR_HW_TYPE, AcceleratorType, visibility_env
+from shoal.hardware.accelerators import (
+    ACCELERATOR_HW_TYPE,
+    Accelerator,
+    AcceleratorManager,
+    AcceleratorType,
+    AcceleratorUtil,
+    visibility_env,
+)
 from shoal.hardware.base import (
     Hardware,
     HardwareConfig,
@@ -24,7 +31,10 @@ from shoal.hardware.robots import (
 
 __all__ = [
     "ACCELERATOR_HW_TYPE",
+    "Accelerator",
+    "AcceleratorManager",
     "AcceleratorType",
+    "AcceleratorUtil",
     "DOSW1HWConfig",
     "DOSW1HWInfo",
     "DualFrankaConfig",

@@ -1,0 +1,36 @@
+"""Accelerators: a class for each vendor, and what is asked of them all.
+
+A node asks the vendors in the order of the imports below; a user's own come after them.
+"""
+
+# isort: off
+from shoal.hardware.accelerators.kind import ACCELERATOR_HW_TYPE, AcceleratorType
+from shoal.hardware.accelerators.devices import Device, Restrictions
+from shoal.hardware.accelerators.manager import AcceleratorManager
+from shoal.hardware.accelerators.amd import AMDGPUManager
+from shoal.hardware.accelerators.ascend import AscendNPUManager
+from shoal.hardware.accelerators.intel import IntelGPUManager
+from shoal.hardware.accelerators.kunlun import KunlunXPUManager
+from shoal.hardware.accelerators.musa import MUSAGPUManager
+from shoal.hardware.accelerators.nvidia import NvidiaGPUManager
+from shoal.hardware.accelerators.accelerator import Accelerator
+from shoal.hardware.accelerators.util import AcceleratorUtil, complete_environment, visibility_env
+# isort: on
+
+__all__ = [
+    "ACCELERATOR_HW_TYPE",
+    "AMDGPUManager",
+    "Accelerator",
+    "AcceleratorManager",
+    "AcceleratorType",
+    "AcceleratorUtil",
+    "AscendNPUManager",
+    "Device",
+    "IntelGPUManager",
+    "KunlunXPUManager",
+    "MUSAGPUManager",
+    "NvidiaGPUManager",
+    "Restrictions",
+    "complete_environment",
+    "visibility_env",
+]

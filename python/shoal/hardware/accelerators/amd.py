@@ -1,0 +1,46 @@
+"""AMD's GPUs."""
+
+from collections.abc import Mapping
+from typing import ClassVar
+
+from shoal.hardware.accelerators.cuda_profiler import CudaProfiler
+from shoal.hardware.accelerators.devices import Device, Restrictions, split_visible
+from shoal.hardware.accelerators.kind import AcceleratorType
+from shoal.hardware.accelerators.manager import AcceleratorManager, ray_manager
+
+__all__ = ["AMDGPUManager"]
+
+# Restricts the devices below HIP, which numbers the ones that are left from 0 on.
+_BELOW_HIP = "ROCR_VISIBLE_DEVICES"
+
+
+@AcceleratorManager.register_manager(AcceleratorType.AMD_GPU)
+class AMDGPUManager(CudaProfiler):
+    """AMD's GPUs, found by Ray through AMD's management library."""
+
+    RESTRICTIONS: ClassVar[Restrictions] = Restrictions("HIP_VISIBLE_DEVICES")
+    NOT_SET_BY_RAY: ClassVar[tuple[str, ...]] = (
+        "RAY_EXPERIMENTAL_NOSET_ROCR_VISIBLE_DEVICES",
+        "RAY_EXPERIMENTAL_NOSET_HIP_VISIBLE_DEVICES",
+    )
+    CCL_BACKEND: ClassVar[str] = "nccl"
+    CCL_IFNAME: ClassVar[str] = "NCCL_SOCKET_IFNAME"
+    TORCH_DEVICE: ClassVar[str] = "cuda"
+
+    @classmethod
+    def ask(cls) -> list[Device]:
+        """Ask AMD's management library, through Ray."""
+        manager = ray_manager("AMDGPUAcceleratorManager")
+        count = manager.get_current_node_num_accelerators()
+        model = (manager.get_current_node_accelerator_type() if count else None) or "UNKNOWN"
+        return [Device(model, index=i) for i in range(count)]
+
+    @classmethod
+    def probe(cls, environment: Mapping[str, str]) -> tuple[list[Device], list[str]]:
+        """Return what the node may use; what ROCm itself hides is not counted."""
+        devices, names = super().probe(environment)
+        below = environment.get(_BELOW_HIP)
+        if below is None or cls.RESTRICTIONS.visible in environment:
+            return devices, names
+        count = min(len(devices), len(split_visible(below)))
+        return devices[:count], []

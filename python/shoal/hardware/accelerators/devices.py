@@ -1,0 +1,163 @@
+"""Which of a machine's devices a node may use, and how the node itself calls them.
+
+A node may have been given a part of a machine: by its own visibility variable, by SLURM, or by a
+container's runtime. Hardware rank i is the i-th device of that part. What is written into workers'
+variables later are the names used here, because in the node's own terms they mean the same device.
+"""
+
+import logging
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+__all__ = ["Device", "Restrictions", "split_visible", "usable_devices"]
+
+_log = logging.getLogger("shoal")
+
+# The words that stand for "no device"; what comes after one of them does not count.
+_NOTHING = frozenset({"-1", "nodevfiles", "none"})
+# What a container's runtime has beside names: no restriction of its own.
+_EVERYTHING = frozenset({"", "all", "void"})
+_SLURM = ("SLURM_STEP_GPUS", "SLURM_JOB_GPUS")
+_RANGE = re.compile(r"(\d{1,4})(?:-(\d{1,4}))?")
+
+
+@dataclass(frozen=True)
+class Device:
+    """One device, as its vendor's library tells.
+
+    Attributes:
+        model: Its model.
+        uuid: Its unique name (`GPU-…`, `MIG-…`), empty where there is none.
+        index: Its number in the visibility variable; None where only the unique name will do.
+        is_part: Whether it is a part of a device.
+    """
+
+    model: str
+    uuid: str = ""
+    index: int | None = None
+    is_part: bool = False
+
+    def is_called(self, name: str) -> bool:
+        """Whether a name in a visibility variable means this device."""
+        if name.isdecimal():
+            return self.index == int(name)
+        # The beginning of a unique name is enough where it is the only one.
+        return bool(self.uuid) and self.uuid.lower().startswith(name.lower())
+
+
+@dataclass(frozen=True)
+class Restrictions:
+    """The variables by which a node is given a part of a machine.
+
+    Attributes:
+        visible: The visibility variable.
+        container: The variable of the vendor's container runtime, or an empty text.
+        obeyed: Whether the vendor's library obeys the visibility variable, so that it tells of
+            visible devices only.
+    """
+
+    visible: str
+    container: str = ""
+    obeyed: bool = False
+
+
+def split_visible(text: str) -> list[str]:
+    """Split the value of a visibility variable; what follows a word for "none" does not count."""
+    names: list[str] = []
+    for part in text.split(","):
+        name = part.strip()
+        if not name or name.lower() in _NOTHING:
+            break
+        names.append(name)
+    return names
+
+
+def usable_devices(
+    devices: Sequence[Device], environment: Mapping[str, str], restrictions: Restrictions
+) -> tuple[list[Device], list[str]]:
+    """Choose what a node may use.
+
+    Args:
+        devices: All devices that the vendor's library tells of.
+        environment: The node's environment.
+        restrictions: What to look for in it.
+
+    Returns:
+        The devices in the order of their hardware ranks, and the node's names of them; no names
+        where they are the ranks themselves.
+    """
+    text = environment.get(restrictions.visible)
+    if text is None:
+        chosen = _allocated(devices, environment, restrictions.container)
+    elif restrictions.obeyed:
+        names = split_visible(text)
+        chosen = list(zip(devices, names, strict=False))
+    else:
+        chosen = _named(devices, split_visible(text), restrictions.visible)
+    names = [name for _, name in chosen]
+    plain = names == [str(rank) for rank in range(len(names))]
+    return [device for device, _ in chosen], [] if plain else names
+
+
+def _own_names(devices: Sequence[Device]) -> list[tuple[Device, str]]:
+    # Numbers mean whole GPUs: of a divided one a number shows the first part alone.
+    if any(device.is_part for device in devices):
+        return [(device, device.uuid) for device in devices]
+    return [(device, str(device.index)) for device in devices]
+
+
+def _named(
+    devices: Sequence[Device], names: Sequence[str], variable: str
+) -> list[tuple[Device, str]]:
+    """Find the devices of a visibility variable; as for the vendors, a wrong name ends the list."""
+    chosen: list[tuple[Device, str]] = []
+    for name in names:
+        called = [device for device in devices if device.is_called(name)]
+        if not called and not name.isdecimal() and not any(device.uuid for device in devices):
+            called = list(devices[:1])  # nothing is known of unique names: the user's word holds
+            twice = any(name == other for _, other in chosen)
+        else:
+            twice = len(called) > 1 or any(device in called for device, _ in chosen)
+        if not called or twice:
+            _log.warning(
+                "%s=%s: the device %s %s; it and what follows are not used",
+                variable, ",".join(names), name, "is there twice" if twice else "is not there",
+            )  # fmt: skip
+            break
+        chosen.append((called[0], name))
+    return chosen
+
+
+def _allocated(
+    devices: Sequence[Device], environment: Mapping[str, str], container: str
+) -> list[tuple[Device, str]]:
+    """Take what SLURM or a container's runtime allotted, where the library tells of more."""
+    everything = _own_names(devices)
+    for variable in _SLURM:
+        numbers = _numbers(environment.get(variable, ""))
+        if numbers:
+            # Where SLURM confines its jobs, the library tells of their devices only, from 0 on.
+            part = [pair for pair in everything if pair[0].index in numbers]
+            return part if len(part) == len(numbers) < len(devices) else everything
+    text = environment.get(container, "") if container else ""
+    if text.strip().lower() == "none":
+        return []
+    if text.strip().lower() in _EVERYTHING:
+        return everything
+    names = split_visible(text)
+    part = [pair for name in names for pair in everything if pair[0].is_called(name)]
+    # A container that sees only its own devices numbers them from 0 on; one that sees all of the
+    # machine (a privileged one) has to keep to its own.
+    return part if len(part) == len(names) < len(devices) else everything
+
+
+def _numbers(text: str) -> set[int]:
+    """Read SLURM's list of numbers: `0,2-3`."""
+    numbers: set[int] = set()
+    for part in filter(None, text.split(",")):
+        match = _RANGE.fullmatch(part.strip())
+        if match is None:
+            return set()
+        numbers |= set(range(int(match[1]), int(match[2] or match[1]) + 1))
+    return numbers

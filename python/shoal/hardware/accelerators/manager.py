@@ -1,0 +1,209 @@
+"""What shoal knows of a vendor's accelerators: the base class of one class a vendor."""
+
+import contextlib
+import importlib
+import logging
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, ClassVar, TypeVar
+
+from shoal.errors import ShoalValueError
+from shoal.hardware.accelerators.devices import (
+    Device,
+    Restrictions,
+    split_visible,
+    usable_devices,
+)
+from shoal.hardware.accelerators.kind import AcceleratorType
+from shoal.hardware.within import within
+
+__all__ = ["AcceleratorManager", "ray_manager"]
+
+M = TypeVar("M", bound=type["AcceleratorManager"])
+P = TypeVar("P", bound=type)
+
+_log = logging.getLogger("shoal")
+
+# A driver that is about to initialise its devices takes seconds, a broken one for ever.
+_ASK_S = 60.0
+
+
+class AcceleratorManager(ABC):
+    """One vendor's accelerators. Derive from it and decorate with `register_manager(type)`.
+
+    Attributes:
+        manager_register: The classes of the vendors, by kind, in the order in which a node asks.
+        profiling_config_register: The settings of the vendors' profilers, by kind.
+        profile_backend_register: The same, by the name that configurations use.
+        TYPE: The kind.
+        RESTRICTIONS: The variables that restrict a node to some devices.
+        NOT_SET_BY_RAY: Variables that stop Ray from writing the visibility variable.
+        CCL_BACKEND: The backend for `torch.distributed`.
+        CCL_IFNAME: The variable that names the network devices for it.
+        TORCH_DEVICE: torch's name of the devices, which is its module's name too.
+        TORCH_EXTENSION: The package that adds that module to torch; empty where torch has it.
+    """
+
+    manager_register: ClassVar[dict[AcceleratorType, type["AcceleratorManager"]]] = {}
+    profiling_config_register: ClassVar[dict[AcceleratorType, Any]] = {}
+    profile_backend_register: ClassVar[dict[str, Any]] = {}
+
+    TYPE: ClassVar[AcceleratorType]
+    RESTRICTIONS: ClassVar[Restrictions]
+    NOT_SET_BY_RAY: ClassVar[tuple[str, ...]] = ()
+    CCL_BACKEND: ClassVar[str]
+    CCL_IFNAME: ClassVar[str]
+    TORCH_DEVICE: ClassVar[str]
+    TORCH_EXTENSION: ClassVar[str] = ""
+
+    @staticmethod
+    def register_manager(type: AcceleratorType) -> Callable[[M], M]:  # noqa: A002  (part of the API)
+        """Return a decorator that makes a vendor known.
+
+        Raises:
+            ShoalValueError: The kind has a vendor already.
+        """
+
+        def add(cls: M) -> M:
+            known = AcceleratorManager.manager_register
+            if type in known:
+                raise ShoalValueError(
+                    f"the accelerator type {type} is registered already, by {known[type].__name__}"
+                )
+            cls.TYPE = type
+            known[type] = cls
+            return cls
+
+        return add
+
+    @staticmethod
+    def register_profiling_config(type: AcceleratorType) -> Callable[[P], P]:  # noqa: A002  (part of the API)
+        """Return a decorator for the settings of a vendor's profiler; they name it `BACKEND_TYPE`."""
+
+        def add(cls: P) -> P:
+            AcceleratorManager.profiling_config_register[type] = cls
+            AcceleratorManager.profile_backend_register[cls.BACKEND_TYPE] = cls  # type: ignore[attr-defined]  # settings have it
+            return cls
+
+        return add
+
+    # --- what the node has ---
+
+    @classmethod
+    @abstractmethod
+    def ask(cls) -> list[Device]:
+        """Ask the vendor's library for its devices: the one place where anything is asked."""
+
+    @classmethod
+    def probe(cls, environment: Mapping[str, str]) -> tuple[list[Device], list[str]]:
+        """Return the devices that a node may use, and its names of them.
+
+        A library that fails, or does not answer, has no devices; a warning names it.
+
+        Args:
+            environment: The node's environment.
+        """
+        try:
+            devices = within(_ASK_S, f"the library of {cls.TYPE} devices", cls.ask)
+        except Exception as error:  # noqa: BLE001  (a broken library is no reason to stop a job)
+            _log.warning(
+                "no %s devices are used here: %s: %s", cls.TYPE, type(error).__name__, error
+            )
+            return [], []
+        return usable_devices(devices, environment, cls.RESTRICTIONS)
+
+    # --- what a worker sees ---
+
+    @classmethod
+    def visibility_env(
+        cls,
+        names: Sequence[str],
+        ranks: Sequence[int],
+        egl_ids: Sequence[int],
+        environment: Mapping[str, str],
+    ) -> dict[str, str]:
+        """Return the variables that show a worker only some devices.
+
+        Args:
+            names: The node's names of the devices.
+            ranks: Their hardware ranks.
+            egl_ids: The EGL index of every device of the node; empty where it is not known.
+            environment: What the worker's environment has besides.
+        """
+        del ranks, egl_ids, environment
+        return {cls.RESTRICTIONS.visible: ",".join(names)} | dict.fromkeys(cls.NOT_SET_BY_RAY, "1")
+
+    @classmethod
+    def worker_env(cls) -> dict[str, str]:
+        """Return variables that depend on what is installed where the worker runs."""
+        return {}
+
+    @classmethod
+    def visible_devices(cls, environment: Mapping[str, str]) -> list[int | str]:
+        """Read the visibility variable: numbers as numbers, unique names as they are.
+
+        Raises:
+            ShoalValueError: An entry is neither.
+        """
+        text = environment.get(cls.RESTRICTIONS.visible, "")
+        return [_entry(name, cls.RESTRICTIONS.visible, text) for name in split_visible(text)]
+
+    # --- torch ---
+
+    @classmethod
+    def torch_platform(cls) -> Any:
+        """Return torch's module for the devices."""
+        if cls.TORCH_EXTENSION:
+            importlib.import_module(cls.TORCH_EXTENSION)
+        platform: Any = getattr(importlib.import_module("torch"), cls.TORCH_DEVICE)
+        if not hasattr(platform, "ipc_collect"):
+            # Only CUDA shares memory between processes this way; elsewhere there is none to free.
+            platform.ipc_collect = _nothing
+        return platform
+
+    @classmethod
+    def pg_options(cls, options: Any) -> Any:
+        """Make the options of a process group from `CollectiveGroupOptions`; None for defaults."""
+        del options
+        return None
+
+    # --- profiling ---
+
+    @classmethod
+    def start_profiling(cls, step_idx: int | None = None) -> None:
+        """Begin the range that a profiler records; by default there is none."""
+        del step_idx
+
+    @classmethod
+    def stop_profiling(cls) -> None:
+        """End it; by default there is none."""
+        return
+
+    @classmethod
+    @contextlib.contextmanager
+    def profiling_range(
+        cls, label: str, color: str | None = None, domain: str | None = None
+    ) -> Iterator[None]:
+        """Mark a `with` block for the profiler, while it records."""
+        del label, color, domain
+        yield
+
+
+def ray_manager(name: str) -> Any:
+    """Return one of the classes by which Ray asks vendors' libraries."""
+    return getattr(importlib.import_module("ray._private.accelerators"), name)
+
+
+def _entry(name: str, variable: str, text: str) -> int | str:
+    if name.isdecimal():
+        return int(name)
+    if not name.startswith(("GPU-", "MIG-")):
+        raise ShoalValueError(
+            f"{variable}={text!r}: {name!r} is no device; expected numbers or unique names "
+            "(GPU-…, MIG-…) with commas between"
+        )
+    return name
+
+
+def _nothing() -> None:
+    pass

@@ -1,0 +1,183 @@
+"""NVIDIA's GPUs."""
+
+import importlib
+import importlib.metadata
+import logging
+import re
+import warnings
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, ClassVar
+
+from shoal.hardware.accelerators.cuda_profiler import CudaProfiler
+from shoal.hardware.accelerators.devices import Device, Restrictions
+from shoal.hardware.accelerators.kind import AcceleratorType
+from shoal.hardware.accelerators.manager import AcceleratorManager
+
+__all__ = ["NvidiaGPUManager"]
+
+_log = logging.getLogger("shoal")
+
+_DRIVER = Path("/proc/driver/nvidia")
+_NVML = ("pynvml", "ray._private.thirdparty.pynvml")
+# Words of a product's name that say nothing.
+_NOISE = re.compile(r"\b(?:NVIDIA|GeForce)\b")
+# OpenGL without EGL: MuJoCo's other ways to render.
+_NO_EGL = frozenset({"osmesa", "glx"})
+# From this version on torch does by itself what the variable asked for.
+_TORCH_KEEPS_STREAMS = (2, 8)
+
+
+@AcceleratorManager.register_manager(AcceleratorType.NV_GPU)
+class NvidiaGPUManager(CudaProfiler):
+    """NVIDIA's GPUs, found through NVML; a GPU that is divided (MIG) counts as its parts."""
+
+    RESTRICTIONS: ClassVar[Restrictions] = Restrictions(
+        "CUDA_VISIBLE_DEVICES", container="NVIDIA_VISIBLE_DEVICES"
+    )
+    NOT_SET_BY_RAY: ClassVar[tuple[str, ...]] = ("RAY_EXPERIMENTAL_NOSET_CUDA_VISIBLE_DEVICES",)
+    CCL_BACKEND: ClassVar[str] = "nccl"
+    CCL_IFNAME: ClassVar[str] = "NCCL_SOCKET_IFNAME"
+    TORCH_DEVICE: ClassVar[str] = "cuda"
+
+    @classmethod
+    def ask(cls) -> list[Device]:
+        """Ask NVML; where only its library is missing (a small container), the kernel's driver."""
+        nvml = _nvml()
+        try:
+            nvml.nvmlInit()
+        except nvml.NVMLError as error:
+            if not (_DRIVER / "version").exists():
+                return []  # a machine without NVIDIA's driver
+            if error.value == nvml.NVML_ERROR_LIBRARY_NOT_FOUND:
+                return _from_kernel()
+            raise
+        try:
+            found: list[Device] = []
+            for index in range(nvml.nvmlDeviceGetCount()):
+                found += _device(nvml, index)
+            return found
+        finally:
+            nvml.nvmlShutdown()
+
+    @classmethod
+    def visibility_env(
+        cls,
+        names: Sequence[str],
+        ranks: Sequence[int],
+        egl_ids: Sequence[int],
+        environment: Mapping[str, str],
+    ) -> dict[str, str]:
+        """Return the variables that show a worker only some devices, and its way to render."""
+        env = super().visibility_env(names, ranks, egl_ids, environment)
+        if names and environment.get("MUJOCO_GL", "").lower() not in _NO_EGL:
+            egl = _egl_id(names[0], ranks[0], egl_ids)
+            env |= {"MUJOCO_EGL_DEVICE_ID": egl, "EGL_DEVICE_ID": egl}
+        env["NCCL_CUMEM_ENABLE"] = environment.get("NCCL_CUMEM_ENABLE", "0")
+        if env["NCCL_CUMEM_ENABLE"] != "0":
+            _warn_once(
+                "NCCL_CUMEM_ENABLE=%s is kept; without it shoal sets 0", env["NCCL_CUMEM_ENABLE"]
+            )
+        return env
+
+    @classmethod
+    def worker_env(cls) -> dict[str, str]:
+        """Ask older versions of torch to keep tensors alive by references, not by streams."""
+        try:
+            found = importlib.metadata.version("torch")
+        except importlib.metadata.PackageNotFoundError:
+            return {}
+        numbers = tuple(map(int, re.findall(r"\d+", found)[:2]))
+        return {} if numbers >= _TORCH_KEEPS_STREAMS else {"TORCH_NCCL_AVOID_RECORD_STREAMS": "1"}
+
+    @classmethod
+    def pg_options(cls, options: Any) -> Any:
+        """Make NCCL's options; None where all are defaults."""
+        if options is None or options.is_empty_options():
+            return None
+        distributed: Any = importlib.import_module("torch.distributed")
+        made = distributed.ProcessGroupNCCL.Options(
+            is_high_priority_stream=options.is_high_priority_stream
+        )
+        for ours, theirs in (
+            ("accel_cluster_size", "cga_cluster_size"),
+            ("accel_max_ctas", "max_ctas"),
+            ("accel_min_ctas", "min_ctas"),
+        ):
+            value = getattr(options, ours)
+            if value is not None:
+                setattr(made.config, theirs, value)
+        return made
+
+
+def _nvml() -> Any:
+    """Return the installed bindings of NVML, else those that Ray brings."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # a package of the same name says that it is outdated
+        with suppress(ImportError):
+            return importlib.import_module(_NVML[0])
+    return importlib.import_module(_NVML[1])
+
+
+def _device(nvml: Any, index: int) -> list[Device]:
+    """Describe one GPU, or the parts of one that is divided."""
+    handle = nvml.nvmlDeviceGetHandleByIndex(index)
+    model = _model(nvml, handle)
+    parts: list[Device] = []
+    with suppress(nvml.NVMLError):  # most GPUs cannot be divided
+        if nvml.nvmlDeviceGetMigMode(handle)[0]:
+            parts = _parts(nvml, handle, index)
+    return parts or [Device(model, _text(nvml.nvmlDeviceGetUUID(handle)), index)]
+
+
+def _parts(nvml: Any, handle: Any, gpu: int) -> list[Device]:
+    parts: list[Device] = []
+    for number in range(nvml.nvmlDeviceGetMaxMigDeviceCount(handle)):
+        with suppress(nvml.NVMLError):  # there may be fewer than the most
+            part = nvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, number)
+            uuid = _text(nvml.nvmlDeviceGetUUID(part))
+            # CUDA takes the GPU's number for its first part.
+            parts.append(Device(_model(nvml, part), uuid, None if parts else gpu, is_part=True))
+    return parts
+
+
+def _model(nvml: Any, handle: Any) -> str:
+    try:
+        return _short(_text(nvml.nvmlDeviceGetName(handle)))
+    except nvml.NVMLError:
+        return "UNKNOWN"
+
+
+def _short(name: str) -> str:
+    return " ".join(_NOISE.sub(" ", name).split()) or "UNKNOWN"
+
+
+def _from_kernel() -> list[Device]:
+    """Read the kernel driver's own list of GPUs."""
+    found: list[Device] = []
+    for path in sorted((_DRIVER / "gpus").glob("*/information")):
+        lines = (line.partition(":") for line in path.read_text().splitlines())
+        facts = {key.strip(): value.strip() for key, _, value in lines}
+        found.append(Device(_short(facts.get("Model", "")), facts.get("GPU UUID", ""), len(found)))
+    return found
+
+
+def _egl_id(name: str, rank: int, egl_ids: Sequence[int]) -> str:
+    if rank < len(egl_ids) and egl_ids[rank] >= 0:
+        return str(egl_ids[rank])
+    return name if name.isdecimal() else str(rank)
+
+
+def _text(value: Any) -> str:
+    return value.decode() if isinstance(value, bytes) else str(value)
+
+
+_warned: set[str] = set()
+
+
+def _warn_once(message: str, *args: object) -> None:
+    text = message % args
+    if text not in _warned:
+        _warned.add(text)
+        _log.warning("%s", text)

@@ -1,0 +1,172 @@
+"""`AcceleratorUtil`: what other parts ask of accelerators, whatever their vendor."""
+
+import os
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from functools import cache
+from typing import Any, ClassVar
+
+from shoal.errors import ShoalValueError
+from shoal.hardware.accelerators.kind import ACCELERATOR_HW_TYPE, AcceleratorType
+from shoal.hardware.accelerators.manager import AcceleratorManager
+from shoal.hardware.base import Hardware
+from shoal.nearest import did_you_mean
+
+__all__ = ["AcceleratorUtil", "complete_environment", "manager_of", "visibility_env"]
+
+# What gloo, which needs no accelerator, reads.
+_GLOO_IFNAME = "GLOO_SOCKET_IFNAME"
+
+
+def manager_of(accelerator_type: str) -> type[AcceleratorManager] | None:
+    """Return the vendor's class; None for no accelerator.
+
+    Raises:
+        ShoalValueError: There is no such kind.
+    """
+    try:
+        kind = AcceleratorType(accelerator_type)
+    except ValueError:
+        known = [member.value for member in AcceleratorType]
+        raise ShoalValueError(
+            f"there is no accelerator type {accelerator_type!r}; there are {', '.join(known)}"
+            f"{did_you_mean(str(accelerator_type), known)}"
+        ) from None
+    return AcceleratorManager.manager_register.get(kind)
+
+
+def visibility_env(
+    accelerator_type: str,
+    visible: Sequence[str | int],
+    device_names: Sequence[str] = (),
+    *,
+    egl_ids: Sequence[int] = (),
+    environment: Mapping[str, str] | None = None,
+) -> dict[str, str]:
+    """Return the variables that show a worker only some of its node's accelerators.
+
+    Nothing is asked of any device, so that a plan can tell them, too.
+
+    Args:
+        accelerator_type: The kind, as the node reports it.
+        visible: Hardware ranks of the devices on the node.
+        device_names: The node's own names of its devices (UUIDs, MIG instances, or physical
+            indices where the node was given a part of a machine); empty for the ranks themselves.
+        egl_ids: The EGL index of each of the node's devices; empty where it is not known.
+        environment: What the worker's environment has besides: some variables give way to it.
+
+    Returns:
+        The variables; empty for a kind that has none.
+
+    Raises:
+        ShoalValueError: There is no such kind, or no such device.
+    """
+    manager = manager_of(accelerator_type)
+    if manager is None:
+        return {}
+    ranks = [int(rank) for rank in visible]
+    if device_names and (missing := [rank for rank in ranks if rank >= len(device_names)]):
+        raise ShoalValueError(
+            f"{accelerator_type} device {missing[0]} does not exist; the node has "
+            f"{', '.join(device_names)}"
+        )
+    names = [device_names[rank] if device_names else str(rank) for rank in ranks]
+    return manager.visibility_env(names, ranks, egl_ids, environment or {})
+
+
+def complete_environment() -> None:
+    """Set, in a worker, the variables that depend on what is installed where it runs."""
+    manager = manager_of(os.environ.get("ACCELERATOR_TYPE") or AcceleratorType.NO_ACCEL)
+    for name, value in (manager.worker_env() if manager is not None else {}).items():
+        os.environ.setdefault(name, value)
+
+
+@cache
+def _own_type() -> AcceleratorType:
+    found = Hardware.policy_registry[ACCELERATOR_HW_TYPE].enumerate(0)
+    model = found.infos[0].model if found is not None else AcceleratorType.NO_ACCEL.value
+    return AcceleratorType(model.partition(":")[0])
+
+
+class AcceleratorUtil:
+    """Questions about a kind of accelerator; all answers for `NO_ACCEL` are empty."""
+
+    CCL_SUPPORT_LIST: ClassVar[list[AcceleratorType]] = [
+        AcceleratorType.NV_GPU,
+        AcceleratorType.AMD_GPU,
+        AcceleratorType.MUSA_GPU,
+    ]
+
+    @staticmethod
+    def get_accelerator_type() -> AcceleratorType:
+        """Return the kind of this machine's accelerators; asked once a process."""
+        return _own_type()
+
+    @staticmethod
+    def get_accelerator_env_var(
+        accelerator_type: str, visible_accelerators: Sequence[str]
+    ) -> dict[str, str]:
+        """Return the variables that show only some devices; see `visibility_env`."""
+        return visibility_env(accelerator_type, visible_accelerators, environment=os.environ)
+
+    @staticmethod
+    def get_visible_devices(accelerator_type: str) -> list[int | str]:
+        """Return the devices of this process's visibility variable.
+
+        Raises:
+            ShoalValueError: An entry is neither a number nor a unique name.
+        """
+        manager = manager_of(accelerator_type)
+        return [] if manager is None else manager.visible_devices(os.environ)
+
+    @staticmethod
+    def get_ccl_backend(accelerator_type: str) -> str | None:
+        """Return the backend of `torch.distributed` for the devices."""
+        manager = manager_of(accelerator_type)
+        return None if manager is None else manager.CCL_BACKEND
+
+    @staticmethod
+    def get_ccl_socket_ifname_env_var(accelerator_type: str) -> str:
+        """Return the variable that names the network devices for that backend, or for gloo."""
+        manager = manager_of(accelerator_type)
+        return _GLOO_IFNAME if manager is None else manager.CCL_IFNAME
+
+    @staticmethod
+    def get_torch_platform(accelerator_type: str) -> Any:
+        """Return torch's module for the devices: `torch.cuda`."""
+        manager = manager_of(accelerator_type)
+        return None if manager is None else manager.torch_platform()
+
+    @staticmethod
+    def get_device_type(accelerator_type: str) -> str | None:
+        """Return torch's name of the devices: `cuda`."""
+        manager = manager_of(accelerator_type)
+        return None if manager is None else manager.TORCH_DEVICE
+
+    @staticmethod
+    def get_accel_pg_options(accelerator_type: str, options: Any) -> Any:
+        """Make the options of a process group; None for its defaults."""
+        manager = manager_of(accelerator_type)
+        return None if manager is None else manager.pg_options(options)
+
+    @staticmethod
+    def start_profiling(accelerator_type: str, step_idx: int | None = None) -> None:
+        """Begin the range that a profiler records."""
+        manager = manager_of(accelerator_type)
+        if manager is not None:
+            manager.start_profiling(step_idx)
+
+    @staticmethod
+    def stop_profiling(accelerator_type: str) -> None:
+        """End it."""
+        manager = manager_of(accelerator_type)
+        if manager is not None:
+            manager.stop_profiling()
+
+    @staticmethod
+    def profiling_range(
+        accelerator_type: str, label: str, color: str | None = None, domain: str | None = None
+    ) -> AbstractContextManager[None]:
+        """Mark a `with` block for the profiler, while it records."""
+        manager = manager_of(accelerator_type)
+        return nullcontext() if manager is None else manager.profiling_range(label, color, domain)

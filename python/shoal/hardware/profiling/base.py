@@ -1,0 +1,161 @@
+"""What every profiler's configuration says: which workers, which steps, and where the results go."""
+
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, TypeVar
+
+from shoal.errors import ClusterConfigError, ShoalValueError
+from shoal.hardware.arguments import Problem, construct
+from shoal.nearest import did_you_mean
+
+__all__ = ["ProfileConfig", "option_tokens"]
+
+P = TypeVar("P", bound=type["ProfileConfig"])
+
+
+@dataclass
+class ProfileConfig:
+    """The `profiling` of a configuration. A profiler's own is derived from it and registered.
+
+    Attributes:
+        backend: The profiler's name.
+        enabled: Whether to profile at all.
+        worker_groups: The groups to profile: names, in any case, or `all`; None for no group.
+        steps: The steps to profile; None for all.
+        output_dir: Where the results go; None for the temporary directory.
+        BACKEND_TYPE: The name of a profiler that a derived class is for.
+        EXECUTABLE: The program that has to be on a node's `PATH`.
+        registry: The derived classes, by the name of their profiler.
+
+    Raises:
+        ClusterConfigError: A value cannot be; every problem begins with the field's name.
+    """
+
+    BACKEND_TYPE: ClassVar[str] = ""
+    EXECUTABLE: ClassVar[str] = ""
+    registry: ClassVar[dict[str, type["ProfileConfig"]]] = {}
+
+    backend: str = ""
+    enabled: bool = True
+    worker_groups: list[str] | str | None = None
+    steps: list[int] | None = None
+    output_dir: str | None = None
+
+    def __post_init__(self) -> None:
+        self.backend = self.backend or self.BACKEND_TYPE
+        if problems := list(self._read()):
+            raise ClusterConfigError("\n".join(problems), problems=problems)
+
+    def _read(self) -> list[str]:
+        """Bring the fields into their final form; return what cannot be."""
+        problems = []
+        if not isinstance(self.enabled, bool):
+            problems.append(f"enabled: must be true or false, not {self.enabled!r}")
+        groups: Any = self.worker_groups
+        if isinstance(groups, str):
+            groups = groups.split(",")
+        if groups is not None and not _all_of(str, groups):
+            problems.append(
+                f"worker_groups: must be a list of names of worker groups, or all; not {groups!r}"
+            )
+        elif groups is not None:
+            self.worker_groups = [name.strip() for name in groups if name.strip()]
+        steps: Any = [self.steps] if isinstance(self.steps, int) else self.steps
+        if steps is not None:
+            if not _all_of(int, steps) or any(type(step) is bool or step < 0 for step in steps):
+                problems.append(f"steps: must be a list of non-negative integers, not {steps!r}")
+            else:
+                self.steps = sorted(set(steps))
+        if self.output_dir is not None and (
+            not isinstance(self.output_dir, str) or not self.output_dir
+        ):
+            problems.append(f"output_dir: must be the path of a folder, not {self.output_dir!r}")
+        return problems
+
+    @staticmethod
+    def register() -> Callable[[P], P]:
+        """Return a decorator that makes a profiler known, by its `BACKEND_TYPE`.
+
+        Raises:
+            ShoalValueError: It has no name, or one that is taken.
+        """
+
+        def add(cls: P) -> P:
+            name = cls.BACKEND_TYPE
+            if not name:
+                raise ShoalValueError(f"{cls.__qualname__}: BACKEND_TYPE must name the profiler")
+            if name in ProfileConfig.registry:
+                raise ShoalValueError(f"the profiling backend {name!r} is registered already")
+            ProfileConfig.registry[name] = cls
+            return cls
+
+        return add
+
+    @staticmethod
+    def read(values: Any) -> "tuple[ProfileConfig | None, list[Problem]]":
+        """Make the configuration of the profiler that a mapping names.
+
+        Returns:
+            The configuration, None where there are problems; and the problems.
+        """
+        if not isinstance(values, Mapping):
+            return None, [Problem((), f"must be a mapping with a backend, not {values!r}")]
+        known = ProfileConfig.registry
+        listed = f"expected {', '.join(sorted(known))}"
+        backend = values.get("backend")
+        if not backend:
+            path = ("backend",) if "backend" in values else ()
+            return None, [Problem(path, f"backend must be specified: {listed}")]
+        if backend not in known:
+            near = did_you_mean(str(backend), known)
+            return None, [
+                Problem(("backend",), f"Unknown profiling backend {backend!r}: {listed}{near}")
+            ]
+        return construct(known[backend], values)
+
+    @classmethod
+    def check(cls) -> bool:
+        """Return whether the profiler is installed on this node."""
+        return bool(cls.EXECUTABLE) and shutil.which(cls.EXECUTABLE) is not None
+
+    def profiles_worker_group(self, group_name: str) -> bool:
+        """Return whether the workers of a group are to be profiled."""
+        wanted = {name.lower() for name in self.worker_groups or ()}
+        return self.enabled and ("all" in wanted or group_name.lower() in wanted)
+
+    def should_profile_step(self, step_idx: int) -> bool:
+        """Return whether a step is to be profiled."""
+        return self.enabled and (self.steps is None or step_idx in self.steps)
+
+    def command(self, python_interpreter_path: str, output_prefix: str) -> str:
+        """Return the command that runs a worker under the profiler, to stand before its script.
+
+        Args:
+            python_interpreter_path: The interpreter that would run it.
+            output_prefix: What the paths of the results begin with; `%p` stands for the process.
+        """
+        del output_prefix
+        return python_interpreter_path
+
+    def env_vars(self, output_prefix: str) -> dict[str, str]:
+        """Return the variables that the profiler needs in a worker's environment."""
+        del output_prefix
+        return {}
+
+
+def _all_of(kind: type[Any], values: Any) -> bool:
+    return (
+        isinstance(values, Sequence)
+        and not isinstance(values, str)
+        and all(isinstance(value, kind) for value in values)
+    )
+
+
+def option_tokens(name: str, *values: str) -> list[str]:
+    """Return an option of a command line, long (`--name=value`) or of one letter (`-n value`)."""
+    if len(name) == 1:
+        return [f"-{name}", *values]
+    if len(values) == 1:
+        return [f"--{name}={values[0]}"]
+    return [f"--{name}", *values]

@@ -1,0 +1,105 @@
+"""NVIDIA's Nsight Systems around a worker: `nsys profile … python`."""
+
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+from shoal.hardware.profiling.base import ProfileConfig, option_tokens
+
+__all__ = ["NsightConfig"]
+
+_RANGE_END = "capture-range-end"
+# What older versions of nsys called it, with a truth value.
+_OLD_RANGE_END = "stop-on-range-end"
+
+
+@ProfileConfig.register()
+@dataclass
+class NsightConfig(ProfileConfig):
+    """Nsight Systems, `backend: nsight`.
+
+    Attributes:
+        options: Options of `nsys profile` with their values, without dashes.
+        flags: Options without a value; a list or a text.
+    """
+
+    BACKEND_TYPE: ClassVar[str] = "nsight"
+    EXECUTABLE: ClassVar[str] = "nsys"
+
+    options: dict[str, Any] = field(default_factory=dict)
+    flags: list[str] | str = field(default_factory=list)
+
+    def _read(self) -> list[str]:
+        problems = super()._read()
+        options: Any = {} if self.options is None else self.options
+        if not isinstance(options, Mapping):
+            problems.append(f"options: Nsight options must be a dictionary, not {options!r}")
+            options = {}
+        flags: Any = [] if self.flags is None else self.flags
+        if isinstance(flags, str):
+            flags = shlex.split(flags)
+        if not isinstance(flags, (list, tuple)) or not all(isinstance(f, str) for f in flags):
+            problems.append(f"flags: Nsight flags must be a list of texts, not {flags!r}")
+            flags = []
+        self.options = {_bare(str(name)): value for name, value in options.items()}
+        self.flags = [_bare(flag) for flag in flags]
+        if both := sorted({flag.partition("=")[0] for flag in self.flags} & set(self.options)):
+            problems.append(
+                "flags: Nsight flags and options must not specify the same names; both have "
+                f"{', '.join(both)}"
+            )
+        if {"o", "output"} <= set(self.options):
+            problems.append("options: Nsight options must not specify both 'o' and 'output'")
+        if _OLD_RANGE_END in self.options:
+            if _RANGE_END in self.options:
+                problems.append(
+                    "options: Nsight options must not specify both 'stop-on-range-end' and "
+                    "'capture-range-end'; the first is an older name of the second"
+                )
+            else:
+                self._rename_range_end()
+        if self.steps is not None:
+            # Nothing is captured but between start and stop of a step.
+            self.options.setdefault("capture-range", "cudaProfilerApi")
+            self.options.setdefault(_RANGE_END, "stop")
+        return problems
+
+    def _rename_range_end(self) -> None:
+        value = self.options.pop(_OLD_RANGE_END)
+        words = {"true": "stop", "false": "none"}
+        self.options[_RANGE_END] = words.get(str(value).lower(), value)
+
+    def to_cli_tokens(self, default_output_prefix: str | None = None) -> list[str]:
+        """Return the arguments of `nsys profile`.
+
+        Args:
+            default_output_prefix: Where results go when the options do not say it.
+        """
+        options = dict(self.options)
+        if default_output_prefix is not None and not {"o", "output"} & set(options):
+            options["output"] = default_output_prefix
+        tokens = []
+        for name, value in options.items():
+            tokens += option_tokens(name, *([] if value is None else [_text(value)]))
+        for flag in self.flags:
+            name, equals, value = flag.partition("=")
+            tokens += option_tokens(name, *([value] if equals else []))
+        return tokens
+
+    def command(self, python_interpreter_path: str, output_prefix: str) -> str:
+        """Return `nsys profile …` with the interpreter at its end."""
+        tokens = ["nsys", "profile", *self.to_cli_tokens(output_prefix)]
+        return f"{shlex.join(tokens)} {python_interpreter_path}"
+
+
+def _bare(name: str) -> str:
+    return name.strip().lstrip("-")
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, (list, tuple)):
+        return ",".join(map(_text, value))
+    return str(value)

@@ -1,0 +1,68 @@
+"""AMD's ROCm Systems Profiler around a worker: `rocprof-sys-python … --`."""
+
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import PurePath
+from typing import Any, ClassVar
+
+from shoal.hardware.profiling.base import ProfileConfig, option_tokens
+
+__all__ = ["RocprofSysConfig"]
+
+
+@ProfileConfig.register()
+@dataclass
+class RocprofSysConfig(ProfileConfig):
+    """ROCm Systems Profiler, `backend: rocprof_sys`.
+
+    Attributes:
+        args: Options of `rocprof-sys-python` with their values, without dashes; true or None for
+            an option without a value, false for none.
+        env: Variables for the worker; they win over those that shoal sets.
+    """
+
+    BACKEND_TYPE: ClassVar[str] = "rocprof_sys"
+    EXECUTABLE: ClassVar[str] = "rocprof-sys-python"
+
+    args: dict[str, Any] = field(default_factory=dict)
+    env: dict[str, str] = field(default_factory=dict)
+
+    def _read(self) -> list[str]:
+        problems = super()._read()
+        for name in ("args", "env"):
+            given = getattr(self, name)
+            if given is not None and not isinstance(given, Mapping):
+                problems.append(f"{name}: {name} must be a dictionary, not {given!r}")
+                given = None
+            setattr(self, name, {str(key): value for key, value in (given or {}).items()})
+        self.args = {name.strip().lstrip("-"): value for name, value in self.args.items()}
+        self.env = {name: "" if value is None else str(value) for name, value in self.env.items()}
+        return problems
+
+    def to_cli_tokens(self) -> list[str]:
+        """Return the arguments of `rocprof-sys-python`."""
+        tokens: list[str] = []
+        for name, value in self.args.items():
+            if value is False:
+                continue
+            values = value if isinstance(value, (list, tuple)) else [value]
+            tokens += option_tokens(name, *(str(v) for v in values if v not in (None, True)))
+        return tokens
+
+    def command(self, python_interpreter_path: str, output_prefix: str) -> str:
+        """Return `rocprof-sys-python … --`, which stands in the interpreter's place."""
+        del output_prefix  # it goes by the environment
+        # The launcher runs a script, not a command, with the interpreter that this variable names.
+        tokens = ["env", f"PYTHON_EXECUTABLE={python_interpreter_path}", self.EXECUTABLE]
+        return shlex.join([*tokens, *self.to_cli_tokens(), "--"])
+
+    def env_vars(self, output_prefix: str) -> dict[str, str]:
+        """Return where results go, under names that tell the workers apart; and the user's own."""
+        path = PurePath(output_prefix)
+        return {
+            "ROCPROFSYS_TIME_OUTPUT": "false",
+            "ROCPROFSYS_OUTPUT_PATH": str(path.parent),
+            "ROCPROFSYS_OUTPUT_PREFIX": f"{path.name}_",
+            **self.env,
+        }
