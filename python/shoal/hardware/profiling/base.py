@@ -44,33 +44,34 @@ class ProfileConfig:
 
     def __post_init__(self) -> None:
         self.backend = self.backend or self.BACKEND_TYPE
-        if problems := list(self._read()):
+        if problems := self._read():
             raise ClusterConfigError("\n".join(problems), problems=problems)
 
     def _read(self) -> list[str]:
         """Bring the fields into their final form; return what cannot be."""
+        # Typed, but a user wrote them.
+        given: dict[str, Any] = vars(self)
         problems = []
-        if not isinstance(self.enabled, bool):
-            problems.append(f"enabled: must be true or false, not {self.enabled!r}")
-        groups: Any = self.worker_groups
-        if isinstance(groups, str):
-            groups = groups.split(",")
+        if not isinstance(given["enabled"], bool):
+            problems.append(f"enabled: must be true or false, not {given['enabled']!r}")
+        groups = given["worker_groups"]
+        groups = groups.split(",") if isinstance(groups, str) else groups
         if groups is not None and not _all_of(str, groups):
             problems.append(
                 f"worker_groups: must be a list of names of worker groups, or all; not {groups!r}"
             )
         elif groups is not None:
             self.worker_groups = [name.strip() for name in groups if name.strip()]
-        steps: Any = [self.steps] if isinstance(self.steps, int) else self.steps
+        steps = given["steps"]
+        steps = [steps] if isinstance(steps, int) else steps
         if steps is not None:
             if not _all_of(int, steps) or any(type(step) is bool or step < 0 for step in steps):
                 problems.append(f"steps: must be a list of non-negative integers, not {steps!r}")
             else:
                 self.steps = sorted(set(steps))
-        if self.output_dir is not None and (
-            not isinstance(self.output_dir, str) or not self.output_dir
-        ):
-            problems.append(f"output_dir: must be the path of a folder, not {self.output_dir!r}")
+        folder = given["output_dir"]
+        if folder is not None and not (isinstance(folder, str) and folder):
+            problems.append(f"output_dir: must be the path of a folder, not {folder!r}")
         return problems
 
     @staticmethod

@@ -59,4 +59,5 @@ def _profiles(worker_name: str, config: ProfileConfig) -> bool:
 
 def _output_prefix(worker_name: str, config: ProfileConfig) -> Path:
     folder = Path(config.output_dir or tempfile.gettempdir()).expanduser().absolute()
-    return folder / f"shoal_profile_{re.sub(r'[^\w.-]', '_', worker_name)}_%p"
+    name = re.sub(r"[^\w.-]", "_", worker_name)
+    return folder / f"shoal_profile_{name}_%p"

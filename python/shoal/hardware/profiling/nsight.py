@@ -32,11 +32,13 @@ class NsightConfig(ProfileConfig):
 
     def _read(self) -> list[str]:
         problems = super()._read()
-        options: Any = {} if self.options is None else self.options
+        # Typed, but a user wrote them.
+        given: dict[str, Any] = vars(self)
+        options = {} if given["options"] is None else given["options"]
         if not isinstance(options, Mapping):
             problems.append(f"options: Nsight options must be a dictionary, not {options!r}")
             options = {}
-        flags: Any = [] if self.flags is None else self.flags
+        flags = [] if given["flags"] is None else given["flags"]
         if isinstance(flags, str):
             flags = shlex.split(flags)
         if not isinstance(flags, (list, tuple)) or not all(isinstance(f, str) for f in flags):

@@ -37,7 +37,8 @@ class RocprofSysConfig(ProfileConfig):
                 given = None
             setattr(self, name, {str(key): value for key, value in (given or {}).items()})
         self.args = {name.strip().lstrip("-"): value for name, value in self.args.items()}
-        self.env = {name: "" if value is None else str(value) for name, value in self.env.items()}
+        env: dict[str, Any] = self.env  # typed, but a user wrote them
+        self.env = {name: "" if value is None else str(value) for name, value in env.items()}
         return problems
 
     def to_cli_tokens(self) -> list[str]:
