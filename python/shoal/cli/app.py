@@ -1,0 +1,45 @@
+"""The program `shoal`, which the commands are put into."""
+
+from typing import Annotated
+
+import typer
+
+import shoal
+from shoal.cli.plan import plan_command
+
+__all__ = ["app", "main"]
+
+app = typer.Typer(
+    name="shoal",
+    help="Places, launches and wires fleets of Python workers on a Ray cluster.",
+    no_args_is_help=True,
+    add_completion=False,
+    # Plain help: what it says has brackets that are no markup.
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"shoal {shoal.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    _version: Annotated[
+        bool,
+        typer.Option("--version", callback=_version, is_eager=True, help="Show the version."),
+    ] = False,
+) -> None:
+    """Places, launches and wires fleets of Python workers on a Ray cluster."""
+
+
+app.command(name="plan")(plan_command)
+
+
+def main() -> None:
+    """Run the program that the command line names."""
+    app(prog_name="shoal")

@@ -1,0 +1,70 @@
+"""Plans and differences on a terminal, or as plain text where there is none."""
+
+import os
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from io import StringIO
+from typing import Any
+
+from rich import box
+from rich.console import Console
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from shoal.planner import Plan
+from shoal.planner.report import Section, headline, sections, summary
+
+__all__ = ["console", "print_plan", "print_sections"]
+
+# Where no terminal tells its width: what a log or a pull request shows without wrapping.
+_PLAIN_WIDTH = 120
+
+
+@contextmanager
+def console() -> Iterator[Console]:
+    """Print to the standard output: as wide as a terminal and in its colours, else plainly."""
+    options: dict[str, Any] = {"highlight": False, "emoji": False}
+    if sys.stdout.isatty():
+        yield Console(**options)
+        return
+    width = None if "COLUMNS" in os.environ else _PLAIN_WIDTH
+    out = Console(file=StringIO(), width=width, color_system=None, **options)
+    with out.capture() as captured:
+        yield out
+    # Tables fill their last column with spaces.
+    sys.stdout.write("".join(f"{line.rstrip()}\n" for line in captured.get().splitlines()))
+
+
+def print_plan(plan: Plan, out: Console) -> None:
+    """Print a plan."""
+    out.print(Text.assemble(("Plan: ", "bold"), (shown(headline(plan)), "bold")))
+    out.print(shown(summary(plan)), markup=False)
+    print_sections(sections(plan), out)
+    if plan.warnings:
+        out.print()
+        out.print(Text("Warnings", style="bold yellow"))
+        for warning in plan.warnings:
+            out.print(Padding(Text(f"! {shown(warning)}", style="yellow"), (0, 0, 0, 2)))
+
+
+def print_sections(made: Iterable[Section], out: Console) -> None:
+    """Print tables; what is in them comes from users and is no markup."""
+    for section in made:
+        table = Table(box=box.SIMPLE_HEAD, pad_edge=True, header_style="bold", show_edge=False)
+        for column in section.columns:
+            number = column.startswith("#")
+            table.add_column(Text(column.lstrip("#")), justify="right" if number else "left")
+        for row in section.rows:
+            table.add_row(*(Text(shown(cell), overflow="fold") for cell in row))
+        out.print()
+        out.print(Text(section.title, style="bold"))
+        out.print(table)
+        if section.note:
+            out.print(Padding(Text(section.note, style="dim"), (0, 0, 0, 2)))
+
+
+def shown(text: str) -> str:
+    """Return a text without what would move a terminal's cursor."""
+    return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)

@@ -1,0 +1,179 @@
+"""Processes in few lines: neighbours that are placed alike on neighbouring nodes are one block."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+
+from shoal.planner.model import ACCELERATOR, PlannedComponent, PlannedNode, PlannedProcess
+from shoal.planner.ranges import count_of, show_ranks
+
+__all__ = ["Block", "NodeRow", "blocks_of", "node_rows", "variables_of"]
+
+_MOST_PARTS = 4
+# What every launched process gets; a block shows only what its processes get beyond it.
+_SHOWN = ("_VISIBLE_DEVICES", "DEVICE_SELECTOR")
+
+
+@dataclass(frozen=True)
+class Block:
+    """Processes of consecutive ranks on consecutive nodes, placed alike on each.
+
+    Attributes:
+        processes: The processes, by rank.
+        nodes: The first and the last node.
+    """
+
+    processes: tuple[PlannedProcess, ...]
+    nodes: tuple[int, int]
+
+    @property
+    def ranks(self) -> str:
+        """The ranks, as a range."""
+        return show_ranks(process.rank for process in self.processes)
+
+    @property
+    def per_node(self) -> int:
+        """How many processes each node has."""
+        return len(self.processes) // (self.nodes[1] - self.nodes[0] + 1)
+
+    @property
+    def node_group(self) -> str:
+        """The node group."""
+        return self.processes[0].node_group
+
+    @property
+    def hardware(self) -> str:
+        """What the processes of one node own: `0-7, 2 each`."""
+        return _describe(self.processes[: self.per_node])
+
+    @property
+    def visible(self) -> str:
+        """The accelerators that its processes see."""
+        if all(p.visible_devices == () for p in self.processes):
+            return "none"
+        first = self.processes[: self.per_node]
+        owns = first[0].hardware_type == ACCELERATOR
+        if owns and all(len(p.visible_devices) == len(p.hardware_ranks) for p in first):
+            return "its own"
+        return _devices(dict.fromkeys(d for p in first for d in p.visible_devices))
+
+
+def blocks_of(component: PlannedComponent) -> list[Block]:
+    """Return the blocks of a component, by rank."""
+    found: list[tuple[object, list[PlannedProcess], list[int]]] = []
+    for node, chunk in groupby(component.processes, key=lambda p: p.node):
+        processes = list(chunk)
+        pattern = _pattern(processes)
+        if found and found[-1][0] == pattern and found[-1][2][1] == node - 1:
+            found[-1][1].extend(processes)
+            found[-1][2][1] = node
+        else:
+            found.append((pattern, processes, [node, node]))
+    return [Block(tuple(processes), (a, b)) for _, processes, (a, b) in found]
+
+
+def variables_of(block: Block) -> dict[str, str]:
+    """Return what the configuration sets for a block, and which devices it is shown."""
+    first, last = block.processes[0], block.processes[-1]
+    shown = dict(first.configured)
+    for name, value in first.environment.items():
+        if name.endswith(_SHOWN) and not name.startswith("RAY_"):
+            other = last.environment[name]
+            shown[name] = value if value == other else f"{value} … {other}"
+    return shown
+
+
+@dataclass(frozen=True)
+class NodeRow:
+    """Nodes that are alike.
+
+    Attributes:
+        nodes: The nodes.
+        hardware: Their hardware: `8 NV_GPU:H100`.
+        processes: Their processes: `actor 8, agent 100`.
+        idle: How much of their hardware nobody owns, on each.
+        shared: How much of it several own, on each.
+    """
+
+    nodes: tuple[PlannedNode, ...]
+    hardware: str
+    processes: str
+    idle: int
+    shared: int
+
+    @property
+    def names(self) -> str:
+        """Hostnames or addresses, as far as they are known."""
+        known = [node.hostname or node.ip for node in self.nodes if node.hostname or node.ip]
+        if len(known) > _MOST_PARTS:
+            return f"{known[0]} … {known[-1]}"
+        return ", ".join(known)
+
+
+def node_rows(nodes: Iterable[PlannedNode]) -> list[NodeRow]:
+    """Group the nodes that are alike, in the order of the first of each."""
+    alike: dict[tuple[str, str, int, int, int, tuple[str, ...]], list[PlannedNode]] = {}
+    for node in nodes:
+        hardware = _models(node)
+        processes = ", ".join(f"{name} {n:,}" for name, n in node.processes.items())
+        idle = sum(not device.users for device in node.devices)
+        shared = sum(len(device.users) > 1 for device in node.devices)
+        key = (hardware, processes or "none", idle, shared, node.cpus, node.groups)
+        alike.setdefault(key, []).append(node)
+    return [
+        NodeRow(tuple(group), hardware, processes, idle, shared)
+        for (hardware, processes, idle, shared, *_), group in alike.items()
+    ]
+
+
+def _pattern(processes: Sequence[PlannedProcess]) -> object:
+    first = processes[0]
+    return (
+        tuple(p.hardware_ranks for p in processes),
+        tuple(len(p.visible_devices) for p in processes),
+        first.node_group,
+        first.hardware_type,
+        first.interpreter,
+        tuple(first.configured.items()),
+    )
+
+
+def _describe(processes: Sequence[PlannedProcess]) -> str:
+    kind = processes[0].hardware_type
+    if kind is None:
+        return "the node"
+    name = "" if kind == ACCELERATOR else f"{kind} "
+    owned = [process.hardware_ranks for process in processes]
+    every = [rank for ranks in owned for rank in ranks]
+    ranks = show_ranks(every)
+    if len(processes) == 1:
+        return f"{name}{ranks}"
+    if len(set(every)) == len(every) and len(set(map(len, owned))) == 1 and every == sorted(every):
+        return f"{name}{ranks}, {len(owned[0])} each"
+    sets = [(ranks, len(list(group))) for ranks, group in groupby(owned)]
+    counts = {count for _, count in sets}
+    if len(counts) == 1 and len({ranks for ranks, _ in sets}) == len(sets):
+        (count,) = counts
+        each = f", {len(sets[0][0])} each" if len(sets) > 1 and len(sets[0][0]) > 1 else ""
+        return f"{name}{ranks}{each}, {count_of(count, 'process', 'processes')} on each"
+    parts = [show_ranks(ranks) for ranks in owned[:_MOST_PARTS]]
+    if len(owned) > _MOST_PARTS:
+        parts.append("…")
+    return f"{name}{' | '.join(parts)}"
+
+
+def _devices(names: Iterable[str]) -> str:
+    listed = list(names)
+    if all(name.isdecimal() for name in listed):
+        return show_ranks(map(int, listed))
+    return ", ".join(listed[:_MOST_PARTS]) + (", …" if len(listed) > _MOST_PARTS else "")
+
+
+def _models(node: PlannedNode) -> str:
+    return ", ".join(_counted(node)) or "none"
+
+
+def _counted(node: PlannedNode) -> Iterator[str]:
+    for (kind, model), group in groupby(node.devices, key=lambda d: (d.hardware_type, d.model)):
+        count = len(list(group))
+        yield f"{count} {model if kind == ACCELERATOR or kind in model else f'{kind}:{model}'}"

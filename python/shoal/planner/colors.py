@@ -1,0 +1,50 @@
+"""Colours that people with any kind of colour vision can tell apart, and what comes after them."""
+
+from collections.abc import Sequence
+
+__all__ = ["color_rules", "stripes"]
+
+# Okabe and Ito's palette, calm colours first, each with the text colour that can be read on it.
+_PALETTE = (
+    ("#0072b2", "#fff"),
+    ("#e69f00", "#000"),
+    ("#009e73", "#fff"),
+    ("#cc79a7", "#000"),
+    ("#56b4e9", "#000"),
+    ("#d55e00", "#fff"),
+    ("#f0e442", "#000"),
+)
+# Components beyond the palette get its colours again, with a mark laid over them.
+_MARKS = (
+    "",
+    "radial-gradient(circle, var(--box) 0 28%, transparent 30%)",
+    "linear-gradient(transparent 38%, var(--box) 38% 62%, transparent 62%)",
+    "linear-gradient(90deg, transparent 38%, var(--box) 38% 62%, transparent 62%)",
+    "linear-gradient(135deg, var(--box) 0 32%, transparent 32%)",
+)
+_STRIPE_PX = 5
+_MOST_STRIPES = 6
+
+
+def color_rules(components: int) -> list[str]:
+    """Return a rule for each component: the class `c` and its number."""
+    rules = []
+    for index in range(components):
+        color, ink = _PALETTE[index % len(_PALETTE)]
+        mark = _MARKS[index // len(_PALETTE) % len(_MARKS)]
+        layers = f"{mark}, {color}" if mark else color
+        rules.append(f".c{index} {{ background: {layers}; color: {ink}; }}")
+        if mark:  # text would stand on the mark
+            rules.append(f"b.c{index} {{ background: {color}; }}")
+    rules.append(f"i.shared-key {{ border-color: transparent; background: {stripes([0, 1])}; }}")
+    return rules
+
+
+def stripes(components: Sequence[int]) -> str:
+    """Return a background with a stripe for each of some components."""
+    colors = [_PALETTE[index % len(_PALETTE)][0] for index in components[:_MOST_STRIPES]]
+    parts = [
+        f"{color} {position * _STRIPE_PX}px {(position + 1) * _STRIPE_PX}px"
+        for position, color in enumerate(colors)
+    ]
+    return f"repeating-linear-gradient(135deg, {', '.join(parts)})"

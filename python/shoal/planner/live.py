@@ -1,0 +1,41 @@
+"""The running cluster as an inventory; the only part of planning that needs Ray."""
+
+import ray
+
+from shoal.cluster import Cluster
+from shoal.cluster.bringup import connect, disconnect, find_nodes
+from shoal.deadline import Deadline
+from shoal.errors import ClusterNotFoundError
+from shoal.planner.inventory import Inventory
+
+__all__ = ["read_live"]
+
+
+def read_live(timeout: float | None = 60.0) -> Inventory:
+    """Look at the nodes of the running Ray as a launch would, and leave it as it was.
+
+    A short task on each node reports its devices and its rank; a job that runs is not disturbed.
+
+    Args:
+        timeout: Limit in seconds.
+
+    Raises:
+        ClusterNotFoundError: No Ray runs.
+        ClusterError: Its nodes contradict each other, or it does not answer.
+        ShoalTimeoutError: A node did not answer in time.
+    """
+    before = ray.is_initialized()
+    try:
+        if not before:
+            connect("auto", Cluster.SYS_NAME, Cluster.SYS_NAME)
+    except ConnectionError:
+        raise ClusterNotFoundError(
+            "no Ray runs on this machine that --live could look at; start one with `ray start "
+            "--head`, set RAY_ADDRESS, or describe the cluster with --nodes"
+        ) from None
+    try:
+        nodes, _ = find_nodes(0, local=False, config=None, deadline=Deadline(timeout))
+    finally:
+        if not before:
+            disconnect()
+    return Inventory("the running cluster", tuple(nodes))

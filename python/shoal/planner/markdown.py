@@ -1,0 +1,47 @@
+"""A plan as Markdown, for an issue or a pull request."""
+
+import re
+from collections.abc import Iterable
+
+from shoal.planner.model import Plan
+from shoal.planner.report import Section, headline, sections, summary
+
+__all__ = ["escape", "render_markdown", "table"]
+
+_SPECIAL = re.compile(r"([\\`*_{}\[\]<>#|~$])")
+
+
+def render_markdown(plan: Plan) -> str:
+    """Write a plan as Markdown; names come from users and are escaped."""
+    parts = [f"## Plan: {escape(headline(plan))}", escape(summary(plan))]
+    if plan.warnings:
+        parts.append("### Warnings")
+        parts.append("\n".join(f"- {escape(warning)}" for warning in plan.warnings))
+    parts += [table(section) for section in sections(plan)]
+    return "\n\n".join(parts) + "\n"
+
+
+def table(section: Section) -> str:
+    """Write one table with its title."""
+    rule = [" ---: " if column.startswith("#") else " --- " for column in section.columns]
+    lines = [
+        f"### {escape(section.title)}",
+        "",
+        _row(column.lstrip("#") for column in section.columns),
+        f"|{'|'.join(rule)}|",
+        *map(_row, section.rows),
+    ]
+    if section.note:
+        lines += ["", escape(section.note)]
+    return "\n".join(lines)
+
+
+def escape(text: str) -> str:
+    """Return a text that Markdown shows as it is, on one line."""
+    printable = "".join(c if c.isprintable() else " " for c in text)
+    # An underscore inside a word means nothing, and names are full of them.
+    return re.sub(r"(?<=\w)\\_(?=\w)", "_", _SPECIAL.sub(r"\\\1", printable))
+
+
+def _row(cells: Iterable[str]) -> str:
+    return f"| {' | '.join(escape(cell) for cell in cells)} |"
