@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-__all__ = ["color_rules", "stripes"]
+__all__ = ["color_rules", "split", "stripes"]
 
 # Okabe and Ito's palette, calm colours first, each with the text colour that can be read on it.
 _PALETTE = (
@@ -41,10 +41,25 @@ def color_rules(components: int) -> list[str]:
 
 
 def stripes(components: Sequence[int]) -> str:
-    """Return a background with a stripe for each of some components."""
-    colors = [_PALETTE[index % len(_PALETTE)][0] for index in components[:_MOST_STRIPES]]
+    """Return a background with stripes of the colours of some components."""
+    colors = _colors(components)
     parts = [
         f"{color} {position * _STRIPE_PX}px {(position + 1) * _STRIPE_PX}px"
         for position, color in enumerate(colors)
     ]
     return f"repeating-linear-gradient(135deg, {', '.join(parts)})"
+
+
+def split(components: Sequence[int]) -> str:
+    """Return a background with one part for each of some components, for cells of a few pixels."""
+    colors = _colors(components)
+    width = 100 / len(colors)
+    parts = [
+        f"{color} {position * width:.3g}% {(position + 1) * width:.3g}%"
+        for position, color in enumerate(colors)
+    ]
+    return f"linear-gradient(135deg, {', '.join(parts)})"
+
+
+def _colors(components: Sequence[int]) -> list[str]:
+    return [_PALETTE[index % len(_PALETTE)][0] for index in components[:_MOST_STRIPES]]

@@ -1,5 +1,6 @@
 """The variables that launch would set, as far as they are known before it."""
 
+from collections.abc import Mapping
 from functools import lru_cache
 
 from shoal._backend import Placement
@@ -21,13 +22,16 @@ def component_environment(name: str, world_size: int, master_ip: str) -> dict[st
     return env | {"MASTER_ADDR": master_ip} if master_ip else env
 
 
-def process_environment(name: str, placement: Placement, node: NodeInfo) -> dict[str, str]:
+def process_environment(
+    name: str, placement: Placement, node: NodeInfo, configured: Mapping[str, str]
+) -> dict[str, str]:
     """Return the variables of one process, beside those of its component.
 
     Args:
         name: The component.
         placement: Where the process goes.
         node: Its node.
+        configured: What the configuration sets there, to which some variables give way.
     """
     visible = placement.visible_accelerators
     accelerator = str(placement.local_accelerator_rank)
@@ -55,11 +59,21 @@ def process_environment(name: str, placement: Placement, node: NodeInfo) -> dict
         "NODE_GROUP_LABEL": placement.node_group_label,
     }
     return env | _visibility(
-        str(placement.accelerator_type), tuple(visible), tuple(node.device_names())
+        str(placement.accelerator_type),
+        tuple(visible),
+        tuple(node.device_names()),
+        tuple(node.egl_ids()),
+        tuple((node.default_env_vars | dict(configured)).items()),
     )
 
 
 @lru_cache(maxsize=4096)
-def _visibility(kind: str, visible: tuple[str, ...], names: tuple[str, ...]) -> dict[str, str]:
+def _visibility(
+    kind: str,
+    visible: tuple[str, ...],
+    names: tuple[str, ...],
+    egl_ids: tuple[int, ...],
+    environment: tuple[tuple[str, str], ...],
+) -> dict[str, str]:
     # Thousands of processes see the same few sets of devices.
-    return visibility_env(kind, visible, names)
+    return visibility_env(kind, visible, names, egl_ids=egl_ids, environment=dict(environment))

@@ -10,7 +10,7 @@ from html import escape
 from importlib import resources
 from typing import Any
 
-from shoal.planner.colors import color_rules, stripes
+from shoal.planner.colors import color_rules, split, stripes
 from shoal.planner.model import ACCELERATOR, Plan, PlannedComponent, PlannedDevice, PlannedNode
 from shoal.planner.ranges import count_of, show_ranks
 from shoal.planner.report import Section, sections
@@ -72,19 +72,19 @@ def _size(plan: Plan) -> str:
 def _totals(plan: Plan) -> str:
     totals = plan.totals
     shown = [
-        (totals.nodes, "nodes"),
-        (totals.accelerators, "accelerators"),
-        (totals.robots, "robots"),
-        (totals.cpus, "CPUs"),
-        (totals.processes, "processes"),
-        (totals.idle_devices, "idle devices"),
-        (totals.shared_devices, "shared devices"),
+        (totals.nodes, "node", "nodes"),
+        (totals.accelerators, "accelerator", "accelerators"),
+        (totals.robots, "robot", "robots"),
+        (totals.cpus, "CPU", "CPUs"),
+        (totals.processes, "process", "processes"),
+        (totals.idle_devices, "idle device", "idle devices"),
+        (totals.shared_devices, "shared device", "shared devices"),
     ]
     optional = ("robots", "CPUs")
     items = "".join(
-        f"<li><b>{number:,}</b> {name}</li>"
-        for number, name in shown
-        if number or name not in optional
+        f"<li><b>{number:,}</b> {one if number == 1 else many}</li>"
+        for number, one, many in shown
+        if number or many not in optional
     )
     return f'<ul class="totals">{items}</ul>\n'
 
@@ -117,10 +117,11 @@ def _stripes(
     """Return the rules and the class names of devices that several components own."""
     together = {device.components for _, device in plan.devices() if len(device.components) > 1}
     names = {components: f"s{index}" for index, components in enumerate(sorted(together))}
-    rules = [
-        f"i.{name} {{ background: {stripes([numbers[c] for c in components])}; }}"
-        for components, name in names.items()
-    ]
+    rules = []
+    for components, name in names.items():
+        listed = [numbers[component] for component in components]
+        rules.append(f"i.{name} {{ background: {stripes(listed)}; }}")
+        rules.append(f".small i.{name} {{ background: {split(listed)}; }}")
     return rules, names
 
 
@@ -211,7 +212,11 @@ def _kind(device: PlannedDevice) -> str:
 
 def _columns(component: PlannedComponent) -> dict[str, Any]:
     """Return the variables of a component's processes, column by column and without repetition."""
-    environments = [component.environment_of(process) for process in component.processes]
+    environments: list[dict[str, str]] = [
+        ({"interpreter": process.interpreter} if process.interpreter else {})
+        | component.environment_of(process)
+        for process in component.processes
+    ]
     names = list(dict.fromkeys(name for env in environments for name in env))
     columns: list[Any] = []
     known: dict[tuple[str | None, ...], int] = {}

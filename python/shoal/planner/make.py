@@ -8,6 +8,12 @@ from typing import Any, TypeVar
 from shoal._backend import Placement
 from shoal.config import ClusterConfig, Document, load, read_document
 from shoal.errors import ClusterConfigError, ClusterError, PlacementError, ShoalValueError
+from shoal.hardware import (
+    ACCELERATOR_HW_TYPE,
+    Hardware,
+    HardwareResource,
+    configured_hardware,
+)
 from shoal.placement import ComponentPlacement, PlacementStrategy
 from shoal.planner.advice import advise
 from shoal.planner.cluster import PlannedCluster
@@ -123,8 +129,10 @@ def _no_inventory(num_nodes: int) -> str:
 
 
 def _hardware_types(config: ClusterConfig | None) -> list[str]:
+    """The hardware types that there are: registered ones, and those that the job names."""
     groups = (config.node_groups if config is not None else None) or []
-    return sorted({group.hardware_type for group in groups if group.hardware_type})
+    named = {group.hardware_type for group in groups if group.hardware_type}
+    return sorted({*Hardware.policy_registry, *named} - {ACCELERATOR_HW_TYPE})
 
 
 def _count_nodes(config: ClusterConfig, inventory: Inventory, problems: _Problems) -> None:
@@ -137,10 +145,33 @@ def _count_nodes(config: ClusterConfig, inventory: Inventory, problems: _Problem
 
 def _cluster(config: ClusterConfig, inventory: Inventory) -> PlannedCluster:
     # Copies: making the groups notes labels and variables at the nodes.
+    pieces = [
+        piece
+        for group in config.node_groups or []
+        if group.hardware is not None
+        for piece in group.hardware.configs
+    ]
     nodes = [
-        replace(node, node_labels=[], env_vars={}) for node in inventory.nodes[: config.num_nodes]
+        replace(
+            node, node_labels=[], env_vars={}, hardware_resources=_hardware(node, pieces, inventory)
+        )
+        for node in inventory.nodes[: config.num_nodes]
     ]
     return PlannedCluster(nodes, build_groups(nodes, config))
+
+
+def _hardware(node: NodeInfo, pieces: list[Any], inventory: Inventory) -> list[HardwareResource]:
+    """Join what the inventory has on a node and what the configuration lists there."""
+    by_type = {resource.type: resource for resource in node.hardware_resources}
+    for resource in configured_hardware(node.node_rank, pieces):
+        known = by_type.get(resource.type)
+        if known is not None and known.count != resource.count:
+            raise ClusterConfigError(
+                f"node {node.node_rank}: the configuration lists {resource.count} "
+                f"{resource.type}, and the inventory {inventory.name} has {known.count}"
+            )
+        by_type[resource.type] = resource
+    return list(by_type.values())
 
 
 def _place(
@@ -200,7 +231,7 @@ def _processes(
             ),
             interpreter=interpreter,
             configured=variables,
-            environment=process_environment(name, placement, node),
+            environment=process_environment(name, placement, node, variables),
         )
 
 

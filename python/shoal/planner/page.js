@@ -1,6 +1,7 @@
 // Tooltips and the filter. The page is complete without them.
 "use strict";
 (() => {
+  const MOST_USERS = 3;
   const plan = JSON.parse(document.getElementById("plan").textContent);
   const tip = document.getElementById("tip");
   const search = document.getElementById("search");
@@ -25,7 +26,9 @@
       .map((name, column) => [name, value(component, column, process)])
       .filter(([, found]) => found !== null)
       .map(([name, found]) => `${name}=${found}`);
-    return [line("strong", `${component.name} rank ${process}`), line("pre", lines.join("\n"))];
+    const made = document.createElement("div");
+    made.append(line("strong", `${component.name} rank ${process}`), line("pre", lines.join("\n")));
+    return made;
   };
   const about = (target) => {
     const box = target.closest(".node");
@@ -36,9 +39,12 @@
       return [line("div", `${node.title}: ${component.name}, ranks ${ranks}`)];
     }
     const device = node.devices[[...target.parentElement.children].indexOf(target)];
-    const users = device.users.slice(0, 4);
+    const users = device.users.slice(0, MOST_USERS);
     const parts = [line("div", `${node.title}: ${device.title}`)];
-    for (const [component, process] of users) parts.push(...describe(plan.components[component], process));
+    const beside = document.createElement("div");
+    beside.className = "users";
+    for (const [component, process] of users) beside.append(describe(plan.components[component], process));
+    parts.push(beside);
     if (!users.length) parts.push(line("div", "idle: no process owns it"));
     if (device.users.length > users.length) parts.push(line("div", `and ${device.users.length - users.length} more processes`));
     return parts;
