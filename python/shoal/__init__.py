@@ -24,6 +24,7 @@ if TYPE_CHECKING:
         PackedPlacementStrategy,
         PlacementStrategy,
     )
+    from shoal.planner import plan
     from shoal.worker import Worker, WorkerGroup, WorkerGroupFuncResult
 
 _OLDEST_RAY = (2, 47)
@@ -69,6 +70,7 @@ _EXPORTS = {
     "WorkerGroupFuncResult": "shoal.worker",
     "WorkerInfo": "shoal.manager",
     "backend": "shoal._backend",
+    "plan": "shoal.planner",
 }
 
 __all__ = [
@@ -94,6 +96,7 @@ __all__ = [
     "WorkerGroupFuncResult",
     "WorkerInfo",
     "backend",
+    "plan",
 ]
 
 
