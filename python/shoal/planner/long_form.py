@@ -33,8 +33,8 @@ _Path = tuple[str | int, ...]
 class _Marks(Protocol):
     """Where the parts of a file stand in it."""
 
-    def place(self, path: Sequence[str | int], /) -> str:
-        """Return `file:line:column` of a part."""
+    def place(self, path: Sequence[str | int], *, key: bool = False) -> str:
+        """Return `file:line:column` of a part, or of its key."""
 
 
 def read_nodes(
@@ -57,7 +57,7 @@ def read_nodes(
         for key in document:
             if key != "nodes":
                 near = did_you_mean(str(key), ["nodes"])
-                reader.wrong((str(key),), f"unknown key; expected nodes{near}")
+                reader.wrong((str(key),), f"unknown key; expected nodes{near}", key=True)
         entries, root = document.get("nodes"), ("nodes",)
     kinds: list[NodeKind] = []
     if not isinstance(entries, Sequence) or isinstance(entries, str) or not entries:
@@ -83,9 +83,9 @@ class _Reader:
         self._marks = marks
         self.problems: list[str] = []
 
-    def wrong(self, path: _Path, message: str) -> None:
+    def wrong(self, path: _Path, message: str, *, key: bool = False) -> None:
         text = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path)
-        place = f" ({self._marks.place(path)})" if self._marks is not None else ""
+        place = f" ({self._marks.place(path, key=key)})" if self._marks is not None else ""
         self.problems.append(f"{text.lstrip('.') or 'inventory'}{place}: {message}")
 
     def entry(self, path: _Path, entry: Any) -> list[NodeKind]:
@@ -102,7 +102,8 @@ class _Reader:
         for key in entry:
             if key not in _KEYS:
                 near = did_you_mean(str(key), _KEYS)
-                self.wrong((*path, str(key)), f"unknown key; expected {', '.join(_KEYS)}{near}")
+                expected = f"unknown key; expected {', '.join(_KEYS)}{near}"
+                self.wrong((*path, str(key)), expected, key=True)
         count = self.number(path, entry, "count", 1, MAX_NODES)
         hostnames = self.names(path, entry, "hostnames", count)
         ips = self.names(path, entry, "ips", count)
@@ -170,6 +171,6 @@ class _Reader:
         for hw_type in map(str, value):
             near = did_you_mean(hw_type, self._hardware_types)
             if near and hw_type not in self._hardware_types:
-                self.wrong((*path, hw_type), f"there is no such hardware type{near}")
+                self.wrong((*path, hw_type), f"there is no such hardware type{near}", key=True)
             counts[hw_type] = self.number(path, value, hw_type, 0, MAX_DEVICES)
         return counts
