@@ -1,7 +1,15 @@
 """The cluster of a job: its nodes, its managers and the processes on them."""
 
+from shoal.bootstrap.extension import load_user_extension_module
 from shoal.cluster.cluster import Cluster
 from shoal.cluster.env import ClusterEnvVar, PathEnvMergeMode
 from shoal.topology import NodeGroupInfo, NodeInfo
 
-__all__ = ["Cluster", "ClusterEnvVar", "NodeGroupInfo", "NodeInfo", "PathEnvMergeMode"]
+__all__ = [
+    "Cluster",
+    "ClusterEnvVar",
+    "NodeGroupInfo",
+    "NodeInfo",
+    "PathEnvMergeMode",
+    "load_user_extension_module",
+]

@@ -15,13 +15,20 @@ from shoal.bootstrap.probe import NodeReport, fingerprint
 from shoal.cluster.env import merge_mode, merge_worker_env_vars, needs_fresh_process
 from shoal.cluster.job import Job
 from shoal.context import current
-from shoal.errors import NameTakenError, ShoalValueError
+from shoal.errors import LaunchError, NameTakenError, ShoalValueError
 from shoal.hardware import visibility_env
+from shoal.hardware.profiling import (
+    ProfileConfig,
+    get_profiling_env_vars_for_worker,
+    modify_profile_context,
+)
+from shoal.topology import NodeGroupInfo, NodeInfo
 
 __all__ = ["Allocation", "allocate", "hooks", "read_arguments"]
 
 # Called in each worker before the user's class is loaded, as `module:function`.
 hooks: list[str] = []
+_DEVICE_HOOKS = ("shoal.hardware.accelerators:complete_environment",)
 
 _MAX_CONCURRENCY = 2**31 - 1
 
@@ -127,16 +134,21 @@ def allocate(job: Job, request: Allocation, reports: Sequence[NodeReport]) -> An
         raise ShoalValueError(
             f"no node group {request.node_group_label!r}; known: {', '.join(job.groups)}"
         )
-    worker_env = _accelerator_env(job, request) | {k: str(v) for k, v in request.env_vars.items()}
-    env = _environment(
-        node.default_env_vars, reports, group.get_node_env_vars(node.node_rank), worker_env
-    )
+    own = node.default_env_vars
+    before = _laid(own, _changed_here(reports), group.get_node_env_vars(node.node_rank))
+    worker_env = {k: str(v) for k, v in request.env_vars.items()}
+    worker_env = _accelerator_env(node, request, before | worker_env) | worker_env
+    profiling = job.config.profiling if job.config is not None else None
+    profiling_env = get_profiling_env_vars_for_worker(request.worker_name, profiling)
+    after = _laid(before, worker_env, profiling_env)
+    env = {k: v for k, v in after.items() if own.get(k) != v}
     env.setdefault("CLUSTER_NAMESPACE", job.namespace)
     env.setdefault("CLUSTER_NODE_RANK", str(node.node_rank))
     env.setdefault("NODE_ID", str(node.node_rank))
     env.setdefault("NODE_GROUP_LABEL", str(request.node_group_label))
     env.setdefault("WORKER_NAME", request.worker_name)
     env.setdefault("RAY_ACTOR", "1")
+    early = {k: v for k, v in env.items() if k in profiling_env or needs_fresh_process(k)}
     payload, refs = pack(request.cls, list(request.cls_args), dict(request.cls_kwargs))
     rank = request.worker_rank
     if rank is None:
@@ -147,12 +159,12 @@ def allocate(job: Job, request: Allocation, reports: Sequence[NodeReport]) -> An
         rank=rank,
         namespace=job.namespace,
         node_rank=node.node_rank,
-        env={k: v for k, v in env.items() if not needs_fresh_process(k)},
+        env={k: v for k, v in env.items() if k not in early},
         backend=BACKEND,
         class_name=f"{request.cls.__module__}.{request.cls.__qualname__}",
         payload=payload,
         versions=own_versions(),
-        hooks=tuple(hooks),
+        hooks=(*_DEVICE_HOOKS, *hooks),
     )
     options: dict[str, Any] = {
         "name": request.worker_name,
@@ -162,7 +174,10 @@ def allocate(job: Job, request: Allocation, reports: Sequence[NodeReport]) -> An
     }
     if request.max_concurrency is not None:
         options["max_concurrency"] = request.max_concurrency
-    runtime_env = _runtime_env(env, group.get_node_python_interpreter_path(node.node_rank))
+    runtime_env: dict[str, Any] = {"env_vars": early} if early else {}
+    interpreter = _interpreter(node, group, request.worker_name, profiling)
+    if interpreter:
+        runtime_env["py_executable"] = interpreter
     if runtime_env:
         options["runtime_env"] = runtime_env
     try:
@@ -195,36 +210,64 @@ def _checked_node(job: Job, request: Allocation) -> int:
     return rank
 
 
-def _accelerator_env(job: Job, request: Allocation) -> dict[str, str]:
+def _accelerator_env(
+    node: NodeInfo, request: Allocation, environment: Mapping[str, str]
+) -> dict[str, str]:
+    """Return the variables that show a worker its devices, as its placement or `gpu_id` says."""
     gpu: Any = request.gpu_id  # typed, but it comes from a user
+    env: dict[str, str] = {}
     if gpu is None or gpu == -1:
-        return {}
-    node = job.nodes[request.node_rank]
-    if isinstance(gpu, bool) or not isinstance(gpu, int) or not 0 <= gpu < node.num_accelerators:
+        kind = request.env_vars.get("ACCELERATOR_TYPE")
+        visible = request.env_vars.get("VISIBLE_DEVICES")
+        if kind is None or visible is None:
+            return {}
+        ranks = [rank for rank in visible.split(",") if rank]
+    elif isinstance(gpu, bool) or not isinstance(gpu, int) or not 0 <= gpu < node.num_accelerators:
         has = f"has {node.num_accelerators}" if node.num_accelerators else "has none"
         raise ShoalValueError(
             f"{request.worker_name}: accelerator {gpu!r} does not exist; node {node.node_rank} "
             f"{has} (-1 or None asks for none)"
         )
-    return {
-        "LOCAL_ACCELERATOR_RANK": str(gpu),
-        "GPU_ID": str(gpu),
-        **visibility_env(node.accelerator_type, [str(gpu)], node.device_names()),
-    }
+    else:
+        kind, ranks = node.accelerator_type, [str(gpu)]
+        env = {
+            "LOCAL_ACCELERATOR_RANK": str(gpu),
+            "GPU_ID": str(gpu),
+            "ACCELERATOR_TYPE": kind,
+            "ACCELERATOR_MODEL": node.accelerator_model,
+            "VISIBLE_DEVICES": str(gpu),
+        }
+    return env | visibility_env(
+        kind, ranks, node.device_names(), egl_ids=node.egl_ids(), environment=environment
+    )
 
 
-def _environment(
-    node_own: Mapping[str, str],
-    reports: Sequence[NodeReport],
-    configured: Mapping[str, str],
-    worker_env: Mapping[str, str],
-) -> dict[str, str]:
-    """Lay the sources over each other, later ones winning, and return what must be set."""
-    env = dict(node_own)
-    for layer in (_changed_here(reports), configured, worker_env):
-        mode = merge_mode(env | dict(layer))
-        env = merge_worker_env_vars(env, layer, mode)
-    return {k: v for k, v in env.items() if node_own.get(k) != v}
+def _laid(base: Mapping[str, str], *layers: Mapping[str, str]) -> dict[str, str]:
+    """Lay environments over each other, later ones winning; path-like variables merge."""
+    env = dict(base)
+    for layer in layers:
+        env = merge_worker_env_vars(env, layer, merge_mode(env | dict(layer)))
+    return env
+
+
+def _interpreter(
+    node: NodeInfo, group: NodeGroupInfo, worker_name: str, profiling: ProfileConfig | None
+) -> str | None:
+    """Return the command that runs a worker where it is not simply the node's interpreter.
+
+    Raises:
+        LaunchError: The worker is to be profiled, and the node has not the profiler.
+    """
+    own = group.get_node_python_interpreter_path(node.node_rank)
+    if profiling is None or not profiling.profiles_worker_group(worker_name.partition(":")[0]):
+        return own
+    if profiling.backend not in node.profiler_backends:
+        raise LaunchError(
+            f"{worker_name}: the profiling backend {profiling.backend!r} is not available on node "
+            f"{node.node_rank} ({node.hostname}): there is no {profiling.EXECUTABLE!r} on its PATH; "
+            "install it there, or leave the group out of cluster.profiling.worker_groups"
+        )
+    return modify_profile_context(own or node.python_interpreter_path, worker_name, profiling)
 
 
 def _changed_here(reports: Sequence[NodeReport]) -> dict[str, str]:
@@ -239,11 +282,3 @@ def _changed_here(reports: Sequence[NodeReport]) -> dict[str, str]:
         and not name.startswith(_NOT_SHARED_PREFIXES)
         and head.fingerprints.get(name) != fingerprint(value, head.salt)
     }
-
-
-def _runtime_env(env: Mapping[str, str], interpreter: str | None) -> dict[str, Any]:
-    early = {k: v for k, v in env.items() if needs_fresh_process(k)}
-    made: dict[str, Any] = {"env_vars": early} if early else {}
-    if interpreter:
-        made["py_executable"] = interpreter
-    return made

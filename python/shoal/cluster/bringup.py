@@ -9,6 +9,7 @@ import signal
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
@@ -20,12 +21,14 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from shoal._ray import exit_by_signal, get
 from shoal.bootstrap.probe import NodeReport, probe_node
 from shoal.cluster.env import PATH_LIKE_ENV_VARS
+from shoal.cluster.node_hardware import probe_hardware_of
 from shoal.cluster.progress import stage
 from shoal.cluster.reaper import start_reaper
 from shoal.config import ClusterConfig
 from shoal.deadline import Deadline, LongWait
 from shoal.errors import ClusterConfigError, ClusterError, NamespaceConflictError, ShoalTimeoutError
-from shoal.hardware import ACCELERATOR_HW_TYPE, AcceleratorType, HardwareInfo, HardwareResource
+from shoal.hardware import ACCELERATOR_HW_TYPE
+from shoal.hardware.probe import HardwareReport
 from shoal.topology import NodeInfo
 
 __all__ = ["connect", "disconnect", "find_nodes", "running_jobs"]
@@ -33,8 +36,6 @@ __all__ = ["connect", "disconnect", "find_nodes", "running_jobs"]
 _log = logging.getLogger("shoal")
 
 _POLL_S = 0.25
-_RAY_GPU = "GPU"
-_RAY_MODEL_PREFIX = "accelerator_type:"
 
 
 def connect(address: str | None, namespace: str, namespaces_like: str) -> bool:
@@ -174,12 +175,13 @@ def find_nodes(
                 len(ordered), num_nodes, num_nodes, len(ordered) - 1,
             )  # fmt: skip
             ordered = ordered[:num_nodes]
+        hardware = probe_hardware_of(ordered, config, deadline)
         infos = [
-            _node_info(rank, entry, report, config) for rank, (entry, report) in enumerate(ordered)
+            _node_info(rank, entry, report, found)
+            for rank, ((entry, report), found) in enumerate(zip(ordered, hardware, strict=True))
         ]
         step.detail = "; ".join(
-            f"{n.node_rank}: {n.hostname} {n.node_ip}, {n.num_cpus} CPUs"
-            + (f", {n.num_accelerators} x {n.accelerator_model}" if n.num_accelerators else "")
+            f"{n.node_rank}: {n.hostname} {n.node_ip}, {n.num_cpus} CPUs{_hardware(n)}"
             for n in infos
         )
         return infos, [report for _, report in ordered]
@@ -278,33 +280,27 @@ def _rank_of(node: dict[str, Any], report: NodeReport) -> int | None:
     return None
 
 
+def _hardware(node: NodeInfo) -> str:
+    counts = Counter(
+        node.accelerator_model if resource.type == ACCELERATOR_HW_TYPE else resource.type
+        for resource in node.hardware_resources
+        for _ in range(resource.count)
+    )
+    return "".join(f", {count} x {name}" for name, count in counts.items())
+
+
 def _node_info(
-    rank: int, node: dict[str, Any], report: NodeReport, config: ClusterConfig | None
+    rank: int, node: dict[str, Any], report: NodeReport, found: HardwareReport
 ) -> NodeInfo:
-    groups = (config.node_groups if config is not None else None) or []
     return NodeInfo(
-        node_labels=[group.label for group in groups if rank in group.node_ranks],
+        node_labels=[],
         node_rank=rank,
         ray_id=node["NodeID"],
         node_ip=node["NodeManagerAddress"],
         num_cpus=int(node["Resources"].get("CPU", 0)),
         python_interpreter_path=report.python,
         default_env_vars=report.variables,
-        hardware_resources=_accelerators(node["Resources"], report),
+        hardware_resources=found.resources,
+        profiler_backends=found.profiler_backends,
         hostname=report.hostname,
     )
-
-
-def _accelerators(resources: dict[str, float], report: NodeReport) -> list[HardwareResource]:
-    count = int(resources.get(_RAY_GPU, 0))
-    if not count or not report.has_nvidia_driver:
-        return []
-    models = [
-        k.removeprefix(_RAY_MODEL_PREFIX) for k in resources if k.startswith(_RAY_MODEL_PREFIX)
-    ]
-    info = HardwareInfo(
-        type=ACCELERATOR_HW_TYPE,
-        model=f"{AcceleratorType.NV_GPU}:{models[0] if models else 'UNKNOWN'}",
-    )
-    names = [name for name in report.cuda_visible_devices.split(",") if name]
-    return [HardwareResource(ACCELERATOR_HW_TYPE, [info] * count, names[:count])]

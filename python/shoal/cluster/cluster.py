@@ -10,6 +10,7 @@ from typing import Any, ClassVar, Self
 
 import ray
 
+from shoal.bootstrap.extension import load_user_extension_module
 from shoal.bootstrap.probe import NodeReport
 from shoal.cluster.allocate import allocate, read_arguments
 from shoal.cluster.bringup import connect, disconnect, find_nodes, running_jobs
@@ -26,6 +27,11 @@ from shoal.config import ClusterConfig, load
 from shoal.context import current, env_value, set_context
 from shoal.deadline import Deadline
 from shoal.errors import ClusterError, NameTakenError, ShoalValueError
+from shoal.hardware.profiling import (
+    ProfileConfig,
+    get_profiling_env_vars_for_worker,
+    modify_profile_context,
+)
 from shoal.manager import NodeManager
 from shoal.manager.base import connection
 from shoal.ports import hold_port
@@ -151,6 +157,7 @@ class Cluster:
     # --- coming and going ---
 
     def _bring_up(self, num_nodes: int | None, cluster_cfg: Any, deadline: Deadline) -> Job:
+        load_user_extension_module()  # it may register hardware that the configuration names
         config = None if cluster_cfg is None else load(cluster_cfg)
         wanted = _wanted_nodes(num_nodes, config)
         own = current().namespace or os.environ.get("CLUSTER_NAMESPACE", "")
@@ -403,6 +410,23 @@ class Cluster:
         return merge_worker_env_vars(base_env_vars, incoming_env_vars, mode)
 
     _merge_path_like_env_value = staticmethod(merge_path_like)
+
+    @classmethod
+    def modify_profile_context(
+        cls,
+        python_interpreter_path: str,
+        worker_name: str,
+        profiling_cfg: ProfileConfig | None,
+    ) -> str:
+        """Return the command that runs a worker: its interpreter, under a profiler if asked for."""
+        return modify_profile_context(python_interpreter_path, worker_name, profiling_cfg)
+
+    @classmethod
+    def get_profiling_env_vars_for_worker(
+        cls, worker_name: str, profiling_cfg: ProfileConfig | None
+    ) -> dict[str, str]:
+        """Return the variables that a profiler needs in a worker's environment."""
+        return get_profiling_env_vars_for_worker(worker_name, profiling_cfg)
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Another process has its own instance; a worker's joins the same job.

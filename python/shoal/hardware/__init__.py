@@ -14,6 +14,7 @@ from shoal.hardware.base import (
     HardwareInfo,
     HardwareResource,
     NodeHardwareConfig,
+    configured_hardware,
 )
 from shoal.hardware.robots import (
     DOSW1HWConfig,
@@ -51,5 +52,6 @@ __all__ = [
     "RobotAutoConfig",
     "Turtle2Config",
     "Turtle2HWInfo",
+    "configured_hardware",
     "visibility_env",
 ]

@@ -7,10 +7,11 @@ dataclass derived from `HardwareConfig` is registered for the kind as well.
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import MISSING, dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, TypeVar
 
 from shoal.errors import ShoalValueError
+from shoal.hardware.arguments import ArgumentsError, Problem, construct
 from shoal.nearest import did_you_mean
 
 __all__ = [
@@ -19,6 +20,7 @@ __all__ = [
     "HardwareInfo",
     "HardwareResource",
     "NodeHardwareConfig",
+    "configured_hardware",
 ]
 
 C = TypeVar("C", bound=type["HardwareConfig"])
@@ -172,6 +174,15 @@ def own_configs(kind: type[Any], node_rank: int, configs: Sequence[Any] | None) 
     return [c for c in configs or () if type(c) is kind and c.node_rank == node_rank]
 
 
+def configured_hardware(node_rank: int, configs: Sequence[Any]) -> list[HardwareResource]:
+    """Return the hardware that a configuration promises for a node, without asking any device.
+
+    Accelerators are not among it: those are found, not configured.
+    """
+    found = [kind.configured(node_rank, configs) for kind in Hardware.policy_registry.values()]
+    return [resource for resource in found if resource is not None and resource.count]
+
+
 @dataclass
 class NodeHardwareConfig:
     """The `hardware` of a node group: one kind, and its pieces.
@@ -193,44 +204,37 @@ class NodeHardwareConfig:
     def __post_init__(self) -> None:
         known = self.hardware_config_registry
         if self.type not in known:
-            raise ShoalValueError(
-                f"type: Unsupported hardware type {self.type!r}; there are "
+            message = (
+                f"Unsupported hardware type {self.type!r}; there are "
                 f"{', '.join(sorted(known))}{did_you_mean(str(self.type), known)}"
             )
-        made = [self._read(f"configs[{i}]", entry) for i, entry in enumerate(self.configs)]
-        for index, config in enumerate(made):
-            if config in made[:index]:
-                raise ShoalValueError(f"configs[{index}]: Duplicate hardware configs: {config!r}")
+            raise ArgumentsError([Problem(("type",), message)])
+        entries: Any = self.configs or []  # typed, but it comes from a user
+        if isinstance(entries, str) or not isinstance(entries, Sequence):
+            raise ArgumentsError([Problem(("configs",), f"must be a list, not {entries!r}")])
+        made: list[Any] = []
+        problems: list[Problem] = []
+        first: dict[str, int] = {}
+        for index, entry in enumerate(entries):
+            piece, found = self._read(entry)
+            # By their text, which also finds what has no hash, without comparing each to each.
+            other = first.setdefault(repr(piece), index)
+            if piece is not None and other != index:
+                found.append(Problem((), f"Duplicate hardware configs: as configs[{other}]"))
+            problems += [problem.under("configs", index) for problem in found]
+            made.append(piece)
+        if problems:
+            raise ArgumentsError(problems)
         self.configs = made
 
-    def _read(self, where: str, entry: Any) -> HardwareConfig:
+    def _read(self, entry: Any) -> tuple[Any, list[Problem]]:
         kind = self.hardware_config_registry[self.type]
         if isinstance(entry, kind):
-            return entry
+            return entry, []
         if not isinstance(entry, Mapping):
-            raise ShoalValueError(
-                f"{where}: Each hardware config must be a dictionary, not {entry!r}"
-            )
-        values = {str(key): value for key, value in entry.items()}
-        known = {f.name for f in fields(kind)}
-        if unknown := {key for key in values if key not in known}:
-            near = "".join(did_you_mean(key, known) for key in sorted(unknown))
-            raise ShoalValueError(
-                f"{where}: Unknown fields '{unknown}' detected in a {self.type} config{near}"
-            )
-        missing = [
-            f.name
-            for f in fields(kind)
-            if f.name not in values and f.default is MISSING and f.default_factory is MISSING
-        ]
-        if missing:
-            raise ShoalValueError(
-                f"{where}: Missing fields '{missing}' detected in a {self.type} config"
-            )
-        try:
-            return kind(**values)
-        except ShoalValueError as error:
-            raise ShoalValueError(f"{where}.{error}") from error
+            message = f"Each hardware config must be a dictionary, not {entry!r}"
+            return None, [Problem((), message)]
+        return construct(kind, entry)
 
     @classmethod
     def register_hardware_config(cls, type: str) -> Callable[[C], C]:  # noqa: A002  (part of the API)

@@ -57,6 +57,15 @@ class NodeManager(Manager):
         """Return the node groups, by label."""
         return self._node_groups
 
+    def get_hardware_infos(
+        self, node_group_label: str, node_rank: int
+    ) -> tuple[str | None, list[Any]]:
+        """Return what a node group counts, and what of it a node has."""
+        group = self._node_groups.get(node_group_label)
+        if group is None or node_rank not in group.node_ranks:
+            return None, []
+        return group.hardware_type, group.get_hardware_infos(node_rank)
+
     def get_cluster_cfg(self) -> Any:
         """Return the configuration that the job was launched with, or None."""
         return self._cluster_cfg

@@ -1,10 +1,16 @@
 """The node groups of a job, from its nodes and its configuration."""
 
-from shoal.config import ClusterConfig
+from shoal.config import ClusterConfig, NodeGroupConfig
 from shoal.errors import ClusterError
 from shoal.topology.node import NodeGroupInfo, NodeInfo
 
 __all__ = ["build_groups"]
+
+
+def _hardware_type(entry: NodeGroupConfig) -> str | None:
+    """What the ranks of a group count; None for what is detected."""
+    own = entry.hardware
+    return entry.hardware_type if own is None else own.type
 
 
 def build_groups(nodes: list[NodeInfo], config: ClusterConfig | None) -> dict[str, NodeGroupInfo]:
@@ -24,15 +30,15 @@ def build_groups(nodes: list[NodeInfo], config: ClusterConfig | None) -> dict[st
         groups[entry.label] = NodeGroupInfo(
             label=entry.label,
             nodes=[nodes[rank] for rank in sorted(entry.node_ranks)],
+            hardware_type=_hardware_type(entry),
             ignore_hardware=entry.ignore_hardware,
             env_configs=entry.env_configs,
         )
     for label in NodeGroupInfo.RESERVED_LABELS:
         groups[label] = NodeGroupInfo(label=label, nodes=nodes)
-    for node in nodes:
-        for label, group in groups.items():
-            if node.node_rank in group.node_ranks:
-                node.env_vars.update(group.get_node_env_vars(node.node_rank))
-                if label not in node.node_labels:
-                    node.node_labels.append(label)
+    for label, group in groups.items():
+        for node in group.nodes:
+            node.env_vars.update(group.get_node_env_vars(node.node_rank))
+            if label not in node.node_labels:
+                node.node_labels.append(label)
     return groups

@@ -1,11 +1,18 @@
 """Nodes and node groups, as every process of a job sees them."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import yaml
 
 from shoal.errors import ClusterConfigError, PlacementIndexError
-from shoal.hardware import ACCELERATOR_HW_TYPE, AcceleratorType, HardwareInfo, HardwareResource
+from shoal.hardware import (
+    ACCELERATOR_HW_TYPE,
+    AcceleratorType,
+    Hardware,
+    HardwareResource,
+)
 
 if TYPE_CHECKING:
     from shoal.config import NodeGroupEnvConfig
@@ -24,7 +31,8 @@ class NodeInfo:
         node_ip: Its IP address.
         num_cpus: The number of CPUs that Ray counts there.
         python_interpreter_path: The interpreter that runs Ray's workers.
-        default_env_vars: The node's own `SHOAL_*`, `RLINF_*` and path-like variables.
+        default_env_vars: The node's own `SHOAL_*`, `RLINF_*` and path-like variables, and the ones
+            that decide how its devices are used.
         env_vars: What the configuration adds to them. No other variable leaves its node.
         hardware_resources: Its hardware, one entry a type.
         profiler_backends: Profilers that are installed.
@@ -61,25 +69,45 @@ class NodeInfo:
     @property
     def accelerator_model(self) -> str:
         """The model of the node's accelerators (`NV_GPU:H200`), empty without any."""
-        infos = self._infos(ACCELERATOR_HW_TYPE)
+        infos = self.get_hardware_infos(ACCELERATOR_HW_TYPE)
         return infos[0].model if infos else ""
 
     def get_hw_resource_count(self, hw_type: str | None) -> int:
         """Return how many pieces of a hardware type the node has; 0 for None."""
-        return len(self._infos(hw_type))
+        return len(self.get_hardware_infos(hw_type))
+
+    def get_hardware_infos(self, hw_type: str | None) -> list[Any]:
+        """Return the node's pieces of a hardware type, in the order of their ranks."""
+        resource = self._resource(hw_type)
+        return [] if resource is None else resource.infos
 
     def device_names(self) -> list[str]:
         """Return the node's own names of its accelerators; empty where they are plain indices."""
-        for resource in self.hardware_resources:
-            if resource.type == ACCELERATOR_HW_TYPE:
-                return resource.device_names
-        return []
+        resource = self._resource(ACCELERATOR_HW_TYPE)
+        return [] if resource is None else resource.device_names
 
-    def _infos(self, hw_type: str | None) -> list[HardwareInfo]:
-        for resource in self.hardware_resources:
-            if resource.type == hw_type:
-                return resource.infos
-        return []
+    def egl_ids(self) -> list[int]:
+        """Return the EGL index of each accelerator; empty where it is not known."""
+        resource = self._resource(ACCELERATOR_HW_TYPE)
+        return [] if resource is None else resource.egl_ids
+
+    def __str__(self) -> str:
+        hardware = {r.type: [f"{i.model}" for i in r.infos] for r in self.hardware_resources}
+        shown = {
+            "node_rank": self.node_rank,
+            "hostname": self.hostname,
+            "node_ip": self.node_ip,
+            "ray_id": self.ray_id,
+            "node_labels": self.node_labels,
+            "num_cpus": self.num_cpus,
+            "hardware_resources": hardware,
+            "python_interpreter_path": self.python_interpreter_path,
+            "profiler_backends": self.profiler_backends,
+        }
+        return yaml.safe_dump(shown, sort_keys=False).rstrip()
+
+    def _resource(self, hw_type: str | None) -> HardwareResource | None:
+        return next((r for r in self.hardware_resources if r.type == hw_type), None)
 
 
 @dataclass
@@ -107,8 +135,11 @@ class NodeGroupInfo:
     def __post_init__(self) -> None:
         if self.label == self.NODE_PLACEMENT_GROUP_LABEL or self.ignore_hardware:
             self.hardware_type = None
-        elif self.hardware_type is None and any(node.num_accelerators for node in self.nodes):
-            self.hardware_type = ACCELERATOR_HW_TYPE
+        elif self.hardware_type is None:
+            # By the whole group: beside nodes with accelerators, one without has nothing to count.
+            kind = Hardware.DEFAULT_HW_TYPE
+            if any(node.get_hw_resource_count(kind) for node in self.nodes):
+                self.hardware_type = kind
 
     @property
     def node_ranks(self) -> list[int]:
@@ -118,20 +149,37 @@ class NodeGroupInfo:
     @property
     def hardware_resource_count(self) -> int:
         """The number of resources: hardware, or nodes without any."""
-        return sum(len(ranks) for ranks in self.local_hardware_ranks)
+        return sum(self._count(node) for node in self.nodes)
 
     @property
     def local_hardware_ranks(self) -> list[list[int]]:
         """The group's resource ranks of each node, in node order."""
-        ranks: list[list[int]] = []
+        return [list(range(first, first + count)) for _, first, count in self._blocks()]
+
+    def _count(self, node: NodeInfo) -> int:
+        kind = self.hardware_type
+        return 1 if kind is None else node.get_hw_resource_count(kind)
+
+    def _blocks(self) -> Iterator[tuple[NodeInfo, int, int]]:
+        """Each node with its first resource rank and its number of resources."""
         first = 0
         for node in self.nodes:
-            count = (
-                1 if self.hardware_type is None else node.get_hw_resource_count(self.hardware_type)
-            )
-            ranks.append(list(range(first, first + count)))
+            count = self._count(node)
+            yield node, first, count
             first += count
-        return ranks
+
+    def get_hardware_infos(self, node_rank: int) -> list[Any]:
+        """Return the pieces of the group's hardware on a node; none where each node is a resource.
+
+        Raises:
+            PlacementIndexError: The group has no such node.
+        """
+        for node in self.nodes:
+            if node.node_rank == node_rank:
+                return node.get_hardware_infos(self.hardware_type)
+        raise PlacementIndexError(
+            f"node group {self.label!r} has no node {node_rank}; it has {self.node_ranks}"
+        )
 
     def group_ranks_to_global_ranks(self, group_ranks: Sequence[int]) -> list[int]:
         """Translate node ranks within the group to cluster node ranks.
@@ -148,17 +196,13 @@ class NodeGroupInfo:
 
     def get_node_by_hardware_rank(self, rank: int) -> NodeInfo | None:
         """Return the node that has a resource rank, or None."""
-        for node, ranks in zip(self.nodes, self.local_hardware_ranks, strict=True):
-            if rank in ranks:
-                return node
-        return None
+        return next((n for n, first, count in self._blocks() if 0 <= rank - first < count), None)
 
     def get_local_hardware_rank(self, rank: int) -> int:
         """Return a resource's rank on its own node, -1 where there is no such resource."""
-        for ranks in self.local_hardware_ranks:
-            if rank in ranks:
-                return rank - ranks[0]
-        return -1
+        return next(
+            (rank - first for _, first, count in self._blocks() if 0 <= rank - first < count), -1
+        )
 
     def get_node_env_vars(self, node_rank: int) -> dict[str, str]:
         """Return the variables that the configuration sets on a node."""

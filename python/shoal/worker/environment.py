@@ -4,7 +4,6 @@ from collections.abc import Sequence
 
 from shoal._backend import Placement
 from shoal.cluster import Cluster
-from shoal.hardware import visibility_env
 
 __all__ = ["worker_environment"]
 
@@ -27,7 +26,8 @@ def worker_environment(
         catch: Whether a crash or a signal prints all stacks.
 
     Returns:
-        The variables. `NODE_ID`, `GPU_ID` and `ISOLATE_GPU` are older names of the ones beside
+        The variables, without those of the accelerators' vendor: they depend on what else the
+        worker's environment has, and `Cluster.allocate` adds them. `NODE_ID`, `GPU_ID` and `ISOLATE_GPU` are older names of the ones beside
         them; `MASTER_PORT`, `LOCAL_RANK` and `LOCAL_WORLD_SIZE` are set by the worker itself.
     """
     node = cluster.get_node_info(placement.cluster_node_rank)
@@ -35,7 +35,7 @@ def worker_environment(
     visible = list(placement.visible_accelerators)
     accelerator = str(placement.local_accelerator_rank)
     node_rank = str(placement.cluster_node_rank)
-    env = {
+    return {
         "GROUP_NAME": group,
         "WORKER_NAME": f"{group}:{placement.rank}",
         "MASTER_ADDR": cluster.get_node_ip(first.cluster_node_rank),
@@ -59,4 +59,3 @@ def worker_environment(
         "LOCAL_HARDWARE_RANKS": ",".join(map(str, placement.local_hardware_ranks)),
         "NODE_GROUP_LABEL": placement.node_group_label,
     }
-    return env | visibility_env(str(placement.accelerator_type), visible, node.device_names())

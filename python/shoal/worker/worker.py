@@ -1,7 +1,6 @@
 """`Worker`: the base class of what runs on the cluster."""
 
 import faulthandler
-import importlib
 import logging
 import os
 import signal
@@ -14,11 +13,13 @@ from typing import Any, ClassVar, Self
 import ray
 
 from shoal._backend import WorkerAddress
+from shoal.bootstrap.extension import load_user_extension_module
 from shoal.channel import Channel
 from shoal.collective import Collective, CollectiveGroupOptions
-from shoal.context import current, env_value, env_var, log_level, set_context
+from shoal.context import current, env_value, log_level, set_context
 from shoal.deadline import default_timeout
 from shoal.errors import ShoalTimeoutError
+from shoal.hardware import AcceleratorUtil
 from shoal.manager import CollectiveManager, NodeManager, WorkerInfo, WorkerManager
 from shoal.ports import hold_port
 from shoal.worker.group import WorkerGroup
@@ -37,13 +38,16 @@ _CRASH_SIGNALS = (
 )
 
 
+def _own_accelerator_type() -> str:
+    return os.environ.get("ACCELERATOR_TYPE") or "NO_ACCEL"
+
+
 def _torch_device_type() -> str | None:
-    return "cuda" if os.environ.get("ACCELERATOR_TYPE") == "NV_GPU" else None
+    return AcceleratorUtil.get_device_type(_own_accelerator_type())
 
 
 def _torch_platform() -> Any:
-    kind = _torch_device_type()
-    return None if kind is None else getattr(importlib.import_module("torch"), kind)
+    return AcceleratorUtil.get_torch_platform(_own_accelerator_type())
 
 
 class WorkerMeta(ABCMeta):
@@ -65,7 +69,7 @@ class WorkerMeta(ABCMeta):
     @property
     def accelerator_type(cls) -> str:
         """The kind of this process's accelerators, `NO_ACCEL` without any."""
-        return os.environ.get("ACCELERATOR_TYPE") or "NO_ACCEL"
+        return _own_accelerator_type()
 
 
 class Worker(metaclass=WorkerMeta):
@@ -107,7 +111,7 @@ class Worker(metaclass=WorkerMeta):
         if "CLUSTER_NODE_RANK" in os.environ and os.environ.get("WORKER_NAME"):
             self._env_setup_before_init(Identity.read(None, None, None))
             _watch_crashes()
-            _load_user_extension()
+            load_user_extension_module()
         return self
 
     def _env_setup_before_init(self, identity: Identity) -> None:
@@ -157,6 +161,7 @@ class Worker(metaclass=WorkerMeta):
             node_ip=ray.util.get_node_ip_address(),
             node_port=hold_port(),
             available_accelerators=self.global_accelerator_ids,
+            hardware_infos=self._own_hardware(),
             pid=os.getpid(),
         )
         self._manager_proxy.register_worker(self._worker_address, self._worker_info)
@@ -241,6 +246,30 @@ class Worker(metaclass=WorkerMeta):
         nodes = NodeManager.get_proxy().get_nodes()
         first = sum(node.num_accelerators for node in nodes[: self._cluster_node_rank])
         return [first + rank for rank in visible]
+
+    @property
+    def accelerator_model(self) -> str:
+        """Their model (`NV_GPU:H200`), empty without any."""
+        return self._identity.accelerator_model
+
+    @property
+    def hardware_type(self) -> str | None:
+        """What kind of hardware the worker was placed on; None for a whole node."""
+        return self._hardware_type
+
+    @property
+    def hardware_infos(self) -> list[Any]:
+        """The pieces of hardware that the worker was placed on."""
+        return self._worker_info.hardware_infos
+
+    def _own_hardware(self) -> list[Any]:
+        self._hardware_type: str | None = None
+        if not self._local_hardware_ranks:
+            return []
+        self._hardware_type, infos = NodeManager.get_proxy().get_hardware_infos(
+            self._node_group, self._cluster_node_rank
+        )
+        return [infos[rank] for rank in self._local_hardware_ranks if rank < len(infos)]
 
     def get_name(self) -> str:
         """Return the address as text: `group:rank`."""
@@ -419,9 +448,15 @@ def _set_network_devices(accelerator_type: str) -> None:
     devices = env_value("COMM_NET_DEVICES")
     if not devices:
         return
-    os.environ.setdefault("GLOO_SOCKET_IFNAME", devices)
-    if accelerator_type == "NV_GPU":
-        os.environ.setdefault("NCCL_SOCKET_IFNAME", devices)
+    for name in {
+        "GLOO_SOCKET_IFNAME",
+        AcceleratorUtil.get_ccl_socket_ifname_env_var(accelerator_type),
+    }:
+        if os.environ.setdefault(name, devices) != devices:
+            logging.getLogger("shoal").warning(
+                "%s: %s=%s is kept, although SHOAL_COMM_NET_DEVICES is %s",
+                current().name, name, os.environ[name], devices,
+            )  # fmt: skip
 
 
 def _watch_crashes() -> None:
@@ -431,22 +466,3 @@ def _watch_crashes() -> None:
     faulthandler.enable()
     for number in _CRASH_SIGNALS:
         faulthandler.register(number, chain=True)
-
-
-def _load_user_extension() -> None:
-    """Import SHOAL_EXT_MODULE and call its `register()`, for classes that register themselves.
-
-    What fails in it is logged: a worker that needs what was not registered fails by itself.
-    """
-    name, variable = env_var("EXT_MODULE")
-    if not name:
-        return
-    log = logging.getLogger("shoal")
-    try:
-        register = getattr(importlib.import_module(name), "register", None)
-        if callable(register):
-            register()
-    except ImportError as error:
-        log.warning("%s: %s=%s: %s", current().name, variable, name, error)
-    except Exception:
-        log.exception("%s: %s=%s failed", current().name, variable, name)

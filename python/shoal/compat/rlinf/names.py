@@ -107,13 +107,20 @@ _OLD_MODULES = {
 _OURS = {
     "shoal": "WorkerAddress",
     "shoal.channel": "Channel ChannelWorker DEFAULT_KEY LocalChannel WeightedItem",
-    "shoal.cluster": "Cluster ClusterEnvVar NodeGroupInfo NodeInfo PathEnvMergeMode",
+    "shoal.cluster": (
+        "Cluster ClusterEnvVar NodeGroupInfo NodeInfo PathEnvMergeMode load_user_extension_module"
+    ),
     "shoal.collective": (
         "AsyncChannelWork AsyncCollWork AsyncFuncWork AsyncRayWork AsyncRouteWork AsyncWork"
         " Collective CollectiveGroupOptions"
     ),
     "shoal.config": "ClusterConfig NodeGroupConfig NodeGroupEnvConfig parse_rank_config",
-    "shoal.hardware": "AcceleratorType HardwareInfo HardwareResource",
+    "shoal.hardware": f"{_ACCELERATOR} {_HARDWARE} {_ROBOTS}",
+    "shoal.hardware.accelerators": (
+        "AMDGPUManager AcceleratorManager AscendNPUManager IntelGPUManager KunlunXPUManager"
+        " MUSAGPUManager NvidiaGPUManager"
+    ),
+    "shoal.hardware.profiling": "NsightConfig ProfileConfig RocprofSysConfig",
     "shoal.manager": (
         "CollectiveGroupInfo CollectiveManager Manager ManagerProxy NodeManager WorkerInfo"
         " WorkerManager"

@@ -15,7 +15,12 @@ from shoal.hardware.accelerators.musa import MUSAGPUManager
 from shoal.hardware.accelerators.nvidia import NvidiaGPUManager
 from shoal.hardware.accelerators.accelerator import Accelerator
 from shoal.hardware.accelerators.util import AcceleratorUtil, complete_environment, visibility_env
+
 # isort: on
+from shoal.hardware.profiling import NsightConfig, RocprofSysConfig
+
+AcceleratorManager.register_profiling_config(AcceleratorType.NV_GPU)(NsightConfig)
+AcceleratorManager.register_profiling_config(AcceleratorType.AMD_GPU)(RocprofSysConfig)
 
 __all__ = [
     "ACCELERATOR_HW_TYPE",

@@ -15,12 +15,13 @@ from shoal.hardware.accelerators.devices import (
     usable_devices,
 )
 from shoal.hardware.accelerators.kind import AcceleratorType
+from shoal.hardware.profiling.base import ProfileConfig
 from shoal.hardware.within import within
 
 __all__ = ["AcceleratorManager", "ray_manager"]
 
 M = TypeVar("M", bound=type["AcceleratorManager"])
-P = TypeVar("P", bound=type)
+P = TypeVar("P", bound=type[ProfileConfig])
 
 _log = logging.getLogger("shoal")
 
@@ -45,8 +46,8 @@ class AcceleratorManager(ABC):
     """
 
     manager_register: ClassVar[dict[AcceleratorType, type["AcceleratorManager"]]] = {}
-    profiling_config_register: ClassVar[dict[AcceleratorType, Any]] = {}
-    profile_backend_register: ClassVar[dict[str, Any]] = {}
+    profiling_config_register: ClassVar[dict[AcceleratorType, type[ProfileConfig]]] = {}
+    profile_backend_register: ClassVar[dict[str, type[ProfileConfig]]] = ProfileConfig.registry
 
     TYPE: ClassVar[AcceleratorType]
     RESTRICTIONS: ClassVar[Restrictions]
@@ -78,11 +79,12 @@ class AcceleratorManager(ABC):
 
     @staticmethod
     def register_profiling_config(type: AcceleratorType) -> Callable[[P], P]:  # noqa: A002  (part of the API)
-        """Return a decorator for the settings of a vendor's profiler; they name it `BACKEND_TYPE`."""
+        """Return a decorator that registers the settings of a vendor's profiler."""
 
         def add(cls: P) -> P:
             AcceleratorManager.profiling_config_register[type] = cls
-            AcceleratorManager.profile_backend_register[cls.BACKEND_TYPE] = cls  # type: ignore[attr-defined]  # settings have it
+            if cls not in ProfileConfig.registry.values():
+                ProfileConfig.register()(cls)
             return cls
 
         return add

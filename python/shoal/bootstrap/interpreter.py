@@ -1,0 +1,55 @@
+"""Whether an interpreter that a configuration names can run workers."""
+
+import json
+import shutil
+import subprocess
+from collections.abc import Mapping
+
+__all__ = ["check_interpreter"]
+
+_LIMIT_S = 60.0
+# From the packages' metadata: importing Ray would take a second.
+_QUESTION = """
+import importlib.metadata as metadata, json, sys
+found = {"python": "%d.%d" % sys.version_info[:2]}
+for name in sys.argv[1:]:
+    try:
+        found[name] = metadata.version(name)
+    except metadata.PackageNotFoundError:
+        found.setdefault(name, "missing")
+sys.stdout.write("\\n" + json.dumps(found))
+"""
+
+
+def check_interpreter(path: str, wanted: Mapping[str, str]) -> str:
+    """Find out what is wrong with an interpreter on this machine.
+
+    Args:
+        path: The interpreter.
+        wanted: The versions that it must have, by package, `python` among them.
+
+    Returns:
+        A sentence; empty where nothing is wrong.
+    """
+    if shutil.which(path) is None:
+        return f"python_interpreter_path {path!r} does not exist, or cannot be executed"
+    try:
+        done = subprocess.run(  # noqa: S603  (the user's own interpreter and a constant text)
+            [path, "-c", _QUESTION, *wanted],
+            capture_output=True,
+            text=True,
+            timeout=_LIMIT_S,
+            check=True,
+        )
+        found = json.loads(done.stdout.splitlines()[-1])
+    except subprocess.TimeoutExpired:
+        return f"python_interpreter_path {path!r} did not answer within {_LIMIT_S:g} s"
+    except (OSError, subprocess.SubprocessError, ValueError, IndexError) as error:
+        return f"python_interpreter_path {path!r} is no Python that runs: {error}"
+    if differ := [name for name in wanted if found.get(name) != wanted[name]]:
+        theirs = ", ".join(f"{name} {found.get(name)}" for name in differ)
+        ours = ", ".join(f"{name} {wanted[name]}" for name in differ)
+        return (
+            f"python_interpreter_path {path!r} has {theirs}; workers need {ours}, as the driver has"
+        )
+    return ""
