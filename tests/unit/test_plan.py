@@ -1,0 +1,248 @@
+"""Plans: what they say of each process, node and device, and how they fail."""
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+import shoal
+from shoal.cluster.allocate import Allocation, _accelerator_env
+from shoal.errors import ClusterConfigError, PlacementError, ShoalValueError
+from shoal.planner import PlannedProcess, Totals, plan, read_inventory
+from shoal.planner.environment import AT_LAUNCH
+from shoal.worker.environment import worker_environment
+from shoal.worker.identity import Identity
+
+EXAMPLES = Path(__file__).parents[1] / "vectors" / "examples"
+
+
+def job(placement, num_nodes=1, **section):
+    return {"num_nodes": num_nodes, "component_placement": placement, **section}
+
+
+GROUPS = [
+    {
+        "label": "gpus",
+        "node_ranks": "0-1",
+        "env_configs": [
+            {"node_ranks": 0, "env_vars": [{"NET": "eth0"}], "python_interpreter_path": "/opt/py"},
+            {"node_ranks": 1, "env_vars": [{"NET": "eth1"}]},
+        ],
+    },
+    {"label": "cpus", "node_ranks": 2},
+]
+MIXED = job(
+    {
+        "actor": {"node_group": "gpus", "placement": "0-7:0-3"},
+        "rollout,reward": {"node_group": "gpus", "placement": "8-15"},
+        "agent": {"node_group": "cpus", "placement": "0:0-2"},
+    },
+    num_nodes=3,
+    node_groups=GROUPS,
+)
+
+
+def test_the_plan_is_part_of_the_public_names():
+    assert shoal.plan is plan
+
+
+def test_components_are_placed_as_a_launch_would():
+    made = plan(MIXED, "2x8:H100/64cpu,1x0/2cpu")
+    actor, rollout, reward, agent = made.components
+    assert [c.name for c in made.components] == ["actor", "rollout", "reward", "agent"]
+    assert [c.entry for c in made.components[:2]] == [("actor",), ("rollout", "reward")]
+    assert agent.node_groups == ("cpus",)
+    process = actor.processes[3]
+    assert process == PlannedProcess(
+        rank=3,
+        node=0,
+        node_group="gpus",
+        hardware_type="Accelerator",
+        hardware_ranks=(6, 7),
+        visible_devices=("6", "7"),
+        interpreter="/opt/py",
+        configured={"NET": "eth0"},
+        environment=process.environment,
+    )
+    assert [p.hardware_ranks for p in rollout.processes] == [(i,) for i in range(8)]
+    assert {p.node for p in reward.processes} == {1}
+    assert {p.interpreter for p in reward.processes} == {""}
+    assert [(p.node, p.hardware_type, p.hardware_ranks) for p in agent.processes] == [
+        (2, None, ())
+    ] * 3
+    assert made.source == "the configuration"
+    assert made.inventory == "2x8:H100/64cpu,1x0/2cpu"
+
+
+def test_nodes_and_devices_know_who_uses_them():
+    made = plan(MIXED, "2x8:H100/64cpu,1x0/2cpu")
+    assert [n.processes for n in made.nodes] == [
+        {"actor": 4},
+        {"rollout": 8, "reward": 8},
+        {"agent": 3},
+    ]
+    assert [n.groups for n in made.nodes] == [("gpus",), ("gpus",), ("cpus",)]
+    device = made.nodes[1].devices[2]
+    assert (device.index, device.model) == (2, "NV_GPU:H100")
+    assert device.users == (("rollout", 2), ("reward", 2))
+    assert device.components == ("rollout", "reward")
+    assert made.totals == Totals(
+        nodes=3,
+        cpus=130,
+        accelerators=16,
+        robots=0,
+        processes=23,
+        idle_devices=0,
+        shared_devices=8,
+    )
+
+
+def test_the_environment_is_what_launch_sets(monkeypatch):
+    """Variable for variable, but for what only launch knows."""
+    made = plan(MIXED, [*nodes_with_addresses("2x8:H100,1x0")])
+    # The same placements, from the same public parts that launch uses.
+    placement = shoal.ComponentPlacement(MIXED, cluster_of(made))
+    for component in made.components:
+        placements = placement.get_strategy(component.name).get_placement(cluster_of(made))
+        for process, placed in zip(component.processes, placements, strict=True):
+            cluster = cluster_of(made)
+            launched = worker_environment(component.name, placed, placements, cluster, catch=True)
+            node = cluster.get_node_info(placed.cluster_node_rank)
+            request = Allocation(object, "name", node.node_rank, env_vars=dict(launched))
+            launched |= _accelerator_env(node, request, process.configured)
+            planned = component.environment_of(process)
+            for name in AT_LAUNCH:
+                launched.pop(name, None)
+            own = {name: planned.pop(name) for name in ("LOCAL_RANK", "LOCAL_WORLD_SIZE")}
+            assert planned == process.configured | launched
+            with monkeypatch.context() as patched:
+                for name, value in launched.items():
+                    patched.setenv(name, value)
+                set_by_worker = Identity.read(None, None, None).set_local_rank()
+                assert tuple(map(str, set_by_worker)) == tuple(own.values())
+
+
+def nodes_with_addresses(text):
+    nodes = read_inventory(text).nodes
+    for node in nodes:
+        node.node_ip = f"10.0.0.{node.node_rank}"
+    return nodes
+
+
+def cluster_of(made):
+    """The double that launch asks, with the nodes of a plan."""
+    nodes = nodes_with_addresses("2x8:H100,1x0")
+    groups = {
+        "gpus": SimpleNamespace(label="gpus", nodes=nodes[:2], hardware_type="Accelerator"),
+        "cpus": SimpleNamespace(label="cpus", nodes=nodes[2:], hardware_type=None),
+    }
+    return SimpleNamespace(
+        get_node_group=groups.get,
+        get_node_info=lambda rank: nodes[rank],
+        get_node_ip=lambda rank: nodes[rank].node_ip,
+        namespace="shoal",
+    )
+
+
+def test_visible_devices_are_in_the_nodes_own_terms():
+    nodes = read_inventory("1x2:H100").nodes
+    nodes[0].hardware_resources[0].device_names[:] = ["GPU-aa", "GPU-bb"]
+    (component,) = plan(job({"actor": "1"}), list(nodes)).components
+    (process,) = component.processes
+    assert process.visible_devices == ("GPU-bb",)
+    assert process.environment["CUDA_VISIBLE_DEVICES"] == "GPU-bb"
+
+
+def test_planning_leaves_the_inventory_as_it_was():
+    inventory = read_inventory("2x8,1x0")
+    before = [(list(n.node_labels), dict(n.env_vars)) for n in inventory.nodes]
+    plan(MIXED, inventory)
+    plan(job({"other": "0-3"}), inventory)
+    assert [(n.node_labels, n.env_vars) for n in inventory.nodes] == before
+
+
+def test_every_node_of_the_documents_example_has_its_processes():
+    made = plan(EXAMPLES / "eighteen_nodes.yaml", "16x8:H100/64cpu,2x0/8cpu")
+    env = made.component("env")
+    assert [(p.node, p.hardware_type, p.hardware_ranks) for p in env.processes] == [
+        (16, "Franka", (0,)),
+        (17, "Franka", (0,)),
+    ]
+    assert made.totals.robots == 2
+    assert made.totals.idle_devices == 0
+    agent = made.component("agent")
+    assert [n.processes.get("agent", 0) for n in made.nodes[:5]] == [100, 100, 100, 100, 0]
+    assert len(agent.processes) == 400
+
+
+def test_robots_of_the_configuration_need_not_be_in_the_inventory_but_may():
+    path = EXAMPLES / "node_groups_completed.yaml"
+    without = plan(path, "4x8,2x0")
+    assert without == replace_inventory(plan(path, "4x8,2x0/2xFranka"), "4x8,2x0")
+    with pytest.raises(
+        ClusterConfigError, match=r"node 4: the configuration lists 2 Franka.* has 1"
+    ):
+        plan(path, "4x8,2x0/Franka")
+    agent = without.component("agent")
+    assert [sum(p.node == rank for p in agent.processes) for rank in range(5)] == [
+        101,
+        100,
+        156,
+        155,
+        0,
+    ]
+    env = without.component("env")
+    assert [p.hardware_ranks for p in env.processes] == [(0,), (0,), (1,), (1,)] * 2
+
+
+def replace_inventory(made, name):
+    return type(made)(made.source, name, made.components, made.nodes, made.warnings)
+
+
+def test_a_variable_of_the_configuration_decides_how_devices_are_shown():
+    """Some of launch's variables give way to what the user chose."""
+    env_configs = [{"node_ranks": 0, "env_vars": [{"MUJOCO_GL": "osmesa"}]}]
+    groups = [{"label": "soft", "node_ranks": 0, "env_configs": env_configs}]
+    made = plan(job({"a": {"node_group": "soft", "placement": 0}}, node_groups=groups), "1x1:H100")
+    assert "EGL_DEVICE_ID" not in made.components[0].processes[0].environment
+    (plain,) = plan(job({"a": "0"}), "1x1:H100").components[0].processes
+    assert plain.environment["EGL_DEVICE_ID"] == "0"
+
+
+@pytest.mark.parametrize("count", [1, 18])
+def test_without_an_inventory_the_error_shows_one_of_the_right_size(count):
+    with pytest.raises(ShoalValueError, match=f"such as {count}x8:H100/64cpu for {count} node"):
+        plan(job({"actor": "0"}, num_nodes=count))
+
+
+def test_the_example_as_printed_is_explained_whole():
+    with pytest.raises(PlacementError) as caught:
+        plan(EXAMPLES / "node_groups_as_printed.yaml", "2x8")
+    text = str(caught.value)
+    for name in ("'a800'", "'4090'", "'robot'"):
+        assert f"there is no node group {name}" in text
+    assert "there is no rank" in text
+
+
+def test_too_few_nodes_are_told_with_what_does_not_fit_because_of_it():
+    with pytest.raises(ClusterConfigError) as caught:
+        plan(job({"actor": "0-31", "agent": "x"}, num_nodes=4), "2x8")
+    first, *others = caught.value.problems
+    assert first == "cluster.num_nodes: the job wants 4 nodes, and the inventory 2x8 has 2"
+    told = "\n".join(others)
+    assert "actor" in told
+    assert "agent" in told
+
+
+def test_problems_of_the_configuration_and_of_the_inventory_come_together():
+    with pytest.raises(ClusterConfigError) as caught:
+        plan(job({"actor": "0"}, num_nodes="two"), "2y8")
+    text = str(caught.value)
+    assert "'num_nodes' must be a positive integer" in text
+    assert "no number of nodes" in text
+    assert len(caught.value.problems) == 2
+
+
+def test_a_wrong_configuration_is_told_before_a_missing_inventory():
+    with pytest.raises(ClusterConfigError, match="num_nodes"):
+        plan(job({"actor": "0"}, num_nodes=0))
