@@ -1,7 +1,7 @@
 """Makes a plan: the configuration and the inventory, resolved as a launch would resolve them."""
 
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -14,6 +14,7 @@ from shoal.hardware import (
     HardwareResource,
     configured_hardware,
 )
+from shoal.hardware.profiling import ProfileConfig, get_profiling_env_vars_for_worker
 from shoal.placement import ComponentPlacement, PlacementStrategy
 from shoal.planner.advice import advise
 from shoal.planner.cluster import PlannedCluster
@@ -79,7 +80,7 @@ def plan(config: Any, inventory: Any = None) -> Plan:
     problems.raise_any(document)
     if not (cluster and placement and placed):
         raise problems.as_error(document)
-    components = tuple(_components(placement, placed, cluster))
+    components = tuple(_components(placement, placed, cluster, checked.profiling))
     nodes = tuple(_nodes(cluster, checked, components))
     made = Plan(document.name, found.name, components, nodes)
     advice = [str(warning.message) for warning in said]
@@ -176,7 +177,7 @@ def _hardware(node: NodeInfo, pieces: list[Any], inventory: Inventory) -> list[H
 
 def _place(
     placement: ComponentPlacement, cluster: PlannedCluster
-) -> dict[PlacementStrategy, list[Placement]]:
+) -> dict[PlacementStrategy, Sequence[Placement]]:
     """Place once for each entry: its components share one strategy."""
     strategies = dict.fromkeys(map(placement.get_strategy, placement.components))
     return {strategy: strategy.get_placement(cluster) for strategy in strategies}
@@ -184,8 +185,9 @@ def _place(
 
 def _components(
     placement: ComponentPlacement,
-    placed: Mapping[PlacementStrategy, list[Placement]],
+    placed: Mapping[PlacementStrategy, Sequence[Placement]],
     cluster: PlannedCluster,
+    profiling: ProfileConfig | None,
 ) -> Iterator[PlannedComponent]:
     by_strategy: dict[PlacementStrategy, list[str]] = {}
     for name in placement.components:
@@ -199,13 +201,19 @@ def _components(
             name=name,
             entry=tuple(by_strategy[strategy]),
             node_groups=tuple(strategy.node_groups),
-            processes=tuple(_processes(name, placements, cluster)),
+            processes=tuple(_processes(name, placements, cluster, profiling)),
+            profiler=profiling.backend
+            if profiling is not None and profiling.profiles_worker_group(name)
+            else "",
             environment=component_environment(name, len(placements), master),
         )
 
 
 def _processes(
-    name: str, placements: list[Placement], cluster: PlannedCluster
+    name: str,
+    placements: Sequence[Placement],
+    cluster: PlannedCluster,
+    profiling: ProfileConfig | None,
 ) -> Iterator[PlannedProcess]:
     configured: dict[tuple[str, int], tuple[dict[str, str], str]] = {}
     for placement in placements:
@@ -231,7 +239,8 @@ def _processes(
             ),
             interpreter=interpreter,
             configured=variables,
-            environment=process_environment(name, placement, node, variables),
+            environment=process_environment(name, placement, node, variables)
+            | get_profiling_env_vars_for_worker(f"{name}:{placement.rank}", profiling),
         )
 
 

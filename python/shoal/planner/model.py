@@ -63,6 +63,7 @@ class PlannedComponent:
         entry: The names of the configuration's entry that places it, itself among them.
         node_groups: The labels of the node groups whose resources its placement counts.
         processes: Its processes, by rank.
+        profiler: The profiler that they run under, empty for none.
         environment: The variables that launch sets for all of them alike.
     """
 
@@ -70,6 +71,7 @@ class PlannedComponent:
     entry: tuple[str, ...]
     node_groups: tuple[str, ...]
     processes: tuple[PlannedProcess, ...]
+    profiler: str = ""
     environment: dict[str, str] = field(default_factory=dict, hash=False)
 
     def environment_of(self, process: PlannedProcess) -> dict[str, str]:

@@ -62,7 +62,11 @@ def sections(plan: Plan) -> list[Section]:
 
 def _without_blanks(section: Section) -> Section:
     """Drop the columns that tell nothing: a dash in every row."""
-    kept = [i for i in range(len(section.columns)) if any(row[i] != "-" for row in section.rows)]
+    kept = [
+        i
+        for i in range(len(section.columns))
+        if any(row[i] not in ("-", "") for row in section.rows)
+    ]
     return replace(
         section,
         columns=tuple(section.columns[i] for i in kept),
@@ -106,16 +110,18 @@ def _environment(plan: Plan) -> Section:
             made.setdefault((block.processes[0].interpreter, variables), []).append(block.nodes)
         for (interpreter, variables), spans in list(made.items())[:MOST_BLOCKS]:
             nodes = show_ranks(n for a, b in spans for n in range(a, b + 1))
-            if interpreter or variables:
-                rows.append((name, nodes, variables or "-", interpreter or "-"))
+            if interpreter or variables or component.profiler:
+                made_by = interpreter or "-", component.profiler or "-"
+                rows.append((name, nodes, variables or "-", *made_by))
                 name = ""
         if len(made) > MOST_BLOCKS:
-            rows.append(("", f"and {len(made) - MOST_BLOCKS} more", "", ""))
+            rows.append(("", f"and {len(made) - MOST_BLOCKS} more", "", "", ""))
     note = (
         "Every process also gets RANK, WORLD_SIZE and what else launch sets; --json lists all of "
         f"it but {', '.join(AT_LAUNCH)}, which only launch knows."
     )
-    return Section("Environment", ("component", "nodes", "variables", "interpreter"), rows, note)
+    columns = ("component", "nodes", "variables", "interpreter", "profiler")
+    return Section("Environment", columns, rows, note)
 
 
 def _nodes(plan: Plan) -> Section:

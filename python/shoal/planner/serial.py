@@ -166,6 +166,7 @@ def _component(data: _Reader) -> PlannedComponent:
         entry=data.texts("entry"),
         node_groups=data.texts("node_groups"),
         processes=tuple(map(_process, data.objects("processes"))),
+        profiler=data.text("profiler"),
         environment=data.table("environment", str),
     )
 
