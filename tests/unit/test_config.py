@@ -7,7 +7,6 @@ import sys
 import pytest
 
 from shoal.config import ClusterConfig, NodeGroupConfig, NodeGroupEnvConfig, load
-from shoal.errors import ClusterConfigError
 
 GROUP = {"label": "a800", "node_ranks": "0-1"}
 
@@ -18,13 +17,6 @@ def section(**changes):
 
 def group(**changes):
     return section(node_groups=[{**GROUP, **changes}])
-
-
-def problems(config):
-    with pytest.raises(ClusterConfigError) as caught:
-        load(config)
-    assert all(f"  {problem}" in str(caught.value) for problem in caught.value.problems)
-    return list(caught.value.problems)
 
 
 def test_load_makes_dataclasses():
@@ -90,103 +82,6 @@ def test_str_is_yaml_without_the_placement():
     assert "actor" not in text
 
 
-@pytest.mark.parametrize(
-    ("config", "expected"),
-    [
-        (section(num_nodes="2"), "cluster.num_nodes: 'num_nodes' must be a positive integer"),
-        (section(num_nodes=0), "cluster.num_nodes: 'num_nodes' must be a positive integer"),
-        (section(num_nodes=True), "cluster.num_nodes: 'num_nodes' must be a positive integer"),
-        ({"num_nodes": 1}, "cluster: Missing fields '['component_placement']' detected"),
-        (section(component_placement="0"), "cluster.component_placement: must be a mapping of"),
-        (section(component_placement=["a"]), "cluster.component_placement: each entry must be a"),
-        (section(profiling={}), "cluster.profiling: is not supported by this version of shoal"),
-        (section(node_groups={}), "cluster.node_groups: input should be a valid list, not {}"),
-        (section(node_groups=[3]), "cluster.node_groups[0]: Each node yaml config must be a dict"),
-        (
-            section(node_groups=[{"label": "a"}]),
-            "cluster.node_groups[0]: Missing fields '['node_ranks']' detected",
-        ),
-        (
-            group(node_rank=0),
-            "cluster.node_groups[0]: Unknown fields '{'node_rank'}' detected; did you mean "
-            "'node_ranks'?",
-        ),
-        (group(label="node"), "cluster.node_groups[0].label: the label 'node' is reserved"),
-        (group(label="a,b"), "cluster.node_groups[0].label: a label must not be empty or"),
-        (group(label=None), "cluster.node_groups[0].label: a label must be a text, not None"),
-        (
-            section(node_groups=[GROUP, GROUP]),
-            "cluster.node_groups[1].label: the label 'a800' is duplicated",
-        ),
-        (
-            group(node_ranks="0-"),
-            "cluster.node_groups[0].node_ranks: Error parsing node_ranks: Invalid rank format '0-'",
-        ),
-        (
-            group(node_ranks="3-4"),
-            "cluster.node_groups[0].node_ranks: Error parsing node_ranks: node rank 4 does not "
-            "exist; expected node ranks among 0-3",
-        ),
-        (group(node_ranks=""), "cluster.node_groups[0].node_ranks: Error parsing node_ranks: ther"),
-        (
-            group(hardware={"type": "Arm"}),
-            "cluster.node_groups[0].hardware: is not supported by this version of shoal",
-        ),
-        (
-            group(ignore_hardware="yes"),
-            "cluster.node_groups[0].ignore_hardware: input should be a valid boolean, not 'yes'",
-        ),
-        (
-            group(env_configs=[0]),
-            "cluster.node_groups[0].env_configs[0]: Each node yaml config must be a dictionary",
-        ),
-        (
-            group(env_configs=[{"node_ranks": 0, "env_var": []}]),
-            "cluster.node_groups[0].env_configs[0]: Unknown fields '{'env_var'}' detected; did "
-            "you mean 'env_vars'?",
-        ),
-        (
-            group(env_configs=[{"node_ranks": "1-2"}]),
-            "cluster.node_groups[0].env_configs[0].node_ranks: must be a subset of the group's "
-            "node_ranks; [2] are not in it",
-        ),
-        (
-            group(env_configs=[{"node_ranks": "0-1"}, {"node_ranks": 1}]),
-            "cluster.node_groups[0].env_configs[1].node_ranks: the node ranks [1] are duplicated",
-        ),
-        (
-            group(env_configs=[{"node_ranks": 0, "env_vars": {"A": 1}}]),
-            "cluster.node_groups[0].env_configs[0].env_vars: must be a list of one-key dict",
-        ),
-        (
-            group(env_configs=[{"node_ranks": 0, "env_vars": ["A=1"]}]),
-            "cluster.node_groups[0].env_configs[0].env_vars: Each node env_var must be a dict",
-        ),
-        (
-            group(env_configs=[{"node_ranks": 0, "env_vars": [{"A": 1, "B": 2}]}]),
-            "cluster.node_groups[0].env_configs[0].env_vars: each entry must have exactly one "
-            "key-value pair",
-        ),
-        (
-            group(env_configs=[{"node_ranks": 0, "env_vars": [{"A": 1}, {"A": 2}]}]),
-            "cluster.node_groups[0].env_configs[0].env_vars: the variable 'A' is duplicated",
-        ),
-        (
-            group(env_configs=[{"node_ranks": 0, "env_vars": [{"A": [1]}]}]),
-            "cluster.node_groups[0].env_configs[0].env_vars: the value of 'A' must be a text",
-        ),
-        (
-            group(env_configs=[{"node_ranks": 0, "python_interpreter_path": 3}]),
-            "cluster.node_groups[0].env_configs[0].python_interpreter_path: input should be a "
-            "valid string, not 3",
-        ),
-    ],
-)
-def test_problem_is_named_with_its_path(config, expected):
-    (problem,) = problems(config)
-    assert problem.startswith(expected)
-
-
 def test_one_variable_may_differ_between_the_nodes_of_a_group():
     envs = [{"node_ranks": rank, "env_vars": [{"IF": f"eth{rank}"}]} for rank in (0, 1)]
     config = load(group(env_configs=envs))
@@ -196,40 +91,11 @@ def test_one_variable_may_differ_between_the_nodes_of_a_group():
     ]
 
 
-def test_all_problems_come_at_once():
-    found = problems(
-        {
-            "num_nodes": -1,
-            "node_groups": [
-                {"lable": "a", "node_ranks": "x"},
-                {"label": "cluster", "node_ranks": 0, "env_configs": [{"node_ranks": 0, "x": 1}]},
-            ],
-        }
-    )
-    paths = [problem.split(": ")[0] for problem in found]
-    assert paths == [
-        "cluster.num_nodes",
-        "cluster",
-        "cluster.node_groups[0].node_ranks",
-        "cluster.node_groups[0]",
-        "cluster.node_groups[0]",
-        "cluster.node_groups[1].label",
-        "cluster.node_groups[1].env_configs[0]",
-    ]
-
-
 def test_unknown_keys_of_the_section_are_ignored_with_one_warning():
     with pytest.warns(UserWarning, match="'num_node'; did you mean 'num_nodes'.*'tracer'") as seen:
         config = load(section(num_node=3, tracer={}))
     assert len(seen) == 1
     assert config.num_nodes == 4
-
-
-def test_hardware_and_profiling_cannot_be_given_unseen():
-    with pytest.raises(ClusterConfigError, match="hardware"):
-        NodeGroupConfig("a", [0], None, {"type": "Arm"})
-    with pytest.raises(ClusterConfigError, match="profiling"):
-        ClusterConfig(1, [], None, {"backend": "nsys"})
 
 
 def test_import_needs_neither_ray_nor_torch_nor_pydantic():

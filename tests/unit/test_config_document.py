@@ -38,9 +38,9 @@ cluster:
   component_placement: {a: 1:0, b: on, c: 0x10, d: 2024-01-01, e: 1_000, f: no, g: ~, h: 1e3}
 """
     )
-    config = load(path)
-    assert config.num_nodes == 10
-    assert [value for entry in config.component_placement for value in entry.values()] == [
+    section = read_document(path).section
+    assert section["num_nodes"] == 10
+    assert list(section["component_placement"].values()) == [
         "1:0",
         "on",
         16,

@@ -2,7 +2,6 @@
 
 import dataclasses
 import os
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -12,13 +11,13 @@ from shoal.config.model import ClusterConfig
 from shoal.config.omega import plain_section
 from shoal.config.yaml12 import read_yaml
 from shoal.errors import ClusterConfigError
+from shoal.hardware.arguments import path_text
 from shoal.nearest import did_you_mean
 
 __all__ = ["Document", "read_document"]
 
 _SECTION = "cluster"
 _KNOWN = frozenset(field.name for field in dataclasses.fields(ClusterConfig))
-_WORD = re.compile(r"[\w,+-]+")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,16 +45,10 @@ class Document:
             `cluster.node_groups[1].label (job.yaml:7:12)`; of a part that is not there, the place
             of the nearest part around it.
         """
-        text = _SECTION + "".join(map(_step, path))
+        text = path_text(_SECTION, path)
         if self._marks is None:
             return text
         return f"{text} ({self._marks.place((*self._root, *path), key=key)})"
-
-
-def _step(part: str | int) -> str:
-    if isinstance(part, int):
-        return f"[{part}]"
-    return f".{part}" if _WORD.fullmatch(part) else f"[{part!r}]"
 
 
 def read_document(source: Any) -> Document:

@@ -2,13 +2,13 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
-from shoal.config.document import Document
 from shoal.errors import PlacementError
+from shoal.hardware.arguments import Problem
 from shoal.nearest import did_you_mean
 
-__all__ = ["DEFAULT_GROUP", "Entry", "labels_of", "read_entries"]
+__all__ = ["DEFAULT_GROUP", "Entry", "labels_of", "parse_entries", "read_entries"]
 
 DEFAULT_GROUP = "cluster"
 _SECTION = "component_placement"
@@ -42,13 +42,11 @@ class Entry:
         return ",".join(self.components)
 
 
-@dataclass(frozen=True)
-class _Problem:
-    """What is wrong with an entry, and where that stands, from the entry on."""
+class Located(Protocol):
+    """A configuration that can name the places of its parts; a `Document`."""
 
-    message: str
-    path: tuple[str, ...] = ()
-    key: bool = False
+    def where(self, *path: str | int, key: bool = False) -> str:
+        """Return the name of a place."""
 
 
 def labels_of(node_group: str | Sequence[str] | None) -> list[str]:
@@ -73,7 +71,7 @@ def labels_of(node_group: str | Sequence[str] | None) -> list[str]:
     return [label for label in labels if label] or [DEFAULT_GROUP]
 
 
-def read_entries(placement: Any, document: Document | None = None) -> tuple[list[Entry], list[str]]:
+def read_entries(placement: Any, document: Located | None = None) -> tuple[list[Entry], list[str]]:
     """Read `component_placement`: a mapping, or a list of mappings.
 
     Args:
@@ -83,28 +81,37 @@ def read_entries(placement: Any, document: Document | None = None) -> tuple[list
     Returns:
         The entries that can be read, and a line for each problem.
     """
-    entries: list[Entry] = []
-    lines: list[str] = []
-    first: dict[str, tuple[str | int, ...]] = {}
-    for path, key, value in _pairs(placement):
-        problems: list[_Problem] = []
-        if key is None:
-            problems.append(_not_a_mapping(value, path))
-        elif entry := _entry(key, value, path, problems):
-            for name in entry.components:
-                if name in first:
-                    there = document.where(*first[name], key=True) if document else "another entry"
-                    problems.append(
-                        _Problem(f'component "{name}" is placed twice, first by {there}', key=True)
-                    )
-                first.setdefault(name, path)
-            if not problems:
-                entries.append(entry)
-        name = _SECTION if key is None else f'component "{key}"'
-        for problem in problems:
-            where = document and document.where(*path, *problem.path, key=problem.key)
-            lines.append(f"{where or name}: {problem.message}")
+    entries, problems = parse_entries(placement)
+    lines = []
+    for problem in problems:
+        if document is not None:
+            place = document.where(*problem.path, key=problem.key)
+        else:
+            names = [part for part in problem.path[1:] if isinstance(part, str)]
+            place = f'component "{names[0]}"' if names else _SECTION
+        lines.append(f"{place}: {problem.message}")
     return entries, lines
+
+
+def parse_entries(placement: Any) -> tuple[list[Entry], list[Problem]]:
+    """Read `component_placement`, with problems as they are seen from the section."""
+    entries: list[Entry] = []
+    problems: list[Problem] = []
+    first: dict[str, str] = {}
+    for path, key, value in _pairs(placement):
+        if key is None:
+            problems.append(_not_a_mapping(value).under(*path))
+            continue
+        entry, wrong = _entry(key, value, path)
+        for name in entry.components if entry else ():
+            if name in first:
+                message = f'component "{name}" is placed twice, first by {first[name]!r}'
+                wrong.append(Problem((), message, key=True))
+            first.setdefault(name, key)
+        problems += [problem.under(*path) for problem in wrong]
+        if entry and not wrong:
+            entries.append(entry)
+    return entries, problems
 
 
 def _pairs(placement: Any) -> Iterator[tuple[tuple[str | int, ...], str | None, Any]]:
@@ -123,50 +130,43 @@ def _pairs(placement: Any) -> Iterator[tuple[tuple[str | int, ...], str | None, 
         yield (_SECTION,), None, placement
 
 
-def _not_a_mapping(value: Any, path: tuple[str | int, ...]) -> _Problem:
-    what = "each entry of component_placement" if len(path) > 1 else _SECTION
-    return _Problem(f"{what} must be a mapping of components to ranks, not {value!r}")
+def _not_a_mapping(value: Any) -> Problem:
+    return Problem((), f"must be a mapping of components to ranks, not {value!r}")
 
 
-def _entry(
-    key: str, value: Any, path: tuple[str | int, ...], problems: list[_Problem]
-) -> Entry | None:
+def _entry(key: str, value: Any, path: tuple[str | int, ...]) -> tuple[Entry | None, list[Problem]]:
+    problems: list[Problem] = []
     components = tuple(name.strip() for name in key.split(","))
     if not all(components):
-        problems.append(_Problem("a component name is empty", key=True))
+        problems.append(Problem((), "a component name is empty", key=True))
     elif len(set(components)) < len(components):
-        problems.append(_Problem("a component is placed twice", key=True))
+        problems.append(Problem((), "a component is placed twice", key=True))
     within: tuple[str, ...] = ()
     labels = [DEFAULT_GROUP]
     if isinstance(value, Mapping):
         entry, within = value, ("placement",)
-        problems += [
-            _Problem(
-                f"unknown key {name!r}; expected node_group and placement"
-                f"{did_you_mean(name, _KEYS)}",
-                (name,),
-                key=True,
-            )
-            for name in map(str, entry)
-            if name not in _KEYS
-        ]
+        for name in map(str, entry):
+            if name not in _KEYS:
+                near = did_you_mean(name, _KEYS)
+                message = f"unknown key {name!r}; expected node_group and placement{near}"
+                problems.append(Problem((name,), message, key=True))
         try:
             labels = labels_of(entry.get("node_group"))
         except PlacementError as error:
-            problems.append(_Problem(str(error), ("node_group",)))
+            problems.append(Problem(("node_group",), str(error)))
         if "placement" not in entry:
-            problems.append(_Problem("the key placement is missing"))
-            return None
+            problems.append(Problem((), "the key placement is missing"))
+            return None, problems
         value = entry["placement"]
     if isinstance(value, bool) or not isinstance(value, (str, int)):
         message = (
             'a placement must be a text such as "0-3", or a rank; '
             f"not {value!r} ({type(value).__name__})"
         )
-        problems.append(_Problem(message, within))
+        problems.append(Problem(within, message))
     if problems:
-        return None
-    return Entry(components, tuple(labels), str(value), _hint(value), path, (*path, *within))
+        return None, problems
+    return Entry(components, tuple(labels), str(value), _hint(value), path, (*path, *within)), []
 
 
 def _hint(value: str | int) -> str:

@@ -1,12 +1,18 @@
-"""The configuration as its users see it: plain dataclasses, checked where they are read."""
+"""The configuration as its users see it: plain dataclasses, checked also where they are made."""
 
 import importlib
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 import yaml
 
+from shoal.config import rules
+from shoal.config.entries import parse_entries
 from shoal.errors import ClusterConfigError
+from shoal.hardware import NodeHardwareConfig
+from shoal.hardware.arguments import ArgumentsError, Problem
+from shoal.hardware.profiling import ProfileConfig
 
 __all__ = ["ClusterConfig", "NodeGroupConfig", "NodeGroupEnvConfig"]
 
@@ -19,11 +25,21 @@ class NodeGroupEnvConfig:
         node_ranks: The nodes, by their rank in the cluster.
         env_vars: One mapping of one variable each.
         python_interpreter_path: The interpreter for workers there; None for the node's own.
+
+    Raises:
+        ClusterConfigError: A value cannot be.
     """
 
     node_ranks: list[int]
     env_vars: list[dict[str, str]] | None = None
     python_interpreter_path: str | None = None
+
+    def __post_init__(self) -> None:
+        where = "NodeGroupEnvConfig: "
+        _apply(self, "node_ranks", rules.read_node_ranks, where)
+        _apply(self, "env_vars", rules.read_env_vars, where)
+        _apply(self, "python_interpreter_path", rules.read_interpreter, where)
+        _raise_for(list(rules.env_problems(self)), where)
 
 
 @dataclass
@@ -34,24 +50,38 @@ class NodeGroupConfig:
         label: The name that placements use.
         node_ranks: The nodes, by their rank in the cluster.
         env_configs: Variables and interpreters of some of the nodes.
-        hardware: The group's own hardware; this version has none but detected accelerators.
-        hardware_type: The type that the ranks of the group count; None to detect it.
+        hardware: The group's own hardware, robots for example; None to use what is detected.
+        hardware_type: The type that the ranks of the group count: that of `hardware`, or of what
+            is to be used of the detected; None to detect it.
         ignore_hardware: Whether the nodes are to be used as if they had no hardware.
+
+    Raises:
+        ClusterConfigError: A value cannot be, or values do not fit together.
     """
 
     label: str
     node_ranks: list[int]
     env_configs: list[NodeGroupEnvConfig] | None = None
-    hardware: Any = None
+    hardware: NodeHardwareConfig | None = None
     hardware_type: str | None = None
     ignore_hardware: bool = False
 
     def __post_init__(self) -> None:
+        if _has_mappings([self.hardware]) or _has_mappings(self.env_configs):
+            _read_by(self, NodeGroupConfig, "read_group")
+        where = f"node group {self.label!r}: "
+        _apply(self, "label", rules.read_label, where)
+        _apply(self, "node_ranks", rules.read_node_ranks, where)
+        found = rules.group_problems(
+            self.node_ranks,
+            self.env_configs or (),
+            self.hardware,
+            self.hardware_type,
+            self.ignore_hardware,
+        )
+        _raise_for(list(found), where)
         if self.hardware is not None:
-            raise ClusterConfigError(
-                f"node group {self.label!r}: 'hardware' is not supported by this version of shoal, "
-                "which detects accelerators and nothing else; leave it out"
-            )
+            self.hardware_type = self.hardware.type
 
 
 @dataclass
@@ -62,19 +92,24 @@ class ClusterConfig:
         num_nodes: How many nodes the job has.
         component_placement: Which component runs where, one mapping an entry.
         node_groups: The labelled sets of nodes, besides `cluster` and `node`, which always exist.
-        profiling: Settings of a profiler; this version has none.
+        profiling: The profiler, and what it is to profile; None for none.
+
+    Raises:
+        ClusterConfigError: A value cannot be, or values do not fit together.
     """
 
     num_nodes: int
     component_placement: list[dict[str, Any]]
     node_groups: list[NodeGroupConfig] | None = None
-    profiling: Any = None
+    profiling: ProfileConfig | None = None
 
     def __post_init__(self) -> None:
-        if self.profiling is not None:
-            raise ClusterConfigError(
-                "'profiling' is not supported by this version of shoal; leave it out"
-            )
+        if _has_mappings([self.profiling]) or _has_mappings(self.node_groups):
+            _read_by(self, ClusterConfig, "read_cluster")
+        _apply(self, "num_nodes", rules.read_num_nodes, "cluster: ")
+        found = parse_entries(self.component_placement)[1]
+        found += rules.cluster_problems(self.num_nodes, self.node_groups or ())
+        _raise_for(found, "cluster: ")
 
     @staticmethod
     def from_dict_cfg(cfg_dict: Any) -> "ClusterConfig":
@@ -96,7 +131,62 @@ class ClusterConfig:
             if node_rank in env.node_ranks and env.python_interpreter_path is not None
         ]
 
+    def get_node_hw_configs_by_rank(self, node_rank: int) -> list[Any]:
+        """Return what the groups say of the hardware of a node."""
+        return [
+            config
+            for group in self.node_groups or []
+            if group.hardware is not None
+            for config in group.hardware.configs
+            if config.node_rank == node_rank
+        ]
+
     def __str__(self) -> str:
-        fields = asdict(self)
-        del fields["component_placement"]
-        return yaml.safe_dump(fields, sort_keys=False).rstrip()
+        data = {f.name: _plain(getattr(self, f.name)) for f in fields(self)}
+        del data["component_placement"]
+        return yaml.dump(data, Dumper=_Dumper, sort_keys=False).rstrip()
+
+
+class _Dumper(yaml.SafeDumper):
+    """Writes what it does not know, a value of a user's hardware perhaps, as text."""
+
+    def ignore_aliases(self, data: Any) -> bool:
+        """Write what stands at two places twice."""
+        del data
+        return True
+
+
+_Dumper.add_multi_representer(object, lambda dumper, value: dumper.represent_str(str(value)))
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_plain(entry) for entry in value]
+    return asdict(value) if hasattr(value, "__dataclass_fields__") else value
+
+
+def _has_mappings(entries: Sequence[Any] | None) -> bool:
+    return any(isinstance(entry, Mapping) for entry in entries or ())
+
+
+def _read_by(given: Any, cls: type[Any], reader: str) -> None:
+    """Read the mappings that a dataclass was given where others belong, as `load` would."""
+    names = [field.name for field in fields(cls)]
+    read = getattr(importlib.import_module("shoal.config.schema"), reader)
+    found = read({name: getattr(given, name) for name in names})
+    for name in names:
+        setattr(given, name, getattr(found, name))
+
+
+def _apply(given: Any, field: str, rule: Callable[[Any], Any], where: str) -> None:
+    try:
+        setattr(given, field, rule(getattr(given, field)))
+    except ArgumentsError as error:
+        raise ArgumentsError([p.under(field) for p in error.found], where) from None
+    except ClusterConfigError as error:
+        raise ArgumentsError([Problem((field,), str(error))], where) from None
+
+
+def _raise_for(problems: list[Problem], where: str) -> None:
+    if problems:
+        raise ArgumentsError(problems, where)

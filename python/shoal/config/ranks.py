@@ -5,10 +5,11 @@ from collections.abc import Sequence
 
 from shoal.errors import ClusterConfigError
 
-__all__ = ["parse_rank_config"]
+__all__ = ["parse_rank_config", "show_ranks"]
 
 _RANKS = re.compile(r"([0-9]{1,9})(?:\s*-\s*([0-9]{1,9}))?")
 _MAX_RANKS = 1_048_576
+_MAX_SHOWN = 10
 
 
 def parse_rank_config(
@@ -34,10 +35,14 @@ def parse_rank_config(
     ranks: set[int] = set()
     for part in _parts(rank_config):
         ranks |= _part(part, available_ranks, what)
-    if available_ranks is not None and (unknown := sorted(ranks - set(available_ranks))):
-        raise ClusterConfigError(
-            f"{what} {unknown[0]} does not exist; expected {what}s among {_show(available_ranks)}"
-        )
+    if available_ranks is not None:
+        # A range answers at once; a long list would be searched for every rank.
+        known = available_ranks if isinstance(available_ranks, range) else set(available_ranks)
+        if unknown := sorted(rank for rank in ranks if rank not in known):
+            raise ClusterConfigError(
+                f"{what} {unknown[0]} does not exist; expected {what}s among "
+                f"{show_ranks(available_ranks)}"
+            )
     return sorted(ranks)
 
 
@@ -55,6 +60,10 @@ def _part(part: str | int, available: Sequence[int] | None, what: str) -> set[in
     if isinstance(part, str) and part.lower() == "all":
         if available is None:
             raise ClusterConfigError(f"'all' needs to know which {what}s exist: expected numbers")
+        if len(available) > _MAX_RANKS:
+            raise ClusterConfigError(
+                f"'all' would be {len(available)} {what}s; at most {_MAX_RANKS}"
+            )
         return set(available)
     match = _RANKS.fullmatch(str(part))
     if match is None:
@@ -76,7 +85,16 @@ def _invalid(part: object) -> ClusterConfigError:
     )
 
 
-def _show(ranks: Sequence[int]) -> str:
-    if len(ranks) > 1 and list(ranks) == list(range(ranks[0], ranks[-1] + 1)):
-        return f"{ranks[0]}-{ranks[-1]}"
-    return ", ".join(map(str, ranks)) or "none"
+def show_ranks(ranks: Sequence[int]) -> str:
+    """Return ranks as they are written, `0-3, 7`; the middle of many ranges is left out."""
+    spans: list[list[int]] = []
+    steps = [[ranks.start, ranks.stop - 1]] if isinstance(ranks, range) and ranks else None
+    for rank in [] if steps else sorted(ranks):
+        if spans and spans[-1][1] == rank - 1:
+            spans[-1][1] = rank
+        else:
+            spans.append([rank, rank])
+    texts = [str(a) if a == b else f"{a}-{b}" for a, b in steps or spans]
+    if len(texts) > _MAX_SHOWN:
+        texts = [*texts[: _MAX_SHOWN - 2], "…", texts[-1]]
+    return ", ".join(texts) or "none"

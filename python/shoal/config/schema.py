@@ -1,95 +1,55 @@
 """The check of a `cluster` section; the only place that knows pydantic."""
 
+import contextlib
 import warnings
-from collections.abc import Mapping, Sequence
-from typing import Annotated, Any
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError, ValidationInfo
 from pydantic_core import ErrorDetails, PydanticCustomError
 
+from shoal.config import rules
 from shoal.config.document import Document
+from shoal.config.entries import parse_entries
 from shoal.config.model import ClusterConfig, NodeGroupConfig, NodeGroupEnvConfig
-from shoal.config.ranks import parse_rank_config
 from shoal.errors import ClusterConfigError
+from shoal.hardware import NodeHardwareConfig
+from shoal.hardware.arguments import ArgumentsError, Problem, construct
+from shoal.hardware.profiling import ProfileConfig
 from shoal.nearest import did_you_mean
 
-__all__ = ["check"]
+__all__ = ["check", "read_cluster", "read_group"]
 
-_RESERVED = ("cluster", "node")
-
-
-def _wrong(message: str) -> PydanticCustomError:
-    return PydanticCustomError("shoal", "{message}", {"message": message})
+M = TypeVar("M", bound=BaseModel)
+_UNKNOWN = "unknown"
 
 
-def _num_nodes(value: object) -> object:
-    if type(value) is not int or value <= 0:
-        raise _wrong(f"'num_nodes' must be a positive integer, not {value!r}")
-    return value
+def _by(rule: Callable[[Any], Any]) -> BeforeValidator:
+    """Return a rule as pydantic calls them."""
+
+    def validate(value: Any) -> Any:
+        try:
+            return rule(value)
+        except ClusterConfigError as error:
+            raise _custom(error) from None
+
+    return BeforeValidator(validate)
 
 
-def _label(value: object) -> str:
-    if not isinstance(value, (str, int, float)) or isinstance(value, bool):
-        raise _wrong(f"a label must be a text, not {value!r}")
-    label = str(value)
-    if label in _RESERVED:
-        raise _wrong(f"the label {label!r} is reserved: that group always exists; choose another")
-    if not label.strip() or "," in label:
-        raise _wrong(f"a label must not be empty or contain ',': {label!r}")
-    return label
+def _custom(error: ClusterConfigError) -> PydanticCustomError:
+    return PydanticCustomError("shoal", "{message}", {"message": str(error)})
 
 
 def _ranks(value: Any, info: ValidationInfo) -> list[int]:
-    available = (info.context or {}).get("nodes")
+    nodes = (info.context or {}).get("nodes")
     try:
-        ranks = parse_rank_config(value, available, "node")
+        return rules.read_node_ranks(value, None if nodes == _UNKNOWN else nodes)
     except ClusterConfigError as error:
-        raise _wrong(f"Error parsing node_ranks: {error}") from None
-    if not ranks:
-        raise _wrong("Error parsing node_ranks: there are none")
-    return ranks
-
-
-def _mapping(value: object) -> object:
-    if not isinstance(value, Mapping):
-        raise _wrong(f"Each node yaml config must be a dictionary, not {value!r}")
-    return dict(value)
-
-
-def _env_vars(value: object) -> object:
-    if value is None:
-        return None
-    if isinstance(value, str) or not isinstance(value, Sequence):
-        raise _wrong(f"must be a list of one-key dictionaries (- NAME: value), not {value!r}")
-    entries: dict[str, str] = {}
-    for entry in value:
-        if not isinstance(entry, Mapping):
-            raise _wrong(f"Each node env_var must be a dict (- NAME: value), not {entry!r}")
-        if len(entry) != 1:
-            raise _wrong(f"each entry must have exactly one key-value pair, not {dict(entry)!r}")
-        (key, text), *_ = entry.items()
-        if str(key) in entries:
-            raise _wrong(f"the variable {str(key)!r} is duplicated")
-        if isinstance(text, (Mapping, list)):
-            raise _wrong(f"the value of {str(key)!r} must be a text or a number, not {text!r}")
-        entries[str(key)] = "" if text is None else str(text)
-    return [{key: text} for key, text in entries.items()]
-
-
-def _later(value: object) -> None:
-    if value is not None:
-        raise _wrong("is not supported by this version of shoal; leave it out")
-
-
-def _placements(value: object) -> object:
-    if isinstance(value, Mapping):
-        return [{str(key): entry} for key, entry in value.items()]
-    if isinstance(value, Sequence) and not isinstance(value, str):
-        for entry in value:
-            if not isinstance(entry, Mapping):
-                raise _wrong(f"each entry must be a mapping (component: ranks), not {entry!r}")
-        return [{str(key): entry for key, entry in mapping.items()} for mapping in value]
-    raise _wrong(f"must be a mapping of components to ranks, not {value!r}")
+        if nodes == _UNKNOWN and "all" in str(value).lower():
+            # Which nodes these are depends on num_nodes, of which a problem was reported already.
+            return []
+        raise _custom(error) from None
 
 
 class _Strict(BaseModel):
@@ -98,24 +58,58 @@ class _Strict(BaseModel):
 
 class _Env(_Strict):
     node_ranks: Annotated[list[int], BeforeValidator(_ranks)]
-    env_vars: Annotated[list[dict[str, str]] | None, BeforeValidator(_env_vars)] = None
-    python_interpreter_path: str | None = None
+    env_vars: Annotated[
+        list[Annotated[dict[str, str], _by(rules.read_env_var)]] | None,
+        _by(rules.list_of_env_vars),
+    ] = None
+    python_interpreter_path: Annotated[str | None, _by(rules.read_interpreter)] = None
 
 
 class _Group(_Strict):
-    label: Annotated[str, BeforeValidator(_label)]
+    label: Annotated[str, _by(rules.read_label)]
     node_ranks: Annotated[list[int], BeforeValidator(_ranks)]
-    env_configs: list[Annotated[_Env, BeforeValidator(_mapping)]] | None = None
-    hardware: Annotated[Any, BeforeValidator(_later)] = None
-    hardware_type: Annotated[Any, BeforeValidator(_later)] = None
+    env_configs: list[Any] | None = None
+    hardware: Any = None
+    hardware_type: str | None = None
     ignore_hardware: bool = False
 
 
 class _Cluster(_Strict):
-    num_nodes: Annotated[int, BeforeValidator(_num_nodes)]
-    component_placement: Annotated[list[dict[str, Any]], BeforeValidator(_placements)]
+    num_nodes: Annotated[int, _by(rules.read_num_nodes)]
+    component_placement: Any
     node_groups: list[Any] | None = None
-    profiling: Annotated[Any, BeforeValidator(_later)] = None
+    profiling: Any = None
+
+
+@dataclass
+class _Parts:
+    """What was read of a group."""
+
+    label: str
+    node_ranks: list[int]
+    envs: list[_Env | NodeGroupEnvConfig] | None
+    hardware: NodeHardwareConfig | None
+    hardware_type: str | None
+    ignore_hardware: bool
+
+    def make(self) -> NodeGroupConfig:
+        """Return the group as its users see it."""
+        envs = None
+        if self.envs is not None:
+            envs = [
+                env
+                if isinstance(env, NodeGroupEnvConfig)
+                else NodeGroupEnvConfig(env.node_ranks, env.env_vars, env.python_interpreter_path)
+                for env in self.envs
+            ]
+        return NodeGroupConfig(
+            self.label,
+            self.node_ranks,
+            envs,
+            self.hardware,
+            self.hardware_type,
+            self.ignore_hardware,
+        )
 
 
 def check(document: Document) -> ClusterConfig:
@@ -127,114 +121,188 @@ def check(document: Document) -> ClusterConfig:
     Raises:
         ClusterConfigError: It has problems; all of them, each with its path.
     """
-    section, name = document.section, document.name
-    problems: list[str] = []
-    known = {key: value for key, value in section.items() if key in _Cluster.model_fields}
-    _warn_of_unknown(section, name)
-    cluster: _Cluster | None = None
-    try:
-        cluster = _Cluster.model_validate(known)
-    except ValidationError as error:
-        problems += _problems(error, "cluster", _Cluster)
-    groups = _groups(known, problems)
-    if problems or cluster is None:
-        noun = "a problem" if len(problems) == 1 else f"{len(problems)} problems"
-        lines = "\n".join(f"  {problem}" for problem in problems)
-        raise ClusterConfigError(f"{name} has {noun}:\n{lines}", problems=problems)
-    return ClusterConfig(
-        num_nodes=cluster.num_nodes,
-        component_placement=cluster.component_placement,
-        node_groups=groups if cluster.node_groups is not None else None,
-    )
+    known = {key: document.section[key] for key in document.section if key in _Cluster.model_fields}
+    _warn_of_unknown(document)
+    problems: list[Problem] = []
+    config = _cluster(known, problems)
+    if config is None:
+        lines = [f"{document.where(*p.path, key=p.key)}: {p.message}" for p in problems]
+        noun = "a problem" if len(lines) == 1 else f"{len(lines)} problems"
+        listed = "\n".join(f"  {line}" for line in lines)
+        raise ClusterConfigError(f"{document.name} has {noun}:\n{listed}", problems=lines)
+    return config
 
 
-def _warn_of_unknown(section: Mapping[str, Any], name: str) -> None:
-    unknown = [key for key in section if key not in _Cluster.model_fields]
+def read_cluster(values: Mapping[str, Any]) -> ClusterConfig:
+    """Return a configuration of values of which some are still mappings.
+
+    Raises:
+        ArgumentsError: It has problems; all of them.
+    """
+    problems: list[Problem] = []
+    config = _cluster(values, problems)
+    if config is None:
+        raise ArgumentsError(problems, "cluster: ")
+    return config
+
+
+def read_group(values: Mapping[str, Any]) -> NodeGroupConfig:
+    """Return a node group of values of which some are still mappings.
+
+    Raises:
+        ArgumentsError: It has problems; all of them.
+    """
+    problems: list[Problem] = []
+    parts = _group(values, None, problems)
+    if problems or parts is None:
+        raise ArgumentsError(problems, f"node group {values.get('label')!r}: ")
+    return parts.make()
+
+
+def _warn_of_unknown(document: Document) -> None:
+    unknown = [key for key in document.section if key not in _Cluster.model_fields]
     if unknown:
         listed = ", ".join(f"{key!r}{did_you_mean(key, _Cluster.model_fields)}" for key in unknown)
-        warnings.warn(f"{name}: cluster: ignored unknown keys: {listed}", stacklevel=5)
+        warnings.warn(
+            f"{document.name}: cluster: ignored unknown keys: {listed}", UserWarning, stacklevel=4
+        )
 
 
-def _groups(known: Mapping[str, Any], problems: list[str]) -> list[NodeGroupConfig]:
-    raw = known.get("node_groups")
-    num_nodes = known.get("num_nodes")
-    valid = type(num_nodes) is int and num_nodes > 0
-    context = {"nodes": list(range(num_nodes)) if valid and num_nodes is not None else None}
-    groups: list[NodeGroupConfig] = []
-    for index, entry in enumerate(raw if isinstance(raw, (list, tuple)) else []):
-        path = f"cluster.node_groups[{index}]"
-        try:
-            group = _Group.model_validate(_mapping(entry), context=context)
-        except PydanticCustomError as error:
-            problems.append(f"{path}: {error}")
-            continue
-        except ValidationError as error:
-            problems += _problems(error, path, _Group)
-            continue
-        if any(group.label == other.label for other in groups):
-            problems.append(f"{path}.label: the label {group.label!r} is duplicated")
-        problems += _env_problems(group, path)
-        groups.append(_to_group(group))
-    return groups
-
-
-def _env_problems(group: _Group, path: str) -> list[str]:
-    problems = []
-    seen: set[int] = set()
-    for index, env in enumerate(group.env_configs or []):
-        where = f"{path}.env_configs[{index}].node_ranks"
-        if outside := sorted(set(env.node_ranks) - set(group.node_ranks)):
-            problems.append(
-                f"{where}: must be a subset of the group's node_ranks; {outside} are not in it"
-            )
-        if twice := sorted(seen & set(env.node_ranks)):
-            problems.append(f"{where}: the node ranks {twice} are duplicated in this group")
-        seen |= set(env.node_ranks)
-    return problems
-
-
-def _to_group(group: _Group) -> NodeGroupConfig:
-    envs = group.env_configs
-    return NodeGroupConfig(
-        label=group.label,
-        node_ranks=group.node_ranks,
-        env_configs=None
-        if envs is None
-        else [
-            NodeGroupEnvConfig(env.node_ranks, env.env_vars, env.python_interpreter_path)
-            for env in envs
-        ],
-        ignore_hardware=group.ignore_hardware,
+def _cluster(values: Mapping[str, Any], problems: list[Problem]) -> ClusterConfig | None:
+    cluster = _validate(_Cluster, values, problems)
+    num_nodes: int | None = None
+    with contextlib.suppress(ClusterConfigError):  # said already
+        num_nodes = rules.read_num_nodes(values.get("num_nodes"))
+    placement = values.get("component_placement")
+    if "component_placement" in values:
+        problems += parse_entries(placement)[1]
+    raw = values.get("node_groups")
+    groups: list[_Parts | None] = []
+    nodes = _UNKNOWN if num_nodes is None else range(num_nodes)
+    for index, entry in enumerate(raw if isinstance(raw, (list, tuple)) else ()):
+        found: list[Problem] = []
+        groups.append(_group(entry, nodes, found))
+        problems += [problem.under("node_groups", index) for problem in found]
+    problems += rules.cluster_problems(num_nodes, groups)
+    profiling = values.get("profiling")
+    if profiling is not None and not isinstance(profiling, ProfileConfig):
+        profiling, found = ProfileConfig.read(profiling)
+        problems += [problem.under("profiling") for problem in found]
+    if problems or cluster is None:
+        return None
+    made = [parts.make() for parts in groups if parts is not None]
+    return ClusterConfig(
+        cluster.num_nodes, _listed(placement), None if raw is None else made, profiling
     )
 
 
-def _problems(error: ValidationError, root: str, model: type[BaseModel]) -> list[str]:
-    details = error.errors(include_url=False)
-    lines: dict[str, list[str]] = {}
-    missing: dict[str, list[str]] = {}
-    for detail in details:
-        *parents, last = detail["loc"] or ("",)
-        parent = root + _join(parents)
+def _listed(placement: Any) -> list[dict[str, Any]]:
+    if isinstance(placement, Mapping):
+        return [{str(key): entry} for key, entry in placement.items()]
+    return [{str(key): entry for key, entry in mapping.items()} for mapping in placement]
+
+
+def _group(entry: Any, nodes: Any, problems: list[Problem]) -> _Parts | None:
+    """Read a group as far as it can be; the problems are as seen from it."""
+    if isinstance(entry, NodeGroupConfig):
+        entry = {name: getattr(entry, name) for name in _Group.model_fields}
+    context = {"nodes": nodes}
+    group = _validate(_Group, entry, problems, context)
+    if not isinstance(entry, Mapping):
+        return None
+    found: list[Problem] = []
+    envs = _envs(entry.get("env_configs"), context, found)
+    problems += found
+    hardware = _hardware(entry.get("hardware"), problems)
+    unread = hardware is None and entry.get("hardware") is not None
+    node_ranks = group.node_ranks if group else _tried(entry.get("node_ranks"), nodes)
+    kind = group.hardware_type if group and not unread else None
+    ignore = group is not None and group.ignore_hardware
+    problems += rules.group_problems(node_ranks, envs or (), hardware, kind, ignore)
+    if group is None or found:
+        return None
+    return _Parts(group.label, node_ranks, envs, hardware, kind, ignore)
+
+
+def _tried(value: Any, nodes: Any) -> list[int]:
+    """Read the nodes of a group that has another problem, to compare its parts with them."""
+    try:
+        return rules.read_node_ranks(value, None if nodes == _UNKNOWN else nodes)
+    except ClusterConfigError:
+        return []
+
+
+def _envs(
+    raw: Any, context: Mapping[str, Any], problems: list[Problem]
+) -> list[_Env | NodeGroupEnvConfig] | None:
+    if not isinstance(raw, (list, tuple)):
+        return None
+    envs: list[_Env | NodeGroupEnvConfig] = []
+    for index, entry in enumerate(raw):
+        found: list[Problem] = []
+        env: _Env | NodeGroupEnvConfig | None = entry
+        if not isinstance(entry, NodeGroupEnvConfig):
+            env = _validate(_Env, entry, found, context)
+        if env is None:
+            # With another problem: its nodes alone, to compare them with the group's.
+            ranks = entry.get("node_ranks") if isinstance(entry, Mapping) else None
+            env = _Env.model_construct(node_ranks=_tried(ranks, context["nodes"]))
+        found += rules.env_problems(env)
+        problems += [problem.under("env_configs", index) for problem in found]
+        envs.append(env)
+    return envs
+
+
+def _hardware(value: Any, problems: list[Problem]) -> NodeHardwareConfig | None:
+    if value is None or isinstance(value, NodeHardwareConfig):
+        return value
+    if not isinstance(value, Mapping):
+        message = f"must be a mapping with type and configs, not {value!r}"
+        problems.append(Problem(("hardware",), message))
+        return None
+    hardware, found = construct(NodeHardwareConfig, value)
+    problems += [problem.under("hardware") for problem in found]
+    return hardware
+
+
+def _validate(
+    model: type[M],
+    value: Any,
+    problems: list[Problem],
+    context: Mapping[str, Any] | None = None,
+) -> M | None:
+    if not isinstance(value, Mapping):
+        message = f"Each node yaml config must be a dictionary, not {value!r}"
+        problems.append(Problem((), message))
+        return None
+    try:
+        return model.model_validate({str(k): v for k, v in value.items()}, context=context)
+    except ValidationError as error:
+        problems += _problems(error, model)
+        return None
+
+
+def _problems(error: ValidationError, model: type[BaseModel]) -> list[Problem]:
+    found: list[Problem] = []
+    missing: list[str] = []
+    for detail in error.errors(include_url=False):
+        path = detail["loc"]
         if detail["type"] == "missing":
-            missing.setdefault(parent, []).append(str(last))
+            missing.append(str(path[-1]))
         elif detail["type"] == "extra_forbidden":
-            fields = _Env.model_fields if "env_configs" in parents else model.model_fields
-            unknown = {str(last)}
-            lines.setdefault(parent, []).append(
-                f"Unknown fields '{unknown}' detected{did_you_mean(str(last), fields)}"
+            name = str(path[-1])
+            message = (
+                f"Unknown fields '{ {name} }' detected{did_you_mean(name, model.model_fields)}"
             )
+            found.append(Problem(path, message, key=True))
         else:
-            lines.setdefault(root + _join(detail["loc"]), []).append(_message(detail))
-    for parent, names in missing.items():
-        lines.setdefault(parent, []).append(f"Missing fields '{names}' detected")
-    return [f"{path}: {message}" for path, messages in lines.items() for message in messages]
+            found.append(Problem(path, _message(detail)))
+    if missing:
+        found.insert(0, Problem((), f"Missing fields '{missing}' detected"))
+    return found
 
 
 def _message(detail: ErrorDetails) -> str:
     if detail["type"] == "shoal":
         return detail["msg"]
     return f"{detail['msg'][:1].lower()}{detail['msg'][1:]}, not {detail['input']!r}"
-
-
-def _join(loc: Sequence[str | int]) -> str:
-    return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in loc)

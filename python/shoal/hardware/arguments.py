@@ -1,14 +1,23 @@
 """Making a dataclass of a mapping that a user wrote, with all that is wrong with the mapping."""
 
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields
 from typing import Any, TypeVar
 
 from shoal.errors import ClusterConfigError
 from shoal.nearest import did_you_mean
 
-__all__ = ["Problem", "construct", "missing_fields", "unknown_fields"]
+__all__ = [
+    "ArgumentsError",
+    "Problem",
+    "construct",
+    "missing_fields",
+    "path_text",
+    "unknown_fields",
+]
 
+_WORD = re.compile(r"[\w,+-]+")
 T = TypeVar("T")
 
 
@@ -29,6 +38,30 @@ class Problem:
     def under(self, *path: str | int) -> "Problem":
         """Return it as it is seen from further outside."""
         return Problem((*path, *self.path), self.message, self.key)
+
+
+class ArgumentsError(ClusterConfigError):
+    """Several things that cannot be, in what a dataclass was made of.
+
+    Attributes:
+        found: Each of them.
+    """
+
+    def __init__(self, found: Sequence[Problem], where: str = "") -> None:
+        lines = [f"{path_text('', p.path)}: {p.message}".removeprefix(": ") for p in found]
+        super().__init__("\n".join(where + line for line in lines), problems=lines)
+        self.found = list(found)
+
+
+def path_text(root: str, path: Sequence[str | int]) -> str:
+    """Return a path as people write it: `cluster.node_groups[1].label`."""
+    return (root + "".join(map(_step, path))).removeprefix(".")
+
+
+def _step(part: str | int) -> str:
+    if isinstance(part, int):
+        return f"[{part}]"
+    return f".{part}" if _WORD.fullmatch(part) else f"[{part!r}]"
 
 
 def missing_fields(cls: type[Any], values: Mapping[str, Any]) -> list[str]:
@@ -69,8 +102,8 @@ def construct(cls: type[T], values: Mapping[Any, Any]) -> tuple[T | None, list[P
         return None, problems
     try:
         return cls(**named), []
-    except ClusterConfigError as error:
-        return None, [_problem(line, known) for line in error.problems or (str(error),)]
+    except ArgumentsError as error:
+        return None, error.found
     except (ValueError, AssertionError, TypeError) as error:
         # A class of the user's may refuse a value in any of these ways.
         return None, [_problem(str(error), known)]

@@ -5,8 +5,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, TypeVar
 
-from shoal.errors import ClusterConfigError, ShoalValueError
-from shoal.hardware.arguments import Problem, construct
+from shoal.errors import ShoalValueError
+from shoal.hardware.arguments import ArgumentsError, Problem, construct
 from shoal.nearest import did_you_mean
 
 __all__ = ["ProfileConfig", "option_tokens"]
@@ -29,7 +29,7 @@ class ProfileConfig:
         registry: The derived classes, by the name of their profiler.
 
     Raises:
-        ClusterConfigError: A value cannot be; every problem begins with the field's name.
+        ArgumentsError: Values cannot be; all of them are named.
     """
 
     BACKEND_TYPE: ClassVar[str] = ""
@@ -45,33 +45,33 @@ class ProfileConfig:
     def __post_init__(self) -> None:
         self.backend = self.backend or self.BACKEND_TYPE
         if problems := self._read():
-            raise ClusterConfigError("\n".join(problems), problems=problems)
+            raise ArgumentsError([Problem((name,), message) for name, message in problems])
 
-    def _read(self) -> list[str]:
-        """Bring the fields into their final form; return what cannot be."""
+    def _read(self) -> list[tuple[str, str]]:
+        """Bring the fields into their final form; return the names of those that cannot be."""
         # Typed, but a user wrote them.
         given: dict[str, Any] = vars(self)
         problems = []
         if not isinstance(given["enabled"], bool):
-            problems.append(f"enabled: must be true or false, not {given['enabled']!r}")
+            problems.append(("enabled", f"must be true or false, not {given['enabled']!r}"))
         groups = given["worker_groups"]
         groups = groups.split(",") if isinstance(groups, str) else groups
         if groups is not None and not _all_of(str, groups):
-            problems.append(
-                f"worker_groups: must be a list of names of worker groups, or all; not {groups!r}"
-            )
+            message = f"must be a list of names of worker groups, or all; not {groups!r}"
+            problems.append(("worker_groups", message))
         elif groups is not None:
             self.worker_groups = [name.strip() for name in groups if name.strip()]
         steps = given["steps"]
         steps = [steps] if isinstance(steps, int) else steps
         if steps is not None:
             if not _all_of(int, steps) or any(type(step) is bool or step < 0 for step in steps):
-                problems.append(f"steps: must be a list of non-negative integers, not {steps!r}")
+                message = f"must be a list of non-negative integers, not {steps!r}"
+                problems.append(("steps", message))
             else:
                 self.steps = sorted(set(steps))
         folder = given["output_dir"]
         if folder is not None and not (isinstance(folder, str) and folder):
-            problems.append(f"output_dir: must be the path of a folder, not {folder!r}")
+            problems.append(("output_dir", f"must be the path of a folder, not {folder!r}"))
         return problems
 
     @staticmethod

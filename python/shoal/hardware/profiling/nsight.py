@@ -30,35 +30,34 @@ class NsightConfig(ProfileConfig):
     options: dict[str, Any] = field(default_factory=dict)
     flags: list[str] | str = field(default_factory=list)
 
-    def _read(self) -> list[str]:
+    def _read(self) -> list[tuple[str, str]]:
         problems = super()._read()
         # Typed, but a user wrote them.
         given: dict[str, Any] = vars(self)
         options = {} if given["options"] is None else given["options"]
         if not isinstance(options, Mapping):
-            problems.append(f"options: Nsight options must be a dictionary, not {options!r}")
+            problems.append(("options", f"Nsight options must be a dictionary, not {options!r}"))
             options = {}
         flags = [] if given["flags"] is None else given["flags"]
         if isinstance(flags, str):
             flags = shlex.split(flags)
         if not isinstance(flags, (list, tuple)) or not all(isinstance(f, str) for f in flags):
-            problems.append(f"flags: Nsight flags must be a list of texts, not {flags!r}")
+            problems.append(("flags", f"Nsight flags must be a list of texts, not {flags!r}"))
             flags = []
         self.options = {_bare(str(name)): value for name, value in options.items()}
         self.flags = [_bare(flag) for flag in flags]
         if both := sorted({flag.partition("=")[0] for flag in self.flags} & set(self.options)):
-            problems.append(
-                "flags: Nsight flags and options must not specify the same names; both have "
-                f"{', '.join(both)}"
-            )
+            message = "Nsight flags and options must not specify the same names; both have "
+            problems.append(("flags", message + ", ".join(both)))
         if {"o", "output"} <= set(self.options):
-            problems.append("options: Nsight options must not specify both 'o' and 'output'")
+            problems.append(("options", "Nsight options must not specify both 'o' and 'output'"))
         if _OLD_RANGE_END in self.options:
             if _RANGE_END in self.options:
-                problems.append(
-                    "options: Nsight options must not specify both 'stop-on-range-end' and "
+                message = (
+                    "Nsight options must not specify both 'stop-on-range-end' and "
                     "'capture-range-end'; the first is an older name of the second"
                 )
+                problems.append(("options", message))
             else:
                 self._rename_range_end()
         if self.steps is not None:

@@ -28,12 +28,12 @@ class RocprofSysConfig(ProfileConfig):
     args: dict[str, Any] = field(default_factory=dict)
     env: dict[str, str] = field(default_factory=dict)
 
-    def _read(self) -> list[str]:
+    def _read(self) -> list[tuple[str, str]]:
         problems = super()._read()
         for name in ("args", "env"):
             given = getattr(self, name)
             if given is not None and not isinstance(given, Mapping):
-                problems.append(f"{name}: {name} must be a dictionary, not {given!r}")
+                problems.append((name, f"{name} must be a dictionary, not {given!r}"))
                 given = None
             setattr(self, name, {str(key): value for key, value in (given or {}).items()})
         self.args = {name.strip().lstrip("-"): value for name, value in self.args.items()}

@@ -1,0 +1,283 @@
+"""What a `cluster` section has to keep to, apart from the kinds of its values.
+
+Each rule stands here once. The schema applies them to what it reads, to report all problems with
+their places; the dataclasses apply them to what is passed to them directly.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Protocol
+
+from shoal.config.ranks import parse_rank_config, show_ranks
+from shoal.errors import ClusterConfigError
+from shoal.hardware import Hardware, NodeHardwareConfig
+from shoal.hardware.arguments import ArgumentsError, Problem
+from shoal.nearest import did_you_mean
+
+__all__ = [
+    "EnvLike",
+    "GroupLike",
+    "cluster_problems",
+    "env_problems",
+    "group_problems",
+    "list_of_env_vars",
+    "read_env_var",
+    "read_env_vars",
+    "read_interpreter",
+    "read_label",
+    "read_node_ranks",
+    "read_num_nodes",
+]
+
+_RESERVED = ("cluster", "node")
+
+
+class EnvLike(Protocol):
+    """Variables and interpreter of some nodes."""
+
+    node_ranks: list[int]
+    env_vars: list[dict[str, str]] | None
+    python_interpreter_path: str | None
+
+
+class GroupLike(Protocol):
+    """A node group, as far as other groups matter to it."""
+
+    label: str
+    node_ranks: list[int]
+    hardware: NodeHardwareConfig | None
+
+
+def read_num_nodes(value: Any) -> int:
+    """Return a number of nodes."""
+    if type(value) is not int or value <= 0:
+        raise ClusterConfigError(f"'num_nodes' must be a positive integer, not {value!r}")
+    return value
+
+
+def read_label(value: Any) -> str:
+    """Return the label of a group; YAML may have made a number of it."""
+    if not isinstance(value, (str, int, float)) or isinstance(value, bool):
+        raise ClusterConfigError(f"a label must be a text, not {value!r}")
+    label = str(value)
+    if label in _RESERVED:
+        raise ClusterConfigError(
+            f"the label {label!r} is reserved: that group always exists; choose another"
+        )
+    if not label.strip() or "," in label or label != label.strip():
+        raise ClusterConfigError(
+            f"a label must not be empty, contain ',' or have spaces around it: {label!r}"
+        )
+    return label
+
+
+def read_node_ranks(value: Any, nodes: Sequence[int] | None = None) -> list[int]:
+    """Return the nodes that a text, a number or a list names, of those that exist."""
+    try:
+        ranks = parse_rank_config(value, nodes, "node")
+    except ClusterConfigError as error:
+        raise ClusterConfigError(f"Error parsing node_ranks: {error}") from None
+    if not ranks:
+        raise ClusterConfigError("Error parsing node_ranks: there are none")
+    return ranks
+
+
+def read_env_vars(value: Any) -> list[dict[str, str]] | None:
+    """Return variables, one mapping each."""
+    listed = list_of_env_vars(value)
+    if listed is None:
+        return None
+    read: list[dict[str, str]] = []
+    for index, entry in enumerate(listed):
+        try:
+            read.append(read_env_var(entry))
+        except ClusterConfigError as error:
+            raise ArgumentsError([Problem((index,), str(error))]) from None
+    return read
+
+
+def list_of_env_vars(value: Any) -> list[Any] | None:
+    """Return a list whose entries should be variables."""
+    if value is None:
+        return None
+    if isinstance(value, (str, bytes)) or not isinstance(value, Sequence):
+        raise ClusterConfigError(
+            f"must be a list of one-key dictionaries (- NAME: value), not {value!r}"
+        )
+    return list(value)
+
+
+def read_env_var(value: Any) -> dict[str, str]:
+    """Return one variable, `{name: text}`."""
+    if not isinstance(value, Mapping):
+        raise ClusterConfigError(f"Each node env_var must be a dict (- NAME: value), not {value!r}")
+    if len(value) != 1:
+        raise ClusterConfigError(
+            f"each entry must have exactly one key-value pair (- NAME: value), not {dict(value)!r}"
+        )
+    ((key, text),) = value.items()
+    name = str(key)
+    if not name or "=" in name or "\0" in name:
+        raise ClusterConfigError(f"the name of a variable must not be empty or hold '=': {name!r}")
+    if isinstance(text, (Mapping, list, tuple)):
+        raise ClusterConfigError(f"the value of {name!r} must be a text or a number, not {text!r}")
+    if "\0" in str(text):
+        raise ClusterConfigError(f"the value of {name!r} must not hold a NUL")
+    return {name: "" if text is None else str(text)}
+
+
+def read_interpreter(value: Any) -> str | None:
+    """Return the path of an interpreter."""
+    if value is not None and (not isinstance(value, str) or not value.strip()):
+        raise ClusterConfigError(f"must be the path of a Python interpreter, not {value!r}")
+    return value
+
+
+def env_problems(env: EnvLike) -> Iterator[Problem]:
+    """Yield what is wrong with the variables of some nodes together."""
+    first: dict[str, int] = {}
+    for index, entry in enumerate(env.env_vars or ()):
+        for name in entry:
+            if name in first:
+                yield Problem(
+                    ("env_vars", index),
+                    f"the variable {name!r} is duplicated, first in env_vars[{first[name]}]",
+                )
+            first.setdefault(name, index)
+
+
+def group_problems(
+    node_ranks: Sequence[int],
+    envs: Sequence[EnvLike],
+    hardware: NodeHardwareConfig | None,
+    hardware_type: str | None,
+    ignore_hardware: bool,
+) -> Iterator[Problem]:
+    """Yield what does not fit together within a group.
+
+    Args:
+        node_ranks: Its nodes; none where they could not be read.
+        envs: Its variables and interpreters.
+        hardware: Its own hardware.
+        hardware_type: The type that its ranks count.
+        ignore_hardware: Whether it is to be used as if it had no hardware.
+    """
+    own = set(node_ranks)
+    seen: dict[int, int] = {}
+    for index, env in enumerate(envs):
+        path = ("env_configs", index)
+        if own and (outside := sorted(set(env.node_ranks) - own)):
+            yield Problem(
+                (*path, "node_ranks"),
+                f"must be a subset of the group's node_ranks ({show_ranks(node_ranks)}); "
+                f"outside it: {show_ranks(outside)}",
+            )
+        yield from _overlap(envs, index, seen)
+        seen |= {rank: index for rank in env.node_ranks if rank not in seen}
+    yield from _hardware_problems(own, hardware, hardware_type)
+    if ignore_hardware and (hardware is not None or hardware_type is not None):
+        given = "hardware" if hardware is not None else "hardware_type"
+        yield Problem(
+            ("ignore_hardware",), f"must not be set together with {given!r}: leave one of them out"
+        )
+
+
+def _overlap(envs: Sequence[EnvLike], index: int, seen: Mapping[int, int]) -> Iterator[Problem]:
+    """Yield what an entry says of nodes that an earlier one speaks of."""
+    env = envs[index]
+    twice = [rank for rank in env.node_ranks if rank in seen]
+    if not twice:
+        return
+    other = envs[seen[twice[0]]]
+    first = f"env_configs[{seen[twice[0]]}]"
+    yield Problem(
+        ("env_configs", index, "node_ranks"),
+        f"the node ranks {show_ranks(twice)} are duplicated in this group, first in {first}",
+    )
+    path, before = env.python_interpreter_path, other.python_interpreter_path
+    if path and before and path != before:
+        yield Problem(
+            ("env_configs", index, "python_interpreter_path"),
+            f"node {twice[0]} has another interpreter already, {before!r} in {first}",
+        )
+
+
+def _hardware_problems(
+    own: set[int], hardware: NodeHardwareConfig | None, hardware_type: str | None
+) -> Iterator[Problem]:
+    if hardware is not None:
+        for index, config in enumerate(hardware.configs):
+            if own and config.node_rank not in own:
+                yield Problem(
+                    ("hardware", "configs", index, "node_rank"),
+                    f"must be within node_ranks of the group ({show_ranks(sorted(own))}), "
+                    f"not {config.node_rank}",
+                )
+        if hardware_type not in (None, hardware.type):
+            yield Problem(
+                ("hardware_type",),
+                f"must not be given together with 'hardware', whose type is {hardware.type!r}: "
+                "leave it out",
+            )
+    elif hardware_type is not None:
+        known = {**Hardware.policy_registry, **NodeHardwareConfig.hardware_config_registry}
+        if hardware_type not in known:
+            yield Problem(
+                ("hardware_type",),
+                f"Unsupported hardware type {hardware_type!r}; expected "
+                f"{', '.join(sorted(known))}{did_you_mean(str(hardware_type), known)}",
+            )
+
+
+def cluster_problems(
+    num_nodes: int | None, groups: Sequence[GroupLike | None]
+) -> Iterator[Problem]:
+    """Yield what does not fit together between groups, and with the number of nodes.
+
+    Args:
+        num_nodes: How many nodes the job has; None where that could not be read.
+        groups: The groups; None for each that could not be read.
+    """
+    labels: dict[str, int] = {}
+    owners: dict[tuple[int, str], int] = {}
+    for index, group in enumerate(groups):
+        if group is None:
+            continue
+        path = ("node_groups", index)
+        if group.label in labels:
+            yield Problem(
+                (*path, "label"),
+                f"the label {group.label!r} is duplicated, first in "
+                f"node_groups[{labels[group.label]}]",
+            )
+        labels.setdefault(group.label, index)
+        if num_nodes is not None:
+            try:
+                read_node_ranks(group.node_ranks, range(num_nodes))
+            except ClusterConfigError as error:
+                yield Problem((*path, "node_ranks"), str(error))
+        if group.hardware is not None:
+            yield from _owner_problems(num_nodes, group.hardware, index, owners)
+
+
+def _owner_problems(
+    num_nodes: int | None,
+    hardware: NodeHardwareConfig,
+    group: int,
+    owners: dict[tuple[int, str], int],
+) -> Iterator[Problem]:
+    path = ("node_groups", group, "hardware")
+    for index, config in enumerate(hardware.configs):
+        owner = owners.setdefault((config.node_rank, hardware.type), group)
+        if owner != group:
+            yield Problem(
+                (*path, "configs", index),
+                f"Cannot have multiple hardware configs of type {hardware.type!r} for node "
+                f"{config.node_rank}: node_groups[{owner}] has one",
+            )
+        for name, value in vars(config).items():
+            elsewhere = name.endswith("_node_rank") and type(value) is int
+            if elsewhere and num_nodes is not None and not 0 <= value < num_nodes:
+                yield Problem(
+                    (*path, "configs", index, name),
+                    f"node {value} does not exist; expected {show_ranks(range(num_nodes))}",
+                )
