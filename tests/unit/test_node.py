@@ -85,7 +85,7 @@ def test_groups_of_a_configuration_come_with_cluster_and_node():
 def test_a_group_that_names_missing_nodes_is_an_error():
     entry = NodeGroupConfig(label="robots", node_ranks=[1, 3])
     with pytest.raises(ClusterError, match=r"'robots' names the nodes \[3\].*nodes 0 to 1"):
-        build_groups([node(0), node(1)], config(entry))
+        build_groups([node(0), node(1)], config(entry, num_nodes=4))
 
 
 def test_variables_differ_by_node_within_a_group():
