@@ -1,0 +1,475 @@
+"""The vendors' accelerators, with fakes where each vendor's library is asked."""
+
+import importlib.machinery
+import os
+import sys
+import time
+import types
+from pathlib import Path
+
+import pytest
+
+from shoal.errors import ShoalValueError
+from shoal.hardware import (
+    Accelerator,
+    AcceleratorManager,
+    AcceleratorType,
+    AcceleratorUtil,
+    HardwareInfo,
+    visibility_env,
+)
+from shoal.hardware.accelerators import manager as manager_module, nvidia
+from shoal.hardware.accelerators.egl import egl_ids
+
+VISIBLE = {
+    "NV_GPU": "CUDA_VISIBLE_DEVICES",
+    "AMD_GPU": "HIP_VISIBLE_DEVICES",
+    "INTEL_GPU": "ONEAPI_DEVICE_SELECTOR",
+    "NPU": "ASCEND_RT_VISIBLE_DEVICES",
+    "MUSA_GPU": "MUSA_VISIBLE_DEVICES",
+    "KUNLUN_XPU": "CUDA_VISIBLE_DEVICES",
+}
+VENDORS = list(VISIBLE)
+# How each library is reached: what a process imports when it asks.
+RAY_CLASSES = {
+    "AMD_GPU": "AMDGPUAcceleratorManager",
+    "INTEL_GPU": "IntelGPUAcceleratorManager",
+    "NPU": "NPUAcceleratorManager",
+}
+
+
+class FakeNVML(types.ModuleType):
+    """NVML: `names` of its GPUs, `parts` of those that are divided, or the error of its start."""
+
+    NVML_ERROR_LIBRARY_NOT_FOUND = 12
+
+    class NVMLError(Exception):
+        def __init__(self, value):
+            super().__init__(f"NVML error {value}")
+            self.value = value
+
+    def __init__(self, names=(), parts=None, error=None):
+        super().__init__("pynvml")
+        self.names, self.parts, self.error, self.running = list(names), parts or {}, error, 0
+
+    def nvmlInit(self):  # noqa: N802  (NVML's name, as all below)
+        if self.error is not None:
+            raise self.NVMLError(self.error)
+        self.running += 1
+
+    def nvmlShutdown(self):  # noqa: N802
+        self.running -= 1
+
+    def nvmlDeviceGetCount(self):  # noqa: N802
+        return len(self.names)
+
+    def nvmlDeviceGetHandleByIndex(self, index):  # noqa: N802
+        return (index, None)
+
+    def nvmlDeviceGetName(self, handle):  # noqa: N802
+        index, part = handle
+        return self.names[index] + ("" if part is None else " MIG 3g.40gb")
+
+    def nvmlDeviceGetUUID(self, handle):  # noqa: N802
+        index, part = handle
+        return f"GPU-{index}" if part is None else f"MIG-{index}-{part}".encode()
+
+    def nvmlDeviceGetMigMode(self, handle):  # noqa: N802
+        if handle[0] not in self.parts:
+            raise self.NVMLError(3)
+        return 1, 1
+
+    def nvmlDeviceGetMaxMigDeviceCount(self, handle):  # noqa: N802
+        return 7
+
+    def nvmlDeviceGetMigDeviceHandleByIndex(self, handle, number):  # noqa: N802
+        if number >= self.parts[handle[0]]:
+            raise self.NVMLError(6)
+        return handle[0], number
+
+
+def add_module(monkeypatch, name, **members):
+    module = types.ModuleType(name)
+    module.__spec__ = importlib.machinery.ModuleSpec(name, None)
+    vars(module).update(members)
+    monkeypatch.setitem(sys.modules, name, module)
+
+
+@pytest.fixture
+def vendors(monkeypatch, tmp_path):
+    """Fakes of all vendors' libraries, none with a device; `vendors("NPU", 2, "X")` gives some."""
+    for name in [*VISIBLE.values(), "SLURM_JOB_GPUS", "SLURM_STEP_GPUS", "NVIDIA_VISIBLE_DEVICES"]:
+        monkeypatch.delenv(name, raising=False)
+    driver = tmp_path / "driver"
+    monkeypatch.setattr(nvidia, "_DRIVER", driver)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    # For torch_xmlir, which is asked in a process of its own.
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    counts = dict.fromkeys(VENDORS, 0)
+    models = dict.fromkeys(VENDORS, "")
+    errors: dict[str, Exception] = {}
+
+    def answer(kind):
+        if kind in errors:
+            raise errors[kind]
+        return counts[kind]
+
+    def ray_class(kind):
+        return types.SimpleNamespace(
+            get_current_node_num_accelerators=lambda: answer(kind),
+            get_current_node_accelerator_type=lambda: models[kind] or None,
+        )
+
+    add_module(
+        monkeypatch,
+        "ray._private.accelerators",
+        **{name: ray_class(kind) for kind, name in RAY_CLASSES.items()},
+    )
+    add_module(
+        monkeypatch,
+        "pymtml",
+        mtmlLibraryInit=lambda: None,
+        mtmlLibraryShutDown=lambda: None,
+        mtmlLibraryCountDevice=lambda: answer("MUSA_GPU"),
+        mtmlLibraryInitDeviceByIndex=lambda index: index,
+        mtmlDeviceGetName=lambda handle: models["MUSA_GPU"].encode(),
+    )
+    nvml = FakeNVML()
+    monkeypatch.setitem(sys.modules, "pynvml", nvml)
+
+    def give(kind, count, model="M1", error=None):
+        counts[kind], models[kind] = count, model
+        if error is not None:
+            errors[kind] = error
+        if kind == "NV_GPU":
+            driver.mkdir(exist_ok=True)
+            (driver / "version").touch()
+            nvml.names = [f"NVIDIA {model}"] * count
+            nvml.error = None if error is None else 999
+        if kind == "KUNLUN_XPU":
+            (tmp_path / "torch_xmlir.py").write_text(f"raise {error!r}\n" if error else "")
+            (tmp_path / "torch.py").write_text(
+                "class cuda:\n"
+                f"    device_count = staticmethod(lambda: {count})\n"
+                f"    get_device_name = staticmethod(lambda i: {model!r})\n"
+            )
+        return nvml
+
+    return give
+
+
+def no_egl(monkeypatch):
+    monkeypatch.setattr("shoal.hardware.accelerators.accelerator.egl_ids", lambda *_: [])
+
+
+@pytest.mark.parametrize("kind", VENDORS)
+def test_a_node_has_what_its_vendors_library_tells(kind, vendors, monkeypatch):
+    no_egl(monkeypatch)
+    vendors(kind, 4, "M1")
+    found = Accelerator.enumerate(0)
+    assert (found.type, found.count, found.device_names) == ("Accelerator", 4, [])
+    assert found.infos == [HardwareInfo("Accelerator", f"{kind}:M1")] * 4
+    assert "torch_xmlir" not in sys.modules
+
+
+@pytest.mark.parametrize("kind", VENDORS)
+def test_a_node_may_use_what_its_own_variable_shows(kind, vendors, monkeypatch):
+    no_egl(monkeypatch)
+    # Of four devices a library that obeys the variable tells of two.
+    obeyed = AcceleratorManager.manager_register[AcceleratorType(kind)].RESTRICTIONS.obeyed
+    vendors(kind, 2 if obeyed else 4)
+    monkeypatch.setenv(VISIBLE[kind], "2,3")
+    assert Accelerator.enumerate(0).device_names == ["2", "3"]
+
+
+def test_no_library_tells_of_anything(vendors):
+    assert Accelerator.enumerate(0) is None
+
+
+@pytest.mark.parametrize("kind", VENDORS)
+def test_a_library_that_fails_has_no_devices_and_is_named(kind, vendors, caplog):
+    vendors(kind, 4, error=RuntimeError("broken"))
+    assert Accelerator.enumerate(0) is None
+    assert f"no {kind} devices are used here" in caplog.text
+
+
+def test_a_library_that_hangs_is_given_up(vendors, monkeypatch, caplog):
+    monkeypatch.setattr(manager_module, "_ASK_S", 0.2)
+    slow = types.SimpleNamespace(get_current_node_num_accelerators=lambda: time.sleep(3))
+    monkeypatch.setattr(sys.modules["ray._private.accelerators"], RAY_CLASSES["NPU"], slow)
+    assert Accelerator.enumerate(0) is None
+    assert "the library of NPU devices did not answer within 0.2 s" in caplog.text
+
+
+def test_the_first_vendor_with_devices_is_the_nodes(vendors, monkeypatch):
+    no_egl(monkeypatch)
+    order = ["AMD_GPU", "NPU", "INTEL_GPU", "KUNLUN_XPU", "MUSA_GPU", "NV_GPU"]
+    assert [kind.value for kind in AcceleratorManager.manager_register] == order
+    for kind in reversed(order):
+        vendors(kind, 1)
+        assert Accelerator.enumerate(0).infos[0].model.partition(":")[0] == kind
+
+
+# --- NVIDIA ---
+
+
+def test_parts_of_gpus_are_devices(vendors, monkeypatch):
+    no_egl(monkeypatch)
+    nvml = vendors("NV_GPU", 2, "H100")
+    nvml.parts = {0: 2}
+    found = Accelerator.enumerate(0)
+    assert found.device_names == ["MIG-0-0", "MIG-0-1", "GPU-1"]
+    assert found.infos[0].model == "NV_GPU:H100 MIG 3g.40gb"
+    assert nvml.running == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "model"),
+    [
+        ("NVIDIA H200", "H200"),
+        ("NVIDIA GeForce RTX 4090", "RTX 4090"),
+        ("Tesla V100-SXM2-16GB", "Tesla V100-SXM2-16GB"),
+        ("NVIDIA", "UNKNOWN"),
+    ],
+)
+def test_words_of_a_name_that_say_nothing(name, model):
+    assert nvidia._short(name) == model
+
+
+def test_without_nvmls_library_the_kernel_is_asked(vendors, monkeypatch):
+    no_egl(monkeypatch)
+    nvml = vendors("NV_GPU", 1)
+    nvml.error = nvml.NVML_ERROR_LIBRARY_NOT_FOUND
+    for bus in ("0000:1a:00.0", "0000:0b:00.0"):
+        folder = nvidia._DRIVER / "gpus" / bus
+        folder.mkdir(parents=True)
+        (folder / "information").write_text(f"Model: \t NVIDIA A100\nGPU UUID: \t GPU-{bus[5:7]}\n")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-1a")
+    found = Accelerator.enumerate(0)
+    assert (found.infos[0].model, found.device_names) == ("NV_GPU:A100", ["GPU-1a"])
+
+
+def test_an_nvml_that_fails_on_a_machine_without_driver_is_no_warning(vendors, caplog):
+    sys.modules["pynvml"].error = 9
+    assert Accelerator.enumerate(0) is None
+    assert caplog.text == ""
+
+
+# --- AMD, Intel ---
+
+
+def test_rocm_numbers_what_it_does_not_hide_from_0_on(vendors, monkeypatch):
+    vendors("AMD_GPU", 8)
+    monkeypatch.setenv("ROCR_VISIBLE_DEVICES", "4,5,6")
+    found = Accelerator.enumerate(0)
+    assert (found.count, found.device_names) == (3, [])
+    monkeypatch.setenv("HIP_VISIBLE_DEVICES", "1,2")
+    assert Accelerator.enumerate(0).device_names == ["1", "2"]
+
+
+@pytest.mark.parametrize("selector", ["level_zero:gpu", "*:*", "level_zero:*"])
+def test_a_selector_of_all_devices_restricts_nothing(selector, vendors, monkeypatch):
+    vendors("INTEL_GPU", 2)
+    monkeypatch.setenv("ONEAPI_DEVICE_SELECTOR", selector)
+    assert Accelerator.enumerate(0).device_names == []
+    monkeypatch.setenv("ONEAPI_DEVICE_SELECTOR", "level_zero:2,3")
+    assert Accelerator.enumerate(0).device_names == ["2", "3"]
+    assert AcceleratorUtil.get_visible_devices("INTEL_GPU") == [2, 3]
+
+
+# --- what a worker sees ---
+
+NOT_SET_BY_RAY = {
+    "NV_GPU": ["CUDA"],
+    "AMD_GPU": ["ROCR", "HIP"],
+    "INTEL_GPU": [],
+    "NPU": ["ASCEND_RT"],
+    "MUSA_GPU": ["MUSA"],
+    "KUNLUN_XPU": ["CUDA"],
+}
+NVIDIAS_OWN = {"MUJOCO_EGL_DEVICE_ID": "1", "EGL_DEVICE_ID": "1", "NCCL_CUMEM_ENABLE": "0"}
+
+
+@pytest.mark.parametrize("kind", VENDORS)
+def test_the_variables_of_each_vendor(kind):
+    stop_ray = {
+        f"RAY_EXPERIMENTAL_NOSET_{name}_VISIBLE_DEVICES": "1" for name in NOT_SET_BY_RAY[kind]
+    }
+    if kind == "INTEL_GPU":
+        stop_ray = {"RAY_EXPERIMENTAL_NOSET_ONEAPI_DEVICE_SELECTOR": "1"}
+    expected = {VISIBLE[kind]: "1,3"} | stop_ray | (NVIDIAS_OWN if kind == "NV_GPU" else {})
+    assert visibility_env(kind, ["1", "3"]) == expected
+    assert AcceleratorUtil.get_accelerator_env_var(AcceleratorType(kind), ["1", "3"]) == expected
+
+
+@pytest.mark.parametrize("kind", VENDORS)
+def test_variables_are_written_in_the_nodes_terms(kind):
+    names = ["GPU-a", "GPU-b", "7"]
+    assert visibility_env(kind, ["1", "2"], names)[VISIBLE[kind]] == "GPU-b,7"
+    assert visibility_env(kind, [], names)[VISIBLE[kind]] == ""
+    with pytest.raises(
+        ShoalValueError, match=r"device 3 does not exist; the node has GPU-a, GPU-b"
+    ):
+        visibility_env(kind, ["3"], names)
+
+
+def test_without_accelerators_there_are_no_variables():
+    assert visibility_env("NO_ACCEL", []) == {}
+    with pytest.raises(
+        ShoalValueError, match=r"no accelerator type 'NV_GPUS'.*did you mean 'NV_GPU'"
+    ):
+        visibility_env("NV_GPUS", ["0"])
+
+
+@pytest.mark.parametrize(
+    ("names", "ids", "egl"),
+    [
+        ([], [3, 2, 1, 0], "1"),
+        ([], [], "2"),
+        ([], [3, 2, -1, 0], "2"),
+        (["4", "5", "6", "7"], [], "6"),
+        (["GPU-a", "GPU-b", "GPU-c", "GPU-d"], [], "2"),
+        (["GPU-a", "GPU-b", "GPU-c", "GPU-d"], [0, 1, 5, 6], "5"),
+    ],
+)
+def test_rendering_happens_on_the_workers_first_gpu(names, ids, egl):
+    env = visibility_env("NV_GPU", ["2", "3"], names, egl_ids=ids)
+    assert (env["MUJOCO_EGL_DEVICE_ID"], env["EGL_DEVICE_ID"]) == (egl, egl)
+
+
+@pytest.mark.parametrize("way", ["osmesa", "glx", "GLX"])
+def test_rendering_without_egl_needs_no_device(way):
+    env = visibility_env("NV_GPU", ["0"], environment={"MUJOCO_GL": way})
+    assert not {"MUJOCO_EGL_DEVICE_ID", "EGL_DEVICE_ID"} & set(env)
+    assert "EGL_DEVICE_ID" in visibility_env("NV_GPU", ["0"], environment={"MUJOCO_GL": "egl"})
+
+
+def test_no_gpu_renders_nothing():
+    assert "EGL_DEVICE_ID" not in visibility_env("NV_GPU", [])
+
+
+def test_nccls_allocator_is_the_users_where_they_chose_it(caplog):
+    env = visibility_env("NV_GPU", ["0"], environment={"NCCL_CUMEM_ENABLE": "1"})
+    assert env["NCCL_CUMEM_ENABLE"] == "1"
+    assert "NCCL_CUMEM_ENABLE=1 is kept" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("version", "expected"), [("2.7.1+cu128", "1"), ("2.8.0", None), ("2.15.0", None)]
+)
+def test_older_versions_of_torch_are_asked_to_keep_references(version, expected, monkeypatch):
+    from shoal.hardware.accelerators import complete_environment  # noqa: PLC0415  (for this test)
+
+    monkeypatch.setattr("importlib.metadata.version", lambda _: version)
+    monkeypatch.setenv("ACCELERATOR_TYPE", "NV_GPU")
+    monkeypatch.delenv("TORCH_NCCL_AVOID_RECORD_STREAMS", raising=False)
+    complete_environment()
+    assert os.environ.get("TORCH_NCCL_AVOID_RECORD_STREAMS") == expected
+    monkeypatch.delenv("TORCH_NCCL_AVOID_RECORD_STREAMS", raising=False)
+
+
+def test_egl_tells_nothing_where_it_is_not_installed(tmp_path, monkeypatch):
+    # The loader finds an empty folder first, and in it a file that is no library.
+    (tmp_path / "libEGL.so.1").write_text("no library")
+    assert egl_ids("0", 1, {"LD_LIBRARY_PATH": str(tmp_path)}) == []
+
+
+# --- the rest of AcceleratorUtil ---
+
+
+@pytest.mark.parametrize(
+    ("kind", "ccl", "ifname", "device"),
+    [
+        ("NV_GPU", "nccl", "NCCL_SOCKET_IFNAME", "cuda"),
+        ("AMD_GPU", "nccl", "NCCL_SOCKET_IFNAME", "cuda"),
+        ("INTEL_GPU", "ccl", "CCL_MNIC_NAME", "xpu"),
+        ("NPU", "hccl", "HCCL_SOCKET_IFNAME", "npu"),
+        ("MUSA_GPU", "mccl", "MCCL_SOCKET_IFNAME", "musa"),
+        ("KUNLUN_XPU", "bkcl", "BKCL_SOCKET_IFNAME", "cuda"),
+        ("NO_ACCEL", None, "GLOO_SOCKET_IFNAME", None),
+    ],
+)
+def test_what_frameworks_are_told(kind, ccl, ifname, device):
+    assert AcceleratorUtil.get_ccl_backend(kind) == ccl
+    assert AcceleratorUtil.get_ccl_socket_ifname_env_var(kind) == ifname
+    assert AcceleratorUtil.get_device_type(kind) == device
+
+
+@pytest.mark.parametrize("kind", VENDORS)
+def test_torchs_module_comes_with_the_vendors_package(kind, monkeypatch):
+    vendor = AcceleratorManager.manager_register[AcceleratorType(kind)]
+    platform = types.SimpleNamespace()
+    add_module(monkeypatch, "torch", **{vendor.TORCH_DEVICE: platform})
+    if vendor.TORCH_EXTENSION:
+        monkeypatch.delitem(sys.modules, vendor.TORCH_EXTENSION, raising=False)
+        with pytest.raises(ImportError, match=vendor.TORCH_EXTENSION):
+            AcceleratorUtil.get_torch_platform(kind)
+        add_module(monkeypatch, vendor.TORCH_EXTENSION)
+    assert AcceleratorUtil.get_torch_platform(kind) is platform
+    platform.ipc_collect()  # there, and without effect
+    assert AcceleratorUtil.get_torch_platform("NO_ACCEL") is None
+
+
+@pytest.mark.parametrize("kind", VENDORS)
+def test_reading_the_visible_devices_back(kind, monkeypatch):
+    monkeypatch.setenv(VISIBLE[kind], "0,2")
+    assert AcceleratorUtil.get_visible_devices(kind) == [0, 2]
+    monkeypatch.setenv(VISIBLE[kind], "GPU-a,MIG-b")
+    if kind != "INTEL_GPU":
+        assert AcceleratorUtil.get_visible_devices(kind) == ["GPU-a", "MIG-b"]
+    monkeypatch.setenv(VISIBLE[kind], "0,one")
+    with pytest.raises(
+        ShoalValueError, match="'one' is no device; expected numbers or unique names"
+    ):
+        AcceleratorUtil.get_visible_devices(kind)
+    monkeypatch.delenv(VISIBLE[kind])
+    assert AcceleratorUtil.get_visible_devices(kind) == []
+
+
+def test_the_kind_of_a_model():
+    assert Accelerator.get_accelerator_type_from_model("NPU:Ascend910B") is AcceleratorType.NPU
+    for wrong in ("NPU", "NPU:a:b", "GPU:x"):
+        with pytest.raises(AssertionError, match="expected one like NV_GPU:H200"):
+            Accelerator.get_accelerator_type_from_model(wrong)
+
+
+def test_a_vendor_is_registered_once():
+    with pytest.raises(ShoalValueError, match="NPU is registered already, by AscendNPUManager"):
+        AcceleratorManager.register_manager(AcceleratorType.NPU)(object)
+
+
+@pytest.mark.parametrize("kind", ["NV_GPU", "AMD_GPU"])
+def test_ranges_are_marked_while_the_profiler_records(kind, monkeypatch):
+    calls = []
+    nvtx = types.SimpleNamespace(range_push=calls.append, range_pop=lambda: calls.append("pop"))
+    recorder = types.SimpleNamespace(
+        start=lambda: calls.append("start"), stop=lambda: calls.append("stop")
+    )
+    add_module(monkeypatch, "torch.cuda", profiler=recorder, nvtx=nvtx)
+    with AcceleratorUtil.profiling_range(kind, "before"):
+        pass
+    AcceleratorUtil.start_profiling(kind, 3)
+    with pytest.raises(KeyError), AcceleratorUtil.profiling_range(kind, "step"):
+        raise KeyError
+    AcceleratorUtil.stop_profiling(kind)
+    assert calls == ["start", "step", "pop", "stop"]
+
+
+@pytest.mark.parametrize("kind", ["NPU", "NO_ACCEL"])
+def test_other_vendors_have_no_ranges(kind):
+    AcceleratorUtil.start_profiling(kind)
+    with AcceleratorUtil.profiling_range(kind, "step"):
+        pass
+    AcceleratorUtil.stop_profiling(kind)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(
+    not Path("/proc/driver/nvidia/version").exists(), reason="there is no NVIDIA driver here"
+)
+def test_on_a_machine_with_nvidia_gpus():
+    import torch
+
+    found = Accelerator.enumerate(0)
+    assert found.count == torch.cuda.device_count()
+    assert found.infos[0].model.removeprefix("NV_GPU:") in torch.cuda.get_device_name(0)

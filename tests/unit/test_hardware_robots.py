@@ -1,0 +1,349 @@
+"""Robots: what their configurations may say, what a node's variables add, and what is checked."""
+
+import importlib.machinery
+import sys
+import time
+import types
+
+import pytest
+
+from shoal.errors import DependencyError, ShoalTimeoutError, ShoalValueError
+from shoal.hardware import (
+    DOSW1HWConfig,
+    DOSW1HWInfo,
+    DualFrankaConfig,
+    DualFrankaHWInfo,
+    FrankaConfig,
+    FrankaHWInfo,
+    GimArmConfig,
+    GimArmHWInfo,
+    Hardware,
+    RobotAutoConfig,
+    Turtle2Config,
+    Turtle2HWInfo,
+    configured_hardware,
+)
+from shoal.hardware.robots import others, ping
+
+VARIABLES = (
+    "ROBOT_IP", "LEFT_ROBOT_IP", "RIGHT_ROBOT_IP", "CAMERA_SERIALS", "CAMERA_TYPE", "CAN_INTERFACE",
+    "ROBOT_URL", "GRIPPER_CONNECTION", "DISABLE_VALIDATE", "CONTROLLER_NODE_RANK", "NODE_RANK",
+)  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def _no_variables(monkeypatch):
+    for name in VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+
+
+def add_module(monkeypatch, name, **members):
+    module = types.ModuleType(name)
+    module.__spec__ = importlib.machinery.ModuleSpec(name, None)
+    vars(module).update(members)
+    monkeypatch.setitem(sys.modules, name, module)
+
+
+class ICMPLibError(Exception):
+    pass
+
+
+@pytest.fixture
+def network(monkeypatch):
+    """icmplib, for which the addresses in the set that is returned are alive."""
+    alive = set()
+
+    def fake_ping(address, count, timeout):
+        return types.SimpleNamespace(is_alive=address in alive)
+
+    add_module(monkeypatch, "icmplib", ping=fake_ping, ICMPLibError=ICMPLibError)
+    return alive
+
+
+@pytest.fixture
+def cameras(monkeypatch):
+    """pyrealsense2 and pyzed, which have the cameras of the list that is returned."""
+    serials = []
+
+    def devices():
+        return [types.SimpleNamespace(get_info=lambda _, s=s: s) for s in serials]
+
+    context = types.SimpleNamespace(query_devices=devices)
+    add_module(
+        monkeypatch,
+        "pyrealsense2",
+        camera_info=types.SimpleNamespace(serial_number="serial"),
+        context=lambda: context,
+    )
+    add_module(monkeypatch, "pyzed")
+    listed = staticmethod(lambda: [types.SimpleNamespace(serial_number=int(s)) for s in serials])
+    add_module(monkeypatch, "pyzed.sl", Camera=type("Camera", (), {"get_device_list": listed}))
+    return serials
+
+
+def enumerate_robots(kind, node_rank, configs=None):
+    return Hardware.policy_registry[kind].enumerate(node_rank, configs)
+
+
+# --- what a configuration may say ---
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: FrankaConfig("0"), "node_rank: expected a node rank"),
+        (lambda: FrankaConfig(-1), "node_rank: expected a node rank"),
+        (lambda: FrankaConfig(0, "robot.local"), "robot_ip: 'robot.local' is no IP address"),
+        (lambda: FrankaConfig(0, 16), "robot_ip: 16 is no IP address"),
+        (lambda: FrankaConfig(0, camera_serials="12"), "camera_serials: expected a list, not '12'"),
+        (lambda: FrankaConfig(0, camera_serials=["1", 1]), "camera_serials: the same entry twice"),
+        (
+            lambda: FrankaConfig(0, camera_type="realsens"),
+            r"camera_type: 'realsens' is not supported; .*; did you mean 'realsense'\?",
+        ),
+        (lambda: FrankaConfig(0, gripper_type="claw"), "gripper_type: 'claw' is not supported"),
+        (lambda: FrankaConfig(0, controller_node_rank="1"), "controller_node_rank: expected"),
+        (lambda: DualFrankaConfig(0, right_robot_ip="x"), "right_robot_ip: 'x' is no IP address"),
+        (lambda: DualFrankaConfig(0, left_camera_type="x"), "left_camera_type: 'x' is not"),
+        (lambda: GimArmConfig(0, arm_variant="gim"), "arm_variant: 'gim' is not supported"),
+        (lambda: GimArmConfig(0, can_interface="../can0"), "can_interface: expected a network"),
+        (lambda: DOSW1HWConfig(0, left_arm_port=0), "left_arm_port: expected a port"),
+        (lambda: DOSW1HWConfig(0, robot_url=""), "robot_url: expected a host name"),
+        (lambda: Turtle2Config(None), "node_rank: expected a node rank"),
+    ],
+)
+def test_a_value_that_cannot_be_is_named_with_its_field(make, message):
+    with pytest.raises(ShoalValueError, match=f"^{message}"):
+        make()
+
+
+def test_serial_numbers_are_texts():
+    assert FrankaConfig(0, camera_serials=[1234, "a"]).camera_serials == ["1234", "a"]
+
+
+def test_an_ipv6_address_is_an_address():
+    assert FrankaConfig(0, "fe80::1").robot_ip == "fe80::1"
+
+
+# --- what a node's variables add ---
+
+
+def test_what_is_none_is_taken_from_the_node():
+    env = {"ROBOT_IP": "10.0.0.1", "CAMERA_SERIALS": "a, b", "CAMERA_TYPE": "zed"}
+    given = FrankaConfig(2, gripper_connection="usb")
+    (made,) = RobotAutoConfig.resolve([given], environment=env)
+    assert made == FrankaConfig(2, "10.0.0.1", ["a", "b"], gripper_connection="usb")
+    assert given.robot_ip is None  # what was given is not changed
+
+
+def test_what_is_given_wins_over_the_node():
+    env = {"ROBOT_IP": "10.0.0.1"}
+    assert RobotAutoConfig.resolve([FrankaConfig(0, "10.0.0.9")], environment=env) == [
+        FrankaConfig(0, "10.0.0.9")
+    ]
+
+
+def test_each_of_several_robots_takes_one_value():
+    env = {"ROBOT_IP": "10.0.0.1, 10.0.0.2", "CAMERA_SERIALS": "a,b"}
+    made = RobotAutoConfig.resolve([FrankaConfig(0), FrankaConfig(0, "10.0.0.7")], environment=env)
+    assert made == [FrankaConfig(0, "10.0.0.1", ["a"]), FrankaConfig(0, "10.0.0.7", ["b"])]
+
+
+@pytest.mark.parametrize("text", ["10.0.0.1", "10.0.0.1,10.0.0.2,10.0.0.3"])
+def test_several_robots_need_as_many_values(text):
+    with pytest.raises(
+        ValueError, match=r"^robot_ip: .*2 robots; expected exactly one comma-separated"
+    ):
+        RobotAutoConfig.resolve([FrankaConfig(0), FrankaConfig(0)], environment={"ROBOT_IP": text})
+
+
+def test_robots_that_no_configuration_names():
+    env = {
+        "ROBOT_IP": "10.0.0.1,10.0.0.2",
+        "CAMERA_TYPE": "zed,lumos",
+        "DISABLE_VALIDATE": "true,0",
+        "CONTROLLER_NODE_RANK": "5,6",
+        "NODE_RANK": "8,9",
+    }
+    made = RobotAutoConfig.resolve(None, FrankaConfig, 3, ["robot_ip"], environment=env)
+    assert made == [
+        FrankaConfig(3, "10.0.0.1", camera_type="zed", disable_validate=True),
+        FrankaConfig(3, "10.0.0.2", camera_type="lumos"),
+    ]
+
+
+def test_numbers_are_read_as_what_the_field_is():
+    env = {"ROBOT_URL": "robot", "LEFT_ARM_PORT": "6000"}
+    made = RobotAutoConfig.resolve([], DOSW1HWConfig, 0, ["robot_url"], environment=env)
+    assert made == [DOSW1HWConfig(0, "robot", 6000)]
+    env["LEFT_ARM_PORT"] = "x"
+    with pytest.raises(ShoalValueError, match=r"^left_arm_port: LEFT_ARM_PORT='x' is no int"):
+        RobotAutoConfig.resolve([], DOSW1HWConfig, 0, ["robot_url"], environment=env)
+
+
+def test_without_the_variable_there_is_no_robot():
+    assert RobotAutoConfig.resolve([], FrankaConfig, 0, ["robot_ip"], environment={}) == []
+    assert RobotAutoConfig.resolve([], Turtle2Config, 0, [], environment={"ROBOT_IP": "x"}) == []
+
+
+@pytest.mark.parametrize(
+    ("right", "message"),
+    [(None, "RIGHT_ROBOT_IP is not set"), ("10.0.0.2,10.0.0.3", "RIGHT_ROBOT_IP has 2")],
+)
+def test_a_pair_of_arms_needs_both_variables(right, message):
+    env = {"LEFT_ROBOT_IP": "10.0.0.1"} | ({} if right is None else {"RIGHT_ROBOT_IP": right})
+    names = ["left_robot_ip", "right_robot_ip"]
+    with pytest.raises(ShoalValueError, match=f"^left_robot_ip: LEFT_ROBOT_IP has 1, {message}"):
+        RobotAutoConfig.resolve([], DualFrankaConfig, 0, names, environment=env)
+
+
+# --- what is checked on the node ---
+
+
+def test_an_arm_that_is_there(network, cameras):
+    network.add("10.0.0.1")
+    cameras += ["22", "11"]
+    found = enumerate_robots(
+        "Franka", 1, [FrankaConfig(0, "10.0.0.9"), FrankaConfig(1, "10.0.0.1")]
+    )
+    assert found.infos == [
+        FrankaHWInfo("Franka", "Franka", FrankaConfig(1, "10.0.0.1", ["11", "22"]))
+    ]
+
+
+def test_an_arm_that_only_the_node_knows_of(network, cameras, monkeypatch):
+    network.add("10.0.0.1")
+    cameras.append("11")
+    monkeypatch.setenv("ROBOT_IP", "10.0.0.1")
+    assert enumerate_robots("Franka", 4).infos[0].config == FrankaConfig(4, "10.0.0.1", ["11"])
+
+
+def test_no_arm():
+    assert enumerate_robots("Franka", 0, [FrankaConfig(1, "10.0.0.1")]) is None
+
+
+def test_an_arm_that_does_not_answer(network, cameras):
+    with pytest.raises(ConnectionError, match=r"^robot_ip: 10.0.0.1 does not answer"):
+        enumerate_robots("Franka", 0, [FrankaConfig(0, "10.0.0.1")])
+
+
+def test_an_arm_without_address(network):
+    with pytest.raises(ShoalValueError, match=r"^robot_ip: not given; .* ROBOT_IP"):
+        enumerate_robots("Franka", 0, [FrankaConfig(0)])
+
+
+def test_pinging_needs_a_package(monkeypatch):
+    monkeypatch.setitem(sys.modules, "icmplib", None)
+    with pytest.raises(ImportError, match=r"pip install icmplib.*disable_validate") as caught:
+        enumerate_robots("Franka", 0, [FrankaConfig(0, "10.0.0.1")])
+    assert isinstance(caught.value, DependencyError)
+
+
+def test_who_may_not_ping_is_warned(network, cameras, monkeypatch, caplog):
+    def refuse(*_args, **_kwargs):
+        raise ICMPLibError("privileges are missing")
+
+    monkeypatch.setattr(sys.modules["icmplib"], "ping", refuse)
+    cameras.append("11")
+    assert enumerate_robots("Franka", 0, [FrankaConfig(0, "10.0.0.1")]).count == 1
+    assert "10.0.0.1 was not pinged: ICMPLibError: privileges are missing" in caplog.text
+
+
+def test_a_ping_that_hangs_is_given_up(network, monkeypatch):
+    monkeypatch.setattr(ping, "_LIMIT_S", 0.2)
+    monkeypatch.setattr(sys.modules["icmplib"], "ping", lambda *_, **__: time.sleep(3))
+    with pytest.raises(
+        ShoalTimeoutError, match=r"the ping of 10\.0\.0\.1 did not answer within 0\.2"
+    ):
+        enumerate_robots("Franka", 0, [FrankaConfig(0, "10.0.0.1")])
+
+
+def test_nothing_is_asked_where_that_is_not_wanted():
+    config = FrankaConfig(0, disable_validate=True)
+    assert enumerate_robots("Franka", 0, [config]).infos[0].config == config
+
+
+@pytest.mark.parametrize("make", ["realsense", "zed"])
+@pytest.mark.parametrize(
+    ("there", "wanted", "message"),
+    [
+        ([], None, "no .* camera is connected"),
+        (["11"], ["11", "12"], "camera 12 is not connected to the node, which has 11"),
+    ],
+)
+def test_a_camera_that_is_not_there(make, there, wanted, message, network, cameras):
+    network.add("10.0.0.1")
+    cameras += there
+    config = FrankaConfig(0, "10.0.0.1", wanted, camera_type=make)
+    with pytest.raises(ValueError, match=f"^camera_serials: .*{message}"):
+        enumerate_robots("Franka", 0, [config])
+
+
+@pytest.mark.parametrize("make", ["realsense", "zed"])
+def test_cameras_that_are_there_need_not_be_all(make, network, cameras):
+    network.add("10.0.0.1")
+    cameras += ["11", "12"]
+    config = FrankaConfig(0, "10.0.0.1", ["12"], camera_type=make)
+    assert enumerate_robots("Franka", 0, [config]).infos[0].config.camera_serials == ["12"]
+
+
+@pytest.mark.parametrize(
+    ("make", "module", "package"),
+    [("realsense", "pyrealsense2", "pyrealsense2"), ("zed", "pyzed.sl", "ZED SDK")],
+)
+def test_the_cameras_library_is_missing(make, module, package, network, cameras, monkeypatch):
+    network.add("10.0.0.1")
+    monkeypatch.setitem(sys.modules, module, None)
+    config = FrankaConfig(0, "10.0.0.1", camera_type=make)
+    with pytest.raises(ModuleNotFoundError, match=f"'{module}' on the node: install .*{package}"):
+        enumerate_robots("Franka", 0, [config])
+
+
+def test_cameras_that_cannot_be_asked_are_believed(network, caplog):
+    network.add("10.0.0.1")
+    config = FrankaConfig(0, "10.0.0.1", ["9"], camera_type="lumos")
+    assert enumerate_robots("Franka", 0, [config]).infos[0].config == config
+    assert "cameras of the type lumos are not checked" in caplog.text
+
+
+def test_a_pair_of_arms(network, cameras, monkeypatch):
+    network |= {"10.0.0.1", "10.0.0.2"}
+    cameras += ["1", "2"]
+    config = DualFrankaConfig(
+        0, "10.0.0.1", "10.0.0.2", left_camera_serials=["1"], right_camera_type="zed"
+    )
+    found = enumerate_robots("DualFranka", 0, [config])
+    assert found.infos == [DualFrankaHWInfo("DualFranka", "DualFranka", config)]
+    network.remove("10.0.0.2")
+    with pytest.raises(ConnectionError, match=r"^right_robot_ip: 10.0.0.2 does not answer"):
+        enumerate_robots("DualFranka", 0, [config])
+    network.add("10.0.0.2")
+    beside = DualFrankaConfig(0, "10.0.0.1", "10.0.0.2", base_camera_serials=["7"])
+    with pytest.raises(ValueError, match=r"^base_camera_serials: the realsense camera 7"):
+        enumerate_robots("DualFranka", 0, [beside])
+
+
+def test_a_bus_that_is_not_there_is_a_warning(tmp_path, monkeypatch, caplog):
+    monkeypatch.setattr(others, "_NETWORK_DEVICES", tmp_path)
+    (tmp_path / "can1").mkdir()
+    configs = [GimArmConfig(0, "can1"), GimArmConfig(0, "can7", "gim_arm")]
+    found = enumerate_robots("GimArm", 0, configs)
+    assert found.infos == [
+        GimArmHWInfo("GimArm", "GimArm_gim_arm_xl", configs[0]),
+        GimArmHWInfo("GimArm", "GimArm_gim_arm", configs[1]),
+    ]
+    assert "the network device can7 is not there" in caplog.text
+    assert "can1 is" not in caplog.text
+
+
+def test_robots_about_which_nothing_is_asked():
+    assert enumerate_robots("Turtle2", 0, [Turtle2Config(0)]).infos == [
+        Turtle2HWInfo("Turtle2", "Turtle2", Turtle2Config(0))
+    ]
+    config = DOSW1HWConfig(0, "robot.local")
+    assert enumerate_robots("DOSW1", 0, [config]).infos == [DOSW1HWInfo("DOSW1", "DOSW1", config)]
+
+
+def test_a_plan_asks_no_robot():
+    configs = [FrankaConfig(0, "10.0.0.1"), GimArmConfig(0), FrankaConfig(1)]
+    assert {r.type: r.count for r in configured_hardware(0, configs)} == {"Franka": 1, "GimArm": 1}
