@@ -17,6 +17,8 @@ __all__ = [
     "NodeGroup",
     "NodeResources",
     "Placement",
+    "Placements",
+    "RankLists",
     "WorkerAddress",
     "backend",
     "build_profile",
@@ -86,6 +88,8 @@ if TYPE_CHECKING:  # type checkers see the contract of both backends
         NodeGroup,
         NodeResources,
         Placement,
+        Placements,
+        RankLists,
         WorkerAddress,
         build_profile,
         packed_ranks,
@@ -98,6 +102,8 @@ else:
     NodeGroup = _module.NodeGroup
     NodeResources = _module.NodeResources
     Placement = _module.Placement
+    Placements = _module.Placements
+    RankLists = _module.RankLists
     WorkerAddress = _module.WorkerAddress
     build_profile = _module.build_profile
     packed_ranks = _module.packed_ranks

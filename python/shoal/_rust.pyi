@@ -6,13 +6,15 @@ programmer (a value of the wrong type) is a `TypeError`; input that cannot be is
 `shoal.errors`, with `text` and `span` where it is about a part of a text.
 """
 
-from collections.abc import Sequence
-from typing import Any, Final, Self, final
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Final, Self, final, overload
 
 __all__ = [
     "NodeGroup",
     "NodeResources",
     "Placement",
+    "Placements",
+    "RankLists",
     "WorkerAddress",
     "__version__",
     "build_profile",
@@ -243,11 +245,58 @@ class Placement:
     def __hash__(self) -> int: ...
     def __reduce__(self) -> tuple[Any, ...]: ...
 
-def parse_placement(text: str, groups: Sequence[NodeGroup], component: str) -> list[list[int]]:
+@final
+class RankLists:
+    """The resource ranks of each process: a frozen, lazy sequence of lists.
+
+    Args:
+        lists: A list of ranks for each process.
+
+    Raises:
+        PlacementError: A rank is out of bounds.
+    """
+
+    def __new__(cls, lists: Iterable[Iterable[int]]) -> Self: ...
+    def in_order(self) -> RankLists:
+        """Return the same lists, each ascending, and in the order of their first ranks."""
+
+    def firsts(self) -> list[int]:
+        """Return the first rank of each process that has one."""
+
+    def unique(self) -> list[int]:
+        """Return every rank once, ascending."""
+
+    def __len__(self) -> int: ...
+    @overload
+    def __getitem__(self, index: int, /) -> list[int]: ...
+    @overload
+    def __getitem__(self, index: slice, /) -> list[list[int]]: ...
+    def __iter__(self) -> Iterator[list[int]]: ...
+    def __eq__(self, other: object, /) -> bool: ...
+    def __reduce__(self) -> tuple[Any, ...]: ...
+
+@final
+class Placements:
+    """One placement for each process, by rank: a frozen, lazy sequence.
+
+    A `Placement` is made when it is asked for. Pickled, it is a list.
+    """
+
+    def __len__(self) -> int: ...
+    @overload
+    def __getitem__(self, index: int, /) -> Placement: ...
+    @overload
+    def __getitem__(self, index: slice, /) -> list[Placement]: ...
+    def __iter__(self) -> Iterator[Placement]: ...
+    def __eq__(self, other: object, /) -> bool: ...
+    def __reduce__(self) -> tuple[Any, ...]: ...
+
+def parse_placement(text: str, groups: Sequence[NodeGroup], component: str) -> RankLists:
     """Read the placement string of one component.
 
     Args:
-        text: Segments `resources[:processes]` separated by commas, such as `0-1:0-3,3-5` or `all`.
+        text: Segments `resources[:processes]` separated by commas, such as `0-1:0-3,3-5`, `all`,
+            every eighth of a range, `0-63/8`, or all but some, `all!3!7`.
         groups: The node groups whose resources the ranks count, numbered through.
         component: The name of the component, for messages.
 
@@ -261,7 +310,7 @@ def parse_placement(text: str, groups: Sequence[NodeGroup], component: str) -> l
 
 def packed_ranks(
     start: int, end: int, num_hardware_per_process: int = 1, stride: int = 1
-) -> list[list[int]]:
+) -> RankLists:
     """Return the hardware ranks of each process of a packed placement, both ends included.
 
     A process takes the lowest free rank and every `stride`-th after it: 8 ranks, 2 a process and
@@ -278,7 +327,7 @@ def place_packed(
     num_hardware_per_process: int = 1,
     stride: int = 1,
     isolate_accelerator: bool = True,
-) -> list[Placement]:
+) -> Placements:
     """Place processes on consecutive hardware ranks; see `packed_ranks`.
 
     Raises:
@@ -287,9 +336,9 @@ def place_packed(
 
 def place_flexible(
     groups: Sequence[NodeGroup],
-    hardware_ranks_list: Sequence[Sequence[int]],
+    hardware_ranks_list: Iterable[Iterable[int]],
     isolate_accelerator: bool = True,
-) -> list[Placement]:
+) -> Placements:
     """Place each process on the hardware ranks given for it, in the order given.
 
     Raises:
@@ -301,7 +350,7 @@ def place_nodes(
     groups: Sequence[NodeGroup],
     node_ranks: Sequence[int],
     isolate_accelerator: bool = True,
-) -> list[Placement]:
+) -> Placements:
     """Place each process on the node given for it, in the order given.
 
     Raises:

@@ -106,7 +106,23 @@ class AddressError(_TextError):
 
 
 class PlacementError(_TextError):
-    """A placement that cannot be."""
+    """A placement that cannot be.
+
+    Attributes:
+        problems: Where it is about a whole configuration, a text for each problem, starting with
+            its path in the document.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        text: str | None = None,
+        span: tuple[int, int] | None = None,
+        problems: Sequence[str] = (),
+    ) -> None:
+        super().__init__(message, text=text, span=span)
+        self.problems = tuple(problems)
 
 
 class PlacementIndexError(PlacementError, IndexError):

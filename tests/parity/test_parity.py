@@ -90,15 +90,42 @@ def test_construction_agrees(root, path, child):
     assert left == right
 
 
-@given(
-    words | st.from_regex(r"(all|\d|\d-1?\d)(:0-1?\d)?(,1?\d(-1\d)?)?", fullmatch=True), clusters
+numbers = st.integers(0, 12).map(str) | st.sampled_from(["007", "1048575", "99999999999", "9" * 30])
+spans = st.sampled_from(["all", "ALL"]) | numbers | st.tuples(numbers, numbers).map("-".join)
+steps = st.just("") | st.integers(0, 4).map("/{}".format)
+exclusions = st.lists(spans.map("!{}".format), max_size=2).map("".join)
+processes = st.just("") | spans.map(":{}".format) | spans.map(":0-{}".format)
+segments = st.tuples(spans, steps, exclusions, processes).map("".join)
+# What is nearly a placement, so that most faults are rules of meaning and not of spelling.
+specs = st.lists(segments, min_size=1, max_size=3).map(",".join)
+odd = st.text(
+    alphabet="-0123456789al:,!/ \t;.[]*^%~…\u2013\uff10\uff19\uff1a\u3000組é\u0301\u202e\x1f\u200b",
+    max_size=16,
 )
+slips = st.tuples(specs, st.integers(0, 30), odd).map(lambda t: t[0][: t[1]] + t[2] + t[0][t[1] :])
+
+
+@given(words | specs | odd | slips, clusters)
 def test_parse_placement_agrees(text, cluster):
     left, right = (
-        outcome(lambda core=core: core.parse_placement(text, groups(core, cluster), text))
+        outcome(lambda core=core: list(core.parse_placement(text, groups(core, cluster), text)))
         for core in (rust, pure)
     )
     assert left == right
+
+
+@given(slips | odd, st.text(max_size=200), clusters)
+def test_parse_placement_agrees_on_any_text(text, more, cluster):
+    for whole in (text + more, text * 40, more):
+        left, right = (
+            outcome(
+                lambda core=core, whole=whole: list(
+                    core.parse_placement(whole, groups(core, cluster), "c")
+                )
+            )
+            for core in (rust, pure)
+        )
+        assert left == right
 
 
 @given(clusters, ranks, ranks, st.integers(-1, 3), st.integers(-1, 3), st.booleans())
@@ -155,9 +182,19 @@ def test_addresses_of_both_backends_are_one_key(here, there):
 def test_values_of_both_backends_are_equal(here, there):
     cluster = [("a", "Accelerator", [(0, 2, 2), (1, 2, 2)])]
     mine, other = (core.place_packed(groups(core, cluster), 0, 3) for core in (here, there))
-    assert mine == other
+    assert mine == other == list(mine)
+    assert mine[1:] != other
+    assert mine != tuple(other)
+    assert (mine[1:], mine[-1], len(mine)) == (other[1:], other[3], 4)
     assert hash(mine[3]) == hash(other[3])
-    assert repr(mine) == repr(other)
+    assert repr(list(mine)) == repr(list(other))
+    assert repr(mine) == repr(other) == "<4 placements>"
+    left, right = (core.RankLists([[2, 1], [0], []]) for core in (here, there))
+    assert left == right == [[2, 1], [0], []]
+    assert left.in_order() == right.in_order() == [[], [0], [1, 2]]
+    assert left.firsts() == right.firsts() == [2, 0]
+    assert left.unique() == right.unique() == [0, 1, 2]
+    assert repr(left) == repr(right) == "RankLists([[2, 1], [0], []])"
     assert mine[0] != other[1]
     assert groups(here, cluster) == groups(there, cluster)
     assert hash(groups(here, cluster)[0]) == hash(groups(there, cluster)[0])
@@ -171,12 +208,15 @@ def test_pickles_load_as_the_public_class(core, protocol):
         core.WorkerAddress("größe", [1, 2]),
         core.place_packed(groups(core, cluster), 0, 1)[1],
         *groups(core, cluster),
+        core.RankLists([[0, 1], [2]]),
+        core.place_packed(groups(core, cluster), 0, 1),
     ):
         data = pickle.dumps(value, protocol)
         assert b"_rust" not in data
         assert b"_pure" not in data
         again = pickle.loads(data)
-        assert type(again).__module__ == type(value).__module__
+        if not isinstance(again, list):  # what `Placements` travel as
+            assert type(again).__module__ == type(value).__module__
         assert again == value
     assert type(pickle.loads(pickle.dumps(core.WorkerAddress("g")))) is shoal.WorkerAddress
 
@@ -192,7 +232,8 @@ def test_cloudpickle_takes_the_public_path_too(core):
 def test_both_cores_have_the_same_names():
     def public(core):
         return {name for name in dir(core) if not name.startswith("_")} - {
-            "address", "grammar", "placement", "resources", "solve", "text", "Final",
+            "address", "fault", "grammar", "placement", "placements", "ranks", "resources", "select",
+            "solve", "text", "Final",
         }  # fmt: skip
 
     assert public(rust) == public(pure)

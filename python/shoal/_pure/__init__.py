@@ -8,12 +8,16 @@ from typing import Final
 from shoal._pure.address import WorkerAddress
 from shoal._pure.grammar import parse_placement
 from shoal._pure.placement import NodeGroup, NodeResources, Placement
+from shoal._pure.placements import Placements
+from shoal._pure.ranks import RankLists
 from shoal._pure.solve import packed_ranks, place_flexible, place_nodes, place_packed
 
 __all__ = [
     "NodeGroup",
     "NodeResources",
     "Placement",
+    "Placements",
+    "RankLists",
     "WorkerAddress",
     "__version__",
     "build_profile",

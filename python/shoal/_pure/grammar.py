@@ -1,44 +1,52 @@
 """The placement string of one component: which process gets which resources.
 
-    placement = segment ("," segment)*          empty segments are skipped
-    segment   = resources [":" processes]       no processes: the next ones, one a resource
-    resources = rank | rank "-" rank | "all"
-    processes = rank | rank "-" rank
+    placement = segment ("," segment)*            empty segments are skipped
+    segment   = resources [":" range]             no processes: the next ones, one a resource
+    resources = (range | "all") ["/" step] ("!" range)*
+    range     = rank | rank "-" rank
 
-Resources ascend and are unique; process ranks run from 0 without gaps. For hardware one count of
-a segment is a multiple of the other. Where resources are whole nodes, every node gets its share of
-the processes and the remainder goes to the first nodes, one each.
+A step takes every n-th of a range, from its first; an exclusion takes ranks out again. Resources
+ascend and are unique; process ranks run from 0 without gaps. For hardware one count of a segment
+is a multiple of the other. Where resources are whole nodes, every node gets its share of the
+processes and the remainder goes to the first nodes, one each.
+
+Of several faults the first from the left is told; within a segment first those of its resources,
+then those of its processes, then how they fit.
 """
 
+import itertools
+import re
 from collections.abc import Sequence
-from typing import Final, NamedTuple
+from typing import Final
 
+from shoal._pure.fault import GrammarError, near_counts
 from shoal._pure.placement import NodeGroup
-from shoal._pure.resources import Resources, check_types, compress
-from shoal._pure.text import Span, encodable, point, show
+from shoal._pure.ranks import RankLists
+from shoal._pure.resources import Resources, check_types
+from shoal._pure.select import (
+    BLANKS,
+    MAX_PROCESSES,
+    Cursor,
+    Selection,
+    Token,
+    read_number,
+    select,
+    tokenize,
+    too_many,
+    unexpected,
+)
+from shoal._pure.text import Span, compress, encodable, plural, point, quote, show
 from shoal.errors import PlacementError
 
-__all__ = ["MAX_PROCESSES", "parse_placement"]
+__all__ = ["parse_placement"]
 
-MAX_PROCESSES: Final = 1_048_576
-"""Far beyond any cluster: `0:0-999999999` is a typing error, not a plan."""
+_MAX_HINTED: Final = 256
+"""The longest text for which a nearest valid spelling is looked for, in characters."""
 
-_BLANKS: Final = " \t\r\n"
-_MAX_DIGITS: Final = 10
-
-
-class _Range(NamedTuple):
-    first: int
-    last: int
-    span: Span
-    last_span: Span
-
-    @property
-    def size(self) -> int:
-        return self.last - self.first + 1
+_Tail = list[Token] | None
 
 
-def parse_placement(text: str, groups: Sequence[NodeGroup], component: str) -> list[list[int]]:
+def parse_placement(text: str, groups: Sequence[NodeGroup], component: str) -> RankLists:
     """Return the resource ranks of each process; see `_rust.pyi`."""
     encodable(text, "text")
     encodable(component, "component")
@@ -47,142 +55,173 @@ def parse_placement(text: str, groups: Sequence[NodeGroup], component: str) -> l
         resources = Resources.of(groups)
     except PlacementError as error:
         raise PlacementError(f'component "{show(component)}": {error}') from None
-    return _Parser(text, resources, component).parse()
+    try:
+        return RankLists._make(_Parser(text, resources).parse())
+    except GrammarError as fault:
+        raise PlacementError(
+            f'component "{show(component)}": placement "{quote(text)}": '
+            f"{fault.what}{_hint(fault, text, resources)}\n"
+            f"{point(text, fault.span)}\n{resources.describe()}",
+            text=text,
+            span=fault.span,
+        ) from None
+
+
+def _hint(fault: GrammarError, text: str, resources: Resources) -> str:
+    """Return the first of the fault's candidates that is a valid placement."""
+    if len(text) > _MAX_HINTED:
+        return ""
+    for given in fault.candidates(text):
+        candidate = re.sub(f"[{BLANKS}]", "", given)
+        try:
+            _Parser(candidate, resources).parse()
+        except GrammarError:
+            continue
+        return f'; did you mean "{candidate}"?'
+    return ""
 
 
 class _Parser:
-    def __init__(self, text: str, resources: Resources, component: str) -> None:
+    def __init__(self, text: str, resources: Resources) -> None:
         self.text = text
         self.resources = resources
-        self.component = component
-        self.used: list[_Range] = []
+        self.used: set[int] = set()
+        self.highest = -1  # of the resources so far
         self.processes: list[list[int]] = []
+        self.exclusion_end: int | None = None  # where the last segment ended with an exclusion
 
     def parse(self) -> list[list[int]]:
-        start = 0  # of the segment, in characters
-        for segment in self.text.split(","):
-            span = self.trim((start, start + len(segment)))
-            if span[0] < span[1]:
-                self.segment(span)
-            start += len(segment) + 1
+        tokens = tokenize(self.text)
+        for is_comma, segment in itertools.groupby(tokens, lambda token: token.text == ","):
+            if not is_comma:
+                self.segment(list(segment))
         if not self.processes:
-            raise self.error((0, len(self.text)), "expected ranks, such as 0-3 or all")
+            raise GrammarError((0, len(self.text)), "expected ranks, such as 0-3 or all")
         return self.processes
 
-    def segment(self, span: Span) -> None:
-        colons = [i for i in range(*span) if self.text[i] == ":"]
+    def segment(self, tokens: list[Token]) -> None:
+        span = (tokens[0].start, tokens[-1].end)
+        colons = [at for at, token in enumerate(tokens) if token.text == ":"]
         if len(colons) > 1:
-            raise self.error((colons[1], colons[1] + 1), "expected one ':' in a segment at most")
-        end = colons[0] if colons else span[1]
-        ranks = self.resource_ranks(self.trim((span[0], end)))
-        count = self.process_count(self.trim((end + 1, span[1]))) if colons else ranks.size
-        if len(self.processes) + max(count, ranks.size) > MAX_PROCESSES:
-            raise self.error(span, f"more than {MAX_PROCESSES} processes or resources")
-        shares = self.shares(ranks, count, span)
-        for share in shares:
+            second = tokens[colons[1]].span
+            what = "expected one ':' in a segment at most"
+            raise GrammarError(second, what, spelling=True).or_(*second, "")
+        head = tokens[: colons[0]] if colons else tokens
+        tail = tokens[colons[0] + 1 :] if colons else None
+        end = head[-1].end if head else span[0]
+        try:
+            ranks = select(Cursor(head, self.text, end), self.resources.total, span)
+        except GrammarError as fault:
+            self.with_processes(fault, tail, span)
+            raise
+        self.claim(ranks, tail)
+        size = len(ranks.ranks)
+        count = size
+        if tail is not None:
+            count = self.process_count(tail, tokens[colons[0]], span)
+        if len(self.processes) + max(count, size) > MAX_PROCESSES:
+            raise too_many(span)
+        shares = self.shares(ranks.ranks, count, span, tail)
+        for process, share in enumerate(shares, len(self.processes)):
             if len(share) > 1 and (why := self.resources.conflict(share)):
-                process = len(self.processes) + shares.index(share)
-                raise self.error(
-                    span, f"process {process} would get ranks {compress(share)}, which are {why}"
-                )
+                what = f"process {process} would get ranks {compress(share)}, which are {why}"
+                raise self.or_counts(GrammarError(span, what), size, count, tail)
         self.processes += shares
+        self.exclusion_end = span[1] if ranks.excluding and tail is None else None
 
-    def resource_ranks(self, span: Span) -> _Range:
-        if self.text[slice(*span)].lower() == "all":
-            ranks = _Range(0, self.resources.total - 1, span, span)
+    def claim(self, ranks: Selection, tail: _Tail) -> None:
+        """Check that the ranks stand in no segment before, and after all of them."""
+        first = ranks.ranks[0]
+        if first > self.highest:
+            self.used.update(ranks.ranks)
+            self.highest = ranks.ranks[-1]
+            return
+        shared = next((rank for rank in ranks.ranks if rank in self.used), None)
+        if shared is not None:
+            what = f"resource ranks must be unique: {shared} stands in a segment before"
+            fault = GrammarError(ranks.span, what)
+            # A comma ends the exclusions: `all!3,4` was perhaps meant to exclude both.
+            if self.exclusion_end is not None and tail is None:
+                fault.or_(self.exclusion_end, ranks.span[0], "!")
+            raise fault
+        what = f"resource ranks must be in ascending order: {first} stands after {self.highest}"
+        segments = [segment.strip(BLANKS) for segment in self.text.split(",")]
+        segments = sorted(filter(None, segments), key=_first_rank)
+        raise GrammarError(ranks.span, what).or_(0, len(self.text), ",".join(segments))
+
+    def process_count(self, part: list[Token], colon: Token, span: Span) -> int:
+        cursor = Cursor(part, self.text, colon.end)
+        if part and part[0].is_all:
+            what = "process ranks cannot be 'all': expected a range such as 0-3"
+            raise GrammarError(part[0].span, what).or_(colon.start, span[1], "")
+        ranks = cursor.range("expected a process rank or a range such as 0-3", spelling=True)
+        if following := cursor.next():
+            if following.text in {"/", "!"}:
+                what = "process ranks have no steps and no exclusions: they run from 0 without gaps"
+                raise GrammarError(following.span, what)
+            raise unexpected(following, "expected ',' or the end", spelling=True)
+        first, expected = ranks.first, len(self.processes)
+        size = ranks.last - first + 1
+        if first == expected:
+            return size
+        if expected == 0:
+            what = "process ranks must start at 0"
+        elif first < expected:
+            what = (
+                f"process ranks must be unique: {first} stands in a segment before, "
+                f"expected {expected} next"
+            )
         else:
-            ranks = self.range(span, "expected a rank, a range such as 0-3, or all")
-        if ranks.last >= self.resources.total or ranks.size == 0:
-            what = f"there is no rank {ranks.last}" if ranks.size else "there are no ranks"
-            raise self.error(ranks.last_span, what)
-        for earlier in self.used:
-            if ranks.first <= earlier.last and earlier.first <= ranks.last:
-                shared = max(ranks.first, earlier.first)
-                raise self.error(
-                    span, f"resource ranks must be unique: {shared} stands in a segment before"
-                )
-        if self.used and ranks.first < self.used[-1].last:
-            raise self.error(span, "resource ranks must be in ascending order")
-        self.used.append(ranks)
-        return ranks
-
-    def process_count(self, span: Span) -> int:
-        if self.text[slice(*span)].lower() == "all":
-            raise self.error(span, "process ranks cannot be 'all': expected a range such as 0-3")
-        ranks = self.range(span, "expected a process rank or a range such as 0-3")
-        expected = len(self.processes)
-        if expected == 0 and ranks.first > 0:
-            raise self.error(span, "process ranks must start at 0")
-        if ranks.first < expected:
-            raise self.error(
-                span,
-                f"process ranks must be unique: {ranks.first} stands in a segment before, "
-                f"expected {expected} next",
+            what = (
+                f"process ranks must be in ascending order without gaps: expected {expected} next"
             )
-        if ranks.first > expected:
-            raise self.error(
-                span,
-                f"process ranks must be in ascending order without gaps: expected {expected} next",
-            )
-        return ranks.size
+        raise GrammarError(ranks.span, what).or_(*ranks.span, _write_range(expected, size))
 
-    def shares(self, ranks: _Range, count: int, span: Span) -> list[list[int]]:
-        every = list(range(ranks.first, ranks.last + 1))
+    def shares(self, ranks: list[int], count: int, span: Span, tail: _Tail) -> list[list[int]]:
+        """Share the ranks out among `count` processes."""
+        size = len(ranks)
         if self.resources.whole:
-            if count < len(every):
-                raise self.error(
-                    span,
-                    f"{len(every)} nodes for {_plural(count, 'process')}: "
-                    "one process cannot run across multiple nodes",
+            if count < size:
+                what = (
+                    f"{size} nodes for {plural(count, 'process')}: "
+                    "one process cannot run across multiple nodes"
                 )
-            each, more = divmod(count, len(every))
-            return [[r] for i, r in enumerate(every) for _ in range(each + (i < more))]
-        if len(every) % count == 0:
-            size = len(every) // count
-            return [every[i : i + size] for i in range(0, len(every), size)]
-        if count % len(every) == 0:
-            return [[r] for r in every for _ in range(count // len(every))]
-        raise self.error(
-            span,
-            f"{_plural(len(every), 'resource')} and {_plural(count, 'process')}: "
-            "one count must be divisible by the other",
+                raise self.or_counts(GrammarError(span, what), size, count, tail)
+            each, more = divmod(count, size)
+            return [[r] for i, r in enumerate(ranks) for _ in range(each + (i < more))]
+        if size % count == 0:
+            length = size // count
+            return [ranks[i : i + length] for i in range(0, size, length)]
+        if count % size == 0:
+            return [[r] for r in ranks for _ in range(count // size)]
+        what = (
+            f"{plural(size, 'resource')} and {plural(count, 'process')}: "
+            "one count must be divisible by the other"
         )
+        raise self.or_counts(GrammarError(span, what), size, count, tail)
 
-    def range(self, span: Span, expected: str) -> _Range:
-        start, end = span
-        dash = self.text.find("-", start, end)
-        first_span = span if dash < 0 else self.trim((start, dash))
-        last_span = span if dash < 0 else self.trim((dash + 1, end))
-        first, last = self.number(first_span), self.number(last_span)
-        if first is None or last is None:
-            raise self.error(span, expected)
-        if last < first:
-            raise self.error(span, f"a range must not end below its start: expected {last}-{first}")
-        return _Range(first, last, span, last_span)
+    def or_counts(self, fault: GrammarError, size: int, count: int, tail: _Tail) -> GrammarError:
+        """Add the nearest numbers of processes that may do."""
+        if tail:
+            first = read_number(tail[0].text)
+            for near in near_counts(size, count):
+                fault.or_(tail[0].start, tail[-1].end, _write_range(first, near))
+        return fault
 
-    def number(self, span: Span) -> int | None:
-        digits = self.text[slice(*span)]
-        if not (digits.isascii() and digits.isdigit()) or len(digits) > _MAX_DIGITS:
-            return None
-        return int(digits)
-
-    def trim(self, span: Span) -> Span:
-        start, end = span
-        while start < end and self.text[start] in _BLANKS:
-            start += 1
-        while end > start and self.text[end - 1] in _BLANKS:
-            end -= 1
-        return start, end
-
-    def error(self, span: Span, what: str) -> PlacementError:
-        return PlacementError(
-            f'component "{show(self.component)}": placement "{show(self.text)}": {what}\n'
-            f"{point(self.text, span)}\n{self.resources.describe()}",
-            text=self.text,
-            span=span,
-        )
+    def with_processes(self, fault: GrammarError, tail: _Tail, span: Span) -> None:
+        """Add, to a fault that mends a rank that does not exist, the same with as many processes."""
+        if not tail or not fault.what.startswith("there is no rank"):
+            return
+        for (start, end), text in list(fault.fixes):
+            rest = self.text[end : tail[0].start]
+            count = _write_range(len(self.processes), int(text.rpartition("-")[2]) + 1)
+            fault.or_(*span, f"{self.text[span[0] : start]}{text}{rest}{count}")
 
 
-def _plural(count: int, noun: str) -> str:
-    ending = "" if count == 1 else "es" if noun.endswith("s") else "s"
-    return f"{count} {noun}{ending}"
+def _first_rank(segment: str) -> int:
+    digits = re.match("[0-9]*", segment)
+    return read_number(digits[0] if digits else "")
+
+
+def _write_range(first: int, count: int) -> str:
+    return f"{first}" if count == 1 else f"{first}-{first + count - 1}"

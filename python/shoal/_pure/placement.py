@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any, Final, Self, final
 
 from shoal._pure.text import encodable, type_name
+from shoal.errors import PlacementError
 
 __all__ = ["ACCELERATOR", "NO_ACCELERATOR", "NodeGroup", "NodeResources", "Placement"]
 
@@ -277,6 +278,25 @@ def to_int(value: object, what: str, *, least: int) -> int:
     if not least <= number < 2**31:
         raise ValueError(f"{what} must be from {least} to {2**31 - 1}, not {number}")
     return number
+
+
+def to_rank(
+    value: object,
+    what: str = "a hardware rank",
+    *,
+    least: int = 0,
+    error: type[PlacementError] = PlacementError,
+) -> int:
+    """Check a number from `least` to 2147483647 that somebody asks a placement for.
+
+    Raises:
+        TypeError: It is no int.
+        PlacementError: It is out of these bounds; or `error`.
+    """
+    try:
+        return to_int(value, what, least=least)
+    except ValueError as bad:
+        raise error(str(bad)) from None
 
 
 def _frozen(value: object) -> object:

@@ -1,14 +1,14 @@
 """The resources of one or several node groups, numbered through in the order given."""
 
 import bisect
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from shoal._pure.placement import NodeGroup, NodeResources
-from shoal._pure.text import type_name
+from shoal._pure.text import compress, type_name
 from shoal.errors import PlacementError
 
-__all__ = ["Block", "Resources", "check_types", "compress"]
+__all__ = ["Block", "Resources", "check_types"]
 
 
 class Block(NamedTuple):
@@ -72,8 +72,10 @@ class Resources:
         """Return the block of a rank, which must exist."""
         return self.blocks[bisect.bisect_right(self._firsts, rank) - 1]
 
-    def conflict(self, ranks: Iterable[int]) -> str | None:
+    def conflict(self, ranks: Sequence[int]) -> str | None:
         """Say why one process cannot have all these ranks, or return None when it can."""
+        if self.block(min(ranks)) is self.block(max(ranks)):
+            return None
         blocks = [self.block(rank) for rank in ranks]
         nodes = sorted({block.node.node_rank for block in blocks})
         if len(nodes) > 1:
@@ -110,14 +112,3 @@ def check_types(groups: Sequence[NodeGroup]) -> tuple[NodeGroup, ...]:
         if not isinstance(group, NodeGroup):
             raise TypeError(f"a group must be a NodeGroup, not {type_name(group)}")
     return members
-
-
-def compress(ranks: Sequence[int]) -> str:
-    """Write ranks as ranges, in their order: `0-3,8`."""
-    runs: list[list[int]] = []
-    for rank in ranks:
-        if runs and rank == runs[-1][1] + 1:
-            runs[-1][1] = rank
-        else:
-            runs.append([rank, rank])
-    return ",".join(f"{a}" if a == b else f"{a}-{b}" for a, b in runs)

@@ -1,36 +1,27 @@
 """From resource ranks to placements: the three strategies."""
 
 import operator
-from collections import Counter
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Iterable, Sequence
 
-from shoal._pure.grammar import MAX_PROCESSES
-from shoal._pure.placement import ACCELERATOR, NodeGroup, NodeResources, Placement, to_bool
-from shoal._pure.resources import Resources, check_types, compress
-from shoal._pure.text import type_name
+from shoal._pure.placement import NodeGroup, to_bool, to_rank
+from shoal._pure.placements import Placements, Spot
+from shoal._pure.ranks import RankLists
+from shoal._pure.resources import Resources, check_types
+from shoal._pure.select import MAX_PROCESSES
+from shoal._pure.text import compress
 from shoal.errors import PlacementError, PlacementIndexError
 
 __all__ = ["packed_ranks", "place_flexible", "place_nodes", "place_packed"]
 
 
-class _Spot(NamedTuple):
-    """One process: its node, and what it owns and sees there."""
-
-    group: NodeGroup
-    node: NodeResources
-    hardware: list[int]
-    visible: list[str]
-
-
 def packed_ranks(
     start: int, end: int, num_hardware_per_process: int = 1, stride: int = 1
-) -> list[list[int]]:
+) -> RankLists:
     """Return the hardware ranks of each process of a packed placement; see `_rust.pyi`."""
-    start = _number(start, "start", 0)
-    end = _number(end, "end", 0)
-    size = _number(num_hardware_per_process, "num_hardware_per_process", 1)
-    stride = _number(stride, "stride", 1)
+    start = to_rank(start, "start")
+    end = to_rank(end, "end")
+    size = to_rank(num_hardware_per_process, "num_hardware_per_process", least=1)
+    stride = to_rank(stride, "stride", least=1)
     if end < start:
         raise PlacementError(f"end {end} must not be below start {start}")
     count = end - start + 1
@@ -44,11 +35,13 @@ def packed_ranks(
     # Each process takes the lowest free rank and every stride-th after it, so that `stride`
     # processes fill a block of `size * stride` ranks before the next block begins.
     blocks = range(start, end + 1, size * stride)
-    return [
-        list(range(block + offset, block + size * stride, stride))
-        for block in blocks
-        for offset in range(stride)
-    ]
+    return RankLists._make(
+        [
+            list(range(block + offset, block + size * stride, stride))
+            for block in blocks
+            for offset in range(stride)
+        ]
+    )
 
 
 def place_packed(
@@ -58,7 +51,7 @@ def place_packed(
     num_hardware_per_process: int = 1,
     stride: int = 1,
     isolate_accelerator: bool = True,
-) -> list[Placement]:
+) -> Placements:
     """Place processes on consecutive hardware ranks; see `_rust.pyi`."""
     groups = check_types(groups)
     ranks = packed_ranks(start, end, num_hardware_per_process, stride)
@@ -75,12 +68,13 @@ def place_packed(
 
 def place_flexible(
     groups: Sequence[NodeGroup],
-    hardware_ranks_list: Sequence[Sequence[int]],
+    hardware_ranks_list: Iterable[Iterable[int]],
     isolate_accelerator: bool = True,
-) -> list[Placement]:
+) -> Placements:
     """Place each process on the hardware ranks given for it; see `_rust.pyi`."""
     groups = check_types(groups)
-    ranks = [[_number(r, "a hardware rank", 0) for r in given] for given in hardware_ranks_list]
+    given = hardware_ranks_list
+    ranks = given if isinstance(given, RankLists) else RankLists(given)
     isolate = to_bool(isolate_accelerator, "isolate_accelerator")
     return _place_hardware(_hardware(groups), ranks, isolate=isolate)
 
@@ -89,10 +83,10 @@ def place_nodes(
     groups: Sequence[NodeGroup],
     node_ranks: Sequence[int],
     isolate_accelerator: bool = True,
-) -> list[Placement]:
+) -> Placements:
     """Place each process on the node given for it; see `_rust.pyi`."""
     groups = check_types(groups)
-    ranks = [_number(rank, "a node rank", 0, PlacementIndexError) for rank in node_ranks]
+    ranks = [to_rank(rank, "a node rank", error=PlacementIndexError) for rank in node_ranks]
     isolate = to_bool(isolate_accelerator, "isolate_accelerator")
     resources = Resources(groups, whole=True)
     if not ranks:
@@ -104,8 +98,8 @@ def place_nodes(
                 f"process {process}: node rank {rank} is out of range\n{resources.describe()}"
             )
         block = resources.block(rank)
-        spots.append(_Spot(block.group, block.node, [], _every_accelerator(block.node)))
-    return _placements(spots, isolate=isolate)
+        spots.append(Spot(block.group, block.node, []))
+    return Placements._make(spots, isolate=isolate)
 
 
 def _hardware(groups: Sequence[NodeGroup]) -> Resources:
@@ -119,78 +113,29 @@ def _hardware(groups: Sequence[NodeGroup]) -> Resources:
     return resources
 
 
-def _place_hardware(
-    resources: Resources, ranks_list: list[list[int]], *, isolate: bool
-) -> list[Placement]:
-    if not ranks_list:
+def _place_hardware(resources: Resources, ranks: RankLists, *, isolate: bool) -> Placements:
+    if not ranks:
         raise PlacementError("the list of hardware ranks must not be empty")
-    return _placements(
-        [_spot(resources, i, ranks, isolate=isolate) for i, ranks in enumerate(ranks_list)],
-        isolate=isolate,
-    )
+    spots = [_spot(resources, process, given) for process, given in enumerate(ranks)]
+    return Placements._make(spots, isolate=isolate)
 
 
-def _spot(resources: Resources, process: int, ranks: list[int], *, isolate: bool) -> _Spot:
+def _spot(resources: Resources, process: int, ranks: list[int]) -> Spot:
     if not ranks:
         raise PlacementError(f"process {process} has no hardware ranks")
-    shown = compress(ranks)
     if max(ranks) >= resources.total:
         raise PlacementError(
-            f"process {process}: hardware ranks {shown} are out of range\n{resources.describe()}"
+            f"process {process}: hardware ranks {compress(ranks)} are out of range\n"
+            f"{resources.describe()}"
         )
     if len(set(ranks)) < len(ranks):
-        raise PlacementError(f"process {process}: hardware ranks {shown} must be unique")
+        raise PlacementError(f"process {process}: hardware ranks {compress(ranks)} must be unique")
     if why := resources.conflict(ranks):
         # Callers of the API that shoal keeps look for "same node" in this message.
         raise PlacementError(
-            f"process {process}: hardware ranks {shown} are {why}; expected ranks of one type on "
-            f"the same node\n{resources.describe()}"
+            f"process {process}: hardware ranks {compress(ranks)} are {why}; expected ranks of one "
+            f"type on the same node\n{resources.describe()}"
         )
     block = resources.block(ranks[0])
     hardware = sorted(rank - resources.block(rank).first for rank in ranks)
-    if isolate and block.group.hardware_type == ACCELERATOR:
-        visible = [str(rank) for rank in hardware]
-    else:
-        visible = _every_accelerator(block.node)
-    return _Spot(block.group, block.node, hardware, visible)
-
-
-def _every_accelerator(node: NodeResources) -> list[str]:
-    return [str(rank) for rank in range(node.num_accelerators)]
-
-
-def _placements(spots: list[_Spot], *, isolate: bool) -> list[Placement]:
-    sizes = Counter(spot.node.node_rank for spot in spots)
-    order = {rank: index for index, rank in enumerate(sizes)}  # nodes by first use
-    placed: Counter[int] = Counter()
-    placements = []
-    for rank, spot in enumerate(spots):
-        node = spot.node.node_rank
-        placements.append(
-            Placement(
-                rank=rank,
-                cluster_node_rank=node,
-                placement_node_rank=order[node],
-                local_accelerator_rank=int(spot.visible[0]) if spot.visible else -1,
-                accelerator_type=spot.node.accelerator_type,
-                local_rank=placed[node],
-                local_world_size=sizes[node],
-                visible_accelerators=spot.visible,
-                isolate_accelerator=isolate,
-                local_hardware_ranks=spot.hardware,
-                node_group_label=spot.group.label,
-            )
-        )
-        placed[node] += 1
-    return placements
-
-
-def _number(
-    value: object, what: str, least: int, error: type[PlacementError] = PlacementError
-) -> int:
-    if isinstance(value, bool) or not hasattr(type(value), "__index__"):
-        raise TypeError(f"{what} must be an int, not {type_name(value)}")
-    number = operator.index(value)  # type: ignore[arg-type]  # it has __index__
-    if not least <= number < 2**31:
-        raise error(f"{what} must be from {least} to {2**31 - 1}, not {number}")
-    return number
+    return Spot(block.group, block.node, hardware)

@@ -1,6 +1,6 @@
 """Which process of which component runs where."""
 
-from shoal._backend import NodeGroup, NodeResources, Placement
+from shoal._backend import NodeGroup, NodeResources, Placement, Placements, RankLists
 from shoal.placement.component import ComponentPlacement
 from shoal.placement.strategy import (
     FlexiblePlacementStrategy,
@@ -18,4 +18,6 @@ __all__ = [
     "PackedPlacementStrategy",
     "Placement",
     "PlacementStrategy",
+    "Placements",
+    "RankLists",
 ]

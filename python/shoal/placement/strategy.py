@@ -51,7 +51,7 @@ class PlacementStrategy(ABC):
             PlacementError: The cluster has not what the strategy asks for.
         """
         groups = find_groups(cluster, self.node_groups)
-        placements = self._place(groups, isolate=isolate_accelerator)
+        placements = list(self._place(groups, isolate=isolate_accelerator))
         _logger.debug("%r: %d processes", self, len(placements))
         return placements
 

@@ -13,11 +13,14 @@
 //! [`placement`]: which process goes where.
 //!
 //! ```
+//! use std::sync::Arc;
+//!
 //! use shoal_core::placement::{NodeGroup, NodeResources, parse_placement};
 //!
 //! let nodes = vec![NodeResources::new(0, 8, 8, "NV_GPU")];
-//! let groups = [NodeGroup::new("a800", Some("Accelerator"), nodes)];
-//! assert_eq!(parse_placement("0-3:0-1", &groups, "actor")?, [[0, 1], [2, 3]]);
+//! let groups = [Arc::new(NodeGroup::new("a800", Some("Accelerator"), nodes))];
+//! let ranks = parse_placement("0-3:0-1", &groups, "actor")?;
+//! assert!(ranks.iter().eq([[0, 1], [2, 3]]));
 //! # Ok::<(), shoal_core::PlacementError>(())
 //! ```
 

@@ -18,30 +18,128 @@ impl Span {
     }
 }
 
-/// Replaces control characters, one for one, so that a text stays on one line of its width.
+/// How much of a long text stands above the carets, in characters.
+const LINE: usize = 96;
+/// How much of it stands before the span.
+const BEFORE: usize = 32;
+/// How much of a long text is quoted within a sentence.
+const QUOTE: usize = 64;
+/// How many runs of ranks a message lists.
+const RUNS: usize = 8;
+
+/// Characters that terminals show two columns wide. The twin in Python has the same table, because
+/// the tables of two Unicode versions differ.
+const WIDE: [(char, char); 16] = [
+    ('\u{1100}', '\u{115F}'),
+    ('\u{2E80}', '\u{303E}'),
+    ('\u{3041}', '\u{33FF}'),
+    ('\u{3400}', '\u{4DBF}'),
+    ('\u{4E00}', '\u{9FFF}'),
+    ('\u{A000}', '\u{A4CF}'),
+    ('\u{A960}', '\u{A97C}'),
+    ('\u{AC00}', '\u{D7A3}'),
+    ('\u{F900}', '\u{FAFF}'),
+    ('\u{FE10}', '\u{FE19}'),
+    ('\u{FE30}', '\u{FE6F}'),
+    ('\u{FF01}', '\u{FF60}'),
+    ('\u{FFE0}', '\u{FFE6}'),
+    ('\u{1F300}', '\u{1F64F}'),
+    ('\u{1F900}', '\u{1F9FF}'),
+    ('\u{20000}', '\u{3FFFD}'),
+];
+
+/// Characters that stand on the one before.
+const COMBINING: [(char, char); 7] = [
+    ('\u{0300}', '\u{036F}'),
+    ('\u{0483}', '\u{0489}'),
+    ('\u{1AB0}', '\u{1AFF}'),
+    ('\u{1DC0}', '\u{1DFF}'),
+    ('\u{20D0}', '\u{20FF}'),
+    ('\u{FE00}', '\u{FE0F}'),
+    ('\u{FE20}', '\u{FE2F}'),
+];
+
+/// Characters that would end a line, turn its direction, or not be seen at all.
+const HIDDEN: [(char, char); 8] = [
+    ('\u{0000}', '\u{001F}'),
+    ('\u{007F}', '\u{009F}'),
+    ('\u{00AD}', '\u{00AD}'),
+    ('\u{061C}', '\u{061C}'),
+    ('\u{200B}', '\u{200F}'),
+    ('\u{2028}', '\u{202E}'),
+    ('\u{2060}', '\u{206F}'),
+    ('\u{FEFF}', '\u{FEFF}'),
+];
+
+fn within(table: &[(char, char)], c: char) -> bool {
+    table.iter().any(|&(first, last)| first <= c && c <= last)
+}
+
+/// Replaces what cannot be seen, one for one, so that a text stays on one line and in one direction.
 pub fn show(text: &str) -> String {
     text.chars()
-        .map(|c| if c.is_ascii_control() { '\u{FFFD}' } else { c })
+        .map(|c| if within(&HIDDEN, c) { '\u{FFFD}' } else { c })
         .collect()
+}
+
+/// A text within a sentence: shown, and cut where it is long.
+pub fn quote(text: &str) -> String {
+    let shown = show(text);
+    match shown.char_indices().nth(QUOTE) {
+        None => shown,
+        Some((end, _)) => format!("{}…", &shown[..end]),
+    }
 }
 
 /// Two indented lines: the text, and carets under the span (one at least).
 ///
+/// Of a long text the part around the span is shown.
+///
 /// ```
 /// use shoal_core::text::{Span, point};
 /// assert_eq!(point("g:01", Span::new(2, 4)), "  g:01\n    ^^");
+/// assert_eq!(point("組:01", Span::new(2, 4)), "  組:01\n     ^^");
 /// ```
 pub fn point(text: &str, span: Span) -> String {
-    let carets = span.end.saturating_sub(span.start).max(1);
-    format!(
-        "  {}\n  {}{}",
-        show(text),
-        " ".repeat(span.start),
-        "^".repeat(carets)
-    )
+    let chars: Vec<char> = show(text).chars().collect();
+    let from = match chars.len() {
+        0..=LINE => 0,
+        long => span.start.saturating_sub(BEFORE).min(long - LINE),
+    };
+    let to = chars.len().min(from + LINE);
+    let cut = if from > 0 { "…" } else { "" };
+    let (mut line, mut carets) = (
+        format!("  {cut}"),
+        format!("  {}", " ".repeat(cut.chars().count())),
+    );
+    let mut marked = false;
+    for (at, &c) in chars.iter().enumerate().take(to).skip(from) {
+        line.push(c);
+        if at < span.end.max(span.start + 1) {
+            let mark = if at < span.start { ' ' } else { '^' };
+            let columns = columns(c);
+            marked |= mark == '^' && columns > 0;
+            carets.extend(std::iter::repeat_n(mark, columns));
+        }
+    }
+    if to < chars.len() {
+        line.push('…');
+    }
+    if !marked {
+        carets.push('^');
+    }
+    format!("{line}\n{carets}")
 }
 
-/// Writes ranks as ranges, in their order: `0-3,8`.
+fn columns(c: char) -> usize {
+    if within(&WIDE, c) {
+        2
+    } else {
+        usize::from(!within(&COMBINING, c))
+    }
+}
+
+/// Writes ranks as ranges, in their order: `0-3,8`; many ranges are cut.
 pub fn compress(ranks: &[u32]) -> String {
     let mut runs: Vec<(u32, u32)> = Vec::new();
     for &rank in ranks {
@@ -49,9 +147,12 @@ pub fn compress(ranks: &[u32]) -> String {
             Some((_, last)) if last.checked_add(1) == Some(rank) => *last = rank,
             _ => runs.push((rank, rank)),
         }
+        if runs.len() > RUNS {
+            break;
+        }
     }
     let mut out = String::new();
-    for (first, last) in runs {
+    for &(first, last) in runs.iter().take(RUNS) {
         let comma = if out.is_empty() { "" } else { "," };
         // Writing to a String cannot fail.
         let _ = if first == last {
@@ -59,6 +160,9 @@ pub fn compress(ranks: &[u32]) -> String {
         } else {
             write!(out, "{comma}{first}-{last}")
         };
+    }
+    if runs.len() > RUNS {
+        out.push_str(",…");
     }
     out
 }

@@ -5,12 +5,14 @@
 use std::collections::BTreeMap;
 use std::num::NonZeroU32;
 use std::path::Path;
+use std::sync::Arc;
 
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, from_value, json};
 use shoal_core::placement::{
-    NodeGroup, NodeResources, Placement, parse_placement, place_flexible, place_nodes, place_packed,
+    NodeGroup, NodeResources, Placement, Placements, parse_placement, place_flexible, place_nodes,
+    place_packed,
 };
 use shoal_core::text::Span;
 use shoal_core::{AddressError, PlacementError, WorkerAddress};
@@ -108,7 +110,7 @@ fn addresses_sort_as_the_vectors_say() {
 
 type Groups = BTreeMap<String, Vec<(String, Option<String>, Vec<(u32, u32, u32, String)>)>>;
 
-fn groups(all: &Groups, name: &str) -> Vec<NodeGroup> {
+fn groups(all: &Groups, name: &str) -> Vec<Arc<NodeGroup>> {
     all[name]
         .iter()
         .map(|(label, kind, nodes)| {
@@ -118,7 +120,7 @@ fn groups(all: &Groups, name: &str) -> Vec<NodeGroup> {
                     NodeResources::new(*rank, *hardware, *accelerators, kind)
                 })
                 .collect();
-            NodeGroup::new(label, kind.as_deref(), nodes)
+            Arc::new(NodeGroup::new(label, kind.as_deref(), nodes))
         })
         .collect()
 }
@@ -149,6 +151,7 @@ fn placement_strings_parse_as_the_vectors_say() {
                     .into_iter()
                     .flat_map(|(ranks, n)| vec![ranks; n])
                     .collect();
+                let found: Vec<Vec<u32>> = found.iter().map(<[u32]>::to_vec).collect();
                 assert_eq!(found, expected, "{:?}", case.input);
             }
             Err(e) => assert_eq!(Some(placement_error(&e)), case.error, "{:?}", case.input),
@@ -165,7 +168,7 @@ struct Solve {
     error: Option<Value>,
 }
 
-fn solve(groups: &[NodeGroup], op: &str, args: Value) -> Result<Vec<Placement>, PlacementError> {
+fn solve(groups: &[Arc<NodeGroup>], op: &str, args: Value) -> Result<Placements, PlacementError> {
     match op {
         "packed" => {
             let (start, end, size, stride, isolate): (_, _, NonZeroU32, NonZeroU32, _) =
@@ -174,7 +177,7 @@ fn solve(groups: &[NodeGroup], op: &str, args: Value) -> Result<Vec<Placement>, 
         }
         "flexible" => {
             let (ranks, isolate): (Vec<Vec<u32>>, bool) = from_value(args).unwrap();
-            place_flexible(groups, &ranks, isolate)
+            place_flexible(groups, &ranks.into_iter().collect(), isolate)
         }
         _ => {
             let (ranks, isolate): (Vec<u32>, bool) = from_value(args).unwrap();
@@ -206,7 +209,7 @@ fn strategies_place_as_the_vectors_say() {
         let what = format!("{} {} {}", case.op, case.groups, case.args);
         match solve(&groups(&vectors.groups, &case.groups), &case.op, case.args) {
             Ok(placed) => {
-                let found = Value::Array(placed.iter().map(fields).collect());
+                let found = Value::Array(placed.iter().map(|p| fields(&p)).collect());
                 assert_eq!(Some(found), case.expect, "{what}");
             }
             Err(e) => assert_eq!(Some(placement_error(&e)), case.error, "{what}"),

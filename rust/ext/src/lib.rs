@@ -5,8 +5,12 @@
 mod address;
 mod convert;
 mod errors;
+mod groups;
 mod placement;
+mod placements;
+mod ranks;
 mod record;
+mod sequence;
 mod solve;
 
 use pyo3::prelude::*;
@@ -19,7 +23,13 @@ mod _rust {
     #[pymodule_export]
     use crate::address::PyWorkerAddress;
     #[pymodule_export]
-    use crate::placement::{PyNodeGroup, PyNodeResources, PyPlacement};
+    use crate::groups::{PyNodeGroup, PyNodeResources};
+    #[pymodule_export]
+    use crate::placement::PyPlacement;
+    #[pymodule_export]
+    use crate::placements::PyPlacements;
+    #[pymodule_export]
+    use crate::ranks::PyRankLists;
     #[pymodule_export]
     use crate::solve::{packed_ranks, parse_placement, place_flexible, place_nodes, place_packed};
 

@@ -1,17 +1,20 @@
 //! `parse_placement` and the strategies.
 
 use std::num::NonZeroU32;
+use std::sync::Arc;
 
 use pyo3::prelude::*;
-use shoal_core::placement::{self as core, NodeGroup, Placement};
+use shoal_core::placement::{self as core, NodeGroup};
 
 use crate::convert::{Arg, Bad, count, flag, items, number, text, type_error};
 use crate::errors::placement_error;
-use crate::placement::{PyNodeGroup, PyPlacement};
+use crate::groups::PyNodeGroup;
+use crate::placements::PyPlacements;
+use crate::ranks::{PyRankLists, rank_lists};
 
-fn groups(values: &Bound<'_, PyAny>) -> PyResult<Vec<NodeGroup>> {
+fn groups(values: &Bound<'_, PyAny>) -> PyResult<Vec<Arc<NodeGroup>>> {
     items(values, |value| match value.cast::<PyNodeGroup>() {
-        Ok(group) => Ok(group.get().inner().clone()),
+        Ok(group) => Ok(Arc::clone(group.get().inner())),
         Err(_) => Err(type_error(value, "a group", "a NodeGroup")),
     })
 }
@@ -33,10 +36,11 @@ fn isolate(arg: &Arg<'_>) -> PyResult<bool> {
 
 fn placements(
     py: Python<'_>,
-    placed: Result<Vec<Placement>, core::PlacementError>,
-) -> PyResult<Vec<PyPlacement>> {
-    let placed = placed.map_err(|error| placement_error(py, error))?;
-    Ok(placed.into_iter().map(PyPlacement::from).collect())
+    placed: Result<core::Placements, core::PlacementError>,
+) -> PyResult<PyPlacements> {
+    placed
+        .map(PyPlacements::from)
+        .map_err(|error| placement_error(py, error))
 }
 
 /// Read the placement string of one component.
@@ -46,11 +50,12 @@ pub(crate) fn parse_placement(
     text: &Bound<'_, PyAny>,
     groups: &Bound<'_, PyAny>,
     component: &Bound<'_, PyAny>,
-) -> PyResult<Vec<Vec<u32>>> {
+) -> PyResult<PyRankLists> {
     let string = self::text(text, "text")?;
     let component = self::text(component, "component")?;
     let groups = self::groups(groups)?;
     core::parse_placement(&string, &groups, &component)
+        .map(PyRankLists::from)
         .map_err(|error| placement_error(text.py(), error))
 }
 
@@ -65,12 +70,13 @@ pub(crate) fn packed_ranks(
     end: &Bound<'_, PyAny>,
     num_hardware_per_process: Arg<'_>,
     stride: Arg<'_>,
-) -> PyResult<Vec<Vec<u32>>> {
+) -> PyResult<PyRankLists> {
     let first = count(start, "start", Bad::Placement)?;
     let last = count(end, "end", Bad::Placement)?;
     let size = at_least_one(&num_hardware_per_process, "num_hardware_per_process")?;
     let stride = at_least_one(&stride, "stride")?;
     core::packed_ranks(first, last, size, stride)
+        .map(PyRankLists::from)
         .map_err(|error| placement_error(start.py(), error))
 }
 
@@ -94,7 +100,7 @@ pub(crate) fn place_packed(
     num_hardware_per_process: Arg<'_>,
     stride: Arg<'_>,
     isolate_accelerator: Arg<'_>,
-) -> PyResult<Vec<PyPlacement>> {
+) -> PyResult<PyPlacements> {
     let described = self::groups(groups)?;
     let first = count(start, "start", Bad::Placement)?;
     let last = count(end, "end", Bad::Placement)?;
@@ -115,15 +121,19 @@ pub(crate) fn place_flexible(
     groups: &Bound<'_, PyAny>,
     hardware_ranks_list: &Bound<'_, PyAny>,
     isolate_accelerator: Arg<'_>,
-) -> PyResult<Vec<PyPlacement>> {
+) -> PyResult<PyPlacements> {
     let described = self::groups(groups)?;
-    let ranks = items(hardware_ranks_list, |given| {
-        items(given, |rank| count(rank, "a hardware rank", Bad::Placement))
-    })?;
+    let made;
+    let ranks = if let Ok(given) = hardware_ranks_list.cast::<PyRankLists>() {
+        given.get().inner()
+    } else {
+        made = rank_lists(hardware_ranks_list)?;
+        &made
+    };
     let isolate = isolate(&isolate_accelerator)?;
     placements(
         groups.py(),
-        core::place_flexible(&described, &ranks, isolate),
+        core::place_flexible(&described, ranks, isolate),
     )
 }
 
@@ -137,7 +147,7 @@ pub(crate) fn place_nodes(
     groups: &Bound<'_, PyAny>,
     node_ranks: &Bound<'_, PyAny>,
     isolate_accelerator: Arg<'_>,
-) -> PyResult<Vec<PyPlacement>> {
+) -> PyResult<PyPlacements> {
     let described = self::groups(groups)?;
     let ranks = items(node_ranks, |rank| {
         count(rank, "a node rank", Bad::PlacementIndex)

@@ -13,6 +13,16 @@ pub enum PlacementErrorKind {
     Colons,
     /// No resource rank, range or `all`.
     ResourceSyntax,
+    /// A step that is none.
+    Step,
+    /// A step after an exclusion.
+    StepAfterExclusion,
+    /// No rank or range after `!`.
+    Exclusion,
+    /// An exclusion of ranks that are not selected.
+    ExcludesNothing,
+    /// Exclusions of all ranks.
+    NothingLeft,
     /// No process rank or range.
     ProcessSyntax,
     /// A range ends below its start.
@@ -25,6 +35,8 @@ pub enum PlacementErrorKind {
     ResourceNotAscending,
     /// `all` as process ranks.
     ProcessAll,
+    /// A step or an exclusion in process ranks.
+    ProcessSelection,
     /// The first process rank is not 0.
     ProcessStart,
     /// A process rank stands in two segments.

@@ -1,25 +1,36 @@
 //! The placement string of one component: which process gets which resources.
 //!
 //! ```text
-//! placement = segment ("," segment)*          empty segments are skipped
-//! segment   = resources [":" processes]       no processes: the next ones, one a resource
-//! resources = rank | rank "-" rank | "all"
-//! processes = rank | rank "-" rank
+//! placement = segment ("," segment)*            empty segments are skipped
+//! segment   = resources [":" range]             no processes: the next ones, one a resource
+//! resources = (range | "all") ["/" step] ("!" range)*
+//! range     = rank | rank "-" rank
 //! ```
 //!
-//! Resources ascend and are unique; process ranks run from 0 without gaps. For hardware one count
-//! of a segment is a multiple of the other. Where resources are whole nodes, every node gets its
-//! share of the processes and the remainder goes to the first nodes, one each.
+//! A step takes every n-th of a range, from its first; an exclusion takes ranks out again. Resources
+//! ascend and are unique; process ranks run from 0 without gaps. For hardware one count of a
+//! segment is a multiple of the other. Where resources are whole nodes, every node gets its share of
+//! the processes and the remainder goes to the first nodes, one each.
+//!
+//! Of several faults the first from the left is told; within a segment first those of its resources,
+//! then those of its processes, then how they fit.
+
+use std::sync::Arc;
 
 use super::NodeGroup;
 use super::error::{PlacementError, PlacementErrorKind as Kind};
+use super::fault::{Fault, near_counts};
+use super::ranks::RankLists;
 use super::resources::Resources;
-use crate::text::{Span, compress, plural, point, show};
+use super::select::{Cursor, Selection, read_number, select};
+use super::token::{BLANKS, Token, TokenKind, tokenize};
+use crate::text::{Span, compress, plural, point, quote, show};
 
 /// Far beyond any cluster: `0:0-999999999` is a typing error, not a plan.
 pub const MAX_PROCESSES: u64 = 1_048_576;
 
-const MAX_DIGITS: usize = 10;
+/// The longest text for which a nearest valid spelling is looked for, in characters.
+const MAX_HINTED: usize = 256;
 
 /// Reads the placement string of one component: the resource ranks of each process.
 ///
@@ -28,167 +39,224 @@ const MAX_DIGITS: usize = 10;
 /// A rule of the format is broken; the error points at the part.
 pub fn parse_placement(
     text: &str,
-    groups: &[NodeGroup],
+    groups: &[Arc<NodeGroup>],
     component: &str,
-) -> Result<Vec<Vec<u32>>, PlacementError> {
+) -> Result<RankLists, PlacementError> {
     let resources = Resources::of(groups).map_err(|error| {
         let message = format!("component \"{}\": {error}", show(component));
         PlacementError::new(error.kind, message)
     })?;
-    let parser = Parser {
-        text,
-        chars: text.chars().collect(),
-        resources,
-        component,
-        used: Vec::new(),
-        processes: Vec::new(),
-    };
-    parser.parse()
+    let chars: Vec<char> = text.chars().collect();
+    Parser::new(&chars, &resources).parse().map_err(|fault| {
+        let message = format!(
+            "component \"{}\": placement \"{}\": {}{}\n{}\n{}",
+            show(component),
+            quote(text),
+            fault.what,
+            hint(&fault, &chars, &resources),
+            point(text, fault.span),
+            resources.describe()
+        );
+        PlacementError {
+            kind: fault.kind,
+            message,
+            at: Some((text.to_owned(), fault.span)),
+        }
+    })
 }
 
-#[derive(Clone, Copy)]
-struct Range {
-    first: u64,
-    /// The rank after the last, so that a range can be empty.
-    end: u64,
-    last_span: Span,
-}
-
-impl Range {
-    fn size(&self) -> u64 {
-        self.end - self.first
+/// The first of the fault's candidates that is a valid placement.
+fn hint(fault: &Fault, chars: &[char], resources: &Resources<'_>) -> String {
+    if chars.len() > MAX_HINTED {
+        return String::new();
+    }
+    let tidy =
+        |text: String| -> Vec<char> { text.chars().filter(|c| !BLANKS.contains(c)).collect() };
+    let valid = |chars: &Vec<char>| Parser::new(chars, resources).parse().is_ok();
+    match fault.candidates(chars).into_iter().map(tidy).find(valid) {
+        Some(chars) => format!("; did you mean \"{}\"?", chars.iter().collect::<String>()),
+        None => String::new(),
     }
 }
 
 struct Parser<'a> {
-    text: &'a str,
-    chars: Vec<char>,
-    resources: Resources<'a>,
-    component: &'a str,
-    used: Vec<Range>,
-    processes: Vec<Vec<u32>>,
+    chars: &'a [char],
+    resources: &'a Resources<'a>,
+    /// All resource ranks so far, ascending.
+    used: Vec<u32>,
+    processes: RankLists,
+    /// The end of the last segment, where that ended with an exclusion.
+    exclusion_end: Option<usize>,
 }
 
-impl Parser<'_> {
-    fn parse(mut self) -> Result<Vec<Vec<u32>>, PlacementError> {
-        let whole = Span::new(0, self.chars.len());
-        for segment in self.split(whole, ',') {
-            let span = self.trim(segment);
-            if span.start < span.end {
-                self.segment(span)?;
+impl<'a> Parser<'a> {
+    fn new(chars: &'a [char], resources: &'a Resources<'a>) -> Self {
+        Self {
+            chars,
+            resources,
+            used: Vec::new(),
+            processes: RankLists::new(),
+            exclusion_end: None,
+        }
+    }
+
+    fn parse(mut self) -> Result<RankLists, Fault> {
+        let tokens = tokenize(self.chars);
+        for segment in tokens.split(|token| token.kind == TokenKind::Comma) {
+            if !segment.is_empty() {
+                self.segment(segment)?;
             }
         }
         if self.processes.is_empty() {
-            return Err(self.error(Kind::Empty, whole, "expected ranks, such as 0-3 or all"));
+            let whole = Span::new(0, self.chars.len());
+            return Err(Fault::new(
+                Kind::Empty,
+                whole,
+                "expected ranks, such as 0-3 or all",
+            ));
         }
         Ok(self.processes)
     }
 
-    fn segment(&mut self, span: Span) -> Result<(), PlacementError> {
-        let parts = self.split(span, ':');
-        if let Some(third) = parts.get(2) {
-            let colon = Span::new(third.start - 1, third.start);
-            return Err(self.error(Kind::Colons, colon, "expected one ':' in a segment at most"));
+    fn segment(&mut self, tokens: &[Token]) -> Result<(), Fault> {
+        let span = Span::new(tokens[0].span.start, tokens[tokens.len() - 1].span.end);
+        let mut parts = tokens.split(|token| token.kind == TokenKind::Colon);
+        let head = parts.next().unwrap_or_default();
+        let tail = parts.next();
+        if let Some(second) = tokens
+            .iter()
+            .filter(|token| token.kind == TokenKind::Colon)
+            .nth(1)
+        {
+            let at = second.span;
+            let fault = Fault::new(Kind::Colons, at, "expected one ':' in a segment at most");
+            return Err(fault.or(at.start, at.end, ""));
         }
-        let ranks = self.resource_ranks(self.trim(parts[0]))?;
-        let count = match parts.get(1) {
-            Some(&part) => self.process_count(self.trim(part))?,
+        let end = head.last().map_or(span.start, |last| last.span.end);
+        let ranks = select(
+            Cursor::new(self.chars, head, end),
+            self.resources.total,
+            span,
+        )
+        .map_err(|fault| self.with_processes(fault, tail, span))?;
+        self.claim(&ranks, tail)?;
+        let count = match tail {
+            Some(part) => self.process_count(part, end, span)?,
             None => ranks.size(),
         };
         if self.expected() + count.max(ranks.size()) > MAX_PROCESSES {
-            let what = format!("more than {MAX_PROCESSES} processes or resources");
-            return Err(self.error(Kind::TooMany, span, &what));
+            return Err(too_many(span));
         }
-        let shares = self.shares(ranks, count, span)?;
-        for (index, share) in shares
-            .iter()
-            .enumerate()
-            .filter(|(_, share)| share.len() > 1)
-        {
+        let before = self.processes.len();
+        self.share(&ranks, count, span, tail)?;
+        for process in before..self.processes.len() {
+            let share = self.processes.get(process);
             if let Some((kind, why)) = self.resources.conflict(share) {
-                let process = self.processes.len() + index;
-                let ranks = compress(share);
-                let what = format!("process {process} would get ranks {ranks}, which are {why}");
-                return Err(self.error(kind, span, &what));
+                let what = format!(
+                    "process {process} would get ranks {}, which are {why}",
+                    compress(share)
+                );
+                return Err(self.or_counts(Fault::new(kind, span, what), &ranks, count, tail));
             }
         }
-        self.processes.extend(shares);
+        self.exclusion_end = (ranks.excluding && tail.is_none()).then_some(span.end);
         Ok(())
     }
 
-    fn resource_ranks(&mut self, span: Span) -> Result<Range, PlacementError> {
-        let ranks = if self.is_all(span) {
-            Range {
-                first: 0,
-                end: self.resources.total,
-                last_span: span,
-            }
-        } else {
-            let expected = "expected a rank, a range such as 0-3, or all";
-            self.range(span, Kind::ResourceSyntax, expected)?
+    /// Checks that the ranks stand in no segment before, and after all of them.
+    fn claim(&mut self, ranks: &Selection, tail: Option<&[Token]>) -> Result<(), Fault> {
+        let (Some(&first), Some(&highest)) = (ranks.ranks.first(), self.used.last()) else {
+            self.used.extend(&ranks.ranks);
+            return Ok(());
         };
-        if ranks.end > self.resources.total || ranks.size() == 0 {
-            let what = match ranks.size() {
-                0 => "there are no ranks".to_owned(),
-                _ => format!("there is no rank {}", ranks.end - 1),
-            };
-            return Err(self.error(Kind::NoSuchResource, ranks.last_span, &what));
+        if first > highest {
+            self.used.extend(&ranks.ranks);
+            return Ok(());
         }
-        for earlier in &self.used {
-            if ranks.first < earlier.end && earlier.first < ranks.end {
-                let shared = ranks.first.max(earlier.first);
-                let what =
-                    format!("resource ranks must be unique: {shared} stands in a segment before");
-                return Err(self.error(Kind::ResourceNotUnique, span, &what));
-            }
+        let shared = ranks
+            .ranks
+            .iter()
+            .find(|rank| self.used.binary_search(rank).is_ok());
+        if let Some(shared) = shared {
+            let what =
+                format!("resource ranks must be unique: {shared} stands in a segment before");
+            let fault = Fault::new(Kind::ResourceNotUnique, ranks.span, what);
+            // A comma ends the exclusions: `all!3,4` was perhaps meant to exclude both.
+            return Err(match (self.exclusion_end, tail) {
+                (Some(end), None) => fault.or(end, ranks.span.start, "!"),
+                _ => fault,
+            });
         }
-        if self
-            .used
-            .last()
-            .is_some_and(|earlier| ranks.first < earlier.end)
-        {
-            let what = "resource ranks must be in ascending order";
-            return Err(self.error(Kind::ResourceNotAscending, span, what));
-        }
-        self.used.push(ranks);
-        Ok(ranks)
+        let what =
+            format!("resource ranks must be in ascending order: {first} stands after {highest}");
+        let fault = Fault::new(Kind::ResourceNotAscending, ranks.span, what);
+        let text: String = self.chars.iter().collect();
+        let mut segments: Vec<&str> = text
+            .split(',')
+            .map(|segment| segment.trim_matches(BLANKS))
+            .collect();
+        segments.retain(|segment| !segment.is_empty());
+        let first_rank = |segment: &&str| {
+            let digits: Vec<char> = segment.chars().take_while(char::is_ascii_digit).collect();
+            read_number(&digits)
+        };
+        segments.sort_by_key(first_rank);
+        Err(fault.or(0, self.chars.len(), segments.join(",")))
     }
 
-    fn process_count(&self, span: Span) -> Result<u64, PlacementError> {
-        if self.is_all(span) {
+    fn process_count(&self, part: &[Token], end: usize, span: Span) -> Result<u64, Fault> {
+        let colon = self.chars[end..]
+            .iter()
+            .position(|&c| c == ':')
+            .map_or(end, |at| end + at);
+        let mut cursor = Cursor::new(self.chars, part, colon + 1);
+        if let Some(word) = part.first().filter(|token| cursor.is_all(token)) {
             let what = "process ranks cannot be 'all': expected a range such as 0-3";
-            return Err(self.error(Kind::ProcessAll, span, what));
+            return Err(Fault::new(Kind::ProcessAll, word.span, what).or(colon, span.end, ""));
         }
         let expected = "expected a process rank or a range such as 0-3";
-        let ranks = self.range(span, Kind::ProcessSyntax, expected)?;
-        let (first, expected) = (ranks.first, self.expected());
-        if expected == 0 && first > 0 {
-            return Err(self.error(Kind::ProcessStart, span, "process ranks must start at 0"));
+        let ranks = cursor.range(Kind::ProcessSyntax, expected)?;
+        if let Some(next) = cursor.next() {
+            if matches!(next.kind, TokenKind::Slash | TokenKind::Bang) {
+                let what = "process ranks have no steps and no exclusions: they run from 0 without \
+                            gaps";
+                return Err(Fault::new(Kind::ProcessSelection, next.span, what));
+            }
+            return Err(cursor.unexpected(Kind::ProcessSyntax, next, "expected ',' or the end"));
         }
-        if first < expected {
+        let (first, expected) = (ranks.first, self.expected());
+        let size = ranks.last - ranks.first + 1;
+        let (kind, what) = if expected == 0 && first > 0 {
+            (
+                Kind::ProcessStart,
+                "process ranks must start at 0".to_owned(),
+            )
+        } else if first < expected {
             let what = format!(
                 "process ranks must be unique: {first} stands in a segment before, expected \
                  {expected} next"
             );
-            return Err(self.error(Kind::ProcessNotUnique, span, &what));
-        }
-        if first > expected {
+            (Kind::ProcessNotUnique, what)
+        } else if first > expected {
             let what = format!(
                 "process ranks must be in ascending order without gaps: expected {expected} next"
             );
-            return Err(self.error(Kind::ProcessGap, span, &what));
-        }
-        Ok(ranks.size())
+            (Kind::ProcessGap, what)
+        } else {
+            return Ok(size);
+        };
+        let next = write_range(expected, size);
+        Err(Fault::new(kind, ranks.span, what).or(ranks.span.start, ranks.span.end, next))
     }
 
-    /// Shares `ranks` out among `count` processes.
-    fn shares(
-        &self,
-        ranks: Range,
+    /// Shares the ranks out among `count` processes.
+    fn share(
+        &mut self,
+        ranks: &Selection,
         count: u64,
         span: Span,
-    ) -> Result<Vec<Vec<u32>>, PlacementError> {
-        let every: Vec<u32> = (ranks.first..ranks.end).map(to_u32).collect();
+        tail: Option<&[Token]>,
+    ) -> Result<(), Fault> {
         let size = ranks.size();
         if self.resources.whole {
             if count < size {
@@ -196,118 +264,87 @@ impl Parser<'_> {
                     "{size} nodes for {}: one process cannot run across multiple nodes",
                     plural(count, "process")
                 );
-                return Err(self.error(Kind::SpansNodes, span, &what));
+                let fault = Fault::new(Kind::SpansNodes, span, what);
+                return Err(self.or_counts(fault, ranks, count, tail));
             }
             let (each, more) = (count / size, count % size);
-            let mut shares = Vec::new();
-            for (index, &rank) in (0..).zip(&every) {
-                shares.extend((0..each + u64::from(index < more)).map(|_| vec![rank]));
+            for (index, &rank) in (0..).zip(&ranks.ranks) {
+                for _ in 0..each + u64::from(index < more) {
+                    self.processes.push([rank]);
+                }
             }
-            return Ok(shares);
+        } else if size.is_multiple_of(count) {
+            let length = usize::try_from(size / count).unwrap_or(usize::MAX);
+            for share in ranks.ranks.chunks(length) {
+                self.processes.push(share.iter().copied());
+            }
+        } else if count.is_multiple_of(size) {
+            for &rank in &ranks.ranks {
+                for _ in 0..count / size {
+                    self.processes.push([rank]);
+                }
+            }
+        } else {
+            let what = format!(
+                "{} and {}: one count must be divisible by the other",
+                plural(size, "resource"),
+                plural(count, "process")
+            );
+            let fault = Fault::new(Kind::Divisible, span, what);
+            return Err(self.or_counts(fault, ranks, count, tail));
         }
-        if size.is_multiple_of(count) {
-            let length = every.len() / usize::try_from(count).unwrap_or(usize::MAX);
-            return Ok(every.chunks(length).map(<[u32]>::to_vec).collect());
-        }
-        if count.is_multiple_of(size) {
-            let each = count / size;
-            return Ok(every
-                .iter()
-                .flat_map(|&r| (0..each).map(move |_| vec![r]))
-                .collect());
-        }
-        let what = format!(
-            "{} and {}: one count must be divisible by the other",
-            plural(size, "resource"),
-            plural(count, "process")
-        );
-        Err(self.error(Kind::Divisible, span, &what))
+        Ok(())
     }
 
-    fn range(&self, span: Span, kind: Kind, expected: &str) -> Result<Range, PlacementError> {
-        let dash = self.chars[span.start..span.end]
-            .iter()
-            .position(|&c| c == '-');
-        let (first_span, last_span) = match dash.map(|dash| dash + span.start) {
-            None => (span, span),
-            Some(dash) => (
-                self.trim(Span::new(span.start, dash)),
-                self.trim(Span::new(dash + 1, span.end)),
-            ),
+    /// Adds the nearest numbers of processes that may do.
+    fn or_counts(
+        &self,
+        mut fault: Fault,
+        ranks: &Selection,
+        count: u64,
+        tail: Option<&[Token]>,
+    ) -> Fault {
+        let (Some([first, ..]), Some([.., last])) = (tail, tail) else {
+            return fault;
         };
-        let (Some(first), Some(last)) = (self.number(first_span), self.number(last_span)) else {
-            return Err(self.error(kind, span, expected));
-        };
-        if last < first {
-            let what = format!("a range must not end below its start: expected {last}-{first}");
-            return Err(self.error(Kind::Descending, span, &what));
+        let next = read_number(&self.chars[first.span.start..first.span.end]);
+        for count in near_counts(ranks.size(), count) {
+            fault = fault.or(first.span.start, last.span.end, write_range(next, count));
         }
-        Ok(Range {
-            first,
-            end: last + 1,
-            last_span,
+        fault
+    }
+
+    /// Adds, to a fault that mends resources, the same with as many processes.
+    fn with_processes(&self, fault: Fault, tail: Option<&[Token]>, span: Span) -> Fault {
+        let (Some([first, ..]), Kind::NoSuchResource) = (tail, fault.kind) else {
+            return fault;
+        };
+        let mends: Vec<_> = fault.fixes.clone();
+        mends.iter().fold(fault, |fault, (place, text)| {
+            let rest: String = self.chars[place.end..first.span.start].iter().collect();
+            let start: String = self.chars[span.start..place.start].iter().collect();
+            let digits: Vec<char> = text.chars().collect();
+            let highest = digits.rsplit(|&c| c == '-').next().map_or(0, read_number);
+            let count = write_range(self.expected(), highest + 1);
+            fault.or(span.start, span.end, format!("{start}{text}{rest}{count}"))
         })
-    }
-
-    fn number(&self, span: Span) -> Option<u64> {
-        let digits = &self.chars[span.start..span.end];
-        if digits.len() > MAX_DIGITS || !digits.iter().all(char::is_ascii_digit) {
-            return None;
-        }
-        digits.iter().collect::<String>().parse().ok()
-    }
-
-    fn is_all(&self, span: Span) -> bool {
-        let word: String = self.chars[span.start..span.end].iter().collect();
-        word.eq_ignore_ascii_case("all")
     }
 
     /// The rank of the next process.
     fn expected(&self) -> u64 {
         self.processes.len() as u64
     }
-
-    fn split(&self, span: Span, separator: char) -> Vec<Span> {
-        let mut parts = Vec::new();
-        let mut start = span.start;
-        for at in span.start..span.end {
-            if self.chars[at] == separator {
-                parts.push(Span::new(start, at));
-                start = at + 1;
-            }
-        }
-        parts.push(Span::new(start, span.end));
-        parts
-    }
-
-    fn trim(&self, mut span: Span) -> Span {
-        let blank = |at: usize| matches!(self.chars[at], ' ' | '\t' | '\r' | '\n');
-        while span.start < span.end && blank(span.start) {
-            span.start += 1;
-        }
-        while span.end > span.start && blank(span.end - 1) {
-            span.end -= 1;
-        }
-        span
-    }
-
-    fn error(&self, kind: Kind, span: Span, what: &str) -> PlacementError {
-        let message = format!(
-            "component \"{}\": placement \"{}\": {what}\n{}\n{}",
-            show(self.component),
-            show(self.text),
-            point(self.text, span),
-            self.resources.describe()
-        );
-        PlacementError {
-            kind,
-            message,
-            at: Some((self.text.to_owned(), span)),
-        }
-    }
 }
 
-/// A rank below [`MAX_PROCESSES`], or of a resource that exists.
-fn to_u32(rank: u64) -> u32 {
-    u32::try_from(rank).unwrap_or(u32::MAX)
+pub(super) fn too_many(span: Span) -> Fault {
+    let what = format!("more than {MAX_PROCESSES} processes or resources");
+    Fault::new(Kind::TooMany, span, what)
+}
+
+/// `count` ranks from `first`.
+fn write_range(first: u64, count: u64) -> String {
+    match count {
+        1 => first.to_string(),
+        _ => format!("{first}-{}", first + count - 1),
+    }
 }

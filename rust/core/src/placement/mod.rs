@@ -1,12 +1,19 @@
 //! Which process goes where: plain values in, plain values out.
 
 mod error;
+mod fault;
 mod grammar;
+mod placements;
+mod ranks;
 mod resources;
+mod select;
 mod solve;
+mod token;
 
 pub use error::{PlacementError, PlacementErrorKind};
 pub use grammar::{MAX_PROCESSES, parse_placement};
+pub use placements::{Place, Placements, Row};
+pub use ranks::RankLists;
 pub use solve::{packed_ranks, place_flexible, place_nodes, place_packed};
 
 /// The hardware type of a group whose ranks are accelerators.

@@ -1,6 +1,7 @@
 //! The resources of one or several node groups, numbered through in the order given.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use super::error::{PlacementError, PlacementErrorKind as Kind};
 use super::{NodeGroup, NodeResources};
@@ -10,20 +11,27 @@ use crate::text::compress;
 pub(super) struct Block<'a> {
     pub(super) first: u64,
     pub(super) size: u64,
-    pub(super) group: &'a NodeGroup,
-    pub(super) node: &'a NodeResources,
+    pub(super) group: &'a Arc<NodeGroup>,
+    /// The index of the node in the group.
+    pub(super) node: usize,
+}
+
+impl<'a> Block<'a> {
+    pub(super) fn node(&self) -> &'a NodeResources {
+        &self.group.nodes[self.node]
+    }
 }
 
 /// A numbering of nodes (`whole`) or of the hardware of nodes.
 pub(super) struct Resources<'a> {
-    pub(super) groups: &'a [NodeGroup],
+    pub(super) groups: &'a [Arc<NodeGroup>],
     pub(super) whole: bool,
     pub(super) blocks: Vec<Block<'a>>,
     pub(super) total: u64,
 }
 
 impl<'a> Resources<'a> {
-    pub(super) fn new(groups: &'a [NodeGroup], whole: bool) -> Result<Self, PlacementError> {
+    pub(super) fn new(groups: &'a [Arc<NodeGroup>], whole: bool) -> Result<Self, PlacementError> {
         if groups.is_empty() {
             let message = "a placement needs at least one node group".to_owned();
             return Err(PlacementError::new(Kind::NoGroups, message));
@@ -32,7 +40,7 @@ impl<'a> Resources<'a> {
         let mut total = 0;
         let mut seen: BTreeMap<(u32, Option<&str>), &str> = BTreeMap::new();
         for group in groups {
-            for node in &group.nodes {
+            for (index, node) in group.nodes.iter().enumerate() {
                 let size = if whole {
                     1
                 } else {
@@ -59,7 +67,7 @@ impl<'a> Resources<'a> {
                     first: total,
                     size,
                     group,
-                    node,
+                    node: index,
                 });
                 total += size;
             }
@@ -73,7 +81,7 @@ impl<'a> Resources<'a> {
     }
 
     /// Numbers what the groups count: hardware, or nodes where they have no hardware type.
-    pub(super) fn of(groups: &'a [NodeGroup]) -> Result<Self, PlacementError> {
+    pub(super) fn of(groups: &'a [Arc<NodeGroup>]) -> Result<Self, PlacementError> {
         let whole = groups
             .first()
             .is_some_and(|group| group.hardware_type.is_none());
@@ -98,15 +106,29 @@ impl<'a> Resources<'a> {
 
     /// The block of a rank, which must exist.
     pub(super) fn block(&self, rank: u32) -> &Block<'a> {
+        &self.blocks[self.index(rank)]
+    }
+
+    /// The index of the block of a rank, which must exist.
+    pub(super) fn index(&self, rank: u32) -> usize {
         let rank = u64::from(rank);
-        &self.blocks[self.blocks.partition_point(|block| block.first <= rank) - 1]
+        self.blocks.partition_point(|block| block.first <= rank) - 1
+    }
+
+    /// The rank of a hardware on its own node.
+    pub(super) fn local_rank(&self, rank: u32) -> u32 {
+        u32::try_from(u64::from(rank) - self.block(rank).first).unwrap_or(u32::MAX)
     }
 
     /// Why one process cannot have all these ranks, if it cannot.
     pub(super) fn conflict(&self, ranks: &[u32]) -> Option<(Kind, String)> {
+        let (lowest, highest) = (*ranks.iter().min()?, *ranks.iter().max()?);
+        if self.index(lowest) == self.index(highest) {
+            return None;
+        }
         let nodes: BTreeSet<u32> = ranks
             .iter()
-            .map(|&r| self.block(r).node.node_rank)
+            .map(|&r| self.block(r).node().node_rank)
             .collect();
         if nodes.len() > 1 {
             let nodes = compress(&nodes.into_iter().collect::<Vec<_>>());
@@ -141,7 +163,7 @@ impl<'a> Resources<'a> {
         lines.join("\n")
     }
 
-    fn describe_group(&self, group: &NodeGroup) -> String {
+    fn describe_group(&self, group: &Arc<NodeGroup>) -> String {
         let mine = || {
             self.blocks
                 .iter()
@@ -156,7 +178,7 @@ impl<'a> Resources<'a> {
         } else {
             format!("ranks {first}-{last}")
         };
-        let nodes: Vec<u32> = mine().map(|block| block.node.node_rank).collect();
+        let nodes: Vec<u32> = mine().map(|block| block.node().node_rank).collect();
         let noun = if nodes.len() == 1 { "node" } else { "nodes" };
         let what = if self.whole {
             " (each a whole node)"

@@ -1,21 +1,15 @@
 //! From resource ranks to placements: the three strategies.
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroU32;
+use std::sync::Arc;
 
+use super::NodeGroup;
 use super::error::{PlacementError, PlacementErrorKind as Kind};
 use super::grammar::MAX_PROCESSES;
+use super::placements::{Builder, Placements};
+use super::ranks::RankLists;
 use super::resources::Resources;
-use super::{ACCELERATOR, NodeGroup, NodeResources, Placement};
 use crate::text::compress;
-
-/// One process: its node, and what it owns and sees there.
-struct Spot<'a> {
-    group: &'a NodeGroup,
-    node: &'a NodeResources,
-    hardware: Vec<u32>,
-    visible: Vec<u32>,
-}
 
 /// The hardware ranks of each process of a packed placement, both ends included.
 ///
@@ -30,7 +24,7 @@ pub fn packed_ranks(
     end: u32,
     size: NonZeroU32,
     stride: NonZeroU32,
-) -> Result<Vec<Vec<u32>>, PlacementError> {
+) -> Result<RankLists, PlacementError> {
     if end < start {
         let message = format!("end {end} must not be below start {start}");
         return Err(PlacementError::new(Kind::PackedOrder, message));
@@ -50,11 +44,11 @@ pub fn packed_ranks(
     }
     // No overflow below: a block ends at `end` at the latest.
     let step = size.get() * stride.get();
-    let mut ranks = Vec::new();
+    let mut ranks = RankLists::new();
     for first in (0..count / block).map(|i| start + u32::try_from(i * block).unwrap_or(0)) {
         for offset in 0..stride.get() {
             let process = (first + offset..=first + (step - 1)).step_by(stride.get() as usize);
-            ranks.push(process.collect());
+            ranks.push(process);
         }
     }
     Ok(ranks)
@@ -66,13 +60,13 @@ pub fn packed_ranks(
 ///
 /// As [`packed_ranks`] and [`place_flexible`].
 pub fn place_packed(
-    groups: &[NodeGroup],
+    groups: &[Arc<NodeGroup>],
     start: u32,
     end: u32,
     size: NonZeroU32,
     stride: NonZeroU32,
     isolate: bool,
-) -> Result<Vec<Placement>, PlacementError> {
+) -> Result<Placements, PlacementError> {
     let ranks = packed_ranks(start, end, size, stride)?;
     let resources = hardware(groups)?;
     if u64::from(end) >= resources.total {
@@ -92,10 +86,10 @@ pub fn place_packed(
 /// The groups have no hardware, or a process has no ranks, a rank that does not exist or one twice,
 /// or ranks on several nodes or of several types.
 pub fn place_flexible(
-    groups: &[NodeGroup],
-    ranks: &[Vec<u32>],
+    groups: &[Arc<NodeGroup>],
+    ranks: &RankLists,
     isolate: bool,
-) -> Result<Vec<Placement>, PlacementError> {
+) -> Result<Placements, PlacementError> {
     place_hardware(&hardware(groups)?, ranks, isolate)
 }
 
@@ -105,16 +99,15 @@ pub fn place_flexible(
 ///
 /// A node rank does not exist, there are none, or two groups share a node.
 pub fn place_nodes(
-    groups: &[NodeGroup],
+    groups: &[Arc<NodeGroup>],
     ranks: &[u32],
     isolate: bool,
-) -> Result<Vec<Placement>, PlacementError> {
+) -> Result<Placements, PlacementError> {
     let resources = Resources::new(groups, true)?;
     if ranks.is_empty() {
         let message = "the list of node ranks must not be empty".to_owned();
         return Err(PlacementError::new(Kind::NoProcesses, message));
     }
-    let mut spots = Vec::with_capacity(ranks.len());
     for (process, &rank) in ranks.iter().enumerate() {
         if u64::from(rank) >= resources.total {
             let message = format!(
@@ -123,19 +116,15 @@ pub fn place_nodes(
             );
             return Err(PlacementError::new(Kind::NodeOutOfRange, message));
         }
-        let block = resources.block(rank);
-        let visible = (0..block.node.num_accelerators).collect();
-        spots.push(Spot {
-            group: block.group,
-            node: block.node,
-            hardware: Vec::new(),
-            visible,
-        });
     }
-    Ok(placements(spots, isolate))
+    let mut placements = Builder::new(&resources, isolate, ranks.len());
+    for &rank in ranks {
+        placements.push(resources.index(rank), []);
+    }
+    Ok(placements.finish())
 }
 
-fn hardware(groups: &[NodeGroup]) -> Result<Resources<'_>, PlacementError> {
+fn hardware(groups: &[Arc<NodeGroup>]) -> Result<Resources<'_>, PlacementError> {
     let resources = Resources::of(groups)?;
     if resources.whole {
         let labels: Vec<_> = groups
@@ -154,125 +143,57 @@ fn hardware(groups: &[NodeGroup]) -> Result<Resources<'_>, PlacementError> {
 
 fn place_hardware(
     resources: &Resources<'_>,
-    ranks: &[Vec<u32>],
+    ranks: &RankLists,
     isolate: bool,
-) -> Result<Vec<Placement>, PlacementError> {
+) -> Result<Placements, PlacementError> {
     if ranks.is_empty() {
         let message = "the list of hardware ranks must not be empty".to_owned();
         return Err(PlacementError::new(Kind::NoProcesses, message));
     }
-    let spots: Result<Vec<_>, _> = ranks
-        .iter()
-        .enumerate()
-        .map(|(process, ranks)| spot(resources, process, ranks, isolate))
-        .collect();
-    Ok(placements(spots?, isolate))
+    let mut placements = Builder::new(resources, isolate, ranks.len());
+    let mut sorted = Vec::new();
+    for (process, ranks) in ranks.iter().enumerate() {
+        sorted.clear();
+        sorted.extend_from_slice(ranks);
+        sorted.sort_unstable();
+        check(resources, process, ranks, &sorted)?;
+        let block = resources.index(sorted[0]);
+        let local = sorted.iter().map(|&rank| resources.local_rank(rank));
+        placements.push(block, local);
+    }
+    Ok(placements.finish())
 }
 
-fn spot<'a>(
-    resources: &Resources<'a>,
+/// Checks the ranks of one process, as they were given and sorted.
+fn check(
+    resources: &Resources<'_>,
     process: usize,
     ranks: &[u32],
-    isolate: bool,
-) -> Result<Spot<'a>, PlacementError> {
+    sorted: &[u32],
+) -> Result<(), PlacementError> {
     let error = |kind, what: String| {
-        Err(PlacementError::new(
-            kind,
-            format!("process {process}{what}"),
-        ))
+        let message = format!("process {process}{what}");
+        Err(PlacementError::new(kind, message))
     };
-    let (Some(&first), Some(&highest)) = (ranks.first(), ranks.iter().max()) else {
+    let Some(&highest) = sorted.last() else {
         return error(Kind::NoRanks, " has no hardware ranks".to_owned());
     };
-    let shown = compress(ranks);
     if u64::from(highest) >= resources.total {
-        let has = resources.describe();
-        return error(
-            Kind::OutOfRange,
-            format!(": hardware ranks {shown} are out of range\n{has}"),
-        );
+        let (shown, has) = (compress(ranks), resources.describe());
+        let what = format!(": hardware ranks {shown} are out of range\n{has}");
+        return error(Kind::OutOfRange, what);
     }
-    if ranks.iter().collect::<BTreeSet<_>>().len() < ranks.len() {
-        return error(
-            Kind::RanksNotUnique,
-            format!(": hardware ranks {shown} must be unique"),
-        );
+    if sorted.windows(2).any(|pair| pair[0] == pair[1]) {
+        let what = format!(": hardware ranks {} must be unique", compress(ranks));
+        return error(Kind::RanksNotUnique, what);
     }
-    if let Some((kind, why)) = resources.conflict(ranks) {
+    if let Some((kind, why)) = resources.conflict(sorted) {
         // Callers of the API that shoal keeps look for "same node" in this message.
-        let has = resources.describe();
-        return error(
-            kind,
-            format!(
-                ": hardware ranks {shown} are {why}; expected ranks of one type on the same \
-                 node\n{has}"
-            ),
+        let (shown, has) = (compress(ranks), resources.describe());
+        let what = format!(
+            ": hardware ranks {shown} are {why}; expected ranks of one type on the same node\n{has}"
         );
+        return error(kind, what);
     }
-    let block = resources.block(first);
-    let mut hardware: Vec<u32> = ranks.iter().map(|&r| local_rank(resources, r)).collect();
-    hardware.sort_unstable();
-    let visible = if isolate && block.group.hardware_type.as_deref() == Some(ACCELERATOR) {
-        hardware.clone()
-    } else {
-        (0..block.node.num_accelerators).collect()
-    };
-    Ok(Spot {
-        group: block.group,
-        node: block.node,
-        hardware,
-        visible,
-    })
-}
-
-fn local_rank(resources: &Resources<'_>, rank: u32) -> u32 {
-    u32::try_from(u64::from(rank) - resources.block(rank).first).unwrap_or(u32::MAX)
-}
-
-/// What the processes of a placement on one node have in common.
-struct Node {
-    order: u32,
-    size: u32,
-    placed: u32,
-}
-
-fn placements(spots: Vec<Spot<'_>>, isolate: bool) -> Vec<Placement> {
-    let mut nodes: BTreeMap<u32, Node> = BTreeMap::new();
-    let mut order = 0;
-    for spot in &spots {
-        let node = nodes.entry(spot.node.node_rank).or_insert_with(|| {
-            order += 1;
-            Node {
-                order: order - 1,
-                size: 0,
-                placed: 0,
-            }
-        });
-        node.size += 1;
-    }
-    let mut placements = Vec::with_capacity(spots.len());
-    for (rank, spot) in (0..).zip(spots) {
-        let Some(node) = nodes.get_mut(&spot.node.node_rank) else {
-            continue;
-        };
-        let first = spot
-            .visible
-            .first()
-            .map(|&first| i32::try_from(first).unwrap_or(i32::MAX));
-        placements.push(Placement {
-            rank,
-            cluster_node_rank: spot.node.node_rank,
-            placement_node_rank: node.order,
-            local_accelerator_rank: first.unwrap_or(-1),
-            accelerator_type: spot.node.accelerator_type.clone(),
-            local_rank: node.placed,
-            local_world_size: node.size,
-            visible_accelerators: spot.visible.iter().map(u32::to_string).collect(),
-            isolate_accelerator: isolate,
-            local_hardware_ranks: spot.hardware,
-            node_group_label: spot.group.label.clone(),
-        });
-        node.placed += 1;
-    }
-    placements
+    Ok(())
 }

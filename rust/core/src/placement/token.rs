@@ -1,0 +1,71 @@
+//! The tokens of a placement string, each with its place.
+
+use crate::text::Span;
+
+/// What may stand between tokens.
+pub(super) const BLANKS: [char; 4] = [' ', '\t', '\r', '\n'];
+
+/// What a token is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum TokenKind {
+    /// ASCII digits only.
+    Number,
+    /// `all`, or anything else that is no number and no sign of the grammar.
+    Word,
+    /// `-`
+    Dash,
+    /// `/`
+    Slash,
+    /// `!`
+    Bang,
+    /// `:`
+    Colon,
+    /// `,`
+    Comma,
+}
+
+/// A token, and where it stands.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Token {
+    pub(super) kind: TokenKind,
+    pub(super) span: Span,
+}
+
+/// Splits a text into tokens; blanks separate them.
+pub(super) fn tokenize(chars: &[char]) -> Vec<Token> {
+    let mut tokens = Vec::new();
+    let mut at = 0;
+    while at < chars.len() {
+        let start = at;
+        at += 1;
+        let kind = match sign(chars[start]) {
+            Some(kind) => kind,
+            None if BLANKS.contains(&chars[start]) => continue,
+            None => {
+                while at < chars.len() && sign(chars[at]).is_none() && !BLANKS.contains(&chars[at])
+                {
+                    at += 1;
+                }
+                if chars[start..at].iter().all(char::is_ascii_digit) {
+                    TokenKind::Number
+                } else {
+                    TokenKind::Word
+                }
+            }
+        };
+        let span = Span::new(start, at);
+        tokens.push(Token { kind, span });
+    }
+    tokens
+}
+
+fn sign(c: char) -> Option<TokenKind> {
+    match c {
+        '-' => Some(TokenKind::Dash),
+        '/' => Some(TokenKind::Slash),
+        '!' => Some(TokenKind::Bang),
+        ':' => Some(TokenKind::Colon),
+        ',' => Some(TokenKind::Comma),
+        _ => None,
+    }
+}

@@ -1,0 +1,37 @@
+//! What the lazy sequences have in common.
+
+use pyo3::prelude::*;
+use pyo3::types::{PyInt, PyList, PyRange};
+
+use crate::record::same_class;
+
+/// The items that an index or a slice stands for; Python's own range judges the index.
+pub(crate) fn pick<'py>(
+    index: &Bound<'py, PyAny>,
+    size: usize,
+    make: impl Fn(usize) -> PyResult<Bound<'py, PyAny>>,
+) -> PyResult<Bound<'py, PyAny>> {
+    let py = index.py();
+    let all = PyRange::new(py, 0, isize::try_from(size)?)?;
+    let chosen = all.get_item(index)?;
+    if let Ok(one) = chosen.cast::<PyInt>() {
+        return make(one.extract()?);
+    }
+    let list = PyList::empty(py);
+    for at in chosen.try_iter()? {
+        list.append(make(at?.extract()?)?)?;
+    }
+    Ok(list.into_any())
+}
+
+/// Whether `other` is a list, or a sequence of the same class in this backend or the other, with
+/// equal items.
+pub(crate) fn same_items(mine: &Bound<'_, PyAny>, other: &Bound<'_, PyAny>) -> PyResult<Py<PyAny>> {
+    let py = mine.py();
+    if !other.is_instance_of::<PyList>() && !same_class(mine, other)? {
+        return Ok(py.NotImplemented());
+    }
+    let list = py.get_type::<PyList>();
+    let equal = list.call1((mine,))?.eq(list.call1((other,))?)?;
+    Ok(equal.into_pyobject(py)?.to_owned().into_any().unbind())
+}
