@@ -7,12 +7,12 @@ from typing import Annotated, Any
 
 import typer
 
-from shoal.cli.text import console, print_plan, print_sections
+from shoal.cli.text import console, print_diff, print_plan
 from shoal.errors import ShoalError, ShoalValueError
 from shoal.planner import Plan, plan
-from shoal.planner.diff import diff_sections, diff_to_json
+from shoal.planner.diff import diff_to_json
 from shoal.planner.html import render_html
-from shoal.planner.markdown import render_markdown, table
+from shoal.planner.markdown import diff_to_markdown, render_markdown
 from shoal.planner.serial import KIND, from_json, to_json
 
 __all__ = ["plan_command"]
@@ -106,20 +106,18 @@ def _write(path: Path, text: str) -> None:
 
 
 def _print(made: Plan, other: Plan | None, *, as_json: bool, as_markdown: bool) -> None:
-    changes = None if other is None else diff_sections(made, other)
     if as_json:
         text = to_json(made) if other is None else diff_to_json(made, other)
+        sys.stdout.write(text)
     elif as_markdown:
-        parts = [render_markdown(made)] if changes is None else map(table, changes)
-        text = "\n\n".join(parts)
+        text = render_markdown(made) if other is None else diff_to_markdown(made, other)
+        sys.stdout.write(text)
     else:
         with console() as out:
-            if changes is None:
+            if other is None:
                 print_plan(made, out)
             else:
-                print_sections(changes, out)
-        return
-    sys.stdout.write(text if text.endswith("\n") else f"{text}\n")
+                print_diff(made, other, out)
 
 
 def _say(message: str) -> None:

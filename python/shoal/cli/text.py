@@ -14,9 +14,10 @@ from rich.table import Table
 from rich.text import Text
 
 from shoal.planner import Plan
+from shoal.planner.diff import diff_headline, diff_sections
 from shoal.planner.report import Section, headline, sections, summary
 
-__all__ = ["console", "print_plan", "print_sections"]
+__all__ = ["console", "print_diff", "print_plan"]
 
 # Where no terminal tells its width: what a log or a pull request shows without wrapping.
 _PLAIN_WIDTH = 120
@@ -39,7 +40,7 @@ def console() -> Iterator[Console]:
 
 def print_plan(plan: Plan, out: Console) -> None:
     """Print a plan."""
-    out.print(Text.assemble(("Plan: ", "bold"), (shown(headline(plan)), "bold")))
+    out.print(Text(f"Plan: {shown(headline(plan))}", style="bold"))
     out.print(shown(summary(plan)), markup=False)
     print_sections(sections(plan), out)
     if plan.warnings:
@@ -47,6 +48,12 @@ def print_plan(plan: Plan, out: Console) -> None:
         out.print(Text("Warnings", style="bold yellow"))
         for warning in plan.warnings:
             out.print(Padding(Text(f"! {shown(warning)}", style="yellow"), (0, 0, 0, 2)))
+
+
+def print_diff(before: Plan, after: Plan, out: Console) -> None:
+    """Print what changes from one plan to another."""
+    out.print(Text(f"Plan: {shown(diff_headline(before, after))}", style="bold"))
+    print_sections(diff_sections(before, after), out)
 
 
 def print_sections(made: Iterable[Section], out: Console) -> None:

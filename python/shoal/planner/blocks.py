@@ -72,10 +72,11 @@ def blocks_of(component: PlannedComponent) -> list[Block]:
     return [Block(tuple(processes), (a, b)) for _, processes, (a, b) in found]
 
 
-def variables_of(block: Block) -> dict[str, str]:
+def variables_of(component: PlannedComponent, block: Block) -> dict[str, str]:
     """Return what the configuration sets for a block, and which devices it is shown."""
     first, last = block.processes[0], block.processes[-1]
-    shown = dict(first.configured)
+    own = component.environment | first.environment
+    shown = {name: value for name, value in first.configured.items() if name not in own}
     for name, value in first.environment.items():
         if name.endswith(_SHOWN) and not name.startswith("RAY_"):
             other = last.environment[name]
@@ -152,7 +153,8 @@ def _describe(processes: Sequence[PlannedProcess]) -> str:
         return f"{name}{ranks}, {len(owned[0])} each"
     sets = [(ranks, len(list(group))) for ranks, group in groupby(owned)]
     counts = {count for _, count in sets}
-    if len(counts) == 1 and len({ranks for ranks, _ in sets}) == len(sets):
+    even = len(counts) == 1 and len({len(ranks) for ranks, _ in sets}) == 1
+    if even and len({ranks for ranks, _ in sets}) == len(sets):
         (count,) = counts
         each = f", {len(sets[0][0])} each" if len(sets) > 1 and len(sets[0][0]) > 1 else ""
         return f"{name}{ranks}{each}, {count_of(count, 'process', 'processes')} on each"

@@ -11,12 +11,13 @@ from shoal.planner.model import Plan, PlannedComponent, PlannedProcess
 from shoal.planner.ranges import count_of, show_ranks
 from shoal.planner.report import Section
 
-__all__ = ["Change", "diff_plans", "diff_sections", "diff_to_json"]
+__all__ = ["Change", "diff_headline", "diff_plans", "diff_sections", "diff_to_json"]
 
 KIND = "shoal.plan.diff"
 SCHEMA = 1
 
 _MOST_BLOCKS = 3
+_MOST_ROWS = 40
 _MOST_NAMES = 6
 
 _What = Literal["appears", "disappears", "moves", "changes"]
@@ -28,8 +29,8 @@ class Change:
 
     Attributes:
         component: The component.
-        what: `appears`, `disappears`, `moves` (other hardware, another node), or `changes` (only
-            its environment, interpreter or group).
+        what: `appears`, `disappears`, `moves` (other hardware, another node), or `changes` (its
+            environment, interpreter or group).
         ranks: The processes, as ranges.
         count: How many they are.
         before: Where and how they were; empty for those that appear.
@@ -58,12 +59,19 @@ def diff_sections(before: Plan, after: Plan) -> list[Section]:
     """Return the changes as a table; one row says so where there are none."""
     changes = diff_plans(before, after)
     columns = ("component", "what", "ranks", "#count", "before", "after")
-    rows = [tuple(map(str, astuple(change))) for change in changes]
+    rows = [tuple(map(str, astuple(change))) for change in changes[:_MOST_ROWS]]
     unused = before.totals.idle_devices, after.totals.idle_devices
-    note = f"{unused[0]:,} idle devices before, {unused[1]:,} after"
+    note = f"{count_of(unused[0], 'idle device')} before, {unused[1]:,} after"
+    if len(changes) > _MOST_ROWS:
+        note = f"and {len(changes) - _MOST_ROWS} more changes, which --json lists; {note}"
     if not changes:
         note = "no process appears, disappears, moves or changes"
-    return [Section(f"{before.source} → {after.source}", columns, rows, note)]
+    return [Section("Changes", columns, rows, note)]
+
+
+def diff_headline(before: Plan, after: Plan) -> str:
+    """Return what is compared."""
+    return f"{before.source} → {after.source} on {before.inventory}"
 
 
 def diff_to_json(before: Plan, after: Plan) -> str:
@@ -85,18 +93,21 @@ def _component(
     new = {p.rank: p for p in after.processes} if after else {}
     ranks = sorted(old.keys() | new.keys())
     for what, run in groupby(ranks, key=lambda rank: _what(old.get(rank), new.get(rank))):
-        if what is None:
-            continue
-        listed = list(run)
-        was = [old[rank] for rank in listed if rank in old]
-        now = [new[rank] for rank in listed if rank in new]
-        texts = _settings(was, now) if what == "changes" else (_places(was), _places(now))
-        yield Change(name, what, show_ranks(listed), len(listed), *texts)
-    if before is not None and after is not None:
-        common = sorted(old.keys() & new.keys())
-        texts = _changed(before.environment, after.environment)
-        if common and any(texts):
-            yield Change(name, "changes", show_ranks(common), len(common), *texts)
+        if what is not None:
+            listed = list(run)
+            was = [old[rank] for rank in listed if rank in old]
+            now = [new[rank] for rank in listed if rank in new]
+            yield Change(name, what, show_ranks(listed), len(listed), _places(was), _places(now))
+    common = sorted(old.keys() & new.keys())
+    for changed, run in groupby(common, key=lambda rank: _settings(old[rank], new[rank])):
+        if changed:
+            listed = list(run)
+            names = tuple(changed)
+            yield _change(name, listed, *_both(old[listed[0]], new[listed[0]], names))
+    if before is not None and after is not None and common:
+        names = _differing(before.environment, after.environment)
+        if names:
+            yield _change(name, common, before.environment, after.environment, names)
 
 
 def _what(old: PlannedProcess | None, new: PlannedProcess | None) -> _What | None:
@@ -104,9 +115,7 @@ def _what(old: PlannedProcess | None, new: PlannedProcess | None) -> _What | Non
         return "appears"
     if new is None:
         return "disappears"
-    if _place(old) != _place(new):
-        return "moves"
-    return None if old == new else "changes"
+    return None if _place(old) == _place(new) else "moves"
 
 
 def _place(process: PlannedProcess) -> object:
@@ -128,23 +137,45 @@ def _places(processes: Sequence[PlannedProcess]) -> str:
     return "; ".join(shown)
 
 
-def _settings(was: Sequence[PlannedProcess], now: Sequence[PlannedProcess]) -> tuple[str, str]:
-    """Describe what differs between processes that stay where they are, by the first of them."""
-    old, new = was[0], now[0]
-    before, after = _changed(
-        {"node group": old.node_group, "interpreter": old.interpreter or "the node's own"}
-        | old.configured
-        | old.environment,
-        {"node group": new.node_group, "interpreter": new.interpreter or "the node's own"}
-        | new.configured
-        | new.environment,
-    )
-    return before, after
+def _settings(old: PlannedProcess, new: PlannedProcess) -> dict[str, tuple[str | None, str | None]]:
+    """Return what else differs, by name: the values that the configuration sets, None for others.
+
+    Of a process that moves, only what the configuration sets: that the rest differs goes without
+    saying.
+    """
+    was, now = _configured(old), _configured(new)
+    found = {name: (was.get(name), now.get(name)) for name in _differing(was, now)}
+    if _place(old) == _place(new):
+        # Their values may differ from process to process: neighbours are told together all the same.
+        found |= dict.fromkeys(_differing(old.environment, new.environment), (None, None))
+    return found
 
 
-def _changed(old: Mapping[str, str], new: Mapping[str, str]) -> tuple[str, str]:
-    names = [name for name in dict.fromkeys([*old, *new]) if old.get(name) != new.get(name)]
+def _configured(process: PlannedProcess) -> dict[str, str]:
+    interpreter = process.interpreter or "the node's own"
+    return {"node group": process.node_group, "interpreter": interpreter} | process.configured
+
+
+def _both(
+    old: PlannedProcess, new: PlannedProcess, names: tuple[str, ...]
+) -> tuple[Mapping[str, str], Mapping[str, str], tuple[str, ...]]:
+    return _configured(old) | old.environment, _configured(new) | new.environment, names
+
+
+def _differing(old: Mapping[str, str], new: Mapping[str, str]) -> tuple[str, ...]:
+    return tuple(name for name in dict.fromkeys([*old, *new]) if old.get(name) != new.get(name))
+
+
+def _change(
+    component: str,
+    ranks: Sequence[int],
+    old: Mapping[str, str],
+    new: Mapping[str, str],
+    names: tuple[str, ...],
+) -> Change:
+    """Describe a change of variables by the first of the processes that have it."""
     more = [f"and {len(names) - _MOST_NAMES} more"] if len(names) > _MOST_NAMES else []
     before = [f"{n}={old[n]}" for n in names[:_MOST_NAMES] if n in old]
     after = [f"{n}={new[n]}" for n in names[:_MOST_NAMES] if n in new]
-    return " ".join([*before, *more]), " ".join([*after, *more])
+    texts = " ".join([*before, *more]), " ".join([*after, *more])
+    return Change(component, "changes", show_ranks(ranks), len(ranks), *texts)

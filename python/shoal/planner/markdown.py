@@ -3,10 +3,11 @@
 import re
 from collections.abc import Iterable
 
+from shoal.planner.diff import diff_headline, diff_sections
 from shoal.planner.model import Plan
 from shoal.planner.report import Section, headline, sections, summary
 
-__all__ = ["escape", "render_markdown", "table"]
+__all__ = ["diff_to_markdown", "escape", "render_markdown", "table"]
 
 _SPECIAL = re.compile(r"([\\`*_{}\[\]<>#|~$])")
 
@@ -18,6 +19,13 @@ def render_markdown(plan: Plan) -> str:
         parts.append("### Warnings")
         parts.append("\n".join(f"- {escape(warning)}" for warning in plan.warnings))
     parts += [table(section) for section in sections(plan)]
+    return "\n\n".join(parts) + "\n"
+
+
+def diff_to_markdown(before: Plan, after: Plan) -> str:
+    """Write what changes from one plan to another as Markdown."""
+    parts = [f"## Plan: {escape(diff_headline(before, after))}"]
+    parts += [table(section) for section in diff_sections(before, after)]
     return "\n\n".join(parts) + "\n"
 
 

@@ -16,6 +16,7 @@
     if (typeof found === "number") return value(component, found, process);
     return typeof found === "string" ? found : found[process];
   };
+  const counted = (number, name) => `${number.toLocaleString("en")} ${name}${number === 1 ? "" : "s"}`;
   const line = (tag, text) => {
     const made = document.createElement(tag);
     made.textContent = text;
@@ -46,7 +47,7 @@
     for (const [component, process] of users) beside.append(describe(plan.components[component], process));
     parts.push(beside);
     if (!users.length) parts.push(line("div", "idle: no process owns it"));
-    if (device.users.length > users.length) parts.push(line("div", `and ${device.users.length - users.length} more processes`));
+    if (device.users.length > users.length) parts.push(line("div", `and ${(device.users.length - users.length).toLocaleString("en")} more`));
     return parts;
   };
 
@@ -87,7 +88,7 @@
     const found = matches ? [...nodes.querySelectorAll(matches)] : [];
     const devices = found.filter((element) => element.tagName === "I").length;
     const boxes = new Set(found.map((element) => element.closest(".node"))).size;
-    count.textContent = `${devices.toLocaleString("en")} devices on ${boxes.toLocaleString("en")} nodes`;
+    count.textContent = `${counted(devices, "device")} on ${counted(boxes, "node")}`;
   };
   search.addEventListener("input", () => filter(search.value));
   for (const button of buttons) {

@@ -106,7 +106,7 @@ def _environment(plan: Plan) -> Section:
         name = component.name
         made: dict[tuple[str, str], list[tuple[int, int]]] = {}
         for block in blocks_of(component):
-            variables = " ".join(f"{k}={v}" for k, v in variables_of(block).items())
+            variables = " ".join(f"{k}={v}" for k, v in variables_of(component, block).items())
             made.setdefault((block.processes[0].interpreter, variables), []).append(block.nodes)
         for (interpreter, variables), spans in list(made.items())[:MOST_BLOCKS]:
             nodes = show_ranks(n for a, b in spans for n in range(a, b + 1))

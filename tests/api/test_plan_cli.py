@@ -1,0 +1,152 @@
+"""`shoal plan` as a command: exit codes, what goes where, and what it costs to start."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+import shoal
+from shoal.cli.app import app
+from shoal.planner.serial import from_json
+
+EXAMPLES = Path(__file__).parents[1] / "vectors" / "examples"
+SHORT = str(EXAMPLES / "short_form.yaml")
+PRINTED = str(EXAMPLES / "node_groups_as_printed.yaml")
+
+
+def run(*arguments, **environment):
+    return subprocess.run(
+        [sys.executable, "-m", "shoal", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        env=os.environ | environment,
+    )
+
+
+def invoke(*arguments):
+    return CliRunner().invoke(app, ["plan", *arguments])
+
+
+def test_the_program_says_its_version_and_its_commands():
+    assert run("--version").stdout == f"shoal {shoal.__version__}\n"
+    helped = run("--help")
+    assert helped.returncode == 0
+    assert "plan" in helped.stdout
+    assert "[VENDOR:]MODEL" in run("plan", "--help").stdout
+
+
+def test_a_plan_that_fits_exits_with_0_and_is_the_same_from_both_backends(backend):
+    name = "pure" if backend.__name__.endswith("_pure") else "rust"
+    done = run("plan", SHORT, "--nodes", "8:H100/64cpu", "--json", SHOAL_BACKEND=name)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert from_json(done.stdout) == shoal.plan(SHORT, "8:H100/64cpu")
+
+
+def test_what_does_not_fit_exits_with_1_and_tells_all_of_it_on_stderr():
+    done = run("plan", PRINTED, "--nodes", "2x8")
+    assert (done.returncode, done.stdout) == (1, "")
+    for name in ("'a800'", "'4090'", "'robot'", '"agent"'):
+        assert name in done.stderr
+    assert "Traceback" not in done.stderr
+    assert "^" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ([SHORT], "such as 1x8:H100/64cpu for 1 node"),
+        ([SHORT, "--nodes", "8", "--live"], "--nodes, --inventory and --live"),
+        ([SHORT, "--nodes", "8", "--json", "--markdown"], "--json and --markdown"),
+        (["nowhere.yaml", "--nodes", "8"], "there is no file nowhere.yaml"),
+        ([SHORT, "--nodes", "8", "--diff", "nowhere.yaml"], "there is no file nowhere.yaml"),
+        ([SHORT, "--nodes", "8", "--html", "/no/such/folder/plan.html"], "cannot write"),
+        ([SHORT, "--notes", "8"], "No such option"),
+    ],
+)
+def test_a_wrong_command_exits_with_2(arguments, told):
+    result = invoke(*arguments)
+    assert result.exit_code == 2
+    assert told in " ".join(result.stderr.replace("│", " ").split())
+    assert result.stdout == ""
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        [SHORT, "--nodes", "8y"],
+        [SHORT, "--inventory", "nowhere.yaml"],
+        [SHORT, "--nodes", "4"],
+        [PRINTED],  # what is wrong with it needs no inventory to be seen, but is seen with one
+    ],
+)
+def test_other_errors_end_with_a_message_and_no_traceback(arguments):
+    result = invoke(*arguments)
+    assert result.exit_code in (1, 2)
+    assert result.stderr.startswith("shoal plan: ")
+    assert result.stdout == ""
+
+
+def test_the_page_is_written_beside_the_text(tmp_path):
+    page = tmp_path / "plan.html"
+    result = invoke(SHORT, "--nodes", "8", "--html", str(page))
+    assert result.exit_code == 0
+    assert result.stdout.startswith("Plan: ")
+    assert result.stderr == f"shoal plan: wrote {page}\n"
+    assert page.read_text(encoding="utf-8").startswith("<!DOCTYPE html>")
+
+
+def test_a_plan_that_was_saved_can_be_compared_with(tmp_path):
+    saved = tmp_path / "before.json"
+    saved.write_text(invoke(SHORT, "--nodes", "8", "--json").stdout)
+    changed = tmp_path / "after.yaml"
+    changed.write_text("cluster: {num_nodes: 1, component_placement: {actor: 0-7}}")
+    result = invoke(str(changed), "--nodes", "8", "--diff", str(saved), "--json")
+    assert result.exit_code == 0
+    changes = json.loads(result.stdout)["changes"]
+    assert [(c["component"], c["what"]) for c in changes] == [("inference", "appears")]
+
+
+def test_a_configuration_may_be_json_too(tmp_path):
+    path = tmp_path / "job.json"
+    path.write_text('{"num_nodes": 1, "component_placement": {"a": "0-7"}}')
+    result = invoke(SHORT, "--nodes", "8", "--diff", str(path))
+    assert result.exit_code == 0
+    assert "disappears" in result.stdout
+
+
+def test_text_is_plain_and_as_wide_as_asked(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "60")
+    result = invoke(SHORT, "--nodes", "8:H100")
+    assert "\x1b" not in result.stdout
+    assert max(map(len, result.stdout.splitlines())) <= 60
+
+
+def test_planning_imports_neither_ray_nor_torch():
+    program = (
+        "import sys\n"
+        "from typer.testing import CliRunner\n"
+        "from shoal.cli.app import app\n"
+        f"result = CliRunner().invoke(app, ['plan', {SHORT!r}, '--nodes', '8:H100'])\n"
+        "assert result.exit_code == 0, result.stderr\n"
+        "print([name for name in ('ray', 'torch') if name in sys.modules])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert done.stdout == "[]\n"
+
+
+def test_8192_devices_are_planned_quickly():
+    job = {"num_nodes": 1024, "component_placement": {"actor": "all", "critic": "0-8191:0-1023"}}
+    start = time.perf_counter()
+    made = shoal.plan(job, "1024x8:H100/64cpu")
+    # It takes 0.4 s on two cores of a virtual machine; a shared one may be several times slower.
+    assert time.perf_counter() - start < 6
+    assert made.totals.processes == 8192 + 1024

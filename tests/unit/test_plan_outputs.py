@@ -1,0 +1,181 @@
+"""What a plan looks like: golden outputs, JSON and back, and names that mean mischief.
+
+After a change that is meant, write a golden file anew with the command that `COMMANDS` has for it.
+"""
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from shoal.cli.app import app
+from shoal.errors import ShoalValueError
+from shoal.planner import plan
+from shoal.planner.blocks import blocks_of
+from shoal.planner.diff import diff_plans
+from shoal.planner.markdown import escape, render_markdown
+from shoal.planner.serial import from_json, to_json
+
+GOLDEN = Path(__file__).parents[1] / "golden" / "plan"
+
+SHARED = ["shared.yaml", "--inventory", "rack.yaml"]
+DIFF = [*SHARED, "--diff", "moved.yaml"]
+EIGHTEEN = ["../../vectors/examples/eighteen_nodes.yaml", "--nodes", "16x8:H100/64cpu,2x0/8cpu"]
+COMMANDS = {
+    "shared.txt": SHARED,
+    "shared.md": [*SHARED, "--markdown"],
+    "shared.json": [*SHARED, "--json"],
+    "eighteen_nodes.txt": EIGHTEEN,
+    "eighteen_nodes.md": [*EIGHTEEN, "--markdown"],
+    "diff.txt": DIFF,
+    "diff.md": [*DIFF, "--markdown"],
+    "diff.json": [*DIFF, "--json"],
+}
+HOSTILE = "</script><img src=x onerror=alert(1)>|`*_[b]red[/b]\x1b[31m\u202e\n# h"
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_output_is_the_golden_one(name, monkeypatch):
+    monkeypatch.chdir(GOLDEN)
+    monkeypatch.delenv("COLUMNS", raising=False)
+    result = CliRunner().invoke(app, ["plan", *COMMANDS[name]])
+    assert result.exit_code == 0, result.stderr
+    assert result.stdout == (GOLDEN / name).read_text(encoding="utf-8")
+
+
+def test_every_golden_file_is_compared():
+    outputs = {path.name for path in GOLDEN.iterdir() if path.suffix != ".yaml"}
+    assert outputs == set(COMMANDS)
+
+
+@pytest.fixture
+def shared(monkeypatch):
+    monkeypatch.chdir(GOLDEN)
+    return plan("shared.yaml", "rack.yaml")
+
+
+def test_json_is_read_back_as_it_was(shared):
+    assert from_json(to_json(shared)) == shared
+
+
+def hostile_plan():
+    groups = [
+        {
+            "label": "g",
+            "node_ranks": 0,
+            "env_configs": [{"node_ranks": 0, "env_vars": [{HOSTILE.replace("=", ""): HOSTILE}]}],
+        }
+    ]
+    placement = {HOSTILE: {"node_group": "g", "placement": "0-1"}, "judge": "1"}
+    job = {"num_nodes": 1, "component_placement": placement, "node_groups": groups}
+    nodes = [{"accelerators": 2, "model": HOSTILE, "hostnames": [HOSTILE]}]
+    return plan(job, {"nodes": nodes})
+
+
+def test_hostile_names_come_back_from_json():
+    made = hostile_plan()
+    assert made.components[0].name == HOSTILE
+    assert from_json(to_json(made)) == made
+
+
+def test_hostile_names_do_not_leave_their_cell_in_markdown():
+    text = render_markdown(hostile_plan())
+    assert "\x1b" not in text
+    assert "\u202e" not in text
+    assert "<img" not in text.replace("\\<img", "")
+    for table in text.split("### ")[1:]:
+        rows = [line for line in table.splitlines() if line.startswith("|")]
+        assert len({line.replace("\\|", "").count("|") for line in rows}) <= 1, table
+    assert not [line for line in text.splitlines() if line.startswith("# h")]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [("rank_0", "rank_0"), ("_x_", r"\_x\_"), ("a|b", r"a\|b"), ("a\nb", "a b"), ("é", "é")],
+)
+def test_markdown_escapes_what_would_mean_something(text, expected):
+    assert escape(text) == expected
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (lambda d: d.update(kind="other"), "expected kind 'shoal.plan', not 'other'"),
+        (lambda d: d.update(schema=2), "has schema 2, and this version of shoal reads 1"),
+        (lambda d: d.pop("nodes"), "plan.nodes is missing"),
+        (lambda d: d.update(nodes=3), "plan.nodes: expected a list, not 3"),
+        (lambda d: d["nodes"].append(7), "plan.nodes[3]: expected an object, not 7"),
+        (
+            lambda d: d["components"][1]["processes"][0].update(rank="x"),
+            "plan.components[1].processes[0].rank: expected a number, not 'x'",
+        ),
+        (
+            lambda d: d["nodes"][0]["devices"][2].update(users=[["a", "b"]]),
+            "plan.nodes[0].devices[2].users: expected a list of [component, rank]",
+        ),
+        (
+            lambda d: d["nodes"][0].update(processes={"actor": "4"}),
+            "plan.nodes[0].processes: expected an object of int",
+        ),
+    ],
+)
+def test_what_is_no_plan_is_refused_by_its_part(shared, change, told):
+    document = json.loads(to_json(shared))
+    change(document)
+    with pytest.raises(ShoalValueError) as caught:
+        from_json(json.dumps(document))
+    assert told in str(caught.value)
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", "{", "null", "7"])
+def test_other_json_is_no_plan(text):
+    with pytest.raises(ShoalValueError, match="this is no plan"):
+        from_json(text)
+
+
+def hardware_of(placement, inventory="2x8", num_nodes=2):
+    job = {"num_nodes": num_nodes, "component_placement": {"a": placement}}
+    (component,) = plan(job, inventory).components
+    return [(b.ranks, b.nodes, b.per_node, b.hardware) for b in blocks_of(component)]
+
+
+@pytest.mark.parametrize(
+    ("placement", "expected"),
+    [
+        ("0-15", [("0-15", (0, 1), 8, "0-7, 1 each")]),
+        ("0-15:0-7", [("0-7", (0, 1), 4, "0-7, 2 each")]),
+        ("0-15:0-1", [("0-1", (0, 1), 1, "0-7")]),
+        ("0-15:0-31", [("0-31", (0, 1), 16, "0-7, 2 processes on each")]),
+        ("3", [("0", (0, 0), 1, "3")]),
+        ("3:0-1", [("0-1", (0, 0), 2, "3, 2 processes on each")]),
+        ("0-3:0-3,4-7:4-5", [("0-5", (0, 0), 6, "0 | 1 | 2 | 3 | …")]),
+        ("0-3,12-15", [("0-3", (0, 0), 4, "0-3, 1 each"), ("4-7", (1, 1), 4, "4-7, 1 each")]),
+    ],
+)
+def test_processes_that_are_placed_alike_are_one_block(placement, expected):
+    assert hardware_of(placement) == expected
+
+
+def test_equal_plans_have_no_difference(shared):
+    assert diff_plans(shared, shared) == []
+
+
+def test_whole_components_appear_and_disappear():
+    one = plan({"num_nodes": 1, "component_placement": {"a": "0-3"}}, "1x4")
+    two = plan({"num_nodes": 1, "component_placement": {"b": "0-3"}}, "1x4")
+    changes = [(c.component, c.what, c.ranks, c.before, c.after) for c in diff_plans(one, two)]
+    assert changes == [
+        ("a", "disappears", "0-3", "node 0: 0-3, 1 each", ""),
+        ("b", "appears", "0-3", "", "node 0: 0-3, 1 each"),
+    ]
+
+
+def test_the_text_of_a_large_plan_is_short():
+    """Even of one that has nothing in common from node to node."""
+    scattered = ",".join(f"{8 * node + node % 7}" for node in range(1024))
+    job = {"num_nodes": 1024, "component_placement": {"a": scattered}}
+    text = render_markdown(plan(job, "1024x8"))
+    assert "and 1,012 processes more" in text
+    assert len(text.splitlines()) < 120
+    assert max(map(len, text.splitlines())) < 400
