@@ -46,7 +46,7 @@ NAMES = {
     "placement.flexible": "FlexiblePlacementStrategy",
     "placement.node": "NodePlacementStrategy",
     "placement.packed": "PackedPlacementStrategy",
-    "placement.placement": "ComponentPlacement Placement PlacementStrategy",
+    "placement.placement": "ComponentPlacement MultiNodeGroupResolver Placement PlacementStrategy",
     "worker": """
         CommMapper DecoupledRouteEntry RouteEntry RoutePlan _build_channel_message
         split_channel_message build_recv_plan build_route_channel_key build_send_key
@@ -99,7 +99,7 @@ _MISSING_BY_PART = {
     "communication": """
         AsyncChannelCommWork CollectiveGroup MultiChannelProcessGroup PeekQueue""",
     "cluster": """
-        DistributedRayLogCollector NodeProbe dataclass_arg_check extract_dataclass_tensor_fields
+        DistributedRayLogCollector NodeProbe extract_dataclass_tensor_fields
         unflatten_dataclass_tensor_fields without_http_proxies""",
     "dynamic scheduler": """
         ComponentManager RolloutAction RolloutReport SchedulerWorker create_component_manager

@@ -3,6 +3,7 @@
 import pytest
 
 from shoal.config import parse_rank_config
+from shoal.config.ranks import show_ranks
 from shoal.errors import ClusterConfigError
 
 
@@ -46,3 +47,26 @@ def test_ranks_are_sorted_and_unique(config, available, expected):
 def test_what_is_no_rank_is_an_error(config, available, message):
     with pytest.raises(ClusterConfigError, match=message):
         parse_rank_config(config, available, "node")
+
+
+def test_ranks_of_a_range_are_checked_like_those_of_a_list():
+    assert parse_rank_config([3, 1, 1], range(4)) == [1, 3]
+    assert parse_rank_config("all", range(3)) == [0, 1, 2]
+    for available in (range(4), [0, 1, 2, 3], range(0, 8, 2)):
+        with pytest.raises(ClusterConfigError, match="rank 5 does not exist; expected ranks among"):
+            parse_rank_config([0, 5], available)
+    with pytest.raises(ClusterConfigError, match="'all' would be 2000000 node ranks"):
+        parse_rank_config("all", range(2_000_000), "node")
+
+
+@pytest.mark.parametrize(
+    ("ranks", "expected"),
+    [
+        ([], "none"),
+        (range(4), "0-3"),
+        ([7, 0, 1, 3], "0-1, 3, 7"),
+        (list(range(0, 40, 2)), "0, 2, 4, 6, 8, 10, 12, 14, …, 38"),
+    ],
+)
+def test_ranks_are_shown_as_they_are_written(ranks, expected):
+    assert show_ranks(ranks) == expected

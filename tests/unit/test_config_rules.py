@@ -6,7 +6,13 @@ import re
 import pytest
 import yaml
 
-from shoal.config import ClusterConfig, NodeGroupConfig, NodeGroupEnvConfig, load
+from shoal.config import (
+    ClusterConfig,
+    NodeGroupConfig,
+    NodeGroupEnvConfig,
+    dataclass_arg_check,
+    load,
+)
 from shoal.errors import ClusterConfigError
 from shoal.hardware import FrankaConfig, NodeHardwareConfig
 
@@ -476,3 +482,22 @@ def test_hardware_of_a_node_is_found_by_its_rank():
     assert [c.robot_ip for c in config.get_node_hw_configs_by_rank(1)] == ["10.0.0.2"]
     assert config.get_node_hw_configs_by_rank(2) == []
     assert load(group()).get_node_hw_configs_by_rank(0) == []
+
+
+@dataclasses.dataclass
+class Made:
+    node_rank: int
+    name: str = "a"
+    made: int = dataclasses.field(default=0, init=False)
+
+
+def test_arguments_of_a_dataclass_are_compared_with_its_fields():
+    assert dataclass_arg_check(Made, {"node_rank": 1}) == ([], set(), {"node_rank"})
+    given = {"node_rank": 1, "x": 2}
+    assert dataclass_arg_check(Made, given, no_check_unknown=True) == ([], {"x"}, {"node_rank"})
+    with pytest.raises(AssertionError) as caught:
+        dataclass_arg_check(Made, {"nam": 1, "made": 2}, error_suffix=" in here")
+    assert str(caught.value) == (
+        "Made: Missing fields '['node_rank']' detected in here; Unknown fields '{'made', 'nam'}' "
+        "detected in here; did you mean 'name'?"
+    )

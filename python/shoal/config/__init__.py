@@ -4,12 +4,14 @@ from shoal.config.document import Document, read_document
 from shoal.config.model import ClusterConfig, NodeGroupConfig, NodeGroupEnvConfig
 from shoal.config.ranks import parse_rank_config
 from shoal.config.source import load, read_section
+from shoal.hardware.arguments import dataclass_arg_check
 
 __all__ = [
     "ClusterConfig",
     "Document",
     "NodeGroupConfig",
     "NodeGroupEnvConfig",
+    "dataclass_arg_check",
     "load",
     "parse_rank_config",
     "read_document",

@@ -9,6 +9,7 @@ import yaml
 __all__ = ["Marks"]
 
 _MERGE = "tag:yaml.org,2002:merge"
+_TEXT = "tag:yaml.org,2002:str"
 
 
 @dataclass
@@ -97,7 +98,7 @@ class Marks:
                     several = isinstance(value, yaml.SequenceNode)
                     mapping.merged += value.value if several else [value]
                 elif isinstance(key, yaml.ScalarNode):
-                    name = construct(key)
+                    name = key.value if key.tag == _TEXT else construct(key)
                     if name in first:
                         self.twice.append(
                             f"{self._at(key)}: the key {name!r} stands twice, first in line "

@@ -33,17 +33,28 @@ def parse_rank_config(
     """
     what = f"{rank_type} rank" if rank_type else "rank"
     ranks: set[int] = set()
-    for part in _parts(rank_config):
-        ranks |= _part(part, available_ranks, what)
+    if isinstance(rank_config, list) and all(type(r) is int and r >= 0 for r in rank_config):
+        ranks.update(rank_config)  # thousands of nodes are checked again and again in this form
+    else:
+        for part in _parts(rank_config):
+            ranks |= _part(part, available_ranks, what)
     if available_ranks is not None:
-        # A range answers at once; a long list would be searched for every rank.
+        # A long list would be searched for every rank, and a set made for every call.
         known = available_ranks if isinstance(available_ranks, range) else set(available_ranks)
-        if unknown := sorted(rank for rank in ranks if rank not in known):
+        if unknown := sorted(_outside(ranks, known)):
             raise ClusterConfigError(
                 f"{what} {unknown[0]} does not exist; expected {what}s among "
                 f"{show_ranks(available_ranks)}"
             )
     return sorted(ranks)
+
+
+def _outside(ranks: set[int], known: range | set[int]) -> list[int]:
+    if isinstance(known, range) and known.step == 1 and ranks:
+        low, high = min(ranks), max(ranks)
+        if known.start <= low and high < known.stop:
+            return []
+    return [rank for rank in ranks if rank not in known]
 
 
 def _parts(config: object) -> list[str | int]:

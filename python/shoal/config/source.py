@@ -3,6 +3,7 @@
 import importlib
 from typing import Any
 
+from shoal.bootstrap.extension import load_user_extension_module
 from shoal.config.document import read_document
 from shoal.config.model import ClusterConfig
 
@@ -21,6 +22,7 @@ def load(source: Any) -> ClusterConfig:
     """
     if isinstance(source, ClusterConfig):
         return source
+    load_user_extension_module()  # it may register hardware that the configuration names
     document = read_document(source)
     # pydantic takes 0.2 s to import: only what reads a configuration pays for it.
     config: ClusterConfig = importlib.import_module("shoal.config.schema").check(document)

@@ -1,7 +1,8 @@
 """Making a dataclass of a mapping that a user wrote, with all that is wrong with the mapping."""
 
+import functools
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields
 from typing import Any, TypeVar
 
@@ -12,9 +13,8 @@ __all__ = [
     "ArgumentsError",
     "Problem",
     "construct",
-    "missing_fields",
+    "dataclass_arg_check",
     "path_text",
-    "unknown_fields",
 ]
 
 _WORD = re.compile(r"[\w,+-]+")
@@ -64,22 +64,58 @@ def _step(part: str | int) -> str:
     return f".{part}" if _WORD.fullmatch(part) else f"[{part!r}]"
 
 
-def missing_fields(cls: type[Any], values: Mapping[str, Any]) -> list[str]:
-    """Return the fields of a dataclass that have no default and are not given."""
-    return [
-        field.name
+def dataclass_arg_check(
+    dataclass: type[Any],
+    kwargs: Mapping[Any, Any],
+    no_check_unknown: bool = False,
+    error_suffix: str = "",
+) -> tuple[list[str], set[str], set[str]]:
+    """Compare what a dataclass is to be made of with its fields.
+
+    Args:
+        dataclass: The dataclass.
+        kwargs: Values by the names of fields.
+        no_check_unknown: Whether to allow names that are no fields.
+        error_suffix: What to add to a message.
+
+    Returns:
+        No field, since an error says which are missing; the names that are no fields; the others.
+
+    Raises:
+        ClusterConfigError: Fields without a default are missing, or names are no fields.
+    """
+    names = [str(name) for name in kwargs]
+    missing, unknown = _missing(dataclass, names), _unknown(dataclass, names)
+    lines = [f"Missing fields '{missing}' detected{error_suffix}"] if missing else []
+    if unknown and not no_check_unknown:
+        shown = ", ".join(map(repr, sorted(unknown)))
+        near = "".join(did_you_mean(name, _fields(dataclass)) for name in sorted(unknown))
+        lines.append(f"Unknown fields '{{{shown}}}' detected{error_suffix}{near}")
+    if lines:
+        raise ClusterConfigError(f"{dataclass.__name__}: {'; '.join(lines)}", problems=lines)
+    return missing, set(unknown), set(names) - set(unknown)
+
+
+def _missing(cls: type[Any], values: Collection[str]) -> list[str]:
+    return [name for name, required in _fields(cls).items() if required and name not in values]
+
+
+def _unknown(cls: type[Any], values: Collection[str]) -> list[str]:
+    known = _fields(cls)
+    return [name for name in values if name not in known]
+
+
+def _read_fields(cls: Any) -> dict[str, bool]:
+    """Return the fields that a dataclass is made of, and whether each has to be given."""
+    return {
+        field.name: field.default is MISSING and field.default_factory is MISSING
         for field in fields(cls)
         if field.init
-        and field.name not in values
-        and field.default is MISSING
-        and field.default_factory is MISSING
-    ]
+    }
 
 
-def unknown_fields(cls: type[Any], values: Mapping[str, Any]) -> list[str]:
-    """Return the names that are given and are no fields of a dataclass."""
-    known = {field.name for field in fields(cls) if field.init}
-    return [name for name in values if name not in known]
+# Thousands of robots are of one class.
+_fields: Callable[[Any], dict[str, bool]] = functools.cache(_read_fields)
 
 
 def construct(cls: type[T], values: Mapping[Any, Any]) -> tuple[T | None, list[Problem]]:
@@ -89,14 +125,14 @@ def construct(cls: type[T], values: Mapping[Any, Any]) -> tuple[T | None, list[P
         The object, None where there are problems; and the problems.
     """
     named = {str(key): value for key, value in values.items()}
-    known = [field.name for field in fields(cls) if field.init]  # type: ignore[arg-type]  # T is a dataclass
+    known = _fields(cls)
     problems = [
         Problem(
             (name,), f"Unknown fields '{ {name} }' detected{did_you_mean(name, known)}", key=True
         )
-        for name in unknown_fields(cls, named)
+        for name in _unknown(cls, named)
     ]
-    if missing := missing_fields(cls, named):
+    if missing := _missing(cls, named):
         problems.append(Problem((), f"Missing fields '{missing}' detected"))
     if problems:
         return None, problems
@@ -109,7 +145,7 @@ def construct(cls: type[T], values: Mapping[Any, Any]) -> tuple[T | None, list[P
         return None, [_problem(str(error), known)]
 
 
-def _problem(message: str, known: list[str]) -> Problem:
+def _problem(message: str, known: Mapping[str, bool]) -> Problem:
     """Point at a field where the message begins with its name."""
     name, colon, rest = message.partition(": ")
     if colon and name in known:

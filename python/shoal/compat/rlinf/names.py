@@ -96,7 +96,9 @@ _OLD_MODULES = {
     "rlinf.scheduler.placement.flexible": "FlexiblePlacementStrategy",
     "rlinf.scheduler.placement.node": "NodePlacementStrategy",
     "rlinf.scheduler.placement.packed": "PackedPlacementStrategy",
-    "rlinf.scheduler.placement.placement": "ComponentPlacement Placement PlacementStrategy",
+    "rlinf.scheduler.placement.placement": (
+        "ComponentPlacement MultiNodeGroupResolver Placement PlacementStrategy"
+    ),
     "rlinf.scheduler.worker": f"{_ALL_ROUTING} {_GROUP} Worker WorkerAddress",
     "rlinf.scheduler.worker.lock": "DeviceLock PortLock",
     "rlinf.scheduler.worker.routing": _ALL_ROUTING,
@@ -114,7 +116,9 @@ _OURS = {
         "AsyncChannelWork AsyncCollWork AsyncFuncWork AsyncRayWork AsyncRouteWork AsyncWork"
         " Collective CollectiveGroupOptions"
     ),
-    "shoal.config": "ClusterConfig NodeGroupConfig NodeGroupEnvConfig parse_rank_config",
+    "shoal.config": (
+        "ClusterConfig NodeGroupConfig NodeGroupEnvConfig dataclass_arg_check parse_rank_config"
+    ),
     "shoal.hardware": f"{_ACCELERATOR} {_HARDWARE} {_ROBOTS}",
     "shoal.hardware.accelerators": (
         "AMDGPUManager AcceleratorManager AscendNPUManager IntelGPUManager KunlunXPUManager"
@@ -125,7 +129,7 @@ _OURS = {
         "CollectiveGroupInfo CollectiveManager Manager ManagerProxy NodeManager WorkerInfo"
         " WorkerManager"
     ),
-    "shoal.placement": f"{_STRATEGIES} ComponentPlacement Placement",
+    "shoal.placement": f"{_STRATEGIES} ComponentPlacement MultiNodeGroupResolver Placement",
     "shoal.worker": f"{_GROUP} Worker",
 }
 
