@@ -2,6 +2,7 @@
 
 from shoal._backend import NodeGroup, NodeResources, Placement, Placements, RankLists
 from shoal.placement.component import ComponentPlacement
+from shoal.placement.resolver import MultiNodeGroupResolver
 from shoal.placement.strategy import (
     FlexiblePlacementStrategy,
     NodePlacementStrategy,
@@ -12,6 +13,7 @@ from shoal.placement.strategy import (
 __all__ = [
     "ComponentPlacement",
     "FlexiblePlacementStrategy",
+    "MultiNodeGroupResolver",
     "NodeGroup",
     "NodePlacementStrategy",
     "NodeResources",

@@ -3,11 +3,11 @@
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
-from shoal._backend import parse_placement
-from shoal.config import read_section
+from shoal._backend import NodeGroup, RankLists, parse_placement
+from shoal.config import Document, read_document
+from shoal.config.entries import Entry, read_entries
 from shoal.errors import PlacementError
 from shoal.nearest import did_you_mean
-from shoal.placement.entries import Entry, read_entries
 from shoal.placement.groups import ClusterLike, find_groups
 from shoal.placement.strategy import (
     FlexiblePlacementStrategy,
@@ -17,6 +17,7 @@ from shoal.placement.strategy import (
 
 __all__ = ["ComponentPlacement"]
 
+_SECTION = "component_placement"
 _T = TypeVar("_T")
 
 
@@ -29,47 +30,48 @@ class ComponentPlacement:
         cluster: The cluster whose resources the ranks count.
 
     Raises:
-        PlacementError: An entry cannot be; all of them, where several cannot.
+        PlacementError: Entries cannot be; it names all of them, each with its place.
         ClusterConfigError: There is no `cluster` section.
     """
 
     def __init__(self, config: Any, cluster: ClusterLike) -> None:
-        section = read_section(config)
-        if section.get("component_placement") is None:
-            near = [key for key in section if did_you_mean(key, ["component_placement"])]
+        document = read_document(config)
+        placement = document.section.get(_SECTION)
+        if placement is None:
+            near = [key for key in document.section if did_you_mean(key, [_SECTION])]
             hint = f"; it was perhaps written {near[0]!r}" if near else ""
-            raise PlacementError(f"cluster: the key component_placement is missing{hint}")
+            raise PlacementError(f"{document.where()}: the key {_SECTION} is missing{hint}")
         self._config = config
-        self._placement_config = section["component_placement"]
+        self._placement_config = placement
         self._placement_mode: Any = None
         self._components: list[str] = []
         self._placements: dict[str, PlacementStrategy] = {}
         self._component_world_size: dict[str, int] = {}
-        self._component_rank_map: dict[str, list[list[int]]] = {}
-        entries, problems = read_entries(self._placement_config)
-        labels = _labels(section)
+        self._component_rank_map: dict[str, RankLists] = {}
+        entries, problems = read_entries(placement, document)
+        known = _labels(document.section)
+        described: dict[tuple[str, ...], list[NodeGroup]] = {}
         found: PlacementError | None = None
         for entry in entries:
             try:
-                self._resolve(entry, cluster, labels)
+                if entry.labels not in described:
+                    described[entry.labels] = find_groups(cluster, entry.labels, known)
+                self._resolve(entry, described[entry.labels])
             except PlacementError as error:
                 found = error
-                problems.append(f"{error}\n  {entry.hint}" if entry.hint else str(error))
-        if len(problems) == 1 and found is not None and str(found) == problems[0]:
-            raise found  # with its text and span
+                problems.append(_problem(error, entry, document))
+        if len(problems) == 1 and found is not None:
+            (line,) = problems
+            raise PlacementError(line, text=found.text, span=found.span, problems=problems)
         if problems:
-            several = f"{len(problems)} problems in component_placement:\n"
-            raise PlacementError((several if len(problems) > 1 else "") + "\n".join(problems))
+            several = f"{len(problems)} problems in {_SECTION}:\n" if len(problems) > 1 else ""
+            raise PlacementError(several + "\n".join(problems), problems=problems)
 
-    def _resolve(self, entry: Entry, cluster: ClusterLike, known: list[str]) -> None:
-        try:
-            groups = find_groups(cluster, entry.labels, known)
-        except PlacementError as error:
-            raise PlacementError(f'component "{entry.name}": {error}') from None
+    def _resolve(self, entry: Entry, groups: list[NodeGroup]) -> None:
         ranks = parse_placement(entry.text, groups, entry.name)
         strategy: PlacementStrategy
         if groups[0].hardware_type is None:
-            strategy = NodePlacementStrategy([process[0] for process in ranks], entry.labels)
+            strategy = NodePlacementStrategy(ranks.firsts(), entry.labels)
         else:
             strategy = FlexiblePlacementStrategy(ranks, entry.labels)
         for component in entry.components:
@@ -97,15 +99,14 @@ class ComponentPlacement:
         return self._of(self._component_world_size, component_name)
 
     def get_hardware_ranks(self, component_name: str) -> list[int]:
-        """Return the resource ranks of a component within its node group, ascending.
+        """Return the resource ranks of a component within its node groups, ascending.
 
-        They are node ranks where the resources of the group are whole nodes.
+        They are node ranks where the resources of the groups are whole nodes.
 
         Raises:
             PlacementError: There is no such component.
         """
-        ranks = self._of(self._component_rank_map, component_name)
-        return sorted({rank for process in ranks for rank in process})
+        return self._of(self._component_rank_map, component_name).unique()
 
     def get_strategy(self, component_name: str) -> PlacementStrategy:
         """Return the strategy of a component, for `launch`; components of one entry share it.
@@ -122,6 +123,15 @@ class ComponentPlacement:
                 f"{did_you_mean(name, self._components)}"
             )
         return table[name]
+
+
+def _problem(error: PlacementError, entry: Entry, document: Document) -> str:
+    """Say where in the document an entry cannot be, and why."""
+    path = entry.text_path
+    if error.text is None and path != entry.path:
+        path = (*entry.path, "node_group")  # the groups cannot be, whatever the text says
+    what = str(error).removeprefix(f'component "{entry.name}": ')  # the path says it
+    return f"{document.where(*path)}: {what}" + (f"\n  {entry.hint}" if entry.hint else "")
 
 
 def _labels(section: Mapping[str, Any]) -> list[str]:

@@ -4,11 +4,10 @@ from collections.abc import Iterable, Sequence
 from typing import Protocol
 
 from shoal._backend import NodeGroup, NodeResources
-from shoal.config.entries import DEFAULT_GROUP, labels_of
 from shoal.errors import PlacementError
 from shoal.nearest import did_you_mean
 
-__all__ = ["DEFAULT_GROUP", "ClusterLike", "GroupLike", "NodeLike", "find_groups", "labels_of"]
+__all__ = ["ClusterLike", "GroupLike", "NodeLike", "describe", "find_groups"]
 
 _ALWAYS = ("cluster", "node")
 
@@ -68,7 +67,7 @@ def find_groups(
     Raises:
         PlacementError: The cluster has no such group.
     """
-    return [_describe(_find(cluster, label, known)) for label in labels]
+    return [describe(_find(cluster, label, known)) for label in labels]
 
 
 def _find(cluster: ClusterLike, label: str, known: Iterable[str]) -> GroupLike:
@@ -85,7 +84,8 @@ def _find(cluster: ClusterLike, label: str, known: Iterable[str]) -> GroupLike:
     return group
 
 
-def _describe(group: GroupLike) -> NodeGroup:
+def describe(group: GroupLike) -> NodeGroup:
+    """Describe a node group to the solver: its nodes by rank, and what they count."""
     kind = group.hardware_type
     return NodeGroup(
         group.label,

@@ -2,19 +2,22 @@
 
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar, TypedDict, Unpack
 
 from shoal._backend import (
     NodeGroup,
     Placement,
+    Placements,
+    RankLists,
     packed_ranks,
     place_flexible,
     place_nodes,
     place_packed,
 )
+from shoal.config.entries import labels_of
 from shoal.errors import PlacementError
-from shoal.placement.groups import ClusterLike, find_groups, labels_of
+from shoal.placement.groups import ClusterLike, find_groups
 
 __all__ = [
     "FlexiblePlacementStrategy",
@@ -27,17 +30,22 @@ _logger = logging.getLogger(__name__)
 
 
 class PlacementStrategy(ABC):
-    """Decides where the processes of a worker group run.
+    """Decides where the processes of a worker group run; the base of strategies of your own.
+
+    Args:
+        node_group: The label of the node group, or several, whose resources the ranks count; None
+            for all nodes.
 
     Attributes:
-        node_groups: The labels of the node groups whose resources the ranks count.
+        node_groups: These labels, as a list.
     """
 
     _placement_strategy: ClassVar[str] = ""
 
-    def __init__(self, node_group: str | Sequence[str] | None) -> None:
+    def __init__(self, node_group: str | Sequence[str] | None = None) -> None:
         self.node_groups = labels_of(node_group)
 
+    @abstractmethod
     def get_placement(
         self, cluster: ClusterLike, isolate_accelerator: bool = True
     ) -> list[Placement]:
@@ -50,13 +58,40 @@ class PlacementStrategy(ABC):
         Raises:
             PlacementError: The cluster has not what the strategy asks for.
         """
-        groups = find_groups(cluster, self.node_groups)
-        placements = list(self._place(groups, isolate=isolate_accelerator))
-        _logger.debug("%r: %d processes", self, len(placements))
+
+
+class _SolvedStrategy(PlacementStrategy):
+    """A strategy whose placements the core finds."""
+
+    def get_placement(
+        self, cluster: ClusterLike, isolate_accelerator: bool = True
+    ) -> list[Placement]:
+        placements = list(self.solve(cluster, isolate_accelerator))
+        if _logger.isEnabledFor(logging.INFO):
+            nodes = 1 + max(placement.placement_node_rank for placement in placements)
+            _logger.info(
+                "%s placement on %s: %d process(es) on %d node(s)",
+                self._placement_strategy,
+                ", ".join(self.node_groups),
+                len(placements),
+                nodes,
+            )
         return placements
 
+    def solve(self, cluster: ClusterLike, isolate_accelerator: bool = True) -> Placements:
+        """Return the same as `get_placement`, but make each placement when it is asked for.
+
+        Args:
+            cluster: Where to place.
+            isolate_accelerator: Whether a process sees only the accelerators that it owns.
+
+        Raises:
+            PlacementError: The cluster has not what the strategy asks for.
+        """
+        return self._place(find_groups(cluster, self.node_groups), isolate=isolate_accelerator)
+
     @abstractmethod
-    def _place(self, groups: list[NodeGroup], *, isolate: bool) -> list[Placement]:
+    def _place(self, groups: list[NodeGroup], *, isolate: bool) -> Placements:
         """Place on groups that exist."""
 
 
@@ -69,7 +104,7 @@ class _OlderPacked(TypedDict, total=False):
     num_gpus_per_process: int
 
 
-class PackedPlacementStrategy(PlacementStrategy):
+class PackedPlacementStrategy(_SolvedStrategy):
     """Processes side by side on a range of hardware ranks, both ends included.
 
     The keywords of older versions (`start_gpu_id`, `start_accelerator_id`, …) mean the same.
@@ -116,7 +151,7 @@ class PackedPlacementStrategy(PlacementStrategy):
         self._stride = stride
         packed_ranks(self._start, self._end, self._size, stride)  # raises where it cannot be
 
-    def _place(self, groups: list[NodeGroup], *, isolate: bool) -> list[Placement]:
+    def _place(self, groups: list[NodeGroup], *, isolate: bool) -> Placements:
         return place_packed(groups, self._start, self._end, self._size, self._stride, isolate)
 
     def __repr__(self) -> str:
@@ -126,7 +161,7 @@ class PackedPlacementStrategy(PlacementStrategy):
         )
 
 
-class FlexiblePlacementStrategy(PlacementStrategy):
+class FlexiblePlacementStrategy(_SolvedStrategy):
     """Each process on hardware ranks of its own choice, all on one node.
 
     Process ranks follow hardware ranks: the list is taken in the order of first ranks. Several
@@ -144,28 +179,29 @@ class FlexiblePlacementStrategy(PlacementStrategy):
 
     def __init__(
         self,
-        hardware_ranks_list: Sequence[Sequence[int]],
+        hardware_ranks_list: Iterable[Iterable[int]],
         node_group_label: str | Sequence[str] | None = None,
     ) -> None:
         super().__init__(node_group_label)
-        if not hardware_ranks_list:
+        given = hardware_ranks_list
+        ranks = given if isinstance(given, RankLists) else RankLists(given)
+        if not ranks:
             raise PlacementError("hardware_ranks_list must not be empty")
-        ranks = [sorted(given) for given in hardware_ranks_list]
-        if [] in ranks:
-            raise PlacementError(f"process {ranks.index([])} has no hardware ranks")
-        self._hardware_ranks_list = sorted(ranks, key=lambda given: given[0])
+        self._hardware_ranks_list = ranks.in_order()
+        if not self._hardware_ranks_list[0]:
+            raise PlacementError(f"process {list(ranks).index([])} has no hardware ranks")
 
-    def _place(self, groups: list[NodeGroup], *, isolate: bool) -> list[Placement]:
+    def _place(self, groups: list[NodeGroup], *, isolate: bool) -> Placements:
         return place_flexible(groups, self._hardware_ranks_list, isolate)
 
     def __repr__(self) -> str:
         return (
-            f"FlexiblePlacementStrategy({self._hardware_ranks_list!r}, "
+            f"FlexiblePlacementStrategy({list(self._hardware_ranks_list)!r}, "
             f"node_group_label={self.node_groups!r})"
         )
 
 
-class NodePlacementStrategy(PlacementStrategy):
+class NodePlacementStrategy(_SolvedStrategy):
     """Each process on a node, which it may share with others.
 
     Process ranks follow node ranks. All accelerators of the node are visible.
@@ -196,7 +232,7 @@ class NodePlacementStrategy(PlacementStrategy):
         if not self._node_ranks:
             raise PlacementError("node_ranks must not be empty")
 
-    def _place(self, groups: list[NodeGroup], *, isolate: bool) -> list[Placement]:
+    def _place(self, groups: list[NodeGroup], *, isolate: bool) -> Placements:
         return place_nodes(groups, self._node_ranks, isolate)
 
     def __repr__(self) -> str:
