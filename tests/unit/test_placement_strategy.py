@@ -1,84 +1,23 @@
-"""The strategies and `ComponentPlacement`, on clusters made by hand, with either core."""
+"""The strategies on clusters made by hand, with either core."""
 
+import logging
 import pickle
-from dataclasses import dataclass, field
+from types import SimpleNamespace
 
 import pytest
 
-from shoal import _backend, placement
-from shoal.errors import ClusterConfigError, PlacementError, PlacementIndexError
+from cluster_doubles import Cluster, Group, Node, core, make_cluster, where
+from shoal.errors import PlacementError, PlacementIndexError
 from shoal.placement import (
-    ComponentPlacement,
     FlexiblePlacementStrategy,
+    MultiNodeGroupResolver,
     NodePlacementStrategy,
     PackedPlacementStrategy,
+    PlacementStrategy,
 )
+from shoal.topology import NodeGroupInfo, NodeInfo
 
-
-@dataclass
-class Node:
-    node_rank: int
-    num_accelerators: int = 0
-    robots: int = 0
-
-    @property
-    def accelerator_type(self):
-        return "NV_GPU" if self.num_accelerators else "NO_ACCEL"
-
-    def get_hw_resource_count(self, hw_type):
-        return {"Accelerator": self.num_accelerators, "Arm": self.robots}.get(hw_type, 0)
-
-
-@dataclass
-class Group:
-    label: str
-    nodes: list
-    hardware_type: str | None = None
-
-
-@dataclass
-class Cluster:
-    """Answers None for an unknown label, or raises, as some existing callers' doubles do."""
-
-    groups: list
-    raises: bool = False
-    by_label: dict = field(init=False)
-
-    def __post_init__(self):
-        self.by_label = {group.label: group for group in self.groups}
-
-    def get_node_group(self, label):
-        if self.raises and label not in self.by_label:
-            raise AssertionError(label)
-        return self.by_label.get(label)
-
-
-def make_cluster(sizes, groups=(), **keywords):
-    nodes = [Node(rank, size) for rank, size in enumerate(sizes)]
-    kind = "Accelerator" if any(sizes) else None
-    return Cluster(
-        [
-            Group("cluster", nodes, kind),
-            Group("node", nodes),
-            *(
-                Group(label, [nodes[rank] for rank in ranks], kind)
-                for label, ranks in dict(groups).items()
-            ),
-        ],
-        **keywords,
-    )
-
-
-@pytest.fixture(autouse=True)
-def core(backend, monkeypatch):
-    """Runs the public classes on the backend of the test."""
-    for module in (placement.groups, placement.strategy, placement.component):
-        for name in vars(module).keys() & set(_backend.__all__) - {"backend", "load"}:
-            monkeypatch.setattr(module, name, getattr(backend, name))
-
-
-def where(placements):
-    return [(p.cluster_node_rank, p.local_hardware_ranks) for p in placements]
+__all__ = ["core"]
 
 
 def test_packed_gives_neighbouring_ranks():
@@ -146,14 +85,6 @@ def test_flexible_takes_groups_in_any_order():
         assert [p.placement_node_rank for p in placements] == [0, 1]
 
 
-def test_a_label_may_be_a_number_in_yaml():
-    cluster = make_cluster([2, 2], {"4090": [1]})
-    plan = ComponentPlacement(
-        {"component_placement": {"a": {"node_group": 4090, "placement": "all"}}}, cluster
-    )
-    assert where(plan.get_strategy("a").get_placement(cluster)) == [(1, [0]), (1, [1])]
-
-
 def test_node_placement_shares_nodes_and_sees_all_accelerators():
     placements = NodePlacementStrategy([1, 0, 0]).get_placement(make_cluster([2, 2]))
     assert where(placements) == [(0, []), (0, []), (1, [])]
@@ -196,146 +127,92 @@ def test_strategies_travel_and_show_themselves():
         assert len(again.get_placement(make_cluster([2]))) == 2
 
 
-CONFIG = {
-    "num_nodes": 4,
-    "component_placement": {
-        "actor,inference": "0-3:0-1",
-        "env": {"node_group": ["b", "a"], "placement": "0-1"},
-        "agent": {"node_group": "node", "placement": "0-1:0-200,2-3:201-511"},
-        "one": 3,
-    },
-}
+def test_placements_can_be_had_one_by_one():
+    strategy = FlexiblePlacementStrategy([[0, 1], [2, 3]])
+    solved = strategy.solve(make_cluster([4]))
+    assert list(solved) == strategy.get_placement(make_cluster([4]))
+    assert type(strategy.get_placement(make_cluster([4]))) is list
+    assert solved[1].local_hardware_ranks == [2, 3]
+    assert solved[-1:] == [solved[1]]
+    with pytest.raises(IndexError):
+        solved[2]
 
 
-def test_component_placement_resolves_every_entry():
-    cluster = make_cluster([2, 2, 2, 2], {"a": [0], "b": [1]})
-    for config in (CONFIG, {"cluster": CONFIG, "other": 1}):
-        plan = ComponentPlacement(config, cluster)
-        assert plan.components == ["actor", "inference", "env", "agent", "one"]
-        assert [plan.get_world_size(name) for name in plan.components] == [2, 2, 2, 512, 1]
-        assert plan.get_hardware_ranks("actor") == [0, 1, 2, 3]
-        assert plan.get_hardware_ranks("agent") == [0, 1, 2, 3]
-        assert plan.get_strategy("actor") is plan.get_strategy("inference")
-        assert plan.placement_mode is None
-        actor = plan.get_strategy("actor").get_placement(cluster)
-        assert where(actor) == [(0, [0, 1]), (1, [0, 1])]
-        assert where(plan.get_strategy("env").get_placement(cluster)) == [(1, [0]), (1, [1])]
-        agents = plan.get_strategy("agent").get_placement(cluster)
-        counts = [sum(p.cluster_node_rank == node for p in agents) for node in range(4)]
-        assert counts == [101, 100, 156, 155]
+def test_a_placement_is_logged_once_in_one_line(caplog):
+    caplog.set_level(logging.INFO, logger="shoal")
+    NodePlacementStrategy([0, 1, 1], "node").get_placement(make_cluster([0, 0]))
+    assert [record.getMessage() for record in caplog.records] == [
+        "NODE placement on node: 3 process(es) on 2 node(s)"
+    ]
 
 
-def test_component_placement_reads_a_list_and_a_file(tmp_path):
-    cluster = make_cluster([0])
-    path = tmp_path / "plan.yaml"
-    # Not 60: the file is read without YAML 1.1's base-sixty numbers.
-    path.write_text("cluster: {component_placement: {a: {node_group: node, placement: 0:0}}}")
-    for config in (path, str(path), {"component_placement": [{"a": "0"}, {}]}):
-        assert ComponentPlacement(config, cluster).get_world_size("a") == 1
+def test_strategies_of_ones_own_need_one_method():
+    class OnFirst(PlacementStrategy):
+        def get_placement(self, cluster, isolate_accelerator=True):
+            return NodePlacementStrategy([0]).get_placement(cluster, isolate_accelerator)
+
+    strategy = OnFirst()
+    assert strategy.node_groups == ["cluster"]
+    assert where(strategy.get_placement(make_cluster([1]))) == [(0, [])]
 
 
-def test_component_placement_takes_omegaconf():
-    omegaconf = pytest.importorskip("omegaconf")
-    document = omegaconf.OmegaConf.create(
-        {"cluster": {**CONFIG, "num_nodes": "${nodes}"}, "nodes": 4, "later": "???"}
+def test_clusters_may_be_stubs_of_plain_objects_or_of_ours():
+    node = SimpleNamespace(
+        node_rank=0,
+        num_accelerators=2,
+        accelerator_type="NV_GPU",
+        get_hw_resource_count=lambda _: 2,
     )
-    cluster = make_cluster([2, 2, 2, 2], {"a": [0], "b": [1]})
-    assert ComponentPlacement(document, cluster).get_world_size("env") == 2
-    assert ComponentPlacement(document.cluster, cluster).get_world_size("env") == 2
+    plain = SimpleNamespace(label="cluster", nodes=[node], hardware_type="Accelerator")
+    stub = SimpleNamespace(get_node_group=lambda label: plain)
+    assert where(PackedPlacementStrategy(0, 1).get_placement(stub)) == [(0, [0]), (0, [1])]
+    ours = NodeInfo(node_labels=[], node_rank=0, ray_id="", node_ip="10.0.0.1", num_cpus=4)
+    group = NodeGroupInfo("cluster", [ours])
+    stub = SimpleNamespace(get_node_group=lambda label: group, num_nodes=1, num_accelerators=0)
+    assert where(NodePlacementStrategy([0, 0]).get_placement(stub)) == [(0, []), (0, [])]
 
 
-def test_one_bad_entry_points_at_its_text():
-    with pytest.raises(PlacementError) as caught:
-        ComponentPlacement({"component_placement": {"actor": "0-3:0-2"}}, make_cluster([8]))
-    assert (caught.value.text, caught.value.span) == ("0-3:0-2", (0, 7))
-    assert str(caught.value).startswith('component "actor": placement "0-3:0-2": 4 resources and 3')
+def test_flexible_never_mixes_types_in_one_process():
+    nodes = [Node(0, num_accelerators=2, robots=2)]
+    cluster = Cluster([Group("gpu", nodes, "Accelerator"), Group("arm", nodes, "Arm")])
+    placed = FlexiblePlacementStrategy([[0, 1], [2, 3]], "gpu,arm").get_placement(cluster)
+    assert [p.visible_accelerators for p in placed] == [["0", "1"], ["0", "1"]]
+    assert [p.node_group_label for p in placed] == ["gpu", "arm"]
+    with pytest.raises(PlacementError, match="of the types Accelerator, Arm"):
+        FlexiblePlacementStrategy([[1, 2]], "gpu,arm").get_placement(cluster)
 
 
-def test_all_bad_entries_are_named():
-    config = {
-        "node_groups": [{"label": "a800", "node_ranks": 0}],
-        "component_placement": {
-            "actor": "0-9",
-            "rollout": {"node_group": "a80", "placement": "0"},
-            "env": {"node_groups": "a800", "placement": "0"},
-            "agent": {"node_group": "node"},
-            "critic": None,
-            "reward,": "0",
-            "judge,judge": "0",
-            "sixty": 61,
-        },
-    }
-    with pytest.raises(PlacementError) as caught:
-        ComponentPlacement(config, make_cluster([8]))
-    message = str(caught.value)
-    assert message.startswith("8 problems in component_placement:\n")
-    for part in (
-        "  0-9\n    ^\n  cluster: ranks 0-7 on node 0",
-        "\"rollout\": there is no node group 'a80'; there are a800, cluster, node; did you mean",
-        "\"env\": unknown key 'node_groups'; expected node_group and placement; did you mean",
-        '"agent": the key placement is missing',
-        '"critic": a placement must be a text such as "0-3", or a rank; not None',
-        '"reward,": a component name is empty',
-        '"judge,judge": a component is placed twice',
-        'if this was written 1:1, YAML 1.1 made it a number: write "1:1"',
-    ):
-        assert part in message
-
-
-def test_component_placed_in_two_entries_is_an_error():
-    config = {"component_placement": [{"a": "0"}, {"a,b": "1"}]}
-    with pytest.raises(PlacementError, match='component "a" is placed twice'):
-        ComponentPlacement(config, make_cluster([8]))
-
-
-def test_unknown_component_is_named_with_the_nearest():
-    plan = ComponentPlacement({"component_placement": {"rollout": "0"}}, make_cluster([1]))
-    for ask in (plan.get_strategy, plan.get_world_size, plan.get_hardware_ranks):
-        with pytest.raises(AssertionError, match="did you mean 'rollout'"):
-            ask("rolout")
-
-
-def test_missing_parts_are_named():
-    cluster = make_cluster([1])
-    with pytest.raises(PlacementError, match="perhaps written 'component_placment'"):
-        ComponentPlacement({"num_nodes": 1, "component_placment": {}}, cluster)
-    with pytest.raises(ClusterConfigError, match="no key 'cluster'"):
-        ComponentPlacement({}, cluster)
-    with pytest.raises(PlacementError, match="must be a mapping of components"):
-        ComponentPlacement({"component_placement": "0-3"}, cluster)
-
-
-def test_subclass_reads_the_attributes_of_the_contract():
-    class Mine(ComponentPlacement):
-        def __init__(self, config, cluster):
-            super().__init__(config, cluster)
-            self._placement_mode = "collocated"
-            self._placements["late"] = NodePlacementStrategy([0])
-
-    plan = Mine({"component_placement": {"a": "0"}}, make_cluster([1]))
-    assert plan.placement_mode == "collocated"
-    assert repr(plan.get_strategy("late")).startswith("NodePlacementStrategy")
-    assert plan._component_world_size == {"a": 1}
-
-
-AS_PRINTED = """
-cluster:
-  num_nodes: 2
-  component_placement:
-    actor: {node_group: a800, placement: 0-8}
-    rollout: {node_group: 4090, placement: 0-8}
-    env: {node_group: robot, placement: "0-3:0-7"}
-    agent: {node_group: node, placement: "0-1:0-200,2-3:201-511"}
-"""
-
-
-def test_as_printed_example_names_everything(tmp_path):
-    path = tmp_path / "as_printed.yaml"
-    path.write_text(AS_PRINTED)
-    with pytest.raises(PlacementError) as caught:
-        ComponentPlacement(path, make_cluster([8, 8]))
-    message = str(caught.value)
-    assert message.startswith("4 problems")
-    for part in ("no node group 'a800'", "no node group '4090'", "no node group 'robot'"):
-        assert part in message
-    assert "there is no rank 3" in message
+def test_resolver_numbers_several_groups_through():
+    nodes = [Node(0, 2), Node(1, 0, robots=1), Node(2, 1)]
+    gpu = Group("gpu", [nodes[2], nodes[0]], "Accelerator")
+    arm = Group("arm", nodes[1:2], "Arm")
+    whole = Group("node", nodes)
+    resolver = MultiNodeGroupResolver([arm, gpu])
+    assert resolver.node_groups == [arm, gpu]
+    assert resolver.hardware_resource_count == 4
+    assert resolver.hardware_types == ["Arm", "Accelerator"]
+    assert MultiNodeGroupResolver([gpu, whole]).hardware_types is None
+    assert MultiNodeGroupResolver([whole]).hardware_resource_count == 3
+    found = [
+        (
+            resolver.get_node_by_hardware_rank(rank).node_rank,
+            resolver.get_local_hardware_rank(rank),
+            resolver.get_node_group_label(rank),
+            resolver.get_hardware_type_for_rank(rank),
+        )
+        for rank in range(4)
+    ]
+    assert found == [
+        (1, 0, "arm", "Arm"),
+        (0, 0, "gpu", "Accelerator"),
+        (0, 1, "gpu", "Accelerator"),
+        (2, 0, "gpu", "Accelerator"),
+    ]
+    assert resolver.get_node_group(3) is gpu
+    for rank in (-1, 4):
+        with pytest.raises(
+            ValueError, match=f"no resource rank {rank}; the node groups 'arm', 'gpu'"
+        ):
+            resolver.get_node_group_label(rank)
+    with pytest.raises(PlacementError, match="at least one node group"):
+        MultiNodeGroupResolver([])

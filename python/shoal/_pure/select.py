@@ -118,7 +118,7 @@ def exists(given: Range, total: int, why: str = "") -> None:
     # One too high: counted from 1, or the number of ranks taken for the last one.
     if given.first == 1 and total > 1:
         raise fault.or_(*given.span, f"0-{total - 1}")
-    raise fault.or_(*last.span, f"{total - 1}")
+    raise fault.or_(*(given.span if given.first == total - 1 else last.span), f"{total - 1}")
 
 
 class Cursor:

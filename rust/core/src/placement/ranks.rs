@@ -43,6 +43,11 @@ impl RankLists {
     /// The same lists, each ascending, and in the order of their first ranks.
     #[must_use]
     pub fn in_order(&self) -> Self {
+        let first = |ranks: &[u32]| ranks.first().copied();
+        let ascending = self.iter().all(<[u32]>::is_sorted);
+        if ascending && self.iter().is_sorted_by_key(first) {
+            return self.clone();
+        }
         let mut lists: Vec<Vec<u32>> = self.iter().map(<[u32]>::to_vec).collect();
         for list in &mut lists {
             list.sort_unstable();

@@ -252,6 +252,8 @@ impl Cursor<'_> {
         let highest = total - 1;
         Err(if range.first == 1 && total > 1 {
             fault.or(span.start, span.end, format!("0-{highest}"))
+        } else if range.first == highest {
+            fault.or(span.start, span.end, highest.to_string())
         } else {
             fault.or(last.start, last.end, highest.to_string())
         })
