@@ -1,20 +1,12 @@
 """Every rule of the `cluster` section, and the line that says that it was broken."""
 
-import dataclasses
 import re
 
 import pytest
 import yaml
 
-from shoal.config import (
-    ClusterConfig,
-    NodeGroupConfig,
-    NodeGroupEnvConfig,
-    dataclass_arg_check,
-    load,
-)
+from shoal.config import load
 from shoal.errors import ClusterConfigError
-from shoal.hardware import FrankaConfig, NodeHardwareConfig
 
 GROUP = {"label": "a800", "node_ranks": "0-1"}
 ARM = {"robot_ip": "10.0.0.1", "node_rank": 0}
@@ -389,115 +381,3 @@ cluster:
           - {}
   profiling: {backend: x}
 """
-
-
-class TestDirectConstruction:
-    """What does not come from a configuration is checked too, by the same rules."""
-
-    @pytest.mark.parametrize(
-        ("make", "message"),
-        [
-            (lambda: NodeGroupConfig("cluster", [0]), "label: the label 'cluster' is reserved"),
-            (lambda: NodeGroupConfig("a", []), "node_ranks: Error parsing node_ranks: there are"),
-            (
-                lambda: NodeGroupEnvConfig([0], [{"A": 1, "B": 2}]),
-                "NodeGroupEnvConfig: env_vars[0]: each entry must have exactly one key-value pair",
-            ),
-            (lambda: NodeGroupEnvConfig([0], [{"A": 1}, {"A": 1}]), "env_vars[1]: the variable"),
-            (
-                lambda: NodeGroupConfig("a", [0], [NodeGroupEnvConfig([1])]),
-                "node group 'a': env_configs[0].node_ranks: must be a subset",
-            ),
-            (
-                lambda: NodeGroupConfig("a", [0], [{"node_ranks": 0, "env_vars": ["A"]}]),
-                "node group 'a': env_configs[0].env_vars[0]: Each node env_var must be a dict",
-            ),
-            (
-                lambda: NodeGroupConfig("a", [0], hardware={"type": "Arm", "configs": []}),
-                "node group 'a': hardware.type: Unsupported hardware type 'Arm'",
-            ),
-            (
-                lambda: NodeGroupConfig(
-                    "a", [0], hardware=NodeHardwareConfig("Franka", []), ignore_hardware=True
-                ),
-                "node group 'a': ignore_hardware: must not be set together",
-            ),
-            (lambda: ClusterConfig("1", []), "'num_nodes' must be a positive integer"),
-            (
-                lambda: ClusterConfig(1, [{"a": None}]),
-                "cluster: component_placement[0].a: a placement must be a text",
-            ),
-            (
-                lambda: ClusterConfig(1, [], [NodeGroupConfig("a", [1])]),
-                "cluster: node_groups[0].node_ranks: Error parsing node_ranks: node rank 1 does",
-            ),
-            (
-                lambda: ClusterConfig(1, [], [{"label": "a"}]),
-                "cluster: node_groups[0]: Missing fields '['node_ranks']' detected",
-            ),
-            (
-                lambda: ClusterConfig(1, [], None, {"backend": "x"}),
-                "cluster: profiling.backend: Unknown profiling backend 'x'",
-            ),
-        ],
-    )
-    def test_is_checked(self, make, message):
-        with pytest.raises(ClusterConfigError, match=re.escape(message)) as caught:
-            make()
-        assert isinstance(caught.value, (ValueError, AssertionError))
-
-    def test_mappings_become_what_a_configuration_would_make_of_them(self):
-        config = robots(ARM, env_configs=[{"node_ranks": 1, "env_vars": [{"A": True}]}])
-        made = ClusterConfig(**config, profiling={"backend": "nsight"})
-        assert made == load({**config, "profiling": {"backend": "nsight"}})
-        assert made.node_groups == [
-            NodeGroupConfig(
-                "a800",
-                [0, 1],
-                [NodeGroupEnvConfig([1], [{"A": "True"}])],
-                NodeHardwareConfig("Franka", [FrankaConfig(0, "10.0.0.1")]),
-            )
-        ]
-        (made_group,) = made.node_groups
-        assert NodeGroupConfig(**config["node_groups"][0]) == made_group
-        assert made_group.hardware_type == "Franka"
-        assert dataclasses.replace(made_group) == made_group
-        assert load({**config, "node_groups": made.node_groups}).node_groups == made.node_groups
-
-    def test_dataclasses_can_be_derived_from(self):
-        @dataclasses.dataclass
-        class Mine(NodeGroupConfig):
-            rack: str = "a1"
-
-        made = Mine("a", "0-1", [{"node_ranks": 0}], rack="b2")
-        assert (made.node_ranks, made.rack) == ([0, 1], "b2")
-        assert made.env_configs == [NodeGroupEnvConfig([0])]
-        with pytest.raises(ClusterConfigError, match="reserved"):
-            Mine("node", [0])
-
-
-def test_hardware_of_a_node_is_found_by_its_rank():
-    other = {**ARM, "robot_ip": "10.0.0.2", "node_rank": 1}
-    config = load(robots(ARM, other))
-    assert [c.robot_ip for c in config.get_node_hw_configs_by_rank(1)] == ["10.0.0.2"]
-    assert config.get_node_hw_configs_by_rank(2) == []
-    assert load(group()).get_node_hw_configs_by_rank(0) == []
-
-
-@dataclasses.dataclass
-class Made:
-    node_rank: int
-    name: str = "a"
-    made: int = dataclasses.field(default=0, init=False)
-
-
-def test_arguments_of_a_dataclass_are_compared_with_its_fields():
-    assert dataclass_arg_check(Made, {"node_rank": 1}) == ([], set(), {"node_rank"})
-    given = {"node_rank": 1, "x": 2}
-    assert dataclass_arg_check(Made, given, no_check_unknown=True) == ([], {"x"}, {"node_rank"})
-    with pytest.raises(AssertionError) as caught:
-        dataclass_arg_check(Made, {"nam": 1, "made": 2}, error_suffix=" in here")
-    assert str(caught.value) == (
-        "Made: Missing fields '['node_rank']' detected in here; Unknown fields '{'made', 'nam'}' "
-        "detected in here; did you mean 'name'?"
-    )

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from shoal.errors import PlacementError
-from shoal.hardware.arguments import Problem
+from shoal.hardware.arguments import Problem, shown
 from shoal.nearest import did_you_mean
 
 __all__ = ["DEFAULT_GROUP", "Entry", "labels_of", "parse_entries", "read_entries"]
@@ -65,7 +65,7 @@ def labels_of(node_group: str | Sequence[str] | None) -> list[str]:
     ):
         raise PlacementError(
             f"node_group must be a label, labels separated by commas, or a list of labels; "
-            f"not {node_group!r}"
+            f"not {shown(node_group)}"
         )
     labels = [label.strip() for entry in given for label in str(entry).split(",")]
     return [label for label in labels if label] or [DEFAULT_GROUP]
@@ -131,7 +131,7 @@ def _pairs(placement: Any) -> Iterator[tuple[tuple[str | int, ...], str | None, 
 
 
 def _not_a_mapping(value: Any) -> Problem:
-    return Problem((), f"must be a mapping of components to ranks, not {value!r}")
+    return Problem((), f"must be a mapping of components to ranks, not {shown(value)}")
 
 
 def _entry(key: str, value: Any, path: tuple[str | int, ...]) -> tuple[Entry | None, list[Problem]]:
@@ -161,7 +161,7 @@ def _entry(key: str, value: Any, path: tuple[str | int, ...]) -> tuple[Entry | N
     if isinstance(value, bool) or not isinstance(value, (str, int)):
         message = (
             'a placement must be a text such as "0-3", or a rank; '
-            f"not {value!r} ({type(value).__name__})"
+            f"not {shown(value)} ({type(value).__name__})"
         )
         problems.append(Problem(within, message))
     if problems:

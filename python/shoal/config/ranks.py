@@ -4,6 +4,7 @@ import re
 from collections.abc import Sequence
 
 from shoal.errors import ClusterConfigError
+from shoal.hardware.arguments import shown
 
 __all__ = ["parse_rank_config", "show_ranks"]
 
@@ -92,7 +93,7 @@ def _part(part: str | int, available: Sequence[int] | None, what: str) -> set[in
 
 def _invalid(part: object) -> ClusterConfigError:
     return ClusterConfigError(
-        f"Invalid rank format {part!r}: expected ranks and ranges such as 0-3,5, or all"
+        f"Invalid rank format {shown(part)}: expected ranks and ranges such as 0-3,5, or all"
     )
 
 

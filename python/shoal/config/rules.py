@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from shoal.config.ranks import parse_rank_config, show_ranks
 from shoal.errors import ClusterConfigError
 from shoal.hardware import Hardware, NodeHardwareConfig
-from shoal.hardware.arguments import ArgumentsError, Problem
+from shoal.hardware.arguments import ArgumentsError, Problem, shown
 from shoal.nearest import did_you_mean
 
 __all__ = [
@@ -50,14 +50,14 @@ class GroupLike(Protocol):
 def read_num_nodes(value: Any) -> int:
     """Return a number of nodes."""
     if type(value) is not int or value <= 0:
-        raise ClusterConfigError(f"'num_nodes' must be a positive integer, not {value!r}")
+        raise ClusterConfigError(f"'num_nodes' must be a positive integer, not {shown(value)}")
     return value
 
 
 def read_label(value: Any) -> str:
     """Return the label of a group; YAML may have made a number of it."""
     if not isinstance(value, (str, int, float)) or isinstance(value, bool):
-        raise ClusterConfigError(f"a label must be a text, not {value!r}")
+        raise ClusterConfigError(f"a label must be a text, not {shown(value)}")
     label = str(value)
     if label in _RESERVED:
         raise ClusterConfigError(
@@ -101,7 +101,7 @@ def list_of_env_vars(value: Any) -> list[Any] | None:
         return None
     if isinstance(value, (str, bytes)) or not isinstance(value, Sequence):
         raise ClusterConfigError(
-            f"must be a list of one-key dictionaries (- NAME: value), not {value!r}"
+            f"must be a list of one-key dictionaries (- NAME: value), not {shown(value)}"
         )
     return list(value)
 
@@ -109,17 +109,21 @@ def list_of_env_vars(value: Any) -> list[Any] | None:
 def read_env_var(value: Any) -> dict[str, str]:
     """Return one variable, `{name: text}`."""
     if not isinstance(value, Mapping):
-        raise ClusterConfigError(f"Each node env_var must be a dict (- NAME: value), not {value!r}")
+        raise ClusterConfigError(
+            f"Each node env_var must be a dict (- NAME: value), not {shown(value)}"
+        )
     if len(value) != 1:
         raise ClusterConfigError(
-            f"each entry must have exactly one key-value pair (- NAME: value), not {dict(value)!r}"
+            f"each entry must have exactly one key-value pair (- NAME: value), not {shown(dict(value))}"
         )
     ((key, text),) = value.items()
     name = str(key)
     if not name or "=" in name or "\0" in name:
         raise ClusterConfigError(f"the name of a variable must not be empty or hold '=': {name!r}")
     if isinstance(text, (Mapping, list, tuple)):
-        raise ClusterConfigError(f"the value of {name!r} must be a text or a number, not {text!r}")
+        raise ClusterConfigError(
+            f"the value of {name!r} must be a text or a number, not {shown(text)}"
+        )
     if "\0" in str(text):
         raise ClusterConfigError(f"the value of {name!r} must not hold a NUL")
     return {name: "" if text is None else str(text)}
@@ -128,7 +132,7 @@ def read_env_var(value: Any) -> dict[str, str]:
 def read_interpreter(value: Any) -> str | None:
     """Return the path of an interpreter."""
     if value is not None and (not isinstance(value, str) or not value.strip()):
-        raise ClusterConfigError(f"must be the path of a Python interpreter, not {value!r}")
+        raise ClusterConfigError(f"must be the path of a Python interpreter, not {shown(value)}")
     return value
 
 
@@ -177,7 +181,8 @@ def group_problems(
     if ignore_hardware and (hardware is not None or hardware_type is not None):
         given = "hardware" if hardware is not None else "hardware_type"
         yield Problem(
-            ("ignore_hardware",), f"must not be set together with {given!r}: leave one of them out"
+            ("ignore_hardware",),
+            f"must not be set together with {shown(given)}: leave one of them out",
         )
 
 

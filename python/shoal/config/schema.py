@@ -15,7 +15,7 @@ from shoal.config.entries import parse_entries
 from shoal.config.model import ClusterConfig, NodeGroupConfig, NodeGroupEnvConfig
 from shoal.errors import ClusterConfigError
 from shoal.hardware import NodeHardwareConfig
-from shoal.hardware.arguments import ArgumentsError, Problem, construct
+from shoal.hardware.arguments import ArgumentsError, Problem, construct, shown
 from shoal.hardware.profiling import ProfileConfig
 from shoal.nearest import did_you_mean
 
@@ -52,6 +52,12 @@ def _ranks(value: Any, info: ValidationInfo) -> list[int]:
         raise _custom(error) from None
 
 
+_Listed = Annotated[
+    list[Any] | None,
+    BeforeValidator(lambda value: list(value) if isinstance(value, tuple) else value),
+]
+
+
 class _Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -68,7 +74,7 @@ class _Env(_Strict):
 class _Group(_Strict):
     label: Annotated[str, _by(rules.read_label)]
     node_ranks: Annotated[list[int], BeforeValidator(_ranks)]
-    env_configs: list[Any] | None = None
+    env_configs: _Listed = None
     hardware: Any = None
     hardware_type: str | None = None
     ignore_hardware: bool = False
@@ -77,7 +83,7 @@ class _Group(_Strict):
 class _Cluster(_Strict):
     num_nodes: Annotated[int, _by(rules.read_num_nodes)]
     component_placement: Any
-    node_groups: list[Any] | None = None
+    node_groups: _Listed = None
     profiling: Any = None
 
 
@@ -257,7 +263,7 @@ def _hardware(value: Any, problems: list[Problem]) -> NodeHardwareConfig | None:
     if value is None or isinstance(value, NodeHardwareConfig):
         return value
     if not isinstance(value, Mapping):
-        message = f"must be a mapping with type and configs, not {value!r}"
+        message = f"must be a mapping with type and configs, not {shown(value)}"
         problems.append(Problem(("hardware",), message))
         return None
     hardware, found = construct(NodeHardwareConfig, value)
@@ -272,7 +278,7 @@ def _validate(
     context: Mapping[str, Any] | None = None,
 ) -> M | None:
     if not isinstance(value, Mapping):
-        message = f"Each node yaml config must be a dictionary, not {value!r}"
+        message = f"Each node yaml config must be a dictionary, not {shown(value)}"
         problems.append(Problem((), message))
         return None
     try:
@@ -305,4 +311,4 @@ def _problems(error: ValidationError, model: type[BaseModel]) -> list[Problem]:
 def _message(detail: ErrorDetails) -> str:
     if detail["type"] == "shoal":
         return detail["msg"]
-    return f"{detail['msg'][:1].lower()}{detail['msg'][1:]}, not {detail['input']!r}"
+    return f"{detail['msg'][:1].lower()}{detail['msg'][1:]}, not {shown(detail['input'])}"

@@ -15,9 +15,11 @@ __all__ = [
     "construct",
     "dataclass_arg_check",
     "path_text",
+    "shown",
 ]
 
 _WORD = re.compile(r"[\w,+-]+")
+_LONGEST = 120
 T = TypeVar("T")
 
 
@@ -51,6 +53,12 @@ class ArgumentsError(ClusterConfigError):
         lines = [f"{path_text('', p.path)}: {p.message}".removeprefix(": ") for p in found]
         super().__init__("\n".join(where + line for line in lines), problems=lines)
         self.found = list(found)
+
+
+def shown(value: object) -> str:
+    """Return a value as a message shows it: its `repr`, cut where it is long."""
+    text = repr(value)
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"
 
 
 def path_text(root: str, path: Sequence[str | int]) -> str:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, TypeVar
 
 from shoal.errors import ShoalValueError
-from shoal.hardware.arguments import ArgumentsError, Problem, construct
+from shoal.hardware.arguments import ArgumentsError, Problem, construct, shown
 from shoal.nearest import did_you_mean
 
 __all__ = [
@@ -203,15 +203,16 @@ class NodeHardwareConfig:
 
     def __post_init__(self) -> None:
         known = self.hardware_config_registry
-        if self.type not in known:
+        kind: Any = self.type  # typed, but it comes from a user
+        if not isinstance(kind, str) or kind not in known:
             message = (
-                f"Unsupported hardware type {self.type!r}; there are "
-                f"{', '.join(sorted(known))}{did_you_mean(str(self.type), known)}"
+                f"Unsupported hardware type {shown(kind)}; there are "
+                f"{', '.join(sorted(known))}{did_you_mean(str(kind), known)}"
             )
             raise ArgumentsError([Problem(("type",), message)])
         entries: Any = self.configs or []  # typed, but it comes from a user
         if isinstance(entries, str) or not isinstance(entries, Sequence):
-            raise ArgumentsError([Problem(("configs",), f"must be a list, not {entries!r}")])
+            raise ArgumentsError([Problem(("configs",), f"must be a list, not {shown(entries)}")])
         made: list[Any] = []
         problems: list[Problem] = []
         first: dict[str, int] = {}
@@ -232,7 +233,7 @@ class NodeHardwareConfig:
         if isinstance(entry, kind):
             return entry, []
         if not isinstance(entry, Mapping):
-            message = f"Each hardware config must be a dictionary, not {entry!r}"
+            message = f"Each hardware config must be a dictionary, not {shown(entry)}"
             return None, [Problem((), message)]
         return construct(kind, entry)
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, TypeVar
 
 from shoal.errors import ShoalValueError
-from shoal.hardware.arguments import ArgumentsError, Problem, construct
+from shoal.hardware.arguments import ArgumentsError, Problem, construct, shown
 from shoal.nearest import did_you_mean
 
 __all__ = ["ProfileConfig", "option_tokens"]
@@ -53,11 +53,11 @@ class ProfileConfig:
         given: dict[str, Any] = vars(self)
         problems = []
         if not isinstance(given["enabled"], bool):
-            problems.append(("enabled", f"must be true or false, not {given['enabled']!r}"))
+            problems.append(("enabled", f"must be true or false, not {shown(given['enabled'])}"))
         groups = given["worker_groups"]
         groups = groups.split(",") if isinstance(groups, str) else groups
         if groups is not None and not _all_of(str, groups):
-            message = f"must be a list of names of worker groups, or all; not {groups!r}"
+            message = f"must be a list of names of worker groups, or all; not {shown(groups)}"
             problems.append(("worker_groups", message))
         elif groups is not None:
             self.worker_groups = [name.strip() for name in groups if name.strip()]
@@ -65,13 +65,13 @@ class ProfileConfig:
         steps = [steps] if isinstance(steps, int) else steps
         if steps is not None:
             if not _all_of(int, steps) or any(type(step) is bool or step < 0 for step in steps):
-                message = f"must be a list of non-negative integers, not {steps!r}"
+                message = f"must be a list of non-negative integers, not {shown(steps)}"
                 problems.append(("steps", message))
             else:
                 self.steps = sorted(set(steps))
         folder = given["output_dir"]
         if folder is not None and not (isinstance(folder, str) and folder):
-            problems.append(("output_dir", f"must be the path of a folder, not {folder!r}"))
+            problems.append(("output_dir", f"must be the path of a folder, not {shown(folder)}"))
         return problems
 
     @staticmethod
@@ -101,17 +101,17 @@ class ProfileConfig:
             The configuration, None where there are problems; and the problems.
         """
         if not isinstance(values, Mapping):
-            return None, [Problem((), f"must be a mapping with a backend, not {values!r}")]
+            return None, [Problem((), f"must be a mapping with a backend, not {shown(values)}")]
         known = ProfileConfig.registry
         listed = f"expected {', '.join(sorted(known))}"
         backend = values.get("backend")
         if not backend:
             path = ("backend",) if "backend" in values else ()
             return None, [Problem(path, f"backend must be specified: {listed}")]
-        if backend not in known:
+        if not isinstance(backend, str) or backend not in known:
             near = did_you_mean(str(backend), known)
             return None, [
-                Problem(("backend",), f"Unknown profiling backend {backend!r}: {listed}{near}")
+                Problem(("backend",), f"Unknown profiling backend {shown(backend)}: {listed}{near}")
             ]
         return construct(known[backend], values)
 

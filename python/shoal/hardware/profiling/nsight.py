@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
+from shoal.hardware.arguments import shown
 from shoal.hardware.profiling.base import ProfileConfig, option_tokens
 
 __all__ = ["NsightConfig"]
@@ -36,13 +37,15 @@ class NsightConfig(ProfileConfig):
         given: dict[str, Any] = vars(self)
         options = {} if given["options"] is None else given["options"]
         if not isinstance(options, Mapping):
-            problems.append(("options", f"Nsight options must be a dictionary, not {options!r}"))
+            problems.append(
+                ("options", f"Nsight options must be a dictionary, not {shown(options)}")
+            )
             options = {}
         flags = [] if given["flags"] is None else given["flags"]
         if isinstance(flags, str):
             flags = shlex.split(flags)
         if not isinstance(flags, (list, tuple)) or not all(isinstance(f, str) for f in flags):
-            problems.append(("flags", f"Nsight flags must be a list of texts, not {flags!r}"))
+            problems.append(("flags", f"Nsight flags must be a list of texts, not {shown(flags)}"))
             flags = []
         self.options = {_bare(str(name)): value for name, value in options.items()}
         self.flags = [_bare(flag) for flag in flags]

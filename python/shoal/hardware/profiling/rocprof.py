@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import PurePath
 from typing import Any, ClassVar
 
+from shoal.hardware.arguments import shown
 from shoal.hardware.profiling.base import ProfileConfig, option_tokens
 
 __all__ = ["RocprofSysConfig"]
@@ -33,7 +34,7 @@ class RocprofSysConfig(ProfileConfig):
         for name in ("args", "env"):
             given = getattr(self, name)
             if given is not None and not isinstance(given, Mapping):
-                problems.append((name, f"{name} must be a dictionary, not {given!r}"))
+                problems.append((name, f"{name} must be a dictionary, not {shown(given)}"))
                 given = None
             setattr(self, name, {str(key): value for key, value in (given or {}).items()})
         self.args = {name.strip().lstrip("-"): value for name, value in self.args.items()}
