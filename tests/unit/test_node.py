@@ -5,7 +5,14 @@ import pytest
 from shoal import NodeGroupInfo, NodeInfo
 from shoal.config import ClusterConfig, NodeGroupConfig, NodeGroupEnvConfig
 from shoal.errors import ClusterConfigError, ClusterError, PlacementIndexError
-from shoal.hardware import ACCELERATOR_HW_TYPE, HardwareInfo, HardwareResource
+from shoal.hardware import (
+    ACCELERATOR_HW_TYPE,
+    FrankaConfig,
+    FrankaHWInfo,
+    HardwareInfo,
+    HardwareResource,
+    NodeHardwareConfig,
+)
 from shoal.topology import build_groups
 
 
@@ -112,3 +119,71 @@ def test_an_interpreter_is_chosen_by_node_and_two_are_an_error():
     assert group.get_node_python_interpreter_path(2) is None
     with pytest.raises(ClusterConfigError, match=r"several interpreters on node 1: /a.*, /b"):
         group.get_node_python_interpreter_path(1)
+
+
+def robots(rank, count, accelerators=0):
+    made = node(rank, accelerators)
+    infos = [
+        FrankaHWInfo("Franka", "Franka", FrankaConfig(rank, f"10.0.{rank}.{i}"))
+        for i in range(count)
+    ]
+    made.hardware_resources.append(HardwareResource("Franka", infos))
+    return made
+
+
+def test_a_node_without_accelerators_in_a_group_that_has_some_counts_nothing():
+    group = NodeGroupInfo("mixed", [node(0), node(1, 2), node(2)])
+    assert group.hardware_type == ACCELERATOR_HW_TYPE
+    assert group.local_hardware_ranks == [[], [0, 1], []]
+    assert group.get_node_by_hardware_rank(0).node_rank == 1
+    assert group.get_hardware_infos(0) == []
+
+
+def test_a_group_of_robots_counts_robots_and_no_accelerators():
+    nodes = [node(0, 8), robots(1, 1, accelerators=4), robots(2, 2)]
+    hardware = NodeHardwareConfig(
+        "Franka",
+        [
+            {"node_rank": 1, "robot_ip": "10.0.1.0"},
+            {"node_rank": 2, "robot_ip": "10.0.2.0"},
+            {"node_rank": 2, "robot_ip": "10.0.2.1"},
+        ],
+    )
+    entry = NodeGroupConfig(label="arms", node_ranks=[1, 2], hardware=hardware)
+    groups = build_groups(nodes, config(entry))
+    arms = groups["arms"]
+    assert (arms.hardware_type, arms.local_hardware_ranks) == ("Franka", [[0], [1, 2]])
+    assert [info.config.robot_ip for info in arms.get_hardware_infos(2)] == ["10.0.2.0", "10.0.2.1"]
+    with pytest.raises(PlacementIndexError, match=r"'arms' has no node 0; it has \[1, 2\]"):
+        arms.get_hardware_infos(0)
+    # The same nodes count their accelerators in the group of all nodes.
+    assert groups["cluster"].local_hardware_ranks == [list(range(8)), [8, 9, 10, 11], []]
+
+
+def test_a_kind_that_is_asked_for_by_name():
+    entry = NodeGroupConfig(label="arms", node_ranks=[0, 1], hardware_type="Franka")
+    group = build_groups([robots(0, 0, 8), robots(1, 1)], config(entry))["arms"]
+    assert group.local_hardware_ranks == [[], [0]]
+
+
+def test_ignored_hardware_makes_each_node_one_resource():
+    entry = NodeGroupConfig(label="bare", node_ranks=[0, 1], ignore_hardware=True)
+    group = build_groups([node(0, 8), node(1, 8)], config(entry))["bare"]
+    assert (group.hardware_type, group.local_hardware_ranks) == (None, [[0], [1]])
+    assert group.get_hardware_infos(1) == []
+
+
+def test_a_node_in_print_tells_no_variable():
+    made = robots(1, 1, accelerators=2)
+    made.env_vars = made.default_env_vars = {"TOKEN": "secret"}
+    text = str(made)
+    assert "NV_GPU:H200" in text
+    assert "Franka" in text
+    assert "secret" not in text
+
+
+def test_egl_indices_belong_to_accelerators():
+    assert robots(0, 1).egl_ids() == []
+    made = node(0, 2)
+    made.hardware_resources[0].egl_ids = [1, 0]
+    assert made.egl_ids() == [1, 0]

@@ -157,7 +157,7 @@ class Cluster:
     # --- coming and going ---
 
     def _bring_up(self, num_nodes: int | None, cluster_cfg: Any, deadline: Deadline) -> Job:
-        load_user_extension_module()  # it may register hardware that the configuration names
+        load_user_extension_module()  # it may register hardware that nodes tell of
         config = None if cluster_cfg is None else load(cluster_cfg)
         wanted = _wanted_nodes(num_nodes, config)
         own = current().namespace or os.environ.get("CLUSTER_NAMESPACE", "")

@@ -77,17 +77,13 @@ def _question(rank: int, config: ClusterConfig | None) -> HardwareQuestion:
     interpreters = config.get_node_python_interpreter_path_by_rank(rank) if config else []
     return HardwareQuestion(
         node_rank=rank,
-        configs=pickle.dumps([c for g in groups if g.hardware for c in g.hardware.configs]),
-        wanted=frozenset(kind for g in groups if (kind := _kind(g)) is not None),
+        configs=pickle.dumps(config.get_node_hw_configs_by_rank(rank)) if config else b"",
+        wanted=frozenset(g.hardware_type for g in groups if g.hardware_type is not None),
         interpreters=tuple(dict.fromkeys(interpreters)),
         versions=own_versions(),
         extension=extension or env_var("EXT_MODULE")[0] or "",
         python_path=tuple(folder for folder in paths.split(os.pathsep) if folder),
     )
-
-
-def _kind(group: NodeGroupConfig) -> str | None:
-    return group.hardware.type if group.hardware else group.hardware_type
 
 
 def _configured_env(groups: Sequence[NodeGroupConfig], rank: int) -> dict[str, str]:

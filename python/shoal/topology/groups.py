@@ -1,16 +1,10 @@
 """The node groups of a job, from its nodes and its configuration."""
 
-from shoal.config import ClusterConfig, NodeGroupConfig
+from shoal.config import ClusterConfig
 from shoal.errors import ClusterError
 from shoal.topology.node import NodeGroupInfo, NodeInfo
 
 __all__ = ["build_groups"]
-
-
-def _hardware_type(entry: NodeGroupConfig) -> str | None:
-    """What the ranks of a group count; None for what is detected."""
-    own = entry.hardware
-    return entry.hardware_type if own is None else own.type
 
 
 def build_groups(nodes: list[NodeInfo], config: ClusterConfig | None) -> dict[str, NodeGroupInfo]:
@@ -30,7 +24,7 @@ def build_groups(nodes: list[NodeInfo], config: ClusterConfig | None) -> dict[st
         groups[entry.label] = NodeGroupInfo(
             label=entry.label,
             nodes=[nodes[rank] for rank in sorted(entry.node_ranks)],
-            hardware_type=_hardware_type(entry),
+            hardware_type=entry.hardware_type,
             ignore_hardware=entry.ignore_hardware,
             env_configs=entry.env_configs,
         )

@@ -37,15 +37,16 @@ class Accelerator(Hardware):
         return None
 
     @staticmethod
-    def get_accelerator_type_from_model(model: str) -> AcceleratorType:
+    def get_accelerator_type_from_model(model: str) -> str:
         """Return the kind of a model as nodes report it: `NV_GPU` of `NV_GPU:H200`.
 
         Raises:
-            ShoalValueError: It is not written like that.
+            ShoalValueError: It is not written like that, or there is no such kind.
         """
         kind, colon, rest = model.partition(":")
-        if not colon or ":" in rest or kind not in AcceleratorType.__members__:
+        if not colon or ":" in rest or kind not in AcceleratorManager.manager_register:
             raise ShoalValueError(
                 f"{model!r} is no accelerator model; expected one like NV_GPU:H200"
             )
-        return AcceleratorType(kind)
+        members = AcceleratorType.__members__
+        return members.get(kind, kind)

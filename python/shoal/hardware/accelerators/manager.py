@@ -45,11 +45,11 @@ class AcceleratorManager(ABC):
         TORCH_EXTENSION: The package that adds that module to torch; empty where torch has it.
     """
 
-    manager_register: ClassVar[dict[AcceleratorType, type["AcceleratorManager"]]] = {}
-    profiling_config_register: ClassVar[dict[AcceleratorType, type[ProfileConfig]]] = {}
+    manager_register: ClassVar[dict[str, type["AcceleratorManager"]]] = {}
+    profiling_config_register: ClassVar[dict[str, type[ProfileConfig]]] = {}
     profile_backend_register: ClassVar[dict[str, type[ProfileConfig]]] = ProfileConfig.registry
 
-    TYPE: ClassVar[AcceleratorType]
+    TYPE: ClassVar[str]
     RESTRICTIONS: ClassVar[Restrictions]
     NOT_SET_BY_RAY: ClassVar[tuple[str, ...]] = ()
     CCL_BACKEND: ClassVar[str]
@@ -58,12 +58,17 @@ class AcceleratorManager(ABC):
     TORCH_EXTENSION: ClassVar[str] = ""
 
     @staticmethod
-    def register_manager(type: AcceleratorType) -> Callable[[M], M]:  # noqa: A002  (part of the API)
+    def register_manager(type: str) -> Callable[[M], M]:  # noqa: A002  (part of the API)
         """Return a decorator that makes a vendor known.
 
+        Args:
+            type: The kind: an `AcceleratorType`, or a name of the user's own.
+
         Raises:
-            ShoalValueError: The kind has a vendor already.
+            ShoalValueError: The kind has a vendor already, or its name cannot be.
         """
+        if not type.isidentifier() or type == AcceleratorType.NO_ACCEL:
+            raise ShoalValueError(f"{type!r} is no name for an accelerator type; expected one word")
 
         def add(cls: M) -> M:
             known = AcceleratorManager.manager_register
@@ -78,7 +83,7 @@ class AcceleratorManager(ABC):
         return add
 
     @staticmethod
-    def register_profiling_config(type: AcceleratorType) -> Callable[[P], P]:  # noqa: A002  (part of the API)
+    def register_profiling_config(type: str) -> Callable[[P], P]:  # noqa: A002  (part of the API)
         """Return a decorator that registers the settings of a vendor's profiler."""
 
         def add(cls: P) -> P:

@@ -6,10 +6,11 @@ from contextlib import AbstractContextManager, nullcontext
 from functools import cache
 from typing import Any, ClassVar
 
+from shoal.bootstrap.extension import load_user_extension_module
 from shoal.errors import ShoalValueError
-from shoal.hardware.accelerators.kind import ACCELERATOR_HW_TYPE, AcceleratorType
+from shoal.hardware.accelerators.accelerator import Accelerator
+from shoal.hardware.accelerators.kind import AcceleratorType
 from shoal.hardware.accelerators.manager import AcceleratorManager
-from shoal.hardware.base import Hardware
 from shoal.nearest import did_you_mean
 
 __all__ = ["AcceleratorUtil", "complete_environment", "manager_of", "visibility_env"]
@@ -24,15 +25,14 @@ def manager_of(accelerator_type: str) -> type[AcceleratorManager] | None:
     Raises:
         ShoalValueError: There is no such kind.
     """
-    try:
-        kind = AcceleratorType(accelerator_type)
-    except ValueError:
-        known = [member.value for member in AcceleratorType]
+    manager = AcceleratorManager.manager_register.get(accelerator_type)
+    if manager is None and accelerator_type != AcceleratorType.NO_ACCEL:
+        known = [AcceleratorType.NO_ACCEL.value, *map(str, AcceleratorManager.manager_register)]
         raise ShoalValueError(
             f"there is no accelerator type {accelerator_type!r}; there are {', '.join(known)}"
             f"{did_you_mean(str(accelerator_type), known)}"
-        ) from None
-    return AcceleratorManager.manager_register.get(kind)
+        )
+    return manager
 
 
 def visibility_env(
@@ -75,17 +75,22 @@ def visibility_env(
 
 
 def complete_environment() -> None:
-    """Set, in a worker, the variables that depend on what is installed where it runs."""
+    """Set, in a worker, the variables that depend on what is installed where it runs.
+
+    The kind may be one that the user's module has to register first.
+    """
+    load_user_extension_module()
     manager = manager_of(os.environ.get("ACCELERATOR_TYPE") or AcceleratorType.NO_ACCEL)
     for name, value in (manager.worker_env() if manager is not None else {}).items():
         os.environ.setdefault(name, value)
 
 
 @cache
-def _own_type() -> AcceleratorType:
-    found = Hardware.policy_registry[ACCELERATOR_HW_TYPE].enumerate(0)
-    model = found.infos[0].model if found is not None else AcceleratorType.NO_ACCEL.value
-    return AcceleratorType(model.partition(":")[0])
+def _own_type() -> str:
+    found = Accelerator.enumerate(0)
+    if found is None:
+        return AcceleratorType.NO_ACCEL
+    return Accelerator.get_accelerator_type_from_model(found.infos[0].model)
 
 
 class AcceleratorUtil:
@@ -98,7 +103,7 @@ class AcceleratorUtil:
     ]
 
     @staticmethod
-    def get_accelerator_type() -> AcceleratorType:
+    def get_accelerator_type() -> str:
         """Return the kind of this machine's accelerators; asked once a process."""
         return _own_type()
 

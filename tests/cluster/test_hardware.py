@@ -1,0 +1,234 @@
+"""Hardware of the user's own kind, on a real cluster: found, placed on, shown; and interpreters.
+
+The module that registers it has to be named before Ray starts, so a driver of its own does it all
+and prints what it saw.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+
+import pytest
+
+pytestmark = [pytest.mark.process, pytest.mark.timeout(280)]
+
+# A vendor with eight devices, of which the node may use four, in an order of its own.
+MODULE = """
+from shoal.hardware import AcceleratorManager
+from shoal.hardware.accelerators import Device, Restrictions
+
+def register():
+    @AcceleratorManager.register_manager("ACME")
+    class AcmeManager(AcceleratorManager):
+        RESTRICTIONS = Restrictions("ACME_VISIBLE_DEVICES")
+        NOT_SET_BY_RAY = ("ACME_NOT_SET_BY_RAY",)
+        CCL_BACKEND, CCL_IFNAME, TORCH_DEVICE = "accl", "ACCL_IFNAME", "acme"
+
+        @classmethod
+        def ask(cls):
+            return [Device("A1", index=i) for i in range(8)]
+
+        @classmethod
+        def worker_env(cls):
+            return {"ACME_SET_IN_THE_WORKER": "1"}
+"""
+
+DRIVER = """
+import json, os, sys
+import ray
+from shoal import Cluster, ComponentPlacement, NodePlacementStrategy, PackedPlacementStrategy, Worker
+from shoal.errors import ClusterError, LaunchError
+
+SEEN = {}
+
+class Looks(Worker):
+    def look(self):
+        import dataclasses
+        return {
+            "env": dict(os.environ),
+            "executable": sys.executable,
+            "attributes": {name: getattr(self, name) for name in (
+                "_local_accelerator_rank", "_local_hardware_ranks", "hardware_type",
+                "accelerator_type", "accelerator_model", "has_accelerator", "torch_device_type",
+                "global_accelerator_ids", "_local_rank", "_local_world_size",
+            )},
+            "infos": [dataclasses.asdict(info) for info in self.hardware_infos],
+            "record": [dataclasses.asdict(info) for info in self.worker_info.hardware_infos],
+        }
+
+def configuration(**more):
+    return {"cluster": {"num_nodes": 1, "component_placement": {"actor": "0-1,2-3:2", "env": {
+        "node_group": "bare", "placement": "0:0-1"}}, "node_groups": [{
+        "label": "bare", "node_ranks": [0], "ignore_hardware": True, "env_configs": [{
+            "node_ranks": [0], "env_vars": [{"SET_BY_THE_GROUP": "yes"}], **more}]}]}}
+
+ray.init(namespace="shoal", include_dashboard=False)  # stays, where a bring-up fails
+try:
+    Cluster(cluster_cfg=configuration(python_interpreter_path="/no/such/python"))
+except ClusterError as error:
+    SEEN["wrong interpreter"] = str(error)
+SEEN["actors after the failure"] = len(ray.util.list_named_actors(all_namespaces=True))
+
+config = configuration(python_interpreter_path=os.environ["OTHER_PYTHON"])
+config["cluster"]["profiling"] = {"backend": "nsight", "worker_groups": ["profiled"]}
+cluster = Cluster(cluster_cfg=config)
+(node,) = cluster.nodes
+SEEN["node"] = [node.accelerator_model, node.num_accelerators, node.device_names()]
+placement = ComponentPlacement(config, cluster)
+groups = {
+    name: Looks.create_group().launch(cluster, placement.get_strategy(name), name)
+    for name in ("actor", "env")
+}
+groups["shared"] = Looks.create_group().launch(
+    cluster, PackedPlacementStrategy(2, 3), "shared", isolate_gpu=False)
+groups["whole"] = Looks.create_group().launch(cluster, NodePlacementStrategy([0]), "whole")
+for name, group in groups.items():
+    SEEN[name] = group.look().wait(120)
+try:
+    Looks.create_group().launch(cluster, NodePlacementStrategy([0]), "profiled")
+except LaunchError as error:
+    SEEN["no profiler"] = str(error)
+cluster.shutdown()
+with open(sys.argv[1], "w") as file:
+    json.dump(SEEN, file)
+"""
+
+
+@pytest.fixture(scope="module")
+def other_python(tmp_path_factory):
+    """Another environment, which has what this one has."""
+    folder = tmp_path_factory.mktemp("other") / "venv"
+    subprocess.run(
+        [sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True, timeout=60
+    )
+    packages = next(folder.glob("lib/python3*/site-packages"))
+    ours = sysconfig.get_paths()["purelib"]
+    (packages / "ours.pth").write_text(f"import site; site.addsitedir({ours!r})\n")
+    return str(folder / "bin" / "python")
+
+
+@pytest.fixture(scope="module")
+def seen(tmp_path_factory, other_python, ray_tmpdir):
+    folder = tmp_path_factory.mktemp("acme")
+    (folder / "acme_devices.py").write_text(MODULE)
+    (folder / "driver.py").write_text(DRIVER)
+    env = dict(os.environ) | {
+        "PYTHONPATH": str(folder),
+        "SHOAL_EXT_MODULE": "acme_devices",
+        "ACME_VISIBLE_DEVICES": "7,5,3,1",
+        "OTHER_PYTHON": other_python,
+        "PATH": "/usr/bin:/bin",  # without profilers
+    }
+    done = subprocess.run(
+        [sys.executable, str(folder / "driver.py"), str(folder / "seen.json")],
+        env=env,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout
+    return json.loads((folder / "seen.json").read_text())
+
+
+def test_the_node_has_what_the_users_vendor_tells(seen):
+    assert seen["node"] == ["ACME:A1", 4, ["7", "5", "3", "1"]]
+
+
+def test_each_worker_sees_its_own_devices_in_the_nodes_terms(seen):
+    shown = [worker["env"]["ACME_VISIBLE_DEVICES"] for worker in seen["actor"]]
+    assert shown == ["7", "5", "3,1"]
+    assert {worker["env"]["ACME_NOT_SET_BY_RAY"] for worker in seen["actor"]} == {"1"}
+    assert {worker["env"]["ACME_SET_IN_THE_WORKER"] for worker in seen["actor"]} == {"1"}
+
+
+def test_all_variables_of_a_worker_with_hardware(seen):
+    for rank, worker in enumerate(seen["actor"]):
+        expected = {
+            "GROUP_NAME": "actor",
+            "WORKER_NAME": f"actor:{rank}",
+            "RANK": str(rank),
+            "WORLD_SIZE": "3",
+            "NODE_RANK": "0",
+            "CLUSTER_NODE_RANK": "0",
+            "NODE_ID": "0",
+            "LOCAL_ACCELERATOR_RANK": str(rank),
+            "GPU_ID": str(rank),
+            "NODE_LOCAL_RANK": str(rank),
+            "NODE_LOCAL_WORLD_SIZE": "3",
+            "RAY_ACTOR": "1",
+            "CATCH_SYSTEM_FAILURE": "0",
+            "VISIBLE_DEVICES": ["0", "1", "2,3"][rank],
+            "ACCELERATOR_TYPE": "ACME",
+            "ACCELERATOR_MODEL": "ACME:A1",
+            "ISOLATE_ACCELERATOR": "1",
+            "LOCAL_HARDWARE_RANKS": ["0", "1", "2,3"][rank],
+            "NODE_GROUP_LABEL": "cluster",
+            "LOCAL_RANK": "0",
+            "LOCAL_WORLD_SIZE": "1",
+        }
+        assert {name: worker["env"].get(name) for name in expected} == expected
+        assert worker["env"]["MASTER_ADDR"]
+        assert worker["env"]["MASTER_PORT"]
+        assert worker["env"]["CLUSTER_NAMESPACE"] == "shoal"
+
+
+def test_what_a_worker_knows_of_its_hardware(seen):
+    for rank, worker in enumerate(seen["actor"]):
+        ranks = [[0], [1], [2, 3]][rank]
+        assert worker["infos"] == [{"type": "Accelerator", "model": "ACME:A1"}] * len(ranks)
+        assert worker["record"] == worker["infos"]
+        assert worker["attributes"] == {
+            "_local_accelerator_rank": rank,
+            "_local_hardware_ranks": ranks,
+            "hardware_type": "Accelerator",
+            "accelerator_type": "ACME",
+            "accelerator_model": "ACME:A1",
+            "has_accelerator": True,
+            "torch_device_type": "acme",
+            "global_accelerator_ids": ranks,
+            "_local_rank": 0,
+            "_local_world_size": 1,
+        }
+
+
+def test_a_worker_that_is_not_isolated_sees_all_devices(seen):
+    for worker in seen["shared"]:
+        assert worker["env"]["ACME_VISIBLE_DEVICES"] == "7,5,3,1"
+        assert worker["env"]["VISIBLE_DEVICES"] == "0,1,2,3"
+        assert worker["attributes"]["_local_world_size"] == 2
+
+
+def test_a_worker_on_a_whole_node_has_no_hardware_of_its_own(seen):
+    (worker,) = seen["whole"]
+    assert (worker["infos"], worker["attributes"]["hardware_type"]) == ([], None)
+
+
+def test_a_group_that_ignores_hardware_has_its_own_variables_and_interpreter(seen, other_python):
+    for worker in seen["env"]:
+        assert worker["env"]["SET_BY_THE_GROUP"] == "yes"
+        assert worker["env"]["NODE_GROUP_LABEL"] == "bare"
+        assert Path(worker["executable"]) == Path(other_python)
+        assert (worker["infos"], worker["env"]["LOCAL_HARDWARE_RANKS"]) == ([], "")
+    for worker in seen["actor"]:
+        assert "SET_BY_THE_GROUP" not in worker["env"]
+        assert Path(worker["executable"]) != Path(other_python)
+
+
+def test_an_interpreter_that_is_not_there_ends_the_bring_up_before_anything_starts(seen):
+    message = seen["wrong interpreter"]
+    assert "the nodes are not as the job needs them, 1 problem:\n  node 0 (" in message
+    assert "python_interpreter_path '/no/such/python' does not exist" in message
+    assert seen["actors after the failure"] == 0
+
+
+def test_a_profiler_that_is_not_there_is_named_with_the_node(seen):
+    assert (
+        "profiled:0: the profiling backend 'nsight' is not available on node 0"
+        in seen["no profiler"]
+    )
+    assert "'nsys'" in seen["no profiler"]

@@ -1,0 +1,185 @@
+"""What a node tells: its hardware, the user's module, the interpreters that it is asked for."""
+
+import os
+import pickle
+import re
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+from shoal.bootstrap import extension
+from shoal.bootstrap.extension import load_user_extension_module
+from shoal.bootstrap.host import own_versions
+from shoal.hardware import (
+    FrankaConfig,
+    Hardware,
+    HardwareInfo,
+    HardwareResource,
+    probe as probe_module,
+)
+from shoal.hardware.probe import HardwareQuestion, probe_hardware
+
+
+@pytest.fixture
+def kinds(monkeypatch):
+    """The registry, without the kinds that ask this machine, until the test's end."""
+    made = {}
+    monkeypatch.setattr(Hardware, "policy_registry", made)
+    return made
+
+
+@pytest.fixture
+def module(tmp_path, monkeypatch):
+    """Write a user's module, importable and not loaded yet."""
+    monkeypatch.setattr(extension, "_loaded", set())
+
+    def write(name, text):
+        (tmp_path / f"{name}.py").write_text(textwrap.dedent(text))
+        monkeypatch.delitem(sys.modules, name, raising=False)
+        return str(tmp_path)
+
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    yield write
+    for name in [
+        n for n, m in sys.modules.items() if str(tmp_path) in str(getattr(m, "__file__", ""))
+    ]:
+        del sys.modules[name]
+
+
+def kind(name, answer):
+    def enumerate_some(cls, node_rank, configs=None):
+        if isinstance(answer, Exception):
+            raise answer
+        return HardwareResource(
+            name, [HardwareInfo(name, str(c.node_rank)) for c in configs][:answer]
+        )
+
+    return type(name, (Hardware,), {"HW_TYPE": name, "enumerate": classmethod(enumerate_some)})
+
+
+def ask(**question):
+    configs = pickle.dumps(question.pop("configs", []))
+    return probe_hardware(HardwareQuestion(1, configs=configs, **question))
+
+
+def test_every_kind_is_asked_and_what_has_nothing_is_left_out(kinds):
+    kinds |= {"A": kind("A", 2), "B": kind("B", 0)}
+    report = ask(configs=[FrankaConfig(1), FrankaConfig(2)])
+    assert report.resources == [
+        HardwareResource("A", [HardwareInfo("A", "1"), HardwareInfo("A", "2")])
+    ]
+    assert (report.problems, report.warnings) == ([], [])
+
+
+def test_what_goes_wrong_with_hardware_that_is_wanted_is_a_problem(kinds):
+    kinds |= {"A": kind("A", ConnectionError("arm: dead")), "B": kind("B", ValueError("odd"))}
+    report = ask(wanted=frozenset({"A", "C"}))
+    assert report.problems[0] == "A: arm: dead"
+    assert report.problems[1].startswith("the hardware type 'C' is not known here")
+    assert report.warnings == ["B: odd"]
+
+
+def test_configs_of_a_class_that_cannot_be_loaded_are_a_problem(kinds):
+    gone = pickle.dumps(FrankaConfig(0)).replace(b"shoal.hardware.robots", b"shoal.hardware.rabots")
+    report = probe_hardware(HardwareQuestion(0, configs=gone))
+    (problem,) = report.problems
+    assert "cannot be read here: No module named 'shoal.hardware.rabots" in problem
+
+
+def test_a_users_module_registers_before_hardware_is_asked_for(kinds, module):
+    folder = module(
+        "my_arms",
+        """
+        from shoal.hardware import Hardware, HardwareInfo, HardwareResource
+
+        def register():
+            @Hardware.register()
+            class MyArm(Hardware):
+                HW_TYPE = "MyArm"
+
+                @classmethod
+                def enumerate(cls, node_rank, configs=None):
+                    return HardwareResource("MyArm", [HardwareInfo("MyArm", f"at {node_rank}")])
+        """,
+    )
+    for _ in range(2):  # a process may be asked again: the kind is registered once
+        report = ask(extension="my_arms", python_path=(folder,))
+        assert report.resources == [HardwareResource("MyArm", [HardwareInfo("MyArm", "at 1")])]
+        assert (report.problems, report.warnings) == ([], [])
+
+
+def test_a_users_module_that_is_not_there_is_a_warning(kinds, module):
+    (warning,) = ask(extension="no_such_module").warnings
+    assert "SHOAL_EXT_MODULE=no_such_module: No module named 'no_such_module'" in warning
+
+
+def test_a_users_module_that_fails_is_logged(module, monkeypatch, caplog):
+    monkeypatch.syspath_prepend(module("broken", "def register():\n    raise KeyError('x')\n"))
+    monkeypatch.setenv("RLINF_EXT_MODULE", "broken")
+    load_user_extension_module()
+    assert "RLINF_EXT_MODULE=broken failed" in caplog.text
+    assert "KeyError: 'x'" in caplog.text
+
+
+def test_devices_are_asked_for_with_the_variables_of_the_nodes_start(kinds, monkeypatch):
+    # Ray writes its own idea into the process that it gives a task.
+    monkeypatch.setattr(
+        probe_module, "environment_at_start", lambda: {"HIP_VISIBLE_DEVICES": "4,5", "OTHER": "x"}
+    )
+    monkeypatch.setenv("HIP_VISIBLE_DEVICES", "")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    names = ("HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES", "OTHER")
+
+    class Look(Hardware):
+        HW_TYPE = "Look"
+
+        @classmethod
+        def enumerate(cls, node_rank, configs=None):
+            return HardwareResource("Look", [os.environ.get(name) for name in names])
+
+    kinds["Look"] = Look
+    assert ask().resources[0].infos == ["4,5", None, None]
+    assert [os.environ.get(name) for name in names] == ["", "", None]
+
+
+def test_an_interpreter_that_runs_workers(kinds):
+    assert ask(interpreters=(sys.executable,), versions=own_versions()).problems == []
+
+
+@pytest.mark.parametrize(
+    ("path", "message"),
+    [
+        ("/no/such/python", "python_interpreter_path '/no/such/python' does not exist"),
+        ("/bin/false", "'/bin/false' is no Python that runs: .* non-zero exit status 1"),
+        ("/bin/echo", "'/bin/echo' is no Python that runs"),
+    ],
+)
+def test_an_interpreter_that_runs_none(path, message, kinds):
+    (problem,) = ask(interpreters=(path,), versions=own_versions()).problems
+    assert problem.startswith("python_interpreter_path")
+    assert re.search(message, problem)
+
+
+def test_an_interpreter_without_what_workers_need(kinds, tmp_path):
+    subprocess.run(
+        [sys.executable, "-m", "venv", "--without-pip", str(tmp_path / "venv")],
+        check=True,
+        timeout=60,
+    )
+    path = str(tmp_path / "venv" / "bin" / "python")
+    wanted = own_versions()
+    (problem,) = ask(interpreters=(path,), versions=wanted).problems
+    assert problem == (
+        f"python_interpreter_path {path!r} has ray missing, shoal missing; workers need "
+        f"ray {wanted['ray']}, shoal {wanted['shoal']}, as the driver has"
+    )
+
+
+def test_profilers_that_are_installed(kinds, tmp_path, monkeypatch):
+    program = tmp_path / "nsys"
+    program.write_text("#!/bin/sh\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert ask().profiler_backends == ["nsight"]
