@@ -15,7 +15,7 @@ from shoal.planner.colors import color_rules, split, stripes
 from shoal.planner.html import render_html
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "plan"
-HOSTILE = "</script><img src=x onerror=alert(1)>\"'&<!--{{7*7}}\u2028"
+HOSTILE = "</script><img src=x onerror=alert(1)>\"'&<!--\u2028{{7*7}}"
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 
 
@@ -72,6 +72,13 @@ def test_each_device_is_a_cell_of_its_components(shared):
     assert cells[:6] == ["c0 c1 shared s0"] * 6
     assert cells[6:8] == ["c0 c1 c2 shared s1"] * 2
     assert cells[8:] == ["c2"] * 7 + [""]
+
+
+def test_a_device_of_several_processes_of_one_component_is_marked():
+    job = {"num_nodes": 1, "component_placement": {"a": "0:0-1,1:2"}}
+    page = Page(render_html(plan(job, "1x3")))
+    assert page.cells[-3:] == ["c0 several", "c0", ""]
+    assert page.cells[:-3] == ["c0", "", "several"]  # the legend
 
 
 def test_the_page_needs_nothing_but_itself(shared):

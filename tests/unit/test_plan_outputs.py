@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from shoal.cli.app import app
 from shoal.errors import ShoalValueError
-from shoal.planner import plan
+from shoal.planner import PlannedComponent, PlannedProcess, plan
 from shoal.planner.blocks import blocks_of
 from shoal.planner.diff import diff_plans
 from shoal.planner.markdown import escape, render_markdown
@@ -149,12 +149,26 @@ def hardware_of(placement, inventory="2x8", num_nodes=2):
         ("0-15:0-31", [("0-31", (0, 1), 16, "0-7, 2 processes on each")]),
         ("3", [("0", (0, 0), 1, "3")]),
         ("3:0-1", [("0-1", (0, 0), 2, "3, 2 processes on each")]),
-        ("0-3:0-3,4-7:4-5", [("0-5", (0, 0), 6, "0 | 1 | 2 | 3 | …")]),
+        ("0-3:0-3,4-7:4-5", [("0-5", (0, 0), 6, "0-3, 1 each; 4-7, 2 each")]),
+        ("0:0-1,1:2", [("0-2", (0, 0), 3, "0, 2 processes on each; 1")]),
+        ("0-3:0-7,4-7:8", [("0-8", (0, 0), 9, "0-3, 2 processes on each; 4-7")]),
+        ("0-3:0-1,4-5:2-5", [("0-5", (0, 0), 6, "0-3, 2 each; 4-5, 2 processes on each")]),
         ("0-3,12-15", [("0-3", (0, 0), 4, "0-3, 1 each"), ("4-7", (1, 1), 4, "4-7, 1 each")]),
     ],
 )
 def test_processes_that_are_placed_alike_are_one_block(placement, expected):
     assert hardware_of(placement) == expected
+
+
+def test_strided_and_many_different_parts_are_listed_as_far_as_there_is_room():
+    strided = tuple(
+        PlannedProcess(rank, 0, "g", "Accelerator", ranks)
+        for rank, ranks in enumerate([(0, 2), (1, 3), (4, 6), (5, 7), (8, 10)])
+    )
+    (block,) = blocks_of(PlannedComponent("a", ("a",), ("g",), strided))
+    assert block.hardware == "0, 2 | 1, 3 | 4, 6 | 5, 7 | …"
+    ((*_, hardware),) = hardware_of("0,1:1-2,2:3,3:4-5,4:6", "1x8", 1)
+    assert hardware == "0; 1, 2 processes on each; 2; 3, 2 processes on each; …"
 
 
 def test_equal_plans_have_no_difference(shared):

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import groupby, pairwise
 
 from shoal.planner.model import ACCELERATOR, PlannedComponent, PlannedNode, PlannedProcess
 from shoal.planner.ranges import count_of, show_ranks
@@ -143,25 +143,32 @@ def _describe(processes: Sequence[PlannedProcess]) -> str:
     kind = processes[0].hardware_type
     if kind is None:
         return "the node"
+    shared = [
+        (ranks, len(list(group))) for ranks, group in groupby(p.hardware_ranks for p in processes)
+    ]
+    # Neighbours that own equally many, in equally large companies, are told together.
+    parts = [
+        _describe_alike([ranks for ranks, _ in group], count)
+        for (count, _), group in groupby(shared, key=lambda entry: (entry[1], len(entry[0])))
+    ]
+    more = "; …" if len(parts) > _MOST_PARTS else ""
     name = "" if kind == ACCELERATOR else f"{kind} "
-    owned = [process.hardware_ranks for process in processes]
+    return f"{name}{'; '.join(parts[:_MOST_PARTS])}{more}"
+
+
+def _describe_alike(owned: Sequence[tuple[int, ...]], count: int) -> str:
+    """Describe sets of hardware of one size, with `count` processes on each."""
     every = [rank for ranks in owned for rank in ranks]
-    ranks = show_ranks(every)
-    if len(processes) == 1:
-        return f"{name}{ranks}"
-    if len(set(every)) == len(every) and len(set(map(len, owned))) == 1 and every == sorted(every):
-        return f"{name}{ranks}, {len(owned[0])} each"
-    sets = [(ranks, len(list(group))) for ranks, group in groupby(owned)]
-    counts = {count for _, count in sets}
-    even = len(counts) == 1 and len({len(ranks) for ranks, _ in sets}) == 1
-    if even and len({ranks for ranks, _ in sets}) == len(sets):
-        (count,) = counts
-        each = f", {len(sets[0][0])} each" if len(sets) > 1 and len(sets[0][0]) > 1 else ""
-        return f"{name}{ranks}{each}, {count_of(count, 'process', 'processes')} on each"
-    parts = [show_ranks(ranks) for ranks in owned[:_MOST_PARTS]]
-    if len(owned) > _MOST_PARTS:
-        parts.append("…")
-    return f"{name}{' | '.join(parts)}"
+    size = len(owned[0])
+    if any(b <= a for a, b in pairwise(every)):  # strided, or in another order
+        shown = " | ".join(show_ranks(ranks) for ranks in owned[:_MOST_PARTS])
+        ranks, each = f"{shown} | …" if len(owned) > _MOST_PARTS else shown, ""
+    else:
+        ranks, each = show_ranks(every), f", {size} each" if len(owned) > 1 else ""
+    if count == 1:
+        return f"{ranks}{each}"
+    each = each if size > 1 else ""
+    return f"{ranks}{each}, {count_of(count, 'process', 'processes')} on each"
 
 
 def _devices(names: Iterable[str]) -> str:

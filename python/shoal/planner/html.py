@@ -106,8 +106,11 @@ def _bar(plan: Plan) -> Iterator[str]:
         )
     if plan.totals.idle_devices:
         yield '<span class="key"><i></i>idle</span>\n'
-    if plan.totals.shared_devices:
-        yield '<span class="key"><i class="shared-key"></i>shared</span>\n'
+    devices_shared = [device for _, device in plan.devices() if len(device.users) > 1]
+    if any(len(device.components) > 1 for device in devices_shared):
+        yield '<span class="key"><i class="shared-key"></i>shared by components</span>\n'
+    if any(_has_several(device) for device in devices_shared):
+        yield '<span class="key"><i class="several"></i>shared by processes</span>\n'
     yield '<output id="count"></output>\n</div>\n'
 
 
@@ -161,6 +164,8 @@ def _cell(
     classes = [f"c{numbers[name]}" for name in components]
     if len(components) > 1:
         classes += ["shared", stripe_names[components]]
+    if _has_several(device):
+        classes.append("several")
     if device.hardware_type != ACCELERATOR:
         classes.append("robot")
     return (
@@ -168,6 +173,11 @@ def _cell(
         if classes
         else f"<i>{device.index}</i>"
     )
+
+
+def _has_several(device: PlannedDevice) -> bool:
+    """Whether one component has several processes on a device."""
+    return len(device.users) > len(device.components)
 
 
 def _table(section: Section) -> str:

@@ -164,5 +164,5 @@ def _fail(text: str, start: int, part: str, problem: str, advice: str) -> NoRetu
     indent = len(part) - len(part.lstrip())
     shown = "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)
     carets = " " * (start + indent) + "^" * max(len(part.strip()), 1)
-    line = f'nodes "{shown}": {problem}'
-    raise ClusterConfigError(f"{line}\n  {shown}\n  {carets}\n  {advice}", problems=[line])
+    message = f'nodes "{shown}": {problem}\n  {shown}\n  {carets}\n  {advice}'
+    raise ClusterConfigError(message, problems=[message])
