@@ -38,53 +38,55 @@ RAY_CLASSES = {
 }
 
 
+class NVMLError(Exception):
+    def __init__(self, value):
+        super().__init__(f"NVML error {value}")
+        self.value = value
+
+
 class FakeNVML(types.ModuleType):
     """NVML: `names` of its GPUs, `parts` of those that are divided, or the error of its start."""
 
     NVML_ERROR_LIBRARY_NOT_FOUND = 12
+    NVMLError = NVMLError
 
-    class NVMLError(Exception):
-        def __init__(self, value):
-            super().__init__(f"NVML error {value}")
-            self.value = value
-
-    def __init__(self, names=(), parts=None, error=None):
+    def __init__(self):
         super().__init__("pynvml")
-        self.names, self.parts, self.error, self.running = list(names), parts or {}, error, 0
+        self.names, self.parts, self.error, self.running = [], {}, None, 0
+        self.nvmlInit = self.start
+        self.nvmlShutdown = self.stop
+        self.nvmlDeviceGetCount = lambda: len(self.names)
+        self.nvmlDeviceGetHandleByIndex = lambda index: (index, None)
+        self.nvmlDeviceGetName = self.name_of
+        self.nvmlDeviceGetUUID = self.uuid_of
+        self.nvmlDeviceGetMigMode = self.mig_mode
+        self.nvmlDeviceGetMaxMigDeviceCount = lambda _: 7
+        self.nvmlDeviceGetMigDeviceHandleByIndex = self.part_of
 
-    def nvmlInit(self):  # noqa: N802  (NVML's name, as all below)
+    def start(self):
         if self.error is not None:
-            raise self.NVMLError(self.error)
+            raise NVMLError(self.error)
         self.running += 1
 
-    def nvmlShutdown(self):  # noqa: N802
+    def stop(self):
         self.running -= 1
 
-    def nvmlDeviceGetCount(self):  # noqa: N802
-        return len(self.names)
-
-    def nvmlDeviceGetHandleByIndex(self, index):  # noqa: N802
-        return (index, None)
-
-    def nvmlDeviceGetName(self, handle):  # noqa: N802
+    def name_of(self, handle):
         index, part = handle
         return self.names[index] + ("" if part is None else " MIG 3g.40gb")
 
-    def nvmlDeviceGetUUID(self, handle):  # noqa: N802
+    def uuid_of(self, handle):
         index, part = handle
         return f"GPU-{index}" if part is None else f"MIG-{index}-{part}".encode()
 
-    def nvmlDeviceGetMigMode(self, handle):  # noqa: N802
+    def mig_mode(self, handle):
         if handle[0] not in self.parts:
-            raise self.NVMLError(3)
+            raise NVMLError(3)
         return 1, 1
 
-    def nvmlDeviceGetMaxMigDeviceCount(self, handle):  # noqa: N802
-        return 7
-
-    def nvmlDeviceGetMigDeviceHandleByIndex(self, handle, number):  # noqa: N802
+    def part_of(self, handle, number):
         if number >= self.parts[handle[0]]:
-            raise self.NVMLError(6)
+            raise NVMLError(6)
         return handle[0], number
 
 
