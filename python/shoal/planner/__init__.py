@@ -10,6 +10,7 @@ from shoal.planner.model import (
     PlannedProcess,
     Totals,
 )
+from shoal.planner.serial import from_json, to_json
 
 __all__ = [
     "Inventory",
@@ -19,6 +20,8 @@ __all__ = [
     "PlannedNode",
     "PlannedProcess",
     "Totals",
+    "from_json",
     "plan",
     "read_inventory",
+    "to_json",
 ]
