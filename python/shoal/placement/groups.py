@@ -10,6 +10,7 @@ from shoal.nearest import did_you_mean
 __all__ = ["ClusterLike", "GroupLike", "NodeLike", "describe", "find_groups"]
 
 _ALWAYS = ("cluster", "node")
+_ACCELERATOR = "Accelerator"
 
 
 class NodeLike(Protocol):
@@ -87,16 +88,16 @@ def _find(cluster: ClusterLike, label: str, known: Iterable[str]) -> GroupLike:
 def describe(group: GroupLike) -> NodeGroup:
     """Describe a node group to the solver: its nodes by rank, and what they count."""
     kind = group.hardware_type
-    return NodeGroup(
-        group.label,
-        kind,
-        [
-            NodeResources(
-                node.node_rank,
-                node.get_hw_resource_count(kind) if kind is not None else 0,
-                node.num_accelerators,
-                node.accelerator_type,
-            )
-            for node in sorted(group.nodes, key=lambda node: node.node_rank)
-        ],
-    )
+    nodes = []
+    for node in sorted(group.nodes, key=_node_rank):
+        accelerators = node.num_accelerators
+        if kind is None:
+            count = 0
+        else:
+            count = accelerators if kind == _ACCELERATOR else node.get_hw_resource_count(kind)
+        nodes.append(NodeResources(node.node_rank, count, accelerators, node.accelerator_type))
+    return NodeGroup(group.label, kind, nodes)
+
+
+def _node_rank(node: NodeLike) -> int:
+    return node.node_rank

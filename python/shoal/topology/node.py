@@ -107,7 +107,11 @@ class NodeInfo:
         return yaml.safe_dump(shown, sort_keys=False).rstrip()
 
     def _resource(self, hw_type: str | None) -> HardwareResource | None:
-        return next((r for r in self.hardware_resources if r.type == hw_type), None)
+        # Not a generator: placement asks this of every node several times.
+        for resource in self.hardware_resources:
+            if resource.type == hw_type:
+                return resource
+        return None
 
 
 @dataclass

@@ -151,6 +151,9 @@ impl<'a> Parser<'a> {
         self.share(&ranks, count, span, tail)?;
         for process in before..self.processes.len() {
             let share = self.processes.get(process);
+            if share.len() == 1 {
+                continue;
+            }
             if let Some((kind, why)) = self.resources.conflict(share) {
                 let what = format!(
                     "process {process} would get ranks {}, which are {why}",

@@ -17,6 +17,11 @@ pub(super) struct Block<'a> {
 }
 
 impl<'a> Block<'a> {
+    /// Whether a rank is one of these, or a lower one.
+    pub(super) fn has(&self, rank: u32) -> bool {
+        u64::from(rank) < self.first + self.size
+    }
+
     pub(super) fn node(&self) -> &'a NodeResources {
         &self.group.nodes[self.node]
     }
@@ -38,7 +43,6 @@ impl<'a> Resources<'a> {
         }
         let mut blocks = Vec::new();
         let mut total = 0;
-        let mut seen: BTreeMap<(u32, Option<&str>), &str> = BTreeMap::new();
         for group in groups {
             for (index, node) in group.nodes.iter().enumerate() {
                 let size = if whole {
@@ -46,32 +50,18 @@ impl<'a> Resources<'a> {
                 } else {
                     u64::from(node.num_hardware)
                 };
-                if size == 0 {
-                    continue;
+                if size > 0 {
+                    blocks.push(Block {
+                        first: total,
+                        size,
+                        group,
+                        node: index,
+                    });
+                    total += size;
                 }
-                let kind = if whole {
-                    None
-                } else {
-                    group.hardware_type.as_deref()
-                };
-                let earlier = seen.insert((node.node_rank, kind), group.label.as_str());
-                if let Some(earlier) = earlier {
-                    let message = format!(
-                        "node groups \"{earlier}\" and \"{}\" both have the resources of node {}: \
-                         they cannot be counted twice",
-                        group.label, node.node_rank
-                    );
-                    return Err(PlacementError::new(Kind::SharedNode, message));
-                }
-                blocks.push(Block {
-                    first: total,
-                    size,
-                    group,
-                    node: index,
-                });
-                total += size;
             }
         }
+        check_shared(&blocks, whole)?;
         Ok(Self {
             groups,
             whole,
@@ -115,15 +105,10 @@ impl<'a> Resources<'a> {
         self.blocks.partition_point(|block| block.first <= rank) - 1
     }
 
-    /// The rank of a hardware on its own node.
-    pub(super) fn local_rank(&self, rank: u32) -> u32 {
-        u32::try_from(u64::from(rank) - self.block(rank).first).unwrap_or(u32::MAX)
-    }
-
     /// Why one process cannot have all these ranks, if it cannot.
     pub(super) fn conflict(&self, ranks: &[u32]) -> Option<(Kind, String)> {
         let (lowest, highest) = (*ranks.iter().min()?, *ranks.iter().max()?);
-        if self.index(lowest) == self.index(highest) {
+        if self.blocks[self.index(lowest)].has(highest) {
             return None;
         }
         let nodes: BTreeSet<u32> = ranks
@@ -191,4 +176,34 @@ impl<'a> Resources<'a> {
             compress(&nodes)
         )
     }
+}
+
+/// Checks that no resource is counted twice.
+fn check_shared(blocks: &[Block<'_>], whole: bool) -> Result<(), PlacementError> {
+    let what = |block: &Block<'_>| {
+        let kind = if whole {
+            None
+        } else {
+            block.group.hardware_type.clone()
+        };
+        (block.node().node_rank, kind)
+    };
+    // Nearly always the node ranks ascend, and nothing else has to be looked at.
+    let ranks = || blocks.iter().map(|block| block.node().node_rank);
+    if ranks().is_sorted_by(|a, b| a < b) {
+        return Ok(());
+    }
+    let mut seen: BTreeMap<_, &str> = BTreeMap::new();
+    for block in blocks {
+        if let Some(earlier) = seen.insert(what(block), &block.group.label) {
+            let message = format!(
+                "node groups \"{earlier}\" and \"{}\" both have the resources of node {}: they \
+                 cannot be counted twice",
+                block.group.label,
+                block.node().node_rank
+            );
+            return Err(PlacementError::new(Kind::SharedNode, message));
+        }
+    }
+    Ok(())
 }

@@ -152,14 +152,27 @@ fn place_hardware(
     }
     let mut placements = Builder::new(resources, isolate, ranks.len());
     let mut sorted = Vec::new();
+    let mut at = 0; // Neighbours are often on one node: the block of the process before.
     for (process, ranks) in ranks.iter().enumerate() {
         sorted.clear();
         sorted.extend_from_slice(ranks);
         sorted.sort_unstable();
         check(resources, process, ranks, &sorted)?;
-        let block = resources.index(sorted[0]);
-        let local = sorted.iter().map(|&rank| resources.local_rank(rank));
-        placements.push(block, local);
+        let first = sorted[0];
+        if u64::from(first) < resources.blocks[at].first || !resources.blocks[at].has(first) {
+            at = resources.index(first);
+        }
+        // One process may have ranks of several blocks of its node: of groups of one type.
+        let local = sorted.iter().map(|&rank| {
+            let block = &resources.blocks[at];
+            let block = if block.has(rank) {
+                block
+            } else {
+                resources.block(rank)
+            };
+            u32::try_from(u64::from(rank) - block.first).unwrap_or(u32::MAX)
+        });
+        placements.push(at, local);
     }
     Ok(placements.finish())
 }
@@ -186,6 +199,9 @@ fn check(
     if sorted.windows(2).any(|pair| pair[0] == pair[1]) {
         let what = format!(": hardware ranks {} must be unique", compress(ranks));
         return error(Kind::RanksNotUnique, what);
+    }
+    if sorted.len() == 1 {
+        return Ok(());
     }
     if let Some((kind, why)) = resources.conflict(sorted) {
         // Callers of the API that shoal keeps look for "same node" in this message.
