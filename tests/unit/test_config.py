@@ -3,11 +3,14 @@
 import pickle
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+import yaml
 
 from shoal.config import ClusterConfig, NodeGroupConfig, NodeGroupEnvConfig, load
 
+EXAMPLES = Path(__file__).parents[1] / "vectors" / "examples"
 GROUP = {"label": "a800", "node_ranks": "0-1"}
 
 
@@ -89,6 +92,42 @@ def test_one_variable_may_differ_between_the_nodes_of_a_group():
         [{"IF": "eth0"}],
         [{"IF": "eth1"}],
     ]
+
+
+def test_all_means_the_nodes_of_the_group_within_it():
+    config = load(group(env_configs=[{"node_ranks": "all", "env_vars": [{"A": 1}]}]))
+    assert config.node_groups[0].env_configs == [NodeGroupEnvConfig([0, 1], [{"A": "1"}])]
+
+
+@pytest.mark.parametrize("name", ["eighteen_nodes", "node_groups_completed", "short_form"])
+def test_documented_example_is_valid_from_every_source(name):
+    path = EXAMPLES / f"{name}.yaml"
+    config = load(path)
+    document = yaml.safe_load(path.read_text())
+    assert load(document) == config
+    assert load(pytest.importorskip("omegaconf").OmegaConf.load(path)) == config
+
+
+def test_documented_example_with_robots():
+    config = load(EXAMPLES / "eighteen_nodes.yaml")
+    assert [group.label for group in config.node_groups] == ["a800", "4090", "franka"]
+    assert [group.hardware_type for group in config.node_groups] == [None, None, "Franka"]
+    (arm,) = config.get_node_hw_configs_by_rank(17)
+    assert (arm.robot_ip, arm.camera_serials) == ("10.10.10.2", ["322142001232", "322142001233"])
+    assert config.get_node_python_interpreter_path_by_rank(7) == ["/opt/venv/openpi/bin/python3"]
+    assert config.get_node_python_interpreter_path_by_rank(8) == []
+
+
+def test_documented_example_that_lacks_its_groups_is_read_and_left_to_the_placement():
+    """Which groups there are is for the cluster to say: it may have more than the file names."""
+    config = load(EXAMPLES / "node_groups_as_printed.yaml")
+    assert (config.num_nodes, config.node_groups) == (2, None)
+
+
+def test_warning_points_at_who_reads():
+    with pytest.warns(UserWarning, match="ignored unknown keys: 'x'") as seen:
+        load(section(x=1))
+    assert seen[0].filename == __file__
 
 
 def test_unknown_keys_of_the_section_are_ignored_with_one_warning():

@@ -3,7 +3,7 @@
 from shoal.config.document import Document, read_document
 from shoal.config.model import ClusterConfig, NodeGroupConfig, NodeGroupEnvConfig
 from shoal.config.ranks import parse_rank_config
-from shoal.config.source import load, read_section
+from shoal.config.source import load
 from shoal.hardware.arguments import dataclass_arg_check
 
 __all__ = [
@@ -15,5 +15,4 @@ __all__ = [
     "load",
     "parse_rank_config",
     "read_document",
-    "read_section",
 ]

@@ -17,8 +17,8 @@ def plain_section(
     Args:
         content: The document.
         key: The section's key in it; None when the document is the section.
-        known: The keys of the section that are used. Others keep values that OmegaConf has still
-            to compute, or to be given.
+        known: The keys of the section that are used. The values of others, which OmegaConf may
+            have still to compute, or to be given, are left out.
         name: What to call the document in a message.
 
     Raises:
@@ -32,8 +32,11 @@ def plain_section(
     section = content if key is None else reader.get(content, key, key)
     if isinstance(section, Mapping):
         path = key or "cluster"
+        unused = None if reader.is_container(section) else section
         section = {
-            entry: reader.entry(section, entry, f"{path}.{entry}") if str(entry) in known else None
+            entry: reader.entry(section, entry, f"{path}.{entry}")
+            if str(entry) in known
+            else unused and unused[entry]
             for entry in section
         }
     elif not reader.problems:
@@ -55,6 +58,10 @@ class _Reader:
         self._error = omegaconf.errors.OmegaConfBaseException
         self.problems: list[str] = []
 
+    def is_container(self, value: Any) -> bool:
+        """Return whether a value is one of OmegaConf's containers."""
+        return isinstance(value, (self._mapping, self._list))
+
     def get(self, container: Any, key: Any, path: str) -> Any:
         """Return an entry of a container, None with a problem noted."""
         try:
@@ -70,7 +77,7 @@ class _Reader:
 
     def read(self, value: Any, path: str) -> Any:
         """Return a value as plain data, with the problems of its parts noted."""
-        if isinstance(value, (self._mapping, self._list)):
+        if self.is_container(value):
             try:
                 return self._convert(value, resolve=True, throw_on_missing=True)
             except self._error:

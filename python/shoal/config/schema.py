@@ -216,12 +216,12 @@ def _group(entry: Any, nodes: Any, problems: list[Problem]) -> _Parts | None:
     group = _validate(_Group, entry, problems, context)
     if not isinstance(entry, Mapping):
         return None
+    node_ranks = group.node_ranks if group else _tried(entry.get("node_ranks"), nodes)
     found: list[Problem] = []
-    envs = _envs(entry.get("env_configs"), context, found)
+    envs = _envs(entry.get("env_configs"), node_ranks, context, found)
     problems += found
     hardware = _hardware(entry.get("hardware"), problems)
     unread = hardware is None and entry.get("hardware") is not None
-    node_ranks = group.node_ranks if group else _tried(entry.get("node_ranks"), nodes)
     kind = group.hardware_type if group and not unread else None
     ignore = group is not None and group.ignore_hardware
     problems += rules.group_problems(node_ranks, envs or (), hardware, kind, ignore)
@@ -239,7 +239,7 @@ def _tried(value: Any, nodes: Any) -> list[int]:
 
 
 def _envs(
-    raw: Any, context: Mapping[str, Any], problems: list[Problem]
+    raw: Any, own: list[int], context: Mapping[str, Any], problems: list[Problem]
 ) -> list[_Env | NodeGroupEnvConfig] | None:
     if not isinstance(raw, (list, tuple)):
         return None
@@ -248,7 +248,7 @@ def _envs(
         found: list[Problem] = []
         env: _Env | NodeGroupEnvConfig | None = entry
         if not isinstance(entry, NodeGroupEnvConfig):
-            env = _validate(_Env, entry, found, context)
+            env = _validate(_Env, _all_of(own, entry), found, context)
         if env is None:
             # With another problem: its nodes alone, to compare them with the group's.
             ranks = entry.get("node_ranks") if isinstance(entry, Mapping) else None
@@ -257,6 +257,14 @@ def _envs(
         problems += [problem.under("env_configs", index) for problem in found]
         envs.append(env)
     return envs
+
+
+def _all_of(own: list[int], entry: Any) -> Any:
+    """Let `all` stand for the nodes of the group, not of the cluster."""
+    ranks = entry.get("node_ranks") if isinstance(entry, Mapping) else None
+    if own and isinstance(ranks, str) and ranks.strip().lower() == "all":
+        return {**entry, "node_ranks": own}
+    return entry
 
 
 def _hardware(value: Any, problems: list[Problem]) -> NodeHardwareConfig | None:

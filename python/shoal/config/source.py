@@ -7,7 +7,7 @@ from shoal.bootstrap.extension import load_user_extension_module
 from shoal.config.document import read_document
 from shoal.config.model import ClusterConfig
 
-__all__ = ["load", "read_section"]
+__all__ = ["load"]
 
 
 def load(source: Any) -> ClusterConfig:
@@ -27,8 +27,3 @@ def load(source: Any) -> ClusterConfig:
     # pydantic takes 0.2 s to import: only what reads a configuration pays for it.
     config: ClusterConfig = importlib.import_module("shoal.config.schema").check(document)
     return config
-
-
-def read_section(source: Any) -> dict[str, Any]:
-    """Return the `cluster` section of a configuration as plain, unchecked data."""
-    return read_document(source).section
