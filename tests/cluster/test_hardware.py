@@ -34,13 +34,33 @@ def register():
         @classmethod
         def worker_env(cls):
             return {"ACME_SET_IN_THE_WORKER": "1"}
+
+        @classmethod
+        def start_profiling(cls, step_idx=None):
+            CALLS.append(f"start {step_idx}")
+
+        @classmethod
+        def stop_profiling(cls):
+            CALLS.append("stop")
+
+CALLS = []
+"""
+
+# A profiler that writes its arguments down and runs what it is to profile.
+NSYS = """#!/bin/sh
+echo "$@" >> "$NSYS_LOG"
+while [ $# -gt 0 ]; do
+    case "$1" in */python*) exec "$@" ;; esac
+    shift
+done
+exit 3
 """
 
 DRIVER = """
 import json, os, sys
 import ray
 from shoal import Cluster, ComponentPlacement, NodePlacementStrategy, PackedPlacementStrategy, Worker
-from shoal.errors import ClusterError, LaunchError
+from shoal.errors import ClusterError
 
 SEEN = {}
 
@@ -59,6 +79,14 @@ class Looks(Worker):
             "record": [dataclasses.asdict(info) for info in self.worker_info.hardware_infos],
         }
 
+class Profiled(Looks):
+    def steps(self):
+        import acme_devices
+        for step in range(3):
+            self.start_profile(step)
+            self.stop_profile()
+        return acme_devices.CALLS
+
 def configuration(**more):
     return {"cluster": {"num_nodes": 1, "component_placement": {"actor": "0-1,2-3:2", "env": {
         "node_group": "bare", "placement": "0:0-1"}}, "node_groups": [{
@@ -73,7 +101,8 @@ except ClusterError as error:
 SEEN["actors after the failure"] = len(ray.util.list_named_actors(all_namespaces=True))
 
 config = configuration(python_interpreter_path=os.environ["OTHER_PYTHON"])
-config["cluster"]["profiling"] = {"backend": "nsight", "worker_groups": ["profiled"]}
+config["cluster"]["profiling"] = {
+    "backend": "nsight", "worker_groups": ["profiled"], "steps": [1], "output_dir": sys.argv[2]}
 cluster = Cluster(cluster_cfg=config)
 (node,) = cluster.nodes
 SEEN["node"] = [node.accelerator_model, node.num_accelerators, node.device_names()]
@@ -87,10 +116,11 @@ groups["shared"] = Looks.create_group().launch(
 groups["whole"] = Looks.create_group().launch(cluster, NodePlacementStrategy([0]), "whole")
 for name, group in groups.items():
     SEEN[name] = group.look().wait(120)
-try:
-    Looks.create_group().launch(cluster, NodePlacementStrategy([0]), "profiled")
-except LaunchError as error:
-    SEEN["no profiler"] = str(error)
+SEEN["backends"] = node.profiler_backends
+SEEN["steps"] = [
+    Profiled.create_group().launch(cluster, PackedPlacementStrategy(0, 0), name).steps().wait(120)
+    for name in ("profiled", "other")
+]
 cluster.shutdown()
 with open(sys.argv[1], "w") as file:
     json.dump(SEEN, file)
@@ -115,15 +145,18 @@ def seen(tmp_path_factory, other_python, ray_tmpdir):
     folder = tmp_path_factory.mktemp("acme")
     (folder / "acme_devices.py").write_text(MODULE)
     (folder / "driver.py").write_text(DRIVER)
+    (folder / "nsys").write_text(NSYS)
+    (folder / "nsys").chmod(0o755)
     env = dict(os.environ) | {
         "PYTHONPATH": str(folder),
         "SHOAL_EXT_MODULE": "acme_devices",
         "ACME_VISIBLE_DEVICES": "7,5,3,1",
         "OTHER_PYTHON": other_python,
-        "PATH": "/usr/bin:/bin",  # without profilers
+        "PATH": f"{folder}:/usr/bin:/bin",
+        "NSYS_LOG": str(folder / "nsys.log"),
     }
     done = subprocess.run(
-        [sys.executable, str(folder / "driver.py"), str(folder / "seen.json")],
+        [sys.executable, str(folder / "driver.py"), str(folder / "seen.json"), str(folder / "out")],
         env=env,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -132,7 +165,9 @@ def seen(tmp_path_factory, other_python, ray_tmpdir):
         check=False,
     )
     assert done.returncode == 0, done.stdout
-    return json.loads((folder / "seen.json").read_text())
+    return json.loads((folder / "seen.json").read_text()) | {
+        "nsys": (folder / "nsys.log").read_text()
+    }
 
 
 def test_the_node_has_what_the_users_vendor_tells(seen):
@@ -226,9 +261,12 @@ def test_an_interpreter_that_is_not_there_ends_the_bring_up_before_anything_star
     assert seen["actors after the failure"] == 0
 
 
-def test_a_profiler_that_is_not_there_is_named_with_the_node(seen):
-    assert (
-        "profiled:0: the profiling backend 'nsight' is not available on node 0"
-        in seen["no profiler"]
-    )
-    assert "'nsys'" in seen["no profiler"]
+def test_a_group_that_is_to_be_profiled_runs_under_the_profiler(seen):
+    assert seen["backends"] == ["nsight"]
+    (command,) = seen["nsys"].splitlines()
+    assert command.startswith("profile ")
+    assert "default_worker.py" in command
+
+
+def test_the_profiler_records_the_steps_that_are_asked_for(seen):
+    assert seen["steps"] == [[["start 1", "stop"]], [[]]]

@@ -8,6 +8,7 @@ import sys
 import threading
 from abc import ABCMeta
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Any, ClassVar, Self
 
 import ray
@@ -20,6 +21,7 @@ from shoal.context import current, env_value, log_level, set_context
 from shoal.deadline import default_timeout
 from shoal.errors import ShoalTimeoutError
 from shoal.hardware import AcceleratorUtil
+from shoal.hardware.profiling import ProfileConfig
 from shoal.manager import CollectiveManager, NodeManager, WorkerInfo, WorkerManager
 from shoal.ports import hold_port
 from shoal.worker.group import WorkerGroup
@@ -133,6 +135,7 @@ class Worker(metaclass=WorkerMeta):
         self._logger = _worker_logger(address)
         self._stacklevel = 2
         self._timers = Timers()
+        self._is_profiling = False
 
     def __init__(
         self,
@@ -377,6 +380,29 @@ class Worker(metaclass=WorkerMeta):
         """Time a `with` block under `tag`, by default the calling method's name."""
         del trace
         return self._timers.measure(tag, depth=2)
+
+    def start_profile(self, step_idx: int) -> None:
+        """Let the job's profiler record from here on, where it is to record this step and group."""
+        profiling = self._profiling
+        if (
+            profiling is not None
+            and profiling.profiles_worker_group(self._group_name)
+            and profiling.should_profile_step(step_idx)
+        ):
+            AcceleratorUtil.start_profiling(self._accelerator_type, step_idx)
+            self._is_profiling = True
+
+    def stop_profile(self) -> None:
+        """Let it record no more; without effect where it does not."""
+        if self._is_profiling:
+            self._is_profiling = False
+            AcceleratorUtil.stop_profiling(self._accelerator_type)
+
+    @cached_property
+    def _profiling(self) -> ProfileConfig | None:
+        config = NodeManager.get_proxy().get_cluster_cfg()
+        profiling: ProfileConfig | None = None if config is None else config.profiling
+        return profiling
 
     def pop_execution_time(self, tag: str) -> float:
         """Return a timer's seconds and remove it.
