@@ -31,7 +31,7 @@ LAYERS = [
     {"collective"},
     {"channel"},
     {"worker"},
-    {"cli", "observe", "planner", "compat", "testing", ""},
+    {"cli", "observe", "planner", "compat", "testing", "__main__", ""},
 ]
 PACKAGE = Path(shoal.__file__).parent
 
