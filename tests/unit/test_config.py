@@ -1,6 +1,7 @@
 """Reading and checking the `cluster` section."""
 
 import pickle
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -150,3 +151,20 @@ def test_import_needs_neither_ray_nor_torch_nor_pydantic():
         check=True,
     )
     assert done.stdout.strip() == "[]"
+
+
+def test_documentation_shows_what_can_be_read(tmp_path):
+    text = (Path(__file__).parents[2] / "docs" / "configuration.md").read_text()
+    (block,) = re.findall(r"^```yaml\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    path = tmp_path / "job.yaml"
+    path.write_text(block)
+    config = load(path)
+    assert [group.label for group in config.node_groups] == ["a800", "old", "arms"]
+    assert [config.get_node_labels_by_rank(rank) for rank in range(4)] == [
+        ["a800"],
+        ["a800"],
+        ["old"],
+        ["arms"],
+    ]
+    assert config.profiling.profiles_worker_group("Actor")
+    assert len(config.get_node_hw_configs_by_rank(3)) == 2
