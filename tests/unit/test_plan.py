@@ -4,12 +4,18 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from hypothesis import event, given, strategies as st
 
 import shoal
 from shoal.cluster.allocate import Allocation, _accelerator_env
 from shoal.errors import ClusterConfigError, PlacementError, ShoalValueError
 from shoal.planner import PlannedProcess, Totals, plan, read_inventory
+from shoal.planner.blocks import blocks_of
+from shoal.planner.diff import diff_plans
 from shoal.planner.environment import AT_LAUNCH
+from shoal.planner.html import render_html
+from shoal.planner.markdown import render_markdown
+from shoal.planner.serial import from_json, to_json
 from shoal.worker.environment import worker_environment
 from shoal.worker.identity import Identity
 
@@ -246,3 +252,54 @@ def test_problems_of_the_configuration_and_of_the_inventory_come_together():
 def test_a_wrong_configuration_is_told_before_a_missing_inventory():
     with pytest.raises(ClusterConfigError, match="num_nodes"):
         plan(job({"actor": "0"}, num_nodes=0))
+
+
+SEGMENTS = st.lists(
+    st.sampled_from(
+        ["0", "1", "0-1", "0-3", "2-3", "4-7", "all", "0-7/2", "all!0", "0:0-3", "0-3:0-1"]
+    ),
+    min_size=1,
+    max_size=2,
+).map(",".join)
+ENTRIES = st.one_of(
+    SEGMENTS,
+    st.builds(
+        lambda group, placement: {"node_group": group, "placement": placement},
+        st.sampled_from(["node", "cluster", "gpus"]),
+        SEGMENTS,
+    ),
+)
+
+
+@given(
+    placement=st.dictionaries(st.sampled_from(["a", "b,c", "d"]), ENTRIES, min_size=1),
+    sizes=st.lists(st.integers(0, 4), min_size=2, max_size=4),
+)
+def test_any_job_is_planned_or_refused(placement, sizes):
+    """What is planned adds up, is read back from JSON, and can be shown in every form."""
+    groups = [{"label": "gpus", "node_ranks": "0-1"}]
+    config = job(placement, num_nodes=len(sizes), node_groups=groups)
+    try:
+        made = plan(config, ",".join(map(str, sizes)))
+    except (ClusterConfigError, PlacementError):
+        event("refused")
+        return
+    event("planned")
+    assert from_json(to_json(made)) == made
+    for component in made.components:
+        assert [p.rank for p in component.processes] == list(range(len(component.processes)))
+        blocks = blocks_of(component)
+        assert [p for block in blocks for p in block.processes] == list(component.processes)
+    owned = [
+        (process.node, index, (component.name, process.rank))
+        for component in made.components
+        for process in component.processes
+        for index in process.hardware_ranks
+    ]
+    assert sorted(owned) == sorted(
+        (node.rank, device.index, user) for node, device in made.devices() for user in device.users
+    )
+    assert made.totals.processes == sum(sum(n.processes.values()) for n in made.nodes)
+    assert diff_plans(made, made) == []
+    assert render_markdown(made)
+    assert render_html(made).endswith("</html>\n")
