@@ -1,5 +1,6 @@
 """Rust against Python: the same answers, the same errors, and values that travel between them."""
 
+import os
 import pickle
 from pathlib import Path
 
@@ -244,3 +245,18 @@ def test_both_cores_have_the_same_names():
 def test_version_is_the_workspaces():
     manifest = (Path(__file__).parents[2] / "Cargo.toml").read_text()
     assert f'version = "{pure.__version__}"' in manifest
+
+
+def resident():
+    """The memory of this process, in bytes."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def test_a_million_placements_are_small_until_they_are_asked_for():
+    count = 1_048_576
+    cluster = groups(rust, [("a", "Accelerator", [(rank, 8, 8) for rank in range(64)])])
+    before = resident()
+    ranks = rust.parse_placement(f"all:0-{count - 1}", cluster, "actor")
+    placed = rust.place_flexible(cluster, ranks)
+    assert (resident() - before) / count < 200
+    assert placed[count - 1].local_rank == count // 64 - 1
