@@ -6,6 +6,7 @@ and prints what it saw.
 
 import json
 import os
+import re
 import subprocess
 import sys
 import sysconfig
@@ -94,10 +95,14 @@ def configuration(**more):
             "node_ranks": [0], "env_vars": [{"SET_BY_THE_GROUP": "yes"}], **more}]}]}}
 
 ray.init(namespace="shoal", include_dashboard=False)  # stays, where a bring-up fails
+wrong = configuration(python_interpreter_path="/no/such/python")
+robot = {"node_rank": 0, "robot_ip": "192.0.2.1"}  # an address that nobody has
+wrong["cluster"]["node_groups"].append({
+    "label": "arms", "node_ranks": [0], "hardware": {"type": "Franka", "configs": [robot]}})
 try:
-    Cluster(cluster_cfg=configuration(python_interpreter_path="/no/such/python"))
+    Cluster(cluster_cfg=wrong)
 except ClusterError as error:
-    SEEN["wrong interpreter"] = str(error)
+    SEEN["problems"] = str(error)
 SEEN["actors after the failure"] = len(ray.util.list_named_actors(all_namespaces=True))
 
 config = configuration(python_interpreter_path=os.environ["OTHER_PYTHON"])
@@ -254,10 +259,12 @@ def test_a_group_that_ignores_hardware_has_its_own_variables_and_interpreter(see
         assert Path(worker["executable"]) != Path(other_python)
 
 
-def test_an_interpreter_that_is_not_there_ends_the_bring_up_before_anything_starts(seen):
-    message = seen["wrong interpreter"]
-    assert "the nodes are not as the job needs them, 1 problem:\n  node 0 (" in message
-    assert "python_interpreter_path '/no/such/python' does not exist" in message
+def test_what_is_wrong_on_a_node_ends_the_bring_up_before_anything_starts(seen):
+    head, robot, interpreter = seen["problems"].splitlines()
+    assert head == "the nodes are not as the job needs them, 2 problems:"
+    # (Whether it is the package that is missing, the arm or a camera depends on this machine.)
+    assert re.match(r"  node 0 \(.*\): Franka: (robot_ip|camera_serials): ", robot)
+    assert "python_interpreter_path '/no/such/python' does not exist" in interpreter
     assert seen["actors after the failure"] == 0
 
 

@@ -16,7 +16,7 @@ from shoal.cluster.env import merge_mode, merge_worker_env_vars, needs_fresh_pro
 from shoal.cluster.job import Job
 from shoal.context import current
 from shoal.errors import LaunchError, NameTakenError, ShoalValueError
-from shoal.hardware import visibility_env
+from shoal.hardware import AcceleratorType, visibility_env
 from shoal.hardware.profiling import (
     ProfileConfig,
     get_profiling_env_vars_for_worker,
@@ -28,7 +28,6 @@ __all__ = ["Allocation", "allocate", "hooks", "read_arguments"]
 
 # Called in each worker before the user's class is loaded, as `module:function`.
 hooks: list[str] = []
-_DEVICE_HOOKS = ("shoal.hardware.accelerators:complete_environment",)
 
 _MAX_CONCURRENCY = 2**31 - 1
 
@@ -164,7 +163,7 @@ def allocate(job: Job, request: Allocation, reports: Sequence[NodeReport]) -> An
         class_name=f"{request.cls.__module__}.{request.cls.__qualname__}",
         payload=payload,
         versions=own_versions(),
-        hooks=(*_DEVICE_HOOKS, *hooks),
+        hooks=(*_device_hooks(env), *hooks),
     )
     options: dict[str, Any] = {
         "name": request.worker_name,
@@ -240,6 +239,12 @@ def _accelerator_env(
     return env | visibility_env(
         kind, ranks, node.device_names(), egl_ids=node.egl_ids(), environment=environment
     )
+
+
+def _device_hooks(env: Mapping[str, str]) -> list[str]:
+    if env.get("ACCELERATOR_TYPE", AcceleratorType.NO_ACCEL) == AcceleratorType.NO_ACCEL:
+        return []  # a plain class without devices needs none of shoal's modules
+    return ["shoal.hardware.accelerators:complete_environment"]
 
 
 def _laid(base: Mapping[str, str], *layers: Mapping[str, str]) -> dict[str, str]:
