@@ -75,6 +75,12 @@ class TestDirectConstruction:
                 lambda: ClusterConfig(1, [], [{"label": "a"}]),
                 "cluster: node_groups[0]: Missing fields '['node_ranks']' detected",
             ),
+            (lambda: NodeGroupConfig("a", 0, env_configs=3), "'a': env_configs: input should be a"),
+            (lambda: NodeGroupConfig("a", 0, hardware=3), "'a': hardware: must be a mapping with"),
+            (lambda: ClusterConfig(1, None), "cluster: component_placement: must be a mapping"),
+            (lambda: ClusterConfig(1, [], 3), "cluster: node_groups: input should be a valid list"),
+            (lambda: ClusterConfig(1, [], [3]), "cluster: node_groups[0]: Each node yaml config"),
+            (lambda: ClusterConfig(1, [], None, 3), "cluster: profiling: must be a mapping with"),
             (
                 lambda: ClusterConfig(1, [], None, {"backend": "x"}),
                 "cluster: profiling.backend: Unknown profiling backend 'x'",
@@ -103,6 +109,24 @@ class TestDirectConstruction:
         assert made_group.hardware_type == "Franka"
         assert dataclasses.replace(made_group) == made_group
         assert load({**config, "node_groups": made.node_groups}).node_groups == made.node_groups
+
+    def test_containers_of_omegaconf_become_plain(self):
+        create = pytest.importorskip("omegaconf").OmegaConf.create
+        config = robots(
+            {**ARM, "camera_serials": ["1"]},
+            env_configs=[{"node_ranks": 1, "env_vars": [{"A": 1}]}],
+        )
+        (plain,) = config["node_groups"]
+        values = {
+            name: create(v) if isinstance(v, (dict, list)) else v for name, v in plain.items()
+        }
+        assert NodeGroupConfig(**values) == NodeGroupConfig(**plain)
+        made = ClusterConfig(
+            4, create([{"a": {"node_group": ["a800"], "placement": 0}}]), create([plain])
+        )
+        assert made.component_placement == [{"a": {"node_group": ["a800"], "placement": 0}}]
+        assert type(made.component_placement[0]["a"]["node_group"]) is list
+        assert made.node_groups == [NodeGroupConfig(**plain)]
 
     def test_dataclasses_can_be_derived_from(self):
         @dataclasses.dataclass

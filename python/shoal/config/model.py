@@ -1,7 +1,7 @@
 """The configuration as its users see it: plain dataclasses, checked also where they are made."""
 
 import importlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
@@ -9,6 +9,7 @@ import yaml
 
 from shoal.config import rules
 from shoal.config.entries import parse_entries
+from shoal.config.omega import plain_section
 from shoal.errors import ClusterConfigError
 from shoal.hardware import NodeHardwareConfig
 from shoal.hardware.arguments import ArgumentsError, Problem
@@ -67,7 +68,10 @@ class NodeGroupConfig:
     ignore_hardware: bool = False
 
     def __post_init__(self) -> None:
-        if _has_mappings([self.hardware]) or _has_mappings(self.env_configs):
+        if not (
+            _are(NodeGroupEnvConfig, self.env_configs)
+            and isinstance(self.hardware, NodeHardwareConfig | None)
+        ):
             _read_by(self, NodeGroupConfig, "read_group")
         where = f"node group {self.label!r}: "
         _apply(self, "label", rules.read_label, where)
@@ -104,7 +108,12 @@ class ClusterConfig:
     profiling: ProfileConfig | None = None
 
     def __post_init__(self) -> None:
-        if _has_mappings([self.profiling]) or _has_mappings(self.node_groups):
+        placement: Any = self.component_placement  # typed, but it comes from a user
+        if not (
+            _are(NodeGroupConfig, self.node_groups)
+            and isinstance(self.profiling, ProfileConfig | None)
+            and isinstance(placement, list | dict)
+        ):
             _read_by(self, ClusterConfig, "read_cluster")
         _apply(self, "num_nodes", rules.read_num_nodes, "cluster: ")
         found = parse_entries(self.component_placement)[1]
@@ -165,15 +174,19 @@ def _plain(value: Any) -> Any:
     return asdict(value) if hasattr(value, "__dataclass_fields__") else value
 
 
-def _has_mappings(entries: Sequence[Any] | None) -> bool:
-    return any(isinstance(entry, Mapping) for entry in entries or ())
+def _are(cls: type[Any], entries: Any) -> bool:
+    """Return whether a user gave a list of these, or None."""
+    return entries is None or (
+        isinstance(entries, list) and all(isinstance(entry, cls) for entry in entries)
+    )
 
 
 def _read_by(given: Any, cls: type[Any], reader: str) -> None:
-    """Read the mappings that a dataclass was given where others belong, as `load` would."""
+    """Read what a dataclass was given where other dataclasses belong, as `load` would."""
     names = [field.name for field in fields(cls)]
+    values = {name: getattr(given, name) for name in names}
     read = getattr(importlib.import_module("shoal.config.schema"), reader)
-    found = read({name: getattr(given, name) for name in names})
+    found = read(plain_section(values, None, names, cls.__name__))
     for name in names:
         setattr(given, name, getattr(found, name))
 
