@@ -209,8 +209,10 @@ class _Parser:
         return fault
 
     def with_processes(self, fault: GrammarError, tail: _Tail, span: Span) -> None:
-        """Add, to a fault that mends a rank that does not exist, the same with as many processes."""
-        if not tail or not fault.what.startswith("there is no rank"):
+        """Add, to a fault that mends a rank which is too high, the same for equal process ranks."""
+        if not tail or not tail[-1].is_number or not fault.what.startswith("there is no rank"):
+            return
+        if read_number(tail[-1].text) != read_number(self.text[slice(*fault.span)]):
             return
         for (start, end), text in list(fault.fixes):
             rest = self.text[end : tail[0].start]

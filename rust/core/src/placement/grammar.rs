@@ -317,11 +317,16 @@ impl<'a> Parser<'a> {
         fault
     }
 
-    /// Adds, to a fault that mends resources, the same with as many processes.
+    /// Adds, to a fault that mends a rank which is too high, the same for equal process ranks.
     fn with_processes(&self, fault: Fault, tail: Option<&[Token]>, span: Span) -> Fault {
-        let (Some([first, ..]), Kind::NoSuchResource) = (tail, fault.kind) else {
+        let (Some([first, ..]), Some([.., last]), Kind::NoSuchResource) = (tail, tail, fault.kind)
+        else {
             return fault;
         };
+        let number = |span: Span| read_number(&self.chars[span.start..span.end]);
+        if last.kind != TokenKind::Number || number(last.span) != number(fault.span) {
+            return fault;
+        }
         let mends: Vec<_> = fault.fixes.clone();
         mends.iter().fold(fault, |fault, (place, text)| {
             let rest: String = self.chars[place.end..first.span.start].iter().collect();
