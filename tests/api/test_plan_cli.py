@@ -1,5 +1,6 @@
 """`shoal plan` as a command: exit codes, what goes where, and what it costs to start."""
 
+import importlib.metadata
 import json
 import os
 import subprocess
@@ -11,6 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 import shoal
+from shoal.cli import main
 from shoal.cli.app import app
 from shoal.planner.serial import from_json
 
@@ -56,6 +58,11 @@ def test_what_does_not_fit_exits_with_1_and_tells_all_of_it_on_stderr():
         assert name in done.stderr
     assert "Traceback" not in done.stderr
     assert "^" in done.stderr
+
+
+def test_the_program_is_installed_under_its_name():
+    (entry,) = importlib.metadata.entry_points(group="console_scripts", name="shoal")
+    assert entry.load() is main
 
 
 @pytest.mark.parametrize(

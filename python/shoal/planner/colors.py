@@ -14,13 +14,13 @@ _PALETTE = (
     ("#d55e00", "#fff"),
     ("#f0e442", "#000"),
 )
-# Components beyond the palette get its colours again, with a mark laid over them.
+# Components beyond the palette get its colours again, with a mark at an edge, beside the number.
 _MARKS = (
     "",
-    "radial-gradient(circle, var(--box) 0 28%, transparent 30%)",
-    "linear-gradient(transparent 38%, var(--box) 38% 62%, transparent 62%)",
-    "linear-gradient(90deg, transparent 38%, var(--box) 38% 62%, transparent 62%)",
-    "linear-gradient(135deg, var(--box) 0 32%, transparent 32%)",
+    "linear-gradient(135deg, var(--box) 0 25%, transparent 25%)",
+    "linear-gradient(transparent 78%, var(--box) 78% 90%, transparent 90%)",
+    "linear-gradient(90deg, transparent 8%, var(--box) 8% 20%, transparent 20%)",
+    "linear-gradient(315deg, var(--box) 0 25%, transparent 25%)",
 )
 _STRIPE_PX = 5
 _MOST_STRIPES = 6
@@ -32,10 +32,8 @@ def color_rules(components: int) -> list[str]:
     for index in range(components):
         color, ink = _PALETTE[index % len(_PALETTE)]
         mark = _MARKS[index // len(_PALETTE) % len(_MARKS)]
-        layers = f"{mark}, {color}" if mark else color
-        rules.append(f".c{index} {{ background: {layers}; color: {ink}; }}")
-        if mark:  # text would stand on the mark
-            rules.append(f"b.c{index} {{ background: {color}; }}")
+        layers = f"{mark} border-box, {color}" if mark else color
+        rules.append(f".c{index} {{ background: {layers} border-box; color: {ink}; }}")
     rules.append(f"i.shared-key {{ border-color: transparent; background: {stripes([0, 1])}; }}")
     return rules
 
