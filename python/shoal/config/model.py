@@ -68,9 +68,10 @@ class NodeGroupConfig:
     ignore_hardware: bool = False
 
     def __post_init__(self) -> None:
+        given: dict[str, Any] = vars(self)  # typed, but it comes from a user
         if not (
-            _are(NodeGroupEnvConfig, self.env_configs)
-            and isinstance(self.hardware, NodeHardwareConfig | None)
+            _are(NodeGroupEnvConfig, given["env_configs"])
+            and isinstance(given["hardware"], NodeHardwareConfig | None)
         ):
             _read_by(self, NodeGroupConfig, "read_group")
         where = f"node group {self.label!r}: "
@@ -108,11 +109,11 @@ class ClusterConfig:
     profiling: ProfileConfig | None = None
 
     def __post_init__(self) -> None:
-        placement: Any = self.component_placement  # typed, but it comes from a user
+        given: dict[str, Any] = vars(self)  # typed, but it comes from a user
         if not (
-            _are(NodeGroupConfig, self.node_groups)
-            and isinstance(self.profiling, ProfileConfig | None)
-            and isinstance(placement, list | dict)
+            _are(NodeGroupConfig, given["node_groups"])
+            and isinstance(given["profiling"], ProfileConfig | None)
+            and isinstance(given["component_placement"], list | dict)
         ):
             _read_by(self, ClusterConfig, "read_cluster")
         _apply(self, "num_nodes", rules.read_num_nodes, "cluster: ")
