@@ -37,11 +37,13 @@ fuzz_target!(|data: &[u8]| {
             let (at, span) = error.at.expect("an error of the text points at it");
             assert_eq!(at, text);
             assert!(span.start <= span.end && span.end <= text.chars().count());
-            let (_, hint) = error
-                .message
-                .split_once("; did you mean \"")
-                .unwrap_or_default();
-            if let Some((hint, _)) = hint.split_once("\"?\n") {
+            // Nothing but a hint ends so: what was found stands in quotes.
+            let head = error.message.lines().next().unwrap_or_default();
+            if let Some(head) = head.strip_suffix("\"?") {
+                let hint = head
+                    .rsplit_once('"')
+                    .map(|(_, hint)| hint)
+                    .unwrap_or_default();
                 assert!(parse_placement(hint, &groups, "c").is_ok(), "{hint}");
             }
         }
