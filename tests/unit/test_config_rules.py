@@ -73,6 +73,15 @@ RULES = [
         section(component_placement=[{"a": 0}, {"b, a": 1}]),
         "cluster.component_placement[1]['b, a']: component \"a\" is placed twice, first by 'a'",
     ),
+    (
+        section(component_placement={"a,": 0}),
+        "cluster.component_placement.a,: a component name is empty",
+    ),
+    (
+        section(component_placement={"a,a": 0}),
+        "cluster.component_placement.a,a: a component is placed twice",
+    ),
+    (section(component_placement={"a": {"placement": 0, "node_group": ["a", "b,c"]}}), None),
     (section(node_groups={}), "cluster.node_groups: input should be a valid list, not {}"),
     (section(node_groups=[3]), f"{G}: Each node yaml config must be a dictionary, not 3"),
     (section(node_groups=[{"label": "a"}]), f"{G}: Missing fields '['node_ranks']' detected"),
