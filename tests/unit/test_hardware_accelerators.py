@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from shoal import CollectiveGroupOptions
 from shoal.errors import ShoalValueError
 from shoal.hardware import (
     Accelerator,
@@ -403,6 +404,24 @@ def test_torchs_module_comes_with_the_vendors_package(kind, monkeypatch):
     assert AcceleratorUtil.get_torch_platform(kind) is platform
     platform.ipc_collect()  # there, and without effect
     assert AcceleratorUtil.get_torch_platform("NO_ACCEL") is None
+
+
+def test_the_options_of_nccl(monkeypatch):
+    made = types.SimpleNamespace(config=types.SimpleNamespace())
+    nccl = types.SimpleNamespace(Options=lambda **given: vars(made).update(given) or made)
+    add_module(monkeypatch, "torch.distributed", ProcessGroupNCCL=nccl)
+    options = CollectiveGroupOptions(
+        accel_cluster_size=2, accel_max_ctas=16, accel_min_ctas=4, is_high_priority_stream=True
+    )
+    assert AcceleratorUtil.get_accel_pg_options("NV_GPU", options) is made
+    assert made.is_high_priority_stream
+    assert vars(made.config) == {"cga_cluster_size": 2, "max_ctas": 16, "min_ctas": 4}
+
+
+@pytest.mark.parametrize("kind", [*VENDORS, "NO_ACCEL"])
+def test_defaults_need_no_options(kind):
+    assert AcceleratorUtil.get_accel_pg_options(kind, None) is None
+    assert AcceleratorUtil.get_accel_pg_options(kind, CollectiveGroupOptions()) is None
 
 
 @pytest.mark.parametrize("kind", VENDORS)

@@ -1,5 +1,7 @@
 """What a launch makes of a node's hardware: variables, and the command that runs the worker."""
 
+import os
+
 import pytest
 
 from shoal import NodeGroupInfo, NodeInfo
@@ -8,6 +10,7 @@ from shoal.config import NodeGroupEnvConfig
 from shoal.errors import LaunchError, ShoalValueError
 from shoal.hardware import ACCELERATOR_HW_TYPE, HardwareInfo, HardwareResource
 from shoal.hardware.profiling import NsightConfig
+from shoal.worker.worker import _set_network_devices
 
 
 def node(accelerators=2, names=(), egl=(), backends=()):
@@ -98,3 +101,34 @@ def test_a_profiler_that_the_node_has_not_is_an_error_with_both_names():
     ) as caught:
         interpreter(node(), profiling)
     assert isinstance(caught.value, LaunchError)
+
+
+@pytest.fixture
+def network(monkeypatch):
+    """The variables that name network devices, none of them set."""
+    for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "HCCL_SOCKET_IFNAME"):
+        monkeypatch.setenv(name, "")  # so that what the test sets is undone
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("SHOAL_COMM_NET_DEVICES", "eth1")
+    return monkeypatch
+
+
+@pytest.mark.parametrize(
+    ("kind", "names"),
+    [
+        ("NO_ACCEL", ["GLOO_SOCKET_IFNAME"]),
+        ("NV_GPU", ["GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"]),
+        ("NPU", ["GLOO_SOCKET_IFNAME", "HCCL_SOCKET_IFNAME"]),
+    ],
+)
+def test_network_devices_are_told_to_gloo_and_to_the_vendor(kind, names, network):
+    _set_network_devices(kind)
+    assert sorted(n for n in os.environ if n.endswith("_SOCKET_IFNAME")) == names
+    assert {os.environ[name] for name in names} == {"eth1"}
+
+
+def test_a_network_device_of_the_users_is_kept_with_a_warning(network, caplog):
+    network.setenv("NCCL_SOCKET_IFNAME", "ib0")
+    _set_network_devices("NV_GPU")
+    assert os.environ["NCCL_SOCKET_IFNAME"] == "ib0"
+    assert "NCCL_SOCKET_IFNAME=ib0 is kept, although SHOAL_COMM_NET_DEVICES is eth1" in caplog.text
