@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Sequence
+from typing import Any
 
 from shoal.errors import ClusterConfigError
 from shoal.hardware.arguments import shown
@@ -34,8 +35,9 @@ def parse_rank_config(
     """
     what = f"{rank_type} rank" if rank_type else "rank"
     ranks: set[int] = set()
-    if isinstance(rank_config, list) and all(type(r) is int and r >= 0 for r in rank_config):
-        ranks.update(rank_config)  # thousands of nodes are checked again and again in this form
+    listed: list[Any] = rank_config if isinstance(rank_config, list) else [rank_config]
+    if all(type(rank) is int and rank >= 0 for rank in listed):
+        ranks.update(listed)  # thousands of nodes are checked again and again in this form
     else:
         for part in _parts(rank_config):
             ranks |= _part(part, available_ranks, what)
