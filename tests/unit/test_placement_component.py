@@ -1,5 +1,6 @@
 """`ComponentPlacement` on clusters made by hand, with either core."""
 
+import pickle
 from pathlib import Path
 
 import pytest
@@ -228,3 +229,24 @@ def test_example_in_short_form_gives_two_components_one_placement():
     plan = ComponentPlacement(EXAMPLES / "short_form.yaml", make_cluster([8]))
     assert plan.get_strategy("actor") is plan.get_strategy("inference")
     assert [plan.get_world_size(name) for name in plan.components] == [8, 8]
+
+
+def test_strategies_of_a_plan_travel_and_place_on_other_clusters():
+    here, there = make_cluster([2, 2]), make_cluster([4])
+    plan = ComponentPlacement({"component_placement": {"actor": "0-3", "agent": 0}}, here)
+    strategy = plan.get_strategy("actor")
+    assert where(strategy.get_placement(here)) == [(0, [0]), (0, [1]), (1, [0]), (1, [1])]
+    assert where(strategy.get_placement(there)) == [(0, [rank]) for rank in range(4)]
+    again = pickle.loads(pickle.dumps(strategy))
+    assert again.get_placement(here) == strategy.get_placement(here)
+    assert repr(again) == repr(strategy)
+
+
+def test_a_cluster_without_weak_references_will_do():
+    class Slotted:
+        __slots__ = ("get_node_group",)
+
+    cluster = Slotted()
+    cluster.get_node_group = make_cluster([2]).get_node_group
+    plan = ComponentPlacement({"component_placement": {"actor": "all"}}, cluster)
+    assert where(plan.get_strategy("actor").get_placement(cluster)) == [(0, [0]), (0, [1])]

@@ -56,7 +56,7 @@ class ComponentPlacement:
             try:
                 if entry.labels not in described:
                     described[entry.labels] = find_groups(cluster, entry.labels, known)
-                self._resolve(entry, described[entry.labels])
+                self._resolve(entry, cluster, described[entry.labels])
             except PlacementError as error:
                 found = error
                 problems.append(_problem(error, entry, document))
@@ -67,13 +67,14 @@ class ComponentPlacement:
             several = f"{len(problems)} problems in {_SECTION}:\n" if len(problems) > 1 else ""
             raise PlacementError(several + "\n".join(problems), problems=problems)
 
-    def _resolve(self, entry: Entry, groups: list[NodeGroup]) -> None:
+    def _resolve(self, entry: Entry, cluster: ClusterLike, groups: list[NodeGroup]) -> None:
         ranks = parse_placement(entry.text, groups, entry.name)
-        strategy: PlacementStrategy
+        strategy: NodePlacementStrategy | FlexiblePlacementStrategy
         if groups[0].hardware_type is None:
             strategy = NodePlacementStrategy(ranks.firsts(), entry.labels)
         else:
             strategy = FlexiblePlacementStrategy(ranks, entry.labels)
+        strategy.remember(cluster, groups)
         for component in entry.components:
             self._components.append(component)
             self._placements[component] = strategy

@@ -1,6 +1,8 @@
 """The strategies: how the processes of a worker group are laid on a cluster."""
 
+import contextlib
 import logging
+import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar, TypedDict, Unpack
@@ -63,6 +65,9 @@ class PlacementStrategy(ABC):
 class _SolvedStrategy(PlacementStrategy):
     """A strategy whose placements the core finds."""
 
+    # A cluster, and its groups as the solver sees them.
+    _described: tuple[weakref.ref[Any], list[NodeGroup]] | None = None
+
     def get_placement(
         self, cluster: ClusterLike, isolate_accelerator: bool = True
     ) -> list[Placement]:
@@ -88,7 +93,19 @@ class _SolvedStrategy(PlacementStrategy):
         Raises:
             PlacementError: The cluster has not what the strategy asks for.
         """
-        return self._place(find_groups(cluster, self.node_groups), isolate=isolate_accelerator)
+        if self._described is not None and self._described[0]() is cluster:
+            groups = self._described[1]
+        else:
+            groups = find_groups(cluster, self.node_groups)
+        return self._place(groups, isolate=isolate_accelerator)
+
+    def remember(self, cluster: ClusterLike, groups: list[NodeGroup]) -> None:
+        """Keep the groups of a cluster: of large ones, describing them takes most of the time."""
+        with contextlib.suppress(TypeError):  # an object that nothing can refer to weakly
+            self._described = (weakref.ref(cluster), groups)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name != "_described"}
 
     @abstractmethod
     def _place(self, groups: list[NodeGroup], *, isolate: bool) -> Placements:

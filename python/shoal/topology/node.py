@@ -54,7 +54,8 @@ class NodeInfo:
     @property
     def num_accelerators(self) -> int:
         """The number of accelerators."""
-        return self.get_hw_resource_count(ACCELERATOR_HW_TYPE)
+        resource = self._resource(ACCELERATOR_HW_TYPE)
+        return 0 if resource is None else len(resource.infos)
 
     @property
     def num_gpus(self) -> int:
@@ -69,8 +70,8 @@ class NodeInfo:
     @property
     def accelerator_model(self) -> str:
         """The model of the node's accelerators (`NV_GPU:H200`), empty without any."""
-        infos = self.get_hardware_infos(ACCELERATOR_HW_TYPE)
-        return infos[0].model if infos else ""
+        resource = self._resource(ACCELERATOR_HW_TYPE)
+        return resource.infos[0].model if resource is not None and resource.infos else ""
 
     def get_hw_resource_count(self, hw_type: str | None) -> int:
         """Return how many pieces of a hardware type the node has; 0 for None."""
