@@ -128,6 +128,9 @@ def _spot(resources: Resources, process: int, ranks: list[int]) -> Spot:
             f"process {process}: hardware ranks {compress(ranks)} are out of range\n"
             f"{resources.describe()}"
         )
+    block = resources.block(ranks[0])
+    if len(ranks) == 1:  # by far the most, and nothing to compare
+        return Spot(block.group, block.node, [ranks[0] - block.first])
     if len(set(ranks)) < len(ranks):
         raise PlacementError(f"process {process}: hardware ranks {compress(ranks)} must be unique")
     if why := resources.conflict(ranks):
@@ -136,6 +139,5 @@ def _spot(resources: Resources, process: int, ranks: list[int]) -> Spot:
             f"process {process}: hardware ranks {compress(ranks)} are {why}; expected ranks of one "
             f"type on the same node\n{resources.describe()}"
         )
-    block = resources.block(ranks[0])
     hardware = sorted(rank - resources.block(rank).first for rank in ranks)
     return Spot(block.group, block.node, hardware)
