@@ -24,7 +24,7 @@ endif
 
 EXTENSION := python/shoal/_rust.abi3.so
 RUST_SOURCES := Cargo.toml $(wildcard Cargo.lock) $(shell find rust -name '*.rs' -o -name Cargo.toml)
-PYTHON_SOURCES := $(shell find python -name '*.py' -o -name '*.pyi' -o -name py.typed)
+PYTHON_SOURCES := $(shell find python -name '*.py' -o -name '*.pyi' -o -name py.typed -o -name '*.css' -o -name '*.js')
 
 export UV_PYTHON_DOWNLOADS := never
 # uv brings certificates of its own; the machine's are what pip and cargo trust.

@@ -4,7 +4,10 @@ import sys
 import zipfile
 from pathlib import Path
 
-NEEDED = ("shoal/__init__.py", "shoal/_rust.abi3.so", "shoal/_rust.pyi", "shoal/py.typed")
+NEEDED = (
+    "shoal/__init__.py", "shoal/_rust.abi3.so", "shoal/_rust.pyi", "shoal/py.typed",
+    "shoal/planner/page.css", "shoal/planner/page.js",
+)  # fmt: skip
 NEEDED_ENDS = ("licenses/LICENSE", "/METADATA")
 
 
