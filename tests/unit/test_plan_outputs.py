@@ -103,20 +103,20 @@ def test_markdown_escapes_what_would_mean_something(text, expected):
     [
         (lambda d: d.update(kind="other"), "expected kind 'shoal.plan', not 'other'"),
         (lambda d: d.update(schema=2), "has schema 2, and this version of shoal reads 1"),
-        (lambda d: d.pop("nodes"), "plan.nodes is missing"),
-        (lambda d: d.update(nodes=3), "plan.nodes: expected a list, not 3"),
-        (lambda d: d["nodes"].append(7), "plan.nodes[3]: expected an object, not 7"),
+        (lambda d: d.pop("nodes"), "plan.nodes: Field required"),
+        (lambda d: d.update(nodes=3), "plan.nodes: Input should be a valid array, not 3"),
+        (lambda d: d["nodes"].append(7), "plan.nodes[3]: Input should be an object, not 7"),
         (
             lambda d: d["components"][1]["processes"][0].update(rank="x"),
-            "plan.components[1].processes[0].rank: expected a number, not 'x'",
+            "plan.components[1].processes[0].rank: Input should be a valid integer, not 'x'",
         ),
         (
             lambda d: d["nodes"][0]["devices"][2].update(users=[["a", "b"]]),
-            "plan.nodes[0].devices[2].users: expected a list of [component, rank]",
+            "plan.nodes[0].devices[2].users[0][1]: Input should be a valid integer, not 'b'",
         ),
         (
             lambda d: d["nodes"][0].update(processes={"actor": "4"}),
-            "plan.nodes[0].processes: expected an object of int",
+            "plan.nodes[0].processes.actor: Input should be a valid integer, not '4'",
         ),
     ],
 )
