@@ -9,6 +9,7 @@ from hypothesis import event, given, strategies as st
 import shoal
 from shoal.cluster.allocate import Allocation, _accelerator_env
 from shoal.errors import ClusterConfigError, PlacementError, ShoalValueError
+from shoal.placement.environment import group_environment, process_environment
 from shoal.planner import PlannedProcess, Totals, plan, read_inventory
 from shoal.planner.blocks import blocks_of
 from shoal.planner.diff import diff_plans
@@ -16,7 +17,6 @@ from shoal.planner.environment import AT_LAUNCH
 from shoal.planner.html import render_html
 from shoal.planner.markdown import render_markdown
 from shoal.planner.serial import from_json, to_json
-from shoal.worker.environment import worker_environment
 from shoal.worker.identity import Identity
 
 EXAMPLES = Path(__file__).parents[1] / "vectors" / "examples"
@@ -112,13 +112,13 @@ def test_the_environment_is_what_launch_sets(monkeypatch):
         placements = placement.get_strategy(component.name).get_placement(cluster_of(made))
         for process, placed in zip(component.processes, placements, strict=True):
             cluster = cluster_of(made)
-            launched = worker_environment(component.name, placed, placements, cluster, catch=True)
             node = cluster.get_node_info(placed.cluster_node_rank)
+            launched = group_environment(component.name, placements, cluster)
+            launched |= process_environment(component.name, placed, node.accelerator_model)
             request = Allocation(object, "name", node.node_rank, env_vars=dict(launched))
             launched |= _accelerator_env(node, request, process.configured)
             planned = component.environment_of(process)
-            for name in AT_LAUNCH:
-                launched.pop(name, None)
+            assert not planned.keys() & set(AT_LAUNCH)
             own = {name: planned.pop(name) for name in ("LOCAL_RANK", "LOCAL_WORLD_SIZE")}
             assert planned == process.configured | launched
             with monkeypatch.context() as patched:
@@ -145,8 +145,6 @@ def cluster_of(made):
     return SimpleNamespace(
         get_node_group=groups.get,
         get_node_info=lambda rank: nodes[rank],
-        get_node_ip=lambda rank: nodes[rank].node_ip,
-        namespace="shoal",
     )
 
 

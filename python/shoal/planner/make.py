@@ -16,9 +16,10 @@ from shoal.hardware import (
 )
 from shoal.hardware.profiling import ProfileConfig, get_profiling_env_vars_for_worker
 from shoal.placement import ComponentPlacement, PlacementStrategy
+from shoal.placement.environment import group_environment
 from shoal.planner.advice import advise
 from shoal.planner.cluster import PlannedCluster
-from shoal.planner.environment import component_environment, process_environment
+from shoal.planner.environment import planned_environment
 from shoal.planner.inventory import Inventory, read_inventory
 from shoal.planner.model import (
     Plan,
@@ -195,8 +196,6 @@ def _components(
     for name in placement.components:
         strategy = placement.get_strategy(name)
         placements = placed[strategy]
-        first = min(placements, key=lambda p: p.rank)
-        master = cluster.get_node_info(first.cluster_node_rank).node_ip
         yield PlannedComponent(
             name=name,
             entry=tuple(by_strategy[strategy]),
@@ -205,7 +204,7 @@ def _components(
             profiler=profiling.backend
             if profiling is not None and profiling.profiles_worker_group(name)
             else "",
-            environment=component_environment(name, len(placements), master),
+            environment=group_environment(name, placements, cluster),
         )
 
 
@@ -239,7 +238,7 @@ def _processes(
             ),
             interpreter=interpreter,
             configured=variables,
-            environment=process_environment(name, placement, node, variables)
+            environment=planned_environment(name, placement, node, variables)
             | get_profiling_env_vars_for_worker(f"{name}:{placement.rank}", profiling),
         )
 

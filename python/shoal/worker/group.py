@@ -31,7 +31,7 @@ from shoal.errors import (
 from shoal.manager import WorkerManager
 from shoal.manager.base import find_namespace, required_namespace
 from shoal.placement import NodePlacementStrategy, PackedPlacementStrategy, PlacementStrategy
-from shoal.worker.environment import worker_environment
+from shoal.placement.environment import group_environment, process_environment
 from shoal.worker.result import WorkerGroupFuncResult, log_failure
 
 __all__ = ["WorkerGroup", "WorkerGroupFunc"]
@@ -205,12 +205,14 @@ class WorkerGroup:
             if catch_system_failure is None
             else catch_system_failure
         )
+        env = group_environment(self._name, placements, cluster) | {
+            "CLUSTER_NAMESPACE": cluster.namespace,
+            "CATCH_SYSTEM_FAILURE": "1" if catch else "0",
+        }
         _forget_dead(self._name, cluster.namespace)
         try:
             for placement in placements:
-                self._workers.append(
-                    self._start(placement, placements, max_concurrency, catch=catch)
-                )
+                self._workers.append(self._start(placement, max_concurrency, env))
         except BaseException:
             self._kill()
             raise
@@ -222,13 +224,12 @@ class WorkerGroup:
     def _start(
         self,
         placement: Placement,
-        placements: Sequence[Placement],
         max_concurrency: int | None,
-        *,
-        catch: bool,
+        group_env: dict[str, str],
     ) -> "WorkerGroup.WorkerRank":
         cluster = self._require_cluster()
         name = f"{self._name}:{placement.rank}"
+        node = cluster.get_node_info(placement.cluster_node_rank)
         start = partial(
             cluster.allocate,
             cls=self._worker_cls,
@@ -236,7 +237,7 @@ class WorkerGroup:
             worker_rank=placement.rank,
             node_rank=placement.cluster_node_rank,
             max_concurrency=max_concurrency,
-            env_vars=worker_environment(self._name, placement, placements, cluster, catch=catch),
+            env_vars=group_env | process_environment(self._name, placement, node.accelerator_model),
             node_group_label=placement.node_group_label,
             cls_args=self._args,
             cls_kwargs=self._kwargs,

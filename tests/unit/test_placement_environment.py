@@ -1,0 +1,73 @@
+"""The variables by which a process knows its place: all of them, with their values."""
+
+from types import SimpleNamespace
+
+from shoal import NodeInfo, PackedPlacementStrategy
+from shoal.hardware import ACCELERATOR_HW_TYPE, HardwareInfo, HardwareResource
+from shoal.placement import NodePlacementStrategy
+from shoal.placement.environment import group_environment, process_environment
+from shoal.topology import build_groups
+
+MODEL = "NV_GPU:H200"
+
+
+def cluster(ips=("10.0.0.1", "10.0.0.2"), accelerators=4):
+    infos = [HardwareInfo(ACCELERATOR_HW_TYPE, MODEL)] * accelerators
+    resources = [HardwareResource(ACCELERATOR_HW_TYPE, infos)] if infos else []
+    nodes = [NodeInfo([], i, "", ip, 8, hardware_resources=resources) for i, ip in enumerate(ips)]
+    return SimpleNamespace(
+        get_node_group=build_groups(nodes, None).get, get_node_info=nodes.__getitem__
+    )
+
+
+def test_a_process_on_accelerators():
+    where = cluster()
+    placements = PackedPlacementStrategy(2, 7, num_hardware_per_process=2).get_placement(where)
+    assert group_environment("actor", placements, where) == {
+        "GROUP_NAME": "actor",
+        "WORLD_SIZE": "3",
+        "RAY_ACTOR": "1",
+        "MASTER_ADDR": "10.0.0.1",
+    }
+    assert process_environment("actor", placements[2], MODEL) == {
+        "WORKER_NAME": "actor:2",
+        "RANK": "2",
+        "NODE_RANK": "1",
+        "CLUSTER_NODE_RANK": "1",
+        "NODE_ID": "1",
+        "LOCAL_ACCELERATOR_RANK": "2",
+        "GPU_ID": "2",
+        "NODE_LOCAL_RANK": "1",
+        "NODE_LOCAL_WORLD_SIZE": "2",
+        "VISIBLE_DEVICES": "2,3",
+        "ACCELERATOR_TYPE": "NV_GPU",
+        "ACCELERATOR_MODEL": MODEL,
+        "ISOLATE_ACCELERATOR": "1",
+        "ISOLATE_GPU": "1",
+        "LOCAL_HARDWARE_RANKS": "2,3",
+        "NODE_GROUP_LABEL": "cluster",
+    }
+
+
+def test_a_process_on_a_node_without_accelerators():
+    where = cluster(accelerators=0)
+    (placed,) = NodePlacementStrategy([1]).get_placement(where)
+    env = process_environment("env", placed, "")
+    assert (env["VISIBLE_DEVICES"], env["ACCELERATOR_MODEL"]) == ("", "")
+    assert (env["ACCELERATOR_TYPE"], env["LOCAL_ACCELERATOR_RANK"]) == ("NO_ACCEL", "-1")
+    assert (env["LOCAL_HARDWARE_RANKS"], env["CLUSTER_NODE_RANK"]) == ("", "1")
+    assert group_environment("env", [placed], where)["MASTER_ADDR"] == "10.0.0.2"
+
+
+def test_the_address_is_rank_0s_whatever_the_order():
+    where = cluster()
+    placements = NodePlacementStrategy([1, 0]).get_placement(where)
+    address = where.get_node_info(placements[0].cluster_node_rank).node_ip
+    for order in (placements, placements[::-1]):
+        assert group_environment("env", order, where)["MASTER_ADDR"] == address
+
+
+def test_an_address_that_is_not_known_is_not_told():
+    where = cluster(("", ""))
+    placements = NodePlacementStrategy([0]).get_placement(where)
+    assert "MASTER_ADDR" not in group_environment("env", placements, where)
