@@ -4,7 +4,10 @@ from types import SimpleNamespace
 
 import pytest
 
+import shoal
+from shoal.bootstrap import extension
 from shoal.errors import ClusterConfigError, ShoalValueError
+from shoal.hardware import AcceleratorManager
 from shoal.planner import Inventory, read_inventory
 
 LONG = """\
@@ -111,3 +114,55 @@ def test_a_file_that_is_not_there_is_named(tmp_path):
 def test_anything_else_is_refused_with_what_is_expected(source):
     with pytest.raises(ShoalValueError, match=r"16x8:H100/64cpu.*YAML"):
         read_inventory(source)
+
+
+ACME = """
+from shoal.hardware import AcceleratorManager
+from shoal.hardware.accelerators import Restrictions
+
+
+def register():
+    @AcceleratorManager.register_manager("Acme")
+    class AcmeManager(AcceleratorManager):
+        RESTRICTIONS = Restrictions("ACME_VISIBLE_DEVICES")
+        CCL_BACKEND, CCL_IFNAME, TORCH_DEVICE = "accl", "ACCL_IFNAME", "acme"
+
+        @classmethod
+        def ask(cls):
+            raise AssertionError("a plan asks no device")
+"""
+
+
+@pytest.fixture
+def acme(tmp_path, monkeypatch):
+    """A vendor that the user's module registers, where something reads it."""
+    known = dict(AcceleratorManager.manager_register)
+    monkeypatch.setattr(AcceleratorManager, "manager_register", known)
+    monkeypatch.setattr(extension, "_loaded", set())
+    (tmp_path / "acme_for_plans.py").write_text(ACME)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("SHOAL_EXT_MODULE", "acme_for_plans")
+
+
+@pytest.mark.parametrize(
+    "source", ["1x4:acme:A1", [{"accelerators": 4, "vendor": "ACME", "model": "A1"}]]
+)
+def test_a_vendor_that_a_user_registered_is_known(source, acme):
+    (node,) = read_inventory(source).nodes
+    assert (node.accelerator_type, node.accelerator_model) == ("Acme", "Acme:A1")
+    job = {"num_nodes": 1, "component_placement": {"actor": "2-3:0"}}
+    component = shoal.plan(job, source).components[0]
+    env = component.environment_of(component.processes[0])
+    assert (env["ACCELERATOR_TYPE"], env["ACME_VISIBLE_DEVICES"]) == ("Acme", "2,3")
+    (node,) = read_inventory("1x4:ACME").nodes
+    assert node.accelerator_model == "Acme:UNKNOWN"
+
+
+def test_a_vendor_that_a_user_registered_is_named_where_another_is_meant(acme):
+    with pytest.raises(ClusterConfigError, match=r"KUNLUN_XPU, Acme; did you mean 'Acme'\?"):
+        read_inventory("1x4:Acmee:A1")
+
+
+def test_a_model_is_written_as_a_node_tells_it():
+    (node,) = read_inventory("1x1:NV_GPU:H100: 80 GB").nodes
+    assert node.accelerator_model == "NV_GPU:H100  80 GB"

@@ -6,9 +6,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from shoal.bootstrap.extension import load_user_extension_module
 from shoal.config.yaml12 import read_yaml
 from shoal.errors import ShoalValueError
 from shoal.hardware import ACCELERATOR_HW_TYPE, HardwareInfo, HardwareResource
+from shoal.hardware.accelerators import accelerator_model
 from shoal.planner.long_form import read_nodes
 from shoal.planner.spec import NodeKind, parse_nodes
 from shoal.topology import NodeInfo
@@ -45,6 +47,7 @@ def read_inventory(source: Any, hardware_types: Sequence[str] = ()) -> Inventory
     """
     if isinstance(source, Inventory):
         return source
+    load_user_extension_module()  # it may register a vendor that the inventory names
     if isinstance(source, os.PathLike) or (
         isinstance(source, str) and source.strip().endswith(_SUFFIXES)
     ):
@@ -71,7 +74,8 @@ def _build(name: str, kinds: Sequence[NodeKind]) -> Inventory:
 def _node(rank: int, kind: NodeKind) -> NodeInfo:
     resources: list[HardwareResource] = []
     if kind.accelerators:
-        info = HardwareInfo(ACCELERATOR_HW_TYPE, f"{kind.vendor}:{kind.model}")
+        model = accelerator_model(kind.vendor, kind.model)
+        info = HardwareInfo(ACCELERATOR_HW_TYPE, model)
         resources.append(HardwareResource(ACCELERATOR_HW_TYPE, [info] * kind.accelerators))
     for hw_type, count in kind.hardware.items():
         if count:

@@ -17,10 +17,10 @@ from shoal.nearest import did_you_mean
 from shoal.planner.spec import (
     MAX_DEVICES,
     MAX_NODES,
-    VENDORS,
     NodeKind,
     parse_nodes,
     vendor_of,
+    vendors,
 )
 
 __all__ = ["read_nodes"]
@@ -154,9 +154,10 @@ class _Reader:
             self.wrong((*path, "model"), f"expected a text such as H100, not {model!r}")
         found = vendor_of(str(vendor))
         if found is None:
-            near = did_you_mean(str(vendor), VENDORS)
+            known = vendors()
+            near = did_you_mean(str(vendor), known)
             self.wrong(
-                (*path, "vendor"), f"expected one of {', '.join(VENDORS)}, not {vendor!r}{near}"
+                (*path, "vendor"), f"expected one of {', '.join(known)}, not {vendor!r}{near}"
             )
         return found or default.vendor, str(model)
 

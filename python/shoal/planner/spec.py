@@ -14,10 +14,10 @@ from dataclasses import dataclass, field
 from typing import NoReturn
 
 from shoal.errors import ClusterConfigError
-from shoal.hardware import AcceleratorType
+from shoal.hardware import AcceleratorManager, AcceleratorType
 from shoal.nearest import did_you_mean
 
-__all__ = ["FORM", "MAX_DEVICES", "MAX_NODES", "VENDORS", "NodeKind", "parse_nodes", "vendor_of"]
+__all__ = ["FORM", "MAX_DEVICES", "MAX_NODES", "NodeKind", "parse_nodes", "vendor_of", "vendors"]
 
 MAX_NODES = 65_536
 MAX_DEVICES = 1_024
@@ -26,7 +26,6 @@ MAX_DEVICES = 1_024
 FORM = "COUNTxACCELERATORS[:[VENDOR:]MODEL][/64cpu][/2xFranka], such as 16x8:H100/64cpu,2x0"
 UNKNOWN_MODEL = "UNKNOWN"
 
-VENDORS = [kind.value for kind in AcceleratorType if kind is not AcceleratorType.NO_ACCEL]
 _HEAD = re.compile(r"\s*(?:(?P<count>\d+)\s*[xX*]\s*)?(?P<accelerators>\d+)\s*(?::(?P<model>.*))?")
 _CPUS = re.compile(r"(?P<count>\d+)\s*cpus?", re.IGNORECASE)
 _ROBOTS = re.compile(r"(?:(?P<count>\d+)\s*[xX*]\s*)?(?P<type>[A-Za-z_][\w.-]*)")
@@ -38,7 +37,7 @@ class NodeKind:
 
     Attributes:
         accelerators: How many accelerators.
-        vendor: Their kind, as `AcceleratorType` spells it.
+        vendor: Their kind, as it is registered.
         model: Their model.
         cpus: How many CPUs; 0 for not known.
         hardware: How many of each other hardware type.
@@ -79,9 +78,16 @@ def parse_nodes(text: str, hardware_types: Sequence[str] = ()) -> list[NodeKind]
     return nodes
 
 
+def vendors() -> list[str]:
+    """Return the vendors: those that shoal brings, then those that the user registered."""
+    known = map(str, (*AcceleratorType, *AcceleratorManager.manager_register))
+    return [kind for kind in dict.fromkeys(known) if kind != AcceleratorType.NO_ACCEL]
+
+
 def vendor_of(name: str) -> str | None:
     """Return the vendor of a name, whatever its case; None where there is none."""
-    return next((vendor for vendor in VENDORS if vendor == name.strip().upper()), None)
+    wanted = name.strip().upper()
+    return next((vendor for vendor in vendors() if vendor.upper() == wanted), None)
 
 
 def _nodes(text: str, part: str, start: int, hardware_types: Sequence[str]) -> tuple[int, NodeKind]:
@@ -108,7 +114,8 @@ def _nodes(text: str, part: str, start: int, hardware_types: Sequence[str]) -> t
             fail("model", "the model is empty", "expected a model such as H100, or leave ':' out")
         found = vendor_of(first)
         if colon and found is None:
-            advice = f"expected {', '.join(VENDORS)}{did_you_mean(first, VENDORS)}"
+            known = vendors()
+            advice = f"expected {', '.join(known)}{did_you_mean(first, known)}"
             _fail(text, start + match.start("model"), first, f"no vendor {first.strip()!r}", advice)
         vendor = found or vendor
         model = rest.strip() if colon else UNKNOWN_MODEL if found else first.strip()

@@ -13,7 +13,7 @@ from shoal.hardware.accelerators.intel import IntelGPUManager
 from shoal.hardware.accelerators.kunlun import KunlunXPUManager
 from shoal.hardware.accelerators.musa import MUSAGPUManager
 from shoal.hardware.accelerators.nvidia import NvidiaGPUManager
-from shoal.hardware.accelerators.accelerator import Accelerator
+from shoal.hardware.accelerators.accelerator import Accelerator, accelerator_model
 from shoal.hardware.accelerators.util import AcceleratorUtil, complete_environment, visibility_env
 
 # isort: on
@@ -36,6 +36,7 @@ __all__ = [
     "MUSAGPUManager",
     "NvidiaGPUManager",
     "Restrictions",
+    "accelerator_model",
     "complete_environment",
     "visibility_env",
 ]

@@ -10,7 +10,12 @@ from shoal.hardware.accelerators.kind import ACCELERATOR_HW_TYPE, AcceleratorTyp
 from shoal.hardware.accelerators.manager import AcceleratorManager
 from shoal.hardware.base import Hardware, HardwareInfo, HardwareResource
 
-__all__ = ["Accelerator"]
+__all__ = ["Accelerator", "accelerator_model"]
+
+
+def accelerator_model(kind: str, name: str) -> str:
+    """Return a model as nodes report it: `NV_GPU:H200`, with no other colon."""
+    return f"{kind}:{name.replace(':', ' ')}"
 
 
 @Hardware.register(is_default_hw=True)
@@ -28,7 +33,7 @@ class Accelerator(Hardware):
         for kind, manager in AcceleratorManager.manager_register.items():
             devices, names = manager.probe(os.environ)
             if devices:
-                model = f"{kind}:{devices[0].model.replace(':', ' ')}"
+                model = accelerator_model(kind, devices[0].model)
                 infos = [HardwareInfo(cls.HW_TYPE, model) for _ in devices]
                 egl = (
                     egl_ids(",".join(names), len(devices)) if kind is AcceleratorType.NV_GPU else []
