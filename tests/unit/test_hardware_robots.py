@@ -98,6 +98,38 @@ def enumerate_robots(kind, node_rank, configs=None):
         (lambda: FrankaConfig(0, camera_serials="12"), "camera_serials: expected a list, not '12'"),
         (lambda: FrankaConfig(0, camera_serials=["1", 1]), "camera_serials: the same entry twice"),
         (
+            lambda: FrankaConfig(0, camera_serials=[None]),
+            "camera_serials: expected texts, not None",
+        ),
+        (
+            lambda: FrankaConfig(0, camera_serials=[True]),
+            "camera_serials: expected texts, not True",
+        ),
+        (lambda: FrankaConfig(0, camera_serials=[""]), "camera_serials: expected texts, not ''"),
+        # Of these words any would be true, and the robot would not be asked.
+        (
+            lambda: FrankaConfig(0, disable_validate="no"),
+            "disable_validate: expected true or false",
+        ),
+        (
+            lambda: DualFrankaConfig(0, disable_validate=0),
+            "disable_validate: expected true or false",
+        ),
+        (
+            lambda: GimArmConfig(0, disable_validate=None),
+            "disable_validate: expected true or false",
+        ),
+        (lambda: GimArmConfig(0, enable_gripper="off"), "enable_gripper: expected true or false"),
+        (lambda: GimArmConfig(0, gripper_type=5), "gripper_type: expected a text, not 5"),
+        (
+            lambda: FrankaConfig(0, gripper_connection=[]),
+            r"gripper_connection: expected a text, not \[\]",
+        ),
+        (
+            lambda: DualFrankaConfig(0, left_gripper_connection=1),
+            "left_gripper_connection: expected",
+        ),
+        (
             lambda: FrankaConfig(0, camera_type="realsens"),
             r"camera_type: 'realsens' is not supported; .*; did you mean 'realsense'\?",
         ),

@@ -7,7 +7,16 @@ from typing import Any
 from shoal.errors import ShoalValueError
 from shoal.nearest import did_you_mean
 
-__all__ = ["CAMERA_TYPES", "GRIPPER_TYPES", "check_choice", "check_ip", "check_rank", "check_texts"]
+__all__ = [
+    "CAMERA_TYPES",
+    "GRIPPER_TYPES",
+    "check_choice",
+    "check_flag",
+    "check_ip",
+    "check_rank",
+    "check_text",
+    "check_texts",
+]
 
 CAMERA_TYPES = ("realsense", "zed", "lumos")
 GRIPPER_TYPES = ("franka", "robotiq")
@@ -54,7 +63,26 @@ def check_texts(config: Any, *names: str) -> None:
             continue
         if isinstance(value, str) or not isinstance(value, Sequence):
             raise ShoalValueError(f"{name}: expected a list, not {value!r}")
+        for entry in value:
+            if isinstance(entry, bool) or not isinstance(entry, (str, int)) or entry == "":
+                raise ShoalValueError(f"{name}: expected texts, not {entry!r}")
         texts = [str(entry) for entry in value]
         if len(set(texts)) < len(texts):
             raise ShoalValueError(f"{name}: the same entry twice in {texts}")
         setattr(config, name, texts)
+
+
+def check_text(config: Any, *names: str) -> None:
+    """Check fields that are texts or None."""
+    for name in names:
+        value = getattr(config, name)
+        if value is not None and not (isinstance(value, str) and value):
+            raise ShoalValueError(f"{name}: expected a text, not {value!r}")
+
+
+def check_flag(config: Any, *names: str) -> None:
+    """Check fields that are true or false: a word such as `no` would count as true."""
+    for name in names:
+        value = getattr(config, name)
+        if not isinstance(value, bool):
+            raise ShoalValueError(f"{name}: expected true or false, not {value!r}")

@@ -10,8 +10,10 @@ from shoal.hardware.robots.fields import (
     CAMERA_TYPES,
     GRIPPER_TYPES,
     check_choice,
+    check_flag,
     check_ip,
     check_rank,
+    check_text,
     check_texts,
 )
 from shoal.hardware.robots.ping import check_alive
@@ -55,7 +57,9 @@ class FrankaConfig(HardwareConfig):
         check_texts(self, "camera_serials")
         check_choice(self, CAMERA_TYPES, "camera_type")
         check_choice(self, GRIPPER_TYPES, "gripper_type")
+        check_text(self, "gripper_connection")
         check_rank(self, "controller_node_rank")
+        check_flag(self, "disable_validate")
 
 
 @dataclass
@@ -138,7 +142,9 @@ class DualFrankaConfig(HardwareConfig):
         types = ("camera_type", "base_camera_type", "left_camera_type", "right_camera_type")
         check_choice(self, CAMERA_TYPES, *types)
         check_choice(self, GRIPPER_TYPES, "left_gripper_type", "right_gripper_type")
+        check_text(self, "left_gripper_connection", "right_gripper_connection")
         check_rank(self, "left_controller_node_rank", "right_controller_node_rank")
+        check_flag(self, "disable_validate")
 
 
 @dataclass

@@ -8,7 +8,14 @@ from typing import Any, ClassVar
 from shoal.errors import ShoalValueError
 from shoal.hardware.base import Hardware, HardwareConfig, HardwareInfo, NodeHardwareConfig
 from shoal.hardware.robots.base import Robot
-from shoal.hardware.robots.fields import CAMERA_TYPES, check_choice, check_rank, check_texts
+from shoal.hardware.robots.fields import (
+    CAMERA_TYPES,
+    check_choice,
+    check_flag,
+    check_rank,
+    check_text,
+    check_texts,
+)
 
 __all__ = [
     "DOSW1",
@@ -91,7 +98,9 @@ class GimArmConfig(HardwareConfig):
         check_choice(self, _ARM_VARIANTS, "arm_variant")
         check_choice(self, CAMERA_TYPES, "camera_type")
         check_texts(self, "camera_serials")
+        check_text(self, "gripper_type")
         check_rank(self, "controller_node_rank")
+        check_flag(self, "enable_gripper", "disable_validate")
 
 
 @dataclass
