@@ -2,6 +2,8 @@
 
 import functools
 import importlib.util
+import sys
+import textwrap
 from pathlib import Path
 
 import pytest
@@ -248,3 +250,72 @@ class TestOmegaConf:
     def test_section_that_is_none_is_named(self):
         with pytest.raises(ClusterConfigError, match="'cluster' must be a mapping, not NoneType"):
             load(self.create({"cluster": None}))
+
+
+SPELLED = """\
+defaults: &defaults {1.10: 0644}
+count: &count 2
+cluster:
+  num_nodes: *count
+  component_placement:
+    actor: {node_group: 1.10, placement: 010}
+    rollout: {node_group: [010, "x", *count], placement: 0}
+  node_groups:
+    - label: 1.10
+      node_ranks: 010
+      env_configs:
+        - node_ranks: 0
+          env_vars:
+            - UMASK: 0755
+            - VERSION: 1.10
+            - DEBUG: true
+            - 0x10: 1e3
+            - COUNT: *count
+            - EMPTY:
+            - NULL_: ~
+            - QUOTED: "007"
+            - <<: *defaults
+    - {label: *count, node_ranks: *count}
+  profiling: {backend: rocprof_sys, env: {MODE: 007}, args: {depth: 010}}
+"""
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_what_is_a_text_is_read_as_it_is_spelled(tmp_path, whole):
+    path = tmp_path / "job.yaml"
+    defaults, _, section = SPELLED.partition("cluster:\n")
+    path.write_text(SPELLED if whole else defaults + textwrap.dedent(section))
+    section = read_document(path).section
+    assert section["num_nodes"] == 2
+    actor, rollout = section["component_placement"].values()
+    assert actor == {"node_group": "1.10", "placement": 10}
+    assert rollout["node_group"] == ["010", "x", "2"]
+    group, counted = section["node_groups"]
+    assert (group["label"], group["node_ranks"]) == ("1.10", 10)
+    assert counted == {"label": "2", "node_ranks": 2}
+    assert group["env_configs"][0]["env_vars"] == [
+        {"UMASK": "0755"},
+        {"VERSION": "1.10"},
+        {"DEBUG": "true"},
+        {"0x10": "1e3"},
+        {"COUNT": "2"},
+        {"EMPTY": None},
+        {"NULL_": None},
+        {"QUOTED": "007"},
+        {"1.10": "0644"},
+    ]
+    assert section["profiling"]["env"] == {"MODE": "007"}
+    assert section["profiling"]["args"] == {"depth": 10}
+
+
+@pytest.mark.parametrize("omegaconf", [True, False])
+def test_part_within_itself_is_an_error(tmp_path, monkeypatch, omegaconf):
+    if omegaconf:
+        pytest.importorskip("omegaconf")
+    else:
+        monkeypatch.setitem(sys.modules, "omegaconf", None)
+    path = tmp_path / "job.yaml"
+    path.write_text("num_nodes: 1\ncomponent_placement: {a: 0}\nnode_groups: &b [*b]\n")
+    message = "nested too deep, or in themselves|must be a dictionary, not "
+    with pytest.raises(ClusterConfigError, match=message):
+        load(path)

@@ -155,7 +155,7 @@ RULES = [
         f"{E}.env_vars[1]: Each node env_var must be a dict (- NAME: value), not 'A=1'",
     ),
     (
-        env(env_vars=[{"A": 1, "B": 2}]),
+        env(env_vars=[{"A": "1", "B": "2"}]),
         f"{E}.env_vars[0]: each entry must have exactly one key-value pair (- NAME: value), not",
     ),
     (env(env_vars=[{}]), f"{E}.env_vars[0]: each entry must have exactly one key-value pair"),
@@ -163,7 +163,7 @@ RULES = [
         env(env_vars=[{"A": 1}, {"B": 1}, {"A": 2}]),
         f"{E}.env_vars[2]: the variable 'A' is duplicated, first in env_vars[0]",
     ),
-    (env(env_vars=[{"A": [1]}]), f"{E}.env_vars[0]: the value of 'A' must be a text or a number"),
+    (env(env_vars=[{"A": ["1"]}]), f"{E}.env_vars[0]: the value of 'A' must be a text or a number"),
     (env(env_vars=[{"A=": 1}]), f"{E}.env_vars[0]: the name of a variable must not be empty or"),
     (env(env_vars=[{"A": "\0"}]), f"{E}.env_vars[0]: the value of 'A' must not hold a NUL"),
     (

@@ -85,7 +85,12 @@ def read_document(source: Any) -> Document:
             f"{name} has no key {_SECTION!r}; it has {', '.join(keys) or 'no keys'}{near}"
         )
     # Only this part: elsewhere an OmegaConf document may have values that are still missing.
-    section = plain_section(content, _SECTION if root else None, _KNOWN, name)
+    try:
+        section = plain_section(content, _SECTION if root else None, _KNOWN, name)
+    except RecursionError as error:
+        raise ClusterConfigError(
+            f"{name}: its parts are nested too deep, or in themselves"
+        ) from error
     if not isinstance(section, Mapping):
         place = f" ({marks.place(root)})" if marks else ""
         raise ClusterConfigError(

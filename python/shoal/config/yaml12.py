@@ -11,6 +11,7 @@ from typing import Any
 import yaml
 
 from shoal.config.marks import Marks
+from shoal.config.spelling import keep_spelling
 from shoal.errors import ClusterConfigError
 
 try:
@@ -95,6 +96,7 @@ def read_yaml(path: Path) -> tuple[Any, Marks]:
 
 def _construct(loader: _Loader, name: str) -> tuple[Any, Marks]:
     root = loader.get_single_node()
+    keep_spelling(root)
     # Before the construction, which puts merged keys among a mapping's own.
     marks = Marks(name, root, loader.construct_object)
     if marks.twice:

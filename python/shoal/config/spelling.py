@@ -1,0 +1,69 @@
+"""Texts of the format that YAML would take for numbers or truth values: `0755`, `1.10`, `true`."""
+
+from typing import Final
+
+import yaml
+
+__all__ = ["keep_spelling"]
+
+_TAG: Final = "tag:yaml.org,2002:"
+_NUMBERS: Final = {f"{_TAG}int", f"{_TAG}float"}
+_BOOL: Final = f"{_TAG}bool"
+_MERGE: Final = f"{_TAG}merge"
+_ENTRY: Final = "[]"
+_KEY: Final = "*"
+_TEXTS: Final = (
+    ("node_groups", _ENTRY, "label"),
+    ("node_groups", _ENTRY, "env_configs", _ENTRY, "env_vars", _ENTRY, _KEY),
+    ("component_placement", _KEY, "node_group"),
+    ("component_placement", _KEY, "node_group", _ENTRY),
+    ("component_placement", _ENTRY, _KEY, "node_group"),
+    ("component_placement", _ENTRY, _KEY, "node_group", _ENTRY),
+    ("profiling", "env", _KEY),
+)
+"""Where these stand in the section. Where a path ends with any key, the key is such a text too."""
+
+_Path = tuple[str, ...]
+
+
+def keep_spelling(root: yaml.Node | None) -> None:
+    """Let these texts be what stands in the file, whatever YAML would make of it.
+
+    Args:
+        root: The root of a file, before anything is constructed of it; its section may be all of
+            it, or stand under a key.
+    """
+    seen: set[tuple[int, _Path]] = set()
+    for path in _TEXTS:
+        _keep(root, path, seen)
+        _keep(root, ("cluster", *path), seen)
+
+
+def _keep(node: yaml.Node | None, path: _Path, seen: set[tuple[int, _Path]]) -> None:
+    # A file may name one part at many places, or within itself.
+    if (id(node), path) in seen:
+        return
+    seen.add((id(node), path))
+    if isinstance(node, yaml.SequenceNode) and path[:1] == (_ENTRY,):
+        for entry in node.value:
+            _keep(entry, path[1:], seen)
+        if path == (_ENTRY,):
+            node.value[:] = map(_text, node.value)
+    elif isinstance(node, yaml.MappingNode) and path:
+        for index, (key, value) in enumerate(node.value):
+            if key.tag == _MERGE:
+                for merged in value.value if isinstance(value, yaml.SequenceNode) else [value]:
+                    _keep(merged, path, seen)
+            elif path == (_KEY,):  # a variable, which knows no truth values either
+                node.value[index] = (_text(key, also=_BOOL), _text(value, also=_BOOL))
+            elif path == (key.value,):
+                node.value[index] = (key, _text(value))
+            elif path[0] in (_KEY, key.value):
+                _keep(value, path[1:], seen)
+
+
+def _text(node: yaml.Node, also: str = "") -> yaml.Node:
+    """Return a number as a text; it is not changed, since another place may mean the number."""
+    if not isinstance(node, yaml.ScalarNode) or node.tag not in {*_NUMBERS, also}:
+        return node
+    return yaml.ScalarNode(f"{_TAG}str", node.value, node.start_mark, node.end_mark, node.style)
