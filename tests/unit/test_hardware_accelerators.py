@@ -212,6 +212,21 @@ def test_the_first_vendor_with_devices_is_the_nodes(vendors, monkeypatch):
         assert Accelerator.enumerate(0).infos[0].model.partition(":")[0] == kind
 
 
+def test_a_vendor_without_what_shoal_asks_for_is_refused(monkeypatch):
+    known = dict(AcceleratorManager.manager_register)
+    monkeypatch.setattr(AcceleratorManager, "manager_register", known)
+
+    class Acme(AcceleratorManager):
+        CCL_BACKEND, CCL_IFNAME = "accl", "ACCL_IFNAME"
+
+    with pytest.raises(ShoalValueError, match=r"Acme: RESTRICTIONS, TORCH_DEVICE, ask\(\) missing"):
+        AcceleratorManager.register_manager("ACME")(Acme)
+    for name in (3, "", "A B", "A:B", "NO_ACCEL"):
+        with pytest.raises(ShoalValueError, match=f"{name!r} is no name for an accelerator type"):
+            AcceleratorManager.register_manager(name)
+    assert "ACME" not in known
+
+
 # --- NVIDIA ---
 
 
@@ -313,6 +328,30 @@ def test_variables_are_written_in_the_nodes_terms(kind):
         ShoalValueError, match=r"device 3 does not exist; the node has GPU-a, GPU-b"
     ):
         visibility_env(kind, ["3"], names)
+
+
+@pytest.mark.parametrize("kind", VENDORS)
+def test_devices_may_be_named_by_their_unique_names(kind):
+    # As a process reads them out of its own variable, and may hand them on.
+    assert visibility_env(kind, ["GPU-b"])[VISIBLE[kind]] == "GPU-b"
+    names = ["GPU-a", "GPU-b"]
+    env = visibility_env(kind, ["GPU-b", 0], names, egl_ids=[7, 8])
+    assert env[VISIBLE[kind]] == "GPU-b,GPU-a"
+    assert env.get("EGL_DEVICE_ID", "8") == "8"
+    with pytest.raises(ShoalValueError, match=r"device GPU-c does not exist; the node has GPU-a"):
+        visibility_env(kind, ["GPU-c"], names)
+
+
+@pytest.mark.parametrize("name", ["x", "-1", "", "1.5", None, True, 1.5, -1])
+@pytest.mark.parametrize("names", [[], ["GPU-a", "GPU-b"]])
+def test_what_is_no_device(name, names):
+    with pytest.raises(ShoalValueError, match=r"^NV_GPU device .* (is no device|does not exist)"):
+        visibility_env("NV_GPU", [name], names)
+
+
+def test_a_text_of_devices_is_no_list_of_them():
+    with pytest.raises(ShoalValueError, match=r"expected a list of hardware ranks, not '0,1'"):
+        visibility_env("NV_GPU", "0,1")
 
 
 def test_without_accelerators_there_are_no_variables():

@@ -81,6 +81,25 @@ def test_what_goes_wrong_with_hardware_that_is_wanted_is_a_problem(kinds):
     assert report.warnings == ["B: odd"]
 
 
+@pytest.mark.parametrize(
+    ("answer", "message"),
+    [
+        (
+            [HardwareInfo("A", "m")],
+            r"A: enumerate returned \[.*; expected a HardwareResource of the",
+        ),
+        (HardwareResource("B", [HardwareInfo("B", "m")]), "A: enumerate returned .*'B'"),
+    ],
+)
+def test_an_answer_that_is_none_is_a_problem_of_its_kind(answer, message, kinds):
+    kinds["A"] = type("A", (Hardware,), {"enumerate": staticmethod(lambda *_: answer)})
+    (problem,) = ask(wanted=frozenset({"A"})).problems
+    assert re.match(message, problem)
+    report = ask()
+    assert (report.resources, report.problems) == ([], [])
+    assert re.match(message, report.warnings[0])
+
+
 def test_configs_of_a_class_that_cannot_be_loaded_are_a_problem(kinds):
     gone = pickle.dumps(FrankaConfig(0)).replace(b"shoal.hardware.robots", b"shoal.hardware.rabots")
     report = probe_hardware(HardwareQuestion(0, configs=gone))

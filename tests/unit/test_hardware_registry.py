@@ -1,6 +1,6 @@
 """Kinds of hardware: registered by shoal and by users, and what a configuration says of them."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import pytest
 
@@ -66,6 +66,8 @@ def test_a_kind_is_registered_once(arm):
     class Again(Hardware):
         HW_TYPE = "Arm"
 
+        enumerate = Hardware.policy_registry["Arm"].enumerate
+
     with pytest.raises(ValueError, match=r"'Arm' is registered already, by .*\.Arm$"):
         Hardware.register()(Again)
     with pytest.raises(
@@ -77,6 +79,8 @@ def test_a_kind_is_registered_once(arm):
 def test_there_is_one_default_kind(registries):
     class Other(Hardware):
         HW_TYPE = "Other"
+
+        enumerate = Hardware.policy_registry["Franka"].enumerate
 
     with pytest.raises(AssertionError, match=r"'Other' cannot be the default.*: 'Accelerator' is"):
         Hardware.register(is_default_hw=True)(Other)
@@ -124,3 +128,36 @@ def test_configurations_that_are_made_already_are_kept():
     made = FrankaConfig(0, "10.0.0.1")
     assert NodeHardwareConfig("Franka", [made]).configs == [made]
     assert NodeHardwareConfig("Franka", []).configs == []
+
+
+def test_a_kind_that_tells_nothing_is_refused_when_it_registers(registries):
+    class Silent(Hardware):
+        HW_TYPE = "Silent"
+
+    with pytest.raises(ShoalValueError, match=r"Silent: the class method enumerate is missing"):
+        Hardware.register()(Silent)
+    with pytest.raises(ShoalValueError, match=r"write @Hardware\.register\(\), with parentheses"):
+        Hardware.register(Silent)
+    assert "Silent" not in Hardware.policy_registry
+
+
+def test_a_configuration_class_has_to_bring_a_node_rank(registries):
+    @dataclass
+    class Plain:
+        port: str
+
+    with pytest.raises(ShoalValueError, match=r"Plain: .* dataclass that is derived from Hardware"):
+        NodeHardwareConfig.register_hardware_config("Plain")(Plain)
+    assert "Plain" not in NodeHardwareConfig.hardware_config_registry
+
+
+def test_pieces_that_only_look_alike_are_no_duplicates(registries):
+    @NodeHardwareConfig.register_hardware_config("Safe")
+    @dataclass
+    class SafeConfig(HardwareConfig):
+        token: str = field(repr=False)
+
+    pieces = [{"node_rank": 0, "token": token} for token in ("a", "b", "c")]
+    assert len(NodeHardwareConfig("Safe", pieces).configs) == 3
+    with pytest.raises(ShoalValueError, match=r"configs\[3\]: Duplicate.*: as configs\[1\]"):
+        NodeHardwareConfig("Safe", [*pieces, {"node_rank": 0, "token": "b"}])

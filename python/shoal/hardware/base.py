@@ -5,6 +5,7 @@ each node its `enumerate` tells what is there. Where a configuration can say mor
 dataclass derived from `HardwareConfig` is registered for the kind as well.
 """
 
+import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -143,13 +144,19 @@ class Hardware(ABC):
             is_default_hw: Whether node groups count it when their configuration names no kind.
 
         Raises:
-            ShoalValueError: The kind has no name, the name is taken, or there is a default.
+            ShoalValueError: The kind has no name, the name is taken, `enumerate` is missing, or
+                there is a default already.
         """
+        given: Any = is_default_hw  # typed, but it comes from a user
+        if isinstance(given, type):
+            raise ShoalValueError("write @Hardware.register(), with parentheses")
 
         def add(cls: H) -> H:
             name = cls.HW_TYPE
             if not name:
                 raise ShoalValueError(f"{cls.__qualname__}: HW_TYPE must be the name of the kind")
+            if "enumerate" in cls.__abstractmethods__:
+                raise ShoalValueError(f"{cls.__qualname__}: the class method enumerate is missing")
             if name in Hardware.policy_registry:
                 other = Hardware.policy_registry[name]
                 raise ShoalValueError(
@@ -215,13 +222,17 @@ class NodeHardwareConfig:
             raise ArgumentsError([Problem(("configs",), f"must be a list, not {shown(entries)}")])
         made: list[Any] = []
         problems: list[Problem] = []
-        first: dict[str, int] = {}
+        alike: dict[str, list[int]] = {}
         for index, entry in enumerate(entries):
             piece, found = self._read(entry)
-            # By their text, which also finds what has no hash, without comparing each to each.
-            other = first.setdefault(repr(piece), index)
-            if piece is not None and other != index:
-                found.append(Problem((), f"Duplicate hardware configs: as configs[{other}]"))
+            if piece is not None:
+                # By their text, which also finds what has no hash, without comparing each to each.
+                others = alike.setdefault(repr(piece), [])
+                other = next((i for i in others if made[i] == piece), None)
+                if other is None:
+                    others.append(index)
+                else:
+                    found.append(Problem((), f"Duplicate hardware configs: as configs[{other}]"))
             problems += [problem.under("configs", index) for problem in found]
             made.append(piece)
         if problems:
@@ -242,10 +253,16 @@ class NodeHardwareConfig:
         """Return a decorator that registers the configuration dataclass of a kind.
 
         Raises:
-            ShoalValueError: The kind has one already.
+            ShoalValueError: The kind has one already, or this is none.
         """
 
         def add(config_cls: C) -> C:
+            given: Any = config_cls  # typed, but it comes from a user
+            if not (inspect.isclass(given) and issubclass(given, HardwareConfig)):
+                raise ShoalValueError(
+                    f"{getattr(given, '__qualname__', given)}: the configuration class of a kind "
+                    "must be a dataclass that is derived from HardwareConfig"
+                )
             if type in cls.hardware_config_registry:
                 other = cls.hardware_config_registry[type]
                 raise ShoalValueError(

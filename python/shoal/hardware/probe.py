@@ -12,7 +12,9 @@ from typing import Any
 from shoal.bootstrap.extension import load_user_extension_module
 from shoal.bootstrap.interpreter import check_interpreter
 from shoal.bootstrap.probe import environment_at_start
+from shoal.errors import ShoalTypeError
 from shoal.hardware.accelerators import AcceleratorManager
+from shoal.hardware.arguments import shown
 from shoal.hardware.base import Hardware, HardwareResource
 
 __all__ = ["HardwareQuestion", "HardwareReport", "probe_hardware"]
@@ -90,7 +92,7 @@ def _resources(question: HardwareQuestion) -> tuple[list[HardwareResource], list
     problems: list[str] = []
     for name, kind in Hardware.policy_registry.items():
         try:
-            resource = kind.enumerate(question.node_rank, configs)
+            resource = _checked(name, kind.enumerate(question.node_rank, configs))
         except Exception as error:  # noqa: BLE001  (a robot's library may raise anything)
             text = f"{name}: {str(error) or type(error).__name__}"
             if name in question.wanted:
@@ -104,6 +106,20 @@ def _resources(question: HardwareQuestion) -> tuple[list[HardwareResource], list
     return found, problems + [
         f"the hardware type {name!r} is not known here; {_IMPORTABLE}" for name in unknown
     ]
+
+
+def _checked(name: str, answer: Any) -> HardwareResource | None:
+    """Return the answer of a kind, which may be the user's.
+
+    Raises:
+        ShoalTypeError: It is none.
+    """
+    if answer is None or (isinstance(answer, HardwareResource) and answer.type == name):
+        return answer
+    raise ShoalTypeError(
+        f"enumerate returned {shown(answer)}; expected a HardwareResource of the type {name!r}, or "
+        "None"
+    )
 
 
 @contextmanager

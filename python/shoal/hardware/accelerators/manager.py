@@ -18,13 +18,14 @@ from shoal.hardware.accelerators.kind import AcceleratorType
 from shoal.hardware.profiling.base import ProfileConfig
 from shoal.hardware.within import within
 
-__all__ = ["AcceleratorManager", "ray_manager"]
+__all__ = ["AcceleratorManager", "is_unique_name", "ray_manager"]
 
 M = TypeVar("M", bound=type["AcceleratorManager"])
 P = TypeVar("P", bound=type[ProfileConfig])
 
 _log = logging.getLogger("shoal")
 
+_REQUIRED = ("RESTRICTIONS", "CCL_BACKEND", "CCL_IFNAME", "TORCH_DEVICE")
 # A driver that is about to initialise its devices takes seconds, a broken one for ever.
 _ASK_S = 60.0
 
@@ -65,9 +66,12 @@ class AcceleratorManager(ABC):
             type: The kind: an `AcceleratorType`, or a name of the user's own.
 
         Raises:
-            ShoalValueError: The kind has a vendor already, or its name cannot be.
+            ShoalValueError: The kind has a vendor already, its name cannot be, or the class misses
+                something that shoal asks for.
         """
-        if not type.isidentifier() or type == AcceleratorType.NO_ACCEL:
+        given: Any = type  # typed, but it comes from a user
+        word = isinstance(given, str) and given.isidentifier()
+        if not word or given == AcceleratorType.NO_ACCEL:
             raise ShoalValueError(f"{type!r} is no name for an accelerator type; expected one word")
 
         def add(cls: M) -> M:
@@ -76,6 +80,11 @@ class AcceleratorManager(ABC):
                 raise ShoalValueError(
                     f"the accelerator type {type} is registered already, by {known[type].__name__}"
                 )
+            missing = [name for name in _REQUIRED if not hasattr(cls, name)]
+            if "ask" in getattr(cls, "__abstractmethods__", ()):
+                missing.append("ask()")
+            if missing:
+                raise ShoalValueError(f"{cls.__qualname__}: {', '.join(missing)} missing")
             cls.TYPE = type
             known[type] = cls
             return cls
@@ -201,10 +210,15 @@ def ray_manager(name: str) -> Any:
     return getattr(importlib.import_module("ray._private.accelerators"), name)
 
 
+def is_unique_name(name: str) -> bool:
+    """Whether a name of a device is its own on every machine."""
+    return name.startswith(("GPU-", "MIG-"))
+
+
 def _entry(name: str, variable: str, text: str) -> int | str:
     if name.isdecimal():
         return int(name)
-    if not name.startswith(("GPU-", "MIG-")):
+    if not is_unique_name(name):
         raise ShoalValueError(
             f"{variable}={text!r}: {name!r} is no device; expected numbers or unique names "
             "(GPU-…, MIG-…) with commas between"

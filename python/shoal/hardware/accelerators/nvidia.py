@@ -71,7 +71,8 @@ class NvidiaGPUManager(CudaProfiler):
     ) -> dict[str, str]:
         """Return the variables that show a worker only some devices, and its way to render."""
         env = super().visibility_env(names, ranks, egl_ids, environment)
-        if names and environment.get("MUJOCO_GL", "").lower() not in _NO_EGL:
+        # Of a device of which only the unique name is known, EGL's index is not.
+        if ranks and ranks[0] >= 0 and environment.get("MUJOCO_GL", "").lower() not in _NO_EGL:
             egl = _egl_id(names[0], ranks[0], egl_ids)
             env |= {"MUJOCO_EGL_DEVICE_ID": egl, "EGL_DEVICE_ID": egl}
         env["NCCL_CUMEM_ENABLE"] = environment.get("NCCL_CUMEM_ENABLE", "0")

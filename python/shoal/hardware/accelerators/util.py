@@ -10,7 +10,7 @@ from shoal.bootstrap.extension import load_user_extension_module
 from shoal.errors import ShoalValueError
 from shoal.hardware.accelerators.accelerator import Accelerator
 from shoal.hardware.accelerators.kind import AcceleratorType
-from shoal.hardware.accelerators.manager import AcceleratorManager
+from shoal.hardware.accelerators.manager import AcceleratorManager, is_unique_name
 from shoal.nearest import did_you_mean
 
 __all__ = ["AcceleratorUtil", "complete_environment", "manager_of", "visibility_env"]
@@ -49,7 +49,7 @@ def visibility_env(
 
     Args:
         accelerator_type: The kind, as the node reports it.
-        visible: Hardware ranks of the devices on the node.
+        visible: Hardware ranks of the devices on the node, or unique names (`GPU-…`, `MIG-…`).
         device_names: The node's own names of its devices (UUIDs, MIG instances, or physical
             indices where the node was given a part of a machine); empty for the ranks themselves.
         egl_ids: The EGL index of each of the node's devices; empty where it is not known.
@@ -64,14 +64,29 @@ def visibility_env(
     manager = manager_of(accelerator_type)
     if manager is None:
         return {}
-    ranks = [int(rank) for rank in visible]
-    if device_names and (missing := [rank for rank in ranks if rank >= len(device_names)]):
-        raise ShoalValueError(
-            f"{accelerator_type} device {missing[0]} does not exist; the node has "
-            f"{', '.join(device_names)}"
-        )
-    names = [device_names[rank] if device_names else str(rank) for rank in ranks]
+    if isinstance(visible, str):
+        raise ShoalValueError(f"expected a list of hardware ranks, not {visible!r}")
+    found = [_device(accelerator_type, device, device_names) for device in visible]
+    names, ranks = [name for name, _ in found], [rank for _, rank in found]
     return manager.visibility_env(names, ranks, egl_ids, environment or {})
+
+
+def _device(kind: str, device: Any, names: Sequence[str]) -> tuple[str, int]:
+    """Return the node's name of a device, and its rank; -1 where only its name is known."""
+    text = "" if isinstance(device, bool) else str(device).strip()
+    rank = int(text) if text.isdecimal() else names.index(text) if text in names else -1
+    if 0 <= rank < len(names):
+        return names[rank], rank
+    if names and (rank >= 0 or is_unique_name(text)):
+        raise ShoalValueError(
+            f"{kind} device {text} does not exist; the node has {', '.join(names)}"
+        )
+    if rank < 0 and not is_unique_name(text):
+        raise ShoalValueError(
+            f"{kind} device {device!r} is no device; expected hardware ranks or unique names "
+            "(GPU-…, MIG-…)"
+        )
+    return text, rank
 
 
 def complete_environment() -> None:
