@@ -99,6 +99,8 @@ def test_all_bad_entries_are_named():
         ComponentPlacement(config, make_cluster([8]))
     message = str(caught.value)
     assert message.startswith("8 problems in component_placement:\n")
+    places = [line.split(":")[0].split(".")[2] for line in caught.value.problems]
+    assert places == list(config["component_placement"])
     for part in (
         "  0-9\n    ^\n  cluster: ranks 0-7 on node 0",
         "cluster.component_placement.rollout.node_group: there is no node group 'a80'; there are a800, cluster, node; did you mean",
@@ -110,6 +112,21 @@ def test_all_bad_entries_are_named():
         'if this was written 1:1, YAML 1.1 made it a number: write "1:1"',
     ):
         assert part in message
+
+
+def test_a_number_of_a_yaml_file_is_no_base_sixty_number(tmp_path):
+    path = tmp_path / "job.yaml"
+    path.write_text("component_placement: {sixty: 61}")
+    with pytest.raises(PlacementError) as caught:
+        ComponentPlacement(path, make_cluster([8]))
+    assert "YAML 1.1" not in str(caught.value)
+
+
+def test_hint_at_base_sixty_goes_with_the_text_that_is_wrong():
+    entry = {"node_group": "nowhere", "placement": 61}
+    with pytest.raises(PlacementError) as caught:
+        ComponentPlacement({"component_placement": {"sixty": entry}}, make_cluster([8]))
+    assert "YAML 1.1" not in str(caught.value)
 
 
 def test_component_placed_in_two_entries_is_an_error():

@@ -34,6 +34,11 @@ class Document:
     _marks: Marks | None = None
     _root: tuple[str, ...] = ()
 
+    @property
+    def is_file(self) -> bool:
+        """Whether it was read from a file, by the rules of YAML 1.2."""
+        return self._marks is not None
+
     def where(self, *path: str | int, key: bool = False) -> str:
         """Return a path within the section as text, with the place in the file where there is one.
 

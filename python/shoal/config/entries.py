@@ -2,13 +2,13 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from shoal.errors import PlacementError
 from shoal.hardware.arguments import Problem, shown
 from shoal.nearest import did_you_mean
 
-__all__ = ["DEFAULT_GROUP", "Entry", "labels_of", "parse_entries", "read_entries"]
+__all__ = ["DEFAULT_GROUP", "Entry", "entry_problems", "labels_of", "parse_entries"]
 
 DEFAULT_GROUP = "cluster"
 _SECTION = "component_placement"
@@ -24,7 +24,7 @@ class Entry:
         components: Their names.
         labels: The node groups, in the order in which their ranks are numbered.
         text: The placement string.
-        hint: What to add to an error about the text, empty when there is nothing to say.
+        hint: What to add to an error about the text, unless it was read from a file; often empty.
         path: Where the entry stands in the `cluster` section.
         text_path: Where its placement string stands.
     """
@@ -40,13 +40,6 @@ class Entry:
     def name(self) -> str:
         """The names as they are written."""
         return ",".join(self.components)
-
-
-class Located(Protocol):
-    """A configuration that can name the places of its parts; a `Document`."""
-
-    def where(self, *path: str | int, key: bool = False) -> str:
-        """Return the name of a place."""
 
 
 def labels_of(node_group: str | Sequence[str] | None) -> list[str]:
@@ -71,36 +64,17 @@ def labels_of(node_group: str | Sequence[str] | None) -> list[str]:
     return [label for label in labels if label] or [DEFAULT_GROUP]
 
 
-def read_entries(placement: Any, document: Located | None = None) -> tuple[list[Entry], list[str]]:
+def parse_entries(placement: Any) -> Iterator[tuple[Entry | None, list[Problem]]]:
     """Read `component_placement`: a mapping, or a list of mappings.
 
-    Args:
-        placement: What stands under that key.
-        document: The configuration that it stands in, to name places; None for names alone.
-
-    Returns:
-        The entries that can be read, and a line for each problem.
+    Yields:
+        In the order of the document, an entry; or None, and what is wrong there as it is seen from
+        the section.
     """
-    entries, problems = parse_entries(placement)
-    lines = []
-    for problem in problems:
-        if document is not None:
-            place = document.where(*problem.path, key=problem.key)
-        else:
-            names = [part for part in problem.path[1:] if isinstance(part, str)]
-            place = f'component "{names[0]}"' if names else _SECTION
-        lines.append(f"{place}: {problem.message}")
-    return entries, lines
-
-
-def parse_entries(placement: Any) -> tuple[list[Entry], list[Problem]]:
-    """Read `component_placement`, with problems as they are seen from the section."""
-    entries: list[Entry] = []
-    problems: list[Problem] = []
     first: dict[str, str] = {}
     for path, key, value in _pairs(placement):
         if key is None:
-            problems.append(_not_a_mapping(value).under(*path))
+            yield None, [_not_a_mapping(value).under(*path)]
             continue
         entry, wrong = _entry(key, value, path)
         for name in entry.components if entry else ():
@@ -108,10 +82,12 @@ def parse_entries(placement: Any) -> tuple[list[Entry], list[Problem]]:
                 message = f'component "{name}" is placed twice, first by {first[name]!r}'
                 wrong.append(Problem((), message, key=True))
             first.setdefault(name, key)
-        problems += [problem.under(*path) for problem in wrong]
-        if entry and not wrong:
-            entries.append(entry)
-    return entries, problems
+        yield None if wrong else entry, [problem.under(*path) for problem in wrong]
+
+
+def entry_problems(placement: Any) -> list[Problem]:
+    """Return what is wrong with `component_placement`, as it is seen from the section."""
+    return [problem for _, wrong in parse_entries(placement) for problem in wrong]
 
 
 def _pairs(placement: Any) -> Iterator[tuple[tuple[str | int, ...], str | None, Any]]:

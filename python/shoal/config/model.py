@@ -8,7 +8,7 @@ from typing import Any
 import yaml
 
 from shoal.config import rules
-from shoal.config.entries import parse_entries
+from shoal.config.entries import entry_problems
 from shoal.config.omega import plain_section
 from shoal.errors import ClusterConfigError
 from shoal.hardware import NodeHardwareConfig
@@ -117,7 +117,7 @@ class ClusterConfig:
         ):
             _read_by(self, ClusterConfig, "read_cluster")
         _apply(self, "num_nodes", rules.read_num_nodes, "cluster: ")
-        found = parse_entries(self.component_placement)[1]
+        found = entry_problems(self.component_placement)
         found += rules.cluster_problems(self.num_nodes, self.node_groups or ())
         _raise_for(found, "cluster: ")
 

@@ -11,7 +11,7 @@ from pydantic_core import ErrorDetails, PydanticCustomError
 
 from shoal.config import rules
 from shoal.config.document import Document
-from shoal.config.entries import parse_entries
+from shoal.config.entries import entry_problems
 from shoal.config.model import ClusterConfig, NodeGroupConfig, NodeGroupEnvConfig
 from shoal.errors import ClusterConfigError
 from shoal.hardware import NodeHardwareConfig
@@ -181,7 +181,7 @@ def _cluster(values: Mapping[str, Any], problems: list[Problem]) -> ClusterConfi
         num_nodes = rules.read_num_nodes(values.get("num_nodes"))
     placement = values.get("component_placement")
     if "component_placement" in values:
-        problems += parse_entries(placement)[1]
+        problems += entry_problems(placement)
     raw = values.get("node_groups")
     groups: list[_Parts | None] = []
     nodes = _UNKNOWN if num_nodes is None else range(num_nodes)

@@ -5,7 +5,7 @@ from typing import Any, TypeVar
 
 from shoal._backend import NodeGroup, RankLists, parse_placement
 from shoal.config import Document, read_document
-from shoal.config.entries import Entry, read_entries
+from shoal.config.entries import Entry, parse_entries
 from shoal.errors import PlacementError
 from shoal.nearest import did_you_mean
 from shoal.placement.groups import ClusterLike, find_groups
@@ -48,11 +48,14 @@ class ComponentPlacement:
         self._placements: dict[str, PlacementStrategy] = {}
         self._component_world_size: dict[str, int] = {}
         self._component_rank_map: dict[str, RankLists] = {}
-        entries, problems = read_entries(placement, document)
         known = _labels(document.section)
         described: dict[tuple[str, ...], list[NodeGroup]] = {}
         found: PlacementError | None = None
-        for entry in entries:
+        problems: list[str] = []
+        for entry, wrong in parse_entries(placement):
+            problems += [f"{document.where(*p.path, key=p.key)}: {p.message}" for p in wrong]
+            if entry is None:
+                continue
             try:
                 if entry.labels not in described:
                     described[entry.labels] = find_groups(cluster, entry.labels, known)
@@ -132,7 +135,9 @@ def _problem(error: PlacementError, entry: Entry, document: Document) -> str:
     if error.text is None and path != entry.path:
         path = (*entry.path, "node_group")  # the groups cannot be, whatever the text says
     what = str(error).removeprefix(f'component "{entry.name}": ')  # the path says it
-    return f"{document.where(*path)}: {what}" + (f"\n  {entry.hint}" if entry.hint else "")
+    if entry.hint and error.text is not None and not document.is_file:
+        what += f"\n  {entry.hint}"
+    return f"{document.where(*path)}: {what}"
 
 
 def _labels(section: Mapping[str, Any]) -> list[str]:
