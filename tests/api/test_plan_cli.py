@@ -3,6 +3,7 @@
 import importlib.metadata
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -73,6 +74,8 @@ def test_the_program_is_installed_under_its_name():
         ([SHORT, "--nodes", "8", "--json", "--markdown"], "--json and --markdown"),
         (["nowhere.yaml", "--nodes", "8"], "there is no file nowhere.yaml"),
         ([SHORT, "--nodes", "8", "--diff", "nowhere.yaml"], "there is no file nowhere.yaml"),
+        ([SHORT, "--inventory", "nowhere.yaml"], "there is no file nowhere.yaml"),
+        ([str(EXAMPLES), "--nodes", "8"], "is a folder, not a file"),
         ([SHORT, "--nodes", "8", "--html", "/no/such/folder/plan.html"], "cannot write"),
         ([SHORT, "--notes", "8"], "No such option"),
     ],
@@ -88,7 +91,6 @@ def test_a_wrong_command_exits_with_2(arguments, told):
     "arguments",
     [
         [SHORT, "--nodes", "8y"],
-        [SHORT, "--inventory", "nowhere.yaml"],
         [SHORT, "--nodes", "4"],
         [PRINTED],  # what is wrong with it needs no inventory to be seen, but is seen with one
     ],
@@ -133,6 +135,104 @@ def test_text_is_plain_and_as_wide_as_asked(monkeypatch):
     result = invoke(SHORT, "--nodes", "8:H100")
     assert "\x1b" not in result.stdout
     assert max(map(len, result.stdout.splitlines())) <= 60
+
+
+@pytest.mark.parametrize("form", [[], ["--json"], ["--markdown"]])
+def test_a_reader_that_leaves_ends_it_as_a_shell_expects(form):
+    with subprocess.Popen(
+        [sys.executable, "-m", "shoal", "plan", SHORT, "--nodes", "8", *form],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        process.stdout.close()
+        assert process.stderr.read() == ""
+        assert process.wait(60) == 128 + signal.SIGPIPE
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full, of Linux")
+def test_a_full_disk_is_told_without_a_traceback():
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "shoal", "plan", SHORT, "--nodes", "8"],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+    assert done.returncode == 2
+    assert done.stderr == (
+        "shoal plan: cannot write to the standard output: No space left on device\n"
+    )
+
+
+def test_a_closed_output_leaves_the_exit_code():
+    program = (
+        "import os, sys; os.close(1); os.execv(sys.executable, [sys.executable, *sys.argv[1:]])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, "-m", "shoal", "plan", SHORT, "--nodes", "8"],
+        stderr=subprocess.PIPE,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_names_survive_an_output_that_cannot_show_them(tmp_path):
+    path = tmp_path / "job.yaml"
+    path.write_text("{num_nodes: 1, component_placement: {актор: 0}}", encoding="utf-8")
+    text = run("plan", str(path), "--nodes", "8", PYTHONIOENCODING="ascii", PYTHONUTF8="0")
+    assert text.returncode == 0
+    assert " ?????  " in text.stdout
+    stored = subprocess.run(
+        [sys.executable, "-m", "shoal", "plan", str(path), "--nodes", "8", "--json"],
+        capture_output=True,
+        timeout=60,
+        check=True,
+        env=os.environ | {"PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"},
+    )
+    assert from_json(stored.stdout.decode("utf-8")).components[0].name == "актор"
+
+
+def test_a_configuration_may_come_through_a_pipe():
+    done = subprocess.run(
+        [sys.executable, "-m", "shoal", "plan", "/dev/stdin", "--nodes", "8"],
+        input=Path(SHORT).read_text(encoding="utf-8"),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_ctrl_c_while_the_program_is_read_gives_no_traceback(monkeypatch):
+    def interrupted(name):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("shoal.cli.importlib.import_module", interrupted)
+    with pytest.raises(SystemExit) as stopped:
+        main()
+    assert stopped.value.code == 130
+
+
+def test_help_does_not_wait_for_the_planner():
+    program = "import sys, shoal.cli.app; print('shoal.planner' in sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert done.stdout == "False\n"
+
+
+def test_a_file_that_is_no_text_cannot_be_compared_with(tmp_path):
+    path = tmp_path / "plan.json"
+    path.write_bytes(b"\x80")
+    result = invoke(SHORT, "--nodes", "8", "--diff", str(path))
+    assert result.exit_code == 1
+    assert result.stderr.startswith(f"shoal plan: cannot read {path}: ")
 
 
 def test_planning_imports_neither_ray_nor_torch():

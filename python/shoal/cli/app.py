@@ -7,7 +7,7 @@ import typer
 import shoal
 from shoal.cli.plan import plan_command
 
-__all__ = ["app", "main"]
+__all__ = ["app"]
 
 app = typer.Typer(
     name="shoal",
@@ -37,9 +37,4 @@ def _options(
     """Places, launches and wires fleets of Python workers on a Ray cluster."""
 
 
-app.command(name="plan")(plan_command)
-
-
-def main() -> None:
-    """Run the program that the command line names."""
-    app(prog_name="shoal")
+app.command(name="plan", short_help="Show which process would run where.")(plan_command)
