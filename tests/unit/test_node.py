@@ -3,6 +3,7 @@
 import pytest
 
 from shoal import NodeGroupInfo, NodeInfo
+from shoal.cluster.node_hardware import _questions
 from shoal.config import ClusterConfig, NodeGroupConfig, NodeGroupEnvConfig
 from shoal.errors import ClusterConfigError, ClusterError, PlacementIndexError
 from shoal.hardware import (
@@ -187,3 +188,24 @@ def test_egl_indices_belong_to_accelerators():
     made = node(0, 2)
     made.hardware_resources[0].egl_ids = [1, 0]
     assert made.egl_ids() == [1, 0]
+
+
+class NoSearch(list):
+    """Ranks that may be gone through, but not searched once a node."""
+
+    def __contains__(self, rank):
+        raise AssertionError("searching here for each node takes the square of their number")
+
+
+def test_what_is_configured_for_a_node_is_found_without_a_search():
+    env = NodeGroupEnvConfig([0, 1], [{"X": "1"}], "/opt/python")
+    env.node_ranks = NoSearch(env.node_ranks)
+    entry = NodeGroupConfig(label="a", node_ranks=[0, 1], env_configs=[env])
+    entry.node_ranks = NoSearch(entry.node_ranks)
+    wanted = config(entry, num_nodes=2)
+    nodes = [node(0), node(1)]
+    group = build_groups(nodes, wanted)["a"]
+    assert group.get_node_python_interpreter_path(1) == "/opt/python"
+    assert nodes[1].env_vars == {"X": "1"}
+    questions = _questions(2, wanted)
+    assert [question.interpreters for question in questions] == [("/opt/python",)] * 2

@@ -2,7 +2,9 @@
 
 import logging
 import os
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import ray
@@ -12,7 +14,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from shoal._ray import get
 from shoal.bootstrap.host import own_versions
 from shoal.bootstrap.probe import NodeReport
-from shoal.config import ClusterConfig, NodeGroupConfig
+from shoal.config import ClusterConfig
 from shoal.context import env_var
 from shoal.deadline import Deadline
 from shoal.errors import ClusterError
@@ -46,8 +48,8 @@ def probe_hardware_of(
         task.options(
             num_cpus=0,
             scheduling_strategy=NodeAffinitySchedulingStrategy(node["NodeID"], soft=False),
-        ).remote(_question(rank, config))
-        for rank, (node, _) in enumerate(nodes)
+        ).remote(question)
+        for (node, _), question in zip(nodes, _questions(len(nodes), config), strict=True)
     ]
     reports = [
         get(ref, deadline, lambda: "asking for hardware", f"node {node['NodeManagerAddress']}")
@@ -69,28 +71,49 @@ def probe_hardware_of(
     return reports
 
 
-def _question(rank: int, config: ClusterConfig | None) -> HardwareQuestion:
-    groups = [g for g in (config.node_groups if config else None) or [] if rank in g.node_ranks]
-    env = _configured_env(groups, rank)
-    paths = f"{env.get('PYTHONPATH', '')}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"
-    extension = next((env[name] for name in _EXTENSION if name in env), None)
-    interpreters = config.get_node_python_interpreter_path_by_rank(rank) if config else []
+@dataclass
+class _Wish:
+    """What a configuration says of one node."""
+
+    pieces: list[Any] = field(default_factory=list)
+    kinds: set[str] = field(default_factory=set)
+    interpreters: list[str] = field(default_factory=list)
+    env: dict[str, str] = field(default_factory=dict)
+
+
+def _wishes(config: ClusterConfig | None) -> Mapping[int, _Wish]:
+    """Turn the configuration of groups into one of nodes."""
+    wishes: defaultdict[int, _Wish] = defaultdict(_Wish)
+    for group in (config.node_groups if config is not None else None) or []:
+        if group.hardware_type is not None:
+            for rank in group.node_ranks:
+                wishes[rank].kinds.add(group.hardware_type)
+        for piece in group.hardware.configs if group.hardware is not None else ():
+            wishes[piece.node_rank].pieces.append(piece)
+        for env in group.env_configs or ():
+            for rank in env.node_ranks:
+                if env.python_interpreter_path is not None:
+                    wishes[rank].interpreters.append(env.python_interpreter_path)
+                for entry in env.env_vars or ():
+                    wishes[rank].env.update(entry)
+    return wishes
+
+
+def _questions(count: int, config: ClusterConfig | None) -> list[HardwareQuestion]:
+    """Make the questions for the nodes, in rank order."""
+    wishes, versions = _wishes(config), own_versions()
+    return [_question(rank, wishes.get(rank, _Wish()), versions) for rank in range(count)]
+
+
+def _question(rank: int, wish: _Wish, versions: dict[str, str]) -> HardwareQuestion:
+    paths = f"{wish.env.get('PYTHONPATH', '')}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"
+    extension = next((wish.env[name] for name in _EXTENSION if name in wish.env), None)
     return HardwareQuestion(
         node_rank=rank,
-        configs=pickle.dumps(config.get_node_hw_configs_by_rank(rank)) if config else b"",
-        wanted=frozenset(g.hardware_type for g in groups if g.hardware_type is not None),
-        interpreters=tuple(dict.fromkeys(interpreters)),
-        versions=own_versions(),
+        configs=pickle.dumps(wish.pieces) if wish.pieces else b"",
+        wanted=frozenset(wish.kinds),
+        interpreters=tuple(dict.fromkeys(wish.interpreters)),
+        versions=versions,
         extension=extension or env_var("EXT_MODULE")[0] or "",
         python_path=tuple(folder for folder in paths.split(os.pathsep) if folder),
     )
-
-
-def _configured_env(groups: Sequence[NodeGroupConfig], rank: int) -> dict[str, str]:
-    found: dict[str, str] = {}
-    for group in groups:
-        for config in group.env_configs or ():
-            if rank in config.node_ranks:
-                for entry in config.env_vars or ():
-                    found |= entry
-    return found

@@ -147,15 +147,16 @@ def _count_nodes(config: ClusterConfig, inventory: Inventory, problems: _Problem
 
 def _cluster(config: ClusterConfig, inventory: Inventory) -> PlannedCluster:
     # Copies: making the groups notes labels and variables at the nodes.
-    pieces = [
-        piece
-        for group in config.node_groups or []
-        if group.hardware is not None
-        for piece in group.hardware.configs
-    ]
+    pieces: dict[int, list[Any]] = {}
+    for group in config.node_groups or []:
+        for piece in group.hardware.configs if group.hardware is not None else ():
+            pieces.setdefault(piece.node_rank, []).append(piece)
     nodes = [
         replace(
-            node, node_labels=[], env_vars={}, hardware_resources=_hardware(node, pieces, inventory)
+            node,
+            node_labels=[],
+            env_vars={},
+            hardware_resources=_hardware(node, pieces.get(node.node_rank, []), inventory),
         )
         for node in inventory.nodes[: config.num_nodes]
     ]

@@ -136,8 +136,14 @@ class NodeGroupInfo:
     hardware_type: str | None = None
     ignore_hardware: bool = False
     env_configs: "Sequence[NodeGroupEnvConfig] | None" = None
+    _env_of: "dict[int, list[NodeGroupEnvConfig]]" = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
 
     def __post_init__(self) -> None:
+        for config in self.env_configs or ():
+            for rank in config.node_ranks:
+                self._env_of.setdefault(rank, []).append(config)
         if self.label == self.NODE_PLACEMENT_GROUP_LABEL or self.ignore_hardware:
             self.hardware_type = None
         elif self.hardware_type is None:
@@ -212,10 +218,9 @@ class NodeGroupInfo:
     def get_node_env_vars(self, node_rank: int) -> dict[str, str]:
         """Return the variables that the configuration sets on a node."""
         found: dict[str, str] = {}
-        for config in self.env_configs or ():
-            if node_rank in config.node_ranks:
-                for entry in config.env_vars or ():
-                    found.update(entry)
+        for config in self._env_of.get(node_rank, ()):
+            for entry in config.env_vars or ():
+                found.update(entry)
         return found
 
     def get_node_python_interpreter_path(self, node_rank: int) -> str | None:
@@ -226,8 +231,8 @@ class NodeGroupInfo:
         """
         paths = {
             config.python_interpreter_path
-            for config in self.env_configs or ()
-            if node_rank in config.node_ranks and config.python_interpreter_path
+            for config in self._env_of.get(node_rank, ())
+            if config.python_interpreter_path
         }
         if len(paths) > 1:
             raise ClusterConfigError(
