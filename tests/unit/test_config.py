@@ -95,8 +95,9 @@ def test_one_variable_may_differ_between_the_nodes_of_a_group():
     ]
 
 
-def test_all_means_the_nodes_of_the_group_within_it():
-    config = load(group(env_configs=[{"node_ranks": "all", "env_vars": [{"A": 1}]}]))
+@pytest.mark.parametrize("ranks", ["all", " ALL", ["all"], "0,all", [0, "all"]])
+def test_all_means_the_nodes_of_the_group_within_it(ranks):
+    config = load(group(env_configs=[{"node_ranks": ranks, "env_vars": [{"A": 1}]}]))
     assert config.node_groups[0].env_configs == [NodeGroupEnvConfig([0, 1], [{"A": "1"}])]
 
 

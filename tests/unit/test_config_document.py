@@ -275,7 +275,11 @@ cluster:
             - NULL_: ~
             - QUOTED: "007"
             - <<: *defaults
-    - {label: *count, node_ranks: *count}
+    - label: *count
+      node_ranks: *count
+      hardware:
+        type: Franka
+        configs: [{node_rank: *count, camera_serials: [017322071705]}]
   profiling: {backend: rocprof_sys, env: {MODE: 007}, args: {depth: 010}}
 """
 
@@ -292,7 +296,9 @@ def test_what_is_a_text_is_read_as_it_is_spelled(tmp_path, whole):
     assert rollout["node_group"] == ["010", "x", "2"]
     group, counted = section["node_groups"]
     assert (group["label"], group["node_ranks"]) == ("1.10", 10)
-    assert counted == {"label": "2", "node_ranks": 2}
+    assert (counted["label"], counted["node_ranks"]) == ("2", 2)
+    (arm,) = counted["hardware"]["configs"]
+    assert arm == {"node_rank": 2, "camera_serials": ["017322071705"]}
     assert group["env_configs"][0]["env_vars"] == [
         {"UMASK": "0755"},
         {"VERSION": "1.10"},

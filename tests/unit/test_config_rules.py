@@ -70,6 +70,10 @@ RULES = [
         "cluster.component_placement.a.node_group: node_group must be a label, labels separated",
     ),
     (
+        section(component_placement={"a": {"placement": 0, "node_group": []}}),
+        "cluster.component_placement.a.node_group: node_group names no group: leave it out for all",
+    ),
+    (
         section(component_placement=[{"a": 0}, {"b, a": 1}]),
         "cluster.component_placement[1]['b, a']: component \"a\" is placed twice, first by 'a'",
     ),
@@ -95,8 +99,9 @@ RULES = [
     ),
     (group(label="node"), f"{G}.label: the label 'node' is reserved: that group always exists"),
     (group(label="cluster"), f"{G}.label: the label 'cluster' is reserved"),
-    (group(label="a,b"), f"{G}.label: a label must not be empty, contain ',' or have spaces"),
-    (group(label=" a"), f"{G}.label: a label must not be empty, contain ',' or have spaces"),
+    (group(label="a,b"), f"{G}.label: a label must not be empty, contain ',' or what"),
+    (group(label=" a"), f"{G}.label: a label must not be empty, contain ',' or what"),
+    (group(label="a\tb"), f"{G}.label: a label must not be empty, contain ',' or what cannot be"),
     (group(label=""), f"{G}.label: a label must not be empty"),
     (group(label=None), f"{G}.label: a label must be a text, not None"),
     (

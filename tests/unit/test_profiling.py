@@ -59,6 +59,11 @@ def test_backend_is_chosen_by_name(name, cls):
             "options",
             "Nsight options must be a dictionary, not ['trace']",
         ),
+        (
+            {"backend": "nsight", "flags": "--a 'b"},
+            "flags",
+            'Nsight flags cannot be split, No closing quotation: "--a \'b"',
+        ),
         ({"backend": "nsight", "flags": {"a": 1}}, "flags", "Nsight flags must be a list of texts"),
         (
             {"backend": "nsight", "options": {"stats": True}, "flags": ["--stats=true"]},
@@ -143,6 +148,10 @@ def test_steps():
             NsightConfig(steps=[1], options={"capture-range": "nvtx", "stop-on-range-end": False}),
             ["--capture-range=nvtx", "--capture-range-end=none"],
         ),
+        (
+            NsightConfig(steps=[1], flags="--capture-range=nvtx"),
+            ["--capture-range-end=stop", "--capture-range=nvtx"],
+        ),
         (NsightConfig(options={"stop-on-range-end": "true"}), ["--capture-range-end=stop"]),
         (NsightConfig(options={"stop-on-range-end": "repeat"}), ["--capture-range-end=repeat"]),
     ],
@@ -158,6 +167,8 @@ def test_own_output_of_nsight_is_kept(name):
     config = NsightConfig(options={name: "/mine"})
     assert config.to_cli_tokens("/default") == config.to_cli_tokens()
     assert "/mine" in " ".join(config.to_cli_tokens())
+    flags = NsightConfig(flags=[f"{name}=/mine"])
+    assert flags.to_cli_tokens("/default") == flags.to_cli_tokens()
 
 
 def test_tokens_of_rocprof():

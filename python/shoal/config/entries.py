@@ -61,7 +61,9 @@ def labels_of(node_group: str | Sequence[str] | None) -> list[str]:
             f"not {shown(node_group)}"
         )
     labels = [label.strip() for entry in given for label in str(entry).split(",")]
-    return [label for label in labels if label] or [DEFAULT_GROUP]
+    if not (labels := [label for label in labels if label]):
+        raise PlacementError("node_group names no group: leave it out for all nodes")
+    return labels
 
 
 def parse_entries(placement: Any) -> Iterator[tuple[Entry | None, list[Problem]]]:

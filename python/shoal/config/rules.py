@@ -63,9 +63,10 @@ def read_label(value: Any) -> str:
         raise ClusterConfigError(
             f"the label {label!r} is reserved: that group always exists; choose another"
         )
-    if not label.strip() or "," in label or label != label.strip():
+    if not label.strip() or "," in label or label != label.strip() or not label.isprintable():
         raise ClusterConfigError(
-            f"a label must not be empty, contain ',' or have spaces around it: {label!r}"
+            "a label must not be empty, contain ',' or what cannot be printed, or have spaces "
+            f"around it: {label!r}"
         )
     return label
 

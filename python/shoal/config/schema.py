@@ -261,10 +261,18 @@ def _envs(
 
 def _all_of(own: list[int], entry: Any) -> Any:
     """Let `all` stand for the nodes of the group, not of the cluster."""
-    ranks = entry.get("node_ranks") if isinstance(entry, Mapping) else None
-    if own and isinstance(ranks, str) and ranks.strip().lower() == "all":
-        return {**entry, "node_ranks": own}
-    return entry
+    if not own or not isinstance(entry, Mapping):
+        return entry
+    given = entry.get("node_ranks")
+    listed = given if isinstance(given, (list, tuple)) else [given]
+    parts = [
+        part for text in listed for part in (text.split(",") if isinstance(text, str) else [text])
+    ]
+    all_of = [isinstance(part, str) and part.strip().lower() == "all" for part in parts]
+    if not any(all_of):
+        return entry
+    others = [part for part, is_all in zip(parts, all_of, strict=True) if not is_all]
+    return {**entry, "node_ranks": [*own, *others]}
 
 
 def _hardware(value: Any, problems: list[Problem]) -> NodeHardwareConfig | None:

@@ -15,6 +15,10 @@ _KEY: Final = "*"
 _TEXTS: Final = (
     ("node_groups", _ENTRY, "label"),
     ("node_groups", _ENTRY, "env_configs", _ENTRY, "env_vars", _ENTRY, _KEY),
+    *(
+        ("node_groups", _ENTRY, "hardware", "configs", _ENTRY, f"{which}camera_serials", _ENTRY)
+        for which in ("", "left_", "right_", "base_")
+    ),
     ("component_placement", _KEY, "node_group"),
     ("component_placement", _KEY, "node_group", _ENTRY),
     ("component_placement", _ENTRY, _KEY, "node_group"),

@@ -42,14 +42,17 @@ class NsightConfig(ProfileConfig):
             )
             options = {}
         flags = [] if given["flags"] is None else given["flags"]
-        if isinstance(flags, str):
-            flags = shlex.split(flags)
+        try:
+            flags = shlex.split(flags) if isinstance(flags, str) else flags
+        except ValueError as error:  # a quotation without its end
+            problems.append(("flags", f"Nsight flags cannot be split, {error}: {shown(flags)}"))
+            flags = []
         if not isinstance(flags, (list, tuple)) or not all(isinstance(f, str) for f in flags):
             problems.append(("flags", f"Nsight flags must be a list of texts, not {shown(flags)}"))
             flags = []
         self.options = {_bare(str(name)): value for name, value in options.items()}
         self.flags = [_bare(flag) for flag in flags]
-        if both := sorted({flag.partition("=")[0] for flag in self.flags} & set(self.options)):
+        if both := sorted(self._flag_names() & set(self.options)):
             message = "Nsight flags and options must not specify the same names; both have "
             problems.append(("flags", message + ", ".join(both)))
         if {"o", "output"} <= set(self.options):
@@ -65,9 +68,14 @@ class NsightConfig(ProfileConfig):
                 self._rename_range_end()
         if self.steps is not None:
             # Nothing is captured but between start and stop of a step.
-            self.options.setdefault("capture-range", "cudaProfilerApi")
-            self.options.setdefault(_RANGE_END, "stop")
+            defaults = {"capture-range": "cudaProfilerApi", _RANGE_END: "stop"}
+            for name, value in defaults.items():
+                if name not in self._flag_names():
+                    self.options.setdefault(name, value)
         return problems
+
+    def _flag_names(self) -> set[str]:
+        return {flag.partition("=")[0] for flag in self.flags}
 
     def _rename_range_end(self) -> None:
         value = self.options.pop(_OLD_RANGE_END)
@@ -81,7 +89,9 @@ class NsightConfig(ProfileConfig):
             default_output_prefix: Where results go when the options do not say it.
         """
         options = dict(self.options)
-        if default_output_prefix is not None and not {"o", "output"} & set(options):
+        if default_output_prefix is not None and not {"o", "output"} & (
+            options.keys() | self._flag_names()
+        ):
             options["output"] = default_output_prefix
         tokens = []
         for name, value in options.items():
