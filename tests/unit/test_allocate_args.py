@@ -2,8 +2,11 @@
 
 import pytest
 
-from shoal.cluster.allocate import read_arguments
+from shoal import NodeInfo
+from shoal.cluster.allocate import allocate, read_arguments
 from shoal.cluster.cluster import _ClassOrInstanceMethod
+from shoal.cluster.job import Job
+from shoal.errors import ShoalTypeError, ShoalValueError
 
 
 class Some:
@@ -65,6 +68,20 @@ def test_none_means_the_default():
 def test_what_fits_no_form_is_an_error(args, kwargs, message):
     with pytest.raises(TypeError, match=message):
         read(*args, **kwargs)
+
+
+@pytest.mark.parametrize("count", [0, -1, 2**31, "2", 1.5, True])
+def test_a_number_of_calls_at_once_that_cannot_be(count):
+    request = read(worker_rank=0, node_rank=0, max_concurrency=count)
+    job = Job("", [NodeInfo([], 0, "", "", 1)], {}, None, "", 0)
+    with pytest.raises(ShoalValueError, match=f"max_concurrency={count!r}: expected 1 to"):
+        allocate(job, request, [])
+
+
+@pytest.mark.parametrize("variables", ["X=1", [("X", "1")], 5])
+def test_variables_are_a_mapping(variables):
+    with pytest.raises(ShoalTypeError, match="g:1: env_vars must be a mapping of names to values"):
+        read(worker_rank=0, node_rank=0, env_vars=variables)
 
 
 def test_a_method_of_class_and_instance_makes_an_instance_only_when_it_is_called():

@@ -1,6 +1,7 @@
 """What a launch makes of a node's hardware: variables, and the command that runs the worker."""
 
 import os
+import shlex
 
 import pytest
 
@@ -82,6 +83,14 @@ def interpreter(where, profiling, path=None, name="actor:0"):
 def test_the_groups_interpreter():
     assert interpreter(node(), None) is None
     assert interpreter(node(), None, "/opt/python") == "/opt/python"
+
+
+def test_a_path_with_a_space_reaches_the_shell_as_one_word(tmp_path):
+    profiling = NsightConfig(worker_groups=["actor"], output_dir=str(tmp_path))
+    for where, config in ((node(), None), (node(backends=["nsight"]), profiling)):
+        assert (
+            shlex.split(interpreter(where, config, "/opt/my py/python"))[-1] == "/opt/my py/python"
+        )
 
 
 def test_a_group_that_is_profiled(tmp_path):

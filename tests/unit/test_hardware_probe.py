@@ -196,6 +196,17 @@ def test_an_interpreter_without_what_workers_need(kinds, tmp_path):
     )
 
 
+def test_an_interpreter_finds_packages_where_workers_will(kinds, tmp_path):
+    """In the folders of PYTHONPATH that the configuration or the driver adds."""
+    found = tmp_path / "thing-1.5.dist-info"
+    found.mkdir()
+    (found / "METADATA").write_text("Metadata-Version: 2.1\nName: thing\nVersion: 1.5\n")
+    wanted = {"interpreters": (sys.executable,), "versions": {"thing": "1.5"}}
+    (problem,) = ask(**wanted).problems
+    assert "has thing missing; workers need thing 1.5" in problem
+    assert ask(**wanted, python_path=(str(tmp_path),)).problems == []
+
+
 def test_profilers_that_are_installed(kinds, tmp_path, monkeypatch):
     program = tmp_path / "nsys"
     program.write_text("#!/bin/sh\n")

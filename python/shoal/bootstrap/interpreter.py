@@ -1,9 +1,10 @@
 """Whether an interpreter that a configuration names can run workers."""
 
 import json
+import os
 import shutil
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 __all__ = ["check_interpreter"]
 
@@ -21,18 +22,20 @@ sys.stdout.write("\\n" + json.dumps(found))
 """
 
 
-def check_interpreter(path: str, wanted: Mapping[str, str]) -> str:
+def check_interpreter(path: str, wanted: Mapping[str, str], python_path: Sequence[str] = ()) -> str:
     """Find out what is wrong with an interpreter on this machine.
 
     Args:
         path: The interpreter.
         wanted: The versions that it must have, by package, `python` among them.
+        python_path: Folders that workers have on `PYTHONPATH` besides this process's own.
 
     Returns:
         A sentence; empty where nothing is wrong.
     """
     if shutil.which(path) is None:
         return f"python_interpreter_path {path!r} does not exist, or cannot be executed"
+    folders = [*python_path, *filter(None, [os.environ.get("PYTHONPATH")])]
     try:
         done = subprocess.run(  # noqa: S603  (the user's own interpreter and a constant text)
             [path, "-c", _QUESTION, *wanted],
@@ -40,6 +43,7 @@ def check_interpreter(path: str, wanted: Mapping[str, str]) -> str:
             text=True,
             timeout=_LIMIT_S,
             check=True,
+            env=os.environ | ({"PYTHONPATH": os.pathsep.join(folders)} if folders else {}),
         )
         found = json.loads(done.stdout.splitlines()[-1])
     except subprocess.TimeoutExpired:

@@ -1,6 +1,7 @@
 """Starts one process of a user's class on a node."""
 
 import os
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,7 +16,7 @@ from shoal.bootstrap.probe import NodeReport, fingerprint
 from shoal.cluster.env import merge_mode, merge_worker_env_vars, needs_fresh_process
 from shoal.cluster.job import Job
 from shoal.context import current
-from shoal.errors import LaunchError, NameTakenError, ShoalValueError
+from shoal.errors import LaunchError, NameTakenError, ShoalTypeError, ShoalValueError
 from shoal.hardware import AcceleratorType, visibility_env
 from shoal.hardware.profiling import (
     ProfileConfig,
@@ -82,6 +83,7 @@ def read_arguments(
 
     Raises:
         TypeError: The arguments fit none of them.
+        ShoalTypeError: `env_vars` is no mapping.
     """
     names = _spelling(args, kwargs)
     if len(args) > len(names):
@@ -101,6 +103,8 @@ def read_arguments(
     for name in ("env_vars", "cls_args", "cls_kwargs"):
         if given.get(name, 0) is None:
             del given[name]
+    if not isinstance(given.get("env_vars", {}), Mapping):
+        raise ShoalTypeError(f"{worker_name}: env_vars must be a mapping of names to values")
     return Allocation(cls=cls, worker_name=worker_name, **given)
 
 
@@ -124,10 +128,9 @@ def allocate(job: Job, request: Allocation, reports: Sequence[NodeReport]) -> An
         NameTakenError: The name belongs to somebody who is alive.
     """
     node = job.nodes[_checked_node(job, request)]
-    if request.max_concurrency is not None and not 1 <= request.max_concurrency <= _MAX_CONCURRENCY:
-        raise ShoalValueError(
-            f"max_concurrency={request.max_concurrency!r}: expected 1 to {_MAX_CONCURRENCY}"
-        )
+    calls: Any = request.max_concurrency  # typed, but it comes from a user
+    if calls is not None and (type(calls) is not int or not 1 <= calls <= _MAX_CONCURRENCY):
+        raise ShoalValueError(f"max_concurrency={calls!r}: expected 1 to {_MAX_CONCURRENCY}")
     group = job.groups.get(str(request.node_group_label))
     if group is None:
         raise ShoalValueError(
@@ -258,14 +261,14 @@ def _laid(base: Mapping[str, str], *layers: Mapping[str, str]) -> dict[str, str]
 def _interpreter(
     node: NodeInfo, group: NodeGroupInfo, worker_name: str, profiling: ProfileConfig | None
 ) -> str | None:
-    """Return the command that runs a worker where it is not simply the node's interpreter.
+    """Return the shell command that runs a worker where it is not simply the node's interpreter.
 
     Raises:
         LaunchError: The worker is to be profiled, and the node has not the profiler.
     """
     own = group.get_node_python_interpreter_path(node.node_rank)
     if profiling is None or not profiling.profiles_worker_group(worker_name.partition(":")[0]):
-        return own
+        return None if own is None else shlex.quote(own)
     if profiling.backend not in node.profiler_backends:
         raise LaunchError(
             f"{worker_name}: the profiling backend {profiling.backend!r} is not available on node "

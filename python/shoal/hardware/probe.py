@@ -78,7 +78,10 @@ def probe_hardware(question: HardwareQuestion) -> HardwareReport:
             for name, kind in AcceleratorManager.profile_backend_register.items()
             if kind.check()
         ]
-        checks = [check_interpreter(path, question.versions) for path in question.interpreters]
+        checks = [
+            check_interpreter(path, question.versions, question.python_path)
+            for path in question.interpreters
+        ]
         problems += [problem for problem in checks if problem]
     return HardwareReport(resources, backends, problems, warnings)
 

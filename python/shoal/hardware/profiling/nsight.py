@@ -104,7 +104,7 @@ class NsightConfig(ProfileConfig):
     def command(self, python_interpreter_path: str, output_prefix: str) -> str:
         """Return `nsys profile …` with the interpreter at its end."""
         tokens = ["nsys", "profile", *self.to_cli_tokens(output_prefix)]
-        return f"{shlex.join(tokens)} {python_interpreter_path}"
+        return shlex.join([*tokens, python_interpreter_path])
 
 
 def _bare(name: str) -> str:
