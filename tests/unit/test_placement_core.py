@@ -1,6 +1,7 @@
 """The placement core: the vectors, and what the vectors cannot say."""
 
 import json
+import timeit
 from pathlib import Path
 
 import pytest
@@ -148,6 +149,16 @@ def test_placement_is_a_frozen_value(backend, placement):
             TypeError,
             "isolate_accelerator must be a bool, not int",
         ),
+        (
+            lambda b: b.place_packed([], 3, 1, 1, 1, 1),
+            TypeError,
+            "isolate_accelerator must be a bool, not int",
+        ),
+        (
+            lambda b: b.Placements(),
+            TypeError,
+            "cannot create 'shoal.placement.Placements' instances",
+        ),
     ],
 )
 def test_wrong_argument_is_named(backend, make, error, message):
@@ -160,3 +171,20 @@ def test_wrong_argument_is_named(backend, make, error, message):
 def test_packed_ranks_interleave_by_stride(backend):
     assert backend.packed_ranks(0, 7, 2, 2) == [[0, 2], [1, 3], [4, 6], [5, 7]]
     assert backend.packed_ranks(3, 5) == [[3], [4], [5]]
+
+
+def test_sequences_can_be_read_from_their_end(backend):
+    groups = make_groups(backend, SOLVE["groups"]["one"])
+    placed = backend.place_packed(groups, 0, 5, 2)
+    assert [placement.rank for placement in reversed(placed)] == [2, 1, 0]
+    assert list(reversed(backend.packed_ranks(0, 5, 2))) == [[4, 5], [2, 3], [0, 1]]
+
+
+def test_one_placement_of_many_costs_no_more_than_one_of_few(backend):
+    def cost(nodes):
+        members = [backend.NodeResources(rank, 8, 8, "NV_GPU") for rank in range(nodes)]
+        groups = [backend.NodeGroup("all", "Accelerator", members)]
+        placed = backend.place_packed(groups, 0, nodes * 8 - 1)
+        return min(timeit.repeat(lambda: placed[nodes], number=10, repeat=50))
+
+    assert cost(8192) < 8 * cost(1)

@@ -34,6 +34,9 @@ class Placements:
     _rows: list[_Row]
     _sizes: Counter[int]
 
+    def __init__(self) -> None:
+        raise TypeError("cannot create 'shoal.placement.Placements' instances")
+
     @classmethod
     def _make(cls, spots: list[Spot], *, isolate: bool) -> Self:
         sizes: Counter[int] = Counter()
@@ -62,6 +65,9 @@ class Placements:
 
     def __iter__(self) -> Iterator[Placement]:
         return iter([self._placement(rank) for rank in range(len(self._rows))])
+
+    def __reversed__(self) -> Iterator[Placement]:
+        return reversed(list(self))
 
     def __eq__(self, other: object) -> bool:
         same = same_items(self, other)

@@ -50,6 +50,9 @@ class RankLists:
     def __iter__(self) -> Iterator[list[int]]:
         return iter([list(ranks) for ranks in self._lists])
 
+    def __reversed__(self) -> Iterator[list[int]]:
+        return reversed(list(self))
+
     def __eq__(self, other: object) -> bool:
         same = same_items(self, other)
         return NotImplemented if same is None else same

@@ -54,8 +54,8 @@ def place_packed(
 ) -> Placements:
     """Place processes on consecutive hardware ranks; see `_rust.pyi`."""
     groups = check_types(groups)
-    ranks = packed_ranks(start, end, num_hardware_per_process, stride)
     isolate = to_bool(isolate_accelerator, "isolate_accelerator")
+    ranks = packed_ranks(start, end, num_hardware_per_process, stride)
     resources = _hardware(groups)
     last = operator.index(end)
     if last >= resources.total:

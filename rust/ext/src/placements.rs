@@ -8,7 +8,7 @@ use pyo3::types::{PyBool, PyInt, PyIterator, PyList, PyString, PyTuple};
 use shoal_core::placement::{Place, Placements};
 
 use crate::placement::{PyPlacement, int};
-use crate::sequence::{pick, same_items};
+use crate::sequence::{pick, reversed, same_items};
 
 /// One placement for each process, by rank; each is made when it is asked for.
 #[pyclass(frozen, name = "Placements", module = "shoal.placement")]
@@ -48,6 +48,10 @@ impl PyPlacements {
 
     fn __iter__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyIterator>> {
         self.list(py)?.try_iter()
+    }
+
+    fn __reversed__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyIterator>> {
+        reversed(self.list(py)?)
     }
 
     fn __eq__(slf: &Bound<'_, Self>, other: &Bound<'_, PyAny>) -> PyResult<Py<PyAny>> {
@@ -107,7 +111,8 @@ type Hardware = (Py<PyTuple>, Py<PyTuple>);
 struct Maker<'a, 'py> {
     py: Python<'py>,
     from: &'a Placements,
-    places: Vec<Option<Shared>>,
+    /// What the last placement shared: its neighbours are nearly always of the same place.
+    last: Option<(usize, Shared)>,
     hardware: BTreeMap<&'a [u32], Hardware>,
     /// The objects of a text, by the text, and of all accelerators, by their number.
     texts: BTreeMap<&'a str, Py<PyString>>,
@@ -116,12 +121,10 @@ struct Maker<'a, 'py> {
 
 impl<'a, 'py> Maker<'a, 'py> {
     fn new(py: Python<'py>, from: &'a Placements) -> Self {
-        let mut places = Vec::new();
-        places.resize_with(from.places().len(), || None);
         Self {
             py,
             from,
-            places,
+            last: None,
             hardware: BTreeMap::new(),
             texts: BTreeMap::new(),
             visible: BTreeMap::new(),
@@ -143,8 +146,13 @@ impl<'a, 'py> Maker<'a, 'py> {
                 empty.insert((numbers(py, row.hardware)?, names(py, row.hardware)?))
             }
         };
-        let shared = self.places[row.place]
-            .get_or_insert_with(|| Shared::new(py, place, row.local_world_size, &mut self.texts));
+        let (_, shared) = match self.last.take() {
+            Some(last) if last.0 == row.place => self.last.insert(last),
+            _ => {
+                let shared = Shared::new(py, place, row.local_world_size, &mut self.texts);
+                self.last.insert((row.place, shared))
+            }
+        };
         let (visible, first) = match row.hardware.first() {
             Some(&first) if row.sees_own => (own, i64::from(first)),
             _ => (visible, if every > 0 { 0 } else { -1 }),

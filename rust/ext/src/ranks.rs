@@ -5,7 +5,7 @@ use pyo3::types::{PyIterator, PyList, PyTuple};
 use shoal_core::placement::RankLists;
 
 use crate::convert::{Bad, count, items};
-use crate::sequence::{pick, same_items};
+use crate::sequence::{pick, reversed, same_items};
 
 /// The resource ranks of each process: a lazy sequence of lists.
 #[pyclass(frozen, name = "RankLists", module = "shoal.placement")]
@@ -76,6 +76,10 @@ impl PyRankLists {
 
     fn __iter__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyIterator>> {
         self.list(py)?.try_iter()
+    }
+
+    fn __reversed__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyIterator>> {
+        reversed(self.list(py)?)
     }
 
     fn __eq__(slf: &Bound<'_, Self>, other: &Bound<'_, PyAny>) -> PyResult<Py<PyAny>> {

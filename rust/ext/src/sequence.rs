@@ -1,7 +1,7 @@
 //! What the lazy sequences have in common.
 
 use pyo3::prelude::*;
-use pyo3::types::{PyInt, PyList, PyRange};
+use pyo3::types::{PyInt, PyIterator, PyList, PyRange};
 
 use crate::record::same_class;
 
@@ -22,6 +22,12 @@ pub(crate) fn pick<'py>(
         list.append(make(at?.extract()?)?)?;
     }
     Ok(list.into_any())
+}
+
+/// The items from the last to the first.
+pub(crate) fn reversed(list: Bound<'_, PyList>) -> PyResult<Bound<'_, PyIterator>> {
+    list.reverse()?;
+    list.try_iter()
 }
 
 /// Whether `other` is a list, or a sequence of the same class in this backend or the other, with

@@ -102,11 +102,11 @@ pub(crate) fn place_packed(
     isolate_accelerator: Arg<'_>,
 ) -> PyResult<PyPlacements> {
     let described = self::groups(groups)?;
+    let isolate = isolate(&isolate_accelerator)?;
     let first = count(start, "start", Bad::Placement)?;
     let last = count(end, "end", Bad::Placement)?;
     let size = at_least_one(&num_hardware_per_process, "num_hardware_per_process")?;
     let stride = at_least_one(&stride, "stride")?;
-    let isolate = isolate(&isolate_accelerator)?;
     let placed = core::place_packed(&described, first, last, size, stride, isolate);
     placements(groups.py(), placed)
 }
