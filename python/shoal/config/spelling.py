@@ -45,15 +45,16 @@ def keep_spelling(root: yaml.Node | None) -> None:
 
 def _keep(node: yaml.Node | None, path: _Path, seen: set[tuple[int, _Path]]) -> None:
     # A file may name one part at many places, or within itself.
-    if (id(node), path) in seen:
+    if isinstance(node, yaml.ScalarNode) or (id(node), path) in seen:
         return
     seen.add((id(node), path))
     if isinstance(node, yaml.SequenceNode) and path[:1] == (_ENTRY,):
-        for entry in node.value:
-            _keep(entry, path[1:], seen)
         if path == (_ENTRY,):
             node.value[:] = map(_text, node.value)
-    elif isinstance(node, yaml.MappingNode) and path:
+        else:
+            for entry in node.value:
+                _keep(entry, path[1:], seen)
+    elif isinstance(node, yaml.MappingNode):
         for index, (key, value) in enumerate(node.value):
             if key.tag == _MERGE:
                 for merged in value.value if isinstance(value, yaml.SequenceNode) else [value]:
