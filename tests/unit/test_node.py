@@ -5,7 +5,7 @@ import pytest
 from shoal import NodeGroupInfo, NodeInfo
 from shoal.cluster.node_hardware import _questions
 from shoal.config import ClusterConfig, NodeGroupConfig, NodeGroupEnvConfig
-from shoal.errors import ClusterConfigError, ClusterError, PlacementIndexError
+from shoal.errors import ClusterConfigError, ClusterError, PlacementIndexError, ShoalValueError
 from shoal.hardware import (
     ACCELERATOR_HW_TYPE,
     FrankaConfig,
@@ -14,7 +14,7 @@ from shoal.hardware import (
     HardwareResource,
     NodeHardwareConfig,
 )
-from shoal.topology import build_groups
+from shoal.topology import DescribedCluster, build_groups
 
 
 def node(rank, accelerators=0, names=()):
@@ -209,3 +209,16 @@ def test_what_is_configured_for_a_node_is_found_without_a_search():
     assert nodes[1].env_vars == {"X": "1"}
     questions = _questions(2, wanted)
     assert [question.interpreters for question in questions] == [("/opt/python",)] * 2
+
+
+@pytest.mark.parametrize("wrong", [2, -1, "0", None, 1.0])
+def test_a_cluster_of_which_a_node_is_asked_that_it_has_not(wrong):
+    nodes = [node(0, 2), node(1, 1)]
+    cluster = DescribedCluster(nodes, build_groups(nodes, None))
+    assert (cluster.num_nodes, cluster.num_accelerators) == (2, 3)
+    assert cluster.accelerator_ranks == [[0, 1], [2]]
+    assert (cluster.get_node_ip(-1), cluster.get_node_info(1)) == ("10.0.0.1", nodes[1])
+    assert cluster.get_node_group(None).label == "cluster"
+    assert cluster.get_node_group("robots") is None
+    with pytest.raises(ShoalValueError, match=f"node {wrong!r} does not exist; .* nodes 0 to 1"):
+        cluster.get_node_info(wrong)

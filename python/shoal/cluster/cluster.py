@@ -35,7 +35,7 @@ from shoal.hardware.profiling import (
 from shoal.manager import NodeManager
 from shoal.manager.base import connection
 from shoal.ports import hold_port
-from shoal.topology import NodeGroupInfo, NodeInfo
+from shoal.topology import DescribedCluster
 
 __all__ = ["Cluster"]
 
@@ -68,7 +68,7 @@ class _ClassOrInstanceMethod:
         return on_class
 
 
-class Cluster:
+class Cluster(DescribedCluster):
     """The cluster of this process's job: one instance a process.
 
     A driver that gives `num_nodes` or `cluster_cfg` launches a job, on the Ray that `ray start`
@@ -138,7 +138,8 @@ class Cluster:
             self._forget()
             raise
         self._job = job
-        self._nodes, self._node_groups, self._cluster_cfg = job.nodes, job.groups, job.config
+        super().__init__(job.nodes, job.groups)
+        self._cluster_cfg = job.config
         self._num_nodes = len(job.nodes)
         self._master_ip, self._master_port = job.master_ip, job.master_port
         self._node_manager = NodeManager.get_proxy()
@@ -305,31 +306,6 @@ class Cluster:
         return self._job.namespace
 
     @property
-    def num_nodes(self) -> int:
-        """The number of nodes."""
-        return self._num_nodes
-
-    @property
-    def nodes(self) -> list[NodeInfo]:
-        """The nodes, in rank order."""
-        return list(self._nodes)
-
-    @property
-    def num_accelerators(self) -> int:
-        """The number of accelerators of all nodes."""
-        return sum(node.num_accelerators for node in self._nodes)
-
-    @property
-    def accelerator_ranks(self) -> list[list[int]]:
-        """Cluster-wide ranks of each node's accelerators, in node order."""
-        ranks: list[list[int]] = []
-        first = 0
-        for node in self._nodes:
-            ranks.append(list(range(first, first + node.num_accelerators)))
-            first += node.num_accelerators
-        return ranks
-
-    @property
     def num_gpus_per_node(self) -> int:
         """The number of accelerators of every node.
 
@@ -356,26 +332,6 @@ class Cluster:
     def get_alive_nodes() -> list[dict[str, Any]]:
         """Return Ray's own records of the nodes that are alive."""
         return [node for node in ray.nodes() if node["Alive"]]
-
-    def get_node_group(self, label: object = "cluster") -> NodeGroupInfo | None:
-        """Return the node group of a label (None means `cluster`); None where there is none."""
-        return self._node_groups.get("cluster" if label is None else str(label))
-
-    def get_node_info(self, node_rank: int) -> NodeInfo:
-        """Return a node.
-
-        Raises:
-            ShoalValueError: There is no such node.
-        """
-        if not 0 <= node_rank < self._num_nodes:
-            raise ShoalValueError(
-                f"node {node_rank} does not exist; this cluster has nodes 0 to {self._num_nodes - 1}"
-            )
-        return self._nodes[node_rank]
-
-    def get_node_ip(self, node_rank: int) -> str:
-        """Return a node's IP address; negative ranks count from the end, as in a list."""
-        return self._nodes[node_rank].node_ip
 
     # --- small services ---
 

@@ -18,7 +18,6 @@ from shoal.hardware.profiling import ProfileConfig, get_profiling_env_vars_for_w
 from shoal.placement import ComponentPlacement, PlacementStrategy
 from shoal.placement.environment import group_environment
 from shoal.planner.advice import advise
-from shoal.planner.cluster import PlannedCluster
 from shoal.planner.environment import planned_environment
 from shoal.planner.inventory import Inventory, read_inventory
 from shoal.planner.model import (
@@ -30,7 +29,7 @@ from shoal.planner.model import (
     ProcessId,
 )
 from shoal.planner.ranges import count_of
-from shoal.topology import NodeInfo, build_groups
+from shoal.topology import DescribedCluster, NodeInfo, build_groups
 
 __all__ = ["plan"]
 
@@ -76,10 +75,13 @@ def plan(config: Any, inventory: Any = None) -> Plan:
         raise problems.as_error(document)
     _count_nodes(checked, found, problems)
     cluster = problems.of(lambda: _cluster(checked, found))
-    placement = cluster and problems.of(lambda: ComponentPlacement(document, cluster))
-    placed = placement and cluster and problems.of(lambda: _place(placement, cluster))
+    placement = placed = None
+    if cluster is not None:
+        placement = problems.of(lambda: ComponentPlacement(document, cluster))
+        if placement is not None:
+            placed = problems.of(lambda: _place(placement, cluster))
     problems.raise_any(document)
-    if not (cluster and placement and placed):
+    if cluster is None or placement is None or placed is None:
         raise problems.as_error(document)
     components = tuple(_components(placement, placed, cluster, checked.profiling))
     nodes = tuple(_nodes(cluster, checked, components))
@@ -145,7 +147,7 @@ def _count_nodes(config: ClusterConfig, inventory: Inventory, problems: _Problem
         )
 
 
-def _cluster(config: ClusterConfig, inventory: Inventory) -> PlannedCluster:
+def _cluster(config: ClusterConfig, inventory: Inventory) -> DescribedCluster:
     # Copies: making the groups notes labels and variables at the nodes.
     pieces: dict[int, list[Any]] = {}
     for group in config.node_groups or []:
@@ -160,7 +162,7 @@ def _cluster(config: ClusterConfig, inventory: Inventory) -> PlannedCluster:
         )
         for node in inventory.nodes[: config.num_nodes]
     ]
-    return PlannedCluster(nodes, build_groups(nodes, config))
+    return DescribedCluster(nodes, build_groups(nodes, config))
 
 
 def _hardware(node: NodeInfo, pieces: list[Any], inventory: Inventory) -> list[HardwareResource]:
@@ -178,7 +180,7 @@ def _hardware(node: NodeInfo, pieces: list[Any], inventory: Inventory) -> list[H
 
 
 def _place(
-    placement: ComponentPlacement, cluster: PlannedCluster
+    placement: ComponentPlacement, cluster: DescribedCluster
 ) -> dict[PlacementStrategy, Sequence[Placement]]:
     """Place once for each entry: its components share one strategy."""
     strategies = dict.fromkeys(map(placement.get_strategy, placement.components))
@@ -188,7 +190,7 @@ def _place(
 def _components(
     placement: ComponentPlacement,
     placed: Mapping[PlacementStrategy, Sequence[Placement]],
-    cluster: PlannedCluster,
+    cluster: DescribedCluster,
     profiling: ProfileConfig | None,
 ) -> Iterator[PlannedComponent]:
     by_strategy: dict[PlacementStrategy, list[str]] = {}
@@ -212,7 +214,7 @@ def _components(
 def _processes(
     name: str,
     placements: Sequence[Placement],
-    cluster: PlannedCluster,
+    cluster: DescribedCluster,
     profiling: ProfileConfig | None,
 ) -> Iterator[PlannedProcess]:
     configured: dict[tuple[str, int], tuple[dict[str, str], str]] = {}
@@ -245,7 +247,7 @@ def _processes(
 
 
 def _nodes(
-    cluster: PlannedCluster, config: ClusterConfig, components: tuple[PlannedComponent, ...]
+    cluster: DescribedCluster, config: ClusterConfig, components: tuple[PlannedComponent, ...]
 ) -> Iterator[PlannedNode]:
     users: dict[tuple[int, str, int], list[ProcessId]] = {}
     counts: list[dict[str, int]] = [{} for _ in cluster.nodes]

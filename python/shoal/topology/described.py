@@ -1,0 +1,72 @@
+"""A cluster as its nodes and groups describe it, whether it runs or is only planned."""
+
+from collections.abc import Sequence
+from operator import index
+from typing import Any, SupportsIndex
+
+from shoal.errors import ShoalValueError
+from shoal.topology.node import NodeGroupInfo, NodeInfo
+
+__all__ = ["DescribedCluster"]
+
+
+class DescribedCluster:
+    """Nodes and node groups, as placement asks for them; no process is needed behind them.
+
+    Args:
+        nodes: The nodes, by rank.
+        groups: The node groups, by label.
+    """
+
+    _nodes: list[NodeInfo]
+    _node_groups: dict[str, NodeGroupInfo]
+
+    def __init__(self, nodes: Sequence[NodeInfo], groups: dict[str, NodeGroupInfo]) -> None:
+        self._nodes = list(nodes)
+        self._node_groups = groups
+
+    @property
+    def num_nodes(self) -> int:
+        """The number of nodes."""
+        return len(self._nodes)
+
+    @property
+    def nodes(self) -> list[NodeInfo]:
+        """The nodes, in rank order."""
+        return list(self._nodes)
+
+    @property
+    def num_accelerators(self) -> int:
+        """The number of accelerators of all nodes."""
+        return sum(node.num_accelerators for node in self._nodes)
+
+    @property
+    def accelerator_ranks(self) -> list[list[int]]:
+        """Cluster-wide ranks of each node's accelerators, in node order."""
+        ranks: list[list[int]] = []
+        first = 0
+        for node in self._nodes:
+            ranks.append(list(range(first, first + node.num_accelerators)))
+            first += node.num_accelerators
+        return ranks
+
+    def get_node_group(self, label: object = "cluster") -> NodeGroupInfo | None:
+        """Return the node group of a label (None means `cluster`); None where there is none."""
+        return self._node_groups.get("cluster" if label is None else str(label))
+
+    def get_node_info(self, node_rank: int) -> NodeInfo:
+        """Return a node.
+
+        Raises:
+            ShoalValueError: There is no such node.
+        """
+        rank: Any = node_rank  # typed, but it comes from a user
+        if not isinstance(rank, SupportsIndex) or not 0 <= index(rank) < len(self._nodes):
+            raise ShoalValueError(
+                f"node {rank!r} does not exist; this cluster has nodes 0 to {len(self._nodes) - 1}"
+            )
+        return self._nodes[rank]
+
+    def get_node_ip(self, node_rank: int) -> str:
+        """Return a node's IP address; negative ranks count from the end, as in a list."""
+        return self._nodes[node_rank].node_ip
