@@ -301,3 +301,23 @@ def test_any_job_is_planned_or_refused(placement, sizes):
     assert diff_plans(made, made) == []
     assert render_markdown(made)
     assert render_html(made).endswith("</html>\n")
+
+
+def test_a_job_without_components_is_a_plan_of_idle_devices():
+    made = plan(job({}), "1x8")
+    assert made.components == ()
+    assert made.totals.idle_devices == 8
+    assert made.warnings == ("no process runs on node 0",)
+
+
+def test_what_reading_the_configuration_warned_of_is_noted_at_its_error():
+    with pytest.raises(ClusterConfigError) as failed:
+        plan({"num_nodes": 1, "compnent_placement": {"actor": 0}}, "1x8")
+    (note,) = failed.value.__notes__
+    assert note.startswith("warning: ")
+    assert "did you mean 'component_placement'?" in note
+
+
+def test_nodes_of_an_inventory_have_the_ranks_from_0():
+    with pytest.raises(ClusterConfigError, match="must have the ranks 0 to 1, in this order"):
+        plan(job({"actor": 0}), read_inventory("3x8").nodes[1:])

@@ -25,7 +25,7 @@ def test_processes_of_one_component_may_share():
 def test_devices_of_different_entries_are_not():
     assert warnings_of({"actor,critic": "0-15", "rollout": "6-9"}, "2x8/64cpu", num_nodes=2) == [
         "actor, critic and rollout share 4 devices on nodes 0-1, placed by different entries; "
-        'components of one entry ("actor,critic: …") say that they mean to'
+        'components of one entry ("actor,critic,rollout: …") say that they mean to'
     ]
 
 
@@ -74,7 +74,7 @@ def test_accelerators_that_a_group_ignores():
 
 
 def test_variables_that_launch_sets_itself():
-    variables = [{"RANK": "7"}, {"CUDA_VISIBLE_DEVICES": "0"}, {"MINE": "x"}]
+    variables = [{"RANK": "7"}, {"CUDA_VISIBLE_DEVICES": "1"}, {"MINE": "x"}, {"MASTER_PORT": "1"}]
     groups = [
         {
             "label": "gpus",
@@ -85,9 +85,28 @@ def test_variables_that_launch_sets_itself():
     placement = {"actor": {"node_group": "gpus", "placement": "0"}}
     (warning,) = warnings_of(placement, "1x1", node_groups=groups)
     assert warning == (
-        "node group 'gpus' sets CUDA_VISIBLE_DEVICES and RANK in env_vars, which launch sets "
-        "itself: the group's value is not used"
+        "node group 'gpus' sets CUDA_VISIBLE_DEVICES, MASTER_PORT and RANK in env_vars, which "
+        "launch sets itself: the group's value is not used"
     )
+
+
+def test_variables_that_launch_keeps_or_sets_alike_are_no_matter():
+    variables = [{"NCCL_CUMEM_ENABLE": "1"}, {"WORLD_SIZE": "1"}]
+    groups = [
+        {
+            "label": "gpus",
+            "node_ranks": 0,
+            "env_configs": [{"node_ranks": 0, "env_vars": variables}],
+        }
+    ]
+    placement = {"actor": {"node_group": "gpus", "placement": "0"}}
+    assert warnings_of(placement, "1x1", node_groups=groups) == []
+
+
+def test_hardware_that_nothing_can_ask_for():
+    (warning,) = warnings_of({"actor": "0"}, "1/gpu")
+    assert warning.startswith("the inventory's hardware type 'gpu' is not registered, so no job")
+    assert warnings_of({"actor": "0"}, "1/Franka") == []
 
 
 def test_what_reading_the_configuration_warns_of_is_in_the_plan():

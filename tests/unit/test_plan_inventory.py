@@ -72,13 +72,14 @@ def test_all_problems_come_at_once_with_their_places(tmp_path):
         "  - 2y8\n"
         "  - [8]\n"
         "  - {model: ''}\n"
+        "  - {hostnames: [a, b], hardware: {Accelerator: 8}}\n"
         "others: 1\n"
     )
     with pytest.raises(ClusterConfigError) as caught:
         read_inventory(path, ["Franka"])
     file = str(path)
     assert [problem.partition("\n")[0] for problem in caught.value.problems] == [
-        f"others ({file}:10:1): unknown key; expected nodes",
+        f"others ({file}:11:1): unknown key; expected nodes",
         f"nodes[0].acelerators ({file}:2:6): unknown key; expected count, accelerators, vendor, "
         "model, cpus, hardware, hostnames, ips; did you mean 'accelerators'?",
         f"nodes[1].count ({file}:3:13): expected a number from 1 to 65536, not 0",
@@ -93,8 +94,15 @@ def test_all_problems_come_at_once_with_their_places(tmp_path):
         f"nodes[5] ({file}:7:5): nodes \"2y8\": '2y8' is no number of nodes",
         f"nodes[6] ({file}:8:5): expected a mapping or a text such as 16x8:H100, not [8]",
         f"nodes[7].model ({file}:9:13): expected a text such as H100, not ''",
+        f"nodes[8].hostnames ({file}:10:17): expected one for each of 1 node, not 2",
+        f"nodes[8].hardware.Accelerator ({file}:10:36): write accelerators: 8 beside hardware",
     ]
-    assert str(caught.value).startswith(f"{file} has 12 problems:\n  others")
+    assert str(caught.value).startswith(f"{file} has 14 problems:\n  others")
+
+
+def test_what_is_empty_is_not_given():
+    empty = dict.fromkeys(["count", "accelerators", "vendor", "model", "cpus", "hardware"])
+    assert read_inventory([empty]).nodes == read_inventory([{}]).nodes
 
 
 @pytest.mark.parametrize("document", ["nodes: []", "nodes: 3", "{}", "[]", "", "8"])

@@ -13,7 +13,7 @@ from shoal.cli.app import app
 from shoal.errors import ShoalValueError
 from shoal.planner import PlannedComponent, PlannedProcess, plan
 from shoal.planner.blocks import blocks_of
-from shoal.planner.diff import diff_plans
+from shoal.planner.diff import diff_headline, diff_plans
 from shoal.planner.markdown import escape, render_markdown
 from shoal.planner.serial import from_json, to_json
 
@@ -193,3 +193,35 @@ def test_the_text_of_a_large_plan_is_short():
     assert "and 1,012 processes more" in text
     assert len(text.splitlines()) < 120
     assert max(map(len, text.splitlines())) < 400
+
+
+def test_a_model_that_is_not_known_is_not_told():
+    text = render_markdown(plan({"num_nodes": 1, "component_placement": {"a": "0"}}, "1x8"))
+    assert "8 NV_GPU |" in text
+    assert "UNKNOWN" not in text
+
+
+def test_of_very_many_warnings_the_rest_is_counted():
+    job = {"num_nodes": 1, "component_placement": {f"{c}{i}": i for i in range(30) for c in "ab"}}
+    made = plan(job, "1x30")
+    assert len(made.warnings) == 30
+    assert "- and 6 more warnings; --json lists all\n" in render_markdown(made)
+
+
+def test_a_difference_names_both_inventories():
+    job = {"num_nodes": 1, "component_placement": {"a": "0-3"}}
+    one, two = plan(job, "1x4"), plan(job, "1x8")
+    assert diff_headline(one, one) == "the configuration → the configuration on 1x4"
+    assert diff_headline(one, two) == "the configuration on 1x4 → the configuration on 1x8"
+
+
+@pytest.mark.parametrize("columns", [30, 60])
+def test_a_narrow_terminal_gets_paragraphs(columns, monkeypatch):
+    monkeypatch.chdir(GOLDEN)
+    monkeypatch.setenv("COLUMNS", str(columns))
+    text = CliRunner().invoke(app, ["plan", *SHARED]).stdout
+    assert max(map(len, text.splitlines())) <= columns
+    flat = " ".join(text.split())
+    assert "component rollout: group train · ranks 0-1 · nodes 0 · a node 2" in flat
+    assert "component rollout: group train · ranks 2-8 · nodes 1 · a node 7" in flat
+    assert "nodes 2: name desk · CPUs 8 · hardware none" in flat

@@ -15,6 +15,7 @@ TYPES = ["DOSW1", "Franka", "Turtle2"]
         ("8", [NodeKind(8)]),
         ("0", [NodeKind(0)]),
         ("2x4", [NodeKind(4)] * 2),
+        ("000000001x00008", [NodeKind(8)]),
         ("2x8:H100/64cpu,1x0", [NodeKind(8, model="H100", cpus=64)] * 2 + [NodeKind(0)]),
         (" 2 x 8 : H100 / 64 cpu ", [NodeKind(8, model="H100", cpus=64)] * 2),
         ("2*8", [NodeKind(8)] * 2),
@@ -100,6 +101,16 @@ nodes "8/Franka/2xFranka": Franka stands twice
   8/Franka/2xFranka
            ^^^^^^^^
   expected it once""",
+    "\uff18": """\
+nodes "\uff18": '\uff18' is no number of nodes
+  \uff18
+  ^
+  expected COUNTxACCELERATORS[:[VENDOR:]MODEL][/64cpu][/2xFranka], such as 16x8:H100/64cpu,2x0""",
+    "8/8xAccelerator": """\
+nodes "8/8xAccelerator": accelerators stand before the first '/'
+  8/8xAccelerator
+    ^^^^^^^^^^^^^
+  expected 8:H100/64cpu, for example""",
     "8\x1b[2J": """\
 nodes "8\ufffd[2J": '8\\x1b[2J' is no number of nodes
   8\ufffd[2J

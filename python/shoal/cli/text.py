@@ -15,12 +15,14 @@ from rich.text import Text
 
 from shoal.planner import Plan
 from shoal.planner.diff import diff_headline, diff_sections
-from shoal.planner.report import Section, headline, sections, summary
+from shoal.planner.report import Section, headline, sections, shown_warnings, summary
 
 __all__ = ["console", "print_diff", "print_plan"]
 
 # Where no terminal tells its width: what a log or a pull request shows without wrapping.
 _PLAIN_WIDTH = 120
+# Below it the tables of a usual job no longer fit.
+_NARROW = 72
 
 
 @contextmanager
@@ -46,7 +48,7 @@ def print_plan(plan: Plan, out: Console) -> None:
     if plan.warnings:
         out.print()
         out.print(Text("Warnings", style="bold yellow"))
-        for warning in plan.warnings:
+        for warning in shown_warnings(plan):
             out.print(Padding(Text(f"! {shown(warning)}", style="yellow"), (0, 0, 0, 2)))
 
 
@@ -59,17 +61,39 @@ def print_diff(before: Plan, after: Plan, out: Console) -> None:
 def print_sections(made: Iterable[Section], out: Console) -> None:
     """Print tables; what is in them comes from users and is no markup."""
     for section in made:
-        table = Table(box=box.SIMPLE_HEAD, pad_edge=True, header_style="bold", show_edge=False)
-        for column in section.columns:
-            number = column.startswith("#")
-            table.add_column(Text(column.lstrip("#")), justify="right" if number else "left")
-        for row in section.rows:
-            table.add_row(*(Text(shown(cell), overflow="fold") for cell in row))
         out.print()
         out.print(Text(section.title, style="bold"))
-        out.print(table)
+        if out.width < _NARROW:
+            _print_rows(section, out)
+        else:
+            out.print(_table(section))
         if section.note:
             out.print(Padding(Text(section.note, style="dim"), (0, 0, 0, 2)))
+
+
+def _table(section: Section) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=True, header_style="bold", show_edge=False)
+    for column in section.columns:
+        number = column.startswith("#")
+        table.add_column(Text(column.lstrip("#")), justify="right" if number else "left")
+    for row in section.rows:
+        table.add_row(*(Text(shown(cell), overflow="fold") for cell in row))
+    return table
+
+
+def _print_rows(section: Section, out: Console) -> None:
+    """Print each row as a paragraph, where columns would be a few letters wide."""
+    first = ""
+    for row in section.rows:
+        first = row[0] or first  # what is empty is as above
+        cells = (
+            f"{column.lstrip('#')} {cell}"
+            for column, cell in zip(section.columns[1:], row[1:], strict=True)
+            if cell not in ("", "-")
+        )
+        line = Text(shown(f"{section.columns[0].lstrip('#')} {first}"), style="bold")
+        line.append(shown(f": {' · '.join(cells)}"), style="not bold")
+        out.print(Padding(line, (0, 0, 0, 1)))
 
 
 def shown(text: str) -> str:

@@ -1,27 +1,34 @@
 """What a plan allows and its author perhaps did not mean."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from shoal.config import ClusterConfig
+from shoal.planner.environment import AT_LAUNCH
 from shoal.planner.model import ACCELERATOR, Plan
 from shoal.planner.ranges import count_of, show_ranks
 
 __all__ = ["advise"]
 
 _MOST_NAMES = 6
+# What launch sets to values that no plan knows, the address where the inventory has none.
+_BEFORE_LAUNCH = dict.fromkeys((*AT_LAUNCH, "MASTER_ADDR"))
 
 
-def advise(plan: Plan, config: ClusterConfig, inventory_nodes: int) -> list[str]:
+def advise(
+    plan: Plan, config: ClusterConfig, inventory_nodes: int, hardware_types: Sequence[str]
+) -> list[str]:
     """Return a line for each thing to look at.
 
     Args:
         plan: The plan, before its warnings.
         config: The configuration.
         inventory_nodes: How many nodes the inventory has.
+        hardware_types: The hardware types that there are, beside accelerators.
     """
     return [
         *_surplus_nodes(plan, inventory_nodes),
+        *_unknown_hardware(plan, hardware_types),
         *_unused_nodes(plan),
         *_sharing(plan),
         *_too_few_cpus(plan),
@@ -51,6 +58,17 @@ def _surplus_nodes(plan: Plan, inventory_nodes: int) -> Iterator[str]:
         )
 
 
+def _unknown_hardware(plan: Plan, hardware_types: Sequence[str]) -> Iterator[str]:
+    """What the inventory counts and no configuration can name: `8/gpu`."""
+    found = {device.hardware_type for _, device in plan.devices()}
+    for unknown in sorted(found - {ACCELERATOR, *hardware_types}):
+        yield (
+            f"the inventory's hardware type {unknown!r} is not registered, so no job can ask for "
+            f"it; there are {_names(hardware_types)}; the module that SHOAL_EXT_MODULE names may "
+            "register others"
+        )
+
+
 def _unused_nodes(plan: Plan) -> Iterator[str]:
     unused = [node.rank for node in plan.nodes if not node.processes]
     if unused:
@@ -69,7 +87,7 @@ def _sharing(plan: Plan) -> Iterator[str]:
         yield (
             f"{_names(components)} share {count_of(sum(by_node.values()), 'device')} on "
             f"{_nodes(by_node)}, placed by different entries; components of one entry "
-            f'("{",".join(components[:2])}: …") say that they mean to'
+            f'("{",".join(components[:_MOST_NAMES])}: …") say that they mean to'
         )
 
 
@@ -93,28 +111,30 @@ def _ignored_hardware(plan: Plan, config: ClusterConfig) -> Iterator[str]:
     for group in config.node_groups or []:
         if not (group.ignore_hardware and group.label in used):
             continue
-        by_rank = {node.rank: node for node in plan.nodes}
-        devices = [
-            device
+        ignored = sum(
+            device.hardware_type == ACCELERATOR
             for rank in group.node_ranks
-            for device in by_rank[rank].devices
-            if device.hardware_type == ACCELERATOR
-        ]
-        if devices:
+            for device in plan.nodes[rank].devices
+        )
+        if ignored:
             yield (
-                f"node group {group.label!r} ignores the {count_of(len(devices), 'accelerator')} "
+                f"node group {group.label!r} ignores the {count_of(ignored, 'accelerator')} "
                 f"of its nodes (ignore_hardware)"
             )
 
 
 def _overwritten(plan: Plan) -> Iterator[str]:
-    """Variables of `env_vars` that launch sets itself."""
+    """Variables of `env_vars` that launch sets itself, to something else."""
     lost: dict[str, set[str]] = defaultdict(set)
     for component in plan.components:
         for process in component.processes:
             if process.configured:
-                own = component.environment.keys() | process.environment.keys()
-                lost[process.node_group] |= process.configured.keys() & own
+                own = _BEFORE_LAUNCH | component.environment | process.environment
+                lost[process.node_group] |= {
+                    name
+                    for name, value in process.configured.items()
+                    if own.get(name, value) != value
+                }
     for label, names in lost.items():
         if names:
             yield (

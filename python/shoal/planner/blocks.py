@@ -6,10 +6,12 @@ from itertools import groupby, pairwise
 
 from shoal.planner.model import ACCELERATOR, PlannedComponent, PlannedNode, PlannedProcess
 from shoal.planner.ranges import count_of, show_ranks
+from shoal.planner.spec import UNKNOWN_MODEL
 
 __all__ = ["Block", "NodeRow", "blocks_of", "node_rows", "variables_of"]
 
 _MOST_PARTS = 4
+_UNKNOWN = f":{UNKNOWN_MODEL}"
 # What every launched process gets; a block shows only what its processes get beyond it.
 _SHOWN = ("_VISIBLE_DEVICES", "DEVICE_SELECTOR")
 
@@ -185,4 +187,5 @@ def _models(node: PlannedNode) -> str:
 def _counted(node: PlannedNode) -> Iterator[str]:
     for (kind, model), group in groupby(node.devices, key=lambda d: (d.hardware_type, d.model)):
         count = len(list(group))
-        yield f"{count} {model if kind == ACCELERATOR or kind in model else f'{kind}:{model}'}"
+        name = model.removesuffix(_UNKNOWN)
+        yield f"{count} {name if kind == ACCELERATOR or kind in name else f'{kind}:{name}'}"

@@ -71,7 +71,9 @@ def diff_sections(before: Plan, after: Plan) -> list[Section]:
 
 def diff_headline(before: Plan, after: Plan) -> str:
     """Return what is compared."""
-    return f"{before.source} → {after.source} on {before.inventory}"
+    if before.inventory == after.inventory:
+        return f"{before.source} → {after.source} on {before.inventory}"
+    return f"{before.source} on {before.inventory} → {after.source} on {after.inventory}"
 
 
 def diff_to_json(before: Plan, after: Plan) -> str:

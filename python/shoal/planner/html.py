@@ -13,7 +13,8 @@ from typing import Any
 from shoal.planner.colors import color_rules, split, stripes
 from shoal.planner.model import ACCELERATOR, Plan, PlannedComponent, PlannedDevice, PlannedNode
 from shoal.planner.ranges import count_of, show_ranks
-from shoal.planner.report import Section, sections
+from shoal.planner.report import Section, sections, shown_warnings
+from shoal.planner.spec import UNKNOWN_MODEL
 
 __all__ = ["render_html"]
 
@@ -47,7 +48,7 @@ def _page(plan: Plan) -> Iterator[str]:
     yield f'<h1>{escape(plan.source)} <span class="on">on {escape(plan.inventory)}</span></h1>\n'
     yield _totals(plan)
     if plan.warnings:
-        lines = "".join(f"<li>{escape(warning)}</li>" for warning in plan.warnings)
+        lines = "".join(f"<li>{escape(warning)}</li>" for warning in shown_warnings(plan))
         yield f'<ul class="warnings">{lines}</ul>\n'
     yield from _bar(plan)
     yield '<div class="nodes">\n'
@@ -217,7 +218,8 @@ def _data(plan: Plan, numbers: Mapping[str, int]) -> dict[str, Any]:
 
 
 def _kind(device: PlannedDevice) -> str:
-    return f"{device.model or device.hardware_type} device"
+    model = device.model.removesuffix(f":{UNKNOWN_MODEL}")
+    return f"{model or device.hardware_type} device"
 
 
 def _columns(component: PlannedComponent) -> dict[str, Any]:

@@ -8,10 +8,11 @@ from typing import Any
 
 from shoal.bootstrap.extension import load_user_extension_module
 from shoal.config.yaml12 import read_yaml
-from shoal.errors import ShoalValueError
+from shoal.errors import ClusterConfigError, ShoalValueError
 from shoal.hardware import ACCELERATOR_HW_TYPE, HardwareInfo, HardwareResource
 from shoal.hardware.accelerators import accelerator_model
 from shoal.planner.long_form import read_nodes
+from shoal.planner.ranges import count_of, show_ranks
 from shoal.planner.spec import NodeKind, parse_nodes
 from shoal.topology import NodeInfo
 
@@ -58,7 +59,13 @@ def read_inventory(source: Any, hardware_types: Sequence[str] = ()) -> Inventory
         return _build(source, parse_nodes(source, hardware_types))
     nodes = source if isinstance(source, (Mapping, Sequence)) else getattr(source, "nodes", None)
     if isinstance(nodes, Sequence) and nodes and all(isinstance(n, NodeInfo) for n in nodes):
-        return Inventory(f"{len(nodes)} nodes", tuple(nodes))
+        ranks = [node.node_rank for node in nodes]
+        if ranks != list(range(len(nodes))):
+            raise ClusterConfigError(
+                f"the nodes of an inventory must have the ranks 0 to {len(nodes) - 1}, in this "
+                f"order; not {show_ranks(ranks)}"
+            )
+        return Inventory(count_of(len(nodes), "node"), tuple(nodes))
     if isinstance(nodes, (Mapping, Sequence)):
         return _build("the inventory", read_nodes("the inventory", nodes, hardware_types))
     raise ShoalValueError(

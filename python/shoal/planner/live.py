@@ -30,7 +30,7 @@ def read_live(timeout: float | None = 60.0) -> Inventory:
             connect("auto", Cluster.SYS_NAME, Cluster.SYS_NAME)
     except ConnectionError:
         raise ClusterNotFoundError(
-            "no Ray runs on this machine that --live could look at; start one with `ray start "
+            "no Ray that --live could look at answers on this machine; start one with `ray start "
             "--head`, set RAY_ADDRESS, or describe the cluster with --nodes"
         ) from None
     try:

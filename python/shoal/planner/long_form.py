@@ -13,7 +13,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from shoal.errors import ClusterConfigError
+from shoal.hardware import ACCELERATOR_HW_TYPE
 from shoal.nearest import did_you_mean
+from shoal.planner.ranges import count_of
 from shoal.planner.spec import (
     MAX_DEVICES,
     MAX_NODES,
@@ -61,7 +63,7 @@ def read_nodes(
         entries, root = document.get("nodes"), ("nodes",)
     kinds: list[NodeKind] = []
     if not isinstance(entries, Sequence) or isinstance(entries, str) or not entries:
-        reader.wrong(root, f"expected a list of nodes, not {entries!r}")
+        reader.wrong(root, f"expected a list of nodes such as [16x8:H100, 2x0], not {entries!r}")
     else:
         for index, entry in enumerate(entries):
             kinds += reader.entry((*root, index), entry)
@@ -120,7 +122,9 @@ class _Reader:
 
     def number(self, path: _Path, entry: Mapping[str, Any], key: str, least: int, most: int) -> int:
         """Read a number; `least` where it is not given."""
-        value = entry.get(key, least)
+        value = entry.get(key)
+        if value is None:
+            return least
         if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
             self.wrong((*path, key), f"expected a number from {least} to {most}, not {value!r}")
             return least
@@ -135,7 +139,10 @@ class _Reader:
         if not isinstance(given, Sequence) or not all(isinstance(name, str) for name in given):
             self.wrong((*path, key), f"expected a list of {count} texts, not {value!r}")
         elif len(given) != count:
-            self.wrong((*path, key), f"expected one for each of {count} nodes, not {len(given)}")
+            self.wrong(
+                (*path, key),
+                f"expected one for each of {count_of(count, 'node')}, not {len(given)}",
+            )
         else:
             return list(given)
         return [""] * count
@@ -149,7 +156,8 @@ class _Reader:
     def model(self, path: _Path, entry: Mapping[str, Any]) -> tuple[str, str]:
         """Read vendor and model."""
         default = NodeKind()
-        vendor, model = entry.get("vendor", default.vendor), entry.get("model", default.model)
+        given = {key: value for key, value in entry.items() if value is not None}
+        vendor, model = given.get("vendor", default.vendor), given.get("model", default.model)
         if isinstance(model, bool) or not isinstance(model, (str, int)) or not str(model).strip():
             self.wrong((*path, "model"), f"expected a text such as H100, not {model!r}")
         found = vendor_of(str(vendor))
@@ -170,6 +178,8 @@ class _Reader:
             return {}
         counts: dict[str, int] = {}
         for hw_type in map(str, value):
+            if hw_type == ACCELERATOR_HW_TYPE:
+                self.wrong((*path, hw_type), "write accelerators: 8 beside hardware", key=True)
             near = did_you_mean(hw_type, self._hardware_types)
             if near and hw_type not in self._hardware_types:
                 self.wrong((*path, hw_type), f"there is no such hardware type{near}", key=True)

@@ -67,27 +67,29 @@ def plan(config: Any, inventory: Any = None) -> Plan:
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
         checked = problems.of(lambda: load(document))
+    problems.notes = [f"warning: {warning.message}" for warning in said]
     if inventory is None:
         problems.raise_any(document)
         raise ShoalValueError(_no_inventory(checked.num_nodes if checked else 1))
-    found = problems.of(lambda: read_inventory(inventory, _hardware_types(checked)))
+    found = problems.of(lambda: read_inventory(inventory, _hardware_types()))
     if checked is None or found is None:
         raise problems.as_error(document)
     _count_nodes(checked, found, problems)
     cluster = problems.of(lambda: _cluster(checked, found))
-    placement = placed = None
-    if cluster is not None:
-        placement = problems.of(lambda: ComponentPlacement(document, cluster))
-        if placement is not None:
-            placed = problems.of(lambda: _place(placement, cluster))
-    problems.raise_any(document)
-    if cluster is None or placement is None or placed is None:
+    if cluster is None:
+        raise problems.as_error(document)
+    placement = problems.of(lambda: ComponentPlacement(document, cluster))
+    if placement is None:
+        raise problems.as_error(document)
+    placed = problems.of(lambda: _place(placement, cluster))
+    if placed is None or problems:
         raise problems.as_error(document)
     components = tuple(_components(placement, placed, cluster, checked.profiling))
     nodes = tuple(_nodes(cluster, checked, components))
     made = Plan(document.name, found.name, components, nodes)
-    advice = [str(warning.message) for warning in said]
-    return replace(made, warnings=(*advice, *advise(made, checked, len(found.nodes))))
+    read = [str(warning.message) for warning in said]
+    advice = advise(made, checked, len(found.nodes), _hardware_types())
+    return replace(made, warnings=(*read, *advice))
 
 
 class _Problems:
@@ -95,6 +97,10 @@ class _Problems:
 
     def __init__(self) -> None:
         self._errors: list[ShoalValueError | ClusterError] = []
+        self.notes: list[str] = []
+
+    def __bool__(self) -> bool:
+        return bool(self._errors)
 
     def of(self, step: Callable[[], _T]) -> _T | None:
         """Return what a step returns; None where it fails."""
@@ -112,9 +118,13 @@ class _Problems:
             raise self.as_error(document)
 
     def as_error(self, document: Document) -> Exception:
-        """Return the only error, or one that says what all of them say."""
-        if len(self._errors) == 1:
-            return self._errors[0]
+        """Return the only error, or one that says what all of them say; with the notes."""
+        error = self._errors[0] if len(self._errors) == 1 else self._joined(document)
+        for note in self.notes:
+            error.add_note(note)
+        return error
+
+    def _joined(self, document: Document) -> ClusterConfigError:
         problems = [
             problem
             for error in self._errors
@@ -132,11 +142,9 @@ def _no_inventory(num_nodes: int) -> str:
     )
 
 
-def _hardware_types(config: ClusterConfig | None) -> list[str]:
-    """The hardware types that there are: registered ones, and those that the job names."""
-    groups = (config.node_groups if config is not None else None) or []
-    named = {group.hardware_type for group in groups if group.hardware_type}
-    return sorted({*Hardware.policy_registry, *named} - {ACCELERATOR_HW_TYPE})
+def _hardware_types() -> list[str]:
+    """The hardware types that are registered; a configuration can name no others."""
+    return sorted({*Hardware.policy_registry} - {ACCELERATOR_HW_TYPE})
 
 
 def _count_nodes(config: ClusterConfig, inventory: Inventory, problems: _Problems) -> None:

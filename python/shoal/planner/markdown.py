@@ -5,7 +5,7 @@ from collections.abc import Iterable
 
 from shoal.planner.diff import diff_headline, diff_sections
 from shoal.planner.model import Plan
-from shoal.planner.report import Section, headline, sections, summary
+from shoal.planner.report import Section, headline, sections, shown_warnings, summary
 
 __all__ = ["diff_to_markdown", "escape", "render_markdown", "table"]
 
@@ -17,7 +17,7 @@ def render_markdown(plan: Plan) -> str:
     parts = [f"## Plan: {escape(headline(plan))}", escape(summary(plan))]
     if plan.warnings:
         parts.append("### Warnings")
-        parts.append("\n".join(f"- {escape(warning)}" for warning in plan.warnings))
+        parts.append("\n".join(f"- {escape(warning)}" for warning in shown_warnings(plan)))
     parts += [table(section) for section in sections(plan)]
     return "\n\n".join(parts) + "\n"
 

@@ -8,12 +8,12 @@ from shoal.planner.environment import AT_LAUNCH
 from shoal.planner.model import ACCELERATOR, Plan, PlannedDevice, PlannedNode
 from shoal.planner.ranges import count_of, show_ranks
 
-__all__ = ["Section", "headline", "sections", "summary"]
+__all__ = ["Section", "headline", "sections", "shown_warnings", "summary"]
 
 MOST_BLOCKS = 12
 """Rows of one component; the rest is counted."""
 MOST_ROWS = 24
-"""Rows of a table of nodes or devices."""
+"""Rows of a table of nodes or devices, and warnings."""
 
 
 @dataclass(frozen=True)
@@ -52,6 +52,12 @@ def summary(plan: Plan) -> str:
         f"{count_of(totals.processes, 'process', 'processes')}; "
         f"{totals.idle_devices:,} idle and {totals.shared_devices:,} shared devices"
     )
+
+
+def shown_warnings(plan: Plan) -> list[str]:
+    """Return the warnings; of very many the rest is counted."""
+    more = _more(len(plan.warnings), "warnings")
+    return [*plan.warnings[:MOST_ROWS], *([more] if more else [])]
 
 
 def sections(plan: Plan) -> list[Section]:

@@ -14,10 +14,19 @@ from dataclasses import dataclass, field
 from typing import NoReturn
 
 from shoal.errors import ClusterConfigError
-from shoal.hardware import AcceleratorManager, AcceleratorType
+from shoal.hardware import ACCELERATOR_HW_TYPE, AcceleratorManager, AcceleratorType
 from shoal.nearest import did_you_mean
 
-__all__ = ["FORM", "MAX_DEVICES", "MAX_NODES", "NodeKind", "parse_nodes", "vendor_of", "vendors"]
+__all__ = [
+    "FORM",
+    "MAX_DEVICES",
+    "MAX_NODES",
+    "UNKNOWN_MODEL",
+    "NodeKind",
+    "parse_nodes",
+    "vendor_of",
+    "vendors",
+]
 
 MAX_NODES = 65_536
 MAX_DEVICES = 1_024
@@ -26,9 +35,11 @@ MAX_DEVICES = 1_024
 FORM = "COUNTxACCELERATORS[:[VENDOR:]MODEL][/64cpu][/2xFranka], such as 16x8:H100/64cpu,2x0"
 UNKNOWN_MODEL = "UNKNOWN"
 
-_HEAD = re.compile(r"\s*(?:(?P<count>\d+)\s*[xX*]\s*)?(?P<accelerators>\d+)\s*(?::(?P<model>.*))?")
-_CPUS = re.compile(r"(?P<count>\d+)\s*cpus?", re.IGNORECASE)
-_ROBOTS = re.compile(r"(?:(?P<count>\d+)\s*[xX*]\s*)?(?P<type>[A-Za-z_][\w.-]*)")
+_HEAD = re.compile(
+    r"\s*(?:(?P<count>[0-9]+)\s*[xX*]\s*)?(?P<accelerators>[0-9]+)\s*(?::(?P<model>.*))?"
+)
+_CPUS = re.compile(r"(?P<count>[0-9]+)\s*cpus?", re.IGNORECASE)
+_ROBOTS = re.compile(r"(?:(?P<count>[0-9]+)\s*[xX*]\s*)?(?P<type>[A-Za-z_][\w.-]*)")
 
 
 @dataclass(frozen=True)
@@ -147,6 +158,8 @@ def _item(text: str, item: str, start: int, hardware_types: Sequence[str]) -> tu
     name = robots["type"]
     if name.lower() in ("cpu", "cpus"):
         fail("CPUs without a number", "expected 64cpu")
+    if name == ACCELERATOR_HW_TYPE:
+        fail("accelerators stand before the first '/'", "expected 8:H100/64cpu, for example")
     near = did_you_mean(name, hardware_types)
     if name not in hardware_types and near:
         fail(f"no hardware type {name!r}", f"expected one of {', '.join(hardware_types)}{near}")
@@ -155,7 +168,7 @@ def _item(text: str, item: str, start: int, hardware_types: Sequence[str]) -> tu
 
 def _number(digits: str, limit: int, what: str, fail: Callable[[str, str], NoReturn]) -> int:
     # A number of thousands of digits is not worth converting.
-    if len(digits) > len(str(limit)) + 1 or int(digits) > limit:
+    if len(digits.lstrip("0")) > len(str(limit)) or int(digits) > limit:
         fail(f"more than {limit} {what}", "expected fewer")
     return int(digits)
 
