@@ -140,6 +140,11 @@ def test_unknown_component_is_named_with_the_nearest():
     for ask in (plan.get_strategy, plan.get_world_size, plan.get_hardware_ranks):
         with pytest.raises(AssertionError, match="did you mean 'rollout'"):
             ask("rolout")
+        with pytest.raises(AssertionError, match='there is no component "None"; there are rollout'):
+            ask(None)
+    empty = ComponentPlacement({"component_placement": {}}, make_cluster([1]))
+    with pytest.raises(PlacementError, match="there are none"):
+        empty.get_world_size("actor")
 
 
 def test_missing_parts_are_named():

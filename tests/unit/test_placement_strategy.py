@@ -157,15 +157,11 @@ def test_strategies_of_ones_own_need_one_method():
 
 
 def test_clusters_may_be_stubs_of_plain_objects_or_of_ours():
-    node = SimpleNamespace(
-        node_rank=0,
-        num_accelerators=2,
-        accelerator_type="NV_GPU",
-        get_hw_resource_count=lambda _: 2,
-    )
+    node = SimpleNamespace(node_rank=0, num_accelerators=2, accelerator_type="NV_GPU")
     plain = SimpleNamespace(label="cluster", nodes=[node], hardware_type="Accelerator")
     stub = SimpleNamespace(get_node_group=lambda label: plain)
     assert where(PackedPlacementStrategy(0, 1).get_placement(stub)) == [(0, [0]), (0, [1])]
+    assert MultiNodeGroupResolver([plain]).get_local_hardware_rank(1) == 1
     ours = NodeInfo(node_labels=[], node_rank=0, ray_id="", node_ip="10.0.0.1", num_cpus=4)
     group = NodeGroupInfo("cluster", [ours])
     stub = SimpleNamespace(get_node_group=lambda label: group, num_nodes=1, num_accelerators=0)

@@ -122,9 +122,10 @@ class ComponentPlacement:
 
     def _of(self, table: Mapping[str, _T], name: str) -> _T:
         if name not in table:
+            known = self._components
             raise PlacementError(
-                f'there is no component "{name}"; there are {", ".join(self._components)}'
-                f"{did_you_mean(name, self._components)}"
+                f'there is no component "{name}"; there are {", ".join(known) or "none"}'
+                f"{did_you_mean(str(name), known)}"
             )
         return table[name]
 

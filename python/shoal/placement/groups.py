@@ -7,7 +7,7 @@ from shoal._backend import NodeGroup, NodeResources
 from shoal.errors import PlacementError
 from shoal.nearest import did_you_mean
 
-__all__ = ["ClusterLike", "GroupLike", "NodeLike", "describe", "find_groups"]
+__all__ = ["ClusterLike", "GroupLike", "NodeLike", "describe", "find_groups", "hardware_count"]
 
 _ALWAYS = ("cluster", "node")
 _ACCELERATOR = "Accelerator"
@@ -90,13 +90,16 @@ def describe(group: GroupLike) -> NodeGroup:
     kind = group.hardware_type
     nodes = []
     for node in sorted(group.nodes, key=_node_rank):
-        accelerators = node.num_accelerators
-        if kind is None:
-            count = 0
-        else:
-            count = accelerators if kind == _ACCELERATOR else node.get_hw_resource_count(kind)
-        nodes.append(NodeResources(node.node_rank, count, accelerators, node.accelerator_type))
+        count = 0 if kind is None else hardware_count(node, kind)
+        nodes.append(
+            NodeResources(node.node_rank, count, node.num_accelerators, node.accelerator_type)
+        )
     return NodeGroup(group.label, kind, nodes)
+
+
+def hardware_count(node: NodeLike, kind: str) -> int:
+    """Return how much hardware of a type a node has."""
+    return node.num_accelerators if kind == _ACCELERATOR else node.get_hw_resource_count(kind)
 
 
 def _node_rank(node: NodeLike) -> int:

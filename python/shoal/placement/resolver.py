@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Generic, TypeVar
 
 from shoal.errors import PlacementError, PlacementIndexError
-from shoal.placement.groups import GroupLike, NodeLike
+from shoal.placement.groups import GroupLike, NodeLike, hardware_count
 
 __all__ = ["MultiNodeGroupResolver"]
 
@@ -34,7 +34,7 @@ class MultiNodeGroupResolver(Generic[_Group]):
         for group in self.node_groups:
             kind = group.hardware_type
             for node in sorted(group.nodes, key=lambda node: node.node_rank):
-                count = 1 if kind is None else node.get_hw_resource_count(kind)
+                count = 1 if kind is None else hardware_count(node, kind)
                 if count:
                     self._blocks.append((group, node))
                     sizes.append(count)
