@@ -34,6 +34,7 @@ def kinds(monkeypatch):
 def module(tmp_path, monkeypatch):
     """Write a user's module, importable and not loaded yet."""
     monkeypatch.setattr(extension, "_loaded", set())
+    monkeypatch.setattr(extension, "_told", set())
 
     def write(name, text):
         (tmp_path / f"{name}.py").write_text(textwrap.dedent(text))
@@ -134,6 +135,17 @@ def test_a_users_module_that_is_not_there_is_a_warning(kinds, module):
     assert "SHOAL_EXT_MODULE=no_such_module: No module named 'no_such_module'" in warning
 
 
+def test_a_users_module_that_fails_is_told_once_a_process(module, monkeypatch, caplog):
+    monkeypatch.setenv("SHOAL_EXT_MODULE", "no_such_module")
+    for _ in range(3):  # the configuration, the inventory, the cluster: each asks for it
+        load_user_extension_module()
+    assert caplog.text.count("No module named 'no_such_module'") == 1
+    # A process of Ray's answers for one job after the other, and each is told.
+    for _ in range(2):
+        load_user_extension_module(name="no_such_module")
+    assert caplog.text.count("No module named 'no_such_module'") == 3
+
+
 def test_a_users_module_that_fails_is_logged(module, monkeypatch, caplog):
     monkeypatch.syspath_prepend(module("broken", "def register():\n    raise KeyError('x')\n"))
     monkeypatch.setenv("RLINF_EXT_MODULE", "broken")
@@ -213,3 +225,15 @@ def test_profilers_that_are_installed(kinds, tmp_path, monkeypatch):
     program.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
     assert ask().profiler_backends == ["nsight"]
+
+
+def test_a_node_with_a_variable_that_is_no_text_tells_its_facts():
+    code = """
+import os
+from shoal.bootstrap.probe import fingerprint, probe_node
+report = probe_node("salt", ["PATH"])
+assert report.fingerprints["ODD"] == fingerprint(os.environ["ODD"], "salt")
+assert report.fingerprints["ODD"] != fingerprint("caf", "salt")
+"""
+    env = {os.fsencode(k): os.fsencode(v) for k, v in os.environ.items()} | {b"ODD": b"caf\xe9"}
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60, env=env)

@@ -9,6 +9,8 @@ __all__ = ["load_user_extension_module"]
 
 # A process that ran one task may be given another by Ray: registering twice would fail.
 _loaded: set[str] = set()
+# Several parts of a process ask for the module; one line is enough where it cannot be had.
+_told: set[str] = set()
 
 
 def load_user_extension_module(
@@ -22,21 +24,26 @@ def load_user_extension_module(
 
     Args:
         logger: Where to log; None for shoal's own log.
-        name: The module; None for what the variable names.
+        name: The module, for a process that must tell of a failure each time it is asked; None for
+            what the variable names.
     """
-    variable = "SHOAL_EXT_MODULE"
-    if name is None:
-        name, variable = env_var("EXT_MODULE")
-    if not name or name in _loaded:
+    variable, module = "SHOAL_EXT_MODULE", name
+    if module is None:
+        module, variable = env_var("EXT_MODULE")
+    if not module or module in _loaded:
         return
-    log = logging.getLogger("shoal") if logger is None else logger
     try:
-        register = getattr(importlib.import_module(name), "register", None)
+        register = getattr(importlib.import_module(module), "register", None)
         if callable(register):
             register()
-    except ImportError as error:
-        log.warning("%s: %s=%s: %s", current().name, variable, name, error)
-    except Exception:
-        log.exception("%s: %s=%s failed", current().name, variable, name)
+    except Exception as error:
+        if name is None and module in _told:
+            return
+        _told.add(module)
+        log = logging.getLogger("shoal") if logger is None else logger
+        if isinstance(error, ImportError):
+            log.warning("%s: %s=%s: %s", current().name, variable, module, error)
+        else:
+            log.exception("%s: %s=%s failed", current().name, variable, module)
     else:
-        _loaded.add(name)
+        _loaded.add(module)

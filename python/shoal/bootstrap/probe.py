@@ -38,7 +38,8 @@ class NodeReport:
 
 def fingerprint(value: str, salt: str) -> str:
     """Digest the value of an environment variable."""
-    return hashlib.blake2b(value.encode(), key=salt.encode(), digest_size=16).hexdigest()
+    # Bytes that are no UTF-8 are among the values of some people's variables.
+    return hashlib.blake2b(os.fsencode(value), key=salt.encode(), digest_size=16).hexdigest()
 
 
 def probe_node(salt: str, path_like: Sequence[str]) -> NodeReport:
