@@ -137,7 +137,7 @@ def _node(
     cells = "".join(_cell(device, numbers, stripe_names) for device in node.devices)
     on_devices = {name for device in node.devices for name in device.components}
     chips = "".join(
-        f'<b class="c{numbers[name]}" data-c="{numbers[name]}">{escape(name)} &times; {count:,}</b>'
+        f'<b class="c{numbers[name]}" data-c="{numbers[name]}">{count:,} &times; {escape(name)}</b>'
         for name, count in node.processes.items()
         if name not in on_devices
     )
