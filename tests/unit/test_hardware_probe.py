@@ -90,6 +90,7 @@ def test_what_goes_wrong_with_hardware_that_is_wanted_is_a_problem(kinds):
             r"A: enumerate returned \[.*; expected a HardwareResource of the",
         ),
         (HardwareResource("B", [HardwareInfo("B", "m")]), "A: enumerate returned .*'B'"),
+        (HardwareResource("A", ["m"]), r"A: enumerate returned .*; expected .* of HardwareInfo"),
     ],
 )
 def test_an_answer_that_is_none_is_a_problem_of_its_kind(answer, message, kinds):
@@ -168,10 +169,11 @@ def test_devices_are_asked_for_with_the_variables_of_the_nodes_start(kinds, monk
 
         @classmethod
         def enumerate(cls, node_rank, configs=None):
-            return HardwareResource("Look", [os.environ.get(name) for name in names])
+            found = [str(os.environ.get(name)) for name in names]
+            return HardwareResource("Look", [HardwareInfo("Look", value) for value in found])
 
     kinds["Look"] = Look
-    assert ask().resources[0].infos == ["4,5", None, None]
+    assert [info.model for info in ask().resources[0].infos] == ["4,5", "None", "None"]
     assert [os.environ.get(name) for name in names] == ["", "", None]
 
 

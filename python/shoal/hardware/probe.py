@@ -12,10 +12,11 @@ from typing import Any
 from shoal.bootstrap.extension import load_user_extension_module
 from shoal.bootstrap.interpreter import check_interpreter
 from shoal.bootstrap.probe import environment_at_start
+from shoal.context import env_var
 from shoal.errors import ShoalTypeError
 from shoal.hardware.accelerators import AcceleratorManager
 from shoal.hardware.arguments import shown
-from shoal.hardware.base import Hardware, HardwareResource
+from shoal.hardware.base import Hardware, HardwareInfo, HardwareResource
 
 __all__ = ["HardwareQuestion", "HardwareReport", "probe_hardware"]
 
@@ -70,7 +71,7 @@ def probe_hardware(question: HardwareQuestion) -> HardwareReport:
     """Describe the hardware of the node that this process runs on."""
     sys.path[:0] = [folder for folder in question.python_path if folder not in sys.path]
     with _collected() as warnings:
-        load_user_extension_module(name=question.extension or None)
+        load_user_extension_module(name=question.extension or env_var("EXT_MODULE")[0])
         with _devices_as_at_start():
             resources, problems = _resources(question)
         backends = [
@@ -117,11 +118,14 @@ def _checked(name: str, answer: Any) -> HardwareResource | None:
     Raises:
         ShoalTypeError: It is none.
     """
-    if answer is None or (isinstance(answer, HardwareResource) and answer.type == name):
+    if answer is None:
+        return None
+    fits = isinstance(answer, HardwareResource) and answer.type == name
+    if fits and all(isinstance(info, HardwareInfo) for info in answer.infos):
         return answer
     raise ShoalTypeError(
-        f"enumerate returned {shown(answer)}; expected a HardwareResource of the type {name!r}, or "
-        "None"
+        f"enumerate returned {shown(answer)}; expected a HardwareResource of the type {name!r} with "
+        "a list of HardwareInfo, or None"
     )
 
 
