@@ -80,10 +80,9 @@ class Resources:
         nodes = sorted({block.node.node_rank for block in blocks})
         if len(nodes) > 1:
             return f"on nodes {compress(nodes)}: one process cannot run across multiple nodes"
+        # A node has its hardware of one type in one block: these are of several types.
         kinds = sorted({block.group.hardware_type or "" for block in blocks})
-        if len(kinds) > 1:
-            return f"of the types {', '.join(kinds)}: the hardware of one process has one type"
-        return None
+        return f"of the types {', '.join(kinds)}: the hardware of one process has one type"
 
     def describe(self) -> str:
         """Return one indented line for each group: what it really has."""

@@ -139,5 +139,6 @@ def _spot(resources: Resources, process: int, ranks: list[int]) -> Spot:
             f"process {process}: hardware ranks {compress(ranks)} are {why}; expected ranks of one "
             f"type on the same node\n{resources.describe()}"
         )
-    hardware = sorted(rank - resources.block(rank).first for rank in ranks)
+    # All of them are of one block, or they would be of several nodes or types.
+    hardware = sorted(rank - block.first for rank in ranks)
     return Spot(block.group, block.node, hardware)

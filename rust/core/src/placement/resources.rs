@@ -120,22 +120,14 @@ impl<'a> Resources<'a> {
             let why = format!("on nodes {nodes}: one process cannot run across multiple nodes");
             return Some((Kind::SpansNodes, why));
         }
+        // A node has its hardware of one type in one block: these are of several types.
         let kinds: BTreeSet<&str> = ranks
             .iter()
-            .map(|&rank| {
-                self.block(rank)
-                    .group
-                    .hardware_type
-                    .as_deref()
-                    .unwrap_or_default()
-            })
+            .filter_map(|&rank| self.block(rank).group.hardware_type.as_deref())
             .collect();
-        if kinds.len() > 1 {
-            let kinds = kinds.into_iter().collect::<Vec<_>>().join(", ");
-            let why = format!("of the types {kinds}: the hardware of one process has one type");
-            return Some((Kind::MixedTypes, why));
-        }
-        None
+        let kinds = kinds.into_iter().collect::<Vec<_>>().join(", ");
+        let why = format!("of the types {kinds}: the hardware of one process has one type");
+        Some((Kind::MixedTypes, why))
     }
 
     /// One indented line for each group: what it really has.

@@ -162,17 +162,10 @@ fn place_hardware(
         if u64::from(first) < resources.blocks[at].first || !resources.blocks[at].has(first) {
             at = resources.index(first);
         }
-        // One process may have ranks of several blocks of its node: of groups of one type.
-        let local = sorted.iter().map(|&rank| {
-            let block = &resources.blocks[at];
-            let block = if block.has(rank) {
-                block
-            } else {
-                resources.block(rank)
-            };
-            u32::try_from(u64::from(rank) - block.first).unwrap_or(u32::MAX)
-        });
-        placements.push(at, local);
+        // All of them are of one block, or they would be of several nodes or types.
+        let start = resources.blocks[at].first;
+        let local = |&rank: &u32| u32::try_from(u64::from(rank) - start).unwrap_or(u32::MAX);
+        placements.push(at, sorted.iter().map(local));
     }
     Ok(placements.finish())
 }
