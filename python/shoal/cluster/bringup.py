@@ -26,12 +26,18 @@ from shoal.cluster.progress import stage
 from shoal.cluster.reaper import start_reaper
 from shoal.config import ClusterConfig
 from shoal.deadline import Deadline, LongWait
-from shoal.errors import ClusterConfigError, ClusterError, NamespaceConflictError, ShoalTimeoutError
+from shoal.errors import (
+    ClusterConfigError,
+    ClusterError,
+    NamespaceConflictError,
+    ShoalTimeoutError,
+    ShoalValueError,
+)
 from shoal.hardware import ACCELERATOR_HW_TYPE
 from shoal.hardware.probe import HardwareReport
 from shoal.topology import NodeInfo
 
-__all__ = ["connect", "disconnect", "find_nodes", "running_jobs"]
+__all__ = ["connect", "disconnect", "find_nodes", "running_jobs", "wanted_nodes"]
 
 _log = logging.getLogger("shoal")
 
@@ -154,6 +160,25 @@ def running_jobs(manager_name: str) -> list[str]:
     """Return the namespaces of the shoal jobs of the Ray that this process is connected to."""
     actors = ray.util.list_named_actors(all_namespaces=True)
     return sorted(a["namespace"] for a in actors if a["name"] == manager_name)
+
+
+def wanted_nodes(num_nodes: int | None, config: ClusterConfig | None) -> int | None:
+    """Return how many nodes a job waits for: 0 for those that are there, None to join a job.
+
+    Raises:
+        ShoalValueError: The number cannot be, or contradicts the configuration.
+    """
+    given: Any = num_nodes  # typed, but it comes from a user
+    if given is not None and (isinstance(given, bool) or not isinstance(given, int) or given < 0):
+        raise ShoalValueError(f"num_nodes={num_nodes!r}: expected 0 (all) or a positive number")
+    if config is None:
+        return num_nodes
+    if num_nodes is not None and num_nodes != config.num_nodes:
+        raise ShoalValueError(
+            f"num_nodes={num_nodes} contradicts the configuration, which has num_nodes: "
+            f"{config.num_nodes}; give one of them"
+        )
+    return config.num_nodes
 
 
 def find_nodes(

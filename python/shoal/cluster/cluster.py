@@ -13,7 +13,7 @@ import ray
 from shoal.bootstrap.extension import load_user_extension_module
 from shoal.bootstrap.probe import NodeReport
 from shoal.cluster.allocate import allocate, read_arguments
-from shoal.cluster.bringup import connect, disconnect, find_nodes, running_jobs
+from shoal.cluster.bringup import connect, disconnect, find_nodes, running_jobs, wanted_nodes
 from shoal.cluster.env import (
     PATH_LIKE_ENV_VARS,
     PathEnvMergeMode,
@@ -26,7 +26,7 @@ from shoal.cluster.progress import log_to_stderr, stage
 from shoal.config import ClusterConfig, load
 from shoal.context import current, env_value, set_context
 from shoal.deadline import Deadline
-from shoal.errors import ClusterError, NameTakenError, ShoalValueError
+from shoal.errors import ClusterError, NameTakenError
 from shoal.hardware.profiling import (
     ProfileConfig,
     get_profiling_env_vars_for_worker,
@@ -160,7 +160,7 @@ class Cluster(DescribedCluster):
     def _bring_up(self, num_nodes: int | None, cluster_cfg: Any, deadline: Deadline) -> Job:
         load_user_extension_module()  # it may register hardware that nodes tell of
         config = None if cluster_cfg is None else load(cluster_cfg)
-        wanted = _wanted_nodes(num_nodes, config)
+        wanted = wanted_nodes(num_nodes, config)
         own = current().namespace or os.environ.get("CLUSTER_NAMESPACE", "")
         if own and os.environ.get("RAY_ACTOR"):
             connect("auto", own, Cluster.SYS_NAME)
@@ -391,17 +391,3 @@ class Cluster(DescribedCluster):
 
 def _this_process() -> Cluster:
     return Cluster()
-
-
-def _wanted_nodes(num_nodes: int | None, config: ClusterConfig | None) -> int | None:
-    given: Any = num_nodes  # typed, but it comes from a user
-    if given is not None and (isinstance(given, bool) or not isinstance(given, int) or given < 0):
-        raise ShoalValueError(f"num_nodes={num_nodes!r}: expected 0 (all) or a positive number")
-    if config is None:
-        return num_nodes
-    if num_nodes is not None and num_nodes != config.num_nodes:
-        raise ShoalValueError(
-            f"num_nodes={num_nodes} contradicts the configuration, which has num_nodes: "
-            f"{config.num_nodes}; give one of them"
-        )
-    return config.num_nodes
