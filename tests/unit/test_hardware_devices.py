@@ -60,7 +60,7 @@ def test_ranks_follow_the_list_to_the_devices():
         ("GPU-zz,0", [], "the device GPU-zz is not there"),
         ("0,1,0", ["0", "1"], "the device 0 is there twice"),
         ("2,GPU-c1-2", ["2"], "the device GPU-c1-2 is there twice"),
-        ("GPU-", [], "the device GPU- is there twice"),
+        ("GPU-", [], "the device GPU- may be any of 8"),
     ],
 )
 def test_a_wrong_name_ends_the_list_aloud_as_it_does_for_cuda(visible, expected, warning, caplog):
@@ -146,3 +146,8 @@ def test_a_library_that_obeys_the_list_tells_of_visible_devices_only():
 )
 def test_splitting_a_visibility_variable(text, expected):
     assert split_visible(text) == expected
+
+
+@pytest.mark.parametrize("container", ["4,4", "GPU-e1-4,4", "GPU-e1-4,GPU-e"])
+def test_a_device_that_a_container_was_given_twice_is_one(container):
+    assert names(EIGHT, {"NVIDIA_VISIBLE_DEVICES": container}) == ["4"]

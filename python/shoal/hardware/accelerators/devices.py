@@ -118,11 +118,17 @@ def _named(
             called = list(devices[:1])  # nothing is known of unique names: the user's word holds
             twice = any(name == other for _, other in chosen)
         else:
-            twice = len(called) > 1 or any(device in called for device, _ in chosen)
-        if not called or twice:
+            twice = any(device in called for device, _ in chosen)
+        wrong = (
+            "is not there" if not called
+            else f"may be any of {len(called)}" if len(called) > 1
+            else "is there twice" if twice
+            else ""
+        )  # fmt: skip
+        if wrong:
             _log.warning(
                 "%s=%s: the device %s %s; it and what follows are not used",
-                variable, ",".join(names), name, "is there twice" if twice else "is not there",
+                variable, ",".join(names), name, wrong,
             )  # fmt: skip
             break
         chosen.append((called[0], name))
@@ -146,10 +152,12 @@ def _allocated(
     if text.strip().lower() in _EVERYTHING:
         return everything
     names = split_visible(text)
-    part = [pair for name in names for pair in everything if pair[0].is_called(name)]
+    called = [[pair for pair in everything if pair[0].is_called(name)] for name in names]
+    known = all(len(pairs) == 1 for pairs in called)
+    part = list(dict.fromkeys(pair for pairs in called for pair in pairs))
     # A container that sees only its own devices numbers them from 0 on; one that sees all of the
     # machine (a privileged one) has to keep to its own.
-    return part if len(part) == len(names) < len(devices) else everything
+    return part if known and len(part) < len(devices) else everything
 
 
 def _numbers(text: str) -> set[int]:
