@@ -379,3 +379,46 @@ def test_robots_about_which_nothing_is_asked():
 def test_a_plan_asks_no_robot():
     configs = [FrankaConfig(0, "10.0.0.1"), GimArmConfig(0), FrankaConfig(1)]
     assert {r.type: r.count for r in configured_hardware(0, configs)} == {"Franka": 1, "GimArm": 1}
+
+
+@pytest.mark.parametrize(
+    ("variables", "message"),
+    [
+        (
+            {"DISABLE_VALIDATE": "maybe"},
+            "disable_validate: DISABLE_VALIDATE='maybe': expected true or",
+        ),
+        ({"ENABLE_GRIPPER": "2"}, "enable_gripper: ENABLE_GRIPPER='2': expected true or false"),
+    ],
+)
+def test_a_variable_that_cannot_be_says_what_was_expected(variables, message):
+    with pytest.raises(ShoalValueError, match=f"^{message}"):
+        RobotAutoConfig.resolve(
+            None,
+            GimArmConfig,
+            0,
+            ("can_interface",),
+            environment={"CAN_INTERFACE": "can1"} | variables,
+        )
+    with pytest.raises(ShoalValueError, match=r"LEFT_ARM_PORT='x': expected a whole number$"):
+        RobotAutoConfig.resolve(
+            None,
+            DOSW1HWConfig,
+            0,
+            ("robot_url",),
+            environment={"ROBOT_URL": "h", "LEFT_ARM_PORT": "x"},
+        )
+
+
+def test_spaces_around_a_variable_are_none_of_its_value():
+    env = {"ROBOT_IP": " 10.0.0.1 ", "GRIPPER_CONNECTION": "/dev/tty 0 "}
+    (found,) = RobotAutoConfig.resolve(None, FrankaConfig, 0, ("robot_ip",), environment=env)
+    assert (found.robot_ip, found.gripper_connection) == ("10.0.0.1", "/dev/tty 0")
+
+
+def test_one_value_for_two_robots():
+    pair = [FrankaConfig(0), FrankaConfig(0, camera_serials=["1"])]
+    with pytest.raises(
+        ShoalValueError, match=r"ROBOT_IP='10.0.0.1' has 1 value for 2 robots; .*comma"
+    ):
+        RobotAutoConfig.resolve(pair, environment={"ROBOT_IP": "10.0.0.1"})

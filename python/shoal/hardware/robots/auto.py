@@ -13,6 +13,7 @@ __all__ = ["RobotAutoConfig"]
 
 _TRUE = frozenset({"1", "true", "yes", "on"})
 _FALSE = frozenset({"0", "false", "no", "off"})
+_EXPECTED = {bool: "true or false", int: "a whole number", float: "a number"}
 
 
 class RobotAutoConfig:
@@ -100,10 +101,11 @@ def _values(
         text = env.get(name.upper())
         if not text:
             continue
-        parts = [text] if count == 1 else _split(text)
+        parts = [text.strip()] if count == 1 else _split(text)
         if len(parts) != count:
+            noun = "value" if len(parts) == 1 else "values"
             raise ShoalValueError(
-                f"{name}: {name.upper()}={text!r} has {len(parts)} values for {count} robots; "
+                f"{name}: {name.upper()}={text!r} has {len(parts)} {noun} for {count} robots; "
                 "expected exactly one comma-separated value for each"
             )
         found[name] = [_parse(name, part, hints[name]) for part in parts]
@@ -124,7 +126,9 @@ def _parse(name: str, text: str, hint: Any) -> Any:
         if kind is float:
             return float(text)
     except ValueError:
-        raise ShoalValueError(f"{name}: {name.upper()}={text!r} is no {kind.__name__}") from None
+        raise ShoalValueError(
+            f"{name}: {name.upper()}={text!r}: expected {_EXPECTED[kind]}"
+        ) from None
     return [part for part in _split(text) if part] if kind is list else text
 
 
