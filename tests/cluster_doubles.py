@@ -12,6 +12,7 @@ class Node:
     node_rank: int
     num_accelerators: int = 0
     robots: int = 0
+    node_labels: list = field(default_factory=list)
 
     @property
     def accelerator_type(self):
@@ -48,6 +49,9 @@ class Cluster:
 def make_cluster(sizes, groups=(), **keywords):
     nodes = [Node(rank, size) for rank, size in enumerate(sizes)]
     kind = "Accelerator" if any(sizes) else None
+    for label, ranks in dict(groups).items():
+        for rank in ranks:
+            nodes[rank].node_labels.append(label)
     return Cluster(
         [
             Group("cluster", nodes, kind),

@@ -23,6 +23,7 @@ SECTION = {"num_nodes": 4, "component_placement": {"actor": "0-3"}}
         ({}, "has no key 'cluster'; it has no keys"),
         ({"cluster": [1]}, "'cluster' must be a mapping, not list"),
         (3, "must be a mapping, a DictConfig or the path of a YAML file"),
+        ("nowhere\0", "cannot read the configuration .*null byte"),
         ("/nowhere/at/all.yaml", "cannot read the configuration /nowhere/at/all.yaml"),
     ],
 )

@@ -83,7 +83,6 @@ def test_one_bad_entry_points_at_its_text():
 
 def test_all_bad_entries_are_named():
     config = {
-        "node_groups": [{"label": "a800", "node_ranks": 0}],
         "component_placement": {
             "actor": "0-9",
             "rollout": {"node_group": "a80", "placement": "0"},
@@ -96,7 +95,7 @@ def test_all_bad_entries_are_named():
         },
     }
     with pytest.raises(PlacementError) as caught:
-        ComponentPlacement(config, make_cluster([8]))
+        ComponentPlacement(config, make_cluster([8], {"a800": [0]}))
     message = str(caught.value)
     assert message.startswith("8 problems in component_placement:\n")
     places = [line.split(":")[0].split(".")[2] for line in caught.value.problems]

@@ -113,6 +113,9 @@ def test_unknown_group_is_named_with_the_nearest(raises):
     cluster = make_cluster([1], raises=raises)
     with pytest.raises(PlacementError, match=r"no node group 'clutser'.*did you mean 'cluster'"):
         NodePlacementStrategy([0], "clutser").get_placement(cluster)
+    cluster = make_cluster([1, 1], {"a800": [0, 1], "arms": [1]}, raises=raises)
+    with pytest.raises(PlacementError, match=r"'a80'; there are a800, arms, cluster, node; did"):
+        NodePlacementStrategy([0], "a80").get_placement(cluster)
 
 
 def test_strategies_travel_and_show_themselves():

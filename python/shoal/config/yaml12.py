@@ -73,7 +73,7 @@ def read_yaml(path: Path) -> tuple[Any, Marks]:
     """
     try:
         text = path.read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
+    except (OSError, ValueError) as error:  # a path with a NUL, or no UTF-8
         raise ClusterConfigError(f"cannot read the configuration {path}: {error}") from error
     try:
         loader = _Loader(text)

@@ -48,7 +48,6 @@ class ComponentPlacement:
         self._placements: dict[str, PlacementStrategy] = {}
         self._component_world_size: dict[str, int] = {}
         self._component_rank_map: dict[str, RankLists] = {}
-        known = _labels(document.section)
         described: dict[tuple[str, ...], list[NodeGroup]] = {}
         found: PlacementError | None = None
         problems: list[str] = []
@@ -58,7 +57,7 @@ class ComponentPlacement:
                 continue
             try:
                 if entry.labels not in described:
-                    described[entry.labels] = find_groups(cluster, entry.labels, known)
+                    described[entry.labels] = find_groups(cluster, entry.labels)
                 self._resolve(entry, cluster, described[entry.labels])
             except PlacementError as error:
                 found = error
@@ -139,9 +138,3 @@ def _problem(error: PlacementError, entry: Entry, document: Document) -> str:
     if entry.hint and error.text is not None and not document.is_file:
         what += f"\n  {entry.hint}"
     return f"{document.where(*path)}: {what}"
-
-
-def _labels(section: Mapping[str, Any]) -> list[str]:
-    groups = section.get("node_groups")
-    listed = groups if isinstance(groups, (list, tuple)) else []
-    return [str(g["label"]) for g in listed if isinstance(g, Mapping) and "label" in g]

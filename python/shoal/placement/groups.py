@@ -1,6 +1,6 @@
 """What placement asks of a cluster, and how it is described to the solver."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Protocol
 
 from shoal._backend import NodeGroup, NodeResources
@@ -55,34 +55,41 @@ class ClusterLike(Protocol):
         """Return the group of a label; None, or an `AssertionError`, where there is none."""
 
 
-def find_groups(
-    cluster: ClusterLike, labels: Sequence[str], known: Iterable[str] = ()
-) -> list[NodeGroup]:
+def find_groups(cluster: ClusterLike, labels: Sequence[str]) -> list[NodeGroup]:
     """Describe node groups to the solver.
 
     Args:
         cluster: The cluster that has them.
         labels: Their labels, in the order in which their ranks are numbered.
-        known: Labels that exist, besides those that always do, to name the nearest.
 
     Raises:
         PlacementError: The cluster has no such group.
     """
-    return [describe(_find(cluster, label, known)) for label in labels]
+    found = []
+    for label in labels:
+        group = _find(cluster, label)
+        if group is None:
+            known = _labels(cluster)
+            raise PlacementError(
+                f"there is no node group {label!r}; there are {', '.join(known)}"
+                f"{did_you_mean(label, known)}"
+            )
+        found.append(describe(group))
+    return found
 
 
-def _find(cluster: ClusterLike, label: str, known: Iterable[str]) -> GroupLike:
+def _find(cluster: ClusterLike, label: str) -> GroupLike | None:
     try:
-        group = cluster.get_node_group(label)
+        return cluster.get_node_group(label)
     except AssertionError:
-        group = None
-    if group is None:
-        labels = sorted({*known, *_ALWAYS})
-        raise PlacementError(
-            f"there is no node group {label!r}; there are {', '.join(labels)}"
-            f"{did_you_mean(label, labels)}"
-        )
-    return group
+        return None
+
+
+def _labels(cluster: ClusterLike) -> list[str]:
+    """Return the labels of a cluster's groups: those that always exist, and what its nodes tell."""
+    everything = _find(cluster, "cluster")
+    nodes = everything.nodes if everything else ()
+    return sorted({*_ALWAYS, *(label for n in nodes for label in getattr(n, "node_labels", ()))})
 
 
 def describe(group: GroupLike) -> NodeGroup:
