@@ -118,7 +118,7 @@ def test_a_file_that_is_not_there_is_named(tmp_path):
         read_inventory(tmp_path / "nowhere.yaml")
 
 
-@pytest.mark.parametrize("source", [8, 1.5, object()])
+@pytest.mark.parametrize("source", [8, 1.5, object(), b"8", bytearray(8)])
 def test_anything_else_is_refused_with_what_is_expected(source):
     with pytest.raises(ShoalValueError, match=r"16x8:H100/64cpu.*YAML"):
         read_inventory(source)

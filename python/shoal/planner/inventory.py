@@ -66,7 +66,7 @@ def read_inventory(source: Any, hardware_types: Sequence[str] = ()) -> Inventory
                 f"order; not {show_ranks(ranks)}"
             )
         return Inventory(count_of(len(nodes), "node"), tuple(nodes))
-    if isinstance(nodes, (Mapping, Sequence)):
+    if isinstance(nodes, (Mapping, Sequence)) and not isinstance(nodes, (bytes, bytearray)):
         return _build("the inventory", read_nodes("the inventory", nodes, hardware_types))
     raise ShoalValueError(
         "an inventory must be a text such as 16x8:H100/64cpu, the path of a YAML file, what such a "

@@ -225,24 +225,27 @@ def _processes(
     cluster: DescribedCluster,
     profiling: ProfileConfig | None,
 ) -> Iterator[PlannedProcess]:
-    configured: dict[tuple[str, int], tuple[dict[str, str], str]] = {}
+    known: dict[tuple[str, int], tuple[NodeInfo, list[str], str | None, dict[str, str], str]] = {}
     for placement in placements:
         label, rank = placement.node_group_label, placement.cluster_node_rank
-        node = cluster.get_node_info(rank)
-        group = cluster.get_node_group(label)
-        if group is None:
-            raise PlacementError(f"{name}: there is no node group {label!r}")
-        if (label, rank) not in configured:
-            interpreter = group.get_node_python_interpreter_path(rank) or ""
-            configured[label, rank] = group.get_node_env_vars(rank), interpreter
-        variables, interpreter = configured[label, rank]
-        names = node.device_names()
+        if (label, rank) not in known:
+            node, group = cluster.get_node_info(rank), cluster.get_node_group(label)
+            if group is None:
+                raise PlacementError(f"{name}: there is no node group {label!r}")
+            known[label, rank] = (
+                node,
+                node.device_names(),
+                group.hardware_type,
+                group.get_node_env_vars(rank),
+                group.get_node_python_interpreter_path(rank) or "",
+            )
+        node, names, hardware_type, variables, interpreter = known[label, rank]
         owned = placement.local_hardware_ranks
         yield PlannedProcess(
             rank=placement.rank,
             node=rank,
             node_group=label,
-            hardware_type=group.hardware_type if owned else None,
+            hardware_type=hardware_type if owned else None,
             hardware_ranks=tuple(owned),
             visible_devices=tuple(
                 names[int(i)] if names else i for i in placement.visible_accelerators

@@ -46,7 +46,7 @@ def from_json(text: str) -> Plan:
     """
     try:
         document = json.loads(text)
-    except json.JSONDecodeError as error:
+    except (json.JSONDecodeError, RecursionError) as error:
         raise ShoalValueError(f"this is no plan: {error}") from error
     kind = document.get("kind") if isinstance(document, dict) else None
     if kind != KIND:
