@@ -209,7 +209,9 @@ def test_numbers_are_read_as_what_the_field_is():
     made = RobotAutoConfig.resolve([], DOSW1HWConfig, 0, ["robot_url"], environment=env)
     assert made == [DOSW1HWConfig(0, "robot", 6000)]
     env["LEFT_ARM_PORT"] = "x"
-    with pytest.raises(ShoalValueError, match=r"^left_arm_port: LEFT_ARM_PORT='x' is no int"):
+    with pytest.raises(
+        ShoalValueError, match=r"^left_arm_port: LEFT_ARM_PORT='x': expected a whole"
+    ):
         RobotAutoConfig.resolve([], DOSW1HWConfig, 0, ["robot_url"], environment=env)
 
 
@@ -399,14 +401,6 @@ def test_a_variable_that_cannot_be_says_what_was_expected(variables, message):
             0,
             ("can_interface",),
             environment={"CAN_INTERFACE": "can1"} | variables,
-        )
-    with pytest.raises(ShoalValueError, match=r"LEFT_ARM_PORT='x': expected a whole number$"):
-        RobotAutoConfig.resolve(
-            None,
-            DOSW1HWConfig,
-            0,
-            ("robot_url",),
-            environment={"ROBOT_URL": "h", "LEFT_ARM_PORT": "x"},
         )
 
 
