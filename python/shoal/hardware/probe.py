@@ -120,13 +120,16 @@ def _checked(name: str, answer: Any) -> HardwareResource | None:
     """
     if answer is None:
         return None
-    fits = isinstance(answer, HardwareResource) and answer.type == name
-    if fits and all(isinstance(info, HardwareInfo) for info in answer.infos):
-        return answer
-    raise ShoalTypeError(
-        f"enumerate returned {shown(answer)}; expected a HardwareResource of the type {name!r} with "
-        "a list of HardwareInfo, or None"
-    )
+    if (
+        not isinstance(answer, HardwareResource)
+        or answer.type != name
+        or not all(isinstance(info, HardwareInfo) for info in answer.infos)
+    ):
+        raise ShoalTypeError(
+            f"enumerate returned {shown(answer)}; expected a HardwareResource of the type {name!r} "
+            "with a list of HardwareInfo, or None"
+        )
+    return answer
 
 
 @contextmanager
