@@ -130,6 +130,15 @@ def test_a_configuration_may_be_json_too(tmp_path):
     assert "disappears" in result.stdout
 
 
+@pytest.mark.parametrize("columns", ["0", "", "wide"])
+def test_the_width_is_the_usual_one_where_columns_tells_none(columns, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "120")
+    usual = invoke(SHORT, "--nodes", "8:H100").stdout
+    monkeypatch.setenv("COLUMNS", columns)
+    assert invoke(SHORT, "--nodes", "8:H100").stdout == usual
+    assert "Components" in usual
+
+
 def test_text_is_plain_and_as_wide_as_asked(monkeypatch):
     monkeypatch.setenv("COLUMNS", "60")
     result = invoke(SHORT, "--nodes", "8:H100")

@@ -1,6 +1,7 @@
 """Plans and differences on a terminal, or as plain text where there is none."""
 
 import os
+import shutil
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -30,9 +31,10 @@ def console() -> Iterator[Console]:
     """Print to the standard output: as wide as a terminal and in its colours, else plainly."""
     options: dict[str, Any] = {"highlight": False, "emoji": False}
     if sys.stdout.isatty():
-        yield Console(**options)
+        yield Console(width=shutil.get_terminal_size().columns, **options)
         return
-    width = None if "COLUMNS" in os.environ else _PLAIN_WIDTH
+    columns = os.environ.get("COLUMNS", "")
+    width = (int(columns) if columns.isdecimal() else 0) or _PLAIN_WIDTH
     out = Console(file=StringIO(), width=width, color_system=None, **options)
     with out.capture() as captured:
         yield out
