@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from shoal.cli.app import app
 from shoal.errors import ShoalValueError
 from shoal.planner import PlannedComponent, PlannedProcess, plan
-from shoal.planner.blocks import blocks_of
+from shoal.planner.blocks import blocks_of, variables_of
 from shoal.planner.diff import diff_headline, diff_plans
 from shoal.planner.markdown import escape, render_markdown
 from shoal.planner.serial import from_json, to_json
@@ -225,3 +225,21 @@ def test_a_narrow_terminal_gets_paragraphs(columns, monkeypatch):
     assert "component rollout: group train · ranks 0-1 · nodes 0 · a node 2" in flat
     assert "component rollout: group train · ranks 2-8 · nodes 1 · a node 7" in flat
     assert "nodes 2: name desk · CPUs 8 · hardware none" in flat
+
+
+def test_of_configured_variables_those_that_count_are_told_as_a_shell_would_write_them():
+    variables = {"A": "a b", "B": "", "NCCL_CUMEM_ENABLE": "1", "MASTER_PORT": "7", "RANK": "7"}
+    envs = [{"node_ranks": 0, "env_vars": [{name: value} for name, value in variables.items()]}]
+    job = {
+        "num_nodes": 1,
+        "component_placement": {"a": {"node_group": "g", "placement": "0"}},
+        "node_groups": [{"label": "g", "node_ranks": 0, "env_configs": envs}],
+    }
+    (component,) = plan(job, "1x1").components
+    (block,) = blocks_of(component)
+    assert variables_of(component, block) == {
+        "A": "'a b'",
+        "B": "''",
+        "NCCL_CUMEM_ENABLE": "1",
+        "CUDA_VISIBLE_DEVICES": "0",
+    }

@@ -4,15 +4,14 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 
 from shoal.config import ClusterConfig
-from shoal.planner.environment import AT_LAUNCH
+from shoal.planner.environment import SET_AT_LAUNCH
 from shoal.planner.model import ACCELERATOR, Plan
 from shoal.planner.ranges import count_of, show_ranks
 
 __all__ = ["advise"]
 
 _MOST_NAMES = 6
-# What launch sets to values that no plan knows, the address where the inventory has none.
-_BEFORE_LAUNCH = dict.fromkeys((*AT_LAUNCH, "MASTER_ADDR"))
+_NOT_KNOWN = dict.fromkeys(SET_AT_LAUNCH)
 
 
 def advise(
@@ -129,7 +128,7 @@ def _overwritten(plan: Plan) -> Iterator[str]:
     for component in plan.components:
         for process in component.processes:
             if process.configured:
-                own = _BEFORE_LAUNCH | component.environment | process.environment
+                own = _NOT_KNOWN | component.environment | process.environment
                 lost[process.node_group] |= {
                     name
                     for name, value in process.configured.items()

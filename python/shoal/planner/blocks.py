@@ -1,9 +1,11 @@
 """Processes in few lines: neighbours that are placed alike on neighbouring nodes are one block."""
 
+import shlex
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby, pairwise
 
+from shoal.planner.environment import SET_AT_LAUNCH
 from shoal.planner.model import ACCELERATOR, PlannedComponent, PlannedNode, PlannedProcess
 from shoal.planner.ranges import count_of, show_ranks
 from shoal.planner.spec import UNKNOWN_MODEL
@@ -78,7 +80,11 @@ def variables_of(component: PlannedComponent, block: Block) -> dict[str, str]:
     """Return what the configuration sets for a block, and which devices it is shown."""
     first, last = block.processes[0], block.processes[-1]
     own = component.environment | first.environment
-    shown = {name: value for name, value in first.configured.items() if name not in own}
+    shown = {
+        name: shlex.quote(value)
+        for name, value in first.configured.items()
+        if name not in SET_AT_LAUNCH and own.get(name, value) == value
+    }
     for name, value in first.environment.items():
         if name.endswith(_SHOWN) and not name.startswith("RAY_"):
             other = last.environment[name]

@@ -8,10 +8,12 @@ from shoal.hardware import visibility_env
 from shoal.placement.environment import process_environment
 from shoal.topology import NodeInfo
 
-__all__ = ["AT_LAUNCH", "planned_environment"]
+__all__ = ["AT_LAUNCH", "SET_AT_LAUNCH", "planned_environment"]
 
 AT_LAUNCH = ("CATCH_SYSTEM_FAILURE", "CLUSTER_NAMESPACE", "MASTER_PORT")
 """What only launch knows."""
+SET_AT_LAUNCH = (*AT_LAUNCH, "MASTER_ADDR")
+"""What launch sets even where a plan does not know to what: no value of a configuration stays."""
 
 
 def planned_environment(
