@@ -98,7 +98,8 @@ class Machine:
 
 
 def _environment() -> dict[str, str]:
-    dropped = ("RAY_ADDRESS", "RAY_TMPDIR")
+    # What Ray writes belongs on the machine, whose own folder for it is the default one.
+    dropped = ("RAY_ADDRESS", "RAY_TMPDIR", "TMPDIR")
     kept = {name: value for name, value in os.environ.items() if name not in dropped}
     return kept | RAY_TOKEN
 
