@@ -238,6 +238,23 @@ def test_too_few_nodes_are_told_with_what_does_not_fit_because_of_it():
     assert "agent" in told
 
 
+def test_entries_that_cannot_be_read_hide_none_that_do_not_fit():
+    job = {
+        "num_nodes": 1,
+        "typo": 1,
+        "component_placement": {"a": {"placment": "0"}, "b": "0-9", "c": "0-7"},
+    }
+    with pytest.raises(PlacementError) as caught:
+        plan(job, "1x8")
+    told = [problem.splitlines()[0] for problem in caught.value.problems]
+    assert [line.split(": ")[0] for line in told] == [
+        "cluster.component_placement.a.placment",
+        "cluster.component_placement.a",
+        "cluster.component_placement.b",
+    ]
+    assert len(caught.value.__notes__) == 1  # of the unknown key
+
+
 def test_problems_of_the_configuration_and_of_the_inventory_come_together():
     with pytest.raises(ClusterConfigError) as caught:
         plan(job({"actor": "0"}, num_nodes="two"), "2y8")

@@ -66,8 +66,9 @@ def plan(config: Any, inventory: Any = None) -> Plan:
     document = read_document(config)
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
-        checked = problems.of(lambda: load(document))
-    problems.notes = [f"warning: {warning.message}" for warning in said]
+        checked = _checked(document, problems)
+    heard = list(dict.fromkeys(str(warning.message) for warning in said))
+    problems.notes = [f"warning: {message}" for message in heard]
     if inventory is None:
         problems.raise_any(document)
         raise ShoalValueError(_no_inventory(checked.num_nodes if checked else 1))
@@ -87,9 +88,27 @@ def plan(config: Any, inventory: Any = None) -> Plan:
     components = tuple(_components(placement, placed, cluster, checked.profiling))
     nodes = tuple(_nodes(cluster, checked, components))
     made = Plan(document.name, found.name, components, nodes)
-    read = [str(warning.message) for warning in said]
     advice = advise(made, checked, len(found.nodes), _hardware_types())
-    return replace(made, warnings=(*read, *advice))
+    return replace(made, warnings=(*heard, *advice))
+
+
+def _checked(document: Document, problems: "_Problems") -> ClusterConfig | None:
+    """Check a configuration.
+
+    Where only entries of `component_placement` are wrong there is no problem yet: the placement
+    tells them together with the entries that do not fit.
+    """
+    try:
+        return load(document)
+    except (ShoalValueError, ClusterError) as error:
+        section = {**document.section, "component_placement": {}}
+        try:
+            if document.section.keys() == section.keys():
+                return load(replace(document, section=section))
+        except (ShoalValueError, ClusterError):
+            pass  # it is more than that
+        problems.append(error)
+        return None
 
 
 class _Problems:
@@ -107,11 +126,14 @@ class _Problems:
         try:
             return step()
         except (ShoalValueError, ClusterError) as error:
-            self._errors.append(error)
+            self.append(error)
             return None
 
+    def append(self, error: ShoalValueError | ClusterError) -> None:
+        self._errors.append(error)
+
     def add(self, message: str) -> None:
-        self._errors.append(ClusterConfigError(message, problems=[message]))
+        self.append(ClusterConfigError(message, problems=[message]))
 
     def raise_any(self, document: Document) -> None:
         if self._errors:
