@@ -10,7 +10,7 @@ import pytest
 import ray
 
 from shoal import NodePlacementStrategy, Worker
-from shoal.worker.environment import worker_environment
+from shoal.placement.environment import group_environment, process_environment
 from side_by_side import Contender
 
 ROUNDS = 3
@@ -67,8 +67,10 @@ def test_launch(race, cluster, workers):
     strategy = NodePlacementStrategy([0] * workers)
     placements = strategy.get_placement(cluster)
 
+    shared = group_environment("idle", placements, cluster)
+
     def env(placement):
-        return worker_environment("idle", placement, placements, cluster, catch=False)
+        return shared | process_environment("idle", placement, "")
 
     launches = {
         "Ray, same variables": RayLaunch(placements, env),
