@@ -151,3 +151,8 @@ def test_splitting_a_visibility_variable(text, expected):
 @pytest.mark.parametrize("container", ["4,4", "GPU-e1-4,4", "GPU-e1-4,GPU-e"])
 def test_a_device_that_a_container_was_given_twice_is_one(container):
     assert names(EIGHT, {"NVIDIA_VISIBLE_DEVICES": container}) == ["4"]
+
+
+def test_a_confined_slurm_job_whose_numbers_overlap_with_what_it_sees():
+    """Given GPUs 1 and 2, it sees two, which are 0 and 1 there: both are its own."""
+    assert names(EIGHT[:2], {"SLURM_JOB_GPUS": "1,2"}) == ["0", "1"]

@@ -9,7 +9,7 @@ import textwrap
 
 import pytest
 
-from shoal.bootstrap import extension
+from shoal.bootstrap import extension, interpreter as interpreter_module
 from shoal.bootstrap.extension import load_user_extension_module
 from shoal.bootstrap.host import own_versions
 from shoal.hardware import (
@@ -193,6 +193,15 @@ def test_an_interpreter_that_runs_none(path, message, kinds):
     (problem,) = ask(interpreters=(path,), versions=own_versions()).problems
     assert problem.startswith("python_interpreter_path")
     assert re.search(message, problem)
+
+
+def test_an_interpreter_that_does_not_answer(kinds, tmp_path, monkeypatch):
+    program = tmp_path / "python"
+    program.write_text("#!/bin/sh\nexec sleep 20\n")
+    program.chmod(0o755)
+    monkeypatch.setattr(interpreter_module, "_LIMIT_S", 0.2)
+    (problem,) = ask(interpreters=(str(program),), versions=own_versions()).problems
+    assert problem.endswith("did not answer within 0.2 s")
 
 
 def test_an_interpreter_without_what_workers_need(kinds, tmp_path):
