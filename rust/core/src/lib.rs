@@ -28,6 +28,7 @@
 
 pub mod address;
 pub mod placement;
+pub mod shm;
 pub mod text;
 
 pub use address::{AddressError, WorkerAddress};

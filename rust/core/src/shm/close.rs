@@ -1,0 +1,47 @@
+//! Closing: a plug in the slot that would be published next.
+//!
+//! It is found where a message would be, so that neither side pays for asking whether the queue is
+//! closed, and a put that races with the close is wholly before or wholly after it.
+
+use super::error::Corrupt;
+use super::queue::Queue;
+use super::ring::{Seen, Turns};
+use super::slot::Slot;
+use super::wait::Futex;
+
+impl<F: Futex> Queue<'_, F> {
+    /// Closes the queue: nothing can be put any more; what is in it can still be taken.
+    ///
+    /// Closing again does nothing but wake the sleepers, whom a closer that died may have left.
+    ///
+    /// # Errors
+    ///
+    /// Where the shared memory is damaged.
+    pub fn close(&self) -> Result<(), Corrupt> {
+        let plugged = self.plug();
+        self.report(plugged)?;
+        self.wake_everybody();
+        Ok(())
+    }
+
+    fn plug(&self) -> Result<(), Corrupt> {
+        let ring = &self.ring;
+        let mut position = ring.tail();
+        let mut turns = Turns::new();
+        loop {
+            let slot = ring.slot(position);
+            match ring.seen(slot, position)? {
+                Seen::PublishedUpTo(next) => position = next,
+                Seen::Closed => return Ok(()),
+                Seen::Unpublished => {
+                    // One slot is never a message's: see `slots_for`.
+                    ring.room(position, ring.head(), i64::MAX)?;
+                    if ring.publish(position, slot, Slot::plug(ring.lap(position))) {
+                        return Ok(());
+                    }
+                    turns.again(position)?;
+                }
+            }
+        }
+    }
+}

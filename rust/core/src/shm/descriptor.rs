@@ -1,0 +1,238 @@
+//! What lies in the tables of a session: descriptors, and the lanes of the participants.
+
+use super::error::Corrupt;
+use super::sync::{AtomicU32, AtomicU64, Ordering};
+use super::word::Word;
+
+/// One word under loom, where each costs a search.
+const INLINE_WORDS: usize = if cfg!(loom) { 1 } else { 28 };
+
+/// How many lanes a process has: so many of its threads can be in the middle of an operation.
+pub const LANES: usize = if cfg!(loom) { 1 } else { 8 };
+
+/// A participant's lanes, on a line of their own.
+#[repr(C, align(128))]
+#[derive(Debug)]
+pub struct Participant {
+    pub(super) lanes: [AtomicU64; LANES],
+}
+
+impl Participant {
+    /// A participant that announces nothing.
+    pub fn new() -> Self {
+        Self {
+            lanes: std::array::from_fn(|_| AtomicU64::new(0)),
+        }
+    }
+}
+
+impl Default for Participant {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// What a message says of itself.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Label {
+    /// What it counts for where messages are taken by weight.
+    pub weight: u64,
+    /// How its bytes are to be read; the queue does not look at it.
+    pub kind: u32,
+}
+
+/// A descriptor: one message.
+///
+/// The payload is made of atomics too. Only one process at a time has to do with it, but a process
+/// that breaks this rule then spoils a message and nothing else.
+#[repr(C, align(256))]
+#[derive(Debug)]
+pub struct Descriptor {
+    word: AtomicU64,
+    weight: AtomicU64,
+    /// The ring that it was put into: a sweeper has to know.
+    ring: AtomicU32,
+    kind: AtomicU32,
+    length: AtomicU32,
+    reserved: AtomicU32,
+    inline: [AtomicU64; INLINE_WORDS],
+}
+
+impl Descriptor {
+    /// The longest payload that fits in.
+    pub const INLINE: usize = INLINE_WORDS * size_of::<u64>();
+
+    /// A free descriptor, all zero.
+    pub fn new() -> Self {
+        Self {
+            word: AtomicU64::new(Word::FREE.bits()),
+            weight: AtomicU64::new(0),
+            ring: AtomicU32::new(0),
+            kind: AtomicU32::new(0),
+            length: AtomicU32::new(0),
+            reserved: AtomicU32::new(0),
+            inline: std::array::from_fn(|_| AtomicU64::new(0)),
+        }
+    }
+
+    /// Its word.
+    pub fn word(&self) -> Word {
+        // ORDER: Acquire, pairs with `set_word` and `exchange_word`: what was done to the
+        // descriptor under the word before.
+        Word::from_bits(self.word.load(Ordering::Acquire))
+    }
+
+    /// Hands it on: what was done to it before is seen by whoever sees this word.
+    pub(super) fn set_word(&self, word: Word) {
+        // ORDER: Release. QUEUED (E4) makes the payload visible, and the intent of the lane. FREE
+        // (D7) ends the reads of the payload, before somebody else may write it.
+        self.word.store(word.bits(), Ordering::Release);
+    }
+
+    /// Claims it from the free ones: whether it was free, and is not any more.
+    pub(super) fn claim(&self, new: Word) -> bool {
+        // ORDER: Acquire, pairs with the release of the one before: its reads are over.
+        self.word
+            .compare_exchange(
+                Word::FREE.bits(),
+                new.bits(),
+                Ordering::Acquire,
+                Ordering::Relaxed,
+            )
+            .is_ok()
+    }
+
+    /// Claims it from others: whether the word was as expected, and is the new one now.
+    pub(super) fn exchange_word(&self, old: Word, new: Word) -> bool {
+        // ORDER: AcqRel. The end of a loan ends reads (Release); a sweeper sees the message that it
+        // puts back (Acquire) and, where it announced that, its intent is seen with it (Release).
+        self.word
+            .compare_exchange(old.bits(), new.bits(), Ordering::AcqRel, Ordering::Relaxed)
+            .is_ok()
+    }
+
+    pub(super) fn ring(&self) -> u32 {
+        self.ring.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn weight(&self) -> u64 {
+        // ORDER: Relaxed. Read before the message is taken, it counts only if `head` has not moved.
+        self.weight.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn label(&self) -> Label {
+        Label {
+            weight: self.weight(),
+            kind: self.kind.load(Ordering::Relaxed),
+        }
+    }
+
+    /// Every word that damage can do harm in.
+    #[cfg(test)]
+    pub(super) fn words_for_tests(&self) -> [&AtomicU64; 2] {
+        [&self.word, &self.weight]
+    }
+
+    /// Writes a message; only the process that claimed the descriptor may.
+    ///
+    /// Whether the payload fits in: nothing is written else.
+    pub(super) fn fill(&self, ring: u32, label: Label, payload: &[u8]) -> bool {
+        let Ok(length) = u32::try_from(payload.len()) else {
+            return false;
+        };
+        if payload.len() > Self::INLINE {
+            return false;
+        }
+        // ORDER: Relaxed, all of it: E4 releases it.
+        self.ring.store(ring, Ordering::Relaxed);
+        self.weight.store(label.weight, Ordering::Relaxed);
+        self.kind.store(label.kind, Ordering::Relaxed);
+        self.length.store(length, Ordering::Relaxed);
+        let (words, rest) = payload.as_chunks::<8>();
+        for (to, from) in self.inline.iter().zip(words) {
+            to.store(u64::from_ne_bytes(*from), Ordering::Relaxed);
+        }
+        if let Some(to) = self.inline.get(words.len()).filter(|_| !rest.is_empty()) {
+            let mut last = [0; 8];
+            last[..rest.len()].copy_from_slice(rest);
+            to.store(u64::from_ne_bytes(last), Ordering::Relaxed);
+        }
+        true
+    }
+
+    /// How long the payload is, at most `INLINE`.
+    pub(super) fn length(&self, index: u32) -> Result<usize, Corrupt> {
+        let length = self.length.load(Ordering::Relaxed);
+        match usize::try_from(length) {
+            Ok(fits) if fits <= Self::INLINE => Ok(fits),
+            _ => Err(Corrupt::Length { index, length }),
+        }
+    }
+
+    /// Copies the beginning of the payload.
+    pub(super) fn copy(&self, to: &mut [u8]) {
+        for (to, from) in to.chunks_mut(8).zip(&self.inline) {
+            let word = from.load(Ordering::Relaxed).to_ne_bytes();
+            to.copy_from_slice(&word[..to.len()]);
+        }
+    }
+}
+
+impl Default for Descriptor {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+#[cfg(not(loom))]
+const _: () = {
+    assert!(size_of::<Participant>() == 128);
+    assert!(size_of::<Descriptor>() == 256);
+    assert!(std::mem::offset_of!(Descriptor, word) == 0);
+    assert!(std::mem::offset_of!(Descriptor, inline) == 0x20);
+};
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn a_payload_comes_out_as_it_went_in(
+            payload in proptest::collection::vec(any::<u8>(), 0..=Descriptor::INLINE),
+            weight: u64, kind: u32,
+        ) {
+            let descriptor = Descriptor::new();
+            prop_assert!(descriptor.fill(9, Label::default(), &[0xff; Descriptor::INLINE]));
+            let label = Label { weight, kind };
+            prop_assert!(descriptor.fill(4, label, &payload));
+            let mut out = vec![0; descriptor.length(0).expect("intact")];
+            descriptor.copy(&mut out);
+            prop_assert_eq!(out, payload);
+            prop_assert_eq!((descriptor.ring(), descriptor.label()), (4, label));
+        }
+    }
+
+    #[test]
+    fn what_does_not_fit_in_is_refused_and_changes_nothing() {
+        let descriptor = Descriptor::new();
+        assert!(descriptor.fill(0, Label::default(), b"before"));
+        assert!(!descriptor.fill(1, Label::default(), &[0; Descriptor::INLINE + 1]));
+        assert_eq!(descriptor.length(0), Ok(6));
+    }
+
+    #[test]
+    fn a_length_that_cannot_be_is_an_error() {
+        let descriptor = Descriptor::new();
+        descriptor.length.store(225, Ordering::Relaxed);
+        assert_eq!(
+            descriptor.length(5),
+            Err(Corrupt::Length {
+                index: 5,
+                length: 225
+            })
+        );
+    }
+}

@@ -1,0 +1,154 @@
+//! A lane: what an operation announces around its two compare-and-swaps.
+//!
+//! ```text
+//! 63..62  0 idle; 1 publishes a descriptor; 2 takes messages
+//! 23..0   (1) the descriptor
+//! 61..48  (2) how many
+//! 47..0   (2) from which position on, modulo 2^48
+//! ```
+//!
+//! The ring is not named: that a sweeper takes the positions of one ring for those of another only
+//! leaves a descriptor to the next sweep.
+
+use super::descriptor::Participant;
+use super::sync::{AtomicU64, Ordering};
+use super::word::Word;
+
+const KIND_SHIFT: u32 = 62;
+const COUNT_SHIFT: u32 = 48;
+const COUNT_BITS: u32 = 14;
+const POSITION_MASK: u64 = (1 << COUNT_SHIFT) - 1;
+
+/// What a lane says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Intent {
+    /// Nothing.
+    Idle,
+    /// Its process publishes this descriptor.
+    Enqueue(u32),
+    /// Its process takes `count` messages from `head` on.
+    Dequeue {
+        /// The first position, cut to its 48 bits.
+        head: u64,
+        /// How many.
+        count: u32,
+    },
+}
+
+impl Intent {
+    /// One take has no more messages.
+    pub const MAX_TAKE: u32 = (1 << COUNT_BITS) - 1;
+
+    const fn to_bits(self) -> u64 {
+        match self {
+            Self::Idle => 0,
+            Self::Enqueue(descriptor) => 1 << KIND_SHIFT | descriptor as u64,
+            Self::Dequeue { head, count } => {
+                2 << KIND_SHIFT | (count as u64) << COUNT_SHIFT | head & POSITION_MASK
+            }
+        }
+    }
+
+    /// What lies in memory; what nobody writes there announces nothing.
+    #[expect(
+        clippy::cast_possible_truncation,
+        reason = "what is cut off is another field"
+    )]
+    pub const fn from_bits(bits: u64) -> Self {
+        match bits >> KIND_SHIFT {
+            1 => Self::Enqueue(bits as u32),
+            2 => Self::Dequeue {
+                head: bits & POSITION_MASK,
+                count: (bits >> COUNT_SHIFT) as u32 & Self::MAX_TAKE,
+            },
+            _ => Self::Idle,
+        }
+    }
+
+    /// Whether its process may be in the middle of something with a descriptor; the position of a
+    /// word counts where it is queued.
+    pub(super) fn covers(self, descriptor: u32, queued: Option<Word>) -> bool {
+        match (self, queued) {
+            (Self::Enqueue(mine), _) => mine == descriptor,
+            (Self::Dequeue { head, count }, Some(word)) => {
+                let behind_head = word.position_near(head).wrapping_sub(head);
+                behind_head < u64::from(count)
+            }
+            (Self::Dequeue { .. } | Self::Idle, _) => false,
+        }
+    }
+}
+
+/// A lane in the hands of one thread, for one operation at a time.
+#[derive(Debug)]
+pub struct Lane<'a> {
+    word: &'a AtomicU64,
+    /// The descriptors of the messages that are about to be taken: no allocation in the middle.
+    pub(super) hand: Vec<u32>,
+}
+
+impl<'a> Lane<'a> {
+    /// The lane of a participant; None where it has no such lane.
+    ///
+    /// The caller sees to it that one thread alone has it, and that the participant is its process.
+    pub fn new(participant: &'a Participant, lane: usize) -> Option<Self> {
+        let word = participant.lanes.get(lane)?;
+        Some(Self {
+            word,
+            hand: Vec::new(),
+        })
+    }
+
+    /// Announces, before anything that needs it is done.
+    pub(super) fn announce(&self, intent: Intent) {
+        // ORDER: Relaxed. What it announces is done with Release or stronger (E4, D3) on another
+        // word; whoever saw that with Acquire sees this too.
+        self.word.store(intent.to_bits(), Ordering::Relaxed);
+    }
+
+    /// Withdraws it, after the word of the descriptor says the same.
+    pub(super) fn clear(&self) {
+        // ORDER: Release, pairs with the sweeper's load: who sees the lane idle sees what the
+        // operation did to the words.
+        self.word.store(0, Ordering::Release);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::super::word::{Owner, State};
+    use super::*;
+
+    #[test]
+    fn bits_that_nobody_writes_announce_nothing() {
+        assert_eq!(Intent::from_bits(0), Intent::Idle);
+        assert_eq!(Intent::from_bits(u64::MAX), Intent::Idle);
+    }
+
+    proptest! {
+        #[test]
+        fn an_intent_gives_back_what_it_was_made_of(
+            descriptor in 0..1_u32 << 24, head in 0..1_u64 << 48, count in 0..=Intent::MAX_TAKE,
+        ) {
+            for intent in [Intent::Idle, Intent::Enqueue(descriptor), Intent::Dequeue { head, count }] {
+                prop_assert_eq!(Intent::from_bits(intent.to_bits()), intent);
+            }
+        }
+
+        #[test]
+        fn a_take_covers_its_positions_across_their_end(
+            head: u64, count in 1..=Intent::MAX_TAKE, off in -20_000_i64..20_000,
+        ) {
+            let owner = Owner::new(1).expect("in range");
+            let word = Word::new(State::Queued, owner, head.wrapping_add(off.cast_unsigned()));
+            let bits = Intent::Dequeue { head, count }.to_bits();
+            let covered = (0..i64::from(count)).contains(&off);
+            prop_assert_eq!(Intent::from_bits(bits).covers(7, Some(word)), covered);
+            prop_assert!(!Intent::from_bits(bits).covers(7, None));
+            prop_assert!(Intent::Enqueue(7).covers(7, None));
+            prop_assert!(!Intent::Enqueue(8).covers(7, Some(word)));
+        }
+    }
+}

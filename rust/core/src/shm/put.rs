@@ -1,0 +1,132 @@
+//! Putting messages: announce, publish by one compare-and-swap each, mend `tail`, wake.
+//!
+//! The steps E1 to E8 are those of the table in [`super`].
+
+use super::error::Corrupt;
+use super::lane::{Intent, Lane};
+use super::queue::{Claim, Queue};
+use super::ring::{Seen, Turns};
+use super::slot::Slot;
+use super::sync;
+use super::wait::{Futex, wake};
+use super::word::{State, Word};
+
+/// Why a message was not put.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// The queue holds as many as it may.
+    Full,
+    /// The queue is closed: it will take none ever again.
+    Closed,
+}
+
+impl<F: Futex> Queue<'_, F> {
+    /// Puts one message; gives it back where it is refused.
+    ///
+    /// # Errors
+    ///
+    /// Where the shared memory is damaged.
+    pub fn put(
+        &self,
+        lane: &mut Lane<'_>,
+        claim: Claim,
+    ) -> Result<Result<(), (Claim, Refusal)>, Corrupt> {
+        let (_, refusal) = self.publish(lane, std::slice::from_ref(&claim))?;
+        Ok(match refusal {
+            None => Ok(()),
+            Some(refusal) => Err((claim, refusal)),
+        })
+    }
+
+    /// Puts messages in their order, as many as there is room for, and leaves the others.
+    ///
+    /// # Errors
+    ///
+    /// Where the shared memory is damaged.
+    pub fn put_many(
+        &self,
+        lane: &mut Lane<'_>,
+        claims: &mut Vec<Claim>,
+    ) -> Result<Option<Refusal>, Corrupt> {
+        let (done, refusal) = self.publish(lane, claims)?;
+        claims.drain(..done);
+        Ok(refusal)
+    }
+
+    #[inline]
+    fn publish(
+        &self,
+        lane: &Lane<'_>,
+        hand: &[Claim],
+    ) -> Result<(usize, Option<Refusal>), Corrupt> {
+        let ring = &self.ring;
+        let (mut done, mut tail, mut position) = (0, 0, 0);
+        let mut end = Ok(None);
+        for claim in hand {
+            lane.announce(Intent::Enqueue(claim.index)); // E1
+            if done == 0 {
+                tail = ring.tail();
+                position = tail;
+            }
+            match self.publish_one(claim.index, &mut position) {
+                Ok(None) => done += 1,
+                refused => {
+                    // Not published: as before the announcement, and before that is withdrawn.
+                    let word = Word::new(State::Writing, self.me, 0);
+                    self.table.descriptors[claim.index as usize].set_word(word);
+                    end = refused;
+                    break;
+                }
+            }
+        }
+        if end.is_ok() && !hand.is_empty() {
+            ring.advance_tail(tail, position); // E6, once for all
+        }
+        lane.clear(); // E7
+        if done > 0 {
+            self.wake_takers(done); // E8
+        }
+        self.report(end).map(|refusal| (done, refusal))
+    }
+
+    /// E2 to E5 from a position on, which moves to where the next message goes.
+    #[inline]
+    fn publish_one(&self, index: u32, position: &mut u64) -> Result<Option<Refusal>, Corrupt> {
+        let ring = &self.ring;
+        let mut turns = Turns::new();
+        loop {
+            // Before the bound: a queue that is full and closed is closed, for else one who waits
+            // for room would wait on.
+            let slot = ring.slot(*position); // E2
+            match ring.seen(slot, *position)? {
+                Seen::PublishedUpTo(next) => {
+                    *position = next;
+                    continue;
+                }
+                Seen::Closed => return Ok(Some(Refusal::Closed)),
+                Seen::Unpublished => (),
+            }
+            if !self.has_room(*position)? {
+                return Ok(Some(Refusal::Full)); // E3
+            }
+            // E4: again in each turn, because the position may be another.
+            let word = ring.word(State::Queued, self.me, *position);
+            self.table.descriptors[index as usize].set_word(word);
+            // E5
+            if ring.publish(*position, slot, Slot::new(ring.lap(*position), index)) {
+                *position = position.wrapping_add(1);
+                return Ok(None);
+            }
+            turns.again(*position)?;
+        }
+    }
+
+    /// E8: wakes as many as there are new messages, and all who wait for weight.
+    fn wake_takers(&self, count: usize) {
+        sync::fence_after_locked();
+        let waits = self.ring.waits();
+        let count = u32::try_from(count).unwrap_or(u32::MAX);
+        wake(&waits.not_empty, count, &self.futex);
+        wake(&waits.enough, u32::MAX, &self.futex);
+    }
+}

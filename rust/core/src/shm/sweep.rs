@@ -1,0 +1,262 @@
+//! Cleaning up after the dead: inspect every descriptor, then read all lanes, then act.
+//!
+//! What was never published is freed. What somebody took and died before handing it on, or before
+//! acknowledging it, is published again. What is queued stays, whoever put it. A sweeper that dies
+//! leaves nothing that the next sweep does not find.
+
+use super::descriptor::Descriptor;
+use super::error::Corrupt;
+use super::lane::{Intent, Lane};
+use super::queue::{Table, wake_all};
+use super::ring::{Ring, Seen, Turns};
+use super::slot::{Entry, Slot};
+use super::sync::Ordering;
+use super::wait::Futex;
+use super::word::{Owner, State, Word, distance};
+
+/// What a sweep did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Swept {
+    /// Descriptors that were filled, and never put.
+    pub unpublished: u64,
+    /// Messages on loan to somebody who died.
+    pub lost: u64,
+    /// Messages that are in their queue again.
+    pub redelivered: u64,
+    /// Messages that have to be, and found no room: the next sweep tries again.
+    pub postponed: u64,
+}
+
+/// A descriptor that may have to change.
+#[derive(Clone, Copy, Debug)]
+struct Candidate<'a> {
+    index: u32,
+    descriptor: &'a Descriptor,
+    word: Word,
+    /// Where to put it back; None to free it.
+    salvage: Option<Ring<'a>>,
+    /// Whether a lane that covers it spares it.
+    spared_by_lanes: bool,
+}
+
+/// One who cleans up.
+///
+/// Two may sweep at a time, but not two threads of one process: a sweeper takes what carries its own
+/// name for what it left over itself.
+#[derive(Debug)]
+pub struct Sweeper<'a, F> {
+    table: Table<'a>,
+    me: Owner,
+    futex: F,
+}
+
+impl<'a, F: Futex> Sweeper<'a, F> {
+    /// A sweeper of these tables, for the process that is participant `me`.
+    pub fn new(table: Table<'a>, me: Owner, futex: F) -> Self {
+        Self { table, me, futex }
+    }
+
+    /// Cleans up after the dead. Who is dead does not change meanwhile, nor does anybody get the
+    /// index of a dead participant before the sweep is over.
+    ///
+    /// # Errors
+    ///
+    /// Where the shared memory is damaged.
+    pub fn sweep(
+        &self,
+        lane: &mut Lane<'_>,
+        dead: impl Fn(Owner) -> bool,
+    ) -> Result<Swept, Corrupt> {
+        let result = self.clean(lane, &dead);
+        for ring in self.table.rings {
+            if result.is_err() {
+                ring.mark_damaged();
+            }
+            // A dead process may owe a wake-up.
+            wake_all(ring, &self.futex);
+        }
+        result
+    }
+
+    fn clean(&self, lane: &Lane<'_>, dead: &dyn Fn(Owner) -> bool) -> Result<Swept, Corrupt> {
+        let mut candidates = Vec::new();
+        for (index, descriptor) in (0..).zip(self.table.descriptors) {
+            candidates.extend(self.inspect(index, descriptor, dead)?);
+        }
+        if candidates.iter().any(|candidate| candidate.spared_by_lanes) {
+            self.spare(&mut candidates, dead);
+        }
+        let mut swept = Swept::default();
+        for candidate in candidates {
+            match candidate.salvage {
+                Some(ring) => self.salvage(lane, &candidate, &ring, &mut swept)?,
+                None if candidate
+                    .descriptor
+                    .exchange_word(candidate.word, Word::FREE) =>
+                {
+                    match candidate.word.state() {
+                        Some(State::Loaned) => swept.lost += 1,
+                        _ => swept.unpublished += 1,
+                    }
+                }
+                None => (),
+            }
+        }
+        Ok(swept)
+    }
+
+    fn inspect(
+        &self,
+        index: u32,
+        descriptor: &'a Descriptor,
+        dead: &dyn Fn(Owner) -> bool,
+    ) -> Result<Option<Candidate<'a>>, Corrupt> {
+        let word = descriptor.word();
+        let by = word.owner();
+        let candidate = |salvage, spared_by_lanes| {
+            Some(Candidate {
+                index,
+                descriptor,
+                word,
+                salvage,
+                spared_by_lanes,
+            })
+        };
+        // The ring was written before the word. Where it is of a later message already the word has
+        // changed too, and what is decided here fails on it.
+        let ring = || {
+            let ring = descriptor.ring();
+            let found = self.table.rings.get(ring as usize).copied();
+            found.ok_or(Corrupt::NoSuchRing { index, ring })
+        };
+        Ok(match word.state() {
+            Some(State::Writing | State::Loaned) if dead(by) => candidate(None, false),
+            Some(State::Leased) if dead(by) => candidate(Some(ring()?), false),
+            Some(State::Salvage) => candidate(Some(ring()?), by != self.me && !dead(by)),
+            Some(state @ (State::Queued | State::QueuedAgain)) => {
+                let ring = ring()?;
+                // The order matters: a consumer that took it may have been lapped since.
+                let head = ring.head();
+                let at = ring.position_of(word, head);
+                let slot = ring.slot(at);
+                let ahead = slot.lap().ahead_of(ring.lap(at));
+                let here = ahead == 0 && slot.entry() == Entry::Descriptor(index);
+                if distance(head, at) > 0 || ahead > 0 {
+                    candidate(Some(ring), true)
+                } else if !here && dead(by) {
+                    // Its producer never published it, and nobody was told that it was put; what a
+                    // sweeper did not get to publish was put before.
+                    let put_before = state == State::QueuedAgain;
+                    candidate(put_before.then_some(ring), false)
+                } else {
+                    None
+                }
+            }
+            Some(_) => None,
+            None => {
+                return Err(Corrupt::WrongWord {
+                    index,
+                    position: 0,
+                    word,
+                });
+            }
+        })
+    }
+
+    /// Strikes out what somebody alive is in the middle of: all lanes are read once, after all
+    /// heads and slots.
+    fn spare(&self, candidates: &mut Vec<Candidate<'_>>, dead: &dyn Fn(Owner) -> bool) {
+        let living = (0..)
+            .map_while(Owner::new)
+            .zip(self.table.participants)
+            .filter(|(owner, _)| !dead(*owner));
+        for (_, participant) in living {
+            for lane in &participant.lanes {
+                // ORDER: Acquire, pairs with `Lane::clear`. Whoever took a message announced it
+                // before `head` moved, and withdraws only after the word changed: who saw the
+                // moved `head` sees the intent, or the changed word when it acts on the old one.
+                let intent = Intent::from_bits(lane.load(Ordering::Acquire));
+                if intent != Intent::Idle {
+                    candidates.retain(|candidate| {
+                        let queued = matches!(
+                            candidate.word.state(),
+                            Some(State::Queued | State::QueuedAgain)
+                        );
+                        let word = queued.then_some(candidate.word);
+                        !(candidate.spared_by_lanes && intent.covers(candidate.index, word))
+                    });
+                }
+            }
+        }
+    }
+
+    /// Puts a message back, at the end of its queue, even of one that is full or closed.
+    fn salvage(
+        &self,
+        lane: &Lane<'_>,
+        candidate: &Candidate<'_>,
+        ring: &Ring<'_>,
+        swept: &mut Swept,
+    ) -> Result<(), Corrupt> {
+        let descriptor = candidate.descriptor;
+        let mine = Word::new(State::Salvage, self.me, 0);
+        lane.announce(Intent::Enqueue(candidate.index));
+        if !descriptor.exchange_word(candidate.word, mine) {
+            lane.clear();
+            return Ok(());
+        }
+        let published = self.publish_again(candidate, ring);
+        if published != Ok(true) {
+            descriptor.set_word(mine);
+        }
+        lane.clear();
+        if published? {
+            swept.redelivered += 1;
+        } else {
+            swept.postponed += 1;
+        }
+        Ok(())
+    }
+
+    fn publish_again(&self, candidate: &Candidate<'_>, ring: &Ring<'_>) -> Result<bool, Corrupt> {
+        let tail = ring.tail();
+        let mut position = tail;
+        let mut turns = Turns::new();
+        loop {
+            // One slot stays for the plug, whatever the bound of the queue is.
+            if !ring.room(position, ring.head(), ring.length() - 1)? {
+                return Ok(false);
+            }
+            let slot = ring.slot(position);
+            match ring.seen(slot, position)? {
+                Seen::PublishedUpTo(next) => {
+                    position = next;
+                    continue;
+                }
+                Seen::Unpublished => (),
+                Seen::Closed => plug_behind(ring, position),
+            }
+            let word = ring.word(State::QueuedAgain, self.me, position);
+            candidate.descriptor.set_word(word);
+            if ring.publish(
+                position,
+                slot,
+                Slot::new(ring.lap(position), candidate.index),
+            ) {
+                ring.advance_tail(tail, position.wrapping_add(1));
+                return Ok(true);
+            }
+            turns.again(position)?;
+        }
+    }
+}
+
+/// A second plug, before the first one becomes a message: the queue stays closed.
+fn plug_behind(ring: &Ring<'_>, plug: u64) {
+    let next = plug.wrapping_add(1);
+    let slot = ring.slot(next);
+    // Behind a plug nobody publishes: where this fails another sweeper did the same.
+    if slot.lap().ahead_of(ring.lap(next)) == -1 {
+        ring.publish(next, slot, Slot::plug(ring.lap(next)));
+    }
+}

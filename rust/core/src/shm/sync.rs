@@ -1,0 +1,49 @@
+//! The only file that names atomics: those of the machine, or loom's, or those that count steps.
+//!
+//! Loom searches the orderings that weak memory allows. The atomics of the unit tests can kill
+//! their thread before any access, so that no crash point is forgotten.
+
+pub(super) use std::sync::atomic::Ordering;
+
+#[cfg(all(test, not(loom)))]
+pub use super::failpoint::{AtomicU32, AtomicU64};
+#[cfg(loom)]
+pub use loom::sync::atomic::{AtomicU32, AtomicU64};
+#[cfg(not(any(test, loom)))]
+pub use std::sync::atomic::{AtomicU32, AtomicU64};
+
+/// A full fence.
+pub(super) fn fence(ordering: Ordering) {
+    #[cfg(loom)]
+    loom::sync::atomic::fence(ordering);
+    #[cfg(not(loom))]
+    std::sync::atomic::fence(ordering);
+}
+
+/// A full fence between a locked instruction, which precedes it, and a load.
+///
+/// On x86 the locked instruction is that fence already, and a second one would cost 5 ns; only the
+/// compiler has to be told.
+pub(super) fn fence_after_locked() {
+    #[cfg(all(target_arch = "x86_64", not(loom)))]
+    std::sync::atomic::compiler_fence(Ordering::SeqCst);
+    #[cfg(not(all(target_arch = "x86_64", not(loom))))]
+    fence(Ordering::SeqCst);
+}
+
+/// Another thread has to get on first.
+pub(super) fn spin() {
+    #[cfg(loom)]
+    loom::thread::yield_now();
+    #[cfg(not(loom))]
+    std::hint::spin_loop();
+}
+
+/// The word as the kernel wants it.
+#[cfg(all(target_os = "linux", not(loom)))]
+pub(super) fn plain(word: &AtomicU32) -> &std::sync::atomic::AtomicU32 {
+    #[cfg(test)]
+    return word.plain();
+    #[cfg(not(test))]
+    word
+}

@@ -1,0 +1,243 @@
+//! A process dies before any of its accesses to shared memory, then perhaps the one who cleans up:
+//! each message comes as often as it should, nothing leaks, and everybody goes on.
+
+use super::super::failpoint::dies_after;
+use super::*;
+
+const VICTIM: u16 = 1;
+const SWEEPER: u16 = 2;
+
+/// What the victim is about to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Act {
+    Put,
+    PutMany,
+    Take(Keep, u32),
+    Close,
+}
+
+const ACTS: [Act; 8] = [
+    Act::Put,
+    Act::PutMany,
+    Act::Take(Keep::Copy, 1),
+    Act::Take(Keep::Copy, 2),
+    Act::Take(Keep::Loan, 2),
+    Act::Take(Keep::Lease, 1),
+    Act::Take(Keep::Lease, 2),
+    Act::Close,
+];
+
+/// Where the ring begins, and how many messages are in it; the bound is 3.
+const STARTS: [(u64, u64); 5] = [(4, 0), (4, 1), (4, 3), (6, 2), (u64::MAX, 2)];
+
+/// Does it, as far as it gets; `out` has what it took.
+fn act(table: Table<'_>, act: Act, accesses: u64, out: &mut Vec<(u64, bool)>) -> bool {
+    let finished = dies_after(accesses, || {
+        let mut victim = Process::new(table, VICTIM);
+        match act {
+            Act::Put => drop(victim.put(1)),
+            Act::PutMany => {
+                let mut claims = vec![victim.claim(1, 1), victim.claim(2, 1)];
+                let put = victim.queue.put_many(&mut victim.lane, &mut claims);
+                put.expect("undamaged");
+                for claim in claims {
+                    victim.queue.unclaim(claim);
+                }
+            }
+            Act::Take(keep, count) => drop(victim.take(Want::Count(count), keep, out)),
+            Act::Close => victim.queue.close().expect("undamaged"),
+        }
+    });
+    finished.is_some()
+}
+
+/// One death, or two; whether the first happened before the end, and the second.
+fn die(
+    what: Act,
+    (start, before): (u64, u64),
+    at: u64,
+    busy: bool,
+    sweeper_at: Option<u64>,
+) -> (bool, bool) {
+    let heap = Heap::new(8, 3).with_ring_at(4, 3, start);
+    let rings = heap.rings().expect("sound");
+    let table = heap.table(&rings);
+    let mut survivor = Process::new(table, 0);
+    for number in 0..before {
+        assert_eq!(survivor.put(100 + number), Ok(()));
+    }
+    let (mut by_victim, mut out) = (Vec::new(), Vec::new());
+    let finished = act(table, what, at, &mut by_victim);
+    let queued = rings[0].len();
+
+    // Nobody waits for the dead.
+    let mut later = Vec::new();
+    if busy {
+        survivor.drain(&mut out);
+        for number in 200..207 {
+            if survivor.put(number).is_ok() {
+                later.push(number);
+                survivor.drain(&mut out);
+            }
+        }
+        if later.last() == Some(&206) && survivor.put(207).is_ok() {
+            later.push(207);
+        }
+    }
+
+    let mut swept = Swept::default();
+    let mut sweeper_finished = true;
+    if let Some(accesses) = sweeper_at {
+        let result = dies_after(accesses, || sweep(table, SWEEPER, &[VICTIM]));
+        sweeper_finished = result.is_some();
+        swept = result.unwrap_or_default();
+    }
+    let dead: &[u16] = if sweeper_at.is_some() {
+        &[VICTIM, SWEEPER]
+    } else {
+        &[VICTIM]
+    };
+    let again = sweep(table, 0, dead);
+    assert_eq!(again.postponed + swept.postponed, 0);
+    assert_eq!(sweep(table, 0, dead), Swept::default(), "once is enough");
+    survivor.drain(&mut out);
+    assert_eq!(table.in_use(), 0);
+
+    // Each message as often as it should, and in order.
+    let times = |number| out.iter().filter(|(n, _)| *n == number).count();
+    let first: Vec<_> = out
+        .iter()
+        .filter(|(_, again)| !again)
+        .map(|(n, _)| *n)
+        .collect();
+    let old: Vec<_> = first.iter().filter(|&&n| n < 200).collect();
+    let in_order = old.iter().filter(|n| ***n >= 100).is_sorted();
+    assert!(
+        in_order && first.iter().filter(|n| **n >= 200).eq(&later),
+        "{out:?}"
+    );
+    for number in 100..100 + before {
+        let handed_on = by_victim.iter().any(|(n, _)| *n == number);
+        let allowed = match what {
+            Act::Take(Keep::Copy, _) if handed_on && finished => 0..=0,
+            Act::Take(Keep::Copy, _) if handed_on => 0..=1,
+            Act::Take(Keep::Loan, _) if handed_on => 0..=0,
+            // It died between the loan and the moment when it could use it.
+            Act::Take(Keep::Loan, _) if !finished => 0..=1,
+            _ => 1..=1,
+        };
+        assert!(
+            allowed.contains(&times(number)),
+            "{number}: {out:?} {by_victim:?}"
+        );
+        let flagged = out.contains(&(number, true));
+        assert!(!handed_on || times(number) == 0 || flagged);
+        assert!(flagged || times(number) == 0 || !handed_on);
+    }
+    if let Act::Put | Act::PutMany = what {
+        for number in [1, 2] {
+            // Of one that it was about to publish when the others went on, nobody can know whether
+            // it did: it is put then.
+            let unclear = usize::from(busy && out.contains(&(number, true)));
+            let put = usize::from(queued - before >= number).max(unclear);
+            assert_eq!(times(number), put, "{number}: {out:?}");
+        }
+    }
+    if sweeper_at.is_none() {
+        let new = (times(1) + times(2)) as u64;
+        let all = before + new;
+        let fate = out.len() as u64 - later.len() as u64 + again.lost;
+        let kept = by_victim.iter().filter(|(n, _)| times(*n) == 0).count() as u64;
+        let kept = if let Act::Take(Keep::Copy, _) = what {
+            kept
+        } else {
+            0
+        };
+        assert_eq!(fate + kept, all, "{out:?} {by_victim:?} {again:?}");
+    }
+
+    // The queue is as good as new, or closed.
+    let put = survivor.put(300);
+    if put == Err(Refusal::Closed) {
+        assert_eq!(what, Act::Close);
+    } else {
+        assert_eq!(
+            (put, survivor.put(301), survivor.put(302)),
+            (Ok(()), Ok(()), Ok(()))
+        );
+        assert_eq!(survivor.put(303), Err(Refusal::Full));
+        assert!(!(what == Act::Close && finished));
+    }
+    (finished, sweeper_finished)
+}
+
+#[test]
+fn whoever_dies_anywhere_leaves_nothing_behind() {
+    let mut deaths = 0;
+    for what in ACTS {
+        for start in STARTS {
+            for busy in [false, true] {
+                let at = (0..1000).find(|&at| die(what, start, at, busy, None).0);
+                deaths += at.expect("it finishes some time");
+            }
+        }
+    }
+    assert!(deaths > 1000, "only {deaths}");
+}
+
+#[test]
+fn who_cleans_up_may_die_too() {
+    let mut deaths = 0;
+    for what in ACTS {
+        for start in [(4, 3), (u64::MAX, 2)] {
+            for at in 0.. {
+                let second = (0..1000).find(|&second| die(what, start, at, false, Some(second)).1);
+                deaths += second.expect("it finishes some time");
+                if die(what, start, at, false, None).0 {
+                    break;
+                }
+            }
+        }
+    }
+    assert!(deaths > 5000, "only {deaths}");
+}
+
+/// A lease of the dead comes back into a queue that is closed; one that finds no room comes later.
+#[test]
+fn a_lease_comes_back_into_a_closed_queue_and_into_a_full_one() {
+    for close in [false, true] {
+        let heap = Heap::new(8, 3).with_ring(4, 3);
+        let rings = heap.rings().expect("sound");
+        let table = heap.table(&rings);
+        let (mut survivor, mut victim) = (Process::new(table, 0), Process::new(table, VICTIM));
+        for number in 0..3 {
+            assert_eq!(survivor.put(number), Ok(()));
+        }
+        let mut taken = Vec::new();
+        let lease = victim.take(Want::Count(2), Keep::Lease, &mut taken);
+        assert_eq!(
+            lease.0,
+            Taken::Messages {
+                count: 2,
+                weight: 2
+            }
+        );
+        if close {
+            survivor.queue.close().expect("undamaged");
+        } else {
+            assert_eq!((survivor.put(3), survivor.put(4)), (Ok(()), Ok(())));
+        }
+        // Three fit in, one slot stays for the plug.
+        let swept = sweep(table, 0, &[VICTIM]);
+        let (now, later) = if close { (2, 0) } else { (0, 2) };
+        assert_eq!((swept.redelivered, swept.postponed), (now, later));
+        let mut out = Vec::new();
+        survivor.drain(&mut out);
+        assert_eq!(sweep(table, 0, &[VICTIM]).redelivered, later);
+        survivor.drain(&mut out);
+        let again = out.split_off(out.len() - 2);
+        assert_eq!(again, [(0, true), (1, true)]);
+        let end = if close { Err(Refusal::Closed) } else { Ok(()) };
+        assert_eq!(survivor.put(9), end);
+    }
+}

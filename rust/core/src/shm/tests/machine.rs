@@ -1,0 +1,139 @@
+//! Any sequence of operations does what a simple queue does.
+
+use std::collections::VecDeque;
+
+use proptest::prelude::*;
+
+use super::*;
+
+#[derive(Clone, Debug)]
+enum Step {
+    Put(Vec<u64>),
+    Take(Want, Keep),
+    Release(usize),
+    Close,
+    Sweep,
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let heavy = prop_oneof![Just(Heavy::Take), Just(Heavy::Refuse)];
+    let keep = prop_oneof![Just(Keep::Copy), Just(Keep::Loan), Just(Keep::Lease)];
+    let want = prop_oneof![
+        (1..5_u32).prop_map(Want::Count),
+        (0..8_u64, heavy).prop_map(|(target, heavy)| Want::Weight { target, heavy }),
+    ];
+    prop_oneof![
+        8 => prop::collection::vec(0..5_u64, 1..4).prop_map(Step::Put),
+        8 => (want, keep).prop_map(|(want, keep)| Step::Take(want, keep)),
+        4 => any::<prop::sample::Index>().prop_map(|i| Step::Release(i.index(64))),
+        1 => Just(Step::Sweep),
+        1 => prop_oneof![9 => Just(Step::Sweep), 1 => Just(Step::Close)],
+    ]
+}
+
+/// What a simple queue would give.
+fn expected(queue: &VecDeque<(u64, u64)>, want: Want, maxsize: u32, closed: bool) -> Taken {
+    let Some(&(_, first)) = queue.front() else {
+        return if closed { Taken::Closed } else { Taken::Empty };
+    };
+    let messages = |count: usize| Taken::Messages {
+        count: u32::try_from(count).expect("few"),
+        weight: queue.iter().take(count).map(|(_, weight)| weight).sum(),
+    };
+    match want {
+        Want::Count(count) => messages(queue.len().min(count as usize)),
+        Want::Weight { target, heavy } if first > target => match heavy {
+            Heavy::Take => messages(1),
+            Heavy::Refuse => Taken::TooHeavy { weight: first },
+        },
+        Want::Weight { target, .. } => {
+            let mut sum = 0;
+            for (before, (_, weight)) in queue.iter().enumerate() {
+                sum += weight;
+                if sum > target {
+                    return messages(before);
+                }
+                if sum == target {
+                    return messages(before + 1);
+                }
+            }
+            let full = queue.len() >= maxsize as usize;
+            if full || closed {
+                messages(queue.len())
+            } else {
+                Taken::Short
+            }
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 400, failure_persistence: None, ..<_>::default() })]
+
+    #[test]
+    fn it_is_a_queue(
+        steps in prop::collection::vec(step(), 1..60), maxsize in 1..6_u32,
+        start in prop_oneof![8..40_u64, u64::MAX - 20..=u64::MAX, (1_u64 << 43) - 20..1 << 43],
+    ) {
+        let heap = Heap::new(64, 2).with_ring_at(8, maxsize, start);
+        let rings = heap.rings().expect("sound");
+        let table = heap.table(&rings);
+        let mut process = Process::new(table, 0);
+        let mut model = VecDeque::new();
+        let mut loans = VecDeque::new();
+        let (mut numbers, mut closed) = (0.., false);
+        for step in steps {
+            match step {
+                Step::Put(_) if loans.len() > 50 => (),
+                Step::Put(weights) => {
+                    let new: Vec<_> = weights.iter().map(|&w| (numbers.next().expect("many"), w)).collect();
+                    let mut claims: Vec<_> =
+                        new.iter().map(|&(number, weight)| process.claim(number, weight)).collect();
+                    let refusal = process.queue.put_many(&mut process.lane, &mut claims);
+                    let room = if closed { 0 } else { maxsize as usize - model.len() };
+                    let why = if closed { Refusal::Closed } else { Refusal::Full };
+                    let expected = (room < new.len()).then_some(why);
+                    prop_assert_eq!(refusal, Ok(expected));
+                    prop_assert_eq!(claims.len(), new.len() - room.min(new.len()));
+                    model.extend(new.into_iter().take(room));
+                    for claim in claims {
+                        process.queue.unclaim(claim);
+                    }
+                }
+                Step::Take(want, keep) => {
+                    let expected = expected(&model, want, maxsize, closed);
+                    let mut out = Vec::new();
+                    let (taken, new) = process.take(want, keep, &mut out);
+                    prop_assert_eq!(taken, expected);
+                    for got in &out {
+                        let (number, _) = model.pop_front().expect("as many as expected");
+                        prop_assert_eq!(*got, (number, false));
+                    }
+                    if let Taken::Messages { count, .. } = taken {
+                        prop_assert_eq!(out.len(), count as usize);
+                    }
+                    loans.extend(new);
+                }
+                Step::Release(which) => if !loans.is_empty() {
+                    let loan = loans.remove(which % loans.len()).expect("in range");
+                    prop_assert_eq!(process.queue.release(loan), Ok(()));
+                },
+                Step::Close => {
+                    prop_assert_eq!(process.queue.close(), Ok(()));
+                    closed = true;
+                }
+                // Somebody who had nothing died.
+                Step::Sweep => prop_assert_eq!(sweep(table, 0, &[1]), Swept::default()),
+            }
+            prop_assert_eq!(rings[0].len(), model.len() as u64);
+            prop_assert_eq!(table.in_use(), model.len() + loans.len());
+        }
+        for loan in loans {
+            prop_assert_eq!(process.queue.release(loan), Ok(()));
+        }
+        let mut out = Vec::new();
+        process.drain(&mut out);
+        prop_assert!(out.into_iter().eq(model.into_iter().map(|(number, _)| (number, false))));
+        prop_assert_eq!(table.in_use(), 0);
+    }
+}

@@ -1,0 +1,136 @@
+//! Tests of the whole queue, on the heap.
+
+mod deaths;
+mod hostile;
+mod machine;
+mod waiting;
+
+use super::heap::Heap;
+use super::*;
+
+/// A queue, and a lane of its process.
+struct Process<'a> {
+    queue: Queue<'a, SystemFutex>,
+    lane: Lane<'a>,
+}
+
+impl<'a> Process<'a> {
+    fn new(table: Table<'a>, me: u16) -> Self {
+        Self::of_ring(table, 0, me)
+    }
+
+    fn of_ring(table: Table<'a>, ring: usize, me: u16) -> Self {
+        let me = owner(me);
+        Self {
+            queue: Queue::new(table, ring, me, SystemFutex, 0).expect("ring and owner exist"),
+            lane: lane(table, me),
+        }
+    }
+
+    /// A descriptor with a number as its message, which is its weight too where it has none.
+    fn claim(&self, number: u64, weight: u64) -> Claim {
+        let claim = self.queue.claim().expect("there are enough descriptors");
+        let label = Label { weight, kind: 7 };
+        assert!(self.queue.fill(&claim, label, &number.to_ne_bytes()));
+        claim
+    }
+
+    fn put(&mut self, number: u64) -> Result<(), Refusal> {
+        let claim = self.claim(number, 1);
+        let put = self.queue.put(&mut self.lane, claim).expect("undamaged");
+        put.map_err(|(claim, refusal)| {
+            self.queue.unclaim(claim);
+            refusal
+        })
+    }
+
+    /// Takes messages into `out`, with whether each was delivered before.
+    fn take(&mut self, want: Want, keep: Keep, out: &mut Vec<(u64, bool)>) -> (Taken, Vec<Loan>) {
+        let mut loans = Vec::new();
+        let taken = self.queue.take(&mut self.lane, want, keep, &mut |message| {
+            out.push((number(&message), message.redelivered));
+            if keep != Keep::Copy {
+                loans.push(message.loan());
+            }
+        });
+        (taken.expect("undamaged"), loans)
+    }
+
+    /// Takes what there is.
+    fn drain(&mut self, out: &mut Vec<(u64, bool)>) {
+        while let (Taken::Messages { .. }, _) = self.take(Want::Count(2), Keep::Copy, out) {}
+    }
+}
+
+fn number(message: &Message<'_>) -> u64 {
+    let mut bytes = [0; 8];
+    assert_eq!((message.len(), message.label.kind), (8, 7));
+    message.copy(&mut bytes);
+    u64::from_ne_bytes(bytes)
+}
+
+fn owner(index: u16) -> Owner {
+    Owner::new(index).expect("in range")
+}
+
+fn lane(table: Table<'_>, me: Owner) -> Lane<'_> {
+    Lane::new(&table.participants[me.index()], 0).expect("there is a lane")
+}
+
+fn sweep(table: Table<'_>, me: u16, dead: &[u16]) -> Swept {
+    let sweeper = Sweeper::new(table, owner(me), SystemFutex);
+    let swept = sweeper.sweep(&mut lane(table, owner(me)), |other| {
+        dead.iter().any(|&index| owner(index) == other)
+    });
+    swept.expect("undamaged")
+}
+
+#[test]
+fn a_ring_is_refused_whose_slots_do_not_fit_its_bound() {
+    for (slots, maxsize) in [(4, 4), (4, 0), (2, 3)] {
+        assert!(Heap::new(1, 1).with_ring(slots, maxsize).rings().is_none());
+    }
+    assert_eq!((slots_for(1), slots_for(63), slots_for(64)), (64, 64, 128));
+}
+
+#[test]
+fn a_batch_of_claims_is_put_as_far_as_there_is_room() {
+    let heap = Heap::new(8, 1).with_ring(4, 3);
+    let rings = heap.rings().expect("sound");
+    let mut process = Process::new(heap.table(&rings), 0);
+    let mut claims: Vec<_> = (0..5).map(|number| process.claim(number, 1)).collect();
+    let refusal = process.queue.put_many(&mut process.lane, &mut claims);
+    assert_eq!((refusal, claims.len()), (Ok(Some(Refusal::Full)), 2));
+    assert_eq!(process.queue.ring().len(), 3);
+}
+
+#[test]
+fn a_loan_cannot_be_given_back_twice_or_after_a_sweep() {
+    let heap = Heap::new(2, 2).with_ring(4, 3);
+    let rings = heap.rings().expect("sound");
+    let table = heap.table(&rings);
+    let mut process = Process::new(table, 0);
+    assert_eq!(process.put(1), Ok(()));
+    let (_, mut loans) = process.take(Want::Count(1), Keep::Loan, &mut Vec::new());
+    assert_eq!(sweep(table, 1, &[0]).lost, 1);
+    let error = process
+        .queue
+        .release(loans.remove(0))
+        .expect_err("it is gone");
+    assert!(error.to_string().contains("its word is Free"), "{error}");
+}
+
+#[test]
+fn a_descriptor_that_changes_the_ring_is_known_to_have_changed() {
+    let heap = Heap::new(1, 1).with_ring(4, 3).with_ring(4, 3);
+    let rings = heap.rings().expect("sound");
+    let table = heap.table(&rings);
+    let mut words = Vec::new();
+    for ring in [0, 1] {
+        let mut process = Process::of_ring(table, ring, 0);
+        assert_eq!(process.put(1), Ok(()));
+        words.push(table.descriptors[0].word());
+        process.drain(&mut Vec::new());
+    }
+    assert_ne!(words[0], words[1]);
+}

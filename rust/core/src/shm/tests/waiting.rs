@@ -1,0 +1,207 @@
+//! Those who wait are woken, and come back in time.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use super::*;
+
+const EACH: u64 = 200;
+const LONG: Duration = Duration::from_secs(20);
+
+/// Waits without slices, so that only a wake-up ends it.
+fn until(limit: Duration, idle: &mut dyn FnMut() -> bool) -> Until<'_> {
+    Until {
+        deadline: Some(Instant::now() + limit),
+        slice: Duration::MAX,
+        idle,
+    }
+}
+
+fn take_within(process: &mut Process<'_>, want: Want, limit: Duration) -> Taken {
+    let lane = &mut process.lane;
+    let idle = &mut || true;
+    let taken =
+        process
+            .queue
+            .take_within(lane, want, Keep::Copy, &mut until(limit, idle), &mut |_| ());
+    taken.expect("undamaged")
+}
+
+#[test]
+fn a_wait_ends_with_its_time_or_when_it_is_told_to() {
+    let heap = Heap::new(4, 1).with_ring(4, 1);
+    let rings = heap.rings().expect("sound");
+    let mut process = Process::new(heap.table(&rings), 0);
+    let start = Instant::now();
+    let short = Duration::from_millis(30);
+    assert_eq!(
+        take_within(&mut process, Want::Count(1), short),
+        Taken::Empty
+    );
+    assert!(start.elapsed() >= short && start.elapsed() < LONG / 4);
+    assert_eq!(process.put(1), Ok(()));
+    let mut claims = vec![process.claim(2, 1)];
+    let mut left = 3;
+    let mut idle = || {
+        left -= 1;
+        left > 0
+    };
+    let mut until = until(LONG, &mut idle);
+    until.slice = Duration::from_millis(5);
+    let put = process
+        .queue
+        .put_within(&mut process.lane, &mut claims, &mut until);
+    assert_eq!((put, left), (Ok(Some(Refusal::Full)), 0));
+}
+
+#[test]
+fn sleepers_on_both_sides_are_woken() {
+    let heap = Heap::new(16, 8).with_ring(2, 1);
+    let rings = heap.rings().expect("sound");
+    let table = heap.table(&rings);
+    let start = Instant::now();
+    std::thread::scope(|scope| {
+        for me in 0..3 {
+            scope.spawn(move || {
+                let mut process = Process::new(table, me);
+                for number in 0..EACH {
+                    let mut claims = vec![process.claim(number, 1)];
+                    let put = process.queue.put_within(
+                        &mut process.lane,
+                        &mut claims,
+                        &mut until(LONG, &mut || true),
+                    );
+                    assert_eq!(put, Ok(None));
+                }
+            });
+        }
+        for me in 3..6 {
+            scope.spawn(move || {
+                let mut process = Process::new(table, me);
+                for _ in 0..EACH {
+                    let taken = take_within(&mut process, Want::Count(1), LONG);
+                    assert_eq!(
+                        taken,
+                        Taken::Messages {
+                            count: 1,
+                            weight: 1
+                        }
+                    );
+                }
+            });
+        }
+    });
+    assert!(start.elapsed() < LONG, "somebody was left asleep");
+    assert_eq!(table.in_use(), 0);
+}
+
+/// One who waits for much does not keep the wake-ups of one who waits for little.
+#[test]
+fn waiting_for_weight_and_for_one_do_not_disturb_each_other() {
+    let heap = Heap::new(16, 4).with_ring(16, 10);
+    let rings = heap.rings().expect("sound");
+    let table = heap.table(&rings);
+    let got = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let want = Want::Weight {
+                target: 5,
+                heavy: Heavy::Refuse,
+            };
+            let taken = take_within(&mut Process::new(table, 1), want, LONG);
+            assert_eq!(
+                taken,
+                Taken::Messages {
+                    count: 5,
+                    weight: 5
+                }
+            );
+        });
+        scope.spawn(|| {
+            std::thread::sleep(Duration::from_millis(50));
+            let taken = take_within(&mut Process::new(table, 2), Want::Count(1), LONG);
+            assert_eq!(
+                taken,
+                Taken::Messages {
+                    count: 1,
+                    weight: 1
+                }
+            );
+            got.store(true, Ordering::Relaxed);
+        });
+        std::thread::sleep(Duration::from_millis(150));
+        let mut producer = Process::new(table, 0);
+        let start = Instant::now();
+        assert_eq!(producer.put(0), Ok(()));
+        while !got.load(Ordering::Relaxed) {
+            assert!(
+                start.elapsed() < LONG / 2,
+                "the one message woke nobody who can use it"
+            );
+            std::thread::yield_now();
+        }
+        for number in 1..=5 {
+            assert_eq!(producer.put(number), Ok(()));
+        }
+    });
+    assert_eq!(table.in_use(), 0);
+}
+
+#[test]
+fn closing_wakes_all_and_what_is_there_can_be_taken() {
+    let heap = Heap::new(16, 4).with_ring(4, 1);
+    let rings = heap.rings().expect("sound");
+    let table = heap.table(&rings);
+    let process = Process::new(table, 0);
+    std::thread::scope(|scope| {
+        let want = Want::Weight {
+            target: 9,
+            heavy: Heavy::Refuse,
+        };
+        let getters = [(1, Want::Count(1)), (2, Want::Count(2)), (3, want)].map(|(me, want)| {
+            scope.spawn(move || take_within(&mut Process::new(table, me), want, LONG))
+        });
+        std::thread::sleep(Duration::from_millis(50));
+        process.queue.close().expect("undamaged");
+        for getter in getters {
+            assert_eq!(getter.join().expect("no panic"), Taken::Closed);
+        }
+    });
+    let heap = Heap::new(16, 4).with_ring(4, 1);
+    let rings = heap.rings().expect("sound");
+    let table = heap.table(&rings);
+    let mut process = Process::new(table, 0);
+    assert_eq!(process.put(1), Ok(()));
+    std::thread::scope(|scope| {
+        let putter = scope.spawn(move || {
+            let mut process = Process::new(table, 1);
+            let mut claims = vec![process.claim(2, 1)];
+            let idle = &mut || true;
+            process
+                .queue
+                .put_within(&mut process.lane, &mut claims, &mut until(LONG, idle))
+        });
+        std::thread::sleep(Duration::from_millis(50));
+        process.queue.close().expect("undamaged");
+        assert_eq!(putter.join().expect("no panic"), Ok(Some(Refusal::Closed)));
+    });
+    let taken = take_within(
+        &mut process,
+        Want::Weight {
+            target: 9,
+            heavy: Heavy::Take,
+        },
+        LONG,
+    );
+    assert_eq!(
+        taken,
+        Taken::Messages {
+            count: 1,
+            weight: 1
+        }
+    );
+    assert_eq!(
+        take_within(&mut process, Want::Count(1), LONG),
+        Taken::Closed
+    );
+}
