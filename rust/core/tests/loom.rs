@@ -61,9 +61,7 @@ impl Futex for Awake {
         unreachable!("nobody waits")
     }
 
-    fn wake(&self, _: &AtomicU32, _: u32) {
-        unreachable!("nobody sleeps")
-    }
+    fn wake(&self, _: &AtomicU32, _: u32) {}
 }
 
 fn owner(index: u16) -> Owner {
@@ -87,7 +85,10 @@ impl<'a, F: Futex> Process<'a, F> {
 
     fn claim(&self, number: u64) -> Option<Claim> {
         let claim = self.queue.claim()?;
-        let label = Label { weight: number, kind: 0 };
+        let label = Label {
+            weight: number,
+            ..Label::default()
+        };
         assert!(self.queue.fill(&claim, label, &number.to_ne_bytes()));
         Some(claim)
     }
@@ -96,15 +97,20 @@ impl<'a, F: Futex> Process<'a, F> {
         let Some(claim) = self.claim(number) else {
             return Err(Refusal::Full);
         };
-        self.queue.put(&mut self.lane, claim).unwrap().map_err(|(claim, refusal)| {
-            self.queue.unclaim(claim);
-            refusal
-        })
+        self.queue
+            .put(&mut self.lane, claim)
+            .unwrap()
+            .map_err(|(claim, refusal)| {
+                self.queue.unclaim(claim);
+                refusal
+            })
     }
 
     fn put_waiting(&mut self, numbers: &[u64]) -> Option<Refusal> {
         let mut claims = numbers.iter().map(|&n| self.claim(n).unwrap()).collect();
-        let end = self.queue.put_within(&mut self.lane, &mut claims, &mut forever(&mut || true));
+        let end = self
+            .queue
+            .put_within(&mut self.lane, &mut claims, &mut forever(&mut || true));
         for claim in claims {
             self.queue.unclaim(claim);
         }
@@ -138,18 +144,28 @@ fn number(message: &shoal_core::shm::Message<'_>) -> u64 {
     let mut bytes = [0; 8];
     message.copy(&mut bytes);
     let number = u64::from_ne_bytes(bytes);
-    assert_eq!((message.len(), message.label.weight), (8, number), "a torn message");
+    assert_eq!(
+        (message.len(), message.label.weight),
+        (8, number),
+        "a torn message"
+    );
     number
 }
 
 fn forever(idle: &mut dyn FnMut() -> bool) -> Until<'_> {
-    Until { deadline: None, slice: Duration::MAX, idle }
+    Until {
+        deadline: None,
+        slice: Duration::MAX,
+        idle,
+    }
 }
 
 fn sweep(table: Table<'_>, me: u16, dead: u16) -> Swept {
     let mut lane = Lane::new(&table.participants[usize::from(me)], 0).unwrap();
     let sweeper = Sweeper::new(table, owner(me), Awake);
-    sweeper.sweep(&mut lane, |other| other == owner(dead)).unwrap()
+    sweeper
+        .sweep(&mut lane, |other| other == owner(dead))
+        .unwrap()
 }
 
 type Work<T> = StdArc<dyn Fn(Table<'_>) -> T + Send + Sync>;
@@ -190,7 +206,10 @@ fn search<T: Send + 'static>(
         results.push(mine);
         after(heap.table(&rings), results);
     });
-    println!("{} executions", count.load(std::sync::atomic::Ordering::Relaxed));
+    println!(
+        "{} executions",
+        count.load(std::sync::atomic::Ordering::Relaxed)
+    );
 }
 
 fn all(lists: Vec<Vec<u64>>) -> Vec<u64> {
@@ -204,6 +223,34 @@ fn rest(table: Table<'_>) -> Vec<u64> {
     Process::new(table, 0, Awake).take(Want::Count(9), Keep::Copy)
 }
 
+type Numbers = Vec<u64>;
+
+fn puts(me: u16, numbers: &'static [u64]) -> Work<Numbers> {
+    work(move |table| {
+        let mut process = Process::new(table, me, Awake);
+        numbers
+            .iter()
+            .copied()
+            .filter(|&n| process.put(n).is_ok())
+            .collect()
+    })
+}
+
+fn takes(me: u16, times: u32, want: Want) -> Work<Numbers> {
+    work(move |table| {
+        let mut process = Process::new(table, me, Awake);
+        (0..times)
+            .flat_map(|_| process.take(want, Keep::Copy))
+            .collect()
+    })
+}
+
+/// Of what was put, everything was taken or is left, once, and nothing is in use.
+fn nothing_lost(table: Table<'_>, put: Vec<Numbers>, taken: Vec<Numbers>) {
+    assert_eq!(all(put), all([taken, vec![rest(table)]].concat()));
+    assert_eq!(table.in_use(), 0);
+}
+
 /// A message goes from one process to another whole, through a slot and a descriptor used again.
 #[test]
 fn one_puts_and_one_takes() {
@@ -211,23 +258,276 @@ fn one_puts_and_one_takes() {
         || Heap::new(2, 3).with_ring(2, 1),
         None,
         |_| (),
+        || vec![puts(1, &[1, 2]), takes(2, 2, Want::Count(1))],
+        |table, results| {
+            assert!(results[1].is_sorted());
+            nothing_lost(table, results[..1].to_vec(), results[1..].to_vec());
+        },
+    );
+}
+
+#[test]
+fn two_put_and_one_takes() {
+    search(
+        || Heap::new(3, 4).with_ring(2, 1),
+        Some(3),
+        |_| (),
+        || vec![puts(1, &[1]), puts(2, &[2]), takes(3, 1, Want::Count(1))],
+        |table, results| nothing_lost(table, results[..2].to_vec(), results[2..].to_vec()),
+    );
+}
+
+/// A batch is published message by message and taken whole by one of two.
+#[test]
+fn one_puts_a_batch_and_two_take_batches() {
+    search(
+        || Heap::new(2, 4).with_ring(4, 3),
+        Some(3),
+        |_| (),
         || {
+            let put = work(|table| {
+                let mut process = Process::new(table, 1, Awake);
+                let mut claims = vec![process.claim(1).unwrap(), process.claim(2).unwrap()];
+                let end = process
+                    .queue
+                    .put_many(&mut process.lane, &mut claims)
+                    .unwrap();
+                assert_eq!((end, claims.len()), (None, 0));
+                vec![1, 2]
+            });
+            let want = Want::Weight {
+                target: 3,
+                heavy: Heavy::Refuse,
+            };
+            vec![put, takes(2, 1, want), takes(3, 1, Want::Count(2))]
+        },
+        |table, results| {
+            assert!(
+                results[1].is_empty() || results[1] == [1, 2],
+                "half a batch"
+            );
+            nothing_lost(table, results[..1].to_vec(), results[1..].to_vec());
+        },
+    );
+}
+
+/// One died after its message was published, with `tail` behind, and one with a lease; the others
+/// go on while somebody cleans up.
+#[test]
+fn a_sweep_takes_nothing_from_the_living() {
+    search(
+        || Heap::new(3, 4).with_ring(4, 2),
+        Some(2),
+        |table| {
+            let mut dead = Process::new(table, 3, Awake);
+            dead.put(1).unwrap();
+            dead.take(Want::Count(1), Keep::Lease);
+            dead.put(2).unwrap();
+            drop(dead.claim(7));
+        },
+        || {
+            let sweeper = work(|table| {
+                let swept = sweep(table, 0, 3);
+                assert_eq!((swept.unpublished, swept.lost, swept.postponed), (1, 0, 0));
+                assert_eq!(swept.redelivered, 1);
+                vec![]
+            });
+            vec![puts(1, &[3]), takes(2, 1, Want::Count(1)), sweeper]
+        },
+        |table, results| {
+            assert!(results[1].is_empty() || results[1] == [2]);
+            let put = vec![vec![1, 2], results[0].clone()];
+            nothing_lost(table, put, results[1..2].to_vec());
+        },
+    );
+}
+
+/// Messages go through the ring and descriptors come back, lap after lap, under a sweep.
+#[test]
+fn a_sweep_judges_a_ring_that_moves() {
+    search(
+        || Heap::new(1, 4).with_ring(2, 1),
+        Some(3),
+        |table| Process::new(table, 1, Awake).put(1).unwrap(),
+        || {
+            let passes = work(|table| {
+                let mut process = Process::new(table, 2, Awake);
+                let mut got = process.take(Want::Count(1), Keep::Copy);
+                // The only descriptor is free again, and put by another one than before.
+                assert_eq!(process.put(2), Ok(()));
+                got.extend(process.take(Want::Count(1), Keep::Copy));
+                got
+            });
+            let sweeper = work(|table| {
+                assert_eq!(sweep(table, 0, 1), Swept::default());
+                vec![]
+            });
+            vec![passes, sweeper]
+        },
+        |table, results| {
+            assert_eq!(results[0], [1, 2]);
+            assert_eq!(table.in_use(), 0);
+        },
+    );
+}
+
+#[test]
+fn two_sweepers_bring_a_message_back_once() {
+    search(
+        || Heap::new(2, 4).with_ring(4, 2),
+        Some(4),
+        |table| {
+            let mut dead = Process::new(table, 3, Awake);
+            dead.put(1).unwrap();
+            dead.take(Want::Count(1), Keep::Lease);
+        },
+        || {
+            let sweeper = |me| work(move |table| vec![sweep(table, me, 3).redelivered]);
+            vec![sweeper(1), sweeper(0)]
+        },
+        |table, results| {
+            assert_eq!(results.concat().iter().sum::<u64>(), 1);
+            nothing_lost(table, vec![vec![1]], vec![]);
+        },
+    );
+}
+
+#[test]
+fn a_sleeping_consumer_is_woken() {
+    search(
+        || Heap::new(1, 3).with_ring(2, 1),
+        None,
+        |_| (),
+        || {
+            let sleep = Sleep::new();
+            let other = sleep.clone();
             vec![
-                work(|table| {
-                    let mut process = Process::new(table, 1, Awake);
-                    (1..=2).filter(|&n| process.put(n).is_ok()).map(|n| n + 100).collect()
+                work(move |table| {
+                    let end = Process::new(table, 1, other.clone()).put_waiting(&[1]);
+                    assert_eq!(end, None);
+                    vec![]
                 }),
-                work(|table| {
-                    let mut process = Process::new(table, 2, Awake);
-                    (0..2).flat_map(|_| process.take(Want::Count(1), Keep::Copy)).collect()
+                work(move |table| {
+                    Process::new(table, 2, sleep.clone())
+                        .take_waiting(Want::Count(1))
+                        .1
                 }),
             ]
         },
-        |table, results: Vec<Vec<u64>>| {
-            let put: Vec<_> = results[0].iter().map(|n| n - 100).collect();
-            let got = [results[1].clone(), rest(table)].concat();
-            assert_eq!(put, got);
-            assert_eq!(table.in_use(), 0);
+        |_, results| assert_eq!(results[1], [1]),
+    );
+}
+
+/// The first message wakes one; the second wakes nobody, if the bit is not set again by then.
+#[test]
+fn two_sleeping_consumers_are_woken() {
+    search(
+        || Heap::new(2, 4).with_ring(4, 2),
+        Some(3),
+        |_| (),
+        || {
+            let sleep = Sleep::new();
+            let taker = |me| {
+                let sleep = sleep.clone();
+                work(move |table| {
+                    Process::new(table, me, sleep.clone())
+                        .take_waiting(Want::Count(1))
+                        .1
+                })
+            };
+            let putter = sleep.clone();
+            let put = work(move |table| {
+                let mut process = Process::new(table, 1, putter.clone());
+                process.put(1).unwrap();
+                process.put(2).unwrap();
+                vec![]
+            });
+            vec![taker(2), taker(3), put]
+        },
+        |_, results| assert_eq!(all(results), [1, 2]),
+    );
+}
+
+#[test]
+fn a_sleeping_producer_is_woken() {
+    search(
+        || Heap::new(2, 3).with_ring(2, 1),
+        None,
+        |table| Process::new(table, 1, Awake).put(1).unwrap(),
+        || {
+            let sleep = Sleep::new();
+            let other = sleep.clone();
+            vec![
+                work(move |table| {
+                    let end = Process::new(table, 1, other.clone()).put_waiting(&[2]);
+                    assert_eq!(end, None);
+                    vec![]
+                }),
+                work(move |table| {
+                    let mut process = Process::new(table, 2, sleep.clone());
+                    process.take(Want::Count(1), Keep::Copy)
+                }),
+            ]
+        },
+        |table, results| {
+            assert_eq!(results[1], [1]);
+            assert_eq!(rest(table), [2]);
+        },
+    );
+}
+
+/// Who waits for messages, and who waits for room that does not come, learn of the end.
+#[test]
+fn closing_ends_every_wait() {
+    for full in [false, true] {
+        search(
+            || Heap::new(2, 3).with_ring(2, 1),
+            None,
+            move |table| {
+                if full {
+                    Process::new(table, 1, Awake).put(1).unwrap();
+                }
+            },
+            move || {
+                let sleep = Sleep::new();
+                let other = sleep.clone();
+                vec![
+                    work(move |table| {
+                        let mut process = Process::new(table, 1, other.clone());
+                        if full {
+                            assert_eq!(process.put_waiting(&[2]), Some(Refusal::Closed));
+                        } else {
+                            let closed = process.take_waiting(Want::Count(1));
+                            assert_eq!(closed, (Taken::Closed, vec![]));
+                        }
+                    }),
+                    work(move |table| {
+                        Process::new(table, 2, sleep.clone()).queue.close().unwrap();
+                    }),
+                ]
+            },
+            move |table, _| assert_eq!(rest(table).len(), usize::from(full)),
+        );
+    }
+}
+
+/// A put is before the end or refused.
+#[test]
+fn a_put_races_with_the_end() {
+    search(
+        || Heap::new(2, 4).with_ring(4, 2),
+        Some(3),
+        |_| (),
+        || {
+            let close = work(|table| {
+                Process::new(table, 2, Awake).queue.close().unwrap();
+                vec![]
+            });
+            vec![puts(1, &[1, 2]), takes(3, 1, Want::Count(1)), close]
+        },
+        |table, results| {
+            nothing_lost(table, results[..1].to_vec(), results[1..].to_vec());
+            assert_eq!(Process::new(table, 0, Awake).put(9), Err(Refusal::Closed));
         },
     );
 }

@@ -77,6 +77,8 @@ mod lane;
 mod put;
 mod queue;
 mod ring;
+#[cfg(loom)]
+mod searched;
 mod slot;
 mod sweep;
 mod sync;

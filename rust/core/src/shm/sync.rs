@@ -8,7 +8,7 @@ pub(super) use std::sync::atomic::Ordering;
 #[cfg(all(test, not(loom)))]
 pub use super::failpoint::{AtomicU32, AtomicU64};
 #[cfg(loom)]
-pub use loom::sync::atomic::{AtomicU32, AtomicU64};
+pub use super::searched::{AtomicU32, AtomicU64};
 #[cfg(not(any(test, loom)))]
 pub use std::sync::atomic::{AtomicU32, AtomicU64};
 
