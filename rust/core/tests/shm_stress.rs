@@ -31,7 +31,7 @@ impl<'a> Process<'a> {
 
     fn claim(&self, number: u64) -> Option<Claim> {
         let claim = self.queue.claim()?;
-        let bytes = number.to_ne_bytes().repeat(1 + number as usize % 20);
+        let bytes = number.to_ne_bytes().repeat(parts(number));
         let label = Label {
             weight: 1 + number % 3,
             kind: 0,
@@ -39,6 +39,11 @@ impl<'a> Process<'a> {
         assert!(self.queue.fill(&claim, label, &bytes));
         Some(claim)
     }
+}
+
+/// How often a message repeats its number.
+fn parts(number: u64) -> usize {
+    1 + usize::from(number.to_ne_bytes()[0] % 20)
 }
 
 /// The number that is the message, in each of its parts.
@@ -51,7 +56,7 @@ fn number(message: &Message<'_>) -> u64 {
         .map(|part| u64::from_ne_bytes(part.try_into().expect("8")));
     let number = parts.next().expect("a message is not empty");
     assert!(parts.all(|part| part == number), "a torn message");
-    assert_eq!(message.len(), 8 * (1 + number as usize % 20));
+    assert_eq!(message.len(), 8 * parts(number));
     assert_eq!(message.label.weight, 1 + number % 3);
     number
 }
@@ -92,7 +97,7 @@ fn consume(table: Table<'_>, me: u16) -> Vec<u64> {
     let mut process = Process::new(table, me, 50);
     let mut got = Vec::new();
     let mut loans: Vec<Loan> = Vec::new();
-    for turn in 0_u64.. {
+    for turn in 0_usize.. {
         let want = match turn % 4 {
             0 => Want::Weight {
                 target: 4,
@@ -100,7 +105,7 @@ fn consume(table: Table<'_>, me: u16) -> Vec<u64> {
             },
             _ => Want::Count(1 + u32::from(turn % 4 == 1)),
         };
-        let keep = [Keep::Copy, Keep::Copy, Keep::Loan, Keep::Lease, Keep::Copy][turn as usize % 5];
+        let keep = [Keep::Copy, Keep::Copy, Keep::Loan, Keep::Lease, Keep::Copy][turn % 5];
         let taken = process.queue.take_within(
             &mut process.lane,
             want,

@@ -26,13 +26,13 @@ impl Protocol {
                 r.pc = if old.at == 0 || old.woken {
                     Pc::LoadTail
                 } else {
-                    Pc::Room
+                    self.first_look()
                 };
                 next.lanes[id] = Lane::Enqueue(old.hand[usize::from(old.at)]);
             }
             Pc::LoadTail => {
                 r.position = state.tail;
-                r.pc = Pc::Room;
+                r.pc = self.first_look();
             }
             Pc::Room => {
                 // `head` only grows: the private copy can only be too careful.
@@ -41,20 +41,23 @@ impl Protocol {
                 if !room(old.head) {
                     r.head = state.head;
                 }
-                r.pc = if room(r.head) {
+                r.pc = if !room(r.head) {
+                    Pc::Refuse
+                } else if self.is(Mutant::FullBeforeClosed) {
                     Pc::LoadSlot
                 } else {
-                    Pc::Refuse
+                    Pc::Mark
                 };
             }
             Pc::LoadSlot => {
                 let slot = self.slot(state, old.position);
                 r.slot = Some(slot);
                 r.pc = match self.seen(slot, old.position) {
-                    Seen::Unpublished => Pc::Mark,
+                    Seen::Unpublished if self.is(Mutant::FullBeforeClosed) => Pc::Mark,
+                    Seen::Unpublished => Pc::Room,
                     Seen::PublishedUpTo(next) => {
                         r.position = next;
-                        Pc::Room
+                        self.first_look()
                     }
                     Seen::Closed => {
                         r.left = 0; // it will put nothing more
@@ -87,7 +90,7 @@ impl Protocol {
                         next.fault = Some("a put succeeded after the close");
                     }
                 } else {
-                    r.pc = Pc::Room;
+                    r.pc = self.first_look();
                 }
             }
             Pc::Refuse => {
@@ -162,6 +165,15 @@ impl Protocol {
             _ => return,
         }
         out.push(next);
+    }
+
+    /// Whether the queue is closed comes before whether it is full: who waits for room learns of it.
+    fn first_look(&self) -> Pc {
+        if self.is(Mutant::FullBeforeClosed) {
+            Pc::Room
+        } else {
+            Pc::LoadSlot
+        }
     }
 
     fn claim(&self, state: &State, me: Process, puts: u8, batch: u8, out: &mut Vec<State>) {

@@ -77,6 +77,8 @@ pub enum Mutant {
     NoRecheck,
     /// A woken sleeper does not care for the other sleepers.
     NoChain,
+    /// A producer looks for room before it looks whether the queue is closed.
+    FullBeforeClosed,
     /// Closing wakes nobody.
     CloseWithoutWake,
 }

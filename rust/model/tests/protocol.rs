@@ -80,6 +80,14 @@ fn narrow(protocol: Protocol) -> Protocol {
     }
 }
 
+/// A producer waits for room that does not come, because the queue is closed.
+fn full_and_closed() -> Protocol {
+    Protocol {
+        maxsize: 1,
+        ..protocol(&[put_wait(2, 1), CLOSE], 2, &[], 0)
+    }
+}
+
 /// Searches all states; returns the properties that break, with the way there printed.
 fn search(protocol: Protocol) -> Vec<&'static str> {
     let checker = protocol.checker().threads(2).spawn_bfs().join();
@@ -121,6 +129,7 @@ holds! {
         ..protocol(&[put_wait(1, 1), put_wait(1, 1), get_wait(2)], 3, &[], 0)
     };
     closing: wide(protocol(&[put_wait(2, 1), get_wait(3), CLOSE], 2, &[], 0));
+    closing_a_full_queue: full_and_closed();
     closing_and_redelivery:
         wide(protocol(&[put_wait(2, 1), get_as(1, Keep::Lease), CLOSE, SWEEP], 2, &[1], 1));
 }
@@ -169,6 +178,7 @@ found! {
         in protocol(&[put_wait(1, 1), get_wait(1)], 2, &[], 0), ASLEEP;
     mutant_without_the_chain_of_wakes: NoChain
         in protocol(&[put_wait(2, 1), get_wait(1), get_wait(1)], 2, &[], 0), ASLEEP;
+    mutant_that_looks_for_room_first: FullBeforeClosed in full_and_closed(), ALONE;
     mutant_that_closes_in_silence: CloseWithoutWake
         in wide(protocol(&[put_wait(1, 1), get_wait(2), CLOSE], 2, &[], 0)), ASLEEP;
 }

@@ -101,20 +101,20 @@ impl<'a, F: Futex> Queue<'a, F> {
     /// A descriptor to fill; None where all are in use.
     pub fn claim(&self) -> Option<Claim> {
         use atomic::Ordering::Relaxed;
-        let all = self.table.descriptors.len();
         let from = self.cursor.load(Relaxed);
         let mine = Word::new(State::Writing, self.me, 0);
-        (0..all).map(|n| (from + n) % all).find_map(|at| {
-            let descriptor = &self.table.descriptors[at];
-            let claimed = descriptor.word() == Word::FREE && descriptor.claim(mine);
-            claimed.then(|| {
-                self.cursor.store((at + 1) % all, Relaxed);
-                Claim {
-                    // There are no more than a slot can name.
-                    index: u32::try_from(at).unwrap_or(u32::MAX),
-                }
-            })
-        })
+        let (before, behind) = self.table.descriptors.split_at_checked(from)?;
+        let found = behind
+            .iter()
+            .chain(before)
+            .position(|descriptor| descriptor.word() == Word::FREE && descriptor.claim(mine))?;
+        let all = self.table.descriptors.len();
+        let wrap = |at: usize| if at < all { at } else { at - all };
+        let at = wrap(from + found);
+        self.cursor.store(wrap(at + 1), Relaxed);
+        // There are no more than a slot can name.
+        let index = u32::try_from(at).unwrap_or(u32::MAX);
+        Some(Claim { index })
     }
 
     /// Writes the message into a descriptor; false, and nothing is written, where it does not fit.
