@@ -259,7 +259,7 @@ fn nothing_lost(table: Table<'_>, put: Vec<Numbers>, taken: Vec<Numbers>) {
 #[test]
 fn one_puts_and_one_takes() {
     search(
-        || Heap::new(2, 3).with_ring(2, 1),
+        || Heap::new(1, 3).with_ring(2, 1),
         None,
         |_| (),
         || vec![puts(1, &[1, 2]), takes(2, 2, Want::Count(1))],
@@ -371,6 +371,41 @@ fn a_sweep_judges_a_ring_that_moves() {
         |table, results| {
             assert_eq!(results[0], [1, 2]);
             assert_eq!(table.in_use(), 0);
+        },
+    );
+}
+
+/// The slot of a message that somebody is taking is used again while a sweep looks at it.
+#[test]
+fn a_sweep_is_lapped() {
+    search(
+        || Heap::new(3, 4).with_ring(2, 1),
+        Some(2),
+        |table| Process::new(table, 1, Awake).put(1).unwrap(),
+        || {
+            let laps = work(|table| {
+                let mut process = Process::new(table, 3, Awake);
+                let mut got = Vec::new();
+                for number in [2, 3] {
+                    if process.put(number).is_ok() {
+                        got.push(number + 100);
+                    }
+                    if number == 2 {
+                        got.extend(process.take(Want::Count(1), Keep::Copy));
+                    }
+                }
+                got
+            });
+            let sweeper = work(|table| {
+                assert_eq!(sweep(table, 0, 1), Swept::default());
+                vec![]
+            });
+            vec![takes(2, 1, Want::Count(1)), laps, sweeper]
+        },
+        |table, results| {
+            let (put, got): (Vec<_>, _) = results.concat().into_iter().partition(|&n| n > 100);
+            let put = put.into_iter().map(|n| n - 100).chain([1]).collect();
+            nothing_lost(table, vec![put], vec![got]);
         },
     );
 }
