@@ -31,7 +31,7 @@ impl<'a> Process<'a> {
 
     fn claim(&self, number: u64) -> Option<Claim> {
         let claim = self.queue.claim()?;
-        let bytes = number.to_ne_bytes().repeat(parts(number));
+        let bytes = number.to_ne_bytes().repeat(repeats(number));
         let label = Label {
             weight: 1 + number % 3,
             kind: 0,
@@ -42,7 +42,7 @@ impl<'a> Process<'a> {
 }
 
 /// How often a message repeats its number.
-fn parts(number: u64) -> usize {
+fn repeats(number: u64) -> usize {
     1 + usize::from(number.to_ne_bytes()[0] % 20)
 }
 
@@ -56,7 +56,7 @@ fn number(message: &Message<'_>) -> u64 {
         .map(|part| u64::from_ne_bytes(part.try_into().expect("8")));
     let number = parts.next().expect("a message is not empty");
     assert!(parts.all(|part| part == number), "a torn message");
-    assert_eq!(message.len(), 8 * parts(number));
+    assert_eq!(message.len(), 8 * repeats(number));
     assert_eq!(message.label.weight, 1 + number % 3);
     number
 }
