@@ -1,6 +1,6 @@
 //! The core of shoal, without Python.
 //!
-//! Two parts. [`address`]: the names of workers.
+//! Three parts. [`address`]: the names of workers.
 //!
 //! ```
 //! use shoal_core::WorkerAddress;
@@ -23,6 +23,8 @@
 //! assert!(ranks.iter().eq([[0, 1], [2, 3]]));
 //! # Ok::<(), shoal_core::PlacementError>(())
 //! ```
+//!
+//! [`shm`]: a queue between processes that survives them.
 
 #![forbid(unsafe_code)]
 
