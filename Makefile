@@ -53,6 +53,14 @@ test-rust: .make/package ## Run the tests of the Rust crates.
 	else cargo test --workspace --locked --all-targets; fi
 	cargo test --workspace --locked --doc
 
+# Every interleaving of a few threads, under the memory model of the language. The build differs in
+# all crates, so that it has a folder of its own.
+.PHONY: test-loom
+test-loom: ## Search the shared-memory queue's interleavings with loom (minutes).
+	RUSTFLAGS="--cfg loom" CARGO_TARGET_DIR=target/loom \
+	  CARGO_PROFILE_RELEASE_LTO=off CARGO_PROFILE_RELEASE_CODEGEN_UNITS=16 \
+	  cargo test --release --locked --package shoal-core --test loom -- --test-threads 1
+
 # With one backend chosen, what compares the two is left out. With none, everything runs with Rust
 # (unit tests with both in the same run), and the tests that need Ray run again with Python, but
 # for the examples and the README.
