@@ -1,11 +1,10 @@
 //! What a process has of a queue: views of the shared memory, and what it remembers for itself.
 
-use std::sync::atomic;
-
 use super::descriptor::{Descriptor, Label, Participant};
 use super::error::Corrupt;
 use super::ring::Ring;
 use super::slot::Slot;
+use super::sync::hint as atomic;
 use super::wait::{Futex, wake};
 use super::word::{Owner, State, Word};
 

@@ -12,6 +12,11 @@ pub use super::searched::{AtomicU32, AtomicU64};
 #[cfg(not(any(test, loom)))]
 pub use std::sync::atomic::{AtomicU32, AtomicU64};
 
+/// Words of one process that no other relies on: hints, which may be stale. They are not searched.
+pub(super) mod hint {
+    pub(in crate::shm) use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+}
+
 /// A full fence.
 pub(super) fn fence(ordering: Ordering) {
     #[cfg(loom)]
