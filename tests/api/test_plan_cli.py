@@ -159,7 +159,6 @@ def test_a_reader_that_leaves_ends_it_as_a_shell_expects(form):
         assert process.wait(60) == 128 + signal.SIGPIPE
 
 
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full, of Linux")
 def test_a_full_disk_is_told_without_a_traceback():
     with Path("/dev/full").open("w") as full:
         done = subprocess.run(

@@ -263,13 +263,12 @@ def test_a_death_that_nobody_waits_for_is_logged_but_not_that_of_a_closed_group(
         group = launch(Fails, name="dying")
         (pid,) = group.pid().wait()
         group.sleep(30)
-        time.sleep(0.3)
         os.kill(pid, signal.SIGKILL)
         wait_for_log(caplog, "dying.sleep (nobody waited for it)")
         closed = launch(Fails, name="closed")
         closed.sleep(30)
         closed.close()
-        time.sleep(0.5)
+        time.sleep(0.5)  # time for the line that must not come
     assert "closed" not in caplog.text
 
 

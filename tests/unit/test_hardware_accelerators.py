@@ -3,7 +3,7 @@
 import importlib.machinery
 import os
 import sys
-import time
+import threading
 import types
 from pathlib import Path
 
@@ -197,9 +197,11 @@ def test_a_library_that_fails_has_no_devices_and_is_named(kind, vendors, caplog)
 
 def test_a_library_that_hangs_is_given_up(vendors, monkeypatch, caplog):
     monkeypatch.setattr(manager_module, "_ASK_S", 0.2)
-    slow = types.SimpleNamespace(get_current_node_num_accelerators=lambda: time.sleep(3))
+    answer = threading.Event()
+    slow = types.SimpleNamespace(get_current_node_num_accelerators=answer.wait)
     monkeypatch.setattr(sys.modules["ray._private.accelerators"], RAY_CLASSES["NPU"], slow)
     assert Accelerator.enumerate(0) is None
+    answer.set()
     assert "the library of NPU devices did not answer within 0.2 s" in caplog.text
 
 

@@ -14,6 +14,7 @@ from shoal.hardware import (
     NodeHardwareConfig,
     configured_hardware,
 )
+from shoal.hardware.robots.base import Robot
 
 
 @pytest.fixture
@@ -136,6 +137,12 @@ def test_a_kind_that_tells_nothing_is_refused_when_it_registers(registries):
 
     with pytest.raises(ShoalValueError, match=r"Silent: the class method enumerate is missing"):
         Hardware.register()(Silent)
+
+    class Nameless(Robot):
+        HW_TYPE = "Nameless"
+
+    with pytest.raises(ShoalValueError, match=r"Nameless: the class method info is missing"):
+        Hardware.register()(Nameless)
     with pytest.raises(ShoalValueError, match=r"write @Hardware\.register\(\), with parentheses"):
         Hardware.register(Silent)
     assert "Silent" not in Hardware.policy_registry

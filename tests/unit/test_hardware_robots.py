@@ -2,7 +2,7 @@
 
 import importlib.machinery
 import sys
-import time
+import threading
 import types
 
 import pytest
@@ -285,11 +285,13 @@ def test_who_may_not_ping_is_warned(network, cameras, monkeypatch, caplog):
 
 def test_a_ping_that_hangs_is_given_up(network, monkeypatch):
     monkeypatch.setattr(ping, "_LIMIT_S", 0.2)
-    monkeypatch.setattr(sys.modules["icmplib"], "ping", lambda *_, **__: time.sleep(3))
+    answer = threading.Event()
+    monkeypatch.setattr(sys.modules["icmplib"], "ping", lambda *_, **__: answer.wait())
     with pytest.raises(
         ShoalTimeoutError, match=r"the ping of 10\.0\.0\.1 did not answer within 0\.2"
     ):
         enumerate_robots("Franka", 0, [FrankaConfig(0, "10.0.0.1")])
+    answer.set()
 
 
 def test_nothing_is_asked_where_that_is_not_wanted():

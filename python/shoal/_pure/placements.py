@@ -1,11 +1,10 @@
 """The placements of all processes, made when they are asked for."""
 
 from collections import Counter
-from collections.abc import Iterator
-from typing import Any, NamedTuple, Self, final, overload
+from typing import Any, NamedTuple, Self, final
 
+from shoal._pure.items import Items
 from shoal._pure.placement import ACCELERATOR, NodeGroup, NodeResources, Placement
-from shoal._pure.ranks import pick, same_items
 
 __all__ = ["Placements", "Spot"]
 
@@ -25,7 +24,7 @@ class _Row(NamedTuple):
 
 
 @final
-class Placements:
+class Placements(Items[Placement]):
     """One placement for each process, by rank; see `_rust.pyi`."""
 
     __slots__ = ("_isolate", "_rows", "_sizes")
@@ -56,28 +55,6 @@ class Placements:
     def __len__(self) -> int:
         return len(self._rows)
 
-    @overload
-    def __getitem__(self, index: int, /) -> Placement: ...
-    @overload
-    def __getitem__(self, index: slice, /) -> list[Placement]: ...
-    def __getitem__(self, index: Any, /) -> Any:
-        return pick(index, len(self._rows), self._placement)
-
-    def __iter__(self) -> Iterator[Placement]:
-        return iter([self._placement(rank) for rank in range(len(self._rows))])
-
-    def __reversed__(self) -> Iterator[Placement]:
-        return reversed(list(self))
-
-    def __eq__(self, other: object) -> bool:
-        same = same_items(self, other)
-        return NotImplemented if same is None else same
-
-    __hash__ = None  # type: ignore[assignment]  # like a list's
-
-    def __setattr__(self, name: str, value: object) -> None:
-        raise AttributeError(f"{type(self).__name__} is immutable: cannot set {name!r}")
-
     def __repr__(self) -> str:
         return f"<{len(self._rows)} placements>"
 
@@ -85,7 +62,7 @@ class Placements:
         # A list: the processes of a job are placed once, then they travel.
         return list, (list(self),)
 
-    def _placement(self, rank: int) -> Placement:
+    def _item(self, rank: int, /) -> Placement:
         spot, order, local_rank = self._rows[rank]
         group, node, hardware = spot
         if self._isolate and hardware and group.hardware_type == ACCELERATOR:

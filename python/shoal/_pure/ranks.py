@@ -1,16 +1,17 @@
 """The resource ranks of each process."""
 
 import importlib
-from collections.abc import Iterable, Iterator
-from typing import Any, Self, cast, final, overload
+from collections.abc import Iterable
+from typing import Any, Self, final
 
+from shoal._pure.items import Items
 from shoal._pure.placement import to_rank
 
-__all__ = ["RankLists", "pick", "same_items"]
+__all__ = ["RankLists"]
 
 
 @final
-class RankLists:
+class RankLists(Items[list[int]]):
     """The resource ranks of each process; see `_rust.pyi`."""
 
     __slots__ = ("_lists",)
@@ -40,45 +41,11 @@ class RankLists:
     def __len__(self) -> int:
         return len(self._lists)
 
-    @overload
-    def __getitem__(self, index: int, /) -> list[int]: ...
-    @overload
-    def __getitem__(self, index: slice, /) -> list[list[int]]: ...
-    def __getitem__(self, index: Any, /) -> Any:
-        return pick(index, len(self._lists), lambda process: list(self._lists[process]))
-
-    def __iter__(self) -> Iterator[list[int]]:
-        return iter([list(ranks) for ranks in self._lists])
-
-    def __reversed__(self) -> Iterator[list[int]]:
-        return reversed(list(self))
-
-    def __eq__(self, other: object) -> bool:
-        same = same_items(self, other)
-        return NotImplemented if same is None else same
-
-    __hash__ = None  # type: ignore[assignment]  # like a list's
-
-    def __setattr__(self, name: str, value: object) -> None:
-        raise AttributeError(f"{type(self).__name__} is immutable: cannot set {name!r}")
+    def _item(self, index: int, /) -> list[int]:
+        return list(self._lists[index])
 
     def __repr__(self) -> str:
         return f"RankLists({self._lists!r})"
 
     def __reduce__(self) -> tuple[Any, ...]:
         return importlib.import_module("shoal.placement").RankLists, (list(self),)
-
-
-def pick(index: Any, size: int, make: Any) -> Any:
-    """Return the items that an index or a slice stands for; a range judges the index."""
-    chosen = range(size)[index]
-    return [make(at) for at in chosen] if isinstance(chosen, range) else make(chosen)
-
-
-def same_items(mine: Iterable[object], other: object) -> bool | None:
-    """Compare with a list, or a sequence of this class in either backend; None: with neither."""
-    cls, other_cls = type(mine), type(other)
-    names = (cls.__name__, cls.__module__)
-    if not isinstance(other, list) and (other_cls.__name__, other_cls.__module__) != names:
-        return None
-    return list(mine) == list(cast("Iterable[object]", other))

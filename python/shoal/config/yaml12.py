@@ -17,8 +17,8 @@ from shoal.errors import ClusterConfigError
 try:
     # libyaml reads a long file in a tenth of the time; some builds of PyYAML come without it.
     from yaml import CSafeLoader as _Base
-except ImportError:  # pragma: no cover
-    from yaml import SafeLoader as _Base  # type: ignore[assignment]  # the same, in Python
+except ImportError:
+    from yaml import SafeLoader as _Base  # type: ignore[assignment]  # another class with the same methods
 
 __all__ = ["read_yaml"]
 

@@ -144,7 +144,7 @@ class Hardware(ABC):
             is_default_hw: Whether node groups count it when their configuration names no kind.
 
         Raises:
-            ShoalValueError: The kind has no name, the name is taken, `enumerate` is missing, or
+            ShoalValueError: The kind has no name, the name is taken, a method is missing, or
                 there is a default already.
         """
         given: Any = is_default_hw  # typed, but it comes from a user
@@ -155,8 +155,8 @@ class Hardware(ABC):
             name = cls.HW_TYPE
             if not name:
                 raise ShoalValueError(f"{cls.__qualname__}: HW_TYPE must be the name of the kind")
-            if "enumerate" in cls.__abstractmethods__:
-                raise ShoalValueError(f"{cls.__qualname__}: the class method enumerate is missing")
+            if missing := ", ".join(sorted(cls.__abstractmethods__)):
+                raise ShoalValueError(f"{cls.__qualname__}: the class method {missing} is missing")
             if name in Hardware.policy_registry:
                 other = Hardware.policy_registry[name]
                 raise ShoalValueError(

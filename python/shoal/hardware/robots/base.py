@@ -1,5 +1,6 @@
 """What all robots have in common: where their configuration comes from, and when it is checked."""
 
+from abc import abstractmethod
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
@@ -27,9 +28,9 @@ class Robot(Hardware):
     IDENTIFIERS: ClassVar[tuple[str, ...]] = ()
 
     @classmethod
+    @abstractmethod
     def info(cls, config: Any) -> HardwareInfo:
         """Describe the robot of a configuration."""
-        raise NotImplementedError(f"{cls.__qualname__}.info")
 
     @classmethod
     def validate(cls, config: Any) -> None:
