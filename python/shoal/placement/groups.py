@@ -5,12 +5,12 @@ from typing import Protocol
 
 from shoal._backend import NodeGroup, NodeResources
 from shoal.errors import PlacementError
+from shoal.hardware import ACCELERATOR_HW_TYPE
 from shoal.nearest import did_you_mean
 
 __all__ = ["ClusterLike", "GroupLike", "NodeLike", "describe", "find_groups", "hardware_count"]
 
 _ALWAYS = ("cluster", "node")
-_ACCELERATOR = "Accelerator"
 
 
 class NodeLike(Protocol):
@@ -106,7 +106,9 @@ def describe(group: GroupLike) -> NodeGroup:
 
 def hardware_count(node: NodeLike, kind: str) -> int:
     """Return how much hardware of a type a node has."""
-    return node.num_accelerators if kind == _ACCELERATOR else node.get_hw_resource_count(kind)
+    return (
+        node.num_accelerators if kind == ACCELERATOR_HW_TYPE else node.get_hw_resource_count(kind)
+    )
 
 
 def _node_rank(node: NodeLike) -> int:

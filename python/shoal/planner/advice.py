@@ -4,8 +4,9 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 
 from shoal.config import ClusterConfig
+from shoal.hardware import ACCELERATOR_HW_TYPE
 from shoal.planner.environment import SET_AT_LAUNCH
-from shoal.planner.model import ACCELERATOR, Plan
+from shoal.planner.model import Plan
 from shoal.planner.ranges import count_of, show_ranks
 
 __all__ = ["advise"]
@@ -60,7 +61,7 @@ def _surplus_nodes(plan: Plan, inventory_nodes: int) -> Iterator[str]:
 def _unknown_hardware(plan: Plan, hardware_types: Sequence[str]) -> Iterator[str]:
     """What the inventory counts and no configuration can name: `8/gpu`."""
     found = {device.hardware_type for _, device in plan.devices()}
-    for unknown in sorted(found - {ACCELERATOR, *hardware_types}):
+    for unknown in sorted(found - {ACCELERATOR_HW_TYPE, *hardware_types}):
         yield (
             f"the inventory's hardware type {unknown!r} is not registered, so no job can ask for "
             f"it; there are {_names(hardware_types)}; the module that SHOAL_EXT_MODULE names may "
@@ -111,7 +112,7 @@ def _ignored_hardware(plan: Plan, config: ClusterConfig) -> Iterator[str]:
         if not (group.ignore_hardware and group.label in used):
             continue
         ignored = sum(
-            device.hardware_type == ACCELERATOR
+            device.hardware_type == ACCELERATOR_HW_TYPE
             for rank in group.node_ranks
             for device in plan.nodes[rank].devices
         )

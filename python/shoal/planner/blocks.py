@@ -5,8 +5,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby, pairwise
 
+from shoal.hardware import ACCELERATOR_HW_TYPE
 from shoal.planner.environment import SET_AT_LAUNCH
-from shoal.planner.model import ACCELERATOR, PlannedComponent, PlannedNode, PlannedProcess
+from shoal.planner.model import PlannedComponent, PlannedNode, PlannedProcess
 from shoal.planner.ranges import count_of, show_ranks
 from shoal.planner.spec import UNKNOWN_MODEL
 
@@ -56,7 +57,7 @@ class Block:
         if all(p.visible_devices == () for p in self.processes):
             return "none"
         first = self.processes[: self.per_node]
-        owns = first[0].hardware_type == ACCELERATOR
+        owns = first[0].hardware_type == ACCELERATOR_HW_TYPE
         if owns and all(len(p.visible_devices) == len(p.hardware_ranks) for p in first):
             return "its own"
         return _devices(dict.fromkeys(d for p in first for d in p.visible_devices))
@@ -160,7 +161,7 @@ def _describe(processes: Sequence[PlannedProcess]) -> str:
         for (count, _), group in groupby(shared, key=lambda entry: (entry[1], len(entry[0])))
     ]
     more = "; …" if len(parts) > _MOST_PARTS else ""
-    name = "" if kind == ACCELERATOR else f"{kind} "
+    name = "" if kind == ACCELERATOR_HW_TYPE else f"{kind} "
     return f"{name}{'; '.join(parts[:_MOST_PARTS])}{more}"
 
 
@@ -194,4 +195,4 @@ def _counted(node: PlannedNode) -> Iterator[str]:
     for (kind, model), group in groupby(node.devices, key=lambda d: (d.hardware_type, d.model)):
         count = len(list(group))
         name = model.removesuffix(_UNKNOWN)
-        yield f"{count} {name if kind == ACCELERATOR or kind in name else f'{kind}:{name}'}"
+        yield f"{count} {name if kind == ACCELERATOR_HW_TYPE or kind in name else f'{kind}:{name}'}"

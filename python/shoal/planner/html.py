@@ -10,8 +10,9 @@ from html import escape
 from importlib import resources
 from typing import Any
 
+from shoal.hardware import ACCELERATOR_HW_TYPE
 from shoal.planner.colors import color_rules, split, stripes
-from shoal.planner.model import ACCELERATOR, Plan, PlannedComponent, PlannedDevice, PlannedNode
+from shoal.planner.model import Plan, PlannedComponent, PlannedDevice, PlannedNode
 from shoal.planner.ranges import count_of, show_ranks
 from shoal.planner.report import Section, sections, shown_warnings
 from shoal.planner.spec import UNKNOWN_MODEL
@@ -167,7 +168,7 @@ def _cell(
         classes += ["shared", stripe_names[components]]
     if _has_several(device):
         classes.append("several")
-    if device.hardware_type != ACCELERATOR:
+    if device.hardware_type != ACCELERATOR_HW_TYPE:
         classes.append("robot")
     return (
         f'<i class="{" ".join(classes)}">{device.index}</i>'

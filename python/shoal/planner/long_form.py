@@ -10,10 +10,12 @@
 
 import ipaddress
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
+from shoal.config.marks import Marks
 from shoal.errors import ClusterConfigError
 from shoal.hardware import ACCELERATOR_HW_TYPE
+from shoal.hardware.arguments import path_text
 from shoal.nearest import did_you_mean
 from shoal.planner.ranges import count_of
 from shoal.planner.spec import (
@@ -32,15 +34,8 @@ _KEYS = ("count", "accelerators", "vendor", "model", "cpus", "hardware", "hostna
 _Path = tuple[str | int, ...]
 
 
-class _Marks(Protocol):
-    """Where the parts of a file stand in it."""
-
-    def place(self, path: Sequence[str | int], *, key: bool = False) -> str:
-        """Return `file:line:column` of a part, or of its key."""
-
-
 def read_nodes(
-    name: str, document: Any, hardware_types: Sequence[str], marks: _Marks | None = None
+    name: str, document: Any, hardware_types: Sequence[str], marks: Marks | None = None
 ) -> list[NodeKind]:
     """Read the long form.
 
@@ -80,15 +75,14 @@ def read_nodes(
 class _Reader:
     """Reads entries and collects what is wrong with them."""
 
-    def __init__(self, hardware_types: Sequence[str], marks: _Marks | None) -> None:
+    def __init__(self, hardware_types: Sequence[str], marks: Marks | None) -> None:
         self._hardware_types = hardware_types
         self._marks = marks
         self.problems: list[str] = []
 
     def wrong(self, path: _Path, message: str, *, key: bool = False) -> None:
-        text = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path)
         place = f" ({self._marks.place(path, key=key)})" if self._marks is not None else ""
-        self.problems.append(f"{text.lstrip('.') or 'inventory'}{place}: {message}")
+        self.problems.append(f"{path_text('', path) or 'inventory'}{place}: {message}")
 
     def entry(self, path: _Path, entry: Any) -> list[NodeKind]:
         """Read one entry of `nodes`: alike nodes, in the short or the long form."""
@@ -180,8 +174,8 @@ class _Reader:
         for hw_type in map(str, value):
             if hw_type == ACCELERATOR_HW_TYPE:
                 self.wrong((*path, hw_type), "write accelerators: 8 beside hardware", key=True)
-            near = did_you_mean(hw_type, self._hardware_types)
-            if near and hw_type not in self._hardware_types:
+            known = self._hardware_types
+            if hw_type not in known and (near := did_you_mean(hw_type, known)):
                 self.wrong((*path, hw_type), f"there is no such hardware type{near}", key=True)
             counts[hw_type] = self.number(path, value, hw_type, 0, MAX_DEVICES)
         return counts

@@ -8,8 +8,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 
+from shoal.hardware import ACCELERATOR_HW_TYPE
+
 __all__ = [
-    "ACCELERATOR",
     "Plan",
     "PlannedComponent",
     "PlannedDevice",
@@ -19,7 +20,6 @@ __all__ = [
     "Totals",
 ]
 
-ACCELERATOR = "Accelerator"
 
 ProcessId = tuple[str, int]
 """A component and a rank of it."""
@@ -179,7 +179,7 @@ class Plan:
     def totals(self) -> Totals:
         """What it adds up to."""
         devices = [device for _, device in self.devices()]
-        accelerators = sum(device.hardware_type == ACCELERATOR for device in devices)
+        accelerators = sum(device.hardware_type == ACCELERATOR_HW_TYPE for device in devices)
         return Totals(
             nodes=len(self.nodes),
             cpus=sum(node.cpus for node in self.nodes),

@@ -7,8 +7,8 @@ __all__ = ["count_of", "show_ranks"]
 _MOST_RANGES = 8
 
 
-def show_ranks(ranks: Iterable[int], most: int = _MOST_RANGES) -> str:
-    """Write ranks as ranges, ascending; of more than `most` ranges the rest is counted."""
+def show_ranks(ranks: Iterable[int]) -> str:
+    """Write ranks as ranges, ascending; of more than eight ranges the rest is counted."""
     runs: list[list[int]] = []
     ordered = sorted(set(ranks))
     for rank in ordered:
@@ -16,9 +16,9 @@ def show_ranks(ranks: Iterable[int], most: int = _MOST_RANGES) -> str:
             runs[-1][1] = rank
         else:
             runs.append([rank, rank])
-    shown = [f"{a}-{b}" if b > a else f"{a}" for a, b in runs[:most]]
-    if len(runs) > most:
-        shown.append(f"and {sum(b - a + 1 for a, b in runs[most:])} more")
+    shown = [f"{a}-{b}" if b > a else f"{a}" for a, b in runs[:_MOST_RANGES]]
+    if len(runs) > _MOST_RANGES:
+        shown.append(f"and {sum(b - a + 1 for a, b in runs[_MOST_RANGES:])} more")
     return ", ".join(shown)
 
 

@@ -3,9 +3,10 @@
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from shoal.planner.blocks import blocks_of, node_rows, variables_of
+from shoal.hardware import ACCELERATOR_HW_TYPE
+from shoal.planner.blocks import Block, blocks_of, node_rows, variables_of
 from shoal.planner.environment import AT_LAUNCH
-from shoal.planner.model import ACCELERATOR, Plan, PlannedDevice, PlannedNode
+from shoal.planner.model import Plan, PlannedDevice, PlannedNode
 from shoal.planner.ranges import count_of, show_ranks
 
 __all__ = ["Section", "headline", "sections", "shown_warnings", "summary"]
@@ -62,7 +63,11 @@ def shown_warnings(plan: Plan) -> list[str]:
 
 def sections(plan: Plan) -> list[Section]:
     """Return the tables, without those that would be empty."""
-    made = [_components(plan), _environment(plan), _nodes(plan), _idle(plan), _shared(plan)]
+    blocks = [blocks_of(component) for component in plan.components]
+    made = [
+        _components(plan, blocks), _environment(plan, blocks), _nodes(plan), _idle(plan),
+        _shared(plan),
+    ]  # fmt: skip
     return [_without_blanks(section) for section in made if section.rows]
 
 
@@ -80,10 +85,9 @@ def _without_blanks(section: Section) -> Section:
     )
 
 
-def _components(plan: Plan) -> Section:
+def _components(plan: Plan, made: list[list[Block]]) -> Section:
     rows: list[tuple[str, ...]] = []
-    for component in plan.components:
-        blocks = blocks_of(component)
+    for component, blocks in zip(plan.components, made, strict=True):
         name = component.name
         for block in blocks[:MOST_BLOCKS]:
             rows.append(
@@ -106,12 +110,12 @@ def _components(plan: Plan) -> Section:
     return Section("Components", columns, rows)
 
 
-def _environment(plan: Plan) -> Section:
+def _environment(plan: Plan, all_blocks: list[list[Block]]) -> Section:
     rows: list[tuple[str, ...]] = []
-    for component in plan.components:
+    for component, blocks in zip(plan.components, all_blocks, strict=True):
         name = component.name
         made: dict[tuple[str, str], list[tuple[int, int]]] = {}
-        for block in blocks_of(component):
+        for block in blocks:
             variables = " ".join(f"{k}={v}" for k, v in variables_of(component, block).items())
             made.setdefault((block.processes[0].interpreter, variables), []).append(block.nodes)
         for (interpreter, variables), spans in list(made.items())[:MOST_BLOCKS]:
@@ -175,7 +179,7 @@ def _by_nodes(
     for (rank, kind, users), indices in by_node.items():
         alike.setdefault((users, kind, show_ranks(indices)), []).append(rank)
     for (users, kind, shown), ranks in alike.items():
-        name = "accelerator" if kind == ACCELERATOR else kind
+        name = "accelerator" if kind == ACCELERATOR_HW_TYPE else kind
         yield users, show_ranks(ranks), f"{name} {shown}"
 
 

@@ -13,6 +13,7 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from shoal.errors import ShoalValueError
+from shoal.hardware.arguments import path_text
 from shoal.planner.model import Plan, PlannedComponent
 
 __all__ = ["KIND", "SCHEMA", "from_json", "to_json"]
@@ -60,12 +61,10 @@ def from_json(text: str) -> Plan:
         plan: Plan = TypeAdapter(Plan).validate_json(text, strict=True)
     except ValidationError as error:
         first, *others = error.errors(include_url=False)
-        where = "".join(f"[{p}]" if isinstance(p, int) else f".{p}" for p in first["loc"])
+        where = path_text("plan", first["loc"])
         more = f" (and {len(others)} more)" if others else ""
         found = "" if first["type"] == "missing" else f", not {first['input']!r:.60}"
-        raise ShoalValueError(
-            f"this is no plan: plan{where}: {first['msg']}{found}{more}"
-        ) from error
+        raise ShoalValueError(f"this is no plan: {where}: {first['msg']}{found}{more}") from error
     return plan
 
 

@@ -160,8 +160,7 @@ def _item(text: str, item: str, start: int, hardware_types: Sequence[str]) -> tu
         fail("CPUs without a number", "expected 64cpu")
     if name == ACCELERATOR_HW_TYPE:
         fail("accelerators stand before the first '/'", "expected 8:H100/64cpu, for example")
-    near = did_you_mean(name, hardware_types)
-    if name not in hardware_types and near:
+    if name not in hardware_types and (near := did_you_mean(name, hardware_types)):
         fail(f"no hardware type {name!r}", f"expected one of {', '.join(hardware_types)}{near}")
     return name, _number(robots["count"] or "1", MAX_DEVICES, name, fail)
 

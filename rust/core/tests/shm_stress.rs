@@ -194,55 +194,6 @@ fn four_put_and_four_take() {
     }
 }
 
-/// How long a put and a take are, on one thread: `cargo test --release -- --ignored --nocapture`.
-#[test]
-#[ignore = "a measurement, of interest in a release build"]
-#[expect(clippy::print_stdout, reason = "what it is for")]
-fn measure_a_pair() {
-    const PAIRS: u32 = 2_000_000;
-    let heap = Heap::new(256, 1).with_ring(64, 63);
-    let rings = heap.rings().expect("sound");
-    let mut process = Process::new(heap.table(&rings), 0, 0);
-    let payload = [7; 64];
-    for keep in [Keep::Copy, Keep::Loan] {
-        let mut times: Vec<_> = (0..7)
-            .map(|_| {
-                let start = Instant::now();
-                for _ in 0..PAIRS {
-                    let claim = process.queue.claim().expect("free");
-                    assert!(process.queue.fill(&claim, Label::default(), &payload));
-                    let put = process
-                        .queue
-                        .put(&mut process.lane, claim)
-                        .expect("undamaged");
-                    assert!(put.is_ok());
-                    let (mut bytes, mut loan) = ([0; 64], None);
-                    let taken = process.queue.take(
-                        &mut process.lane,
-                        Want::Count(1),
-                        keep,
-                        &mut |message| {
-                            message.copy(&mut bytes);
-                            loan = Some(message.loan());
-                        },
-                    );
-                    assert!(matches!(taken, Ok(Taken::Messages { .. })));
-                    std::hint::black_box(&bytes);
-                    if let Some(loan) = loan.filter(|_| keep == Keep::Loan) {
-                        process.queue.release(loan).expect("in use");
-                    }
-                }
-                start.elapsed() / PAIRS
-            })
-            .collect();
-        times.sort_unstable();
-        println!(
-            "put and take of 64 bytes, {keep:?}: {:?} (best {:?})",
-            times[3], times[0]
-        );
-    }
-}
-
 #[test]
 fn a_full_queue_says_so_at_once() {
     let heap = Heap::new(4, 1).with_ring(64, 1);

@@ -40,9 +40,9 @@ impl PyPlacements {
 
     fn __getitem__<'py>(&self, index: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
         let py = index.py();
+        let mut maker = Maker::new(py, &self.inner);
         pick(index, self.inner.len(), |rank| {
-            let made = Maker::new(py, &self.inner).make(rank)?;
-            Ok(Bound::new(py, made)?.into_any())
+            Ok(Bound::new(py, maker.make(rank)?)?.into_any())
         })
     }
 

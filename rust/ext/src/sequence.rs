@@ -9,7 +9,7 @@ use crate::record::same_class;
 pub(crate) fn pick<'py>(
     index: &Bound<'py, PyAny>,
     size: usize,
-    make: impl Fn(usize) -> PyResult<Bound<'py, PyAny>>,
+    mut make: impl FnMut(usize) -> PyResult<Bound<'py, PyAny>>,
 ) -> PyResult<Bound<'py, PyAny>> {
     let py = index.py();
     let all = PyRange::new(py, 0, isize::try_from(size)?)?;

@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 
 use shoal_model::{Keep, Mutant, Protocol, Role};
-use stateright::{Checker, Model};
+use stateright::{Checker, HasDiscoveries, Model};
 
 /// A producer that gives up when there is no room.
 const fn put(puts: u8) -> Role {
@@ -88,9 +88,15 @@ fn full_and_closed() -> Protocol {
     }
 }
 
-/// Searches all states; returns the properties that break, with the way there printed.
-fn search(protocol: Protocol) -> Vec<&'static str> {
-    let checker = protocol.checker().threads(2).spawn_bfs().join();
+/// Searches all states, or until enough is found; returns the properties that break, with the way
+/// there printed.
+fn search(protocol: Protocol, enough: HasDiscoveries) -> Vec<&'static str> {
+    let checker = protocol
+        .checker()
+        .threads(2)
+        .finish_when(enough)
+        .spawn_bfs()
+        .join();
     let mut broken = Vec::new();
     for (property, path) in BTreeMap::from_iter(checker.discoveries()) {
         broken.push(property);
@@ -107,7 +113,7 @@ macro_rules! holds {
     ($($name:ident: $protocol:expr;)*) => {$(
         #[test]
         fn $name() {
-            assert!(search($protocol).is_empty());
+            assert!(search($protocol, HasDiscoveries::AnyFailures).is_empty());
         }
     )*};
 }
@@ -140,7 +146,7 @@ macro_rules! found {
         #[test]
         fn $name() {
             let protocol = Protocol { mutant: Some(Mutant::$mutant), ..$protocol };
-            let found = search(protocol);
+            let found = search(protocol, HasDiscoveries::AnyOf([$expected].into()));
             assert!(found.contains(&$expected), "{found:?}");
         }
     )*};

@@ -6,7 +6,7 @@ from typing import ClassVar
 from shoal.hardware.accelerators.cuda_profiler import CudaProfiler
 from shoal.hardware.accelerators.devices import Device, Restrictions, split_visible
 from shoal.hardware.accelerators.kind import AcceleratorType
-from shoal.hardware.accelerators.manager import AcceleratorManager, ray_manager
+from shoal.hardware.accelerators.manager import AcceleratorManager, ray_devices
 
 __all__ = ["AMDGPUManager"]
 
@@ -30,10 +30,7 @@ class AMDGPUManager(CudaProfiler):
     @classmethod
     def ask(cls) -> list[Device]:
         """Ask AMD's management library, through Ray."""
-        manager = ray_manager("AMDGPUAcceleratorManager")
-        count = manager.get_current_node_num_accelerators()
-        model = (manager.get_current_node_accelerator_type() if count else None) or "UNKNOWN"
-        return [Device(model, index=i) for i in range(count)]
+        return ray_devices("AMDGPUAcceleratorManager")
 
     @classmethod
     def probe(cls, environment: Mapping[str, str]) -> tuple[list[Device], list[str]]:

@@ -4,7 +4,7 @@ from typing import ClassVar
 
 from shoal.hardware.accelerators.devices import Device, Restrictions
 from shoal.hardware.accelerators.kind import AcceleratorType
-from shoal.hardware.accelerators.manager import AcceleratorManager, ray_manager
+from shoal.hardware.accelerators.manager import AcceleratorManager, ray_devices
 
 __all__ = ["AscendNPUManager"]
 
@@ -25,7 +25,4 @@ class AscendNPUManager(AcceleratorManager):
     @classmethod
     def ask(cls) -> list[Device]:
         """Ask AscendCL, through Ray."""
-        manager = ray_manager("NPUAcceleratorManager")
-        count = manager.get_current_node_num_accelerators()
-        model = (manager.get_current_node_accelerator_type() if count else None) or "UNKNOWN"
-        return [Device(model, index=i) for i in range(count)]
+        return ray_devices("NPUAcceleratorManager")

@@ -5,7 +5,7 @@ from typing import ClassVar
 
 from shoal.hardware.accelerators.devices import Device, Restrictions
 from shoal.hardware.accelerators.kind import AcceleratorType
-from shoal.hardware.accelerators.manager import AcceleratorManager, ray_manager
+from shoal.hardware.accelerators.manager import AcceleratorManager, ray_devices
 
 __all__ = ["IntelGPUManager"]
 
@@ -26,10 +26,7 @@ class IntelGPUManager(AcceleratorManager):
     @classmethod
     def ask(cls) -> list[Device]:
         """Ask dpctl, through Ray."""
-        manager = ray_manager("IntelGPUAcceleratorManager")
-        count = manager.get_current_node_num_accelerators()
-        model = (manager.get_current_node_accelerator_type() if count else None) or "UNKNOWN"
-        return [Device(model, index=i) for i in range(count)]
+        return ray_devices("IntelGPUAcceleratorManager")
 
     @classmethod
     def probe(cls, environment: Mapping[str, str]) -> tuple[list[Device], list[str]]:

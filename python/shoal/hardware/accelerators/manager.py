@@ -18,7 +18,7 @@ from shoal.hardware.accelerators.kind import AcceleratorType
 from shoal.hardware.profiling.base import ProfileConfig
 from shoal.hardware.within import within
 
-__all__ = ["AcceleratorManager", "is_unique_name", "ray_manager"]
+__all__ = ["AcceleratorManager", "is_unique_name", "ray_devices"]
 
 M = TypeVar("M", bound=type["AcceleratorManager"])
 P = TypeVar("P", bound=type[ProfileConfig])
@@ -205,9 +205,12 @@ class AcceleratorManager(ABC):
         yield
 
 
-def ray_manager(name: str) -> Any:
-    """Return one of the classes by which Ray asks vendors' libraries."""
-    return getattr(importlib.import_module("ray._private.accelerators"), name)
+def ray_devices(name: str) -> list[Device]:
+    """Ask a vendor's library through one of Ray's classes for that."""
+    manager = getattr(importlib.import_module("ray._private.accelerators"), name)
+    count = manager.get_current_node_num_accelerators()
+    model = (manager.get_current_node_accelerator_type() if count else None) or "UNKNOWN"
+    return [Device(model, index=i) for i in range(count)]
 
 
 def is_unique_name(name: str) -> bool:

@@ -105,7 +105,29 @@ fn a_batch_of_claims_is_put_as_far_as_there_is_room() {
 }
 
 #[test]
-fn a_loan_cannot_be_given_back_twice_or_after_a_sweep() {
+fn a_loan_can_be_given_back_once_and_a_copy_never() {
+    let heap = Heap::new(2, 1).with_ring(4, 3);
+    let rings = heap.rings().expect("sound");
+    let mut process = Process::new(heap.table(&rings), 0);
+    for (keep, first) in [(Keep::Loan, true), (Keep::Lease, true), (Keep::Copy, false)] {
+        assert_eq!(process.put(1), Ok(()));
+        let mut loans = Vec::new();
+        let taken = process
+            .queue
+            .take(&mut process.lane, Want::Count(1), keep, &mut |message| {
+                loans.extend([message.loan(), message.loan()]);
+            });
+        assert!(taken.is_ok());
+        let released: Vec<_> = loans
+            .into_iter()
+            .map(|loan| process.queue.release(loan).is_ok())
+            .collect();
+        assert_eq!(released, [first, false], "{keep:?}");
+    }
+}
+
+#[test]
+fn a_loan_cannot_be_given_back_after_a_sweep() {
     let heap = Heap::new(2, 2).with_ring(4, 3);
     let rings = heap.rings().expect("sound");
     let table = heap.table(&rings);
