@@ -6,16 +6,16 @@
 use std::time::Instant;
 
 use shoal_core::shm::heap::Heap;
-use shoal_core::shm::{Keep, Label, Lane, Owner, Queue, SystemFutex, Taken, Want};
+use shoal_core::shm::{Keep, Label, Lane, Owner, SystemFutex, Taken, Want};
 
 fn main() {
     const PAIRS: u32 = 2_000_000;
     let heap = Heap::new(256, 1).with_ring(64, 63);
     let rings = heap.rings().expect("sound");
-    let table = heap.table(&rings);
+    let view = heap.view(&rings);
     let me = Owner::new(0).expect("in range");
-    let queue = Queue::new(table, 0, me, SystemFutex, 0).expect("it exists");
-    let mut lane = Lane::new(&table.participants[0], 0).expect("it exists");
+    let queue = view.queue(0, me, SystemFutex, 0).expect("it exists");
+    let mut lane = Lane::new(&view.table.participants[0], 0).expect("it exists");
     let payload = [7; 64];
     for keep in [Keep::Copy, Keep::Loan] {
         let mut times: Vec<_> = (0..7)

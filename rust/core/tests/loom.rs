@@ -18,10 +18,10 @@ use std::time::Duration;
 use loom::model::Builder;
 use loom::sync::{Arc, Condvar, Mutex};
 use loom::thread;
-use shoal_core::shm::heap::Heap;
+use shoal_core::shm::heap::{Heap, View};
 use shoal_core::shm::{
-    AtomicU32, Claim, Futex, Heavy, Keep, Label, Lane, Owner, Queue, Refusal, Sweeper, Swept,
-    Table, Taken, Until, Want,
+    AtomicU32, Claim, Futex, Heavy, Keep, Label, Lane, Owner, Queue, Refusal, Swept, Taken, Until,
+    Want,
 };
 
 /// A futex that never comes back by itself: who is not woken is found as a deadlock.
@@ -79,10 +79,10 @@ struct Process<'a, F: Futex> {
 }
 
 impl<'a, F: Futex> Process<'a, F> {
-    fn new(table: Table<'a>, me: u16, futex: F) -> Self {
-        let participant = &table.participants[usize::from(me)];
+    fn new(view: View<'a>, me: u16, futex: F) -> Self {
+        let participant = &view.table.participants[usize::from(me)];
         Self {
-            queue: Queue::new(table, 0, owner(me), futex, 0).unwrap(),
+            queue: view.queue(0, owner(me), futex, 0).unwrap(),
             lane: Lane::new(participant, 0).unwrap(),
         }
     }
@@ -164,17 +164,17 @@ fn forever(idle: &mut dyn FnMut() -> bool) -> Until<'_> {
     }
 }
 
-fn sweep(table: Table<'_>, me: u16, dead: u16) -> Swept {
-    let mut lane = Lane::new(&table.participants[usize::from(me)], 0).unwrap();
-    let sweeper = Sweeper::new(table, owner(me), Awake);
+fn sweep(view: View<'_>, me: u16, dead: u16) -> Swept {
+    let mut lane = Lane::new(&view.table.participants[usize::from(me)], 0).unwrap();
+    let sweeper = view.sweeper(owner(me), Awake);
     sweeper
         .sweep(&mut lane, |other| other == owner(dead))
         .unwrap()
 }
 
-type Work<T> = StdArc<dyn Fn(Table<'_>) -> T + Send + Sync>;
+type Work<T> = StdArc<dyn Fn(View<'_>) -> T + Send + Sync>;
 
-fn work<T>(f: impl Fn(Table<'_>) -> T + Send + Sync + 'static) -> Work<T> {
+fn work<T>(f: impl Fn(View<'_>) -> T + Send + Sync + 'static) -> Work<T> {
     StdArc::new(f)
 }
 
@@ -182,9 +182,9 @@ fn work<T>(f: impl Fn(Table<'_>) -> T + Send + Sync + 'static) -> Work<T> {
 fn search<T: Send + 'static>(
     heap: impl Fn() -> Heap + Send + Sync + 'static,
     preemptions: Option<usize>,
-    before: impl Fn(Table<'_>) + Send + Sync + 'static,
+    before: impl Fn(View<'_>) + Send + Sync + 'static,
     threads: impl Fn() -> Vec<Work<T>> + Send + Sync + 'static,
-    after: impl Fn(Table<'_>, Vec<T>) + Send + Sync + 'static,
+    after: impl Fn(View<'_>, Vec<T>) + Send + Sync + 'static,
 ) {
     let mut builder = Builder::new();
     builder.preemption_bound = preemptions;
@@ -194,21 +194,21 @@ fn search<T: Send + 'static>(
     builder.check(move || {
         counter.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         let heap = Arc::new(heap());
-        before(heap.table(&heap.rings().unwrap()));
+        before(heap.view(&heap.rings().unwrap()));
         let mut works = threads();
         let last = works.pop().unwrap();
         let running: Vec<_> = works
             .into_iter()
             .map(|work| {
                 let heap = Arc::clone(&heap);
-                thread::spawn(move || work(heap.table(&heap.rings().unwrap())))
+                thread::spawn(move || work(heap.view(&heap.rings().unwrap())))
             })
             .collect();
         let rings = heap.rings().unwrap();
-        let mine = last(heap.table(&rings));
+        let mine = last(heap.view(&rings));
         let mut results: Vec<_> = running.into_iter().map(|t| t.join().unwrap()).collect();
         results.push(mine);
-        after(heap.table(&rings), results);
+        after(heap.view(&rings), results);
     });
     println!(
         "{} executions",
@@ -223,15 +223,15 @@ fn all(lists: Vec<Vec<u64>>) -> Vec<u64> {
 }
 
 /// What is left in the queue.
-fn rest(table: Table<'_>) -> Vec<u64> {
-    Process::new(table, 0, Awake).take(Want::Count(9), Keep::Copy)
+fn rest(view: View<'_>) -> Vec<u64> {
+    Process::new(view, 0, Awake).take(Want::Count(9), Keep::Copy)
 }
 
 type Numbers = Vec<u64>;
 
 fn puts(me: u16, numbers: &'static [u64]) -> Work<Numbers> {
-    work(move |table| {
-        let mut process = Process::new(table, me, Awake);
+    work(move |view| {
+        let mut process = Process::new(view, me, Awake);
         numbers
             .iter()
             .copied()
@@ -241,8 +241,8 @@ fn puts(me: u16, numbers: &'static [u64]) -> Work<Numbers> {
 }
 
 fn takes(me: u16, times: u32, want: Want) -> Work<Numbers> {
-    work(move |table| {
-        let mut process = Process::new(table, me, Awake);
+    work(move |view| {
+        let mut process = Process::new(view, me, Awake);
         (0..times)
             .flat_map(|_| process.take(want, Keep::Copy))
             .collect()
@@ -250,9 +250,9 @@ fn takes(me: u16, times: u32, want: Want) -> Work<Numbers> {
 }
 
 /// Of what was put, everything was taken or is left, once, and nothing is in use.
-fn nothing_lost(table: Table<'_>, put: Vec<Numbers>, taken: Vec<Numbers>) {
-    assert_eq!(all(put), all([taken, vec![rest(table)]].concat()));
-    assert_eq!(table.in_use(), 0);
+fn nothing_lost(view: View<'_>, put: Vec<Numbers>, taken: Vec<Numbers>) {
+    assert_eq!(all(put), all([taken, vec![rest(view)]].concat()));
+    assert_eq!(view.table.in_use(), 0);
 }
 
 /// A message goes from one process to another whole, through a slot and a descriptor used again.
@@ -263,9 +263,9 @@ fn one_puts_and_one_takes() {
         None,
         |_| (),
         || vec![puts(1, &[1, 2]), takes(2, 2, Want::Count(1))],
-        |table, results| {
+        |view, results| {
             assert!(results[1].is_sorted());
-            nothing_lost(table, results[..1].to_vec(), results[1..].to_vec());
+            nothing_lost(view, results[..1].to_vec(), results[1..].to_vec());
         },
     );
 }
@@ -277,7 +277,7 @@ fn two_put_and_one_takes() {
         Some(3),
         |_| (),
         || vec![puts(1, &[1]), puts(2, &[2]), takes(3, 1, Want::Count(1))],
-        |table, results| nothing_lost(table, results[..2].to_vec(), results[2..].to_vec()),
+        |view, results| nothing_lost(view, results[..2].to_vec(), results[2..].to_vec()),
     );
 }
 
@@ -289,8 +289,8 @@ fn one_puts_a_batch_and_two_take_batches() {
         Some(3),
         |_| (),
         || {
-            let put = work(|table| {
-                let mut process = Process::new(table, 1, Awake);
+            let put = work(|view| {
+                let mut process = Process::new(view, 1, Awake);
                 let mut claims = vec![process.claim(1).unwrap(), process.claim(2).unwrap()];
                 let end = process
                     .queue
@@ -305,12 +305,12 @@ fn one_puts_a_batch_and_two_take_batches() {
             };
             vec![put, takes(2, 1, want), takes(3, 1, Want::Count(2))]
         },
-        |table, results| {
+        |view, results| {
             assert!(
                 results[1].is_empty() || results[1] == [1, 2],
                 "half a batch"
             );
-            nothing_lost(table, results[..1].to_vec(), results[1..].to_vec());
+            nothing_lost(view, results[..1].to_vec(), results[1..].to_vec());
         },
     );
 }
@@ -322,26 +322,26 @@ fn a_sweep_takes_nothing_from_the_living() {
     search(
         || Heap::new(3, 4).with_ring(4, 2),
         Some(2),
-        |table| {
-            let mut dead = Process::new(table, 3, Awake);
+        |view| {
+            let mut dead = Process::new(view, 3, Awake);
             dead.put(1).unwrap();
             dead.take(Want::Count(1), Keep::Lease);
             dead.put(2).unwrap();
             drop(dead.claim(7));
         },
         || {
-            let sweeper = work(|table| {
-                let swept = sweep(table, 0, 3);
+            let sweeper = work(|view| {
+                let swept = sweep(view, 0, 3);
                 assert_eq!((swept.unpublished, swept.lost, swept.postponed), (1, 0, 0));
                 assert_eq!(swept.redelivered, 1);
                 vec![]
             });
             vec![puts(1, &[3]), takes(2, 1, Want::Count(1)), sweeper]
         },
-        |table, results| {
+        |view, results| {
             assert!(results[1].is_empty() || results[1] == [2]);
             let put = vec![vec![1, 2], results[0].clone()];
-            nothing_lost(table, put, results[1..2].to_vec());
+            nothing_lost(view, put, results[1..2].to_vec());
         },
     );
 }
@@ -352,25 +352,25 @@ fn a_sweep_judges_a_ring_that_moves() {
     search(
         || Heap::new(1, 4).with_ring(2, 1),
         Some(4),
-        |table| Process::new(table, 1, Awake).put(1).unwrap(),
+        |view| Process::new(view, 1, Awake).put(1).unwrap(),
         || {
-            let passes = work(|table| {
-                let mut process = Process::new(table, 2, Awake);
+            let passes = work(|view| {
+                let mut process = Process::new(view, 2, Awake);
                 let mut got = process.take(Want::Count(1), Keep::Copy);
                 // The only descriptor is free again, and put by another one than before.
                 assert_eq!(process.put(2), Ok(()));
                 got.extend(process.take(Want::Count(1), Keep::Copy));
                 got
             });
-            let sweeper = work(|table| {
-                assert_eq!(sweep(table, 0, 1), Swept::default());
+            let sweeper = work(|view| {
+                assert_eq!(sweep(view, 0, 1), Swept::default());
                 vec![]
             });
             vec![passes, sweeper]
         },
-        |table, results| {
+        |view, results| {
             assert_eq!(results[0], [1, 2]);
-            assert_eq!(table.in_use(), 0);
+            assert_eq!(view.table.in_use(), 0);
         },
     );
 }
@@ -381,10 +381,10 @@ fn a_sweep_is_lapped() {
     search(
         || Heap::new(3, 4).with_ring(2, 1),
         Some(2),
-        |table| Process::new(table, 1, Awake).put(1).unwrap(),
+        |view| Process::new(view, 1, Awake).put(1).unwrap(),
         || {
-            let laps = work(|table| {
-                let mut process = Process::new(table, 3, Awake);
+            let laps = work(|view| {
+                let mut process = Process::new(view, 3, Awake);
                 let mut got = Vec::new();
                 for number in [2, 3] {
                     if process.put(number).is_ok() {
@@ -396,16 +396,16 @@ fn a_sweep_is_lapped() {
                 }
                 got
             });
-            let sweeper = work(|table| {
-                assert_eq!(sweep(table, 0, 1), Swept::default());
+            let sweeper = work(|view| {
+                assert_eq!(sweep(view, 0, 1), Swept::default());
                 vec![]
             });
             vec![takes(2, 1, Want::Count(1)), laps, sweeper]
         },
-        |table, results| {
+        |view, results| {
             let (put, got): (Vec<_>, _) = results.concat().into_iter().partition(|&n| n > 100);
             let put = put.into_iter().map(|n| n - 100).chain([1]).collect();
-            nothing_lost(table, vec![put], vec![got]);
+            nothing_lost(view, vec![put], vec![got]);
         },
     );
 }
@@ -415,18 +415,18 @@ fn two_sweepers_bring_a_message_back_once() {
     search(
         || Heap::new(2, 4).with_ring(4, 2),
         None,
-        |table| {
-            let mut dead = Process::new(table, 3, Awake);
+        |view| {
+            let mut dead = Process::new(view, 3, Awake);
             dead.put(1).unwrap();
             dead.take(Want::Count(1), Keep::Lease);
         },
         || {
-            let sweeper = |me| work(move |table| vec![sweep(table, me, 3).redelivered]);
+            let sweeper = |me| work(move |view| vec![sweep(view, me, 3).redelivered]);
             vec![sweeper(1), sweeper(0)]
         },
-        |table, results| {
+        |view, results| {
             assert_eq!(results.concat().iter().sum::<u64>(), 1);
-            nothing_lost(table, vec![vec![1]], vec![]);
+            nothing_lost(view, vec![vec![1]], vec![]);
         },
     );
 }
@@ -441,13 +441,13 @@ fn a_sleeping_consumer_is_woken() {
             let sleep = Sleep::new();
             let other = sleep.clone();
             vec![
-                work(move |table| {
-                    let end = Process::new(table, 1, other.clone()).put_waiting(&[1]);
+                work(move |view| {
+                    let end = Process::new(view, 1, other.clone()).put_waiting(&[1]);
                     assert_eq!(end, None);
                     vec![]
                 }),
-                work(move |table| {
-                    Process::new(table, 2, sleep.clone())
+                work(move |view| {
+                    Process::new(view, 2, sleep.clone())
                         .take_waiting(Want::Count(1))
                         .1
                 }),
@@ -468,15 +468,15 @@ fn two_sleeping_consumers_are_woken() {
             let sleep = Sleep::new();
             let taker = |me| {
                 let sleep = sleep.clone();
-                work(move |table| {
-                    Process::new(table, me, sleep.clone())
+                work(move |view| {
+                    Process::new(view, me, sleep.clone())
                         .take_waiting(Want::Count(1))
                         .1
                 })
             };
             let putter = sleep.clone();
-            let put = work(move |table| {
-                let mut process = Process::new(table, 1, putter.clone());
+            let put = work(move |view| {
+                let mut process = Process::new(view, 1, putter.clone());
                 process.put(1).unwrap();
                 process.put(2).unwrap();
                 vec![]
@@ -492,25 +492,25 @@ fn a_sleeping_producer_is_woken() {
     search(
         || Heap::new(2, 3).with_ring(2, 1),
         None,
-        |table| Process::new(table, 1, Awake).put(1).unwrap(),
+        |view| Process::new(view, 1, Awake).put(1).unwrap(),
         || {
             let sleep = Sleep::new();
             let other = sleep.clone();
             vec![
-                work(move |table| {
-                    let end = Process::new(table, 1, other.clone()).put_waiting(&[2]);
+                work(move |view| {
+                    let end = Process::new(view, 1, other.clone()).put_waiting(&[2]);
                     assert_eq!(end, None);
                     vec![]
                 }),
-                work(move |table| {
-                    let mut process = Process::new(table, 2, sleep.clone());
+                work(move |view| {
+                    let mut process = Process::new(view, 2, sleep.clone());
                     process.take(Want::Count(1), Keep::Copy)
                 }),
             ]
         },
-        |table, results| {
+        |view, results| {
             assert_eq!(results[1], [1]);
-            assert_eq!(rest(table), [2]);
+            assert_eq!(rest(view), [2]);
         },
     );
 }
@@ -522,17 +522,17 @@ fn closing_ends_every_wait() {
         search(
             || Heap::new(2, 3).with_ring(2, 1),
             Some(4),
-            move |table| {
+            move |view| {
                 if full {
-                    Process::new(table, 1, Awake).put(1).unwrap();
+                    Process::new(view, 1, Awake).put(1).unwrap();
                 }
             },
             move || {
                 let sleep = Sleep::new();
                 let other = sleep.clone();
                 vec![
-                    work(move |table| {
-                        let mut process = Process::new(table, 1, other.clone());
+                    work(move |view| {
+                        let mut process = Process::new(view, 1, other.clone());
                         if full {
                             assert_eq!(process.put_waiting(&[2]), Some(Refusal::Closed));
                         } else {
@@ -540,12 +540,12 @@ fn closing_ends_every_wait() {
                             assert_eq!(closed, (Taken::Closed, vec![]));
                         }
                     }),
-                    work(move |table| {
-                        Process::new(table, 2, sleep.clone()).queue.close().unwrap();
+                    work(move |view| {
+                        Process::new(view, 2, sleep.clone()).queue.close().unwrap();
                     }),
                 ]
             },
-            move |table, _| assert_eq!(rest(table).len(), usize::from(full)),
+            move |view, _| assert_eq!(rest(view).len(), usize::from(full)),
         );
     }
 }
@@ -558,15 +558,15 @@ fn a_put_races_with_the_end() {
         Some(3),
         |_| (),
         || {
-            let close = work(|table| {
-                Process::new(table, 2, Awake).queue.close().unwrap();
+            let close = work(|view| {
+                Process::new(view, 2, Awake).queue.close().unwrap();
                 vec![]
             });
             vec![puts(1, &[1, 2]), takes(3, 1, Want::Count(1)), close]
         },
-        |table, results| {
-            nothing_lost(table, results[..1].to_vec(), results[1..].to_vec());
-            assert_eq!(Process::new(table, 0, Awake).put(9), Err(Refusal::Closed));
+        |view, results| {
+            nothing_lost(view, results[..1].to_vec(), results[1..].to_vec());
+            assert_eq!(Process::new(view, 0, Awake).put(9), Err(Refusal::Closed));
         },
     );
 }

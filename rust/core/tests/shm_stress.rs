@@ -5,10 +5,10 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use shoal_core::shm::heap::Heap;
+use shoal_core::shm::heap::{Heap, View};
 use shoal_core::shm::{
-    Claim, Heavy, Keep, Label, Lane, Loan, Message, Owner, Queue, Refusal, Sweeper, SystemFutex,
-    Table, Taken, Until, Want, slots_for,
+    Claim, Heavy, Keep, Label, Lane, Loan, Message, Owner, Queue, Refusal, SystemFutex, Taken,
+    Until, Want, slots_for,
 };
 
 const PRODUCERS: u16 = 4;
@@ -21,11 +21,11 @@ struct Process<'a> {
 }
 
 impl<'a> Process<'a> {
-    fn new(table: Table<'a>, me: u16, spins: u32) -> Self {
+    fn new(view: View<'a>, me: u16, spins: u32) -> Self {
         let me = Owner::new(me).expect("in range");
         Self {
-            queue: Queue::new(table, 0, me, SystemFutex, spins).expect("it exists"),
-            lane: Lane::new(&table.participants[me.index()], 0).expect("it exists"),
+            queue: view.queue(0, me, SystemFutex, spins).expect("it exists"),
+            lane: Lane::new(&view.table.participants[me.index()], 0).expect("it exists"),
         }
     }
 
@@ -70,8 +70,8 @@ fn until(idle: &mut dyn FnMut() -> bool) -> Until<'_> {
     }
 }
 
-fn produce(table: Table<'_>, me: u16, stop: &AtomicBool) -> u64 {
-    let mut process = Process::new(table, me, 50);
+fn produce(view: View<'_>, me: u16, stop: &AtomicBool) -> u64 {
+    let mut process = Process::new(view, me, 50);
     let mut next = 0;
     while !stop.load(Ordering::Relaxed) {
         let batch = 1 + next % 3;
@@ -93,8 +93,8 @@ fn produce(table: Table<'_>, me: u16, stop: &AtomicBool) -> u64 {
     next
 }
 
-fn consume(table: Table<'_>, me: u16) -> Vec<u64> {
-    let mut process = Process::new(table, me, 50);
+fn consume(view: View<'_>, me: u16) -> Vec<u64> {
+    let mut process = Process::new(view, me, 50);
     let mut got = Vec::new();
     let mut loans: Vec<Loan> = Vec::new();
     for turn in 0_usize.. {
@@ -142,7 +142,7 @@ fn four_put_and_four_take() {
     for maxsize in [1, 7, 64] {
         let heap = Heap::new(256, 9).with_ring(slots_for(maxsize), maxsize);
         let rings = heap.rings().expect("sound");
-        let table = heap.table(&rings);
+        let view = heap.view(&rings);
         let stop = AtomicBool::new(false);
         let all = Mutex::new(Vec::new());
         let put: Vec<u64> = std::thread::scope(|scope| {
@@ -150,18 +150,19 @@ fn four_put_and_four_take() {
                 .map(|me| {
                     scope.spawn({
                         let stop = &stop;
-                        move || produce(table, me, stop)
+                        move || produce(view, me, stop)
                     })
                 })
                 .collect();
             let consumers: Vec<_> = (0..CONSUMERS)
-                .map(|me| scope.spawn(move || consume(table, PRODUCERS + me)))
+                .map(|me| scope.spawn(move || consume(view, PRODUCERS + me)))
                 .collect();
             let end = Instant::now() + Duration::from_millis(500);
             let me = Owner::new(PRODUCERS + CONSUMERS).expect("in range");
-            let sweeper = Sweeper::new(table, me, SystemFutex);
+            let sweeper = view.sweeper(me, SystemFutex);
             while Instant::now() < end {
-                let mut lane = Lane::new(&table.participants[me.index()], 0).expect("it exists");
+                let mut lane =
+                    Lane::new(&view.table.participants[me.index()], 0).expect("it exists");
                 // Nobody is dead: there is nothing to clean up, whatever the others are doing.
                 let swept = sweeper.sweep(&mut lane, |_| false).expect("undamaged");
                 assert_eq!(swept, shoal_core::shm::Swept::default());
@@ -172,7 +173,7 @@ fn four_put_and_four_take() {
                 .into_iter()
                 .map(|p| p.join().expect("no panic"))
                 .collect();
-            Process::new(table, 8, 0).queue.close().expect("undamaged");
+            Process::new(view, 8, 0).queue.close().expect("undamaged");
             for consumer in consumers {
                 let got = consumer.join().expect("no panic");
                 for producer in 0..u64::from(PRODUCERS) {
@@ -189,7 +190,7 @@ fn four_put_and_four_take() {
             .zip(&put)
             .flat_map(|(p, &n)| (0..n).map(move |n| p << 32 | n));
         assert!(all.into_iter().eq(expected), "lost, or delivered twice");
-        assert_eq!((table.in_use(), rings[0].len()), (0, 0));
+        assert_eq!((view.table.in_use(), rings[0].len()), (0, 0));
         assert!(put.iter().all(|&n| n > 10), "{put:?}");
     }
 }
@@ -198,7 +199,7 @@ fn four_put_and_four_take() {
 fn a_full_queue_says_so_at_once() {
     let heap = Heap::new(4, 1).with_ring(64, 1);
     let rings = heap.rings().expect("sound");
-    let mut process = Process::new(heap.table(&rings), 0, 0);
+    let mut process = Process::new(heap.view(&rings), 0, 0);
     for expected in [None, Some(Refusal::Full)] {
         let claim = process.claim(1).expect("free");
         let put = process

@@ -1,10 +1,13 @@
 //! The tables on the heap of one process: for tests, and for measuring.
 
 use super::descriptor::{Descriptor, Participant};
-use super::queue::Table;
+use super::queue::{Queue, Table};
 use super::ring::{Header, Ring};
 use super::slot::{Lap, Slot};
+use super::sweep::Sweeper;
 use super::sync::AtomicU64;
+use super::wait::Futex;
+use super::word::Owner;
 
 /// Distinct for each ring, and far apart.
 const BASE_STEP: u64 = 0x9e37_79b9_7f4a_7c15;
@@ -57,12 +60,40 @@ impl Heap {
             .collect()
     }
 
-    /// All tables.
-    pub fn table<'a>(&'a self, rings: &'a [Ring<'a>]) -> Table<'a> {
-        Table {
+    /// All of it.
+    pub fn view<'a>(&'a self, rings: &'a [Ring<'a>]) -> View<'a> {
+        let table = Table {
             descriptors: &self.descriptors,
             participants: &self.participants,
-            rings,
-        }
+        };
+        View { table, rings }
+    }
+}
+
+/// A session on the heap, as its processes see it.
+#[derive(Clone, Copy, Debug)]
+pub struct View<'a> {
+    /// What all rings share.
+    pub table: Table<'a>,
+    /// The rings, each at its index.
+    pub rings: &'a [Ring<'a>],
+}
+
+impl<'a> View<'a> {
+    /// The queue of a ring, as [`Queue::new`]; None where there is no such ring.
+    pub fn queue<F: Futex>(
+        &self,
+        ring: u32,
+        me: Owner,
+        futex: F,
+        max_spins: u32,
+    ) -> Option<Queue<'a, F>> {
+        let view = *self.rings.get(ring as usize)?;
+        Queue::new(self.table, view, ring, me, futex, max_spins)
+    }
+
+    /// A sweeper of all rings.
+    pub fn sweeper<F: Futex>(&self, me: Owner, futex: F) -> Sweeper<'a, F> {
+        Sweeper::new(self.table, self.rings, me, futex)
     }
 }

@@ -15,8 +15,6 @@ pub struct Table<'a> {
     pub descriptors: &'a [Descriptor],
     /// The lanes of each participant.
     pub participants: &'a [Participant],
-    /// The rings; each knows its slots and its bound.
-    pub rings: &'a [Ring<'a>],
 }
 
 impl<'a> Table<'a> {
@@ -25,6 +23,15 @@ impl<'a> Table<'a> {
         self.descriptors
             .get(index as usize)
             .ok_or(Corrupt::NoSuchDescriptor { position, index })
+    }
+
+    /// Claims a descriptor for participant `me`; None where it is in use or does not exist.
+    ///
+    /// For who gives each process descriptors of its own; [`Queue::claim`] looks among all.
+    pub fn claim(&self, index: u32, me: Owner) -> Option<Claim> {
+        let descriptor = self.descriptors.get(index as usize)?;
+        let free = descriptor.word() == Word::FREE;
+        (free && descriptor.claim(Word::new(State::Writing, me, 0))).then_some(Claim { index })
     }
 
     /// How many descriptors are not free.
@@ -42,6 +49,13 @@ impl<'a> Table<'a> {
 #[must_use = "it stays in use until it is put or given back"]
 pub struct Claim {
     pub(super) index: u32,
+}
+
+impl Claim {
+    /// Which descriptor it is.
+    pub fn index(&self) -> u32 {
+        self.index
+    }
 }
 
 /// A queue, as one process has it; its threads share it.
@@ -67,22 +81,29 @@ pub struct Queue<'a, F> {
 impl<'a, F: Futex> Queue<'a, F> {
     /// The queue of a ring, for the process that is participant `me`.
     ///
-    /// `max_spins`: how often it looks before it sleeps. 0 where there is one processor.
+    /// `ring_index`: what a sweeper finds the ring by. `max_spins`: how often the queue looks before
+    /// it sleeps; 0 where there is one processor.
     ///
-    /// None where there is no such ring or participant, or more descriptors than a slot can name.
-    pub fn new(table: Table<'a>, ring: usize, me: Owner, futex: F, max_spins: u32) -> Option<Self> {
+    /// None where there is no such participant, or more descriptors than a slot can name.
+    pub fn new(
+        table: Table<'a>,
+        ring: Ring<'a>,
+        ring_index: u32,
+        me: Owner,
+        futex: F,
+        max_spins: u32,
+    ) -> Option<Self> {
         table.participants.get(me.index())?;
         if table.descriptors.len() > Slot::DESCRIPTOR_LIMIT as usize {
             return None;
         }
-        let view = *table.rings.get(ring)?;
         Some(Self {
             table,
-            ring: view,
-            ring_index: u32::try_from(ring).ok()?,
+            ring,
+            ring_index,
             me,
             futex,
-            head: atomic::AtomicU64::new(view.head()),
+            head: atomic::AtomicU64::new(ring.head()),
             // Processes begin in different places, so as not to meet.
             cursor: atomic::AtomicUsize::new(
                 table.descriptors.len() / table.participants.len() * me.index(),

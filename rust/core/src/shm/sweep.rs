@@ -46,14 +46,23 @@ struct Candidate<'a> {
 #[derive(Debug)]
 pub struct Sweeper<'a, F> {
     table: Table<'a>,
+    rings: &'a [Ring<'a>],
     me: Owner,
     futex: F,
 }
 
 impl<'a, F: Futex> Sweeper<'a, F> {
     /// A sweeper of these tables, for the process that is participant `me`.
-    pub fn new(table: Table<'a>, me: Owner, futex: F) -> Self {
-        Self { table, me, futex }
+    ///
+    /// `rings`: all of them, each at its index. None is made during a sweep: a message of a ring that
+    /// is not among them is taken for damage.
+    pub fn new(table: Table<'a>, rings: &'a [Ring<'a>], me: Owner, futex: F) -> Self {
+        Self {
+            table,
+            rings,
+            me,
+            futex,
+        }
     }
 
     /// Cleans up after the dead. Who is dead does not change meanwhile, nor does anybody get the
@@ -68,7 +77,7 @@ impl<'a, F: Futex> Sweeper<'a, F> {
         dead: impl Fn(Owner) -> bool,
     ) -> Result<Swept, Corrupt> {
         let result = self.clean(lane, &dead);
-        for ring in self.table.rings {
+        for ring in self.rings {
             if result.is_err() {
                 ring.mark_damaged();
             }
@@ -126,7 +135,7 @@ impl<'a, F: Futex> Sweeper<'a, F> {
         // changed too, and what is decided here fails on it.
         let ring = || {
             let ring = descriptor.ring();
-            let found = self.table.rings.get(ring as usize).copied();
+            let found = self.rings.get(ring as usize).copied();
             found.ok_or(Corrupt::NoSuchRing { index, ring })
         };
         Ok(match word.state() {

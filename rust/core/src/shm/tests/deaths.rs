@@ -31,9 +31,9 @@ const ACTS: [Act; 8] = [
 const STARTS: [(u64, u64); 5] = [(4, 0), (4, 1), (4, 3), (6, 2), (u64::MAX, 2)];
 
 /// Does it, as far as it gets; `out` has what it took.
-fn act(table: Table<'_>, act: Act, accesses: u64, out: &mut Vec<(u64, bool)>) -> bool {
+fn act(view: View<'_>, act: Act, accesses: u64, out: &mut Vec<(u64, bool)>) -> bool {
     let finished = dies_after(accesses, || {
-        let mut victim = Process::new(table, VICTIM);
+        let mut victim = Process::new(view, VICTIM);
         match act {
             Act::Put => drop(victim.put(1)),
             Act::PutMany => {
@@ -61,13 +61,13 @@ fn die(
 ) -> (bool, bool) {
     let heap = Heap::new(8, 3).with_ring_at(4, 3, start);
     let rings = heap.rings().expect("sound");
-    let table = heap.table(&rings);
-    let mut survivor = Process::new(table, 0);
+    let view = heap.view(&rings);
+    let mut survivor = Process::new(view, 0);
     for number in 0..before {
         assert_eq!(survivor.put(100 + number), Ok(()));
     }
     let (mut by_victim, mut out) = (Vec::new(), Vec::new());
-    let finished = act(table, what, at, &mut by_victim);
+    let finished = act(view, what, at, &mut by_victim);
     let queued = rings[0].len();
 
     // Nobody waits for the dead.
@@ -88,7 +88,7 @@ fn die(
     let mut swept = Swept::default();
     let mut sweeper_finished = true;
     if let Some(accesses) = sweeper_at {
-        let result = dies_after(accesses, || sweep(table, SWEEPER, &[VICTIM]));
+        let result = dies_after(accesses, || sweep(view, SWEEPER, &[VICTIM]));
         sweeper_finished = result.is_some();
         swept = result.unwrap_or_default();
     }
@@ -97,11 +97,11 @@ fn die(
     } else {
         &[VICTIM]
     };
-    let again = sweep(table, 0, dead);
+    let again = sweep(view, 0, dead);
     assert_eq!(again.postponed + swept.postponed, 0);
-    assert_eq!(sweep(table, 0, dead), Swept::default(), "once is enough");
+    assert_eq!(sweep(view, 0, dead), Swept::default(), "once is enough");
     survivor.drain(&mut out);
-    assert_eq!(table.in_use(), 0);
+    assert_eq!(view.table.in_use(), 0);
 
     // Each message as often as it should, and in order.
     let times = |number| out.iter().filter(|(n, _)| *n == number).count();
@@ -207,8 +207,8 @@ fn a_lease_comes_back_into_a_closed_queue_and_into_a_full_one() {
     for close in [false, true] {
         let heap = Heap::new(8, 3).with_ring(4, 3);
         let rings = heap.rings().expect("sound");
-        let table = heap.table(&rings);
-        let (mut survivor, mut victim) = (Process::new(table, 0), Process::new(table, VICTIM));
+        let view = heap.view(&rings);
+        let (mut survivor, mut victim) = (Process::new(view, 0), Process::new(view, VICTIM));
         for number in 0..3 {
             assert_eq!(survivor.put(number), Ok(()));
         }
@@ -227,12 +227,12 @@ fn a_lease_comes_back_into_a_closed_queue_and_into_a_full_one() {
             assert_eq!((survivor.put(3), survivor.put(4)), (Ok(()), Ok(())));
         }
         // Three fit in, one slot stays for the plug.
-        let swept = sweep(table, 0, &[VICTIM]);
+        let swept = sweep(view, 0, &[VICTIM]);
         let (now, later) = if close { (2, 0) } else { (0, 2) };
         assert_eq!((swept.redelivered, swept.postponed), (now, later));
         let mut out = Vec::new();
         survivor.drain(&mut out);
-        assert_eq!(sweep(table, 0, &[VICTIM]).redelivered, later);
+        assert_eq!(sweep(view, 0, &[VICTIM]).redelivered, later);
         survivor.drain(&mut out);
         let again = out.split_off(out.len() - 2);
         assert_eq!(again, [(0, true), (1, true)]);

@@ -23,14 +23,14 @@ proptest! {
     ) {
         let heap = Heap::new(8, 3).with_ring(4, 3);
         let rings = heap.rings().expect("sound");
-        let table = heap.table(&rings);
-        let mut process = Process::new(table, 0);
+        let view = heap.view(&rings);
+        let mut process = Process::new(view, 0);
         for number in 0..before {
             prop_assert_eq!(process.put(number), Ok(()));
         }
         for (at, value) in edits {
             let words = rings[0].words_for_tests();
-            let words: Vec<_> = words.chain(table.descriptors.iter().flat_map(Descriptor::words_for_tests)).collect();
+            let words: Vec<_> = words.chain(view.table.descriptors.iter().flat_map(Descriptor::words_for_tests)).collect();
             at.get(&words).store(value, Ordering::Relaxed);
         }
         for round in 0..6 {
@@ -46,8 +46,8 @@ proptest! {
             };
             let _ = process.queue.take(&mut process.lane, want, Keep::Copy, &mut |_| ());
             let _ = rings[0].len();
-            let mut lane = lane(table, owner(1));
-            let _ = Sweeper::new(table, owner(1), SystemFutex).sweep(&mut lane, |o| o == owner(2));
+            let mut lane = lane(view, owner(1));
+            let _ = view.sweeper(owner(1), SystemFutex).sweep(&mut lane, |o| o == owner(2));
             if round == 3 {
                 let _ = process.queue.close();
             }
@@ -59,11 +59,11 @@ proptest! {
 fn damage_is_told_to_those_who_find_nothing() {
     let heap = Heap::new(2, 2).with_ring(4, 3);
     let rings = heap.rings().expect("sound");
-    let table = heap.table(&rings);
-    let (mut one, mut other) = (Process::new(table, 0), Process::new(table, 1));
+    let view = heap.view(&rings);
+    let (mut one, mut other) = (Process::new(view, 0), Process::new(view, 1));
     assert_eq!(one.put(1), Ok(()));
     let word = Word::new(State::Loaned, owner(1), 0);
-    table.descriptors[0].set_word(word);
+    view.table.descriptors[0].set_word(word);
     let take = |process: &mut Process<'_>| {
         let lane = &mut process.lane;
         process

@@ -77,8 +77,8 @@ proptest! {
     ) {
         let heap = Heap::new(64, 2).with_ring_at(8, maxsize, start);
         let rings = heap.rings().expect("sound");
-        let table = heap.table(&rings);
-        let mut process = Process::new(table, 0);
+        let view = heap.view(&rings);
+        let mut process = Process::new(view, 0);
         let mut model = VecDeque::new();
         let mut loans = VecDeque::new();
         let (mut numbers, mut closed) = (0.., false);
@@ -123,10 +123,10 @@ proptest! {
                     closed = true;
                 }
                 // Somebody who had nothing died.
-                Step::Sweep => prop_assert_eq!(sweep(table, 0, &[1]), Swept::default()),
+                Step::Sweep => prop_assert_eq!(sweep(view, 0, &[1]), Swept::default()),
             }
             prop_assert_eq!(rings[0].len(), model.len() as u64);
-            prop_assert_eq!(table.in_use(), model.len() + loans.len());
+            prop_assert_eq!(view.table.in_use(), model.len() + loans.len());
         }
         for loan in loans {
             prop_assert_eq!(process.queue.release(loan), Ok(()));
@@ -134,6 +134,6 @@ proptest! {
         let mut out = Vec::new();
         process.drain(&mut out);
         prop_assert!(out.into_iter().eq(model.into_iter().map(|(number, _)| (number, false))));
-        prop_assert_eq!(table.in_use(), 0);
+        prop_assert_eq!(view.table.in_use(), 0);
     }
 }

@@ -5,7 +5,7 @@ mod hostile;
 mod machine;
 mod waiting;
 
-use super::heap::Heap;
+use super::heap::{Heap, View};
 use super::*;
 
 /// A queue, and a lane of its process.
@@ -15,15 +15,17 @@ struct Process<'a> {
 }
 
 impl<'a> Process<'a> {
-    fn new(table: Table<'a>, me: u16) -> Self {
-        Self::of_ring(table, 0, me)
+    fn new(view: View<'a>, me: u16) -> Self {
+        Self::of_ring(view, 0, me)
     }
 
-    fn of_ring(table: Table<'a>, ring: usize, me: u16) -> Self {
+    fn of_ring(view: View<'a>, ring: u32, me: u16) -> Self {
         let me = owner(me);
         Self {
-            queue: Queue::new(table, ring, me, SystemFutex, 0).expect("ring and owner exist"),
-            lane: lane(table, me),
+            queue: view
+                .queue(ring, me, SystemFutex, 0)
+                .expect("ring and owner exist"),
+            lane: lane(view, me),
         }
     }
 
@@ -73,13 +75,13 @@ fn owner(index: u16) -> Owner {
     Owner::new(index).expect("in range")
 }
 
-fn lane(table: Table<'_>, me: Owner) -> Lane<'_> {
-    Lane::new(&table.participants[me.index()], 0).expect("there is a lane")
+fn lane(view: View<'_>, me: Owner) -> Lane<'_> {
+    Lane::new(&view.table.participants[me.index()], 0).expect("there is a lane")
 }
 
-fn sweep(table: Table<'_>, me: u16, dead: &[u16]) -> Swept {
-    let sweeper = Sweeper::new(table, owner(me), SystemFutex);
-    let swept = sweeper.sweep(&mut lane(table, owner(me)), |other| {
+fn sweep(view: View<'_>, me: u16, dead: &[u16]) -> Swept {
+    let sweeper = view.sweeper(owner(me), SystemFutex);
+    let swept = sweeper.sweep(&mut lane(view, owner(me)), |other| {
         dead.iter().any(|&index| owner(index) == other)
     });
     swept.expect("undamaged")
@@ -97,7 +99,7 @@ fn a_ring_is_refused_whose_slots_do_not_fit_its_bound() {
 fn a_batch_of_claims_is_put_as_far_as_there_is_room() {
     let heap = Heap::new(8, 1).with_ring(4, 3);
     let rings = heap.rings().expect("sound");
-    let mut process = Process::new(heap.table(&rings), 0);
+    let mut process = Process::new(heap.view(&rings), 0);
     let mut claims: Vec<_> = (0..5).map(|number| process.claim(number, 1)).collect();
     let refusal = process.queue.put_many(&mut process.lane, &mut claims);
     assert_eq!((refusal, claims.len()), (Ok(Some(Refusal::Full)), 2));
@@ -105,10 +107,24 @@ fn a_batch_of_claims_is_put_as_far_as_there_is_room() {
 }
 
 #[test]
+fn a_descriptor_is_claimed_by_its_index_while_it_is_free() {
+    let heap = Heap::new(2, 1).with_ring(4, 3);
+    let rings = heap.rings().expect("sound");
+    let view = heap.view(&rings);
+    let queue = Process::new(view, 0).queue;
+    let claim = view.table.claim(1, owner(0)).expect("free");
+    assert_eq!((claim.index(), view.table.in_use()), (1, 1));
+    assert!(view.table.claim(1, owner(0)).is_none(), "in use");
+    assert!(view.table.claim(2, owner(0)).is_none(), "there is none");
+    queue.unclaim(claim);
+    assert!(view.table.claim(1, owner(0)).is_some());
+}
+
+#[test]
 fn a_loan_can_be_given_back_once_and_a_copy_never() {
     let heap = Heap::new(2, 1).with_ring(4, 3);
     let rings = heap.rings().expect("sound");
-    let mut process = Process::new(heap.table(&rings), 0);
+    let mut process = Process::new(heap.view(&rings), 0);
     for (keep, first) in [(Keep::Loan, true), (Keep::Lease, true), (Keep::Copy, false)] {
         assert_eq!(process.put(1), Ok(()));
         let mut loans = Vec::new();
@@ -130,11 +146,11 @@ fn a_loan_can_be_given_back_once_and_a_copy_never() {
 fn a_loan_cannot_be_given_back_after_a_sweep() {
     let heap = Heap::new(2, 2).with_ring(4, 3);
     let rings = heap.rings().expect("sound");
-    let table = heap.table(&rings);
-    let mut process = Process::new(table, 0);
+    let view = heap.view(&rings);
+    let mut process = Process::new(view, 0);
     assert_eq!(process.put(1), Ok(()));
     let (_, mut loans) = process.take(Want::Count(1), Keep::Loan, &mut Vec::new());
-    assert_eq!(sweep(table, 1, &[0]).lost, 1);
+    assert_eq!(sweep(view, 1, &[0]).lost, 1);
     let error = process
         .queue
         .release(loans.remove(0))
@@ -146,12 +162,12 @@ fn a_loan_cannot_be_given_back_after_a_sweep() {
 fn a_descriptor_that_changes_the_ring_is_known_to_have_changed() {
     let heap = Heap::new(1, 1).with_ring(4, 3).with_ring(4, 3);
     let rings = heap.rings().expect("sound");
-    let table = heap.table(&rings);
+    let view = heap.view(&rings);
     let mut words = Vec::new();
     for ring in [0, 1] {
-        let mut process = Process::of_ring(table, ring, 0);
+        let mut process = Process::of_ring(view, ring, 0);
         assert_eq!(process.put(1), Ok(()));
-        words.push(table.descriptors[0].word());
+        words.push(view.table.descriptors[0].word());
         process.drain(&mut Vec::new());
     }
     assert_ne!(words[0], words[1]);

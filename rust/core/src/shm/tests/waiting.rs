@@ -31,7 +31,7 @@ fn take_within(process: &mut Process<'_>, want: Want, limit: Duration) -> Taken 
 fn a_wait_ends_with_its_time_or_when_it_is_told_to() {
     let heap = Heap::new(4, 1).with_ring(4, 1);
     let rings = heap.rings().expect("sound");
-    let mut process = Process::new(heap.table(&rings), 0);
+    let mut process = Process::new(heap.view(&rings), 0);
     let start = Instant::now();
     let short = Duration::from_millis(30);
     assert_eq!(
@@ -58,12 +58,12 @@ fn a_wait_ends_with_its_time_or_when_it_is_told_to() {
 fn sleepers_on_both_sides_are_woken() {
     let heap = Heap::new(16, 8).with_ring(2, 1);
     let rings = heap.rings().expect("sound");
-    let table = heap.table(&rings);
+    let view = heap.view(&rings);
     let start = Instant::now();
     std::thread::scope(|scope| {
         for me in 0..3 {
             scope.spawn(move || {
-                let mut process = Process::new(table, me);
+                let mut process = Process::new(view, me);
                 for number in 0..EACH {
                     let mut claims = vec![process.claim(number, 1)];
                     let put = process.queue.put_within(
@@ -77,7 +77,7 @@ fn sleepers_on_both_sides_are_woken() {
         }
         for me in 3..6 {
             scope.spawn(move || {
-                let mut process = Process::new(table, me);
+                let mut process = Process::new(view, me);
                 for _ in 0..EACH {
                     let taken = take_within(&mut process, Want::Count(1), LONG);
                     assert_eq!(
@@ -92,7 +92,7 @@ fn sleepers_on_both_sides_are_woken() {
         }
     });
     assert!(start.elapsed() < LONG, "somebody was left asleep");
-    assert_eq!(table.in_use(), 0);
+    assert_eq!(view.table.in_use(), 0);
 }
 
 /// One who waits for much does not keep the wake-ups of one who waits for little.
@@ -100,7 +100,7 @@ fn sleepers_on_both_sides_are_woken() {
 fn waiting_for_weight_and_for_one_do_not_disturb_each_other() {
     let heap = Heap::new(16, 4).with_ring(16, 10);
     let rings = heap.rings().expect("sound");
-    let table = heap.table(&rings);
+    let view = heap.view(&rings);
     let got = AtomicBool::new(false);
     std::thread::scope(|scope| {
         scope.spawn(|| {
@@ -108,7 +108,7 @@ fn waiting_for_weight_and_for_one_do_not_disturb_each_other() {
                 target: 5,
                 heavy: Heavy::Refuse,
             };
-            let taken = take_within(&mut Process::new(table, 1), want, LONG);
+            let taken = take_within(&mut Process::new(view, 1), want, LONG);
             assert_eq!(
                 taken,
                 Taken::Messages {
@@ -119,7 +119,7 @@ fn waiting_for_weight_and_for_one_do_not_disturb_each_other() {
         });
         scope.spawn(|| {
             std::thread::sleep(Duration::from_millis(50));
-            let taken = take_within(&mut Process::new(table, 2), Want::Count(1), LONG);
+            let taken = take_within(&mut Process::new(view, 2), Want::Count(1), LONG);
             assert_eq!(
                 taken,
                 Taken::Messages {
@@ -130,7 +130,7 @@ fn waiting_for_weight_and_for_one_do_not_disturb_each_other() {
             got.store(true, Ordering::Relaxed);
         });
         std::thread::sleep(Duration::from_millis(150));
-        let mut producer = Process::new(table, 0);
+        let mut producer = Process::new(view, 0);
         let start = Instant::now();
         assert_eq!(producer.put(0), Ok(()));
         while !got.load(Ordering::Relaxed) {
@@ -144,22 +144,22 @@ fn waiting_for_weight_and_for_one_do_not_disturb_each_other() {
             assert_eq!(producer.put(number), Ok(()));
         }
     });
-    assert_eq!(table.in_use(), 0);
+    assert_eq!(view.table.in_use(), 0);
 }
 
 #[test]
 fn closing_wakes_all_and_what_is_there_can_be_taken() {
     let heap = Heap::new(16, 4).with_ring(4, 1);
     let rings = heap.rings().expect("sound");
-    let table = heap.table(&rings);
-    let process = Process::new(table, 0);
+    let view = heap.view(&rings);
+    let process = Process::new(view, 0);
     std::thread::scope(|scope| {
         let want = Want::Weight {
             target: 9,
             heavy: Heavy::Refuse,
         };
         let getters = [(1, Want::Count(1)), (2, Want::Count(2)), (3, want)].map(|(me, want)| {
-            scope.spawn(move || take_within(&mut Process::new(table, me), want, LONG))
+            scope.spawn(move || take_within(&mut Process::new(view, me), want, LONG))
         });
         std::thread::sleep(Duration::from_millis(50));
         process.queue.close().expect("undamaged");
@@ -169,12 +169,12 @@ fn closing_wakes_all_and_what_is_there_can_be_taken() {
     });
     let heap = Heap::new(16, 4).with_ring(4, 1);
     let rings = heap.rings().expect("sound");
-    let table = heap.table(&rings);
-    let mut process = Process::new(table, 0);
+    let view = heap.view(&rings);
+    let mut process = Process::new(view, 0);
     assert_eq!(process.put(1), Ok(()));
     std::thread::scope(|scope| {
         let putter = scope.spawn(move || {
-            let mut process = Process::new(table, 1);
+            let mut process = Process::new(view, 1);
             let mut claims = vec![process.claim(2, 1)];
             let idle = &mut || true;
             process
