@@ -7,7 +7,7 @@ programmer (a value of the wrong type) is a `TypeError`; input that cannot be is
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, Final, Self, final, overload
+from typing import Any, Final, Literal, Self, final, overload
 
 __all__ = [
     "NodeGroup",
@@ -15,6 +15,10 @@ __all__ = [
     "Placement",
     "Placements",
     "RankLists",
+    "ShmMessage",
+    "ShmQueue",
+    "ShmReservation",
+    "ShmSession",
     "WorkerAddress",
     "__version__",
     "build_profile",
@@ -23,6 +27,7 @@ __all__ = [
     "place_flexible",
     "place_nodes",
     "place_packed",
+    "shm_gc",
 ]
 
 __version__: Final[str]
@@ -358,4 +363,287 @@ def place_nodes(
     Raises:
         PlacementIndexError: A node rank does not exist.
         PlacementError: There are no node ranks, or two groups share a node.
+    """
+
+class ShmSession:
+    """Memory that processes of one user on one host share, with queues in it.
+
+    A process is one participant of a session, however many objects stand for it: a further object
+    shares everything with the first, and the process leaves when the last is closed or gone. The
+    last process that leaves removes the session. A child made by fork is a participant of its own
+    from its first call on; it gives back nothing that its parent holds.
+
+    Args:
+        token: The session to attach to; None creates one. With a token all else must be left out.
+        dir: The folder to make it in; None for `SHOAL_SHM_DIR`, `/dev/shm`, the temporary folder.
+        max_bytes: The most that all messages may take together; None for a quarter of what is free
+            there, at most 4 GiB.
+        memory_policy: What a put does where that is used up: `block`, `error` or `spill`.
+        spill_dir: Where `spill` puts what does not fit; None for the temporary folder.
+        backlog: How many messages a queue without `maxsize` holds at most.
+
+    Raises:
+        ShoalTypeError: An argument is of a wrong type.
+        ShoalValueError: An argument cannot be: `token='x': expected what Session.token returned`,
+            `max_bytes with a token: the session has its own`.
+        ChannelNotFoundError: `no session at /dev/shm/shoal-…: it was closed, or is on another host`.
+        ChannelError: It is another user's, backend's or version's: `the session at … was made by the
+            pure backend and this process runs rust: set SHOAL_BACKEND=pure`.
+        ChannelMemoryError: There is no room for it in `dir`.
+    """
+
+    def __new__(
+        cls,
+        token: str | None = None,
+        *,
+        dir: str | None = None,  # noqa: A002  (as in tempfile)
+        max_bytes: int | None = None,
+        memory_policy: str = "block",
+        spill_dir: str | None = None,
+        backlog: int = 65536,
+    ) -> Self: ...
+    @property
+    def token(self) -> str:
+        """What another process attaches with: the absolute path of the session's folder."""
+
+    @property
+    def closed(self) -> bool:
+        """Whether this object was closed."""
+
+    def stats(self) -> dict[str, int]:
+        """Return how the session is used.
+
+        `messages` that wait; `descriptors_in_use`, those and the ones that are held; `bytes_in_use`
+        by their payloads; `bytes_reserved`, the memory taken for payloads; `max_bytes`;
+        `participants`; `queues`; and since the start: `lost_messages` with consumers that died,
+        `recovered`, what the dead had held and is free again.
+        """
+
+    def sweep(self) -> dict[str, int]:
+        """Clean up after the dead now rather than when somebody waits.
+
+        Returns how many `dead` were found, and of what they held: `recovered` in all,
+        `redelivered` (leased) and `lost` (taken without a lease).
+        """
+
+    def close(self) -> None:
+        """Leave the session with this object; again is nothing.
+
+        Calls that wait in other threads end with `ChannelClosed` where this was the last object of
+        the process. Arrays that were received stay valid.
+        """
+
+class ShmQueue:
+    """One queue of a session: each message to exactly one consumer, in the order of the puts.
+
+    With the session closed, operations raise `ChannelClosed`: `put: the session is closed in this
+    process`. Damaged memory raises `ChannelCorruptError`. A `timeout` is in seconds, None or
+    `math.inf` for no limit, 0 to try once; else `ShoalTypeError` or `ShoalValueError`: `timeout=-1:
+    expected seconds, not less than 0`. Signals are noticed while a call waits; they lose nothing.
+
+    Why there is no room (WHY below): `it holds 8 messages, as many as maxsize=8 allows`;
+    `it holds 65536 messages, as many as the session's backlog allows`; `it holds 100 bytes of
+    max_bytes=128, and this message has 64`; `the session's memory is used up (900 of 1000 bytes),
+    and this message has 200`.
+
+    Args:
+        session: The session.
+        key: The canonical form of the queue's key: 1 to 65,535 bytes.
+        maxsize: The most messages it may hold, 0 for the session's backlog. None for whatever it
+            is, 0 where it is new.
+        max_bytes: The most bytes that its messages may have, 0 for no limit of its own; None alike.
+        name: The key for messages, empty for the repr of `key`.
+
+    Raises:
+        ChannelExistsError: `queue 'a' has maxsize=8, max_bytes=0, not maxsize=9, max_bytes=0`.
+        ShoalTypeError: An argument is of a wrong type; a bool is no number.
+        ShoalValueError: A number is negative or too large, or `key` is empty or too long.
+    """
+
+    def __new__(
+        cls,
+        session: ShmSession,
+        key: bytes,
+        maxsize: int | None = None,
+        max_bytes: int | None = None,
+        name: str = "",
+    ) -> Self: ...
+    @property
+    def maxsize(self) -> int: ...
+    @property
+    def max_bytes(self) -> int: ...
+    @property
+    def name(self) -> str: ...
+    @property
+    def closed(self) -> bool:
+        """Whether it was closed, by any process."""
+
+    def put(self, obj: Any, weight: int = 0, timeout: float | None = None) -> None:
+        """Append an object, or what `reserve` returned, waiting for room.
+
+        `weight` is what `get_batch` adds up: 0 to 9223372036854775807.
+
+        Raises:
+            ShoalTimeoutError: `put: no room in queue 'a' within 2 s: WHY`.
+            ChannelClosed: `put: queue 'a' is closed`.
+            ChannelMemoryError: It can never fit: `put: a message of 200 bytes never fits into queue
+                'a': max_bytes=128`, `… into the session: max_bytes=…`; or the memory is used up and
+                the policy is `error`: `put: WHY; process 71 holds 800 bytes`.
+            ShoalTypeError: `weight` is no int.
+            ShoalValueError: `weight` is out of range, or the object cannot be sent; it says why.
+        """
+
+    def put_nowait(self, obj: Any, weight: int = 0) -> None:
+        """Append an object if there is room now.
+
+        Raises:
+            ChannelFull: `put_nowait: no room in queue 'a': WHY`. The others as of `put`.
+        """
+
+    def put_many(
+        self,
+        objs: Iterable[Any],
+        weights: Iterable[int] | None = None,
+        timeout: float | None = None,
+    ) -> None:
+        """Append objects in their order, waiting for room where there is none.
+
+        All are encoded before the first is put. An error leaves those before it in the queue; its
+        attribute `done` says how many they are.
+
+        Raises:
+            ShoalValueError: `weights: expected 3, one for each object, got 2`. The others as of
+                `put`.
+        """
+
+    @overload
+    def get(self, timeout: float | None = None, lease: Literal[False] = False) -> Any:
+        """Take the first object, waiting for one.
+
+        Large arrays and tensors are writable views of shared memory, the receiver's alone, which is
+        free again when they are gone. Small ones are copies. With `lease` it is a `ShmMessage`:
+        should this process die before its `ack`, the object is delivered again, at the end.
+
+        Raises:
+            ShoalTimeoutError: `get: no message in queue 'a' within 2 s`.
+            ChannelClosed: `get: queue 'a' is closed and empty`.
+            ChannelDecodeError: `queue 'a': a message from process 71 cannot be rebuilt here:
+                ImportError: …`. It is gone from the queue, which goes on.
+        """
+
+    @overload
+    def get(self, timeout: float | None = None, *, lease: Literal[True]) -> ShmMessage: ...
+    @overload
+    def get_nowait(self, lease: Literal[False] = False) -> Any:
+        """Take the first object if there is one now.
+
+        Raises:
+            ChannelEmpty: `get_nowait: queue 'a' is empty`. The others as of `get`.
+        """
+
+    @overload
+    def get_nowait(self, lease: Literal[True]) -> ShmMessage: ...
+    def get_many(self, n: int, timeout: float | None = None) -> list[Any]:
+        """Take up to `n` objects, at least one, waiting for the first only.
+
+        Where some cannot be rebuilt the others are returned, and the next get of this object raises
+        the error; where none can, this one does.
+        """
+
+    def get_batch(self, weight: int, timeout: float | None = None) -> list[Any]:
+        """Take the longest prefix whose weights add up to at most `weight`, in one step.
+
+        It waits until they add up to `weight`, or the next object would exceed it, or no more can
+        come because the queue is full or closed. A first object that is heavier comes alone;
+        `weight` 0 gives the first one. What cannot be rebuilt is treated as by `get_many`.
+
+        Raises:
+            ShoalTimeoutError: `get_batch: queue 'a' did not reach weight 10 within 2 s: it holds 3
+                messages`; they stay. The others as of `get`.
+        """
+
+    def reserve(
+        self, shape: int | Sequence[int], dtype: Any, timeout: float | None = None
+    ) -> ShmReservation:
+        """Take memory for an array that is made in place and put without a copy.
+
+        `dtype` is torch's, for a tensor, or what numpy takes for one, without objects. It waits as
+        `put` does where the session's memory is used up; the queue's bounds count at the put.
+        """
+
+    def qsize(self) -> int:
+        """Return how many messages wait; others may change that at once."""
+
+    def empty(self) -> bool: ...
+    def full(self) -> bool:
+        """Return whether a put would have to wait for a message to be taken."""
+
+    def close(self) -> None:
+        """Refuse further puts everywhere; what it holds can still be taken. Again is nothing."""
+
+    def fileno(self) -> int:
+        """Return the doorbell of this process and session: readable once something it armed came.
+
+        One descriptor for all queues, owned by the session; a child made by fork gets its own.
+        """
+
+    def clear_bell(self) -> None:
+        """Make the doorbell unreadable until it is rung again."""
+
+    def arm(self, side: Literal["get", "put"]) -> None:
+        """Ask to be rung when a message (`get`) or room and memory (`put`) may have come, or a close.
+
+        Every process that asked is rung, once; who finds nothing asks again. The order is: ask,
+        try, and only then wait. It also notices the dead when that is due, as a waiting call does,
+        so that who waits calls it every second or so.
+        """
+
+@final
+class ShmMessage:
+    """A message that is leased: delivered again when its consumer dies before `ack`.
+
+    As a context manager it acknowledges on a clean exit; after an exception it stays leased, as it
+    does when it is dropped without `ack`: until this process ends or leaves the session.
+    """
+
+    @property
+    def value(self) -> Any: ...
+    @property
+    def redelivered(self) -> bool:
+        """Whether a consumer before this one died, or left, without acknowledging it."""
+
+    def ack(self) -> None:
+        """Say that it is dealt with; again is nothing. `value` stays valid.
+
+        In a child of the process that took it: `ShoalValueError`, `ack: the message was leased by
+        process 71, not by this one`.
+        """
+
+    def __enter__(self) -> Self: ...
+    def __exit__(self, *error: object) -> None: ...
+
+@final
+class ShmReservation:
+    """Memory for an array that `put` then sends without a copy.
+
+    As a context manager it cancels what was not put. Once it was put or cancelled, `array` and
+    another put raise `ShoalValueError`, `the reservation was put` or `… was cancelled`; an array
+    that was asked for before must not be written to any more.
+    """
+
+    @property
+    def array(self) -> Any:
+        """The memory as a writable numpy array, or torch tensor where the dtype is torch's."""
+
+    def cancel(self) -> None:
+        """Give the memory back; again, or after the put, is nothing."""
+
+    def __enter__(self) -> Self: ...
+    def __exit__(self, *error: object) -> None: ...
+
+def shm_gc(dir: str | None = None) -> list[str]:  # noqa: A002  (as in tempfile)
+    """Remove the sessions of this backend and user in which nobody is alive any more.
+
+    Looks in `dir`, None for the folders in which sessions are made by default, and returns the
+    folders that it removed.
     """
