@@ -26,7 +26,10 @@
         ├── ChannelNotFoundError (ValueError)          no channel has this name
         ├── ChannelClosed                              the channel is gone
         ├── ChannelFull (queue.Full, asyncio.QueueFull)
-        └── ChannelEmpty (queue.Empty, asyncio.QueueEmpty)
+        ├── ChannelEmpty (queue.Empty, asyncio.QueueEmpty)
+        ├── ChannelMemoryError (MemoryError)           its memory is used up
+        ├── ChannelDecodeError                         a message that cannot be rebuilt here
+        └── ChannelCorruptError                        its shared memory is damaged
 
 Bad input is also a `ValueError` and an `AssertionError`, because callers of the API that
 shoal keeps catch either. All errors pickle, with their attributes, across Ray.
@@ -40,10 +43,13 @@ from typing import Any, Self
 __all__ = [
     "AddressError",
     "ChannelClosed",
+    "ChannelCorruptError",
+    "ChannelDecodeError",
     "ChannelEmpty",
     "ChannelError",
     "ChannelExistsError",
     "ChannelFull",
+    "ChannelMemoryError",
     "ChannelNotFoundError",
     "ClusterConfigError",
     "ClusterError",
@@ -247,3 +253,15 @@ class ChannelFull(ChannelError, queue.Full, asyncio.QueueFull):  # noqa: N818  (
 
 class ChannelEmpty(ChannelError, queue.Empty, asyncio.QueueEmpty):  # noqa: N818  (as its bases)
     """A `get_nowait` found nothing."""
+
+
+class ChannelMemoryError(ChannelError, MemoryError):
+    """There is no memory for a message, or there can never be."""
+
+
+class ChannelDecodeError(ChannelError):
+    """A message was taken and cannot be rebuilt in this process; the channel goes on."""
+
+
+class ChannelCorruptError(ChannelError):
+    """Somebody wrote into the channel's memory who should not have; it is of no use any more."""
