@@ -26,8 +26,6 @@
 //!
 //! [`shm`]: a queue between processes that survives them.
 
-#![forbid(unsafe_code)]
-
 pub mod address;
 pub mod placement;
 pub mod shm;

@@ -74,11 +74,15 @@ mod error;
 mod failpoint;
 pub mod heap;
 mod lane;
+#[cfg(all(target_os = "linux", not(loom)))]
+pub mod memory;
 mod put;
 mod queue;
 mod ring;
 #[cfg(loom)]
 mod searched;
+#[cfg(all(target_os = "linux", not(loom)))]
+pub mod session;
 mod slot;
 mod sweep;
 mod sync;

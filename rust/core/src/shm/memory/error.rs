@@ -1,0 +1,56 @@
+//! What the operating system refused.
+
+use std::fmt;
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// A call that failed: what was tried, with which file, and what the system said.
+#[derive(Debug)]
+pub struct Error {
+    doing: &'static str,
+    path: PathBuf,
+    source: io::Error,
+}
+
+impl Error {
+    /// The error of a call on a file; `doing` reads as in "cannot map /dev/shm/…".
+    pub fn new(doing: &'static str, path: &Path, source: impl Into<io::Error>) -> Self {
+        Self {
+            doing,
+            path: path.to_owned(),
+            source: source.into(),
+        }
+    }
+
+    /// What the system said.
+    pub fn kind(&self) -> io::ErrorKind {
+        self.source.kind()
+    }
+
+    /// The number of the system's error, if it has one.
+    pub fn errno(&self) -> Option<i32> {
+        self.source.raw_os_error()
+    }
+
+    /// With which file.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            doing,
+            path,
+            source,
+        } = self;
+        write!(f, "cannot {doing} {}: {source}", path.display())
+    }
+}
+
+impl std::error::Error for Error {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        Some(&self.source)
+    }
+}

@@ -1,0 +1,8 @@
+//! Files, and the memory that processes share through them. The only unsafe code is in [`map`].
+
+mod error;
+pub mod file;
+pub mod map;
+
+pub use error::Error;
+pub use map::{Mapping, Outside, Shared};

@@ -1,0 +1,232 @@
+//! What lies where in the control segment of a session.
+//!
+//! | at | what | how many | each |
+//! |---|---|---|---|
+//! | `SUPERBLOCK` | [`Superblock`] | 1 | 4 KiB |
+//! | `PROCESSES` | [`Process`]: who takes part | 256 | 128 B |
+//! | `LANES` | [`Participant`]: what they are about to do | 256 | 128 B |
+//! | `CHUNKS` | [`Chunk`]: whose descriptors these are | 1,024 | 8 B |
+//! | `EXTENTS` | [`Extent`]: the memory of payloads | 4,096 | 64 B |
+//! | `QUEUES` | [`QueueEntry`]: the key directory | 8,192 | 64 B |
+//! | `DESCRIPTORS` | [`Descriptor`]: one message | 262,144 | 256 B |
+//! | `RINGS` | a ring after the other: [`Header`], slots, key | 2 GiB | |
+//!
+//! Everything is in the byte order of the machine, and made of atomics. The file has this length
+//! from the beginning and is mapped once, but only what is in use has memory: the tables before
+//! `DESCRIPTORS` at once, descriptors by the chunk and rings one by one. So nothing ever moves.
+
+use std::mem::offset_of;
+
+use super::super::descriptor::{Descriptor, Participant};
+use super::super::ring::{Header, Padded};
+use super::super::sync::{AtomicU32, AtomicU64};
+use super::super::word::Owner;
+
+/// `shoalshm` in the byte order of the machine: the other order is another number.
+pub(crate) const MAGIC: u64 = u64::from_ne_bytes(*b"shoalshm");
+/// Grows with each change of the layout or of the protocol.
+pub(crate) const VERSION: u64 = 1;
+
+/// How many processes can take part at a time; the index 0 is nobody's.
+pub(crate) const PARTICIPANTS: usize = 256;
+/// Descriptors in a chunk.
+pub(crate) const CHUNK: usize = 256;
+pub(crate) const CHUNKS_LIMIT: usize = 1024;
+pub(crate) const EXTENTS_LIMIT: usize = 4096;
+pub(crate) const QUEUES_LIMIT: usize = 8192;
+pub(crate) const DESCRIPTORS_LIMIT: usize = CHUNK * CHUNKS_LIMIT;
+const RINGS_LENGTH: u64 = 2 << 30;
+
+const PAGE: u64 = 4096;
+
+const fn pages(length: usize) -> u64 {
+    (length as u64).next_multiple_of(PAGE)
+}
+
+pub(crate) const SUPERBLOCK: u64 = 0;
+pub(crate) const PROCESSES: u64 = SUPERBLOCK + pages(size_of::<Superblock>());
+pub(crate) const LANES: u64 = PROCESSES + pages(PARTICIPANTS * size_of::<Process>());
+pub(crate) const CHUNKS: u64 = LANES + pages(PARTICIPANTS * size_of::<Participant>());
+pub(crate) const EXTENTS: u64 = CHUNKS + pages(CHUNKS_LIMIT * size_of::<Chunk>());
+pub(crate) const QUEUES: u64 = EXTENTS + pages(EXTENTS_LIMIT * size_of::<Extent>());
+pub(crate) const DESCRIPTORS: u64 = QUEUES + pages(QUEUES_LIMIT * size_of::<QueueEntry>());
+pub(crate) const RINGS: u64 = DESCRIPTORS + pages(DESCRIPTORS_LIMIT * size_of::<Descriptor>());
+pub(crate) const TOTAL: u64 = RINGS + RINGS_LENGTH;
+
+/// Of what a reader's idea of the layout is made; another number is another layout.
+pub(crate) const LAYOUT_HASH: u64 = hash_of(&[
+    VERSION,
+    PROCESSES,
+    LANES,
+    CHUNKS,
+    EXTENTS,
+    QUEUES,
+    DESCRIPTORS,
+    RINGS,
+    TOTAL,
+    size_of::<Header>() as u64,
+    size_of::<Descriptor>() as u64,
+    Descriptor::INLINE as u64,
+    offset_of!(Superblock, state) as u64,
+    offset_of!(Superblock, counters) as u64,
+    offset_of!(Superblock, memory) as u64,
+]);
+
+/// FNV-1a over the bytes of the numbers.
+pub(crate) const fn hash_of(numbers: &[u64]) -> u64 {
+    let mut hash = 0xcbf2_9ce4_8422_2325_u64;
+    let mut at = 0;
+    while at < numbers.len() {
+        let bytes = numbers[at].to_le_bytes();
+        let mut byte = 0;
+        while byte < bytes.len() {
+            hash = (hash ^ bytes[byte] as u64).wrapping_mul(0x0100_0000_01b3);
+            byte += 1;
+        }
+        at += 1;
+    }
+    hash
+}
+
+/// What is written once, before the session is ready, and checked by everybody who attaches.
+#[repr(C)]
+#[derive(Debug)]
+pub(crate) struct Constants {
+    pub(crate) magic: AtomicU64,
+    pub(crate) layout_hash: AtomicU64,
+    pub(crate) version: AtomicU64,
+    pub(crate) page_size: AtomicU64,
+    pub(crate) total_length: AtomicU64,
+    /// The random part of the session's name.
+    pub(crate) session: [AtomicU64; 2],
+    /// How many bytes of payload extents there may be.
+    pub(crate) max_bytes: AtomicU64,
+    /// The bound of a queue that has none.
+    pub(crate) backlog: AtomicU64,
+    /// What to do where memory is full: 0 wait, 1 an error, 2 spill to disk.
+    pub(crate) memory_policy: AtomicU64,
+    /// Over everything before it.
+    pub(crate) checksum: AtomicU64,
+}
+
+/// What everybody counts.
+#[repr(C)]
+#[derive(Debug)]
+pub(crate) struct Counters {
+    /// Messages on loan to somebody who died.
+    pub(crate) lost: AtomicU64,
+    /// Descriptors taken back from the dead, whatever became of them.
+    pub(crate) recovered: AtomicU64,
+    /// Messages that were delivered again.
+    pub(crate) redelivered: AtomicU64,
+    pub(crate) sweeps: AtomicU64,
+    /// When somebody last looked for the dead: milliseconds of the monotonic clock.
+    pub(crate) last_probe: AtomicU64,
+}
+
+/// How far the tables are in use. Changed by whoever holds the structural lock; read by everybody.
+#[repr(C)]
+#[derive(Debug)]
+pub(crate) struct Used {
+    /// Chunks that have memory.
+    pub(crate) chunks: AtomicU64,
+    /// Queues that are there.
+    pub(crate) queues: AtomicU64,
+    /// Where the next ring goes.
+    pub(crate) rings_end: AtomicU64,
+    /// The number of the next extent; none comes again.
+    pub(crate) next_serial: AtomicU64,
+}
+
+/// The memory of payloads.
+#[repr(C)]
+#[derive(Debug)]
+pub(crate) struct Memory {
+    /// Bytes of extents, those on disk not counted.
+    pub(crate) reserved: AtomicU64,
+    /// Woken when a descriptor or memory may have become free; see `wait`.
+    pub(crate) freed: AtomicU32,
+    reserved_word: AtomicU32,
+}
+
+/// The first page.
+#[repr(C, align(4096))]
+#[derive(Debug)]
+pub(crate) struct Superblock {
+    pub(crate) constants: Padded<Constants>,
+    pub(crate) state: Padded<AtomicU32>,
+    pub(crate) counters: Padded<Counters>,
+    pub(crate) used: Padded<Used>,
+    pub(crate) memory: Padded<Memory>,
+}
+
+/// States of a session.
+pub(crate) mod state {
+    /// Being made; also what zeroed memory says.
+    pub(crate) const NEW: u32 = 0;
+    pub(crate) const READY: u32 = 1;
+    /// The last participant has left, or it was cleared away.
+    pub(crate) const GONE: u32 = 2;
+}
+
+/// A process that takes part. Changed by whoever holds the structural lock.
+#[repr(C, align(128))]
+#[derive(Debug)]
+pub(crate) struct Process {
+    /// 0 free, 1 taken. Whether its process lives, its lease says.
+    pub(crate) taken: AtomicU32,
+    /// How often the index was given out.
+    pub(crate) generation: AtomicU32,
+    pub(crate) pid: AtomicU64,
+    /// Of its process, in ticks since the machine started (field 22 of /proc/pid/stat); 0: unknown.
+    pub(crate) start_time: AtomicU64,
+    /// The inode of its namespace of process ids: where it is not ours, its pid says nothing.
+    pub(crate) pid_namespace: AtomicU64,
+}
+
+/// Whose descriptors a chunk's are: the index of a participant, 0 for nobody's.
+#[repr(transparent)]
+#[derive(Debug)]
+pub(crate) struct Chunk {
+    pub(crate) owner: AtomicU64,
+}
+
+/// A file of payloads.
+#[repr(C, align(64))]
+#[derive(Debug)]
+pub(crate) struct Extent {
+    /// 0 free, 1 in use. Retired by its producer, or by a sweep once its producer is dead and no
+    /// descriptor names it.
+    pub(crate) taken: AtomicU32,
+    /// The participant that allocates from it.
+    pub(crate) owner: AtomicU32,
+    /// Names its file, and tells it from those that had the entry before.
+    pub(crate) serial: AtomicU64,
+    pub(crate) length: AtomicU64,
+    /// 0 in the folder of the session, 1 in its folder on disk.
+    pub(crate) place: AtomicU64,
+}
+
+/// A queue: what does not change, and where its ring is.
+#[repr(C, align(64))]
+#[derive(Debug)]
+pub(crate) struct QueueEntry {
+    /// Where its header is; its slots follow, then its key.
+    pub(crate) offset: AtomicU64,
+    pub(crate) slots: AtomicU64,
+    pub(crate) maxsize: AtomicU64,
+    pub(crate) max_bytes: AtomicU64,
+    pub(crate) key_length: AtomicU64,
+    /// As the one who made it gave it: 0 is unbounded.
+    pub(crate) asked_maxsize: AtomicU64,
+}
+
+const _: () = {
+    assert!(size_of::<Superblock>() == 4096);
+    assert!(size_of::<Process>() == 128);
+    assert!(size_of::<Chunk>() == 8);
+    assert!(size_of::<Extent>() == 64);
+    assert!(size_of::<QueueEntry>() == 64);
+    assert!(PARTICIPANTS <= Owner::LIMIT as usize);
+    assert!(DESCRIPTORS % 256 == 0);
+};

@@ -1,0 +1,10 @@
+//! A session: a folder of files that processes share, who takes part in it, and its queues.
+
+mod control;
+mod error;
+pub(super) mod layout;
+mod settings;
+
+pub(super) use control::Control;
+pub use error::Error;
+pub use settings::{MemoryPolicy, Settings};
