@@ -27,7 +27,7 @@
         ├── ChannelClosed                              the channel is gone
         ├── ChannelFull (queue.Full, asyncio.QueueFull)
         ├── ChannelEmpty (queue.Empty, asyncio.QueueEmpty)
-        ├── ChannelMemoryError (MemoryError)           its memory is used up
+        ├── ChannelMemoryError                         its memory is used up
         ├── ChannelDecodeError                         a message that cannot be rebuilt here
         └── ChannelCorruptError                        its shared memory is damaged
 
@@ -255,7 +255,7 @@ class ChannelEmpty(ChannelError, queue.Empty, asyncio.QueueEmpty):  # noqa: N818
     """A `get_nowait` found nothing."""
 
 
-class ChannelMemoryError(ChannelError, MemoryError):
+class ChannelMemoryError(ChannelError):
     """There is no memory for a message, or there can never be."""
 
 

@@ -19,6 +19,7 @@ LAYERS = [
         "context",
         "deadline",
         "nearest",
+        "pickling",
         "ports",
         "bootstrap",
         "_backend",

@@ -13,8 +13,8 @@ from shoal.collective.p2p import Accept, Courier
 from shoal.collective.peers import peer_address
 from shoal.deadline import Deadline
 from shoal.errors import ShoalTypeError, ShoalValueError, TransportError
+from shoal.pickling import tensor_facts
 from shoal.transport.codec import decode, encode
-from shoal.transport.tensors import tensor_facts
 from shoal.transport.wire import Payload
 
 __all__ = ["Collective"]

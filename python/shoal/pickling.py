@@ -1,0 +1,221 @@
+"""Objects to a pickle with buffers beside it, and back: what all transports share.
+
+Pickle protocol 5 with its buffers out of band, so that the memory of numpy arrays and torch
+tensors is not copied into the pickle. What pickle cannot handle goes to cloudpickle. With buffers
+that are writable and the receiver's own, so is all that arrives. Neither numpy nor torch nor Ray
+is imported here: a process without them has nothing of theirs to send.
+"""
+
+import functools
+import importlib
+import io
+import pickle
+import sys
+import types
+from collections.abc import Iterable
+from typing import Any
+
+from shoal.errors import DependencyError, ShoalValueError
+
+__all__ = ["dumps", "loads", "tensor_facts"]
+
+_SMALL = 4096
+"""Writable buffers below this size are cheaper inside the pickle than beside it."""
+
+_PLAIN = (bytes, str, int, float, bool, type(None))
+"""What needs none of the care below."""
+
+_REFUSED = (pickle.PicklingError, AttributeError, TypeError, RecursionError)
+"""How pickle says that it cannot handle an object."""
+
+
+class _NeedsCloudpickle(Exception):  # noqa: N818  (a signal within this module, no error)
+    """Something in the object is for cloudpickle only."""
+
+
+def dumps(obj: Any, *, from_devices: bool = False) -> tuple[bytes, list[memoryview]]:
+    """Pickle an object.
+
+    The buffers are the memory of the object's own arrays and tensors, which must not change until
+    they have been copied. What Ray's object references and actor handles in it stand for lives
+    from now on as long as this process: nobody tells when the receiver is done with it.
+
+    Args:
+        obj: Any object that pickle or cloudpickle can handle.
+        from_devices: Whether tensors of accelerators are sent by way of the CPU's memory, to the
+            receiver's current device of their type; otherwise they are refused.
+
+    Returns:
+        The pickle, and the buffers that it refers to, each as a row of bytes.
+
+    Raises:
+        ShoalValueError: The object cannot be pickled.
+    """
+    if type(obj) in _PLAIN:
+        return pickle.dumps(obj, protocol=5), []
+    try:
+        return _pickled(_Pickler, obj, from_devices)
+    except (_NeedsCloudpickle, *_REFUSED) as error:
+        # Start afresh: what the failed attempt wrote is no message.
+        cloud = _cloudpickle()
+        if cloud is None:
+            raise _cannot_be_sent(obj, error) from error
+    try:
+        return _pickled(_by_value_pickler(cloud), obj, from_devices)
+    except _REFUSED as error:
+        raise _cannot_be_sent(obj, error) from error
+
+
+def loads(data: bytes | bytearray | memoryview, buffers: Iterable[Any]) -> Any:
+    """Rebuild an object.
+
+    Args:
+        data: The pickle.
+        buffers: Its buffers in their order: writable, and for nobody else.
+
+    Raises:
+        Exception: Whatever the classes of the object raise, or pickle about damaged data.
+    """
+    return pickle.loads(data, buffers=buffers)
+
+
+def tensor_facts(tensor: Any) -> tuple[tuple[int, ...], str, str]:
+    """Return what must agree between a sent tensor and the one it is received into."""
+    return tuple(tensor.shape), str(tensor.dtype).removeprefix("torch."), tensor.device.type
+
+
+def _cannot_be_sent(obj: Any, error: Exception) -> ShoalValueError:
+    why = str(error) or "it needs cloudpickle, which is not installed"
+    return ShoalValueError(f"an object of type {type(obj).__qualname__} cannot be sent: {why}")
+
+
+def _pickled(pickler: Any, obj: Any, from_devices: bool) -> tuple[bytes, list[memoryview]]:
+    beside: list[memoryview] = []
+
+    def stays_inside(buffer: pickle.PickleBuffer) -> bool:
+        view = buffer.raw()
+        # A read-only buffer inside the pickle would arrive as immutable bytes.
+        if view.nbytes < _SMALL and not view.readonly:
+            return True
+        beside.append(view)
+        return False
+
+    out = io.BytesIO()
+    made = pickler(out, protocol=5, buffer_callback=stays_inside)
+    made.from_devices = from_devices
+    made.dump(obj)
+    return out.getvalue(), beside
+
+
+class _Pickler(pickle.Pickler):
+    from_devices = False
+
+    def reducer_override(self, obj: Any) -> Any:
+        reduced = _reduce_buffers(obj, self.from_devices)
+        if reduced is not None:
+            return reduced
+        # A class or a function of the script that runs would be pickled as a name in `__main__`,
+        # which is another module where the message arrives.
+        if isinstance(obj, (type, types.FunctionType)) and _travels_by_value(obj.__module__):
+            raise _NeedsCloudpickle
+        if _is_of_ray(obj):
+            raise _NeedsCloudpickle
+        return NotImplemented
+
+
+@functools.cache
+def _by_value_pickler(cloud: types.ModuleType) -> type:
+    base: Any = cloud.Pickler
+
+    class ByValuePickler(base):  # type: ignore[misc]  # which cloudpickle it is shows when it runs
+        from_devices = False
+
+        def reducer_override(self, obj: Any) -> Any:
+            reduced = _reduce_buffers(obj, self.from_devices)
+            return super().reducer_override(obj) if reduced is None else reduced
+
+    return ByValuePickler
+
+
+def _cloudpickle() -> types.ModuleType | None:
+    """Ray's cloudpickle where Ray is in use, because it knows Ray's own objects; else any."""
+    names = ("ray.cloudpickle", "cloudpickle")
+    for name in names if "ray" in sys.modules else reversed(names):
+        try:
+            return importlib.import_module(name)
+        except ImportError:
+            continue
+    return None
+
+
+def _travels_by_value(module: str | None) -> bool:
+    if module is None or module == "__main__":
+        return True
+    for name in ("ray.cloudpickle", "cloudpickle"):
+        cloud = sys.modules.get(name)
+        registered = () if cloud is None else cloud.list_registry_pickle_by_value()
+        if any(module == known or module.startswith(f"{known}.") for known in registered):
+            return True
+    return False
+
+
+def _is_of_ray(obj: Any) -> bool:
+    """Whether only Ray's cloudpickle sends it with its owner, so that it can be used and lives."""
+    ray = sys.modules.get("ray")
+    actor = sys.modules.get("ray.actor")
+    if ray is None or actor is None or not hasattr(ray, "ObjectRef"):
+        return False
+    return isinstance(obj, (ray.ObjectRef, actor.ActorHandle))
+
+
+def _reduce_buffers(obj: Any, from_devices: bool) -> Any:
+    """Return the reduction of a tensor or a read-only array, or None for anything else."""
+    numpy = sys.modules.get("numpy")
+    if numpy is not None and type(obj) is getattr(numpy, "ndarray", None):
+        if obj.flags.writeable or obj.dtype.hasobject:
+            return None
+        # Pickle would keep the copy that arrives read-only, which protects nobody.
+        return obj.copy().__reduce_ex__(5)
+    return _reduce_tensor(obj, from_devices)
+
+
+def _reduce_tensor(obj: Any, from_devices: bool) -> Any:
+    """Return a plain dense tensor's reduction, or None for anything else.
+
+    The values are copied only where they are not contiguous memory of the CPU already.
+    """
+    torch = sys.modules.get("torch")
+    tensor_type = getattr(torch, "Tensor", None)
+    if torch is None or tensor_type is None or type(obj) is not tensor_type:
+        return None
+    if obj.layout is not torch.strided or obj.is_quantized or obj.device.type == "meta":
+        return None
+    shape, dtype, device = tensor_facts(obj)
+    if device != "cpu" and not from_devices:
+        raise ShoalValueError(
+            f"a tensor on {obj.device} cannot be sent through memory of the CPU: send tensor.cpu()"
+        )
+    values = obj.detach().resolve_conj().resolve_neg().to("cpu").contiguous()
+    raw = values.reshape(-1).view(torch.uint8).numpy()
+    # Only a leaf can ask for gradients in another process; a result's graph stays here.
+    wants_grad = obj.requires_grad and obj.is_leaf
+    return _rebuild_tensor, (pickle.PickleBuffer(raw), shape, dtype, device, wants_grad)
+
+
+def _rebuild_tensor(
+    raw: Any, shape: tuple[int, ...], dtype: str, device: str, wants_grad: bool
+) -> Any:
+    try:
+        import torch
+    except ImportError as error:
+        raise DependencyError(
+            "the message holds a torch tensor and torch is not installed here: install shoal[torch]"
+        ) from error
+    kind = getattr(torch, dtype)
+    if len(raw) == 0:
+        tensor = torch.empty(shape, dtype=kind)
+    else:
+        tensor = torch.frombuffer(raw, dtype=kind).reshape(shape)
+    if device != "cpu":
+        tensor = tensor.to(device)
+    return tensor.requires_grad_() if wants_grad else tensor

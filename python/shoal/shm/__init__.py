@@ -1,0 +1,1 @@
+"""Queues between processes of one host, in shared memory."""
