@@ -29,11 +29,11 @@ fn main() {
                     let (mut bytes, mut loan) = ([0; 64], None);
                     let taken = queue.take(&mut lane, Want::Count(1), keep, &mut |message| {
                         message.copy(&mut bytes);
-                        loan = Some(message.loan());
+                        loan = message.loan();
                     });
                     assert!(matches!(taken, Ok(Taken::Messages { .. })));
                     std::hint::black_box(&bytes);
-                    if let Some(loan) = loan.filter(|_| keep == Keep::Loan) {
+                    if let Some(loan) = loan {
                         queue.release(loan).expect("in use");
                     }
                 }

@@ -20,8 +20,8 @@ use loom::sync::{Arc, Condvar, Mutex};
 use loom::thread;
 use shoal_core::shm::heap::{Heap, View};
 use shoal_core::shm::{
-    AtomicU32, Claim, Futex, Heavy, Keep, Label, Lane, Owner, Queue, Refusal, Swept, Taken, Until,
-    Want,
+    AtomicU32, Claim, Futex, Heavy, Keep, Label, Lane, Owner, Payload, Queue, Refusal, Swept,
+    Taken, Until, Want,
 };
 
 /// A futex that never comes back by itself: who is not woken is found as a deadlock.
@@ -149,8 +149,8 @@ fn number(message: &shoal_core::shm::Message<'_>) -> u64 {
     message.copy(&mut bytes);
     let number = u64::from_ne_bytes(bytes);
     assert_eq!(
-        (message.len(), message.label.weight),
-        (8, number),
+        (message.payload(), message.label.weight),
+        (Payload::Inline(8), number),
         "a torn message"
     );
     number

@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use shoal_core::shm::heap::{Heap, View};
 use shoal_core::shm::{
-    Claim, Heavy, Keep, Label, Lane, Loan, Message, Owner, Queue, Refusal, SystemFutex, Taken,
-    Until, Want, slots_for,
+    Claim, Heavy, Keep, Label, Lane, Loan, Message, Owner, Payload, Queue, Refusal, SystemFutex,
+    Taken, Until, Want, slots_for,
 };
 
 const PRODUCERS: u16 = 4;
@@ -34,7 +34,7 @@ impl<'a> Process<'a> {
         let bytes = number.to_ne_bytes().repeat(repeats(number));
         let label = Label {
             weight: 1 + number % 3,
-            kind: 0,
+            ..Label::default()
         };
         assert!(self.queue.fill(&claim, label, &bytes));
         Some(claim)
@@ -49,14 +49,17 @@ fn repeats(number: u64) -> usize {
 /// The number that is the message, in each of its parts.
 fn number(message: &Message<'_>) -> u64 {
     let mut bytes = [0; 160];
-    let bytes = &mut bytes[..message.len()];
+    let Payload::Inline(length) = message.payload() else {
+        panic!("nobody put a block");
+    };
+    let bytes = &mut bytes[..length];
     message.copy(bytes);
     let mut parts = bytes
         .chunks(8)
         .map(|part| u64::from_ne_bytes(part.try_into().expect("8")));
     let number = parts.next().expect("a message is not empty");
     assert!(parts.all(|part| part == number), "a torn message");
-    assert_eq!(message.len(), 8 * repeats(number));
+    assert_eq!(length, 8 * repeats(number));
     assert_eq!(message.label.weight, 1 + number % 3);
     number
 }
@@ -114,9 +117,7 @@ fn consume(view: View<'_>, me: u16) -> Vec<u64> {
             &mut |message| {
                 got.push(number(&message));
                 assert!(!message.redelivered);
-                if keep != Keep::Copy {
-                    loans.push(message.loan());
-                }
+                loans.extend(message.loan());
             },
         );
         match taken.expect("undamaged") {

@@ -5,7 +5,7 @@ use super::sync::{AtomicU32, AtomicU64, Ordering};
 use super::word::Word;
 
 /// One word under loom, where each costs a search.
-const INLINE_WORDS: usize = if cfg!(loom) { 1 } else { 28 };
+const INLINE_WORDS: usize = if cfg!(loom) { 1 } else { 26 };
 
 /// How many lanes a process has: so many of its threads can be in the middle of an operation.
 pub const LANES: usize = if cfg!(loom) { 1 } else { 8 };
@@ -39,6 +39,36 @@ pub struct Label {
     pub weight: u64,
     /// How its bytes are to be read; the queue does not look at it.
     pub kind: u32,
+    /// The process that put it, by the number that its user knows it by: for the texts of errors.
+    pub sender: u32,
+}
+
+/// A payload that lies outside of the descriptors.
+///
+/// The queue hands it on as it is. Who maps the memory has to check that it lies within: damage may
+/// have made it up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Block {
+    /// The index of the piece of memory that it lies in; not [`Block::NO_EXTENT`].
+    pub extent: u32,
+    /// Where it begins there, in bytes.
+    pub offset: u64,
+    /// How many bytes it has.
+    pub length: u64,
+}
+
+impl Block {
+    /// Stands for "inline" where an extent is expected.
+    pub const NO_EXTENT: u32 = u32::MAX;
+}
+
+/// Where the bytes of a message lie.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Payload {
+    /// In its descriptor: so many, at most [`Descriptor::INLINE`].
+    Inline(usize),
+    /// Outside, in memory that belongs to its producer until the descriptor is free.
+    Block(Block),
 }
 
 /// A descriptor: one message.
@@ -53,8 +83,14 @@ pub struct Descriptor {
     /// The ring that it was put into: a sweeper has to know.
     ring: AtomicU32,
     kind: AtomicU32,
-    length: AtomicU32,
-    reserved: AtomicU32,
+    /// In bytes, wherever they lie.
+    length: AtomicU64,
+    /// How many bytes had been put into its ring before it: see [`super::bytes`].
+    before: AtomicU64,
+    /// The extent of the payload's block.
+    extent: AtomicU32,
+    sender: AtomicU32,
+    /// The payload, or the offset of its block in the first word.
     inline: [AtomicU64; INLINE_WORDS],
 }
 
@@ -69,8 +105,10 @@ impl Descriptor {
             weight: AtomicU64::new(0),
             ring: AtomicU32::new(0),
             kind: AtomicU32::new(0),
-            length: AtomicU32::new(0),
-            reserved: AtomicU32::new(0),
+            length: AtomicU64::new(0),
+            before: AtomicU64::new(0),
+            extent: AtomicU32::new(0),
+            sender: AtomicU32::new(0),
             inline: std::array::from_fn(|_| AtomicU64::new(0)),
         }
     }
@@ -124,6 +162,7 @@ impl Descriptor {
         Label {
             weight: self.weight(),
             kind: self.kind.load(Ordering::Relaxed),
+            sender: self.sender.load(Ordering::Relaxed),
         }
     }
 
@@ -137,17 +176,10 @@ impl Descriptor {
     ///
     /// Whether the payload fits in: nothing is written else.
     pub(super) fn fill(&self, ring: u32, label: Label, payload: &[u8]) -> bool {
-        let Ok(length) = u32::try_from(payload.len()) else {
-            return false;
-        };
         if payload.len() > Self::INLINE {
             return false;
         }
-        // ORDER: Relaxed, all of it: E4 releases it.
-        self.ring.store(ring, Ordering::Relaxed);
-        self.weight.store(label.weight, Ordering::Relaxed);
-        self.kind.store(label.kind, Ordering::Relaxed);
-        self.length.store(length, Ordering::Relaxed);
+        self.fill_head(ring, label, Block::NO_EXTENT, payload.len() as u64);
         let (words, rest) = payload.as_chunks::<8>();
         for (to, from) in self.inline.iter().zip(words) {
             to.store(u64::from_ne_bytes(*from), Ordering::Relaxed);
@@ -160,16 +192,50 @@ impl Descriptor {
         true
     }
 
-    /// How long the payload is, at most `INLINE`.
-    pub(super) fn length(&self, index: u32) -> Result<usize, Corrupt> {
-        let length = self.length.load(Ordering::Relaxed);
+    /// As `fill`, for a payload that lies outside; false where the block has no extent.
+    pub(super) fn fill_external(&self, ring: u32, label: Label, block: Block) -> bool {
+        if block.extent == Block::NO_EXTENT {
+            return false;
+        }
+        self.fill_head(ring, label, block.extent, block.length);
+        self.inline[0].store(block.offset, Ordering::Relaxed);
+        true
+    }
+
+    fn fill_head(&self, ring: u32, label: Label, extent: u32, length: u64) {
+        // ORDER: Relaxed, as the payload: E4 releases it.
+        self.ring.store(ring, Ordering::Relaxed);
+        self.weight.store(label.weight, Ordering::Relaxed);
+        self.kind.store(label.kind, Ordering::Relaxed);
+        self.sender.store(label.sender, Ordering::Relaxed);
+        self.extent.store(extent, Ordering::Relaxed);
+        self.length.store(length, Ordering::Relaxed);
+    }
+
+    /// How many bytes the message has.
+    pub(super) fn length(&self) -> u64 {
+        self.length.load(Ordering::Relaxed)
+    }
+
+    /// Where the payload lies.
+    pub(super) fn payload(&self, index: u32) -> Result<Payload, Corrupt> {
+        let length = self.length();
+        let extent = self.extent.load(Ordering::Relaxed);
+        if extent != Block::NO_EXTENT {
+            let offset = self.inline[0].load(Ordering::Relaxed);
+            return Ok(Payload::Block(Block {
+                extent,
+                offset,
+                length,
+            }));
+        }
         match usize::try_from(length) {
-            Ok(fits) if fits <= Self::INLINE => Ok(fits),
+            Ok(fits) if fits <= Self::INLINE => Ok(Payload::Inline(fits)),
             _ => Err(Corrupt::Length { index, length }),
         }
     }
 
-    /// Copies the beginning of the payload.
+    /// Copies the beginning of a payload that lies inline.
     pub(super) fn copy(&self, to: &mut [u8]) {
         for (to, from) in to.chunks_mut(8).zip(&self.inline) {
             let word = from.load(Ordering::Relaxed).to_ne_bytes();
@@ -189,7 +255,7 @@ const _: () = {
     assert!(size_of::<Participant>() == 128);
     assert!(size_of::<Descriptor>() == 256);
     assert!(std::mem::offset_of!(Descriptor, word) == 0);
-    assert!(std::mem::offset_of!(Descriptor, inline) == 0x20);
+    assert!(std::mem::offset_of!(Descriptor, inline) == 0x30);
 };
 
 #[cfg(test)]
@@ -202,16 +268,31 @@ mod tests {
         #[test]
         fn a_payload_comes_out_as_it_went_in(
             payload in proptest::collection::vec(any::<u8>(), 0..=Descriptor::INLINE),
-            weight: u64, kind: u32,
+            weight: u64, kind: u32, sender: u32,
         ) {
             let descriptor = Descriptor::new();
             prop_assert!(descriptor.fill(9, Label::default(), &[0xff; Descriptor::INLINE]));
-            let label = Label { weight, kind };
+            let label = Label { weight, kind, sender };
             prop_assert!(descriptor.fill(4, label, &payload));
-            let mut out = vec![0; descriptor.length(0).expect("intact")];
+            prop_assert_eq!(descriptor.payload(0), Ok(Payload::Inline(payload.len())));
+            let mut out = vec![0; payload.len()];
             descriptor.copy(&mut out);
             prop_assert_eq!(out, payload);
             prop_assert_eq!((descriptor.ring(), descriptor.label()), (4, label));
+        }
+
+        #[test]
+        fn a_block_comes_out_as_it_went_in(
+            extent in 0..Block::NO_EXTENT, offset: u64, length: u64, weight: u64,
+        ) {
+            let descriptor = Descriptor::new();
+            let label = Label { weight, kind: 1, sender: 2 };
+            let block = Block { extent, offset, length };
+            prop_assert!(descriptor.fill_external(4, label, block));
+            prop_assert_eq!(descriptor.payload(0), Ok(Payload::Block(block)));
+            prop_assert_eq!(descriptor.label(), label);
+            prop_assert!(descriptor.fill(4, label, b"inline again"));
+            prop_assert_eq!(descriptor.payload(0), Ok(Payload::Inline(12)));
         }
     }
 
@@ -220,19 +301,24 @@ mod tests {
         let descriptor = Descriptor::new();
         assert!(descriptor.fill(0, Label::default(), b"before"));
         assert!(!descriptor.fill(1, Label::default(), &[0; Descriptor::INLINE + 1]));
-        assert_eq!(descriptor.length(0), Ok(6));
+        let nowhere = Block {
+            extent: Block::NO_EXTENT,
+            offset: 0,
+            length: 1,
+        };
+        assert!(!descriptor.fill_external(1, Label::default(), nowhere));
+        assert_eq!(descriptor.payload(0), Ok(Payload::Inline(6)));
     }
 
     #[test]
     fn a_length_that_cannot_be_is_an_error() {
         let descriptor = Descriptor::new();
-        descriptor.length.store(225, Ordering::Relaxed);
+        assert!(descriptor.fill(0, Label::default(), b""));
+        let length = Descriptor::INLINE as u64 + 1;
+        descriptor.length.store(length, Ordering::Relaxed);
         assert_eq!(
-            descriptor.length(5),
-            Err(Corrupt::Length {
-                index: 5,
-                length: 225
-            })
+            descriptor.payload(5),
+            Err(Corrupt::Length { index: 5, length })
         );
     }
 }

@@ -59,7 +59,7 @@ pub enum Corrupt {
         /// The descriptor.
         index: u32,
         /// How long it claims to be.
-        length: u32,
+        length: u64,
     },
     /// Another process found the damage.
     FoundBefore,

@@ -5,8 +5,9 @@
 //!
 //! # How it works
 //!
-//! A message lies in a *descriptor*; the *ring* holds indices of descriptors. A producer fills a
-//! descriptor before one compare-and-swap of a slot publishes it, so that a producer that dies
+//! A message lies in a *descriptor*, or beside it in a [`Block`] that the descriptor names and whose
+//! memory is its producer's; the *ring* holds indices of descriptors. A producer fills a descriptor
+//! before one compare-and-swap of a slot publishes it, so that a producer that dies
 //! leaves no hole. A consumer takes `n` messages by one compare-and-swap of `head`, so that a batch
 //! is taken whole or not at all. Both announce in a *lane* what they are about to do, and the word
 //! of each descriptor names who answers for it: from these a [`Sweeper`] decides what became of what
@@ -92,7 +93,7 @@ mod tests;
 mod wait;
 mod word;
 
-pub use descriptor::{Descriptor, LANES, Label, Participant};
+pub use descriptor::{Block, Descriptor, LANES, Label, Participant, Payload};
 pub use error::Corrupt;
 pub use lane::{Intent, Lane};
 pub use put::Refusal;

@@ -1,6 +1,6 @@
 //! What a process has of a queue: views of the shared memory, and what it remembers for itself.
 
-use super::descriptor::{Descriptor, Label, Participant};
+use super::descriptor::{Block, Descriptor, Label, Participant};
 use super::error::Corrupt;
 use super::ring::Ring;
 use super::slot::Slot;
@@ -140,6 +140,15 @@ impl<'a, F: Futex> Queue<'a, F> {
     /// Writes the message into a descriptor; false, and nothing is written, where it does not fit.
     pub fn fill(&self, claim: &Claim, label: Label, payload: &[u8]) -> bool {
         self.table.descriptors[claim.index as usize].fill(self.ring_index, label, payload)
+    }
+
+    /// Names the block that the message is in, which its producer has filled; false, and nothing is
+    /// written, where the block has no extent.
+    ///
+    /// The block is in use for as long as the descriptor is. When the descriptor is free again its
+    /// producer may use the block for another message.
+    pub fn fill_external(&self, claim: &Claim, label: Label, block: Block) -> bool {
+        self.table.descriptors[claim.index as usize].fill_external(self.ring_index, label, block)
     }
 
     /// Gives a descriptor back that was not put.

@@ -2,10 +2,10 @@
 //!
 //! The steps D1 to D7 are those of the table in [`super`].
 
-use super::descriptor::{Descriptor, Label};
+use super::descriptor::{Descriptor, Label, Payload};
 use super::error::Corrupt;
 use super::lane::{Intent, Lane};
-use super::queue::Queue;
+use super::queue::{Queue, Table};
 use super::ring::Turns;
 use super::slot::Entry;
 use super::sync::{self, Ordering};
@@ -39,7 +39,9 @@ pub enum Want {
 /// What becomes of the descriptors of the messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Keep {
-    /// The payload is copied while the message is handed out, and its descriptor is free at once.
+    /// The payload is copied while the message is handed out, and its descriptor is free at once. A
+    /// message outside of its descriptor is a loan all the same: there is more to copy than should
+    /// be done in the middle of a take.
     Copy,
     /// The payload is used in place until it is released; lost with its process.
     Loan,
@@ -74,7 +76,7 @@ pub enum Taken {
 #[derive(Debug)]
 pub struct Message<'a> {
     descriptor: &'a Descriptor,
-    length: usize,
+    payload: Payload,
     index: u32,
     word: Word,
     /// What it says of itself.
@@ -84,30 +86,28 @@ pub struct Message<'a> {
 }
 
 impl Message<'_> {
-    /// How many bytes it has.
-    pub fn len(&self) -> usize {
-        self.length
+    /// Where its bytes are, and how many.
+    pub fn payload(&self) -> Payload {
+        self.payload
     }
 
-    /// Whether it has none.
-    pub fn is_empty(&self) -> bool {
-        self.length == 0
-    }
-
-    /// Copies its bytes, as many as `to` takes.
+    /// Copies its bytes, as many as `to` takes; none where they lie outside.
     pub fn copy(&self, to: &mut [u8]) {
-        let length = to.len().min(self.length);
+        let Payload::Inline(all) = self.payload else {
+            return;
+        };
+        let length = to.len().min(all);
         self.descriptor.copy(&mut to[..length]);
     }
 
-    /// What gives it back, where it was taken as a loan or a lease.
+    /// What gives it back; None where it was copied.
     ///
     /// Dropping it gives nothing back: see [`super::Claim`].
-    pub fn loan(&self) -> Loan {
-        Loan {
+    pub fn loan(&self) -> Option<Loan> {
+        (self.word != Word::FREE).then_some(Loan {
             index: self.index,
             word: self.word,
-        }
+        })
     }
 }
 
@@ -117,6 +117,24 @@ impl Message<'_> {
 pub struct Loan {
     index: u32,
     word: Word,
+}
+
+impl Loan {
+    /// Gives back what was taken as a loan, or acknowledges what was taken as a lease.
+    ///
+    /// Any thread may, and the queue that it came from may be gone.
+    ///
+    /// # Errors
+    ///
+    /// Where it is not in use: it was given back before, or this process was taken for dead.
+    pub fn release(self, table: &Table<'_>) -> Result<(), Corrupt> {
+        let Self { index, word } = self;
+        let descriptor = table.descriptor(index, 0)?;
+        if descriptor.exchange_word(word, Word::FREE) {
+            return Ok(());
+        }
+        Err(wrong(index, 0, descriptor.word()))
+    }
 }
 
 /// D1: what there is to take.
@@ -209,15 +227,15 @@ impl<F: Futex> Queue<'_, F> {
         if !word.is_at(self.ring.stamp(position)) {
             return Err(wrong(index, position, word));
         }
-        let length = descriptor.length(index)?;
+        let payload = descriptor.payload(index)?;
         let word = match keep {
-            Keep::Copy => Word::FREE,
-            Keep::Loan => self.ring.word(State::Loaned, self.me, position),
+            Keep::Copy if matches!(payload, Payload::Inline(_)) => Word::FREE,
+            Keep::Copy | Keep::Loan => self.ring.word(State::Loaned, self.me, position),
             Keep::Lease => self.ring.word(State::Leased, self.me, position),
         };
         let message = Message {
             descriptor,
-            length,
+            payload,
             index,
             word,
             label: descriptor.label(),
@@ -225,7 +243,7 @@ impl<F: Futex> Queue<'_, F> {
         };
         // The word comes to the consumer before or after the word changes. A copy has to be made
         // before others may write there; a loan must not be in use before it is one.
-        if keep == Keep::Copy {
+        if word == Word::FREE {
             out(message);
             descriptor.set_word(word); // D7
         } else {
@@ -235,18 +253,13 @@ impl<F: Futex> Queue<'_, F> {
         Ok(())
     }
 
-    /// Gives back what was taken as a loan, or acknowledges what was taken as a lease.
+    /// As [`Loan::release`].
     ///
     /// # Errors
     ///
-    /// Where it is not in use: it was given back before, or this process was taken for dead.
+    /// As there.
     pub fn release(&self, loan: Loan) -> Result<(), Corrupt> {
-        let Loan { index, word } = loan;
-        let descriptor = self.table.descriptor(index, 0)?;
-        if word != Word::FREE && descriptor.exchange_word(word, Word::FREE) {
-            return Ok(());
-        }
-        Err(wrong(index, 0, descriptor.word()))
+        loan.release(&self.table)
     }
 
     /// Whether a take would come to something other than "not yet".

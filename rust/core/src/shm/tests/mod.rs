@@ -32,8 +32,16 @@ impl<'a> Process<'a> {
     /// A descriptor with a number as its message, which is its weight too where it has none.
     fn claim(&self, number: u64, weight: u64) -> Claim {
         let claim = self.queue.claim().expect("there are enough descriptors");
-        let label = Label { weight, kind: 7 };
-        assert!(self.queue.fill(&claim, label, &number.to_ne_bytes()));
+        let bytes = &number.to_ne_bytes();
+        assert!(self.queue.fill(&claim, label(weight), bytes));
+        claim
+    }
+
+    /// As `claim`, for a message that lies outside; the number is where.
+    fn claim_outside(&self, number: u64, weight: u64) -> Claim {
+        let claim = self.queue.claim().expect("there are enough descriptors");
+        let block = outside(number);
+        assert!(self.queue.fill_external(&claim, label(weight), block));
         claim
     }
 
@@ -51,9 +59,7 @@ impl<'a> Process<'a> {
         let mut loans = Vec::new();
         let taken = self.queue.take(&mut self.lane, want, keep, &mut |message| {
             out.push((number(&message), message.redelivered));
-            if keep != Keep::Copy {
-                loans.push(message.loan());
-            }
+            loans.extend(message.loan());
         });
         (taken.expect("undamaged"), loans)
     }
@@ -64,11 +70,36 @@ impl<'a> Process<'a> {
     }
 }
 
+fn label(weight: u64) -> Label {
+    Label {
+        weight,
+        kind: 7,
+        sender: 5,
+    }
+}
+
+fn outside(number: u64) -> Block {
+    Block {
+        extent: 3,
+        offset: number,
+        length: 8,
+    }
+}
+
 fn number(message: &Message<'_>) -> u64 {
-    let mut bytes = [0; 8];
-    assert_eq!((message.len(), message.label.kind), (8, 7));
-    message.copy(&mut bytes);
-    u64::from_ne_bytes(bytes)
+    assert_eq!(message.label, label(message.label.weight));
+    match message.payload() {
+        Payload::Inline(length) => {
+            let mut bytes = [0; 8];
+            assert_eq!(length, 8);
+            message.copy(&mut bytes);
+            u64::from_ne_bytes(bytes)
+        }
+        Payload::Block(block) => {
+            assert_eq!(block, outside(block.offset));
+            block.offset
+        }
+    }
 }
 
 fn owner(index: u16) -> Owner {
@@ -121,24 +152,40 @@ fn a_descriptor_is_claimed_by_its_index_while_it_is_free() {
 }
 
 #[test]
-fn a_loan_can_be_given_back_once_and_a_copy_never() {
+fn a_loan_can_be_given_back_once_and_what_was_copied_is_none() {
     let heap = Heap::new(2, 1).with_ring(4, 3);
     let rings = heap.rings().expect("sound");
-    let mut process = Process::new(heap.view(&rings), 0);
-    for (keep, first) in [(Keep::Loan, true), (Keep::Lease, true), (Keep::Copy, false)] {
-        assert_eq!(process.put(1), Ok(()));
+    let view = heap.view(&rings);
+    let mut process = Process::new(view, 0);
+    for (keep, outside, expected) in [
+        (Keep::Loan, false, vec![true, false]),
+        (Keep::Lease, true, vec![true, false]),
+        (Keep::Copy, false, vec![]),
+        (Keep::Copy, true, vec![true, false]),
+    ] {
+        let claim = if outside {
+            process.claim_outside(1, 1)
+        } else {
+            process.claim(1, 1)
+        };
+        let put = process.queue.put(&mut process.lane, claim);
+        assert!(matches!(put, Ok(Ok(()))));
         let mut loans = Vec::new();
         let taken = process
             .queue
             .take(&mut process.lane, Want::Count(1), keep, &mut |message| {
+                assert_eq!(number(&message), 1);
                 loans.extend([message.loan(), message.loan()]);
             });
         assert!(taken.is_ok());
+        assert_eq!(view.table.in_use(), usize::from(!expected.is_empty()));
         let released: Vec<_> = loans
             .into_iter()
-            .map(|loan| process.queue.release(loan).is_ok())
+            .flatten()
+            .map(|loan| loan.release(&view.table).is_ok())
             .collect();
-        assert_eq!(released, [first, false], "{keep:?}");
+        assert_eq!(released, expected, "{keep:?}, outside: {outside}");
+        assert_eq!(view.table.in_use(), 0);
     }
 }
 
