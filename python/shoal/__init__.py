@@ -30,19 +30,22 @@ if TYPE_CHECKING:
 _OLDEST_RAY = (2, 47)
 
 
+def _ray_is_wrong(state: str) -> Exception:
+    oldest = ".".join(map(str, _OLDEST_RAY))
+    error: Exception = importlib.import_module("shoal.errors").DependencyError(
+        f'shoal needs ray {oldest} or newer, and {state} here; run: pip install "ray>={oldest}"'
+    )
+    return error
+
+
 def _check_ray() -> None:
     # From the package's metadata: importing Ray itself takes a second.
     try:
         found = importlib.metadata.version("ray")
     except importlib.metadata.PackageNotFoundError:
-        found = ""
-    if tuple(map(int, re.findall(r"\d+", found)[:2])) >= _OLDEST_RAY:
-        return
-    oldest = ".".join(map(str, _OLDEST_RAY))
-    state = f"ray {found} is installed" if found else "ray is not installed"
-    raise importlib.import_module("shoal.errors").DependencyError(
-        f'shoal needs ray {oldest} or newer, and {state} here; run: pip install "ray>={oldest}"'
-    )
+        return  # `shoal.shm` and `shoal.plan` do without; what does not says so
+    if tuple(map(int, re.findall(r"\d+", found)[:2])) < _OLDEST_RAY:
+        raise _ray_is_wrong(f"ray {found} is installed")
 
 
 _check_ray()
@@ -106,7 +109,12 @@ def __getattr__(name: str) -> Any:
     module = _EXPORTS.get(name)
     if module is None:
         raise AttributeError(f"module 'shoal' has no attribute {name!r}")
-    value = getattr(importlib.import_module(module), name)
+    try:
+        value = getattr(importlib.import_module(module), name)
+    except ModuleNotFoundError as error:
+        if error.name != "ray":
+            raise
+        raise _ray_is_wrong("ray is not installed") from error
     globals()[name] = value
     return value
 

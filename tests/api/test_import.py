@@ -75,3 +75,29 @@ for kind in ImportError, AssertionError:
     expected = f"DependencyError shoal needs ray 2.47 or newer, and ray {version} is installed here"
     assert len(printed) == 2
     assert all(line.startswith(expected) and "ray>=2.47" in line for line in printed), printed
+
+
+def test_without_ray_only_what_needs_it_is_refused(tmp_path):
+    program = """
+import importlib.metadata as metadata
+import sys
+sys.modules["ray"] = None  # as if it were not installed
+version = metadata.version
+def without_ray(name):
+    if name == "ray":
+        raise metadata.PackageNotFoundError(name)
+    return version(name)
+metadata.version = without_ray
+import shoal
+import shoal.shm
+print(shoal.WorkerAddress("group", 1))
+try:
+    shoal.Worker
+except ImportError as error:
+    print(type(error).__name__, error)
+"""
+    printed = run("-c", program, folder=tmp_path).stdout.splitlines()
+    refusal = "DependencyError shoal needs ray 2.47 or newer, and ray is not installed here; run: "
+    assert len(printed) == 2
+    assert "group:1" in printed[0]
+    assert printed[1].startswith(refusal), printed
