@@ -3,8 +3,13 @@
 mod control;
 mod error;
 pub(super) mod layout;
+mod liveness;
+mod lock;
+mod name;
 mod settings;
+mod solo;
 
 pub(super) use control::Control;
 pub use error::Error;
+pub use name::Token;
 pub use settings::{MemoryPolicy, Settings};

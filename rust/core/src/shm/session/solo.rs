@@ -1,0 +1,84 @@
+//! One thread of this process at a time, with a deadline, across forks.
+
+use std::process;
+use std::time::{Duration, Instant};
+
+use super::super::sync::hint::{AtomicU32, Ordering};
+
+/// How often to look again.
+pub(super) const PAUSE: Duration = Duration::from_micros(200);
+
+/// A lock that no child inherits: one that is forked while a thread of its parent is inside finds
+/// it free. The id of the process that is inside is kept; 0 is none.
+#[derive(Debug, Default)]
+pub(super) struct Solo(AtomicU32);
+
+impl Solo {
+    pub(super) const fn new() -> Self {
+        Self(AtomicU32::new(0))
+    }
+
+    /// Goes in; None where another thread is.
+    pub(super) fn try_enter(&self) -> Option<Inside<'_>> {
+        let (me, inside) = (process::id(), self.0.load(Ordering::Relaxed));
+        let free = inside != me;
+        // ORDER: Acquire, pairs with the drop of `Inside`.
+        let entered = free
+            && self
+                .0
+                .compare_exchange(inside, me, Ordering::Acquire, Ordering::Relaxed)
+                .is_ok();
+        entered.then(|| Inside(self))
+    }
+
+    /// Goes in when it is free; None where that was not so before the deadline.
+    pub(super) fn enter(&self, deadline: Instant) -> Option<Inside<'_>> {
+        loop {
+            let inside = self.try_enter();
+            if inside.is_some() || Instant::now() >= deadline {
+                return inside;
+            }
+            std::thread::sleep(PAUSE);
+        }
+    }
+}
+
+/// Who is inside.
+#[derive(Debug)]
+#[must_use = "it is free again when this is dropped"]
+pub(super) struct Inside<'a>(&'a Solo);
+
+impl Drop for Inside<'_> {
+    fn drop(&mut self) {
+        // ORDER: Release, pairs with `try_enter`.
+        self.0.0.store(0, Ordering::Release);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_is_inside_and_the_next_gets_in_after_it() {
+        let solo = &Solo::new();
+        let inside = solo.enter(Instant::now()).expect("free");
+        assert!(solo.try_enter().is_none());
+        assert!(solo.enter(Instant::now() + 3 * PAUSE).is_none(), "in time");
+        std::thread::scope(|scope| {
+            let deadline = Instant::now() + Duration::from_secs(20);
+            let waits = scope.spawn(move || solo.enter(deadline).is_some());
+            drop(inside);
+            assert!(waits.join().expect("no panic"));
+        });
+        assert!(solo.try_enter().is_some());
+    }
+
+    #[test]
+    fn what_a_parent_was_inside_of_is_free_in_its_child() {
+        let solo = Solo(AtomicU32::new(process::id() + 1));
+        let inside = solo.try_enter().expect("the parent's");
+        assert!(solo.try_enter().is_none());
+        drop(inside);
+    }
+}
