@@ -209,12 +209,24 @@ impl Descriptor {
         self.kind.store(label.kind, Ordering::Relaxed);
         self.sender.store(label.sender, Ordering::Relaxed);
         self.extent.store(extent, Ordering::Relaxed);
-        self.length.store(length, Ordering::Relaxed);
+        // ORDER: Release: see `set_before`.
+        self.length.store(length, Ordering::Release);
     }
 
     /// How many bytes the message has.
     pub(super) fn length(&self) -> u64 {
         self.length.load(Ordering::Relaxed)
+    }
+
+    /// How many bytes had been put into its ring before it, where that has a bound in bytes.
+    pub(super) fn before(&self) -> u64 {
+        self.before.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn set_before(&self, bytes: u64) {
+        // ORDER: Release. Somebody may read it for the message that the descriptor was before; it
+        // then has to see that that one was taken.
+        self.before.store(bytes, Ordering::Release);
     }
 
     /// Where the payload lies.

@@ -17,7 +17,15 @@ const BASE_STEP: u64 = 0x9e37_79b9_7f4a_7c15;
 pub struct Heap {
     descriptors: Box<[Descriptor]>,
     participants: Box<[Participant]>,
-    rings: Vec<(Header, Box<[AtomicU64]>, u32)>,
+    rings: Vec<HeapRing>,
+}
+
+#[derive(Debug)]
+struct HeapRing {
+    header: Header,
+    slots: Box<[AtomicU64]>,
+    maxsize: u32,
+    max_bytes: u64,
 }
 
 impl Heap {
@@ -43,10 +51,24 @@ impl Heap {
         let used = start % slots;
         // The slots before it are of its lap, those from there on of the lap before.
         let last = |slot| start.wrapping_sub(if slot < used { 0 } else { slots });
-        let memory = (0..slots)
+        let memory: Box<_> = (0..slots)
             .map(|slot| AtomicU64::new(Slot::new(Lap::of(last(slot), shift), 0).bits()))
             .collect();
-        self.rings.push((Header::new(start), memory, maxsize));
+        self.rings.push(HeapRing {
+            header: Header::new(start),
+            slots: memory,
+            maxsize,
+            max_bytes: 0,
+        });
+        self
+    }
+
+    /// With a bound in bytes on all rings so far.
+    #[must_use]
+    pub fn with_max_bytes(mut self, max_bytes: u64) -> Self {
+        for ring in &mut self.rings {
+            ring.max_bytes = max_bytes;
+        }
         self
     }
 
@@ -54,8 +76,10 @@ impl Heap {
     pub fn rings(&self) -> Option<Vec<Ring<'_>>> {
         (1_u64..)
             .zip(&self.rings)
-            .map(|(number, (header, slots, maxsize))| {
-                Ring::new(header, slots, *maxsize, number.wrapping_mul(BASE_STEP))
+            .map(|(number, ring)| {
+                let base = number.wrapping_mul(BASE_STEP);
+                let view = Ring::new(&ring.header, &ring.slots, ring.maxsize, base)?;
+                Some(view.with_max_bytes(ring.max_bytes))
             })
             .collect()
     }

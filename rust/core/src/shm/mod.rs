@@ -17,7 +17,8 @@
 //!
 //! - Each message goes to one consumer, in the order in which they were put. One that was on its
 //!   way to a consumer that died is delivered again, at the end, and says so.
-//! - A queue holds no more than `maxsize` messages; only what is delivered again may exceed it.
+//! - A queue holds no more than `maxsize` messages, and where it has a bound in bytes no more than
+//!   these, or one message; only what is delivered again may exceed it.
 //! - Whoever is killed, and at whatever instruction, nobody waits for it and no queued message is
 //!   lost or damaged. What it had in use is free after the next sweep.
 //! - A message that is put before the queue is closed can be taken; after it, none is put.
@@ -36,6 +37,7 @@
 //! | | sweep | AcqRel | D4, claim | as what it stands for |
 //! | payload, label, ring | while writing | Relaxed | after D4: Relaxed | |
 //! | weight | while writing | Relaxed | D1: Relaxed, counts if `head` stays | |
+//! | length, bytes before | while writing | Release | E3: Relaxed, fence after, counts if `head` stays | the `head` that let it be written |
 //! | slot | E5, plug, sweep | SeqCst | E2, D1, sweep | the word, and all slots before it |
 //! | `tail` | E6 | SeqCst | before E2 | the slots before it |
 //! | `head` | D3 | SeqCst | E3, D1, sweep | the end of the reads of the slots, and the intent of D2 |
@@ -43,6 +45,7 @@
 //! | | E7, D5 | Release | sweep | the words that the operation changed |
 //! | wait words | sleeper: bit set | SeqCst, fence after | waker: Relaxed, fence before | |
 //! | | waker: bit cleared, epoch | AcqRel | the futex | |
+//! | refused | E3, nobody fits | Relaxed, fence after | D1: Relaxed, fence before | |
 //! | damage | anybody | Relaxed | before "nothing there": Relaxed | |
 //!
 //! SeqCst on slot and `head` is there for the pair of fences with the sleepers, where on x86 the
@@ -54,7 +57,7 @@
 //! |---|---|---|
 //! | E1 | lane: "I publish d" | d is freed |
 //! | E2 | slot at `tail`; published already: go on; the plug: closed | d is freed |
-//! | E3 | full if the position is `maxsize` after `head` | d is freed |
+//! | E3 | full if the position is `maxsize` after `head`, or the bytes are too many | d is freed |
 //! | E4 | word: queued at this position | d is freed |
 //! | E5 | slot: d. **The message is in the queue** | d is freed; or put, where others went on from there: nobody can know |
 //! | E6 | `tail` behind it | the message stays; the next producer walks on |
@@ -68,6 +71,7 @@
 //! | D5 | lane: idle | a lease is delivered again, a loan is lost |
 //! | D6 | wake sleepers | likewise; they find room after a slice |
 
+mod bytes;
 mod close;
 mod descriptor;
 mod error;

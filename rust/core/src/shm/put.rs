@@ -14,7 +14,7 @@ use super::word::{State, Word};
 /// Why a message was not put.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
-    /// The queue holds as many as it may.
+    /// The queue holds as many as it may, or no more bytes fit in.
     Full,
     /// The queue is closed: it will take none ever again.
     Closed,
@@ -106,12 +106,15 @@ impl<F: Futex> Queue<'_, F> {
                 Seen::Closed => return Ok(Some(Refusal::Closed)),
                 Seen::Unpublished => (),
             }
-            if !self.has_room(*position)? {
+            let descriptor = &self.table.descriptors[index as usize];
+            let room = self.has_room(*position)?
+                && (ring.max_bytes() == 0 || self.admit(descriptor, *position)?);
+            if !room {
                 return Ok(Some(Refusal::Full)); // E3
             }
             // E4: again in each turn, because the position may be another.
             let word = ring.word(State::Queued, self.me, *position);
-            self.table.descriptors[index as usize].set_word(word);
+            descriptor.set_word(word);
             // E5
             if ring.publish(*position, slot, Slot::new(ring.lap(*position), index)) {
                 *position = position.wrapping_add(1);

@@ -25,6 +25,8 @@ pub(super) struct WaitWords {
     /// swallow the wake-up of one who needs this one.
     pub(super) enough: AtomicU32,
     damaged: AtomicU32,
+    /// The last `head` at which there was no room in bytes: see [`super::bytes`].
+    refused: AtomicU64,
 }
 
 /// The shared part of a ring, before its slots.
@@ -48,6 +50,7 @@ impl Header {
                 not_full: AtomicU32::new(0),
                 enough: AtomicU32::new(0),
                 damaged: AtomicU32::new(0),
+                refused: AtomicU64::new(start.wrapping_sub(1)),
             }),
         }
     }
@@ -77,6 +80,7 @@ pub struct Ring<'a> {
     slots: &'a [AtomicU64],
     shift: u32,
     maxsize: i64,
+    max_bytes: u64,
     base: u64,
 }
 
@@ -102,8 +106,23 @@ impl<'a> Ring<'a> {
             slots,
             shift: slots.len().trailing_zeros(),
             maxsize: i64::from(maxsize),
+            max_bytes: 0,
             base,
         })
+    }
+
+    /// With a bound in bytes too; 0 is none. Each process has to give the same one, from the first
+    /// message on.
+    ///
+    /// One message alone always fits.
+    #[must_use]
+    pub fn with_max_bytes(self, max_bytes: u64) -> Self {
+        Self { max_bytes, ..self }
+    }
+
+    /// The bound of the queue in bytes; 0 is none.
+    pub fn max_bytes(&self) -> u64 {
+        self.max_bytes
     }
 
     /// The bound of the queue.
@@ -268,6 +287,27 @@ impl<'a> Ring<'a> {
     pub(super) fn words_for_tests(&self) -> impl Iterator<Item = &'a AtomicU64> {
         let ends = [&self.header.tail.0, &self.header.head.0];
         ends.into_iter().chain(self.slots)
+    }
+
+    /// Marks the ring: at this `head` there was no room. Whether it was not marked so already.
+    pub(super) fn mark_refused(&self, head: u64) -> bool {
+        let word = &self.waits().refused;
+        // ORDER: Relaxed here and below. It is the same number that `head` is compared with later;
+        // fences order it against the bit of the sleepers.
+        let mut now = word.load(Ordering::Relaxed);
+        // One that was slow must not put back an old mark.
+        while distance(head, now) > 0 {
+            match word.compare_exchange(now, head, Ordering::Relaxed, Ordering::Relaxed) {
+                Ok(_) => return true,
+                Err(newer) => now = newer,
+            }
+        }
+        false
+    }
+
+    /// Whether there was no room at this `head`.
+    pub(super) fn is_refused_at(&self, head: u64) -> bool {
+        self.waits().refused.load(Ordering::Relaxed) == head
     }
 
     /// Marks the ring as damaged, for everybody.

@@ -4,6 +4,7 @@
 //! acknowledging it, is published again. What is queued stays, whoever put it. A sweeper that dies
 //! leaves nothing that the next sweep does not find.
 
+use super::bytes::Filled;
 use super::descriptor::Descriptor;
 use super::error::Corrupt;
 use super::lane::{Intent, Lane};
@@ -244,6 +245,10 @@ impl<'a, F: Futex> Sweeper<'a, F> {
                 }
                 Seen::Unpublished => (),
                 Seen::Closed => plug_behind(ring, position),
+            }
+            if ring.max_bytes() > 0 {
+                let end = Filled::before(position, ring, &self.table)?.end();
+                candidate.descriptor.set_before(end);
             }
             let word = ring.word(State::QueuedAgain, self.me, position);
             candidate.descriptor.set_word(word);

@@ -120,6 +120,27 @@ pub struct Loan {
 }
 
 impl Loan {
+    /// Whether it is delivered again should its process die.
+    pub fn is_lease(&self) -> bool {
+        self.word.state() == Some(State::Leased)
+    }
+
+    /// Acknowledges a lease whose payload is still in use: it is a loan from now on.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::release`].
+    pub fn acknowledge(self, table: &Table<'_>) -> Result<Self, Corrupt> {
+        let Self { index, word } = self;
+        let loaned = word.with_state(State::Loaned);
+        let descriptor = table.descriptor(index, 0)?;
+        if descriptor.exchange_word(word, loaned) {
+            let word = loaned;
+            return Ok(Self { index, word });
+        }
+        Err(wrong(index, 0, descriptor.word()))
+    }
+
     /// Gives back what was taken as a loan, or acknowledges what was taken as a lease.
     ///
     /// Any thread may, and the queue that it came from may be gone.
@@ -283,7 +304,7 @@ impl<F: Futex> Queue<'_, F> {
             let head = self.ring.head();
             let (mut count, mut weight) = (0, 0);
             let end = self.look(want, head, &mut count, &mut weight, &mut pick)?;
-            let full = u64::from(count) >= self.ring.maxsize();
+            let full = || u64::from(count) >= self.ring.maxsize() || self.ring.is_refused_at(head);
             let by_weight = matches!(want, Want::Weight { .. });
             let take = Plan::Take {
                 head,
@@ -297,7 +318,7 @@ impl<F: Futex> Queue<'_, F> {
                     return Ok(Plan::Not(Taken::Empty));
                 }
                 End::Enough | End::Closed => return Ok(take),
-                End::NothingYet if full || !by_weight => return Ok(take),
+                End::NothingYet if !by_weight || full() => return Ok(take),
                 End::NothingYet => Some(Taken::Short),
                 End::TooHeavy(weight) => Some(Taken::TooHeavy { weight }),
                 End::Stale => None,
@@ -358,9 +379,11 @@ impl<F: Futex> Queue<'_, F> {
         Ok(End::Enough)
     }
 
-    /// D6: wakes as many as there are new places.
+    /// D6: wakes as many as there are new places; all where it depends on their length who fits in.
     fn wake_putters(&self, count: u32) {
         sync::fence_after_locked();
+        let by_bytes = self.ring.max_bytes() > 0;
+        let count = if by_bytes { u32::MAX } else { count };
         wake(&self.ring.waits().not_full, count, &self.futex);
     }
 }

@@ -7,8 +7,8 @@
 //!
 //! The bit is no count, because a count is wrong for ever once a sleeper is killed. Whoever clears
 //! it wakes; a woken sleeper sets it again for those who may still sleep, and wakes one of them
-//! itself when there is something left. Who waits for weight wakes nobody: all of them are woken
-//! each time. Where a process died in between, a sleeper comes back by itself after a slice.
+//! itself when there is something left. Who waits for weight, or for room in bytes, wakes nobody:
+//! all of them are woken each time. Where a process died in between, a sleeper comes back by itself after a slice.
 
 use std::time::{Duration, Instant};
 
@@ -16,11 +16,11 @@ use super::error::Corrupt;
 use super::lane::Lane;
 use super::put::Refusal;
 use super::queue::{Claim, Queue};
-use super::ring::Seen;
 use super::sync::{self, AtomicU32, Ordering};
 use super::take::{Keep, Message, Taken, Want};
 
-const WAITING: u32 = 1;
+/// Somebody sleeps on the word, or is about to.
+pub(super) const WAITING: u32 = 1;
 
 /// What puts a process to sleep.
 pub trait Futex {
@@ -160,7 +160,8 @@ impl<F: Futex> Queue<'_, F> {
                     let Some(limit) = until.sleep() else {
                         break Ok(Some(Refusal::Full));
                     };
-                    if let Err(corrupt) = self.wait_to_put(&mut vigil, limit) {
+                    let next = claims.first().map_or(0, |claim| self.length(claim));
+                    if let Err(corrupt) = self.wait_to_put(next, &mut vigil, limit) {
                         break Err(corrupt);
                     }
                 }
@@ -188,18 +189,20 @@ impl<F: Futex> Queue<'_, F> {
         })
     }
 
-    /// Waits until there is room, or the queue is closed, but no longer than `limit`; false: the
-    /// time is over.
+    /// Waits until there is room for a message of a length (see [`Queue::length`]), or the queue is
+    /// closed, but no longer than `limit`; false: the time is over.
     ///
     /// # Errors
     ///
     /// Where the shared memory is damaged.
-    pub fn wait_to_put(&self, vigil: &mut Vigil, limit: Duration) -> Result<bool, Corrupt> {
+    pub fn wait_to_put(
+        &self,
+        length: u64,
+        vigil: &mut Vigil,
+        limit: Duration,
+    ) -> Result<bool, Corrupt> {
         let word = &self.ring.waits().not_full;
-        self.wait(word, vigil, limit, || {
-            let puttable = self.is_puttable();
-            self.report(puttable)
-        })
+        self.wait(word, vigil, limit, || self.is_puttable(length))
     }
 
     /// Ends a wait, whatever came of it: one who was woken wakes the next if something is left.
@@ -212,8 +215,9 @@ impl<F: Futex> Queue<'_, F> {
 
     /// Ends a wait, whatever came of it: one who was woken wakes the next if there is room left.
     pub fn done_putting(&self, vigil: Vigil) {
-        if vigil.woken {
-            self.chain(&self.ring.waits().not_full, || self.is_puttable());
+        // Where it depends on their length who fits in, all were woken.
+        if vigil.woken && self.ring.max_bytes() == 0 {
+            self.chain(&self.ring.waits().not_full, || self.is_puttable(0));
         }
     }
 
@@ -224,22 +228,14 @@ impl<F: Futex> Queue<'_, F> {
         }
     }
 
-    /// Whether a put would come to something other than "full".
+    /// Whether a put of a message of a length would come to something other than "full".
     ///
-    /// It walks on from `tail`, which may not have come to the plug yet.
-    fn is_puttable(&self) -> Result<bool, Corrupt> {
-        let mut position = self.ring.tail();
-        loop {
-            match self.ring.seen(self.ring.slot(position), position)? {
-                Seen::PublishedUpTo(next) => position = next,
-                Seen::Closed => return Ok(true),
-                Seen::Unpublished => {
-                    self.ring.check_undamaged()?;
-                    let ring = &self.ring;
-                    return ring.room(position, ring.head(), ring.bound());
-                }
-            }
-        }
+    /// # Errors
+    ///
+    /// Where the shared memory is damaged.
+    pub fn is_puttable(&self, length: u64) -> Result<bool, Corrupt> {
+        let fits = self.would_fit(length);
+        self.report(fits)
     }
 
     fn wait(

@@ -27,8 +27,20 @@ const ACTS: [Act; 8] = [
     Act::Close,
 ];
 
-/// Where the ring begins, and how many messages are in it; the bound is 3.
-const STARTS: [(u64, u64); 5] = [(4, 0), (4, 1), (4, 3), (6, 2), (u64::MAX, 2)];
+/// Where the ring begins, how many messages are in it, and its bound in bytes; there is room for 3.
+const STARTS: [(u64, u64, u64); 6] = [
+    (4, 0, 0),
+    (4, 1, 24),
+    (4, 3, 24),
+    (4, 3, 0),
+    (6, 2, 0),
+    (u64::MAX, 2, 24),
+];
+
+/// How many bytes are in the queue, of messages of 8.
+fn bytes(messages: u64, bound: u64) -> Option<u64> {
+    (bound > 0).then_some(8 * messages)
+}
 
 /// Does it, as far as it gets; `out` has what it took.
 fn act(view: View<'_>, act: Act, accesses: u64, out: &mut Vec<(u64, bool)>) -> bool {
@@ -54,12 +66,14 @@ fn act(view: View<'_>, act: Act, accesses: u64, out: &mut Vec<(u64, bool)>) -> b
 /// One death, or two; whether the first happened before the end, and the second.
 fn die(
     what: Act,
-    (start, before): (u64, u64),
+    (start, before, max_bytes): (u64, u64, u64),
     at: u64,
     busy: bool,
     sweeper_at: Option<u64>,
 ) -> (bool, bool) {
-    let heap = Heap::new(8, 3).with_ring_at(4, 3, start);
+    let heap = Heap::new(8, 3)
+        .with_ring_at(4, 3, start)
+        .with_max_bytes(max_bytes);
     let rings = heap.rings().expect("sound");
     let view = heap.view(&rings);
     let mut survivor = Process::new(view, 0);
@@ -100,6 +114,8 @@ fn die(
     let again = sweep(view, 0, dead);
     assert_eq!(again.postponed + swept.postponed, 0);
     assert_eq!(sweep(view, 0, dead), Swept::default(), "once is enough");
+    let queue = &survivor.queue;
+    assert_eq!(queue.queued_bytes(), Ok(bytes(rings[0].len(), max_bytes)));
     survivor.drain(&mut out);
     assert_eq!(view.table.in_use(), 0);
 
@@ -164,6 +180,7 @@ fn die(
             (put, survivor.put(301), survivor.put(302)),
             (Ok(()), Ok(()), Ok(()))
         );
+        assert_eq!(survivor.queue.queued_bytes(), Ok(bytes(3, max_bytes)));
         assert_eq!(survivor.put(303), Err(Refusal::Full));
         assert!(!(what == Act::Close && finished));
     }
@@ -188,7 +205,7 @@ fn whoever_dies_anywhere_leaves_nothing_behind() {
 fn who_cleans_up_may_die_too() {
     let mut deaths = 0;
     for what in ACTS {
-        for start in [(4, 3), (u64::MAX, 2)] {
+        for start in [(4, 3, 0), (u64::MAX, 2, 24)] {
             for at in 0.. {
                 let second = (0..1000).find(|&second| die(what, start, at, false, Some(second)).1);
                 deaths += second.expect("it finishes some time");

@@ -31,10 +31,26 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// What a simple queue would give.
-fn expected(queue: &VecDeque<(u64, u64)>, want: Want, maxsize: u32, closed: bool) -> Taken {
+/// How long a message is: every third lies outside.
+fn bytes(number: u64) -> u64 {
+    if number.is_multiple_of(3) {
+        length(number)
+    } else {
+        8
+    }
+}
+
+/// Whether a simple queue would take a message.
+fn fits(queue: &VecDeque<(u64, u64)>, number: u64, maxsize: u32, max_bytes: u64) -> bool {
+    let used: u64 = queue.iter().map(|(number, _)| bytes(*number)).sum();
+    let fits = max_bytes == 0 || queue.is_empty() || used + bytes(number) <= max_bytes;
+    queue.len() < maxsize as usize && fits
+}
+
+/// What a simple queue would give; `full`: no more can come before somebody takes.
+fn expected(queue: &VecDeque<(u64, u64)>, want: Want, full: bool) -> Taken {
     let Some(&(_, first)) = queue.front() else {
-        return if closed { Taken::Closed } else { Taken::Empty };
+        return Taken::Empty;
     };
     let messages = |count: usize| Taken::Messages {
         count: u32::try_from(count).expect("few"),
@@ -57,8 +73,7 @@ fn expected(queue: &VecDeque<(u64, u64)>, want: Want, maxsize: u32, closed: bool
                     return messages(before + 1);
                 }
             }
-            let full = queue.len() >= maxsize as usize;
-            if full || closed {
+            if full {
                 messages(queue.len())
             } else {
                 Taken::Short
@@ -73,38 +88,52 @@ proptest! {
     #[test]
     fn it_is_a_queue(
         steps in prop::collection::vec(step(), 1..60), maxsize in 1..6_u32,
+        max_bytes in prop_oneof![Just(0), 1..50_u64],
         start in prop_oneof![8..40_u64, u64::MAX - 20..=u64::MAX, (1_u64 << 43) - 20..1 << 43],
     ) {
-        let heap = Heap::new(64, 2).with_ring_at(8, maxsize, start);
+        let heap = Heap::new(64, 2).with_ring_at(8, maxsize, start).with_max_bytes(max_bytes);
         let rings = heap.rings().expect("sound");
         let view = heap.view(&rings);
         let mut process = Process::new(view, 0);
         let mut model = VecDeque::new();
         let mut loans = VecDeque::new();
-        let (mut numbers, mut closed) = (0.., false);
+        let (mut numbers, mut closed, mut refused) = (0.., false, false);
         for step in steps {
             match step {
                 Step::Put(_) if loans.len() > 50 => (),
                 Step::Put(weights) => {
-                    let new: Vec<_> = weights.iter().map(|&w| (numbers.next().expect("many"), w)).collect();
+                    let new: Vec<(u64, u64)> = weights.iter().map(|&w| (numbers.next().expect("many"), w)).collect();
                     let mut claims: Vec<_> =
                         new.iter().map(|&(number, weight)| match number % 3 {
                             0 => process.claim_outside(number, weight),
                             _ => process.claim(number, weight),
                         }).collect();
                     let refusal = process.queue.put_many(&mut process.lane, &mut claims);
-                    let room = if closed { 0 } else { maxsize as usize - model.len() };
                     let why = if closed { Refusal::Closed } else { Refusal::Full };
-                    let expected = (room < new.len()).then_some(why);
-                    prop_assert_eq!(refusal, Ok(expected));
-                    prop_assert_eq!(claims.len(), new.len() - room.min(new.len()));
-                    model.extend(new.into_iter().take(room));
+                    let mut left = VecDeque::from(new);
+                    while let Some(&(number, weight)) = left.front()
+                        && !closed && fits(&model, number, maxsize, max_bytes)
+                    {
+                        left.pop_front();
+                        model.push_back((number, weight));
+                    }
+                    refused |= !left.is_empty();
+                    prop_assert_eq!(refusal, Ok((!left.is_empty()).then_some(why)));
+                    prop_assert_eq!(claims.len(), left.len());
+                    for ((number, _), claim) in left.iter().zip(&claims) {
+                        prop_assert_eq!(process.queue.length(claim), bytes(*number));
+                        prop_assert_eq!(process.queue.is_puttable(bytes(*number)), Ok(closed || fits(&model, *number, maxsize, max_bytes)));
+                    }
                     for claim in claims {
                         process.queue.unclaim(claim);
                     }
                 }
                 Step::Take(want, keep) => {
-                    let expected = expected(&model, want, maxsize, closed);
+                    let full = closed || refused || model.len() >= maxsize as usize;
+                    let expected = match expected(&model, want, full) {
+                        Taken::Empty if closed => Taken::Closed,
+                        taken => taken,
+                    };
                     let mut out = Vec::new();
                     let (taken, new) = process.take(want, keep, &mut out);
                     prop_assert_eq!(taken, expected);
@@ -114,6 +143,7 @@ proptest! {
                     }
                     if let Taken::Messages { count, .. } = taken {
                         prop_assert_eq!(out.len(), count as usize);
+                        refused = false;
                     }
                     loans.extend(new);
                 }
@@ -129,6 +159,8 @@ proptest! {
                 Step::Sweep => prop_assert_eq!(sweep(view, 0, &[1]), Swept::default()),
             }
             prop_assert_eq!(rings[0].len(), model.len() as u64);
+            let used = model.iter().map(|(number, _)| bytes(*number)).sum();
+            prop_assert_eq!(process.queue.queued_bytes(), Ok((max_bytes > 0).then_some(used)));
             prop_assert_eq!(view.table.in_use(), model.len() + loans.len());
         }
         for loan in loans {

@@ -3,6 +3,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use super::super::wait::WAITING;
 use super::*;
 
 const EACH: u64 = 200;
@@ -14,6 +15,15 @@ fn until(limit: Duration, idle: &mut dyn FnMut() -> bool) -> Until<'_> {
         deadline: Some(Instant::now() + limit),
         slice: Duration::MAX,
         idle,
+    }
+}
+
+/// Waits until somebody sleeps on a word, or is about to.
+fn asleep(word: &AtomicU32) {
+    let start = Instant::now();
+    while word.load(Ordering::Relaxed) & WAITING == 0 {
+        assert!(start.elapsed() < LONG, "nobody went to sleep");
+        std::thread::yield_now();
     }
 }
 
@@ -118,7 +128,7 @@ fn waiting_for_weight_and_for_one_do_not_disturb_each_other() {
             );
         });
         scope.spawn(|| {
-            std::thread::sleep(Duration::from_millis(50));
+            asleep(&rings[0].waits().enough);
             let taken = take_within(&mut Process::new(view, 2), Want::Count(1), LONG);
             assert_eq!(
                 taken,
@@ -129,7 +139,7 @@ fn waiting_for_weight_and_for_one_do_not_disturb_each_other() {
             );
             got.store(true, Ordering::Relaxed);
         });
-        std::thread::sleep(Duration::from_millis(150));
+        asleep(&rings[0].waits().not_empty);
         let mut producer = Process::new(view, 0);
         let start = Instant::now();
         assert_eq!(producer.put(0), Ok(()));
@@ -147,6 +157,76 @@ fn waiting_for_weight_and_for_one_do_not_disturb_each_other() {
     assert_eq!(view.table.in_use(), 0);
 }
 
+/// Two wait for each other: one for more weight, one for room for a long message.
+#[test]
+fn who_waits_for_weight_gets_what_there_is_where_no_more_bytes_fit_in() {
+    let heap = Heap::new(16, 4).with_ring(16, 10).with_max_bytes(20);
+    let rings = heap.rings().expect("sound");
+    let view = heap.view(&rings);
+    let mut process = Process::new(view, 0);
+    assert_eq!((process.put(1), process.put(2)), (Ok(()), Ok(())));
+    std::thread::scope(|scope| {
+        let taker = scope.spawn(|| {
+            let want = Want::Weight {
+                target: 9,
+                heavy: Heavy::Refuse,
+            };
+            take_within(&mut Process::new(view, 1), want, LONG)
+        });
+        asleep(&rings[0].waits().enough);
+        let mut claims = vec![process.claim(3, 1)];
+        let idle = &mut || true;
+        let mut until = until(LONG, idle);
+        let queue = &process.queue;
+        let put = queue.put_within(&mut process.lane, &mut claims, &mut until);
+        assert_eq!(put, Ok(None));
+        let both = Taken::Messages {
+            count: 2,
+            weight: 2,
+        };
+        assert_eq!(taker.join().expect("no panic"), both);
+    });
+    // Only as long as nobody takes: the queue is not full any more.
+    let want = Want::Weight {
+        target: 9,
+        heavy: Heavy::Refuse,
+    };
+    let taken = process.take(want, Keep::Copy, &mut Vec::new()).0;
+    assert_eq!(taken, Taken::Short);
+    process.queue.tell_no_room();
+    let taken = process.take(want, Keep::Copy, &mut Vec::new()).0;
+    assert!(matches!(taken, Taken::Messages { count: 1, .. }));
+}
+
+/// One message makes room for several shorter ones, and wakes all who wait with them.
+#[test]
+fn all_who_wait_for_room_in_bytes_are_woken() {
+    let heap = Heap::new(16, 4).with_ring(16, 10).with_max_bytes(8);
+    let rings = heap.rings().expect("sound");
+    let view = heap.view(&rings);
+    let mut process = Process::new(view, 0);
+    assert_eq!(process.put(100), Ok(()));
+    std::thread::scope(|scope| {
+        let putters = [(1, 0), (2, 1), (3, 2)].map(|(me, number)| {
+            scope.spawn(move || {
+                let mut process = Process::new(view, me);
+                let mut claims = vec![process.claim_outside(number, 1)];
+                let idle = &mut || true;
+                let mut until = until(LONG, idle);
+                let queue = &process.queue;
+                queue.put_within(&mut process.lane, &mut claims, &mut until)
+            })
+        });
+        asleep(&rings[0].waits().not_full);
+        let taken = process.take(Want::Count(1), Keep::Copy, &mut Vec::new());
+        assert!(matches!(taken.0, Taken::Messages { count: 1, .. }));
+        for putter in putters {
+            assert_eq!(putter.join().expect("no panic"), Ok(None));
+        }
+    });
+    assert_eq!(process.queue.queued_bytes(), Ok(Some(1 + 2 + 3)));
+}
+
 #[test]
 fn closing_wakes_all_and_what_is_there_can_be_taken() {
     let heap = Heap::new(16, 4).with_ring(4, 1);
@@ -161,7 +241,8 @@ fn closing_wakes_all_and_what_is_there_can_be_taken() {
         let getters = [(1, Want::Count(1)), (2, Want::Count(2)), (3, want)].map(|(me, want)| {
             scope.spawn(move || take_within(&mut Process::new(view, me), want, LONG))
         });
-        std::thread::sleep(Duration::from_millis(50));
+        asleep(&rings[0].waits().not_empty);
+        asleep(&rings[0].waits().enough);
         process.queue.close().expect("undamaged");
         for getter in getters {
             assert_eq!(getter.join().expect("no panic"), Taken::Closed);
@@ -181,7 +262,7 @@ fn closing_wakes_all_and_what_is_there_can_be_taken() {
                 .queue
                 .put_within(&mut process.lane, &mut claims, &mut until(LONG, idle))
         });
-        std::thread::sleep(Duration::from_millis(50));
+        asleep(&rings[0].waits().not_full);
         process.queue.close().expect("undamaged");
         assert_eq!(putter.join().expect("no panic"), Ok(Some(Refusal::Closed)));
     });
