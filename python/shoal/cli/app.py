@@ -5,6 +5,7 @@ from typing import Annotated
 import typer
 
 import shoal
+from shoal.cli.gc import gc_command
 from shoal.cli.plan import plan_command
 
 __all__ = ["app"]
@@ -38,3 +39,4 @@ def _options(
 
 
 app.command(name="plan", short_help="Show which process would run where.")(plan_command)
+app.command(name="gc", short_help="Remove what crashed jobs left in shared memory.")(gc_command)
