@@ -1,7 +1,5 @@
 //! The extension module `shoal._rust`; `python/shoal/_rust.pyi` is its contract.
 
-#![forbid(unsafe_code)]
-
 mod address;
 mod convert;
 mod errors;
@@ -11,6 +9,7 @@ mod placements;
 mod ranks;
 mod record;
 mod sequence;
+mod shm;
 mod solve;
 
 use pyo3::prelude::*;

@@ -1,0 +1,230 @@
+//! From an object to its message.
+
+use pyo3::buffer::PyUntypedBuffer;
+use pyo3::prelude::*;
+use pyo3::pybacked::{PyBackedBytes, PyBackedStr};
+use pyo3::types::{
+    PyBool, PyByteArray, PyBytes, PyComplex, PyDict, PyFloat, PyInt, PyList, PyString, PyTuple,
+};
+
+use super::arrays::{self, Grid};
+use super::encoded::{Encoded, Piece};
+use super::raw::Pinned;
+use super::seen::Seen;
+use super::tensors::Dense;
+use super::{DEPTH, PIECE, pickling, scalars, tag};
+
+/// From this length on, a str or bytes that occurs twice is worth being sent once.
+const REPEATED: usize = 1024;
+
+/// Encodes an object.
+///
+/// An error is what pickling raised, for an object that has no fast lane.
+pub(crate) fn encode(object: &Bound<'_, PyAny>) -> PyResult<Encoded> {
+    let mut encoder = Encoder {
+        encoded: Encoded::new(),
+        seen: Seen::new(),
+    };
+    if encoder.value(object, 0).is_none() {
+        encoder.encoded.head.clear();
+        encoder.encoded.pieces.clear();
+        encoder.pickle(object)?;
+    }
+    Ok(encoder.encoded)
+}
+
+/// What has been written so far. Each method answers None where pickle has to take over.
+struct Encoder {
+    encoded: Encoded,
+    seen: Seen,
+}
+
+impl Encoder {
+    fn value(&mut self, object: &Bound<'_, PyAny>, depth: u32) -> Option<()> {
+        if object.is_exact_instance_of::<PyString>() {
+            self.text(object.cast_exact().ok()?, depth)
+        } else if object.is_exact_instance_of::<PyInt>() {
+            self.int(object.cast_exact().ok()?)
+        } else if object.is_exact_instance_of::<PyFloat>() {
+            let float = object.cast_exact::<PyFloat>().ok()?.value();
+            self.encoded.head.tagged(tag::FLOAT, float.to_le_bytes());
+            Some(())
+        } else if object.is_exact_instance_of::<PyBool>() {
+            let yes = object.cast_exact::<PyBool>().ok()?.is_true();
+            self.encoded
+                .head
+                .push(if yes { tag::TRUE } else { tag::FALSE });
+            Some(())
+        } else if object.is_none() {
+            self.encoded.head.push(tag::NONE);
+            Some(())
+        } else if object.is_exact_instance_of::<PyBytes>() {
+            self.bytes(object.cast_exact().ok()?, depth)
+        } else if object.is_exact_instance_of::<PyDict>() {
+            self.dict(object.cast_exact().ok()?, depth)
+        } else if object.is_exact_instance_of::<PyList>() {
+            self.list(object.cast_exact().ok()?, depth)
+        } else if object.is_exact_instance_of::<PyTuple>() {
+            self.tuple(object.cast_exact().ok()?, depth)
+        } else {
+            self.rare(object, depth)
+        }
+    }
+
+    fn rare(&mut self, object: &Bound<'_, PyAny>, depth: u32) -> Option<()> {
+        if let Ok(complex) = object.cast_exact::<PyComplex>() {
+            let mut parts = [0; 16];
+            parts[..8].copy_from_slice(&complex.real().to_le_bytes());
+            parts[8..].copy_from_slice(&complex.imag().to_le_bytes());
+            self.encoded.head.tagged(tag::COMPLEX, parts);
+            return Some(());
+        }
+        self.seen.first_time(object, depth == 0)?;
+        if object.is_exact_instance_of::<PyByteArray>() {
+            let pinned = Pinned::buffer(PyUntypedBuffer::get(object).ok()?)?;
+            self.encoded.head.push(tag::BYTEARRAY);
+            self.encoded.head.length(pinned.len());
+            self.memory(pinned);
+            Some(())
+        } else if let Some((grid, buffer)) = arrays::of_array(object) {
+            self.grid(tag::ARRAY, &grid, Pinned::buffer(buffer)?)
+        } else {
+            let dense = Dense::check(object)?;
+            self.grid(tag::TENSOR, dense.grid(), Pinned::tensor(&dense)?)
+        }
+    }
+
+    fn int(&mut self, int: &Bound<'_, PyInt>) -> Option<()> {
+        let head = &mut self.encoded.head;
+        if let Ok(int) = int.extract::<i64>() {
+            match i8::try_from(int) {
+                Ok(small) => head.tagged(tag::SMALL_INT, small.to_le_bytes()),
+                Err(_) => head.tagged(tag::INT, int.to_le_bytes()),
+            }
+        } else {
+            let bytes = scalars::big_int_bytes(int).ok()?;
+            head.push(tag::BIG_INT);
+            head.length(bytes.as_bytes().len());
+            head.extend(bytes.as_bytes());
+        }
+        Some(())
+    }
+
+    fn text(&mut self, text: &Bound<'_, PyString>, depth: u32) -> Option<()> {
+        // Surrogates alone have no UTF-8.
+        let utf8 = text.to_str().ok()?;
+        if utf8.len() >= REPEATED {
+            self.seen.first_time(text, depth == 0)?;
+        }
+        self.encoded.head.push(tag::STR);
+        self.encoded.head.length(utf8.len());
+        if utf8.len() < PIECE {
+            self.encoded.head.extend(utf8.as_bytes());
+        } else {
+            let text = PyBackedStr::try_from(text.clone()).ok()?;
+            self.encoded.pieces.push(Piece::Str(text));
+        }
+        Some(())
+    }
+
+    fn bytes(&mut self, bytes: &Bound<'_, PyBytes>, depth: u32) -> Option<()> {
+        if bytes.as_bytes().len() >= REPEATED {
+            self.seen.first_time(bytes, depth == 0)?;
+        }
+        self.encoded.head.push(tag::BYTES);
+        self.plain_bytes(bytes);
+        Some(())
+    }
+
+    fn plain_bytes(&mut self, bytes: &Bound<'_, PyBytes>) {
+        let plain = bytes.as_bytes();
+        self.encoded.head.length(plain.len());
+        if plain.len() < PIECE {
+            self.encoded.head.extend(plain);
+        } else {
+            let bytes = PyBackedBytes::from(bytes.clone());
+            self.encoded.pieces.push(Piece::Bytes(bytes));
+        }
+    }
+
+    fn list(&mut self, list: &Bound<'_, PyList>, depth: u32) -> Option<()> {
+        self.container(tag::LIST, list, list.len(), depth)?;
+        for index in 0..list.len() {
+            self.value(&list.get_item(index).ok()?, depth + 1)?;
+        }
+        Some(())
+    }
+
+    fn tuple(&mut self, tuple: &Bound<'_, PyTuple>, depth: u32) -> Option<()> {
+        self.container(tag::TUPLE, tuple, tuple.len(), depth)?;
+        for item in tuple.iter_borrowed() {
+            self.value(&item, depth + 1)?;
+        }
+        Some(())
+    }
+
+    fn dict(&mut self, dict: &Bound<'_, PyDict>, depth: u32) -> Option<()> {
+        let size = dict.len();
+        self.container(tag::DICT, dict, size, depth)?;
+        let mut items = dict.iter();
+        for _ in 0..size {
+            // A finalizer that runs meanwhile may change the dict, which the iterator panics at.
+            if dict.len() != size {
+                return None;
+            }
+            let (key, value) = items.next()?;
+            self.value(&key, depth + 1)?;
+            self.value(&value, depth + 1)?;
+        }
+        Some(())
+    }
+
+    fn container(
+        &mut self,
+        tag: u8,
+        object: &Bound<'_, PyAny>,
+        length: usize,
+        depth: u32,
+    ) -> Option<()> {
+        if depth >= DEPTH {
+            return None;
+        }
+        // Nothing can be in an empty tuple, and there is only one.
+        if length > 0 || tag != tag::TUPLE {
+            self.seen.first_time(object, depth == 0)?;
+        }
+        self.encoded.head.push(tag);
+        self.encoded.head.length(length);
+        Some(())
+    }
+
+    fn grid(&mut self, tag: u8, grid: &Grid, pinned: Pinned) -> Option<()> {
+        if grid.len() != Some(pinned.len()) {
+            return None;
+        }
+        self.encoded.head.push(tag);
+        grid.write(&mut self.encoded.head);
+        self.memory(pinned);
+        Some(())
+    }
+
+    fn memory(&mut self, pinned: Pinned) {
+        if pinned.len() < PIECE {
+            self.encoded.head.extend(pinned.bytes());
+        } else {
+            self.encoded.pieces.push(Piece::Memory(pinned));
+        }
+    }
+
+    fn pickle(&mut self, object: &Bound<'_, PyAny>) -> PyResult<()> {
+        let pickled = pickling::dumps(object)?;
+        self.encoded.head.push(tag::PICKLE);
+        self.plain_bytes(&pickled.pickle);
+        self.encoded.head.length(pickled.buffers.len());
+        for buffer in pickled.buffers {
+            self.encoded.head.length(buffer.len());
+            self.memory(buffer);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,17 @@
+//! Modules of others that are looked at only where the program has loaded them.
+
+use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
+use pyo3::types::PyDict;
+
+/// A module that is in `sys.modules`; None if it is not: then no object of its types exists.
+pub(super) fn loaded<'py>(py: Python<'py>, name: &str) -> Option<Bound<'py, PyAny>> {
+    static MODULES: PyOnceLock<Py<PyDict>> = PyOnceLock::new();
+    let modules = MODULES
+        .get_or_try_init(py, || {
+            let modules = py.import("sys")?.getattr("modules")?;
+            PyResult::Ok(modules.cast_into::<PyDict>()?.unbind())
+        })
+        .ok()?;
+    modules.bind(py).get_item(name).ok()?
+}

@@ -1,0 +1,96 @@
+//! Room for an array or a tensor that is filled where the message lies.
+
+use pyo3::prelude::*;
+use pyo3::types::{PyByteArray, PyInt};
+
+use super::arrays::{self, Grid};
+use super::encoded::{Encoded, Piece};
+use super::{PIECE, tag, tensors};
+use crate::errors::shoal_error;
+
+/// A message whose values are not written yet.
+pub(crate) struct Reservation {
+    tag: u8,
+    grid: Grid,
+    len: usize,
+    encoded: Encoded,
+}
+
+/// Prepares the message of an array of this shape (an int or some) and dtype, or of a tensor
+/// where the dtype is torch's.
+pub(crate) fn reserve(shape: &Bound<'_, PyAny>, dtype: &Bound<'_, PyAny>) -> PyResult<Reservation> {
+    let py = shape.py();
+    let sizes: Vec<usize> = if shape.is_instance_of::<PyInt>() {
+        vec![shape.extract()?]
+    } else {
+        shape.extract()?
+    };
+    let (tag, known) = match tensors::known_dtype(dtype) {
+        Some(known) => (tag::TENSOR, Some(known)),
+        None => (tag::ARRAY, arrays::known_dtype(dtype)?),
+    };
+    let Some((place, item_size)) = known else {
+        return Err(refused(
+            py,
+            format!(
+                "room for dtype {dtype} cannot be reserved: expected one of plain numbers in this machine's byte order"
+            ),
+        ));
+    };
+    let grid = Grid::new(place, item_size, sizes.iter().map(|size| Some(*size)));
+    let Some((len, grid)) = grid.and_then(|grid| Some((grid.len()?, grid))) else {
+        return Err(refused(
+            py,
+            format!(
+                "room for shape {shape} cannot be reserved: expected at most 16 dimensions, and a size that memory can have"
+            ),
+        ));
+    };
+    let mut encoded = Encoded::new();
+    encoded.head.push(tag);
+    grid.write(&mut encoded.head);
+    encoded.pieces.push(Piece::Reserved(len));
+    Ok(Reservation {
+        tag,
+        grid,
+        len,
+        encoded,
+    })
+}
+
+fn refused(py: Python<'_>, message: String) -> PyErr {
+    shoal_error(py, "ShoalValueError", message, None)
+}
+
+impl Reservation {
+    /// The message, to be written around the values: all but them. None where they are so few
+    /// that they are part of the head: then [`Self::object`] has memory of its own and is to be
+    /// encoded like any other.
+    pub(crate) fn message(&self) -> Option<&Encoded> {
+        (self.len >= PIECE).then_some(&self.encoded)
+    }
+
+    /// Where in the message the values are, and how many bytes.
+    pub(crate) fn values(&self) -> (usize, usize) {
+        (self.encoded.total_len() - self.len, self.len)
+    }
+
+    /// The array or tensor over `view`, which has the buffer protocol and is kept; over memory of
+    /// its own without.
+    pub(crate) fn object<'py>(
+        &self,
+        py: Python<'py>,
+        view: Option<Bound<'py, PyAny>>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let memory = match view {
+            Some(view) => Some(view),
+            None if self.len == 0 => None,
+            None => Some(PyByteArray::new_with(py, self.len, |_| Ok(()))?.into_any()),
+        };
+        if self.tag == tag::TENSOR {
+            tensors::tensor(py, &self.grid, memory)
+        } else {
+            arrays::array(py, &self.grid, memory)
+        }
+    }
+}

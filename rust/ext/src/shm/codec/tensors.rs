@@ -1,0 +1,223 @@
+//! Torch tensors, without torch where the program has none.
+
+use pyo3::exceptions::PyImportError;
+use pyo3::intern;
+use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
+use pyo3::types::{PyDict, PyTuple, PyType};
+
+use super::arrays::Grid;
+use super::loaded::loaded;
+use super::reader::Reader;
+
+/// The dtypes that are sent as raw bytes. The places are what is sent; older versions of torch
+/// have not all of them.
+const DTYPES: [&str; 22] = [
+    "float32",
+    "float64",
+    "float16",
+    "bfloat16",
+    "int64",
+    "int32",
+    "int16",
+    "int8",
+    "uint8",
+    "bool",
+    "uint16",
+    "uint32",
+    "uint64",
+    "complex64",
+    "complex128",
+    "complex32",
+    "float8_e4m3fn",
+    "float8_e5m2",
+    "float8_e4m3fnuz",
+    "float8_e5m2fnuz",
+    "float8_e8m0fnu",
+    "float4_e2m1fn_x2",
+];
+
+struct Dtype {
+    object: Py<PyAny>,
+    item_size: usize,
+    is_complex: bool,
+}
+
+/// What is needed of torch.
+struct Torch {
+    tensor: Py<PyType>,
+    strided: Py<PyAny>,
+    frombuffer: Py<PyAny>,
+    empty: Py<PyAny>,
+    dtypes: Vec<Option<Dtype>>,
+}
+
+static TORCH: PyOnceLock<Torch> = PyOnceLock::new();
+
+impl Torch {
+    fn of(module: &Bound<'_, PyAny>) -> PyResult<Self> {
+        let dtypes = DTYPES.iter().map(|name| {
+            let Some(object) = module.getattr_opt(*name)? else {
+                return Ok(None);
+            };
+            Ok(Some(Dtype {
+                item_size: object.getattr("itemsize")?.extract()?,
+                is_complex: object.getattr("is_complex")?.extract()?,
+                object: object.unbind(),
+            }))
+        });
+        Ok(Self {
+            tensor: module.getattr("Tensor")?.cast_into()?.unbind(),
+            strided: module.getattr("strided")?.unbind(),
+            frombuffer: module.getattr("frombuffer")?.unbind(),
+            empty: module.getattr("empty")?.unbind(),
+            dtypes: dtypes.collect::<PyResult<_>>()?,
+        })
+    }
+
+    /// Torch, where the program has loaded it.
+    fn loaded(py: Python<'_>) -> Option<&Self> {
+        match TORCH.get(py) {
+            Some(torch) => Some(torch),
+            None => TORCH
+                .get_or_try_init(py, || {
+                    Self::of(&loaded(py, "torch").ok_or(())?).map_err(|_| ())
+                })
+                .ok(),
+        }
+    }
+
+    fn import(py: Python<'_>) -> PyResult<&Self> {
+        TORCH.get_or_try_init(py, || {
+            let module = py.import(intern!(py, "torch")).map_err(|error| {
+                let clear = PyImportError::new_err(
+                    "the message holds a torch tensor and torch cannot be imported here: install shoal[torch]",
+                );
+                clear.set_cause(py, Some(error));
+                clear
+            })?;
+            Self::of(&module.into_any())
+        })
+    }
+
+    /// Where a dtype is in the table.
+    fn place(&self, dtype: &Bound<'_, PyAny>) -> Option<(u8, &Dtype)> {
+        let mut known = (0..).zip(&self.dtypes);
+        known.find_map(|(place, known)| {
+            let known = known.as_ref().filter(|known| known.object.is(dtype))?;
+            Some((place, known))
+        })
+    }
+
+    fn dtype(&self, place: u8) -> Option<&Dtype> {
+        self.dtypes.get(usize::from(place))?.as_ref()
+    }
+}
+
+/// A tensor that is nothing but its values: strided and contiguous, in the memory of the CPU,
+/// neither lazily conjugated nor negated, and without a wish for gradients.
+pub(super) struct Dense<'a> {
+    tensor: &'a Bound<'a, PyAny>,
+    grid: Grid,
+    len: usize,
+}
+
+impl<'a> Dense<'a> {
+    /// The object as such a tensor; None for any other tensor, and for anything else.
+    pub(super) fn check(object: &'a Bound<'a, PyAny>) -> Option<Self> {
+        let py = object.py();
+        let torch = Torch::loaded(py)?;
+        if object.get_type_ptr().addr() != torch.tensor.as_ptr().addr() {
+            return None;
+        }
+        Self::describe(object, torch).ok()?
+    }
+
+    fn describe(object: &'a Bound<'a, PyAny>, torch: &Torch) -> PyResult<Option<Self>> {
+        let py = object.py();
+        let is = |name| -> PyResult<bool> { object.getattr(name)?.is_truthy() };
+        let says = |name| -> PyResult<bool> { object.call_method0(name)?.is_truthy() };
+        let dtype = object.getattr(intern!(py, "dtype"))?;
+        let Some((place, dtype)) = torch.place(&dtype) else {
+            return Ok(None);
+        };
+        let plain = is(intern!(py, "is_cpu"))?
+            && object.getattr(intern!(py, "layout"))?.is(&torch.strided)
+            && !is(intern!(py, "requires_grad"))?
+            && !is(intern!(py, "is_nested"))?
+            && says(intern!(py, "is_contiguous"))?
+            && !says(intern!(py, "is_neg"))?
+            && !(dtype.is_complex && says(intern!(py, "is_conj"))?);
+        if !plain {
+            return Ok(None);
+        }
+        let shape = object.getattr(intern!(py, "shape"))?;
+        let sizes = shape.cast::<PyTuple>()?.iter();
+        let grid = Grid::new(
+            place,
+            dtype.item_size,
+            sizes.map(|size| size.extract().ok()),
+        );
+        Ok(grid.and_then(|grid| {
+            Some(Self {
+                tensor: object,
+                len: grid.len()?,
+                grid,
+            })
+        }))
+    }
+
+    pub(super) fn grid(&self) -> &Grid {
+        &self.grid
+    }
+
+    pub(super) fn tensor(&self) -> &Bound<'a, PyAny> {
+        self.tensor
+    }
+
+    /// How many bytes its values take.
+    pub(super) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Where they are.
+    pub(super) fn address(&self) -> PyResult<usize> {
+        let address = intern!(self.tensor.py(), "data_ptr");
+        self.tensor.call_method0(address)?.extract()
+    }
+}
+
+/// Reads what a tensor has beside its values.
+pub(super) fn read(py: Python<'_>, reader: &Reader<'_>) -> PyResult<Grid> {
+    let torch = Torch::import(py)?;
+    Grid::read(reader, |dtype| Some(torch.dtype(dtype)?.item_size))
+}
+
+/// A tensor over the memory of `buffer`, which it keeps; one without values needs none.
+pub(super) fn tensor<'py>(
+    py: Python<'py>,
+    grid: &Grid,
+    buffer: Option<Bound<'py, PyAny>>,
+) -> PyResult<Bound<'py, PyAny>> {
+    let torch = Torch::import(py)?;
+    let keywords = PyDict::new(py);
+    let dtype = torch.dtype(grid.dtype).map(|dtype| dtype.object.bind(py));
+    keywords.set_item(intern!(py, "dtype"), dtype)?;
+    let Some(buffer) = buffer else {
+        let shape = (grid.shape_tuple(py)?,);
+        return torch.empty.bind(py).call(shape, Some(&keywords));
+    };
+    let flat = torch.frombuffer.bind(py).call((buffer,), Some(&keywords))?;
+    if grid.shape().len() == 1 {
+        return Ok(flat);
+    }
+    flat.call_method1(intern!(py, "view"), (grid.shape_tuple(py)?,))
+}
+
+/// The place of a dtype of torch and the size of its values; None for anything else.
+pub(super) fn known_dtype(dtype: &Bound<'_, PyAny>) -> Option<(u8, usize)> {
+    let torch = Torch::loaded(dtype.py())?;
+    torch
+        .place(dtype)
+        .map(|(place, known)| (place, known.item_size))
+}
