@@ -1,7 +1,7 @@
 //! Taking messages: read slots, announce, take by one compare-and-swap, release, wake.
 
 use crate::protocol::{Keep, Mutant, Protocol, Role};
-use crate::state::{Entry, Lane, Pc, Process, State, Word, has};
+use crate::state::{Entry, Lane, NOBODY, Pc, Process, State, Word, has};
 use crate::waiting::Which;
 
 impl Protocol {
@@ -176,7 +176,16 @@ impl Protocol {
         let old = state.registers[usize::from(me)];
         let descriptor = usize::from(old.hand[usize::from(old.at)]);
         let position = old.position + old.at;
-        if Some(state.words[descriptor]) != old.word {
+        let word = state.words[descriptor];
+        // A sweeper may hand it over in between.
+        let handed_over = matches!(
+            (word, old.word),
+            (
+                Word::Queued { by: NOBODY, at, again },
+                Some(Word::Queued { at: was_at, again: was_again, .. }),
+            ) if (at, again) == (was_at, was_again)
+        );
+        if Some(word) != old.word && !handed_over {
             next.fault = Some("a word changed under the consumer that had taken its message");
         }
         next.words[descriptor] = match keep {

@@ -10,6 +10,8 @@
 //! takes `n` messages by one compare-and-swap of `head`. Each announces in its lane what it is about
 //! to do, and a sweeper decides what became of a descriptor whose process died: what was never
 //! published is freed, what was taken by somebody who died before handing it on is published again.
+//! What is in the queue stays there, and is handed over to nobody, so that another process may get
+//! the place of the dead one.
 //!
 //! `Mutant` lists broken variants; the tests prove that the search finds each of them.
 

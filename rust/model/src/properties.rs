@@ -114,8 +114,9 @@ fn a_sweep_is_complete(model: &Protocol, state: &State) -> bool {
     let no_room = swept.published - swept.head + 1 >= model.slots;
     let accounted = (0..model.descriptors).all(|d| match swept.words[usize::from(d)] {
         Word::Free => true,
-        Word::Queued { .. } => queued.contains(&d),
-        Word::Writing(by) | Word::Loaned(by, _) | Word::Leased(by, _) => !has(swept.dead, by),
+        // No word names the dead: their places may be taken.
+        Word::Queued { by, .. } => queued.contains(&d) && !has(swept.dead, by),
+        Word::Writing(by) | Word::Loaned(by, _) | Word::Leased(by, _) => !swept.is_dead(by),
         Word::Salvage(_) => no_room,
     });
     let present = |message: usize| {

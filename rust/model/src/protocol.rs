@@ -71,6 +71,10 @@ pub enum Mutant {
     SalvageAsPut,
     /// The sweeper frees what a consumer had taken and not handed on.
     TakenIsFreed,
+    /// The sweeper leaves the names of the dead on what is in the queue.
+    NotHandedOver,
+    /// The sweeper hands over without looking whether the word is still the same.
+    HandedOverBlindly,
     /// The sweeper replaces the plug of a closed queue without a new one behind it.
     NoSecondPlug,
     /// A sleeper does not look again after it set the waiting bit.

@@ -15,6 +15,8 @@ pub(crate) type Position = u8;
 pub(crate) type Index = u8;
 /// A process, by its index in the configuration.
 pub(crate) type Process = u8;
+/// Who is always dead, and answers for what is in the queue when its producer is dead.
+pub(crate) const NOBODY: Process = 7;
 /// A message: unique to the put that made it.
 pub(crate) type Message = u8;
 
@@ -217,15 +219,30 @@ pub(crate) struct Registers {
 pub(crate) struct Candidate {
     pub(crate) descriptor: Index,
     pub(crate) word: Word,
-    /// To free it, or to put it back into the queue.
-    pub(crate) salvage: bool,
+    pub(crate) what: What,
     /// Whether a lane that covers it spares it.
     pub(crate) spared_by_lanes: bool,
+}
+
+/// What to do with it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum What {
+    Free,
+    /// To put it back into the queue.
+    Salvage,
+    /// It stays in the queue, and its word no longer names a process that is gone.
+    HandOver,
 }
 
 /// Whether a set contains a process.
 pub(crate) fn has(set: u8, process: Process) -> bool {
     set >> process & 1 == 1
+}
+
+impl State {
+    pub(crate) fn is_dead(&self, process: Process) -> bool {
+        process == NOBODY || has(self.dead, process)
+    }
 }
 
 impl fmt::Display for State {

@@ -1,7 +1,7 @@
 //! Cleaning up after the dead: inspect every descriptor, then read all lanes, then act.
 
 use crate::protocol::{Mutant, Protocol, Seen};
-use crate::state::{Candidate, Entry, Lane, Pc, Process, State, Word, has};
+use crate::state::{Candidate, Entry, Lane, NOBODY, Pc, Process, State, What, Word, has};
 use crate::waiting::Which;
 
 impl Protocol {
@@ -140,10 +140,10 @@ impl Protocol {
             return;
         }
         let word = state.words[usize::from(r.at)];
-        let (salvage, spared_by_lanes) = match word {
-            Word::Writing(by) | Word::Loaned(by, _) if has(state.dead, by) => (false, false),
-            Word::Leased(by, _) if has(state.dead, by) => (true, false),
-            Word::Salvage(by) => (true, by != me && !has(state.dead, by)),
+        let (what, spared_by_lanes) = match word {
+            Word::Writing(by) | Word::Loaned(by, _) if state.is_dead(by) => (What::Free, false),
+            Word::Leased(by, _) if state.is_dead(by) => (What::Salvage, false),
+            Word::Salvage(by) => (What::Salvage, by != me && !state.is_dead(by)),
             Word::Queued { at, .. } => {
                 r.word = Some(word);
                 r.position = at;
@@ -155,7 +155,7 @@ impl Protocol {
                 return;
             }
         };
-        self.note(next, me, word, salvage, spared_by_lanes);
+        self.note(next, me, word, what, spared_by_lanes);
     }
 
     /// A queued word: is it still queued, was it taken, or was it never published?
@@ -168,12 +168,19 @@ impl Protocol {
         let passed = slot.lap > lap && !self.is(Mutant::SweepByHeadOnly);
         let here = slot.lap == lap && slot.entry == Entry::Descriptor(old.at);
         if old.head > at || passed {
-            let salvage = !self.is(Mutant::TakenIsFreed);
-            self.note(next, me, word, salvage, true);
-        } else if !here && (has(state.dead, by) || self.is(Mutant::LivingNotPublished)) {
+            let what = if self.is(Mutant::TakenIsFreed) {
+                What::Free
+            } else {
+                What::Salvage
+            };
+            self.note(next, me, word, what, true);
+        } else if !here && (state.is_dead(by) || self.is(Mutant::LivingNotPublished)) {
             // Its producer never published it, and nobody was told that it was put; what a sweeper
             // did not get to publish was put before.
-            self.note(next, me, word, again, false);
+            let what = if again { What::Salvage } else { What::Free };
+            self.note(next, me, word, what, false);
+        } else if here && has(state.dead, by) && !self.is(Mutant::NotHandedOver) {
+            self.note(next, me, word, What::HandOver, false);
         } else {
             let r = &mut next.registers[usize::from(me)];
             r.at += 1;
@@ -181,14 +188,7 @@ impl Protocol {
         }
     }
 
-    fn note(
-        &self,
-        next: &mut State,
-        me: Process,
-        word: Word,
-        salvage: bool,
-        spared_by_lanes: bool,
-    ) {
+    fn note(&self, next: &mut State, me: Process, word: Word, what: What, spared_by_lanes: bool) {
         let r = &mut next.registers[usize::from(me)];
         let spared = self.is(Mutant::LanesReadFirst)
             && spared_by_lanes
@@ -196,7 +196,7 @@ impl Protocol {
         r.candidates[usize::from(r.at)] = (!spared).then_some(Candidate {
             descriptor: r.at,
             word,
-            salvage,
+            what,
             spared_by_lanes,
         });
         r.at += 1;
@@ -240,11 +240,18 @@ impl Protocol {
             return;
         }
         match state.registers[usize::from(me)].candidates[usize::from(r.at)] {
-            Some(candidate) if candidate.salvage => r.pc = Pc::AnnounceSalvage,
+            Some(candidate) if candidate.what == What::Salvage => r.pc = Pc::AnnounceSalvage,
             Some(candidate) => {
                 let word = &mut next.words[usize::from(candidate.descriptor)];
-                if *word == candidate.word {
-                    *word = Word::Free;
+                let blind = candidate.what == What::HandOver && self.is(Mutant::HandedOverBlindly);
+                if *word == candidate.word || blind {
+                    *word = match candidate.word {
+                        Word::Queued { at, again, .. } if candidate.what == What::HandOver => {
+                            let by = NOBODY;
+                            Word::Queued { by, at, again }
+                        }
+                        _ => Word::Free,
+                    };
                 }
                 r.at += 1;
             }
@@ -259,7 +266,7 @@ impl Protocol {
             (descriptor < self.descriptors).then(|| Candidate {
                 descriptor,
                 word: state.words[d],
-                salvage: true,
+                what: What::Salvage,
                 spared_by_lanes: true,
             })
         })

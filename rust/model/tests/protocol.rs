@@ -178,6 +178,10 @@ found! {
         in protocol(&[put(1), get(1), SWEEP, SWEEP], 1, &[1, 2], 2), SWEPT;
     mutant_that_frees_what_was_taken: TakenIsFreed
         in protocol(&[put(1), get(1), SWEEP], 1, &[1], 1), SWEPT;
+    mutant_that_leaves_the_names_of_the_dead: NotHandedOver
+        in protocol(&[put(1), get(1), SWEEP], 1, &[0], 1), SWEPT;
+    mutant_that_hands_over_blindly: HandedOverBlindly
+        in protocol(&[put(1), put(1), get(1), SWEEP], 1, &[0], 1), "what is queued is intact";
     mutant_without_a_second_plug: NoSecondPlug
         in wide(protocol(&[put_wait(2, 1), get_as(1, Keep::Lease), CLOSE, SWEEP], 2, &[1], 1)), DAMAGE;
     mutant_without_a_second_look: NoRecheck
