@@ -13,9 +13,9 @@ fn main() {
     let heap = Heap::new(256, 1).with_ring(64, 63);
     let rings = heap.rings().expect("sound");
     let view = heap.view(&rings);
-    let me = Owner::new(0).expect("in range");
+    let me = Owner::new(1).expect("in range");
     let queue = view.queue(0, me, SystemFutex, 0).expect("it exists");
-    let mut lane = Lane::new(&view.table.participants[0], 0).expect("it exists");
+    let mut lane = Lane::new(&view.table.participants[me.index()], 0).expect("it exists");
     let payload = [7; 64];
     for keep in [Keep::Copy, Keep::Loan] {
         let mut times: Vec<_> = (0..7)

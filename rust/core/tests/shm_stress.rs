@@ -22,7 +22,7 @@ struct Process<'a> {
 
 impl<'a> Process<'a> {
     fn new(view: View<'a>, me: u16, spins: u32) -> Self {
-        let me = Owner::new(me).expect("in range");
+        let me = Owner::new(me + 1).expect("in range");
         Self {
             queue: view.queue(0, me, SystemFutex, spins).expect("it exists"),
             lane: Lane::new(&view.table.participants[me.index()], 0).expect("it exists"),
@@ -159,7 +159,7 @@ fn four_put_and_four_take() {
                 .map(|me| scope.spawn(move || consume(view, PRODUCERS + me)))
                 .collect();
             let end = Instant::now() + Duration::from_millis(500);
-            let me = Owner::new(PRODUCERS + CONSUMERS).expect("in range");
+            let me = Owner::new(1 + PRODUCERS + CONSUMERS).expect("in range");
             let sweeper = view.sweeper(me, SystemFutex);
             while Instant::now() < end {
                 let mut lane =

@@ -29,11 +29,12 @@ struct HeapRing {
 }
 
 impl Heap {
-    /// A session of so many descriptors and participants, without a ring.
+    /// A session of so many descriptors and participants, without a ring. The participants count
+    /// from 1: 0 is [`Owner::NOBODY`].
     pub fn new(descriptors: u32, participants: u16) -> Self {
         Self {
             descriptors: (0..descriptors).map(|_| Descriptor::new()).collect(),
-            participants: (0..participants).map(|_| Participant::new()).collect(),
+            participants: (0..=participants).map(|_| Participant::new()).collect(),
             rings: Vec::new(),
         }
     }

@@ -34,6 +34,13 @@ impl<'a> Table<'a> {
         (free && descriptor.claim(Word::new(State::Writing, me, 0))).then_some(Claim { index })
     }
 
+    /// Gives a descriptor back that was not put.
+    pub fn unclaim(&self, claim: Claim) {
+        if let Some(descriptor) = self.descriptors.get(claim.index as usize) {
+            descriptor.set_word(Word::FREE);
+        }
+    }
+
     /// How many descriptors are not free.
     pub fn in_use(&self) -> usize {
         let used = |d: &&Descriptor| d.word() != Word::FREE;
@@ -84,7 +91,8 @@ impl<'a, F: Futex> Queue<'a, F> {
     /// `ring_index`: what a sweeper finds the ring by. `max_spins`: how often the queue looks before
     /// it sleeps; 0 where there is one processor.
     ///
-    /// None where there is no such participant, or more descriptors than a slot can name.
+    /// None where there is no such participant (or it is [`Owner::NOBODY`]), or more descriptors than
+    /// a slot can name.
     pub fn new(
         table: Table<'a>,
         ring: Ring<'a>,
@@ -94,7 +102,7 @@ impl<'a, F: Futex> Queue<'a, F> {
         max_spins: u32,
     ) -> Option<Self> {
         table.participants.get(me.index())?;
-        if table.descriptors.len() > Slot::DESCRIPTOR_LIMIT as usize {
+        if me == Owner::NOBODY || table.descriptors.len() > Slot::DESCRIPTOR_LIMIT as usize {
             return None;
         }
         Some(Self {

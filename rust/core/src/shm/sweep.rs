@@ -1,8 +1,13 @@
 //! Cleaning up after the dead: inspect every descriptor, then read all lanes, then act.
 //!
 //! What was never published is freed. What somebody took and died before handing it on, or before
-//! acknowledging it, is published again. What is queued stays, whoever put it. A sweeper that dies
-//! leaves nothing that the next sweep does not find.
+//! acknowledging it, is published again. What is queued stays, whoever put it; where that one is
+//! dead it is handed over to [`Owner::NOBODY`], so that another process may get its index. A sweeper
+//! that dies leaves nothing that the next sweep does not find.
+//!
+//! A message is handed over by exchanging its word for one that differs in the owner. The consumer
+//! that takes it at the same moment looks at the state and the position alone, and then stores its
+//! own word: the exchange comes before that, and is overwritten, or after it, and fails.
 
 use super::bytes::Filled;
 use super::descriptor::Descriptor;
@@ -26,6 +31,8 @@ pub struct Swept {
     pub redelivered: u64,
     /// Messages that have to be, and found no room: the next sweep tries again.
     pub postponed: u64,
+    /// Messages in a queue that nobody answers for any more.
+    pub handed_over: u64,
 }
 
 /// A descriptor that may have to change.
@@ -34,10 +41,19 @@ struct Candidate<'a> {
     index: u32,
     descriptor: &'a Descriptor,
     word: Word,
-    /// Where to put it back; None to free it.
-    salvage: Option<Ring<'a>>,
+    what: What<'a>,
     /// Whether a lane that covers it spares it.
     spared_by_lanes: bool,
+}
+
+/// What to do with it.
+#[derive(Clone, Copy, Debug)]
+enum What<'a> {
+    Free,
+    /// To put it back into this ring.
+    Salvage(Ring<'a>),
+    /// It stays in the queue, under nobody's name.
+    HandOver,
 }
 
 /// One who cleans up.
@@ -67,7 +83,8 @@ impl<'a, F: Futex> Sweeper<'a, F> {
     }
 
     /// Cleans up after the dead. Who is dead does not change meanwhile, nor does anybody get the
-    /// index of a dead participant before the sweep is over.
+    /// index of a dead participant before the sweep is over; and then only where it
+    /// [is free](Self::is_free_of). [`Owner::NOBODY`] is dead whatever `dead` says.
     ///
     /// # Errors
     ///
@@ -77,7 +94,7 @@ impl<'a, F: Futex> Sweeper<'a, F> {
         lane: &mut Lane<'_>,
         dead: impl Fn(Owner) -> bool,
     ) -> Result<Swept, Corrupt> {
-        let result = self.clean(lane, &dead);
+        let result = self.clean(lane, &|owner| owner == Owner::NOBODY || dead(owner));
         for ring in self.rings {
             if result.is_err() {
                 ring.mark_damaged();
@@ -86,6 +103,18 @@ impl<'a, F: Futex> Sweeper<'a, F> {
             wake_all(ring, &self.futex);
         }
         result
+    }
+
+    /// Whether no descriptor names a participant.
+    ///
+    /// After a sweep one that is dead may still be named, where somebody alive is taking its message
+    /// or there was no room to put one back: the next sweep tries again.
+    pub fn is_free_of(&self, owner: Owner) -> bool {
+        let named = |descriptor: &Descriptor| {
+            let word = descriptor.word();
+            word != Word::FREE && word.owner() == owner
+        };
+        !self.table.descriptors.iter().any(named)
     }
 
     fn clean(&self, lane: &Lane<'_>, dead: &dyn Fn(Owner) -> bool) -> Result<Swept, Corrupt> {
@@ -98,18 +127,20 @@ impl<'a, F: Futex> Sweeper<'a, F> {
         }
         let mut swept = Swept::default();
         for candidate in candidates {
-            match candidate.salvage {
-                Some(ring) => self.salvage(lane, &candidate, &ring, &mut swept)?,
-                None if candidate
-                    .descriptor
-                    .exchange_word(candidate.word, Word::FREE) =>
-                {
-                    match candidate.word.state() {
-                        Some(State::Loaned) => swept.lost += 1,
-                        _ => swept.unpublished += 1,
-                    }
+            let new = match candidate.what {
+                What::Salvage(ring) => {
+                    self.salvage(lane, &candidate, &ring, &mut swept)?;
+                    continue;
                 }
-                None => (),
+                What::Free => Word::FREE,
+                What::HandOver => candidate.word.handed_over(),
+            };
+            if candidate.descriptor.exchange_word(candidate.word, new) {
+                match candidate.word.state() {
+                    _ if new != Word::FREE => swept.handed_over += 1,
+                    Some(State::Loaned) => swept.lost += 1,
+                    _ => swept.unpublished += 1,
+                }
             }
         }
         Ok(swept)
@@ -123,12 +154,12 @@ impl<'a, F: Futex> Sweeper<'a, F> {
     ) -> Result<Option<Candidate<'a>>, Corrupt> {
         let word = descriptor.word();
         let by = word.owner();
-        let candidate = |salvage, spared_by_lanes| {
+        let candidate = |what, spared_by_lanes| {
             Some(Candidate {
                 index,
                 descriptor,
                 word,
-                salvage,
+                what,
                 spared_by_lanes,
             })
         };
@@ -140,9 +171,9 @@ impl<'a, F: Futex> Sweeper<'a, F> {
             found.ok_or(Corrupt::NoSuchRing { index, ring })
         };
         Ok(match word.state() {
-            Some(State::Writing | State::Loaned) if dead(by) => candidate(None, false),
-            Some(State::Leased) if dead(by) => candidate(Some(ring()?), false),
-            Some(State::Salvage) => candidate(Some(ring()?), by != self.me && !dead(by)),
+            Some(State::Writing | State::Loaned) if dead(by) => candidate(What::Free, false),
+            Some(State::Leased) if dead(by) => candidate(What::Salvage(ring()?), false),
+            Some(State::Salvage) => candidate(What::Salvage(ring()?), by != self.me && !dead(by)),
             Some(state @ (State::Queued | State::QueuedAgain)) => {
                 let ring = ring()?;
                 // The order matters: a consumer that took it may have been lapped since.
@@ -152,12 +183,17 @@ impl<'a, F: Futex> Sweeper<'a, F> {
                 let ahead = slot.lap().ahead_of(ring.lap(at));
                 let here = ahead == 0 && slot.entry() == Entry::Descriptor(index);
                 if distance(head, at) > 0 || ahead > 0 {
-                    candidate(Some(ring), true)
+                    candidate(What::Salvage(ring), true)
                 } else if !here && dead(by) {
                     // Its producer never published it, and nobody was told that it was put; what a
                     // sweeper did not get to publish was put before.
-                    let put_before = state == State::QueuedAgain;
-                    candidate(put_before.then_some(ring), false)
+                    let what = match state {
+                        State::QueuedAgain => What::Salvage(ring),
+                        _ => What::Free,
+                    };
+                    candidate(what, false)
+                } else if here && by != Owner::NOBODY && dead(by) {
+                    candidate(What::HandOver, false)
                 } else {
                     None
                 }

@@ -21,6 +21,10 @@ const STATE_SHIFT: u32 = POSITION_BITS + OWNER_BITS;
 pub struct Owner(u16);
 
 impl Owner {
+    /// Who is always dead, and answers for what was in the queue when its producer was found dead.
+    /// No process gets this index.
+    pub const NOBODY: Self = Self(0);
+
     /// No session has more participants.
     pub const LIMIT: u16 = 1 << OWNER_BITS;
 
@@ -87,6 +91,11 @@ impl Word {
         )
     }
 
+    /// The same owner and position, in another state than `Free`.
+    pub(super) const fn with_state(self, state: State) -> Self {
+        Self(self.0 << 4 >> 4 | (state as u64) << STATE_SHIFT)
+    }
+
     /// What lies in memory.
     pub const fn from_bits(bits: u64) -> Self {
         Self(bits)
@@ -104,6 +113,12 @@ impl Word {
         }
         let state = usize::try_from(self.0 >> STATE_SHIFT).ok()?;
         State::ALL.get(state).copied().filter(|&s| s != State::Free)
+    }
+
+    /// The same message, which nobody answers for any more.
+    pub(super) const fn handed_over(self) -> Self {
+        let owner = (Owner::LIMIT as u64 - 1) << POSITION_BITS;
+        Self(self.0 & !owner | (Owner::NOBODY.0 as u64) << POSITION_BITS)
     }
 
     /// Who wrote it.
@@ -173,6 +188,7 @@ mod tests {
             prop_assert_eq!(word.owner(), owner);
             prop_assert!(word.is_at(position));
             prop_assert!(!word.is_at(position.wrapping_add(1)));
+            prop_assert_eq!(word.handed_over(), Word::new(state, Owner::NOBODY, position));
         }
 
         #[test]

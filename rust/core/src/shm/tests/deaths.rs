@@ -114,6 +114,8 @@ fn die(
     let again = sweep(view, 0, dead);
     assert_eq!(again.postponed + swept.postponed, 0);
     assert_eq!(sweep(view, 0, dead), Swept::default(), "once is enough");
+    let sweeper = view.sweeper(owner(0), SystemFutex);
+    assert!(dead.iter().all(|&dead| sweeper.is_free_of(owner(dead))));
     let queue = &survivor.queue;
     assert_eq!(queue.queued_bytes(), Ok(bytes(rings[0].len(), max_bytes)));
     survivor.drain(&mut out);
@@ -256,4 +258,35 @@ fn a_lease_comes_back_into_a_closed_queue_and_into_a_full_one() {
         let end = if close { Err(Refusal::Closed) } else { Ok(()) };
         assert_eq!(survivor.put(9), end);
     }
+}
+
+/// What the dead put stays in the queue under nobody's name, and the next process gets its index.
+#[test]
+fn the_place_of_a_dead_producer_is_free_while_its_messages_are_queued() {
+    let heap = Heap::new(8, 3).with_ring(8, 7);
+    let rings = heap.rings().expect("sound");
+    let view = heap.view(&rings);
+    let sweeper = view.sweeper(owner(0), SystemFutex);
+    for (numbers, handed_over) in [([1, 2], 2), ([3, 4], 2)] {
+        let mut victim = Process::new(view, VICTIM);
+        for number in numbers {
+            assert_eq!(victim.put(number), Ok(()));
+        }
+        assert!(!sweeper.is_free_of(owner(VICTIM)));
+        let expected = Swept {
+            handed_over,
+            ..Swept::default()
+        };
+        assert_eq!(sweep(view, 0, &[VICTIM]), expected);
+        assert!(sweeper.is_free_of(owner(VICTIM)));
+    }
+    let mut victim = Process::new(view, VICTIM);
+    let mut out = Vec::new();
+    drop(victim.take(Want::Count(2), Keep::Lease, &mut out));
+    assert_eq!(out, [(1, false), (2, false)]);
+    assert_eq!(sweep(view, 0, &[VICTIM]).redelivered, 2);
+    out.clear();
+    Process::new(view, 0).drain(&mut out);
+    assert_eq!(out, [(3, false), (4, false), (1, true), (2, true)]);
+    assert_eq!(view.table.in_use(), 0);
 }

@@ -107,8 +107,9 @@ fn number(message: &Message<'_>) -> u64 {
     }
 }
 
-fn owner(index: u16) -> Owner {
-    Owner::new(index).expect("in range")
+/// The participant of a number; that of 0 is the first that a process can be.
+fn owner(number: u16) -> Owner {
+    Owner::new(number + 1).expect("in range")
 }
 
 fn lane(view: View<'_>, me: Owner) -> Lane<'_> {
