@@ -15,7 +15,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, fcntl};
@@ -34,6 +34,8 @@ pub(super) const LOCKS: &str = "locks";
 /// Held while a lock file is opened, or opened and closed for a look: between the question whether
 /// this process has it open and the closing, no other thread may open it for good.
 static OPENING: Solo = Solo::new();
+/// How long it may be held: for as long as it takes to remove the files of a session.
+const PATIENCE: Duration = Duration::from_secs(10);
 
 /// The lock file of a session, as this process has it open.
 #[derive(Debug)]
@@ -81,9 +83,9 @@ impl Locks {
     /// # Errors
     ///
     /// What the system says.
-    pub(crate) fn create(folder: &Path, deadline: Instant) -> Result<Self, Error> {
+    pub(crate) fn create(folder: &Path) -> Result<Self, Error> {
         let path = folder.join(LOCKS);
-        let _opening = opening(&path, deadline)?;
+        let _opening = opening(&path)?;
         Ok(Self::new(file::create(&path, 0)?, path))
     }
 
@@ -91,11 +93,17 @@ impl Locks {
     ///
     /// # Errors
     ///
-    /// What the system says; where it is of another user.
-    pub(crate) fn open(folder: &Path, deadline: Instant) -> Result<Self, Error> {
+    /// [`Error::Gone`] where there is none; where it is of another user; what the system says.
+    pub(crate) fn open(folder: &Path) -> Result<Self, Error> {
         let path = folder.join(LOCKS);
-        let _opening = opening(&path, deadline)?;
-        Ok(Self::new(file::open_own(&path)?.0, path))
+        let _opening = opening(&path)?;
+        match file::open_own(&path) {
+            Ok((file, _)) => Ok(Self::new(file, path)),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                Err(Error::Gone(folder.to_owned()))
+            }
+            Err(error) => Err(error.into()),
+        }
     }
 
     fn new(file: OwnedFd, path: PathBuf) -> Self {
@@ -288,13 +296,19 @@ fn region(range: Range, kind: i32) -> libc::flock {
 }
 
 /// To be held while a lock file is opened.
-pub(super) fn opening(path: &Path, deadline: Instant) -> Result<Inside<'static>, Error> {
+///
+/// # Errors
+///
+/// Where another thread is at it for too long.
+pub(super) fn opening(path: &Path) -> Result<Inside<'static>, Error> {
     let begin = Instant::now();
-    OPENING.enter(deadline).ok_or_else(|| Error::Locked {
-        path: path.to_owned(),
-        pid: i32::try_from(process::id()).ok(),
-        waited: begin.elapsed(),
-    })
+    OPENING
+        .enter(begin + PATIENCE)
+        .ok_or_else(|| Error::Locked {
+            path: path.to_owned(),
+            pid: i32::try_from(process::id()).ok(),
+            waited: begin.elapsed(),
+        })
 }
 
 /// Opens a lock file for a look, if this process does not have it open: closing it would give back
@@ -330,8 +344,6 @@ fn opened_here(path: &Path) -> io::Result<bool> {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
 
     fn soon() -> Instant {
@@ -341,7 +353,7 @@ mod tests {
     #[test]
     fn one_thread_has_the_structural_lock_and_who_waits_is_told_who() {
         let folder = tempfile::tempdir().expect("a folder");
-        let locks = Locks::create(folder.path(), soon()).expect("made");
+        let locks = Locks::create(folder.path()).expect("made");
         let guard = locks.lock(soon()).expect("free");
         assert!(locks.try_lock().expect("asked").is_none());
         let error = locks.lock(Instant::now()).expect_err("held").to_string();
@@ -354,7 +366,7 @@ mod tests {
     #[test]
     fn an_own_lease_counts_as_one_until_it_ends() {
         let folder = tempfile::tempdir().expect("a folder");
-        let locks = Locks::create(folder.path(), soon()).expect("made");
+        let locks = Locks::create(folder.path()).expect("made");
         let of = |index| Owner::new(index).expect("in range");
         assert!(!locks.is_leased(of(7)).expect("asked"));
         assert!(locks.take_lease(of(7)).expect("asked"));
@@ -368,8 +380,8 @@ mod tests {
     #[test]
     fn a_file_that_is_open_here_is_not_opened_for_a_look() {
         let folder = tempfile::tempdir().expect("a folder");
-        let locks = Locks::create(folder.path(), soon()).expect("made");
-        let inside = opening(folder.path(), soon()).expect("free");
+        let locks = Locks::create(folder.path()).expect("made");
+        let inside = opening(folder.path()).expect("free");
         assert!(look(folder.path(), &inside).expect("looked").is_none());
         drop(locks);
         assert!(look(folder.path(), &inside).expect("looked").is_some());

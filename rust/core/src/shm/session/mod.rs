@@ -2,7 +2,9 @@
 
 mod control;
 mod error;
+mod folders;
 pub(super) mod layout;
+mod leftovers;
 mod liveness;
 mod lock;
 mod name;
@@ -11,5 +13,6 @@ mod solo;
 
 pub(super) use control::Control;
 pub use error::Error;
+pub use leftovers::clear;
 pub use name::Token;
 pub use settings::{MemoryPolicy, Settings};

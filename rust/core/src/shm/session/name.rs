@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::str::FromStr;
 
 use rustix::process::geteuid;
@@ -19,7 +19,7 @@ const DIGITS: usize = 32;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Name {
     user: u32,
-    session: [u64; 2],
+    id: [u64; 2],
 }
 
 impl Name {
@@ -38,12 +38,12 @@ impl Name {
         };
         Ok(Self {
             user: geteuid().as_raw(),
-            session: [number()?, number()?],
+            id: [number()?, number()?],
         })
     }
 
     /// The name that a folder has; None where no session of any user has such a one.
-    pub(crate) fn parse(name: &str) -> Option<Self> {
+    fn parse(name: &str) -> Option<Self> {
         let (user, digits) = name
             .strip_prefix(PREFIX)?
             .strip_prefix('-')?
@@ -55,13 +55,23 @@ impl Name {
         let (first, second) = digits.split_at(DIGITS / 2);
         let parsed = Self {
             user: user.parse().ok()?,
-            session: [
+            id: [
                 u64::from_str_radix(first, 16).ok()?,
                 u64::from_str_radix(second, 16).ok()?,
             ],
         };
         // One spelling for each: no sign, no leading zeros.
         (parsed.to_string() == name).then_some(parsed)
+    }
+
+    /// That of the folder at a path.
+    pub(crate) fn of(folder: &Path) -> Option<Self> {
+        Self::parse(folder.file_name()?.to_str()?)
+    }
+
+    /// The random part.
+    pub(crate) fn id(self) -> [u64; 2] {
+        self.id
     }
 
     /// Whether the session is one of this user.
@@ -74,7 +84,7 @@ impl fmt::Display for Name {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self {
             user,
-            session: [first, second],
+            id: [first, second],
         } = self;
         write!(f, "{PREFIX}-{user}-{first:016x}{second:016x}")
     }
@@ -83,7 +93,7 @@ impl fmt::Display for Name {
 /// Names a session to other processes: as text, the absolute path of its folder.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Token {
-    folder: PathBuf,
+    text: String,
     name: Name,
 }
 
@@ -93,39 +103,33 @@ impl Token {
     /// # Errors
     ///
     /// Where that is not there, or its path is no text.
-    pub(crate) fn random(base: &Path) -> Result<Self, Error> {
+    pub(crate) fn fresh(base: &Path) -> Result<Self, Error> {
         let absolute = base
             .canonicalize()
             .map_err(|error| FileError::new("find the folder", base, error))?;
-        if absolute.to_str().is_none() {
-            let why = "its name is not UTF-8, as the token of a session has to be";
-            let error = io::Error::new(io::ErrorKind::InvalidInput, why);
-            return Err(FileError::new("make a session in", base, error).into());
-        }
         let name = Name::random()?;
-        let folder = absolute.join(name.to_string());
-        Ok(Self { folder, name })
+        let folder = absolute.join(name.to_string()).into_os_string();
+        let text = folder.into_string().map_err(|_| {
+            let why = "its path is not UTF-8, as the token of a session has to be";
+            let error = io::Error::new(io::ErrorKind::InvalidInput, why);
+            FileError::new("make a session in", base, error)
+        })?;
+        Ok(Self { text, name })
+    }
+
+    /// What [`str::parse`] makes the token of again.
+    pub fn as_str(&self) -> &str {
+        &self.text
     }
 
     /// The folder of the session.
     pub fn folder(&self) -> &Path {
-        &self.folder
+        Path::new(&self.text)
     }
 
     /// The random part of its name, which its control segment repeats.
-    pub(crate) fn session(&self) -> [u64; 2] {
-        self.name.session
-    }
-
-    /// Its name, which its folder on disk has too.
-    pub(crate) fn name(&self) -> Name {
-        self.name
-    }
-}
-
-impl fmt::Display for Token {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.folder.display().fmt(f)
+    pub(crate) fn id(&self) -> [u64; 2] {
+        self.name.id()
     }
 }
 
@@ -137,18 +141,18 @@ impl FromStr for Token {
             let token = token.to_owned();
             Err(Error::Token { token, why })
         };
-        let folder = PathBuf::from(token);
+        let folder = Path::new(token);
         if !folder.is_absolute() {
             return refuse("it is no absolute path");
         }
-        let last = folder.file_name().and_then(|name| name.to_str());
-        let Some(name) = last.and_then(Name::parse) else {
+        let Some(name) = Name::of(folder) else {
             return refuse("it does not end in shoal-<user id>-<32 hexadecimal digits>");
         };
         if !name.is_own() {
             return refuse("the session is of another user");
         }
-        Ok(Self { folder, name })
+        let text = token.to_owned();
+        Ok(Self { text, name })
     }
 }
 
@@ -161,12 +165,12 @@ mod tests {
     #[test]
     fn a_token_as_text_is_the_same_token() {
         let base = tempfile::tempdir().expect("a folder");
-        let token = Token::random(base.path()).expect("random");
+        let token = Token::fresh(base.path()).expect("random");
         assert_eq!(
-            token.to_string().parse::<Token>().expect("its own text"),
+            token.as_str().parse::<Token>().expect("its own text"),
             token
         );
-        assert_ne!(Token::random(base.path()).expect("random"), token);
+        assert_ne!(Token::fresh(base.path()).expect("random"), token);
         assert!(token.folder().starts_with(base.path()) && token.folder().is_absolute());
     }
 
@@ -175,9 +179,9 @@ mod tests {
         let base = tempfile::tempdir().expect("a folder");
         let link = base.path().join("link");
         std::os::unix::fs::symlink(base.path(), &link).expect("linked");
-        let token = Token::random(&link).expect("random");
+        let token = Token::fresh(&link).expect("random");
         assert_eq!(token.folder().parent(), Some(base.path()));
-        let error = Token::random(&base.path().join("no")).expect_err("it is not there");
+        let error = Token::fresh(&base.path().join("no")).expect_err("it is not there");
         let error = error.to_string();
         assert!(error.starts_with("cannot find the folder /"), "{error}");
     }
@@ -209,8 +213,8 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_name_is_parsed_from_its_text(user: u32, session: [u64; 2]) {
-            let name = Name { user, session };
+        fn any_name_is_parsed_from_its_text(user: u32, id: [u64; 2]) {
+            let name = Name { user, id };
             prop_assert_eq!(Name::parse(&name.to_string()), Some(name));
         }
 
