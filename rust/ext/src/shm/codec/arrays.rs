@@ -3,6 +3,7 @@
 use std::ffi::CStr;
 
 use pyo3::buffer::PyUntypedBuffer;
+use pyo3::exceptions::PyBufferError;
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
@@ -11,6 +12,7 @@ use pyo3::types::{PyTuple, PyType};
 use super::head::Head;
 use super::loaded::loaded;
 use super::reader::Reader;
+use crate::errors::shoal_error;
 
 /// What has more dimensions is pickled.
 const DIMENSIONS: usize = 16;
@@ -171,16 +173,30 @@ pub(super) fn of_array(object: &Bound<'_, PyAny>) -> Option<(Grid, PyUntypedBuff
     if object.get_type_ptr().addr() != numpy.ndarray.as_ptr().addr() {
         return None;
     }
-    // Dates, for one, have no buffer.
-    let buffer = PyUntypedBuffer::get(object).ok()?;
+    // Dates, for one, have no buffer. One value without dimensions has a buffer without a shape,
+    // which is refused; it is looked at as a row of one.
+    let (buffer, alone) = match PyUntypedBuffer::get(object) {
+        Ok(buffer) => (buffer, false),
+        Err(_) => (alone(object).ok()?, true),
+    };
     if !buffer.is_c_contiguous() {
         return None;
     }
     let format = buffer.format();
     let dtype = FORMATS.iter().position(|(known, _)| *known == format)?;
-    let shape = buffer.shape().iter().map(|size| Some(*size));
+    let shape = if alone { &[] } else { buffer.shape() };
+    let shape = shape.iter().map(|size| Some(*size));
     let grid = Grid::new(u8::try_from(dtype).ok()?, buffer.item_size(), shape)?;
     Some((grid, buffer))
+}
+
+fn alone(object: &Bound<'_, PyAny>) -> PyResult<PyUntypedBuffer> {
+    let py = object.py();
+    let dimensions: usize = object.getattr(intern!(py, "ndim"))?.extract()?;
+    if dimensions > 0 {
+        return Err(PyBufferError::new_err("it has dimensions"));
+    }
+    PyUntypedBuffer::get(&object.call_method1(intern!(py, "reshape"), (1,))?)
 }
 
 /// Reads what an array has beside its values.
@@ -206,15 +222,17 @@ pub(super) fn array<'py>(
     }
 }
 
-/// The place of a dtype, or of what numpy makes one of, and the size of its values; None if it is
-/// not of plain numbers.
-pub(super) fn known_dtype(dtype: &Bound<'_, PyAny>) -> PyResult<Option<(u8, usize)>> {
+/// The place of a dtype, or of what numpy makes one of, and the size of its values.
+pub(super) fn known_dtype(dtype: &Bound<'_, PyAny>) -> PyResult<(u8, usize)> {
     let numpy = Numpy::import(dtype.py())?;
     let dtype = numpy.dtype.bind(dtype.py()).call1((dtype,))?;
     for (place, (known, item_size)) in numpy.dtypes.iter().enumerate() {
         if dtype.eq(known)? {
-            return Ok(Some((u8::try_from(place)?, *item_size)));
+            return Ok((u8::try_from(place)?, *item_size));
         }
     }
-    Ok(None)
+    let message = format!(
+        "room for values of dtype {dtype} cannot be reserved: expected numbers in this machine's byte order"
+    );
+    Err(shoal_error(dtype.py(), "ShoalValueError", message, None))
 }

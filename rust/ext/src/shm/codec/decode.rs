@@ -18,8 +18,8 @@ const ON_STACK: usize = 512;
 
 /// Rebuilds the object of a message that has been copied out and is nothing but a head.
 ///
-/// A `ValueError` tells of damage; all else is what a module that is missing here or unpickling
-/// raised.
+/// An error is a `ValueError` that tells of damage, or what Python raised about it (a list as a
+/// key), about a module that is missing here, or while unpickling.
 pub(crate) fn decode_inline<'py>(
     py: Python<'py>,
     kind: u32,

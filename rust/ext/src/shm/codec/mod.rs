@@ -37,7 +37,8 @@
 //!
 //! What is read may have been damaged by another process. Every length is checked before it is
 //! used, each byte of the head is read once, from a private copy, and no nesting is followed deeper
-//! than the encoder nests. Damage is a `ValueError`, or passes for another message. A pickle is
+//! than the encoder nests. Damage is a Python error, mostly a `ValueError`, or passes for another
+//! message. A pickle is
 //! trusted: only processes of the same user can write there.
 
 mod arrays;

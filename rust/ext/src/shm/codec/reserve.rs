@@ -25,26 +25,16 @@ pub(crate) fn reserve(shape: &Bound<'_, PyAny>, dtype: &Bound<'_, PyAny>) -> PyR
     } else {
         shape.extract()?
     };
-    let (tag, known) = match tensors::known_dtype(dtype) {
-        Some(known) => (tag::TENSOR, Some(known)),
+    let (tag, (place, item_size)) = match tensors::known_dtype(dtype) {
+        Some(known) => (tag::TENSOR, known),
         None => (tag::ARRAY, arrays::known_dtype(dtype)?),
-    };
-    let Some((place, item_size)) = known else {
-        return Err(refused(
-            py,
-            format!(
-                "room for dtype {dtype} cannot be reserved: expected one of plain numbers in this machine's byte order"
-            ),
-        ));
     };
     let grid = Grid::new(place, item_size, sizes.iter().map(|size| Some(*size)));
     let Some((len, grid)) = grid.and_then(|grid| Some((grid.len()?, grid))) else {
-        return Err(refused(
-            py,
-            format!(
-                "room for shape {shape} cannot be reserved: expected at most 16 dimensions, and a size that memory can have"
-            ),
-        ));
+        let message = format!(
+            "room for shape {shape} cannot be reserved: expected at most 16 dimensions, and no more bytes than memory can have"
+        );
+        return Err(shoal_error(py, "ShoalValueError", message, None));
     };
     let mut encoded = Encoded::new();
     encoded.head.push(tag);
@@ -56,10 +46,6 @@ pub(crate) fn reserve(shape: &Bound<'_, PyAny>, dtype: &Bound<'_, PyAny>) -> PyR
         len,
         encoded,
     })
-}
-
-fn refused(py: Python<'_>, message: String) -> PyErr {
-    shoal_error(py, "ShoalValueError", message, None)
 }
 
 impl Reservation {

@@ -1,0 +1,10 @@
+"""The codec, built once."""
+
+import pytest
+
+import message_codec_build
+
+
+@pytest.fixture(scope="session")
+def codec():
+    return message_codec_build.build()

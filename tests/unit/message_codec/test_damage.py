@@ -1,0 +1,96 @@
+"""Damaged messages give errors, and nothing worse."""
+
+import random
+import struct
+
+import numpy as np
+import pytest
+
+from message_codec_build import PICKLE, PIECES, PLAIN
+
+torch = pytest.importorskip("torch")
+
+# The first test builds the codec.
+pytestmark = pytest.mark.timeout(600)
+
+VALID = [
+    {"id": 12345, "reward": 0.5, "done": False, "name": "episode", "more": [1, 2, (3, None)]},
+    [b"bytes", bytearray(b"abc"), 1j, 2**100, {"a": {"b": {"c": (1,)}}}, "é" * 200],
+    {"array": np.arange(6.0).reshape(2, 3), "tensor": torch.arange(8), "empty": torch.zeros(0)},
+    [np.arange(3000), "x" * 5000, b"y" * 70_000, torch.zeros(20_000), bytearray(4096)],
+]
+
+
+@pytest.mark.parametrize("value", VALID, ids=["dict", "list", "arrays", "pieces"])
+def test_damaged_messages_give_errors_only(codec, value):
+    kind, message = codec.encode(value)
+    rng = random.Random(7)
+    limit = min(len(message), 400)
+    errors = 0
+    for _ in range(4000):
+        bad = bytearray(message)
+        for _ in range(rng.randint(1, 4)):
+            at = rng.randrange(limit)
+            bad[at] = rng.choice(
+                (0, 1, 253, 254, 255, bad[at] ^ 1 << rng.randrange(8), rng.randrange(256))
+            )
+        if rng.random() < 0.2:
+            del bad[rng.randrange(len(bad)) :]
+        if bad[:1] == bytes([PICKLE]) or bad[8:9] == bytes([PICKLE]):
+            continue  # a pickle is trusted
+        try:
+            codec.decode_block(kind if rng.random() < 0.9 else rng.randrange(5), bad)
+        except (ValueError, TypeError, MemoryError, RuntimeError, OverflowError):
+            errors += 1
+    assert errors > 400
+
+
+@pytest.mark.parametrize("value", VALID, ids=["dict", "list", "arrays", "pieces"])
+def test_cut_messages_are_damaged(codec, value):
+    kind, message = codec.encode(value)
+    for length in [*range(min(len(message), 300)), len(message) - 1]:
+        with pytest.raises(ValueError, match="the message is damaged"):
+            codec.decode_block(kind, message[:length])
+    with pytest.raises(ValueError, match="it goes on where it should end"):
+        codec.decode_block(kind, message + b"\1")
+
+
+def deep(tag):
+    return bytes([tag, 1]) * 33 + b"\1"
+
+
+@pytest.mark.parametrize(
+    ("message", "what"),
+    [
+        (b"", "it ends too early"),
+        (b"\0", "no type that exists"),
+        (b"\x63", "no type that exists"),
+        (b"\x09\xff" + b"\xff" * 8, "longer than all of it"),
+        (b"\x0c\xff" + b"\xff" * 8, "fewer values than it says"),
+        (b"\x0e\x01\x01", "fewer values than it says"),
+        (deep(12), "nested too deep"),
+        (deep(13), "nested too deep"),
+        (b"\x0c\x01\x11\x00\x00", "no type that exists"),
+        (b"\x0f\x0d\x11", "too many dimensions"),
+        (b"\x0f\xf0\x01", "dtype that does not exist"),
+        (b"\x10\xf0\x01", "dtype that does not exist"),
+        (b"\x0f\x0d\x02" + (b"\xff" + b"\xff" * 8) * 2, "larger than any memory"),
+        (b"\x0f\x0d\x01\xfe\x00\x00\x00\x01", "longer than all of it"),
+    ],
+)
+def test_damage_is_named(codec, message, what):
+    with pytest.raises(ValueError, match=what):
+        codec.decode_inline(PLAIN, message)
+
+
+def test_a_key_that_cannot_be_one_is_an_error(codec):
+    with pytest.raises(TypeError, match="unhashable"):
+        codec.decode_inline(PLAIN, b"\x0e\x01\x0c\x00\x01")
+
+
+def test_a_message_of_a_wrong_kind_is_damaged(codec):
+    for kind in (0, 3, 2**32 - 1):
+        with pytest.raises(ValueError, match=f"kind {kind} where 1 or 2"):
+            codec.decode_block(kind, bytearray(b"\1"))
+    with pytest.raises(ValueError, match="its head takes 9 bytes and all of it 9"):
+        codec.decode_block(PIECES, bytearray(struct.pack("<Q", 9) + b"\1"))
