@@ -19,6 +19,10 @@ __all__ = [
     "Placement",
     "Placements",
     "RankLists",
+    "ShmMessage",
+    "ShmQueue",
+    "ShmReservation",
+    "ShmSession",
     "WorkerAddress",
     "backend",
     "build_profile",
@@ -28,6 +32,7 @@ __all__ = [
     "place_flexible",
     "place_nodes",
     "place_packed",
+    "shm_gc",
 ]
 
 _CHOICES = ("rust", "pure", "auto")
@@ -90,6 +95,10 @@ if TYPE_CHECKING:  # type checkers see the contract of both backends
         Placement,
         Placements,
         RankLists,
+        ShmMessage,
+        ShmQueue,
+        ShmReservation,
+        ShmSession,
         WorkerAddress,
         build_profile,
         packed_ranks,
@@ -97,6 +106,7 @@ if TYPE_CHECKING:  # type checkers see the contract of both backends
         place_flexible,
         place_nodes,
         place_packed,
+        shm_gc,
     )
 else:
     NodeGroup = _module.NodeGroup
@@ -104,6 +114,10 @@ else:
     Placement = _module.Placement
     Placements = _module.Placements
     RankLists = _module.RankLists
+    ShmMessage = getattr(_module, "ShmMessage", object)
+    ShmQueue = getattr(_module, "ShmQueue", object)
+    ShmReservation = getattr(_module, "ShmReservation", object)
+    ShmSession = getattr(_module, "ShmSession", object)
     WorkerAddress = _module.WorkerAddress
     build_profile = _module.build_profile
     packed_ranks = _module.packed_ranks
@@ -111,6 +125,7 @@ else:
     place_flexible = _module.place_flexible
     place_nodes = _module.place_nodes
     place_packed = _module.place_packed
+    shm_gc = getattr(_module, "shm_gc", None)
 
 
 def backend() -> str:

@@ -66,7 +66,9 @@ def dumps(obj: Any, *, from_devices: bool = False) -> tuple[bytes, list[memoryvi
         raise _cannot_be_sent(obj, error) from error
 
 
-def loads(data: bytes | bytearray | memoryview, buffers: Iterable[Any]) -> Any:
+def loads(
+    data: bytes | bytearray | memoryview | pickle.PickleBuffer, buffers: Iterable[Any]
+) -> Any:
     """Rebuild an object.
 
     Args:

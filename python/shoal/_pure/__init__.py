@@ -10,6 +10,7 @@ from shoal._pure.grammar import parse_placement
 from shoal._pure.placement import NodeGroup, NodeResources, Placement
 from shoal._pure.placements import Placements
 from shoal._pure.ranks import RankLists
+from shoal._pure.shm import ShmMessage, ShmQueue, ShmReservation, ShmSession, shm_gc
 from shoal._pure.solve import packed_ranks, place_flexible, place_nodes, place_packed
 
 __all__ = [
@@ -18,6 +19,10 @@ __all__ = [
     "Placement",
     "Placements",
     "RankLists",
+    "ShmMessage",
+    "ShmQueue",
+    "ShmReservation",
+    "ShmSession",
     "WorkerAddress",
     "__version__",
     "build_profile",
@@ -26,6 +31,7 @@ __all__ = [
     "place_flexible",
     "place_nodes",
     "place_packed",
+    "shm_gc",
 ]
 
 __version__: Final[str] = "0.1.0"

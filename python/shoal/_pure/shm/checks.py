@@ -1,0 +1,75 @@
+"""Arguments that are taken, and the texts of those that are not."""
+
+import math
+import time
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
+
+from shoal.errors import ShoalTypeError, ShoalValueError
+
+__all__ = ["LARGEST", "Limit", "flag", "text_or_none", "weights_for", "whole"]
+
+LARGEST: Final = 2**63 - 1
+
+
+def whole(value: Any, name: str, low: int, high: int = LARGEST) -> int:
+    """Return an argument that is a whole number within bounds."""
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise ShoalTypeError(f"{name}={value!r}: expected an int")
+    if not low <= value <= high:
+        raise ShoalValueError(f"{name}={value!r}: expected {low} to {high}")
+    return value
+
+
+def flag(value: Any, name: str) -> bool:
+    """Return an argument that is true or false."""
+    if not isinstance(value, bool):
+        raise ShoalTypeError(f"{name}={value!r}: expected True or False")
+    return value
+
+
+def text_or_none(value: Any, name: str) -> str | None:
+    """Return an argument that is a text or left out."""
+    if value is not None and not isinstance(value, str):
+        raise ShoalTypeError(f"{name}={value!r}: expected a str or None")
+    return value
+
+
+def weights_for(objs: Sequence[Any], weights: Iterable[int] | None) -> list[int]:
+    """Return the weight of each object."""
+    if weights is None:
+        return [0] * len(objs)
+    checked = [whole(weight, "weight", 0) for weight in weights]
+    if len(checked) != len(objs):
+        raise ShoalValueError(
+            f"weights: expected {len(objs)}, one for each object, got {len(checked)}"
+        )
+    return checked
+
+
+class Limit:
+    """How long a call may take.
+
+    Args:
+        timeout: Seconds, None or `math.inf` for no limit.
+    """
+
+    def __init__(self, timeout: Any) -> None:
+        if timeout is None:
+            timeout = math.inf
+        elif not isinstance(timeout, (int, float)) or isinstance(timeout, bool):
+            raise ShoalTypeError(f"timeout={timeout!r}: expected seconds, None or math.inf")
+        elif math.isnan(timeout) or timeout < 0:
+            raise ShoalValueError(f"timeout={timeout!r}: expected seconds, not less than 0")
+        self.seconds = float(timeout)
+        self._end = time.monotonic() + self.seconds
+
+    @property
+    def remaining(self) -> float:
+        """Seconds that are left, never negative."""
+        return max(0.0, self._end - time.monotonic())
+
+    @property
+    def over(self) -> bool:
+        """Whether nothing is left."""
+        return time.monotonic() >= self._end

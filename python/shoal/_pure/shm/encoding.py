@@ -1,0 +1,101 @@
+"""Objects to rows and files, and back.
+
+An object is a pickle and the buffers beside it. What is large lies in a file, each part at a
+multiple of 64 bytes; the rest lies in the row, one after the other.
+"""
+
+import struct
+from dataclasses import dataclass
+from typing import Any, Final
+
+from shoal.pickling import dumps, loads
+
+__all__ = ["VIEWED", "Draft", "decode", "encode", "lay_out", "pieces_of"]
+
+VIEWED: Final = 64 * 1024
+"""Parts from this size on are received as views of shared memory; copying less costs less."""
+
+_ALIGNED = 64
+_IN_FILE, _IN_ROW = True, False
+_PART = struct.Struct("<?QQ")
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """An encoded object.
+
+    Attributes:
+        parts: Where each part lies: whether in the file, its offset there or in the row, its size.
+        head: What lies in the row.
+        large: What goes into the file, with its offset.
+        size: How many bytes the object has.
+        extent: How long the file is, 0 without one.
+    """
+
+    parts: bytes
+    head: bytes
+    large: list[tuple[int, Any]]
+    size: int
+    extent: int
+
+
+def encode(obj: Any) -> Draft:
+    """Encode an object.
+
+    Raises:
+        ShoalValueError: It cannot be pickled.
+    """
+    pickled, buffers = dumps(obj)
+    return lay_out([pickled, *buffers], VIEWED)
+
+
+def lay_out(pieces: list[Any], from_size: int) -> Draft:
+    """Place pieces of that size and larger in a file, the others in the row."""
+    places = []
+    small: list[Any] = []
+    large: list[tuple[int, Any]] = []
+    in_row = in_file = size = 0
+    for piece in pieces:
+        length = len(piece)
+        size += length
+        if length >= from_size:
+            places.append(_PART.pack(_IN_FILE, in_file, length))
+            large.append((in_file, piece))
+            in_file += -(-length // _ALIGNED) * _ALIGNED
+        else:
+            places.append(_PART.pack(_IN_ROW, in_row, length))
+            small.append(piece)
+            in_row += length
+    return Draft(b"".join(places), b"".join(small), large, size, in_file)
+
+
+def pieces_of(draft: Draft) -> list[Any]:
+    """Return the pieces that a draft was laid out from."""
+    large = iter(draft.large)
+    return [
+        next(large)[1] if in_file else draft.head[offset : offset + length]
+        for in_file, offset, length in _PART.iter_unpack(draft.parts)
+    ]
+
+
+def decode(parts: bytes, head: bytes, memory: memoryview | None) -> Any:
+    """Rebuild an object.
+
+    Args:
+        parts: As of `Draft`.
+        head: What lay in the row.
+        memory: The file, mapped for this process to write to; None without one.
+
+    Raises:
+        Exception: Whatever the classes of the object raise.
+    """
+    pickled, *buffers = (_piece(head, memory, *place) for place in _PART.iter_unpack(parts))
+    return loads(pickled, buffers)
+
+
+def _piece(head: bytes, memory: memoryview | None, in_file: bool, offset: int, length: int) -> Any:
+    source = memoryview(head) if memory is None or not in_file else memory
+    piece = source[offset : offset + length]
+    if len(piece) != length:
+        raise ValueError(f"a part of {length} bytes at {offset} ends outside of its message")
+    return piece if in_file and length >= VIEWED else bytearray(piece)

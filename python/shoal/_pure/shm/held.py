@@ -1,0 +1,225 @@
+"""What a caller holds for a while: a leased message, and memory that it fills."""
+
+import importlib
+import math
+import mmap
+import os
+import sys
+import weakref
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Self, final
+
+from shoal._pure.shm.checks import Limit, whole
+from shoal._pure.shm.encoding import VIEWED, lay_out
+from shoal._pure.shm.member import Member
+from shoal._pure.shm.memory import map_new
+from shoal._pure.shm.place import Place
+from shoal._pure.shm.sending import Item, Ticket, give_up, take_memory
+from shoal._pure.shm.taking import Row, forget
+from shoal.errors import DependencyError, ShoalTypeError, ShoalValueError
+from shoal.pickling import dumps
+
+__all__ = ["ShmMessage", "ShmReservation", "item_of", "leased", "reserved", "was_put"]
+
+
+@final
+class ShmMessage:
+    """A message that is leased: delivered again when its consumer dies before `ack`.
+
+    As a context manager it acknowledges on a clean exit; after an exception it stays leased, as it
+    does when it is dropped without `ack`: until this process ends or leaves the session.
+    """
+
+    __slots__ = ("_member", "_pid", "_redelivered", "_row", "_value")
+    __module__ = "shoal.shm"
+    _member: Member
+    _pid: int
+    _row: Row | None
+    _value: Any
+    _redelivered: bool
+
+    def __init__(self) -> None:
+        raise TypeError("cannot create 'shoal.shm.ShmMessage' instances")
+
+    @property
+    def value(self) -> Any:
+        """The object."""
+        return self._value
+
+    @property
+    def redelivered(self) -> bool:
+        """Whether a consumer before this one died, or left, without acknowledging it."""
+        return self._redelivered
+
+    def ack(self) -> None:
+        """Say that it is dealt with; again is nothing. `value` stays valid."""
+        if os.getpid() != self._pid:
+            raise ShoalValueError(
+                f"ack: the message was leased by process {self._pid}, not by this one"
+            )
+        row = self._row
+        if row is None:
+            return
+        number, member = row.number, self._member
+        member.write("ack", lambda db: forget(db, member, number))
+        if row.file is not None:
+            Path(row.file).unlink(missing_ok=True)
+        self._row = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if error[0] is None:
+            self.ack()
+
+
+@final
+class ShmReservation:
+    """Memory for an array that `put` then sends without a copy.
+
+    As a context manager it cancels what was not put. Once it was put or cancelled, `array` and
+    another put raise `ShoalValueError`; an array that was asked for before must not be written to
+    any more.
+    """
+
+    __slots__ = ("__weakref__", "_array", "_end", "_finalizer", "_member", "_pid", "_ticket")
+    __module__ = "shoal.shm"
+    _member: Member
+    _ticket: Ticket
+    _array: Any
+    _pid: int
+    _end: str
+    _finalizer: "weakref.finalize[..., Self]"
+
+    def __init__(self) -> None:
+        raise TypeError("cannot create 'shoal.shm.ShmReservation' instances")
+
+    @property
+    def array(self) -> Any:
+        """The memory as a writable numpy array, or torch tensor where the dtype is torch's."""
+        self._check()
+        return self._array
+
+    def cancel(self) -> None:
+        """Give the memory back; again, or after the put, is nothing."""
+        if not self._end:
+            self._finish("cancelled")
+            if self._pid == os.getpid():
+                give_up(self._member, self._ticket)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.cancel()
+
+    def _check(self) -> None:
+        if self._end:
+            raise ShoalValueError(f"the reservation was {self._end}")
+
+    def _finish(self, end: str) -> None:
+        self._end = end
+        self._array = None
+        self._finalizer.detach()
+
+
+# The functions below stand for constructors and friends of the classes above.
+# ruff: noqa: SLF001  (they are of this module)
+
+
+def leased(member: Member, row: Row, value: Any) -> ShmMessage:
+    """Make the message of a row that this process has leased."""
+    message = object.__new__(ShmMessage)
+    message._member = member
+    message._pid = os.getpid()
+    message._row = row
+    message._value = value
+    message._redelivered = bool(row.redelivered)
+    return message
+
+
+def item_of(reservation: ShmReservation, member: Member, weight: int) -> Item:
+    """Return what is to be put for a reservation; what is small is put as any other array.
+
+    Raises:
+        ShoalValueError: It was put or cancelled, or is for another session or process.
+    """
+    array = reservation.array
+    if reservation._member is not member or reservation._pid != os.getpid():
+        raise ShoalValueError("the reservation was made by another process, or in another session")
+    pickled, buffers = dumps(array)
+    draft = lay_out([pickled, *buffers], VIEWED)
+    return Item(draft, weight, reservation._ticket if draft.large else None)
+
+
+def was_put(reservation: ShmReservation, item: Item) -> None:
+    """Note that what `item_of` returned is in a queue."""
+    if item.ticket is None:
+        give_up(reservation._member, reservation._ticket)
+    reservation._finish("put")
+
+
+def reserved(place: Place, shape: Any, dtype: Any, limit: Limit) -> ShmReservation:
+    """Take memory for an array.
+
+    Raises:
+        ShoalError: The shape or the dtype cannot be, or there is no memory.
+    """
+    sizes = _checked_shape(shape)
+    kind, item_size = _kind(dtype)
+    size = math.prod(sizes) * item_size
+    place.check_fits("reserve", size)
+    ticket = take_memory(place, "reserve", size, limit)
+    try:
+        array = _array(map_new(ticket.path, size), sizes, kind)
+        made = object.__new__(ShmReservation)
+        made._member, made._ticket, made._array = place.member, ticket, array
+        made._pid, made._end = os.getpid(), ""
+        made._finalizer = weakref.finalize(made, give_up, place.member, ticket)
+        made._finalizer.atexit = False
+    except BaseException:
+        give_up(place.member, ticket)
+        raise
+    return made
+
+
+def _checked_shape(shape: Any) -> tuple[int, ...]:
+    if isinstance(shape, int) and not isinstance(shape, bool):
+        shape = (shape,)
+    if not isinstance(shape, Sequence) or isinstance(shape, (str, bytes)):
+        raise ShoalTypeError(f"shape={shape!r}: expected an int or a sequence of ints")
+    return tuple(whole(size, "shape", 0) for size in shape)
+
+
+def _kind(dtype: Any) -> tuple[Any, int]:
+    """The dtype of numpy or torch that is meant, and the size of one value."""
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(dtype, torch.dtype):
+        return dtype, dtype.itemsize
+    try:
+        kind = _numpy().dtype(dtype)
+    except TypeError as error:
+        raise ShoalTypeError(f"dtype={dtype!r}: expected one of numpy's or torch's") from error
+    if kind.hasobject:
+        raise ShoalValueError(f"dtype={dtype!r}: objects cannot lie in shared memory")
+    return kind, kind.itemsize
+
+
+def _array(memory: mmap.mmap, shape: tuple[int, ...], kind: Any) -> Any:
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(kind, torch.dtype):
+        count = math.prod(shape)
+        if count == 0:
+            return torch.empty(shape, dtype=kind)
+        return torch.frombuffer(memory, dtype=kind, count=count).reshape(shape)
+    return _numpy().ndarray(shape, kind, buffer=memory)
+
+
+def _numpy() -> Any:
+    # Only who reserves arrays needs it, and has to wait for its import.
+    try:
+        return importlib.import_module("numpy")
+    except ImportError as error:
+        raise DependencyError("reserve needs numpy: install it") from error

@@ -1,0 +1,326 @@
+"""What a process is to a session: one participant, however many objects stand for it."""
+
+import math
+import os
+import sqlite3
+import threading
+import time
+import weakref
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+from shoal._pure.shm import sweep
+from shoal._pure.shm.alive import own_process, take_lock
+from shoal._pure.shm.bell import Bell, ring
+from shoal._pure.shm.checks import Limit
+from shoal._pure.shm.places import LOCKS, TABLES, checked_format, remove
+from shoal._pure.shm.store import LockedError, Store, gone
+from shoal.errors import ChannelClosed
+
+__all__ = ["Facts", "Member", "NotYet", "member_of", "own_folders"]
+
+T = TypeVar("T")
+
+_FIRST_PAUSE_S = 0.0002
+_LAST_PAUSE_S = 0.01
+_SWEEP_EVERY_S = 0.5
+_LONGEST_S = 30.0
+_SHORTEST_S = 0.2
+
+
+class Facts(NamedTuple):
+    """What a session was made with."""
+
+    max_bytes: int
+    backlog: int
+    policy: str
+    spill: str | None
+
+
+class NotYet(NamedTuple):
+    """Why an attempt has to be repeated when something has changed.
+
+    Attributes:
+        why: For the message when there is no time left.
+    """
+
+    why: str = ""
+
+
+class _Dead(Exception):  # noqa: N818  (a signal within this module, no error)
+    """The session ended between the look at it and the entry."""
+
+
+class Member:
+    """This process in a session.
+
+    Args:
+        folder: The session's folder.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.handles = 0
+        self._locks = -1
+        self._me: int | None = None
+        self._bell: Bell | None = None
+        self._serial = 0
+        self._swept = time.monotonic()
+        self._ringing: set[int] = set()
+        self._store = Store(folder / TABLES)
+        facts = self._store.read(_facts)
+        checked_format(folder, facts[0])
+        self.facts = Facts(*facts[1:])
+
+    @property
+    def closed(self) -> bool:
+        """Whether no object of this process stands for it any more."""
+        return self.handles <= 0
+
+    @property
+    def me(self) -> int:
+        """The number of this process among the participants, 0 before it has joined."""
+        return self._me or 0
+
+    def write(self, op: str, work: Callable[[sqlite3.Connection], T], limit: float = math.inf) -> T:
+        """Change something, and ring the bells that are to be rung for it.
+
+        Raises:
+            ChannelClosed: This process has closed the session.
+        """
+        self._check_open(op)
+        if self._me is None:
+            self.join(op)
+        try:
+            return self._store.write(work, _bounded(limit))
+        finally:
+            if self._ringing:
+                self.ring_now()
+
+    def read(self, op: str, work: Callable[[sqlite3.Connection], T]) -> T:
+        """Ask something."""
+        self._check_open(op)
+        return self._store.read(work)
+
+    def snapshot(self, op: str, work: Callable[[sqlite3.Connection], T]) -> T:
+        """Ask several things of one moment."""
+        return self.write(op, work)
+
+    def later(self, work: Callable[[sqlite3.Connection], None]) -> None:
+        """Give something back, whenever this comes: also within a call, and after the close."""
+        if self._me is None:  # it has left, and given everything back
+            return
+        self._store.later(work)
+        if self._ringing:
+            self.ring_now()
+
+    def wait(self, op: str, limit: Limit, attempt: Callable[[float], T | NotYet]) -> T | NotYet:
+        """Attempt something again and again, whenever something has changed.
+
+        Args:
+            op: The operation, for messages.
+            limit: How long.
+            attempt: Takes the seconds that it may wait for the tables.
+
+        Returns:
+            What `attempt` returned in the end; a `NotYet` when the time was over.
+        """
+        pause = _FIRST_PAUSE_S
+        while True:
+            seen = self._version(op)
+            try:
+                result = attempt(limit.remaining)
+            except LockedError:
+                if not limit.over:
+                    raise
+                return NotYet("another process holds the session's tables")
+            if not isinstance(result, NotYet) or limit.over:
+                return result
+            while not limit.over:
+                self.sweep_when_due()
+                if self._version(op) != seen:
+                    break
+                time.sleep(min(pause, limit.remaining))
+                pause = min(1.5 * pause, _LAST_PAUSE_S)
+
+    def due(self, db: sqlite3.Connection, side: str, queue: int | None = None) -> None:
+        """Within a change: note whom to ring, the waiters of a queue or of all."""
+        found = db.execute(
+            "DELETE FROM armed WHERE side = ? AND queue = coalesce(?, queue) RETURNING participant",
+            (side, queue),
+        )
+        self._ringing.update(row[0] for row in found.fetchall())
+
+    def ring_now(self) -> None:
+        """Ring those who were noted."""
+        while self._ringing:
+            ring(self.folder / f"b{self._ringing.pop()}")
+
+    def sweep(self, op: str = "sweep") -> sweep.Swept:
+        """Clean up after the dead."""
+        self._swept = time.monotonic()
+        swept, files = self.write(op, lambda db: sweep.dead(db, self.me, self._locks, self.due))
+        _unlink(files)
+        return swept
+
+    def sweep_when_due(self) -> None:
+        """Clean up after the dead if nobody of this process has for a while."""
+        if time.monotonic() - self._swept >= _SWEEP_EVERY_S:
+            self._swept = time.monotonic()
+            others = self.read("sweep", sweep.participants)
+            if any(sweep.is_dead(row, self.me, self._locks) for row in others):
+                self.sweep()
+
+    def new_path(self, *, spilled: bool) -> Path:
+        """Return where a file of this process may be made."""
+        self._serial += 1
+        parent = self.folder
+        if spilled and self.facts.spill is not None:
+            parent = Path(self.facts.spill)
+            parent.mkdir(mode=0o700, exist_ok=True)
+        return parent / f"x{self.me}.{self._serial}"
+
+    def bell(self) -> Bell:
+        """Return the doorbell of this process."""
+        self._check_open("fileno")
+        self.join("fileno")
+        if self._bell is None:
+            self._bell = Bell(self.folder / f"b{self.me}")
+        return self._bell
+
+    def leave(self) -> None:
+        """Give everything back; the last one out removes the session."""
+        with _registered.lock:
+            if _registered.members.get(self.folder) is self:
+                del _registered.members[self.folder]
+        if self._me is None:
+            self._store.close()
+            return
+        me, self._me = self._me, None
+        try:
+            files, last = self._store.write(lambda db: sweep.leave(db, me, self._locks, self.due))
+            self.ring_now()
+            _unlink(files)
+        finally:
+            self._store.close()
+            if self._bell is not None:
+                self._bell.close()
+                (self.folder / f"b{me}").unlink(missing_ok=True)
+            os.close(self._locks)
+        if last:
+            remove(self.folder, self.facts.spill)
+
+    def before_fork(self) -> None:
+        """Hold still."""
+        self._store.before_fork()
+
+    def after_fork(self, *, in_child: bool) -> None:
+        """Go on; a child is nobody yet."""
+        if in_child:
+            self._me = self._bell = None
+            self._ringing.clear()
+            if self._locks >= 0:
+                os.close(self._locks)
+                self._locks = -1
+        self._store.after_fork(in_child=in_child)
+
+    def join(self, op: str) -> None:
+        """Become a participant, if this process is none yet."""
+        with _registered.lock:
+            if self.closed or self._me is not None:
+                return self._check_open(op)
+            try:
+                self._locks = os.open(self.folder / LOCKS, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+                self._me = self._store.write(self._enter)
+            except BaseException as error:
+                if self._locks >= 0:
+                    os.close(self._locks)
+                    self._locks = -1
+                if isinstance(error, (OSError, _Dead)):
+                    raise gone(self.folder) from None
+                raise
+
+    def _enter(self, db: sqlite3.Connection) -> int:
+        if db.execute("SELECT closed FROM session").fetchone()[0]:
+            raise _Dead
+        values = own_process()
+        row = db.execute(
+            "INSERT INTO participants (pid, started, space) VALUES (?, ?, ?) RETURNING id", values
+        ).fetchone()
+        # Before others can see the entry. Who removes dead sessions holds all bytes meanwhile.
+        if not take_lock(self._locks, 1 + row[0]):
+            raise _Dead
+        return int(row[0])
+
+    def _check_open(self, op: str) -> None:
+        if self.closed:
+            raise ChannelClosed(f"{op}: the session is closed in this process")
+
+    def _version(self, op: str) -> tuple[int, int]:
+        self._check_open(op)
+        return self._store.version()
+
+
+class _Registered:
+    """The sessions of this process."""
+
+    def __init__(self) -> None:
+        self.lock = threading.RLock()
+        self.members: dict[Path, Member] = {}
+        self.all: weakref.WeakSet[Member] = weakref.WeakSet()
+
+
+_registered = _Registered()
+
+
+def member_of(folder: Path) -> Member:
+    """Return this process in a session; it joins on its first use."""
+    with _registered.lock:
+        member = _registered.members.get(folder)
+        if member is None:
+            member = _registered.members[folder] = Member(folder)
+            _registered.all.add(member)
+        member.handles += 1
+        return member
+
+
+def own_folders() -> set[Path]:
+    """The sessions that this process is in."""
+    with _registered.lock:
+        return set(_registered.members)
+
+
+def _bounded(limit: float) -> float:
+    return min(_LONGEST_S, max(limit, _SHORTEST_S))
+
+
+def _facts(db: sqlite3.Connection) -> Any:
+    return db.execute("SELECT format, max_bytes, backlog, policy, spill FROM session").fetchone()
+
+
+def _unlink(files: list[str]) -> None:
+    for file in files:
+        Path(file).unlink(missing_ok=True)
+
+
+def _before_fork() -> None:
+    _registered.lock.acquire()
+    for member in list(_registered.all):
+        member.before_fork()
+
+
+def _after_fork(*, in_child: bool) -> None:
+    for member in list(_registered.all):
+        member.after_fork(in_child=in_child)
+    if in_child:
+        _registered.lock = threading.RLock()
+    else:
+        _registered.lock.release()
+
+
+os.register_at_fork(
+    before=_before_fork,
+    after_in_parent=lambda: _after_fork(in_child=False),
+    after_in_child=lambda: _after_fork(in_child=True),
+)

@@ -1,0 +1,111 @@
+"""A queue as its operations see it, and why there is no room in it."""
+
+import sqlite3
+from dataclasses import dataclass
+
+from shoal._pure.shm.checks import Limit
+from shoal._pure.shm.member import Member, NotYet
+from shoal.errors import ChannelClosed, ChannelFull, ChannelMemoryError, ShoalTimeoutError
+
+__all__ = ["Place"]
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A queue.
+
+    Attributes:
+        member: This process in the session.
+        number: Which queue.
+        name: Its key, for messages.
+        maxsize: The most messages, 0 for the session's backlog.
+        max_bytes: The most bytes, 0 for no limit.
+    """
+
+    member: Member
+    number: int
+    name: str
+    maxsize: int
+    max_bytes: int
+
+    @property
+    def bound(self) -> int:
+        """The most messages."""
+        return self.maxsize or self.member.facts.backlog
+
+    def check_fits(self, op: str, size: int) -> None:
+        """Refuse a message that can never be put.
+
+        Raises:
+            ChannelMemoryError: It is too large.
+        """
+        facts = self.member.facts
+        for limit, whose in (
+            (self.max_bytes, f"queue {self.name}"),
+            (facts.max_bytes if facts.policy != "spill" else 0, "the session"),
+        ):
+            if limit and size > limit:
+                raise ChannelMemoryError(
+                    f"{op}: a message of {size} bytes never fits into {whose}: max_bytes={limit}"
+                )
+
+    def room(self, db: sqlite3.Connection, op: str, size: int) -> NotYet | None:
+        """Return why a message has no room in the queue, None where it has.
+
+        Raises:
+            ChannelClosed: The queue is closed.
+        """
+        closed, count, held = db.execute(
+            "SELECT closed, count, bytes FROM queues WHERE id = ?", (self.number,)
+        ).fetchone()
+        if closed:
+            raise ChannelClosed(f"{op}: queue {self.name} is closed")
+        if count >= self.bound:
+            cause = f"maxsize={self.maxsize}" if self.maxsize else "the session's backlog"
+            return NotYet(f"it holds {count} messages, as many as {cause} allows")
+        if self.max_bytes and held + size > self.max_bytes:
+            self.press(db)
+            return NotYet(
+                f"it holds {held} bytes of max_bytes={self.max_bytes}, and this message has {size}"
+            )
+        return None
+
+    def memory(self, db: sqlite3.Connection, op: str, size: int) -> NotYet | None:
+        """Return why there is no memory for a message, None where there is.
+
+        Raises:
+            ChannelMemoryError: There is none, and that is an error by the session's policy.
+        """
+        limit = self.member.facts.max_bytes
+        used = db.execute("SELECT used FROM session").fetchone()[0]
+        if used + size <= limit:
+            return None
+        why = (
+            f"the session's memory is used up ({used} of {limit} bytes), "
+            f"and this message has {size}"
+        )
+        if self.member.facts.policy == "error":
+            raise ChannelMemoryError(f"{op}: {why}; {_holders(db)}")
+        self.press(db)
+        return NotYet(why)
+
+    def press(self, db: sqlite3.Connection) -> None:
+        """Note that a producer waits, so that nobody waits for more messages than can come."""
+        db.execute("UPDATE queues SET pressed = 1 WHERE id = ? AND pressed = 0", (self.number,))
+
+    def no_room(self, op: str, limit: Limit, why: str, *, waits: bool) -> Exception:
+        """The error of a put whose time is over."""
+        if not waits:
+            return ChannelFull(f"{op}: no room in queue {self.name}: {why}")
+        return ShoalTimeoutError(
+            f"{op}: no room in queue {self.name} within {limit.seconds:g} s: {why}"
+        )
+
+
+def _holders(db: sqlite3.Connection) -> str:
+    """Who holds most of the memory."""
+    rows = db.execute(
+        "SELECT coalesce(p.pid, m.sender) AS pid, sum(m.memory) AS held FROM messages AS m "
+        "LEFT JOIN participants AS p ON p.id = m.owner GROUP BY pid ORDER BY held DESC LIMIT 3"
+    ).fetchall()
+    return ", ".join(f"process {pid} holds {held} bytes" for pid, held in rows)

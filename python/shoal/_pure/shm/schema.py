@@ -1,0 +1,63 @@
+"""The tables of a session.
+
+Counters follow the messages by triggers, so that no statement can forget them.
+"""
+
+from typing import Final
+
+__all__ = ["FORMAT", "LEASED", "LOANED", "QUEUED", "RESERVED", "SCHEMA"]
+
+FORMAT: Final = 1
+"""The version of these tables."""
+
+QUEUED: Final = 0
+"""The message waits in its queue."""
+LEASED: Final = 1
+"""A consumer has it, and it goes back into the queue unless it is acknowledged."""
+LOANED: Final = 2
+"""A consumer has it for good, and still uses its memory."""
+RESERVED: Final = 3
+"""A producer fills its memory."""
+
+SCHEMA: Final = """
+CREATE TABLE session (
+    format INTEGER, max_bytes INTEGER, backlog INTEGER, policy TEXT, spill TEXT,
+    closed INTEGER DEFAULT 0, position INTEGER DEFAULT 0, used INTEGER DEFAULT 0,
+    lost INTEGER DEFAULT 0, recovered INTEGER DEFAULT 0
+);
+CREATE TABLE participants (
+    id INTEGER PRIMARY KEY AUTOINCREMENT, pid INTEGER, started INTEGER, space TEXT
+);
+CREATE TABLE queues (
+    id INTEGER PRIMARY KEY, key BLOB UNIQUE, maxsize INTEGER, max_bytes INTEGER,
+    closed INTEGER DEFAULT 0, count INTEGER DEFAULT 0, bytes INTEGER DEFAULT 0,
+    pressed INTEGER DEFAULT 0
+);
+CREATE TABLE messages (
+    id INTEGER PRIMARY KEY AUTOINCREMENT, queue INTEGER, position INTEGER, state INTEGER,
+    owner INTEGER, sender INTEGER, weight INTEGER, size INTEGER, memory INTEGER,
+    redelivered INTEGER DEFAULT 0, parts BLOB, head BLOB, file TEXT
+);
+CREATE INDEX waiting ON messages (queue, position) WHERE state = 0;
+CREATE INDEX held ON messages (owner) WHERE state <> 0;
+CREATE TABLE armed (
+    participant INTEGER, queue INTEGER, side TEXT, PRIMARY KEY (queue, side, participant)
+) WITHOUT ROWID;
+CREATE TRIGGER came AFTER INSERT ON messages BEGIN
+    UPDATE session SET used = used + new.memory;
+    UPDATE queues SET count = count + 1, bytes = bytes + new.size
+        WHERE id = new.queue AND new.state = 0;
+END;
+CREATE TRIGGER went AFTER DELETE ON messages BEGIN
+    UPDATE session SET used = used - old.memory;
+    UPDATE queues SET count = count - 1, bytes = bytes - old.size
+        WHERE id = old.queue AND old.state = 0;
+END;
+CREATE TRIGGER changed AFTER UPDATE OF state, queue, size, memory ON messages BEGIN
+    UPDATE session SET used = used - old.memory + new.memory;
+    UPDATE queues SET count = count - 1, bytes = bytes - old.size
+        WHERE id = old.queue AND old.state = 0;
+    UPDATE queues SET count = count + 1, bytes = bytes + new.size
+        WHERE id = new.queue AND new.state = 0;
+END;
+"""

@@ -1,0 +1,230 @@
+"""Putting messages.
+
+A small one is a row, made when there is room. A large one takes its memory first, is written
+there, and is a message when there is room for it in the queue.
+"""
+
+import os
+import sqlite3
+from dataclasses import dataclass
+from pathlib import Path
+
+from shoal._pure.shm.checks import Limit
+from shoal._pure.shm.encoding import Draft, lay_out, pieces_of
+from shoal._pure.shm.member import Member, NotYet
+from shoal._pure.shm.memory import write_file
+from shoal._pure.shm.place import Place
+from shoal._pure.shm.schema import QUEUED, RESERVED
+from shoal._pure.shm.sweep import next_position
+from shoal.errors import ShoalError
+
+__all__ = ["Item", "Sending", "Ticket", "give_up", "take_memory"]
+
+
+@dataclass(frozen=True, slots=True)
+class Ticket:
+    """Memory that was taken for a message.
+
+    Attributes:
+        number: Its row.
+        path: Its file.
+    """
+
+    number: int
+    path: Path
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """A message to be put: encoded, with its weight, and its memory where it has that already."""
+
+    draft: Draft
+    weight: int
+    ticket: Ticket | None = None
+
+
+class Sending:
+    """One put of several messages.
+
+    Args:
+        place: The queue.
+        op: The operation, for messages.
+        items: The messages.
+        limit: How long it may take.
+        waits: Whether it may wait at all.
+    """
+
+    def __init__(
+        self, place: Place, op: str, items: list[Item], limit: Limit, *, waits: bool = True
+    ) -> None:
+        self._place = place
+        self._op = op
+        self._items = items
+        self._limit = limit
+        self._waits = waits
+        self._done = 0
+
+    def run(self) -> None:
+        """Put them.
+
+        Raises:
+            ShoalError: Not all could be put; its `done` is how many were.
+        """
+        try:
+            while self._done < len(self._items):
+                item = self._items[self._done]
+                self._place.check_fits(self._op, item.draft.size)
+                if item.draft.large and item.ticket is None:
+                    self._put_large(item)
+                else:
+                    self._publish(item.ticket)
+        except ShoalError as error:
+            error.__dict__["done"] = self._done
+            raise
+
+    def _put_large(self, item: Item) -> None:
+        ticket = take_memory(self._place, self._op, item.draft.size, self._limit, waits=self._waits)
+        try:
+            write_file(ticket.path, item.draft.extent, item.draft.large)
+            self._publish(ticket)
+        except BaseException:
+            give_up(self._place.member, ticket)
+            raise
+
+    def _publish(self, ticket: Ticket | None) -> None:
+        """Put the next message, or as many as have room; wait for it."""
+        place, op = self._place, self._op
+
+        def attempt(seconds: float) -> int | NotYet:
+            return place.member.write(op, lambda db: self._insert(db, ticket), seconds)
+
+        done = place.member.wait(op, self._limit, attempt)
+        if isinstance(done, NotYet):
+            raise place.no_room(op, self._limit, done.why, waits=self._waits)
+        self._done += done
+
+    def _insert(self, db: sqlite3.Connection, ticket: Ticket | None) -> int | NotYet:
+        done = 0
+        refused: NotYet | None = None
+        for item in self._items[self._done :]:
+            size = item.draft.size
+            refused = self._place.room(db, self._op, size)
+            if refused is not None:
+                break
+            if ticket is not None:
+                self._adopt(db, item, ticket)
+                done = 1
+                break
+            if item.draft.large or item.ticket is not None or self._too_large(size):
+                break  # it gets a turn of its own
+            refused = self._place.memory(db, self._op, size)
+            if refused is not None:
+                if self._place.member.facts.policy == "spill" and not done:
+                    self._to_file(self._done)
+                    return 0
+                break
+            self._add(db, item)
+            done += 1
+        if done:
+            self._place.member.due(db, "get", self._place.number)
+        return done if refused is None or done else refused
+
+    def _too_large(self, size: int) -> bool:
+        place = self._place
+        return bool(place.max_bytes and size > place.max_bytes) or (
+            place.member.facts.policy != "spill" and size > place.member.facts.max_bytes
+        )
+
+    def _to_file(self, index: int) -> None:
+        """Have a small message lie in a file, for want of memory."""
+        item = self._items[index]
+        self._items[index] = Item(lay_out(pieces_of(item.draft), 0), item.weight)
+
+    def _add(self, db: sqlite3.Connection, item: Item) -> None:
+        draft = item.draft
+        db.execute(
+            "INSERT INTO messages (queue, position, state, sender, weight, size, memory, parts, "
+            "head) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            (
+                self._place.number,
+                next_position(db),
+                QUEUED,
+                os.getpid(),
+                item.weight,
+                draft.size,
+                draft.size,
+                draft.parts,
+                draft.head,
+            ),
+        )
+
+    def _adopt(self, db: sqlite3.Connection, item: Item, ticket: Ticket) -> None:
+        db.execute(
+            "UPDATE messages SET queue = ?, position = ?, state = ?, owner = NULL, weight = ?, "
+            "size = ?, parts = ?, head = ? WHERE id = ?",
+            (
+                self._place.number,
+                next_position(db),
+                QUEUED,
+                item.weight,
+                item.draft.size,
+                item.draft.parts,
+                item.draft.head,
+                ticket.number,
+            ),
+        )
+
+
+def take_memory(place: Place, op: str, size: int, limit: Limit, *, waits: bool = True) -> Ticket:
+    """Take memory for a message, waiting for it.
+
+    Raises:
+        ShoalTimeoutError: There was none in time.
+        ChannelFull: There was none, and it may not wait.
+        ChannelClosed: The queue is closed.
+        ChannelMemoryError: There is none, and that is an error by the session's policy.
+    """
+    member = place.member
+    made: list[Ticket] = []
+
+    def take(db: sqlite3.Connection) -> Ticket | NotYet:
+        row = db.execute("SELECT closed FROM queues WHERE id = ?", (place.number,)).fetchone()
+        if row[0]:
+            place.room(db, op, size)
+        refused = place.memory(db, op, size)
+        spilled = refused is not None and member.facts.policy == "spill"
+        if refused is not None and not spilled:
+            return refused
+        path = member.new_path(spilled=spilled)
+        row = db.execute(
+            "INSERT INTO messages (state, owner, sender, size, memory, file) "
+            "VALUES (?, ?, ?, ?, ?, ?) RETURNING id",
+            (RESERVED, member.me, os.getpid(), size, 0 if spilled else size, str(path)),
+        ).fetchone()
+        made.append(Ticket(row[0], path))
+        return made[-1]
+
+    try:
+        ticket = member.wait(op, limit, lambda seconds: member.write(op, take, seconds))
+    except BaseException:
+        for taken in made:  # a signal came after it was taken
+            give_up(member, taken)
+        raise
+    if isinstance(ticket, NotYet):
+        raise place.no_room(op, limit, ticket.why, waits=waits)
+    return ticket
+
+
+def give_up(member: Member, ticket: Ticket) -> None:
+    """Give memory back that was not put."""
+
+    def delete(db: sqlite3.Connection) -> None:
+        taken = db.execute(
+            "DELETE FROM messages WHERE id = ? AND state = ? AND owner = ?",
+            (ticket.number, RESERVED, member.me),
+        )
+        if taken.rowcount:
+            ticket.path.unlink(missing_ok=True)
+            member.due(db, "put")
+
+    member.later(delete)

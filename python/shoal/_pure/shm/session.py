@@ -1,0 +1,187 @@
+"""A session as its users hold it."""
+
+import sqlite3
+import tempfile
+import weakref
+from pathlib import Path
+from typing import Any, Final, Self
+
+from shoal._pure.shm.checks import text_or_none, whole
+from shoal._pure.shm.member import Member, member_of, own_folders
+from shoal._pure.shm.places import (
+    LOCKS,
+    TABLES,
+    checked_token,
+    collect,
+    folder_for,
+    free_bytes,
+    new_folder,
+    remove,
+)
+from shoal._pure.shm.schema import FORMAT, SCHEMA
+from shoal._pure.shm.store import connect
+from shoal._pure.shm.sweep import participants
+from shoal.errors import ChannelClosed, ChannelMemoryError, ShoalTypeError, ShoalValueError
+
+__all__ = ["ShmSession", "joined", "shm_gc"]
+
+_BACKLOG: Final = 65_536
+_LARGEST_BACKLOG: Final = 2**20
+_POLICIES: Final = ("block", "error", "spill")
+_MOST_BYTES: Final = 4 * 2**30
+_SHARE: Final = 4
+
+
+class ShmSession:
+    """Memory that processes of one user on one host share; see `_rust.pyi`."""
+
+    __module__ = "shoal.shm"
+    _member: Member
+    _finalizer: "weakref.finalize[..., Self]"
+
+    def __new__(
+        cls,
+        token: str | None = None,
+        *,
+        dir: str | None = None,  # noqa: A002  (as in tempfile)
+        max_bytes: int | None = None,
+        memory_policy: str = "block",
+        spill_dir: str | None = None,
+        backlog: int = _BACKLOG,
+    ) -> Self:
+        """Create a session, or attach to one."""
+        text_or_none(dir, "dir")
+        text_or_none(spill_dir, "spill_dir")
+        if not isinstance(memory_policy, str):
+            raise ShoalTypeError(f"memory_policy={memory_policy!r}: expected a str")
+        if token is not None:
+            own = {
+                "dir": dir is not None,
+                "max_bytes": max_bytes is not None,
+                "memory_policy": memory_policy != "block",
+                "spill_dir": spill_dir is not None,
+                "backlog": backlog != _BACKLOG,
+            }
+            for name, given in own.items():
+                if given:
+                    raise ShoalValueError(f"{name} with a token: the session has its own")
+            folder = checked_token(token)
+        else:
+            folder = _create(dir, max_bytes, memory_policy, spill_dir, backlog)
+        self = object.__new__(cls)
+        self._member = member_of(folder)
+        self._finalizer = weakref.finalize(self, _let_go, self._member)
+        self._finalizer.atexit = False
+        try:
+            self._member.join("attach")
+        except BaseException:
+            self._finalizer()
+            raise
+        return self
+
+    @property
+    def token(self) -> str:
+        """What another process attaches with: the absolute path of the session's folder."""
+        return str(self._member.folder)
+
+    @property
+    def closed(self) -> bool:
+        """Whether this object was closed."""
+        return not self._finalizer.alive
+
+    def stats(self) -> dict[str, int]:
+        """Return how the session is used."""
+        member = self._checked("stats")
+        return member.snapshot("stats", _stats)
+
+    def sweep(self) -> dict[str, int]:
+        """Clean up after the dead now rather than when somebody waits."""
+        return self._checked("sweep").sweep()._asdict()
+
+    def close(self) -> None:
+        """Leave the session with this object; again is nothing."""
+        self._finalizer()
+
+    def _checked(self, op: str) -> Member:
+        if self.closed:
+            raise ChannelClosed(f"{op}: the session is closed in this process")
+        return self._member
+
+
+def joined(session: ShmSession, op: str) -> Member:
+    """Return what this process is to a session that is open.
+
+    Raises:
+        ChannelClosed: It was closed.
+    """
+    return session._checked(op)  # noqa: SLF001  (one class in two files)
+
+
+def shm_gc(dir: str | None = None) -> list[str]:  # noqa: A002  (as in tempfile)
+    """Remove the sessions of this backend and user in which nobody is alive any more."""
+    return collect(text_or_none(dir, "dir"), own_folders())
+
+
+def _let_go(member: Member) -> None:
+    member.handles -= 1
+    if member.handles == 0:
+        member.leave()
+
+
+def _create(
+    wanted: str | None, max_bytes: int | None, policy: str, spill_dir: str | None, backlog: int
+) -> Path:
+    if policy not in _POLICIES:
+        raise ShoalValueError(f"memory_policy={policy!r}: expected one of {', '.join(_POLICIES)}")
+    whole(backlog, "backlog", 1, _LARGEST_BACKLOG)
+    if max_bytes is not None:
+        whole(max_bytes, "max_bytes", 1)
+    if spill_dir is not None and policy != "spill":
+        raise ShoalValueError(f"spill_dir={spill_dir!r}: it needs memory_policy='spill'")
+    parent = folder_for(wanted, "dir")
+    collect(str(parent), own_folders())
+    if max_bytes is None:
+        max_bytes = max(1, min(_MOST_BYTES, free_bytes(parent) // _SHARE))
+    spill = None
+    if policy == "spill":
+        spill = folder_for(spill_dir or tempfile.gettempdir(), "spill_dir")
+    folder = new_folder(parent)
+    try:
+        _fill(folder, (FORMAT, max_bytes, backlog, policy, spill and str(spill / folder.name)))
+    except (OSError, sqlite3.Error) as error:
+        remove(folder, None)
+        raise ChannelMemoryError(f"no session can be made in {parent}: {error}") from error
+    return folder
+
+
+def _fill(folder: Path, facts: tuple[Any, ...]) -> None:
+    (folder / LOCKS).touch(mode=0o600)
+    db = connect(folder / TABLES, create=True)
+    try:
+        db.executescript(f"BEGIN;{SCHEMA}")
+        db.execute(
+            "INSERT INTO session (format, max_bytes, backlog, policy, spill) VALUES (?, ?, ?, ?, ?)",
+            facts,
+        )
+        db.execute("COMMIT")
+    finally:
+        db.close()
+
+
+def _stats(db: sqlite3.Connection) -> dict[str, int]:
+    max_bytes, used, lost, recovered = db.execute(
+        "SELECT max_bytes, used, lost, recovered FROM session"
+    ).fetchone()
+    in_use = db.execute("SELECT count(*), coalesce(sum(size), 0) FROM messages").fetchone()
+    queues = db.execute("SELECT count(*), coalesce(sum(count), 0) FROM queues").fetchone()
+    return {
+        "messages": queues[1],
+        "descriptors_in_use": in_use[0],
+        "bytes_in_use": in_use[1],
+        "bytes_reserved": used,
+        "max_bytes": max_bytes,
+        "participants": len(participants(db)),
+        "queues": queues[0],
+        "lost_messages": lost,
+        "recovered": recovered,
+    }

@@ -1,0 +1,108 @@
+"""Cleaning up after participants that died, and after one that leaves."""
+
+import sqlite3
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from shoal._pure.shm.alive import Process, locked
+from shoal._pure.shm.schema import LEASED, LOANED, QUEUED
+
+__all__ = ["Swept", "dead", "is_dead", "leave", "participants"]
+
+Due = Callable[..., None]
+
+
+class Swept(NamedTuple):
+    """What a sweep found: the dead, and what became of what they held."""
+
+    dead: int = 0
+    recovered: int = 0
+    redelivered: int = 0
+    lost: int = 0
+
+
+def participants(db: sqlite3.Connection) -> list[Any]:
+    """Return the participants: number, process id, start, pid namespace."""
+    return db.execute("SELECT id, pid, started, space FROM participants").fetchall()
+
+
+def is_dead(row: Any, me: int, locks: int) -> bool:
+    """Whether a participant has died: its lock is gone, and so is its process."""
+    number, *process = row
+    # One's own lock cannot be asked for: to its holder it looks free.
+    return number != me and Process(*process).gone() and not locked(locks, 1 + number)
+
+
+def dead(db: sqlite3.Connection, me: int, locks: int, due: Due) -> tuple[Swept, list[str]]:
+    """Give back what the dead held.
+
+    Returns:
+        The counts, and the files that nobody needs any more.
+    """
+    found = [row[0] for row in participants(db) if is_dead(row, me, locks)]
+    swept, files = Swept(len(found)), []
+    for number in found:
+        redelivered, loaned, reserved, of_it = _give_back(db, number, due)
+        files += of_it
+        swept = Swept(
+            swept.dead,
+            swept.recovered + redelivered + loaned + reserved,
+            swept.redelivered + redelivered,
+            swept.lost + loaned,
+        )
+    db.execute(
+        "UPDATE session SET lost = lost + ?, recovered = recovered + ?",
+        (swept.lost, swept.recovered),
+    )
+    return swept, files
+
+
+def leave(db: sqlite3.Connection, me: int, locks: int, due: Due) -> tuple[list[str], bool]:
+    """Give back what this process holds.
+
+    Returns:
+        The files that nobody needs any more, and whether nobody else is left.
+    """
+    _, files = dead(db, me, locks, due)
+    files += _give_back(db, me, due)[3]
+    last = db.execute("SELECT count(*) FROM participants").fetchone()[0] == 0
+    if last:
+        db.execute("UPDATE session SET closed = 1")
+    return files, last
+
+
+def _give_back(db: sqlite3.Connection, number: int, due: Due) -> tuple[int, int, int, list[str]]:
+    rows = db.execute(
+        "SELECT id, state, queue, file FROM messages WHERE state <> ? AND owner = ? ORDER BY id",
+        (QUEUED, number),
+    ).fetchall()
+    files, counts = [], {LEASED: 0, LOANED: 0}
+    for message, state, queue, file in rows:
+        counts[state] = counts.get(state, 0) + 1
+        if state == LEASED:
+            requeue(db, message)
+            due(db, "get", queue)
+            continue
+        db.execute("DELETE FROM messages WHERE id = ?", (message,))
+        if file is not None:
+            files.append(file)
+    db.execute("DELETE FROM participants WHERE id = ?", (number,))
+    db.execute("DELETE FROM armed WHERE participant = ?", (number,))
+    if rows:
+        due(db, "put")
+    leased, loaned = counts[LEASED], counts[LOANED]
+    return leased, loaned, len(rows) - leased - loaned, files
+
+
+def requeue(db: sqlite3.Connection, message: int) -> None:
+    """Put a message at the end of its queue again."""
+    db.execute(
+        "UPDATE messages SET state = ?, owner = NULL, redelivered = 1, position = ? WHERE id = ?",
+        (QUEUED, next_position(db), message),
+    )
+
+
+def next_position(db: sqlite3.Connection) -> int:
+    """Return a place behind all others."""
+    row = db.execute("UPDATE session SET position = position + 1 RETURNING position").fetchone()
+    return int(row[0])

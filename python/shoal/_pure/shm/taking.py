@@ -1,0 +1,238 @@
+"""Taking messages: out of the queue first, then into objects.
+
+What was taken and cannot be handed out because a signal came goes back to its place.
+"""
+
+import functools
+import itertools
+import sqlite3
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from shoal._pure.shm.checks import Limit
+from shoal._pure.shm.encoding import decode
+from shoal._pure.shm.member import Member, NotYet
+from shoal._pure.shm.memory import map_file, write_file
+from shoal._pure.shm.place import Place
+from shoal._pure.shm.schema import LEASED, LOANED, QUEUED
+from shoal.errors import ChannelClosed, ChannelDecodeError
+
+__all__ = ["Choice", "Row", "Taking", "first", "up_to_weight"]
+
+_COLUMNS = "id, queue, position, sender, weight, size, memory, redelivered, parts, head, file"
+_WAITING = f"SELECT {_COLUMNS} FROM messages WHERE queue = ? AND state = 0 ORDER BY position"  # noqa: S608  (a constant)
+
+
+@dataclass(slots=True)
+class Row:
+    """A message that was taken; the first fields are the columns of its row."""
+
+    number: int
+    queue: int
+    position: int
+    sender: int
+    weight: int
+    size: int
+    memory: int
+    redelivered: int
+    parts: bytes
+    head: bytes
+    file: str | None
+    mapped: memoryview | None = field(default=None, repr=False)
+
+    @property
+    def columns(self) -> tuple[Any, ...]:
+        """What stood in the row."""
+        return (
+            self.number,
+            self.queue,
+            self.position,
+            self.sender,
+            self.weight,
+            self.size,
+            self.memory,
+            self.redelivered,
+            self.parts,
+            self.head,
+            self.file,
+        )
+
+
+Choice = Callable[[sqlite3.Connection, Place], list[Row] | NotYet]
+
+
+def first(n: int) -> Choice:
+    """Choose the first messages, as many as there are."""
+
+    def choose(db: sqlite3.Connection, place: Place) -> list[Row] | NotYet:
+        rows = db.execute(f"{_WAITING} LIMIT ?", (place.number, n)).fetchall()
+        return [Row(*row) for row in rows] or NotYet()
+
+    return choose
+
+
+def up_to_weight(target: int) -> Choice:
+    """Choose the first messages that reach a weight, without exceeding it but for the first."""
+
+    def choose(db: sqlite3.Connection, place: Place) -> list[Row] | NotYet:
+        chosen: list[Row] = []
+        total = 0
+        # Nothing is left open: others would have to wait for the end of this reading.
+        for values in db.execute(_WAITING, (place.number,)).fetchall():
+            row = Row(*values)
+            if chosen and total + row.weight > target:
+                return chosen
+            chosen.append(row)
+            total += row.weight
+            if total >= target:
+                return chosen
+        closed, count, pressed = db.execute(
+            "SELECT closed, count, pressed FROM queues WHERE id = ?", (place.number,)
+        ).fetchone()
+        complete = closed or pressed or count >= place.bound
+        return chosen if chosen and complete else NotYet(f"it holds {count} messages")
+
+    return choose
+
+
+class Taking:
+    """One get.
+
+    Args:
+        place: The queue.
+        op: The operation, for messages.
+        choice: What to take.
+        lease: Whether it comes back when this process dies.
+    """
+
+    def __init__(self, place: Place, op: str, choice: Choice, *, lease: bool = False) -> None:
+        self._place = place
+        self._op = op
+        self._choice = choice
+        self._lease = lease
+        self._rows: list[Row] = []
+        self.failed: ChannelDecodeError | None = None
+
+    def run(self, limit: Limit) -> list[tuple[Row, Any]] | NotYet:
+        """Take and rebuild; what cannot be rebuilt is dropped, and its error kept as `failed`.
+
+        Raises:
+            ChannelClosed: The queue is closed, and nothing is left in it.
+        """
+        member, place = self._place.member, self._place
+        try:
+            outcome = member.wait(self._op, limit, self._attempt)
+            if isinstance(outcome, NotYet):
+                return outcome
+            values = list(filter(None, map(self._rebuilt, outcome)))
+            if not self._lease:
+                for row in outcome:
+                    if row.file is not None:
+                        Path(row.file).unlink(missing_ok=True)
+        except BaseException:
+            if self._rows:
+                member.write(self._op, lambda db: _put_back(db, member, place, self._rows))
+            raise
+        return values
+
+    def _attempt(self, seconds: float) -> list[Row] | NotYet:
+        place = self._place
+        # A look does not disturb others, as a change does.
+        count, closed = place.member.read(
+            self._op,
+            lambda db: db.execute(
+                "SELECT count, closed FROM queues WHERE id = ?", (place.number,)
+            ).fetchone(),
+        )
+        if count == 0 and closed:
+            raise ChannelClosed(f"{self._op}: queue {place.name} is closed and empty")
+        if count == 0:
+            return NotYet("it holds 0 messages")
+        return place.member.write(self._op, self._take, seconds)
+
+    def _take(self, db: sqlite3.Connection) -> list[Row] | NotYet:
+        member, number = self._place.member, self._place.number
+        chosen = self._choice(db, self._place)
+        if isinstance(chosen, NotYet):
+            return chosen
+        for row in chosen:
+            if self._lease or row.file is not None:
+                state = LEASED if self._lease else LOANED
+                db.execute(
+                    "UPDATE messages SET state = ?, owner = ? WHERE id = ?",
+                    (state, member.me, row.number),
+                )
+            else:
+                db.execute("DELETE FROM messages WHERE id = ?", (row.number,))
+        db.execute("UPDATE queues SET pressed = 0 WHERE id = ? AND pressed = 1", (number,))
+        member.due(db, "put")
+        self._rows = chosen
+        return chosen
+
+    def _rebuilt(self, row: Row) -> tuple[Row, Any] | None:
+        try:
+            memory = self._mapped(row)
+        except FileNotFoundError as error:
+            self._gone(row, error)
+            return None
+        try:
+            return row, decode(row.parts, row.head, memory)
+        except Exception as error:  # noqa: BLE001  (whatever the classes of the object raise)
+            self._gone(row, error)
+            return None
+
+    def _gone(self, row: Row, error: Exception) -> None:
+        self.failed = ChannelDecodeError(
+            f"queue {self._place.name}: a message from process {row.sender} cannot be rebuilt "
+            f"here: {type(error).__name__}: {error}"
+        )
+        self.failed.__cause__ = error
+        drop(self._place.member, row)
+        self._rows = [kept for kept in self._rows if kept is not row]
+
+    def _mapped(self, row: Row) -> memoryview | None:
+        if row.file is None:
+            return None
+        path = Path(row.file)
+        # What is called back must not know the row, which knows the mapping.
+        released = functools.partial(_release, self._place.member, row.number, self._lease)
+        row.mapped = map_file(path, path.stat().st_size, released, private=self._lease)
+        return row.mapped
+
+
+def _release(member: Member, number: int, lease: bool) -> None:
+    if not lease:
+        member.later(lambda db: forget(db, member, number))
+
+
+def drop(member: Member, row: Row) -> None:
+    """Take a message out of the world: nobody needs it any more."""
+    if row.file is not None:
+        Path(row.file).unlink(missing_ok=True)
+    member.later(lambda db: forget(db, member, row.number))
+
+
+def forget(db: sqlite3.Connection, member: Member, number: int) -> None:
+    """Delete the row of a message that this process holds."""
+    taken = db.execute(
+        "DELETE FROM messages WHERE id = ? AND state <> ? AND owner = ?",
+        (number, QUEUED, member.me),
+    )
+    if taken.rowcount:
+        member.due(db, "put")
+
+
+def _put_back(db: sqlite3.Connection, member: Member, place: Place, rows: list[Row]) -> None:
+    """Put messages where they were; those that were not taken after all are there still."""
+    marks = ", ".join(itertools.repeat("?", 11))
+    for row in rows:
+        db.execute(
+            f"INSERT OR IGNORE INTO messages ({_COLUMNS}, state) VALUES ({marks}, {LOANED})",  # noqa: S608  (constants)
+            row.columns,
+        )
+        db.execute("UPDATE messages SET state = ?, owner = NULL WHERE id = ?", (QUEUED, row.number))
+        if row.file is not None and row.mapped is not None and not Path(row.file).exists():
+            write_file(Path(row.file), len(row.mapped), [(0, row.mapped)])
+    member.due(db, "get", place.number)
