@@ -75,6 +75,30 @@ macro_rules! atomic {
 atomic!(AtomicU32, u32);
 atomic!(AtomicU64, u64);
 
+impl AtomicU64 {
+    pub(crate) fn fetch_or(&self, value: u64, order: Ordering) -> u64 {
+        step();
+        self.0.fetch_or(value, order)
+    }
+
+    pub(crate) fn fetch_and(&self, value: u64, order: Ordering) -> u64 {
+        step();
+        self.0.fetch_and(value, order)
+    }
+
+    pub(crate) fn swap(&self, value: u64, order: Ordering) -> u64 {
+        step();
+        self.0.swap(value, order)
+    }
+}
+
+impl AtomicU64 {
+    pub(crate) fn fetch_add(&self, value: u64, order: Ordering) -> u64 {
+        step();
+        self.0.fetch_add(value, order)
+    }
+}
+
 impl AtomicU32 {
     pub(crate) fn fetch_or(&self, value: u32, order: Ordering) -> u32 {
         step();

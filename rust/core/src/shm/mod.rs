@@ -45,6 +45,8 @@
 //! | | E7, D5 | Release | sweep | the words that the operation changed |
 //! | wait words | sleeper: bit set | SeqCst, fence after | waker: Relaxed, fence before | |
 //! | | waker: bit cleared, epoch | AcqRel | the futex | |
+//! | bells | event loop: bit set | SeqCst, fence after | ringer: Relaxed, fence before | |
+//! | | ringer: all cleared | AcqRel | the bell | |
 //! | refused | E3, nobody fits | Relaxed, fence after | D1: Relaxed, fence before | |
 //! | damage | anybody | Relaxed | before "nothing there": Relaxed | |
 //!
@@ -62,7 +64,7 @@
 //! | E5 | slot: d. **The message is in the queue** | d is freed; or put, where others went on from there: nobody can know |
 //! | E6 | `tail` behind it | the message stays; the next producer walks on |
 //! | E7 | lane: idle | the message stays |
-//! | E8 | wake sleepers | the message stays; sleepers find it after a slice, or the sweep wakes |
+//! | E8 | wake sleepers, ring event loops | the message stays; sleepers find it after a slice, or the sweep wakes |
 //! | D1 | `head`, slots from there on, weights | nothing |
 //! | D2 | lane: "I take n from `head` on" | nothing |
 //! | D3 | `head + n`. **The messages are out of the queue** | nothing |
@@ -71,6 +73,7 @@
 //! | D5 | lane: idle | a lease is delivered again, a loan is lost |
 //! | D6 | wake sleepers | likewise; they find room after a slice |
 
+mod bells;
 mod bytes;
 mod close;
 mod descriptor;
@@ -81,6 +84,8 @@ pub mod heap;
 mod lane;
 #[cfg(all(target_os = "linux", not(loom)))]
 pub mod memory;
+#[cfg(all(target_os = "linux", not(loom)))]
+pub mod payload;
 mod put;
 mod queue;
 mod ring;

@@ -1,5 +1,6 @@
 //! The ring: positions, slots, and what a slot tells of a position.
 
+use super::bells::Bells;
 use super::error::Corrupt;
 use super::slot::{Entry, Lap, Slot};
 use super::sync::{AtomicU32, AtomicU64, Ordering};
@@ -27,6 +28,10 @@ pub(super) struct WaitWords {
     damaged: AtomicU32,
     /// The last `head` at which there was no room in bytes: see [`super::bytes`].
     refused: AtomicU64,
+    /// Who waits for something to take in an event loop.
+    pub(super) takers: Bells,
+    /// Who waits for room in one.
+    pub(super) putters: Bells,
 }
 
 /// The shared part of a ring, before its slots.
@@ -51,8 +56,19 @@ impl Header {
                 enough: AtomicU32::new(0),
                 damaged: AtomicU32::new(0),
                 refused: AtomicU64::new(start.wrapping_sub(1)),
+                takers: Bells::new(),
+                putters: Bells::new(),
             }),
         }
+    }
+
+    /// Makes zeroed memory the header of an empty ring; nobody else knows of it yet.
+    pub(super) fn begin(&self, start: u64) {
+        let Self { tail, head, waits } = self;
+        tail.0.store(start, Ordering::Relaxed);
+        head.0.store(start, Ordering::Relaxed);
+        let refused = &waits.0.refused;
+        refused.store(start.wrapping_sub(1), Ordering::Relaxed);
     }
 }
 

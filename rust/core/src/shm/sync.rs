@@ -14,7 +14,9 @@ pub use std::sync::atomic::{AtomicU32, AtomicU64};
 
 /// Words of one process that no other relies on: hints, which may be stale. They are not searched.
 pub(super) mod hint {
-    pub(in crate::shm) use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+    pub(in crate::shm) use std::sync::atomic::{
+        AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering,
+    };
 }
 
 /// A full fence.
@@ -34,6 +36,16 @@ pub(super) fn fence_after_locked() {
     std::sync::atomic::compiler_fence(Ordering::SeqCst);
     #[cfg(not(all(target_arch = "x86_64", not(loom))))]
     fence(Ordering::SeqCst);
+}
+
+/// A store to a word that another thread may exchange at the same time; see `searched` for what is
+/// the matter with it under loom. The ordering is to be Release, and who stores has acquired what it
+/// overwrites: the exchange then orders nothing that the store does not.
+pub(super) fn overwrite(word: &AtomicU64, value: u64, ordering: Ordering) {
+    #[cfg(loom)]
+    word.swap(value, ordering);
+    #[cfg(not(loom))]
+    word.store(value, ordering);
 }
 
 /// Another thread has to get on first.

@@ -55,17 +55,26 @@ pub enum Error {
     },
     /// The queue is there with other bounds.
     OtherBounds {
-        /// Which bound.
-        what: &'static str,
-        /// What it is.
-        found: u64,
-        /// What was asked for.
-        asked: u64,
+        /// The bounds that it has: messages, and bytes.
+        found: (u64, u64),
+        /// The bounds that were asked for.
+        asked: (u64, u64),
     },
     /// The shared memory is damaged.
     Corrupt(Corrupt),
     /// The shared memory is damaged: something lies outside of it.
     Outside(Outside),
+    /// A message lies in an extent that does not exist: the shared memory is damaged.
+    NoSuchExtent(u32),
+    /// There is no memory for a message, and the session is not to wait for it.
+    MemoryUsedUp {
+        /// How long the message is.
+        length: u64,
+        /// How many bytes are taken for payloads.
+        reserved: u64,
+        /// How many there may be.
+        limit: u64,
+    },
     /// A message that cannot fit, however long one waits.
     TooLarge {
         /// How long it is.
@@ -130,14 +139,27 @@ impl fmt::Display for Error {
                     "the session has its {limit} {what} already, and cannot have more"
                 )
             }
-            Self::OtherBounds { what, found, asked } => write!(
+            Self::OtherBounds { found, asked } => write!(
                 f,
-                "the queue is there already with {what}={found}, and was opened with {what}={asked}"
+                "the queue has maxsize={}, max_bytes={}, not maxsize={}, max_bytes={}",
+                found.0, found.1, asked.0, asked.1
             ),
             Self::Corrupt(error) => error.fmt(f),
             Self::Outside(error) => {
                 write!(f, "the shared memory of this session is damaged: {error}")
             }
+            Self::NoSuchExtent(index) => write!(
+                f,
+                "the shared memory of this session is damaged: a message lies in extent {index}, which does not exist"
+            ),
+            Self::MemoryUsedUp {
+                length,
+                reserved,
+                limit,
+            } => write!(
+                f,
+                "the session's memory is used up ({reserved} of {limit} bytes are reserved), and this message has {length}; create it with a larger max_bytes, or with memory_policy=\"block\" or \"spill\""
+            ),
             Self::TooLarge { length, limit } => write!(
                 f,
                 "a message of {length} bytes can never fit: the session has at most {limit} bytes for payloads; create it with a larger max_bytes"

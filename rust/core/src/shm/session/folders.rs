@@ -203,7 +203,7 @@ mod tests {
     use super::*;
 
     fn session(base: &Path) -> PathBuf {
-        let folder = Token::fresh(base).expect("a name").folder().to_owned();
+        let folder = Token::random(base).expect("a name").folder().to_owned();
         file::make_folder(&folder).expect("made");
         folder
     }

@@ -105,6 +105,8 @@ pub(crate) struct Constants {
     pub(crate) backlog: AtomicU64,
     /// What to do where memory is full: 0 wait, 1 an error, 2 spill to disk.
     pub(crate) memory_policy: AtomicU64,
+    /// Whether all payloads are in the folder on disk: 0 no, 1 yes.
+    pub(crate) payload_on_disk: AtomicU64,
     /// Over everything before it.
     pub(crate) checksum: AtomicU64,
 }
@@ -120,6 +122,8 @@ pub(crate) struct Counters {
     /// Messages that were delivered again.
     pub(crate) redelivered: AtomicU64,
     pub(crate) sweeps: AtomicU64,
+    /// Messages to be delivered again that found no room: the next recovery tries it.
+    pub(crate) postponed: AtomicU64,
     /// When somebody last looked for the dead: milliseconds of the monotonic clock.
     pub(crate) last_probe: AtomicU64,
 }
@@ -142,11 +146,9 @@ pub(crate) struct Used {
 #[repr(C)]
 #[derive(Debug)]
 pub(crate) struct Memory {
-    /// Bytes of extents, those on disk not counted.
-    pub(crate) reserved: AtomicU64,
     /// Woken when a descriptor or memory may have become free; see `wait`.
     pub(crate) freed: AtomicU32,
-    reserved_word: AtomicU32,
+    reserved: AtomicU32,
 }
 
 /// The first page.
@@ -191,19 +193,17 @@ pub(crate) struct Chunk {
     pub(crate) owner: AtomicU64,
 }
 
-/// A file of payloads.
+/// A file of payloads; see `payload::tenure` for who may do what with it.
 #[repr(C, align(64))]
 #[derive(Debug)]
 pub(crate) struct Extent {
-    /// 0 free, 1 in use. Retired by its producer, or by a sweep once its producer is dead and no
-    /// descriptor names it.
-    pub(crate) taken: AtomicU32,
-    /// The participant that allocates from it.
-    pub(crate) owner: AtomicU32,
+    /// Who allocates from it, and whether somebody is about to use it; 0 where the entry is free.
+    pub(crate) tenure: AtomicU64,
     /// Names its file, and tells it from those that had the entry before.
     pub(crate) serial: AtomicU64,
+    /// As long as this is not 0, it counts as reserved memory.
     pub(crate) length: AtomicU64,
-    /// 0 in the folder of the session, 1 in its folder on disk.
+    /// 0 in the folder of the session, 1 in its folder on disk, 2 spilled there: not counted.
     pub(crate) place: AtomicU64,
 }
 

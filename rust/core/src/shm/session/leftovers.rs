@@ -74,7 +74,7 @@ fn is_anybody_alive(folder: &Path, locks: &Locks) -> bool {
         return true;
     };
     let path = folder.join(folders::CONTROL);
-    match Control::open(&path, name.id(), Instant::now()) {
+    match Control::open(&path, name.session(), Instant::now()) {
         Ok(control) => liveness::entered(&control)
             .any(|(owner, process)| !liveness::is_dead(locks, owner, process)),
         // It was never finished, is of another version, or damaged: the leases decide.

@@ -15,6 +15,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process;
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
@@ -40,8 +41,8 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// The lock file of a session, as this process has it open.
 #[derive(Debug)]
 pub(crate) struct Locks {
-    /// None only while it is dropped.
-    file: Option<OwnedFd>,
+    /// None once it is closed.
+    file: Mutex<Option<OwnedFd>>,
     path: PathBuf,
     process: u32,
     structural: Solo,
@@ -108,7 +109,7 @@ impl Locks {
 
     fn new(file: OwnedFd, path: PathBuf) -> Self {
         Self {
-            file: Some(file),
+            file: Mutex::new(Some(file)),
             path,
             process: process::id(),
             structural: Solo::new(),
@@ -179,6 +180,11 @@ impl Locks {
         self.unset(lease(of));
     }
 
+    /// Closes the file, and gives back all that this process has by it.
+    pub(crate) fn close(&self) {
+        drop(self.file.lock().unwrap_or_else(PoisonError::into_inner).take());
+    }
+
     /// Whether a process has the lease of a participant.
     ///
     /// # Errors
@@ -238,8 +244,8 @@ impl Locks {
     }
 
     fn call(&self, what: FcntlArg<'_>) -> Result<(), Errno> {
-        let file = self.file.as_ref().ok_or(Errno::EBADF)?;
-        fcntl(file, what).map(drop)
+        let file = self.file.lock().unwrap_or_else(PoisonError::into_inner);
+        fcntl(file.as_ref().ok_or(Errno::EBADF)?, what).map(drop)
     }
 }
 
@@ -248,7 +254,8 @@ impl Drop for Locks {
         // In a forked child this is what its parent had. If it were closed there, the child would
         // lose the locks that it took by an object of its own.
         if self.process != process::id() {
-            std::mem::forget(self.file.take());
+            let file = self.file.get_mut();
+            std::mem::forget(file.unwrap_or_else(PoisonError::into_inner).take());
         }
     }
 }

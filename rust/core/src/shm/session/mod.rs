@@ -1,18 +1,38 @@
 //! A session: a folder of files that processes share, who takes part in it, and its queues.
 
+mod bells;
 mod control;
+mod crash;
+mod draft;
 mod error;
 mod folders;
+mod forks;
+mod handle;
+mod held;
+mod lanes;
 pub(super) mod layout;
 mod leftovers;
 mod liveness;
 mod lock;
+mod members;
 mod name;
+#[cfg(test)]
+mod processes;
+mod queues;
+mod recover;
+mod session;
 mod settings;
 mod solo;
 
 pub(super) use control::Control;
+pub use draft::{Batch, Draft};
 pub use error::Error;
+pub use forks::{Origin, forked};
+pub use handle::{Offer, SessionQueue};
+pub use held::Held;
 pub use leftovers::clear;
 pub use name::Token;
+pub use queues::Bounds;
+pub use recover::Recovery;
+pub use session::{Session, Stats};
 pub use settings::{MemoryPolicy, Settings};

@@ -70,7 +70,7 @@ impl Name {
     }
 
     /// The random part.
-    pub(crate) fn id(self) -> [u64; 2] {
+    pub(crate) fn session(self) -> [u64; 2] {
         self.id
     }
 
@@ -103,7 +103,7 @@ impl Token {
     /// # Errors
     ///
     /// Where that is not there, or its path is no text.
-    pub(crate) fn fresh(base: &Path) -> Result<Self, Error> {
+    pub(crate) fn random(base: &Path) -> Result<Self, Error> {
         let absolute = base
             .canonicalize()
             .map_err(|error| FileError::new("find the folder", base, error))?;
@@ -128,8 +128,8 @@ impl Token {
     }
 
     /// The random part of its name, which its control segment repeats.
-    pub(crate) fn id(&self) -> [u64; 2] {
-        self.name.id()
+    pub(crate) fn session(&self) -> [u64; 2] {
+        self.name.session()
     }
 }
 
@@ -165,12 +165,12 @@ mod tests {
     #[test]
     fn a_token_as_text_is_the_same_token() {
         let base = tempfile::tempdir().expect("a folder");
-        let token = Token::fresh(base.path()).expect("random");
+        let token = Token::random(base.path()).expect("random");
         assert_eq!(
             token.as_str().parse::<Token>().expect("its own text"),
             token
         );
-        assert_ne!(Token::fresh(base.path()).expect("random"), token);
+        assert_ne!(Token::random(base.path()).expect("random"), token);
         assert!(token.folder().starts_with(base.path()) && token.folder().is_absolute());
     }
 
@@ -179,9 +179,9 @@ mod tests {
         let base = tempfile::tempdir().expect("a folder");
         let link = base.path().join("link");
         std::os::unix::fs::symlink(base.path(), &link).expect("linked");
-        let token = Token::fresh(&link).expect("random");
+        let token = Token::random(&link).expect("random");
         assert_eq!(token.folder().parent(), Some(base.path()));
-        let error = Token::fresh(&base.path().join("no")).expect_err("it is not there");
+        let error = Token::random(&base.path().join("no")).expect_err("it is not there");
         let error = error.to_string();
         assert!(error.starts_with("cannot find the folder /"), "{error}");
     }

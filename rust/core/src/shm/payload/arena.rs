@@ -1,0 +1,258 @@
+//! The memory that this process puts messages into.
+//!
+//! A producer allocates from extents of its own, and knows alone what is free in them: nothing in
+//! shared memory could spoil its allocator, and its death makes what it knew irrelevant. A block is
+//! bound to the descriptor of its message and comes back with it, whoever frees that. There is no
+//! list to be kept of what comes back: the producer looks at the descriptors when it allocates.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+use super::super::descriptor::Label;
+use super::super::queue::Claim;
+use super::super::session::layout::Extent;
+use super::super::session::{Control, Error, MemoryPolicy};
+use super::super::sync::Ordering;
+use super::super::word::Owner;
+use super::Placed;
+use super::files::{ExtentFiles, Failed, PAGE, Place, quota, reserved};
+use super::reclaim::{Reclaimed, retire_idle};
+use super::stock::{Fit, Stock};
+use super::tenure::Held;
+
+/// The length of the first extent for many blocks; later ones are up to four times as long.
+const UNIT: u64 = 16 << 20;
+/// It is shorter where there may be little memory, so that every producer can have one.
+const SMALLEST_UNIT: u64 = 64 << 10;
+const SHARES: u64 = 16;
+const DOUBLINGS: usize = 2;
+/// The length of an extent for one message is a multiple of so many parts of the unit.
+const STEPS: u64 = 8;
+/// To look for what others do not use takes no more than one part in so many of the time.
+const LOOKING: u32 = 16;
+
+/// What this process puts messages into; all its threads share it.
+#[derive(Debug)]
+pub(crate) struct Arena {
+    files: ExtentFiles,
+    me: Owner,
+    place: Place,
+    policy: MemoryPolicy,
+    quota: u64,
+    unit: u64,
+    stock: Mutex<Stock>,
+    /// When it may be looked for what others do not use.
+    next_look: Mutex<Option<Instant>>,
+}
+
+impl Arena {
+    /// An arena without memory.
+    pub(crate) fn new(control: &Control, files: ExtentFiles, me: Owner) -> Self {
+        let constants = &control.superblock().constants.0;
+        let policy = match constants.memory_policy.load(Ordering::Relaxed) {
+            0 => MemoryPolicy::Block,
+            1 => MemoryPolicy::Error,
+            _ => MemoryPolicy::Spill,
+        };
+        let place = match constants.payload_on_disk.load(Ordering::Relaxed) {
+            0 => Place::Memory,
+            _ => Place::Disk,
+        };
+        let quota = quota(control);
+        let share = quota / SHARES / SMALLEST_UNIT * SMALLEST_UNIT;
+        Self {
+            files,
+            me,
+            place,
+            policy,
+            quota,
+            unit: share.clamp(SMALLEST_UNIT, UNIT),
+            stock: Mutex::new(Stock::new(me)),
+            next_look: Mutex::new(None),
+        }
+    }
+
+    /// A block of memory; None where there is none now and the policy is to wait.
+    ///
+    /// # Errors
+    ///
+    /// Where it can never fit; there is none, and the policy is to say so; or what the system says.
+    pub(crate) fn allocate(&self, control: &Control, length: u64) -> Result<Option<Placed>, Error> {
+        if length > self.quota && self.policy != MemoryPolicy::Spill {
+            return Err(Error::TooLarge {
+                length,
+                limit: self.quota,
+            });
+        }
+        let large = length > self.unit / 2;
+        let fit = if large { Fit::Alone } else { Fit::Shared };
+        let mut stock = self.stock();
+        stock.collect_some(control);
+        let mut placed = stock.place(control, length, fit);
+        if placed.is_none() {
+            stock.collect_all(control);
+            placed = stock.place(control, length, fit);
+        }
+        let cold = stock.cool(control, Instant::now);
+        drop(stock);
+        self.remove(&cold);
+        match placed {
+            Some(placed) => Ok(Some(placed)),
+            None => self.extend(control, length),
+        }
+    }
+
+    /// A block in a new extent, or in one that has to be taken from somewhere.
+    fn extend(&self, control: &Control, length: u64) -> Result<Option<Placed>, Error> {
+        let mut failed = match self.create(control, length, self.place) {
+            Ok(placed) => return Ok(Some(placed)),
+            Err(Failed::Other(error)) => return Err(error),
+            Err(failed) => failed,
+        };
+        // There is no more. What this process keeps for other messages may serve this one, or make
+        // room; and so may what other processes keep.
+        let mut stock = self.stock();
+        if let Some(placed) = stock.place(control, length, Fit::Any) {
+            return Ok(Some(placed));
+        }
+        let free = stock.drain(control);
+        drop(stock);
+        self.remove(&free);
+        for more in [!free.is_empty(), self.retire_idle(control).extents > 0] {
+            if !more {
+                continue;
+            }
+            failed = match self.create(control, length, self.place) {
+                Ok(placed) => return Ok(Some(placed)),
+                Err(Failed::Other(error)) => return Err(error),
+                Err(failed) => failed,
+            };
+        }
+        match (self.policy, failed) {
+            (MemoryPolicy::Spill, _) => match self.create(control, length, Place::Spilled) {
+                Ok(placed) => Ok(Some(placed)),
+                Err(Failed::Space(error)) => Err(error.into()),
+                Err(Failed::Other(error)) => Err(error),
+                Err(Failed::Quota) => Ok(None),
+            },
+            // The file system is full, and not of this session: nobody here could make room.
+            (_, Failed::Space(error))
+                if self.policy == MemoryPolicy::Error || reserved(control) == 0 =>
+            {
+                Err(error.into())
+            }
+            (MemoryPolicy::Error, _) => Err(Error::MemoryUsedUp {
+                length,
+                reserved: reserved(control),
+                limit: self.quota,
+            }),
+            (MemoryPolicy::Block, _) => Ok(None),
+        }
+    }
+
+    /// A block in a new extent: as long as it should be, or as it can be.
+    fn create(&self, control: &Control, length: u64, place: Place) -> Result<Placed, Failed> {
+        let available = match place {
+            Place::Spilled => u64::MAX,
+            _ => self.quota.saturating_sub(reserved(control)),
+        };
+        let mut failed = Failed::Quota;
+        for (extent, divided) in self.lengths(length) {
+            if extent > available {
+                continue;
+            }
+            failed = match self.files.create(control, self.me, place, extent) {
+                Ok(made) => {
+                    let mut stock = self.stock();
+                    let placed = stock.add(control, made, divided, length);
+                    return placed.ok_or(Failed::Quota);
+                }
+                Err(Failed::Other(error)) => return Err(Failed::Other(error)),
+                Err(failed) => failed,
+            };
+        }
+        Err(failed)
+    }
+
+    /// How long an extent for a block should be, and whether for many, the best first.
+    fn lengths(&self, length: u64) -> Vec<(u64, bool)> {
+        let round = |step: u64| length.max(1).checked_next_multiple_of(step);
+        let tight = round(PAGE).map(|length| (length, false));
+        if length > self.unit / 2 {
+            let step = (self.unit / STEPS).next_multiple_of(PAGE);
+            let loose = round(step).map(|length| (length, false));
+            return loose.into_iter().chain(tight).collect();
+        }
+        let doublings = self.stock().divided().min(DOUBLINGS);
+        let halved = std::iter::successors(Some(self.unit << doublings), |length| Some(length / 2));
+        // In half of it a block finds room, however the allocator rounds.
+        halved
+            .take_while(|&extent| extent >= SMALLEST_UNIT.max(length.saturating_mul(2)))
+            .map(|extent| (extent, true))
+            .chain(tight)
+            .collect()
+    }
+
+    /// Takes away what others do not use, if that was not looked for lately.
+    fn retire_idle(&self, control: &Control) -> Reclaimed {
+        // Somebody else is at it.
+        let Ok(mut next) = self.next_look.try_lock() else {
+            return Reclaimed::default();
+        };
+        let begin = Instant::now();
+        if next.is_some_and(|next| next > begin) {
+            return Reclaimed::default();
+        }
+        let reclaimed = retire_idle(control, &self.files, self.me);
+        *next = Some(Instant::now() + begin.elapsed() * LOOKING);
+        reclaimed
+    }
+
+    /// Makes a descriptor name the block, so that the block comes back with it. The descriptor is
+    /// filled with what the message says of itself afterwards, and put.
+    pub(crate) fn bind(&self, control: &Control, claim: &Claim, placed: &Placed) {
+        let Some(descriptor) = control.descriptors().get(claim.index() as usize) else {
+            return;
+        };
+        descriptor.fill_external(0, Label::default(), placed.block);
+        self.end(control, placed);
+        self.stock().bind(claim.index(), placed);
+    }
+
+    /// Gives back a block that was not bound.
+    pub(crate) fn give_back(&self, control: &Control, placed: Placed) {
+        self.end(control, &placed);
+        self.stock().free(placed.serial, placed.piece);
+    }
+
+    fn end(&self, control: &Control, placed: &Placed) {
+        if let Some(entry) = control.extents().get(placed.block.extent as usize) {
+            entry.end(self.me);
+        }
+    }
+
+    /// Gives up all extents in which nothing is: for a process that will not put for a while.
+    pub(crate) fn trim(&self, control: &Control) {
+        let mut stock = self.stock();
+        stock.collect_all(control);
+        let free = stock.drain(control);
+        drop(stock);
+        self.remove(&free);
+    }
+
+    fn remove(&self, seized: &[&Extent]) {
+        for entry in seized {
+            self.files.remove(entry);
+        }
+    }
+
+    fn stock(&self) -> MutexGuard<'_, Stock> {
+        // A panic in there is a bug; what it left half done is memory that is not used.
+        self.stock.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    #[cfg(test)]
+    pub(super) fn counts(&self) -> (usize, usize) {
+        self.stock().counts()
+    }
+}

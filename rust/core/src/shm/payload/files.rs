@@ -1,0 +1,237 @@
+//! The files of extents: made, found by their entry, and removed.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{FallocateFlags, fallocate};
+use rustix::io::Errno;
+
+use super::super::memory::{Error as FileError, Mapping, file};
+use super::super::session::layout::{EXTENTS_LIMIT, Extent};
+use super::super::session::{Control, Error};
+use super::super::sync::Ordering;
+use super::super::word::Owner;
+use super::tenure::Held;
+
+/// The unit of memory.
+pub(super) const PAGE: u64 = 4096;
+
+/// Where an extent is, as its entry says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Place {
+    /// In the folder of the session.
+    Memory = 0,
+    /// In its folder on disk, where all payloads are.
+    Disk = 1,
+    /// There too, for lack of memory: it does not count.
+    Spilled = 2,
+}
+
+impl Place {
+    fn of(entry: &Extent) -> Self {
+        match entry.place.load(Ordering::Relaxed) {
+            0 => Self::Memory,
+            1 => Self::Disk,
+            _ => Self::Spilled,
+        }
+    }
+}
+
+/// Why there is no new extent.
+#[derive(Debug)]
+pub(super) enum Failed {
+    /// The session may not have more memory.
+    Quota,
+    /// Its file system has no more.
+    Space(FileError),
+    /// Anything else.
+    Other(Error),
+}
+
+impl From<Error> for Failed {
+    fn from(error: Error) -> Self {
+        Self::Other(error)
+    }
+}
+
+/// An extent that was just made; its first block is pending.
+#[derive(Debug)]
+pub(super) struct Made {
+    pub(super) index: u32,
+    pub(super) serial: u64,
+    pub(super) length: u64,
+    pub(super) mapping: Mapping,
+}
+
+/// Where the files of a session's extents are.
+#[derive(Clone, Debug)]
+pub(crate) struct ExtentFiles {
+    folder: PathBuf,
+    disk: PathBuf,
+}
+
+impl ExtentFiles {
+    /// In the session's folder, and in its folder on disk: what `disk` in it leads to.
+    pub(crate) fn new(folder: &Path) -> Self {
+        Self {
+            folder: folder.to_owned(),
+            disk: folder.join("disk"),
+        }
+    }
+
+    fn path(&self, place: Place, serial: u64) -> PathBuf {
+        let folder = match place {
+            Place::Memory => &self.folder,
+            Place::Disk | Place::Spilled => &self.disk,
+        };
+        folder.join(format!("x{serial}"))
+    }
+
+    /// Makes an extent: takes a free entry, sees that it is within the quota, makes the file.
+    ///
+    /// Whatever fails, or dies, leaves nothing that counts once it is known to have died.
+    pub(super) fn create(
+        &self,
+        control: &Control,
+        me: Owner,
+        place: Place,
+        length: u64,
+    ) -> Result<Made, Failed> {
+        let (index, entry) = (0..)
+            .zip(control.extents())
+            .find(|(_, entry)| entry.claim(me))
+            .ok_or(Error::NoRoom {
+                what: "extents of payloads",
+                limit: EXTENTS_LIMIT as u64,
+            })?;
+        let serial = &control.superblock().used.0.next_serial;
+        // ORDER: Relaxed: the number only has to be another one; and who reads the entry of an
+        // extent does it for a message in it, or after a claim.
+        let serial = serial.fetch_add(1, Ordering::Relaxed) + 1;
+        entry.serial.store(serial, Ordering::Relaxed);
+        entry.place.store(place as u64, Ordering::Relaxed);
+        let made = self.make(control, entry, place, serial, length);
+        match made {
+            Ok(mapping) => Ok(Made {
+                index,
+                serial,
+                length,
+                mapping,
+            }),
+            Err(failed) => {
+                clear(entry);
+                Err(failed)
+            }
+        }
+    }
+
+    fn make(
+        &self,
+        control: &Control,
+        entry: &Extent,
+        place: Place,
+        serial: u64,
+        length: u64,
+    ) -> Result<Mapping, Failed> {
+        // ORDER: SeqCst, as the loads of the sum: of two who take the last of the quota, at least
+        // one sees the other. Both may, and step back: the quota is never exceeded.
+        entry.length.store(length, Ordering::SeqCst);
+        if place != Place::Spilled && reserved(control) > quota(control) {
+            return Err(Failed::Quota);
+        }
+        let path = self.path(place, serial);
+        map(&path, length, place).map_err(|error| {
+            let kind = error.kind();
+            if kind != io::ErrorKind::AlreadyExists {
+                let _ = std::fs::remove_file(&path);
+            }
+            match kind {
+                io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => Failed::Space(error),
+                _ => Failed::Other(error.into()),
+            }
+        })
+    }
+
+    /// Removes an extent that the caller seized: its file, its memory, its entry.
+    pub(super) fn remove(&self, entry: &Extent) {
+        let serial = entry.serial.load(Ordering::Relaxed);
+        let path = self.path(Place::of(entry), serial);
+        // Consumers may have it mapped still: the memory goes at once all the same.
+        if let Ok((file, length)) = file::open_own(&path)
+            && length > 0
+        {
+            let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+            while fallocate(&file, flags, 0, length) == Err(Errno::INTR) {}
+        }
+        // Not there: its producer died before it made it, or somebody else died here.
+        let _ = std::fs::remove_file(&path);
+        clear(entry);
+    }
+
+    /// Opens an extent for its consumers; `serial` and `length` as its entry has them.
+    pub(super) fn open(&self, entry: &Extent, serial: u64) -> Result<Mapping, Error> {
+        let place = Place::of(entry);
+        let path = self.path(place, serial);
+        let (file, found) = file::open_own(&path)?;
+        let expected = entry.length.load(Ordering::Relaxed);
+        if found != expected {
+            return Err(Error::Foreign {
+                path,
+                what: "length",
+                found,
+                expected,
+            });
+        }
+        Ok(mapping(&file, &path, found, place)?)
+    }
+}
+
+/// Frees an entry that the caller holds, and that has no file any more.
+fn clear(entry: &Extent) {
+    // Whoever still takes the entry for what it was sees that it is not: see `Stock::place`.
+    entry.serial.store(0, Ordering::Relaxed);
+    entry.length.store(0, Ordering::SeqCst);
+    entry.vacate();
+}
+
+fn map(path: &Path, length: u64, place: Place) -> Result<Mapping, FileError> {
+    let file = file::create(path, length)?;
+    file::allocate(&file, path, 0, length)?;
+    mapping(&file, path, length, place)
+}
+
+fn mapping(
+    file: impl std::os::fd::AsFd,
+    path: &Path,
+    length: u64,
+    place: Place,
+) -> Result<Mapping, FileError> {
+    let failed = |error| FileError::new("map", path, error);
+    let length = usize::try_from(length).map_err(|_| failed(Errno::NOMEM.into()))?;
+    let mapping = Mapping::new(file, length).map_err(failed)?;
+    // On a disk it would make the whole of it dirty.
+    if place == Place::Memory {
+        mapping.populate();
+    }
+    Ok(mapping)
+}
+
+/// How many bytes of extents there are, those that were spilled not counted.
+///
+/// It is added up from the entries rather than counted: so it is right whoever died when.
+pub(crate) fn reserved(control: &Control) -> u64 {
+    control
+        .extents()
+        .iter()
+        // ORDER: SeqCst: see `make`. The place is written before the length.
+        .map(|entry| (entry.length.load(Ordering::SeqCst), Place::of(entry)))
+        .filter(|(_, place)| *place != Place::Spilled)
+        .fold(0, |sum, (length, _)| sum.saturating_add(length))
+}
+
+/// How many there may be: whole pages, so that a message of `max_bytes` fits.
+pub(super) fn quota(control: &Control) -> u64 {
+    let max_bytes = &control.superblock().constants.0.max_bytes;
+    let max_bytes = max_bytes.load(Ordering::Relaxed);
+    max_bytes.checked_next_multiple_of(PAGE).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,44 @@
+//! Payloads: the memory of messages that do not fit into their descriptors.
+//!
+//! | part | what it does |
+//! |---|---|
+//! | [`home`] | finds free descriptors, in chunks that belong to one process each |
+//! | [`files`] | makes and removes extents: files of payload memory |
+//! | [`tenure`] | says who has an extent, so that it is never lost, and can be taken from the idle |
+//! | [`space`], [`stock`], [`arena`] | allocate from the extents of this process |
+//! | [`extents`] | maps the extents that messages come in |
+//! | [`reclaim`] | takes away what the dead had, and what the living do not use |
+//! | [`usage`] | tells what uses the memory |
+//! | [`places`] | chooses where the files are |
+//!
+//! # What a death leaves
+//!
+//! | a producer dies | left | the next recovery |
+//! |---|---|---|
+//! | before the file of an extent is made | an entry, and what it reserves | frees both |
+//! | with a block that is not bound | the block | removes the extent, once nothing names it |
+//! | with messages that wait, or are in use | the extent | leaves it to nobody, until they are gone |
+//! | while it removes an extent | an entry, perhaps a file | removes both |
+
+mod arena;
+mod extents;
+mod files;
+mod home;
+mod placed;
+mod places;
+mod reclaim;
+mod space;
+mod stock;
+mod tenure;
+#[cfg(test)]
+mod tests;
+mod usage;
+
+pub(crate) use arena::Arena;
+pub(crate) use extents::Extents;
+pub(crate) use files::{ExtentFiles, reserved};
+pub(crate) use home::Home;
+pub(crate) use placed::Placed;
+pub use places::{Chosen, choose};
+pub(crate) use reclaim::{Reclaimed, retire_unreferenced};
+pub(crate) use usage::{Usage, usage};

@@ -1,0 +1,55 @@
+//! A block that was allocated.
+
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use super::super::descriptor::Block;
+use super::super::memory::{Mapping, Outside};
+use super::space::Piece;
+
+/// A block of memory, for its producer alone until its message is put.
+///
+/// Dropping it leaves it allocated until this process ends: it is bound to a descriptor, or given
+/// back.
+#[derive(Debug)]
+#[must_use = "it stays allocated until it is bound or given back"]
+pub(crate) struct Placed {
+    pub(super) serial: u64,
+    pub(super) piece: Piece,
+    pub(super) block: Block,
+    pub(super) mapping: Arc<Mapping>,
+}
+
+impl Placed {
+    /// Where it is, for everybody.
+    pub(crate) fn block(&self) -> Block {
+        self.block
+    }
+
+    /// Writes a part of it.
+    ///
+    /// # Errors
+    ///
+    /// Where it has no such part.
+    pub(crate) fn write(&self, offset: u64, bytes: &[u8]) -> Result<(), Outside> {
+        let outside = Outside {
+            offset,
+            length: bytes.len() as u64,
+            mapped: self.block.length,
+        };
+        let end = offset.checked_add(outside.length).ok_or(outside)?;
+        if end > self.block.length {
+            return Err(outside);
+        }
+        self.mapping.write(self.block.offset + offset, bytes)
+    }
+
+    /// Where it lies in this process.
+    ///
+    /// # Errors
+    ///
+    /// Where it does not lie in its mapping: never, without damage.
+    pub(crate) fn pointer(&self) -> Result<NonNull<u8>, Outside> {
+        self.mapping.pointer(self.block.offset, self.block.length)
+    }
+}

@@ -1,0 +1,95 @@
+//! Taking away extents that no message is in: those of the dead, and idle ones of the living.
+
+use super::super::descriptor::Payload;
+use super::super::session::Control;
+use super::super::session::layout::{EXTENTS_LIMIT, Extent};
+use super::super::sync::Ordering;
+use super::super::word::{Owner, Word};
+use super::files::ExtentFiles;
+use super::tenure::{Held, Tenure};
+
+/// What was taken away.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Reclaimed {
+    /// How many extents.
+    pub(crate) extents: u64,
+    /// How many bytes they had.
+    pub(crate) bytes: u64,
+}
+
+/// Takes away what the dead had, where no descriptor names it, and leaves the rest to nobody.
+///
+/// Afterwards no extent is held by a dead participant, so that its index can be given out again.
+/// Who is dead does not change meanwhile; nobody's are taken too.
+pub(crate) fn retire_unreferenced(
+    control: &Control,
+    files: &ExtentFiles,
+    me: Owner,
+    is_dead: &dyn Fn(Owner) -> bool,
+) -> Reclaimed {
+    let is_dead = |owner: Owner| owner.index() == 0 || is_dead(owner);
+    let found = candidates(control, |_, owner| is_dead(owner));
+    retire(control, files, me, &found, |entry, seen| {
+        entry.orphan(seen);
+    })
+}
+
+/// Takes away what others keep and do not use, so that their memory can be had.
+pub(super) fn retire_idle(control: &Control, files: &ExtentFiles, me: Owner) -> Reclaimed {
+    let found = candidates(control, |seen, owner| seen.is_quiet() && owner != me);
+    retire(control, files, me, &found, |_, _| ())
+}
+
+/// An extent that may go, as it was before the look at the descriptors.
+type Candidate<'a> = (usize, &'a Extent, Tenure);
+
+fn candidates(control: &Control, wanted: impl Fn(Tenure, Owner) -> bool) -> Vec<Candidate<'_>> {
+    let seen = control.extents().iter().map(|entry| (entry, entry.seen()));
+    (0..)
+        .zip(seen)
+        .filter(|(_, (_, seen))| seen.holder().is_some_and(|owner| wanted(*seen, owner)))
+        .map(|(index, (entry, seen))| (index, entry, seen))
+        .collect()
+}
+
+/// Takes away those that no descriptor names; `spare` gets the others.
+fn retire(
+    control: &Control,
+    files: &ExtentFiles,
+    me: Owner,
+    found: &[Candidate<'_>],
+    spare: impl Fn(&Extent, Tenure),
+) -> Reclaimed {
+    let mut reclaimed = Reclaimed::default();
+    if found.is_empty() {
+        return reclaimed;
+    }
+    // After the tenures: what changed since does not let itself be seized.
+    let named = named(control);
+    for &(index, entry, seen) in found {
+        let length = entry.length.load(Ordering::Relaxed);
+        if named[index] {
+            spare(entry, seen);
+        } else if entry.seize(seen, me) {
+            files.remove(entry);
+            reclaimed.extents += 1;
+            reclaimed.bytes += length;
+        }
+    }
+    reclaimed
+}
+
+/// Which extents a message lies in, or may come to lie in.
+fn named(control: &Control) -> Vec<bool> {
+    let mut named = vec![false; EXTENTS_LIMIT];
+    for (index, descriptor) in (0..).zip(control.descriptors()) {
+        // What is being filled may still say what it said before: then the extent stays a while.
+        if descriptor.word() != Word::FREE
+            && let Ok(Payload::Block(block)) = descriptor.payload(index)
+            && let Some(named) = named.get_mut(block.extent as usize)
+        {
+            *named = true;
+        }
+    }
+    named
+}

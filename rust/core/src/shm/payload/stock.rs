@@ -1,0 +1,341 @@
+//! What a producer has: its extents, and which block comes back with which descriptor.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::super::descriptor::{Block, Payload};
+use super::super::session::Control;
+use super::super::session::layout::Extent;
+use super::super::sync::Ordering;
+use super::super::word::{Owner, Word};
+use super::Placed;
+use super::files::Made;
+use super::space::{Piece, Space};
+use super::tenure::Held;
+
+/// How many blocks an allocation gets back at most, if there is no need.
+const SOME: usize = 8;
+/// So much memory may stay warm without being used.
+const WARM: u64 = 64 << 20;
+/// Memory that was not used for so long is cold.
+const COLD: Duration = Duration::from_secs(1);
+
+/// Which extents a block may lie in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Fit {
+    /// In those for many blocks.
+    Shared,
+    /// In one of its own that is not much too long.
+    Alone,
+    /// In any, rather than wait.
+    Any,
+}
+
+/// A block that was bound to a descriptor.
+#[derive(Debug)]
+struct Bound {
+    serial: u64,
+    piece: Piece,
+    block: Block,
+}
+
+/// What a producer has; for one thread at a time.
+#[derive(Debug)]
+pub(super) struct Stock {
+    me: Owner,
+    /// By their numbers: the oldest first, so that the latest come free.
+    spaces: BTreeMap<u64, Space>,
+    /// The extent of the last block: the next one is likely to fit there too.
+    last: u64,
+    /// By descriptor.
+    bound: BTreeMap<u32, Bound>,
+    /// The keys of `bound` in the order in which they were put, and so likely come back.
+    order: VecDeque<u32>,
+    /// When to look whether memory is cold.
+    cooling: Option<Instant>,
+}
+
+impl Stock {
+    pub(super) fn new(me: Owner) -> Self {
+        Self {
+            me,
+            spaces: BTreeMap::new(),
+            last: 0,
+            bound: BTreeMap::new(),
+            order: VecDeque::new(),
+            cooling: None,
+        }
+    }
+
+    /// How many extents there are for many blocks.
+    pub(super) fn divided(&self) -> usize {
+        let spaces = self.spaces.values();
+        spaces.filter(|space| space.is_divided()).count()
+    }
+
+    /// A new extent, and the block in it that is pending; None, and the block is no longer pending,
+    /// where it does not fit.
+    pub(super) fn add(
+        &mut self,
+        control: &Control,
+        made: Made,
+        divided: bool,
+        length: u64,
+    ) -> Option<Placed> {
+        let Made { index, serial, .. } = made;
+        // What had the entry before was taken away, if this was not noticed yet.
+        self.spaces.retain(|_, space| space.index != index);
+        let mut space = Space::new(made, divided);
+        let placed = placed(&mut space, serial, length, Fit::Any);
+        if placed.is_none() {
+            entry(control, index)?.end(self.me);
+        }
+        self.spaces.insert(serial, space);
+        self.last = serial;
+        placed
+    }
+
+    /// A block in an extent that is there.
+    pub(super) fn place(&mut self, control: &Control, length: u64, fit: Fit) -> Option<Placed> {
+        // The usual case, without a look at the others.
+        if let Some(placed) = self.place_in(control, self.last, length, fit) {
+            return Some(placed);
+        }
+        let serials: Vec<u64> = self.spaces.keys().copied().collect();
+        let found = serials.into_iter().find_map(|serial| {
+            let placed = self.place_in(control, serial, length, fit)?;
+            Some((serial, placed))
+        });
+        let (serial, placed) = found?;
+        self.last = serial;
+        Some(placed)
+    }
+
+    fn place_in(
+        &mut self,
+        control: &Control,
+        serial: u64,
+        length: u64,
+        fit: Fit,
+    ) -> Option<Placed> {
+        let space = self.spaces.get_mut(&serial)?;
+        let suits = match fit {
+            Fit::Shared => space.is_divided(),
+            Fit::Alone => !space.is_divided(),
+            Fit::Any => true,
+        };
+        if !suits {
+            return None;
+        }
+        let placed = placed(space, serial, length, fit)?;
+        let entry = entry(control, space.index)?;
+        if entry.begin(self.me) {
+            if entry.serial.load(Ordering::Relaxed) == serial {
+                return Some(placed);
+            }
+            // Taken away, and the entry is this process's again, for another extent.
+            entry.end(self.me);
+            self.spaces.remove(&serial);
+        } else if entry.seen().holder() == Some(self.me) {
+            // Too many are pending.
+            space.free(placed.piece, Instant::now);
+        } else {
+            self.spaces.remove(&serial);
+        }
+        None
+    }
+
+    /// Notes that a block comes back with a descriptor; with the one that came before it, if it did
+    /// come back since.
+    pub(super) fn bind(&mut self, descriptor: u32, placed: &Placed) {
+        let Placed {
+            serial,
+            piece,
+            block,
+            ..
+        } = *placed;
+        let bound = Bound {
+            serial,
+            piece,
+            block,
+        };
+        match self.bound.insert(descriptor, bound) {
+            // It was claimed once more: what it had is free.
+            Some(before) => self.free(before.serial, before.piece),
+            None => self.order.push_back(descriptor),
+        }
+    }
+
+    /// A block is free.
+    pub(super) fn free(&mut self, serial: u64, piece: Piece) {
+        // Not there: its extent was taken away, because nothing was in it any more.
+        let Some(space) = self.spaces.get_mut(&serial) else {
+            return;
+        };
+        space.free(piece, Instant::now);
+        if self.cooling.is_none()
+            && let Some(since) = space.free_since()
+            && self.surplus() > 0
+        {
+            self.cooling = Some(since + COLD);
+        }
+    }
+
+    /// Gets back some of what consumers have released, the oldest first.
+    pub(super) fn collect_some(&mut self, control: &Control) {
+        for _ in 0..SOME {
+            let Some(&first) = self.order.front() else {
+                return;
+            };
+            if self.is_released(control, first) {
+                self.order.pop_front();
+                self.take_back(first);
+                continue;
+            }
+            // Somebody may keep one for long, and give back those that were put after it.
+            match self.order.get(1) {
+                Some(&second) if self.is_released(control, second) => self.order.rotate_left(1),
+                _ => return,
+            }
+        }
+    }
+
+    /// Gets back all that consumers have released.
+    pub(super) fn collect_all(&mut self, control: &Control) {
+        for _ in 0..self.order.len() {
+            let Some(descriptor) = self.order.pop_front() else {
+                return;
+            };
+            if self.is_released(control, descriptor) {
+                self.take_back(descriptor);
+            } else {
+                self.order.push_back(descriptor);
+            }
+        }
+    }
+
+    fn take_back(&mut self, descriptor: u32) {
+        if let Some(Bound { serial, piece, .. }) = self.bound.remove(&descriptor) {
+            self.free(serial, piece);
+        }
+    }
+
+    /// Whether nobody uses the block of a descriptor any more: it is free, or claimed once more and
+    /// of another message. It named the block before it was put, and does so until it is filled
+    /// anew, by whomever.
+    fn is_released(&self, control: &Control, descriptor: u32) -> bool {
+        let (Some(bound), Some(found)) = (
+            self.bound.get(&descriptor),
+            control.descriptors().get(descriptor as usize),
+        ) else {
+            return true;
+        };
+        // The word first: what it says of the descriptor was written before it.
+        if found.word() == Word::FREE {
+            return true;
+        }
+        match found.payload(descriptor) {
+            Ok(Payload::Block(block)) => {
+                (block.extent, block.offset) != (bound.block.extent, bound.block.offset)
+            }
+            _ => true,
+        }
+    }
+
+    /// So many bytes are free beyond what may stay warm.
+    fn surplus(&self) -> u64 {
+        let (mut free, mut used) = (0, 0);
+        for space in self.spaces.values() {
+            match space.free_since() {
+                Some(_) => free += space.length,
+                None => used += space.length,
+            }
+        }
+        u64::saturating_sub(free, WARM.max(used / 4))
+    }
+
+    /// Gives up what is cold, as far as it is more than may stay warm: the largest first. What it
+    /// returns was seized, and is the caller's to remove.
+    pub(super) fn cool<'a>(
+        &mut self,
+        control: &'a Control,
+        now: impl FnOnce() -> Instant,
+    ) -> Vec<&'a Extent> {
+        let Some(at) = self.cooling else {
+            return Vec::new();
+        };
+        let now = now();
+        if now < at {
+            return Vec::new();
+        }
+        let mut seized = Vec::new();
+        let is_cold = |space: &Space| {
+            space
+                .free_since()
+                .is_some_and(|since| now.saturating_duration_since(since) >= COLD)
+        };
+        loop {
+            if self.surplus() == 0 {
+                break;
+            }
+            let cold = self.spaces.iter().filter(|(_, space)| is_cold(space));
+            let largest = cold.max_by_key(|(_, space)| space.length);
+            match largest.map(|(&serial, _)| serial) {
+                Some(serial) => seized.extend(self.seize(control, serial)),
+                None => break,
+            }
+        }
+        self.cooling = (self.surplus() > 0).then(|| now + COLD);
+        seized
+    }
+
+    /// Gives up all that is free, as `cool`.
+    pub(super) fn drain<'a>(&mut self, control: &'a Control) -> Vec<&'a Extent> {
+        let free = self.spaces.iter();
+        let free: Vec<u64> = free
+            .filter(|(_, space)| space.free_since().is_some())
+            .map(|(&serial, _)| serial)
+            .collect();
+        free.into_iter()
+            .filter_map(|serial| self.seize(control, serial))
+            .collect()
+    }
+
+    /// Gives up an extent; None where somebody else took it away before.
+    fn seize<'a>(&mut self, control: &'a Control, serial: u64) -> Option<&'a Extent> {
+        let space = self.spaces.remove(&serial)?;
+        let entry = entry(control, space.index)?;
+        let seen = entry.seen();
+        // Its number after its holder: of another extent of this process nothing is known here.
+        let mine = seen.holder() == Some(self.me)
+            && seen.is_quiet()
+            && entry.serial.load(Ordering::Relaxed) == serial;
+        (mine && entry.seize(seen, self.me)).then_some(entry)
+    }
+
+    /// Bytes of blocks, extents and bound blocks: for tests.
+    #[cfg(test)]
+    pub(super) fn counts(&self) -> (usize, usize) {
+        assert_eq!(self.bound.len(), self.order.len());
+        (self.spaces.len(), self.bound.len())
+    }
+}
+
+fn entry(control: &Control, index: u32) -> Option<&Extent> {
+    control.extents().get(index as usize)
+}
+
+fn placed(space: &mut Space, serial: u64, length: u64, fit: Fit) -> Option<Placed> {
+    let (piece, offset) = space.allocate(length, fit == Fit::Any)?;
+    Some(Placed {
+        serial,
+        piece,
+        block: Block {
+            extent: space.index,
+            offset,
+            length,
+        },
+        mapping: Arc::clone(&space.mapping),
+    })
+}

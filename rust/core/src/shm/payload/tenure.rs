@@ -1,0 +1,245 @@
+//! Who has an extent: one word, so that there is no moment at which memory belongs to nobody.
+//!
+//! ```text
+//! 63..32  changes  counts every change, so that who looked away can tell that nothing happened
+//! 31..16  pending  blocks that were allocated and that no descriptor names yet;
+//!                  all ones: it is being removed
+//! 15..0   holder   1 + the participant that allocates from it; 0: the entry is free;
+//!                  1: of nobody, for its producer died while messages were in it
+//! ```
+//!
+//! The allocator of an extent is private to its producer, so that nobody else can know what is free
+//! in it. But anybody can find out that *all* of it is: nothing is pending, no descriptor names it,
+//! and the word is the same afterwards as before the look at the descriptors. Then whoever needs the
+//! memory may take it away. So an idle process that keeps memory warm for itself never makes others
+//! wait; it notices the next time it wants to allocate there.
+//!
+//! | from | to | who, when |
+//! |---|---|---|
+//! | free | held, one pending | a producer, before it makes the file |
+//! | held | held, pending + 1 | its producer: a block is allocated |
+//! | held | held, pending - 1 | its producer: a descriptor names the block, or it was given back |
+//! | held, none pending | held by the one who removes it | anybody, if no descriptor names it |
+//! | held by one who died | the same, or held by nobody | a recovery |
+//! | being removed | free | who removes it, after the file |
+//!
+//! A process that dies on the way is a dead holder, whatever it was about to do.
+
+use super::super::session::layout::Extent;
+use super::super::sync::{AtomicU64, Ordering};
+use super::super::word::Owner;
+
+const HOLDER_MASK: u64 = 0xffff;
+const PENDING_SHIFT: u32 = 16;
+const PENDING_MASK: u64 = 0xffff << PENDING_SHIFT;
+const PENDING_ONE: u64 = 1 << PENDING_SHIFT;
+const CHANGE_ONE: u64 = 1 << 32;
+
+/// The word, at one moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Tenure(u64);
+
+impl Tenure {
+    /// Who holds it; None where the entry is free or the word cannot be.
+    pub(super) fn holder(self) -> Option<Owner> {
+        let holder = u16::try_from(self.0 & HOLDER_MASK).ok()?;
+        Owner::new(holder.checked_sub(1)?)
+    }
+
+    fn is_free(self) -> bool {
+        self.0 & HOLDER_MASK == 0
+    }
+
+    /// Whether nobody is about to make a descriptor name it, or to remove it.
+    pub(super) fn is_quiet(self) -> bool {
+        self.0 & PENDING_MASK == 0
+    }
+
+    /// The same entry, changed.
+    fn next(self, holder: Option<Owner>, pending: u64) -> Self {
+        let changes = (self.0 & !(HOLDER_MASK | PENDING_MASK)).wrapping_add(CHANGE_ONE);
+        let holder = holder.map_or(0, |owner| owner.index() as u64 + 1);
+        Self(changes | pending | holder)
+    }
+}
+
+/// What may be done with the word of an entry.
+pub(super) trait Held {
+    /// The word now.
+    fn seen(&self) -> Tenure;
+
+    /// Takes a free entry, with one block pending; whether it was free.
+    fn claim(&self, me: Owner) -> bool;
+
+    /// A block is about to be allocated: whether this participant still has the extent.
+    fn begin(&self, me: Owner) -> bool;
+
+    /// A block that `begin` announced is named by a descriptor, or was given back.
+    fn end(&self, me: Owner);
+
+    /// Takes it, to remove it; whether nothing happened since it was seen.
+    fn seize(&self, seen: Tenure, me: Owner) -> bool;
+
+    /// Leaves it to nobody, until no descriptor names it; whether nothing happened since.
+    fn orphan(&self, seen: Tenure) -> bool;
+
+    /// Frees the entry that was seized, after its file is gone.
+    fn vacate(&self);
+}
+
+impl Held for Extent {
+    fn seen(&self) -> Tenure {
+        // ORDER: Acquire, pairs with `end`: the descriptor that names the block.
+        Tenure(self.tenure.load(Ordering::Acquire))
+    }
+
+    fn claim(&self, me: Owner) -> bool {
+        let seen = self.seen();
+        seen.is_free() && exchange(&self.tenure, seen, seen.next(Some(me), PENDING_ONE))
+    }
+
+    fn begin(&self, me: Owner) -> bool {
+        let mut seen = self.seen();
+        loop {
+            let pending = seen.0 & PENDING_MASK;
+            // The last number but one stays free, for all ones is something else.
+            if seen.holder() != Some(me) || pending + PENDING_ONE >= PENDING_MASK {
+                return false;
+            }
+            if exchange(
+                &self.tenure,
+                seen,
+                seen.next(Some(me), pending + PENDING_ONE),
+            ) {
+                return true;
+            }
+            seen = self.seen();
+        }
+    }
+
+    fn end(&self, me: Owner) {
+        let mut seen = self.seen();
+        loop {
+            let pending = seen.0 & PENDING_MASK;
+            // Else this process was taken for dead, and it is not its extent any more.
+            if seen.holder() != Some(me) || pending == 0 || pending == PENDING_MASK {
+                return;
+            }
+            if exchange(
+                &self.tenure,
+                seen,
+                seen.next(Some(me), pending - PENDING_ONE),
+            ) {
+                return;
+            }
+            seen = self.seen();
+        }
+    }
+
+    fn seize(&self, seen: Tenure, me: Owner) -> bool {
+        exchange(&self.tenure, seen, seen.next(Some(me), PENDING_MASK))
+    }
+
+    fn orphan(&self, seen: Tenure) -> bool {
+        exchange(&self.tenure, seen, seen.next(Owner::new(0), 0))
+    }
+
+    fn vacate(&self) {
+        // ORDER: Release, pairs with `claim`: the next one's numbers come after this one's.
+        let free = self.seen().next(None, 0);
+        self.tenure.store(free.0, Ordering::Release);
+    }
+}
+
+fn exchange(word: &AtomicU64, old: Tenure, new: Tenure) -> bool {
+    // ORDER: AcqRel. Release: what was done to descriptors before a block is no longer pending.
+    // Acquire: who takes an extent sees what its holder did before.
+    word.compare_exchange(old.0, new.0, Ordering::AcqRel, Ordering::Relaxed)
+        .is_ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn entry() -> Extent {
+        Extent {
+            tenure: AtomicU64::new(0),
+            serial: AtomicU64::new(0),
+            length: AtomicU64::new(0),
+            place: AtomicU64::new(0),
+        }
+    }
+
+    fn owner(index: u16) -> Owner {
+        Owner::new(index).expect("in range")
+    }
+
+    #[test]
+    fn an_extent_is_its_producers_until_it_is_seized() {
+        let (entry, me, other) = (entry(), owner(3), owner(4));
+        assert_eq!(entry.seen().holder(), None);
+        assert!(entry.claim(me));
+        assert!(!entry.claim(other), "taken");
+        assert_eq!(entry.seen().holder(), Some(me));
+        assert!(!entry.begin(other));
+        assert!(!entry.seen().is_quiet(), "the first block");
+        entry.end(me);
+        assert!(entry.seen().is_quiet());
+
+        assert!(entry.seize(entry.seen(), other));
+        assert!(!entry.begin(me), "it is another's now");
+        assert!(!entry.begin(other), "and is being removed");
+        entry.end(me);
+        assert!(!entry.seen().is_quiet());
+        entry.vacate();
+        assert!(entry.claim(me));
+    }
+
+    #[test]
+    fn who_looked_before_a_block_came_and_went_does_not_get_it() {
+        let (entry, me, other) = (entry(), owner(3), owner(4));
+        assert!(entry.claim(me));
+        entry.end(me);
+        let seen = entry.seen();
+        assert!(entry.begin(me));
+        entry.end(me);
+        assert!(entry.seen().is_quiet(), "as before");
+        assert!(!entry.seize(seen, other), "but not the same");
+        assert!(!entry.orphan(seen));
+    }
+
+    #[test]
+    fn an_orphan_is_held_by_nobody_and_can_be_seized() {
+        let (entry, me, other) = (entry(), owner(3), owner(4));
+        assert!(entry.claim(me));
+        assert!(entry.orphan(entry.seen()));
+        assert_eq!(entry.seen().holder(), Owner::new(0));
+        assert!(entry.seen().is_quiet());
+        assert!(entry.seize(entry.seen(), other));
+    }
+
+    #[test]
+    fn what_is_pending_can_be_counted_up_to_its_limit() {
+        let (entry, me) = (entry(), owner(0xffe));
+        assert!(entry.claim(me));
+        let begun = (0..70_000).take_while(|_| entry.begin(me)).count();
+        assert_eq!(begun, 0xfffd, "one at the claim, and all ones are something else");
+        for _ in 0..0xfffe {
+            assert!(!entry.seen().is_quiet());
+            entry.end(me);
+        }
+        assert!(entry.seen().is_quiet());
+        entry.end(me);
+        assert_eq!(entry.seen().holder(), Some(me), "one too many changes nothing");
+    }
+
+    #[test]
+    fn a_word_that_cannot_be_has_no_holder() {
+        let entry = entry();
+        entry.tenure.store(0xffff, Ordering::Relaxed);
+        assert_eq!(entry.seen().holder(), None);
+        assert!(!entry.claim(owner(1)), "nor is it free");
+        assert!(!entry.begin(owner(1)));
+    }
+}

@@ -1,0 +1,284 @@
+//! A queue of a session, as this process has it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use self_cell::self_cell;
+
+use super::super::descriptor::{Label, Payload};
+use super::super::put::Refusal;
+use super::super::queue::Queue;
+use super::super::take::{Keep, Loan, Message, Taken, Want};
+use super::super::wait::Vigil;
+use super::bells::Signals;
+use super::draft::{Batch, Draft};
+use super::held::Held;
+use super::queues::{self, Found};
+use super::{Error, Session};
+
+type Signalled<'a> = Queue<'a, Signals>;
+
+self_cell!(
+    struct Bound {
+        owner: Arc<Session>,
+        #[covariant]
+        dependent: Signalled,
+    }
+);
+
+/// How often to look before sleeping: about as long as a wake-up takes, 25 µs. Nothing to wait for
+/// where there is one processor.
+fn max_spins() -> u32 {
+    match std::thread::available_parallelism() {
+        Ok(processors) if processors.get() > 1 => 1000,
+        _ => 0,
+    }
+}
+
+/// What an offer came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Offer {
+    /// The message is in the queue.
+    Put,
+    /// The queue refused it.
+    Refused(Refusal),
+    /// The session has no descriptor left.
+    NoMemory,
+}
+
+/// A queue of a session. It keeps the session's memory mapped.
+pub struct SessionQueue {
+    bound: Bound,
+    found: Found,
+}
+
+impl SessionQueue {
+    pub(super) fn new(session: Arc<Session>, found: Found) -> Result<Self, Error> {
+        let bound = Bound::try_new(session, |session| {
+            let control = session.control();
+            let ring = queues::ring(control, found.index)?;
+            let signals = session.signals();
+            Queue::new(
+                control.table(),
+                ring,
+                found.index,
+                session.me(),
+                signals,
+                max_spins(),
+            )
+            .ok_or(Error::NoRoom {
+                what: "participants",
+                limit: super::layout::PARTICIPANTS as u64,
+            })
+        })?;
+        Ok(Self { bound, found })
+    }
+
+    #[inline]
+    pub(super) fn queue(&self) -> &Signalled<'_> {
+        self.bound.borrow_dependent()
+    }
+
+    /// Its session.
+    #[inline]
+    pub fn session(&self) -> &Arc<Session> {
+        self.bound.borrow_owner()
+    }
+
+    /// The most messages it may hold, 0 where only the session's backlog bounds it.
+    pub fn maxsize(&self) -> u64 {
+        self.found.maxsize
+    }
+
+    /// The most messages it may hold in any case.
+    pub fn bound(&self) -> u64 {
+        self.queue().ring().maxsize()
+    }
+
+    /// The most bytes its messages may have, 0 for no limit.
+    pub fn max_bytes(&self) -> u64 {
+        self.found.max_bytes
+    }
+
+    /// Which of the session's queues it is.
+    pub fn index(&self) -> u32 {
+        self.found.index
+    }
+
+    /// How many messages are in it.
+    pub fn len(&self) -> u64 {
+        self.queue().ring().len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Puts a message that fits into a descriptor.
+    ///
+    /// # Errors
+    ///
+    /// Where it does not fit in, this process left the session, or there is damage.
+    #[inline]
+    pub fn offer(&self, label: Label, payload: &[u8]) -> Result<Offer, Error> {
+        let session = self.session();
+        session.check_open()?;
+        let Some(claim) = session.claim()? else {
+            return Ok(Offer::NoMemory);
+        };
+        let queue = self.queue();
+        if !queue.fill(&claim, label, payload) {
+            session.give_back(claim);
+            return Err(too_long(payload.len()));
+        }
+        match session.with_lane(|lane| queue.put(lane, claim))? {
+            Ok(()) => Ok(Offer::Put),
+            Err((claim, refusal)) => {
+                session.give_back(claim);
+                Ok(Offer::Refused(refusal))
+            }
+        }
+    }
+
+    /// A message of a length to be written in place; None where there is no memory now.
+    ///
+    /// # Errors
+    ///
+    /// Where it can never fit, or memory is used up and the session says that this is an error.
+    pub fn draft(&self, length: u64) -> Result<Option<Draft>, Error> {
+        Draft::new(self.session(), length)
+    }
+
+    /// Puts a message that was written in place; gives it back where it is refused.
+    ///
+    /// # Errors
+    ///
+    /// Where this process left the session, or there is damage.
+    pub fn put(&self, draft: Draft, label: Label) -> Result<Result<(), (Draft, Refusal)>, Error> {
+        draft.put(self, label)
+    }
+
+    /// Messages to be put together.
+    pub fn batch(&self) -> Batch<'_> {
+        Batch::new(self)
+    }
+
+    /// Takes messages and hands them to `out`, in their order: see [`Queue::take`].
+    ///
+    /// # Errors
+    ///
+    /// Where this process left the session, or there is damage.
+    #[inline]
+    pub fn take(
+        &self,
+        want: Want,
+        keep: Keep,
+        out: &mut impl FnMut(Message<'_>),
+    ) -> Result<Taken, Error> {
+        let session = self.session();
+        session.check_open()?;
+        let queue = self.queue();
+        let taken = session.with_lane(|lane| queue.take(lane, want, keep, out))?;
+        if matches!(taken, Taken::Messages { .. }) {
+            session.freed();
+        }
+        Ok(taken)
+    }
+
+    /// What was taken and is not free yet: a payload outside of its descriptor, or a lease.
+    ///
+    /// # Errors
+    ///
+    /// Where the payload does not lie where it should. It is given back then.
+    pub fn hold(&self, loan: Loan, payload: Payload) -> Result<Held, Error> {
+        Held::new(self.session(), loan, payload)
+    }
+
+    /// Waits until there is something to take: see [`Queue::wait_to_take`].
+    ///
+    /// # Errors
+    ///
+    /// Where this process left the session, or there is damage.
+    pub fn wait_to_take(
+        &self,
+        want: Want,
+        vigil: &mut Vigil,
+        limit: Duration,
+    ) -> Result<bool, Error> {
+        let _use = Use::of(self.session())?;
+        Ok(self.queue().wait_to_take(want, vigil, limit)?)
+    }
+
+    /// Waits until there is room for a message of a length: see [`Queue::wait_to_put`].
+    ///
+    /// # Errors
+    ///
+    /// Where this process left the session, or there is damage.
+    pub fn wait_to_put(
+        &self,
+        length: u64,
+        vigil: &mut Vigil,
+        limit: Duration,
+    ) -> Result<bool, Error> {
+        let _use = Use::of(self.session())?;
+        Ok(self.queue().wait_to_put(length, vigil, limit)?)
+    }
+
+    /// Ends a wait, whatever came of it: see [`Queue::done_taking`].
+    pub fn done_taking(&self, want: Want, vigil: Vigil) {
+        if self.session().check_open().is_ok() {
+            self.queue().done_taking(want, vigil);
+        }
+    }
+
+    /// Ends a wait, whatever came of it: see [`Queue::done_putting`].
+    pub fn done_putting(&self, vigil: Vigil) {
+        if self.session().check_open().is_ok() {
+            self.queue().done_putting(vigil);
+        }
+    }
+
+    /// Closes it to puts, for everybody.
+    ///
+    /// # Errors
+    ///
+    /// Where this process left the session, or there is damage.
+    pub fn close(&self) -> Result<(), Error> {
+        self.session().check_open()?;
+        Ok(self.queue().close()?)
+    }
+}
+
+impl std::fmt::Debug for SessionQueue {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("SessionQueue")
+            .field("found", &self.found)
+            .finish_non_exhaustive()
+    }
+}
+
+fn too_long(length: usize) -> Error {
+    Error::TooLarge {
+        length: length as u64,
+        limit: super::super::descriptor::Descriptor::INLINE as u64,
+    }
+}
+
+/// Keeps this process in the session while a call waits.
+struct Use<'a>(&'a Session);
+
+impl<'a> Use<'a> {
+    fn of(session: &'a Session) -> Result<Self, Error> {
+        session.begin_use();
+        let this = Self(session);
+        session.check_open()?;
+        Ok(this)
+    }
+}
+
+impl Drop for Use<'_> {
+    fn drop(&mut self) {
+        self.0.end_use();
+    }
+}

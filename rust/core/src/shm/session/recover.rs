@@ -1,0 +1,193 @@
+//! Recovery: after the dead, everything is as if they had left in good order.
+//!
+//! Who has the structural lock does it, so that meanwhile nobody joins or makes queues, and nobody
+//! gets the index of a dead participant before no word carries it. In this order, and each step is
+//! found again by the next recovery where the one who did it died: what they had in hand
+//! ([`Sweeper`]), their descriptors, their payload memory, their doorbells, their entries.
+
+use std::path::Path;
+use std::time::Duration;
+
+use super::super::lane::Lane;
+use super::super::payload::{ExtentFiles, retire_unreferenced};
+use super::super::queue::Table;
+use super::super::sweep::{Sweeper, Swept};
+use super::super::sync::{AtomicU64, Ordering, fence};
+use super::super::wait::wake;
+use super::super::word::{Owner, Word};
+use super::bells::{self, Signals};
+use super::crash::crash_point;
+use super::lanes::Lanes;
+use super::layout::Process;
+use super::liveness::{self, Census, entered};
+use super::lock::{Guard, Locks};
+use super::{Control, Error, queues};
+
+/// Nobody asks who is dead more often than this,
+const PAUSE: Duration = Duration::from_millis(100);
+/// or than this for each participant, so that many of them do not ask all the time.
+const PAUSE_EACH: Duration = Duration::from_millis(2);
+
+/// What a recovery works on.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Around<'a> {
+    /// The session.
+    pub(crate) control: &'a Control,
+    /// Its locks.
+    pub(crate) locks: &'a Locks,
+    /// Who cleans up; NOBODY is who is no participant yet, or no more.
+    pub(crate) me: Owner,
+    /// The lanes of this process.
+    pub(crate) lanes: &'a Lanes,
+}
+
+/// What a recovery did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Recovery {
+    /// Participants that were found dead.
+    pub dead: u64,
+    /// Descriptors that were taken back, the following among them.
+    pub recovered: u64,
+    /// Messages that are in their queue again.
+    pub redelivered: u64,
+    /// Messages that are lost with the consumers that had them.
+    pub lost: u64,
+}
+
+/// Whether it is time to look for the dead; then nobody else is told so for a while.
+pub(crate) fn due(control: &Control) -> bool {
+    let last = &control.superblock().counters.0.last_probe;
+    let seen = last.load(Ordering::Relaxed);
+    let now = now_ms();
+    let passed = Duration::from_millis(now.saturating_sub(seen));
+    if passed < PAUSE {
+        return false;
+    }
+    let participants = u32::try_from(entered(control).count()).unwrap_or(u32::MAX);
+    // ORDER: Relaxed: it decides who does it, and nothing else.
+    passed >= PAUSE_EACH.saturating_mul(participants)
+        && last
+            .compare_exchange(seen, now, Ordering::Relaxed, Ordering::Relaxed)
+            .is_ok()
+}
+
+/// Milliseconds of the monotonic clock, which is one for all processes of the machine.
+fn now_ms() -> u64 {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    let [seconds, nanoseconds] =
+        [now.tv_sec, now.tv_nsec].map(|part| u64::try_from(part).unwrap_or(0));
+    seconds * 1000 + nanoseconds / 1_000_000
+}
+
+/// Cleans up after the dead, if there are any.
+///
+/// # Errors
+///
+/// Where the session is damaged.
+pub(crate) fn run(around: &Around<'_>, guard: &Guard<'_>) -> Result<Recovery, Error> {
+    run_where(around, guard, |owner, process| {
+        liveness::is_dead(around.locks, owner, process)
+    })
+}
+
+/// The same, where somebody else says who is dead.
+pub(super) fn run_where(
+    around: &Around<'_>,
+    _guard: &Guard<'_>,
+    is_dead: impl Fn(Owner, &Process) -> bool,
+) -> Result<Recovery, Error> {
+    let control = around.control;
+    let census = Census::take(control, is_dead);
+    let counters = &control.superblock().counters.0;
+    let waiting = counters.postponed.load(Ordering::Relaxed);
+    if census.dead().is_empty() && waiting == 0 {
+        return Ok(Recovery::default());
+    }
+    let swept = sweep(around, &census)?;
+    crash_point("swept");
+    for chunk in control.chunks() {
+        let owner = chunk.owner.load(Ordering::Relaxed);
+        if names_the_dead(&census, owner) {
+            // ORDER: Release, pairs with who takes it over: the sweep.
+            let nobody = Owner::NOBODY.index() as u64;
+            chunk.owner.store(nobody, Ordering::Release);
+        }
+    }
+    let files = ExtentFiles::new(folder_of(control));
+    retire_unreferenced(control, &files, around.me, &|owner| census.is_dead(owner));
+    crash_point("retired");
+    free_entries(control, &census);
+    wake_all(control);
+
+    let recovered = swept.unpublished + swept.lost + swept.redelivered;
+    add(&counters.lost, swept.lost);
+    add(&counters.redelivered, swept.redelivered);
+    add(&counters.recovered, recovered);
+    add(&counters.sweeps, 1);
+    counters.postponed.store(swept.postponed, Ordering::Relaxed);
+    Ok(Recovery {
+        dead: census.dead().len() as u64,
+        recovered,
+        redelivered: swept.redelivered,
+        lost: swept.lost,
+    })
+}
+
+fn sweep(around: &Around<'_>, census: &Census) -> Result<Swept, Error> {
+    let control = around.control;
+    let rings = queues::rings(control)?;
+    let table = Table {
+        descriptors: control.descriptors(),
+        participants: control.lanes(),
+    };
+    let signals = Signals::new(folder_of(control));
+    let sweeper = Sweeper::new(table, &rings, around.me, signals);
+    let participant = &control.lanes()[around.me.index()];
+    let sweep = |lane: &mut Lane<'_>| sweeper.sweep(lane, |owner| census.is_dead(owner));
+    Ok(around.lanes.with(participant, sweep)?)
+}
+
+/// Frees the entries of the dead whose name no word carries. The others stay until the next time:
+/// a living consumer has such a message in hand at this moment.
+fn free_entries(control: &Control, census: &Census) {
+    let mut carried = vec![false; control.processes().len()];
+    for descriptor in control.descriptors() {
+        let word = descriptor.word();
+        if word != Word::FREE
+            && let Some(carried) = carried.get_mut(word.owner().index())
+        {
+            *carried = true;
+        }
+    }
+    for owner in census.dead() {
+        if !carried[owner.index()] {
+            bells::take_down(folder_of(control), *owner);
+            // ORDER: Release, pairs with `entered`: nothing carries the name.
+            let taken = &control.processes()[owner.index()].taken;
+            taken.store(0, Ordering::Release);
+        }
+    }
+}
+
+/// Wakes all who wait for memory or descriptors; who waits for a queue the sweep woke.
+fn wake_all(control: &Control) {
+    let freed = &control.superblock().memory.0.freed;
+    fence(Ordering::SeqCst);
+    wake(freed, u32::MAX, &super::super::wait::SystemFutex);
+}
+
+fn names_the_dead(census: &Census, owner: u64) -> bool {
+    let owner = u16::try_from(owner).ok().and_then(Owner::new);
+    owner.is_some_and(|owner| census.dead().contains(&owner))
+}
+
+/// The folder of a session.
+pub(super) fn folder_of(control: &Control) -> &Path {
+    control.path().parent().unwrap_or(control.path())
+}
+
+/// Only who has the structural lock writes them.
+fn add(counter: &AtomicU64, number: u64) {
+    let before = counter.load(Ordering::Relaxed);
+    counter.store(before.wrapping_add(number), Ordering::Relaxed);
+}

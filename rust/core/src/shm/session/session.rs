@@ -1,0 +1,491 @@
+//! The session of this process: what the parts of a session do together.
+
+use std::os::fd::BorrowedFd;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::time::{Duration, Instant};
+
+use super::super::lane::Lane;
+use super::super::memory::{Mapping, file};
+use super::super::payload::{Arena, ExtentFiles, Extents, Home, Placed, Usage, reserved, usage};
+use super::super::queue::Claim;
+use super::super::ring::Ring;
+use super::super::sync::hint::{AtomicBool, AtomicUsize};
+use super::super::sync::{AtomicU64, Ordering};
+use super::super::wait::{Futex, SystemFutex, WAITING, wake};
+use super::super::word::Owner;
+use super::bells::{Bell, Signals};
+use super::folders::{self, CONTROL};
+use super::forks::Origin;
+use super::handle::SessionQueue;
+use super::lanes::Lanes;
+use super::lock::Locks;
+use super::members::{self, Member};
+use super::queues::{self, Bounds, Directory, Found};
+use super::recover::{self, Around, Recovery};
+use super::solo::Solo;
+use super::{Control, Error, MemoryPolicy, Settings, Token};
+
+/// How long anything waits for the structural lock, which is held for milliseconds.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// The sessions of this process: one for each folder, so that nobody opens its lock file twice.
+static SESSIONS: Mutex<Vec<Weak<Session>>> = Mutex::new(Vec::new());
+/// Held while a session is attached to or left: who closes the lock file of one gives back what
+/// another object of the process got by it.
+static COMING_OR_GOING: Solo = Solo::new();
+
+/// A session, as the one participant that this process is in it.
+#[derive(Debug)]
+pub struct Session {
+    control: Control,
+    locks: Locks,
+    me: Member,
+    token: Token,
+    origin: Origin,
+    home: Home,
+    arena: Arena,
+    extents: Extents,
+    directory: Mutex<Directory>,
+    pub(super) lanes: Lanes,
+    bell: OnceLock<Bell>,
+    /// Set once this process wants to leave; nothing new begins then.
+    shut: AtomicBool,
+    /// Whether it has left.
+    left: AtomicBool,
+    /// What still needs this participant: messages in use, and calls that wait.
+    uses: AtomicUsize,
+}
+
+/// How a session is used.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Stats {
+    /// Messages that wait, in all queues.
+    pub messages: u64,
+    /// Descriptors that are not free: messages that wait, and those in use.
+    pub descriptors_in_use: u64,
+    /// Bytes of their payloads, outside of descriptors.
+    pub bytes_in_use: u64,
+    /// Bytes of memory for payloads.
+    pub bytes_reserved: u64,
+    /// The most that these may be.
+    pub max_bytes: u64,
+    /// Processes that take part.
+    pub participants: u64,
+    /// Queues.
+    pub queues: u64,
+    /// Messages that consumers had on loan when they died.
+    pub lost_messages: u64,
+    /// Descriptors that were taken back from the dead.
+    pub recovered: u64,
+    /// Messages that are delivered again.
+    pub redelivered: u64,
+}
+
+impl Session {
+    /// Makes a session, and takes part in it.
+    ///
+    /// # Errors
+    ///
+    /// What the system says: no space, no permission.
+    pub fn create(settings: &Settings) -> Result<Arc<Self>, Error> {
+        let token = Token::random(&settings.folder)?;
+        let made = Self::make(&token, settings);
+        if made.is_err() {
+            // Nobody knows of it yet. What cannot be removed now is a leftover.
+            let _ = folders::remove(token.folder());
+        }
+        made.map(register)
+    }
+
+    fn make(token: &Token, settings: &Settings) -> Result<Self, Error> {
+        let folder = token.folder();
+        file::make_folder(folder)?;
+        let locks = Locks::create(folder)?;
+        // From now on it is nobody's leftover.
+        let guard = locks.lock(deadline())?;
+        if settings.payload_on_disk || settings.memory_policy == MemoryPolicy::Spill {
+            folders::make_disk(folder, &settings.disk)?;
+        }
+        let control = Control::create(&folder.join(CONTROL), token.session(), settings)?;
+        let me = members::join(&control, &locks, &guard)?;
+        control.set_ready();
+        drop(guard);
+        Ok(Self::of(token.clone(), control, locks, me))
+    }
+
+    /// Takes part in a session that is there. A process takes part once, however often it attaches.
+    ///
+    /// # Errors
+    ///
+    /// Where the token is none; the session is gone, of another user or version, or damaged.
+    pub fn attach(token: &str) -> Result<Arc<Self>, Error> {
+        let token: Token = token.parse()?;
+        // To be let go of after the lock: the last of one leaves it, and that takes the lock.
+        let known;
+        let coming = COMING_OR_GOING
+            .enter(deadline())
+            .ok_or_else(|| Error::NotReady(token.folder().to_owned()))?;
+        known = sessions_here();
+        let mine = |session: &&Arc<Self>| session.token == token && session.come_back();
+        if let Some(session) = known.iter().find(mine) {
+            return Ok(Arc::clone(session));
+        }
+        let folder = token.folder();
+        let control = Control::open(&folder.join(CONTROL), token.session(), deadline())?;
+        let locks = Locks::open(folder)?;
+        let guard = locks.lock(deadline())?;
+        let me = members::join(&control, &locks, &guard)?;
+        drop(guard);
+        let session = register(Self::of(token, control, locks, me));
+        drop(coming);
+        Ok(session)
+    }
+
+    fn of(token: Token, control: Control, locks: Locks, me: Member) -> Self {
+        let files = ExtentFiles::new(token.folder());
+        let home = Home::new(me.owner());
+        Self {
+            arena: Arena::new(&control, files.clone(), me.owner()),
+            extents: Extents::new(files),
+            home,
+            control,
+            locks,
+            me,
+            token,
+            origin: Origin::here(),
+            directory: Mutex::default(),
+            lanes: Lanes::default(),
+            bell: OnceLock::new(),
+            shut: AtomicBool::new(false),
+            left: AtomicBool::new(false),
+            uses: AtomicUsize::new(0),
+        }
+    }
+
+    /// What another process attaches with.
+    pub fn token(&self) -> &Token {
+        &self.token
+    }
+
+    /// In which process this was made.
+    pub fn origin(&self) -> Origin {
+        self.origin
+    }
+
+    /// A queue, made where there is none of this key.
+    ///
+    /// # Errors
+    ///
+    /// Where it is there with other bounds, there are too many queues, no memory, or damage.
+    pub fn queue(self: &Arc<Self>, key: &[u8], bounds: Bounds) -> Result<SessionQueue, Error> {
+        self.check_open()?;
+        let found = self.find(key, bounds)?;
+        SessionQueue::new(Arc::clone(self), found)
+    }
+
+    fn find(&self, key: &[u8], bounds: Bounds) -> Result<Found, Error> {
+        let mut directory = locked(&self.directory);
+        let found = match directory.find(&self.control, key)? {
+            Some(found) => found,
+            None => {
+                let _guard = self.locks.lock(deadline())?;
+                match directory.find(&self.control, key)? {
+                    Some(found) => found,
+                    None => directory.make(&self.control, key, bounds)?,
+                }
+            }
+        };
+        let wanted = (
+            bounds.maxsize.unwrap_or(found.maxsize),
+            bounds.max_bytes.unwrap_or(found.max_bytes),
+        );
+        if wanted != (found.maxsize, found.max_bytes) {
+            return Err(Error::OtherBounds {
+                found: (found.maxsize, found.max_bytes),
+                asked: wanted,
+            });
+        }
+        Ok(found)
+    }
+
+    /// How it is used, at this moment.
+    ///
+    /// # Errors
+    ///
+    /// Where the session is damaged.
+    pub fn stats(&self) -> Result<Stats, Error> {
+        self.check_open()?;
+        let get = |word: &AtomicU64| word.load(Ordering::Relaxed);
+        let superblock = self.control.superblock();
+        let counters = &superblock.counters.0;
+        let rings = queues::rings(&self.control)?;
+        let usage = usage(&self.control);
+        Ok(Stats {
+            messages: rings.iter().map(Ring::len).sum(),
+            descriptors_in_use: usage.descriptors,
+            bytes_in_use: usage.bytes,
+            bytes_reserved: reserved(&self.control),
+            max_bytes: get(&superblock.constants.0.max_bytes),
+            participants: members::count(&self.control),
+            queues: rings.len() as u64,
+            lost_messages: get(&counters.lost),
+            recovered: get(&counters.recovered),
+            redelivered: get(&counters.redelivered),
+        })
+    }
+
+    /// What uses the memory for payloads: for the texts of errors.
+    pub fn usage(&self) -> Usage {
+        usage(&self.control)
+    }
+
+    /// The key of a queue, by its number in [`Usage`].
+    ///
+    /// # Errors
+    ///
+    /// Where there is no such queue, or the session is damaged.
+    pub fn key_of(&self, queue: u32) -> Result<Vec<u8>, Error> {
+        queues::key(&self.control, queue)
+    }
+
+    /// Gives up the memory that this process keeps for messages to come.
+    pub fn trim(&self) {
+        if self.check_open().is_ok() {
+            self.arena.trim(&self.control);
+        }
+    }
+
+    /// Cleans up after the dead, now.
+    ///
+    /// # Errors
+    ///
+    /// Where the session is damaged, or its lock is not to be had.
+    pub fn sweep(&self) -> Result<Recovery, Error> {
+        self.check_open()?;
+        let guard = self.locks.lock(deadline())?;
+        recover::run(&self.around(), &guard)
+    }
+
+    /// Looks for the dead, if nobody did lately: to be called now and then by whoever waits.
+    pub fn tend(&self) {
+        if self.check_open().is_ok() && recover::due(&self.control) {
+            // Somebody else at it is as good; and damage shows where the queue is used.
+            if let Ok(Some(guard)) = self.locks.try_lock() {
+                let _ = recover::run(&self.around(), &guard);
+            }
+        }
+    }
+
+    /// The doorbell of this process, put up by the first call.
+    ///
+    /// # Errors
+    ///
+    /// What the system says.
+    pub fn bell(&self) -> Result<BorrowedFd<'_>, Error> {
+        self.check_open()?;
+        if let Some(bell) = self.bell.get() {
+            return Ok(bell.fd());
+        }
+        let _guard = self.locks.lock(deadline())?;
+        if self.bell.get().is_none() {
+            let bell = Bell::put_up(self.token.folder(), self.me.owner())?;
+            return Ok(self.bell.get_or_init(|| bell).fd());
+        }
+        self.bell()
+    }
+
+    /// Makes the doorbell unreadable until somebody rings.
+    pub fn clear_bell(&self) {
+        if let Some(bell) = self.bell.get() {
+            bell.clear();
+        }
+    }
+
+    /// Sleeps until memory or a descriptor may be free: no longer than `limit`, or 5 ms.
+    ///
+    /// Who frees something looks at the word without a fence, because a fence for each message is
+    /// too dear for what happens so rarely. So a wake-up can be missed, and nobody sleeps for long.
+    pub fn wait_for_memory(&self, limit: Duration) {
+        let word = &self.control.superblock().memory.0.freed;
+        let seen = word.fetch_or(WAITING, Ordering::SeqCst) | WAITING;
+        SystemFutex.wait(word, seen, limit.min(Duration::from_millis(5)));
+    }
+
+    /// Leaves the session: nothing new begins, and once nothing is in use any more it is left.
+    pub fn shut(&self) {
+        self.shut.store(true, Ordering::SeqCst);
+        if self.uses.load(Ordering::SeqCst) == 0 {
+            self.leave();
+        }
+    }
+
+    /// Whether this process is leaving.
+    #[inline]
+    pub fn is_shut(&self) -> bool {
+        self.shut.load(Ordering::Relaxed)
+    }
+
+    /// # Errors
+    ///
+    /// Where this process is leaving, or is not the one that attached.
+    #[inline]
+    pub(super) fn check_open(&self) -> Result<(), Error> {
+        if self.is_shut() || !self.origin.is_here() {
+            return Err(Error::Closed(self.token.folder().to_owned()));
+        }
+        Ok(())
+    }
+
+    /// Something begins that needs this participant until [`Self::end_use`].
+    pub(super) fn begin_use(&self) {
+        self.uses.fetch_add(1, Ordering::SeqCst);
+    }
+
+    pub(super) fn end_use(&self) {
+        if self.uses.fetch_sub(1, Ordering::SeqCst) == 1 && self.shut.load(Ordering::SeqCst) {
+            self.leave();
+        }
+    }
+
+    fn leave(&self) {
+        if !self.origin.is_here() {
+            return;
+        }
+        // Where it is not to be had in time this process loses what another object of it holds, and
+        // is found dead: nobody is worse off than by its death.
+        let _going = COMING_OR_GOING.enter(deadline());
+        // Somebody may have come back meanwhile, or have left for us.
+        let goes = self.shut.load(Ordering::SeqCst) && self.uses.load(Ordering::SeqCst) == 0;
+        if !goes || self.left.swap(true, Ordering::SeqCst) {
+            return;
+        }
+        // Where it does not work the next sweep does it: this process will be found dead.
+        let _ = members::leave(&self.around(), deadline());
+        self.locks.close();
+    }
+
+    /// Comes back to a session that was shut, or takes part anyway; false where it was left.
+    fn come_back(&self) -> bool {
+        let here = self.origin.is_here() && !self.left.load(Ordering::SeqCst);
+        if here {
+            self.shut.store(false, Ordering::SeqCst);
+        }
+        here
+    }
+
+    /// What recovery works on.
+    fn around(&self) -> Around<'_> {
+        Around {
+            control: &self.control,
+            locks: &self.locks,
+            me: self.me.owner(),
+            lanes: &self.lanes,
+        }
+    }
+
+    /// # Errors
+    ///
+    /// Where this process is not the one that attached.
+    pub(super) fn check_here(&self) -> Result<(), Error> {
+        if self.origin.is_here() {
+            return Ok(());
+        }
+        Err(Error::Closed(self.token.folder().to_owned()))
+    }
+
+    pub(super) fn control(&self) -> &Control {
+        &self.control
+    }
+
+    pub(super) fn me(&self) -> Owner {
+        self.me.owner()
+    }
+
+    pub(super) fn signals(&self) -> Signals {
+        Signals::new(self.token.folder())
+    }
+
+    /// The lane of the operation that `work` does.
+    #[inline]
+    pub(super) fn with_lane<R>(&self, work: impl FnOnce(&mut Lane<'_>) -> R) -> R {
+        let participant = &self.control.lanes()[self.me.owner().index()];
+        self.lanes.with(participant, work)
+    }
+
+    /// A free descriptor; None where there is none and can be none more.
+    #[inline]
+    pub(super) fn claim(&self) -> Result<Option<Claim>, Error> {
+        if let Some(claim) = self.home.claim(&self.control) {
+            return Ok(Some(claim));
+        }
+        self.claim_more()
+    }
+
+    #[cold]
+    fn claim_more(&self) -> Result<Option<Claim>, Error> {
+        let _guard = self.locks.lock(deadline())?;
+        // Another thread may have been here meanwhile.
+        if let Some(claim) = self.home.claim(&self.control) {
+            return Ok(Some(claim));
+        }
+        self.home.grow(&self.control)?;
+        Ok(self.home.claim(&self.control))
+    }
+
+    pub(super) fn give_back(&self, claim: Claim) {
+        self.control.table().unclaim(claim);
+        self.freed();
+    }
+
+    /// A block of memory; None where there is none now.
+    pub(super) fn allocate(&self, length: u64) -> Result<Option<Placed>, Error> {
+        self.arena.allocate(&self.control, length)
+    }
+
+    /// From now on the block comes back with the descriptor.
+    pub(super) fn bind(&self, claim: &Claim, placed: &Placed) {
+        self.arena.bind(&self.control, claim, placed);
+    }
+
+    pub(super) fn mapping(&self, extent: u32) -> Result<Arc<Mapping>, Error> {
+        self.extents.mapping(&self.control, extent)
+    }
+
+    /// Tells those who wait for memory, if any.
+    #[inline]
+    pub(super) fn freed(&self) {
+        let word = &self.control.superblock().memory.0.freed;
+        // ORDER: Relaxed: see `wait_for_memory`.
+        if word.load(Ordering::Relaxed) & WAITING != 0 {
+            wake(word, u32::MAX, &SystemFutex);
+        }
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        self.shut();
+    }
+}
+
+fn deadline() -> Instant {
+    Instant::now() + PATIENCE
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // What a panic left half done in there is private to this process.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The sessions that this process has.
+fn sessions_here() -> Vec<Arc<Session>> {
+    locked(&SESSIONS).iter().filter_map(Weak::upgrade).collect()
+}
+
+fn register(session: Session) -> Arc<Session> {
+    let session = Arc::new(session);
+    let mut sessions = locked(&SESSIONS);
+    sessions.retain(|one| one.strong_count() > 0);
+    sessions.push(Arc::downgrade(&session));
+    session
+}
