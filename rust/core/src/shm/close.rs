@@ -24,6 +24,23 @@ impl<F: Futex> Queue<'_, F> {
         Ok(())
     }
 
+    /// Whether it was closed.
+    ///
+    /// # Errors
+    ///
+    /// Where the shared memory is damaged.
+    pub fn is_closed(&self) -> Result<bool, Corrupt> {
+        let ring = &self.ring;
+        let mut position = ring.tail();
+        loop {
+            match ring.seen(ring.slot(position), position)? {
+                Seen::PublishedUpTo(next) => position = next,
+                Seen::Closed => return Ok(true),
+                Seen::Unpublished => return Ok(false),
+            }
+        }
+    }
+
     fn plug(&self) -> Result<(), Corrupt> {
         let ring = &self.ring;
         let mut position = ring.tail();

@@ -26,6 +26,11 @@ impl Placed {
         self.block
     }
 
+    /// The extent that it lies in.
+    pub(crate) fn mapping(&self) -> Arc<Mapping> {
+        Arc::clone(&self.mapping)
+    }
+
     /// Writes a part of it.
     ///
     /// # Errors

@@ -44,7 +44,7 @@ pub struct Chosen {
 
 /// Chooses where a session's memory lies.
 ///
-/// `folder`: what the user asked for, here or by the environment. `disk`: likewise, for what goes
+/// `folder`: what the user asked for; else what `SHOAL_SHM_DIR` names. `disk`: likewise, for what goes
 /// to disk. `max_bytes`: likewise; else a quarter of what is free there, at most 4 GiB.
 ///
 /// # Errors
@@ -56,7 +56,22 @@ pub fn choose(
     max_bytes: Option<u64>,
 ) -> Result<Chosen, Error> {
     let temporary = std::env::temp_dir();
+    let named = named();
+    let folder = folder.or(named.as_deref());
     choose_from(Path::new(MEMORY), &temporary, folder, disk, max_bytes)
+}
+
+/// The folders in which sessions may be that were made without naming one.
+pub(crate) fn default_folders() -> Vec<PathBuf> {
+    let mut folders: Vec<_> = named().into_iter().collect();
+    folders.extend([MEMORY.into(), std::env::temp_dir()]);
+    folders
+}
+
+/// What the environment names.
+fn named() -> Option<PathBuf> {
+    let named = std::env::var_os("SHOAL_SHM_DIR");
+    named.filter(|name| !name.is_empty()).map(PathBuf::from)
 }
 
 fn choose_from(

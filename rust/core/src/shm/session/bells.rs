@@ -70,7 +70,7 @@ pub(crate) fn take_down(folder: &Path, owner: Owner) {
 
 /// How a process of a session wakes the others.
 #[derive(Clone, Debug)]
-pub struct Signals {
+pub(crate) struct Signals {
     folder: Arc<Path>,
 }
 

@@ -4,6 +4,7 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 
 use super::super::descriptor::Label;
+use super::super::memory::Mapping;
 use super::super::payload::Placed;
 use super::super::put::Refusal;
 use super::super::queue::Claim;
@@ -69,6 +70,11 @@ impl Draft {
     /// Where the block does not lie in its mapping: never, without damage.
     pub fn pointer(&self) -> Result<NonNull<u8>, Error> {
         Ok(self.placed.pointer()?)
+    }
+
+    /// The mapping that its bytes lie in, and from where on: for who keeps them in view.
+    pub fn place(&self) -> (Arc<Mapping>, u64) {
+        (self.placed.mapping(), self.placed.block().offset)
     }
 
     /// In which process it was made.

@@ -239,6 +239,70 @@ impl SessionQueue {
         }
     }
 
+    /// How many bytes the messages in it have; 0 where it has no bound for them.
+    ///
+    /// # Errors
+    ///
+    /// Where there is damage.
+    pub fn bytes(&self) -> Result<u64, Error> {
+        Ok(self.queue().queued_bytes()?.unwrap_or(0))
+    }
+
+    /// Whether a put would have to wait for a message to be taken.
+    ///
+    /// # Errors
+    ///
+    /// Where there is damage.
+    pub fn is_full(&self) -> Result<bool, Error> {
+        Ok(!self.queue().is_puttable(1)?)
+    }
+
+    /// Tells those who wait for weight that no more comes before somebody takes: see
+    /// [`Queue::tell_no_room`].
+    pub fn tell_no_room(&self) {
+        if self.session().check_open().is_ok() {
+            self.queue().tell_no_room();
+        }
+    }
+
+    /// Whether a take would come to something.
+    ///
+    /// # Errors
+    ///
+    /// Where there is damage.
+    pub fn is_takeable(&self, want: Want) -> Result<bool, Error> {
+        Ok(self.queue().is_takeable(want)?)
+    }
+
+    /// Whether a put of so many bytes would come to something.
+    ///
+    /// # Errors
+    ///
+    /// Where there is damage.
+    pub fn is_puttable(&self, length: u64) -> Result<bool, Error> {
+        Ok(self.queue().is_puttable(length)?)
+    }
+
+    /// Asks for the doorbell to be rung, once, when there is something to take; false where this
+    /// participant cannot be rung.
+    pub fn arm_take(&self) -> bool {
+        self.queue().arm_take()
+    }
+
+    /// Asks for the doorbell to be rung, once, when there is room.
+    pub fn arm_put(&self) -> bool {
+        self.queue().arm_put()
+    }
+
+    /// Whether it was closed.
+    ///
+    /// # Errors
+    ///
+    /// Where there is damage.
+    pub fn is_closed(&self) -> Result<bool, Error> {
+        Ok(self.queue().is_closed()?)
+    }
+
     /// Closes it to puts, for everybody.
     ///
     /// # Errors

@@ -5,6 +5,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime};
 
+use super::super::payload::default_folders;
 use super::lock::{LOCKS, Locks, look, opening};
 use super::name::Name;
 use super::{Control, Error, folders, liveness};
@@ -31,6 +32,14 @@ pub fn clear(base: &Path) -> Vec<PathBuf> {
     // What cannot be removed stays for the next time.
     folders.retain(|folder| remove_if_dead(folder).unwrap_or(false));
     folders
+}
+
+/// The same in a folder, or in those in which sessions are made unless told otherwise.
+pub fn clear_all(base: Option<&Path>) -> Vec<PathBuf> {
+    match base {
+        Some(base) => clear(base),
+        None => default_folders().iter().flat_map(|base| clear(base)).collect(),
+    }
 }
 
 /// Whether it was removed.

@@ -182,7 +182,12 @@ impl Locks {
 
     /// Closes the file, and gives back all that this process has by it.
     pub(crate) fn close(&self) {
-        drop(self.file.lock().unwrap_or_else(PoisonError::into_inner).take());
+        drop(
+            self.file
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .take(),
+        );
     }
 
     /// Whether a process has the lease of a participant.

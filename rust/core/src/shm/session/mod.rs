@@ -30,7 +30,7 @@ pub use error::Error;
 pub use forks::{Origin, forked};
 pub use handle::{Offer, SessionQueue};
 pub use held::Held;
-pub use leftovers::clear;
+pub use leftovers::{clear, clear_all};
 pub use name::Token;
 pub use queues::Bounds;
 pub use recover::Recovery;

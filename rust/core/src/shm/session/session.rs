@@ -18,6 +18,7 @@ use super::folders::{self, CONTROL};
 use super::forks::Origin;
 use super::handle::SessionQueue;
 use super::lanes::Lanes;
+use super::leftovers::clear;
 use super::lock::Locks;
 use super::members::{self, Member};
 use super::queues::{self, Bounds, Directory, Found};
@@ -88,6 +89,11 @@ impl Session {
     ///
     /// What the system says: no space, no permission.
     pub fn create(settings: &Settings) -> Result<Arc<Self>, Error> {
+        // What crashed jobs left would take the place of this one.
+        clear(&settings.folder);
+        if settings.disk != settings.folder {
+            clear(&settings.disk);
+        }
         let token = Token::random(&settings.folder)?;
         let made = Self::make(&token, settings);
         if made.is_err() {
@@ -163,8 +169,19 @@ impl Session {
     }
 
     /// What another process attaches with.
-    pub fn token(&self) -> &Token {
-        &self.token
+    pub fn token(&self) -> &str {
+        self.token.as_str()
+    }
+
+    /// The most bytes of memory for payloads that there may be.
+    pub fn max_bytes(&self) -> u64 {
+        let constants = &self.control.superblock().constants.0;
+        constants.max_bytes.load(Ordering::Relaxed)
+    }
+
+    /// How many there are.
+    pub fn reserved(&self) -> u64 {
+        reserved(&self.control)
     }
 
     /// In which process this was made.

@@ -31,7 +31,10 @@ fn runs() {
         let answer = match words[..] {
             ["join"] => {
                 member = Some(Participant::attach(&folder).expect("there"));
-                member.as_ref().map_or(0, |m| m.me.owner().index()).to_string()
+                member
+                    .as_ref()
+                    .map_or(0, |m| m.me.owner().index())
+                    .to_string()
             }
             ["create", base] => {
                 let (made, folder) = Participant::create(Path::new(base));
@@ -118,7 +121,10 @@ impl Participant {
         control
             .allocate(super::super::layout::DESCRIPTORS, 256 * 256)
             .expect("space");
-        chunk.store(me.owner().index() as u64, super::super::super::sync::Ordering::Relaxed);
+        chunk.store(
+            me.owner().index() as u64,
+            super::super::super::sync::Ordering::Relaxed,
+        );
         let chunks = &control.superblock().used.0.chunks;
         chunks.store(1, super::super::super::sync::Ordering::Release);
         control.set_ready();
@@ -199,12 +205,13 @@ impl Participant {
         let mut found = None;
         let mut held = None;
         let taken = self.with_lane(|lane| {
-            self.queue().take(lane, Want::Count(1), keep, &mut |message| {
-                let mut byte = [0];
-                message.copy(&mut byte);
-                found = Some(byte[0]);
-                held = message.loan();
-            })
+            self.queue()
+                .take(lane, Want::Count(1), keep, &mut |message| {
+                    let mut byte = [0];
+                    message.copy(&mut byte);
+                    found = Some(byte[0]);
+                    held = message.loan();
+                })
         });
         let one = Taken::Messages {
             count: 1,

@@ -56,7 +56,11 @@ fn a_process_that_the_dead_one_started_does_not_keep_it_alive() {
     let (me, folder) = Participant::create(base.path());
     let mut other = Process::start(&folder, None);
     assert_eq!(other.ask("join").as_deref(), Some("2"));
-    let descendant = other.ask("descendant").expect("it runs").parse().expect("an id");
+    let descendant = other
+        .ask("descendant")
+        .expect("it runs")
+        .parse()
+        .expect("an id");
     let descendant = rustix::process::Pid::from_raw(descendant).map(Kill);
     other.kill();
     eventually(|| me.sweep().dead == 1);
@@ -126,8 +130,15 @@ fn what_finds_no_room_to_be_delivered_again_comes_later() {
     eventually(|| me.sweep().dead == 1);
     let counters = &me.control.superblock().counters.0;
     let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-    assert_eq!((get(&counters.postponed), get(&counters.redelivered)), (1, 0));
-    assert_eq!(members::count(&me.control), 1, "its index is free all the same");
+    assert_eq!(
+        (get(&counters.postponed), get(&counters.redelivered)),
+        (1, 0)
+    );
+    assert_eq!(
+        members::count(&me.control),
+        1,
+        "its index is free all the same"
+    );
 
     assert_eq!(me.take(Keep::Copy), 1);
     assert_eq!(me.sweep().redelivered, 1);
@@ -149,7 +160,11 @@ fn two_who_clean_up_at_a_time_do_it_once() {
     }
     for number in 1..=5 {
         let mut victim = Process::start(&folder, None);
-        assert_eq!(victim.ask("join").as_deref(), Some("4"), "always free again");
+        assert_eq!(
+            victim.ask("join").as_deref(),
+            Some("4"),
+            "always free again"
+        );
         me.put(number);
         victim.ask("lease").expect("it runs");
         victim.kill();
@@ -199,7 +214,11 @@ fn who_dies_while_it_joins_leaves_room() {
         let mut joiner = Process::start(&folder, Some(point));
         assert_eq!(joiner.ask("join"), None, "it dies {point}");
         assert!(joiner.is_killed(), "{point}");
-        assert_eq!(members::count(&me.control), 1 + u64::from(enters), "{point}");
+        assert_eq!(
+            members::count(&me.control),
+            1 + u64::from(enters),
+            "{point}"
+        );
         let mut next = Process::start(&folder, None);
         let index = if enters { "3" } else { "2" };
         assert_eq!(next.ask("join").as_deref(), Some(index), "{point}");
@@ -263,10 +282,14 @@ fn a_full_table_has_room_after_its_dead() {
     for process in &me.control.processes()[3..] {
         process.taken.store(1, Ordering::Relaxed);
         process.pid.store(alive, Ordering::Relaxed);
-        process.pid_namespace.store(own.pid_namespace, Ordering::Relaxed);
+        process
+            .pid_namespace
+            .store(own.pid_namespace, Ordering::Relaxed);
         process.start_time.store(own.start_time, Ordering::Relaxed);
     }
-    let error = Participant::attach(&folder).expect_err("no room").to_string();
+    let error = Participant::attach(&folder)
+        .expect_err("no room")
+        .to_string();
     assert!(error.contains("its 255 participants already"), "{error}");
 }
 

@@ -94,19 +94,30 @@ fn a_message_in_hand_keeps_only_the_entry_of_who_left() {
     other.ask("join").expect("it runs");
     other.ask("put 7").expect("it runs");
     // This process announces that it takes what it then does not take.
-    let lane = &me.control.lanes()[1].lanes[7];
-    let word = me.control.descriptors().iter().find(|one| one.word().bits() != 0);
+    let announce = |me: &Participant, bits| {
+        let lane = &me.control.lanes()[1].lanes[7];
+        lane.store(bits, super::super::super::sync::Ordering::Relaxed);
+    };
+    let word = me
+        .control
+        .descriptors()
+        .iter()
+        .find(|one| one.word().bits() != 0);
     let position = word.expect("put").word().bits() & ((1 << 48) - 1);
-    lane.store(2 << 62 | 1 << 48 | position, super::super::super::sync::Ordering::Relaxed);
+    announce(&me, 2 << 62 | 1 << 48 | position);
     other.ask("leave").expect("it runs");
     assert_eq!(me.take(Keep::Copy), 7);
-    lane.store(0, super::super::super::sync::Ordering::Relaxed);
+    announce(&me, 0);
     // Its process runs, but does not answer for it.
     eventually(|| {
         me.sweep();
         members::count(&me.control) == 1
     });
-    assert!(!me.locks.is_leased(Owner::new(2).expect("in range")).expect("asked"));
+    assert!(
+        !me.locks
+            .is_leased(Owner::new(2).expect("in range"))
+            .expect("asked")
+    );
 }
 
 #[test]
@@ -120,7 +131,10 @@ fn what_killed_jobs_left_is_cleared_and_nothing_that_is_alive() {
     let mut made: Vec<_> = (0..3).map(create).collect();
     let (me, own) = Participant::create(base.path());
     // Another backend's, and one of whom nobody knows what it is.
-    let foreign = Token::random(base.path()).expect("a name").folder().to_owned();
+    let foreign = Token::random(base.path())
+        .expect("a name")
+        .folder()
+        .to_owned();
     fs::create_dir(&foreign).expect("made");
     fs::write(foreign.join("pure.db"), "").expect("written");
     fs::create_dir(base.path().join("shoal-1-2")).expect("made");
@@ -158,7 +172,10 @@ fn what_killed_jobs_left_is_cleared_and_nothing_that_is_alive() {
 fn what_a_maker_or_a_remover_left_half_done_is_cleared_when_it_is_old() {
     let base = tempfile::tempdir().expect("a folder");
     let fresh = || {
-        let folder = Token::random(base.path()).expect("a name").folder().to_owned();
+        let folder = Token::random(base.path())
+            .expect("a name")
+            .folder()
+            .to_owned();
         fs::create_dir(&folder).expect("made");
         folder
     };
@@ -184,7 +201,11 @@ fn an_orphan_on_disk_is_cleared() {
     let disk = tempfile::tempdir().expect("a folder");
     let (me, folder) = Participant::create(base.path());
     folders::make_disk(&folder, disk.path()).expect("made");
-    assert_eq!(clear(disk.path()), [] as [PathBuf; 0], "its session is there");
+    assert_eq!(
+        clear(disk.path()),
+        [] as [PathBuf; 0],
+        "its session is there"
+    );
     fs::remove_file(folder.join(folders::DISK)).expect("removed");
     members::leave(&me.around(), deadline()).expect("left");
     assert!(!folder.exists());
@@ -210,7 +231,10 @@ fn who_attaches_while_the_session_ends_is_told() {
     assert!(cleared.expect("it runs").contains("shoal-"));
     let guard = locks.lock(deadline()).expect("free");
     let error = members::join(&control, &locks, &guard).expect_err("gone");
-    assert!(matches!(&error, Error::Gone(gone) if *gone == folder), "{error}");
+    assert!(
+        matches!(&error, Error::Gone(gone) if *gone == folder),
+        "{error}"
+    );
     drop(guard);
     assert!(matches!(Locks::open(&folder), Err(Error::Gone(_))));
 }

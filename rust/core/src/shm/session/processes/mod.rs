@@ -36,7 +36,11 @@ impl Process {
         let program = std::env::current_exe().expect("this test program");
         let mut command = Command::new(program);
         command
-            .args(["--exact", "shm::session::processes::child::runs", "--nocapture"])
+            .args([
+                "--exact",
+                "shm::session::processes::child::runs",
+                "--nocapture",
+            ])
             .env(FOLDER, folder)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
