@@ -38,7 +38,10 @@ pub fn clear(base: &Path) -> Vec<PathBuf> {
 pub fn clear_all(base: Option<&Path>) -> Vec<PathBuf> {
     match base {
         Some(base) => clear(base),
-        None => default_folders().iter().flat_map(|base| clear(base)).collect(),
+        None => default_folders()
+            .iter()
+            .flat_map(|base| clear(base))
+            .collect(),
     }
 }
 

@@ -182,6 +182,9 @@ impl Locks {
 
     /// Closes the file, and gives back all that this process has by it.
     pub(crate) fn close(&self) {
+        if self.process != process::id() {
+            return; // see `drop`
+        }
         drop(
             self.file
                 .lock()

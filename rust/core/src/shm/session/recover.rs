@@ -99,11 +99,19 @@ pub(super) fn run_where(
     let control = around.control;
     let census = Census::take(control, is_dead);
     let counters = &control.superblock().counters.0;
-    let waiting = counters.postponed.load(Ordering::Relaxed);
-    if census.dead().is_empty() && waiting == 0 {
+    let postponed = &counters.postponed;
+    if census.dead().is_empty() && postponed.load(Ordering::Relaxed) == 0 {
+        retire_extents(around, &census);
         return Ok(Recovery::default());
     }
+    // Until it is known: whoever dies in here may leave some in nobody's name.
+    postponed.store(1, Ordering::Relaxed);
     let swept = sweep(around, &census)?;
+    let recovered = swept.unpublished + swept.lost + swept.redelivered;
+    add(&counters.lost, swept.lost);
+    add(&counters.redelivered, swept.redelivered);
+    add(&counters.recovered, recovered);
+    add(&counters.sweeps, 1);
     crash_point("swept");
     for chunk in control.chunks() {
         let owner = chunk.owner.load(Ordering::Relaxed);
@@ -113,18 +121,11 @@ pub(super) fn run_where(
             chunk.owner.store(nobody, Ordering::Release);
         }
     }
-    let files = ExtentFiles::new(folder_of(control));
-    retire_unreferenced(control, &files, around.me, &|owner| census.is_dead(owner));
+    retire_extents(around, &census);
     crash_point("retired");
     free_entries(control, &census);
+    postponed.store(swept.postponed, Ordering::Relaxed);
     wake_all(control);
-
-    let recovered = swept.unpublished + swept.lost + swept.redelivered;
-    add(&counters.lost, swept.lost);
-    add(&counters.redelivered, swept.redelivered);
-    add(&counters.recovered, recovered);
-    add(&counters.sweeps, 1);
-    counters.postponed.store(swept.postponed, Ordering::Relaxed);
     Ok(Recovery {
         dead: census.dead().len() as u64,
         recovered,
@@ -145,6 +146,14 @@ fn sweep(around: &Around<'_>, census: &Census) -> Result<Swept, Error> {
     let participant = &control.lanes()[around.me.index()];
     let sweep = |lane: &mut Lane<'_>| sweeper.sweep(lane, |owner| census.is_dead(owner));
     Ok(around.lanes.with(participant, sweep)?)
+}
+
+/// Takes away what the dead had of payload memory, and what nobody has: after the last message in it
+/// was taken nobody else would.
+fn retire_extents(around: &Around<'_>, census: &Census) {
+    let files = ExtentFiles::new(folder_of(around.control));
+    let is_dead = |owner| census.is_dead(owner);
+    retire_unreferenced(around.control, &files, around.me, &is_dead);
 }
 
 /// Frees the entries of the dead whose name no word carries. The others stay until the next time:

@@ -62,6 +62,7 @@ fn act(member: &mut Participant, words: &[&str]) -> String {
         ["lease"] => member.take(Keep::Lease).to_string(),
         ["loan"] => member.take(Keep::Loan).to_string(),
         ["sweep"] => format!("{:?}", member.sweep()),
+        ["others"] => member.locks.anybody_else().expect("asked").to_string(),
         ["leave"] => {
             members::leave(&member.around(), deadline()).expect("left");
             String::new()
