@@ -56,6 +56,57 @@ impl Futex for Sleep {
     }
 }
 
+/// The bell of an event loop; nobody sleeps in its model.
+#[derive(Clone)]
+struct Bell(Arc<(Mutex<bool>, Condvar)>);
+
+impl Bell {
+    fn new() -> Self {
+        Self(Arc::new((Mutex::new(false), Condvar::new())))
+    }
+
+    /// Waits until it rings, or has rung.
+    fn wait_for(&self) {
+        let (mutex, condvar) = &*self.0;
+        let mut rung = mutex.lock().unwrap();
+        while !*rung {
+            rung = condvar.wait(rung).unwrap();
+        }
+        *rung = false;
+    }
+}
+
+impl Futex for Bell {
+    fn wait(&self, _: &AtomicU32, _: u32, _: Duration) -> bool {
+        unreachable!("nobody waits")
+    }
+
+    fn wake(&self, _: &AtomicU32, _: u32) {}
+
+    fn ring(&self, _: Owner) {
+        let (mutex, condvar) = &*self.0;
+        *mutex.lock().unwrap() = true;
+        condvar.notify_all();
+    }
+}
+
+/// The bells of participants 2 and 3.
+#[derive(Clone)]
+struct Both([Bell; 2]);
+
+impl Futex for Both {
+    fn wait(&self, _: &AtomicU32, _: u32, _: Duration) -> bool {
+        unreachable!("nobody waits")
+    }
+
+    fn wake(&self, _: &AtomicU32, _: u32) {}
+
+    fn ring(&self, participant: Owner) {
+        let number = (2..).zip(&self.0).find(|(n, _)| owner(*n) == participant);
+        number.unwrap().1.ring(participant);
+    }
+}
+
 /// Nobody sleeps in this model.
 #[derive(Clone)]
 struct Awake;
@@ -129,6 +180,17 @@ impl<'a, F: Futex> Process<'a, F> {
         });
         taken.unwrap();
         got
+    }
+
+    /// Takes one message, if there is one.
+    fn look(&mut self) -> (Taken, Option<u64>) {
+        let mut got = None;
+        let taken = self
+            .queue
+            .take(&mut self.lane, Want::Count(1), Keep::Copy, &mut |message| {
+                got = Some(number(&message))
+            });
+        (taken.unwrap(), got)
     }
 
     fn take_waiting(&mut self, want: Want) -> (Taken, Vec<u64>) {
@@ -581,6 +643,107 @@ fn a_sleeping_producer_is_woken() {
             assert_eq!(results[1], [1]);
             assert_eq!(rest(view), [2]);
         },
+    );
+}
+
+/// An event loop: it arms, looks, and waits for its bell. None is where the queue ends.
+fn take_by_bell(view: View<'_>, me: u16, bell: &Bell) -> Option<u64> {
+    let mut process = Process::new(view, me, bell.clone());
+    loop {
+        assert!(process.queue.arm_take());
+        let (taken, got) = process.look();
+        if taken == Taken::Empty {
+            bell.wait_for();
+            continue;
+        }
+        process.queue.disarm();
+        return got;
+    }
+}
+
+#[test]
+fn an_event_loop_that_waits_for_messages_is_rung() {
+    for close in [false, true] {
+        search(
+            || Heap::new(1, 3).with_ring(2, 1),
+            Some(4),
+            |_| (),
+            move || {
+                let bell = Bell::new();
+                let other = bell.clone();
+                vec![
+                    work(move |view| {
+                        let mut process = Process::new(view, 1, other.clone());
+                        if close {
+                            process.queue.close().unwrap();
+                        } else {
+                            assert_eq!(process.put(1), Ok(()));
+                        }
+                        None
+                    }),
+                    work(move |view| take_by_bell(view, 2, &bell)),
+                ]
+            },
+            move |_, results| assert_eq!(results[1], (!close).then_some(1)),
+        );
+    }
+}
+
+/// Both are rung for the first message, and the one that misses it has to be rung again.
+#[test]
+fn two_event_loops_are_rung() {
+    search(
+        || Heap::new(2, 4).with_ring(4, 2),
+        Some(2),
+        |_| (),
+        || {
+            let bells = [Bell::new(), Bell::new()];
+            let taker = |me: u16| {
+                let bell = bells[usize::from(me) - 2].clone();
+                work(move |view| take_by_bell(view, me, &bell))
+            };
+            let both = Both(bells.clone());
+            let put = work(move |view| {
+                let mut process = Process::new(view, 1, both.clone());
+                process.put(1).unwrap();
+                process.put(2).unwrap();
+                None
+            });
+            vec![taker(2), taker(3), put]
+        },
+        |_, results| {
+            let got = results.into_iter().flatten().collect();
+            assert_eq!(all(vec![got]), [1, 2]);
+        },
+    );
+}
+
+#[test]
+fn an_event_loop_that_waits_for_room_is_rung() {
+    search(
+        || Heap::new(2, 3).with_ring(2, 1),
+        Some(4),
+        |view| Process::new(view, 1, Awake).put(1).unwrap(),
+        || {
+            let bell = Bell::new();
+            let other = bell.clone();
+            vec![
+                work(move |view| {
+                    let mut process = Process::new(view, 1, bell.clone());
+                    assert!(process.queue.arm_put());
+                    while process.put(2).is_err() {
+                        bell.wait_for();
+                        assert!(process.queue.arm_put());
+                    }
+                    process.queue.disarm();
+                }),
+                work(move |view| {
+                    let mut process = Process::new(view, 2, other.clone());
+                    assert_eq!(process.take(Want::Count(1), Keep::Copy), [1]);
+                }),
+            ]
+        },
+        |view, _| assert_eq!(rest(view), [2]),
     );
 }
 

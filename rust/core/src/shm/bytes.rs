@@ -174,7 +174,9 @@ impl<F: Futex> Queue<'_, F> {
         if self.ring.mark_refused(head) {
             // ORDER: as in `wake_takers`: the mark, then a look at the sleepers.
             sync::fence(Ordering::SeqCst);
-            wake(&self.ring.waits().enough, u32::MAX, &self.futex);
+            let waits = self.ring.waits();
+            wake(&waits.enough, u32::MAX, &self.futex);
+            waits.takers.ring(&self.futex);
         }
     }
 }

@@ -1,7 +1,7 @@
 //! What lies in the tables of a session: descriptors, and the lanes of the participants.
 
 use super::error::Corrupt;
-use super::sync::{AtomicU32, AtomicU64, Ordering};
+use super::sync::{self, AtomicU32, AtomicU64, Ordering};
 use super::word::Word;
 
 /// One word under loom, where each costs a search.
@@ -124,7 +124,7 @@ impl Descriptor {
     pub(super) fn set_word(&self, word: Word) {
         // ORDER: Release. QUEUED (E4) makes the payload visible, and the intent of the lane. FREE
         // (D7) ends the reads of the payload, before somebody else may write it.
-        self.word.store(word.bits(), Ordering::Release);
+        sync::overwrite(&self.word, word.bits(), Ordering::Release);
     }
 
     /// Claims it from the free ones: whether it was free, and is not any more.

@@ -131,5 +131,6 @@ impl<F: Futex> Queue<'_, F> {
         let count = u32::try_from(count).unwrap_or(u32::MAX);
         wake(&waits.not_empty, count, &self.futex);
         wake(&waits.enough, u32::MAX, &self.futex);
+        waits.takers.ring(&self.futex);
     }
 }

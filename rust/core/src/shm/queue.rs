@@ -199,4 +199,6 @@ pub(super) fn wake_all<F: Futex>(ring: &Ring<'_>, futex: &F) {
     for word in [&waits.not_empty, &waits.not_full, &waits.enough] {
         wake(word, u32::MAX, futex);
     }
+    waits.takers.ring(futex);
+    waits.putters.ring(futex);
 }

@@ -10,7 +10,7 @@
 //! own word: the exchange comes before that, and is overwritten, or after it, and fails.
 
 use super::bytes::Filled;
-use super::descriptor::Descriptor;
+use super::descriptor::{Descriptor, Participant};
 use super::error::Corrupt;
 use super::lane::{Intent, Lane};
 use super::queue::{Table, wake_all};
@@ -94,13 +94,18 @@ impl<'a, F: Futex> Sweeper<'a, F> {
         lane: &mut Lane<'_>,
         dead: impl Fn(Owner) -> bool,
     ) -> Result<Swept, Corrupt> {
-        let result = self.clean(lane, &|owner| owner == Owner::NOBODY || dead(owner));
+        let dead = |owner| owner == Owner::NOBODY || dead(owner);
+        let result = self.clean(lane, &dead);
         for ring in self.rings {
             if result.is_err() {
                 ring.mark_damaged();
             }
             // A dead process may owe a wake-up.
             wake_all(ring, &self.futex);
+        }
+        // And it may have emptied a set of bells before it rang them.
+        for (owner, _) in self.living(&dead) {
+            self.futex.ring(owner);
         }
         result
     }
@@ -209,14 +214,20 @@ impl<'a, F: Futex> Sweeper<'a, F> {
         })
     }
 
+    fn living(
+        &self,
+        dead: &dyn Fn(Owner) -> bool,
+    ) -> impl Iterator<Item = (Owner, &'a Participant)> {
+        (0..)
+            .map_while(Owner::new)
+            .zip(self.table.participants)
+            .filter(move |(owner, _)| !dead(*owner))
+    }
+
     /// Strikes out what somebody alive is in the middle of: all lanes are read once, after all
     /// heads and slots.
     fn spare(&self, candidates: &mut Vec<Candidate<'_>>, dead: &dyn Fn(Owner) -> bool) {
-        let living = (0..)
-            .map_while(Owner::new)
-            .zip(self.table.participants)
-            .filter(|(owner, _)| !dead(*owner));
-        for (_, participant) in living {
+        for (_, participant) in self.living(dead) {
             for lane in &participant.lanes {
                 // ORDER: Acquire, pairs with `Lane::clear`. Whoever took a message announced it
                 // before `head` moved, and withdraws only after the word changed: who saw the

@@ -284,7 +284,11 @@ impl<F: Futex> Queue<'_, F> {
     }
 
     /// Whether a take would come to something other than "not yet".
-    pub(super) fn is_takeable(&self, want: Want) -> Result<bool, Corrupt> {
+    ///
+    /// # Errors
+    ///
+    /// Where the shared memory is damaged.
+    pub fn is_takeable(&self, want: Want) -> Result<bool, Corrupt> {
         let plan = self.plan(want, |_, _| ());
         Ok(!matches!(
             self.report(plan)?,
@@ -385,6 +389,7 @@ impl<F: Futex> Queue<'_, F> {
         let by_bytes = self.ring.max_bytes() > 0;
         let count = if by_bytes { u32::MAX } else { count };
         wake(&self.ring.waits().not_full, count, &self.futex);
+        self.ring.waits().putters.ring(&self.futex);
     }
 }
 

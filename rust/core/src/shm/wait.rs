@@ -18,11 +18,12 @@ use super::put::Refusal;
 use super::queue::{Claim, Queue};
 use super::sync::{self, AtomicU32, Ordering};
 use super::take::{Keep, Message, Taken, Want};
+use super::word::Owner;
 
 /// Somebody sleeps on the word, or is about to.
 pub(super) const WAITING: u32 = 1;
 
-/// What puts a process to sleep.
+/// What puts a process to sleep, and wakes others.
 pub trait Futex {
     /// Sleeps while the word is as expected, no longer than `limit` ([`Duration::MAX`] is none).
     ///
@@ -32,6 +33,12 @@ pub trait Futex {
 
     /// Wakes as many who sleep on the word.
     fn wake(&self, word: &AtomicU32, count: u32);
+
+    /// Rings the bell of a participant whose event loop asked for it ([`Queue::arm_take`]), or who
+    /// may have; where there are no event loops, nothing.
+    fn ring(&self, participant: Owner) {
+        let _ = participant;
+    }
 }
 
 /// The futex of the kernel, for words in memory that processes share.

@@ -1,5 +1,6 @@
 //! Tests of the whole queue, on the heap.
 
+mod bells;
 mod deaths;
 mod hostile;
 mod machine;
