@@ -1,6 +1,5 @@
 //! What a child can do.
 
-use std::io::{Write, stdin, stdout};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
@@ -17,7 +16,8 @@ use super::super::name::Token;
 use super::super::queues::{self, Bounds, Directory};
 use super::super::recover::{self, Around, Recovery};
 use super::super::{Control, Error, MemoryPolicy, Settings, folders, leftovers};
-use super::{ANSWER, FOLDER, PATIENCE};
+use super::process::answer_lines;
+use super::{FOLDER, PATIENCE};
 
 /// Not a test but the child of others: without a folder there is nothing to do.
 #[test]
@@ -26,27 +26,22 @@ fn runs() {
         return;
     };
     let mut member = None;
-    for line in stdin().lines().map_while(Result::ok) {
-        let words: Vec<_> = line.split(' ').collect();
-        let answer = match words[..] {
-            ["join"] => {
-                member = Some(Participant::attach(&folder).expect("there"));
-                member
-                    .as_ref()
-                    .map_or(0, |m| m.me.owner().index())
-                    .to_string()
-            }
-            ["create", base] => {
-                let (made, folder) = Participant::create(Path::new(base));
-                member = Some(made);
-                folder.display().to_string()
-            }
-            ["clear", base] => format!("{:?}", leftovers::clear(Path::new(base))),
-            ["descendant"] => descendant(),
-            _ => act(member.as_mut().expect("joined"), &words),
-        };
-        writeln!(stdout(), "{ANSWER}{answer}").expect("somebody listens");
-    }
+    answer_lines(|words| match words[..] {
+        ["join"] => {
+            let joined = Participant::attach(&folder).expect("there");
+            let index = joined.me.owner().index();
+            member = Some(joined);
+            index.to_string()
+        }
+        ["create", base] => {
+            let (made, folder) = Participant::create(Path::new(base));
+            member = Some(made);
+            folder.display().to_string()
+        }
+        ["clear", base] => format!("{:?}", leftovers::clear(Path::new(base))),
+        ["descendant"] => descendant(),
+        _ => act(member.as_mut().expect("joined"), words),
+    });
 }
 
 fn act(member: &mut Participant, words: &[&str]) -> String {

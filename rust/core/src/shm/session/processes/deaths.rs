@@ -10,7 +10,7 @@ use super::super::super::word::Owner;
 use super::super::liveness::entered;
 use super::super::{Error, members, recover};
 use super::child::{Participant, deadline};
-use super::{Process, eventually};
+use super::{Process, eventually, start};
 
 fn owner(index: u16) -> Owner {
     Owner::new(index).expect("in range")
@@ -18,7 +18,7 @@ fn owner(index: u16) -> Owner {
 
 /// Whether a process is stopped.
 fn is_stopped(process: &Process) -> bool {
-    let stat = std::fs::read_to_string(format!("/proc/{}/stat", process.child.id()));
+    let stat = std::fs::read_to_string(format!("/proc/{}/stat", process.id()));
     stat.is_ok_and(|stat| stat.contains(") T "))
 }
 
@@ -26,7 +26,7 @@ fn is_stopped(process: &Process) -> bool {
 fn a_stopped_process_is_alive_and_a_killed_one_is_dead_before_it_is_reaped() {
     let base = tempfile::tempdir().expect("a folder");
     let (me, folder) = Participant::create(base.path());
-    let mut other = Process::start(&folder, None);
+    let mut other = start(&folder, None);
     assert_eq!(other.ask("join").as_deref(), Some("2"));
     assert_eq!(members::count(&me.control), 2);
 
@@ -54,7 +54,7 @@ fn a_process_that_the_dead_one_started_does_not_keep_it_alive() {
     }
     let base = tempfile::tempdir().expect("a folder");
     let (me, folder) = Participant::create(base.path());
-    let mut other = Process::start(&folder, None);
+    let mut other = start(&folder, None);
     assert_eq!(other.ask("join").as_deref(), Some("2"));
     let descendant = other
         .ask("descendant")
@@ -73,7 +73,7 @@ fn a_dead_producers_messages_stay_and_the_next_process_has_its_index() {
     let base = tempfile::tempdir().expect("a folder");
     let (mut me, folder) = Participant::create(base.path());
     for round in [0, 3] {
-        let mut other = Process::start(&folder, None);
+        let mut other = start(&folder, None);
         assert_eq!(other.ask("join").as_deref(), Some("2"), "the same index");
         for number in 1..=3 {
             other.ask(&format!("put {}", round + number)).expect("put");
@@ -93,7 +93,7 @@ fn a_dead_producers_messages_stay_and_the_next_process_has_its_index() {
 fn what_the_dead_had_is_delivered_again_or_counted() {
     let base = tempfile::tempdir().expect("a folder");
     let (mut me, folder) = Participant::create(base.path());
-    let mut other = Process::start(&folder, None);
+    let mut other = start(&folder, None);
     other.ask("join").expect("it runs");
     me.put(1);
     me.put(2);
@@ -119,7 +119,7 @@ fn what_the_dead_had_is_delivered_again_or_counted() {
 fn what_finds_no_room_to_be_delivered_again_comes_later() {
     let base = tempfile::tempdir().expect("a folder");
     let (mut me, folder) = Participant::create(base.path());
-    let mut other = Process::start(&folder, None);
+    let mut other = start(&folder, None);
     other.ask("join").expect("it runs");
     me.put(0);
     assert_eq!(other.ask("lease").as_deref(), Some("0"));
@@ -154,12 +154,12 @@ fn what_finds_no_room_to_be_delivered_again_comes_later() {
 fn two_who_clean_up_at_a_time_do_it_once() {
     let base = tempfile::tempdir().expect("a folder");
     let (mut me, folder) = Participant::create(base.path());
-    let mut others: Vec<_> = (0..2).map(|_| Process::start(&folder, None)).collect();
+    let mut others: Vec<_> = (0..2).map(|_| start(&folder, None)).collect();
     for other in &mut others {
         other.ask("join").expect("it runs");
     }
     for number in 1..=5 {
-        let mut victim = Process::start(&folder, None);
+        let mut victim = start(&folder, None);
         assert_eq!(
             victim.ask("join").as_deref(),
             Some("4"),
@@ -172,10 +172,7 @@ fn two_who_clean_up_at_a_time_do_it_once() {
         for other in &mut others {
             other.tell("sweep");
         }
-        let swept = others.iter().map(|other| {
-            let answer = other.answers.recv_timeout(super::PATIENCE);
-            answer.expect("it runs")
-        });
+        let swept = others.iter().map(|other| other.answer().expect("it runs"));
         let found = swept.filter(|swept| swept.contains("dead: 1")).count();
         assert_eq!(found, 1);
         assert_eq!(me.take(Keep::Copy), number);
@@ -187,12 +184,12 @@ fn two_who_clean_up_at_a_time_do_it_once() {
 fn who_dies_with_the_structural_lock_gives_it_back() {
     let base = tempfile::tempdir().expect("a folder");
     let (me, folder) = Participant::create(base.path());
-    let mut other = Process::start(&folder, None);
+    let mut other = start(&folder, None);
     other.ask("join").expect("it runs");
     other.ask("lock").expect("it runs");
     assert!(me.locks.try_lock().expect("asked").is_none());
     let error = me.locks.lock(Instant::now()).expect_err("held");
-    let pid = i32::try_from(other.child.id()).ok();
+    let pid = i32::try_from(other.id()).ok();
     let Error::Locked { pid: holder, .. } = error else {
         panic!("{error}");
     };
@@ -211,7 +208,7 @@ fn who_dies_while_it_joins_leaves_room() {
         ("written", false),
         ("entered", true),
     ] {
-        let mut joiner = Process::start(&folder, Some(point));
+        let mut joiner = start(&folder, Some(point));
         assert_eq!(joiner.ask("join"), None, "it dies {point}");
         assert!(joiner.is_killed(), "{point}");
         assert_eq!(
@@ -219,7 +216,7 @@ fn who_dies_while_it_joins_leaves_room() {
             1 + u64::from(enters),
             "{point}"
         );
-        let mut next = Process::start(&folder, None);
+        let mut next = start(&folder, None);
         let index = if enters { "3" } else { "2" };
         assert_eq!(next.ask("join").as_deref(), Some(index), "{point}");
         next.kill();
@@ -241,9 +238,9 @@ fn who_dies_while_it_cleans_up_is_cleaned_up_with_the_rest() {
         ("retired", "leave"),
         ("left", "leave"),
     ] {
-        let mut victim = Process::start(&folder, None);
+        let mut victim = start(&folder, None);
         assert_eq!(victim.ask("join").as_deref(), Some("2"), "{point}");
-        let mut sweeper = Process::start(&folder, Some(point));
+        let mut sweeper = start(&folder, Some(point));
         // "entered" and so on are other points.
         assert_eq!(sweeper.ask("join").as_deref(), Some("3"), "{point}");
         me.put(1);
@@ -273,7 +270,7 @@ fn a_full_table_has_room_after_its_dead() {
         // Of no process: dead as soon as somebody asks.
         process.taken.store(1, Ordering::Relaxed);
     }
-    let mut other = Process::start(&folder, None);
+    let mut other = start(&folder, None);
     assert_eq!(other.ask("join").as_deref(), Some("2"));
     assert_eq!(entered(&me.control).count(), 2);
 

@@ -14,7 +14,7 @@ use super::super::lock::{LOCKS, Locks};
 use super::super::name::Token;
 use super::super::{Control, Error, folders, members};
 use super::child::{Participant, deadline};
-use super::{Process, eventually};
+use super::{eventually, start};
 
 /// Makes a session look as if it had been made an hour ago.
 fn age(folder: &Path) {
@@ -46,7 +46,7 @@ fn the_last_who_leaves_removes_the_session() {
     let disk = tempfile::tempdir().expect("a folder");
     let (mut me, folder) = Participant::create(base.path());
     folders::make_disk(&folder, disk.path()).expect("made");
-    let mut other = Process::start(&folder, None);
+    let mut other = start(&folder, None);
     other.ask("join").expect("it runs");
     me.put(1);
     assert_eq!(other.ask("lease").as_deref(), Some("1"));
@@ -64,7 +64,7 @@ fn the_last_who_leaves_removes_the_session() {
 fn the_last_who_leaves_is_not_the_last_while_another_is_stopped() {
     let base = tempfile::tempdir().expect("a folder");
     let (me, folder) = Participant::create(base.path());
-    let mut other = Process::start(&folder, None);
+    let mut other = start(&folder, None);
     other.ask("join").expect("it runs");
     other.signal(Signal::STOP);
     members::leave(&me.around(), deadline()).expect("left");
@@ -78,7 +78,7 @@ fn the_last_who_leaves_is_not_the_last_while_another_is_stopped() {
 fn who_left_can_come_again() {
     let base = tempfile::tempdir().expect("a folder");
     let (me, folder) = Participant::create(base.path());
-    let mut other = Process::start(&folder, None);
+    let mut other = start(&folder, None);
     for _ in 0..3 {
         assert_eq!(other.ask("join").as_deref(), Some("2"));
         other.ask("leave").expect("it runs");
@@ -90,7 +90,7 @@ fn who_left_can_come_again() {
 fn a_message_in_hand_keeps_only_the_entry_of_who_left() {
     let base = tempfile::tempdir().expect("a folder");
     let (mut me, folder) = Participant::create(base.path());
-    let mut other = Process::start(&folder, None);
+    let mut other = start(&folder, None);
     other.ask("join").expect("it runs");
     other.ask("put 7").expect("it runs");
     // This process announces that it takes what it then does not take.
@@ -124,7 +124,7 @@ fn a_message_in_hand_keeps_only_the_entry_of_who_left() {
 fn what_killed_jobs_left_is_cleared_and_nothing_that_is_alive() {
     let base = tempfile::tempdir().expect("a folder");
     let create = |_| {
-        let mut maker = Process::start(base.path(), None);
+        let mut maker = start(base.path(), None);
         let folder = maker.ask(&format!("create {}", base.path().display()));
         (maker, PathBuf::from(folder.expect("made")))
     };
@@ -153,7 +153,7 @@ fn what_killed_jobs_left_is_cleared_and_nothing_that_is_alive() {
     assert!(own.is_dir() && foreign.is_dir());
 
     // This process still has its lease, though it looked at the folder.
-    let mut other = Process::start(&own, None);
+    let mut other = start(&own, None);
     other.ask("join").expect("it runs");
     assert_eq!(other.ask("others").as_deref(), Some("true"));
     // Then it has none; but it is entered, and runs.
@@ -214,7 +214,7 @@ fn an_orphan_on_disk_is_cleared() {
 #[test]
 fn who_attaches_while_the_session_ends_is_told() {
     let base = tempfile::tempdir().expect("a folder");
-    let mut maker = Process::start(base.path(), None);
+    let mut maker = start(base.path(), None);
     let folder = maker.ask(&format!("create {}", base.path().display()));
     let folder = PathBuf::from(folder.expect("made"));
     let token: Token = folder.to_str().expect("text").parse().expect("a token");
@@ -224,7 +224,7 @@ fn who_attaches_while_the_session_ends_is_told() {
     maker.kill();
     age(&folder);
     // Another process clears it away before this one has the lock.
-    let mut cleaner = Process::start(base.path(), None);
+    let mut cleaner = start(base.path(), None);
     let cleared = cleaner.ask(&format!("clear {}", base.path().display()));
     assert!(cleared.expect("it runs").contains("shoal-"));
     let guard = locks.lock(deadline()).expect("free");
@@ -240,7 +240,7 @@ fn who_attaches_while_the_session_ends_is_told() {
 #[test]
 fn who_dies_while_it_ends_the_session_leaves_a_leftover() {
     let base = tempfile::tempdir().expect("a folder");
-    let mut last = Process::start(base.path(), Some("gone"));
+    let mut last = start(base.path(), Some("gone"));
     let folder = last.ask(&format!("create {}", base.path().display()));
     let folder = PathBuf::from(folder.expect("made"));
     assert_eq!(last.ask("leave"), None);
