@@ -551,10 +551,11 @@ class ShmQueue:
         """
 
     def get_batch(self, weight: int, timeout: float | None = None) -> list[Any]:
-        """Take the longest prefix whose weights add up to at most `weight`, in one step.
+        """Take objects from the front until their weights add up to `weight`, in one step.
 
-        It waits until they add up to `weight`, or the next object would exceed it, or no more can
-        come because the queue is full or closed. A first object that is heavier comes alone;
+        It stops before an object that would exceed it. It waits until they add up to it, or the
+        next would exceed it, or no more can come because the queue is full or closed, or a put
+        waits for room for its bytes. A first object that is heavier comes alone;
         `weight` 0 gives the first one. What cannot be rebuilt is treated as by `get_many`.
 
         Raises:
