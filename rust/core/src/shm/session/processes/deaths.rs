@@ -18,7 +18,7 @@ fn owner(index: u16) -> Owner {
 
 /// Whether a process is stopped.
 fn is_stopped(process: &Process) -> bool {
-    let stat = std::fs::read_to_string(format!("/proc/{}/stat", process.id()));
+    let stat = std::fs::read_to_string(format!("/proc/{}/stat", process.child.id()));
     stat.is_ok_and(|stat| stat.contains(") T "))
 }
 
@@ -189,7 +189,7 @@ fn who_dies_with_the_structural_lock_gives_it_back() {
     other.ask("lock").expect("it runs");
     assert!(me.locks.try_lock().expect("asked").is_none());
     let error = me.locks.lock(Instant::now()).expect_err("held");
-    let pid = i32::try_from(other.id()).ok();
+    let pid = i32::try_from(other.child.id()).ok();
     let Error::Locked { pid: holder, .. } = error else {
         panic!("{error}");
     };

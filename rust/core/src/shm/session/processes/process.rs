@@ -20,7 +20,7 @@ const ANSWER: char = '@';
 /// A process of a test; killed when the test is over, whatever it came to.
 #[derive(Debug)]
 pub(crate) struct Process {
-    child: Child,
+    pub(crate) child: Child,
     input: Option<ChildStdin>,
     answers: Receiver<String>,
 }
@@ -53,10 +53,6 @@ impl Process {
             input,
             answers,
         }
-    }
-
-    pub(crate) fn id(&self) -> u32 {
-        self.child.id()
     }
 
     /// Tells it what to do next.
@@ -109,9 +105,13 @@ impl Drop for Process {
 pub(crate) fn answer_lines(mut act: impl FnMut(&[&str]) -> String) {
     for line in std::io::stdin().lines().map_while(Result::ok) {
         let words: Vec<_> = line.split(' ').collect();
-        let answer = act(&words);
-        writeln!(std::io::stdout(), "{ANSWER}{answer}").expect("somebody listens");
+        say(&act(&words));
     }
+}
+
+/// In the child: an answer, or something to be told on the way to one.
+pub(crate) fn say(what: &str) {
+    writeln!(std::io::stdout(), "{ANSWER}{what}").expect("somebody listens");
 }
 
 /// Waits for something.
