@@ -18,7 +18,7 @@ mod codec_for_tests {
     use pyo3::types::{PyByteArray, PyBytes, PyMemoryView, PySlice};
 
     use crate::codec::{
-        Encoded, Payload, Reservation, decode_block, decode_inline, encode, reserve,
+        Encoded, Payload, Reservation, decode_block, decode_inline, encode, encode_into, reserve,
     };
 
     /// A message in ordinary memory, and how many views of it were given out.
@@ -53,7 +53,7 @@ mod codec_for_tests {
     #[pyo3(name = "encode")]
     fn encoded<'py>(object: &Bound<'py, PyAny>) -> PyResult<(u32, Bound<'py, PyByteArray>)> {
         let py = object.py();
-        let encoded: Encoded = encode(object)?;
+        let encoded = encode(object)?;
         let mut bytes = vec![0xee; encoded.total_len()];
         let (mut end, mut bad) = (0, false);
         let mut write = || {
@@ -133,23 +133,27 @@ mod codec_for_tests {
     #[pyfunction]
     fn measure(object: &Bound<'_, PyAny>, times: u32) -> PyResult<(f64, f64, Option<f64>)> {
         let py = object.py();
-        let mut target = vec![0; encode(object)?.total_len()];
+        let mut encoded = Encoded::new();
+        encode_into(object, &mut encoded)?;
+        let mut target = vec![0; encoded.total_len()];
         let each = |start: Instant| start.elapsed().as_secs_f64() * 1e9 / f64::from(times);
         let start = Instant::now();
         for _ in 0..times {
-            std::hint::black_box(encode(std::hint::black_box(object))?.total_len());
+            let mut encoded = Encoded::new();
+            encode_into(std::hint::black_box(object), &mut encoded)?;
+            std::hint::black_box(encoded.total_len());
         }
         let encoding = each(start);
         let start = Instant::now();
         for _ in 0..times {
-            let encoded = encode(std::hint::black_box(object))?;
+            let mut encoded = Encoded::new();
+            encode_into(std::hint::black_box(object), &mut encoded)?;
             encoded.write_into(&mut |at, part| {
                 target[at..at + part.len()].copy_from_slice(part);
             });
             std::hint::black_box(&mut target);
         }
         let writing = each(start);
-        let encoded = encode(object)?;
         let Some(plain) = encoded.plain() else {
             return Ok((encoding, writing, None));
         };

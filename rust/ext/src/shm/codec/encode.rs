@@ -21,8 +21,16 @@ const REPEATED: usize = 1024;
 ///
 /// An error is what pickling raised, for an object that has no fast lane.
 pub(crate) fn encode(object: &Bound<'_, PyAny>) -> PyResult<Encoded> {
+    let mut encoded = Encoded::new();
+    encode_into(object, &mut encoded)?;
+    Ok(encoded)
+}
+
+/// Encodes an object into what is [`Encoded::new`]. For small objects: to move what [`encode`]
+/// returns takes longer than to encode a number.
+pub(crate) fn encode_into(object: &Bound<'_, PyAny>, encoded: &mut Encoded) -> PyResult<()> {
     let mut encoder = Encoder {
-        encoded: Encoded::new(),
+        encoded,
         seen: Seen::new(),
     };
     if encoder.value(object, 0).is_none() {
@@ -30,16 +38,17 @@ pub(crate) fn encode(object: &Bound<'_, PyAny>) -> PyResult<Encoded> {
         encoder.encoded.pieces.clear();
         encoder.pickle(object)?;
     }
-    Ok(encoder.encoded)
+    Ok(())
 }
 
 /// What has been written so far. Each method answers None where pickle has to take over.
-struct Encoder {
-    encoded: Encoded,
+struct Encoder<'a> {
+    encoded: &'a mut Encoded,
     seen: Seen,
 }
 
-impl Encoder {
+impl Encoder<'_> {
+    #[inline]
     fn value(&mut self, object: &Bound<'_, PyAny>, depth: u32) -> Option<()> {
         if object.is_exact_instance_of::<PyString>() {
             self.text(object.cast_exact().ok()?, depth)
@@ -58,7 +67,15 @@ impl Encoder {
         } else if object.is_none() {
             self.encoded.head.push(tag::NONE);
             Some(())
-        } else if object.is_exact_instance_of::<PyBytes>() {
+        } else {
+            self.compound(object, depth)
+        }
+    }
+
+    /// Apart from the rest, so that what is small needs no large frame.
+    #[inline(never)]
+    fn compound(&mut self, object: &Bound<'_, PyAny>, depth: u32) -> Option<()> {
+        if object.is_exact_instance_of::<PyBytes>() {
             self.bytes(object.cast_exact().ok()?, depth)
         } else if object.is_exact_instance_of::<PyDict>() {
             self.dict(object.cast_exact().ok()?, depth)
@@ -71,6 +88,7 @@ impl Encoder {
         }
     }
 
+    #[inline(never)]
     fn rare(&mut self, object: &Bound<'_, PyAny>, depth: u32) -> Option<()> {
         if let Ok(complex) = object.cast_exact::<PyComplex>() {
             let mut parts = [0; 16];
@@ -101,29 +119,42 @@ impl Encoder {
                 Ok(small) => head.tagged(tag::SMALL_INT, small.to_le_bytes()),
                 Err(_) => head.tagged(tag::INT, int.to_le_bytes()),
             }
-        } else {
-            let bytes = scalars::big_int_bytes(int).ok()?;
-            head.push(tag::BIG_INT);
-            head.length(bytes.as_bytes().len());
-            head.extend(bytes.as_bytes());
+            return Some(());
         }
+        self.big_int(int)
+    }
+
+    #[cold]
+    fn big_int(&mut self, int: &Bound<'_, PyInt>) -> Option<()> {
+        let head = &mut self.encoded.head;
+        let bytes = scalars::big_int_bytes(int).ok()?;
+        head.push(tag::BIG_INT);
+        head.length(bytes.as_bytes().len());
+        head.extend(bytes.as_bytes());
         Some(())
     }
 
     fn text(&mut self, text: &Bound<'_, PyString>, depth: u32) -> Option<()> {
         // Surrogates alone have no UTF-8.
         let utf8 = text.to_str().ok()?;
-        if utf8.len() >= REPEATED {
-            self.seen.first_time(text, depth == 0)?;
+        if utf8.len() < REPEATED {
+            self.encoded.head.text(tag::STR, utf8.as_bytes());
+            return Some(());
+        }
+        self.long_text(text, utf8, depth)
+    }
+
+    #[cold]
+    fn long_text(&mut self, text: &Bound<'_, PyString>, utf8: &str, depth: u32) -> Option<()> {
+        self.seen.first_time(text, depth == 0)?;
+        if utf8.len() < PIECE {
+            self.encoded.head.text(tag::STR, utf8.as_bytes());
+            return Some(());
         }
         self.encoded.head.push(tag::STR);
         self.encoded.head.length(utf8.len());
-        if utf8.len() < PIECE {
-            self.encoded.head.extend(utf8.as_bytes());
-        } else {
-            let text = PyBackedStr::try_from(text.clone()).ok()?;
-            self.encoded.pieces.push(Piece::Str(text));
-        }
+        let text = PyBackedStr::try_from(text.clone()).ok()?;
+        self.encoded.pieces.push(Piece::Str(text));
         Some(())
     }
 

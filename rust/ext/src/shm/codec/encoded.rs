@@ -55,7 +55,9 @@ pub(crate) struct Encoded {
 }
 
 impl Encoded {
-    pub(super) const fn new() -> Self {
+    /// Nothing yet.
+    #[inline]
+    pub(crate) const fn new() -> Self {
         Self {
             head: Head::new(),
             pieces: Vec::new(),

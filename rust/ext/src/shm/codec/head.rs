@@ -71,6 +71,25 @@ impl Head {
         }
     }
 
+    /// A tag, a length and so many bytes, in one go where they are few.
+    #[inline]
+    pub(super) fn text(&mut self, tag: u8, bytes: &[u8]) {
+        if self.heap.is_empty()
+            && let Some([first, second, rest @ ..]) = self.stack.get_mut(self.used..)
+            && let Some(to) = rest.get_mut(..bytes.len())
+            && let Ok(length @ ..tag::LENGTH_4) = u8::try_from(bytes.len())
+        {
+            *first = tag;
+            *second = length;
+            to.copy_from_slice(bytes);
+            self.used += 2 + bytes.len();
+        } else {
+            self.push(tag);
+            self.length(bytes.len());
+            self.extend(bytes);
+        }
+    }
+
     #[inline]
     pub(super) fn length(&mut self, length: usize) {
         match u8::try_from(length) {

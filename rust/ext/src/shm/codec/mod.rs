@@ -60,7 +60,7 @@ mod tensors;
 use pyo3::prelude::*;
 
 pub(crate) use decode::{decode_block, decode_inline};
-pub(crate) use encode::encode;
+pub(crate) use encode::{encode, encode_into};
 pub(crate) use encoded::Encoded;
 pub(crate) use reserve::{Reservation, reserve};
 

@@ -16,7 +16,8 @@ const HELD_ONCE: isize = 2;
 pub(super) struct Seen {
     count: usize,
     few: [usize; FEW],
-    many: BTreeSet<usize>,
+    /// The others; few messages have so many.
+    many: Option<BTreeSet<usize>>,
 }
 
 impl Seen {
@@ -24,7 +25,7 @@ impl Seen {
         Self {
             count: 0,
             few: [0; FEW],
-            many: BTreeSet::new(),
+            many: None,
         }
     }
 
@@ -49,6 +50,7 @@ impl Seen {
             self.count += 1;
             return Some(());
         }
-        self.many.insert(address).then_some(())
+        let many = self.many.get_or_insert_default();
+        many.insert(address).then_some(())
     }
 }
