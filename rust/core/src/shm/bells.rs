@@ -17,14 +17,12 @@ use super::word::Owner;
 /// One word under loom, where each costs a search.
 const WORDS: usize = if cfg!(loom) { 1 } else { 4 };
 
-/// Participants by their index, one bit each. None beyond [`Bells::LIMIT`] can be rung.
+/// Participants by their index, one bit each. None beyond the last bit can be rung.
 #[repr(C)]
 #[derive(Debug)]
 pub(super) struct Bells([AtomicU64; WORDS]);
 
 impl Bells {
-    const LIMIT: usize = WORDS * 64;
-
     pub(super) fn new() -> Self {
         Self(std::array::from_fn(|_| AtomicU64::new(0)))
     }
