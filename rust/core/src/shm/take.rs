@@ -274,11 +274,7 @@ impl<F: Futex> Queue<'_, F> {
         Ok(())
     }
 
-    /// As [`Loan::release`].
-    ///
-    /// # Errors
-    ///
-    /// As there.
+    /// As [`Loan::release`], and fails as that.
     pub fn release(&self, loan: Loan) -> Result<(), Corrupt> {
         loan.release(&self.table)
     }
