@@ -30,6 +30,8 @@ mod _rust {
     #[pymodule_export]
     use crate::ranks::PyRankLists;
     #[pymodule_export]
+    use crate::shm::{PyShmMessage, PyShmQueue, PyShmReservation, PyShmSession, shm_gc};
+    #[pymodule_export]
     use crate::solve::{packed_ranks, parse_placement, place_flexible, place_nodes, place_packed};
 
     #[pymodule_init]
@@ -40,6 +42,7 @@ mod _rust {
             "release"
         };
         module.add("__version__", env!("CARGO_PKG_VERSION"))?;
-        module.add("build_profile", profile)
+        module.add("build_profile", profile)?;
+        crate::shm::watch(module)
     }
 }

@@ -1,4 +1,38 @@
-//! The shared-memory core for Python: how objects become messages.
+//! The shared-memory core for Python: sessions and queues, and how objects become messages.
+//!
+//! Nothing of Python runs in the middle of an operation on a queue: objects are encoded before, and
+//! rebuilt afterwards. Calls that wait do so detached from the interpreter, in slices; between them
+//! they are attached and look for signals. Messages are taken while attached, so that none is in
+//! hand when a signal is noticed.
 
-#[expect(dead_code, unused_imports, reason = "the queue's own binding calls it")]
+mod arguments;
+mod aside;
 mod codec;
+mod errors;
+mod getting;
+mod here;
+mod hosts;
+mod loan;
+mod many;
+mod message;
+mod process;
+mod putting;
+mod queue;
+mod reservation;
+mod session;
+mod taking;
+
+use std::time::Duration;
+
+pub(crate) use message::PyShmMessage;
+pub(crate) use process::watch;
+pub(crate) use queue::PyShmQueue;
+pub(crate) use reservation::PyShmReservation;
+pub(crate) use session::{PyShmSession, shm_gc};
+
+/// How long a call sleeps at most before it looks for signals and for the dead.
+const SLICE: Duration = Duration::from_millis(50);
+
+/// How often a call looks while it is still attached: to detach and to attach again takes about as
+/// long as so many looks.
+const SPINS: u32 = 64;

@@ -1,0 +1,148 @@
+//! Arguments of sessions and queues, and the texts of those that are not taken.
+
+use std::time::{Duration, Instant};
+
+use pyo3::prelude::*;
+use pyo3::types::{PyBool, PyFloat, PyInt, PyString};
+
+use super::errors::{bad_type, bad_value};
+
+/// The largest weight, and the largest of whatever has no limit of its own.
+pub(crate) const LARGEST: u64 = i64::MAX.unsigned_abs();
+
+fn is_int(value: &Bound<'_, PyAny>) -> bool {
+    value.is_instance_of::<PyInt>() && !value.is_instance_of::<PyBool>()
+}
+
+pub(crate) fn shown(value: &Bound<'_, PyAny>) -> PyResult<String> {
+    Ok(value.repr()?.to_string_lossy().into_owned())
+}
+
+pub(crate) fn wrong_type(value: &Bound<'_, PyAny>, name: &str, expected: &str) -> PyErr {
+    match shown(value) {
+        Ok(shown) => bad_type(value.py(), format!("{name}={shown}: expected {expected}")),
+        Err(error) => error,
+    }
+}
+
+pub(crate) fn wrong_value(value: &Bound<'_, PyAny>, name: &str, expected: &str) -> PyErr {
+    match shown(value) {
+        Ok(shown) => bad_value(value.py(), format!("{name}={shown}: expected {expected}")),
+        Err(error) => error,
+    }
+}
+
+/// A whole number within bounds, both included.
+pub(crate) fn whole(value: &Bound<'_, PyAny>, name: &str, low: u64, high: u64) -> PyResult<u64> {
+    if !is_int(value) {
+        return Err(wrong_type(value, name, "an int"));
+    }
+    match value.extract::<u64>() {
+        Ok(number) if (low..=high).contains(&number) => Ok(number),
+        _ => Err(wrong_value(value, name, &format!("{low} to {high}"))),
+    }
+}
+
+/// A whole number within bounds, or None.
+pub(crate) fn whole_or_none(
+    value: Option<&Bound<'_, PyAny>>,
+    name: &str,
+    low: u64,
+    high: u64,
+) -> PyResult<Option<u64>> {
+    value.map(|value| whole(value, name, low, high)).transpose()
+}
+
+/// The weight of a message.
+#[inline]
+pub(crate) fn weight(value: &Bound<'_, PyAny>) -> PyResult<u64> {
+    whole(value, "weight", 0, LARGEST)
+}
+
+/// True or False.
+pub(crate) fn flag(value: &Bound<'_, PyAny>, name: &str) -> PyResult<bool> {
+    match value.cast::<PyBool>() {
+        Ok(flag) => Ok(flag.is_true()),
+        Err(_) => Err(wrong_type(value, name, "True or False")),
+    }
+}
+
+/// A text.
+pub(crate) fn text(value: &Bound<'_, PyAny>, name: &str) -> PyResult<String> {
+    match value.cast::<PyString>() {
+        Ok(text) => Ok(text.to_str()?.to_owned()),
+        Err(_) => Err(wrong_type(value, name, "a str")),
+    }
+}
+
+/// A text, or None.
+pub(crate) fn text_or_none(
+    value: Option<&Bound<'_, PyAny>>,
+    name: &str,
+) -> PyResult<Option<String>> {
+    match value.map(|value| (value, value.cast::<PyString>())) {
+        None => Ok(None),
+        Some((_, Ok(text))) => Ok(Some(text.to_str()?.to_owned())),
+        Some((value, Err(_))) => Err(wrong_type(value, name, "a str or None")),
+    }
+}
+
+/// How long a call may take.
+pub(crate) struct Limit<'a, 'py> {
+    /// As it was given, for messages.
+    given: Option<&'a Bound<'py, PyAny>>,
+    /// None where there is no limit.
+    deadline: Option<Instant>,
+}
+
+impl<'a, 'py> Limit<'a, 'py> {
+    /// Reads a `timeout`: seconds, None or infinity for no limit.
+    #[inline]
+    pub(crate) fn new(given: Option<&'a Bound<'py, PyAny>>) -> PyResult<Self> {
+        let deadline = match given {
+            None => None,
+            Some(timeout) => deadline(timeout)?,
+        };
+        Ok(Self { given, deadline })
+    }
+
+    /// How long the next sleep may be, at most `longest`; None once the time is over.
+    pub(crate) fn slice(&self, longest: Duration) -> Option<Duration> {
+        let Some(deadline) = self.deadline else {
+            return Some(longest);
+        };
+        let left = deadline.saturating_duration_since(Instant::now());
+        (!left.is_zero()).then(|| left.min(longest))
+    }
+
+    /// The seconds that were given, as Python writes a number.
+    pub(crate) fn seconds(&self, py: Python<'_>) -> PyResult<String> {
+        let given = match self.given {
+            Some(given) => given.extract::<f64>().unwrap_or(f64::INFINITY),
+            None => f64::INFINITY,
+        };
+        PyFloat::new(py, given)
+            .call_method1("__format__", ("g",))?
+            .extract()
+    }
+}
+
+fn deadline(timeout: &Bound<'_, PyAny>) -> PyResult<Option<Instant>> {
+    if !is_int(timeout) && !timeout.is_instance_of::<PyFloat>() {
+        return Err(wrong_type(timeout, "timeout", "seconds, None or math.inf"));
+    }
+    // An int that no float can hold is as good as infinity, unless it is negative.
+    let Ok(seconds) = timeout.extract::<f64>() else {
+        return if timeout.lt(0)? {
+            Err(wrong_value(timeout, "timeout", "seconds, not less than 0"))
+        } else {
+            Ok(None)
+        };
+    };
+    if seconds.is_nan() || seconds < 0.0 {
+        return Err(wrong_value(timeout, "timeout", "seconds, not less than 0"));
+    }
+    // What the clock cannot count to does not come.
+    let limit = Duration::try_from_secs_f64(seconds).ok();
+    Ok(limit.and_then(|limit| Instant::now().checked_add(limit)))
+}

@@ -1,0 +1,223 @@
+//! A queue as one process has it, and its tries: what needs no waiting.
+
+use std::sync::OnceLock;
+
+use pyo3::prelude::*;
+use shoal_core::shm::session::{Bounds, Draft, Error, Offer, SessionQueue};
+use shoal_core::shm::{Descriptor, Label, Refusal};
+
+use super::codec::Encoded;
+use super::errors::{no_memory, of_operation};
+use super::putting::used_up;
+use super::queue::PyShmQueue;
+
+/// A queue in one process, and in the children that this one forks.
+pub(super) struct Here {
+    pub(super) queue: SessionQueue,
+    /// The number of this process, which is sent along.
+    pid: u32,
+    in_child: OnceLock<Box<Self>>,
+}
+
+impl Here {
+    pub(super) fn new(queue: SessionQueue) -> Self {
+        Self {
+            queue,
+            pid: std::process::id(),
+            in_child: OnceLock::new(),
+        }
+    }
+
+    /// Whether it is of this process.
+    #[inline]
+    pub(super) fn is_here(&self) -> bool {
+        self.queue.session().origin().is_here()
+    }
+
+    /// What a child of this process has instead, made where there is none.
+    pub(super) fn in_child(
+        &self,
+        make: impl FnOnce() -> PyResult<SessionQueue>,
+    ) -> PyResult<&Self> {
+        if let Some(next) = self.in_child.get() {
+            return Ok(next);
+        }
+        let next = Box::new(Self::new(make()?));
+        // Another thread may be faster, with the same.
+        Ok(self.in_child.get_or_init(|| next))
+    }
+
+    /// What a message of this process says of itself.
+    #[inline]
+    pub(super) fn label(&self, weight: u64, kind: u32) -> Label {
+        Label {
+            weight,
+            kind,
+            sender: self.pid,
+        }
+    }
+}
+
+impl PyShmQueue {
+    /// The queue, as this process has it: from its first call on, for a child.
+    #[inline]
+    pub(super) fn here(&self, py: Python<'_>, operation: &str) -> PyResult<&Here> {
+        if self.here.is_here() {
+            return Ok(&self.here);
+        }
+        self.in_child(py, operation)
+    }
+
+    #[cold]
+    fn in_child(&self, py: Python<'_>, operation: &str) -> PyResult<&Here> {
+        let mut here = &self.here;
+        while !here.is_here() {
+            here = here.in_child(|| {
+                let session = self.session.get().here(py, operation)?;
+                let opened = py.detach(|| session.queue(&self.key, ANY_BOUNDS));
+                opened.map_err(|error| self.failed(py, operation, &error))
+            })?;
+        }
+        Ok(here)
+    }
+
+    /// What an operation came to.
+    #[cold]
+    pub(super) fn failed(&self, py: Python<'_>, operation: &str, error: &Error) -> PyErr {
+        if let Error::MemoryUsedUp {
+            length,
+            reserved,
+            limit,
+        } = error
+        {
+            let why = used_up(*reserved, *limit, *length);
+            let holders = self.holders(py, operation);
+            return no_memory(py, format!("{operation}: {why}{holders}"));
+        }
+        of_operation(py, operation, &format!("queue {}", self.name), error)
+    }
+
+    /// Who holds most of the session's memory, as the end of a message.
+    fn holders(&self, py: Python<'_>, operation: &str) -> String {
+        let Ok(here) = self.here(py, operation) else {
+            return String::new();
+        };
+        let senders = here.queue.session().usage().senders;
+        let each = senders.iter().enumerate().map(|(at, (process, bytes))| {
+            let mark = if at == 0 { ";" } else { "," };
+            format!("{mark} process {process} holds {bytes} bytes")
+        });
+        each.collect()
+    }
+}
+
+/// Opened by who knows the bounds already, or does not mind.
+const ANY_BOUNDS: Bounds = Bounds {
+    maxsize: None,
+    max_bytes: None,
+};
+
+/// A message on its way into a queue.
+pub(super) enum Cargo<'a> {
+    /// It fits into a descriptor.
+    Small(&'a [u8]),
+    /// It is not in shared memory yet.
+    Large(&'a Encoded),
+    /// It is; None once it is put.
+    Written(Option<Draft>),
+}
+
+impl<'a> Cargo<'a> {
+    #[inline]
+    pub(super) fn of(encoded: &'a Encoded) -> Self {
+        match encoded.plain() {
+            Some(plain) if plain.len() <= Descriptor::INLINE => Self::Small(plain),
+            _ => Self::Large(encoded),
+        }
+    }
+
+    /// How many bytes it has.
+    pub(super) fn len(&self) -> u64 {
+        match self {
+            Self::Small(bytes) => bytes.len() as u64,
+            Self::Large(encoded) => encoded.total_len() as u64,
+            Self::Written(draft) => draft.as_ref().map_or(0, Draft::len),
+        }
+    }
+}
+
+/// What a try to put came to.
+pub(super) enum Tried {
+    Put,
+    Refused(Refusal),
+    /// The session's memory is used up.
+    NoMemory,
+}
+
+impl From<Refusal> for Tried {
+    fn from(refusal: Refusal) -> Self {
+        Self::Refused(refusal)
+    }
+}
+
+/// Tries to put a message; one that was written stays so.
+#[inline]
+pub(super) fn try_put(
+    py: Python<'_>,
+    queue: &SessionQueue,
+    label: Label,
+    cargo: &mut Cargo<'_>,
+) -> Result<Tried, Error> {
+    if let Cargo::Small(bytes) = cargo {
+        return Ok(match queue.offer(label, bytes)? {
+            Offer::Put => Tried::Put,
+            Offer::Refused(refusal) => refusal.into(),
+            Offer::NoMemory => Tried::NoMemory,
+        });
+    }
+    if let Cargo::Large(encoded) = cargo {
+        match write(py, queue, encoded)? {
+            Some(draft) => *cargo = Cargo::Written(Some(draft)),
+            None => return Ok(Tried::NoMemory),
+        }
+    }
+    let Cargo::Written(slot) = cargo else {
+        return Ok(Tried::NoMemory);
+    };
+    let Some(draft) = slot.take() else {
+        return Ok(Tried::Put);
+    };
+    Ok(match queue.put(draft, label)? {
+        Ok(()) => Tried::Put,
+        Err((draft, refusal)) => {
+            *slot = Some(draft);
+            refusal.into()
+        }
+    })
+}
+
+/// Writes a message into shared memory; None where there is none now.
+pub(super) fn write(
+    py: Python<'_>,
+    queue: &SessionQueue,
+    encoded: &Encoded,
+) -> Result<Option<Draft>, Error> {
+    if encoded.is_long() {
+        py.detach(|| copy(queue, encoded))
+    } else {
+        copy(queue, encoded)
+    }
+}
+
+fn copy(queue: &SessionQueue, encoded: &Encoded) -> Result<Option<Draft>, Error> {
+    let Some(draft) = queue.draft(encoded.total_len() as u64)? else {
+        return Ok(None);
+    };
+    let mut written = Ok(());
+    encoded.write_into(&mut |at, bytes| {
+        if written.is_ok() {
+            written = draft.write(at as u64, bytes);
+        }
+    });
+    written.map(|()| Some(draft))
+}

@@ -1,0 +1,60 @@
+//! The beginning and the end of processes: forks, and the exit of the interpreter.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use pyo3::prelude::*;
+use pyo3::types::IntoPyDict;
+use shoal_core::shm::session::forked;
+
+use super::hosts;
+
+/// Set when the interpreter ends.
+static ENDING: AtomicBool = AtomicBool::new(false);
+
+/// To be called when the module is made.
+pub(crate) fn watch(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    let py = module.py();
+    let in_child = wrap_pyfunction!(in_child, module)?;
+    let keywords = [("after_in_child", in_child)].into_py_dict(py)?;
+    py.import("os")?
+        .call_method("register_at_fork", (), Some(&keywords))?;
+    let leave = wrap_pyfunction!(leave, module)?;
+    py.import("atexit")?.call_method1("register", (leave,))?;
+    Ok(())
+}
+
+/// What the parent has is not the child's.
+#[pyfunction]
+fn in_child() {
+    forked();
+}
+
+/// Leaves all sessions, so that the last process of each removes it.
+///
+/// Objects that are still there at the end of an interpreter are not always deallocated.
+#[pyfunction]
+fn leave(py: Python<'_>) {
+    ENDING.store(true, Ordering::SeqCst);
+    let sessions = hosts::remove_all();
+    py.detach(|| sessions.iter().for_each(|session| session.shut()));
+}
+
+/// Keeps a thread from telling that its session was closed by the end of the interpreter.
+///
+/// Only daemon threads are still there. They end with the process, in the middle of what they do,
+/// and have nobody to tell anything.
+pub(super) fn stay_silent_at_exit(py: Python<'_>) {
+    if ENDING.load(Ordering::SeqCst) && !is_main_thread(py).unwrap_or(true) {
+        py.detach(|| {
+            loop {
+                std::thread::park();
+            }
+        });
+    }
+}
+
+fn is_main_thread(py: Python<'_>) -> PyResult<bool> {
+    let threading = py.import("threading")?;
+    let main = threading.call_method0("main_thread")?.getattr("ident")?;
+    threading.call_method0("get_ident")?.eq(main)
+}

@@ -1,0 +1,370 @@
+//! `ShmQueue`.
+
+use std::os::fd::AsRawFd;
+
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyList};
+use pyo3::{PyTraverseError, PyVisit};
+use shoal_core::shm::session::{Bounds, Error};
+use shoal_core::shm::{Heavy, Keep, Want};
+
+use super::arguments::{
+    LARGEST, Limit, flag, shown, text, weight, whole, whole_or_none, wrong_type, wrong_value,
+};
+use super::aside::Aside;
+use super::codec::{Encoded, encode_into};
+use super::errors::{bad_value, of_operation, session_closed};
+use super::here::{Cargo, Here};
+use super::many::Parcels;
+use super::putting::Put;
+use super::reservation::PyShmReservation;
+use super::session::PyShmSession;
+use super::taking::Get;
+use crate::convert::Arg;
+use crate::errors::shoal_error;
+
+/// The longest key.
+const KEY_LIMIT: usize = 65_535;
+/// The most messages that a queue can hold.
+const MAXSIZE_LIMIT: u64 = 1 << 20;
+
+/// One queue of a session: each message to exactly one consumer, in the order of the puts.
+#[pyclass(frozen, subclass, weakref, name = "ShmQueue", module = "shoal.shm")]
+pub(crate) struct PyShmQueue {
+    pub(super) session: Py<PyShmSession>,
+    pub(super) key: Box<[u8]>,
+    pub(super) name: String,
+    maxsize: u64,
+    max_bytes: u64,
+    pub(super) here: Here,
+    pub(super) aside: Aside,
+}
+
+impl PyShmQueue {
+    #[inline]
+    fn put_object(
+        &self,
+        object: &Bound<'_, PyAny>,
+        weight: &Arg<'_>,
+        put: &Put<'_, '_>,
+    ) -> PyResult<()> {
+        let py = object.py();
+        let weight = weight.or(0, self::weight)?;
+        if let Ok(reserved) = object.cast_exact::<PyShmReservation>() {
+            return self.put_reserved(py, put, reserved.get(), weight);
+        }
+        let here = self.here(py, put.operation)?;
+        let mut encoded = Encoded::new();
+        encode_into(object, &mut encoded)?;
+        let label = here.label(weight, encoded.kind());
+        self.put_cargo(py, here, put, label, &mut Cargo::of(&encoded))
+    }
+
+    #[inline]
+    fn get_object<'py>(
+        &self,
+        py: Python<'py>,
+        operation: &'static str,
+        limit: Option<Limit<'_, 'py>>,
+        lease: &Arg<'py>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let leased = lease.or(false, |value| flag(value, "lease"))?;
+        let get = Get {
+            operation,
+            want: Want::Count(1),
+            keep: if leased { Keep::Lease } else { Keep::Copy },
+            limit,
+        };
+        self.get_one(py, &get)
+    }
+}
+
+#[pymethods]
+impl PyShmQueue {
+    #[new]
+    #[pyo3(
+        signature = (session, key, maxsize = None, max_bytes = None, name = Arg::Default),
+        text_signature = "(session, key, maxsize=None, max_bytes=None, name='')"
+    )]
+    fn new(
+        session: &Bound<'_, PyAny>,
+        key: &Bound<'_, PyAny>,
+        maxsize: Option<&Bound<'_, PyAny>>,
+        max_bytes: Option<&Bound<'_, PyAny>>,
+        name: Arg<'_>,
+    ) -> PyResult<Self> {
+        let py = session.py();
+        let session = session
+            .cast::<PyShmSession>()
+            .map_err(|_| wrong_type(session, "session", "a session"))?;
+        let bytes = key
+            .cast::<PyBytes>()
+            .map_err(|_| wrong_type(key, "key", "bytes"))?
+            .as_bytes();
+        if bytes.is_empty() || bytes.len() > KEY_LIMIT {
+            let message = format!("key: expected 1 to {KEY_LIMIT} bytes, got {}", bytes.len());
+            return Err(bad_value(py, message));
+        }
+        let bounds = Bounds {
+            maxsize: whole_or_none(maxsize, "maxsize", 0, MAXSIZE_LIMIT)?,
+            max_bytes: whole_or_none(max_bytes, "max_bytes", 0, LARGEST)?,
+        };
+        let name = match name.or(String::new(), |name| text(name, "name"))? {
+            empty if empty.is_empty() => shown(key)?,
+            name => name,
+        };
+        let shared = session.get().here(py, "queue")?;
+        let opened = py.detach(|| shared.queue(bytes, bounds));
+        let queue = opened.map_err(|error| match error {
+            Error::OtherBounds { found, asked } => {
+                let message = format!(
+                    "queue {name} has maxsize={}, max_bytes={}, not maxsize={}, max_bytes={}",
+                    found.0, found.1, asked.0, asked.1
+                );
+                shoal_error(py, "ChannelExistsError", message, None)
+            }
+            error => of_operation(py, "queue", &format!("queue {name}"), &error),
+        })?;
+        Ok(Self {
+            session: session.clone().unbind(),
+            key: bytes.into(),
+            name,
+            maxsize: queue.maxsize(),
+            max_bytes: queue.max_bytes(),
+            here: Here::new(queue),
+            aside: Aside::default(),
+        })
+    }
+
+    #[getter]
+    fn maxsize(&self) -> u64 {
+        self.maxsize
+    }
+
+    #[getter]
+    fn max_bytes(&self) -> u64 {
+        self.max_bytes
+    }
+
+    #[getter]
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Whether it was closed, by any process.
+    #[getter]
+    fn closed(&self, py: Python<'_>) -> PyResult<bool> {
+        let here = self.here(py, "closed")?;
+        let closed = here.queue.is_closed();
+        closed.map_err(|error| self.failed(py, "closed", &error))
+    }
+
+    /// Append an object, or what `reserve` returned, waiting for room.
+    #[pyo3(
+        signature = (obj, weight = Arg::Default, timeout = None),
+        text_signature = "($self, obj, weight=0, timeout=None)"
+    )]
+    fn put<'py>(
+        &self,
+        obj: &Bound<'py, PyAny>,
+        weight: Arg<'py>,
+        timeout: Option<&Bound<'py, PyAny>>,
+    ) -> PyResult<()> {
+        let put = Put {
+            operation: "put",
+            limit: Some(Limit::new(timeout)?),
+        };
+        self.put_object(obj, &weight, &put)
+    }
+
+    /// Append an object if there is room now.
+    #[pyo3(
+        signature = (obj, weight = Arg::Default),
+        text_signature = "($self, obj, weight=0)"
+    )]
+    fn put_nowait(&self, obj: &Bound<'_, PyAny>, weight: Arg<'_>) -> PyResult<()> {
+        let put = Put {
+            operation: "put_nowait",
+            limit: None,
+        };
+        self.put_object(obj, &weight, &put)
+    }
+
+    /// Append objects in their order, waiting for room where there is none.
+    #[pyo3(signature = (objs, weights = None, timeout = None))]
+    fn put_many<'py>(
+        &self,
+        objs: &Bound<'py, PyAny>,
+        weights: Option<&Bound<'py, PyAny>>,
+        timeout: Option<&Bound<'py, PyAny>>,
+    ) -> PyResult<()> {
+        let py = objs.py();
+        let put = Put {
+            operation: "put_many",
+            limit: Some(Limit::new(timeout)?),
+        };
+        let mut done = 0;
+        let parcels = Parcels::encode(objs, weights)?;
+        let end = self.put_parcels(py, &put, &parcels, &mut done);
+        end.inspect_err(|error| {
+            // An exception without attributes of its own goes as it is.
+            let _ = error.value(py).setattr("done", done);
+        })
+    }
+
+    /// Take the first object, waiting for one.
+    #[pyo3(
+        signature = (timeout = None, lease = Arg::Default),
+        text_signature = "($self, timeout=None, lease=False)"
+    )]
+    fn get<'py>(
+        &self,
+        py: Python<'py>,
+        timeout: Option<&Bound<'py, PyAny>>,
+        lease: Arg<'py>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        self.get_object(py, "get", Some(Limit::new(timeout)?), &lease)
+    }
+
+    /// Take the first object if there is one now.
+    #[pyo3(signature = (lease = Arg::Default), text_signature = "($self, lease=False)")]
+    fn get_nowait<'py>(&self, py: Python<'py>, lease: Arg<'py>) -> PyResult<Bound<'py, PyAny>> {
+        self.get_object(py, "get_nowait", None, &lease)
+    }
+
+    /// Take up to `n` objects, at least one, waiting for the first only.
+    #[pyo3(signature = (n, timeout = None))]
+    fn get_many<'py>(
+        &self,
+        n: &Bound<'py, PyAny>,
+        timeout: Option<&Bound<'py, PyAny>>,
+    ) -> PyResult<Bound<'py, PyList>> {
+        let count = whole(n, "n", 1, LARGEST)?;
+        let count = u32::try_from(count).unwrap_or(u32::MAX);
+        let get = Get {
+            operation: "get_many",
+            want: Want::Count(count),
+            keep: Keep::Copy,
+            limit: Some(Limit::new(timeout)?),
+        };
+        self.get_several(n.py(), &get)
+    }
+
+    /// Take the longest prefix whose weights add up to at most `weight`, in one step.
+    #[pyo3(signature = (weight, timeout = None))]
+    fn get_batch<'py>(
+        &self,
+        weight: &Bound<'py, PyAny>,
+        timeout: Option<&Bound<'py, PyAny>>,
+    ) -> PyResult<Bound<'py, PyList>> {
+        let target = self::weight(weight)?;
+        let get = Get {
+            operation: "get_batch",
+            want: Want::Weight {
+                target,
+                heavy: Heavy::Take,
+            },
+            keep: Keep::Copy,
+            limit: Some(Limit::new(timeout)?),
+        };
+        self.get_several(weight.py(), &get)
+    }
+
+    /// Take memory for an array that is made in place and put without a copy.
+    #[pyo3(signature = (shape, dtype, timeout = None))]
+    fn reserve<'py>(
+        &self,
+        shape: &Bound<'py, PyAny>,
+        dtype: &Bound<'py, PyAny>,
+        timeout: Option<&Bound<'py, PyAny>>,
+    ) -> PyResult<PyShmReservation> {
+        let put = Put {
+            operation: "reserve",
+            limit: Some(Limit::new(timeout)?),
+        };
+        self.make_reservation(shape.py(), shape, dtype, &put)
+    }
+
+    /// Return how many messages wait; others may change that at once.
+    fn qsize(&self, py: Python<'_>) -> PyResult<u64> {
+        let here = self.here(py, "qsize")?;
+        check_open(py, here, "qsize")?;
+        Ok(here.queue.len())
+    }
+
+    fn empty(&self, py: Python<'_>) -> PyResult<bool> {
+        let here = self.here(py, "empty")?;
+        check_open(py, here, "empty")?;
+        Ok(here.queue.is_empty())
+    }
+
+    /// Return whether a put would have to wait for a message to be taken.
+    fn full(&self, py: Python<'_>) -> PyResult<bool> {
+        let here = self.here(py, "full")?;
+        check_open(py, here, "full")?;
+        let full = here.queue.is_full();
+        full.map_err(|error| self.failed(py, "full", &error))
+    }
+
+    /// Refuse further puts everywhere; what it holds can still be taken. Again is nothing.
+    fn close(&self, py: Python<'_>) -> PyResult<()> {
+        let here = self.here(py, "close")?;
+        let closed = py.detach(|| here.queue.close());
+        closed.map_err(|error| self.failed(py, "close", &error))
+    }
+
+    /// Return the doorbell of this process and session.
+    fn fileno(&self, py: Python<'_>) -> PyResult<i32> {
+        let here = self.here(py, "fileno")?;
+        let bell = py.detach(|| Ok(here.queue.session().bell()?.as_raw_fd()));
+        bell.map_err(|error| self.failed(py, "fileno", &error))
+    }
+
+    /// Make the doorbell unreadable until it is rung again.
+    fn clear_bell(&self, py: Python<'_>) -> PyResult<()> {
+        self.here(py, "clear_bell")?.queue.session().clear_bell();
+        Ok(())
+    }
+
+    /// Ask to be rung when a message, or room and memory, may have come, or a close.
+    fn arm(&self, side: &Bound<'_, PyAny>) -> PyResult<()> {
+        let py = side.py();
+        let takes = match side.extract::<&str>() {
+            Ok("get") => true,
+            Ok("put") => false,
+            _ => return Err(wrong_value(side, "side", "'get' or 'put'")),
+        };
+        let here = self.here(py, "arm")?;
+        check_open(py, here, "arm")?;
+        let armed = py.detach(|| {
+            let session = here.queue.session();
+            session.bell()?;
+            session.tend();
+            Ok(if takes {
+                here.queue.arm_take()
+            } else {
+                here.queue.arm_put()
+            })
+        });
+        match armed {
+            Ok(true) => Ok(()),
+            Ok(false) => {
+                let message = "arm: this process cannot be rung: too many take part".to_owned();
+                Err(shoal_error(py, "ChannelError", message, None))
+            }
+            Err(error) => Err(self.failed(py, "arm", &error)),
+        }
+    }
+
+    fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
+        visit.call(&self.session)
+    }
+}
+
+/// An error where this process left the session.
+fn check_open(py: Python<'_>, here: &Here, operation: &str) -> PyResult<()> {
+    if here.queue.session().is_shut() {
+        return Err(session_closed(py, operation));
+    }
+    Ok(())
+}

@@ -1,0 +1,261 @@
+//! `ShmReservation`: memory for an array that is made where the message lies.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use pyo3::exceptions::PyTypeError;
+use pyo3::prelude::*;
+use pyo3::types::{PyBool, PyBytes, PyInt, PySequence, PyString, PyTuple};
+use shoal_core::shm::session::{Draft, Session};
+
+use super::arguments::{LARGEST, shown, whole, wrong_type};
+use super::codec::{self, Encoded, encode};
+use super::errors::{bad_value, closed};
+use super::here::{Cargo, Here};
+use super::loan::Loan;
+use super::putting::{Lack, Put, Waiter};
+use super::queue::PyShmQueue;
+
+/// Memory for an array that `put` then sends without a copy.
+#[pyclass(frozen, weakref, name = "ShmReservation", module = "shoal.shm")]
+pub(crate) struct PyShmReservation {
+    session: Arc<Session>,
+    /// Locked for a moment only, and never while Python is called.
+    state: Mutex<State>,
+}
+
+enum State {
+    Open(Box<Open>),
+    /// What became of it.
+    Ended(&'static str),
+}
+
+struct Open {
+    array: Py<PyAny>,
+    /// The message around the values, which they lie in; None where they are to be encoded like
+    /// any other array.
+    room: Option<Room>,
+}
+
+struct Room {
+    message: Box<codec::Reservation>,
+    draft: Draft,
+}
+
+impl PyShmReservation {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes what is there; it has ended for everybody else.
+    fn take(&self, as_what: &'static str) -> Result<Box<Open>, &'static str> {
+        let mut state = self.state();
+        match &*state {
+            State::Ended(how) => Err(how),
+            State::Open(_) => match std::mem::replace(&mut *state, State::Ended(as_what)) {
+                State::Open(open) => Ok(open),
+                State::Ended(how) => Err(how),
+            },
+        }
+    }
+}
+
+fn ended(py: Python<'_>, how: &str) -> PyErr {
+    bad_value(py, format!("the reservation was {how}"))
+}
+
+#[pymethods]
+impl PyShmReservation {
+    /// The memory as a writable numpy array, or torch tensor where the dtype is torch's.
+    #[getter]
+    fn array(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
+        let how = match &*self.state() {
+            State::Open(open) => return Ok(open.array.clone_ref(py)),
+            State::Ended(how) => *how,
+        };
+        Err(ended(py, how))
+    }
+
+    /// Give the memory back; again, or after the put, is nothing.
+    fn cancel(&self) {
+        drop(self.take("cancelled"));
+    }
+
+    fn __enter__(slf: Py<Self>) -> Py<Self> {
+        slf
+    }
+
+    #[pyo3(signature = (*_error), text_signature = "(*error)")]
+    fn __exit__(&self, _error: &Bound<'_, PyTuple>) {
+        self.cancel();
+    }
+}
+
+impl PyShmQueue {
+    /// Takes memory for an array, waiting for it.
+    pub(super) fn make_reservation(
+        &self,
+        py: Python<'_>,
+        shape: &Bound<'_, PyAny>,
+        dtype: &Bound<'_, PyAny>,
+        put: &Put<'_, '_>,
+    ) -> PyResult<PyShmReservation> {
+        let here = self.here(py, put.operation)?;
+        let sizes = sizes(shape)?;
+        let made = |open| PyShmReservation {
+            session: Arc::clone(here.queue.session()),
+            state: Mutex::new(State::Open(Box::new(open))),
+        };
+        let beside = |array: Bound<'_, PyAny>| Open {
+            array: array.unbind(),
+            room: None,
+        };
+        let message = match described(&sizes, dtype)? {
+            Described::Message(message) => message,
+            Described::Array(array) => return Ok(made(beside(array))),
+        };
+        let Some(encoded) = message.message() else {
+            return Ok(made(beside(message.object(py, None)?)));
+        };
+        let draft = self.draft(py, here, put, encoded)?;
+        let (at, len) = message.values();
+        let view = Bound::new(py, Loan::of_draft(&draft, at, len))?.into_any();
+        let array = message.object(py, Some(view))?.unbind();
+        let room = Some(Room { message, draft });
+        Ok(made(Open { array, room }))
+    }
+
+    /// Memory with a message in it, but for its values.
+    fn draft(
+        &self,
+        py: Python<'_>,
+        here: &Here,
+        put: &Put<'_, '_>,
+        encoded: &Encoded,
+    ) -> PyResult<Draft> {
+        let (queue, length) = (&here.queue, encoded.total_len() as u64);
+        let failed = |error| self.failed(py, put.operation, &error);
+        self.check_fits(py, here, put, length)?;
+        let mut waiter = Waiter::new(queue);
+        loop {
+            if queue.is_closed().map_err(failed)? {
+                let message = format!("{}: queue {} is closed", put.operation, self.name);
+                return Err(closed(py, message));
+            }
+            if let Some(draft) = py.detach(|| queue.draft(length)).map_err(failed)? {
+                let mut written = Ok(());
+                encoded.write_into(&mut |at, bytes| {
+                    if written.is_ok() {
+                        written = draft.write(at as u64, bytes);
+                    }
+                });
+                return written.map_err(failed).map(|()| draft);
+            }
+            self.wait_for_room(py, put, length, Lack::Memory, &mut waiter)?;
+        }
+    }
+
+    /// Puts what was reserved; it can be put again where that fails.
+    pub(super) fn put_reserved(
+        &self,
+        py: Python<'_>,
+        put: &Put<'_, '_>,
+        reserved: &PyShmReservation,
+        weight: u64,
+    ) -> PyResult<()> {
+        let here = self.here(py, put.operation)?;
+        if !Arc::ptr_eq(&reserved.session, here.queue.session()) {
+            return Err(bad_value(
+                py,
+                "the reservation was made by another process, or in another session".to_owned(),
+            ));
+        }
+        let Open { array, room } = *reserved.take("put").map_err(|how| ended(py, how))?;
+        let (put, room) = match room {
+            None => {
+                let put = encode(array.bind(py)).and_then(|encoded| {
+                    let label = here.label(weight, encoded.kind());
+                    self.put_cargo(py, here, put, label, &mut Cargo::of(&encoded))
+                });
+                (put, None)
+            }
+            Some(Room { message, draft }) => {
+                let kind = message.message().map_or(0, Encoded::kind);
+                let mut cargo = Cargo::Written(Some(draft));
+                let put = self.put_cargo(py, here, put, here.label(weight, kind), &mut cargo);
+                let room = match cargo {
+                    Cargo::Written(Some(draft)) => Some(Room { message, draft }),
+                    _ => None,
+                };
+                (put, room)
+            }
+        };
+        if put.is_err() {
+            *reserved.state() = State::Open(Box::new(Open { array, room }));
+        }
+        put
+    }
+}
+
+/// What an array of this shape and dtype is made of.
+enum Described<'py> {
+    Message(Box<codec::Reservation>),
+    /// Of a dtype that has no fast lane: in memory of its own.
+    Array(Bound<'py, PyAny>),
+}
+
+fn sizes<'py>(shape: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyTuple>> {
+    let py = shape.py();
+    let size = |size: &Bound<'py, PyAny>| whole(size, "shape", 0, LARGEST);
+    if shape.is_instance_of::<PyInt>() && !shape.is_instance_of::<PyBool>() {
+        return PyTuple::new(py, [size(shape)?]);
+    }
+    let text = shape.is_instance_of::<PyString>() || shape.is_instance_of::<PyBytes>();
+    match shape.cast::<PySequence>() {
+        Ok(shape) if !text => {
+            let sizes = shape.try_iter()?.map(|one| size(&one?));
+            PyTuple::new(py, sizes.collect::<PyResult<Vec<_>>>()?)
+        }
+        _ => Err(wrong_type(shape, "shape", "an int or a sequence of ints")),
+    }
+}
+
+fn described<'py>(
+    sizes: &Bound<'py, PyTuple>,
+    dtype: &Bound<'py, PyAny>,
+) -> PyResult<Described<'py>> {
+    let py = sizes.py();
+    if is_of_torch(dtype)? {
+        return Ok(Described::Message(Box::new(codec::reserve(sizes, dtype)?)));
+    }
+    let numpy = py.import("numpy").map_err(|error| {
+        let message = "reserve needs numpy: install it".to_owned();
+        let clear = crate::errors::shoal_error(py, "DependencyError", message, None);
+        clear.set_cause(py, Some(error));
+        clear
+    })?;
+    let kind = numpy.getattr("dtype")?.call1((dtype,)).map_err(|error| {
+        if !error.is_instance_of::<PyTypeError>(py) {
+            return error;
+        }
+        let clear = wrong_type(dtype, "dtype", "one of numpy's or torch's");
+        clear.set_cause(py, Some(error));
+        clear
+    })?;
+    if kind.getattr("hasobject")?.is_truthy()? {
+        let shown = shown(dtype)?;
+        let message = format!("dtype={shown}: objects cannot lie in shared memory");
+        return Err(bad_value(py, message));
+    }
+    codec::reserve(sizes, &kind)
+        .map(|message| Described::Message(Box::new(message)))
+        .or_else(|refused| match numpy.call_method1("zeros", (sizes, kind)) {
+            Ok(array) => Ok(Described::Array(array)),
+            Err(_) => Err(refused),
+        })
+}
+
+/// Whether a dtype is torch's, where the program has torch.
+fn is_of_torch(dtype: &Bound<'_, PyAny>) -> PyResult<bool> {
+    let class = dtype.get_type();
+    Ok(class.module()?.to_str()? == "torch" && class.name()?.to_str()? == "dtype")
+}

@@ -1,0 +1,150 @@
+//! Taking messages, and waiting for them.
+
+use pyo3::prelude::*;
+use shoal_core::shm::session::SessionQueue;
+use shoal_core::shm::{Keep, Label, Message, Payload, Taken, Vigil, Want};
+
+use super::arguments::Limit;
+use super::errors::{closed, empty, timed_out};
+use super::here::Here;
+use super::queue::PyShmQueue;
+use super::{SLICE, SPINS};
+
+/// A get: what it is called, what it takes, and how long it may take; None where it does not wait.
+pub(super) struct Get<'a, 'py> {
+    pub(super) operation: &'static str,
+    pub(super) want: Want,
+    pub(super) keep: Keep,
+    pub(super) limit: Option<Limit<'a, 'py>>,
+}
+
+/// What a message that was taken says of itself.
+#[derive(Clone, Copy)]
+pub(super) struct Took {
+    pub(super) label: Label,
+    pub(super) payload: Payload,
+    pub(super) redelivered: bool,
+}
+
+impl Took {
+    #[inline]
+    pub(super) fn of(message: &Message<'_>) -> Self {
+        Self {
+            label: message.label,
+            payload: message.payload(),
+            redelivered: message.redelivered,
+        }
+    }
+}
+
+/// A consumer that waits; its end wakes the next, whatever came of it.
+struct Waiter<'a> {
+    queue: &'a SessionQueue,
+    want: Want,
+    vigil: Vigil,
+}
+
+impl Drop for Waiter<'_> {
+    fn drop(&mut self) {
+        let vigil = std::mem::take(&mut self.vigil);
+        self.queue.done_taking(self.want, vigil);
+    }
+}
+
+impl PyShmQueue {
+    /// Takes messages, waiting for them, and hands them to `out`: see [`SessionQueue::take`].
+    ///
+    /// No signal is looked at once something was taken.
+    #[inline]
+    pub(super) fn take(
+        &self,
+        py: Python<'_>,
+        here: &Here,
+        get: &Get<'_, '_>,
+        out: &mut impl FnMut(Message<'_>),
+    ) -> PyResult<()> {
+        let taken = here.queue.take(get.want, get.keep, out);
+        if matches!(taken, Ok(Taken::Messages { .. })) {
+            return Ok(());
+        }
+        let ended = |taken| match taken {
+            Ok(Taken::Closed) => {
+                let (operation, name) = (get.operation, &self.name);
+                let message = format!("{operation}: queue {name} is closed and empty");
+                Err(closed(py, message))
+            }
+            Ok(_) => Ok(()),
+            Err(error) => Err(self.failed(py, get.operation, &error)),
+        };
+        ended(taken)?;
+        let mut waiter = Waiter {
+            queue: &here.queue,
+            want: get.want,
+            vigil: Vigil::default(),
+        };
+        loop {
+            self.wait_for_messages(py, get, &mut waiter)?;
+            let taken = here.queue.take(get.want, get.keep, out);
+            if matches!(taken, Ok(Taken::Messages { .. })) {
+                return Ok(());
+            }
+            ended(taken)?;
+        }
+    }
+
+    /// Sleeps for a slice of the time, or until there may be what is wanted.
+    ///
+    /// An error where the time is over, or a signal came.
+    #[cold]
+    fn wait_for_messages(
+        &self,
+        py: Python<'_>,
+        get: &Get<'_, '_>,
+        waiter: &mut Waiter<'_>,
+    ) -> PyResult<()> {
+        let Waiter { queue, want, vigil } = waiter;
+        let (queue, want) = (*queue, *want);
+        let slice = match &get.limit {
+            Some(limit) => {
+                py.check_signals()?;
+                limit.slice(SLICE)
+            }
+            None => None,
+        };
+        let Some(slice) = slice else {
+            return Err(self.nothing(py, queue, get));
+        };
+        let failed = |error| self.failed(py, get.operation, &error);
+        for _ in 0..SPINS {
+            if queue.is_takeable(want).map_err(failed)? {
+                return Ok(());
+            }
+            std::hint::spin_loop();
+        }
+        let waited = py.detach(|| {
+            queue.session().tend();
+            queue.wait_to_take(want, vigil, slice).map(drop)
+        });
+        waited.map_err(failed)
+    }
+
+    #[cold]
+    fn nothing(&self, py: Python<'_>, queue: &SessionQueue, get: &Get<'_, '_>) -> PyErr {
+        let (operation, name) = (get.operation, &self.name);
+        let seconds = match get.limit.as_ref().map(|limit| limit.seconds(py)) {
+            None => return empty(py, format!("{operation}: queue {name} is empty")),
+            Some(Ok(seconds)) => seconds,
+            Some(Err(error)) => return error,
+        };
+        let message = match get.want {
+            Want::Count(_) => {
+                format!("{operation}: no message in queue {name} within {seconds} s")
+            }
+            Want::Weight { target, .. } => format!(
+                "{operation}: queue {name} did not reach weight {target} within {seconds} s: it holds {} messages",
+                queue.len()
+            ),
+        };
+        timed_out(py, message)
+    }
+}
