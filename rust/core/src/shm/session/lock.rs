@@ -6,17 +6,14 @@
 //! forked child gets nothing of it. That is all there is to know who is dead without a guess.
 //!
 //! But it gives them back too when the process closes *any* descriptor of the file, also one that
-//! it opened besides. So the file is opened once, and [`opened_here`] is asked before it is opened
-//! again for a look.
+//! it opened besides. So the file is opened once; see [`look`] for who wants to look at another's.
 
-use std::fs;
 use std::io;
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process;
 use std::sync::{Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, fcntl};
@@ -28,15 +25,12 @@ use super::super::word::Owner;
 use super::Error;
 use super::layout::PARTICIPANTS;
 use super::solo::{Inside, PAUSE, Solo};
+pub(super) use look::{look, opening};
+
+mod look;
 
 /// The name of the file.
 pub(super) const LOCKS: &str = "locks";
-
-/// Held while a lock file is opened, or opened and closed for a look: between the question whether
-/// this process has it open and the closing, no other thread may open it for good.
-static OPENING: Solo = Solo::new();
-/// How long it may be held: for as long as it takes to remove the files of a session.
-const PATIENCE: Duration = Duration::from_secs(10);
 
 /// The lock file of a session, as this process has it open.
 #[derive(Debug)]
@@ -310,55 +304,10 @@ fn region(range: Range, kind: i32) -> libc::flock {
     }
 }
 
-/// To be held while a lock file is opened.
-///
-/// # Errors
-///
-/// Where another thread is at it for too long.
-pub(super) fn opening(path: &Path) -> Result<Inside<'static>, Error> {
-    let begin = Instant::now();
-    OPENING
-        .enter(begin + PATIENCE)
-        .ok_or_else(|| Error::Locked {
-            path: path.to_owned(),
-            pid: i32::try_from(process::id()).ok(),
-            waited: begin.elapsed(),
-        })
-}
-
-/// Opens a lock file for a look, if this process does not have it open: closing it would give back
-/// what the process holds.
-///
-/// # Errors
-///
-/// What the system says; then nobody knows.
-pub(super) fn look(folder: &Path, _opening: &Inside<'_>) -> Result<Option<Locks>, Error> {
-    let path = folder.join(LOCKS);
-    let here = opened_here(&path)
-        .map_err(|error| FileError::new("find out whether this process uses", &path, error))?;
-    if here {
-        return Ok(None);
-    }
-    Ok(Some(Locks::new(file::open_own(&path)?.0, path)))
-}
-
-/// Whether this process has a file open.
-fn opened_here(path: &Path) -> io::Result<bool> {
-    let same = |status: &fs::Metadata| (status.dev(), status.ino());
-    let file = same(&path.symlink_metadata()?);
-    for descriptor in fs::read_dir("/proc/self/fd")? {
-        // One that is closed meanwhile, or the one that reads this folder: not it.
-        if let Ok(status) = descriptor?.path().metadata()
-            && same(&status) == file
-        {
-            return Ok(true);
-        }
-    }
-    Ok(false)
-}
-
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     fn soon() -> Instant {
@@ -390,17 +339,5 @@ mod tests {
         assert!(!locks.anybody_else().expect("asked"));
         locks.end_lease(of(7));
         assert!(!locks.is_leased(of(7)).expect("asked"));
-    }
-
-    #[test]
-    fn a_file_that_is_open_here_is_not_opened_for_a_look() {
-        let folder = tempfile::tempdir().expect("a folder");
-        let locks = Locks::create(folder.path()).expect("made");
-        let inside = opening(folder.path()).expect("free");
-        assert!(look(folder.path(), &inside).expect("looked").is_none());
-        drop(locks);
-        assert!(look(folder.path(), &inside).expect("looked").is_some());
-        let missing = look(&folder.path().join("no"), &inside);
-        assert!(missing.is_err());
     }
 }
