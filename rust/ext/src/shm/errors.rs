@@ -73,12 +73,6 @@ pub(crate) fn session_closed(py: Python<'_>, operation: &str) -> PyErr {
 pub(crate) fn of_operation(py: Python<'_>, operation: &str, subject: &str, error: &Error) -> PyErr {
     match error {
         Error::Closed(_) => session_closed(py, operation),
-        Error::TooLarge { length, limit } => no_memory(
-            py,
-            format!(
-                "{operation}: a message of {length} bytes never fits into the session: max_bytes={limit}"
-            ),
-        ),
         Error::Corrupt(_) | Error::Outside(_) | Error::Foreign { .. } | Error::NoSuchExtent(_) => {
             let message = format!("{operation}: {subject}: {error}");
             shoal_error(py, "ChannelCorruptError", message, None)

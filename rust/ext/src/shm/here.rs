@@ -94,6 +94,15 @@ impl PyShmQueue {
             let holders = self.holders(py, operation);
             return no_memory(py, format!("{operation}: {why}{holders}"));
         }
+        if let Error::TooLarge { length, limit } = error {
+            // The limit that was asked for, where the memory itself is a little larger.
+            let asked = self.here.queue.session().stats();
+            let limit = asked.map_or(*limit, |stats| stats.max_bytes.min(*limit));
+            let message = format!(
+                "{operation}: a message of {length} bytes never fits into the session: max_bytes={limit}"
+            );
+            return no_memory(py, message);
+        }
         of_operation(py, operation, &format!("queue {}", self.name), error)
     }
 

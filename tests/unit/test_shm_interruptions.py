@@ -1,0 +1,157 @@
+"""Queues between processes: signals, forks and the end of the interpreter lose nothing."""
+
+import gc
+import os
+import signal
+
+import numpy as np
+import pytest
+
+DEADLINE_S = 20
+LARGE = 200_000
+
+# A program that waits in a get, or in a put into a full queue, until Ctrl-C.
+WAITING = """
+import sys
+from shoal import shm
+
+session = shm.Session.attach(sys.argv[1])
+queue = session.queue("k")
+try:
+    print("ready", flush=True)
+    queue.{call}
+except KeyboardInterrupt:
+    print("interrupted", queue.qsize(), flush=True)
+"""
+
+# A program that ends while a daemon thread waits.
+ENDING = """
+import threading
+from shoal import shm
+
+session = shm.Session.create(dir={place!r})
+queue = session.queue("k")
+waiting = threading.Thread(target=queue.get, daemon=True)
+waiting.start()
+try:
+    queue.get(timeout=0.2)
+except TimeoutError:
+    print("done", flush=True)
+"""
+
+interruptions = 0
+
+
+class Interrupted:
+    """A message that is interrupted once while it is rebuilt."""
+
+    def __init__(self, number):
+        self.number = number
+
+    def __reduce__(self):
+        return rebuilt, (self.number,)
+
+
+def rebuilt(number):
+    global interruptions
+    if interruptions > 0:
+        interruptions -= 1
+        signal.raise_signal(signal.SIGINT)
+    return number
+
+
+@pytest.fixture
+def queue(session):
+    return session.queue("k")
+
+
+@pytest.fixture
+def interrupted_once():
+    global interruptions
+    interruptions = 1
+    yield
+    interruptions = 0
+
+
+@pytest.mark.usefixtures("interrupted_once")
+def test_an_interrupted_get_leaves_its_message_to_the_next(queue):
+    queue.put(Interrupted(1))
+    queue.put(2)
+    with pytest.raises(KeyboardInterrupt):
+        queue.get()
+    assert [queue.get(timeout=DEADLINE_S), queue.get(timeout=DEADLINE_S)] == [1, 2]
+
+
+@pytest.mark.usefixtures("interrupted_once")
+@pytest.mark.parametrize("call", ["get_many", "get_batch"])
+def test_interrupted_gets_of_several_leave_all_of_them(queue, call):
+    queue.put_many([0, Interrupted(1), 2, "x" * LARGE], [1, 1, 1, 1])
+    with pytest.raises(KeyboardInterrupt):
+        getattr(queue, call)(4)
+    assert getattr(queue, call)(4, timeout=DEADLINE_S) == [0, 1, 2, "x" * LARGE]
+
+
+@pytest.mark.usefixtures("interrupted_once")
+def test_an_interrupted_lease_is_a_lease_still(session, queue):
+    queue.put(Interrupted(1))
+    with pytest.raises(KeyboardInterrupt):
+        queue.get(lease=True)
+    message = queue.get(timeout=DEADLINE_S, lease=True)
+    assert message.value == 1
+    assert not message.redelivered
+    message.ack()
+    del message
+    gc.collect()
+    assert session.stats()["descriptors_in_use"] == 0
+
+
+@pytest.mark.parametrize("call", ["get()", "get_batch(3)", "put('more')"])
+def test_ctrl_c_ends_a_call_that_waits(session, start, line, call):
+    queue = session.queue("k", maxsize=1)
+    if call.startswith("put"):
+        queue.put("there")
+    process = start(WAITING.format(call=call), session.token)
+    assert line(process) == "ready"
+    process.send_signal(signal.SIGINT)
+    assert line(process) == f"interrupted {queue.qsize()}"
+    assert process.wait(DEADLINE_S) == 0
+
+
+def test_the_end_of_the_interpreter_ends_threads_that_wait(place, start):
+    process = start(ENDING.format(place=place))
+    out, error = process.communicate(timeout=DEADLINE_S)
+    assert (process.returncode, out, error) == (0, "done\n", "")
+    assert os.listdir(place) == []
+
+
+def test_a_child_is_another_participant_and_gives_back_nothing_of_its_parent(session, queue):
+    queue.put(np.arange(LARGE))
+    array = queue.get()
+    message = "of the parent"
+    queue.put(message)
+    held = queue.get(lease=True)
+    before = session.stats()
+    child = os.fork()
+    if child == 0:
+        failed = 1
+        try:
+            del array
+            gc.collect()
+            queue.put(session.stats()["participants"])
+            try:
+                held.ack()
+            except ValueError as error:
+                failed = 0 if "leased by process" in str(error) else 2
+        finally:
+            os._exit(failed)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert queue.get(timeout=DEADLINE_S) == before["participants"] + 1
+    session.sweep()
+    after = session.stats()
+    assert after["descriptors_in_use"] == before["descriptors_in_use"]
+    assert after["bytes_in_use"] == before["bytes_in_use"]
+    assert array[-1] == LARGE - 1
+    held.ack()
+    del array, held
+    gc.collect()
+    assert session.stats()["descriptors_in_use"] == 0
