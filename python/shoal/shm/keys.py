@@ -58,14 +58,16 @@ def _encoded(part: Any, key: Any, depth: int) -> bytes:
 
 def _simple(part: Any, key: Any) -> bytes | None:
     """The form of what has no parts, None for anything else."""
+    numpy = sys.modules.get("numpy")
+    if numpy is not None and isinstance(part, numpy.generic):
+        part = part.item()
     if part is None:
         return _node(b"n")
     if isinstance(part, str) and _equals_as(part, str):
         return _node(b"s", part.encode("utf-8", "surrogatepass"))
     if isinstance(part, bytes) and _equals_as(part, bytes):
         return _node(b"b", part)
-    plain = _plain_number(part)
-    return None if plain is None else _number(plain, key)
+    return _number(part, key) if isinstance(part, numbers.Number) else None
 
 
 def _instance(part: Any, key: Any, depth: int) -> bytes:
@@ -117,14 +119,6 @@ def _named(tag: bytes, thing: Any) -> bytes:
 def _equals_as(part: Any, kind: type) -> bool:
     """Whether an instance of a subclass equals the plain value that it looks like."""
     return type(part).__eq__ == kind.__eq__
-
-
-def _plain_number(part: Any) -> numbers.Number | None:
-    """The number of Python that something equals, None where it is no number."""
-    numpy = sys.modules.get("numpy")
-    if numpy is not None and isinstance(part, numpy.generic):
-        part = part.item()
-    return part if isinstance(part, numbers.Number) else None
 
 
 def _number(number: Any, key: Any) -> bytes:

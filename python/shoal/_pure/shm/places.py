@@ -174,14 +174,18 @@ def _sessions(parent: Path) -> list[Path]:
 
 
 def _remove_if_dead(folder: Path) -> bool:
+    # Another backend's is not even looked at: to close its locks would give back what this process
+    # has of them.
+    if not (folder / TABLES).exists():
+        return False
     try:
         descriptor = os.open(folder / LOCKS, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
     except OSError:
         return False
     try:
         # All bytes at once; while they are held nobody can join.
-        if not take_lock(descriptor, 0, 0) or not (folder / TABLES).exists():
-            return False  # somebody is alive, or it is another backend's
+        if not take_lock(descriptor, 0, 0):
+            return False  # somebody is alive
         dead, spill = _last_words(folder)
         if dead:
             remove(folder, spill)

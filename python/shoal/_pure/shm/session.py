@@ -75,7 +75,7 @@ class ShmSession:
         try:
             self._member.join("attach")
         except BaseException:
-            self._finalizer()
+            self.close()
             raise
         return self
 
@@ -100,7 +100,9 @@ class ShmSession:
 
     def close(self) -> None:
         """Leave the session with this object; again is nothing."""
-        self._finalizer()
+        # Detached and called here: a finalizer does nothing at the end of the interpreter.
+        if self._finalizer.detach() is not None:
+            _let_go(self._member)
 
     def _checked(self, op: str) -> Member:
         if self.closed:

@@ -1,0 +1,152 @@
+"""Keys: what Python calls equal is one key, and what it does not is another."""
+
+import dataclasses
+import enum
+import fractions
+import subprocess
+import sys
+from decimal import Decimal
+from typing import NamedTuple
+
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+from hypothesis import given
+
+from shoal.errors import ShoalTypeError, ShoalValueError
+from shoal.shm.keys import canonical
+
+
+class Color(enum.Enum):
+    RED = 1
+    CRIMSON = 1  # noqa: PIE796  (another name of the same)
+    GREEN = 2
+
+
+class Name(enum.StrEnum):
+    A = "a"
+
+
+class Level(enum.IntEnum):
+    LOW = 1
+
+
+@dataclasses.dataclass(frozen=True)
+class Key:
+    a: object
+    b: object = ()
+
+
+class Identity:
+    pass
+
+
+class Point(NamedTuple):
+    x: int
+    y: int
+
+
+long = "x" * 100
+
+EQUAL = [
+    [
+        1,
+        1.0,
+        True,
+        np.int64(1),
+        np.float32(1),
+        np.bool_(True),
+        Decimal(1),
+        fractions.Fraction(1),
+        1 + 0j,
+        Level.LOW,
+    ],
+    [0, 0.0, -0.0, False],
+    [0.5, Decimal("0.5"), fractions.Fraction(1, 2), np.float16(0.5)],
+    ["a", Name.A, np.str_("a")],
+    [b"a", np.bytes_(b"a")],
+    [(1, 2), Point(1, 2), (True, 2.0)],
+    [frozenset([1, 2, "a"]), frozenset(["a", 2.0, True])],
+    [Color.RED, Color.CRIMSON],
+    [Key(1, "a"), Key(1.0, "a")],
+    [Key((long, long)), Key((long, "".join(list(long))))],
+    [float("inf"), Decimal("Infinity")],
+    [2**100, float(2**100)],
+    ["x" * 100_000],
+]
+DISTINCT = [
+    *(group[0] for group in EQUAL),
+    2, -1, None, (), "", b"", frozenset(), "1", b"1", (1,), ((1,),), (1, (2,)), ((1, 2),), 1j, Color.GREEN, float("-inf"),
+    Key(1, "b"), "n.", "x" * 100_001, int, Key, len, 0.25, ("a", "b"), ("ab",), Point, "\ud800",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("group", EQUAL, ids=lambda group: repr(group[0])[:30])
+def test_equal_keys_are_the_same_bytes(group):
+    assert len(set(group)) == 1
+    assert len({canonical(key) for key in group}) == 1
+
+
+def test_different_keys_are_different_bytes():
+    assert len(set(DISTINCT)) == len(DISTINCT)
+    assert len({canonical(key) for key in DISTINCT}) == len(DISTINCT)
+    assert max(len(canonical(key)) for key in DISTINCT) <= 1024
+
+
+atoms = (
+    st.none()
+    | st.booleans()
+    | st.integers(-3, 3)
+    | st.sampled_from([0.0, 1.0, 0.5, "", "a", b"", b"a"])
+)
+keys = st.recursive(atoms, lambda inner: st.tuples(inner, inner) | st.frozensets(inner, max_size=3))
+
+
+@given(keys, keys)
+def test_keys_are_the_same_bytes_where_they_are_equal_and_only_there(one, other):
+    assert (canonical(one) == canonical(other)) == (one == other)
+
+
+def test_another_process_has_the_same_bytes():
+    program = (
+        "from shoal.shm.keys import canonical; import decimal, datetime\n"
+        "print(canonical((1, 'a', frozenset('xyz'), decimal.Decimal('0.1'), datetime.date(2000, 1, 1))).hex())"
+    )
+    printed = {
+        subprocess.run(
+            [sys.executable, "-c", program],
+            env={"PYTHONHASHSEED": str(seed)},
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=True,
+        ).stdout
+        for seed in (1, 2)
+    }
+    assert len(printed) == 1
+
+
+@pytest.mark.parametrize(
+    ("key", "kind", "text"),
+    [
+        ([1], ShoalTypeError, r"key=\[1\]: expected something hashable"),
+        ((1, {}), ShoalTypeError, r"key=\(1, \{\}\): expected something hashable"),
+        (Identity(), ShoalTypeError, "a Identity equals nothing but itself"),
+        (Key(iter([])), ShoalTypeError, "equals nothing but itself"),
+        (float("nan"), ShoalValueError, "a NaN does not equal itself"),
+        ((1, float("nan")), ShoalValueError, "a NaN does not equal itself"),
+        (memoryview(b"x"), ShoalTypeError, "cannot be pickled"),
+    ],
+    ids=repr,
+)
+def test_what_cannot_be_a_key(key, kind, text):
+    with pytest.raises(kind, match=text):
+        canonical(key)
+
+
+def test_a_key_that_is_nested_too_deeply():
+    key = ()
+    for _ in range(200):
+        key = (key,)
+    with pytest.raises(ShoalValueError, match="expected at most 64 levels of nesting"):
+        canonical(key)

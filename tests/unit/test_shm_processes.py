@@ -1,0 +1,436 @@
+"""Several processes in a session: deaths, forks, signals, and what is left behind."""
+
+import gc
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from shoal.errors import (
+    ChannelClosed,
+    ChannelError,
+    ChannelNotFoundError,
+    ShoalTypeError,
+    ShoalValueError,
+)
+
+pytestmark = pytest.mark.process
+
+DEADLINE_S = 30
+
+ATTACH = "import sys, time, os\nfrom shoal import shm\nsession = shm.Session.attach(sys.argv[1])\n"
+
+
+def until(condition):
+    end = time.monotonic() + DEADLINE_S
+    while not condition():
+        assert time.monotonic() < end, "not in time"
+        time.sleep(0.005)
+
+
+def killed(process):
+    process.kill()
+    process.wait(DEADLINE_S)
+
+
+def child(function):
+    """Run a function in a child made by fork; return its exit code."""
+    pid = os.fork()
+    if pid == 0:
+        code = 1
+        try:
+            function()
+            code = 0
+        finally:
+            os._exit(code)
+    end = time.monotonic() + DEADLINE_S
+    while True:
+        done, status = os.waitpid(pid, os.WNOHANG)
+        if done:
+            return os.waitstatus_to_exitcode(status)
+        if time.monotonic() > end:
+            os.kill(pid, signal.SIGKILL)
+        time.sleep(0.005)
+
+
+def test_messages_cross_processes(session, start, line):
+    asked, answers = session.queue("asked"), session.queue("answers")
+    program = ATTACH + (
+        "asked, answers = session.queue('asked'), session.queue('answers')\n"
+        "while (item := asked.get()) is not None:\n"
+        "    answers.put((os.getpid(), item * 2))\n"
+        "session.close()\nprint('done', flush=True)\n"
+    )
+    processes = [start(program, session.token) for _ in range(2)]
+    for i in range(100):
+        asked.put(np.full(30_000, i) if i % 10 == 0 else i)
+    got = [answers.get(timeout=DEADLINE_S) for _ in range(100)]
+    assert sorted(int(np.max(item)) // 2 for _, item in got) == list(range(100))
+    for _ in processes:
+        asked.put(None)
+    assert [line(process) for process in processes] == ["done", "done"]
+    del got
+    gc.collect()
+    stats = session.stats()
+    assert (stats["participants"], stats["bytes_in_use"], stats["lost_messages"]) == (1, 0, 0)
+
+
+def test_the_messages_of_a_dead_producer_stay(session, start, line):
+    queue = session.queue("k")
+    program = ATTACH + (
+        "q = session.queue('k')\nq.put_many([1, bytearray(200_000), 3])\n"
+        "held = q.reserve(500_000, 'u1')\nprint('put', flush=True)\ntime.sleep(60)\n"
+    )
+    process = start(program, session.token)
+    line(process)
+    killed(process)
+    swept = session.sweep()
+    assert (swept["dead"], swept["redelivered"], swept["lost"]) == (1, 0, 0)
+    assert swept["recovered"] >= 1
+    assert [queue.get(timeout=DEADLINE_S) for _ in range(3)] == [1, bytearray(200_000), 3]
+    stats = session.stats()
+    assert (stats["bytes_in_use"], stats["descriptors_in_use"], stats["participants"]) == (0, 0, 1)
+    assert stats["recovered"] == swept["recovered"]
+
+
+LEASE = ATTACH + (
+    "q = session.queue('k')\nm = q.get(lease=True)\n"
+    "print(m.redelivered, m.value if len(m.value) < 9 else len(m.value), flush=True)\ntime.sleep(60)\n"
+)
+
+
+def test_what_a_dead_consumer_had_leased_is_delivered_again_at_the_end(session, start, line):
+    queue = session.queue("k")
+    queue.put_many(["first", "second"])
+    process = start(LEASE, session.token)
+    assert line(process) == "False first"
+    assert queue.qsize() == 1
+    killed(process)
+    assert session.sweep() == {"dead": 1, "recovered": 1, "redelivered": 1, "lost": 0}
+    with queue.get(lease=True) as second:
+        assert (second.value, second.redelivered) == ("second", False)
+    with queue.get(lease=True, timeout=DEADLINE_S) as first:
+        assert (first.value, first.redelivered) == ("first", True)
+    stats = session.stats()
+    assert (stats["descriptors_in_use"], stats["lost_messages"], stats["recovered"]) == (0, 0, 1)
+
+
+def test_who_waits_gets_what_a_dead_consumer_had_leased(session, start, line):
+    queue = session.queue("k")
+    queue.put(np.zeros(100_000, "u1"))
+    process = start(LEASE, session.token)
+    assert line(process) == "False 100000"
+    killed(process)
+    message = queue.get(timeout=DEADLINE_S, lease=True)
+    assert message.redelivered
+    assert not message.value.any()
+    message.ack()
+    del message
+    gc.collect()
+    assert session.stats()["bytes_in_use"] == 0
+
+
+def test_what_a_dead_consumer_had_taken_is_counted_as_lost(session, start, line):
+    queue = session.queue("k")
+    queue.put(np.zeros(100_000, "u1"))
+    process = start(LEASE.replace("lease=True", "").replace("m.redelivered, m.value if len(m.value) < 9 else len(m.value)", "len(m)"), session.token)  # fmt: skip
+    assert line(process) == "100000"
+    killed(process)
+    assert session.sweep() == {"dead": 1, "recovered": 1, "redelivered": 0, "lost": 1}
+    assert session.stats()["lost_messages"] == 1
+    assert session.stats()["bytes_in_use"] == 0
+
+
+def test_who_is_stopped_is_alive(session, start, line):
+    queue = session.queue("k")
+    queue.put("leased")
+    process = start(LEASE, session.token)
+    line(process)
+    process.send_signal(signal.SIGSTOP)
+    until(
+        lambda: Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
+    )
+    assert session.sweep()["dead"] == 0
+    assert queue.empty()
+    assert session.stats()["participants"] == 2
+    killed(process)
+    assert session.sweep()["redelivered"] == 1
+
+
+def test_a_message_that_is_not_acknowledged_stays_leased(shm, session):
+    queue = session.queue("k")
+    queue.put([1])
+    with pytest.raises(RuntimeError, match="mine"), queue.get(lease=True):
+        raise RuntimeError("mine")
+    gc.collect()
+    assert queue.empty()
+    assert session.stats()["descriptors_in_use"] == 1
+    for kind in (shm.Message, shm.Reservation):
+        with pytest.raises(TypeError, match="cannot create"):
+            kind()
+
+
+def test_leaving_gives_back_what_is_leased(session, start, line):
+    queue = session.queue("k")
+    queue.put("x")
+    process = start(LEASE.replace("time.sleep(60)", ""), session.token)
+    line(process)
+    assert process.wait(DEADLINE_S) == 0
+    message = queue.get_nowait(lease=True)
+    assert message.redelivered
+    message.ack()
+    message.ack()
+    assert session.stats()["participants"] == 1
+
+
+def test_a_child_made_by_fork_is_another_participant(session):
+    queue = session.queue("k")
+    queue.put_many([np.zeros(100_000, "u1"), "leased"])
+    loan, leased = queue.get(), queue.get(lease=True)
+
+    def in_child():
+        nonlocal loan
+        queue.put(("child", len(loan)))
+        del loan
+        gc.collect()
+        try:
+            leased.ack()
+        except ShoalValueError as error:
+            queue.put(str(error))
+        session.close()
+
+    assert child(in_child) == 0
+    assert queue.get(timeout=DEADLINE_S) == ("child", 100_000)
+    assert queue.get(timeout=DEADLINE_S) == (
+        f"ack: the message was leased by process {os.getpid()}, not by this one"
+    )
+    assert session.stats()["bytes_in_use"] >= 100_000
+    assert len(loan) == 100_000
+    leased.ack()
+    del loan
+    gc.collect()
+    assert session.stats()["bytes_in_use"] == 0
+    assert session.stats()["participants"] == 1
+
+
+def test_a_child_that_is_killed_gives_nothing_of_its_parent_back(session):
+    queue = session.queue("k")
+    queue.put_many(["a", "b"])
+    kept = queue.get(lease=True)
+
+    def in_child():
+        queue.get(lease=True)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    assert child(in_child) == -signal.SIGKILL
+    assert session.sweep() == {"dead": 1, "recovered": 1, "redelivered": 1, "lost": 0}
+    message = queue.get_nowait(lease=True)
+    assert (message.value, message.redelivered) == ("b", True)
+    message.ack()
+    kept.ack()
+    assert queue.empty()
+
+
+def test_ctrl_c_ends_a_call_that_waits_and_loses_nothing(session, start, line):
+    queue, seen = session.queue("k", maxsize=1), session.queue("seen")
+    program = ATTACH + (
+        "q, seen = session.queue('k'), session.queue('seen')\n"
+        "for call in (q.get, lambda: q.get_batch(5), lambda: session.queue('full', 1).put(2)):\n"
+        "    print('waits', flush=True)\n"
+        "    try: call()\n"
+        "    except KeyboardInterrupt: seen.put('interrupted')\n"
+    )
+    session.queue("full", 1).put(1)
+    process = start(program, session.token)
+    for _ in range(3):
+        assert line(process) == "waits"
+        # Asleep, and not on its way there.
+        until(
+            lambda: (
+                Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[0] == "S"
+            )
+        )
+        process.send_signal(signal.SIGINT)
+        assert seen.get(timeout=DEADLINE_S) == "interrupted"
+    assert process.wait(DEADLINE_S) == 0
+    queue.put("there")
+    assert queue.get() == "there"
+    assert session.queue("full").get_many(5) == [1]
+
+
+INTERRUPTED = (
+    ATTACH
+    + """
+import signal
+source, sink = session.queue('source'), session.queue('sink')
+inside, held = False, None
+
+def interrupt(*_):
+    if inside:  # elsewhere this program has nothing to catch it
+        raise KeyboardInterrupt
+
+signal.signal(signal.SIGINT, interrupt)
+print('ready', flush=True)
+while True:
+    try:
+        inside = True
+        while True:
+            if held is None:
+                held = source.get(lease=True)
+            if held.value < 0:
+                inside = False
+                held.ack()
+                session.close()
+                os._exit(0)
+            sink.put(held.value)
+            held.ack()
+            held = None
+    except KeyboardInterrupt:
+        inside = False
+"""
+)
+
+
+def test_interrupts_at_any_moment_lose_nothing(session, start, line):
+    """Each number arrives, though the consumer is interrupted again and again."""
+    source, sink = session.queue("source"), session.queue("sink")
+    process = start(INTERRUPTED, session.token)
+    line(process)
+    for i in range(200):
+        source.put(i)
+        if i % 3 == 0:
+            process.send_signal(signal.SIGINT)
+    source.put(-1)
+    assert process.wait(DEADLINE_S) == 0
+    # What an interrupt kept from being stored was leased; interrupted within a put, nobody knows
+    # whether it was done, and some come twice.
+    got = []
+    while not (sink.empty() and source.empty()):
+        got += (sink if source.empty() else source).get_many(1000)
+    assert set(got) == set(range(200))
+    assert session.stats()["descriptors_in_use"] == 0
+
+
+def test_the_end_of_a_process_removes_what_it_made(backend, place):
+    program = (
+        "import sys, threading\nfrom shoal import shm\n"
+        "session = shm.Session.create(dir=sys.argv[1])\n"
+        "q = session.queue('k')\nq.put(bytearray(200_000))\nheld = q.get()\n"
+        "threading.Thread(target=session.queue('never').get, daemon=True).start()\n"
+    )
+    name = backend.__name__.rpartition("._")[2]
+    subprocess.run(
+        [sys.executable, "-c", program, place],
+        env={**os.environ, "SHOAL_BACKEND": name},
+        timeout=DEADLINE_S,
+        check=True,
+        stderr=subprocess.DEVNULL,  # the thread ends with an error
+    )
+    assert list(Path(place).iterdir()) == []
+
+
+def test_what_crashed_processes_left_is_removed(shm, place, start, line):
+    program = (
+        "import sys, time\nfrom shoal import shm\n"
+        "session = shm.Session.create(dir=sys.argv[1])\nsession.queue('k').put(b'x' * 200_000)\n"
+        "print(session.token, flush=True)\ntime.sleep(60)\n"
+    )
+    dead, alive = start(program, place), start(program, place)
+    folders = [line(dead), line(alive)]
+    killed(dead)
+    alive.send_signal(signal.SIGSTOP)
+    assert shm.gc(place) == folders[:1]
+    assert [str(path) for path in Path(place).iterdir()] == folders[1:]
+    killed(alive)
+    with shm.Session.create(dir=place) as session:
+        assert [str(path) for path in Path(place).iterdir()] == [session.token]
+        assert shm.gc(place) == []
+
+
+def test_tokens_that_cannot_be(shm, place):
+    with pytest.raises(
+        ShoalValueError, match=r"^token='x': expected what Session\.token returned$"
+    ):
+        shm.Session.attach("x")
+    with pytest.raises(ShoalTypeError, match=r"^token=3: expected a str"):
+        shm.Session.attach(3)
+    session = shm.Session.create(dir=place)
+    token = session.token
+    assert Path(token).parent == Path(place)
+    assert Path(token).stat().st_mode & 0o777 == 0o700
+    session.close()
+    text = f"^no session at {re.escape(token)}: it was closed, or is on another host$"
+    with pytest.raises(ChannelNotFoundError, match=text):
+        shm.Session.attach(token)
+
+
+def test_the_session_of_another_backend(shm, backend, place, start, line):
+    other = "rust" if backend.__name__.endswith("pure") else "pure"
+    marker = {"rust": "ctl", "pure": "pure.db"}[other]
+    folder = Path(place) / f"shoal-{os.getuid()}-{'0' * 32}"
+    folder.mkdir(mode=0o700)
+    (folder / marker).touch()
+    own = {"rust": "pure", "pure": "rust"}[other]
+    with pytest.raises(ChannelError) as refused:
+        shm.Session.attach(str(folder))
+    assert str(refused.value) == (
+        f"the session at {folder} was made by the {other} backend and this process runs {own}: "
+        f"set SHOAL_BACKEND={other}"
+    )
+    (folder / marker).unlink()
+    folder.rmdir()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        ({"dir": "/nowhere"}, "dir='/nowhere': expected a folder that can be written to"),
+        ({"max_bytes": 0}, "max_bytes=0: expected 1 to"),
+        ({"max_bytes": True}, "max_bytes=True: expected an int"),
+        ({"memory_policy": "x"}, "memory_policy='x': expected one of block, error, spill"),
+        ({"spill_dir": "/tmp"}, "spill_dir='/tmp': it needs memory_policy='spill'"),
+        ({"backlog": 0}, "backlog=0: expected 1 to"),
+    ],
+)
+def test_sessions_that_cannot_be(shm, arguments, text):
+    with pytest.raises((ShoalValueError, ShoalTypeError)) as wrong:
+        shm.Session.create(**arguments)
+    assert str(wrong.value).startswith(text)
+
+
+def test_a_token_stands_alone(backend):
+    with pytest.raises(ShoalValueError, match=r"^max_bytes with a token: the session has its own$"):
+        backend.ShmSession("/x", max_bytes=3)
+
+
+def test_few_descriptors_are_enough(start, line, place):
+    program = (
+        "import resource, sys\nfrom shoal import shm\nimport numpy as np\n"
+        "resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))\n"
+        "with shm.Session.create(dir=sys.argv[1]) as session:\n"
+        "    q = session.queue('k')\n"
+        "    for i in range(200): q.put(np.full(70_000, i % 100, 'u1'))\n"
+        "    held = [q.get() for _ in range(200)]\n"
+        "    print(all(a[-1] == i % 100 for i, a in enumerate(held)), flush=True)\n"
+    )
+    process = start(program, place)
+    assert line(process) == "True"
+    assert process.wait(DEADLINE_S) == 0
+
+
+def test_a_closed_session_leaves_received_arrays_alone(shm, place):
+    session = shm.Session.create(dir=place)
+    queue = session.queue("k")
+    queue.put(np.arange(100_000))
+    held = queue.get()
+    session.close()
+    held += 1
+    assert held[-1] == 100_000
+    with pytest.raises(ChannelClosed):
+        queue.qsize()

@@ -1,0 +1,316 @@
+"""What goes in comes out: values, types, tensors of every dtype, and whose memory they are in."""
+
+import array
+import collections
+import dataclasses
+import datetime as dt
+import gc
+import math
+import sys
+import types
+
+import hypothesis
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+from hypothesis import given
+
+from shoal.errors import ShoalError, ShoalTypeError, ShoalValueError
+
+torch = pytest.importorskip("torch")
+
+LARGE = 100_000
+# Quantized types are no tensors of their own without a scale.
+DTYPES = sorted(
+    {
+        kind
+        for name, kind in vars(torch).items()
+        if isinstance(kind, torch.dtype) and not name.startswith("q")
+    },
+    key=str,
+)
+
+atoms = (
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | st.text(max_size=8)
+    | st.binary(max_size=8)
+    | st.sampled_from([2**64, -(2**63), -0.0, math.nan, "\ud800", "x" * 300, b"y" * 300, ""])
+)
+nested = st.recursive(
+    atoms,
+    lambda inner: (
+        st.lists(inner, max_size=4)
+        | st.tuples(inner, inner)
+        | st.dictionaries(st.text(max_size=4) | st.integers(-2, 300), inner, max_size=4)
+        | st.binary(max_size=4).map(bytearray)
+    ),
+    max_leaves=20,
+)
+
+
+@dataclasses.dataclass
+class Step:
+    reward: float
+    image: object
+    tags: tuple = ()
+
+
+class Text(str):
+    __slots__ = ("note",)
+
+
+@pytest.fixture
+def queue(session):
+    return session.queue("types")
+
+
+@pytest.fixture
+def through(queue):
+    def go(obj):
+        queue.put(obj)
+        return queue.get()
+
+    return go
+
+
+def same(one, other):
+    """Whether two values are alike, type for type."""
+    if type(one) is not type(other):
+        return False
+    if isinstance(one, dict):
+        return same(list(one.items()), list(other.items()))
+    if isinstance(one, (list, tuple)):
+        return len(one) == len(other) and all(map(same, one, other))
+    return repr(one) == repr(other)  # which tells -0.0 from 0.0, and one NaN from no other
+
+
+@hypothesis.settings(
+    suppress_health_check=[hypothesis.HealthCheck.function_scoped_fixture], max_examples=40
+)
+@given(obj=nested)
+def test_plain_containers_come_out_type_for_type(through, obj):
+    assert same(through(obj), obj)
+
+
+@pytest.mark.parametrize(
+    "obj",
+    [
+        {1, 2},
+        frozenset("ab"),
+        1 + 2j,
+        range(3),
+        slice(1, 2),
+        collections.OrderedDict(a=1),
+        collections.deque([1, 2]),
+        collections.Counter("aab"),
+        Text("x"),
+        Exception("x"),
+        array.array("d", [1.0]),
+        dt.datetime(2000, 1, 1, tzinfo=dt.UTC),
+        types.SimpleNamespace(a=1),
+        Step(1.0, [1], ("x",)),
+        np.float32(1.5),
+        int,
+        len,
+        ...,
+    ],
+    ids=repr,
+)
+def test_other_objects_come_out_by_pickle(through, obj):
+    arrived = through(obj)
+    assert type(arrived) is type(obj)
+    assert repr(arrived) == repr(obj)
+
+
+def test_what_stands_in_a_message_twice_is_one_object(through):
+    inner = [1]
+    arrived = through({"a": inner, "b": inner})
+    assert arrived["a"] is arrived["b"]
+    ring = [1]
+    ring.append(ring)
+    arrived = through(ring)
+    assert arrived[1] is arrived
+
+
+def test_deep_nesting(through):
+    obj = []
+    for _ in range(100):
+        obj = [obj]
+    assert through(obj) == obj
+
+
+@pytest.mark.parametrize("size", [0, 1, 223, 224, 225, 4096, 65_535, 65_536, 3_000_000])
+@pytest.mark.parametrize("kind", [bytes, bytearray, str])
+def test_sizes(session, through, kind, size):
+    obj = "é" * size if kind is str else kind(b"\xff" * size)
+    arrived = through(obj)
+    assert type(arrived) is kind
+    assert arrived == obj
+    del arrived
+    assert session.stats()["bytes_in_use"] == 0
+
+
+@pytest.mark.parametrize("dtype", ["?", "b", "<u2", ">i4", "<f2", "f8", "c16", "M8[s]", "U3", "V5", [("a", "i4"), ("b", "f8")]], ids=str)  # fmt: skip
+@pytest.mark.parametrize("shape", [(), (0, 3), (5,), (300, 301)], ids=str)
+def test_arrays(through, dtype, shape):
+    size = math.prod(shape) * np.dtype(dtype).itemsize
+    raw = np.arange(size, dtype=np.uint32).astype(np.uint8) & 1
+    sent = np.ndarray(shape, dtype, raw.tobytes())
+    arrived = through(sent)
+    assert (arrived.shape, arrived.dtype) == (sent.shape, sent.dtype)
+    assert arrived.tobytes() == sent.tobytes()
+    assert arrived.flags.writeable
+
+
+@pytest.mark.parametrize("size", [10, LARGE])
+def test_arrays_are_the_receivers_own(session, through, size):
+    sent = np.arange(size)
+    arrived = through({"x": [sent]})["x"][0]
+    arrived += 1
+    assert sent[0] == 0
+    assert arrived[-1] == size
+    part = arrived[1:3]
+    del arrived
+    gc.collect()
+    assert (session.stats()["bytes_in_use"] > 0) == (size == LARGE)  # a part holds the whole
+    del part
+    assert session.stats()["bytes_in_use"] == 0
+
+
+def test_strided_and_fortran_arrays(through):
+    sent = np.arange(2 * LARGE).reshape(4, -1)
+    for view in (sent[:, ::2], sent.T, np.asfortranarray(sent), sent[::-1]):
+        assert np.array_equal(through(view), view)
+
+
+def test_arrays_of_objects(through):
+    assert through(np.array([1, "a", None], dtype=object)).tolist() == [1, "a", None]
+
+
+@pytest.mark.filterwarnings("ignore:.*is experimental")
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("shape", [(), (0, 3), (7,), (300, 310)], ids=str)
+def test_tensors_of_every_dtype(through, dtype, shape):
+    count = math.prod(shape) * dtype.itemsize
+    raw = torch.arange(count, dtype=torch.int64).to(torch.uint8) & 1
+    sent = raw.view(dtype).reshape(shape) if count else torch.empty(shape, dtype=dtype)
+    for arrived in (through(sent), through({"a": [sent]})["a"][0]):
+        assert type(arrived) is torch.Tensor
+        assert (arrived.dtype, arrived.shape) == (sent.dtype, sent.shape)
+        assert (
+            arrived.reshape(-1).view(torch.uint8).tolist()
+            == sent.reshape(-1).view(torch.uint8).tolist()
+        )
+
+
+def test_tensors_are_the_receivers_own(session, through):
+    sent = torch.zeros(LARGE)
+    arrived = through(Step(1.0, sent))
+    arrived.image += 1
+    assert not sent.any()
+    assert session.stats()["bytes_in_use"] > 0
+    del arrived
+    gc.collect()
+    assert session.stats()["bytes_in_use"] == 0
+
+
+def test_views_of_tensors_and_gradients(through):
+    base = torch.arange(4.0 * LARGE).reshape(4, -1)
+    assert torch.equal(through(base.t()), base.t())
+    assert through(base[0]).untyped_storage().nbytes() <= 4 * LARGE + 64
+    wanted = torch.ones(3, requires_grad=True)
+    assert through(wanted).requires_grad
+    assert not through(wanted * 2).requires_grad
+    parameter = torch.nn.Parameter(torch.ones(3))
+    assert type(through(parameter)) is torch.nn.Parameter
+    module = torch.nn.Linear(200, 200)
+    assert torch.equal(through(module).weight, module.weight)
+    sparse = torch.eye(3).to_sparse()
+    assert torch.equal(through(sparse).to_dense(), torch.eye(3))
+
+
+def test_what_is_of_the_script_travels_by_value(through):
+    assert through({"f": lambda x: x + 1})["f"](1) == 2
+    namespace = {"__name__": "__main__"}
+    exec("class Local:\n    value = 3", namespace)
+    assert through(namespace["Local"]()).value == 3
+
+
+@pytest.mark.parametrize("dtype", ["float32", np.int8, torch.bfloat16, torch.float64], ids=str)
+@pytest.mark.parametrize("shape", [3, (), (0, 2), (300, 301)], ids=str)
+def test_reserved_memory_is_put_without_a_copy(session, queue, shape, dtype):
+    reservation = queue.reserve(shape, dtype)
+    filled = reservation.array
+    filled[...] = 3
+    expected = filled.clone() if isinstance(dtype, torch.dtype) else filled.copy()
+    queue.put(reservation, weight=2)
+    arrived = queue.get_batch(2)[0]
+    assert type(arrived) is type(expected)
+    assert arrived.dtype == expected.dtype
+    assert arrived.shape == expected.shape
+    assert (arrived == expected).all()
+    arrived[...] = 1
+    with pytest.raises(ShoalValueError, match=r"^the reservation was put$"):
+        _ = reservation.array
+    with pytest.raises(ShoalValueError, match=r"^the reservation was put$"):
+        queue.put(reservation)
+    reservation.cancel()
+    del arrived, filled
+    gc.collect()
+    stats = session.stats()
+    assert (stats["bytes_in_use"], stats["descriptors_in_use"], stats["bytes_reserved"]) == (
+        0,
+        0,
+        0,
+    )
+
+
+def test_memory_that_was_not_put_goes_back(session, queue):
+    with queue.reserve((LARGE,), "u1") as reservation:
+        assert session.stats()["bytes_reserved"] >= LARGE
+        assert queue.empty()
+    with pytest.raises(ShoalValueError, match=r"^the reservation was cancelled$"):
+        queue.put(reservation)
+    queue.reserve((LARGE,), "u1").cancel()
+    dropped = queue.reserve((LARGE,), "u1")
+    del dropped
+    gc.collect()
+    assert session.stats()["bytes_in_use"] == 0
+    with pytest.raises(RuntimeError, match=r"mine"), queue.reserve((LARGE,), "u1"):
+        raise RuntimeError("mine")
+    assert session.stats()["bytes_in_use"] == 0
+
+
+@pytest.mark.parametrize(
+    ("shape", "dtype", "text"),
+    [
+        (-1, "u1", "shape=-1: expected 0 to"),
+        (True, "u1", "shape=True: expected an int or a sequence of ints"),
+        ("3", "u1", "shape='3': expected an int or a sequence of ints"),
+        ((1.5,), "u1", "shape=1.5: expected an int"),
+        (1, "nothing", "dtype='nothing': expected one of numpy's or torch's"),
+        (1, object, "dtype=<class 'object'>: objects cannot lie in shared memory"),
+    ],
+)
+def test_what_cannot_be_reserved(session, queue, shape, dtype, text):
+    with pytest.raises((ShoalTypeError, ShoalValueError)) as wrong:
+        queue.reserve(shape, dtype)
+    assert str(wrong.value).startswith(text)
+    assert session.stats()["descriptors_in_use"] == 0
+
+
+def test_a_tensor_of_a_device_is_refused(queue, monkeypatch):
+    """Without a device at hand, a tensor that says that it is on one."""
+
+    class Elsewhere:
+        layout, is_quantized, shape, dtype = torch.strided, False, (1,), torch.float32
+        device = torch.device("cuda:0")
+
+    monkeypatch.setattr(sys.modules["torch"], "Tensor", Elsewhere)
+    with pytest.raises(
+        ShoalError, match=r"a tensor on cuda:0 cannot be sent .*: send tensor.cpu\(\)"
+    ):
+        queue.put([Elsewhere()])
