@@ -14,9 +14,9 @@ pub use std::sync::atomic::{AtomicU32, AtomicU64};
 
 /// Words of one process that no other relies on: hints, which may be stale. They are not searched.
 pub(super) mod hint {
-    pub(in crate::shm) use std::sync::atomic::{
-        AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering,
-    };
+    #[cfg(not(loom))]
+    pub(in crate::shm) use std::sync::atomic::AtomicBool;
+    pub(in crate::shm) use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 }
 
 /// A full fence.

@@ -1,0 +1,19 @@
+//! The queue under weak memory: loom runs every interleaving, with every value that a load may see.
+//!
+//! ```text
+//! RUSTFLAGS="--cfg loom" cargo test --release -p shoal-core --test loom
+//! ```
+//!
+//! Loom takes SeqCst accesses for AcqRel and does not reorder a load with a later store; the first
+//! makes it stricter than the machine, the second is for the stress test.
+//!
+//! A search is complete where its bound is None, and else for so many preemptions. Tried once with
+//! more: `two_sleeping_consumers_are_woken` is complete for 3 (70 s), `closing_ends_every_wait`
+//! without a bound (50 s).
+#![cfg(loom)]
+
+mod bytes;
+mod exchange;
+mod support;
+mod sweeps;
+mod waits;
