@@ -1,0 +1,99 @@
+"""What one process of `shoal.shm` does alone: roles without a partner."""
+
+import time
+from dataclasses import dataclass
+
+from crew import Board, Round
+from lines import Shoal
+from shoal import shm
+
+__all__ = ["Attach", "GetQueued", "MakeKeys", "PutGet"]
+
+now = time.perf_counter_ns
+
+
+@dataclass(frozen=True)
+class MakeKeys:
+    """Makes queues that were not there before; returns how long each took."""
+
+    line: Shoal
+
+    def __call__(self, board: Board, member: int) -> Round:
+        session = shm.Session.attach(self.line.token)
+        made = []
+
+        def work(count: int) -> list[int]:
+            samples = []
+            for _ in range(count):
+                key = ("key", len(made))
+                start = now()
+                made.append(session.queue(key, maxsize=8))
+                samples.append(now() - start)
+            return samples
+
+        return work
+
+
+@dataclass(frozen=True)
+class Attach:
+    """Joins a session of another process, and leaves it; returns how long the joining took."""
+
+    line: Shoal
+
+    def __call__(self, board: Board, member: int) -> Round:
+        def work(count: int) -> list[int]:
+            samples = []
+            for _ in range(count):
+                start = now()
+                session = shm.Session.attach(self.line.token)
+                samples.append(now() - start)
+                session.close()
+            return samples
+
+        return work
+
+
+@dataclass(frozen=True)
+class PutGet:
+    """Puts a message and gets it; returns how long the two took, on average."""
+
+    line: Shoal
+
+    def __call__(self, board: Board, member: int) -> Round:
+        queue = self.line.queue()
+        put, get = queue.put, queue.get
+        message = self.line.load.make(0, self.line.arrays)
+
+        def work(count: int) -> list[float]:
+            start = now()
+            for _ in range(count):
+                put(message)
+                get()
+            return [(now() - start) / count]
+
+        return work
+
+
+@dataclass(frozen=True)
+class GetQueued:
+    """Gets messages that lie in the queue already; returns how long each took."""
+
+    line: Shoal
+
+    def __call__(self, board: Board, member: int) -> Round:
+        queue = self.line.queue()
+        load = self.line.load
+        message = load.make(0, self.line.arrays)
+
+        def work(count: int) -> list[int]:
+            samples = []
+            for _ in range(count):
+                queue.put(message)
+                start = now()
+                got = queue.get()
+                samples.append(now() - start)
+                load.check(got, 0)
+                got = None
+            return samples
+
+        return work

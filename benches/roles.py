@@ -1,0 +1,248 @@
+"""What the processes of a crew do in a round: who sends, who receives, and what they time.
+
+Roles are classes so that they can be pickled: made by the conductor with the lines, called in the
+process, where they open their ends and return what to do in a round.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from crew import STAMPS, Board, Round
+from lines import Line, Load
+
+__all__ = [
+    "Answer",
+    "Ask",
+    "AwaitApart",
+    "Idle",
+    "Receive",
+    "ReceiveApart",
+    "Role",
+    "Send",
+    "SendApart",
+]
+
+now = time.perf_counter_ns
+
+# Called once in a process of a crew, with its number.
+Role = Callable[[Board, int], Round]
+
+
+@dataclass(frozen=True)
+class Ask:
+    """Sends a message and waits for it to come back; returns halves of these times."""
+
+    there: Line
+    back: Line
+    load: Load
+
+    def __call__(self, board: Board, member: int) -> Round:
+        put, get = self.there.putter(), self.back.getter()
+        message = self.load.make(0, self.there.arrays)
+
+        def work(count: int) -> list[int]:
+            samples = []
+            board.meet(member)
+            for _ in range(count):
+                start = now()
+                put(message)
+                get()
+                samples.append((now() - start) // 2)
+            return samples
+
+        return work
+
+
+@dataclass(frozen=True)
+class Answer:
+    """Sends back what comes."""
+
+    there: Line
+    back: Line
+
+    def __call__(self, board: Board, member: int) -> Round:
+        get, put = self.there.getter(), self.back.putter()
+
+        def work(count: int) -> None:
+            board.meet(member)
+            for _ in range(count):
+                put(get())
+
+        return work
+
+
+@dataclass(frozen=True)
+class SendApart:
+    """Sends each message a while after the one before arrived; returns how long each took.
+
+    While it waits it lets other threads of its process run: some queues send in one.
+    """
+
+    line: Line
+    load: Load
+    pause: int
+
+    def __call__(self, board: Board, member: int) -> Round:
+        put = self.line.putter()
+        message = self.load.make(0, self.line.arrays)
+
+        def work(count: int) -> list[int]:
+            sent, came, pause = board.sent, board.came, self.pause
+            count = min(count, STAMPS)
+            for number in range(count):
+                came[number] = 0
+            board.meet(member)
+            for number in range(count):
+                go = now() + pause
+                while now() < go:
+                    time.sleep(0)
+                sent[number] = now()
+                put(message)
+                while not came[number]:
+                    time.sleep(0)
+            return [came[number] - sent[number] for number in range(count)]
+
+        return work
+
+
+@dataclass(frozen=True)
+class ReceiveApart:
+    """Notes when each message is there, whole, and drops it."""
+
+    line: Line
+    load: Load
+
+    def __call__(self, board: Board, member: int) -> Round:
+        get = self.line.getter()
+
+        def work(count: int) -> None:
+            came = board.came
+            board.meet(member)
+            for number in range(min(count, STAMPS)):
+                message = get()
+                stamp = now()
+                self.load.check(message, 0)
+                message = None
+                came[number] = stamp
+
+        return work
+
+
+@dataclass(frozen=True)
+class AwaitApart:
+    """As `ReceiveApart`, in a loop of asyncio that has nothing else to do."""
+
+    line: Line
+    load: Load
+
+    def __call__(self, board: Board, member: int) -> Round:
+        get = self.line.awaiter()
+
+        async def receive(count: int) -> None:
+            came = board.came
+            for number in range(min(count, STAMPS)):
+                message = await get()
+                stamp = now()
+                self.load.check(message, 0)
+                came[number] = stamp
+
+        def work(count: int) -> None:
+            board.meet(member)
+            asyncio.run(receive(count))
+
+        return work
+
+
+@dataclass(frozen=True)
+class Send:
+    """Sends distinct messages as fast as it can, `batch` by one call; returns when it began."""
+
+    line: Line
+    load: Load
+    batch: int = 1
+
+    def __call__(self, board: Board, member: int) -> Round:
+        put = self.line.putter() if self.batch == 1 else self.line.many_putter()
+
+        def work(count: int) -> int:
+            messages = [self.load.make(number, self.line.arrays) for number in range(count)]
+            if self.batch > 1:
+                starts = range(0, count, self.batch)
+                messages = [messages[start : start + self.batch] for start in starts]
+            board.meet(member)
+            start = now()
+            for message in messages:
+                put(message)
+            return start
+
+        return work
+
+
+@dataclass(frozen=True)
+class Receive:
+    """Receives messages as fast as it can; returns when it had the last.
+
+    Args:
+        line: Where from.
+        load: What comes.
+        batch: The most messages of one call.
+        alone: Whether it gets all that are sent, in their order, which it checks then.
+    """
+
+    line: Line
+    load: Load
+    batch: int = 1
+    alone: bool = True
+
+    def __call__(self, board: Board, member: int) -> Round:
+        get = self.line.getter() if self.batch == 1 else self.line.many_getter()
+
+        def one_by_one(count: int) -> int:
+            kept = []
+            board.meet(member)
+            for _ in range(count):
+                kept.append(get())  # noqa: PERF401  (as consumers do: one after the other)
+            end = now()
+            if self.alone:
+                for number, message in enumerate(kept):
+                    self.load.check(message, number)
+            return end
+
+        def dropping(count: int) -> int:
+            board.meet(member)
+            for _ in range(count):
+                get()
+            return now()
+
+        def in_batches(count: int) -> int:
+            kept = []
+            board.meet(member)
+            while len(kept) < count:
+                kept += get(min(self.batch, count - len(kept)))
+            end = now()
+            for number, message in enumerate(kept):
+                self.load.check(message, number)
+            return end
+
+        if self.batch > 1:
+            return in_batches
+        return one_by_one if self.load.kept else dropping
+
+
+@dataclass(frozen=True)
+class Idle:
+    """Waits `count` milliseconds for what does not come; returns its share of a core."""
+
+    line: Line
+
+    def __call__(self, board: Board, member: int) -> Round:
+        wait = self.line.waiter()
+
+        def work(count: int) -> list[float]:
+            start, used = now(), time.process_time_ns()
+            wait(count / 1000)
+            return [(time.process_time_ns() - used) / (now() - start)]
+
+        return work

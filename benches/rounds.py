@@ -1,0 +1,142 @@
+"""Measures contenders in turn, in rounds, each as long as it takes for about the same time."""
+
+import random
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+
+from crew import Crew, cores
+from figures import Cost, Figures, Goal, Unit
+from limits import Limits
+from lines import Line, Load, Rival, Shoal
+from roles import Role
+
+__all__ = ["Limit", "Rounds", "Row"]
+
+ROUNDS = 5
+SECONDS = 0.25
+
+# Times one round of a contender: samples in nanoseconds.
+Timed = Callable[[int], Sequence[float]]
+
+
+@dataclass(frozen=True)
+class Limit:
+    """A limit of the machine, by its name in the table and in the example `limits`."""
+
+    name: str
+    what: str
+    size: int = 0
+
+
+@dataclass(frozen=True)
+class Row:
+    """What is measured of all contenders alike.
+
+    Attributes:
+        what: Its name in the table.
+        load: The messages.
+        roles: Makes the processes' roles for lines.
+        read: Makes samples of what the processes returned, and of the number of messages.
+        unit: How a cost is written.
+        least: The least number of messages in a round, of which the others are multiples.
+        most: The most.
+        lines: How many lines a crew needs.
+        can: What a line has to be able to do.
+        limit: The limit beside it.
+        goal: What is to be reached.
+        anywhere: Whether each process may run on both cores, rather than have one.
+    """
+
+    what: str
+    load: Load
+    roles: Callable[..., list[Role]]
+    read: Callable[[list, int], Sequence[float]]
+    unit: Unit
+    least: int
+    most: int
+    lines: int = 1
+    can: str | None = None
+    limit: Limit | None = None
+    goal: Goal | None = None
+    anywhere: bool = False
+
+
+class Rounds:
+    """Runs rows, and collects their figures.
+
+    Args:
+        figures: Where they go.
+        limits: Measures the machine's limits; None where it could not be built.
+        smoke: Whether to run each contender once only, as shortly as possible.
+    """
+
+    def __init__(self, figures: Figures, limits: Limits | None, *, smoke: bool) -> None:
+        self._figures = figures
+        self._limits = limits
+        self._smoke = smoke
+
+    def run(self, row: Row, rivals: Sequence[type[Rival]] = ()) -> None:
+        """Run a row with `shoal.shm`, the limit, and those rivals that are there and can do it."""
+        with ExitStack() as stack:
+            contenders: dict[str, Timed] = {}
+            if row.limit and self._limits:
+                contenders[row.limit.name] = self._limited(row.limit, self._limits)
+            contenders[Shoal.name] = self._crew(row, Shoal, stack)
+            for rival in rivals:
+                if rival.missing():
+                    self._figures.note(f"{rival.name}: not installed")
+                elif row.can is None or row.can in rival.can:
+                    with ExitStack() as own:
+                        timed = self._tried(row, rival, own)
+                        if timed is not None:
+                            contenders[rival.name] = timed
+                            stack.push(own.pop_all())
+            self._measure(row, contenders)
+
+    def _tried(self, row: Row, rival: type[Rival], stack: ExitStack) -> Timed | None:
+        """Return a rival that got through a round; one that cannot is a note, not an error."""
+        try:
+            timed = self._crew(row, rival, stack)
+            timed(row.least)
+        except Exception as error:  # noqa: BLE001  (whatever a rival raises)
+            self._figures.note(f"{rival.name}, {row.what}: {error}")
+            return None
+        return timed
+
+    def _crew(self, row: Row, kind: type[Line], stack: ExitStack) -> Timed:
+        lines = [kind(row.load) for _ in range(row.lines)]
+        for line in lines:
+            stack.callback(line.close)
+        roles = row.roles(*lines)
+        both = cores()
+        on = [set(both) if row.anywhere else {both[n % 2]} for n in range(len(roles))]
+        crew = Crew(roles, on)
+        stack.callback(crew.close)
+        return lambda count: row.read(crew.round(count), count)
+
+    @staticmethod
+    def _limited(limit: Limit, limits: Limits) -> Timed:
+        return lambda count: limits.samples(limit.what, count, limit.size)
+
+    def _measure(self, row: Row, contenders: dict[str, Timed]) -> None:
+        counts = {name: self._count(row, timed) for name, timed in contenders.items()}
+        samples: dict[str, list[Sequence[float]]] = {name: [] for name in contenders}
+        for _ in range(1 if self._smoke else ROUNDS):
+            for name, timed in random.sample(list(contenders.items()), len(contenders)):
+                samples[name].append(timed(counts[name]))
+        costs = {name: Cost.of(rounds) for name, rounds in samples.items()}
+        limit = row.limit.name if row.limit else None
+        self._figures.add(row.what, costs, row.unit, row.goal, ours=Shoal.name, limit=limit)
+
+    def _count(self, row: Row, timed: Timed) -> int:
+        """Choose how many messages a round has, by two rounds that also warm everything up."""
+        count = row.least
+        for _ in range(0 if self._smoke else 2):
+            start = time.perf_counter()
+            timed(count)
+            share = SECONDS / (time.perf_counter() - start)
+            count = min(max(int(count * share), row.least), row.most)
+            count -= count % row.least
+        return count
