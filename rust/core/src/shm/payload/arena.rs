@@ -72,7 +72,7 @@ impl Arena {
         }
     }
 
-    /// A block of memory; None where there is none now and the policy is to wait.
+    /// A block of memory, to be bound; None where there is none now and the policy is to wait.
     ///
     /// # Errors
     ///
@@ -215,20 +215,10 @@ impl Arena {
             return;
         };
         descriptor.fill_external(0, Label::default(), placed.block);
-        self.end(control, placed);
-        self.stock().bind(claim.index(), placed);
-    }
-
-    /// Gives back a block that was not bound.
-    pub(crate) fn give_back(&self, control: &Control, placed: Placed) {
-        self.end(control, &placed);
-        self.stock().free(placed.serial, placed.piece);
-    }
-
-    fn end(&self, control: &Control, placed: &Placed) {
         if let Some(entry) = control.extents().get(placed.block.extent as usize) {
             entry.end(self.me);
         }
+        self.stock().bind(claim.index(), placed);
     }
 
     /// Gives up all extents in which nothing is: for a process that will not put for a while.
@@ -238,6 +228,15 @@ impl Arena {
         let free = stock.drain(control);
         drop(stock);
         self.remove(&free);
+    }
+
+    /// Gives up what was not used for a while, beyond what may stay warm. Allocating does so too.
+    pub(crate) fn cool(&self, control: &Control, now: Instant) {
+        let mut stock = self.stock();
+        stock.collect_all(control);
+        let cold = stock.cool(control, || now);
+        drop(stock);
+        self.remove(&cold);
     }
 
     fn remove(&self, seized: &[&Extent]) {

@@ -8,7 +8,7 @@ use rustix::io::Errno;
 
 use super::super::memory::{Error as FileError, Mapping, file};
 use super::super::session::layout::{EXTENTS_LIMIT, Extent};
-use super::super::session::{Control, Error};
+use super::super::session::{Control, Error, crash_point};
 use super::super::sync::Ordering;
 use super::super::word::Owner;
 use super::tenure::Held;
@@ -156,6 +156,7 @@ impl ExtentFiles {
     pub(super) fn remove(&self, entry: &Extent) {
         let serial = entry.serial.load(Ordering::Relaxed);
         let path = self.path(Place::of(entry), serial);
+        crash_point("seized");
         // Consumers may have it mapped still: the memory goes at once all the same.
         if let Ok((file, length)) = file::open_own(&path)
             && length > 0
@@ -163,6 +164,7 @@ impl ExtentFiles {
             let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
             while fallocate(&file, flags, 0, length) == Err(Errno::INTR) {}
         }
+        crash_point("emptied");
         // Not there: its producer died before it made it, or somebody else died here.
         let _ = std::fs::remove_file(&path);
         clear(entry);
@@ -196,7 +198,9 @@ fn clear(entry: &Extent) {
 
 fn map(path: &Path, length: u64, place: Place) -> Result<Mapping, FileError> {
     let file = file::create(path, length)?;
+    crash_point("created");
     file::allocate(&file, path, 0, length)?;
+    crash_point("allocated");
     mapping(&file, path, length, place)
 }
 
@@ -218,7 +222,8 @@ fn mapping(
 
 /// How many bytes of extents there are, those that were spilled not counted.
 ///
-/// It is added up from the entries rather than counted: so it is right whoever died when.
+/// It is added up from the entries rather than counted: so it is right whoever died when. For a
+/// moment it may be more than the quota, while somebody finds out that there is too little left.
 pub(crate) fn reserved(control: &Control) -> u64 {
     control
         .extents()

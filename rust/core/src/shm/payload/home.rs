@@ -32,7 +32,7 @@ impl Home {
     pub(crate) fn new(me: Owner) -> Self {
         Self {
             me,
-            mine: [const { AtomicU64::new(0) }; CHUNKS_LIMIT / BITS],
+            mine: std::array::from_fn(|_| AtomicU64::new(0)),
             cursor: AtomicUsize::new(0),
             cramped: AtomicBool::new(false),
         }
@@ -43,7 +43,7 @@ impl Home {
     pub(crate) fn claim(&self, control: &Control) -> Option<Claim> {
         let from = self.cursor.load(Ordering::Relaxed);
         let chunk = from / CHUNK;
-        if from % CHUNK != 0
+        if !from.is_multiple_of(CHUNK)
             && self.has(chunk)
             && let Some(claim) = self.claim_in(control, from..(chunk + 1) * CHUNK)
         {
@@ -64,9 +64,7 @@ impl Home {
         let later = std::iter::successors(self.next_after(Some(chunk)), |&at| {
             self.next_after(Some(at))
         });
-        let earlier = std::iter::successors(self.next_after(None), |&at| {
-            self.next_after(Some(at))
-        });
+        let earlier = std::iter::successors(self.next_after(None), |&at| self.next_after(Some(at)));
         later
             .chain(earlier.take_while(|&at| at <= chunk))
             .find_map(|at| self.claim_in(control, at * CHUNK..(at + 1) * CHUNK))

@@ -41,6 +41,6 @@ pub(crate) use home::Home;
 pub(crate) use placed::Placed;
 pub(crate) use places::default_folders;
 pub use places::{Chosen, choose};
-pub(crate) use reclaim::{Reclaimed, retire_unreferenced};
+pub(crate) use reclaim::retire_unreferenced;
 pub use usage::Usage;
 pub(crate) use usage::usage;

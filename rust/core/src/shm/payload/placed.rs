@@ -9,10 +9,10 @@ use super::space::Piece;
 
 /// A block of memory, for its producer alone until its message is put.
 ///
-/// Dropping it leaves it allocated until this process ends: it is bound to a descriptor, or given
-/// back.
+/// It is bound to a descriptor and comes back with that. Dropping one that was not bound leaves it
+/// allocated until this process ends.
 #[derive(Debug)]
-#[must_use = "it stays allocated until it is bound or given back"]
+#[must_use = "it stays allocated until it is bound"]
 pub(crate) struct Placed {
     pub(super) serial: u64,
     pub(super) piece: Piece,

@@ -74,7 +74,7 @@ fn named() -> Option<PathBuf> {
     named.filter(|name| !name.is_empty()).map(PathBuf::from)
 }
 
-fn choose_from(
+pub(super) fn choose_from(
     memory: &Path,
     temporary: &Path,
     folder: Option<&Path>,
@@ -163,7 +163,10 @@ mod tests {
         assert!(chosen.max_bytes >= MIB && chosen.max_bytes <= DEFAULT_LIMIT);
         assert_eq!(chosen.warning, None);
         let chosen = choose(Some(folder.path()), Some(folder.path()), Some(5)).expect("usable");
-        assert_eq!((chosen.disk.as_path(), chosen.max_bytes), (folder.path(), 5));
+        assert_eq!(
+            (chosen.disk.as_path(), chosen.max_bytes),
+            (folder.path(), 5)
+        );
     }
 
     #[test]
@@ -177,7 +180,9 @@ mod tests {
             (None, Some(missing.as_path())),
             (Some(file.as_path()), None),
         ] {
-            let error = choose(folder, disk, None).expect_err("unusable").to_string();
+            let error = choose(folder, disk, None)
+                .expect_err("unusable")
+                .to_string();
             let named = folder.or(disk).expect("one of them");
             let begin = format!("cannot use the folder {}: ", named.display());
             assert!(error.starts_with(&begin), "{error}");

@@ -2,9 +2,9 @@
 
 use super::super::descriptor::Payload;
 use super::super::session::Control;
-use super::super::session::layout::{EXTENTS_LIMIT, Extent};
+use super::super::session::layout::Extent;
 use super::super::sync::Ordering;
-use super::super::word::{Owner, Word};
+use super::super::word::{Owner, State};
 use super::files::ExtentFiles;
 use super::tenure::{Held, Tenure};
 
@@ -27,7 +27,7 @@ pub(crate) fn retire_unreferenced(
     me: Owner,
     is_dead: &dyn Fn(Owner) -> bool,
 ) -> Reclaimed {
-    let is_dead = |owner: Owner| owner.index() == 0 || is_dead(owner);
+    let is_dead = |owner: Owner| owner == Owner::NOBODY || is_dead(owner);
     let found = candidates(control, |_, owner| is_dead(owner));
     retire(control, files, me, &found, |entry, seen| {
         entry.orphan(seen);
@@ -81,15 +81,24 @@ fn retire(
 
 /// Which extents a message lies in, or may come to lie in.
 fn named(control: &Control) -> Vec<bool> {
-    let mut named = vec![false; EXTENTS_LIMIT];
+    let extents = control.extents();
+    let mut named = vec![false; extents.len()];
     for (index, descriptor) in (0..).zip(control.descriptors()) {
-        // What is being filled may still say what it said before: then the extent stays a while.
-        if descriptor.word() != Word::FREE
-            && let Ok(Payload::Block(block)) = descriptor.payload(index)
-            && let Some(named) = named.get_mut(block.extent as usize)
-        {
-            *named = true;
-        }
+        let word = descriptor.word();
+        let Ok(Payload::Block(block)) = descriptor.payload(index) else {
+            continue;
+        };
+        let extent = block.extent as usize;
+        let Some(entry) = extents.get(extent) else {
+            continue;
+        };
+        named[extent] |= match word.state() {
+            Some(State::Free) => false,
+            // What is being filled may say still what it said before. It comes to lie in extents
+            // of its producer only.
+            Some(State::Writing) => entry.seen().holder() == Some(word.owner()),
+            _ => true,
+        };
     }
     named
 }

@@ -79,7 +79,10 @@ impl Space {
             Kind::Divided(allocator) => {
                 let units = u32::try_from(length.div_ceil(ALIGN)).ok()?;
                 let allocation = allocator.allocate(units.max(1))?;
-                (Piece(Some(allocation)), u64::from(allocation.offset) * ALIGN)
+                (
+                    Piece(Some(allocation)),
+                    u64::from(allocation.offset) * ALIGN,
+                )
             }
             Kind::Whole => {
                 let suits = length <= self.length && (wasteful || length >= self.length / 2);

@@ -18,7 +18,7 @@
 //! |---|---|---|
 //! | free | held, one pending | a producer, before it makes the file |
 //! | held | held, pending + 1 | its producer: a block is allocated |
-//! | held | held, pending - 1 | its producer: a descriptor names the block, or it was given back |
+//! | held | held, pending - 1 | its producer: a descriptor names the block |
 //! | held, none pending | held by the one who removes it | anybody, if no descriptor names it |
 //! | held by one who died | the same, or held by nobody | a recovery |
 //! | being removed | free | who removes it, after the file |
@@ -74,7 +74,7 @@ pub(super) trait Held {
     /// A block is about to be allocated: whether this participant still has the extent.
     fn begin(&self, me: Owner) -> bool;
 
-    /// A block that `begin` announced is named by a descriptor, or was given back.
+    /// A block that `begin` announced is named by a descriptor.
     fn end(&self, me: Owner);
 
     /// Takes it, to remove it; whether nothing happened since it was seen.
@@ -141,7 +141,7 @@ impl Held for Extent {
     }
 
     fn orphan(&self, seen: Tenure) -> bool {
-        exchange(&self.tenure, seen, seen.next(Owner::new(0), 0))
+        exchange(&self.tenure, seen, seen.next(Some(Owner::NOBODY), 0))
     }
 
     fn vacate(&self) {
@@ -214,7 +214,7 @@ mod tests {
         let (entry, me, other) = (entry(), owner(3), owner(4));
         assert!(entry.claim(me));
         assert!(entry.orphan(entry.seen()));
-        assert_eq!(entry.seen().holder(), Owner::new(0));
+        assert_eq!(entry.seen().holder(), Some(Owner::NOBODY));
         assert!(entry.seen().is_quiet());
         assert!(entry.seize(entry.seen(), other));
     }
@@ -224,14 +224,21 @@ mod tests {
         let (entry, me) = (entry(), owner(0xffe));
         assert!(entry.claim(me));
         let begun = (0..70_000).take_while(|_| entry.begin(me)).count();
-        assert_eq!(begun, 0xfffd, "one at the claim, and all ones are something else");
+        assert_eq!(
+            begun, 0xfffd,
+            "one at the claim, and all ones are something else"
+        );
         for _ in 0..0xfffe {
             assert!(!entry.seen().is_quiet());
             entry.end(me);
         }
         assert!(entry.seen().is_quiet());
         entry.end(me);
-        assert_eq!(entry.seen().holder(), Some(me), "one too many changes nothing");
+        assert_eq!(
+            entry.seen().holder(),
+            Some(me),
+            "one too many changes nothing"
+        );
     }
 
     #[test]

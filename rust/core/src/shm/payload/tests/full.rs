@@ -1,0 +1,222 @@
+//! File systems that are really full: in a mount namespace of its own, as a container has it.
+
+use std::ffi::OsStr;
+use std::io::Write as _;
+use std::process::Command;
+
+use super::super::places::choose_from;
+use super::*;
+
+/// Where the inner tests find the file system.
+const FOLDER: &str = "SHOAL_TEST_FOLDER";
+
+/// Runs an inner test of this module, with a memory file system of so many MiB.
+fn within(mib: u64, inner: &str) {
+    let folder = tempfile::tempdir().expect("a folder");
+    let user: &[&str] = if rustix::process::geteuid().is_root() {
+        &["--mount"]
+    } else {
+        &["--mount", "--user", "--map-root-user"]
+    };
+    let in_namespace = |script: &str| {
+        let mut command = Command::new("unshare");
+        command.args(user).args(["sh", "-c", script, "sh"]);
+        command.arg(folder.path()).arg(mib.to_string());
+        command
+    };
+    let mount = "mount -t tmpfs -o size=${2}m,mode=700 tmpfs \"$1\"";
+    let permitted = in_namespace(mount).status();
+    if !permitted.is_ok_and(|status| status.success()) {
+        // Not by a macro: what a test that passes prints so is not shown.
+        let why = "this system does not let a test mount a file system";
+        let _ = writeln!(std::io::stderr(), "SKIPPED {inner}: {why}");
+        return;
+    }
+    let run = format!("{mount} && shift 2 && exec \"$@\"");
+    let name = format!("shm::payload::tests::full::{inner}");
+    let output = in_namespace(&run)
+        .arg(std::env::current_exe().expect("this test"))
+        .args([name.as_str(), "--exact", "--ignored", "--nocapture"])
+        .env(FOLDER, folder.path())
+        .output()
+        .expect("run");
+    let text = String::from_utf8_lossy(&output.stdout);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        output.status.success() && text.contains("1 passed"),
+        "{}: {text} {errors}",
+        output.status
+    );
+}
+
+fn given() -> PathBuf {
+    std::env::var_os(FOLDER)
+        .as_deref()
+        .map(OsStr::to_owned)
+        .expect("run by the test of the same name")
+        .into()
+}
+
+/// A session in the small file system, which claims that there is much more of it.
+fn small(policy: MemoryPolicy) -> Folder {
+    let parent = tempfile::tempdir_in(given()).expect("a folder");
+    Folder::within(parent, 1024 * MIB, policy, false)
+}
+
+#[test]
+fn a_full_file_system_makes_a_producer_wait_and_kills_nobody() {
+    within(16, "inner_waits");
+}
+
+#[test]
+#[ignore = "run in a file system of its own by the test above"]
+fn inner_waits() {
+    let folder = small(MemoryPolicy::Block);
+    let (producer, consumer) = (folder.process(1), folder.process(2));
+    let mut messages = Vec::new();
+    // Every byte of each is written: whoever touches what is not there is killed.
+    while let Some(message) = producer.put(MIB) {
+        messages.push(message);
+        assert!(messages.len() < 16);
+    }
+    assert!(messages.len() > 8, "{}", messages.len());
+    assert_eq!(
+        folder.files_in(".").len(),
+        producer.held().count(),
+        "no half-made file"
+    );
+    for message in messages.drain(..2) {
+        assert_eq!(consumer.get(message), 1);
+    }
+    messages.extend(producer.put(MIB));
+    assert!(messages.len() > 7);
+    for message in messages {
+        assert_eq!(consumer.get(message), 1);
+    }
+    producer.arena.trim(&producer.control);
+    consumer.assert_nothing_left(&folder);
+}
+
+#[test]
+fn a_file_system_that_others_fill_is_an_error_rather_than_a_wait() {
+    within(16, "inner_others");
+}
+
+#[test]
+#[ignore = "run in a file system of its own by the test above"]
+fn inner_others() {
+    let folder = small(MemoryPolicy::Block);
+    let producer = folder.process(1);
+    assert!(producer.home.grow(&producer.control).expect("room"));
+    let filler = folder.path.join("filler");
+    // It ends by the error that there is no space.
+    std::io::copy(
+        &mut std::io::repeat(1),
+        &mut fs::File::create(&filler).expect("made"),
+    )
+    .expect_err("full");
+    let error = producer
+        .try_put(1000)
+        .expect_err("nobody could make room")
+        .to_string();
+    assert!(error.contains("No space left on device"), "{error}");
+    producer.assert_nothing_left(&folder);
+    fs::remove_file(filler).expect("removed");
+    assert!(producer.put(1000).is_some());
+
+    let folder = small(MemoryPolicy::Error);
+    let producer = folder.process(1);
+    let error = producer
+        .try_put(100 * MIB)
+        .expect_err("too little")
+        .to_string();
+    assert!(error.contains("No space left on device"), "{error}");
+    producer.assert_nothing_left(&folder);
+}
+
+#[test]
+fn what_does_not_fit_into_memory_is_spilled() {
+    within(16, "inner_spills");
+}
+
+#[test]
+#[ignore = "run in a file system of its own by the test above"]
+fn inner_spills() {
+    let folder = small(MemoryPolicy::Spill);
+    let disk = tempfile::tempdir().expect("a folder elsewhere");
+    fs::remove_file(folder.path.join("disk")).expect("removed");
+    std::os::unix::fs::symlink(disk.path(), folder.path.join("disk")).expect("linked");
+    let producer = folder.process(1);
+    let messages: Vec<_> = (0..5)
+        .map(|_| producer.put(8 * MIB).expect("disk"))
+        .collect();
+    assert_eq!(folder.files_in(".").len(), 1, "what fits");
+    assert!(!files_in(disk.path()).is_empty());
+    for message in messages {
+        assert_eq!(folder.process(2).get(message), 1);
+    }
+    producer.arena.trim(&producer.control);
+    producer.assert_nothing_left(&folder);
+}
+
+#[test]
+fn descriptors_that_find_no_memory_are_an_error() {
+    within(2, "inner_descriptors");
+}
+
+#[test]
+#[ignore = "run in a file system of its own by the test above"]
+fn inner_descriptors() {
+    let folder = small(MemoryPolicy::Block);
+    let producer = folder.process(1);
+    let mut chunks = 0;
+    let error = loop {
+        match producer.home.grow(&producer.control) {
+            Ok(_) => chunks += 1,
+            Err(error) => break error.to_string(),
+        }
+        assert!(chunks < 32, "2 MiB");
+    };
+    assert!(chunks > 4, "{chunks}");
+    assert!(error.contains("No space left on device"), "{error}");
+    let claims = std::iter::from_fn(|| producer.home.claim(&producer.control));
+    assert_eq!(claims.count(), chunks * 256);
+}
+
+#[test]
+fn a_container_with_little_shared_memory_has_its_payloads_on_disk() {
+    within(64, "inner_container");
+    within(4, "inner_tiny");
+}
+
+#[test]
+#[ignore = "run in a file system of its own by the test above"]
+fn inner_container() {
+    let (memory, temporary) = (given(), tempfile::tempdir().expect("a folder"));
+    let choose = |max_bytes| choose_from(&memory, temporary.path(), None, None, max_bytes);
+    let chosen = choose(None).expect("usable");
+    assert_eq!((&chosen.folder, &*chosen.disk), (&memory, temporary.path()));
+    assert!(chosen.payload_on_disk);
+    let warning = chosen.warning.expect("one");
+    assert!(
+        warning.contains("has only 64 MiB free: large messages are in"),
+        "{warning}"
+    );
+    assert!(warning.contains("--shm-size"), "{warning}");
+
+    let chosen = choose(Some(16 * MIB)).expect("usable");
+    assert!(!chosen.payload_on_disk, "so little fits");
+    assert_eq!((chosen.max_bytes, chosen.warning), (16 * MIB, None));
+}
+
+#[test]
+#[ignore = "run in a file system of its own by the test above"]
+fn inner_tiny() {
+    let (memory, temporary) = (given(), tempfile::tempdir().expect("a folder"));
+    let chosen = choose_from(&memory, temporary.path(), None, None, None).expect("usable");
+    assert_eq!(
+        (&*chosen.folder, chosen.payload_on_disk),
+        (temporary.path(), false)
+    );
+    assert!(chosen.warning.expect("one").contains("the session is in"));
+}

@@ -1,0 +1,140 @@
+//! Memory that one keeps warm and another needs.
+
+use super::*;
+
+/// Puts as soon as the look at what others have comes round.
+fn put_soon(process: &Process, length: u64) -> Message {
+    let begin = Instant::now();
+    loop {
+        if let Some(message) = process.put(length) {
+            return message;
+        }
+        assert!(begin.elapsed() < Duration::from_secs(20), "never");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+#[test]
+fn what_an_idle_process_keeps_warm_makes_nobody_wait() {
+    let folder = Folder::new(MIB, MemoryPolicy::Block);
+    let (idle, busy) = (folder.process(1), folder.process(2));
+    idle.get(idle.put(MIB).expect("room"));
+    assert_eq!(
+        busy.reserved(),
+        MIB,
+        "kept warm, and nothing knows that it is free"
+    );
+    let message = busy.put(MIB).expect("taken away from the other");
+
+    // The idle one notices when it comes back, and waits its turn.
+    assert!(idle.put(1000).is_none());
+    assert_eq!(idle.get(message), 2);
+    let back = put_soon(&idle, MIB);
+    assert_eq!(back.block.extent, 0, "in the same entry as ever");
+    assert_eq!(busy.get(back), 1);
+}
+
+#[test]
+fn what_is_about_to_be_put_is_not_taken_away() {
+    let folder = Folder::new(MIB, MemoryPolicy::Block);
+    let (producer, thief) = (folder.process(1), folder.process(2));
+    let placed = producer.allocate(MIB).expect("room");
+    assert!(thief.put(1000).is_none(), "allocated");
+    let claim = producer.claim();
+    producer.arena.bind(&producer.control, &claim, &placed);
+    placed.write(0, &vec![1; 1 << 20]).expect("inside");
+    let begin = Instant::now();
+    while begin.elapsed() < Duration::from_millis(50) {
+        assert!(thief.put(1000).is_none(), "bound");
+    }
+    let message = Message {
+        index: claim.index(),
+        block: placed.block(),
+    };
+    assert_eq!(producer.get(message), 1);
+    let theirs = put_soon(&thief, MIB);
+    assert_eq!(producer.get(theirs), 2);
+}
+
+#[test]
+fn who_lost_an_extent_does_not_take_the_next_one_in_its_entry_for_it() {
+    let folder = Folder::new(2 * MIB, MemoryPolicy::Block);
+    let (one, two) = (folder.process(1), folder.process(2));
+    one.get(one.put(2 * MIB).expect("room"));
+    let theirs = two.put(2 * MIB).expect("taken");
+    two.get(theirs);
+    // Its record of the lost one is still there, and the entry is its own again.
+    let placed = put_soon(&one, 1500 * 1024);
+    assert_eq!(placed.block.extent, 0);
+    assert_eq!(one.arena.counts().0, 1);
+    assert_eq!(two.get(placed), 1);
+}
+
+#[test]
+fn cold_memory_is_given_up_beyond_what_may_stay_warm() {
+    let folder = Folder::new(1024 * MIB, MemoryPolicy::Block);
+    let producer = folder.process(1);
+    let lengths = [30, 40, 50, 9];
+    let messages: Vec<_> = lengths
+        .iter()
+        .map(|mib| producer.put(mib * MIB).expect("room"))
+        .collect();
+    let control = &producer.control;
+    for message in messages {
+        control.descriptors()[message.index as usize].set_word(Word::FREE);
+    }
+    let small = producer.put(1000).expect("room");
+    assert_eq!(producer.arena.counts().0, 5, "all of it warm");
+    let later = Instant::now() + Duration::from_secs(2);
+    producer.arena.cool(control, later);
+    let lengths: Vec<_> = producer.held().map(length_of).collect();
+    assert_eq!(
+        lengths,
+        [30 * MIB, 10 * MIB, 16 * MIB],
+        "the largest went first"
+    );
+    producer.arena.cool(control, later);
+    assert_eq!(producer.held().count(), 3, "the rest stays warm");
+    producer.get(small);
+    producer.arena.trim(control);
+    producer.assert_nothing_left(&folder);
+}
+
+fn length_of(entry: &Extent) -> u64 {
+    use super::super::super::sync::Ordering;
+    entry.length.load(Ordering::Relaxed)
+}
+
+#[test]
+fn two_who_take_from_each_other_spoil_nothing() {
+    let folder = Folder::new(MIB, MemoryPolicy::Block);
+    let work = |me: u16| {
+        let process = folder.process(me);
+        let mut kept = std::collections::VecDeque::new();
+        let mut put = 0;
+        for round in 0..600_u64 {
+            let length = (round * 7919 + u64::from(me)) % 300_000 + 300;
+            if let Some(message) = process.put(length) {
+                put += 1;
+                kept.push_back(message);
+            }
+            if (kept.len() > 2 || round % 3 == 0)
+                && let Some(message) = kept.pop_front()
+            {
+                assert_eq!(u16::from(process.get(message)), me);
+            }
+        }
+        for message in kept {
+            assert_eq!(u16::from(process.get(message)), me);
+        }
+        process.arena.trim(&process.control);
+        put
+    };
+    let put: Vec<u32> = std::thread::scope(|scope| {
+        let threads = [1, 2, 3].map(|me| scope.spawn(move || work(me)));
+        let joined = threads.map(|thread| thread.join().expect("no panic"));
+        joined.to_vec()
+    });
+    assert!(put.iter().all(|&put| put > 10), "{put:?}");
+    folder.process(4).assert_nothing_left(&folder);
+}
