@@ -286,6 +286,8 @@ impl Session {
     /// Looks for the dead, if nobody did lately: to be called now and then by whoever waits.
     pub fn tend(&self) {
         if self.check_open().is_ok() && recover::due(&self.control) {
+            // Who waits now may not put for long.
+            self.arena.cool(&self.control, Instant::now());
             // Somebody else at it is as good; and damage shows where the queue is used.
             if let Ok(Some(guard)) = self.locks.try_lock() {
                 let _ = recover::run(&self.around(), &guard);
