@@ -1,0 +1,27 @@
+"""docs/shm.md says what the code does: its programs run, its names are there."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from shoal import shm
+
+TEXT = (Path(__file__).parents[2] / "docs" / "shm.md").read_text(encoding="utf-8")
+PROGRAMS = re.findall(r"^```python\n(.*?)^```$", TEXT, re.MULTILINE | re.DOTALL)
+STATS = re.search(r"`stats\(\)` says how a session is used: (.*?)\.\n", TEXT, re.DOTALL)
+
+
+def test_there_are_programs():
+    assert len(PROGRAMS) >= 3
+
+
+@pytest.mark.parametrize("program", PROGRAMS, ids=range(len(PROGRAMS)))
+def test_a_program_of_the_documentation_runs(program, capsys):
+    exec(compile(program, "shm.md", "exec"), {})
+    assert capsys.readouterr().out
+
+
+def test_the_figures_that_are_named_are_all_there_are():
+    with shm.Session.create() as session:
+        assert set(re.findall(r"`(\w+)`", STATS[1])) == set(session.stats())
