@@ -3,6 +3,7 @@
 import gc
 import os
 import signal
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -39,7 +40,7 @@ except TimeoutError:
     print("done", flush=True)
 """
 
-interruptions = 0
+interruptions = []
 
 
 class Interrupted:
@@ -53,9 +54,8 @@ class Interrupted:
 
 
 def rebuilt(number):
-    global interruptions
-    if interruptions > 0:
-        interruptions -= 1
+    if interruptions:
+        interruptions.pop()
         signal.raise_signal(signal.SIGINT)
     return number
 
@@ -67,10 +67,9 @@ def queue(session):
 
 @pytest.fixture
 def interrupted_once():
-    global interruptions
-    interruptions = 1
+    interruptions.append(1)
     yield
-    interruptions = 0
+    interruptions.clear()
 
 
 @pytest.mark.usefixtures("interrupted_once")
@@ -121,7 +120,7 @@ def test_the_end_of_the_interpreter_ends_threads_that_wait(place, start):
     process = start(ENDING.format(place=place))
     out, error = process.communicate(timeout=DEADLINE_S)
     assert (process.returncode, out, error) == (0, "done\n", "")
-    assert os.listdir(place) == []
+    assert list(Path(place).iterdir()) == []
 
 
 def test_a_child_is_another_participant_and_gives_back_nothing_of_its_parent(session, queue):

@@ -1,10 +1,10 @@
 //! `ShmMessage`: a message that is leased.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use pyo3::prelude::*;
 use pyo3::{PyTraverseError, PyVisit};
-use shoal_core::shm::session::Held;
+use shoal_core::shm::session::{Error, Held};
 
 use super::errors::{bad_value, of_operation};
 
@@ -13,8 +13,10 @@ use super::errors::{bad_value, of_operation};
 pub(crate) struct PyShmMessage {
     value: Py<PyAny>,
     redelivered: bool,
-    /// None where it is acknowledged already.
-    held: Option<Arc<Held>>,
+    /// None once it is acknowledged: then only what `value` has of its memory keeps it in use.
+    ///
+    /// Locked for a moment only, and never while Python is called.
+    held: Mutex<Option<Arc<Held>>>,
     /// The process that took it.
     pid: u32,
 }
@@ -24,8 +26,34 @@ impl PyShmMessage {
         Self {
             value: value.unbind(),
             redelivered,
-            held,
+            held: Mutex::new(held),
             pid: std::process::id(),
+        }
+    }
+}
+
+/// What became of an acknowledgement.
+enum Acknowledged {
+    Yes,
+    NotHere,
+    Not(Error),
+}
+
+impl PyShmMessage {
+    fn acknowledge(&self) -> Acknowledged {
+        let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(lease) = &*held else {
+            return Acknowledged::Yes;
+        };
+        if !lease.is_here() {
+            return Acknowledged::NotHere;
+        }
+        match lease.acknowledge() {
+            Ok(()) => {
+                *held = None;
+                Acknowledged::Yes
+            }
+            Err(error) => Acknowledged::Not(error),
         }
     }
 }
@@ -46,18 +74,17 @@ impl PyShmMessage {
 
     /// Say that it is dealt with; again is nothing.
     fn ack(&self, py: Python<'_>) -> PyResult<()> {
-        let Some(held) = &self.held else {
-            return Ok(());
-        };
-        if !held.is_here() {
-            let message = format!(
-                "ack: the message was leased by process {}, not by this one",
-                self.pid
-            );
-            return Err(bad_value(py, message));
+        match self.acknowledge() {
+            Acknowledged::Yes => Ok(()),
+            Acknowledged::NotHere => Err(bad_value(
+                py,
+                format!(
+                    "ack: the message was leased by process {}, not by this one",
+                    self.pid
+                ),
+            )),
+            Acknowledged::Not(error) => Err(of_operation(py, "ack", "the message", &error)),
         }
-        let acknowledged = held.acknowledge();
-        acknowledged.map_err(|error| of_operation(py, "ack", "the message", &error))
     }
 
     fn __enter__(slf: Py<Self>) -> Py<Self> {
