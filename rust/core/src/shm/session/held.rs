@@ -110,7 +110,11 @@ impl Held {
 
 impl Drop for Held {
     fn drop(&mut self) {
-        let loan = self.loan.get_mut().unwrap_or_else(PoisonError::into_inner).take();
+        let loan = self
+            .loan
+            .get_mut()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take();
         if let Some(loan) = loan
             && !loan.is_lease()
             && self.is_here()
