@@ -1,7 +1,11 @@
-//! Atomics that kill: before any access a thread can come to its end, as by SIGKILL.
+//! Atomics that kill: before any access a thread can come to its end, as by SIGKILL; or its process
+//! does, by SIGKILL itself.
 //!
-//! Death is a panic that no hook prints and no destructor of the queue takes notice of, because it
-//! has none that touch shared memory.
+//! The death of a thread is a panic that no hook prints and no destructor of the queue takes notice
+//! of, because it has none that touch shared memory.
+//!
+//! A process dies before changes alone: who dies before a load leaves the same as who dies before
+//! the next change.
 
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -12,6 +16,8 @@ struct Died;
 thread_local! {
     /// Accesses that are left to this thread.
     static LEFT: Cell<Option<u64>> = const { Cell::new(None) };
+    /// Changes that are left to this process, by this thread.
+    static CHANGES_LEFT: Cell<Option<u64>> = const { Cell::new(None) };
 }
 
 fn step() {
@@ -22,6 +28,34 @@ fn step() {
         }
         LEFT.set(Some(left - 1));
     }
+}
+
+/// Something that others see is about to change: shared memory, a file, a lock.
+pub(crate) fn change() {
+    step();
+    if let Some(left) = CHANGES_LEFT.get() {
+        if left == 0 {
+            end_this_process();
+        }
+        CHANGES_LEFT.set(Some(left - 1));
+    }
+}
+
+/// Ends this process here and now, with all its locks and in the middle of whatever it does.
+pub(crate) fn end_this_process() -> ! {
+    let _ = rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL);
+    loop {
+        // The signal ends the process before the call returns to it; never go on.
+        std::thread::park();
+    }
+}
+
+/// Runs `work`, and how many changes it made; this process is killed before it makes so many and one.
+pub(crate) fn killed_after<T>(changes: u64, work: impl FnOnce() -> T) -> (T, u64) {
+    CHANGES_LEFT.set(Some(changes));
+    let result = work();
+    let left = CHANGES_LEFT.take().unwrap_or_default();
+    (result, changes - left)
 }
 
 /// Runs `work` until it is over (its result) or has made so many accesses (None: it died there).
@@ -54,7 +88,7 @@ macro_rules! atomic {
             }
 
             pub(crate) fn store(&self, value: $value, order: Ordering) {
-                step();
+                change();
                 self.0.store(value, order);
             }
 
@@ -65,7 +99,7 @@ macro_rules! atomic {
                 success: Ordering,
                 failure: Ordering,
             ) -> Result<$value, $value> {
-                step();
+                change();
                 self.0.compare_exchange(old, new, success, failure)
             }
         }
@@ -77,31 +111,31 @@ atomic!(AtomicU64, u64);
 
 impl AtomicU64 {
     pub(crate) fn fetch_or(&self, value: u64, order: Ordering) -> u64 {
-        step();
+        change();
         self.0.fetch_or(value, order)
     }
 
     pub(crate) fn fetch_and(&self, value: u64, order: Ordering) -> u64 {
-        step();
+        change();
         self.0.fetch_and(value, order)
     }
 
     pub(crate) fn swap(&self, value: u64, order: Ordering) -> u64 {
-        step();
+        change();
         self.0.swap(value, order)
     }
 }
 
 impl AtomicU64 {
     pub(crate) fn fetch_add(&self, value: u64, order: Ordering) -> u64 {
-        step();
+        change();
         self.0.fetch_add(value, order)
     }
 }
 
 impl AtomicU32 {
     pub(crate) fn fetch_or(&self, value: u32, order: Ordering) -> u32 {
-        step();
+        change();
         self.0.fetch_or(value, order)
     }
 

@@ -14,6 +14,7 @@ use super::super::sync::AtomicU32;
 use super::super::wait::{Futex, SystemFutex};
 use super::super::word::Owner;
 use super::Error;
+use super::crash::crash_point;
 
 fn path_of(folder: &Path, owner: Owner) -> PathBuf {
     folder.join(format!("b{}", owner.index()))
@@ -37,6 +38,7 @@ impl Bell {
         let mode = Mode::from_raw_mode(0o600);
         mknodat(rustix::fs::CWD, &path, FileType::Fifo, mode, 0)
             .map_err(|error| FileError::new("make the doorbell", &path, error))?;
+        crash_point("hung");
         // Open for writing too: then there always is a writer, and it never reads as ended.
         let flags = OFlags::RDWR | OFlags::NONBLOCK | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let fifo = open(&path, flags, Mode::empty())

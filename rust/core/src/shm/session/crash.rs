@@ -1,13 +1,15 @@
 //! Where a process of a test kills itself: in the middle of what it does, with its locks.
 
+#[cfg(test)]
+use super::super::failpoint;
+
 /// In tests: ends this process as SIGKILL does, if it was told to die at this point.
 #[cfg(test)]
-pub(super) fn crash_point(name: &str) {
+pub(in crate::shm) fn crash_point(name: &str) {
+    // One of the places that are counted, too.
+    failpoint::change();
     if std::env::var_os(POINT).is_some_and(|point| point == name) {
-        let _ =
-            rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL);
-        // The signal ends the process before this returns to the program; never go on.
-        std::thread::park();
+        failpoint::end_this_process();
     }
 }
 
@@ -18,4 +20,4 @@ pub(super) const POINT: &str = "SHOAL_TEST_CRASH_POINT";
 /// Otherwise: nothing.
 #[cfg(not(test))]
 #[inline]
-pub(super) fn crash_point(_name: &str) {}
+pub(in crate::shm) fn crash_point(_name: &str) {}

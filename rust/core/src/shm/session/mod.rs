@@ -23,8 +23,11 @@ mod recover;
 mod session;
 mod settings;
 mod solo;
+#[cfg(test)]
+mod tests;
 
 pub(super) use control::Control;
+pub(super) use crash::crash_point;
 pub use draft::{Batch, Draft};
 pub use error::Error;
 pub use forks::{Origin, forked};

@@ -3,7 +3,7 @@
 mod child;
 mod deaths;
 mod leaving;
-mod process;
+pub(super) mod process;
 
 use std::path::Path;
 

@@ -1,0 +1,7 @@
+//! Tests of a session with real processes that are killed while they use it.
+
+mod case;
+mod matrix;
+mod messages;
+mod noticed;
+mod victim;
