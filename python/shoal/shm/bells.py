@@ -134,6 +134,7 @@ class Bells:
             loop.remove_reader(of_loop.descriptor)
         if of_loop.tick is not None:
             of_loop.tick.cancel()
+            of_loop.tick = None  # it knows the loop, which may come to its end
 
 
 _of_sessions: dict[str, Bells] = {}

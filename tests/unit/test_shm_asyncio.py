@@ -1,0 +1,261 @@
+"""Waiting in asyncio: wake-ups, deadlines, cancellation at any moment, and several loops."""
+
+import asyncio
+import gc
+import os
+import random
+import threading
+import weakref
+from pathlib import Path
+
+import pytest
+
+from shoal.errors import ChannelClosed, ShoalTimeoutError, ShoalTypeError, ShoalValueError
+
+DEADLINE_S = 30
+SHORT_S = 0.05
+
+
+def run(coroutine):
+    """Run in a loop of its own, within a deadline."""
+
+    async def limited():
+        async with asyncio.timeout(DEADLINE_S):
+            return await coroutine
+
+    return asyncio.run(limited())
+
+
+def open_files():
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+async def cancelled(task):
+    """Cancel a task and wait for its end; to await it would mix its cancellation with one's own."""
+    task.cancel()
+    await asyncio.wait([task])
+
+
+def test_gets_wait_for_puts_and_puts_for_gets(session):
+    async def scenario():
+        queue = session.queue("k", maxsize=2)
+
+        async def produce():
+            for i in range(100):
+                await queue.aput(i)
+
+        producer = asyncio.create_task(produce())
+        got = [await queue.aget() for _ in range(100)]
+        await producer
+        return got
+
+    assert run(scenario()) == list(range(100))
+    assert session.stats()["descriptors_in_use"] == 0
+
+
+def test_another_process_wakes_the_loop(session, start, line):
+    program = (
+        "import sys\nfrom shoal import shm\n"
+        "with shm.Session.attach(sys.argv[1]) as session:\n"
+        "    asked, answers = session.queue('asked'), session.queue('answers', 1)\n"
+        "    print('ready', flush=True)\n"
+        "    while (item := asked.get()) is not None: answers.put(item)\n"
+    )
+    asked, answers = session.queue("asked", 1), session.queue("answers", 1)
+    process = start(program, session.token)
+    line(process)
+
+    async def scenario():
+        async def ask():
+            for i in range(50):
+                await asked.aput(i)
+            await asked.aput(None)
+
+        asking = asyncio.create_task(ask())
+        got = [await answers.aget() for _ in range(50)]
+        await asking
+        return got
+
+    assert run(scenario()) == list(range(50))
+    assert process.wait(DEADLINE_S) == 0
+
+
+def test_deadlines_say_what_is_missing(session):
+    queue = session.queue("k", maxsize=1)
+    with pytest.raises(ShoalTimeoutError, match=r"^aget: no message in queue 'k' within 0.05 s$"):
+        run(queue.aget(timeout=SHORT_S))
+    queue.put(1)
+    text = r"^aput: no room in queue 'k' within 0.05 s: it holds 1 messages, as many as maxsize=1 allows$"
+    with pytest.raises(ShoalTimeoutError, match=text):
+        run(queue.aput(2, timeout=SHORT_S))
+    assert run(queue.aget(timeout=0)) == 1
+    with pytest.raises(ShoalTimeoutError):
+        run(queue.aget(timeout=0))
+
+
+@pytest.mark.parametrize(
+    ("timeout", "kind"), [(-1, ShoalValueError), ("1", ShoalTypeError), (True, ShoalTypeError)]
+)
+def test_timeouts_that_cannot_be(session, timeout, kind):
+    queue = session.queue("k")
+    with pytest.raises(kind, match=f"^timeout={timeout!r}: expected seconds"):
+        run(queue.aget(timeout=timeout))
+    with pytest.raises(kind, match=f"^timeout={timeout!r}: expected seconds"):
+        run(queue.aput(1, timeout=timeout))
+    assert queue.empty()
+
+
+def test_leases(session):
+    queue = session.queue("k")
+
+    async def scenario():
+        waiting = asyncio.create_task(queue.aget(lease=True))
+        await asyncio.sleep(0)
+        await queue.aput("x")
+        return await waiting
+
+    with run(scenario()) as message:
+        assert (message.value, message.redelivered) == ("x", False)
+    assert session.stats()["descriptors_in_use"] == 0
+
+
+@pytest.mark.parametrize("ending", ["queue", "session"])
+def test_closing_ends_those_who_wait(session, ending):
+    async def scenario():
+        queue, full = session.queue("k"), session.queue("full", maxsize=1)
+        full.put(1)
+        waiting = [asyncio.create_task(queue.aget()), asyncio.create_task(full.aput(2))]
+        await asyncio.sleep(SHORT_S)
+        if ending == "queue":
+            queue.close()
+            full.close()
+        else:
+            session.close()
+        return await asyncio.gather(*waiting, return_exceptions=True)
+
+    assert [type(error) for error in run(scenario())] == [ChannelClosed, ChannelClosed]
+
+
+class Storm:
+    """Consumers and producers that are cancelled at random moments."""
+
+    def __init__(self, queue, count):
+        self.queue, self.count, self.got = queue, count, []
+        self.seed = random.randrange(2**32)
+        self.chance = random.Random(self.seed)
+
+    async def consume(self):
+        while True:
+            self.got.append(await self.queue.aget())
+
+    async def put(self, i):
+        while True:
+            task = asyncio.create_task(self.queue.aput(i))
+            for _ in range(self.chance.randrange(4)):
+                await asyncio.sleep(0)
+            if self.chance.random() < 0.5:
+                task.cancel()
+            await asyncio.wait([task])
+            if not task.cancelled():
+                return task.result()
+
+    async def cancel(self, consumers):
+        while True:
+            await asyncio.sleep(0)
+            index = self.chance.randrange(len(consumers))
+            await cancelled(consumers[index])
+            consumers[index] = asyncio.create_task(self.consume())
+
+    async def run(self):
+        consumers = [asyncio.create_task(self.consume()) for _ in range(5)]
+        stormy = asyncio.create_task(self.cancel(consumers))
+        for i in range(self.count):
+            await self.put(i)
+        await cancelled(stormy)
+        while len(self.got) < self.count:  # noqa: ASYNC110  (the list tells nobody that it grows)
+            await asyncio.sleep(0.001)
+        for consumer in consumers:
+            await cancelled(consumer)
+
+
+def test_a_storm_of_cancellations_loses_nothing(session):
+    storm = Storm(session.queue("k", maxsize=3), 150)
+    run(storm.run())
+    assert sorted(storm.got) == list(range(150)), storm.seed
+    assert session.stats()["descriptors_in_use"] == 0
+
+
+def test_a_cancelled_waiter_takes_no_wake_from_the_others(session):
+    async def scenario():
+        queue = session.queue("k")
+        first, second = (asyncio.create_task(queue.aget()) for _ in range(2))
+        await asyncio.sleep(SHORT_S)
+        queue.put("x")
+        await cancelled(first)
+        if first.done() and not first.cancelled():
+            return first.result()
+        return await second
+
+    assert run(scenario()) == "x"
+
+
+def test_loops_in_several_threads(session):
+    queue, results = session.queue("k"), session.queue("results")
+
+    async def consume():
+        while (item := await queue.aget()) is not None:
+            await results.aput(item)
+
+    threads = [threading.Thread(target=run, args=(consume(),)) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for i in range(60):
+        queue.put(i)
+    got = sorted(results.get(timeout=DEADLINE_S) for _ in range(60))
+    queue.put_many([None] * 3)
+    for thread in threads:
+        thread.join(DEADLINE_S)
+        assert not thread.is_alive()
+    assert got == list(range(60))
+
+
+def test_nothing_stays_open_or_alive_of_loops_that_end(session):
+    queue = session.queue("k")
+    loops = []
+
+    async def wait():
+        loops.append(weakref.ref(asyncio.get_running_loop()))
+        with pytest.raises(ShoalTimeoutError):
+            await queue.aget(timeout=0.01)
+
+    run(wait())
+    gc.collect()
+    before = open_files()
+    for _ in range(5):
+        run(wait())
+    gc.collect()
+    assert open_files() <= before
+    assert [loop() for loop in loops] == [None] * 6
+
+
+def test_a_child_made_by_fork_has_a_bell_of_its_own(session):
+    queue, back = session.queue("k"), session.queue("back")
+
+    async def once():
+        return await queue.aget()
+
+    queue.put("parent")
+    assert run(once()) == "parent"
+    pid = os.fork()
+    if pid == 0:
+        code = 1
+        try:
+            back.put("waits")
+            back.put(run(once()))
+            code = 0
+        finally:
+            os._exit(code)
+    assert back.get(timeout=DEADLINE_S) == "waits"
+    queue.put("child")
+    assert back.get(timeout=DEADLINE_S) == "child"
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
