@@ -1,5 +1,6 @@
 """Rivals of `shoal.shm` that are queues, or pipes, as lines."""
 
+import os
 import queue as queues
 from importlib import import_module
 from typing import Any
@@ -135,15 +136,19 @@ class Ray(Rival):
         super().__init__(load)
         ray = self.package()
         self._address = ray.get_runtime_context().gcs_address
+        # How drivers prove themselves is settled when the cluster starts, in its driver's
+        # environment; processes that are forked from a server begun before do not have it.
+        self._mode = os.environ.get("RAY_AUTH_MODE", "disabled")
         self._queue = import_module("ray.util.queue").Queue(
             load.depth, actor_options={"num_cpus": 0}
         )
         self._pickled = ray.cloudpickle.dumps(self._queue)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"load": self.load, "_address": self._address, "_pickled": self._pickled}
+        return {name: value for name, value in vars(self).items() if name != "_queue"}
 
     def _open(self) -> Any:
+        os.environ["RAY_AUTH_MODE"] = self._mode
         ray = self.package()
         ray.init(self._address, log_to_driver=False, logging_level="error")
         return ray.cloudpickle.loads(self._pickled)
