@@ -89,7 +89,7 @@ class ShmQueue:
     @property
     def closed(self) -> bool:
         """Whether it was closed, by any process."""
-        return bool(self._ask("closed", "closed"))
+        return self._ask("closed")[2]
 
     def put(self, obj: Any, weight: int = 0, timeout: float | None = None) -> None:
         """Append an object, or what `reserve` returned, waiting for room."""
@@ -155,7 +155,7 @@ class ShmQueue:
 
     def qsize(self) -> int:
         """Return how many messages wait; others may change that at once."""
-        return int(self._ask("qsize", "count"))
+        return self._ask("qsize")[0]
 
     def empty(self) -> bool:
         """Return whether no message waits."""
@@ -163,8 +163,8 @@ class ShmQueue:
 
     def full(self) -> bool:
         """Return whether a put would have to wait for a message to be taken."""
-        count, held = self._ask("full", "count"), self._ask("full", "bytes")
-        return bool(count >= self._place.bound or 0 < self._place.max_bytes <= held)
+        count, held, closed = self._ask("full")
+        return not closed and (count >= self._place.bound or 0 < self._place.max_bytes <= held)
 
     def close(self) -> None:
         """Refuse further puts everywhere; what it holds can still be taken. Again is nothing."""
@@ -245,15 +245,16 @@ class ShmQueue:
             )
         return ShoalTimeoutError(f"{op}: no message in {queue} within {limit.seconds:g} s")
 
-    def _ask(self, op: str, column: str) -> Any:
+    def _ask(self, op: str) -> tuple[int, int, bool]:
+        """How many messages it holds, how many bytes they have, and whether it is closed."""
         member, number = self._member(op), self._place.number
-        row = member.read(
+        count, held, closed = member.read(
             op,
             lambda db: db.execute(
                 "SELECT count, bytes, closed FROM queues WHERE id = ?", (number,)
             ).fetchone(),
         )
-        return dict(zip(("count", "bytes", "closed"), row, strict=True))[column]
+        return count, held, bool(closed)
 
 
 def _item(member: Member, obj: Any, weight: int) -> Item:
