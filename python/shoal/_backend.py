@@ -114,10 +114,10 @@ else:
     Placement = _module.Placement
     Placements = _module.Placements
     RankLists = _module.RankLists
-    ShmMessage = getattr(_module, "ShmMessage", object)
-    ShmQueue = getattr(_module, "ShmQueue", object)
-    ShmReservation = getattr(_module, "ShmReservation", object)
-    ShmSession = getattr(_module, "ShmSession", object)
+    ShmMessage = _module.ShmMessage
+    ShmQueue = _module.ShmQueue
+    ShmReservation = _module.ShmReservation
+    ShmSession = _module.ShmSession
     WorkerAddress = _module.WorkerAddress
     build_profile = _module.build_profile
     packed_ranks = _module.packed_ranks
@@ -125,7 +125,7 @@ else:
     place_flexible = _module.place_flexible
     place_nodes = _module.place_nodes
     place_packed = _module.place_packed
-    shm_gc = getattr(_module, "shm_gc", None)
+    shm_gc = _module.shm_gc
 
 
 def backend() -> str:

@@ -9,6 +9,8 @@ programmer (a value of the wrong type) is a `TypeError`; input that cannot be is
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final, Literal, Self, final, overload
 
+from typing_extensions import disjoint_base
+
 __all__ = [
     "NodeGroup",
     "NodeResources",
@@ -365,6 +367,7 @@ def place_nodes(
         PlacementError: There are no node ranks, or two groups share a node.
     """
 
+@disjoint_base
 class ShmSession:
     """Memory that processes of one user on one host share, with queues in it.
 
@@ -433,6 +436,7 @@ class ShmSession:
         the process. Arrays that were received stay valid.
         """
 
+@disjoint_base
 class ShmQueue:
     """One queue of a session: each message to exactly one consumer, in the order of the puts.
 
