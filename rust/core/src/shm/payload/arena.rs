@@ -15,8 +15,9 @@ use super::super::session::{Control, Error, MemoryPolicy};
 use super::super::sync::Ordering;
 use super::super::word::Owner;
 use super::Placed;
-use super::files::{ExtentFiles, Failed, PAGE, Place, quota, reserved};
-use super::reclaim::{Reclaimed, retire_idle};
+use super::files::{ExtentFiles, Full, PAGE, Place, quota, reserved};
+use super::pace::Pace;
+use super::reclaim::retire_idle;
 use super::stock::{Fit, Stock};
 use super::tenure::Held;
 
@@ -28,8 +29,6 @@ const SHARES: u64 = 16;
 const DOUBLINGS: usize = 2;
 /// The length of an extent for one message is a multiple of so many parts of the unit.
 const STEPS: u64 = 8;
-/// To look for what others do not use takes no more than one part in so many of the time.
-const LOOKING: u32 = 16;
 
 /// What this process puts messages into; all its threads share it.
 #[derive(Debug)]
@@ -41,8 +40,10 @@ pub(crate) struct Arena {
     quota: u64,
     unit: u64,
     stock: Mutex<Stock>,
-    /// When it may be looked for what others do not use.
-    next_look: Mutex<Option<Instant>>,
+    /// Of looking for what others do not use: at every descriptor.
+    looking: Pace,
+    /// Of making files where the file system has no room for them.
+    making: Pace,
 }
 
 impl Arena {
@@ -68,7 +69,8 @@ impl Arena {
             quota,
             unit: share.clamp(SMALLEST_UNIT, UNIT),
             stock: Mutex::new(Stock::new(me)),
-            next_look: Mutex::new(None),
+            looking: Pace::default(),
+            making: Pace::default(),
         }
     }
 
@@ -104,10 +106,9 @@ impl Arena {
 
     /// A block in a new extent, or in one that has to be taken from somewhere.
     fn extend(&self, control: &Control, length: u64) -> Result<Option<Placed>, Error> {
-        let mut failed = match self.create(control, length, self.place) {
+        let mut full = match self.create(control, length, self.place)? {
             Ok(placed) => return Ok(Some(placed)),
-            Err(Failed::Other(error)) => return Err(error),
-            Err(failed) => failed,
+            Err(full) => full,
         };
         // There is no more. What this process keeps for other messages may serve this one, or make
         // room; and so may what other processes keep.
@@ -118,25 +119,28 @@ impl Arena {
         let free = stock.drain(control);
         drop(stock);
         self.remove(&free);
-        for more in [!free.is_empty(), self.retire_idle(control).extents > 0] {
-            if !more {
-                continue;
-            }
-            failed = match self.create(control, length, self.place) {
-                Ok(placed) => return Ok(Some(placed)),
-                Err(Failed::Other(error)) => return Err(error),
-                Err(failed) => failed,
+        for of_others in [false, true] {
+            let more = if of_others {
+                self.retire_idle(control)
+            } else {
+                !free.is_empty()
             };
+            if more {
+                self.making.again();
+                full = match self.create(control, length, self.place)? {
+                    Ok(placed) => return Ok(Some(placed)),
+                    Err(full) => full,
+                };
+            }
         }
-        match (self.policy, failed) {
-            (MemoryPolicy::Spill, _) => match self.create(control, length, Place::Spilled) {
+        match (self.policy, full) {
+            (MemoryPolicy::Spill, _) => match self.create(control, length, Place::Spilled)? {
                 Ok(placed) => Ok(Some(placed)),
-                Err(Failed::Space(error)) => Err(error.into()),
-                Err(Failed::Other(error)) => Err(error),
-                Err(Failed::Quota) => Ok(None),
+                Err(Full::Space(error)) => Err(error.into()),
+                Err(Full::Quota) => Ok(None),
             },
             // The file system is full, and not of this session: nobody here could make room.
-            (_, Failed::Space(error))
+            (_, Full::Space(error))
                 if self.policy == MemoryPolicy::Error || reserved(control) == 0 =>
             {
                 Err(error.into())
@@ -151,27 +155,39 @@ impl Arena {
     }
 
     /// A block in a new extent: as long as it should be, or as it can be.
-    fn create(&self, control: &Control, length: u64, place: Place) -> Result<Placed, Failed> {
+    fn create(
+        &self,
+        control: &Control,
+        length: u64,
+        place: Place,
+    ) -> Result<Result<Placed, Full>, Error> {
         let available = match place {
             Place::Spilled => u64::MAX,
             _ => self.quota.saturating_sub(reserved(control)),
         };
-        let mut failed = Failed::Quota;
+        let mut full = Full::Quota;
+        let begin = match self.making.begin() {
+            Some(begin) => begin,
+            // Who waits tries again anyway; who does not wants to know what it fails of.
+            None if self.policy == MemoryPolicy::Block => return Ok(Err(full)),
+            None => Instant::now(),
+        };
         for (extent, divided) in self.lengths(length) {
             if extent > available {
                 continue;
             }
-            failed = match self.files.create(control, self.me, place, extent) {
+            match self.files.create(control, self.me, place, extent)? {
                 Ok(made) => {
-                    let mut stock = self.stock();
-                    let placed = stock.add(control, made, divided, length);
-                    return placed.ok_or(Failed::Quota);
+                    let placed = self.stock().add(control, made, divided, length);
+                    return Ok(placed.ok_or(Full::Quota));
                 }
-                Err(Failed::Other(error)) => return Err(Failed::Other(error)),
-                Err(failed) => failed,
-            };
+                Err(because) => full = because,
+            }
         }
-        Err(failed)
+        if matches!(full, Full::Space(_)) {
+            self.making.in_vain(begin);
+        }
+        Ok(Err(full))
     }
 
     /// How long an extent for a block should be, and whether for many, the best first.
@@ -193,19 +209,16 @@ impl Arena {
             .collect()
     }
 
-    /// Takes away what others do not use, if that was not looked for lately.
-    fn retire_idle(&self, control: &Control) -> Reclaimed {
-        // Somebody else is at it.
-        let Ok(mut next) = self.next_look.try_lock() else {
-            return Reclaimed::default();
+    /// Takes away what others do not use, if that was not looked for lately; whether it did.
+    fn retire_idle(&self, control: &Control) -> bool {
+        let Some(begin) = self.looking.begin() else {
+            return false;
         };
-        let begin = Instant::now();
-        if next.is_some_and(|next| next > begin) {
-            return Reclaimed::default();
+        let found = retire_idle(control, &self.files, self.me).extents > 0;
+        if !found {
+            self.looking.in_vain(begin);
         }
-        let reclaimed = retire_idle(control, &self.files, self.me);
-        *next = Some(Instant::now() + begin.elapsed() * LOOKING);
-        reclaimed
+        found
     }
 
     /// Makes a descriptor name the block, so that the block comes back with it. The descriptor is

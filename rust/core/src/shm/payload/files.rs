@@ -37,21 +37,13 @@ impl Place {
     }
 }
 
-/// Why there is no new extent.
+/// Why there can be no new extent now.
 #[derive(Debug)]
-pub(super) enum Failed {
+pub(super) enum Full {
     /// The session may not have more memory.
     Quota,
     /// Its file system has no more.
     Space(FileError),
-    /// Anything else.
-    Other(Error),
-}
-
-impl From<Error> for Failed {
-    fn from(error: Error) -> Self {
-        Self::Other(error)
-    }
 }
 
 /// An extent that was just made; its first block is pending.
@@ -96,7 +88,7 @@ impl ExtentFiles {
         me: Owner,
         place: Place,
         length: u64,
-    ) -> Result<Made, Failed> {
+    ) -> Result<Result<Made, Full>, Error> {
         let (index, entry) = (0..)
             .zip(control.extents())
             .find(|(_, entry)| entry.claim(me))
@@ -111,18 +103,15 @@ impl ExtentFiles {
         entry.serial.store(serial, Ordering::Relaxed);
         entry.place.store(place as u64, Ordering::Relaxed);
         let made = self.make(control, entry, place, serial, length);
-        match made {
-            Ok(mapping) => Ok(Made {
-                index,
-                serial,
-                length,
-                mapping,
-            }),
-            Err(failed) => {
-                clear(entry);
-                Err(failed)
-            }
+        if !matches!(made, Ok(Ok(_))) {
+            clear(entry);
         }
+        Ok(made?.map(|mapping| Made {
+            index,
+            serial,
+            length,
+            mapping,
+        }))
     }
 
     fn make(
@@ -132,24 +121,27 @@ impl ExtentFiles {
         place: Place,
         serial: u64,
         length: u64,
-    ) -> Result<Mapping, Failed> {
+    ) -> Result<Result<Mapping, Full>, Error> {
         // ORDER: SeqCst, as the loads of the sum: of two who take the last of the quota, at least
         // one sees the other. Both may, and step back: the quota is never exceeded.
         entry.length.store(length, Ordering::SeqCst);
         if place != Place::Spilled && reserved(control) > quota(control) {
-            return Err(Failed::Quota);
+            return Ok(Err(Full::Quota));
         }
         let path = self.path(place, serial);
-        map(&path, length, place).map_err(|error| {
-            let kind = error.kind();
-            if kind != io::ErrorKind::AlreadyExists {
-                let _ = std::fs::remove_file(&path);
+        let error = match map(&path, length, place) {
+            Ok(mapping) => return Ok(Ok(mapping)),
+            Err(error) => error,
+        };
+        if error.kind() != io::ErrorKind::AlreadyExists {
+            let _ = std::fs::remove_file(&path);
+        }
+        match error.kind() {
+            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
+                Ok(Err(Full::Space(error)))
             }
-            match kind {
-                io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => Failed::Space(error),
-                _ => Failed::Other(error.into()),
-            }
-        })
+            _ => Err(error.into()),
+        }
     }
 
     /// Removes an extent that the caller seized: its file, its memory, its entry.

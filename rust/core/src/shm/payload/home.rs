@@ -1,5 +1,7 @@
 //! The descriptors of this process: chunks of its own, so that processes do not meet there.
 
+use std::io;
+
 use super::super::descriptor::Descriptor;
 use super::super::queue::Claim;
 use super::super::session::layout::{CHUNK, CHUNKS_LIMIT, Chunk, DESCRIPTORS};
@@ -84,12 +86,12 @@ impl Home {
         })
     }
 
-    /// Gets one more chunk; the caller holds the structural lock. False where there are as many as
-    /// can be: from then on claims look among everybody's descriptors too.
+    /// Gets one more chunk; the caller holds the structural lock. False where there can be no more:
+    /// from then on claims look among everybody's descriptors too.
     ///
     /// # Errors
     ///
-    /// No space for it.
+    /// No space for the first one, or whatever else the system says.
     pub(crate) fn grow(&self, control: &Control) -> Result<bool, Error> {
         let chunks = control.chunks();
         let used = control.descriptors().len() / CHUNK;
@@ -107,7 +109,13 @@ impl Home {
             return Ok(false);
         };
         let length = (CHUNK * size_of::<Descriptor>()) as u64;
-        control.allocate(DESCRIPTORS + used as u64 * length, length)?;
+        match control.allocate(DESCRIPTORS + used as u64 * length, length) {
+            Err(Error::File(error)) if used > 0 && error.kind() == io::ErrorKind::StorageFull => {
+                self.cramped.store(true, Ordering::Relaxed);
+                return Ok(false);
+            }
+            result => result?,
+        }
         self.move_in(chunk, used);
         // ORDER: Release, pairs with `Control::descriptors`: there is memory.
         let count = &control.superblock().used.0.chunks;

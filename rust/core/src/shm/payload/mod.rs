@@ -8,6 +8,7 @@
 //! | [`space`], [`stock`], [`arena`] | allocate from the extents of this process |
 //! | [`extents`] | maps the extents that messages come in |
 //! | [`reclaim`] | takes away what the dead had, and what the living do not use |
+//! | [`pace`] | says how often to try what is likely in vain |
 //! | [`usage`] | tells what uses the memory |
 //! | [`places`] | chooses where the files are |
 //!
@@ -24,6 +25,7 @@ mod arena;
 mod extents;
 mod files;
 mod home;
+mod pace;
 mod placed;
 mod places;
 mod reclaim;

@@ -2,18 +2,6 @@
 
 use super::*;
 
-/// Puts as soon as the look at what others have comes round.
-fn put_soon(process: &Process, length: u64) -> Message {
-    let begin = Instant::now();
-    loop {
-        if let Some(message) = process.put(length) {
-            return message;
-        }
-        assert!(begin.elapsed() < Duration::from_secs(20), "never");
-        std::thread::sleep(Duration::from_millis(5));
-    }
-}
-
 #[test]
 fn what_an_idle_process_keeps_warm_makes_nobody_wait() {
     let folder = Folder::new(MIB, MemoryPolicy::Block);
@@ -29,7 +17,7 @@ fn what_an_idle_process_keeps_warm_makes_nobody_wait() {
     // The idle one notices when it comes back, and waits its turn.
     assert!(idle.put(1000).is_none());
     assert_eq!(idle.get(message), 2);
-    let back = put_soon(&idle, MIB);
+    let back = idle.put_soon(MIB);
     assert_eq!(back.block.extent, 0, "in the same entry as ever");
     assert_eq!(busy.get(back), 1);
 }
@@ -52,7 +40,7 @@ fn what_is_about_to_be_put_is_not_taken_away() {
         block: placed.block(),
     };
     assert_eq!(producer.get(message), 1);
-    let theirs = put_soon(&thief, MIB);
+    let theirs = thief.put_soon(MIB);
     assert_eq!(producer.get(theirs), 2);
 }
 
@@ -64,7 +52,7 @@ fn who_lost_an_extent_does_not_take_the_next_one_in_its_entry_for_it() {
     let theirs = two.put(2 * MIB).expect("taken");
     two.get(theirs);
     // Its record of the lost one is still there, and the entry is its own again.
-    let placed = put_soon(&one, 1500 * 1024);
+    let placed = one.put_soon(1500 * 1024);
     assert_eq!(placed.block.extent, 0);
     assert_eq!(one.arena.counts().0, 1);
     assert_eq!(two.get(placed), 1);

@@ -171,6 +171,18 @@ impl Process {
         self.try_put(length).expect("no error")
     }
 
+    /// As soon as what was in vain is tried again.
+    fn put_soon(&self, length: u64) -> Message {
+        let begin = Instant::now();
+        loop {
+            if let Some(message) = self.put(length) {
+                return message;
+            }
+            assert!(begin.elapsed() < Duration::from_secs(20), "never");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
     /// Reads a message and gives it back; whose it was.
     fn get(&self, message: Message) -> u8 {
         let Message { index, block } = message;
