@@ -4,9 +4,8 @@ use std::sync::Arc;
 
 use pyo3::exceptions::{PyException, PyOSError};
 use pyo3::prelude::*;
-use pyo3::types::PyList;
 use shoal_core::shm::session::Held;
-use shoal_core::shm::{Descriptor, Intent, Keep, Loan, Payload, Want};
+use shoal_core::shm::{Descriptor, Keep, Loan, Payload};
 
 use super::aside::{Kept, Later};
 use super::codec::{decode_block, decode_inline};
@@ -18,7 +17,7 @@ use super::queue::PyShmQueue;
 use super::taking::{Get, Took};
 
 /// Why there is no object.
-enum Failure {
+pub(super) enum Failure {
     /// The message cannot be rebuilt, and is gone.
     Spoilt(PyErr),
     /// A signal came, say; the message is as good as before.
@@ -73,7 +72,7 @@ impl PyShmQueue {
 
     /// What an earlier get left.
     #[cold]
-    fn get_later<'py>(
+    pub(super) fn get_later<'py>(
         &self,
         py: Python<'py>,
         later: Later,
@@ -96,108 +95,8 @@ impl PyShmQueue {
         }
     }
 
-    /// Takes several: all are copied before the first is rebuilt.
-    pub(super) fn get_several<'py>(
-        &self,
-        py: Python<'py>,
-        get: &Get<'_, '_>,
-    ) -> PyResult<Bound<'py, PyList>> {
-        if let Some(later) = self.aside.take() {
-            return self.get_several_later(py, later, get.want);
-        }
-        let here = self.here(py, get.operation)?;
-        let mut bytes = Vec::new();
-        let mut all = Vec::new();
-        self.take(py, here, get, &mut |message| {
-            let start = bytes.len();
-            if let Payload::Inline(len) = message.payload() {
-                bytes.resize(start + len, 0);
-                message.copy(&mut bytes[start..]);
-            }
-            all.push((Took::of(&message), message.loan(), start));
-        })?;
-        let (mut objects, mut errors) = (Vec::with_capacity(all.len()), Vec::new());
-        let mut all = all.into_iter();
-        while let Some((took, loan, start)) = all.next() {
-            let bytes_of = |start| bytes.get(start..).unwrap_or_default();
-            let held = self.hold(py, here, took, loan);
-            match held.and_then(|held| self.rebuild(py, took, held, bytes_of(start))) {
-                Ok(object) => objects.push(object),
-                Err(Failure::Spoilt(error)) => errors.push(Later::Error(error)),
-                Err(Failure::Interrupted(error, kept)) => {
-                    let rest =
-                        all.map(
-                            |(took, loan, start)| match self.hold(py, here, took, loan) {
-                                Ok(held) => Later::Message(kept_of(took, held, bytes_of(start))),
-                                Err(failure) => Later::Error(self.raised(failure)),
-                            },
-                        );
-                    let done = objects.into_iter().map(Bound::unbind).map(Later::Object);
-                    let kept = [Later::Message(*kept)];
-                    let left: Vec<_> = errors
-                        .into_iter()
-                        .chain(done)
-                        .chain(kept)
-                        .chain(rest)
-                        .collect();
-                    self.aside.add(left);
-                    return Err(error);
-                }
-            }
-        }
-        if objects.is_empty() {
-            let mut errors = errors.into_iter();
-            let first = errors.next();
-            self.aside.add(errors);
-            return match first {
-                Some(Later::Error(error)) => Err(error),
-                _ => Err(nothing_taken()),
-            };
-        }
-        if !errors.is_empty() {
-            self.aside.add(errors);
-        }
-        PyList::new(py, objects)
-    }
-
-    /// What earlier gets left, as many as are wanted: they were taken together already.
-    #[cold]
-    fn get_several_later<'py>(
-        &self,
-        py: Python<'py>,
-        first: Later,
-        want: Want,
-    ) -> PyResult<Bound<'py, PyList>> {
-        let most = match want {
-            Want::Count(count) => count,
-            Want::Weight { .. } => Intent::MAX_TAKE,
-        };
-        let list = PyList::empty(py);
-        let mut next = Some(first);
-        while let Some(later) = next {
-            match self.get_later(py, later, Keep::Copy) {
-                Ok(object) => list.append(object)?,
-                Err(error) if list.is_empty() => return Err(error),
-                Err(error) if error.is_instance_of::<PyException>(py) => {
-                    self.aside.put_back(Later::Error(error));
-                    break;
-                }
-                Err(interruption) => {
-                    for at in (0..list.len()).rev() {
-                        let object = list.get_item(at)?.unbind();
-                        self.aside.put_back(Later::Object(object));
-                    }
-                    return Err(interruption);
-                }
-            }
-            let more = u32::try_from(list.len()).is_ok_and(|count| count < most);
-            next = more.then(|| self.aside.take_message()).flatten();
-        }
-        Ok(list)
-    }
-
     /// What keeps a message where it is, if something has to.
-    fn hold(
+    pub(super) fn hold(
         &self,
         py: Python<'_>,
         here: &Here,
@@ -217,7 +116,7 @@ impl PyShmQueue {
     }
 
     /// The object of a message; `bytes` begin with those that were copied.
-    fn rebuild<'py>(
+    pub(super) fn rebuild<'py>(
         &self,
         py: Python<'py>,
         took: Took,
@@ -257,7 +156,7 @@ impl PyShmQueue {
     }
 
     /// The error to be raised; a message that is left is for the next get.
-    fn raised(&self, failure: Failure) -> PyErr {
+    pub(super) fn raised(&self, failure: Failure) -> PyErr {
         match failure {
             Failure::Spoilt(error) => error,
             Failure::Interrupted(error, kept) => {
@@ -268,7 +167,7 @@ impl PyShmQueue {
     }
 }
 
-fn kept_of(took: Took, held: Option<Arc<Held>>, bytes: &[u8]) -> Kept {
+pub(super) fn kept_of(took: Took, held: Option<Arc<Held>>, bytes: &[u8]) -> Kept {
     let bytes = match took.payload {
         Payload::Inline(len) => bytes.get(..len).unwrap_or_default().to_vec(),
         Payload::Block(_) => Vec::new(),
@@ -291,6 +190,6 @@ fn handed_out(
 }
 
 #[cold]
-fn nothing_taken() -> PyErr {
+pub(super) fn nothing_taken() -> PyErr {
     PyOSError::new_err("a message was taken that is not there")
 }

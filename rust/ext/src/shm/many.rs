@@ -5,7 +5,7 @@ use std::ops::Range;
 use pyo3::prelude::*;
 use pyo3::types::PyList;
 use shoal_core::shm::Refusal;
-use shoal_core::shm::session::Batch;
+use shoal_core::shm::session::{Batch, Error};
 
 use super::arguments::weight;
 use super::codec::{Encoded, encode_into};
@@ -34,101 +34,101 @@ enum Body {
     Reserved(Py<PyShmReservation>),
 }
 
-/// Messages that are encoded.
+/// Messages that are encoded: the first ones are in descriptors already.
 #[derive(Default)]
 pub(super) struct Parcels {
+    ready: usize,
     small: Vec<u8>,
-    parcels: Vec<Parcel>,
+    rest: Vec<Parcel>,
 }
 
 impl Parcels {
-    /// Encodes objects, each with its weight.
-    pub(super) fn encode(
-        objects: &Bound<'_, PyAny>,
-        weights: Option<&Bound<'_, PyAny>>,
-    ) -> PyResult<Self> {
-        let py = objects.py();
-        let objects = py
-            .get_type::<PyList>()
-            .call1((objects,))?
-            .cast_into::<PyList>()?;
-        let mut parcels = Self::default();
-        parcels.parcels.reserve(objects.len());
-        let Some(weights) = weights else {
-            for object in objects.iter() {
-                parcels.add(&object, 0)?;
-            }
-            return Ok(parcels);
-        };
-        let weights = items(weights, weight)?;
-        if weights.len() != objects.len() {
-            let message = format!(
-                "weights: expected {}, one for each object, got {}",
-                objects.len(),
-                weights.len()
-            );
-            return Err(bad_value(py, message));
-        }
-        for (object, weight) in objects.iter().zip(weights) {
-            parcels.add(&object, weight)?;
-        }
-        Ok(parcels)
+    fn total(&self) -> usize {
+        self.ready + self.rest.len()
     }
 
-    fn add(&mut self, object: &Bound<'_, PyAny>, weight: u64) -> PyResult<()> {
+    /// A message that is not in a descriptor yet, by its number among all.
+    fn get(&self, index: usize) -> Option<&Parcel> {
+        self.rest.get(index.checked_sub(self.ready)?)
+    }
+
+    /// How long a message is; 0 for one whose length is of no importance.
+    fn len(&self, index: usize) -> u64 {
+        match self.get(index).map(|parcel| &parcel.body) {
+            Some(Body::Small(range)) => range.len() as u64,
+            Some(Body::Large(encoded)) => encoded.total_len() as u64,
+            Some(Body::Reserved(_)) | None => 0,
+        }
+    }
+
+    /// Adds a message. It goes straight to a descriptor where it and all before it can.
+    fn add(
+        &mut self,
+        object: &Bound<'_, PyAny>,
+        weight: u64,
+        here: &Here,
+        batch: &mut Batch<'_>,
+    ) -> PyResult<Result<(), Error>> {
         if let Ok(reserved) = object.cast_exact::<PyShmReservation>() {
-            self.parcels.push(Parcel {
+            let body = Body::Reserved(reserved.clone().unbind());
+            self.rest.push(Parcel {
                 weight,
                 kind: 0,
-                body: Body::Reserved(reserved.clone().unbind()),
+                body,
             });
-            return Ok(());
+            return Ok(Ok(()));
         }
         let mut encoded = Encoded::new();
         encode_into(object, &mut encoded)?;
         let kind = encoded.kind();
         let body = match Cargo::of(&encoded) {
             Cargo::Small(bytes) => {
+                // Where the queue counts bytes, each message is looked at before.
+                if self.rest.is_empty() && self.ready < TOGETHER && here.queue.max_bytes() == 0 {
+                    match batch.push(here.label(weight, kind), bytes) {
+                        Ok(false) => (),
+                        Ok(true) => {
+                            self.ready += 1;
+                            return Ok(Ok(()));
+                        }
+                        Err(error) => return Ok(Err(error)),
+                    }
+                }
                 let start = self.small.len();
                 self.small.extend_from_slice(bytes);
                 Body::Small(start..self.small.len())
             }
             _ => Body::Large(Box::new(encoded)),
         };
-        self.parcels.push(Parcel { weight, kind, body });
-        Ok(())
-    }
-
-    fn len(&self, index: usize) -> u64 {
-        match self.parcels.get(index).map(|parcel| &parcel.body) {
-            Some(Body::Small(range)) => range.len() as u64,
-            Some(Body::Large(encoded)) => encoded.total_len() as u64,
-            Some(Body::Reserved(_)) | None => 0,
-        }
+        self.rest.push(Parcel { weight, kind, body });
+        Ok(Ok(()))
     }
 }
 
 impl PyShmQueue {
-    /// Puts them, and counts those that are put.
-    pub(super) fn put_parcels(
+    /// Puts objects in their order, and counts those that are put.
+    pub(super) fn put_several(
         &self,
         py: Python<'_>,
         put: &Put<'_, '_>,
-        parcels: &Parcels,
+        objects: &Bound<'_, PyAny>,
+        weights: Option<&Bound<'_, PyAny>>,
         done: &mut usize,
     ) -> PyResult<()> {
         let here = self.here(py, put.operation)?;
-        let mut waiter = Waiter::new(&here.queue);
         let mut batch = here.queue.batch();
-        while let Some(next) = parcels.parcels.get(*done) {
-            if let Body::Reserved(reserved) = &next.body
+        let parcels = self.encode_all(put, objects, weights, here, &mut batch)?;
+        let mut waiter = Waiter::new(&here.queue);
+        while *done < parcels.total() {
+            if let Some(Parcel { weight, body, .. }) = parcels.get(*done)
+                && let Body::Reserved(reserved) = body
                 && batch.is_empty()
             {
-                self.put_reserved(py, put, reserved.get(), next.weight)?;
+                self.put_reserved(py, put, reserved.get(), *weight)?;
                 *done += 1;
                 continue;
             }
-            let lack = match self.fill(py, here, put, parcels, *done, &mut batch) {
+            let lack = match self.fill(py, here, put, &parcels, *done, &mut batch) {
                 Ok(lack) => lack,
                 // Those before it are to be put first; then it comes again.
                 Err(error) if batch.is_empty() => return Err(error),
@@ -152,6 +152,35 @@ impl PyShmQueue {
         Ok(())
     }
 
+    /// Encodes objects, each with its weight.
+    fn encode_all(
+        &self,
+        put: &Put<'_, '_>,
+        objects: &Bound<'_, PyAny>,
+        weights: Option<&Bound<'_, PyAny>>,
+        here: &Here,
+        batch: &mut Batch<'_>,
+    ) -> PyResult<Parcels> {
+        let py = objects.py();
+        let list = py.get_type::<PyList>().call1((objects,))?;
+        let list = list.cast_into::<PyList>()?;
+        let weights = weights.map(|weights| items(weights, weight)).transpose()?;
+        if let Some(weights) = &weights
+            && weights.len() != list.len()
+        {
+            let (expected, got) = (list.len(), weights.len());
+            let message = format!("weights: expected {expected}, one for each object, got {got}");
+            return Err(bad_value(py, message));
+        }
+        let mut parcels = Parcels::default();
+        for (index, object) in list.iter().enumerate() {
+            let weight = weights.as_ref().map_or(0, |weights| weights[index]);
+            let added = parcels.add(&object, weight, here, batch)?;
+            added.map_err(|error| self.failed(py, put.operation, &error))?;
+        }
+        Ok(parcels)
+    }
+
     /// Gives messages descriptors, and memory where they need some: those from the first that is
     /// not put, behind those that have them already. What is lacking for more.
     fn fill(
@@ -164,12 +193,14 @@ impl PyShmQueue {
         batch: &mut Batch<'_>,
     ) -> PyResult<Option<Lack>> {
         let failed = |error| self.failed(py, put.operation, &error);
-        for index in done + batch.len()..parcels.parcels.len() {
+        for index in done + batch.len()..parcels.total() {
             if batch.len() >= TOGETHER {
                 break;
             }
+            let Some(Parcel { weight, kind, body }) = parcels.get(index) else {
+                break;
+            };
             self.check_fits(py, here, put, parcels.len(index))?;
-            let Parcel { weight, kind, body } = &parcels.parcels[index];
             let label = here.label(*weight, *kind);
             match body {
                 Body::Small(range) => {

@@ -20,6 +20,7 @@ mod putting;
 mod queue;
 mod reservation;
 mod session;
+mod several;
 mod taking;
 
 use std::time::Duration;

@@ -15,7 +15,6 @@ use super::aside::Aside;
 use super::codec::{Encoded, encode_into};
 use super::errors::{bad_value, of_operation, session_closed};
 use super::here::{Cargo, Here};
-use super::many::Parcels;
 use super::putting::Put;
 use super::reservation::PyShmReservation;
 use super::session::PyShmSession;
@@ -204,8 +203,7 @@ impl PyShmQueue {
             limit: Some(Limit::new(timeout)?),
         };
         let mut done = 0;
-        let parcels = Parcels::encode(objs, weights)?;
-        let end = self.put_parcels(py, &put, &parcels, &mut done);
+        let end = self.put_several(py, &put, objs, weights, &mut done);
         end.inspect_err(|error| {
             // An exception without attributes of its own goes as it is.
             let _ = error.value(py).setattr("done", done);
