@@ -99,7 +99,7 @@ impl ExtentFiles {
         let serial = &control.superblock().used.0.next_serial;
         // ORDER: Relaxed: the number only has to be another one; and who reads the entry of an
         // extent does it for a message in it, or after a claim.
-        let serial = serial.fetch_add(1, Ordering::Relaxed) + 1;
+        let serial = serial.fetch_add(1, Ordering::Relaxed).wrapping_add(1);
         entry.serial.store(serial, Ordering::Relaxed);
         entry.place.store(place as u64, Ordering::Relaxed);
         let made = self.make(control, entry, place, serial, length);

@@ -94,35 +94,41 @@ fn length_of(entry: &Extent) -> u64 {
 }
 
 #[test]
-fn two_who_take_from_each_other_spoil_nothing() {
+fn threads_of_two_who_take_from_each_other_spoil_nothing() {
     let folder = Folder::new(MIB, MemoryPolicy::Block);
-    let work = |me: u16| {
-        let process = folder.process(me);
+    let processes = [1, 2].map(|me| folder.process(me));
+    let work = |process: &Process, thread: u64| {
         let mut kept = std::collections::VecDeque::new();
         let mut put = 0;
-        for round in 0..600_u64 {
-            let length = (round * 7919 + u64::from(me)) % 300_000 + 300;
+        for round in 0..400_u64 {
+            let length = (round * 7919 + thread * 31) % 300_000 + 300;
             if let Some(message) = process.put(length) {
                 put += 1;
                 kept.push_back(message);
             }
-            if (kept.len() > 2 || round % 3 == 0)
+            if (kept.len() > 1 || round % 3 == 0)
                 && let Some(message) = kept.pop_front()
             {
-                assert_eq!(u16::from(process.get(message)), me);
+                assert_eq!(usize::from(process.get(message)), process.me.index());
             }
         }
         for message in kept {
-            assert_eq!(u16::from(process.get(message)), me);
+            assert_eq!(usize::from(process.get(message)), process.me.index());
         }
-        process.arena.trim(&process.control);
         put
     };
     let put: Vec<u32> = std::thread::scope(|scope| {
-        let threads = [1, 2, 3].map(|me| scope.spawn(move || work(me)));
+        let threads = [(0, 1), (0, 2), (1, 3), (1, 4)].map(|(process, thread)| {
+            let process = &processes[process];
+            scope.spawn(move || work(process, thread))
+        });
         let joined = threads.map(|thread| thread.join().expect("no panic"));
         joined.to_vec()
     });
-    assert!(put.iter().all(|&put| put > 10), "{put:?}");
+    assert!(put.iter().sum::<u32>() > 40, "{put:?}");
+    for process in &processes {
+        process.arena.trim(&process.control);
+        assert_eq!(process.arena.counts().1, 0);
+    }
     folder.process(4).assert_nothing_left(&folder);
 }
