@@ -238,7 +238,8 @@ impl Session {
         let rings = queues::rings(&self.control)?;
         let usage = usage(&self.control);
         Ok(Stats {
-            messages: rings.iter().map(Ring::len).sum(),
+            // Damage may make the sum as large as can be.
+            messages: rings.iter().map(Ring::len).fold(0, u64::saturating_add),
             descriptors_in_use: usage.descriptors,
             bytes_in_use: usage.bytes,
             bytes_reserved: reserved(&self.control),

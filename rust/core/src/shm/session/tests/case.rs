@@ -227,6 +227,7 @@ impl Case<'_> {
             assert!(done.dead <= 1);
         }
         assert_eq!(self.session.stats().expect("sound").participants, 1);
+        self.check_holders();
         let again = self.session.sweep().expect("sound");
         assert_eq!(
             again,
@@ -235,6 +236,16 @@ impl Case<'_> {
             self.deaths
         );
         self.drain();
+    }
+
+    /// No extent is held in the name of the dead, which another process may get now.
+    fn check_holders(&self) {
+        let mine = self.session.me().index() as u64 + 1;
+        for extent in self.session.control().extents() {
+            let holder = extent.tenure.load(Ordering::Relaxed) & 0xffff;
+            let (free, nobody) = (0, 1);
+            assert!([free, nobody, mine].contains(&holder), "{:?}", self.deaths);
+        }
     }
 
     fn times(&self, number: u64) -> usize {
