@@ -2,15 +2,15 @@
 //!
 //! | part | what it does |
 //! |---|---|
-//! | [`home`] | finds free descriptors, in chunks that belong to one process each |
-//! | [`files`] | makes and removes extents: files of payload memory |
-//! | [`tenure`] | says who has an extent, so that it is never lost, and can be taken from the idle |
-//! | [`space`], [`stock`], [`arena`] | allocate from the extents of this process |
-//! | [`extents`] | maps the extents that messages come in |
-//! | [`reclaim`] | takes away what the dead had, and what the living do not use |
-//! | [`pace`] | says how often to try what is likely in vain |
-//! | [`usage`] | tells what uses the memory |
-//! | [`places`] | chooses where the files are |
+//! | `home` | finds free descriptors, in chunks that belong to one process each |
+//! | `files` | makes and removes extents: files of payload memory |
+//! | `tenure` | says who has an extent, so that it is never lost, and can be taken from the idle |
+//! | `space`, `stock`, `arena` | allocate from the extents of this process |
+//! | `extents` | maps the extents that messages come in |
+//! | `reclaim` | takes away what the dead had, and what the living do not use |
+//! | `pace` | says how often to try what is likely in vain |
+//! | `usage` | tells what uses the memory |
+//! | `places` | chooses where the files are |
 //!
 //! # What a death leaves
 //!
@@ -20,6 +20,18 @@
 //! | with a block that is not bound | the block | removes the extent, once nothing names it |
 //! | with messages that wait, or are in use | the extent | leaves it to nobody, until they are gone |
 //! | while it removes an extent | an entry, perhaps a file | removes both |
+//!
+//! # Shared words
+//!
+//! | word | written | order | read | makes visible |
+//! |---|---|---|---|---|
+//! | `tenure` | by compare-and-swap | `AcqRel` | Acquire | the descriptor that names a block; what the holder before did |
+//! | | the entry is free | Release | by the claim, Acquire | that it has no number and no length |
+//! | `serial`, `place` | after the claim | Relaxed | after a message, or after `tenure` | |
+//! | `length` | after these, and before the entry is free | `SeqCst` | in the sum: `SeqCst` | that two take the last of the quota |
+//! | owner of a chunk | under the structural lock | Relaxed | under it | |
+//! | number of chunks | under it, last | Release | Acquire | that its descriptors have memory |
+//! | next serial | by adding | Relaxed | | |
 
 mod arena;
 mod extents;
