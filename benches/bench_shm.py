@@ -34,11 +34,14 @@ def rounds(pytestconfig):
     figures = Figures(f"{where}; shoal's backend is {_backend.NAME}")
     if both[0] == both[1]:
         figures.note("one core only: nobody can spin, and all figures are of taking turns")
+    smoke = pytestconfig.getoption("--smoke")
+    if smoke:
+        figures.note("smoke: one short round, with memory that nothing has touched yet")
     program = build()
     if program is None:
         figures.note("limits: not measured, because there is no cargo")
     limits = Limits(program, both) if program else None
-    yield Rounds(figures, limits, smoke=pytestconfig.getoption("--smoke"))
+    yield Rounds(figures, limits, smoke=smoke)
     with pytestconfig.pluginmanager.getplugin("capturemanager").global_and_fixture_disabled():
         figures.print()
 
