@@ -1,3 +1,4 @@
+# ruff: noqa: SLF001  (constructors and friends of classes stand beside them)
 """What a caller holds for a while: a leased message, and memory that it fills."""
 
 import importlib
@@ -126,7 +127,6 @@ class ShmReservation:
 
 
 # The functions below stand for constructors and friends of the classes above.
-# ruff: noqa: SLF001  (they are of this module)
 
 
 def leased(member: Member, row: Row, value: Any) -> ShmMessage:

@@ -83,8 +83,14 @@ class Member:
         """The number of this process among the participants, 0 before it has joined."""
         return self._me or 0
 
-    def write(self, op: str, work: Callable[[sqlite3.Connection], T], limit: float = math.inf) -> T:
-        """Change something, and ring the bells that are to be rung for it.
+    def write(
+        self,
+        op: str,
+        work: Callable[[sqlite3.Connection], T],
+        limit: float = math.inf,
+        undone: Callable[[], None] | None = None,
+    ) -> T:
+        """Change something, and ring the bells that are to be rung for it; see `Store.write`.
 
         Raises:
             ChannelClosed: This process has closed the session.
@@ -93,7 +99,7 @@ class Member:
         if self._me is None:
             self.join(op)
         try:
-            return self._store.write(work, _bounded(limit))
+            return self._store.write(work, _bounded(limit), undone)
         finally:
             if self._ringing:
                 self.ring_now()

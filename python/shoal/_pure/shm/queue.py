@@ -225,17 +225,21 @@ class ShmQueue:
         if failed is not None:
             raise failed
         taking = Taking(self._place, op, choice, lease=lease)
-        taken = taking.run(limit)
-        if isinstance(taken, NotYet):
-            raise self._nothing(op, limit, taken, weight)
-        if not taken and taking.failed is not None:
-            raise taking.failed
-        self._failed = taking.failed
-        if lease:
-            return [leased(member, row, value) for row, value in taken]
-        return [value for _, value in taken]
+        result: list[Any] | None = None
+        try:
+            taken = taking.run(limit)
+            if not isinstance(taken, NotYet):
+                result = [leased(member, row, value) if lease else value for row, value in taken]
+                self._failed = taking.failed if result else None
+        except BaseException:
+            taking.put_back()
+            raise
+        # Signals come in at calls; there is none between here and the caller.
+        if result:
+            return result
+        raise taking.failed or self._nothing(op, limit, weight, taken)
 
-    def _nothing(self, op: str, limit: Limit, why: NotYet, weight: int | None) -> Exception:
+    def _nothing(self, op: str, limit: Limit, weight: int | None, why: Any) -> Exception:
         queue = f"queue {self.name}"
         if op == "get_nowait":
             return ChannelEmpty(f"{op}: {queue} is empty")

@@ -54,14 +54,19 @@ class Store:
         self._late: deque[Work[None]] = deque()
         self._changes = 0
 
-    def write(self, work: Work[T], limit: float = _LONGEST_S) -> T:
-        """Do work on the tables, all of it or, after an exception, nothing.
+    def write(
+        self, work: Work[T], limit: float = _LONGEST_S, undone: Callable[[], None] | None = None
+    ) -> T:
+        """Do work on the tables, all of it or nothing.
+
+        After an exception it may have been done nevertheless, when a signal came at the very end;
+        `undone` is called where it was not.
 
         Raises:
             LockedError: Others had them for `limit` seconds.
             ChannelError: They are gone, damaged, or there is no room.
         """
-        return self._retried(lambda db: self._committed(db, work), limit)
+        return self._retried(lambda db: self._committed(db, work, undone), limit)
 
     def read(self, work: Work[T], limit: float = _LONGEST_S) -> T:
         """Ask the tables one thing; the errors are those of `write`."""
@@ -108,7 +113,9 @@ class Store:
             self._connection = connect(self._path)
         return self._connection
 
-    def _committed(self, db: sqlite3.Connection, work: Work[T]) -> T:
+    def _committed(
+        self, db: sqlite3.Connection, work: Work[T], undone: Callable[[], None] | None = None
+    ) -> T:
         if db.in_transaction:  # a signal came between a statement and what undoes it
             db.execute("ROLLBACK")
         before = db.total_changes
@@ -119,6 +126,8 @@ class Store:
         except BaseException:
             if db.in_transaction:
                 db.execute("ROLLBACK")
+                if undone is not None:
+                    undone()
             raise
         if db.total_changes != before:
             self._changes += 1

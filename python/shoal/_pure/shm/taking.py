@@ -22,7 +22,7 @@ from shoal.errors import ChannelClosed, ChannelDecodeError
 __all__ = ["Choice", "Row", "Taking", "first", "up_to_weight"]
 
 _COLUMNS = "id, queue, position, sender, weight, size, memory, redelivered, parts, head, file"
-_WAITING = f"SELECT {_COLUMNS} FROM messages WHERE queue = ? AND state = 0 ORDER BY position"  # noqa: S608  (a constant)
+_WAITING = f"SELECT {_COLUMNS} FROM messages WHERE queue = ? AND state = 0 ORDER BY position"  # noqa: S608  (it is a constant)
 
 
 @dataclass(slots=True)
@@ -118,24 +118,27 @@ class Taking:
     def run(self, limit: Limit) -> list[tuple[Row, Any]] | NotYet:
         """Take and rebuild; what cannot be rebuilt is dropped, and its error kept as `failed`.
 
+        Whatever is raised from here on until the messages are handed out, `put_back` is to be
+        called.
+
         Raises:
             ChannelClosed: The queue is closed, and nothing is left in it.
         """
-        member, place = self._place.member, self._place
-        try:
-            outcome = member.wait(self._op, limit, self._attempt)
-            if isinstance(outcome, NotYet):
-                return outcome
-            values = list(filter(None, map(self._rebuilt, outcome)))
-            if not self._lease:
-                for row in outcome:
-                    if row.file is not None:
-                        Path(row.file).unlink(missing_ok=True)
-        except BaseException:
-            if self._rows:
-                member.write(self._op, lambda db: _put_back(db, member, place, self._rows))
-            raise
+        outcome = self._place.member.wait(self._op, limit, self._attempt)
+        if isinstance(outcome, NotYet):
+            return outcome
+        values = list(filter(None, map(self._rebuilt, outcome)))
+        if not self._lease:
+            for row, _ in values:
+                if row.file is not None:
+                    Path(row.file).unlink(missing_ok=True)
         return values
+
+    def put_back(self) -> None:
+        """Put what was taken where it was."""
+        if self._rows:
+            member, place, rows = self._place.member, self._place, self._rows
+            member.write(self._op, lambda db: _put_back(db, member, place, rows))
 
     def _attempt(self, seconds: float) -> list[Row] | NotYet:
         place = self._place
@@ -150,7 +153,8 @@ class Taking:
             raise ChannelClosed(f"{self._op}: queue {place.name} is closed and empty")
         if count == 0:
             return NotYet("it holds 0 messages")
-        return place.member.write(self._op, self._take, seconds)
+        # What was not taken after all may be somebody else's by now.
+        return place.member.write(self._op, self._take, seconds, self._rows.clear)
 
     def _take(self, db: sqlite3.Connection) -> list[Row] | NotYet:
         member, number = self._place.member, self._place.number
@@ -168,7 +172,7 @@ class Taking:
                 db.execute("DELETE FROM messages WHERE id = ?", (row.number,))
         db.execute("UPDATE queues SET pressed = 0 WHERE id = ? AND pressed = 1", (number,))
         member.due(db, "put")
-        self._rows = chosen
+        self._rows[:] = chosen
         return chosen
 
     def _rebuilt(self, row: Row) -> tuple[Row, Any] | None:
@@ -190,7 +194,7 @@ class Taking:
         )
         self.failed.__cause__ = error
         drop(self._place.member, row)
-        self._rows = [kept for kept in self._rows if kept is not row]
+        self._rows.remove(row)
 
     def _mapped(self, row: Row) -> memoryview | None:
         if row.file is None:
@@ -225,11 +229,11 @@ def forget(db: sqlite3.Connection, member: Member, number: int) -> None:
 
 
 def _put_back(db: sqlite3.Connection, member: Member, place: Place, rows: list[Row]) -> None:
-    """Put messages where they were; those that were not taken after all are there still."""
+    """Put messages where they were; the rows of those that are held are there still."""
     marks = ", ".join(itertools.repeat("?", 11))
     for row in rows:
         db.execute(
-            f"INSERT OR IGNORE INTO messages ({_COLUMNS}, state) VALUES ({marks}, {LOANED})",  # noqa: S608  (constants)
+            f"INSERT OR IGNORE INTO messages ({_COLUMNS}, state) VALUES ({marks}, {LOANED})",  # noqa: S608  (they are constants)
             row.columns,
         )
         db.execute("UPDATE messages SET state = ?, owner = NULL WHERE id = ?", (QUEUED, row.number))

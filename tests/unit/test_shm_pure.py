@@ -1,0 +1,178 @@
+"""What only the core in Python has: its tables, and how it gives back what a signal cut off."""
+
+import contextlib
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from shoal._pure.shm import ShmQueue, ShmSession, taking
+from shoal.errors import ChannelCorruptError, ChannelError, ChannelNotFoundError, ShoalTimeoutError
+
+DEADLINE_S = 30
+LARGE = np.zeros(100_000, "u1")
+
+
+@pytest.fixture
+def own(place):
+    session = ShmSession(dir=place)
+    yield session
+    session.close()
+
+
+@pytest.fixture
+def queue(own):
+    return ShmQueue(own, b"k", name="'k'")
+
+
+def tables(session):
+    return Path(session.token) / "pure.db"
+
+
+@pytest.mark.parametrize(
+    ("value", "moment"),
+    [("small", "decode"), (LARGE, "decode"), (LARGE, "map_file"), (LARGE, "Path")],
+    ids=["small-decode", "large-decode", "large-map", "large-path"],
+)
+def test_what_a_signal_cut_off_goes_back_to_its_place(own, queue, monkeypatch, value, moment):
+    """As if Ctrl-C had come where it hurts most: the message is out of the queue already."""
+    queue.put(value)
+    queue.put("second")
+    real = getattr(taking, moment)
+
+    def interrupted(*arguments, **keywords):
+        monkeypatch.undo()
+        real(*arguments, **keywords)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(taking, moment, interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        queue.get()
+    assert queue.qsize() == 2
+    first = queue.get()
+    assert np.array_equal(first, value)
+    assert queue.get() == "second"
+    del first
+    assert own.stats()["bytes_in_use"] == 0
+
+
+def test_an_unlinked_file_is_written_again(own, queue, monkeypatch):
+    queue.put(np.arange(100_000))
+    real = Path.unlink
+
+    def interrupted(path, missing_ok=False):
+        real(path, missing_ok=missing_ok)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Path, "unlink", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        queue.get()
+    monkeypatch.undo()
+    assert queue.get()[-1] == 99_999
+
+
+def test_signals_at_random_moments_lose_nothing(own, queue):
+    """Without leases; each number comes once, though the reader is interrupted hundreds of times."""
+    program = (
+        "import sys\nfrom shoal._pure.shm import ShmSession, ShmQueue\n"
+        "queue = ShmQueue(ShmSession(sys.argv[1]), b'k')\n"
+        "for i in range(400): queue.put(i)\nqueue.put(-1)\n"
+    )
+    inside, got = False, []
+
+    def interrupt(*_):
+        nonlocal inside
+        if inside:
+            inside = False  # what catches one would not catch another meanwhile
+            raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    process = subprocess.Popen([sys.executable, "-c", program, own.token])
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.0007, 0.0007)
+        item = None
+        end = time.monotonic() + DEADLINE_S
+        while item != -1:
+            assert time.monotonic() < end
+            with contextlib.suppress(KeyboardInterrupt):
+                inside = True
+                item = queue.get(timeout=DEADLINE_S)
+                inside = False
+                got.append(item)
+            inside = False
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+        process.wait(DEADLINE_S)
+    assert got == [*range(400), -1]
+
+
+def test_damaged_tables_are_an_error(own, queue):
+    queue.put(1)
+    own.close()  # it is the last, and removes the folder
+    with pytest.raises(ChannelNotFoundError):
+        ShmSession(own.token)
+    Path(own.token).mkdir(mode=0o700)
+    tables(own).write_bytes(b"no tables" * 1000)
+    try:
+        with pytest.raises(ChannelCorruptError, match="its tables are damaged"):
+            ShmSession(own.token)
+    finally:
+        tables(own).unlink()
+        Path(own.token).rmdir()
+
+
+def test_tables_of_another_version_are_refused(own):
+    with sqlite3.connect(tables(own), isolation_level=None) as db:
+        db.execute("UPDATE session SET format = 99")
+    db.close()
+    text = (
+        "has tables of version 99, this process knows 1: run the same version of shoal everywhere"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", "import sys\nfrom shoal._pure.shm import ShmSession\nShmSession(sys.argv[1])", own.token],
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_S,
+        check=False,
+    )  # fmt: skip
+    assert text in result.stderr
+    assert ChannelError.__name__ in result.stderr
+
+
+def test_tables_that_somebody_holds_do_not_outlast_a_deadline(own, queue):
+    queue.put(1)
+    holder = sqlite3.connect(tables(own), isolation_level=None)
+    holder.execute("BEGIN IMMEDIATE")
+    with pytest.raises(ShoalTimeoutError, match="another process holds the session's tables"):
+        queue.put(2, timeout=0.05)
+    with pytest.raises(ShoalTimeoutError, match=r"^get: no message in queue 'k' within 0.05 s$"):
+        queue.get(timeout=0.05)
+    holder.execute("ROLLBACK")
+    holder.close()
+    assert queue.get() == 1
+
+
+def test_a_session_whose_folder_was_removed(own, queue):
+    program = (
+        "import shutil, sys\nfrom shoal._pure.shm import ShmSession\n"
+        "shutil.rmtree(sys.argv[1])\n"
+        "try: ShmSession(sys.argv[1])\n"
+        "except LookupError: pass\n"
+        "except ValueError as error: print(error)\n"
+    )
+    printed = subprocess.run(
+        [sys.executable, "-c", program, own.token],
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_S,
+        check=True,
+    ).stdout
+    assert printed == f"no session at {own.token}: it was closed, or is on another host\n"
+    assert not os.path.lexists(own.token)
