@@ -14,7 +14,7 @@ from pathlib import Path
 from shoal._pure.shm.alive import Process, take_lock
 from shoal._pure.shm.schema import FORMAT
 from shoal._pure.shm.store import connect, gone
-from shoal.errors import ChannelError, ChannelMemoryError, ShoalTypeError, ShoalValueError
+from shoal.errors import ChannelError, ChannelMemoryError, ShoalValueError
 
 __all__ = [
     "LOCKS",
@@ -92,8 +92,6 @@ def checked_token(token: str) -> Path:
         ChannelNotFoundError: The session is gone.
         ChannelError: It is not for this process: another's, another backend's, another version's.
     """
-    if not isinstance(token, str):
-        raise ShoalTypeError(f"token={token!r}: expected a str")
     folder = Path(token)
     if not folder.is_absolute() or not _NAME.fullmatch(folder.name):
         raise ShoalValueError(f"token={token!r}: expected what Session.token returned")

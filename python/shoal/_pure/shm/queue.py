@@ -23,6 +23,7 @@ from shoal.errors import (
     ChannelDecodeError,
     ChannelEmpty,
     ChannelExistsError,
+    ShoalError,
     ShoalTimeoutError,
     ShoalTypeError,
     ShoalValueError,
@@ -58,12 +59,12 @@ class ShmQueue:
             raise ShoalTypeError(f"key={key!r}: expected bytes")
         if not 1 <= len(key) <= _LONGEST_KEY:
             raise ShoalValueError(f"key: expected 1 to {_LONGEST_KEY} bytes, got {len(key)}")
-        if not isinstance(name, str):
-            raise ShoalTypeError(f"name={name!r}: expected a str")
         if maxsize is not None:
             whole(maxsize, "maxsize", 0, _LARGEST_MAXSIZE)
         if max_bytes is not None:
             whole(max_bytes, "max_bytes", 0)
+        if not isinstance(name, str):
+            raise ShoalTypeError(f"name={name!r}: expected a str")
         member = joined(session, "queue")
         self = object.__new__(cls)
         self._session = session
@@ -106,17 +107,11 @@ class ShmQueue:
         timeout: float | None = None,
     ) -> None:
         """Append objects in their order, waiting for room where there is none."""
-        limit = Limit(timeout)
-        member = self._member("put_many")
-        objs = list(objs)
-        items = [
-            _item(member, obj, weight)
-            for obj, weight in zip(objs, weights_for(objs, weights), strict=True)
-        ]
-        Sending(self._place, "put_many", items, limit).run()
-        for obj, item in zip(objs, items, strict=True):
-            if isinstance(obj, ShmReservation):
-                was_put(obj, item)
+        try:
+            self._put_all(list(objs), weights, Limit(timeout))
+        except ShoalError as error:
+            error.__dict__.setdefault("done", 0)
+            raise
 
     @overload
     def get(self, timeout: float | None = None, lease: Literal[False] = False) -> Any: ...
@@ -210,6 +205,17 @@ class ShmQueue:
         Sending(self._place, op, [item], limit, waits=waits).run()
         if isinstance(obj, ShmReservation):
             was_put(obj, item)
+
+    def _put_all(self, objs: list[Any], weights: Iterable[int] | None, limit: Limit) -> None:
+        member = self._member("put_many")
+        items = [
+            _item(member, obj, weight)
+            for obj, weight in zip(objs, weights_for(objs, weights), strict=True)
+        ]
+        Sending(self._place, "put_many", items, limit).run()
+        for obj, item in zip(objs, items, strict=True):
+            if isinstance(obj, ShmReservation):
+                was_put(obj, item)
 
     def _take(
         self,

@@ -68,7 +68,7 @@ class Sending:
         """Put them.
 
         Raises:
-            ShoalError: Not all could be put; its `done` is how many were.
+            ShoalError: Not all could be put; that of `put_many` says as `done` how many were.
         """
         try:
             while self._done < len(self._items):
@@ -79,7 +79,8 @@ class Sending:
                 else:
                     self._publish(item.ticket)
         except ShoalError as error:
-            error.__dict__["done"] = self._done
+            if self._op == "put_many":
+                error.__dict__["done"] = self._done
             raise
 
     def _put_large(self, item: Item) -> None:

@@ -50,6 +50,7 @@ class ShmSession:
         backlog: int = _BACKLOG,
     ) -> Self:
         """Create a session, or attach to one."""
+        text_or_none(token, "token")
         text_or_none(dir, "dir")
         text_or_none(spill_dir, "spill_dir")
         if not isinstance(memory_policy, str):
