@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from crew import STAMPS, Board, Round
+from crew import STAMPS, Board, Round, breathe
 from lines import Line, Load
 
 __all__ = [
@@ -97,11 +97,11 @@ class SendApart:
             for number in range(count):
                 go = now() + pause
                 while now() < go:
-                    time.sleep(0)
+                    breathe()
                 sent[number] = now()
                 put(message)
                 while not came[number]:
-                    time.sleep(0)
+                    breathe()
             return [came[number] - sent[number] for number in range(count)]
 
         return work
