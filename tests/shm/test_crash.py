@@ -1,0 +1,196 @@
+"""Random kills: 4 producers and 4 consumers, one of whom is killed every 1 to 50 ms.
+
+They run for SHOAL_TEST_CRASH_SECONDS, 3 by default for each of the four cases; by hand: 60.
+"""
+
+import gc
+import os
+import signal
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from shm.crew import KEY, MAXSIZE, name_of, steps
+from shoal.errors import ShoalTimeoutError
+
+pytestmark = pytest.mark.process
+
+SECONDS = float(os.environ.get("SHOAL_TEST_CRASH_SECONDS", "3"))
+DEADLINE_S = 30
+
+
+def number_of(name):
+    return tuple(map(int, name.split(".")))
+
+
+def in_order(names):
+    """Whether the messages of each producer are in the order in which it put them."""
+    last = {}
+    for worker, number in map(number_of, names):
+        if last.get(worker, -1) >= number:
+            return False
+        last[worker] = number
+    return True
+
+
+def settled(session):
+    """Clean up after everybody who was killed; what is left of them is nothing."""
+    gc.collect()
+    session.sweep()
+    stats = session.stats()
+    assert stats["participants"] == 1
+    return stats, sorted(path.name for path in Path(session.token).iterdir())
+
+
+def assert_nothing_left(session, before):
+    stats, files = settled(session)
+    for what in ("messages", "descriptors_in_use", "bytes_in_use", "bytes_reserved"):
+        assert stats[what] == 0, what
+    # What both cores call their files of payloads and of doorbells.
+    assert [name for name in files if name not in before and name[0] in "xb"] == []
+
+
+@pytest.mark.timeout(SECONDS + 100)
+def test_what_was_put_comes_once_or_was_in_the_hands_of_one_who_was_killed(session, crew):
+    queue = session.queue(KEY, MAXSIZE)
+    before = settled(session)[1]
+    printed, logs = crew(SECONDS, 1, ["produce"] * 4 + ["consume"] * 4)
+    assert int(printed) > SECONDS
+    session.sweep()
+    rest = [name_of(content) for content in drained(queue)]
+
+    said = {"begin": Counter(), "put": Counter(), "got": Counter()}
+    by_consumer = {"the rest": rest}
+    for who, (what, name) in steps(logs):
+        said[what][name] += 1
+        if what == "got":
+            by_consumer.setdefault(who, []).append(name)
+    said["got"].update(rest)
+
+    assert [name for name, times in said["got"].items() if times > 1] == []
+    assert said["got"].keys() <= said["begin"].keys()
+    lost = said["put"].keys() - said["got"].keys()
+    consumers = len([path for path in logs.iterdir() if path.name.startswith("consume")])
+    assert len(lost) <= consumers, f"{len(lost)} lost, {consumers} consumers were killed"
+    assert len(said["got"]) > 100
+    for who, names in by_consumer.items():
+        # What was taken and not lost is delivered again, at the end.
+        assert who == "the rest" or disorder(names) <= consumers, who
+    assert_nothing_left(session, before)
+
+
+def disorder(names):
+    """How many messages come after a later one of their producer."""
+    last, late = {}, 0
+    for worker, number in map(number_of, names):
+        late += last.get(worker, -1) > number
+        last[worker] = max(last.get(worker, -1), number)
+    return late
+
+
+def drained(queue):
+    while not queue.empty():
+        yield queue.get(timeout=DEADLINE_S)
+
+
+@pytest.mark.timeout(SECONDS + 100)
+def test_with_leases_nothing_is_lost(session, crew):
+    queue = session.queue(KEY, MAXSIZE)
+    before = settled(session)[1]
+    printed, logs = crew(SECONDS, 2, ["produce"] * 4 + ["lease"] * 4)
+    assert int(printed) > SECONDS
+    session.sweep()
+
+    put, begun, got, acked, first = set(), set(), Counter(), Counter(), []
+    for who, (what, name, *redelivered) in steps(logs):
+        if what == "got":
+            got[name] += 1
+            if redelivered == ["0"]:
+                first.append((who, name))
+        elif what == "ack":
+            acked[name] += 1
+        else:
+            (put if what == "put" else begun).add(name)
+    while not queue.empty():
+        with queue.get(timeout=DEADLINE_S, lease=True) as leased:
+            name = name_of(leased.value)
+            got[name] += 1
+            acked[name] += 1
+            if not leased.redelivered:
+                first.append(("the rest", name))
+        session.sweep()
+
+    assert put - got.keys() == set(), "lost"
+    assert got.keys() <= begun
+    assert [name for name, times in acked.items() if times > 1] == []
+    # Delivered for the first time once; each further time says so.
+    assert [name for name, n in Counter(name for _, name in first).items() if n > 1] == []
+    # One who was killed between its acknowledgement and the line about it.
+    consumers = len([path for path in logs.iterdir() if path.name.startswith("lease")])
+    assert len(got.keys() - acked.keys()) <= consumers
+    assert sum(times > 1 for times in got.values()) <= consumers
+    for who in {who for who, _ in first}:
+        assert in_order(name for by, name in first if by == who), who
+    assert_nothing_left(session, before)
+
+
+STOPPED = """
+import sys
+from shoal import shm
+session = shm.Session.attach(sys.argv[1])
+leased = session.queue("crew").get(lease=True)
+print("leased", flush=True)
+sys.stdin.readline()
+leased.ack()
+session.close()
+"""
+
+
+def test_one_who_is_stopped_for_five_seconds_is_not_dead(session, environment):
+    queue = session.queue(KEY, MAXSIZE)
+    queue.put("mine")
+    with subprocess.Popen(
+        [sys.executable, "-c", STOPPED, session.token],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env=environment,
+        text=True,
+    ) as process:
+        try:
+            assert process.stdout.readline() == "leased\n"
+            process.send_signal(signal.SIGSTOP)
+            # Who waits looks for the dead.
+            with pytest.raises(ShoalTimeoutError):
+                queue.get(timeout=5)
+            assert session.sweep() == {"dead": 0, "recovered": 0, "redelivered": 0, "lost": 0}
+            assert session.stats()["participants"] == 2
+            process.send_signal(signal.SIGCONT)
+            process.stdin.write("\n")
+            process.stdin.flush()
+            assert process.wait(DEADLINE_S) == 0
+        finally:
+            process.kill()
+    assert queue.empty()
+    assert session.stats()["participants"] == 1
+
+
+def test_a_death_is_noticed_by_one_who_waits(session, environment):
+    queue = session.queue(KEY, MAXSIZE)
+    for number in range(3):
+        queue.put(number)
+        with subprocess.Popen(
+            [sys.executable, "-c", STOPPED, session.token],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env=environment,
+            text=True,
+        ) as process:
+            assert process.stdout.readline() == "leased\n"
+            process.kill()
+            process.wait(DEADLINE_S)
+            # What is promised; a deadline and no matter of speed.
+            with queue.get(timeout=2, lease=True) as leased:
+                assert (leased.value, leased.redelivered) == (number, True)
