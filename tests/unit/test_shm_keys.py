@@ -99,7 +99,9 @@ atoms = (
     | st.integers(-3, 3)
     | st.sampled_from([0.0, 1.0, 0.5, "", "a", b"", b"a"])
 )
-keys = st.recursive(atoms, lambda inner: st.tuples(inner, inner) | st.frozensets(inner, max_size=3))
+keys = st.recursive(
+    atoms, lambda inner: st.tuples(inner, inner) | st.frozensets(inner, max_size=3), max_leaves=8
+)
 
 
 @given(keys, keys)

@@ -437,3 +437,21 @@ def test_a_closed_session_leaves_received_arrays_alone(shm, place):
     assert held[-1] == 100_000
     with pytest.raises(ChannelClosed):
         queue.qsize()
+
+
+def test_the_module_needs_the_standard_library_only(backend):
+    program = (
+        "import sys\nbefore = set(sys.modules)\nfrom shoal import shm\n"
+        "shm.Session.create().queue('k').put({'a': [1, b'x']})\n"
+        "tops = {name.partition('.')[0] for name in set(sys.modules) - before}\n"
+        "print(sorted(tops - sys.stdlib_module_names - {'shoal'}))\n"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", program],
+        env={**os.environ, "SHOAL_BACKEND": backend.__name__.rpartition("._")[2]},
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_S,
+        check=True,
+    )
+    assert (result.stdout, result.stderr) == ("[]\n", "")
