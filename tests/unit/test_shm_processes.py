@@ -2,10 +2,7 @@
 
 import gc
 import os
-import re
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -13,10 +10,6 @@ import numpy as np
 import pytest
 
 from shoal.errors import (
-    ChannelClosed,
-    ChannelError,
-    ChannelNotFoundError,
-    ShoalTypeError,
     ShoalValueError,
 )
 
@@ -315,143 +308,3 @@ def test_interrupts_at_any_moment_lose_nothing(session, start, line):
         got += (sink if source.empty() else source).get_many(1000)
     assert set(got) == set(range(200))
     assert session.stats()["descriptors_in_use"] == 0
-
-
-def test_the_end_of_a_process_removes_what_it_made(backend, place):
-    program = (
-        "import sys, threading\nfrom shoal import shm\n"
-        "session = shm.Session.create(dir=sys.argv[1])\n"
-        "q = session.queue('k')\nq.put(bytearray(200_000))\nheld = q.get()\n"
-        "threading.Thread(target=session.queue('never').get, daemon=True).start()\n"
-    )
-    name = backend.__name__.rpartition("._")[2]
-    subprocess.run(
-        [sys.executable, "-c", program, place],
-        env={**os.environ, "SHOAL_BACKEND": name},
-        timeout=DEADLINE_S,
-        check=True,
-        stderr=subprocess.DEVNULL,  # the thread ends with an error
-    )
-    assert list(Path(place).iterdir()) == []
-
-
-def test_what_crashed_processes_left_is_removed(shm, place, start, line):
-    program = (
-        "import sys, time\nfrom shoal import shm\n"
-        "session = shm.Session.create(dir=sys.argv[1])\nsession.queue('k').put(b'x' * 200_000)\n"
-        "print(session.token, flush=True)\ntime.sleep(60)\n"
-    )
-    dead, alive = start(program, place), start(program, place)
-    folders = [line(dead), line(alive)]
-    killed(dead)
-    alive.send_signal(signal.SIGSTOP)
-    for folder in folders:
-        # What is young may be in the making.
-        os.utime(Path(folder) / "locks", (0, 0))
-    assert shm.gc(place) == folders[:1]
-    assert [str(path) for path in Path(place).iterdir()] == folders[1:]
-    killed(alive)
-    with shm.Session.create(dir=place) as session:
-        assert [str(path) for path in Path(place).iterdir()] == [session.token]
-        assert shm.gc(place) == []
-
-
-def test_tokens_that_cannot_be(shm, place):
-    with pytest.raises(
-        ShoalValueError, match=r"^token='x': expected what Session\.token returned$"
-    ):
-        shm.Session.attach("x")
-    with pytest.raises(ShoalTypeError, match=r"^token=3: expected a str"):
-        shm.Session.attach(3)
-    session = shm.Session.create(dir=place)
-    token = session.token
-    assert Path(token).parent == Path(place)
-    assert Path(token).stat().st_mode & 0o777 == 0o700
-    session.close()
-    text = f"^no session at {re.escape(token)}: it was closed, or is on another host$"
-    with pytest.raises(ChannelNotFoundError, match=text):
-        shm.Session.attach(token)
-
-
-def test_the_session_of_another_backend(shm, backend, place, start, line):
-    other = "rust" if backend.__name__.endswith("pure") else "pure"
-    marker = {"rust": "ctl", "pure": "pure.db"}[other]
-    folder = Path(place) / f"shoal-{os.getuid()}-{'0' * 32}"
-    folder.mkdir(mode=0o700)
-    (folder / marker).touch()
-    own = {"rust": "pure", "pure": "rust"}[other]
-    with pytest.raises(ChannelError) as refused:
-        shm.Session.attach(str(folder))
-    assert str(refused.value) == (
-        f"the session at {folder} was made by the {other} backend and this process runs {own}: "
-        f"set SHOAL_BACKEND={other}"
-    )
-    (folder / marker).unlink()
-    folder.rmdir()
-
-
-@pytest.mark.parametrize(
-    ("arguments", "text"),
-    [
-        ({"dir": "/nowhere"}, "dir='/nowhere': expected a folder that can be written to"),
-        ({"max_bytes": 0}, "max_bytes=0: expected 1 to"),
-        ({"max_bytes": True}, "max_bytes=True: expected an int"),
-        ({"memory_policy": "x"}, "memory_policy='x': expected one of block, error, spill"),
-        ({"spill_dir": "/tmp"}, "spill_dir='/tmp': it needs memory_policy='spill'"),
-        ({"backlog": 0}, "backlog=0: expected 1 to"),
-    ],
-)
-def test_sessions_that_cannot_be(shm, arguments, text):
-    with pytest.raises((ShoalValueError, ShoalTypeError)) as wrong:
-        shm.Session.create(**arguments)
-    assert str(wrong.value).startswith(text)
-
-
-def test_a_token_stands_alone(backend):
-    with pytest.raises(ShoalValueError, match=r"^max_bytes with a token: the session has its own$"):
-        backend.ShmSession("/x", max_bytes=3)
-
-
-def test_few_descriptors_are_enough(start, line, place):
-    program = (
-        "import resource, sys\nfrom shoal import shm\nimport numpy as np\n"
-        "resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))\n"
-        "with shm.Session.create(dir=sys.argv[1]) as session:\n"
-        "    q = session.queue('k')\n"
-        "    for i in range(200): q.put(np.full(70_000, i % 100, 'u1'))\n"
-        "    held = [q.get() for _ in range(200)]\n"
-        "    print(all(a[-1] == i % 100 for i, a in enumerate(held)), flush=True)\n"
-    )
-    process = start(program, place)
-    assert line(process) == "True"
-    assert process.wait(DEADLINE_S) == 0
-
-
-def test_a_closed_session_leaves_received_arrays_alone(shm, place):
-    session = shm.Session.create(dir=place)
-    queue = session.queue("k")
-    queue.put(np.arange(100_000))
-    held = queue.get()
-    session.close()
-    held += 1
-    assert held[-1] == 100_000
-    with pytest.raises(ChannelClosed):
-        queue.qsize()
-
-
-def test_the_module_needs_the_standard_library_only(backend):
-    program = (
-        "import sys\nbefore = set(sys.modules)\nfrom shoal import shm\n"
-        "shm.Session.create().queue('k').put({'a': [1, b'x']})\n"
-        "tops = {name.partition('.')[0] for name in set(sys.modules) - before}\n"
-        "print(sorted(tops - sys.stdlib_module_names - {'shoal'}))\n"
-    )
-    result = subprocess.run(
-        [sys.executable, "-c", program],
-        env={**os.environ, "SHOAL_BACKEND": backend.__name__.rpartition("._")[2]},
-        capture_output=True,
-        text=True,
-        timeout=DEADLINE_S,
-        check=True,
-    )
-    assert (result.stdout, result.stderr) == ("[]\n", "")

@@ -18,7 +18,7 @@ from shoal._pure.shm.places import LOCKS, TABLES, checked_format, remove
 from shoal._pure.shm.store import LockedError, Store, gone
 from shoal.errors import ChannelClosed
 
-__all__ = ["Facts", "Member", "NotYet", "member_of", "own_folders"]
+__all__ = ["Facts", "Member", "NotYet", "let_go", "member_of", "own_folders"]
 
 T = TypeVar("T")
 
@@ -211,9 +211,8 @@ class Member:
         finally:
             self._store.close()
             if self._bell is not None:
-                self._bell.close()
                 (self.folder / f"b{me}").unlink(missing_ok=True)
-            os.close(self._locks)
+            self._close_files()
         if last:
             remove(self.folder, self.facts.spill)
 
@@ -224,11 +223,9 @@ class Member:
     def after_fork(self, *, in_child: bool) -> None:
         """Go on; a child is nobody yet."""
         if in_child:
-            self._me = self._bell = None
+            self._me = None
             self._ringing.clear()
-            if self._locks >= 0:
-                os.close(self._locks)
-                self._locks = -1
+            self._close_files()
         self._store.after_fork(in_child=in_child)
 
     def join(self, op: str) -> None:
@@ -240,12 +237,18 @@ class Member:
                 self._locks = os.open(self.folder / LOCKS, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
                 self._me = self._store.write(self._enter)
             except BaseException as error:
-                if self._locks >= 0:
-                    os.close(self._locks)
-                    self._locks = -1
+                self._close_files()
                 if isinstance(error, (OSError, _Dead)):
                     raise gone(self.folder) from None
                 raise
+
+    def _close_files(self) -> None:
+        bell, self._bell = self._bell, None
+        if bell is not None:
+            bell.close()
+        locks, self._locks = self._locks, -1
+        if locks >= 0:
+            os.close(locks)
 
     def _enter(self, db: sqlite3.Connection) -> int:
         if db.execute("SELECT closed FROM session").fetchone()[0]:
@@ -289,6 +292,15 @@ def member_of(folder: Path) -> Member:
             _registered.all.add(member)
         member.handles += 1
         return member
+
+
+def let_go(member: Member) -> None:
+    """Count one object less that stands for this process; without any it leaves."""
+    with _registered.lock:
+        member.handles -= 1
+        last = member.handles == 0
+    if last:
+        member.leave()
 
 
 def own_folders() -> set[Path]:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Final, Self
 
 from shoal._pure.shm.checks import text_or_none, whole
-from shoal._pure.shm.member import Member, member_of, own_folders
+from shoal._pure.shm.member import Member, let_go, member_of, own_folders
 from shoal._pure.shm.places import (
     LOCKS,
     TABLES,
@@ -71,7 +71,7 @@ class ShmSession:
             folder = _create(dir, max_bytes, memory_policy, spill_dir, backlog)
         self = object.__new__(cls)
         self._member = member_of(folder)
-        self._finalizer = weakref.finalize(self, _let_go, self._member)
+        self._finalizer = weakref.finalize(self, let_go, self._member)
         self._finalizer.atexit = False
         try:
             self._member.join("attach")
@@ -103,7 +103,7 @@ class ShmSession:
         """Leave the session with this object; again is nothing."""
         # Detached and called here: a finalizer does nothing at the end of the interpreter.
         if self._finalizer.detach() is not None:
-            _let_go(self._member)
+            let_go(self._member)
 
     def _checked(self, op: str) -> Member:
         if self.closed:
@@ -123,12 +123,6 @@ def joined(session: ShmSession, op: str) -> Member:
 def shm_gc(dir: str | None = None) -> list[str]:  # noqa: A002  (as in tempfile)
     """Remove the sessions of this backend and user in which nobody is alive any more."""
     return collect(text_or_none(dir, "dir"), own_folders())
-
-
-def _let_go(member: Member) -> None:
-    member.handles -= 1
-    if member.handles == 0:
-        member.leave()
 
 
 def _create(
