@@ -111,10 +111,10 @@ impl<'a> View<'a> {
         ring: u32,
         me: Owner,
         futex: F,
-        max_spins: u32,
+        max_spin_ns: u32,
     ) -> Option<Queue<'a, F>> {
         let view = *self.rings.get(ring as usize)?;
-        Queue::new(self.table, view, ring, me, futex, max_spins)
+        Queue::new(self.table, view, ring, me, futex, max_spin_ns)
     }
 
     /// A sweeper of all rings.

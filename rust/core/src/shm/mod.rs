@@ -84,6 +84,7 @@ pub mod heap;
 mod lane;
 #[cfg(all(target_os = "linux", not(loom)))]
 pub mod memory;
+mod patience;
 #[cfg(all(target_os = "linux", not(loom)))]
 pub mod payload;
 mod put;

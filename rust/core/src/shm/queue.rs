@@ -2,6 +2,7 @@
 
 use super::descriptor::{Block, Descriptor, Label, Participant};
 use super::error::Corrupt;
+use super::patience::Patience;
 use super::ring::Ring;
 use super::slot::Slot;
 use super::sync::hint as atomic;
@@ -80,16 +81,15 @@ pub struct Queue<'a, F> {
     head: atomic::AtomicU64,
     /// Where the next claim looks first.
     cursor: atomic::AtomicUsize,
-    /// How often to look before sleeping; less where it was in vain.
-    pub(super) spins: atomic::AtomicU32,
-    pub(super) max_spins: u32,
+    /// How long to look before sleeping.
+    pub(super) patience: Patience,
 }
 
 impl<'a, F: Futex> Queue<'a, F> {
     /// The queue of a ring, for the process that is participant `me`.
     ///
-    /// `ring_index`: what a sweeper finds the ring by. `max_spins`: how often the queue looks before
-    /// it sleeps; 0 where there is one processor.
+    /// `ring_index`: what a sweeper finds the ring by. `max_spin_ns`: how long the queue
+    /// looks before it sleeps; 0 where there is one processor.
     ///
     /// None where there is no such participant (or it is [`Owner::NOBODY`]), or more descriptors than
     /// a slot can name.
@@ -99,7 +99,7 @@ impl<'a, F: Futex> Queue<'a, F> {
         ring_index: u32,
         me: Owner,
         futex: F,
-        max_spins: u32,
+        max_spin_ns: u32,
     ) -> Option<Self> {
         table.participants.get(me.index())?;
         if me == Owner::NOBODY || table.descriptors.len() > Slot::DESCRIPTOR_LIMIT as usize {
@@ -116,8 +116,7 @@ impl<'a, F: Futex> Queue<'a, F> {
             cursor: atomic::AtomicUsize::new(
                 table.descriptors.len() / table.participants.len() * me.index(),
             ),
-            spins: atomic::AtomicU32::new(max_spins),
-            max_spins,
+            patience: Patience::new(max_spin_ns),
         })
     }
 

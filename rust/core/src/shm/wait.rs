@@ -252,17 +252,10 @@ impl<F: Futex> Queue<'_, F> {
         limit: Duration,
         ready: impl Fn() -> Result<bool, Corrupt>,
     ) -> Result<bool, Corrupt> {
-        // Private to the process, and no more than a guess.
-        let spins = self.spins.load(Ordering::Relaxed);
-        for _ in 0..spins {
-            if ready()? {
-                self.spins.store(self.max_spins, Ordering::Relaxed);
-                return Ok(true);
-            }
-            sync::spin();
+        if self.patience.look(limit, &ready)? {
+            return Ok(true);
         }
-        let fewer = (spins / 2).max(self.max_spins / 16);
-        self.spins.store(fewer, Ordering::Relaxed);
+        let begin = Instant::now();
         // ORDER: SeqCst, and a fence: one half of the pair of "wait, then look for messages" and
         // "publish, then look for sleepers". One of the two sees the other.
         let seen = word.fetch_or(WAITING, Ordering::SeqCst) | WAITING;
@@ -271,6 +264,9 @@ impl<F: Futex> Queue<'_, F> {
             return Ok(true);
         }
         let woken = self.futex.wait(word, seen, limit);
+        if woken {
+            self.patience.woken_after(begin.elapsed());
+        }
         vigil.woken |= woken;
         Ok(woken)
     }

@@ -1,6 +1,6 @@
 //! A queue of a session, as this process has it.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use self_cell::self_cell;
@@ -26,13 +26,19 @@ self_cell!(
     }
 );
 
-/// How often to look before sleeping: about as long as a wake-up takes, 25 µs. Nothing to wait for
+/// How long to look before sleeping, in nanoseconds: about what sleeping and waking takes, and half
+/// as long again for the message of a megabyte that is just being written. Nothing to look for
 /// where there is one processor.
-fn max_spins() -> u32 {
-    match std::thread::available_parallelism() {
-        Ok(processors) if processors.get() > 1 => 1000,
-        _ => 0,
-    }
+///
+/// It counts the machine's, not those that this process may use: one who is pinned to a processor
+/// waits for others who are pinned to others.
+fn patience_ns() -> u32 {
+    static PATIENCE: OnceLock<u32> = OnceLock::new();
+    *PATIENCE.get_or_init(|| {
+        let online = std::fs::read_to_string("/sys/devices/system/cpu/online");
+        let several = online.map_or(true, |online| online.contains(['-', ',']));
+        if several { 50_000 } else { 0 }
+    })
 }
 
 /// What an offer came to.
@@ -64,7 +70,7 @@ impl SessionQueue {
                 found.index,
                 session.me(),
                 signals,
-                max_spins(),
+                patience_ns(),
             )
             .ok_or(Error::NoRoom {
                 what: "participants",
