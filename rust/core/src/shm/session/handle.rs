@@ -203,6 +203,8 @@ impl SessionQueue {
 
     /// Waits until there is something to take: see [`Queue::wait_to_take`].
     ///
+    /// This process may leave the session meanwhile: a wait changes nothing in its name.
+    ///
     /// # Errors
     ///
     /// Where this process left the session, or there is damage.
@@ -212,7 +214,7 @@ impl SessionQueue {
         vigil: &mut Vigil,
         limit: Duration,
     ) -> Result<bool, Error> {
-        let _use = Use::of(self.session())?;
+        self.session().check_open()?;
         Ok(self.queue().wait_to_take(want, vigil, limit)?)
     }
 
@@ -227,7 +229,7 @@ impl SessionQueue {
         vigil: &mut Vigil,
         limit: Duration,
     ) -> Result<bool, Error> {
-        let _use = Use::of(self.session())?;
+        self.session().check_open()?;
         Ok(self.queue().wait_to_put(length, vigil, limit)?)
     }
 
@@ -332,23 +334,5 @@ fn too_long(length: usize) -> Error {
     Error::TooLarge {
         length: length as u64,
         limit: super::super::descriptor::Descriptor::INLINE as u64,
-    }
-}
-
-/// Keeps this process in the session while a call waits.
-struct Use<'a>(&'a Session);
-
-impl<'a> Use<'a> {
-    fn of(session: &'a Session) -> Result<Self, Error> {
-        session.begin_use();
-        let this = Self(session);
-        session.check_open()?;
-        Ok(this)
-    }
-}
-
-impl Drop for Use<'_> {
-    fn drop(&mut self) {
-        self.0.end_use();
     }
 }

@@ -53,7 +53,7 @@ pub struct Session {
     shut: AtomicBool,
     /// Whether it has left.
     left: AtomicBool,
-    /// What still needs this participant: messages in use, and calls that wait.
+    /// What still needs this participant: messages in use, or not put yet.
     uses: AtomicUsize,
 }
 
