@@ -1,15 +1,35 @@
 //! The beginning and the end of processes: forks, and the exit of the interpreter.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Instant;
 
 use pyo3::prelude::*;
 use pyo3::types::IntoPyDict;
 use shoal_core::shm::session::forked;
 
-use super::hosts;
+use super::{SLICE, hosts};
 
 /// Set when the interpreter ends.
 static ENDING: AtomicBool = AtomicBool::new(false);
+
+/// How many calls sleep.
+static SLEEPERS: AtomicUsize = AtomicUsize::new(0);
+
+/// A call that sleeps, which its session cannot be left before.
+pub(super) struct Asleep(());
+
+impl Asleep {
+    pub(super) fn now() -> Self {
+        SLEEPERS.fetch_add(1, Ordering::SeqCst);
+        Self(())
+    }
+}
+
+impl Drop for Asleep {
+    fn drop(&mut self) {
+        SLEEPERS.fetch_sub(1, Ordering::SeqCst);
+    }
+}
 
 /// To be called when the module is made.
 pub(crate) fn watch(module: &Bound<'_, PyModule>) -> PyResult<()> {
@@ -27,6 +47,7 @@ pub(crate) fn watch(module: &Bound<'_, PyModule>) -> PyResult<()> {
 #[pyfunction]
 fn in_child() {
     forked();
+    SLEEPERS.store(0, Ordering::SeqCst);
 }
 
 /// Leaves all sessions, so that the last process of each removes it.
@@ -36,7 +57,16 @@ fn in_child() {
 fn leave(py: Python<'_>) {
     ENDING.store(true, Ordering::SeqCst);
     let sessions = hosts::remove_all();
-    py.detach(|| sessions.iter().for_each(|session| session.shut()));
+    py.detach(|| {
+        for session in &sessions {
+            session.shut();
+        }
+        // Daemon threads that sleep wake up by themselves, and are the last in their sessions then.
+        let deadline = Instant::now() + 4 * SLICE;
+        while SLEEPERS.load(Ordering::SeqCst) > 0 && Instant::now() < deadline {
+            std::thread::sleep(SLICE / 50);
+        }
+    });
 }
 
 /// Keeps a thread from telling that its session was closed by the end of the interpreter.
