@@ -1,35 +1,15 @@
 //! The beginning and the end of processes: forks, and the exit of the interpreter.
 
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::time::Instant;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use pyo3::prelude::*;
 use pyo3::types::IntoPyDict;
 use shoal_core::shm::session::forked;
 
-use super::{SLICE, hosts};
+use super::hosts;
 
 /// Set when the interpreter ends.
 static ENDING: AtomicBool = AtomicBool::new(false);
-
-/// How many calls sleep.
-static SLEEPERS: AtomicUsize = AtomicUsize::new(0);
-
-/// A call that sleeps, which its session cannot be left before.
-pub(super) struct Asleep(());
-
-impl Asleep {
-    pub(super) fn now() -> Self {
-        SLEEPERS.fetch_add(1, Ordering::SeqCst);
-        Self(())
-    }
-}
-
-impl Drop for Asleep {
-    fn drop(&mut self) {
-        SLEEPERS.fetch_sub(1, Ordering::SeqCst);
-    }
-}
 
 /// To be called when the module is made.
 pub(crate) fn watch(module: &Bound<'_, PyModule>) -> PyResult<()> {
@@ -47,7 +27,6 @@ pub(crate) fn watch(module: &Bound<'_, PyModule>) -> PyResult<()> {
 #[pyfunction]
 fn in_child() {
     forked();
-    SLEEPERS.store(0, Ordering::SeqCst);
 }
 
 /// Leaves all sessions, so that the last process of each removes it.
@@ -60,11 +39,6 @@ fn leave(py: Python<'_>) {
     py.detach(|| {
         for session in &sessions {
             session.shut();
-        }
-        // Daemon threads that sleep wake up by themselves, and are the last in their sessions then.
-        let deadline = Instant::now() + 4 * SLICE;
-        while SLEEPERS.load(Ordering::SeqCst) > 0 && Instant::now() < deadline {
-            std::thread::sleep(SLICE / 50);
         }
     });
 }

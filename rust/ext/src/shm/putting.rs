@@ -7,7 +7,6 @@ use shoal_core::shm::{Label, Refusal, Vigil};
 use super::arguments::Limit;
 use super::errors::{closed, full, no_memory, timed_out};
 use super::here::{Cargo, Here, Tried, try_put};
-use super::process::Asleep;
 use super::queue::PyShmQueue;
 use super::{SLICE, SPINS};
 
@@ -137,7 +136,6 @@ impl PyShmQueue {
         }
         let vigil = &mut waiter.vigil;
         let waited = py.detach(|| {
-            let _asleep = Asleep::now();
             queue.session().tend();
             match lack {
                 Lack::Room => queue.wait_to_put(length, vigil, slice).map(drop),

@@ -7,7 +7,6 @@ use shoal_core::shm::{Keep, Label, Message, Payload, Taken, Vigil, Want};
 use super::arguments::Limit;
 use super::errors::{closed, empty, timed_out};
 use super::here::Here;
-use super::process::Asleep;
 use super::queue::PyShmQueue;
 use super::{SLICE, SPINS};
 
@@ -123,7 +122,6 @@ impl PyShmQueue {
             std::hint::spin_loop();
         }
         let waited = py.detach(|| {
-            let _asleep = Asleep::now();
             queue.session().tend();
             queue.wait_to_take(want, vigil, slice).map(drop)
         });
