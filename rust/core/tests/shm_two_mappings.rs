@@ -1,7 +1,8 @@
 //! A session that one process has twice, each time with mappings of its own: for the sanitizer.
 //!
 //! ```sh
-//! RUSTC_BOOTSTRAP=1 RUSTFLAGS="-Zsanitizer=thread -Cunsafe-allow-abi-mismatch=sanitizer" \
+//! TSAN_OPTIONS=suppressions=$PWD/rust/core/tests/tsan.supp RUSTC_BOOTSTRAP=1 \
+//!   RUSTFLAGS="-Zsanitizer=thread -Cunsafe-allow-abi-mismatch=sanitizer" \
 //!   CARGO_TARGET_DIR=target/tsan cargo test --locked --package shoal-core \
 //!   --target x86_64-unknown-linux-gnu --test shm_two_mappings --test shm_stress
 //! ```

@@ -1,0 +1,156 @@
+//! A control segment with any bytes changed gives errors: `cargo +nightly fuzz run segment`.
+//!
+//! Each ten bytes of the input change a word: two choose which part of the segment and which word of
+//! it, the others are the word. Then everything is done that a process does, by one that was there
+//! before and by one that comes.
+
+#![no_main]
+
+use std::fs::{self, File};
+use std::os::unix::fs::{FileExt, symlink};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use libfuzzer_sys::fuzz_target;
+use shoal_core::shm::session::{Bounds, Error, MemoryPolicy, Session, SessionQueue, Settings};
+use shoal_core::shm::{Heavy, Keep, Label, Vigil, Want};
+
+/// Where the tables begin, how long their entries are, and how many words of each are used: as the
+/// table in `session/layout.rs` has it. The last two are rings.
+const PARTS: [(u64, u64, u64); 10] = [
+    (0, 128, 12),
+    (256, 128, 6),
+    (4096, 128, 4),
+    (36_864, 128, 8),
+    (69_632, 8, 1),
+    (77_824, 64, 4),
+    (339_968, 64, 6),
+    (864_256, 256, 7),
+    (67_973_120, 128, 16),
+    (67_973_120 + 4096, 128, 16),
+];
+const BOUNDS: Bounds = Bounds {
+    maxsize: Some(3),
+    max_bytes: Some(0),
+};
+const MOMENT: Duration = Duration::from_micros(100);
+
+/// A folder in memory that is removed.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new() -> Self {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        let next = NEXT.fetch_add(1, Ordering::Relaxed);
+        let path = format!("/dev/shm/shoal-fuzz-{}-{next}", std::process::id());
+        fs::create_dir(&path).expect("made");
+        Self(path.into())
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        fs::remove_dir_all(&self.0).expect("removed");
+    }
+}
+
+fn put(queue: &SessionQueue, length: u64) -> Result<(), Error> {
+    queue.offer(Label::default(), &[7; 100])?;
+    if let Some(draft) = queue.draft(length)? {
+        draft.write(0, &[7])?;
+        let _refused = queue.put(draft, Label::default())?;
+    }
+    let mut batch = queue.batch();
+    batch.push(Label::default(), b"1")?;
+    batch.push(Label::default(), b"2")?;
+    batch.put().map(drop)
+}
+
+fn take(queue: &SessionQueue, want: Want, keep: Keep) -> Result<(), Error> {
+    let mut taken = Vec::new();
+    let result = queue.take(want, keep, &mut |message| {
+        message.copy(&mut [0; 300]);
+        taken.extend(message.loan().map(|loan| (loan, message.payload())));
+    });
+    for (loan, payload) in taken {
+        let held = queue.hold(loan, payload)?;
+        let length = usize::try_from(held.len().min(1 << 16)).unwrap_or(0);
+        held.read(0, &mut vec![0; length])?;
+        held.acknowledge()?;
+    }
+    result.map(drop)
+}
+
+/// Everything that a process does; the results are of no interest, only that there are some.
+fn everything(session: &Arc<Session>) {
+    let _ = session.stats();
+    let Ok(queue) = session.queue(b"a", BOUNDS) else {
+        let _ = session.sweep();
+        return;
+    };
+    let _ = session.queue(b"b", BOUNDS);
+    for keep in [Keep::Copy, Keep::Loan, Keep::Lease] {
+        let _ = put(&queue, 5000);
+        let weight = Want::Weight {
+            target: 3,
+            heavy: Heavy::Take,
+        };
+        for want in [Want::Count(2), weight] {
+            let _ = take(&queue, want, keep);
+            let mut vigil = Vigil::default();
+            let _ = queue.wait_to_take(want, &mut vigil, MOMENT);
+            queue.done_taking(want, vigil);
+        }
+        let mut vigil = Vigil::default();
+        let _ = queue.wait_to_put(8, &mut vigil, MOMENT);
+        queue.done_putting(vigil);
+        let _ = (
+            queue.len(),
+            queue.bytes(),
+            queue.is_full(),
+            queue.arm_take(),
+        );
+        let _ = session.sweep();
+        session.tend();
+    }
+    let _ = (queue.close(), queue.is_closed());
+    session.trim();
+}
+
+fn edit(control: &Path, data: &[u8]) {
+    let file = File::options().write(true).open(control).expect("there");
+    for chunk in data.chunks_exact(10) {
+        let (begin, apart, words) = PARTS[usize::from(chunk[0] & 15) % PARTS.len()];
+        let (entry, word) = (u64::from(chunk[0] >> 4), u64::from(chunk[1]) % words);
+        let place = begin + entry % 8 * apart + word * 8;
+        file.write_all_at(&chunk[2..], place).expect("written");
+    }
+}
+
+fuzz_target!(|data: &[u8]| {
+    let base = Folder::new();
+    let (one, other) = (base.0.join("one"), base.0.join("other"));
+    fs::create_dir(&one).expect("made");
+    symlink(&one, &other).expect("linked");
+    let settings = Settings {
+        folder: one.clone(),
+        disk: one,
+        payload_on_disk: false,
+        max_bytes: 1 << 20,
+        backlog: 63,
+        memory_policy: MemoryPolicy::Error,
+    };
+    let session = Session::create(&settings).expect("space");
+    let queue = session.queue(b"a", BOUNDS).expect("room");
+    let _ = put(&queue, 5000);
+    let _ = take(&queue, Want::Count(1), Keep::Lease);
+    edit(&Path::new(session.token()).join("ctl"), data);
+    // This process has it a second time by another spelling of its folder, as another one would.
+    let again = session.token().replacen("/one/", "/other/", 1);
+    if let Ok(session) = Session::attach(&again) {
+        everything(&session);
+    }
+    everything(&session);
+});

@@ -1,0 +1,287 @@
+"""A long run under random kills: is everything flat?
+
+    python tests/shm/soak.py --minutes 30 [--backend rust|pure]
+
+Producers and consumers of messages from 64 B to 4 MiB work on one queue; every now and then one of
+them is killed and replaced. Every ten seconds a line says what they use. At the end all are killed,
+the dead are cleaned up after, the queue is emptied, and a verdict says what grew or was left.
+"""
+
+import argparse
+import gc
+import itertools
+import os
+import random
+import signal
+import sys
+import tempfile
+import time
+from dataclasses import astuple, dataclass, fields
+from pathlib import Path
+from statistics import median
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from shoal import shm
+
+KEY = "soak"
+MAXSIZE = 64
+SIZES = (64, 64, 64, 1024, 1024, 16 << 10, 256 << 10, 4 << 20)
+# A worker reports what it saw so often.
+REPORT_S = 1.0
+
+
+@dataclass
+class Sample:
+    """What a moment looks like; columns of the table."""
+
+    seconds: float
+    messages: int
+    rss_mib: float
+    shm_mib: float
+    fds: int
+    deaths: int
+    lost: int
+    p99_ms: float
+
+    def line(self) -> str:
+        return "  ".join(
+            f"{value:>9.1f}" if isinstance(value, float) else f"{value:>9}"
+            for value in astuple(self)
+        )
+
+
+def head() -> str:
+    return "  ".join(f"{field.name:>9}" for field in fields(Sample))
+
+
+def produce(queue: "shm.Queue", report: int) -> None:
+    choice = random.Random(os.getpid())
+    count, begun = 0, time.monotonic()
+    while True:
+        size = choice.choice(SIZES)
+        queue.put((time.monotonic(), bytes(size)))
+        count += 1
+        if time.monotonic() - begun > REPORT_S:
+            os.write(report, f"put {count}\n".encode())
+            count, begun = 0, time.monotonic()
+
+
+def consume(queue: "shm.Queue", report: int) -> None:
+    choice = random.Random(os.getpid())
+    waited, begun = [], time.monotonic()
+    count = 0
+    while True:
+        if choice.random() < 0.5:
+            with queue.get(lease=True) as leased:
+                sent, content = leased.value
+                again = leased.redelivered
+        else:
+            (sent, content), again = queue.get(), False
+        if not again:
+            waited.append(time.monotonic() - sent)
+        if content.strip(b"\0"):
+            os.write(report, b"damaged 1\n")
+        count += 1
+        if time.monotonic() - begun > REPORT_S:
+            p99 = sorted(waited)[len(waited) * 99 // 100] if waited else 0.0
+            os.write(report, f"got {count} {p99 * 1000:.3f}\n".encode())
+            waited, begun, count = [], time.monotonic(), 0
+
+
+class Crew:
+    """The workers, and what they report; none of them outlives this process for long."""
+
+    def __init__(self, session: "shm.Session") -> None:
+        self._session = session
+        self._reports, self._report = os.pipe()
+        os.set_blocking(self._reports, False)
+        self._roles: dict[int, str] = {}
+        self.deaths = 0
+        self.damaged = 0
+
+    @property
+    def pids(self) -> list[int]:
+        return list(self._roles)
+
+    def hire(self, role: str) -> None:
+        captain = os.getpid()
+        pid = os.fork()
+        if pid == 0:
+            try:
+                self._work(role, captain)
+            finally:
+                os._exit(1)
+        self._roles[pid] = role
+
+    def _work(self, role: str, captain: int) -> None:
+        signal.signal(signal.SIGALRM, lambda *_: os.getppid() == captain or os._exit(2))
+        signal.setitimer(signal.ITIMER_REAL, 1, 1)
+        # A child made by fork is a participant of its own, from its first call on.
+        queue = self._session.queue(KEY, MAXSIZE)
+        {"produce": produce, "consume": consume}[role](queue, self._report)
+
+    def kill(self, pid: int) -> str:
+        os.kill(pid, signal.SIGKILL)
+        _, status = os.waitpid(pid, 0)
+        if os.waitstatus_to_exitcode(status) != -signal.SIGKILL:
+            sys.exit(f"a worker ({self._roles[pid]}) ended by itself: see above")
+        self.deaths += 1
+        return self._roles.pop(pid)
+
+    def heard(self) -> tuple[int, float]:
+        """Return how many messages were got since the last time, and the median of the p99."""
+        try:
+            said = os.read(self._reports, 1 << 20).decode().splitlines()
+        except BlockingIOError:
+            return 0, 0.0
+        words = [line.split() for line in said]
+        self.damaged += sum(line[0] == "damaged" for line in words)
+        got = [(int(line[1]), float(line[2])) for line in words if line[0] == "got"]
+        return sum(count for count, _ in got), median([p99 for _, p99 in got] or [0.0])
+
+
+def rss_mib(pids: list[int]) -> float:
+    """Return the memory of processes that is theirs alone, in total."""
+    total = 0
+    for pid in pids:
+        for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+            if line.startswith("RssAnon:"):
+                total += int(line.split()[1])
+    return total / 1024
+
+
+def memory_mib(folder: Path) -> float:
+    """Return what the files of a session take."""
+    total = 0
+    for path in folder.iterdir():
+        try:
+            total += path.lstat().st_blocks * 512
+        except FileNotFoundError:
+            continue
+    return total / 2**20
+
+
+def fds(pids: list[int]) -> int:
+    return sum(len(list(Path(f"/proc/{pid}/fd").iterdir())) for pid in pids)
+
+
+def verdict(samples: list[Sample]) -> list[str]:
+    """Say what is not flat: the last third against the first, the start left out."""
+    steady = samples[max(1, len(samples) // 10) :]
+    third = len(steady) // 3
+    if third < 2:
+        return ["too short for a verdict: at least 70 s are needed"]
+    grown = []
+    # A quarter more, and so much in any case, is no drift: it is how large the messages in hand are,
+    # and what else the machine does.
+    for name, slack in {"rss_mib": 64.0, "shm_mib": 64.0, "fds": 16.0, "p99_ms": 250.0}.items():
+        first = median(float(getattr(sample, name)) for sample in steady[:third])
+        last = median(float(getattr(sample, name)) for sample in steady[-third:])
+        if last > first * 1.25 + slack:
+            grown.append(f"{name} grew from {first:.1f} to {last:.1f}")
+    return grown
+
+
+def run(arguments: argparse.Namespace, session: "shm.Session") -> list[str]:
+    """Work, watch and clean up; return what is wrong."""
+    # The crew has a process of its own, which makes no call of the session and only forks.
+    reports, report = os.pipe()
+    captain = os.fork()
+    if captain == 0:
+        os.close(reports)
+        code = 1
+        try:
+            lead(arguments, session, report)
+            code = 0
+        finally:
+            os._exit(code)
+    os.close(report)
+    samples = []
+    sys.stdout.write(head() + "\n")
+    with os.fdopen(reports) as lines:
+        for line in lines:
+            *numbers, damaged = line.split()
+            seconds, messages, rss, used, files, deaths, p99 = map(float, numbers)
+            lost = session.stats()["lost_messages"]
+            sample = Sample(seconds, int(messages), rss, used, int(files), int(deaths), lost, p99)
+            samples.append(sample)
+            sys.stdout.write(sample.line() + "\n")
+            sys.stdout.flush()
+    _, status = os.waitpid(captain, 0)
+    wrong = [] if status == 0 else ["the captain failed"]
+    if samples and int(damaged):
+        wrong.append(f"{damaged} messages were damaged")
+    if samples and not all(sample.messages for sample in samples[1:]):
+        wrong.append("there was a time in which nothing was delivered")
+    return wrong + verdict(samples) + left(session)
+
+
+def left(session: "shm.Session") -> list[str]:
+    """Clean up after all of them; return what is left."""
+    session.sweep()
+    queue = session.queue(KEY, MAXSIZE)
+    while not queue.empty():
+        queue.get(timeout=30)
+    gc.collect()
+    session.sweep()
+    stats = session.stats()
+    sys.stdout.write(f"at the end: {stats}\n")
+    expected = {"messages": 0, "descriptors_in_use": 0, "bytes_in_use": 0, "participants": 1}
+    return [
+        f"{what} is {stats[what]} at the end, not {number}"
+        for what, number in (expected | {"bytes_reserved": 0}).items()
+        if stats[what] != number
+    ]
+
+
+def lead(arguments: argparse.Namespace, session: "shm.Session", report: int) -> None:
+    """Start workers, kill them and replace them, and report every so often."""
+    parent = os.getppid()
+    crew, folder = Crew(session), Path(session.token)
+    choice = random.Random(arguments.seed)
+    for role in ["produce"] * arguments.producers + ["consume"] * arguments.consumers:
+        crew.hire(role)
+    begin = time.monotonic()
+    ticks = itertools.count(1)
+    tick = next(ticks) * arguments.every
+    while (now := time.monotonic() - begin) < arguments.minutes * 60 and os.getppid() == parent:
+        time.sleep(choice.uniform(*arguments.pause))
+        crew.hire(crew.kill(choice.choice(crew.pids)))
+        if now >= tick:
+            tick = next(ticks) * arguments.every
+            messages, p99 = crew.heard()
+            numbers = (
+                f"{now:.1f} {messages} {rss_mib(crew.pids):.2f} {memory_mib(folder):.2f}"
+                f" {fds(crew.pids)} {crew.deaths} {p99:.3f} {crew.damaged}\n"
+            )
+            os.write(report, numbers.encode())
+    for pid in crew.pids:
+        crew.kill(pid)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="A long run of a queue under random kills.")
+    parser.add_argument("--minutes", type=float, default=30.0)
+    parser.add_argument("--every", type=float, default=10.0, help="seconds between two lines")
+    parser.add_argument("--producers", type=int, default=4)
+    parser.add_argument("--consumers", type=int, default=4)
+    parser.add_argument("--pause", type=float, nargs=2, default=(0.05, 1.0), metavar="SECONDS")
+    parser.add_argument("--max-mib", type=int, default=512, help="memory of the session")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--backend", choices=["rust", "pure"], default="rust")
+    arguments = parser.parse_args()
+    os.environ["SHOAL_BACKEND"] = arguments.backend
+    from shoal import shm  # noqa: PLC0415  (the backend is chosen at the import)
+
+    with (
+        tempfile.TemporaryDirectory(prefix="shoal-soak-", dir="/dev/shm") as folder,
+        shm.Session.create(dir=folder, max_bytes=arguments.max_mib << 20) as session,
+    ):
+        wrong = run(arguments, session)
+    sys.stdout.write("\n".join(["NOT FLAT:", *wrong] if wrong else ["flat"]) + "\n")
+    sys.exit(bool(wrong))
+
+
+if __name__ == "__main__":
+    main()
