@@ -9,6 +9,7 @@ use super::super::payload::Placed;
 use super::super::put::Refusal;
 use super::super::queue::Claim;
 use super::handle::SessionQueue;
+use super::uses::Use;
 use super::{Error, Session};
 
 /// A descriptor and a block of memory for one message, which nobody else has to do with until it is
@@ -23,7 +24,7 @@ pub struct Draft {
 
 impl Draft {
     pub(super) fn new(session: &Arc<Session>, length: u64) -> Result<Option<Self>, Error> {
-        session.check_open()?;
+        let _use = Use::of(session)?;
         let Some(claim) = session.claim()? else {
             return Ok(None);
         };

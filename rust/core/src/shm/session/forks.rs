@@ -23,6 +23,11 @@ impl Origin {
         Self(FORKS.load(Ordering::Relaxed))
     }
 
+    /// Another one for each fork in a row.
+    pub(super) fn number(self) -> usize {
+        self.0 as usize
+    }
+
     /// Whether it was made in this process, and not in one that this is a fork of.
     #[inline]
     pub fn is_here(self) -> bool {

@@ -6,14 +6,16 @@ use std::time::Duration;
 use self_cell::self_cell;
 
 use super::super::descriptor::{Label, Payload};
+use super::super::lane::Lane;
 use super::super::put::Refusal;
-use super::super::queue::Queue;
+use super::super::queue::{Claim, Queue};
 use super::super::take::{Keep, Loan, Message, Taken, Want};
 use super::super::wait::Vigil;
 use super::bells::Signals;
 use super::draft::{Batch, Draft};
 use super::held::Held;
 use super::queues::{self, Found};
+use super::uses::Use;
 use super::{Error, Session};
 
 type Signalled<'a> = Queue<'a, Signals>;
@@ -129,16 +131,41 @@ impl SessionQueue {
     #[inline]
     pub fn offer(&self, label: Label, payload: &[u8]) -> Result<Offer, Error> {
         let session = self.session();
-        session.check_open()?;
-        let Some(claim) = session.claim()? else {
-            return Ok(Offer::NoMemory);
-        };
-        let queue = self.queue();
+        let offered = session.operate(|lane| match session.claim_own() {
+            Some(claim) => self.offer_in(lane, claim, label, payload).map(Some),
+            None => Ok(None),
+        })?;
+        match offered {
+            Some(offered) => Ok(offered),
+            None => self.offer_with_more(label, payload),
+        }
+    }
+
+    /// The same where this process has no free descriptor.
+    #[cold]
+    fn offer_with_more(&self, label: Label, payload: &[u8]) -> Result<Offer, Error> {
+        let session = self.session();
+        let _use = Use::of(session)?;
+        match session.claim()? {
+            Some(claim) => session.with_lane(|lane| self.offer_in(lane, claim, label, payload)),
+            None => Ok(Offer::NoMemory),
+        }
+    }
+
+    #[inline]
+    fn offer_in(
+        &self,
+        lane: &mut Lane<'_>,
+        claim: Claim,
+        label: Label,
+        payload: &[u8],
+    ) -> Result<Offer, Error> {
+        let (session, queue) = (self.session(), self.queue());
         if !queue.fill(&claim, label, payload) {
             session.give_back(claim);
             return Err(too_long(payload.len()));
         }
-        match session.with_lane(|lane| queue.put(lane, claim))? {
+        match queue.put(lane, claim)? {
             Ok(()) => Ok(Offer::Put),
             Err((claim, refusal)) => {
                 session.give_back(claim);
@@ -172,6 +199,9 @@ impl SessionQueue {
 
     /// Takes messages and hands them to `out`, in their order: see [`Queue::take`].
     ///
+    /// Each that has a loan keeps this process in the session until it is [held](Self::hold) and
+    /// given back.
+    ///
     /// # Errors
     ///
     /// Where this process left the session, or there is damage.
@@ -183,9 +213,16 @@ impl SessionQueue {
         out: &mut impl FnMut(Message<'_>),
     ) -> Result<Taken, Error> {
         let session = self.session();
-        session.check_open()?;
         let queue = self.queue();
-        let taken = session.with_lane(|lane| queue.take(lane, want, keep, out))?;
+        let taken = session.operate(|lane| {
+            let mut out = |message: Message<'_>| {
+                if message.loan().is_some() {
+                    session.begin_use();
+                }
+                out(message);
+            };
+            Ok(queue.take(lane, want, keep, &mut out)?)
+        })?;
         if matches!(taken, Taken::Messages { .. }) {
             session.freed();
         }
@@ -235,14 +272,15 @@ impl SessionQueue {
 
     /// Ends a wait, whatever came of it: see [`Queue::done_taking`].
     pub fn done_taking(&self, want: Want, vigil: Vigil) {
-        if self.session().check_open().is_ok() {
+        // Also where this process left meanwhile: else it took a wake-up along.
+        if self.session().check_here().is_ok() {
             self.queue().done_taking(want, vigil);
         }
     }
 
     /// Ends a wait, whatever came of it: see [`Queue::done_putting`].
     pub fn done_putting(&self, vigil: Vigil) {
-        if self.session().check_open().is_ok() {
+        if self.session().check_here().is_ok() {
             self.queue().done_putting(vigil);
         }
     }

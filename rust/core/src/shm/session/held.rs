@@ -23,8 +23,8 @@ pub struct Held {
 }
 
 impl Held {
+    /// The loan is a use of the session already, which ends with this.
     pub(super) fn new(session: &Arc<Session>, loan: Loan, payload: Payload) -> Result<Self, Error> {
-        session.begin_use();
         let mut held = Self {
             session: Arc::clone(session),
             loan: Mutex::new(Some(loan)),

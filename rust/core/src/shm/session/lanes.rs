@@ -38,6 +38,14 @@ impl Lanes {
         let mut hand = self.hands[0].lock().unwrap_or_else(PoisonError::into_inner);
         on(participant, 0, &mut hand, work)
     }
+
+    /// Waits until what is being done with a lane is over. Who gets one later sees what the caller
+    /// did before.
+    pub(crate) fn settle(&self) {
+        for hand in &self.hands {
+            drop(hand.lock().unwrap_or_else(PoisonError::into_inner));
+        }
+    }
 }
 
 #[inline]
@@ -77,7 +85,8 @@ mod tests {
                 });
             }
             all_in.wait();
-            let ninth = scope.spawn(|| lanes.with(&participant, |lane| sender.send(lane.hand.len())));
+            let ninth =
+                scope.spawn(|| lanes.with(&participant, |lane| sender.send(lane.hand.len())));
             assert!(receiver.try_recv().is_err(), "it waits");
             let_go.wait();
             ninth.join().expect("no panic").expect("received");

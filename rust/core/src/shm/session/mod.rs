@@ -20,11 +20,13 @@ mod name;
 mod processes;
 mod queues;
 mod recover;
+mod registry;
 mod session;
 mod settings;
 mod solo;
 #[cfg(test)]
 mod tests;
+mod uses;
 
 pub(super) use control::Control;
 pub(super) use crash::crash_point;

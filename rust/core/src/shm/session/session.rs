@@ -1,7 +1,7 @@
 //! The session of this process: what the parts of a session do together.
 
 use std::os::fd::BorrowedFd;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::super::lane::Lane;
@@ -23,14 +23,14 @@ use super::lock::Locks;
 use super::members::{self, Member};
 use super::queues::{self, Bounds, Directory, Found};
 use super::recover::{self, Around, Recovery};
-use super::solo::Solo;
+use super::registry::{self, Here};
+use super::solo::{PAUSE, Solo};
+use super::uses::Use;
 use super::{Control, Error, MemoryPolicy, Settings, Token};
 
 /// How long anything waits for the structural lock, which is held for milliseconds.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// The sessions of this process: one for each folder, so that nobody opens its lock file twice.
-static SESSIONS: Mutex<Vec<Weak<Session>>> = Mutex::new(Vec::new());
 /// Held while a session is attached to or left: who closes the lock file of one gives back what
 /// another object of the process got by it.
 static COMING_OR_GOING: Solo = Solo::new();
@@ -100,7 +100,7 @@ impl Session {
             // Nobody knows of it yet. What cannot be removed now is a leftover.
             let _ = folders::remove(token.folder());
         }
-        made.map(register)
+        made.map(registry::add)
     }
 
     fn make(token: &Token, settings: &Settings) -> Result<Self, Error> {
@@ -126,14 +126,25 @@ impl Session {
     /// Where the token is none; the session is gone, of another user or version, or damaged.
     pub fn attach(token: &str) -> Result<Arc<Self>, Error> {
         let token: Token = token.parse()?;
+        let deadline_of_others = deadline();
         // To be let go of after the lock: the last of one leaves it, and that takes the lock.
         let known;
-        let coming = COMING_OR_GOING
-            .enter(deadline())
-            .ok_or_else(|| Error::NotReady(token.folder().to_owned()))?;
-        known = sessions_here();
-        let mine = |session: &&Arc<Self>| session.token == token && session.come_back();
-        if let Some(session) = known.iter().find(mine) {
+        let coming = loop {
+            let coming = COMING_OR_GOING
+                .enter(deadline_of_others)
+                .ok_or_else(|| Error::NotReady(token.folder().to_owned()))?;
+            match registry::find(token.session()) {
+                Here::Objects(objects) => {
+                    known = objects;
+                    break coming;
+                }
+                Here::Going if Instant::now() < deadline_of_others => (),
+                Here::Going => return Err(Error::NotReady(token.folder().to_owned())),
+            }
+            drop(coming);
+            std::thread::sleep(PAUSE);
+        };
+        if let Some(session) = known.iter().find(|session| session.come_back()) {
             return Ok(Arc::clone(session));
         }
         let folder = token.folder();
@@ -142,7 +153,7 @@ impl Session {
         let guard = locks.lock(deadline())?;
         let me = members::join(&control, &locks, &guard)?;
         drop(guard);
-        let session = register(Self::of(token, control, locks, me));
+        let session = registry::add(Self::of(token, control, locks, me));
         drop(coming);
         Ok(session)
     }
@@ -195,7 +206,7 @@ impl Session {
     ///
     /// Where it is there with other bounds, there are too many queues, no memory, or damage.
     pub fn queue(self: &Arc<Self>, key: &[u8], bounds: Bounds) -> Result<SessionQueue, Error> {
-        self.check_open()?;
+        let _use = Use::of(self)?;
         let found = self.find(key, bounds)?;
         SessionQueue::new(Arc::clone(self), found)
     }
@@ -268,7 +279,7 @@ impl Session {
 
     /// Gives up the memory that this process keeps for messages to come.
     pub fn trim(&self) {
-        if self.check_open().is_ok() {
+        if let Ok(_use) = Use::of(self) {
             self.arena.trim(&self.control);
         }
     }
@@ -279,14 +290,17 @@ impl Session {
     ///
     /// Where the session is damaged, or its lock is not to be had.
     pub fn sweep(&self) -> Result<Recovery, Error> {
-        self.check_open()?;
+        let _use = Use::of(self)?;
         let guard = self.locks.lock(deadline())?;
         recover::run(&self.around(), &guard)
     }
 
     /// Looks for the dead, if nobody did lately: to be called now and then by whoever waits.
     pub fn tend(&self) {
-        if self.check_open().is_ok() && recover::due(&self.control) {
+        let Ok(_use) = Use::of(self) else {
+            return;
+        };
+        if recover::due(&self.control) {
             // Who waits now may not put for long.
             self.arena.cool(&self.control, Instant::now());
             // Somebody else at it is as good; and damage shows where the queue is used.
@@ -306,6 +320,7 @@ impl Session {
         if let Some(bell) = self.bell.get() {
             return Ok(bell.fd());
         }
+        let _use = Use::of(self)?;
         let _guard = self.locks.lock(deadline())?;
         if self.bell.get().is_none() {
             let bell = Bell::put_up(self.token.folder(), self.me.owner())?;
@@ -342,7 +357,8 @@ impl Session {
     /// Whether this process is leaving.
     #[inline]
     pub fn is_shut(&self) -> bool {
-        self.shut.load(Ordering::Relaxed)
+        // ORDER: SeqCst: who began a use and does not see it is seen by who leaves.
+        self.shut.load(Ordering::SeqCst)
     }
 
     /// # Errors
@@ -374,6 +390,8 @@ impl Session {
         // Where it is not to be had in time this process loses what another object of it holds, and
         // is found dead: nobody is worse off than by its death.
         let _going = COMING_OR_GOING.enter(deadline());
+        // Who is in the middle of an operation may take something into use.
+        self.lanes.settle();
         // Somebody may have come back meanwhile, or have left for us.
         let goes = self.shut.load(Ordering::SeqCst) && self.uses.load(Ordering::SeqCst) == 0;
         if !goes || self.left.swap(true, Ordering::SeqCst) {
@@ -417,6 +435,11 @@ impl Session {
         &self.control
     }
 
+    /// The random part of its name.
+    pub(super) fn id(&self) -> [u64; 2] {
+        self.token.session()
+    }
+
     pub(super) fn me(&self) -> Owner {
         self.me.owner()
     }
@@ -425,17 +448,41 @@ impl Session {
         Signals::new(self.token.folder())
     }
 
-    /// The lane of the operation that `work` does.
+    /// An operation, in the middle of which this process does not leave: nobody needs to count it
+    /// as a use, but what it takes into use.
+    ///
+    /// # Errors
+    ///
+    /// Where this process is leaving, or is not the one that attached; and those of `work`.
+    #[inline]
+    pub(super) fn operate<R>(
+        &self,
+        work: impl FnOnce(&mut Lane<'_>) -> Result<R, Error>,
+    ) -> Result<R, Error> {
+        // Who leaves says so, and then waits until each lane was free: see `leave`.
+        self.with_lane(|lane| {
+            self.check_open()?;
+            work(lane)
+        })
+    }
+
+    /// The lane of the operation that `work` does; the caller has this process in the session.
     #[inline]
     pub(super) fn with_lane<R>(&self, work: impl FnOnce(&mut Lane<'_>) -> R) -> R {
         let participant = &self.control.lanes()[self.me.owner().index()];
         self.lanes.with(participant, work)
     }
 
-    /// A free descriptor; None where there is none and can be none more.
+    /// A free descriptor of those that this process has already.
+    #[inline]
+    pub(super) fn claim_own(&self) -> Option<Claim> {
+        self.home.claim(&self.control)
+    }
+
+    /// A free descriptor; None where there is none and can be none more. To be called within a use.
     #[inline]
     pub(super) fn claim(&self) -> Result<Option<Claim>, Error> {
-        if let Some(claim) = self.home.claim(&self.control) {
+        if let Some(claim) = self.claim_own() {
             return Ok(Some(claim));
         }
         self.claim_more()
@@ -484,7 +531,12 @@ impl Session {
 
 impl Drop for Session {
     fn drop(&mut self) {
+        // Nobody can use it any more, whatever was forgotten to be given back.
+        *self.uses.get_mut() = 0;
         self.shut();
+        if self.origin.is_here() {
+            registry::remove(self.id());
+        }
     }
 }
 
@@ -495,17 +547,4 @@ fn deadline() -> Instant {
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     // What a panic left half done in there is private to this process.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// The sessions that this process has.
-fn sessions_here() -> Vec<Arc<Session>> {
-    locked(&SESSIONS).iter().filter_map(Weak::upgrade).collect()
-}
-
-fn register(session: Session) -> Arc<Session> {
-    let session = Arc::new(session);
-    let mut sessions = locked(&SESSIONS);
-    sessions.retain(|one| one.strong_count() > 0);
-    sessions.push(Arc::downgrade(&session));
-    session
 }

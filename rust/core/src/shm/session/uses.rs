@@ -1,0 +1,26 @@
+//! What needs this process to take part in a session.
+
+use super::{Error, Session};
+
+/// Keeps this process in the session while a call does something.
+#[must_use = "the process may leave when this is dropped"]
+pub(super) struct Use<'a>(&'a Session);
+
+impl<'a> Use<'a> {
+    /// # Errors
+    ///
+    /// Where this process is leaving, or is not the one that attached.
+    pub(super) fn of(session: &'a Session) -> Result<Self, Error> {
+        session.begin_use();
+        // From now on it is not left; if it was before, the check says so.
+        let this = Self(session);
+        session.check_open()?;
+        Ok(this)
+    }
+}
+
+impl Drop for Use<'_> {
+    fn drop(&mut self) {
+        self.0.end_use();
+    }
+}
