@@ -14,6 +14,32 @@
 //! Everything is in the byte order of the machine, and made of atomics. The file has this length
 //! from the beginning and is mapped once, but only what is in use has memory: the tables before
 //! `DESCRIPTORS` at once, descriptors by the chunk and rings one by one. So nothing ever moves.
+//!
+//! # Shared words
+//!
+//! Those of descriptors, lanes and rings are in [the table of the queue](super::super). These are the
+//! others. What is written "under the lock" is written by whoever holds the structural lock (a lock
+//! of the kernel, which is a full fence), and read by others as the table says.
+//!
+//! | word | written | order | read | makes visible |
+//! |---|---|---|---|---|
+//! | constants | before the session is ready | Relaxed | after `state`: Relaxed | |
+//! | `state` | ready, gone: under the lock | Release | attach: Acquire | the constants |
+//! | `used.chunks` | a chunk has memory: under the lock | Release | Acquire | that it may be touched |
+//! | `used.queues` | a queue was made: under the lock | Release | Acquire | its entry, ring and key |
+//! | `used.rings_end`, entries of queues | under the lock, before `used.queues` | Relaxed | after it: Relaxed | |
+//! | `used.next_serial` | a new extent | Relaxed | | |
+//! | process: `taken` | joined: under the lock | Release | Acquire | who it is, and idle lanes |
+//! | | swept: under the lock | Release | under the lock | that no word carries its name |
+//! | process: the rest | before `taken`, under the lock | Relaxed | after it: Relaxed | |
+//! | chunk: `owner` | under the lock | Release to nobody, Relaxed to oneself | under the lock | |
+//! | extent: `tenure` | claim, begin, end, seize, orphan | AcqRel | Acquire | the descriptors that name blocks of it |
+//! | | vacate | Release | claim: Acquire | the end of it |
+//! | extent: `length` | made, removed | SeqCst | the sum of all: SeqCst | of two who take the last of the quota one sees the other |
+//! | extent: `serial`, `place` | before its length | Relaxed | for a message in it: Relaxed | |
+//! | counters | under the lock | Relaxed | Relaxed | |
+//! | `memory.freed` | who waits: bit set | SeqCst | who frees: Relaxed, no fence | nothing: who waits looks again after 5 ms at most |
+//! | bytes of a block | between claim and E4 | plain | after D4, until the release: plain | by the descriptor's word |
 
 use std::mem::offset_of;
 
