@@ -53,6 +53,13 @@ pub enum Error {
         /// How many there can be.
         limit: u64,
     },
+    /// A key of a queue that is too long.
+    KeyTooLong {
+        /// How many bytes it has.
+        length: usize,
+        /// How many it may have.
+        limit: usize,
+    },
     /// The queue is there with other bounds.
     OtherBounds {
         /// The bounds that it has: messages, and bytes.
@@ -138,6 +145,9 @@ impl fmt::Display for Error {
                     f,
                     "the session has its {limit} {what} already, and cannot have more"
                 )
+            }
+            Self::KeyTooLong { length, limit } => {
+                write!(f, "a key of {length} bytes: expected no more than {limit}")
             }
             Self::OtherBounds { found, asked } => write!(
                 f,

@@ -73,10 +73,11 @@ impl Directory {
         key: &[u8],
         bounds: Bounds,
     ) -> Result<Found, Error> {
-        let (maxsize, max_bytes) = (
-            bounds.maxsize.unwrap_or(0),
-            bounds.max_bytes.unwrap_or(0),
-        );
+        let (maxsize, max_bytes) = (bounds.maxsize.unwrap_or(0), bounds.max_bytes.unwrap_or(0));
+        if key.len() > KEY_LIMIT {
+            let (length, limit) = (key.len(), KEY_LIMIT);
+            return Err(Error::KeyTooLong { length, limit });
+        }
         let index = count(control);
         let no_room = |what, limit| Error::NoRoom { what, limit };
         if index >= at::QUEUES_LIMIT as u64 {
@@ -103,12 +104,12 @@ impl Directory {
             .filter(|end| *end <= at::TOTAL)
             .ok_or_else(|| no_room("bytes of rings", at::TOTAL - at::RINGS))?;
         control.allocate(offset, end - offset)?;
-        // It is zero, but for what one who died before the count grew wrote in the same places: no
-        // slot, as nobody knew of the queue.
+        // Before anything is written there: what is left of one who dies from here on is nobody's,
+        // and not in the slots of the next queue, which may be more.
+        superblock.used.0.rings_end.store(end, Ordering::Relaxed);
         entry.memory(control)?.0.begin(slots);
         control.map_of().write(entry.key_offset(), key)?;
         entry.write(control);
-        superblock.used.0.rings_end.store(end, Ordering::Relaxed);
         // ORDER: Release, pairs with `count`: the entry, its ring and its key.
         let queues = &superblock.used.0.queues;
         queues.store(index + 1, Ordering::Release);
@@ -175,7 +176,11 @@ struct Entry {
 impl Entry {
     fn read(control: &Control, index: u64) -> Result<Self, Error> {
         let place = usize::try_from(index).unwrap_or(usize::MAX);
-        let Some(entry) = control.queues().get(place).filter(|_| index < count(control)) else {
+        let Some(entry) = control
+            .queues()
+            .get(place)
+            .filter(|_| index < count(control))
+        else {
             return Err(Error::NoRoom {
                 what: "queues",
                 limit: count(control),
@@ -268,5 +273,75 @@ impl Entry {
             found,
             expected,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::super::super::failpoint::dies_after;
+    use super::super::{MemoryPolicy, Settings};
+    use super::*;
+
+    fn bounds(maxsize: u64) -> Bounds {
+        Bounds {
+            maxsize: Some(maxsize),
+            max_bytes: None,
+        }
+    }
+
+    fn control(folder: &Path) -> Control {
+        let settings = Settings {
+            folder: folder.to_owned(),
+            disk: folder.to_owned(),
+            payload_on_disk: false,
+            max_bytes: 1,
+            backlog: 1,
+            memory_policy: MemoryPolicy::Block,
+        };
+        Control::create(&folder.join("ctl"), [1, 2], &settings).expect("space")
+    }
+
+    /// Makes a queue that is larger than the one whose maker died; the words that are not 0 in it.
+    fn made_after_a_death(accesses: u64) -> (bool, usize) {
+        let folder = tempfile::tempdir().expect("a folder");
+        let control = control(folder.path());
+        let small = || Directory::default().make(&control, &[0xff; 5000], bounds(3));
+        let died = dies_after(accesses, small).is_none();
+        let large = Directory::default().make(&control, b"large", bounds(1000));
+        let index = large.expect("room").index;
+        let ring = ring(&control, index).expect("sound");
+        let slots = ring.words_for_tests().skip(2);
+        let written = slots.filter(|slot| slot.load(Ordering::Relaxed) != 0);
+        (died, written.count())
+    }
+
+    #[test]
+    fn a_key_that_is_too_long_for_its_entry_spoils_nothing() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let control = control(folder.path());
+        let key = vec![1; KEY_LIMIT + 1];
+        let error = Directory::default().make(&control, &key, bounds(3));
+        let text = error.expect_err("too long").to_string();
+        assert_eq!(text, "a key of 65536 bytes: expected no more than 65535");
+        assert_eq!(count(&control), 0);
+        let made = Directory::default().make(&control, &key[1..], bounds(3));
+        let found = Directory::default().find(&control, &key[1..]);
+        assert_eq!(found.expect("sound"), made.ok());
+    }
+
+    #[test]
+    fn who_dies_while_it_makes_a_queue_leaves_nothing_in_the_next_one() {
+        let mut accesses = 0;
+        loop {
+            let (died, written) = made_after_a_death(accesses);
+            assert_eq!(written, 0, "died at {accesses}");
+            if !died {
+                break;
+            }
+            accesses += 1;
+        }
+        assert!(accesses > 10);
     }
 }
