@@ -8,7 +8,7 @@ use super::super::memory::Mapping;
 use super::super::payload::Placed;
 use super::super::put::Refusal;
 use super::super::queue::Claim;
-use super::handle::SessionQueue;
+use super::handle::{SessionQueue, too_long};
 use super::uses::Use;
 use super::{Error, Session};
 
@@ -145,14 +145,17 @@ impl<'a> Batch<'a> {
     ///
     /// # Errors
     ///
-    /// Where this process left the session.
+    /// Where it does not fit in, or this process left the session.
     pub fn push(&mut self, label: Label, payload: &[u8]) -> Result<bool, Error> {
         let session = self.to.session();
         session.check_open()?;
         let Some(claim) = session.claim()? else {
             return Ok(false);
         };
-        self.to.queue().fill(&claim, label, payload);
+        if !self.to.queue().fill(&claim, label, payload) {
+            session.give_back(claim);
+            return Err(too_long(payload.len()));
+        }
         self.claims.push(claim);
         Ok(true)
     }
@@ -188,5 +191,41 @@ impl Drop for Batch<'_> {
             }
         }
         session.end_use();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::super::descriptor::Descriptor;
+    use super::super::{Bounds, MemoryPolicy, Settings};
+    use super::*;
+
+    #[test]
+    fn what_does_not_fit_into_a_descriptor_is_refused_and_the_rest_is_put() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let session = Session::create(&Settings {
+            folder: folder.path().to_owned(),
+            disk: folder.path().to_owned(),
+            payload_on_disk: false,
+            max_bytes: 1 << 20,
+            backlog: 9,
+            memory_policy: MemoryPolicy::Block,
+        })
+        .expect("space");
+        let any = Bounds {
+            maxsize: None,
+            max_bytes: None,
+        };
+        let queue = session.queue(b"q", any).expect("room");
+        let mut batch = queue.batch();
+        let label = Label::default();
+        assert!(batch.push(label, b"one").expect("it fits in"));
+        let error = batch.push(label, &[7; Descriptor::INLINE + 1]);
+        assert!(matches!(error, Err(Error::TooLarge { length: 209, .. })));
+        assert!(batch.push(label, b"two").expect("it fits in"));
+        assert_eq!(batch.put().expect("sound"), None);
+        drop(batch);
+        let stats = session.stats().expect("sound");
+        assert_eq!((stats.messages, stats.descriptors_in_use), (2, 2));
     }
 }

@@ -368,7 +368,7 @@ impl std::fmt::Debug for SessionQueue {
     }
 }
 
-fn too_long(length: usize) -> Error {
+pub(super) fn too_long(length: usize) -> Error {
     Error::TooLarge {
         length: length as u64,
         limit: super::super::descriptor::Descriptor::INLINE as u64,
