@@ -14,6 +14,7 @@ use super::super::sync::{AtomicU64, Ordering};
 use super::super::wait::{Futex, SystemFutex, WAITING, wake};
 use super::super::word::Owner;
 use super::bells::{Bell, Signals};
+use super::crash::crash_point;
 use super::folders::{self, CONTROL};
 use super::forks::Origin;
 use super::handle::SessionQueue;
@@ -106,12 +107,15 @@ impl Session {
     fn make(token: &Token, settings: &Settings) -> Result<Self, Error> {
         let folder = token.folder();
         file::make_folder(folder)?;
+        crash_point("folder");
         let locks = Locks::create(folder)?;
+        crash_point("locks");
         // From now on it is nobody's leftover.
         let guard = locks.lock(deadline())?;
         if settings.payload_on_disk || settings.memory_policy == MemoryPolicy::Spill {
             folders::make_disk(folder, &settings.disk)?;
         }
+        crash_point("disk");
         let control = Control::create(&folder.join(CONTROL), token.session(), settings)?;
         let me = members::join(&control, &locks, &guard)?;
         control.set_ready();
@@ -548,3 +552,6 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     // What a panic left half done in there is private to this process.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
+
+#[cfg(test)]
+mod tests;

@@ -17,7 +17,7 @@ use super::child::{Participant, deadline};
 use super::{eventually, start};
 
 /// Makes a session look as if it had been made an hour ago.
-fn age(folder: &Path) {
+pub(in super::super) fn age(folder: &Path) {
     let hour = Duration::from_secs(3600);
     let then = (SystemTime::now() - hour).duration_since(SystemTime::UNIX_EPOCH);
     let seconds = then.expect("after 1970").as_secs();

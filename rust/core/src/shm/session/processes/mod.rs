@@ -2,7 +2,7 @@
 
 mod child;
 mod deaths;
-mod leaving;
+pub(super) mod leaving;
 pub(super) mod process;
 
 use std::path::Path;

@@ -6,9 +6,9 @@ use std::sync::Arc;
 use super::super::super::put::Refusal;
 use super::super::super::sync::Ordering;
 use super::super::super::take::Keep;
-use super::super::{MemoryPolicy, Recovery, Session, SessionQueue, Settings, Stats};
+use super::super::{MemoryPolicy, Recovery, Session, SessionQueue, Stats};
 use super::messages::{Kind, drain, put};
-use super::victim::{Act, BOUNDS, MEMORY, Story, dies, other};
+use super::victim::{Act, BOUNDS, Story, dies, other, settings};
 
 /// More than anything does.
 const FOREVER: u64 = 1 << 40;
@@ -61,14 +61,7 @@ impl Survivor {
     /// Makes the session; what its processes do where there is no memory.
     pub(super) fn new(memory_policy: MemoryPolicy) -> Self {
         let folder = tempfile::tempdir().expect("a folder");
-        let settings = Settings {
-            folder: folder.path().to_owned(),
-            disk: folder.path().to_owned(),
-            payload_on_disk: false,
-            max_bytes: MEMORY,
-            backlog: 63,
-            memory_policy,
-        };
+        let settings = settings(folder.path(), memory_policy);
         Self {
             session: Session::create(&settings).expect("space"),
             cases: 0,

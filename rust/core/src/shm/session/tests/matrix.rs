@@ -1,9 +1,16 @@
 //! Who does what, times where it dies, times what the queue is like.
 
+use std::path::PathBuf;
+use std::time::Instant;
+
 use super::super::super::take::Keep;
+use super::super::leftovers::clear;
+use super::super::name::Token;
+use super::super::processes::leaving::age;
+use super::super::{Control, folders};
 use super::case::{Start, dies_everywhere, sweeper_dies_everywhere};
 use super::messages::Kind;
-use super::victim::Act;
+use super::victim::{Act, dies};
 
 /// All deaths of the acts that are chosen; how many there were.
 fn deaths(chosen: impl Fn(Act) -> bool) -> u64 {
@@ -38,6 +45,33 @@ fn who_dies_coming_or_going_leaves_nothing_behind() {
         )
     });
     assert!(deaths > 100, "only {deaths}");
+}
+
+#[test]
+fn who_dies_making_a_session_leaves_a_leftover() {
+    let base = tempfile::tempdir().expect("a folder");
+    let folders = || -> Vec<_> {
+        let entries = std::fs::read_dir(base.path()).expect("there");
+        entries.map(|entry| entry.expect("listed").path()).collect()
+    };
+    let token = base.path().to_str().expect("text");
+    let deaths = (0..1000).find(|&at| {
+        let story = dies(Act::Create, token, "q", at);
+        let made = folders();
+        assert_eq!(made.len(), 1, "after {at}: {made:?}");
+        assert_eq!(clear(base.path()), [] as [PathBuf; 0], "it is new");
+        // Nobody takes it for one that is ready, and nobody waits for it longer than he wants to.
+        let token: Token = made[0].to_str().expect("text").parse().expect("a token");
+        let path = made[0].join(folders::CONTROL);
+        let opened = Control::open(&path, token.session(), Instant::now());
+        assert!(story.changes.is_none() || opened.is_ok(), "after {at}");
+        drop(opened);
+        age(&made[0]);
+        assert_eq!(clear(base.path()), made, "after {at}");
+        assert_eq!(folders(), [] as [PathBuf; 0], "after {at}");
+        story.changes.is_some()
+    });
+    assert!(deaths.expect("it finishes some time") > 15);
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! The process that dies: what it does, and up to where.
 
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -7,7 +8,7 @@ use super::super::super::failpoint::killed_after;
 use super::super::super::take::{Keep, Want};
 use super::super::super::wait::Vigil;
 use super::super::processes::process::{Process, answer_lines, say};
-use super::super::{Bounds, Error, Session, SessionQueue};
+use super::super::{Bounds, Error, MemoryPolicy, Session, SessionQueue, Settings};
 use super::messages::{self, Kind, put, put_many};
 
 /// Tells a child that it is one.
@@ -38,6 +39,8 @@ pub(super) enum Act {
     Close,
     /// Makes another queue.
     MakeQueue,
+    /// Makes a session of its own, in the folder that is given for the token.
+    Create,
     /// Joins the session and finds the queue.
     Join,
     /// Leaves the session, having put message 1 and leased one.
@@ -98,6 +101,18 @@ pub(super) const BOUNDS: Bounds = Bounds {
     maxsize: Some(3),
     max_bytes: Some(0),
 };
+
+/// How sessions are made.
+pub(super) fn settings(folder: &Path, memory_policy: MemoryPolicy) -> Settings {
+    Settings {
+        folder: folder.to_owned(),
+        disk: folder.to_owned(),
+        payload_on_disk: false,
+        max_bytes: MEMORY,
+        backlog: 63,
+        memory_policy,
+    }
+}
 
 /// What is known of what a process did before it died.
 #[derive(Debug, Default)]
@@ -163,7 +178,9 @@ fn runs() {
         let [name, token, key, changes] = words else {
             panic!("what is {words:?}?");
         };
-        let all = Act::ALL.into_iter().chain([Act::Sweep, Act::Hoard]);
+        let all = Act::ALL
+            .into_iter()
+            .chain([Act::Sweep, Act::Hoard, Act::Create]);
         let act = all.into_iter().find(|act| act.name() == *name);
         let changes = changes.parse().expect("a number");
         let done = Victim::run(act.expect("an act"), token, key, changes);
@@ -193,6 +210,13 @@ impl Victim {
     }
 
     fn run(act: Act, token: &str, key: &str, changes: u64) -> Result<(Self, u64), Error> {
+        if act == Act::Create {
+            let settings = settings(Path::new(token), MemoryPolicy::Spill);
+            let (session, made) = killed_after(changes, || Session::create(&settings));
+            let session = session?;
+            let queue = session.queue(key.as_bytes(), BOUNDS)?;
+            return Ok((Self { session, queue }, made));
+        }
         if act == Act::Join {
             let (joined, made) = killed_after(changes, || Self::join(token, key));
             return Ok((joined?, made));
@@ -257,7 +281,7 @@ impl Victim {
             Act::Leave => self.session.shut(),
             Act::Sweep => drop(self.session.sweep()?),
             Act::Hoard => std::mem::forget(self.queue.draft(MEMORY)?.expect("it is free")),
-            Act::Join => (),
+            Act::Create | Act::Join => (),
         }
         Ok(())
     }
