@@ -75,6 +75,18 @@ def lease(queue: shm.Queue, log: Log, _me: int) -> None:
         log.say("ack", name_of(leased.value))
 
 
+def visit(queue: shm.Queue, log: Log, me: int) -> None:
+    """Come, make a queue, use it and leave, again and again."""
+    token = queue.session.token
+    queue.session.close()
+    for number in itertools.count():
+        with shm.Session.attach(token) as session:
+            own = session.queue((me, number % 3))
+            own.put(message(me, number))
+            with own.get(lease=True) as leased:
+                log.say("visit", name_of(leased.value))
+
+
 def record_puts(queue: shm.Queue, log: Log, me: int) -> None:
     for number in range(RECORDED):
         called = time.monotonic_ns()
@@ -99,7 +111,7 @@ def record_gets(queue: shm.Queue, log: Log, me: int) -> None:
             left -= 1
 
 
-ROLES = {role.__name__: role for role in (produce, consume, lease, record_puts, record_gets)}
+ROLES = {role.__name__: role for role in (produce, consume, lease, visit, record_puts, record_gets)}
 
 
 class Crew:

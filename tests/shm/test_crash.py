@@ -137,6 +137,30 @@ def test_with_leases_nothing_is_lost(session, crew):
     assert_nothing_left(session, before)
 
 
+@pytest.mark.timeout(SECONDS + 100)
+def test_those_who_come_and_go_may_be_killed_too(session, crew):
+    queue = session.queue(KEY, MAXSIZE)
+    before = settled(session)[1]
+    printed, logs = crew(SECONDS, 3, ["visit"] * 4 + ["produce", "lease"])
+    assert int(printed) > SECONDS
+    visits = Counter(who for who, (what, *_) in steps(logs) if what == "visit")
+    assert len(visits) > 4
+    session.sweep()
+    number_of_queues = session.stats()["queues"]
+    for path in logs.iterdir():
+        role, number = path.name.split("-")
+        if role == "visit":
+            # As many as it made before it was killed, and what it left in them.
+            for at in range(3):
+                rest = list(drained(session.queue((int(number), at))))
+                assert len(rest) <= 1
+    assert number_of_queues > len(visits)
+    assert {name_of(content) for content in drained(queue)} <= {
+        name for _, (what, name, *_) in steps(logs) if what == "begin"
+    }
+    assert_nothing_left(session, before)
+
+
 STOPPED = """
 import sys
 from shoal import shm

@@ -44,7 +44,7 @@ impl Folder {
     fn new() -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         let next = NEXT.fetch_add(1, Ordering::Relaxed);
-        let path = format!("/dev/shm/shoal-fuzz-{}-{next}", std::process::id());
+        let path = format!("/dev/shm/fuzz-shoal-{}-{next}", std::process::id());
         fs::create_dir(&path).expect("made");
         Self(path.into())
     }
