@@ -4,6 +4,8 @@ use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use rustix::io::Errno;
+
 use super::super::error::Corrupt;
 use super::super::memory::{Error as FileError, Outside};
 
@@ -89,6 +91,14 @@ pub enum Error {
         /// How many bytes there may be.
         limit: u64,
     },
+}
+
+impl Error {
+    /// Whether the same may succeed later: this process, or the system, has too much in use now.
+    pub fn is_passing(&self) -> bool {
+        let passing = [Errno::MFILE, Errno::NFILE, Errno::NOMEM].map(Errno::raw_os_error);
+        matches!(self, Self::File(file) if file.errno().is_some_and(|errno| passing.contains(&errno)))
+    }
 }
 
 impl fmt::Display for Error {

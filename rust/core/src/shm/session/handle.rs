@@ -235,6 +235,14 @@ impl SessionQueue {
     ///
     /// Where the payload does not lie where it should. It is given back then.
     pub fn hold(&self, loan: Loan, payload: Payload) -> Result<Held, Error> {
+        let held = self.keep(loan, payload);
+        held.reach()?;
+        Ok(held)
+    }
+
+    /// The same where the caller has it [reached](Held::reach): what cannot be mapped now is not
+    /// given back by that.
+    pub fn keep(&self, loan: Loan, payload: Payload) -> Held {
         Held::new(self.session(), loan, payload)
     }
 

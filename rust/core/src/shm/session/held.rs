@@ -1,7 +1,7 @@
 //! A message that was taken and is not free yet.
 
 use std::ptr::NonNull;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use super::super::descriptor::{Block, Payload};
 use super::super::memory::Mapping;
@@ -19,33 +19,47 @@ pub struct Held {
     /// None once it is given back.
     loan: Mutex<Option<Loan>>,
     /// None where the payload was in the descriptor, and was copied.
-    place: Option<(Arc<Mapping>, Block)>,
+    block: Option<Block>,
+    /// Where the block lies, once it was reached.
+    mapping: OnceLock<Arc<Mapping>>,
 }
 
 impl Held {
     /// The loan is a use of the session already, which ends with this.
-    pub(super) fn new(session: &Arc<Session>, loan: Loan, payload: Payload) -> Result<Self, Error> {
-        let mut held = Self {
+    pub(super) fn new(session: &Arc<Session>, loan: Loan, payload: Payload) -> Self {
+        Self {
             session: Arc::clone(session),
             loan: Mutex::new(Some(loan)),
-            place: None,
-        };
-        if let Payload::Block(block) = payload {
-            match session.mapping(block.extent) {
-                Ok(mapping) => {
-                    // Once and for all: what is read later lies within.
-                    mapping.pointer(block.offset, block.length)?;
-                    held.place = Some((mapping, block));
-                }
-                Err(error) => return Err(error),
-            }
+            block: match payload {
+                Payload::Block(block) => Some(block),
+                Payload::Inline(_) => None,
+            },
+            mapping: OnceLock::new(),
         }
-        Ok(held)
     }
 
-    /// How many bytes lie in its block; 0 where the payload was copied.
+    /// Maps where its bytes lie; it has none before. Again is nothing.
+    ///
+    /// # Errors
+    ///
+    /// Where the payload does not lie where it should, or the system does not map it: it may do so
+    /// later, see [`Error::is_passing`].
+    pub fn reach(&self) -> Result<(), Error> {
+        if let Some(block) = &self.block
+            && self.mapping.get().is_none()
+        {
+            let mapping = self.session.mapping(block.extent)?;
+            // Once and for all: what is read later lies within.
+            mapping.pointer(block.offset, block.length)?;
+            // Another thread may be faster, with the same.
+            let _ = self.mapping.set(mapping);
+        }
+        Ok(())
+    }
+
+    /// How many bytes lie in its block; 0 where the payload was copied, or was not reached yet.
     pub fn len(&self) -> u64 {
-        self.place.as_ref().map_or(0, |(_, block)| block.length)
+        self.place().map_or(0, |(_, block)| block.length)
     }
 
     /// Whether there are none.
@@ -74,13 +88,17 @@ impl Held {
         Ok(mapping.read(at, to)?)
     }
 
+    fn place(&self) -> Option<(&Mapping, &Block)> {
+        Some((self.mapping.get()?, self.block.as_ref()?))
+    }
+
     fn part(&self, offset: u64, length: u64) -> Result<(&Mapping, u64), Error> {
         let outside = super::super::memory::Outside {
             offset,
             length,
             mapped: self.len(),
         };
-        let (mapping, block) = self.place.as_ref().ok_or(outside)?;
+        let (mapping, block) = self.place().ok_or(outside)?;
         match offset.checked_add(length) {
             Some(end) if end <= block.length => Ok((mapping, block.offset + offset)),
             _ => Err(outside.into()),
