@@ -31,6 +31,8 @@ use super::{Control, Error, MemoryPolicy, Settings, Token};
 
 /// How long anything waits for the structural lock, which is held for milliseconds.
 const PATIENCE: Duration = Duration::from_secs(10);
+/// How long a put does: it has a deadline of its own, and looks for signals before it tries again.
+const MOMENT: Duration = Duration::from_millis(50);
 
 /// Held while a session is attached to or left: who closes the lock file of one gives back what
 /// another object of the process got by it.
@@ -483,7 +485,7 @@ impl Session {
         self.home.claim(&self.control)
     }
 
-    /// A free descriptor; None where there is none and can be none more. To be called within a use.
+    /// A free descriptor; None where there is none now. To be called within a use.
     #[inline]
     pub(super) fn claim(&self) -> Result<Option<Claim>, Error> {
         if let Some(claim) = self.claim_own() {
@@ -494,7 +496,11 @@ impl Session {
 
     #[cold]
     fn claim_more(&self) -> Result<Option<Claim>, Error> {
-        let _guard = self.locks.lock(deadline())?;
+        let _guard = match self.locks.lock(Instant::now() + MOMENT) {
+            // Its holder may be stopped: who puts waits as for memory.
+            Err(Error::Locked { .. }) => return Ok(None),
+            guard => guard?,
+        };
         // Another thread may have been here meanwhile.
         if let Some(claim) = self.home.claim(&self.control) {
             return Ok(Some(claim));
