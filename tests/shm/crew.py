@@ -81,7 +81,7 @@ def visit(queue: shm.Queue, log: Log, me: int) -> None:
     queue.session.close()
     for number in itertools.count():
         with shm.Session.attach(token) as session:
-            own = session.queue((me, number % 3))
+            own = session.queue((me, number % 3), 4)
             own.put(message(me, number))
             with own.get(lease=True) as leased:
                 log.say("visit", name_of(leased.value))

@@ -1,6 +1,6 @@
 """Random kills: 4 producers and 4 consumers, one of whom is killed every 1 to 50 ms.
 
-They run for SHOAL_TEST_CRASH_SECONDS, 3 by default for each of the four cases; by hand: 60.
+They run for SHOAL_TEST_CRASH_SECONDS, 3 by default for each of the six cases; by hand: 60.
 """
 
 import gc
@@ -152,7 +152,7 @@ def test_those_who_come_and_go_may_be_killed_too(session, crew):
         if role == "visit":
             # As many as it made before it was killed, and what it left in them.
             for at in range(3):
-                rest = list(drained(session.queue((int(number), at))))
+                rest = list(drained(session.queue((int(number), at), 4)))
                 assert len(rest) <= 1
     assert number_of_queues > len(visits)
     assert {name_of(content) for content in drained(queue)} <= {
