@@ -104,12 +104,12 @@ fn what_was_taken_is_there_until_it_is_given_back_though_the_process_left_at_onc
 #[test]
 fn who_makes_a_message_while_another_thread_leaves_has_it_or_is_told() {
     let base = tempfile::tempdir().expect("a folder");
-    for round in 0..60 {
+    for round in 0..30 {
         let (session, queue) = session(base.path());
         thread::scope(|scope| {
             let maker = scope.spawn(|| queue.draft(16 << 20));
             let begin = Instant::now();
-            while begin.elapsed() < Duration::from_micros(round * 25) {
+            while begin.elapsed() < Duration::from_micros(round * 50) {
                 std::hint::spin_loop();
             }
             session.shut();
@@ -143,7 +143,7 @@ fn a_session_is_the_same_whatever_leads_to_it() {
 #[test]
 fn who_attaches_while_the_last_object_goes_waits_until_it_is_gone() {
     let base = tempfile::tempdir().expect("a folder");
-    for _ in 0..200 {
+    for _ in 0..50 {
         let (session, queue) = session(base.path());
         let token = session.token().to_owned();
         drop(queue);

@@ -59,7 +59,8 @@ pub(crate) fn due(control: &Control) -> bool {
     let last = &control.superblock().counters.0.last_probe;
     let seen = last.load(Ordering::Relaxed);
     let now = now_ms();
-    let passed = Duration::from_millis(now.saturating_sub(seen));
+    // Ahead of now is another clock, of a container, or damage: it must not put this off for ever.
+    let passed = now.checked_sub(seen).map_or(Duration::MAX, Duration::from_millis);
     if passed < PAUSE {
         return false;
     }

@@ -1,23 +1,41 @@
-//! What happens while somebody holds the structural lock and does not let go: a process that is
-//! stopped, say.
+//! Who waits is not held up by others: by one that holds the structural lock and does not let go,
+//! because it is stopped, say; or by its clock.
+
+use std::path::Path;
 
 use super::super::super::descriptor::Label;
 use super::super::super::session::layout::CHUNK;
 use super::super::{Bounds, MemoryPolicy, Offer};
 use super::*;
 
-#[test]
-fn who_needs_more_descriptors_is_soon_told_that_there_are_none_now() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let session = Session::create(&Settings {
-        folder: folder.path().to_owned(),
-        disk: folder.path().to_owned(),
+fn session(folder: &Path) -> Arc<Session> {
+    let settings = Settings {
+        folder: folder.to_owned(),
+        disk: folder.to_owned(),
         payload_on_disk: false,
         max_bytes: 1 << 20,
         backlog: 4 * u32::try_from(CHUNK).expect("few"),
         memory_policy: MemoryPolicy::Block,
-    })
-    .expect("space");
+    };
+    Session::create(&settings).expect("space")
+}
+
+#[test]
+fn a_look_for_the_dead_is_not_put_off_by_another_clock() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let session = session(folder.path());
+    let last = &session.control.superblock().counters.0.last_probe;
+    for far in [0, u64::MAX, u64::MAX / 2] {
+        last.store(far, Ordering::Relaxed);
+        assert!(recover::due(&session.control), "{far}");
+        assert!(!recover::due(&session.control), "it was just done");
+    }
+}
+
+#[test]
+fn who_needs_more_descriptors_is_soon_told_that_there_are_none_now() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let session = session(folder.path());
     let any = Bounds {
         maxsize: None,
         max_bytes: None,
