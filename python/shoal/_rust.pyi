@@ -533,6 +533,8 @@ class ShmQueue:
             ChannelClosed: `get: queue 'a' is closed and empty`.
             ChannelDecodeError: `queue 'a': a message from process 71 cannot be rebuilt here:
                 ImportError: …`. It is gone from the queue, which goes on.
+            ChannelError: `queue 'a': a message from process 71 cannot be read now, and is left for
+                the next get: …`, of this object: too many files are open, say.
         """
 
     @overload

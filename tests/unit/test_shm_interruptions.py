@@ -1,12 +1,16 @@
 """Queues between processes: signals, forks and the end of the interpreter lose nothing."""
 
+import contextlib
 import gc
 import os
+import resource
 import signal
 from pathlib import Path
 
 import numpy as np
 import pytest
+
+from shoal.errors import ChannelError
 
 DEADLINE_S = 20
 LARGE = 200_000
@@ -153,4 +157,63 @@ def test_a_child_is_another_participant_and_gives_back_nothing_of_its_parent(ses
     held.ack()
     del array, held
     gc.collect()
+    assert session.stats()["descriptors_in_use"] == 0
+
+
+@pytest.fixture
+def few_files(backend):
+    """Call to have no file free, and again to have some."""
+    if not backend.__name__.endswith("._rust"):
+        pytest.skip("of the mapping of memory")
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    taken = []
+
+    def none_free():
+        taken.append(os.dup(0))
+        resource.setrlimit(resource.RLIMIT_NOFILE, (taken[0] + 4, limits[1]))
+        with contextlib.suppress(OSError):
+            while True:
+                taken.append(os.dup(0))
+
+    def some_free():
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+
+    yield none_free, some_free
+    some_free()
+    for number in taken:
+        os.close(number)
+
+
+@pytest.mark.parametrize("lease", [False, True])
+def test_a_message_that_cannot_be_mapped_is_left_to_the_next_get(session, queue, few_files, lease):
+    none_free, some_free = few_files
+    queue.put("x" * LARGE)
+    queue.put("after it")
+    none_free()
+    for _ in range(2):
+        with pytest.raises(ChannelError, match=r"left for the next get: .*Too many open files"):
+            queue.get(timeout=DEADLINE_S, lease=lease)
+    some_free()
+    got = [queue.get(timeout=DEADLINE_S, lease=lease) for _ in range(2)]
+    if lease:
+        for message in got:
+            message.ack()
+        got = [message.value for message in got]
+    assert got == ["x" * LARGE, "after it"]
+    del got
+    assert session.stats()["descriptors_in_use"] == 0
+
+
+@pytest.mark.parametrize("call", ["get_many", "get_batch"])
+def test_those_before_and_behind_a_message_that_cannot_be_mapped_keep_their_order(
+    session, queue, few_files, call
+):
+    none_free, some_free = few_files
+    queue.put_many([0, "x" * LARGE, 2, "y" * LARGE], [1, 1, 1, 1])
+    none_free()
+    assert getattr(queue, call)(4, timeout=DEADLINE_S) == [0]
+    with pytest.raises(ChannelError, match="Too many open files"):
+        getattr(queue, call)(4, timeout=DEADLINE_S)
+    some_free()
+    assert getattr(queue, call)(4, timeout=DEADLINE_S) == ["x" * LARGE, 2, "y" * LARGE]
     assert session.stats()["descriptors_in_use"] == 0

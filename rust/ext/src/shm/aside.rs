@@ -1,8 +1,9 @@
 //! What was taken and could not be handed out: it is for the gets that follow.
 //!
-//! There are two reasons. A message came together with good ones and cannot be rebuilt: the good
-//! ones are returned, and the next get raises its error. Or a signal came while a message was
-//! rebuilt, in code of its class: the signal's exception is raised, and no message is lost by it.
+//! There are three reasons. A message came together with good ones and cannot be rebuilt: the good
+//! ones are returned, and the next get raises its error. A signal came while a message was rebuilt,
+//! in code of its class: the signal's exception is raised, and no message is lost by it. Or the
+//! memory of a message cannot be mapped now, as this process has too many files open.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -58,6 +58,14 @@ pub(crate) fn not_rebuilt(py: Python<'_>, queue: &str, sender: u32, why: PyErr) 
     error
 }
 
+/// A message whose bytes cannot be mapped now, and why.
+pub(crate) fn not_reached(py: Python<'_>, queue: &str, sender: u32, why: &Error) -> PyErr {
+    let message = format!(
+        "queue {queue}: a message from process {sender} cannot be read now, and is left for the next get: {why}"
+    );
+    shoal_error(py, "ChannelError", message, None)
+}
+
 /// The session is closed to this process, or to this object of it.
 #[cold]
 pub(crate) fn session_closed(py: Python<'_>, operation: &str) -> PyErr {

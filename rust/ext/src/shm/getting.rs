@@ -4,12 +4,12 @@ use std::sync::Arc;
 
 use pyo3::exceptions::{PyException, PyOSError};
 use pyo3::prelude::*;
-use shoal_core::shm::session::Held;
+use shoal_core::shm::session::{self, Held};
 use shoal_core::shm::{Descriptor, Keep, Loan, Payload};
 
 use super::aside::{Kept, Later};
 use super::codec::{decode_block, decode_inline};
-use super::errors::not_rebuilt;
+use super::errors::{not_reached, not_rebuilt};
 use super::here::Here;
 use super::loan::Lent;
 use super::message::PyShmMessage;
@@ -20,8 +20,13 @@ use super::taking::{Get, Took};
 pub(super) enum Failure {
     /// The message cannot be rebuilt, and is gone.
     Spoilt(PyErr),
-    /// A signal came, say; the message is as good as before.
+    /// A signal came, or the system has too little of something; the message is as good as before.
     Interrupted(PyErr, Box<Kept>),
+}
+
+/// Whether an error is no signal's: it can be kept from the caller, who gets something else.
+pub(super) fn is_ordinary(py: Python<'_>, error: &PyErr) -> bool {
+    error.is_instance_of::<PyException>(py)
 }
 
 impl PyShmQueue {
@@ -33,7 +38,8 @@ impl PyShmQueue {
         get: &Get<'_, '_>,
     ) -> PyResult<Bound<'py, PyAny>> {
         if let Some(later) = self.aside.take() {
-            return self.get_later(py, later, get.keep);
+            let object = self.get_later(py, later, get.keep);
+            return object.map_err(|failure| self.raised(failure));
         }
         let here = self.here(py, get.operation)?;
         let mut bytes = [0; Descriptor::INLINE];
@@ -63,10 +69,9 @@ impl PyShmQueue {
         bytes: &[u8],
     ) -> PyResult<Bound<'py, PyAny>> {
         let redelivered = took.redelivered;
-        let rebuilt = self
-            .hold(py, here, took, loan)
-            .and_then(|held| Ok((self.rebuild(py, took, held.clone(), bytes)?, held)));
-        let (object, held) = rebuilt.map_err(|failure| self.raised(failure))?;
+        let held = hold(here, took, loan);
+        let object = self.rebuild(py, took, held.clone(), bytes);
+        let object = object.map_err(|failure| self.raised(failure))?;
         handed_out(object, keep, redelivered, held)
     }
 
@@ -77,13 +82,12 @@ impl PyShmQueue {
         py: Python<'py>,
         later: Later,
         keep: Keep,
-    ) -> PyResult<Bound<'py, PyAny>> {
-        match later {
+    ) -> Result<Bound<'py, PyAny>, Failure> {
+        let object = match later {
             Later::Error(error) => Err(error),
             Later::Object(object) => handed_out(object.into_bound(py), keep, false, None),
             Later::Message(Kept { took, held, bytes }) => {
-                let object = self.rebuild(py, took, held.clone(), &bytes);
-                let object = object.map_err(|failure| self.raised(failure))?;
+                let object = self.rebuild(py, took, held.clone(), &bytes)?;
                 if let Some(held) = &held
                     && keep != Keep::Lease
                 {
@@ -92,27 +96,8 @@ impl PyShmQueue {
                 }
                 handed_out(object, keep, took.redelivered, held)
             }
-        }
-    }
-
-    /// What keeps a message where it is, if something has to.
-    pub(super) fn hold(
-        &self,
-        py: Python<'_>,
-        here: &Here,
-        took: Took,
-        loan: Option<Loan>,
-    ) -> Result<Option<Arc<Held>>, Failure> {
-        let Some(loan) = loan else {
-            return Ok(None);
         };
-        match here.queue.hold(loan, took.payload) {
-            Ok(held) => Ok(Some(Arc::new(held))),
-            Err(error) => {
-                let error = PyOSError::new_err(error.to_string());
-                Err(self.failure(py, took, None, &[], error))
-            }
-        }
+        object.map_err(Failure::Spoilt)
     }
 
     /// The object of a message; `bytes` begin with those that were copied.
@@ -123,6 +108,11 @@ impl PyShmQueue {
         held: Option<Arc<Held>>,
         bytes: &[u8],
     ) -> Result<Bound<'py, PyAny>, Failure> {
+        if let Some(held) = &held
+            && let Err(error) = held.reach()
+        {
+            return Err(self.not_reached(py, took, held, &error));
+        }
         let kind = took.label.kind;
         let object = match (took.payload, &held) {
             (Payload::Block(_), Some(held)) => decode_block(py, kind, &Lent(Arc::clone(held))),
@@ -135,6 +125,23 @@ impl PyShmQueue {
     }
 
     #[cold]
+    fn not_reached(
+        &self,
+        py: Python<'_>,
+        took: Took,
+        held: &Arc<Held>,
+        error: &session::Error,
+    ) -> Failure {
+        if error.is_passing() {
+            let kept = kept_of(took, Some(Arc::clone(held)), &[]);
+            let error = not_reached(py, &self.name, took.label.sender, error);
+            return Failure::Interrupted(error, Box::new(kept));
+        }
+        let error = PyOSError::new_err(error.to_string());
+        self.failure(py, took, Some(Arc::clone(held)), &[], error)
+    }
+
+    #[cold]
     fn failure(
         &self,
         py: Python<'_>,
@@ -143,7 +150,7 @@ impl PyShmQueue {
         bytes: &[u8],
         error: PyErr,
     ) -> Failure {
-        if !error.is_instance_of::<PyException>(py) {
+        if !is_ordinary(py, &error) {
             let kept = kept_of(took, held, bytes);
             return Failure::Interrupted(error, Box::new(kept));
         }
@@ -165,6 +172,11 @@ impl PyShmQueue {
             }
         }
     }
+}
+
+/// What keeps a message where it is, if something has to.
+pub(super) fn hold(here: &Here, took: Took, loan: Option<Loan>) -> Option<Arc<Held>> {
+    Some(Arc::new(here.queue.keep(loan?, took.payload)))
 }
 
 pub(super) fn kept_of(took: Took, held: Option<Arc<Held>>, bytes: &[u8]) -> Kept {

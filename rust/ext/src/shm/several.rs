@@ -1,12 +1,11 @@
 //! Getting several messages at once.
 
-use pyo3::exceptions::PyException;
 use pyo3::prelude::*;
 use pyo3::types::PyList;
 use shoal_core::shm::{Intent, Keep, Label, Loan, Message, Payload, Want};
 
 use super::aside::Later;
-use super::getting::{Failure, kept_of, nothing_taken};
+use super::getting::{Failure, hold, is_ordinary, kept_of, nothing_taken};
 use super::here::Here;
 use super::queue::PyShmQueue;
 use super::taking::{Get, Took};
@@ -82,8 +81,14 @@ impl PyShmQueue {
                 Ok(object) => objects.push(object),
                 Err(Failure::Spoilt(error)) => errors.push(Later::Error(error)),
                 Err(Failure::Interrupted(error, kept)) => {
+                    if is_ordinary(py, &error) && !objects.is_empty() {
+                        let rest = all.map(|caught| later(here, caught, &bytes));
+                        let left = errors.into_iter().chain([Later::Message(*kept)]);
+                        self.aside.add(left.chain(rest).collect::<Vec<_>>());
+                        return PyList::new(py, objects);
+                    }
                     let done = objects.into_iter().map(Bound::unbind).map(Later::Object);
-                    let rest = all.map(|caught| self.later(py, here, caught, &bytes));
+                    let rest = all.map(|caught| later(here, caught, &bytes));
                     let kept = [Later::Message(*kept)];
                     let left = errors.into_iter().chain(done).chain(kept).chain(rest);
                     self.aside.add(left.collect::<Vec<_>>());
@@ -121,25 +126,8 @@ impl PyShmQueue {
             }
             Caught::Lent(lent) => {
                 let (took, loan) = *lent;
-                let held = self.hold(py, here, took, Some(loan))?;
+                let held = hold(here, took, Some(loan));
                 self.rebuild(py, took, held, &[])
-            }
-        }
-    }
-
-    /// A message that is left for the next get.
-    fn later(&self, py: Python<'_>, here: &Here, caught: Caught, bytes: &[u8]) -> Later {
-        match caught {
-            Caught::Copied { .. } => {
-                let (took, bytes) = copied(&caught, bytes);
-                Later::Message(kept_of(took, None, bytes))
-            }
-            Caught::Lent(lent) => {
-                let (took, loan) = *lent;
-                match self.hold(py, here, took, Some(loan)) {
-                    Ok(held) => Later::Message(kept_of(took, held, &[])),
-                    Err(failure) => Later::Error(self.raised(failure)),
-                }
             }
         }
     }
@@ -161,12 +149,16 @@ impl PyShmQueue {
         while let Some(later) = next {
             match self.get_later(py, later, Keep::Copy) {
                 Ok(object) => list.append(object)?,
-                Err(error) if list.is_empty() => return Err(error),
-                Err(error) if error.is_instance_of::<PyException>(py) => {
+                Err(failure) if list.is_empty() => return Err(self.raised(failure)),
+                Err(Failure::Spoilt(error)) => {
                     self.aside.put_back(Later::Error(error));
                     break;
                 }
-                Err(interruption) => {
+                Err(Failure::Interrupted(interruption, kept)) => {
+                    self.aside.put_back(Later::Message(*kept));
+                    if is_ordinary(py, &interruption) {
+                        break;
+                    }
                     for at in (0..list.len()).rev() {
                         let object = list.get_item(at)?.unbind();
                         self.aside.put_back(Later::Object(object));
@@ -179,6 +171,20 @@ impl PyShmQueue {
         }
         Ok(list)
     }
+}
+
+/// A message that is left for the next get.
+fn later(here: &Here, caught: Caught, bytes: &[u8]) -> Later {
+    Later::Message(match caught {
+        Caught::Copied { .. } => {
+            let (took, bytes) = copied(&caught, bytes);
+            kept_of(took, None, bytes)
+        }
+        Caught::Lent(lent) => {
+            let (took, loan) = *lent;
+            kept_of(took, hold(here, took, Some(loan)), &[])
+        }
+    })
 }
 
 /// What a message that was copied says of itself, and its bytes.
