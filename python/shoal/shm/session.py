@@ -6,7 +6,7 @@ import weakref
 from collections.abc import Hashable
 from typing import Any, Self, TypeVar
 
-from shoal._backend import ShmSession, shm_gc
+from shoal._backend import ShmSession, backend, shm_gc
 from shoal.errors import ShoalError
 from shoal.shm.bells import silence
 from shoal.shm.queue import Queue
@@ -127,7 +127,7 @@ _open: weakref.WeakSet[Session] = weakref.WeakSet()
 
 
 def _kept(session: S) -> S:
-    """Have a session closed at the end of the process at the latest."""
+    """Note a session that this process has, to be closed at its end at the latest."""
     _open.add(session)
     return session
 
@@ -140,8 +140,12 @@ def _joined(token: str) -> Session:
     return Session.attach(token)
 
 
-@atexit.register
 def _leave() -> None:
     for session in list(_open):
         with contextlib.suppress(ShoalError, OSError):
             session.close()
+
+
+# The extension leaves by itself, and keeps daemon threads from telling that they were in a call.
+if backend() == "pure":
+    atexit.register(_leave)
