@@ -205,7 +205,9 @@ impl Descriptor {
     fn fill_head(&self, ring: u32, label: Label, extent: u32, length: u64) {
         // ORDER: Relaxed, as the payload: E4 releases it.
         self.ring.store(ring, Ordering::Relaxed);
-        self.weight.store(label.weight, Ordering::Relaxed);
+        // ORDER: Release: somebody may read it for the message before (D1), and then has to see the
+        // `head` that was moved for that one. See `set_before`.
+        self.weight.store(label.weight, Ordering::Release);
         self.kind.store(label.kind, Ordering::Relaxed);
         self.sender.store(label.sender, Ordering::Relaxed);
         self.extent.store(extent, Ordering::Relaxed);

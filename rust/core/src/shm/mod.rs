@@ -36,7 +36,7 @@
 //! | | D7, release: free | Release | claim | the end of the reads |
 //! | | sweep | AcqRel | D4, claim | as what it stands for |
 //! | payload, label, ring | while writing | Relaxed | after D4: Relaxed | |
-//! | weight | while writing | Relaxed | D1: Relaxed, counts if `head` stays | |
+//! | weight | while writing | Release | D1: Relaxed, fence after, counts if `head` stays | the `head` that let it be written |
 //! | length, bytes before | while writing | Release | E3: Relaxed, fence after, counts if `head` stays | the `head` that let it be written |
 //! | slot | E5, plug, sweep | SeqCst | E2, D1, sweep | the word, and all slots before it |
 //! | `tail` | E6 | SeqCst | before E2 | the slots before it |

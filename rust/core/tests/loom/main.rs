@@ -17,3 +17,4 @@ mod exchange;
 mod support;
 mod sweeps;
 mod waits;
+mod weights;
