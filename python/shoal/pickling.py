@@ -17,7 +17,7 @@ from typing import Any
 
 from shoal.errors import DependencyError, ShoalValueError
 
-__all__ = ["dumps", "loads", "tensor_facts"]
+__all__ = ["dumps", "is_quantized", "loads", "tensor_facts"]
 
 _SMALL = 4096
 """Writable buffers below this size are cheaper inside the pickle than beside it."""
@@ -84,6 +84,11 @@ def loads(
 def tensor_facts(tensor: Any) -> tuple[tuple[int, ...], str, str]:
     """Return what must agree between a sent tensor and the one it is received into."""
     return tuple(tensor.shape), str(tensor.dtype).removeprefix("torch."), tensor.device.type
+
+
+def is_quantized(dtype: Any) -> bool:
+    """Whether a dtype of torch has no values without a scale; torch crashes on memory of such."""
+    return str(dtype).startswith("torch.q")
 
 
 def _cannot_be_sent(obj: Any, error: Exception) -> ShoalValueError:
@@ -190,7 +195,9 @@ def _reduce_tensor(obj: Any, from_devices: bool) -> Any:
     tensor_type = getattr(torch, "Tensor", None)
     if torch is None or tensor_type is None or type(obj) is not tensor_type:
         return None
-    if obj.layout is not torch.strided or obj.is_quantized or obj.device.type == "meta":
+    if obj.layout is not torch.strided or obj.is_quantized or obj.is_nested:
+        return None
+    if obj.device.type == "meta":
         return None
     shape, dtype, device = tensor_facts(obj)
     if device != "cpu" and not from_devices:
@@ -198,7 +205,8 @@ def _reduce_tensor(obj: Any, from_devices: bool) -> Any:
             f"a tensor on {obj.device} cannot be sent through memory of the CPU: send tensor.cpu()"
         )
     values = obj.detach().resolve_conj().resolve_neg().to("cpu").contiguous()
-    raw = values.reshape(-1).view(torch.uint8).numpy()
+    # A single value counts as contiguous with any stride, which a view of bytes does not take.
+    raw = values.as_strided((values.numel(),), (1,)).view(torch.uint8).numpy()
     # Only a leaf can ask for gradients in another process; a result's graph stays here.
     wants_grad = obj.requires_grad and obj.is_leaf
     return _rebuild_tensor, (pickle.PickleBuffer(raw), shape, dtype, device, wants_grad)
@@ -214,6 +222,8 @@ def _rebuild_tensor(
             "the message holds a torch tensor and torch is not installed here: install shoal[torch]"
         ) from error
     kind = getattr(torch, dtype)
+    if is_quantized(kind):
+        raise ValueError(f"a tensor of {kind} is more than its values")
     if len(raw) == 0:
         tensor = torch.empty(shape, dtype=kind)
     else:

@@ -1,6 +1,7 @@
 """What only the core in Python has: its tables, and how it gives back what a signal cut off."""
 
 import contextlib
+import fcntl
 import os
 import signal
 import sqlite3
@@ -12,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from shoal._pure.shm import ShmQueue, ShmSession, taking
+from shoal._pure.shm import ShmQueue, ShmSession, session as made, shm_gc, taking
 from shoal.errors import ChannelCorruptError, ChannelError, ChannelNotFoundError, ShoalTimeoutError
 
 DEADLINE_S = 30
@@ -157,6 +158,53 @@ def test_tables_that_somebody_holds_do_not_outlast_a_deadline(own, queue):
     holder.execute("ROLLBACK")
     holder.close()
     assert queue.get() == 1
+
+
+def test_who_looks_for_dead_sessions_keeps_nobody_out(place, monkeypatch):
+    """He has all locks of a session for a moment, also of one that its maker has not joined yet."""
+    real = made.member_of
+    watchers = []
+
+    def looked_at(folder):
+        locked, told = os.pipe()
+        child = os.fork()
+        if child == 0:
+            descriptor = os.open(folder / "locks", os.O_RDWR)
+            fcntl.lockf(descriptor, fcntl.LOCK_EX)
+            os.write(told, b"x")
+            time.sleep(0.05)  # the maker tries in vain meanwhile, or comes late: both are well
+            os._exit(0)
+        os.read(locked, 1)
+        os.close(locked)
+        os.close(told)
+        watchers.append(child)
+        return real(folder)
+
+    monkeypatch.setattr(made, "member_of", looked_at)
+    session = ShmSession(dir=place)
+    assert [os.waitpid(child, 0)[1] for child in watchers] == [0]
+    assert session.stats()["participants"] == 1
+    session.close()
+
+
+def test_sessions_are_made_at_the_same_time(place):
+    program = (
+        "import sys\nfrom shoal._pure.shm import ShmSession\n"
+        "for _ in range(30): ShmSession(dir=sys.argv[1]).close()\n"
+    )
+    makers = [subprocess.Popen([sys.executable, "-c", program, place]) for _ in range(3)]
+    assert [maker.wait(DEADLINE_S) for maker in makers] == [0, 0, 0]
+
+
+@pytest.mark.parametrize("files", [(), ("locks",), ("locks", "pure.new", "pure.new-wal")])
+def test_what_died_before_it_was_a_session_is_removed_when_it_is_old(place, files):
+    folder = Path(place) / f"shoal-{os.getuid()}-{'0' * 32}"
+    folder.mkdir(mode=0o700)
+    for file in files:
+        (folder / file).touch()
+    assert shm_gc(place) == []
+    os.utime(folder, (0, 0))
+    assert shm_gc(place) == [str(folder)]
 
 
 def test_a_session_whose_folder_was_removed(own, queue):

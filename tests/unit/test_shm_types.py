@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 
-from shoal.errors import ShoalError, ShoalTypeError, ShoalValueError
+from shoal.errors import ShoalError, ShoalTimeoutError, ShoalTypeError, ShoalValueError
 
 torch = pytest.importorskip("torch")
 
@@ -232,6 +232,31 @@ def test_views_of_tensors_and_gradients(through):
     assert torch.equal(through(sparse).to_dense(), torch.eye(3))
 
 
+@pytest.mark.filterwarnings(
+    "ignore:The PyTorch API of nested",
+    "ignore:torch.quantize_per",
+    "ignore:TypedStorage is deprecated",
+)
+def test_tensors_that_are_more_than_their_values(through):
+    single = torch.arange(8.0)[1::2][:1]  # contiguous by its size, whatever its stride
+    assert through(Step(1.0, single)).image.tolist() == [1.0]
+    lazily = torch.tensor([1 + 2j]).conj().imag
+    assert through([lazily])[0].tolist() == [-2.0]
+    nested = torch.nested.nested_tensor([torch.ones(2), torch.ones(3)])
+    assert [part.tolist() for part in through([nested])[0].unbind()] == [[1, 1], [1, 1, 1]]
+    scaled = torch.quantize_per_tensor(torch.ones(30_000), 0.5, 0, torch.qint8)
+    arrived = through([scaled])[0]
+    assert arrived.dtype is torch.qint8
+    assert torch.equal(arrived.dequantize(), torch.ones(30_000))
+
+
+@pytest.mark.parametrize("dtype", [torch.qint8, torch.quint4x2], ids=str)
+def test_quantized_values_are_not_made_in_place(session, queue, dtype):
+    with pytest.raises((TypeError, ValueError), match=str(dtype)):
+        queue.reserve((LARGE,), dtype)
+    assert session.stats()["descriptors_in_use"] == 0
+
+
 def test_what_is_of_the_script_travels_by_value(through):
     assert through({"f": lambda x: x + 1})["f"](1) == 2
     namespace = {"__name__": "__main__"}
@@ -280,9 +305,36 @@ def test_memory_that_was_not_put_goes_back(session, queue):
     assert session.stats()["bytes_in_use"] == 0
 
 
+@pytest.mark.parametrize("size", [3, LARGE])
+def test_a_reservation_is_put_once(session, queue, size):
+    reservation = queue.reserve(size, "u1")
+    with pytest.raises(ShoalValueError, match=r"^the reservation was put$") as wrong:
+        queue.put_many(["a", reservation, "b", reservation, "c"])
+    assert wrong.value.done == 3
+    assert [np.size(item) for item in queue.get_many(9)] == [1, size, 1]
+    assert session.stats()["messages"] == 0
+
+
+@pytest.mark.parametrize("size", [3, LARGE])
+def test_of_several_reservations_those_count_as_put_that_were(session, size):
+    queue = session.queue("full", maxsize=2)
+    reservations = [queue.reserve(size, "u1") for _ in range(3)]
+    with pytest.raises(ShoalTimeoutError) as late:
+        queue.put_many(reservations, timeout=0)
+    assert late.value.done == 2
+    for reservation in reservations[:2]:
+        with pytest.raises(ShoalValueError, match=r"^the reservation was put$"):
+            queue.put(reservation, timeout=0)
+    assert len(queue.get_many(9)) == 2
+    queue.put(reservations[2])
+    assert queue.get().shape == (size,)
+
+
 @pytest.mark.parametrize(
     ("shape", "dtype", "text"),
     [
+        ((1,) * 65, "u1", "room for shape (1, "),
+        ((2**40, 2**40), "u1", "room for shape (1099511627776, "),
         (-1, "u1", "shape=-1: expected 0 to"),
         (True, "u1", "shape=True: expected an int or a sequence of ints"),
         ("3", "u1", "shape='3': expected an int or a sequence of ints"),
@@ -302,7 +354,8 @@ def test_a_tensor_of_a_device_is_refused(queue, monkeypatch):
     """Without a device at hand, a tensor that says that it is on one."""
 
     class Elsewhere:
-        layout, is_quantized, shape, dtype = torch.strided, False, (1,), torch.float32
+        layout, shape, dtype = torch.strided, (1,), torch.float32
+        is_quantized = is_nested = False
         device = torch.device("cuda:0")
 
     monkeypatch.setattr(sys.modules["torch"], "Tensor", Elsewhere)

@@ -9,9 +9,9 @@ import sys
 import weakref
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Self, final
+from typing import Any, NoReturn, Self, final
 
-from shoal._pure.shm.checks import Limit, whole
+from shoal._pure.shm.checks import LARGEST, Limit, whole
 from shoal._pure.shm.encoding import VIEWED, lay_out
 from shoal._pure.shm.member import Member
 from shoal._pure.shm.memory import map_new
@@ -19,7 +19,7 @@ from shoal._pure.shm.place import Place
 from shoal._pure.shm.sending import Item, Ticket, give_up, take_memory
 from shoal._pure.shm.taking import Row, forget
 from shoal.errors import DependencyError, ShoalTypeError, ShoalValueError
-from shoal.pickling import dumps
+from shoal.pickling import dumps, is_quantized
 
 __all__ = ["ShmMessage", "ShmReservation", "item_of", "leased", "reserved", "was_put"]
 
@@ -75,6 +75,9 @@ class ShmMessage:
         if error[0] is None:
             self.ack()
 
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("cannot pickle 'shoal.shm.ShmMessage' object")
+
 
 @final
 class ShmReservation:
@@ -115,6 +118,9 @@ class ShmReservation:
 
     def __exit__(self, *error: object) -> None:
         self.cancel()
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("cannot pickle 'shoal.shm.ShmReservation' object")
 
     def _check(self) -> None:
         if self._end:
@@ -170,6 +176,11 @@ def reserved(place: Place, shape: Any, dtype: Any, limit: Limit) -> ShmReservati
     sizes = _checked_shape(shape)
     kind, item_size = _kind(dtype)
     size = math.prod(sizes) * item_size
+    if len(sizes) > _most_dimensions(kind) or size > LARGEST:
+        raise ShoalValueError(
+            f"room for shape {shape} cannot be reserved: expected at most 16 dimensions, and no "
+            "more bytes than memory can have"
+        )
     place.check_fits("reserve", size)
     ticket = take_memory(place, "reserve", size, limit)
     try:
@@ -197,6 +208,10 @@ def _kind(dtype: Any) -> tuple[Any, int]:
     """The dtype of numpy or torch that is meant, and the size of one value."""
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(dtype, torch.dtype):
+        if is_quantized(dtype):
+            raise ShoalValueError(
+                f"dtype={dtype}: quantized values cannot be made in place: put a quantized tensor"
+            )
         return dtype, dtype.itemsize
     try:
         kind = _numpy().dtype(dtype)
@@ -205,6 +220,14 @@ def _kind(dtype: Any) -> tuple[Any, int]:
     if kind.hasobject:
         raise ShoalValueError(f"dtype={dtype!r}: objects cannot lie in shared memory")
     return kind, kind.itemsize
+
+
+def _most_dimensions(kind: Any) -> int:
+    """How many an array may have: all that numpy can, and no more than any other tensor sent."""
+    numpy = sys.modules.get("numpy")
+    if numpy is None or not isinstance(kind, numpy.dtype):
+        return 16
+    return 64 if numpy.lib.NumpyVersion(numpy.__version__) >= "2.0.0" else 32
 
 
 def _array(memory: mmap.mmap, shape: tuple[int, ...], kind: Any) -> Any:

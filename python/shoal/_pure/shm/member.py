@@ -27,6 +27,8 @@ _LAST_PAUSE_S = 0.01
 _SWEEP_EVERY_S = 0.5
 _LONGEST_S = 30.0
 _SHORTEST_S = 0.2
+_LOOKED_AT_S = 5.0
+"""How long somebody who looks for dead sessions may have all locks of one; he has for moments."""
 
 
 class Facts(NamedTuple):
@@ -50,6 +52,10 @@ class NotYet(NamedTuple):
 
 class _Dead(Exception):  # noqa: N818  (a signal within this module, no error)
     """The session ended between the look at it and the entry."""
+
+
+class _LookedAt(_Dead):
+    """Somebody looks whether anybody is alive in it, and has all of its locks."""
 
 
 class Member:
@@ -235,12 +241,22 @@ class Member:
                 return self._check_open(op)
             try:
                 self._locks = os.open(self.folder / LOCKS, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
-                self._me = self._store.write(self._enter)
+                self._me = self._entered()
             except BaseException as error:
                 self._close_files()
                 if isinstance(error, (OSError, _Dead)):
                     raise gone(self.folder) from None
                 raise
+
+    def _entered(self) -> int:
+        end = time.monotonic() + _LOOKED_AT_S
+        while True:
+            try:
+                return self._store.write(self._enter)
+            except _LookedAt:
+                if time.monotonic() >= end:
+                    raise
+                time.sleep(_FIRST_PAUSE_S)
 
     def _close_files(self) -> None:
         bell, self._bell = self._bell, None
@@ -257,8 +273,11 @@ class Member:
         row = db.execute(
             "INSERT INTO participants (pid, started, space) VALUES (?, ?, ?) RETURNING id", values
         ).fetchone()
-        # Before others can see the entry. Who removes dead sessions holds all bytes meanwhile.
+        # Before others can see the entry. Who removes dead sessions holds all bytes meanwhile, and
+        # its files have no name any more when he lets go of them.
         if not take_lock(self._locks, 1 + row[0]):
+            raise _LookedAt
+        if os.fstat(self._locks).st_nlink == 0:
             raise _Dead
         return int(row[0])
 

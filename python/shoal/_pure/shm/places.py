@@ -19,6 +19,7 @@ from shoal.errors import ChannelError, ChannelMemoryError, ShoalValueError
 __all__ = [
     "LOCKS",
     "TABLES",
+    "UNFINISHED",
     "checked_format",
     "checked_token",
     "collect",
@@ -30,6 +31,7 @@ __all__ = [
 
 LOCKS = "locks"
 TABLES = "pure.db"
+UNFINISHED = "pure.new"
 _OF_RUST = "ctl"
 _NAME = re.compile(r"shoal-(\d+)-[0-9a-f]{32}")
 _TIGHT = 128 * 2**20
@@ -175,7 +177,7 @@ def _remove_if_dead(folder: Path) -> bool:
     # Another backend's is not even looked at: to close its locks would give back what this process
     # has of them.
     if not (folder / TABLES).exists():
-        return False
+        return _remove_if_unfinished(folder)
     try:
         descriptor = os.open(folder / LOCKS, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
     except OSError:
@@ -193,6 +195,20 @@ def _remove_if_dead(folder: Path) -> bool:
         return dead
     finally:
         os.close(descriptor)
+
+
+def _remove_if_unfinished(folder: Path) -> bool:
+    """Remove a folder whose maker died before it was a session."""
+    try:
+        old = time.time() - folder.stat().st_mtime >= _BEING_MADE_S
+        dead = old and all(
+            file.name == LOCKS or file.name.startswith(UNFINISHED) for file in folder.iterdir()
+        )
+    except OSError:
+        return False
+    if dead:
+        remove(folder, None)
+    return dead
 
 
 def _last_words(folder: Path) -> tuple[bool, str | None]:

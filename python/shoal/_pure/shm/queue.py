@@ -16,7 +16,7 @@ from shoal._pure.shm.held import (
 )
 from shoal._pure.shm.member import Member, NotYet
 from shoal._pure.shm.place import Place
-from shoal._pure.shm.sending import Item, Sending
+from shoal._pure.shm.sending import Item, Sending, already_put
 from shoal._pure.shm.session import ShmSession, joined
 from shoal._pure.shm.taking import Choice, Taking, first, up_to_weight
 from shoal.errors import (
@@ -154,7 +154,7 @@ class ShmQueue:
 
     def empty(self) -> bool:
         """Return whether no message waits."""
-        return self.qsize() == 0
+        return self._ask("empty")[0] == 0
 
     def full(self) -> bool:
         """Return whether a put would have to wait for a message to be taken."""
@@ -212,10 +212,18 @@ class ShmQueue:
             _item(member, obj, weight)
             for obj, weight in zip(objs, weights_for(objs, weights), strict=True)
         ]
-        Sending(self._place, "put_many", items, limit).run()
-        for obj, item in zip(objs, items, strict=True):
-            if isinstance(obj, ShmReservation):
-                was_put(obj, item)
+        end = _before_second(objs)
+        sending = Sending(self._place, "put_many", items[:end], limit)
+        try:
+            sending.run()
+        finally:
+            for obj, item in zip(objs[: sending.done], items, strict=False):
+                if isinstance(obj, ShmReservation):
+                    was_put(obj, item)
+        if end < len(objs):
+            error = already_put()
+            error.__dict__["done"] = end
+            raise error
 
     def _take(
         self,
@@ -265,6 +273,17 @@ class ShmQueue:
             ).fetchone(),
         )
         return count, held, bool(closed)
+
+
+def _before_second(objs: list[Any]) -> int:
+    """How many objects come before a reservation that is among them already."""
+    seen: set[int] = set()
+    for index, obj in enumerate(objs):
+        if isinstance(obj, ShmReservation):
+            if id(obj) in seen:
+                return index
+            seen.add(id(obj))
+    return len(objs)
 
 
 def _item(member: Member, obj: Any, weight: int) -> Item:

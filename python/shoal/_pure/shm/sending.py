@@ -16,9 +16,9 @@ from shoal._pure.shm.memory import write_file
 from shoal._pure.shm.place import Place
 from shoal._pure.shm.schema import QUEUED, RESERVED
 from shoal._pure.shm.sweep import next_position
-from shoal.errors import ShoalError
+from shoal.errors import ShoalError, ShoalValueError
 
-__all__ = ["Item", "Sending", "Ticket", "give_up", "take_memory"]
+__all__ = ["Item", "Sending", "Ticket", "already_put", "give_up", "take_memory"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +52,9 @@ class Sending:
         items: The messages.
         limit: How long it may take.
         waits: Whether it may wait at all.
+
+    Attributes:
+        done: How many are in the queue.
     """
 
     def __init__(
@@ -62,7 +65,7 @@ class Sending:
         self._items = items
         self._limit = limit
         self._waits = waits
-        self._done = 0
+        self.done = 0
 
     def run(self) -> None:
         """Put them.
@@ -71,8 +74,8 @@ class Sending:
             ShoalError: Not all could be put; that of `put_many` says as `done` how many were.
         """
         try:
-            while self._done < len(self._items):
-                item = self._items[self._done]
+            while self.done < len(self._items):
+                item = self._items[self.done]
                 self._place.check_fits(self._op, item.draft.size)
                 if item.draft.large and item.ticket is None:
                     self._put_large(item)
@@ -80,7 +83,7 @@ class Sending:
                     self._publish(item.ticket)
         except ShoalError as error:
             if self._op == "put_many":
-                error.__dict__["done"] = self._done
+                error.__dict__["done"] = self.done
             raise
 
     def _put_large(self, item: Item) -> None:
@@ -102,12 +105,12 @@ class Sending:
         done = place.member.wait(op, self._limit, attempt)
         if isinstance(done, NotYet):
             raise place.no_room(op, self._limit, done.why, waits=self._waits)
-        self._done += done
+        self.done += done
 
     def _insert(self, db: sqlite3.Connection, ticket: Ticket | None) -> int | NotYet:
         done = 0
         refused: NotYet | None = None
-        for item in self._items[self._done :]:
+        for item in self._items[self.done :]:
             size = item.draft.size
             refused = self._place.room(db, self._op, size)
             if refused is not None:
@@ -121,7 +124,7 @@ class Sending:
             refused = self._place.memory(db, self._op, size)
             if refused is not None:
                 if self._place.member.facts.policy == "spill" and not done:
-                    self._to_file(self._done)
+                    self._to_file(self.done)
                     return 0
                 break
             self._add(db, item)
@@ -160,9 +163,9 @@ class Sending:
         )
 
     def _adopt(self, db: sqlite3.Connection, item: Item, ticket: Ticket) -> None:
-        db.execute(
+        adopted = db.execute(
             "UPDATE messages SET queue = ?, position = ?, state = ?, owner = NULL, weight = ?, "
-            "size = ?, parts = ?, head = ? WHERE id = ?",
+            "size = ?, parts = ?, head = ? WHERE id = ? AND state = ? AND owner = ?",
             (
                 self._place.number,
                 next_position(db),
@@ -172,8 +175,17 @@ class Sending:
                 item.draft.parts,
                 item.draft.head,
                 ticket.number,
+                RESERVED,
+                self._place.member.me,
             ),
         )
+        if adopted.rowcount == 0:  # by another thread, meanwhile
+            raise already_put()
+
+
+def already_put() -> ShoalValueError:
+    """The error about a reservation that is in a queue already."""
+    return ShoalValueError("the reservation was put")
 
 
 def take_memory(place: Place, op: str, size: int, limit: Limit, *, waits: bool = True) -> Ticket:

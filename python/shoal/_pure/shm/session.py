@@ -11,6 +11,7 @@ from shoal._pure.shm.member import Member, let_go, member_of, own_folders
 from shoal._pure.shm.places import (
     LOCKS,
     TABLES,
+    UNFINISHED,
     checked_token,
     collect,
     folder_for,
@@ -153,7 +154,7 @@ def _create(
 
 def _fill(folder: Path, facts: tuple[Any, ...]) -> None:
     (folder / LOCKS).touch(mode=0o600)
-    db = connect(folder / TABLES, create=True)
+    db = connect(folder / UNFINISHED, create=True)
     try:
         db.executescript(f"BEGIN;{SCHEMA}")
         db.execute(
@@ -163,6 +164,8 @@ def _fill(folder: Path, facts: tuple[Any, ...]) -> None:
         db.execute("COMMIT")
     finally:
         db.close()
+    # Nobody who looks for dead sessions comes across tables that are half made.
+    (folder / UNFINISHED).rename(folder / TABLES)
 
 
 def _stats(db: sqlite3.Connection) -> dict[str, int]:

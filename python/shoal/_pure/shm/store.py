@@ -189,7 +189,7 @@ class Store:
     def _translated(self, error: sqlite3.Error) -> ChannelError:
         where = f"the session at {self._path.parent}"
         code = getattr(error, "sqlite_errorcode", 0) & 0xFF
-        if code == sqlite3.SQLITE_CANTOPEN:
+        if code == sqlite3.SQLITE_CANTOPEN or not self._path.exists():
             return gone(self._path.parent)
         if code == sqlite3.SQLITE_FULL:
             return ChannelMemoryError(f"{where}: no space is left there")
