@@ -61,6 +61,15 @@ test-loom: ## Search the shared-memory queue's interleavings with loom (minutes)
 	  CARGO_PROFILE_RELEASE_LTO=off CARGO_PROFILE_RELEASE_CODEGEN_UNITS=16 \
 	  cargo test --release --locked --package shoal-core --test loom -- --test-threads 1
 
+# Threads under the sanitizer, which stable compilers have but do not offer. The standard library
+# is not instrumented: tsan.supp says what follows from that.
+.PHONY: test-tsan
+test-tsan: ## Run the shared-memory queue's threads under ThreadSanitizer.
+	export TSAN_OPTIONS=suppressions=$(CURDIR)/rust/core/tests/tsan.supp RUSTC_BOOTSTRAP=1 \
+	  RUSTFLAGS="-Zsanitizer=thread -Cunsafe-allow-abi-mismatch=sanitizer" CARGO_TARGET_DIR=target/tsan; \
+	test="cargo test --locked --package shoal-core --target $$(rustc -vV | sed -n 's/^host: //p')"; \
+	$$test --test shm_stress; $$test --lib two_mappings
+
 # With one backend chosen, what compares the two is left out. With none, everything runs with Rust
 # (unit tests with both in the same run), and the tests that need Ray run again with Python, but
 # for the examples and the README.

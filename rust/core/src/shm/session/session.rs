@@ -164,6 +164,19 @@ impl Session {
         Ok(session)
     }
 
+    /// The same session once more in this process, as another participant with mappings of its own.
+    /// Who is dead cannot be told between the two, because a process does not see its own locks.
+    #[cfg(test)]
+    pub(super) fn again(&self) -> Result<Arc<Self>, Error> {
+        let token = self.token.clone();
+        let control = Control::open(&token.folder().join(CONTROL), token.session(), deadline())?;
+        let locks = Locks::open(token.folder())?;
+        let guard = locks.lock(deadline())?;
+        let me = members::join(&control, &locks, &guard)?;
+        drop(guard);
+        Ok(Arc::new(Self::of(token, control, locks, me)))
+    }
+
     fn of(token: Token, control: Control, locks: Locks, me: Member) -> Self {
         let files = ExtentFiles::new(token.folder());
         let home = Home::new(me.owner());

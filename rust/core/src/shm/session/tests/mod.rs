@@ -1,4 +1,4 @@
-//! Tests of a session with real processes that are killed while they use it.
+//! Tests of a session as a whole, most of them with real processes that are killed while they use it.
 
 mod case;
 mod hostile;
@@ -6,4 +6,5 @@ mod matrix;
 mod messages;
 mod noticed;
 mod refused;
+mod two_mappings;
 mod victim;

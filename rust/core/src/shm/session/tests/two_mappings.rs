@@ -1,25 +1,18 @@
 //! A session that one process has twice, each time with mappings of its own: for the sanitizer.
 //!
-//! ```sh
-//! TSAN_OPTIONS=suppressions=$PWD/rust/core/tests/tsan.supp RUSTC_BOOTSTRAP=1 \
-//!   RUSTFLAGS="-Zsanitizer=thread -Cunsafe-allow-abi-mismatch=sanitizer" \
-//!   CARGO_TARGET_DIR=target/tsan cargo test --locked --package shoal-core \
-//!   --target x86_64-unknown-linux-gnu --test shm_two_mappings --test shm_stress
-//! ```
+//! `make test-tsan` runs it so.
 //!
 //! The sanitizer goes by addresses: between threads that share a mapping it finds races, between
 //! two mappings it sees neither the payload as the same nor the atomics that order it. There the
 //! contents of the messages are the proof.
-#![cfg(all(target_os = "linux", not(loom)))]
 
 use std::collections::BTreeMap;
-use std::os::unix::fs::symlink;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use shoal_core::shm::session::{Bounds, MemoryPolicy, Offer, Session, SessionQueue, Settings};
-use shoal_core::shm::{Keep, Label, Payload, Refusal, Taken, Vigil, Want};
+use super::super::super::sync::hint::{AtomicU64, Ordering};
+use super::super::super::{Keep, Label, Payload, Refusal, Taken, Vigil, Want};
+use super::super::{Bounds, MemoryPolicy, Offer, Session, SessionQueue, Settings};
 
 const MESSAGES: u64 = 3000;
 const PRODUCERS: u64 = 2;
@@ -31,24 +24,19 @@ const BOUNDS: Bounds = Bounds {
     max_bytes: Some(0),
 };
 
-/// The same session twice: a process has one for each spelling of its folder.
+/// The same session twice.
 fn twice(base: &std::path::Path) -> [Arc<Session>; 2] {
-    let (one, other) = (base.join("one"), base.join("other"));
-    std::fs::create_dir(&one).expect("made");
-    symlink(&one, &other).expect("linked");
-    let settings = Settings {
-        folder: one.clone(),
-        disk: one.clone(),
+    let session = Session::create(&Settings {
+        folder: base.to_owned(),
+        disk: base.to_owned(),
         payload_on_disk: false,
         max_bytes: 64 << 20,
         backlog: 63,
         memory_policy: MemoryPolicy::Block,
-    };
-    let session = Session::create(&settings).expect("space");
-    let token = session.token().replacen("/one/", "/other/", 1);
-    assert_ne!(token, session.token());
-    let again = Session::attach(&token).expect("there");
-    assert!(!Arc::ptr_eq(&session, &again));
+    });
+    let session = session.expect("space");
+    let again = session.again().expect("there");
+    assert_ne!(session.me(), again.me());
     [session, again]
 }
 
