@@ -259,3 +259,30 @@ def test_a_child_made_by_fork_has_a_bell_of_its_own(session):
     queue.put("child")
     assert back.get(timeout=DEADLINE_S) == "child"
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+
+
+def test_a_process_that_left_by_dropping_its_session_is_rung_when_it_is_back(session, start, line):
+    program = (
+        "import asyncio, gc, sys\nfrom shoal import shm\nfrom shoal.shm import bells\n"
+        "bells._TICK_S = 1000\n"
+        "async def serve():\n"
+        "    for i in range(3):\n"
+        "        attached = shm.Session.attach(sys.argv[1])\n"
+        "        queue = attached.queue('k')\n"
+        "        print(i, flush=True)\n"
+        "        print(await queue.aget(), flush=True)\n"
+        "        del attached, queue\n"
+        "        gc.collect()\n"
+        "asyncio.run(serve())\n"
+    )
+    queue = session.queue("k")
+    process = start(program, session.token)
+    for i in range(3):
+        assert line(process) == str(i)
+        if i:
+            # It looks before it waits, and finds nothing until it does.
+            with pytest.raises(ShoalTimeoutError):
+                session.queue("nothing").get(timeout=0.1)
+        queue.put("there")
+        assert line(process) == "there"
+    assert process.wait(DEADLINE_S) == 0

@@ -57,7 +57,8 @@ class Bells:
     """The bell of this process in one session."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        # A session that is dropped, or a signal, may come in on the thread that has it, hence the R.
+        self._lock = threading.RLock()
         self._loops: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _OfLoop] = (
             weakref.WeakKeyDictionary()
         )

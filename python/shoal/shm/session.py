@@ -129,6 +129,8 @@ _open: weakref.WeakSet[Session] = weakref.WeakSet()
 def _kept(session: S) -> S:
     """Note a session that this process has, to be closed at its end at the latest."""
     _open.add(session)
+    # The process may leave with it, and has another bell when it comes back.
+    weakref.finalize(session, silence, session.token).atexit = False
     return session
 
 
