@@ -135,6 +135,16 @@ def test_what_stands_in_a_message_twice_is_one_object(through):
     assert arrived[1] is arrived
 
 
+@pytest.mark.parametrize("kind", [list, dict, bytearray, lambda: np.arange(3)])
+def test_what_only_tuples_refer_to_is_one_object(through, kind):
+    def twice():
+        inner = kind()
+        return (inner, inner)
+
+    arrived = through([twice()])[0]
+    assert arrived[0] is arrived[1]
+
+
 def test_deep_nesting(through):
     obj = []
     for _ in range(100):

@@ -6,6 +6,7 @@
 //! memory of a message cannot be mapped now, as this process has too many files open.
 
 use std::collections::VecDeque;
+use std::process;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -13,6 +14,8 @@ use pyo3::prelude::*;
 use shoal_core::shm::session::Held;
 
 use super::taking::Took;
+
+type Guard<'a> = MutexGuard<'a, (u32, VecDeque<Later>)>;
 
 /// Something for a later get.
 pub(super) enum Later {
@@ -32,24 +35,32 @@ pub(super) struct Kept {
 }
 
 /// What is left for later, in its order.
+///
+/// It is the process's own: a child that is forked meanwhile has none of it, else both got it.
 #[derive(Default)]
 pub(super) struct Aside {
     any: AtomicBool,
-    /// Locked for a moment only, and never while Python is called.
-    all: Mutex<VecDeque<Later>>,
+    /// With the process that left it. Locked for a moment only, and never while Python is called.
+    all: Mutex<(u32, VecDeque<Later>)>,
 }
 
 impl Aside {
     pub(super) fn add(&self, more: impl IntoIterator<Item = Later>) {
-        let mut all = self.all();
+        let (mut guard, of_parent) = self.all();
+        let all = &mut guard.1;
         all.extend(more);
         self.any.store(!all.is_empty(), Ordering::Relaxed);
+        drop(guard);
+        drop(of_parent);
     }
 
     /// Puts back what was the first.
     pub(super) fn put_back(&self, first: Later) {
-        self.all().push_front(first);
+        let (mut guard, of_parent) = self.all();
+        guard.1.push_front(first);
         self.any.store(true, Ordering::Relaxed);
+        drop(guard);
+        drop(of_parent);
     }
 
     /// The first; None where there is nothing.
@@ -68,13 +79,25 @@ impl Aside {
 
     #[cold]
     fn take_if(&self, wanted: impl FnOnce(&Later) -> bool) -> Option<Later> {
-        let mut all = self.all();
+        let (mut guard, of_parent) = self.all();
+        let all = &mut guard.1;
         let first = all.front().is_some_and(wanted).then(|| all.pop_front());
         self.any.store(!all.is_empty(), Ordering::Relaxed);
+        drop(guard);
+        drop(of_parent);
         first.flatten()
     }
 
-    fn all(&self) -> MutexGuard<'_, VecDeque<Later>> {
-        self.all.lock().unwrap_or_else(PoisonError::into_inner)
+    /// All of it, and what a parent of this process left: to be dropped without the lock, because
+    /// Python is called by that.
+    fn all(&self) -> (Guard<'_>, VecDeque<Later>) {
+        let mut guard = self.all.lock().unwrap_or_else(PoisonError::into_inner);
+        let here = process::id();
+        let of_parent = if guard.0 == here {
+            VecDeque::new()
+        } else {
+            std::mem::replace(&mut *guard, (here, VecDeque::new())).1
+        };
+        (guard, of_parent)
     }
 }

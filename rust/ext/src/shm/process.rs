@@ -2,7 +2,9 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use pyo3::exceptions::PyImportError;
 use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
 use pyo3::types::IntoPyDict;
 use shoal_core::shm::session::forked;
 
@@ -14,6 +16,7 @@ static ENDING: AtomicBool = AtomicBool::new(false);
 /// To be called when the module is made.
 pub(crate) fn watch(module: &Bound<'_, PyModule>) -> PyResult<()> {
     let py = module.py();
+    check_interpreter(py)?;
     let in_child = wrap_pyfunction!(in_child, module)?;
     let keywords = [("after_in_child", in_child)].into_py_dict(py)?;
     py.import("os")?
@@ -21,6 +24,19 @@ pub(crate) fn watch(module: &Bound<'_, PyModule>) -> PyResult<()> {
     let leave = wrap_pyfunction!(leave, module)?;
     py.import("atexit")?.call_method1("register", (leave,))?;
     Ok(())
+}
+
+/// What is kept for the process, classes of Python among it, is of one interpreter.
+fn check_interpreter(py: Python<'_>) -> PyResult<()> {
+    static BUILTINS: PyOnceLock<Py<PyModule>> = PyOnceLock::new();
+    let builtins = py.import("builtins")?;
+    let first = BUILTINS.get_or_init(py, || builtins.clone().unbind());
+    if first.is(&builtins) {
+        return Ok(());
+    }
+    Err(PyImportError::new_err(
+        "the extension shoal._rust is in use by another interpreter of this process, and only one can use it: start a process instead",
+    ))
 }
 
 /// What the parent has is not the child's.

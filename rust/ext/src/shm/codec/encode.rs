@@ -188,7 +188,8 @@ impl Encoder<'_> {
 
     fn tuple(&mut self, tuple: &Bound<'_, PyTuple>, depth: u32) -> Option<()> {
         self.container(tag::TUPLE, tuple, tuple.len(), depth)?;
-        for item in tuple.iter_borrowed() {
+        // Each is in our hand, as it is with a list: its references are counted.
+        for item in tuple {
             self.value(&item, depth + 1)?;
         }
         Some(())
