@@ -93,14 +93,21 @@ fn length_of(entry: &Extent) -> u64 {
     entry.length.load(Ordering::Relaxed)
 }
 
+/// How many messages each thread is to find memory for, and how long it may try.
+const PUTS: u32 = 50;
+const LONG: std::time::Duration = std::time::Duration::from_secs(60);
+
 #[test]
 fn threads_of_two_who_take_from_each_other_spoil_nothing() {
     let folder = Folder::new(MIB, MemoryPolicy::Block);
     let processes = [1, 2].map(|me| folder.process(me));
     let work = |process: &Process, thread: u64| {
         let mut kept = std::collections::VecDeque::new();
-        let mut put = 0;
-        for round in 0..400_u64 {
+        let (mut put, begun) = (0, std::time::Instant::now());
+        for round in 0_u64.. {
+            if put == PUTS || begun.elapsed() > LONG {
+                break;
+            }
             let length = (round * 7919 + thread * 31) % 300_000 + 300;
             if let Some(message) = process.put(length) {
                 put += 1;
@@ -125,7 +132,7 @@ fn threads_of_two_who_take_from_each_other_spoil_nothing() {
         let joined = threads.map(|thread| thread.join().expect("no panic"));
         joined.to_vec()
     });
-    assert!(put.iter().sum::<u32>() > 40, "{put:?}");
+    assert_eq!(put, [PUTS; 4], "nobody is shut out");
     for process in &processes {
         process.arena.trim(&process.control);
         assert_eq!(process.arena.counts().1, 0);
