@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from shoal.errors import ChannelError
+from shoal.errors import ChannelEmpty, ChannelError
 
 DEADLINE_S = 20
 LARGE = 200_000
@@ -42,6 +42,21 @@ try:
     queue.get(timeout=0.2)
 except TimeoutError:
     print("done", flush=True)
+"""
+
+# A program that imports the extension in a second interpreter, where this Python can make one.
+INTERPRETERS = """
+import shoal._rust
+try:
+    import _xxsubinterpreters as interpreters
+except ImportError:
+    import _interpreters as interpreters
+code = "import shoal._rust"
+try:
+    error = interpreters.run_string(interpreters.create(), code)
+except Exception as raised:
+    error = raised
+print(error, flush=True)
 """
 
 interruptions = []
@@ -106,6 +121,26 @@ def test_an_interrupted_lease_is_a_lease_still(session, queue):
     del message
     gc.collect()
     assert session.stats()["descriptors_in_use"] == 0
+
+
+@pytest.mark.usefixtures("interrupted_once")
+def test_what_an_interrupted_get_left_goes_to_a_child_or_its_parent_and_not_to_both(queue):
+    queue.put(Interrupted(1))
+    with pytest.raises(KeyboardInterrupt):
+        queue.get()
+    child = os.fork()
+    if child == 0:
+        got = 2
+        try:
+            got = queue.get_nowait()
+        except ChannelEmpty:
+            got = 0
+        finally:
+            os._exit(got)
+    got = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    with contextlib.suppress(ChannelEmpty):
+        got += queue.get_nowait()
+    assert got == 1
 
 
 @pytest.mark.parametrize("call", ["get()", "get_batch(3)", "put('more')"])
@@ -182,6 +217,12 @@ def few_files(backend):
     some_free()
     for number in taken:
         os.close(number)
+
+
+def test_two_interpreters_of_a_process_cannot_use_the_extension(start, line):
+    process = start(INTERPRETERS)
+    assert "only one can use it" in line(process)
+    assert process.wait(DEADLINE_S) == 0
 
 
 @pytest.mark.parametrize("lease", [False, True])
