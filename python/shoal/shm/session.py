@@ -87,7 +87,7 @@ class Session(ShmSession):
 
         Calls that wait in other threads and tasks of this process end with `ChannelClosed`.
         Arrays that were received stay valid. What was leased and not acknowledged is delivered
-        again, to others.
+        again, to others, once this process refers to no lease and no such array any more.
         """
         if not self.closed:
             token = self.token
