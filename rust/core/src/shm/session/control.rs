@@ -45,10 +45,7 @@ impl Control {
         set(&constants.max_bytes, settings.max_bytes);
         set(&constants.backlog, u64::from(settings.backlog));
         set(&constants.memory_policy, settings.memory_policy as u64);
-        set(
-            &constants.payload_on_disk,
-            settings.payload_on_disk.into(),
-        );
+        set(&constants.payload_on_disk, settings.payload_on_disk.into());
         set(&constants.checksum, checksum(constants));
         set(&control.superblock().used.0.rings_end, at::RINGS);
         Ok(control)

@@ -60,7 +60,9 @@ pub(crate) fn due(control: &Control) -> bool {
     let seen = last.load(Ordering::Relaxed);
     let now = now_ms();
     // Ahead of now is another clock, of a container, or damage: it must not put this off for ever.
-    let passed = now.checked_sub(seen).map_or(Duration::MAX, Duration::from_millis);
+    let passed = now
+        .checked_sub(seen)
+        .map_or(Duration::MAX, Duration::from_millis);
     if passed < PAUSE {
         return false;
     }

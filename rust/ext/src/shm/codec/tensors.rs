@@ -1,6 +1,6 @@
 //! Torch tensors, without torch where the program has none.
 
-use pyo3::exceptions::PyImportError;
+use pyo3::exceptions::{PyImportError, PyValueError};
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
@@ -181,9 +181,23 @@ impl<'a> Dense<'a> {
     }
 
     /// Where they are.
+    ///
+    /// An error where its storage ends before them: somebody made that smaller than the tensor.
     pub(super) fn address(&self) -> PyResult<usize> {
-        let address = intern!(self.tensor.py(), "data_ptr");
-        self.tensor.call_method0(address)?.extract()
+        let py = self.tensor.py();
+        let number =
+            |of: &Bound<'_, PyAny>, name| -> PyResult<usize> { of.call_method0(name)?.extract() };
+        let storage = self.tensor.call_method0(intern!(py, "untyped_storage"))?;
+        let address = number(self.tensor, intern!(py, "data_ptr"))?;
+        let begin = number(&storage, intern!(py, "data_ptr"))?;
+        let length = number(&storage, intern!(py, "nbytes"))?;
+        if address < begin || address - begin + self.len > length {
+            return Err(PyValueError::new_err(format!(
+                "a tensor of {} bytes has a storage of {length}: it was made smaller than the tensor",
+                self.len
+            )));
+        }
+        Ok(address)
     }
 }
 
