@@ -6,6 +6,7 @@ import sqlite3
 import threading
 import time
 import weakref
+from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -15,7 +16,7 @@ from shoal._pure.shm.alive import own_process, take_lock
 from shoal._pure.shm.bell import Bell, ring
 from shoal._pure.shm.checks import Limit
 from shoal._pure.shm.places import LOCKS, TABLES, checked_format, remove
-from shoal._pure.shm.store import LockedError, Store, gone
+from shoal._pure.shm.store import LockedError, Store, gone, inside
 from shoal.errors import ChannelClosed
 
 __all__ = ["Facts", "Member", "NotYet", "let_go", "member_of", "own_folders"]
@@ -109,11 +110,17 @@ class Member:
         finally:
             if self._ringing:
                 self.ring_now()
+            if _registered.dropped:
+                _settle()
 
     def read(self, op: str, work: Callable[[sqlite3.Connection], T]) -> T:
         """Ask something."""
         self._check_open(op)
-        return self._store.read(work)
+        try:
+            return self._store.read(work)
+        finally:
+            if _registered.dropped:
+                _settle()
 
     def snapshot(self, op: str, work: Callable[[sqlite3.Connection], T]) -> T:
         """Ask several things of one moment."""
@@ -297,6 +304,7 @@ class _Registered:
         self.lock = threading.RLock()
         self.members: dict[Path, Member] = {}
         self.all: weakref.WeakSet[Member] = weakref.WeakSet()
+        self.dropped: deque[Member] = deque()
 
 
 _registered = _Registered()
@@ -314,12 +322,25 @@ def member_of(folder: Path) -> Member:
 
 
 def let_go(member: Member) -> None:
-    """Count one object less that stands for this process; without any it leaves."""
-    with _registered.lock:
-        member.handles -= 1
-        last = member.handles == 0
-    if last:
-        member.leave()
+    """Count one object less that stands for this process; without any it leaves.
+
+    This comes at any time, from the garbage collector too: while the thread is at the tables of
+    some session it has to wait until that is over, because others may wait for those tables.
+    """
+    _registered.dropped.append(member)
+    _settle()
+
+
+def _settle() -> None:
+    while _registered.dropped and inside.depth == 0:
+        with _registered.lock:
+            if not _registered.dropped:
+                return
+            member = _registered.dropped.popleft()
+            member.handles -= 1
+            last = member.handles == 0
+        if last:
+            member.leave()
 
 
 def own_folders() -> set[Path]:
@@ -343,6 +364,7 @@ def _unlink(files: list[str]) -> None:
 
 def _before_fork() -> None:
     _registered.lock.acquire()
+    inside.depth += 1  # nobody leaves until the fork is over
     for member in list(_registered.all):
         member.before_fork()
 
@@ -350,10 +372,12 @@ def _before_fork() -> None:
 def _after_fork(*, in_child: bool) -> None:
     for member in list(_registered.all):
         member.after_fork(in_child=in_child)
+    inside.depth -= 1
     if in_child:
         _registered.lock = threading.RLock()
     else:
         _registered.lock.release()
+    _settle()
 
 
 os.register_at_fork(

@@ -20,7 +20,7 @@ from shoal.errors import (
     ChannelNotFoundError,
 )
 
-__all__ = ["LockedError", "Store", "Work", "connect", "gone"]
+__all__ = ["LockedError", "Store", "Work", "connect", "gone", "inside"]
 
 T = TypeVar("T")
 Work = Callable[[sqlite3.Connection], T]
@@ -35,6 +35,15 @@ _BUSY = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_PROTOCOL)
 
 class LockedError(ChannelError):
     """Another process did not let go of the tables in time."""
+
+
+class _Inside(threading.local):
+    """How deep this thread is in the tables of any session, with their locks."""
+
+    depth = 0
+
+
+inside = _Inside()
 
 
 class Store:
@@ -136,13 +145,16 @@ class Store:
     def _retried(self, work: Work[T], limit: float) -> T:
         end = time.monotonic() + limit
         pause = _FIRST_PAUSE_S
+        before = inside.depth
         while True:
             try:
                 with self._lock:
                     self._busy = True
                     try:
+                        inside.depth = before + 1
                         return work(self._open())
                     finally:
+                        inside.depth = before
                         self._busy = False
             except sqlite3.Error as error:
                 if getattr(error, "sqlite_errorcode", 0) & 0xFF not in _BUSY:
@@ -160,7 +172,9 @@ class Store:
             if self._busy:
                 return  # whoever is at the tables of this process does it afterwards
             self._busy = True
+            before = inside.depth
             try:
+                inside.depth = before + 1
                 for _ in range(_LATE_TRIES):
                     if not self._late:
                         break
@@ -169,6 +183,7 @@ class Store:
                 # The session is gone, and what was to be given back with it.
                 self._late.clear()
             finally:
+                inside.depth = before
                 self._busy = False
 
     def _try_late(self) -> None:
