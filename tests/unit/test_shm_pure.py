@@ -13,8 +13,22 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from shoal._pure.shm import ShmQueue, ShmSession, session as made, shm_gc, taking
-from shoal.errors import ChannelCorruptError, ChannelError, ChannelNotFoundError, ShoalTimeoutError
+from shoal._pure.shm import (
+    ShmQueue,
+    ShmSession,
+    place as place_module,
+    sending,
+    session as made,
+    shm_gc,
+    taking,
+)
+from shoal.errors import (
+    ChannelCorruptError,
+    ChannelError,
+    ChannelMemoryError,
+    ChannelNotFoundError,
+    ShoalTimeoutError,
+)
 
 DEADLINE_S = 30
 LARGE = np.zeros(100_000, "u1")
@@ -207,6 +221,25 @@ def test_what_died_before_it_was_a_session_is_removed_when_it_is_old(place, file
     assert shm_gc(place) == [str(folder)]
 
 
+def test_what_is_queued_can_be_taken_where_the_file_system_is_full(own, queue, monkeypatch):
+    for i in range(100):
+        queue.put(i)
+    monkeypatch.setattr(place_module, "free_bytes", lambda _: 100_000)
+    for large in (0, 200_000):
+        with pytest.raises(ChannelMemoryError, match=r"^put: .* has no room for a message of \d+"):
+            queue.put(b"x" * large)
+    assert queue.get_many(200) == list(range(100))
+    assert own.stats()["descriptors_in_use"] == 0
+
+
+def test_small_journals(own, queue):
+    """They take memory, too: as many bytes as 64 pages, and what one change takes beyond."""
+    for _ in range(300):
+        queue.put(b"x" * 1000)
+        queue.get()
+    assert Path(f"{tables(own)}-wal").stat().st_size < 2 * 64 * 4096
+
+
 def test_a_session_whose_folder_was_removed(own, queue):
     program = (
         "import shutil, sys\nfrom shoal._pure.shm import ShmSession\n"
@@ -224,3 +257,21 @@ def test_a_session_whose_folder_was_removed(own, queue):
     ).stdout
     assert printed == f"no session at {own.token}: it was closed, or is on another host\n"
     assert not os.path.lexists(own.token)
+
+
+def test_a_session_that_is_dropped_within_a_change_is_left_after_it(queue, place, monkeypatch):
+    """The garbage collector may come at any time; who leaves waits for others, who wait for it."""
+    other = [ShmSession(dir=place)]
+    folder = Path(other[0].token)
+    real = sending.next_position
+    seen = []
+
+    def dropping(db):
+        other.clear()
+        seen.append(folder.exists())
+        return real(db)
+
+    monkeypatch.setattr(sending, "next_position", dropping)
+    queue.put(1)
+    assert seen == [True]
+    assert not folder.exists()

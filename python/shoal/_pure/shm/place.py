@@ -2,12 +2,17 @@
 
 import sqlite3
 from dataclasses import dataclass
+from typing import Final
 
 from shoal._pure.shm.checks import Limit
 from shoal._pure.shm.member import Member, NotYet
+from shoal._pure.shm.places import free_bytes
 from shoal.errors import ChannelClosed, ChannelFull, ChannelMemoryError, ShoalTimeoutError
 
 __all__ = ["Place"]
+
+_SPARE: Final = 512 * 1024
+"""What puts leave of a file system: to take a message needs room in the journal, too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +81,11 @@ class Place:
         Raises:
             ChannelMemoryError: There is none, and that is an error by the session's policy.
         """
+        full = self._disk_full(db, size)
+        if full is not None:
+            if self.member.facts.policy != "spill":
+                raise ChannelMemoryError(f"{op}: {full}")
+            return NotYet(full)
         limit = self.member.facts.max_bytes
         used = db.execute("SELECT used FROM session").fetchone()[0]
         if used + size <= limit:
@@ -88,6 +98,18 @@ class Place:
             raise ChannelMemoryError(f"{op}: {why}; {_holders(db)}")
         self.press(db)
         return NotYet(why)
+
+    def _disk_full(self, db: sqlite3.Connection, size: int) -> str | None:
+        folder = self.member.folder
+        free = free_bytes(folder)
+        if free < size + _SPARE:
+            unused, page = (
+                db.execute(f"PRAGMA {name}").fetchone()[0]
+                for name in ("freelist_count", "page_size")
+            )
+            if free + unused * page < size + _SPARE:
+                return f"{folder} has no room for a message of {size} bytes"
+        return None
 
     def press(self, db: sqlite3.Connection) -> None:
         """Note that a producer waits, so that nobody waits for more messages than can come."""
