@@ -403,7 +403,7 @@ class ShmSession:
         max_bytes: int | None = None,
         memory_policy: str = "block",
         spill_dir: str | None = None,
-        backlog: int = 65536,
+        backlog: int = 65535,
     ) -> Self: ...
     @property
     def token(self) -> str:
@@ -446,7 +446,7 @@ class ShmQueue:
     expected seconds, not less than 0`. Signals are noticed while a call waits; they lose nothing.
 
     Why there is no room (WHY below): `it holds 8 messages, as many as maxsize=8 allows`;
-    `it holds 65536 messages, as many as the session's backlog allows`; `it holds 100 bytes of
+    `it holds 65535 messages, as many as the session's backlog allows`; `it holds 100 bytes of
     max_bytes=128, and this message has 64`; `the session's memory is used up (900 of 1000 bytes),
     and this message has 200`.
 

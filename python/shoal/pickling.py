@@ -204,12 +204,26 @@ def _reduce_tensor(obj: Any, from_devices: bool) -> Any:
         raise ShoalValueError(
             f"a tensor on {obj.device} cannot be sent through memory of the CPU: send tensor.cpu()"
         )
+    if device == "cpu":
+        _check_storage(obj)
     values = obj.detach().resolve_conj().resolve_neg().to("cpu").contiguous()
     # A single value counts as contiguous with any stride, which a view of bytes does not take.
     raw = values.as_strided((values.numel(),), (1,)).view(torch.uint8).numpy()
     # Only a leaf can ask for gradients in another process; a result's graph stays here.
     wants_grad = obj.requires_grad and obj.is_leaf
     return _rebuild_tensor, (pickle.PickleBuffer(raw), shape, dtype, device, wants_grad)
+
+
+def _check_storage(tensor: Any) -> None:
+    steps = zip(tensor.shape, tensor.stride(), strict=True)
+    last = tensor.storage_offset() + sum((size - 1) * stride for size, stride in steps)
+    needed = tensor.element_size() * (last + 1) if tensor.numel() else 0
+    found = tensor.untyped_storage().nbytes()
+    if found < needed:
+        raise ShoalValueError(
+            f"a tensor that ends {needed} bytes into its storage has one of {found}: it was made "
+            "smaller than the tensor"
+        )
 
 
 def _rebuild_tensor(

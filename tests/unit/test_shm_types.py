@@ -260,6 +260,15 @@ def test_tensors_that_are_more_than_their_values(through):
     assert torch.equal(arrived.dequantize(), torch.ones(30_000))
 
 
+@pytest.mark.parametrize("count", [8, 4096, 1 << 18])
+def test_a_tensor_with_too_small_a_storage_is_refused(queue, count):
+    tensor = torch.arange(count, dtype=torch.float32)
+    tensor.untyped_storage().resize_(16)
+    with pytest.raises(ShoalValueError, match="has one of 16: it was made smaller"):
+        queue.put([tensor])
+    assert queue.empty()
+
+
 @pytest.mark.parametrize("dtype", [torch.qint8, torch.quint4x2], ids=str)
 def test_quantized_values_are_not_made_in_place(session, queue, dtype):
     with pytest.raises((TypeError, ValueError), match=str(dtype)):

@@ -33,7 +33,7 @@ class Session(ShmSession):
         *,
         memory_policy: str = "block",
         spill_dir: str | None = None,
-        backlog: int = 65536,
+        backlog: int = 65535,
     ) -> Self:
         """Make a session, and remove those of this user that crashed processes left.
 

@@ -18,7 +18,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         disk: chosen.disk,
         payload_on_disk: chosen.payload_on_disk,
         max_bytes: chosen.max_bytes,
-        backlog: 65_536,
+        backlog: 65_535,
         memory_policy: MemoryPolicy::Block,
     })?;
     let bounds = Bounds {

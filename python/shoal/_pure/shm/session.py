@@ -20,13 +20,13 @@ from shoal._pure.shm.places import (
     remove,
 )
 from shoal._pure.shm.schema import FORMAT, SCHEMA
-from shoal._pure.shm.store import connect
+from shoal._pure.shm.store import connected
 from shoal._pure.shm.sweep import participants
 from shoal.errors import ChannelClosed, ChannelMemoryError, ShoalTypeError, ShoalValueError
 
 __all__ = ["ShmSession", "joined", "shm_gc"]
 
-_BACKLOG: Final = 65_536
+_BACKLOG: Final = 65_535
 _LARGEST_BACKLOG: Final = 2**20
 _POLICIES: Final = ("block", "error", "spill")
 _MOST_BYTES: Final = 4 * 2**30
@@ -154,16 +154,13 @@ def _create(
 
 def _fill(folder: Path, facts: tuple[Any, ...]) -> None:
     (folder / LOCKS).touch(mode=0o600)
-    db = connect(folder / UNFINISHED, create=True)
-    try:
+    with connected(folder / UNFINISHED, create=True) as db:
         db.executescript(f"BEGIN;{SCHEMA}")
         db.execute(
             "INSERT INTO session (format, max_bytes, backlog, policy, spill) VALUES (?, ?, ?, ?, ?)",
             facts,
         )
         db.execute("COMMIT")
-    finally:
-        db.close()
     # Nobody who looks for dead sessions comes across tables that are half made.
     (folder / UNFINISHED).rename(folder / TABLES)
 

@@ -17,7 +17,7 @@ use super::hosts;
 use crate::convert::Arg;
 
 /// How many messages a queue without `maxsize` holds at most, if nothing is said.
-const BACKLOG: u32 = 65_536;
+const BACKLOG: u32 = 65_535;
 /// A queue can have no more.
 const BACKLOG_LIMIT: u64 = 1 << 20;
 
@@ -197,7 +197,7 @@ impl PyShmSession {
             spill_dir = None,
             backlog = Arg::Default,
         ),
-        text_signature = "(token=None, *, dir=None, max_bytes=None, memory_policy='block', spill_dir=None, backlog=65536)"
+        text_signature = "(token=None, *, dir=None, max_bytes=None, memory_policy='block', spill_dir=None, backlog=65535)"
     )]
     fn new(
         py: Python<'_>,
