@@ -16,7 +16,7 @@ from shoal._pure.shm.alive import own_process, take_lock
 from shoal._pure.shm.bell import Bell, ring
 from shoal._pure.shm.checks import Limit
 from shoal._pure.shm.places import LOCKS, TABLES, checked_format, remove
-from shoal._pure.shm.store import LockedError, Store, gone, inside
+from shoal._pure.shm.store import LockedError, Store, beside, gone, inside
 from shoal.errors import ChannelClosed
 
 __all__ = ["Facts", "Member", "NotYet", "let_go", "member_of", "own_folders"]
@@ -364,6 +364,7 @@ def _unlink(files: list[str]) -> None:
 
 def _before_fork() -> None:
     _registered.lock.acquire()
+    beside.lock.acquire()
     inside.depth += 1  # nobody leaves until the fork is over
     for member in list(_registered.all):
         member.before_fork()
@@ -374,8 +375,10 @@ def _after_fork(*, in_child: bool) -> None:
         member.after_fork(in_child=in_child)
     inside.depth -= 1
     if in_child:
+        beside.lock = threading.RLock()
         _registered.lock = threading.RLock()
     else:
+        beside.lock.release()
         _registered.lock.release()
     _settle()
 

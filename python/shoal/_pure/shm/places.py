@@ -13,7 +13,7 @@ from pathlib import Path
 
 from shoal._pure.shm.alive import Process, take_lock
 from shoal._pure.shm.schema import FORMAT
-from shoal._pure.shm.store import connect, gone
+from shoal._pure.shm.store import connected, gone
 from shoal.errors import ChannelError, ChannelMemoryError, ShoalValueError
 
 __all__ = [
@@ -215,12 +215,9 @@ def _last_words(folder: Path) -> tuple[bool, str | None]:
     """Whether all participants are gone, and where they spilled; nobody has a lock."""
     young = time.time() - (folder / LOCKS).stat().st_mtime < _BEING_MADE_S
     try:
-        db = connect(folder / TABLES)
-        try:
+        with connected(folder / TABLES) as db:
             rows = db.execute("SELECT pid, started, space FROM participants").fetchall()
             spill = db.execute("SELECT spill FROM session").fetchone()
-        finally:
-            db.close()
     except sqlite3.Error:
         # Damaged, or not filled yet.
         return not young, None

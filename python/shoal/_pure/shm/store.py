@@ -5,11 +5,12 @@ not committed; its locks are gone with it. No connection crosses a fork: it is c
 both sides open their own.
 """
 
+import contextlib
 import sqlite3
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TypeVar
 
@@ -20,7 +21,7 @@ from shoal.errors import (
     ChannelNotFoundError,
 )
 
-__all__ = ["LockedError", "Store", "Work", "connect", "gone", "inside"]
+__all__ = ["LockedError", "Store", "Work", "beside", "connect", "connected", "gone", "inside"]
 
 T = TypeVar("T")
 Work = Callable[[sqlite3.Connection], T]
@@ -44,6 +45,15 @@ class _Inside(threading.local):
 
 
 inside = _Inside()
+
+
+class _Beside:
+    """Who has it is at tables without a `Store`; a fork waits for him as for those."""
+
+    lock = threading.RLock()
+
+
+beside = _Beside()
 
 
 class Store:
@@ -214,6 +224,22 @@ class Store:
 def gone(folder: Path) -> ChannelNotFoundError:
     """The error about a session that is not there."""
     return ChannelNotFoundError(f"no session at {folder}: it was closed, or is on another host")
+
+
+@contextlib.contextmanager
+def connected(path: Path, *, create: bool = False) -> Iterator[sqlite3.Connection]:
+    """A connection for a moment. The library must not be busy in any thread when a fork comes."""
+    before = inside.depth
+    with beside.lock:
+        try:
+            inside.depth = before + 1
+            db = connect(path, create=create)
+            try:
+                yield db
+            finally:
+                db.close()
+        finally:
+            inside.depth = before
 
 
 def connect(path: Path, *, create: bool = False) -> sqlite3.Connection:
