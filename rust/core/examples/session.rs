@@ -2,6 +2,7 @@
 //! messages in a block.
 //!
 //! `cargo run --release -p shoal-core --example session`
+#![expect(clippy::print_stdout, reason = "it is what this program is for")]
 
 #[cfg(target_os = "linux")]
 fn main() -> Result<(), Box<dyn std::error::Error>> {

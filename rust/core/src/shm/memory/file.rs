@@ -89,7 +89,7 @@ pub fn allocate(file: impl AsFd, path: &Path, offset: u64, length: u64) -> Resul
 }
 
 fn fill_with_zeros(file: impl AsFd, path: &Path, offset: u64, length: u64) -> Result<(), Error> {
-    const ZEROS: [u8; 1 << 16] = [0; 1 << 16];
+    static ZEROS: [u8; 1 << 16] = [0; 1 << 16];
     let mut at = offset;
     let end = offset.saturating_add(length);
     while at < end {

@@ -254,5 +254,5 @@ const _: () = {
     assert!(size_of::<Extent>() == 64);
     assert!(size_of::<QueueEntry>() == 64);
     assert!(PARTICIPANTS <= Owner::LIMIT as usize);
-    assert!(DESCRIPTORS % 256 == 0);
+    assert!(DESCRIPTORS.is_multiple_of(256));
 };

@@ -16,12 +16,12 @@ mod liveness;
 mod lock;
 mod members;
 mod name;
+mod own;
 #[cfg(test)]
 mod processes;
 mod queues;
 mod recover;
 mod registry;
-mod session;
 mod settings;
 mod solo;
 #[cfg(test)]
@@ -37,7 +37,7 @@ pub use handle::{Offer, SessionQueue};
 pub use held::Held;
 pub use leftovers::{clear, clear_all};
 pub use name::Token;
+pub use own::{Session, Stats};
 pub use queues::Bounds;
 pub use recover::Recovery;
-pub use session::{Session, Stats};
 pub use settings::{MemoryPolicy, Settings};

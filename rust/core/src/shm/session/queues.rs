@@ -3,7 +3,7 @@
 //! Entries are only ever added, by whoever holds the structural lock, and are complete before the
 //! count of them grows. So each process reads each entry once, and finds keys in a map of its own.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 
 use super::super::ring::{Header, Ring, slots_for};
 use super::super::slot::Slot;
@@ -39,7 +39,7 @@ pub(crate) struct Found {
 /// What a process knows of the directory.
 #[derive(Debug, Default)]
 pub(crate) struct Directory {
-    known: HashMap<Box<[u8]>, Found>,
+    known: BTreeMap<Box<[u8]>, Found>,
     read: u64,
 }
 
@@ -138,7 +138,7 @@ pub(crate) fn ring(control: &Control, index: u32) -> Result<Ring<'_>, Error> {
     let base = (u64::from(index) + 1).wrapping_mul(BASE_STEP);
     Ring::new(header, slots, bound, base)
         .map(|ring| ring.with_max_bytes(entry.max_bytes))
-        .ok_or_else(|| entry.damaged(control, "number of slots", entry.slots, slots_for(bound)))
+        .ok_or_else(|| damaged(control, "number of slots", entry.slots, slots_for(bound)))
 }
 
 /// All rings, in the order of the directory.
@@ -197,12 +197,12 @@ impl Entry {
             key_length: get(&entry.key_length),
         };
         let end = read.end().unwrap_or(u64::MAX);
-        if read.offset < at::RINGS || read.offset % 128 != 0 || end > at::TOTAL {
-            return Err(read.damaged(control, "place of a queue", read.offset, at::RINGS));
+        if read.offset < at::RINGS || !read.offset.is_multiple_of(128) || end > at::TOTAL {
+            return Err(damaged(control, "place of a queue", read.offset, at::RINGS));
         }
         if read.key_length > KEY_LIMIT as u64 {
             let limit = KEY_LIMIT as u64;
-            return Err(read.damaged(control, "length of a key", read.key_length, limit));
+            return Err(damaged(control, "length of a key", read.key_length, limit));
         }
         Ok(read)
     }
@@ -265,14 +265,14 @@ impl Entry {
             max_bytes: self.max_bytes,
         }
     }
+}
 
-    fn damaged(&self, control: &Control, what: &'static str, found: u64, expected: u64) -> Error {
-        Error::Foreign {
-            path: control.path().to_owned(),
-            what,
-            found,
-            expected,
-        }
+fn damaged(control: &Control, what: &'static str, found: u64, expected: u64) -> Error {
+    Error::Foreign {
+        path: control.path().to_owned(),
+        what,
+        found,
+        expected,
     }
 }
 

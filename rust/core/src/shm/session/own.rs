@@ -232,14 +232,13 @@ impl Session {
 
     fn find(&self, key: &[u8], bounds: Bounds) -> Result<Found, Error> {
         let mut directory = locked(&self.directory);
-        let found = match directory.find(&self.control, key)? {
-            Some(found) => found,
-            None => {
-                let _guard = self.locks.lock(deadline())?;
-                match directory.find(&self.control, key)? {
-                    Some(found) => found,
-                    None => directory.make(&self.control, key, bounds)?,
-                }
+        let found = if let Some(found) = directory.find(&self.control, key)? {
+            found
+        } else {
+            let _guard = self.locks.lock(deadline())?;
+            match directory.find(&self.control, key)? {
+                Some(found) => found,
+                None => directory.make(&self.control, key, bounds)?,
             }
         };
         let wanted = (
