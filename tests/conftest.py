@@ -1,6 +1,7 @@
 """What all tests share: both backends side by side, and how hard hypothesis tries."""
 
 import os
+import signal
 
 import hypothesis
 import pytest
@@ -15,6 +16,11 @@ BACKENDS = ("rust", "pure")
 # Programs that tests start would write each part of a printed line by itself, and the lines that
 # Ray forwards from workers would come in between.
 os.environ.pop("PYTHONUNBUFFERED", None)
+
+# A shell that starts this in the background has it ignore Ctrl-C, and programs that tests start
+# would inherit that.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 hypothesis.settings.register_profile("dev", max_examples=50, deadline=None)
 hypothesis.settings.register_profile(

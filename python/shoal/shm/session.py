@@ -2,6 +2,7 @@
 
 import atexit
 import contextlib
+import importlib
 import weakref
 from collections.abc import Hashable
 from typing import Any, Self, TypeVar
@@ -151,3 +152,5 @@ def _leave() -> None:
 # The extension leaves by itself, and keeps daemon threads from telling that they were in a call.
 if backend() == "pure":
     atexit.register(_leave)
+    # What is registered last comes first.
+    atexit.register(importlib.import_module("shoal._pure.shm.ending").begin)

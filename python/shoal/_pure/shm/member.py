@@ -15,6 +15,7 @@ from shoal._pure.shm import sweep
 from shoal._pure.shm.alive import own_process, take_lock
 from shoal._pure.shm.bell import Bell, ring
 from shoal._pure.shm.checks import Limit
+from shoal._pure.shm.ending import stay_silent
 from shoal._pure.shm.places import LOCKS, TABLES, checked_format, remove
 from shoal._pure.shm.store import LockedError, Store, beside, gone, inside
 from shoal.errors import ChannelClosed
@@ -290,6 +291,7 @@ class Member:
 
     def _check_open(self, op: str) -> None:
         if self.closed:
+            stay_silent()
             raise ChannelClosed(f"{op}: the session is closed in this process")
 
     def _version(self, op: str) -> tuple[int, int]:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Final, Self
 
 from shoal._pure.shm.checks import text_or_none, whole
+from shoal._pure.shm.ending import stay_silent
 from shoal._pure.shm.member import Member, let_go, member_of, own_folders
 from shoal._pure.shm.places import (
     LOCKS,
@@ -108,6 +109,7 @@ class ShmSession:
 
     def _checked(self, op: str) -> Member:
         if self.closed:
+            stay_silent()
             raise ChannelClosed(f"{op}: the session is closed in this process")
         return self._member
 
