@@ -8,8 +8,8 @@
 //! makes it stricter than the machine, the second is for the stress test.
 //!
 //! A search is complete where its bound is None, and else for so many preemptions. Tried once with
-//! more: `two_sleeping_consumers_are_woken` is complete for 3 (70 s), `closing_ends_every_wait`
-//! without a bound (50 s).
+//! more: `two_sleeping_consumers_are_woken` is complete for 3 (70 s), `closing_ends_every_wait` (50 s)
+//! and `two_sweepers_bring_a_message_back_once` without a bound.
 #![cfg(loom)]
 
 mod bytes;

@@ -104,7 +104,7 @@ fn a_sweep_is_lapped() {
 fn two_sweepers_bring_a_message_back_once() {
     search(
         || Heap::new(2, 4).with_ring(4, 2),
-        None,
+        Some(4),
         |view| {
             let mut dead = Process::new(view, 3, Awake);
             dead.put(1).unwrap();
