@@ -13,6 +13,15 @@ __all__ = ["FasterFifo", "Multiprocessing", "Pipe", "Ray", "Torch"]
 LONG = 600.0
 
 
+def wait_in_vain(queue: Any, seconds: float) -> None:
+    """Wait for a message that must not come."""
+    try:
+        queue.get(timeout=seconds)
+    except queues.Empty:
+        return
+    raise RuntimeError("a message came")
+
+
 class Multiprocessing(Rival):
     """The standard library's queue. It pickles, and a thread of the sender writes to a pipe."""
 
@@ -34,14 +43,7 @@ class Multiprocessing(Rival):
         return self._queue.get
 
     def waiter(self):
-        def wait(seconds: float) -> None:
-            try:
-                self._queue.get(timeout=seconds)
-            except queues.Empty:
-                return
-            raise RuntimeError("a message came")
-
-        return wait
+        return lambda seconds: wait_in_vain(self._queue, seconds)
 
     def close(self):
         self._queue.close()
@@ -116,14 +118,7 @@ class FasterFifo(Rival):
         return lambda most: get(timeout=LONG, max_messages_to_get=most)
 
     def waiter(self):
-        def wait(seconds: float) -> None:
-            try:
-                self._queue.get(timeout=seconds)
-            except queues.Empty:
-                return
-            raise RuntimeError("a message came")
-
-        return wait
+        return lambda seconds: wait_in_vain(self._queue, seconds)
 
 
 class Ray(Rival):
