@@ -1,0 +1,57 @@
+"""`shoal gc` as a command: what is dead goes, what is alive stays."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from typer.testing import CliRunner
+
+from shoal import shm
+from shoal.cli.app import app
+
+DIES = """
+import os, signal, sys
+from shoal import shm
+session = shm.Session.create(dir=sys.argv[1])
+print(session.token, flush=True)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def make_old(session):
+    """A session that is young may be in the making, and is left alone."""
+    long_ago = time.time() - 7200
+    for path in (Path(session), *Path(session).iterdir()):
+        os.utime(path, (long_ago, long_ago))
+
+
+def invoke(folder):
+    return CliRunner().invoke(app, ["gc", str(folder)])
+
+
+def test_what_a_killed_process_left_goes_and_what_is_alive_stays(tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-c", DIES, str(tmp_path)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == -signal.SIGKILL
+    dead = done.stdout.strip()
+    make_old(dead)
+    assert invoke(tmp_path).output == f"removed {dead}\n"
+    with shm.Session.create(dir=str(tmp_path)) as session:
+        make_old(session.token)
+        assert invoke(tmp_path).output == "nothing to remove\n"
+        assert session.stats()["participants"] == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_that_is_not_there_is_an_error(tmp_path):
+    done = invoke(tmp_path / "no")
+    assert done.exit_code == 2
+    assert "there is no folder" in done.output
