@@ -1,11 +1,15 @@
 //! What lies in the tables of a session: descriptors, and the lanes of the participants.
 
 use super::error::Corrupt;
+use super::prefetch::prefetch;
 use super::sync::{self, AtomicU32, AtomicU64, Ordering};
 use super::word::Word;
 
 /// One word under loom, where each costs a search.
 const INLINE_WORDS: usize = if cfg!(loom) { 1 } else { 26 };
+
+/// The first word of the payload that lies on the second line of a descriptor.
+const SECOND_LINE: usize = 2;
 
 /// How many lanes a process has: so many of its threads can be in the middle of an operation.
 pub const LANES: usize = if cfg!(loom) { 1 } else { 8 };
@@ -149,6 +153,15 @@ impl Descriptor {
             .is_ok()
     }
 
+    /// Asks for the lines of a short message, before they are needed.
+    #[inline]
+    pub(crate) fn prefetch(&self) {
+        prefetch(&self.word);
+        if let Some(second) = self.inline.get(SECOND_LINE) {
+            prefetch(second);
+        }
+    }
+
     pub(super) fn ring(&self) -> u32 {
         self.ring.load(Ordering::Relaxed)
     }
@@ -182,12 +195,19 @@ impl Descriptor {
         self.fill_head(ring, label, Block::NO_EXTENT, payload.len() as u64);
         let (words, rest) = payload.as_chunks::<8>();
         for (to, from) in self.inline.iter().zip(words) {
-            to.store(u64::from_ne_bytes(*from), Ordering::Relaxed);
+            to.store(u64::from_le_bytes(*from), Ordering::Relaxed);
         }
         if let Some(to) = self.inline.get(words.len()).filter(|_| !rest.is_empty()) {
-            let mut last = [0; 8];
-            last[..rest.len()].copy_from_slice(rest);
-            to.store(u64::from_ne_bytes(last), Ordering::Relaxed);
+            // Shifted together, because a word that is read soon after its bytes were written waits
+            // for the memory.
+            let last = match payload.last_chunk() {
+                Some(last) => u64::from_le_bytes(*last) >> (u64::BITS as usize - rest.len() * 8),
+                None => rest
+                    .iter()
+                    .rev()
+                    .fold(0, |word, byte| word << 8 | u64::from(*byte)),
+            };
+            to.store(last, Ordering::Relaxed);
         }
         true
     }
@@ -251,9 +271,20 @@ impl Descriptor {
 
     /// Copies the beginning of a payload that lies inline.
     pub(super) fn copy(&self, to: &mut [u8]) {
-        for (to, from) in to.chunks_mut(8).zip(&self.inline) {
-            let word = from.load(Ordering::Relaxed).to_ne_bytes();
-            to.copy_from_slice(&word[..to.len()]);
+        let (words, rest) = to.as_chunks_mut::<8>();
+        let last = self.inline.get(words.len());
+        self.copy_words(words);
+        if let Some(from) = last.filter(|_| !rest.is_empty()) {
+            let word = from.load(Ordering::Relaxed).to_le_bytes();
+            rest.copy_from_slice(&word[..rest.len()]);
+        }
+    }
+
+    /// The same in whole words.
+    #[inline]
+    pub(super) fn copy_words(&self, to: &mut [[u8; 8]]) {
+        for (to, from) in to.iter_mut().zip(&self.inline) {
+            *to = from.load(Ordering::Relaxed).to_le_bytes();
         }
     }
 }
@@ -270,6 +301,7 @@ const _: () = {
     assert!(size_of::<Descriptor>() == 256);
     assert!(std::mem::offset_of!(Descriptor, word) == 0);
     assert!(std::mem::offset_of!(Descriptor, inline) == 0x30);
+    assert!(std::mem::offset_of!(Descriptor, inline) + SECOND_LINE * size_of::<u64>() == 0x40);
 };
 
 #[cfg(test)]

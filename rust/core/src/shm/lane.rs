@@ -10,7 +10,7 @@
 //! The ring is not named: that a sweeper takes the positions of one ring for those of another only
 //! leaves a descriptor to the next sweep.
 
-use super::descriptor::{LANES, Participant};
+use super::descriptor::Participant;
 use super::sync::{AtomicU64, Ordering};
 use super::word::Word;
 
@@ -83,8 +83,6 @@ impl Intent {
 #[derive(Debug)]
 pub struct Lane<'a> {
     word: &'a AtomicU64,
-    /// The descriptors of the messages that are about to be taken: no allocation in the middle.
-    pub(super) hand: Vec<u32>,
 }
 
 impl<'a> Lane<'a> {
@@ -92,13 +90,8 @@ impl<'a> Lane<'a> {
     ///
     /// The caller sees to it that one thread alone has it, and that the participant is its process.
     pub fn new(participant: &'a Participant, lane: usize) -> Option<Self> {
-        (lane < LANES).then(|| Self::with_hand(participant, lane, Vec::new()))
-    }
-
-    /// The same with a list that was used before; the number is below [`LANES`].
-    pub(super) fn with_hand(participant: &'a Participant, lane: usize, hand: Vec<u32>) -> Self {
-        let word = &participant.lanes[lane];
-        Self { word, hand }
+        let word = participant.lanes.get(lane)?;
+        Some(Self { word })
     }
 
     /// Announces, before anything that needs it is done.

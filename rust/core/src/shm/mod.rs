@@ -87,6 +87,7 @@ pub mod memory;
 mod patience;
 #[cfg(all(target_os = "linux", not(loom)))]
 pub mod payload;
+mod prefetch;
 mod put;
 mod queue;
 mod ring;

@@ -42,20 +42,21 @@ impl PyShmQueue {
             return object.map_err(|failure| self.raised(failure));
         }
         let here = self.here(py, get.operation)?;
-        let mut bytes = [0; Descriptor::INLINE];
+        let mut words = [[0; 8]; Descriptor::INLINE / 8];
         let (mut took, mut loan) = (None, None);
         self.take(py, here, get, &mut |message| {
-            message.copy(&mut bytes);
+            message.copy_words(&mut words);
             took = Some(Took::of(&message));
             loan = message.loan();
         })?;
         let took = took.ok_or_else(nothing_taken)?;
+        let bytes = words.as_flattened();
         if let (Payload::Inline(len), None) = (took.payload, &loan) {
             let bytes = bytes.get(..len).unwrap_or_default();
             return decode_inline(py, took.label.kind, bytes)
                 .map_err(|error| self.raised(self.failure(py, took, None, bytes, error)));
         }
-        self.get_held(py, here, get.keep, took, loan, &bytes)
+        self.get_held(py, here, get.keep, took, loan, bytes)
     }
 
     /// One message that is not only a copy.

@@ -1,6 +1,7 @@
 //! The descriptors of this process: chunks of its own, so that processes do not meet there.
 
 use std::io;
+use std::ops::Range;
 
 use super::super::descriptor::Descriptor;
 use super::super::queue::Claim;
@@ -12,6 +13,13 @@ use super::super::word::{Owner, Word};
 
 /// How many descriptors of the first chunk are looked at before going on to a further one.
 const GLANCE: usize = 8;
+/// How many descriptors ahead memory is asked for: what the consumers wrote last is theirs still.
+const AHEAD: usize = 4;
+/// So that a place behind the last of a chunk is another than one before the first of the next.
+const STRIDE: usize = 2 * CHUNK;
+/// How many looks in vain each claim earns: where fewer than a third of the descriptors are free,
+/// there may be more.
+const EARNED: usize = 2;
 const BITS: usize = u64::BITS as usize;
 
 /// The chunks of this process, and where it looks next.
@@ -23,8 +31,11 @@ pub(crate) struct Home {
     me: Owner,
     /// One bit for each chunk.
     mine: [AtomicU64; CHUNKS_LIMIT / BITS],
-    /// The descriptor that the next claim looks at first.
-    cursor: AtomicUsize,
+    /// Where the next claim looks first: a chunk, times [`STRIDE`], and how many of it are behind.
+    place: AtomicUsize,
+    /// How many descriptors may be looked at in vain, before another chunk is the better choice:
+    /// else who fills a queue of many chunks looked through all of them before each new one.
+    looks: AtomicUsize,
     /// There can be no more chunks for this process: it looks into those of others.
     cramped: AtomicBool,
 }
@@ -35,7 +46,8 @@ impl Home {
         Self {
             me,
             mine: std::array::from_fn(|_| AtomicU64::new(0)),
-            cursor: AtomicUsize::new(0),
+            place: AtomicUsize::new(0),
+            looks: AtomicUsize::new(0),
             cramped: AtomicBool::new(false),
         }
     }
@@ -43,11 +55,11 @@ impl Home {
     /// A descriptor to fill; None where [`Self::grow`] has to get more first, or where it could not.
     #[inline]
     pub(crate) fn claim(&self, control: &Control) -> Option<Claim> {
-        let from = self.cursor.load(Ordering::Relaxed);
-        let chunk = from / CHUNK;
-        if !from.is_multiple_of(CHUNK)
-            && self.has(chunk)
-            && let Some(claim) = self.claim_in(control, from..(chunk + 1) * CHUNK)
+        let place = self.place.load(Ordering::Relaxed);
+        let (chunk, next) = (place / STRIDE, place % STRIDE);
+        if next < CHUNK
+            && (self.has(chunk) || self.cramped.load(Ordering::Relaxed))
+            && let Some(claim) = self.claim_in(control, chunk, next..CHUNK)
         {
             return Some(claim);
         }
@@ -55,35 +67,64 @@ impl Home {
     }
 
     /// At the end of a chunk: the first one, if something is free there, so that few messages stay
-    /// in little memory; else the next one, and so on, round to the whole of this one.
+    /// in little memory; else the next one, and so on, round to the whole of this one, as far as the
+    /// looks go that were earned.
+    #[cold]
     fn claim_elsewhere(&self, control: &Control, chunk: usize) -> Option<Claim> {
-        if let Some(first) = self.next_after(None) {
-            let from = first * CHUNK;
-            if let Some(claim) = self.claim_in(control, from..from + GLANCE) {
-                return Some(claim);
-            }
+        let first = self.next_after(None);
+        if let Some(first) = first
+            && let Some(claim) = self.claim_in(control, first, 0..GLANCE)
+        {
+            return Some(claim);
         }
+        let cramped = self.cramped.load(Ordering::Relaxed);
+        // One look at each: what was earned long ago is no reason to look in vain for ever.
+        let chunks: u32 = self
+            .mine
+            .iter()
+            .map(|word| word.load(Ordering::Relaxed).count_ones())
+            .sum();
+        self.looks
+            .fetch_min(chunks as usize * CHUNK, Ordering::Relaxed);
         let later = std::iter::successors(self.next_after(Some(chunk)), |&at| {
             self.next_after(Some(at))
         });
-        let earlier = std::iter::successors(self.next_after(None), |&at| self.next_after(Some(at)));
+        let earlier = std::iter::successors(first, |&at| self.next_after(Some(at)));
         later
             .chain(earlier.take_while(|&at| at <= chunk))
-            .find_map(|at| self.claim_in(control, at * CHUNK..(at + 1) * CHUNK))
+            .take_while(|_| cramped || self.looks.load(Ordering::Relaxed) > 0)
+            .find_map(|at| self.claim_in(control, at, 0..CHUNK))
             .or_else(|| {
-                let cramped = self.cramped.load(Ordering::Relaxed);
-                let all = control.descriptors().len();
-                cramped.then(|| self.claim_in(control, 0..all)).flatten()
+                let all = control.descriptors().len() / CHUNK;
+                let here = chunk.min(all);
+                let mut everybodys = (here..all).chain(0..here).take_while(|_| cramped);
+                everybodys.find_map(|at| self.claim_in(control, at, 0..CHUNK))
             })
     }
 
-    fn claim_in(&self, control: &Control, range: std::ops::Range<usize>) -> Option<Claim> {
+    #[inline]
+    fn claim_in(&self, control: &Control, chunk: usize, range: Range<usize>) -> Option<Claim> {
         let table = control.table();
-        range.into_iter().find_map(|at| {
-            let claim = table.claim(u32::try_from(at).ok()?, self.me)?;
-            self.cursor.store(at + 1, Ordering::Relaxed);
-            Some(claim)
-        })
+        let looks = self.looks.load(Ordering::Relaxed);
+        let from = range.start;
+        for next in range.clone() {
+            let at = chunk * CHUNK + next;
+            if let Some(claim) = table.claim(u32::try_from(at).ok()?, self.me) {
+                self.place
+                    .store(chunk * STRIDE + next + 1, Ordering::Relaxed);
+                let left = (looks + EARNED).saturating_sub(next - from);
+                self.looks.store(left, Ordering::Relaxed);
+                if next + AHEAD < CHUNK
+                    && let Some(soon) = table.descriptors.get(at + AHEAD)
+                {
+                    soon.prefetch();
+                }
+                return Some(claim);
+            }
+        }
+        let left = looks.saturating_sub(range.len());
+        self.looks.store(left, Ordering::Relaxed);
+        None
     }
 
     /// Gets one more chunk; the caller holds the structural lock. False where there can be no more:
@@ -128,6 +169,7 @@ impl Home {
         let me = self.me.index() as u64;
         chunk.owner.store(me, Ordering::Relaxed);
         self.mine[number / BITS].fetch_or(1 << (number % BITS), Ordering::Relaxed);
+        self.place.store(number * STRIDE, Ordering::Relaxed);
     }
 
     fn has(&self, chunk: usize) -> bool {

@@ -1,5 +1,8 @@
 //! From a message to its object.
 
+use std::cell::{OnceCell, RefCell};
+use std::sync::MutexGuard;
+
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{
@@ -7,7 +10,7 @@ use pyo3::types::{
 };
 
 use super::encoded::{PREFIX, next_place};
-use super::keys::{Keys, with_keys};
+use super::keys::{Keys, keys};
 use super::reader::Reader;
 use super::{
     DEPTH, KIND_PIECES, KIND_PLAIN, LENT, PIECE, Payload, arrays, pickling, scalars, tag, tensors,
@@ -31,6 +34,7 @@ pub(crate) fn decode_inline<'py>(
     Decoder {
         py,
         head: Reader::new(message),
+        keys: OnceCell::new(),
         pieces: None,
     }
     .message()
@@ -72,6 +76,7 @@ pub(crate) fn decode_block<'py>(
     Decoder {
         py,
         head: Reader::new(head),
+        keys: OnceCell::new(),
         pieces: (kind == KIND_PIECES).then(|| Pieces {
             payload,
             end: (start + length).into(),
@@ -97,6 +102,8 @@ struct Pieces<'a> {
 struct Decoder<'a, 'py> {
     py: Python<'py>,
     head: Reader<'a>,
+    /// Asked for by the first dict.
+    keys: OnceCell<Option<RefCell<MutexGuard<'static, Keys>>>>,
     pieces: Option<Pieces<'a>>,
 }
 
@@ -190,21 +197,19 @@ impl<'a, 'py> Decoder<'a, 'py> {
     fn dict(&self, depth: u32) -> PyResult<Bound<'py, PyDict>> {
         let dict = PyDict::new(self.py);
         let count = self.head.count(2)?;
-        with_keys(|keys| {
-            for _ in 0..count {
-                let key = self.key(keys, depth)?;
-                dict.set_item(key, self.value(depth)?)?;
-            }
-            Ok(dict.clone())
-        })
+        for _ in 0..count {
+            let key = self.key(depth)?;
+            dict.set_item(key, self.value(depth)?)?;
+        }
+        Ok(dict)
     }
 
-    fn key(&self, keys: &std::cell::RefCell<Keys>, depth: u32) -> PyResult<Bound<'py, PyAny>> {
-        if let Some(bytes) = self.head.short_text()
-            // Not in use by a finalizer that the collector runs in the middle of it.
-            && let Ok(mut keys) = keys.try_borrow_mut()
+    fn key(&self, depth: u32) -> PyResult<Bound<'py, PyAny>> {
+        let keys = self.keys.get_or_init(|| keys().map(RefCell::new));
+        if let Some(keys) = keys
+            && let Some(bytes) = self.head.short_text()
         {
-            return Ok(keys.text(self.py, bytes)?.into_any());
+            return Ok(keys.borrow_mut().text(self.py, bytes)?.into_any());
         }
         self.value(depth)
     }

@@ -9,6 +9,7 @@ use pyo3::types::{
 
 use super::arrays::{self, Grid};
 use super::encoded::{Encoded, Piece};
+use super::head::Head;
 use super::raw::Pinned;
 use super::seen::Seen;
 use super::tensors::Dense;
@@ -28,7 +29,15 @@ pub(crate) fn encode(object: &Bound<'_, PyAny>) -> PyResult<Encoded> {
 
 /// Encodes an object into what is [`Encoded::new`]. For small objects: to move what [`encode`]
 /// returns takes longer than to encode a number.
+#[inline]
 pub(crate) fn encode_into(object: &Bound<'_, PyAny>, encoded: &mut Encoded) -> PyResult<()> {
+    match simple(object, &mut encoded.head) {
+        Some(()) => Ok(()),
+        None => encode_other(object, encoded),
+    }
+}
+
+fn encode_other(object: &Bound<'_, PyAny>, encoded: &mut Encoded) -> PyResult<()> {
     let mut encoder = Encoder {
         encoded,
         seen: Seen::new(),
@@ -41,6 +50,42 @@ pub(crate) fn encode_into(object: &Bound<'_, PyAny>, encoded: &mut Encoded) -> P
     Ok(())
 }
 
+/// Writes what has no parts, and is not worth being looked for a second time; None where something
+/// else, or something long, is to be written.
+#[inline]
+fn simple(object: &Bound<'_, PyAny>, head: &mut Head) -> Option<()> {
+    if let Ok(text) = object.cast_exact::<PyString>() {
+        // Surrogates alone have no UTF-8.
+        let utf8 = text.to_str().ok()?.as_bytes();
+        (utf8.len() < REPEATED).then(|| head.text(tag::STR, utf8))
+    } else if let Ok(int) = object.cast_exact::<PyInt>() {
+        let int = int.extract::<i64>().ok()?;
+        match i8::try_from(int) {
+            Ok(small) => head.tagged(tag::SMALL_INT, small.to_le_bytes()),
+            Err(_) => head.tagged(tag::INT, int.to_le_bytes()),
+        }
+        Some(())
+    } else if let Ok(float) = object.cast_exact::<PyFloat>() {
+        head.tagged(tag::FLOAT, float.value().to_le_bytes());
+        Some(())
+    } else if let Ok(bool) = object.cast_exact::<PyBool>() {
+        head.push(if bool.is_true() {
+            tag::TRUE
+        } else {
+            tag::FALSE
+        });
+        Some(())
+    } else if object.is_none() {
+        head.push(tag::NONE);
+        Some(())
+    } else if let Ok(bytes) = object.cast_exact::<PyBytes>() {
+        let bytes = bytes.as_bytes();
+        (bytes.len() < REPEATED).then(|| head.text(tag::BYTES, bytes))
+    } else {
+        None
+    }
+}
+
 /// What has been written so far. Each method answers None where pickle has to take over.
 struct Encoder<'a> {
     encoded: &'a mut Encoded,
@@ -50,39 +95,27 @@ struct Encoder<'a> {
 impl Encoder<'_> {
     #[inline]
     fn value(&mut self, object: &Bound<'_, PyAny>, depth: u32) -> Option<()> {
-        if object.is_exact_instance_of::<PyString>() {
-            self.text(object.cast_exact().ok()?, depth)
-        } else if object.is_exact_instance_of::<PyInt>() {
-            self.int(object.cast_exact().ok()?)
-        } else if object.is_exact_instance_of::<PyFloat>() {
-            let float = object.cast_exact::<PyFloat>().ok()?.value();
-            self.encoded.head.tagged(tag::FLOAT, float.to_le_bytes());
-            Some(())
-        } else if object.is_exact_instance_of::<PyBool>() {
-            let yes = object.cast_exact::<PyBool>().ok()?.is_true();
-            self.encoded
-                .head
-                .push(if yes { tag::TRUE } else { tag::FALSE });
-            Some(())
-        } else if object.is_none() {
-            self.encoded.head.push(tag::NONE);
-            Some(())
-        } else {
-            self.compound(object, depth)
+        match simple(object, &mut self.encoded.head) {
+            Some(()) => Some(()),
+            None => self.other(object, depth),
         }
     }
 
     /// Apart from the rest, so that what is small needs no large frame.
     #[inline(never)]
-    fn compound(&mut self, object: &Bound<'_, PyAny>, depth: u32) -> Option<()> {
-        if object.is_exact_instance_of::<PyBytes>() {
-            self.bytes(object.cast_exact().ok()?, depth)
-        } else if object.is_exact_instance_of::<PyDict>() {
-            self.dict(object.cast_exact().ok()?, depth)
-        } else if object.is_exact_instance_of::<PyList>() {
-            self.list(object.cast_exact().ok()?, depth)
-        } else if object.is_exact_instance_of::<PyTuple>() {
-            self.tuple(object.cast_exact().ok()?, depth)
+    fn other(&mut self, object: &Bound<'_, PyAny>, depth: u32) -> Option<()> {
+        if let Ok(dict) = object.cast_exact::<PyDict>() {
+            self.dict(dict, depth)
+        } else if let Ok(list) = object.cast_exact::<PyList>() {
+            self.list(list, depth)
+        } else if let Ok(tuple) = object.cast_exact::<PyTuple>() {
+            self.tuple(tuple, depth)
+        } else if let Ok(text) = object.cast_exact::<PyString>() {
+            self.long_text(text, depth)
+        } else if let Ok(bytes) = object.cast_exact::<PyBytes>() {
+            self.long_bytes(bytes, depth)
+        } else if let Ok(int) = object.cast_exact::<PyInt>() {
+            self.big_int(int)
         } else {
             self.rare(object, depth)
         }
@@ -112,19 +145,6 @@ impl Encoder<'_> {
         }
     }
 
-    fn int(&mut self, int: &Bound<'_, PyInt>) -> Option<()> {
-        let head = &mut self.encoded.head;
-        if let Ok(int) = int.extract::<i64>() {
-            match i8::try_from(int) {
-                Ok(small) => head.tagged(tag::SMALL_INT, small.to_le_bytes()),
-                Err(_) => head.tagged(tag::INT, int.to_le_bytes()),
-            }
-            return Some(());
-        }
-        self.big_int(int)
-    }
-
-    #[cold]
     fn big_int(&mut self, int: &Bound<'_, PyInt>) -> Option<()> {
         let head = &mut self.encoded.head;
         let bytes = scalars::big_int_bytes(int).ok()?;
@@ -134,18 +154,8 @@ impl Encoder<'_> {
         Some(())
     }
 
-    fn text(&mut self, text: &Bound<'_, PyString>, depth: u32) -> Option<()> {
-        // Surrogates alone have no UTF-8.
+    fn long_text(&mut self, text: &Bound<'_, PyString>, depth: u32) -> Option<()> {
         let utf8 = text.to_str().ok()?;
-        if utf8.len() < REPEATED {
-            self.encoded.head.text(tag::STR, utf8.as_bytes());
-            return Some(());
-        }
-        self.long_text(text, utf8, depth)
-    }
-
-    #[cold]
-    fn long_text(&mut self, text: &Bound<'_, PyString>, utf8: &str, depth: u32) -> Option<()> {
         self.seen.first_time(text, depth == 0)?;
         if utf8.len() < PIECE {
             self.encoded.head.text(tag::STR, utf8.as_bytes());
@@ -158,10 +168,8 @@ impl Encoder<'_> {
         Some(())
     }
 
-    fn bytes(&mut self, bytes: &Bound<'_, PyBytes>, depth: u32) -> Option<()> {
-        if bytes.as_bytes().len() >= REPEATED {
-            self.seen.first_time(bytes, depth == 0)?;
-        }
+    fn long_bytes(&mut self, bytes: &Bound<'_, PyBytes>, depth: u32) -> Option<()> {
+        self.seen.first_time(bytes, depth == 0)?;
         self.encoded.head.push(tag::BYTES);
         self.plain_bytes(bytes);
         Some(())

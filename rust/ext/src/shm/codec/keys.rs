@@ -3,12 +3,12 @@
 //! Messages of one program have few different keys. To find one by its bytes takes a fraction of
 //! making it, and it brings its hash with it.
 
-use std::cell::RefCell;
+use std::sync::{Mutex, MutexGuard, TryLockError};
 
 use pyo3::prelude::*;
 use pyo3::types::PyString;
 
-/// So many are kept by each thread, a power of two.
+/// So many are kept, a power of two.
 const SLOTS: usize = 512;
 
 /// Longer ones are made anew each time.
@@ -25,19 +25,21 @@ struct Key {
     text: Py<PyString>,
 }
 
-/// The keys of one thread, by a hash of their bytes.
+/// Keys, by a hash of their bytes.
 #[derive(Default)]
 pub(super) struct Keys(Vec<Option<Key>>);
 
-thread_local! {
-    static KEYS: RefCell<Keys> = const { RefCell::new(Keys(Vec::new())) };
-}
+/// Of the process, because a thread that ends cannot give back what belongs to Python.
+static KEYS: Mutex<Keys> = Mutex::new(Keys(Vec::new()));
 
-/// Calls with the keys of this thread.
-pub(super) fn with_keys<T>(call: impl Fn(&RefCell<Keys>) -> T) -> T {
-    // A thread that ends has none any more.
-    KEYS.try_with(&call)
-        .unwrap_or_else(|_| call(&RefCell::default()))
+/// The keys, for one message; None where they are in use: by another thread, or by the message in
+/// the middle of whose decoding a finalizer gets this one.
+pub(super) fn keys() -> Option<MutexGuard<'static, Keys>> {
+    match KEYS.try_lock() {
+        Ok(keys) => Some(keys),
+        Err(TryLockError::Poisoned(keys)) => Some(keys.into_inner()),
+        Err(TryLockError::WouldBlock) => None,
+    }
 }
 
 impl Keys {

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use pyo3::prelude::*;
+use smallvec::SmallVec;
 
 use super::raw::references;
 
@@ -14,17 +15,15 @@ const HELD_ONCE: isize = 2;
 
 /// The objects met so far that could be met again.
 pub(super) struct Seen {
-    count: usize,
-    few: [usize; FEW],
+    few: SmallVec<[usize; FEW]>,
     /// The others; few messages have so many.
     many: Option<BTreeSet<usize>>,
 }
 
 impl Seen {
-    pub(super) const fn new() -> Self {
+    pub(super) fn new() -> Self {
         Self {
-            count: 0,
-            few: [0; FEW],
+            few: SmallVec::new(),
             many: None,
         }
     }
@@ -42,12 +41,11 @@ impl Seen {
     }
 
     fn note(&mut self, address: usize) -> Option<()> {
-        if self.few[..self.count].contains(&address) {
+        if self.few.contains(&address) {
             return None;
         }
-        if let Some(free) = self.few.get_mut(self.count) {
-            *free = address;
-            self.count += 1;
+        if self.few.len() < FEW {
+            self.few.push(address);
             return Some(());
         }
         let many = self.many.get_or_insert_default();

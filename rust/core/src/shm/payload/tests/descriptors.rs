@@ -52,16 +52,34 @@ fn few_messages_stay_in_the_first_chunk() {
 }
 
 #[test]
-fn one_free_descriptor_is_found_wherever_it_is() {
+fn one_free_descriptor_is_found_wherever_it_is_where_there_are_no_more_chunks() {
     let folder = Folder::new(MIB, MemoryPolicy::Block);
     let process = folder.process(1);
-    (0..3 * CHUNK).for_each(|_| drop(process.claim()));
-    for index in [0, 1, 255, 256, 300, 511, 512, 767, 5] {
+    while process.home.grow(&process.control).expect("room") {}
+    let all = CHUNKS_LIMIT * CHUNK;
+    let taken = (0..all).filter_map(|_| process.home.claim(&process.control));
+    assert_eq!(taken.count(), all);
+    for index in [0, 1, 255, 256, 300, 511, 512, all - 1, 5] {
         assert!(process.home.claim(&process.control).is_none());
         process.control.descriptors()[index].set_word(Word::FREE);
         let claim = process.home.claim(&process.control).expect("one is free");
         assert_eq!(claim.index() as usize, index);
     }
+}
+
+#[test]
+fn who_looks_in_vain_too_often_gets_a_further_chunk() {
+    let folder = Folder::new(MIB, MemoryPolicy::Block);
+    let process = folder.process(1);
+    (0..3 * CHUNK).for_each(|_| drop(process.claim()));
+    let found_again = (0..10)
+        .filter(|_| {
+            process.control.descriptors()[300].set_word(Word::FREE);
+            process.claim().index() == 300
+        })
+        .count();
+    assert!((1..9).contains(&found_again), "{found_again}");
+    assert_eq!(chunks_of(&process), [0, 1, 2, 3]);
 }
 
 #[test]
