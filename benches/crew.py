@@ -9,8 +9,9 @@ import ctypes
 import multiprocessing
 import os
 import signal
+import time
 from collections.abc import Callable, Sequence
-from multiprocessing.connection import Connection
+from multiprocessing.connection import Connection, wait
 from typing import Any
 
 __all__ = ["CONTEXT", "Board", "Crew", "Round", "breathe", "cores"]
@@ -97,15 +98,18 @@ class Crew:
         return self._answers()
 
     def _answers(self) -> list[Any]:
-        answers = []
-        for member, end in enumerate(self._ends):
-            if not end.poll(ANSWER):
-                raise TimeoutError(f"process {member} did not answer within {ANSWER} s")
-            answer = end.recv()
-            if isinstance(answer, Exception):
-                raise answer
-            answers.append(answer)
-        return answers
+        answers: dict[Connection, Any] = {}
+        until = time.monotonic() + ANSWER
+        while missing := [end for end in self._ends if end not in answers]:
+            came = wait(missing, until - time.monotonic())
+            if not came:
+                raise TimeoutError(f"{len(missing)} processes did not answer within {ANSWER} s")
+            for end in came:
+                answers[end] = end.recv()
+                # At once: the others may wait for this one.
+                if isinstance(answers[end], Exception):
+                    raise answers[end]
+        return [answers[end] for end in self._ends]
 
     def close(self) -> None:
         """End the processes."""

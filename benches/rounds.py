@@ -2,8 +2,8 @@
 
 import random
 import time
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
 from crew import Crew, cores
@@ -84,29 +84,27 @@ class Rounds:
             if row.limit and self._limits:
                 contenders[row.limit.name] = self._limited(row.limit, self._limits)
             contenders[Shoal.name] = self._crew(row, Shoal, stack)
+            others: dict[str, ExitStack] = {}
             for rival in rivals:
                 if rival.missing():
                     self._figures.note(f"{rival.name}: not installed")
                 elif row.can is None or row.can in rival.can:
-                    with ExitStack() as own:
-                        timed = self._tried(row, rival, own)
-                        if timed is not None:
-                            contenders[rival.name] = timed
-                            stack.push(own.pop_all())
-            self._measure(row, contenders)
+                    own = others[rival.name] = stack.enter_context(ExitStack())
+                    with self._tried(row, rival.name, own):
+                        contenders[rival.name] = self._crew(row, rival, own)
+            self._measure(row, contenders, others)
 
-    def _tried(self, row: Row, rival: type[Rival], stack: ExitStack) -> Timed | None:
-        """Return a rival that got through a round; one that cannot is a note, not an error."""
+    @contextmanager
+    def _tried(self, row: Row, rival: str, own: ExitStack) -> Iterator[None]:
+        """Make a note of what a rival cannot do, which is no error of ours, and end it."""
         try:
-            timed = self._crew(row, rival, stack)
-            timed(row.least)
+            yield
         except Exception as error:
             # In a smoke run it is our code that is looked at.
             if self._smoke:
                 raise
-            self._figures.note(f"{rival.name}, {row.what}: {error}")
-            return None
-        return timed
+            self._figures.note(f"{rival}, {row.what}: {error}")
+            own.close()
 
     def _crew(self, row: Row, kind: type[Line], stack: ExitStack) -> Timed:
         lines = [kind(row.load) for _ in range(row.lines)]
@@ -123,13 +121,32 @@ class Rounds:
     def _limited(limit: Limit, limits: Limits) -> Timed:
         return lambda count: limits.samples(limit.what, count, limit.size)
 
-    def _measure(self, row: Row, contenders: dict[str, Timed]) -> None:
-        counts = {name: self._count(row, timed) for name, timed in contenders.items()}
-        samples: dict[str, list[Sequence[float]]] = {name: [] for name in contenders}
+    def _measure(
+        self, row: Row, contenders: dict[str, Timed], others: dict[str, ExitStack]
+    ) -> None:
+        counts: dict[str, int] = {}
+        samples: dict[str, list[Sequence[float]]] = {}
+
+        def take_turns(step: Callable[[str], None]) -> None:
+            for name in random.sample(list(contenders), len(contenders)):
+                if name not in others:
+                    step(name)
+                    continue
+                with self._tried(row, name, others[name]):
+                    step(name)
+                    continue
+                del contenders[name]
+
+        def choose_count(name: str) -> None:
+            counts[name], samples[name] = self._count(row, contenders[name]), []
+
+        def measure(name: str) -> None:
+            samples[name].append(contenders[name](counts[name]))
+
+        take_turns(choose_count)
         for _ in range(1 if self._smoke else ROUNDS):
-            for name, timed in random.sample(list(contenders.items()), len(contenders)):
-                samples[name].append(timed(counts[name]))
-        costs = {name: Cost.of(rounds) for name, rounds in samples.items()}
+            take_turns(measure)
+        costs = {name: Cost.of(samples[name]) for name in contenders}
         limit = row.limit.name if row.limit else None
         self._figures.add(row.what, costs, row.unit, row.goal, ours=Shoal.name, limit=limit)
 

@@ -39,6 +39,8 @@ enum Body {
 pub(super) struct Parcels {
     ready: usize,
     small: Vec<u8>,
+    /// Of the message that is added, used again for the next.
+    encoded: Encoded,
     rest: Vec<Parcel>,
 }
 
@@ -69,7 +71,9 @@ impl Parcels {
         here: &Here,
         batch: &mut Batch<'_>,
     ) -> PyResult<Result<(), Error>> {
-        if let Ok(reserved) = object.cast_exact::<PyShmReservation>() {
+        if object.is_exact_instance_of::<PyShmReservation>()
+            && let Ok(reserved) = object.cast_exact::<PyShmReservation>()
+        {
             let body = Body::Reserved(reserved.clone().unbind());
             self.rest.push(Parcel {
                 weight,
@@ -78,10 +82,10 @@ impl Parcels {
             });
             return Ok(Ok(()));
         }
-        let mut encoded = Encoded::new();
-        encode_into(object, &mut encoded)?;
-        let kind = encoded.kind();
-        let body = match Cargo::of(&encoded) {
+        self.encoded.clear();
+        encode_into(object, &mut self.encoded)?;
+        let kind = self.encoded.kind();
+        let body = match Cargo::of(&self.encoded) {
             Cargo::Small(bytes) => {
                 // Where the queue counts bytes, each message is looked at before.
                 if self.rest.is_empty() && self.ready < TOGETHER && here.queue.max_bytes() == 0 {
@@ -98,7 +102,7 @@ impl Parcels {
                 self.small.extend_from_slice(bytes);
                 Body::Small(start..self.small.len())
             }
-            _ => Body::Large(Box::new(encoded)),
+            _ => Body::Large(Box::new(std::mem::take(&mut self.encoded))),
         };
         self.rest.push(Parcel { weight, kind, body });
         Ok(Ok(()))

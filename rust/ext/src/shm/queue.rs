@@ -49,7 +49,10 @@ impl PyShmQueue {
     ) -> PyResult<()> {
         let py = object.py();
         let weight = weight.or(0, self::weight)?;
-        if let Ok(reserved) = object.cast_exact::<PyShmReservation>() {
+        // Asked before it is cast: a cast that fails makes an error, with references.
+        if object.is_exact_instance_of::<PyShmReservation>()
+            && let Ok(reserved) = object.cast_exact::<PyShmReservation>()
+        {
             return self.put_reserved(py, put, reserved.get(), weight);
         }
         let here = self.here(py, put.operation)?;

@@ -54,6 +54,12 @@ pub(crate) struct Encoded {
     pub(super) pieces: Vec<Piece>,
 }
 
+impl Default for Encoded {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
 impl Encoded {
     /// Nothing yet.
     #[inline]
@@ -62,6 +68,13 @@ impl Encoded {
             head: Head::new(),
             pieces: Vec::new(),
         }
+    }
+
+    /// Forgets everything.
+    #[inline]
+    pub(crate) fn clear(&mut self) {
+        self.head.clear();
+        self.pieces.clear();
     }
 
     /// How the bytes are to be read.

@@ -81,14 +81,13 @@ impl Keys {
 
 /// Where a key is kept: its length, first and last bytes, mixed.
 fn slot(bytes: &[u8]) -> usize {
-    let word = |bytes: &[u8]| {
-        let mut word = [0; 8];
-        word[..bytes.len()].copy_from_slice(bytes);
-        u64::from_le_bytes(word)
-    };
-    let (first, last) = match (bytes.first_chunk(), bytes.last_chunk()) {
-        (Some(first), Some(last)) => (u64::from_le_bytes(*first), u64::from_le_bytes(*last)),
-        _ => (word(bytes), bytes.len() as u64),
+    let (first, last) = if let (Some(first), Some(last)) = (bytes.first_chunk(), bytes.last_chunk())
+    {
+        (u64::from_le_bytes(*first), u64::from_le_bytes(*last))
+    } else {
+        // Shifted together: to write bytes and read them as a word takes longer.
+        let shift = |word, byte: &u8| word << 8 | u64::from(*byte);
+        (bytes.iter().fold(0, shift), bytes.len() as u64)
     };
     let mixed = (first ^ last.rotate_left(29)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     let shift = u64::BITS - SLOTS.trailing_zeros();
