@@ -31,8 +31,10 @@ pub(crate) use queue::PyShmQueue;
 pub(crate) use reservation::PyShmReservation;
 pub(crate) use session::{PyShmSession, shm_gc};
 
-/// How long a call sleeps at most before it looks for signals and for the dead.
-const SLICE: Duration = Duration::from_millis(50);
+/// How long a call sleeps at most before it looks for signals and for the dead: a little longer than
+/// the pause between two looks for these, so that each of its own finds it over, and short enough for
+/// Ctrl-C and for a message of the dead. Each slice costs about 0.1 ms.
+const SLICE: Duration = Duration::from_millis(90);
 
 /// How often a call looks while it is still attached: to detach and to attach again takes about as
 /// long as so many looks.

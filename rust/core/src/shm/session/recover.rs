@@ -24,7 +24,7 @@ use super::lock::{Guard, Locks};
 use super::{Control, Error, queues};
 
 /// Nobody asks who is dead more often than this,
-const PAUSE: Duration = Duration::from_millis(100);
+const PAUSE: Duration = Duration::from_millis(80);
 /// or than this for each participant, so that many of them do not ask all the time.
 const PAUSE_EACH: Duration = Duration::from_millis(2);
 
