@@ -1,4 +1,4 @@
-//! Files, and the memory that processes share through them. The only unsafe code is in [`map`].
+//! Files, and the memory that processes share through them. Unsafe code is in [`map`] alone.
 
 mod error;
 pub mod file;
