@@ -382,3 +382,34 @@ def test_a_tensor_of_a_device_is_refused(queue, monkeypatch):
         ShoalError, match=r"a tensor on cuda:0 cannot be sent .*: send tensor.cpu\(\)"
     ):
         queue.put([Elsewhere()])
+
+
+def test_a_finalizer_may_get_in_the_middle_of_a_get(session):
+    message = {f"key {number}": {"inner": number} for number in range(50)}
+    outer, inner = session.queue("outer"), session.queue("inner")
+    outer.put(message)
+    for _ in range(20):
+        inner.put({"found": {"by": "a finalizer"}})
+    found = []
+
+    class Cycle:
+        def __init__(self):
+            self.itself = self
+
+        def __del__(self):
+            found.append(inner.get_nowait())
+
+    thresholds = gc.get_threshold()
+    gc.disable()
+    try:
+        for _ in range(20):
+            Cycle()
+        gc.set_threshold(1)
+        gc.enable()
+        got = outer.get()
+    finally:
+        gc.set_threshold(*thresholds)
+        gc.enable()
+    assert got == message
+    gc.collect()
+    assert found == [{"found": {"by": "a finalizer"}}] * 20
