@@ -1,15 +1,56 @@
 """What one process of `shoal.shm` does alone: roles without a partner."""
 
 import time
+from collections import deque
 from dataclasses import dataclass
 
 from crew import Board, Round
 from lines import Shoal
+from roles import KEPT
 from shoal import shm
 
-__all__ = ["Attach", "GetQueued", "MakeKeys", "PutGet"]
+__all__ = ["Attach", "Calls", "GetQueued", "MakeAndKeep", "MakeKeys", "PutGet"]
 
 now = time.perf_counter_ns
+
+
+@dataclass(frozen=True)
+class Calls:
+    """Calls two methods that do nothing; returns how long the two took, on average."""
+
+    line: Shoal
+
+    def __call__(self, board: Board, member: int) -> Round:
+        put = get = b"".__len__
+
+        def work(count: int) -> list[float]:
+            start = now()
+            for _ in range(count):
+                put()
+                get()
+            return [(now() - start) / count]
+
+        return work
+
+
+@dataclass(frozen=True)
+class MakeAndKeep:
+    """Makes messages of other bytes, as a get does, and keeps them as who receives them does."""
+
+    line: Shoal
+
+    def __call__(self, board: Board, member: int) -> Round:
+        size = self.line.load.size
+        source = bytes(range(256)) * size
+
+        def work(count: int) -> list[float]:
+            kept: deque[bytes] = deque(maxlen=KEPT)
+            start = now()
+            for at in range(count):
+                kept.append(source[at & 255 : (at & 255) + size])
+            return [(now() - start) / count]
+
+        return work
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ from crew import STAMPS, Board, Round, breathe
 from lines import Line, Load
 
 __all__ = [
+    "KEPT",
     "Answer",
     "Ask",
     "AwaitApart",

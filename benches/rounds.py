@@ -12,7 +12,7 @@ from limits import Limits
 from lines import Line, Load, Rival, Shoal
 from roles import Role
 
-__all__ = ["Limit", "Rounds", "Row"]
+__all__ = ["Floor", "Limit", "Rounds", "Row"]
 
 ROUNDS = 5
 SECONDS = 0.25
@@ -31,6 +31,14 @@ class Limit:
 
 
 @dataclass(frozen=True)
+class Floor:
+    """What Python itself needs for its part, measured as the contenders are, without a queue."""
+
+    name: str
+    roles: Callable[..., list[Role]]
+
+
+@dataclass(frozen=True)
 class Row:
     """What is measured of all contenders alike.
 
@@ -45,6 +53,7 @@ class Row:
         lines: How many lines a crew needs.
         can: What a line has to be able to do.
         limit: The limit beside it.
+        floor: What Python needs beside it.
         goal: What is to be reached.
         anywhere: Whether each process may run on both cores, rather than have one.
     """
@@ -59,6 +68,7 @@ class Row:
     lines: int = 1
     can: str | None = None
     limit: Limit | None = None
+    floor: Floor | None = None
     goal: Goal | None = None
     anywhere: bool = False
 
@@ -83,7 +93,9 @@ class Rounds:
             contenders: dict[str, Timed] = {}
             if row.limit and self._limits:
                 contenders[row.limit.name] = self._limited(row.limit, self._limits)
-            contenders[Shoal.name] = self._crew(row, Shoal, stack)
+            if row.floor:
+                contenders[row.floor.name] = self._crew(row, Shoal, row.floor.roles, stack)
+            contenders[Shoal.name] = self._crew(row, Shoal, row.roles, stack)
             others: dict[str, ExitStack] = {}
             for rival in rivals:
                 if rival.missing():
@@ -91,7 +103,7 @@ class Rounds:
                 elif row.can is None or row.can in rival.can:
                     own = others[rival.name] = stack.enter_context(ExitStack())
                     with self._tried(row, rival.name, own):
-                        contenders[rival.name] = self._crew(row, rival, own)
+                        contenders[rival.name] = self._crew(row, rival, row.roles, own)
             self._measure(row, contenders, others)
 
     @contextmanager
@@ -106,11 +118,13 @@ class Rounds:
             self._figures.note(f"{rival}, {row.what}: {error}")
             own.close()
 
-    def _crew(self, row: Row, kind: type[Line], stack: ExitStack) -> Timed:
+    def _crew(
+        self, row: Row, kind: type[Line], make: Callable[..., list[Role]], stack: ExitStack
+    ) -> Timed:
         lines = [kind(row.load) for _ in range(row.lines)]
         for line in lines:
             stack.callback(line.close)
-        roles = row.roles(*lines)
+        roles = make(*lines)
         both = cores()
         on = [set(both) if row.anywhere else {both[n % 2]} for n in range(len(roles))]
         crew = Crew(roles, on)

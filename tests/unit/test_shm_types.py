@@ -271,9 +271,22 @@ def test_a_tensor_with_too_small_a_storage_is_refused(queue, count):
 
 @pytest.mark.parametrize("dtype", [torch.qint8, torch.quint4x2], ids=str)
 def test_quantized_values_are_not_made_in_place(session, queue, dtype):
-    with pytest.raises((TypeError, ValueError), match=str(dtype)):
+    text = f"^dtype={dtype}: quantized values cannot be made in place: put a quantized tensor$"
+    with pytest.raises(ShoalValueError, match=text):
         queue.reserve((LARGE,), dtype)
     assert session.stats()["descriptors_in_use"] == 0
+
+
+@pytest.mark.parametrize("size", [3, LARGE])
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_values_of_any_other_dtype_are_made_in_place(queue, dtype, size):
+    reservation = queue.reserve((size,), dtype)
+    assert (reservation.array.dtype, reservation.array.shape) == (dtype, (size,))
+    reservation.array.untyped_storage().fill_(1)
+    queue.put(reservation)
+    got = queue.get()
+    assert (got.dtype, got.shape) == (dtype, (size,))
+    assert bytes(got.untyped_storage()) == b"\1" * got.nbytes
 
 
 def test_what_is_of_the_script_travels_by_value(through):

@@ -165,6 +165,7 @@ impl PyShmQueue {
     #[getter]
     fn closed(&self, py: Python<'_>) -> PyResult<bool> {
         let here = self.here(py, "closed")?;
+        check_open(py, here, "closed")?;
         let closed = here.queue.is_closed();
         closed.map_err(|error| self.failed(py, "closed", &error))
     }
@@ -331,7 +332,9 @@ impl PyShmQueue {
 
     /// Make the doorbell unreadable until it is rung again.
     fn clear_bell(&self, py: Python<'_>) -> PyResult<()> {
-        self.here(py, "clear_bell")?.queue.session().clear_bell();
+        let here = self.here(py, "clear_bell")?;
+        check_open(py, here, "clear_bell")?;
+        here.queue.session().clear_bell();
         Ok(())
     }
 
@@ -371,7 +374,7 @@ impl PyShmQueue {
 }
 
 /// An error where this process left the session.
-fn check_open(py: Python<'_>, here: &Here, operation: &str) -> PyResult<()> {
+pub(super) fn check_open(py: Python<'_>, here: &Here, operation: &str) -> PyResult<()> {
     if here.queue.session().is_shut() {
         return Err(session_closed(py, operation));
     }

@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
-use pyo3::types::{PyBool, PyBytes, PyInt, PySequence, PyString, PyTuple};
+use pyo3::types::{PyBool, PyBytes, PyDict, PyInt, PySequence, PyString, PyTuple};
 use shoal_core::shm::session::{Draft, Session};
 
 use super::arguments::{LARGEST, shown, whole, wrong_type};
@@ -13,7 +13,7 @@ use super::errors::{bad_value, closed};
 use super::here::{Cargo, Here};
 use super::loan::Loan;
 use super::putting::{Lack, Put, Waiter};
-use super::queue::PyShmQueue;
+use super::queue::{PyShmQueue, check_open};
 
 /// Memory for an array that `put` then sends without a copy.
 #[pyclass(frozen, weakref, name = "ShmReservation", module = "shoal.shm")]
@@ -100,6 +100,7 @@ impl PyShmQueue {
         put: &Put<'_, '_>,
     ) -> PyResult<PyShmReservation> {
         let here = self.here(py, put.operation)?;
+        check_open(py, here, put.operation)?;
         let sizes = sizes(shape)?;
         let made = |open| PyShmReservation {
             session: Arc::clone(here.queue.session()),
@@ -225,7 +226,25 @@ fn described<'py>(
 ) -> PyResult<Described<'py>> {
     let py = sizes.py();
     if is_of_torch(dtype)? {
-        return Ok(Described::Message(Box::new(codec::reserve(sizes, dtype)?)));
+        let name = dtype.str()?;
+        if name.to_str()?.starts_with("torch.q") {
+            let message = format!(
+                "dtype={name}: quantized values cannot be made in place: put a quantized tensor"
+            );
+            return Err(bad_value(py, message));
+        }
+        return codec::reserve(sizes, dtype)
+            .map(|message| Described::Message(Box::new(message)))
+            .or_else(|refused| {
+                if !refused.is_instance_of::<PyTypeError>(py) {
+                    return Err(refused);
+                }
+                let keywords = PyDict::new(py);
+                keywords.set_item("dtype", dtype)?;
+                let torch = py.import("torch")?;
+                let array = torch.call_method("zeros", (sizes,), Some(&keywords))?;
+                Ok(Described::Array(array))
+            });
     }
     let numpy = py.import("numpy").map_err(|error| {
         let message = "reserve needs numpy: install it".to_owned();
