@@ -1,5 +1,6 @@
 """What a process is to a session: one participant, however many objects stand for it."""
 
+import contextlib
 import math
 import os
 import sqlite3
@@ -7,7 +8,7 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -18,7 +19,7 @@ from shoal._pure.shm.checks import Limit
 from shoal._pure.shm.ending import stay_silent
 from shoal._pure.shm.places import LOCKS, TABLES, checked_format, remove
 from shoal._pure.shm.store import LockedError, Store, beside, gone, inside
-from shoal.errors import ChannelClosed
+from shoal.errors import ChannelClosed, ChannelNotFoundError
 
 __all__ = ["Facts", "Member", "NotYet", "let_go", "member_of", "own_folders"]
 
@@ -103,11 +104,11 @@ class Member:
         Raises:
             ChannelClosed: This process has closed the session.
         """
-        self._check_open(op)
-        if self._me is None:
-            self.join(op)
         try:
-            return self._store.write(work, _bounded(limit), undone)
+            with self._open(op):
+                if self._me is None:
+                    self.join(op)
+                return self._store.write(work, _bounded(limit), undone)
         finally:
             if self._ringing:
                 self.ring_now()
@@ -116,9 +117,9 @@ class Member:
 
     def read(self, op: str, work: Callable[[sqlite3.Connection], T]) -> T:
         """Ask something."""
-        self._check_open(op)
         try:
-            return self._store.read(work)
+            with self._open(op):
+                return self._store.read(work)
         finally:
             if _registered.dropped:
                 _settle()
@@ -294,9 +295,19 @@ class Member:
             stay_silent()
             raise ChannelClosed(f"{op}: the session is closed in this process")
 
-    def _version(self, op: str) -> tuple[int, int]:
+    @contextlib.contextmanager
+    def _open(self, op: str) -> Iterator[None]:
         self._check_open(op)
-        return self._store.version()
+        try:
+            yield
+        except ChannelNotFoundError:
+            # Another thread may have closed it meanwhile, and with it removed it.
+            self._check_open(op)
+            raise
+
+    def _version(self, op: str) -> tuple[int, int]:
+        with self._open(op):
+            return self._store.version()
 
 
 class _Registered:

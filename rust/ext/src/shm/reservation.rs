@@ -242,7 +242,7 @@ fn described<'py>(
                 let keywords = PyDict::new(py);
                 keywords.set_item("dtype", dtype)?;
                 let torch = py.import("torch")?;
-                let array = torch.call_method("zeros", (sizes,), Some(&keywords))?;
+                let array = torch.call_method("empty", (sizes,), Some(&keywords))?;
                 Ok(Described::Array(array))
             });
     }
