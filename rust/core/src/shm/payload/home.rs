@@ -90,16 +90,17 @@ impl Home {
             self.next_after(Some(at))
         });
         let earlier = std::iter::successors(first, |&at| self.next_after(Some(at)));
-        later
+        let found = later
             .chain(earlier.take_while(|&at| at <= chunk))
             .take_while(|_| cramped || self.looks.load(Ordering::Relaxed) > 0)
-            .find_map(|at| self.claim_in(control, at, 0..CHUNK))
-            .or_else(|| {
-                let all = control.descriptors().len() / CHUNK;
-                let here = chunk.min(all);
-                let mut everybodys = (here..all).chain(0..here).take_while(|_| cramped);
-                everybodys.find_map(|at| self.claim_in(control, at, 0..CHUNK))
-            })
+            .find_map(|at| self.claim_in(control, at, 0..CHUNK));
+        if found.is_some() || !cramped {
+            return found;
+        }
+        let all = control.descriptors().len() / CHUNK;
+        let here = chunk.min(all);
+        let mut everybodys = (here..all).chain(0..here);
+        everybodys.find_map(|at| self.claim_in(control, at, 0..CHUNK))
     }
 
     #[inline]

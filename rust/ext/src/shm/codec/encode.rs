@@ -37,12 +37,13 @@ pub(crate) fn encode_into(object: &Bound<'_, PyAny>, encoded: &mut Encoded) -> P
     }
 }
 
+/// Encodes what is not [`simple`].
 fn encode_other(object: &Bound<'_, PyAny>, encoded: &mut Encoded) -> PyResult<()> {
     let mut encoder = Encoder {
         encoded,
         seen: Seen::new(),
     };
-    if encoder.value(object, 0).is_none() {
+    if encoder.other(object, 0).is_none() {
         encoder.encoded.clear();
         encoder.pickle(object)?;
     }
