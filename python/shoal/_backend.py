@@ -20,6 +20,8 @@ __all__ = [
     "Placements",
     "RankLists",
     "ShmMessage",
+    "ShmParcel",
+    "ShmPort",
     "ShmQueue",
     "ShmReservation",
     "ShmSession",
@@ -96,6 +98,8 @@ if TYPE_CHECKING:  # type checkers see the contract of both backends
         Placements,
         RankLists,
         ShmMessage,
+        ShmParcel,
+        ShmPort,
         ShmQueue,
         ShmReservation,
         ShmSession,
@@ -115,6 +119,8 @@ else:
     Placements = _module.Placements
     RankLists = _module.RankLists
     ShmMessage = _module.ShmMessage
+    ShmParcel = _module.ShmParcel
+    ShmPort = _module.ShmPort
     ShmQueue = _module.ShmQueue
     ShmReservation = _module.ShmReservation
     ShmSession = _module.ShmSession

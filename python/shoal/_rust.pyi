@@ -7,7 +7,7 @@ programmer (a value of the wrong type) is a `TypeError`; input that cannot be is
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, Final, Literal, Self, final, overload
+from typing import Any, Final, Literal, Self, SupportsIndex, final, overload
 
 from typing_extensions import disjoint_base
 
@@ -18,6 +18,8 @@ __all__ = [
     "Placements",
     "RankLists",
     "ShmMessage",
+    "ShmParcel",
+    "ShmPort",
     "ShmQueue",
     "ShmReservation",
     "ShmSession",
@@ -413,13 +415,51 @@ class ShmSession:
     def closed(self) -> bool:
         """Whether this object was closed."""
 
+    @property
+    def sealed(self) -> bool:
+        """Whether `close_queues` was called, by any process."""
+
+    def close_queues(self) -> None:
+        """Refuse further puts to all queues, everywhere: those that are there, and those to come.
+
+        What they hold can still be taken. Again is nothing, but where a process died in the middle
+        of it: then it closes the rest.
+        """
+
+    def keep(self) -> None:
+        """Leave the session where it is when this process leaves it as the last one.
+
+        Another process may go on with it then. It is a leftover until one does.
+        """
+
+    def spare(self, pid: int) -> None:
+        """Let the session be no leftover for ten seconds, though all who take part are dead.
+
+        `pid` is the number of a process that starts others in the place of the dead; where that is
+        dead too, the session is a leftover at once. Again begins the ten seconds anew.
+        """
+
+    def remove(self) -> None:
+        """Remove what the session has in the file system, its folder on disk included.
+
+        Nobody can join it any more. Who takes part goes on with the memory that it has: for the end,
+        where others may be killed before they leave.
+        """
+
+    def trim(self) -> None:
+        """Give back the memory that no message is in, whichever process keeps it for more.
+
+        Memory is kept because fresh memory is slower; each process gives back some by itself.
+        """
+
     def stats(self) -> dict[str, int]:
         """Return how the session is used.
 
         `messages` that wait; `descriptors_in_use`, those and the ones that are held; `bytes_in_use`
         by their payloads; `bytes_reserved`, the memory taken for payloads; `max_bytes`;
-        `participants`; `queues`; and since the start: `lost_messages` with consumers that died,
-        `recovered`, what the dead had held and is free again.
+        `participants`; `queues`, those in use and those that are not forgotten yet; and since the
+        start: `lost_messages` with consumers that died, `recovered`, what the dead had held and is
+        free again, and `dropped_messages`, by `displace`.
         """
 
     def sweep(self) -> dict[str, int]:
@@ -440,6 +480,11 @@ class ShmSession:
 class ShmQueue:
     """One queue of a session: each message to exactly one consumer, in the order of the puts.
 
+    It is in use as long as any process has an object of it, or a lease of a message of it that is
+    not at its end; it holds messages; or it is closed. One that is not may be forgotten, with its
+    bounds, once there are more than 64: where its key comes back it is a new queue. A session has
+    at most 8,192 that are in use.
+
     With the session closed, operations raise `ChannelClosed`: `put: the session is closed in this
     process`. Damaged memory raises `ChannelCorruptError`. A `timeout` is in seconds, None or
     `math.inf` for no limit, 0 to try once; else `ShoalTypeError` or `ShoalValueError`: `timeout=-1:
@@ -456,7 +501,10 @@ class ShmQueue:
         maxsize: The most messages it may hold, 0 for the session's backlog. None for whatever it
             is, 0 where it is new.
         max_bytes: The most bytes that its messages may have, 0 for no limit of its own; None alike.
-        name: The key for messages, empty for the repr of `key`.
+        name: What messages call it (`queue 'a'` above and below); empty for `queue` and the repr
+            of `key`.
+        parcels: Whether gets of this object, of all kinds, give each message as a `ShmParcel`
+            instead of its object.
 
     Raises:
         ChannelExistsError: `queue 'a' has maxsize=8, max_bytes=0, not maxsize=9, max_bytes=0`.
@@ -471,6 +519,7 @@ class ShmQueue:
         maxsize: int | None = None,
         max_bytes: int | None = None,
         name: str = "",
+        parcels: bool = False,
     ) -> Self: ...
     @property
     def maxsize(self) -> int: ...
@@ -485,14 +534,15 @@ class ShmQueue:
     def put(self, obj: Any, weight: int = 0, timeout: float | None = None) -> None:
         """Append an object, or what `reserve` returned, waiting for room.
 
-        `weight` is what `get_batch` adds up: 0 to 9223372036854775807.
+        A `ShmParcel` is put as the message that it is, not looked into. `weight` is what `get_batch` adds up: 0 to 9223372036854775807.
 
         Raises:
             ShoalTimeoutError: `put: no room in queue 'a' within 2 s: WHY`.
             ChannelClosed: `put: queue 'a' is closed`.
             ChannelMemoryError: It can never fit: `put: a message of 200 bytes never fits into queue
                 'a': max_bytes=128`, `… into the session: max_bytes=…`; or the memory is used up and
-                the policy is `error`: `put: WHY; process 71 holds 800 bytes`.
+                the policy is `error`: `put: WHY; process 71 holds 800 bytes`, with the three that
+                sent most of what is in memory, whoever has taken it.
             ShoalTypeError: `weight` is no int.
             ShoalValueError: `weight` is out of range, or the object cannot be sent; it says why.
         """
@@ -549,24 +599,59 @@ class ShmQueue:
 
     @overload
     def get_nowait(self, lease: Literal[True]) -> ShmMessage: ...
-    def get_many(self, n: int, timeout: float | None = None) -> list[Any]:
+    @overload
+    def get_many(
+        self, n: int, timeout: float | None = None, lease: Literal[False] = False
+    ) -> list[Any]:
         """Take up to `n` objects, at least one, waiting for the first only.
 
-        Where some cannot be rebuilt the others are returned, and the next get of this object raises
-        the error; where none can, this one does.
+        With `lease` they are `ShmMessage`s, each to be acknowledged by itself. Where some cannot be
+        rebuilt the others are returned, and the next get of this object raises the error; where
+        none can, this one does.
         """
 
-    def get_batch(self, weight: int, timeout: float | None = None) -> list[Any]:
+    @overload
+    def get_many(
+        self, n: int, timeout: float | None = None, *, lease: Literal[True]
+    ) -> list[ShmMessage]: ...
+    @overload
+    def get_batch(
+        self,
+        weight: int,
+        timeout: float | None = None,
+        least: int | None = None,
+        lease: Literal[False] = False,
+    ) -> list[Any]:
         """Take objects from the front until their weights add up to `weight`, in one step.
 
         It stops before an object that would exceed it. It waits until they add up to it, or the
         next would exceed it, or no more can come because the queue is full or closed, or a put
         waits for room for its bytes. A first object that is heavier comes alone;
-        `weight` 0 gives the first one. What cannot be rebuilt is treated as by `get_many`.
+        `weight` 0 gives the first one. With `least` what is there is enough from this weight on: 0
+        for one message of whatever weight. `lease`, and what cannot be rebuilt, as of `get_many`.
 
         Raises:
             ShoalTimeoutError: `get_batch: queue 'a' did not reach weight 10 within 2 s: it holds 3
-                messages`; they stay. The others as of `get`.
+                messages`; they stay. The weight is `least` where that is less. The others as of
+                `get`.
+        """
+
+    @overload
+    def get_batch(
+        self,
+        weight: int,
+        timeout: float | None = None,
+        least: int | None = None,
+        *,
+        lease: Literal[True],
+    ) -> list[ShmMessage]: ...
+    def displace(self, all: bool = False) -> int:  # noqa: A002  (all of them)
+        """Drop the oldest message, or with `all` every one, if the queue is full, and only then.
+
+        Full is when a put would be refused because of how many messages there are, not because of
+        their bytes or memory. What is dropped is not decoded, its memory is free at once, and who
+        waits for room is woken. Returns how many were dropped. Should this process die in the
+        middle, they are delivered again, at the end. More than 16,383 are dropped in several steps.
         """
 
     def reserve(
@@ -576,6 +661,30 @@ class ShmQueue:
 
         `dtype` is torch's, for a tensor, or what numpy takes for one, without objects. It waits as
         `put` does where the session's memory is used up; the queue's bounds count at the put.
+        """
+
+    def peek(self, n: int | None = None) -> list[tuple[int, Any]]:
+        """Return the weight and a copy of each of the first `n` messages, oldest first; None: all.
+
+        All of them stay. What others take meanwhile is left out.
+
+        Raises:
+            ChannelDecodeError: One cannot be rebuilt, as of `get`; it stays too.
+        """
+
+    def stats(self) -> dict[str, float]:
+        """Return how the queue is used, by all processes together.
+
+        `messages` that are in it; the `bytes` that these have; `puts` and `gets`, how many messages
+        were put and taken since it was made, where what is delivered again is put again;
+        `producers_waiting` and `consumers_waiting`; and `oldest_s`, how many seconds ago the first
+        message in it was written, 0.0 where there is none: to a hundredth or so, and modulo 72 hours
+        (`rust`).
+
+        Who waits is counted coarsely: `rust` counts one for all who sleep for a message, one for
+        all who sleep for weight, one for all who sleep for room, and each process that is armed;
+        `pure` each process, once it has waited for a while. Who went away in vain is counted until
+        somebody puts or takes; who waits for the session's memory is not.
         """
 
     def qsize(self) -> int:
@@ -614,10 +723,16 @@ class ShmMessage:
     """
 
     @property
-    def value(self) -> Any: ...
+    def value(self) -> Any:
+        """The object; after `give_back` `ShoalValueError`, `the message was given back`."""
+
     @property
     def redelivered(self) -> bool:
-        """Whether a consumer before this one died, or left, without acknowledging it."""
+        """Whether a consumer before this one gave it back, or died, or left, without `ack`."""
+
+    @property
+    def weight(self) -> int:
+        """What it counts for in a batch."""
 
     def ack(self) -> None:
         """Say that it is dealt with; again is nothing. `value` stays valid.
@@ -626,8 +741,132 @@ class ShmMessage:
         process 71, not by this one`.
         """
 
+    def give_back(self) -> None:
+        """Give it back: it is delivered again, at the end of its queue, as `redelivered`, to anybody.
+
+        It goes even into a queue that is full or closed. Again, or after `ack`, is nothing, and so
+        is an `ack` after it. Views of shared memory that `value` gave before must not be used any
+        more: the next consumer gets the same memory. The error in a child is that of `ack`.
+        """
+
     def __enter__(self) -> Self: ...
     def __exit__(self, *error: object) -> None: ...
+
+@final
+class ShmParcel:
+    """A message as it lies in memory, for who passes it on without rebuilding its object.
+
+    `kind`, `data` and `sender` are what another parcel of the same backend had, as pickling hands
+    them on; `data` is any object with a buffer in one piece, and without a `sender` it is this
+    process. Put by itself it is the message again, of the same length and the same sender, through
+    however many processes it passes; inside of another object it is one like any other.
+
+    Raises:
+        ShoalTypeError: `data: expected a buffer that lies in one piece, got list`, or `kind` or
+            `sender` is no int: `sender='x': expected an int`.
+        ShoalValueError: There is no such kind: `kind=7: expected 1 to 2`; no process has such a
+            number: `sender=-1: expected 0 to 4294967295`.
+    """
+
+    def __new__(cls, kind: int, data: Any, sender: int | None = None) -> Self: ...
+    @classmethod
+    def of(cls, obj: Any) -> Self:
+        """Make the message of an object, in memory of its own; that of a parcel keeps its sender.
+
+        Raises:
+            ShoalValueError: The object cannot be sent; it says why.
+        """
+
+    @property
+    def sender(self) -> int:
+        """The process that sent it, by its number on its own host.
+
+        Of what was made of an object it is the one that made it, and errors about the message name
+        it wherever it is put.
+        """
+
+    @property
+    def nbytes(self) -> int:
+        """How many bytes it has."""
+
+    def open(self) -> Any:
+        """Rebuild the object.
+
+        Large parts are views of `data`, which nobody may use for anything else then; where it is
+        read-only they are copies, as small ones are.
+
+        Raises:
+            ValueError: The message is damaged.
+            Exception: Whatever else the classes of the object raise.
+        """
+
+    def __reduce_ex__(self, protocol: SupportsIndex) -> tuple[Any, ...]:
+        """Its bytes are beside the pickle, with protocol 5, where the pickler asks for that."""
+
+@final
+class ShmPort:
+    """The queues of a channel by key: puts and gets with no Python code on the way.
+
+    `queues` is kept as it is: who made the port adds and removes entries at any time. `default` is
+    the key where none is given. `other` does all that is not usual, with methods that get all their
+    arguments by position, defaults filled in, and whose results are the results:
+    `put(item, weight, key, async_op, timeout, queue_name)`,
+    `put_nowait(item, weight, key, queue_name)`,
+    `get(key, async_op, timeout, queue_name, lease, waited)`,
+    `get_nowait(key, queue_name, lease)`; and `explain(error)`, which returns the error to raise.
+
+    Not usual is: an `async_op` or `lease` that is not False itself, a `queue_name`, a key that is
+    not in `queues` or not hashable, a value there that is no `ShmQueue`.
+
+    Raises:
+        ShoalTypeError: `queues` is no dict.
+    """
+
+    def __new__(cls, queues: dict[Any, ShmQueue], default: Any, other: Any) -> Self: ...
+    def put(
+        self,
+        item: Any,
+        weight: int = 0,
+        key: Any = "default_queue",
+        async_op: bool = False,
+        *,
+        timeout: float | None = None,
+        queue_name: Any = None,
+    ) -> Any:
+        """Append an object, waiting for room.
+
+        It is offered to the queue once, without waiting, and None returned where it is taken. Where
+        that raises an `Exception` nothing was put, and `other.put` does it again.
+        """
+
+    def put_nowait(
+        self, item: Any, weight: int = 0, key: Any = "default_queue", *, queue_name: Any = None
+    ) -> Any:
+        """Append an object if there is room now; else `other.put_nowait` does it again."""
+
+    def get(
+        self,
+        key: Any = "default_queue",
+        async_op: bool = False,
+        *,
+        timeout: float | None = None,
+        queue_name: Any = None,
+        lease: bool = False,
+    ) -> Any:
+        """Take the first object, waiting for one.
+
+        It waits in the queue for `timeout`, but no longer than 10 seconds; then `other.get` is told
+        how long that was. A `timeout` that is no int or float, or no seconds, goes to `other.get` at
+        once. Where the queue raises another `Exception`, what `other.explain` returns is raised.
+        """
+
+    def get_nowait(
+        self, key: Any = "default_queue", *, queue_name: Any = None, lease: bool = False
+    ) -> Any:
+        """Take the first object if there is one now.
+
+        Where the queue raises an `Exception`, what `other.explain` returns is raised.
+        """
 
 @final
 class ShmReservation:

@@ -12,7 +12,7 @@ from hypothesis import given
 from shoal import _backend
 
 CORES = [_backend.load("rust"), _backend.load("pure")]
-CLASSES = ("ShmMessage", "ShmQueue", "ShmReservation", "ShmSession")
+CLASSES = ("ShmMessage", "ShmParcel", "ShmPort", "ShmQueue", "ShmReservation", "ShmSession")
 
 anything = st.sampled_from(
     [None, True, -1, 0, 1, 3, 2.5, -0.5, float("nan"), "x", b"k", [], 2**63, 2**70, (2, 2), "u1"]
@@ -34,12 +34,23 @@ calls = st.one_of(
     st.tuples(st.just("get_many"), anything, seconds),
     st.tuples(st.just("get_batch"), st.integers(0, 9), seconds),
     st.tuples(st.just("get_batch"), anything, seconds),
+    st.tuples(st.just("get_batch"), st.integers(0, 9), seconds, st.integers(0, 9)),
+    st.tuples(st.just("get_batch"), st.integers(0, 9), seconds, anything),
+    st.tuples(st.just("get_many"), st.integers(1, 4), seconds, anything),
+    st.tuples(st.just("get_batch"), st.integers(0, 9), seconds, anything, anything),
     st.tuples(st.just("reserve"), anything, anything, seconds),
     st.tuples(st.just("arm"), st.sampled_from(["get", "put", "x", None])),
     st.tuples(st.just("qsize")),
+    st.tuples(st.just("peek")),
+    st.tuples(st.just("peek"), st.integers(0, 3)),
+    st.tuples(st.just("peek"), anything),
+    st.tuples(st.just("stats")),
     st.tuples(st.just("full")),
     st.tuples(st.just("empty")),
+    st.tuples(st.just("displace"), st.booleans()),
+    st.tuples(st.just("displace"), anything),
     st.tuples(st.just("close")),
+    st.tuples(st.just("close_queues")),
 )
 
 
@@ -54,11 +65,29 @@ def outcome(call, *arguments):
         return described(error)
     except Exception as error:  # noqa: BLE001  (the errors of channels have no common base but ours)
         return described(error)
+    if isinstance(result, list):
+        return [shown(value) for value in result]
+    if isinstance(result, dict):
+        return {name: result[name] for name in ("messages", "puts", "gets")}
     if type(result).__name__ == "ShmReservation":
         array = result.array
         result.cancel()
         return "reservation", array.shape, str(array.dtype)
     return result
+
+
+def shown(value):
+    """A value, or what is leased: that is acknowledged."""
+    if type(value).__name__ != "ShmMessage":
+        return value
+    value.ack()
+    return "lease", value.value, value.redelivered
+
+
+def called(session, queue, name, *arguments):
+    """What a step gives; what a queue does not do, its session does."""
+    owner = queue if hasattr(queue, name) else session
+    return outcome(getattr(owner, name), *arguments)
 
 
 def described(error):
@@ -76,8 +105,8 @@ def test_queues_answer_alike(maxsize, max_bytes, steps):
         answers = []
         for core in CORES:
             session = core.ShmSession(dir=folder, backlog=8)
-            queue = core.ShmQueue(session, b"k", maxsize, max_bytes, "'k'")
-            answers.append([outcome(getattr(queue, name), *rest) for name, *rest in steps])
+            queue = core.ShmQueue(session, b"k", maxsize, max_bytes, "the channel 'x', key 'k'")
+            answers.append([called(session, queue, *step) for step in steps])
             session.close()
     # Where the bytes of a queue are bounded, how many fit is the business of a core.
     if max_bytes == 0:
@@ -111,7 +140,7 @@ def test_queues_open_alike(arguments):
         answers = []
         for core in CORES:
             session = core.ShmSession(dir=folder)
-            core.ShmQueue(session, b"k", 3, 0, "'k'")
+            core.ShmQueue(session, b"k", 3, 0, "the channel 'x', key 'k'")
             opened = outcome(core.ShmQueue, session, *arguments)
             answers.append(getattr(opened, "maxsize", opened))
             del opened
@@ -123,6 +152,16 @@ def test_queues_open_alike(arguments):
 def test_the_classes_have_the_same_public_names(name):
     public = [{n for n in dir(getattr(core, name)) if not n.startswith("_")} for core in CORES]
     assert public[0] == public[1]
+
+
+@given(anything, anything | st.binary(max_size=80), anything | st.integers(-1, 2**32))
+def test_parcels_are_made_alike(kind, data, sender):
+    def made(core):
+        parcel = core.ShmParcel(kind, data, sender)
+        return parcel.nbytes, parcel.sender
+
+    answers = [outcome(made, core) for core in CORES]
+    assert answers[0] == answers[1]
 
 
 def test_attaching_across_the_cores_is_refused():

@@ -11,7 +11,7 @@ import pytest
 
 from shoal import _backend
 
-CORE = ("ShmMessage", "ShmQueue", "ShmReservation", "ShmSession", "shm_gc")
+CORE = ("ShmMessage", "ShmParcel", "ShmPort", "ShmQueue", "ShmReservation", "ShmSession", "shm_gc")
 CREW = Path(__file__).parent / "crew.py"
 # Beyond the time that a crew works.
 DEADLINE_S = 40

@@ -149,6 +149,19 @@ class Crew:
         for pid in list(self._roles):
             self.kill(pid)
 
+    def kill_some(self, seconds: float, seed: int) -> int:
+        """Kill one after the other and replace each, then all; returns how many were replaced."""
+        choice = random.Random(seed)
+        end = time.monotonic() + seconds
+        deaths = 0
+        with contextlib.ExitStack() as stack:
+            stack.callback(self.kill_all)
+            while time.monotonic() < end:
+                time.sleep(choice.uniform(*PAUSE_S))
+                self.hire(self.kill(self.pick(choice)))
+                deaths += 1
+        return deaths
+
     def wait_for_all(self) -> None:
         for pid, role in self._roles.items():
             _, status = os.waitpid(pid, 0)
@@ -173,15 +186,7 @@ def main(token: str, logs: str, seconds: str, seed: str, *roles: str) -> None:
     if not float(seconds):
         crew.wait_for_all()
         return
-    choice = random.Random(int(seed))
-    end = time.monotonic() + float(seconds)
-    deaths = 0
-    with contextlib.ExitStack() as stack:
-        stack.callback(crew.kill_all)
-        while time.monotonic() < end:
-            time.sleep(choice.uniform(*PAUSE_S))
-            crew.hire(crew.kill(crew.pick(choice)))
-            deaths += 1
+    deaths = crew.kill_some(float(seconds), int(seed))
     sys.stdout.write(f"{deaths}\n")
 
 

@@ -1,6 +1,6 @@
 """Random kills: 4 producers and 4 consumers, one of whom is killed every 1 to 50 ms.
 
-They run for SHOAL_TEST_CRASH_SECONDS, 6 by default for each of the six cases; by hand: 60.
+They run for SHOAL_TEST_CRASH_SECONDS, 4 by default for each of the six cases; by hand: 60.
 """
 
 import gc
@@ -18,7 +18,7 @@ from shoal.errors import ShoalTimeoutError
 
 pytestmark = pytest.mark.process
 
-SECONDS = float(os.environ.get("SHOAL_TEST_CRASH_SECONDS", "6"))
+SECONDS = float(os.environ.get("SHOAL_TEST_CRASH_SECONDS", "4"))
 DEADLINE_S = 30
 
 
@@ -154,7 +154,8 @@ def test_those_who_come_and_go_may_be_killed_too(session, crew):
             for at in range(3):
                 rest = list(drained(session.queue((int(number), at), 4)))
                 assert len(rest) <= 1
-    assert number_of_queues > len(visits)
+    # Those that nobody uses any more make room for others, beyond so many.
+    assert number_of_queues > min(len(visits), 63)
     assert {name_of(content) for content in drained(queue)} <= {
         name for _, (what, name, *_) in steps(logs) if what == "begin"
     }

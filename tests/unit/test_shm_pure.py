@@ -43,7 +43,7 @@ def own(place):
 
 @pytest.fixture
 def queue(own):
-    return ShmQueue(own, b"k", name="'k'")
+    return ShmQueue(own, b"k", name="queue 'k'")
 
 
 def tables(session):
@@ -148,7 +148,7 @@ def test_tables_of_another_version_are_refused(own):
         db.execute("UPDATE session SET format = 99")
     db.close()
     text = (
-        "has tables of version 99, this process knows 1: run the same version of shoal everywhere"
+        "has tables of version 99, this process knows 3: run the same version of shoal everywhere"
     )
     result = subprocess.run(
         [sys.executable, "-c", "import sys\nfrom shoal._pure.shm import ShmSession\nShmSession(sys.argv[1])", own.token],
@@ -230,6 +230,28 @@ def test_what_is_queued_can_be_taken_where_the_file_system_is_full(own, queue, m
             queue.put(b"x" * large)
     assert queue.get_many(200) == list(range(100))
     assert own.stats()["descriptors_in_use"] == 0
+
+
+def test_who_dies_between_a_message_and_its_file_leaves_no_file(own, queue):
+    program = (
+        "import os, signal, sys\nfrom pathlib import Path\n"
+        "from shoal._pure.shm import ShmQueue, ShmSession\n"
+        "queue = ShmQueue(ShmSession(sys.argv[1]), b'k', name='k')\n"
+        "lease = queue.get(timeout=20, lease=True)\n"
+        "Path.unlink = lambda *_, **__: os.kill(os.getpid(), signal.SIGKILL)\n"
+        "lease.ack()\n"
+    )
+    queue.put(LARGE)
+    queue.put(LARGE + 1)
+    ended = subprocess.run(
+        [sys.executable, "-c", program, own.token], check=False, timeout=DEADLINE_S
+    )
+    assert ended.returncode == -signal.SIGKILL
+    held = queue.get()  # its file has a row for as long as it is in use
+    queue.put(LARGE)
+    own.sweep()
+    assert len(list(Path(own.token).glob("x*"))) == 1
+    assert (held[0], queue.get()[0]) == (1, 0)
 
 
 def test_small_journals(own, queue):

@@ -240,6 +240,17 @@ def test_handles_travel_by_pickle(shm, session, queue):
     assert arrived["queue"].get() == 1
 
 
+def test_a_queue_is_called_what_it_is_named(shm, session, queue):
+    named = shm.Queue(session, "a", name="the channel 'x', key 'a'")
+    for it in (named, pickle.loads(pickle.dumps(named))):
+        with pytest.raises(ChannelEmpty, match=r"^get_nowait: the channel 'x', key 'a' is empty$"):
+            it.get_nowait()
+        with pytest.raises(ChannelExistsError, match=r"^the channel 'x', key 'a' has maxsize=4, "):
+            shm.Queue(session, "a", maxsize=5, name=it.name)
+        assert repr(it) == "<shm.Queue 'a', maxsize=4, max_bytes=0>"
+    assert (named.name, queue.name) == ("the channel 'x', key 'a'", "queue 'a'")
+
+
 def test_the_bytes_of_a_queue_are_bounded(session):
     queue = session.queue("bytes", max_bytes=3000)
     with pytest.raises(ChannelMemoryError) as never:

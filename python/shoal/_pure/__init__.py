@@ -10,7 +10,15 @@ from shoal._pure.grammar import parse_placement
 from shoal._pure.placement import NodeGroup, NodeResources, Placement
 from shoal._pure.placements import Placements
 from shoal._pure.ranks import RankLists
-from shoal._pure.shm import ShmMessage, ShmQueue, ShmReservation, ShmSession, shm_gc
+from shoal._pure.shm import (
+    ShmMessage,
+    ShmParcel,
+    ShmPort,
+    ShmQueue,
+    ShmReservation,
+    ShmSession,
+    shm_gc,
+)
 from shoal._pure.solve import packed_ranks, place_flexible, place_nodes, place_packed
 
 __all__ = [
@@ -20,6 +28,8 @@ __all__ = [
     "Placements",
     "RankLists",
     "ShmMessage",
+    "ShmParcel",
+    "ShmPort",
     "ShmQueue",
     "ShmReservation",
     "ShmSession",

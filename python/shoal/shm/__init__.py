@@ -38,8 +38,12 @@ Where many processes read every message, or hard real time counts, iceoryx2 is t
 it publishes to all, and never waits for a kernel.
 """
 
-from shoal._backend import ShmMessage as Message, ShmReservation as Reservation
+from shoal._backend import (
+    ShmMessage as Message,
+    ShmParcel as Parcel,
+    ShmReservation as Reservation,
+)
 from shoal.shm.queue import Queue
-from shoal.shm.session import Session, gc
+from shoal.shm.session import Session, gc, joined
 
-__all__ = ["Message", "Queue", "Reservation", "Session", "gc"]
+__all__ = ["Message", "Parcel", "Queue", "Reservation", "Session", "gc", "joined"]

@@ -36,6 +36,9 @@ class Queue(ShmQueue):
             it is, and 0 where it is new.
         max_bytes: The most bytes that its messages may have; 0 for no limit but the session's
             memory. None alike.
+        name: What messages call it; None for `queue` and the key.
+        parcels: Whether gets hand messages on as they are, as `Parcel`s, for who passes them on.
+        encoded: The canonical form of the key, for who has it already.
 
     Raises:
         ChannelExistsError: It exists with other bounds.
@@ -54,10 +57,15 @@ class Queue(ShmQueue):
         key: Hashable,
         maxsize: int | None = None,
         max_bytes: int | None = None,
+        name: str | None = None,
+        *,
+        parcels: bool = False,
+        encoded: bytes | None = None,
     ) -> Self:
         """Open the queue, which is made where it does not exist."""
-        encoded = canonical(key)
-        self = super().__new__(cls, session, encoded, maxsize, max_bytes, reprlib.repr(key))
+        encoded = canonical(key) if encoded is None else encoded
+        name = f"queue {reprlib.repr(key)}" if name is None else name
+        self = super().__new__(cls, session, encoded, maxsize, max_bytes, name, parcels)
         self.session = session
         self.key = key
         self._canonical = encoded
@@ -68,16 +76,16 @@ class Queue(ShmQueue):
 
         Cancelled, it has put nothing. `timeout` is in seconds, None for no limit.
         """
-        refused = f"put_nowait: no room in queue {self.name}: "
+        refused = f"put_nowait: no room in {self.name}: "
 
         def late(error: Exception, limit: float) -> str:
             why = str(error).removeprefix(refused)
-            return f"aput: no room in queue {self.name} within {limit:g} s: {why}"
+            return f"aput: no room in {self.name} within {limit:g} s: {why}"
 
         def attempt() -> None:
             self.put_nowait(obj, weight)
 
-        await self._repeated("put", attempt, ChannelFull, timeout, late)
+        await self.attempted("put", attempt, ChannelFull, timeout, late)
 
     @overload
     async def aget(self, timeout: float | None = None, lease: Literal[False] = False) -> Any: ...
@@ -90,25 +98,32 @@ class Queue(ShmQueue):
         """
 
         def late(_: Exception, limit: float) -> str:
-            return f"aget: no message in queue {self.name} within {limit:g} s"
+            return f"aget: no message in {self.name} within {limit:g} s"
 
         def attempt() -> Any:
             return self.get_nowait(lease=True) if lease else self.get_nowait()
 
-        return await self._repeated("get", attempt, ChannelEmpty, timeout, late)
+        return await self.attempted("get", attempt, ChannelEmpty, timeout, late)
 
-    async def _repeated(
+    async def attempted(
         self,
         side: Literal["get", "put"],
         attempt: Callable[[], T],
-        refused: type[Exception],
+        refused: type[Exception] | tuple[type[Exception], ...],
         timeout: float | None,
         late: Callable[[Exception, float], str],
     ) -> T:
-        """Attempt something until it is not refused.
+        """Attempt something until it is not refused, while other tasks go on.
 
         Nothing is awaited between an attempt that succeeds and the end of the call, so that no
         cancellation can come in between.
+
+        Args:
+            side: What is waited for: messages (`get`), or room (`put`).
+            attempt: Does it, or raises at once.
+            refused: What it raises where it is to be tried again.
+            timeout: Seconds; None for no limit.
+            late: Makes the text of the error at their end, of the last refusal and the seconds.
         """
         limit = _checked(timeout)
         loop = asyncio.get_running_loop()
@@ -134,10 +149,13 @@ class Queue(ShmQueue):
                 bells.leave(waiter)
 
     def __repr__(self) -> str:
-        return f"<shm.Queue {self.name}, maxsize={self.maxsize}, max_bytes={self.max_bytes}>"
+        bounds = f"maxsize={self.maxsize}, max_bytes={self.max_bytes}"
+        return f"<shm.Queue {reprlib.repr(self.key)}, {bounds}>"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.session, self.key)
+        # With its bounds: nobody may have it open when it is loaded, and it is made again then.
+        bounds = (self.maxsize, self.max_bytes)
+        return type(self), (self.session, self.key, *bounds, self.name)
 
 
 async def _rung(waiter: "asyncio.Future[None]", seconds: float) -> None:

@@ -12,7 +12,7 @@ from shoal.errors import ShoalError
 from shoal.shm.bells import silence
 from shoal.shm.queue import Queue
 
-__all__ = ["Session", "gc"]
+__all__ = ["Session", "gc", "joined"]
 
 
 class Session(ShmSession):
@@ -105,7 +105,7 @@ class Session(ShmSession):
         return f"<shm.Session {self.token}{', closed' if self.closed else ''}>"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _joined, (self.token,)
+        return joined, (self.token,)
 
 
 def gc(dir: str | None = None) -> list[str]:  # noqa: A002  (as in tempfile)
@@ -135,8 +135,8 @@ def _kept(session: S) -> S:
     return session
 
 
-def _joined(token: str) -> Session:
-    """The session of a token: the one that this process has, or a new part in it."""
+def joined(token: str) -> Session:
+    """Return the session of a token: the one that this process has, or a new part in it."""
     for session in list(_open):
         if session.token == token and not session.closed:
             return session

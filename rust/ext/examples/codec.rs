@@ -2,6 +2,11 @@
 //! builds it and imports it. No wheel contains it.
 
 #[path = "../src/shm/codec/mod.rs"]
+#[expect(
+    dead_code,
+    unused_imports,
+    reason = "what parcels need of it is not tested here"
+)]
 mod codec;
 #[path = "../src/errors.rs"]
 #[expect(dead_code, reason = "the codec needs one of them")]
@@ -134,20 +139,20 @@ mod codec_for_tests {
     fn measure(object: &Bound<'_, PyAny>, times: u32) -> PyResult<(f64, f64, Option<f64>)> {
         let py = object.py();
         let mut encoded = Encoded::new();
-        encode_into(object, &mut encoded)?;
+        encode_into(object, &mut encoded, |_| Ok(None))?;
         let mut target = vec![0; encoded.total_len()];
         let each = |start: Instant| start.elapsed().as_secs_f64() * 1e9 / f64::from(times);
         let start = Instant::now();
         for _ in 0..times {
             let mut encoded = Encoded::new();
-            encode_into(std::hint::black_box(object), &mut encoded)?;
+            encode_into(std::hint::black_box(object), &mut encoded, |_| Ok(None))?;
             std::hint::black_box(encoded.total_len());
         }
         let encoding = each(start);
         let start = Instant::now();
         for _ in 0..times {
             let mut encoded = Encoded::new();
-            encode_into(std::hint::black_box(object), &mut encoded)?;
+            encode_into(std::hint::black_box(object), &mut encoded, |_| Ok(None))?;
             encoded.write_into(&mut |at, part| {
                 target[at..at + part.len()].copy_from_slice(part);
             });

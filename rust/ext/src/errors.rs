@@ -6,6 +6,11 @@ use shoal_core::placement::PlacementErrorKind;
 use shoal_core::text::Span;
 use shoal_core::{AddressError, PlacementError};
 
+/// A class of `shoal.errors`.
+pub(crate) fn shoal_class<'py>(py: Python<'py>, class: &str) -> PyResult<Bound<'py, PyAny>> {
+    py.import("shoal.errors")?.getattr(class)
+}
+
 /// Makes an error of `shoal.errors`.
 pub(crate) fn shoal_error(
     py: Python<'_>,
@@ -14,7 +19,7 @@ pub(crate) fn shoal_error(
     at: Option<(String, Span)>,
 ) -> PyErr {
     let made = || -> PyResult<PyErr> {
-        let class = py.import("shoal.errors")?.getattr(class)?;
+        let class = shoal_class(py, class)?;
         let error = match at {
             None => class.call1((message,))?,
             Some((text, span)) => {

@@ -30,7 +30,9 @@ mod _rust {
     #[pymodule_export]
     use crate::ranks::PyRankLists;
     #[pymodule_export]
-    use crate::shm::{PyShmMessage, PyShmQueue, PyShmReservation, PyShmSession, shm_gc};
+    use crate::shm::{
+        PyShmMessage, PyShmParcel, PyShmPort, PyShmQueue, PyShmReservation, PyShmSession, shm_gc,
+    };
     #[pymodule_export]
     use crate::solve::{packed_ranks, parse_placement, place_flexible, place_nodes, place_packed};
 

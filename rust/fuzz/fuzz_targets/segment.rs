@@ -96,6 +96,7 @@ fn everything(session: &Arc<Session>) {
         let weight = Want::Weight {
             target: 3,
             heavy: Heavy::Take,
+            least: None,
         };
         for want in [Want::Count(2), weight] {
             let _ = take(&queue, want, keep);

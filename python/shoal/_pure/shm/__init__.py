@@ -8,7 +8,17 @@ wait until it goes on.
 """
 
 from shoal._pure.shm.held import ShmMessage, ShmReservation
+from shoal._pure.shm.parcel import ShmParcel
+from shoal._pure.shm.port import ShmPort
 from shoal._pure.shm.queue import ShmQueue
 from shoal._pure.shm.session import ShmSession, shm_gc
 
-__all__ = ["ShmMessage", "ShmQueue", "ShmReservation", "ShmSession", "shm_gc"]
+__all__ = [
+    "ShmMessage",
+    "ShmParcel",
+    "ShmPort",
+    "ShmQueue",
+    "ShmReservation",
+    "ShmSession",
+    "shm_gc",
+]

@@ -9,7 +9,7 @@ import os
 from pathlib import Path
 from typing import NamedTuple
 
-__all__ = ["Process", "locked", "own_process", "take_lock"]
+__all__ = ["Process", "locked", "own_process", "process_of", "take_lock"]
 
 
 class Process(NamedTuple):
@@ -38,8 +38,13 @@ class Process(NamedTuple):
 
 def own_process() -> Process:
     """Return this process."""
-    facts = _facts(os.getpid())
-    return Process(os.getpid(), 0 if facts is None else facts[1], _space())
+    return process_of(os.getpid())
+
+
+def process_of(pid: int) -> Process:
+    """Return the process that has a number now, of the own namespace."""
+    facts = _facts(pid)
+    return Process(pid, 0 if facts is None else facts[1], _space())
 
 
 def take_lock(descriptor: int, byte: int, length: int = 1) -> bool:

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from shoal.pickling import dumps, loads
 
-__all__ = ["VIEWED", "Draft", "decode", "encode", "lay_out", "pieces_of"]
+__all__ = ["VIEWED", "Draft", "decode", "encode", "lay_out", "part_sizes", "pieces_of"]
 
 VIEWED: Final = 64 * 1024
 """Parts from this size on are received as views of shared memory; copying less costs less."""
@@ -70,12 +70,25 @@ def lay_out(pieces: list[Any], from_size: int) -> Draft:
 
 
 def pieces_of(draft: Draft) -> list[Any]:
-    """Return the pieces that a draft was laid out from."""
-    large = iter(draft.large)
-    return [
-        next(large)[1] if in_file else draft.head[offset : offset + length]
-        for in_file, offset, length in _PART.iter_unpack(draft.parts)
-    ]
+    """Return the pieces of a draft that has no file."""
+    if not draft.parts:  # a damaged parcel
+        return [draft.head]
+    return [draft.head[offset : offset + length] for _, offset, length in _table(draft.parts)]
+
+
+def part_sizes(parts: bytes) -> list[int]:
+    """Return how long each part is.
+
+    Raises:
+        ValueError: It is no table of parts.
+    """
+    return [length for _, _, length in _table(parts)]
+
+
+def _table(parts: bytes) -> list[tuple[bool, int, int]]:
+    if not parts or len(parts) % _PART.size:
+        raise ValueError(f"the message is damaged: {len(parts)} bytes are no table of its parts")
+    return list(_PART.iter_unpack(parts))
 
 
 def decode(parts: bytes, head: bytes, memory: memoryview | None) -> Any:
@@ -89,7 +102,7 @@ def decode(parts: bytes, head: bytes, memory: memoryview | None) -> Any:
     Raises:
         Exception: Whatever the classes of the object raise.
     """
-    pickled, *buffers = (_piece(head, memory, *place) for place in _PART.iter_unpack(parts))
+    pickled, *buffers = (_piece(head, memory, *place) for place in _table(parts))
     return loads(pickled, buffers)
 
 

@@ -5,6 +5,7 @@ import importlib
 import math
 import mmap
 import os
+import sqlite3
 import sys
 import weakref
 from collections.abc import Sequence
@@ -16,7 +17,9 @@ from shoal._pure.shm.encoding import VIEWED, lay_out
 from shoal._pure.shm.member import Member
 from shoal._pure.shm.memory import map_new
 from shoal._pure.shm.place import Place
+from shoal._pure.shm.schema import LEASED
 from shoal._pure.shm.sending import Item, Ticket, give_up, take_memory
+from shoal._pure.shm.sweep import requeue
 from shoal._pure.shm.taking import Row, forget
 from shoal.errors import DependencyError, ShoalTypeError, ShoalValueError
 from shoal.pickling import dumps, is_quantized
@@ -32,13 +35,15 @@ class ShmMessage:
     does when it is dropped without `ack`: until this process ends or leaves the session.
     """
 
-    __slots__ = ("_member", "_pid", "_redelivered", "_row", "_value")
+    __slots__ = ("_given_back", "_member", "_pid", "_redelivered", "_row", "_value", "_weight")
     __module__ = "shoal.shm"
     _member: Member
     _pid: int
     _row: Row | None
     _value: Any
     _redelivered: bool
+    _weight: int
+    _given_back: bool
 
     def __init__(self) -> None:
         raise TypeError("cannot create 'shoal.shm.ShmMessage' instances")
@@ -46,20 +51,23 @@ class ShmMessage:
     @property
     def value(self) -> Any:
         """The object."""
+        if self._given_back:
+            raise ShoalValueError("the message was given back")
         return self._value
 
     @property
     def redelivered(self) -> bool:
-        """Whether a consumer before this one died, or left, without acknowledging it."""
+        """Whether a consumer before this one gave it back, or died, or left, without `ack`."""
         return self._redelivered
+
+    @property
+    def weight(self) -> int:
+        """What it counts for in a batch."""
+        return self._weight
 
     def ack(self) -> None:
         """Say that it is dealt with; again is nothing. `value` stays valid."""
-        if os.getpid() != self._pid:
-            raise ShoalValueError(
-                f"ack: the message was leased by process {self._pid}, not by this one"
-            )
-        row = self._row
+        row = self._leased("ack")
         if row is None:
             return
         number, member = row.number, self._member
@@ -67,6 +75,35 @@ class ShmMessage:
         if row.file is not None:
             Path(row.file).unlink(missing_ok=True)
         self._row = None
+
+    def give_back(self) -> None:
+        """Give it back: it is delivered again, at the end of its queue, to anybody; again is nothing."""
+        row = self._leased("give_back")
+        if row is None:
+            return
+        number, member = row.number, self._member
+
+        def back(db: sqlite3.Connection) -> None:
+            mine = db.execute(
+                "SELECT queue FROM messages WHERE id = ? AND state = ? AND owner = ?",
+                (number, LEASED, member.me),
+            ).fetchone()
+            if mine is not None:
+                requeue(db, number)
+                member.due(db, "get", mine[0])
+
+        member.write("give_back", back)
+        self._given_back = True
+        self._row = None
+
+    def _leased(self, op: str) -> Row | None:
+        """The row of the lease, None where it was ended."""
+        row = self._row
+        if row is not None and os.getpid() != self._pid:
+            raise ShoalValueError(
+                f"{op}: the message was leased by process {self._pid}, not by this one"
+            )
+        return row
 
     def __enter__(self) -> Self:
         return self
@@ -143,6 +180,8 @@ def leased(member: Member, row: Row, value: Any) -> ShmMessage:
     message._row = row
     message._value = value
     message._redelivered = bool(row.redelivered)
+    message._weight = row.weight
+    message._given_back = False
     return message
 
 

@@ -71,6 +71,7 @@ class Member:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.handles = 0
+        self.keeps = False
         self._locks = -1
         self._me: int | None = None
         self._bell: Bell | None = None
@@ -136,13 +137,20 @@ class Member:
         if self._ringing:
             self.ring_now()
 
-    def wait(self, op: str, limit: Limit, attempt: Callable[[float], T | NotYet]) -> T | NotYet:
+    def wait(
+        self,
+        op: str,
+        limit: Limit,
+        attempt: Callable[[float], T | NotYet],
+        at: tuple[int, str] | None = None,
+    ) -> T | NotYet:
         """Attempt something again and again, whenever something has changed.
 
         Args:
             op: The operation, for messages.
             limit: How long.
             attempt: Takes the seconds that it may wait for the tables.
+            at: The queue and the side that it waits at: who waits for a while says so there.
 
         Returns:
             What `attempt` returned in the end; a `NotYet` when the time was over.
@@ -164,6 +172,19 @@ class Member:
                     break
                 time.sleep(min(pause, limit.remaining))
                 pause = min(1.5 * pause, _LAST_PAUSE_S)
+                if at is not None and pause == _LAST_PAUSE_S and not limit.over:
+                    self.arm(op, *at)
+                    at = None
+
+    def arm(self, op: str, queue: int, side: str) -> None:
+        """Note that this process waits at a side of a queue, until that is due."""
+        self.write(
+            op,
+            lambda db: db.execute(
+                "INSERT OR IGNORE INTO armed (participant, queue, side) VALUES (?, ?, ?)",
+                (self.me, queue, side),
+            ),
+        )
 
     def due(self, db: sqlite3.Connection, side: str, queue: int | None = None) -> None:
         """Within a change: note whom to ring, the waiters of a queue or of all."""
@@ -183,7 +204,17 @@ class Member:
         self._swept = time.monotonic()
         swept, files = self.write(op, lambda db: sweep.dead(db, self.me, self._locks, self.due))
         _unlink(files)
+        if swept.dead:
+            self._unlink_forgotten(op)
         return swept
+
+    def _unlink_forgotten(self, op: str) -> None:
+        """Remove files without a message: one of the dead forgot it, and came no further.
+
+        A message has its row before its file, so that files are looked for before rows are.
+        """
+        files = {str(path) for path in self.folder.glob("x*")}
+        _unlink(sorted(files.difference(self.read(op, sweep.files))))
 
     def sweep_when_due(self) -> None:
         """Clean up after the dead if nobody of this process has for a while."""
@@ -220,15 +251,19 @@ class Member:
             return
         me, self._me = self._me, None
         try:
-            files, last = self._store.write(lambda db: sweep.leave(db, me, self._locks, self.due))
+            files, goes = self._store.write(
+                lambda db: sweep.leave(db, me, self._locks, self.due, keeps=self.keeps)
+            )
             self.ring_now()
             _unlink(files)
+        except ChannelNotFoundError:  # it was removed, with all that was in it
+            goes = False
         finally:
             self._store.close()
             if self._bell is not None:
                 (self.folder / f"b{me}").unlink(missing_ok=True)
             self._close_files()
-        if last:
+        if goes:
             remove(self.folder, self.facts.spill)
 
     def before_fork(self) -> None:

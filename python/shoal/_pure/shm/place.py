@@ -7,6 +7,7 @@ from typing import Final
 from shoal._pure.shm.checks import Limit
 from shoal._pure.shm.member import Member, NotYet
 from shoal._pure.shm.places import free_bytes
+from shoal._pure.shm.schema import RESERVED
 from shoal.errors import ChannelClosed, ChannelFull, ChannelMemoryError, ShoalTimeoutError
 
 __all__ = ["Place"]
@@ -22,7 +23,7 @@ class Place:
     Attributes:
         member: This process in the session.
         number: Which queue.
-        name: Its key, for messages.
+        name: What messages call it.
         maxsize: The most messages, 0 for the session's backlog.
         max_bytes: The most bytes, 0 for no limit.
     """
@@ -46,7 +47,7 @@ class Place:
         """
         facts = self.member.facts
         for limit, whose in (
-            (self.max_bytes, f"queue {self.name}"),
+            (self.max_bytes, self.name),
             (facts.max_bytes if facts.policy != "spill" else 0, "the session"),
         ):
             if limit and size > limit:
@@ -64,7 +65,7 @@ class Place:
             "SELECT closed, count, bytes FROM queues WHERE id = ?", (self.number,)
         ).fetchone()
         if closed:
-            raise ChannelClosed(f"{op}: queue {self.name} is closed")
+            raise ChannelClosed(f"{op}: {self.name} is closed")
         if count >= self.bound:
             cause = f"maxsize={self.maxsize}" if self.maxsize else "the session's backlog"
             return NotYet(f"it holds {count} messages, as many as {cause} allows")
@@ -95,7 +96,7 @@ class Place:
             f"and this message has {size}"
         )
         if self.member.facts.policy == "error":
-            raise ChannelMemoryError(f"{op}: {why}; {_holders(db)}")
+            raise ChannelMemoryError(f"{op}: {why}{_holders(db)}")
         self.press(db)
         return NotYet(why)
 
@@ -118,16 +119,16 @@ class Place:
     def no_room(self, op: str, limit: Limit, why: str, *, waits: bool) -> Exception:
         """The error of a put whose time is over."""
         if not waits:
-            return ChannelFull(f"{op}: no room in queue {self.name}: {why}")
-        return ShoalTimeoutError(
-            f"{op}: no room in queue {self.name} within {limit.seconds:g} s: {why}"
-        )
+            return ChannelFull(f"{op}: no room in {self.name}: {why}")
+        return ShoalTimeoutError(f"{op}: no room in {self.name} within {limit.seconds:g} s: {why}")
 
 
 def _holders(db: sqlite3.Connection) -> str:
-    """Who holds most of the memory."""
+    """Who sent most of what is in memory, whoever has taken it, as the end of a message."""
     rows = db.execute(
-        "SELECT coalesce(p.pid, m.sender) AS pid, sum(m.memory) AS held FROM messages AS m "
-        "LEFT JOIN participants AS p ON p.id = m.owner GROUP BY pid ORDER BY held DESC LIMIT 3"
+        "SELECT sender, sum(memory) AS held FROM messages WHERE state <> ? "
+        "GROUP BY sender HAVING held > 0 ORDER BY held DESC, sender LIMIT 3",
+        (RESERVED,),
     ).fetchall()
-    return ", ".join(f"process {pid} holds {held} bytes" for pid, held in rows)
+    each = ", ".join(f"process {sender} holds {held} bytes" for sender, held in rows)
+    return each and f"; {each}"

@@ -1,6 +1,7 @@
 """Where sessions lie: a folder each, its owner's alone, with a name that nobody can guess."""
 
 import contextlib
+import errno
 import os
 import re
 import secrets
@@ -11,7 +12,7 @@ import time
 import warnings
 from pathlib import Path
 
-from shoal._pure.shm.alive import Process, take_lock
+from shoal._pure.shm.alive import Process, process_of, take_lock
 from shoal._pure.shm.schema import FORMAT
 from shoal._pure.shm.store import connected, gone
 from shoal.errors import ChannelError, ChannelMemoryError, ShoalValueError
@@ -27,6 +28,7 @@ __all__ = [
     "free_bytes",
     "new_folder",
     "remove",
+    "spare",
 ]
 
 LOCKS = "locks"
@@ -36,6 +38,10 @@ _OF_RUST = "ctl"
 _NAME = re.compile(r"shoal-(\d+)-[0-9a-f]{32}")
 _TIGHT = 128 * 2**20
 """With less free memory than this a session goes to the temporary folder instead."""
+_SPARED = "spared"
+"""Says for whom a session is spared when all who take part are dead."""
+_SPARED_S = 10.0
+"""So long from each time that somebody asked for it."""
 _BEING_MADE_S = 3600.0
 """How long a folder without tables is taken for one that is being made."""
 
@@ -150,6 +156,40 @@ def collect(wanted: str | None, own: set[Path]) -> list[str]:
     return removed
 
 
+def spare(folder: Path, pid: int) -> None:
+    """Have a session spared for a moment, as long as a process lives that starts others in it.
+
+    Raises:
+        ChannelMemoryError: There is no room for a line.
+        ChannelError: The file cannot be written.
+    """
+    try:
+        # Not truncated: a reader finds one of the two lines.
+        descriptor = os.open(folder / _SPARED, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        with os.fdopen(descriptor, "w") as file:
+            file.write("{} {} {}\n".format(*process_of(pid)))
+    except FileNotFoundError:
+        pass  # it was removed
+    except OSError as error:
+        why = f"cannot write into {folder}: {error.strerror} (os error {error.errno})"
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise ChannelMemoryError(f"spare: {why}") from error
+        raise ChannelError(f"spare: the session: {why}") from error
+
+
+def _is_spared(folder: Path) -> bool:
+    path = folder / _SPARED
+    try:
+        if abs(time.time() - path.stat().st_mtime) >= _SPARED_S:
+            return False
+        pid, started, space = path.read_text().partition("\n")[0].split(" ")
+        return not Process(int(pid), int(started), space).gone()
+    except FileNotFoundError:
+        return False
+    except (OSError, ValueError):
+        return True  # it is being written
+
+
 def remove(folder: Path, spill: str | None) -> None:
     """Remove the folder of a session, and the one where it spilled."""
     shutil.rmtree(folder, ignore_errors=True)
@@ -187,6 +227,7 @@ def _remove_if_dead(folder: Path) -> bool:
         if not take_lock(descriptor, 0, 0):
             return False  # somebody is alive
         dead, spill = _last_words(folder)
+        dead = dead and not _is_spared(folder)
         if dead:
             remove(folder, spill)
     except OSError:

@@ -1,10 +1,13 @@
 """A queue as its users hold it."""
 
+import os
 import sqlite3
+import weakref
 from collections.abc import Iterable, Sequence
 from typing import Any, Final, Literal, Self, overload
 
 from shoal._pure.shm.checks import Limit, flag, weights_for, whole
+from shoal._pure.shm.displacing import displace
 from shoal._pure.shm.encoding import encode
 from shoal._pure.shm.held import (
     ShmMessage,
@@ -15,6 +18,9 @@ from shoal._pure.shm.held import (
     was_put,
 )
 from shoal._pure.shm.member import Member, NotYet
+from shoal._pure.shm.opening import let_go, opened
+from shoal._pure.shm.parcel import ShmParcel, draft_of
+from shoal._pure.shm.peeking import peeked, used
 from shoal._pure.shm.place import Place
 from shoal._pure.shm.sending import Item, Sending, already_put
 from shoal._pure.shm.session import ShmSession, joined
@@ -22,7 +28,6 @@ from shoal._pure.shm.taking import Choice, Taking, first, up_to_weight
 from shoal.errors import (
     ChannelDecodeError,
     ChannelEmpty,
-    ChannelExistsError,
     ShoalError,
     ShoalTimeoutError,
     ShoalTypeError,
@@ -42,7 +47,10 @@ class ShmQueue:
     __module__ = "shoal.shm"
     _session: ShmSession
     _place: Place
+    _key: bytes
+    _pid: int
     _failed: ChannelDecodeError | None
+    _parcels: bool
 
     def __new__(
         cls,
@@ -51,6 +59,7 @@ class ShmQueue:
         maxsize: int | None = None,
         max_bytes: int | None = None,
         name: str = "",
+        parcels: bool = False,
     ) -> Self:
         """Open a queue, which is made where it does not exist."""
         if not isinstance(session, ShmSession):
@@ -65,12 +74,20 @@ class ShmQueue:
             whole(max_bytes, "max_bytes", 0)
         if not isinstance(name, str):
             raise ShoalTypeError(f"name={name!r}: expected a str")
+        flag(parcels, "parcels")
         member = joined(session, "queue")
         self = object.__new__(cls)
         self._session = session
         self._failed = None
-        self._place = _open(member, key, maxsize, max_bytes, name or repr(key))
+        self._parcels = parcels
+        self._key = key
+        self._enter(opened(member, key, maxsize, max_bytes, name or f"queue {key!r}"))
         return self
+
+    def _enter(self, place: Place) -> None:
+        self._place, self._pid = place, os.getpid()
+        finalizer = weakref.finalize(self, let_go, place.member, place.number, place.member.me)
+        finalizer.atexit = False
 
     @property
     def maxsize(self) -> int:
@@ -84,7 +101,7 @@ class ShmQueue:
 
     @property
     def name(self) -> str:
-        """The key as messages show it."""
+        """What messages call it."""
         return self._place.name
 
     @property
@@ -130,15 +147,58 @@ class ShmQueue:
         """Take the first object if there is one now."""
         return self._take("get_nowait", first(1), Limit(0), lease=flag(lease, "lease"))[0]
 
-    def get_many(self, n: int, timeout: float | None = None) -> list[Any]:
+    @overload
+    def get_many(
+        self, n: int, timeout: float | None = None, lease: Literal[False] = False
+    ) -> list[Any]: ...
+    @overload
+    def get_many(
+        self, n: int, timeout: float | None = None, *, lease: Literal[True]
+    ) -> list[ShmMessage]: ...
+    def get_many(self, n: int, timeout: float | None = None, lease: bool = False) -> list[Any]:
         """Take up to `n` objects, at least one, waiting for the first only."""
         whole(n, "n", 1)
-        return self._take("get_many", first(n), Limit(timeout))
+        limit = Limit(timeout)
+        return self._take("get_many", first(n), limit, lease=flag(lease, "lease"))
 
-    def get_batch(self, weight: int, timeout: float | None = None) -> list[Any]:
-        """Take objects until their weights add up to `weight`, in one step."""
+    @overload
+    def get_batch(
+        self,
+        weight: int,
+        timeout: float | None = None,
+        least: int | None = None,
+        lease: Literal[False] = False,
+    ) -> list[Any]: ...
+    @overload
+    def get_batch(
+        self,
+        weight: int,
+        timeout: float | None = None,
+        least: int | None = None,
+        *,
+        lease: Literal[True],
+    ) -> list[ShmMessage]: ...
+    def get_batch(
+        self,
+        weight: int,
+        timeout: float | None = None,
+        least: int | None = None,
+        lease: bool = False,
+    ) -> list[Any]:
+        """Take objects until their weights add up to `weight`, or `least`, in one step."""
         whole(weight, "weight", 0)
-        return self._take("get_batch", up_to_weight(weight), Limit(timeout), weight=weight)
+        limit = Limit(timeout)
+        if least is not None:
+            whole(least, "least", 0)
+        choice = up_to_weight(weight, least)
+        needed = weight if least is None else min(least, weight)
+        return self._take("get_batch", choice, limit, lease=flag(lease, "lease"), weight=needed)
+
+    def displace(self, all: bool = False) -> int:  # noqa: A002  (as in the contract)
+        """Drop the oldest message, or with `all` every one, if the queue is full, and only then."""
+        every = flag(all, "all")
+        self._member("displace")
+        return displace(self._place, every=every)
 
     def reserve(
         self, shape: int | Sequence[int], dtype: Any, timeout: float | None = None
@@ -147,6 +207,16 @@ class ShmQueue:
         limit = Limit(timeout)
         self._member("reserve")
         return reserved(self._place, shape, dtype, limit)
+
+    def peek(self, n: int | None = None) -> list[tuple[int, Any]]:
+        """Return the weights and copies of the first messages, which stay."""
+        if n is not None:
+            whole(n, "n", 0)
+        return peeked(self._member("peek"), self._place, n, parcels=self._parcels)
+
+    def stats(self) -> dict[str, float]:
+        """Return how the queue is used."""
+        return used(self._member("stats"), self._place)
 
     def qsize(self) -> int:
         """Return how many messages wait; others may change that at once."""
@@ -163,6 +233,7 @@ class ShmQueue:
 
     def close(self) -> None:
         """Refuse further puts everywhere; what it holds can still be taken. Again is nothing."""
+        member = self._member("close")
         number = self._place.number
 
         def shut(db: sqlite3.Connection) -> None:
@@ -170,7 +241,6 @@ class ShmQueue:
             for side in _SIDES:
                 member.due(db, side, number)
 
-        member = self._member("close")
         member.write("close", shut)
 
     def fileno(self) -> int:
@@ -187,17 +257,16 @@ class ShmQueue:
             raise ShoalValueError(f"side={side!r}: expected 'get' or 'put'")
         member = self._member("arm")
         member.bell()
-        member.write(
-            "arm",
-            lambda db: db.execute(
-                "INSERT OR IGNORE INTO armed (participant, queue, side) VALUES (?, ?, ?)",
-                (member.me, self._place.number, side),
-            ),
-        )
+        member.arm("arm", self._place.number, side)
         member.sweep_when_due()
 
     def _member(self, op: str) -> Member:
-        return joined(self._session, op)
+        member = joined(self._session, op)
+        if self._pid != os.getpid():  # what a child inherits is its parent's to let go of
+            place = self._place
+            # Its parent may have let go of it, so that it is made again.
+            self._enter(opened(member, self._key, place.maxsize, place.max_bytes, place.name))
+        return member
 
     def _put(self, op: str, obj: Any, weight: int, limit: Limit, *, waits: bool) -> None:
         whole(weight, "weight", 0)
@@ -238,7 +307,7 @@ class ShmQueue:
         failed, self._failed = self._failed, None
         if failed is not None:
             raise failed
-        taking = Taking(self._place, op, choice, lease=lease)
+        taking = Taking(self._place, op, choice, lease=lease, parcels=self._parcels)
         result: list[Any] | None = None
         try:
             taken = taking.run(limit)
@@ -254,7 +323,7 @@ class ShmQueue:
         raise taking.failed or self._nothing(op, limit, weight, taken)
 
     def _nothing(self, op: str, limit: Limit, weight: int | None, why: Any) -> Exception:
-        queue = f"queue {self.name}"
+        queue = self.name
         if op == "get_nowait":
             return ChannelEmpty(f"{op}: {queue} is empty")
         if weight is not None:
@@ -289,29 +358,6 @@ def _before_second(objs: list[Any]) -> int:
 def _item(member: Member, obj: Any, weight: int) -> Item:
     if isinstance(obj, ShmReservation):
         return item_of(obj, member, weight)
+    if type(obj) is ShmParcel:
+        return Item(draft_of(obj), weight, sender=obj.sender)
     return Item(encode(obj), weight)
-
-
-def _open(
-    member: Member, key: bytes, maxsize: int | None, max_bytes: int | None, name: str
-) -> Place:
-    def find(db: sqlite3.Connection) -> Any:
-        db.execute(
-            "INSERT OR IGNORE INTO queues (key, maxsize, max_bytes) VALUES (?, ?, ?)",
-            (key, maxsize or 0, max_bytes or 0),
-        )
-        return db.execute(
-            "SELECT id, maxsize, max_bytes FROM queues WHERE key = ?", (key,)
-        ).fetchone()
-
-    number, *found = member.write("queue", find)
-    wanted = [
-        there if asked is None else asked
-        for asked, there in zip((maxsize, max_bytes), found, strict=True)
-    ]
-    if wanted != found:
-        raise ChannelExistsError(
-            f"queue {name} has maxsize={found[0]}, max_bytes={found[1]}, "
-            f"not maxsize={wanted[0]}, max_bytes={wanted[1]}"
-        )
-    return Place(member, number, name, *found)

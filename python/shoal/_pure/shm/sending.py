@@ -6,7 +6,8 @@ there, and is a message when there is room for it in the queue.
 
 import os
 import sqlite3
-from dataclasses import dataclass
+import time
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from shoal._pure.shm.checks import Limit
@@ -36,11 +37,19 @@ class Ticket:
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """A message to be put: encoded, with its weight, and its memory where it has that already."""
+    """A message to be put.
+
+    Attributes:
+        draft: What it is, encoded.
+        weight: Its weight.
+        ticket: Its memory, where it has that already.
+        sender: The process that made it, which is another one where it passes through.
+    """
 
     draft: Draft
     weight: int
     ticket: Ticket | None = None
+    sender: int = field(default_factory=os.getpid)
 
 
 class Sending:
@@ -102,7 +111,7 @@ class Sending:
         def attempt(seconds: float) -> int | NotYet:
             return place.member.write(op, lambda db: self._insert(db, ticket), seconds)
 
-        done = place.member.wait(op, self._limit, attempt)
+        done = place.member.wait(op, self._limit, attempt, at=(place.number, "put"))
         if isinstance(done, NotYet):
             raise place.no_room(op, self._limit, done.why, waits=self._waits)
         self.done += done
@@ -142,38 +151,41 @@ class Sending:
     def _to_file(self, index: int) -> None:
         """Have a small message lie in a file, for want of memory."""
         item = self._items[index]
-        self._items[index] = Item(lay_out(pieces_of(item.draft), 0), item.weight)
+        self._items[index] = replace(item, draft=lay_out(pieces_of(item.draft), 0))
 
     def _add(self, db: sqlite3.Connection, item: Item) -> None:
         draft = item.draft
         db.execute(
             "INSERT INTO messages (queue, position, state, sender, weight, size, memory, parts, "
-            "head) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            "head, written) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
             (
                 self._place.number,
                 next_position(db),
                 QUEUED,
-                os.getpid(),
+                item.sender,
                 item.weight,
                 draft.size,
                 draft.size,
                 draft.parts,
                 draft.head,
+                time.monotonic(),
             ),
         )
 
     def _adopt(self, db: sqlite3.Connection, item: Item, ticket: Ticket) -> None:
         adopted = db.execute(
-            "UPDATE messages SET queue = ?, position = ?, state = ?, owner = NULL, weight = ?, "
-            "size = ?, parts = ?, head = ? WHERE id = ? AND state = ? AND owner = ?",
+            "UPDATE messages SET queue = ?, position = ?, state = ?, owner = NULL, sender = ?, "
+            "weight = ?, size = ?, parts = ?, head = ?, written = ? WHERE id = ? AND state = ? AND owner = ?",
             (
                 self._place.number,
                 next_position(db),
                 QUEUED,
+                item.sender,
                 item.weight,
                 item.draft.size,
                 item.draft.parts,
                 item.draft.head,
+                time.monotonic(),
                 ticket.number,
                 RESERVED,
                 self._place.member.me,

@@ -19,6 +19,7 @@ from shoal._pure.shm.places import (
     free_bytes,
     new_folder,
     remove,
+    spare,
 )
 from shoal._pure.shm.schema import FORMAT, SCHEMA
 from shoal._pure.shm.store import connected
@@ -29,6 +30,7 @@ __all__ = ["ShmSession", "joined", "shm_gc"]
 
 _BACKLOG: Final = 65_535
 _LARGEST_BACKLOG: Final = 2**20
+_LARGEST_PID: Final = 2**31 - 1
 _POLICIES: Final = ("block", "error", "spill")
 _MOST_BYTES: Final = 4 * 2**30
 _SHARE: Final = 4
@@ -91,6 +93,43 @@ class ShmSession:
     def closed(self) -> bool:
         """Whether this object was closed."""
         return not self._finalizer.alive
+
+    @property
+    def sealed(self) -> bool:
+        """Whether `close_queues` was called, by any process."""
+        member = self._checked("sealed")
+        row = member.read("sealed", lambda db: db.execute("SELECT sealed FROM session").fetchone())
+        return bool(row[0])
+
+    def close_queues(self) -> None:
+        """Refuse further puts to all queues, everywhere: those that are there, and those to come."""
+        member = self._checked("close_queues")
+
+        def seal(db: sqlite3.Connection) -> None:
+            db.execute("UPDATE session SET sealed = 1 WHERE sealed = 0")
+            db.execute("UPDATE queues SET closed = 1 WHERE closed = 0")
+            for side in ("get", "put"):
+                member.due(db, side)
+
+        member.write("close_queues", seal)
+
+    def keep(self) -> None:
+        """Leave the session where it is when this process leaves it as the last one."""
+        self._checked("keep").keeps = True
+
+    def spare(self, pid: int) -> None:
+        """Have the session spared for ten seconds, as long as a process lives that starts others."""
+        whole(pid, "pid", 1, _LARGEST_PID)
+        spare(self._checked("spare").folder, pid)
+
+    def remove(self) -> None:
+        """Remove what the session has in the file system: nobody can join it any more."""
+        member = self._checked("remove")
+        remove(member.folder, member.facts.spill)
+
+    def trim(self) -> None:
+        """Give back the memory that no message is in: here none is kept."""
+        self._checked("trim")
 
     def stats(self) -> dict[str, int]:
         """Return how the session is used."""
@@ -168,8 +207,8 @@ def _fill(folder: Path, facts: tuple[Any, ...]) -> None:
 
 
 def _stats(db: sqlite3.Connection) -> dict[str, int]:
-    max_bytes, used, lost, recovered = db.execute(
-        "SELECT max_bytes, used, lost, recovered FROM session"
+    max_bytes, used, lost, recovered, dropped = db.execute(
+        "SELECT max_bytes, used, lost, recovered, dropped FROM session"
     ).fetchone()
     in_use = db.execute("SELECT count(*), coalesce(sum(size), 0) FROM messages").fetchone()
     queues = db.execute("SELECT count(*), coalesce(sum(count), 0) FROM queues").fetchone()
@@ -183,4 +222,5 @@ def _stats(db: sqlite3.Connection) -> dict[str, int]:
         "queues": queues[0],
         "lost_messages": lost,
         "recovered": recovered,
+        "dropped_messages": dropped,
     }

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from shoal._pure.shm.alive import Process, locked
 from shoal._pure.shm.schema import LEASED, LOANED, QUEUED
 
-__all__ = ["Swept", "dead", "is_dead", "leave", "participants"]
+__all__ = ["Swept", "dead", "files", "is_dead", "leave", "participants"]
 
 Due = Callable[..., None]
 
@@ -24,6 +24,12 @@ class Swept(NamedTuple):
 def participants(db: sqlite3.Connection) -> list[Any]:
     """Return the participants: number, process id, start, pid namespace."""
     return db.execute("SELECT id, pid, started, space FROM participants").fetchall()
+
+
+def files(db: sqlite3.Connection) -> list[str]:
+    """Return the files of all messages."""
+    rows = db.execute("SELECT file FROM messages WHERE file IS NOT NULL").fetchall()
+    return [row[0] for row in rows]
 
 
 def is_dead(row: Any, me: int, locks: int) -> bool:
@@ -57,18 +63,21 @@ def dead(db: sqlite3.Connection, me: int, locks: int, due: Due) -> tuple[Swept, 
     return swept, files
 
 
-def leave(db: sqlite3.Connection, me: int, locks: int, due: Due) -> tuple[list[str], bool]:
+def leave(
+    db: sqlite3.Connection, me: int, locks: int, due: Due, *, keeps: bool
+) -> tuple[list[str], bool]:
     """Give back what this process holds.
 
     Returns:
-        The files that nobody needs any more, and whether nobody else is left.
+        The files that nobody needs any more, and whether the session is to be removed: nobody else
+        is left, and it is not to be kept.
     """
     _, files = dead(db, me, locks, due)
     files += _give_back(db, me, due)[3]
-    last = db.execute("SELECT count(*) FROM participants").fetchone()[0] == 0
-    if last:
+    goes = not keeps and db.execute("SELECT count(*) FROM participants").fetchone()[0] == 0
+    if goes:
         db.execute("UPDATE session SET closed = 1")
-    return files, last
+    return files, goes
 
 
 def _give_back(db: sqlite3.Connection, number: int, due: Due) -> tuple[int, int, int, list[str]]:
@@ -88,6 +97,7 @@ def _give_back(db: sqlite3.Connection, number: int, due: Due) -> tuple[int, int,
             files.append(file)
     db.execute("DELETE FROM participants WHERE id = ?", (number,))
     db.execute("DELETE FROM armed WHERE participant = ?", (number,))
+    db.execute("DELETE FROM users WHERE participant = ?", (number,))
     if rows:
         due(db, "put")
     leased, loaned = counts[LEASED], counts[LOANED]

@@ -15,13 +15,25 @@ from shoal._pure.shm.checks import Limit
 from shoal._pure.shm.encoding import decode
 from shoal._pure.shm.member import Member, NotYet
 from shoal._pure.shm.memory import map_file, write_file
+from shoal._pure.shm.parcel import parcel_of
 from shoal._pure.shm.place import Place
 from shoal._pure.shm.schema import LEASED, LOANED, QUEUED
 from shoal.errors import ChannelClosed, ChannelDecodeError
 
-__all__ = ["Choice", "Row", "Taking", "first", "up_to_weight"]
+__all__ = [
+    "Choice",
+    "Row",
+    "Taking",
+    "first",
+    "not_rebuilt",
+    "rebuilt",
+    "up_to_weight",
+    "waiting_rows",
+]
 
-_COLUMNS = "id, queue, position, sender, weight, size, memory, redelivered, parts, head, file"
+_COLUMNS = (
+    "id, queue, position, sender, weight, size, memory, redelivered, written, parts, head, file"
+)
 _WAITING = f"SELECT {_COLUMNS} FROM messages WHERE queue = ? AND state = 0 ORDER BY position"  # noqa: S608  (it is a constant)
 
 
@@ -37,6 +49,7 @@ class Row:
     size: int
     memory: int
     redelivered: int
+    written: float
     parts: bytes
     head: bytes
     file: str | None
@@ -54,6 +67,7 @@ class Row:
             self.size,
             self.memory,
             self.redelivered,
+            self.written,
             self.parts,
             self.head,
             self.file,
@@ -63,18 +77,41 @@ class Row:
 Choice = Callable[[sqlite3.Connection, Place], list[Row] | NotYet]
 
 
+def waiting_rows(db: sqlite3.Connection, place: Place, limit: int) -> list[Row]:
+    """Return the first messages of a queue."""
+    rows = db.execute(f"{_WAITING} LIMIT ?", (place.number, limit)).fetchall()
+    return [Row(*row) for row in rows]
+
+
 def first(n: int) -> Choice:
     """Choose the first messages, as many as there are."""
 
     def choose(db: sqlite3.Connection, place: Place) -> list[Row] | NotYet:
-        rows = db.execute(f"{_WAITING} LIMIT ?", (place.number, n)).fetchall()
-        return [Row(*row) for row in rows] or NotYet()
+        return waiting_rows(db, place, n) or NotYet()
 
     return choose
 
 
-def up_to_weight(target: int) -> Choice:
-    """Choose the first messages that reach a weight, without exceeding it but for the first."""
+def rebuilt(row: Row, memory: memoryview | None, *, parcels: bool) -> Any:
+    """Make an object of a message, or a parcel."""
+    if parcels:
+        return parcel_of(row.sender, row.parts, row.head, memory)
+    return decode(row.parts, row.head, memory)
+
+
+def not_rebuilt(place: Place, row: Row, error: Exception) -> ChannelDecodeError:
+    """Return the error of a message that cannot be rebuilt."""
+    return ChannelDecodeError(
+        f"{place.name}: a message from process {row.sender} cannot be rebuilt "
+        f"here: {type(error).__name__}: {error}"
+    )
+
+
+def up_to_weight(target: int, least: int | None = None) -> Choice:
+    """Choose the first messages that reach a weight, without exceeding it but for the first.
+
+    What is there is enough where it has a weight of `least`.
+    """
 
     def choose(db: sqlite3.Connection, place: Place) -> list[Row] | NotYet:
         chosen: list[Row] = []
@@ -88,6 +125,8 @@ def up_to_weight(target: int) -> Choice:
             total += row.weight
             if total >= target:
                 return chosen
+        if chosen and least is not None and total >= least:
+            return chosen
         closed, count, pressed = db.execute(
             "SELECT closed, count, pressed FROM queues WHERE id = ?", (place.number,)
         ).fetchone()
@@ -105,13 +144,23 @@ class Taking:
         op: The operation, for messages.
         choice: What to take.
         lease: Whether it comes back when this process dies.
+        parcels: Whether the messages are taken as they are.
     """
 
-    def __init__(self, place: Place, op: str, choice: Choice, *, lease: bool = False) -> None:
+    def __init__(
+        self,
+        place: Place,
+        op: str,
+        choice: Choice,
+        *,
+        lease: bool = False,
+        parcels: bool = False,
+    ) -> None:
         self._place = place
         self._op = op
         self._choice = choice
         self._lease = lease
+        self._parcels = parcels
         self._rows: list[Row] = []
         self.failed: ChannelDecodeError | None = None
 
@@ -124,7 +173,9 @@ class Taking:
         Raises:
             ChannelClosed: The queue is closed, and nothing is left in it.
         """
-        outcome = self._place.member.wait(self._op, limit, self._attempt)
+        outcome = self._place.member.wait(
+            self._op, limit, self._attempt, at=(self._place.number, "get")
+        )
         if isinstance(outcome, NotYet):
             return outcome
         values = list(filter(None, map(self._rebuilt, outcome)))
@@ -150,7 +201,7 @@ class Taking:
             ).fetchone(),
         )
         if count == 0 and closed:
-            raise ChannelClosed(f"{self._op}: queue {place.name} is closed and empty")
+            raise ChannelClosed(f"{self._op}: {place.name} is closed and empty")
         if count == 0:
             return NotYet("it holds 0 messages")
         # What was not taken after all may be somebody else's by now.
@@ -182,16 +233,13 @@ class Taking:
             self._gone(row, error)
             return None
         try:
-            return row, decode(row.parts, row.head, memory)
+            return row, rebuilt(row, memory, parcels=self._parcels)
         except Exception as error:  # noqa: BLE001  (whatever the classes of the object raise)
             self._gone(row, error)
             return None
 
     def _gone(self, row: Row, error: Exception) -> None:
-        self.failed = ChannelDecodeError(
-            f"queue {self._place.name}: a message from process {row.sender} cannot be rebuilt "
-            f"here: {type(error).__name__}: {error}"
-        )
+        self.failed = not_rebuilt(self._place, row, error)
         self.failed.__cause__ = error
         drop(self._place.member, row)
         self._rows.remove(row)
@@ -230,7 +278,7 @@ def forget(db: sqlite3.Connection, member: Member, number: int) -> None:
 
 def _put_back(db: sqlite3.Connection, member: Member, place: Place, rows: list[Row]) -> None:
     """Put messages where they were; the rows of those that are held are there still."""
-    marks = ", ".join(itertools.repeat("?", 11))
+    marks = ", ".join(itertools.repeat("?", 12))
     for row in rows:
         db.execute(
             f"INSERT OR IGNORE INTO messages ({_COLUMNS}, state) VALUES ({marks}, {LOANED})",  # noqa: S608  (they are constants)

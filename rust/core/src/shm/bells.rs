@@ -50,6 +50,15 @@ impl Bells {
         }
     }
 
+    /// How many are to be rung.
+    pub(super) fn count(&self) -> u32 {
+        // ORDER: Relaxed: it is told, and nothing follows from it.
+        self.0
+            .iter()
+            .map(|word| word.load(Ordering::Relaxed).count_ones())
+            .sum()
+    }
+
     /// Rings all; the caller has published what they wait for, and a fence stands between.
     #[inline]
     pub(super) fn ring<F: Futex>(&self, futex: &F) {

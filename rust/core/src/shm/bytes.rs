@@ -159,7 +159,7 @@ impl<F: Futex> Queue<'_, F> {
     /// The first position that is not published, and whether the queue ends there.
     ///
     /// It walks on from `tail`, which may not have come to the end yet.
-    fn end(&self) -> Result<(u64, bool), Corrupt> {
+    pub(super) fn end(&self) -> Result<(u64, bool), Corrupt> {
         let mut position = self.ring.tail();
         loop {
             match self.ring.seen(self.ring.slot(position), position)? {

@@ -4,8 +4,8 @@
 //! closed, and a put that races with the close is wholly before or wholly after it.
 
 use super::error::Corrupt;
-use super::queue::Queue;
-use super::ring::{Seen, Turns};
+use super::queue::{Queue, wake_all};
+use super::ring::{Ring, Seen, Turns};
 use super::slot::Slot;
 use super::wait::Futex;
 
@@ -18,10 +18,7 @@ impl<F: Futex> Queue<'_, F> {
     ///
     /// Where the shared memory is damaged.
     pub fn close(&self) -> Result<(), Corrupt> {
-        let plugged = self.plug();
-        self.report(plugged)?;
-        self.wake_everybody();
-        Ok(())
+        close(&self.ring, &self.futex)
     }
 
     /// Whether it was closed.
@@ -30,34 +27,48 @@ impl<F: Futex> Queue<'_, F> {
     ///
     /// Where the shared memory is damaged.
     pub fn is_closed(&self) -> Result<bool, Corrupt> {
-        let ring = &self.ring;
-        let mut position = ring.tail();
-        loop {
-            match ring.seen(ring.slot(position), position)? {
-                Seen::PublishedUpTo(next) => position = next,
-                Seen::Closed => return Ok(true),
-                Seen::Unpublished => return Ok(false),
-            }
+        is_plugged(&self.ring)
+    }
+}
+
+/// Whether the queue of a ring was closed.
+pub(super) fn is_plugged(ring: &Ring<'_>) -> Result<bool, Corrupt> {
+    let mut position = ring.tail();
+    loop {
+        match ring.seen(ring.slot(position), position)? {
+            Seen::PublishedUpTo(next) => position = next,
+            Seen::Closed => return Ok(true),
+            Seen::Unpublished => return Ok(false),
         }
     }
+}
 
-    fn plug(&self) -> Result<(), Corrupt> {
-        let ring = &self.ring;
-        let mut position = ring.tail();
-        let mut turns = Turns::new();
-        loop {
-            let slot = ring.slot(position);
-            match ring.seen(slot, position)? {
-                Seen::PublishedUpTo(next) => position = next,
-                Seen::Closed => return Ok(()),
-                Seen::Unpublished => {
-                    // One slot is never a message's: see `slots_for`.
-                    ring.room(position, ring.head(), i64::MAX)?;
-                    if ring.publish(position, slot, Slot::plug(ring.lap(position))) {
-                        return Ok(());
-                    }
-                    turns.again(position)?;
+/// Closes the queue of a ring, and wakes all who sleep there.
+pub(super) fn close<F: Futex>(ring: &Ring<'_>, futex: &F) -> Result<(), Corrupt> {
+    let plugged = plug(ring);
+    if plugged.is_err() {
+        ring.mark_damaged();
+    }
+    wake_all(ring, futex);
+    plugged
+}
+
+/// Closes the queue of a ring, and wakes nobody.
+pub(super) fn plug(ring: &Ring<'_>) -> Result<(), Corrupt> {
+    let mut position = ring.tail();
+    let mut turns = Turns::new();
+    loop {
+        let slot = ring.slot(position);
+        match ring.seen(slot, position)? {
+            Seen::PublishedUpTo(next) => position = next,
+            Seen::Closed => return Ok(()),
+            Seen::Unpublished => {
+                // One slot is never a message's: see `slots_for`.
+                ring.room(position, ring.head(), i64::MAX)?;
+                if ring.publish(position, slot, Slot::plug(ring.lap(position))) {
+                    return Ok(());
                 }
+                turns.again(position)?;
             }
         }
     }

@@ -1,5 +1,6 @@
 //! What lies in the tables of a session: descriptors, and the lanes of the participants.
 
+use super::clock;
 use super::error::Corrupt;
 use super::prefetch::prefetch;
 use super::sync::{self, AtomicU32, AtomicU64, Ordering};
@@ -10,6 +11,10 @@ const INLINE_WORDS: usize = if cfg!(loom) { 1 } else { 26 };
 
 /// The first word of the payload that lies on the second line of a descriptor.
 const SECOND_LINE: usize = 2;
+
+/// The rest of the word of the kind is a time.
+const KIND_BITS: u32 = u32::BITS - clock::BITS;
+const KIND_MASK: u32 = (1 << KIND_BITS) - 1;
 
 /// How many lanes a process has: so many of its threads can be in the middle of an operation.
 pub const LANES: usize = if cfg!(loom) { 1 } else { 8 };
@@ -41,7 +46,7 @@ impl Default for Participant {
 pub struct Label {
     /// What it counts for where messages are taken by weight.
     pub weight: u64,
-    /// How its bytes are to be read; the queue does not look at it.
+    /// How its bytes are to be read, below 256; the queue does not look at it.
     pub kind: u32,
     /// The process that put it, by the number that its user knows it by: for the texts of errors.
     pub sender: u32,
@@ -75,6 +80,16 @@ pub enum Payload {
     Block(Block),
 }
 
+impl Payload {
+    /// How many bytes they are, as the message says.
+    pub fn length(&self) -> u64 {
+        match self {
+            Self::Inline(length) => *length as u64,
+            Self::Block(block) => block.length,
+        }
+    }
+}
+
 /// A descriptor: one message.
 ///
 /// The payload is made of atomics too. Only one process at a time has to do with it, but a process
@@ -86,6 +101,7 @@ pub struct Descriptor {
     weight: AtomicU64,
     /// The ring that it was put into: a sweeper has to know.
     ring: AtomicU32,
+    /// The kind in the low byte, and above it when the message was written.
     kind: AtomicU32,
     /// In bytes, wherever they lie.
     length: AtomicU64,
@@ -174,9 +190,14 @@ impl Descriptor {
     pub(super) fn label(&self) -> Label {
         Label {
             weight: self.weight(),
-            kind: self.kind.load(Ordering::Relaxed),
+            kind: self.kind.load(Ordering::Relaxed) & KIND_MASK,
             sender: self.sender.load(Ordering::Relaxed),
         }
+    }
+
+    /// How long ago it was written, in units of time.
+    pub(super) fn age(&self) -> u32 {
+        clock::since(self.kind.load(Ordering::Relaxed) >> KIND_BITS)
     }
 
     /// Every word that damage can do harm in.
@@ -223,12 +244,16 @@ impl Descriptor {
     }
 
     fn fill_head(&self, ring: u32, label: Label, extent: u32, length: u64) {
+        // ORDER: Release fence, pairs with the acquire fence of who looks without taking: whoever
+        // reads of this message sees that the one before is gone. Nothing at all on x86.
+        sync::fence(Ordering::Release);
         // ORDER: Relaxed, as the payload: E4 releases it.
         self.ring.store(ring, Ordering::Relaxed);
         // ORDER: Release: somebody may read it for the message before (D1), and then has to see the
         // `head` that was moved for that one. See `set_before`.
         self.weight.store(label.weight, Ordering::Release);
-        self.kind.store(label.kind, Ordering::Relaxed);
+        let kind = clock::now() << KIND_BITS | label.kind & KIND_MASK;
+        self.kind.store(kind, Ordering::Relaxed);
         self.sender.store(label.sender, Ordering::Relaxed);
         self.extent.store(extent, Ordering::Relaxed);
         // ORDER: Release: see `set_before`.
@@ -314,7 +339,7 @@ mod tests {
         #[test]
         fn a_payload_comes_out_as_it_went_in(
             payload in proptest::collection::vec(any::<u8>(), 0..=Descriptor::INLINE),
-            weight: u64, kind: u32, sender: u32,
+            weight: u64, kind in 0..256_u32, sender: u32,
         ) {
             let descriptor = Descriptor::new();
             prop_assert!(descriptor.fill(9, Label::default(), &[0xff; Descriptor::INLINE]));

@@ -113,7 +113,7 @@ impl<'a> View<'a> {
         futex: F,
         max_spin_ns: u32,
     ) -> Option<Queue<'a, F>> {
-        let view = *self.rings.get(ring as usize)?;
+        let view = self.rings.get(ring as usize)?.clone();
         Queue::new(self.table, view, ring, me, futex, max_spin_ns)
     }
 

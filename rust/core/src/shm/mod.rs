@@ -35,7 +35,8 @@
 //! | | E4: queued | Release | D4, sweep | the payload, its label, and the intent of E1 |
 //! | | D7, release: free | Release | claim | the end of the reads |
 //! | | sweep | AcqRel | D4, claim | as what it stands for |
-//! | payload, label, ring | while writing | Relaxed | after D4: Relaxed | |
+//! | payload, label, ring | while writing | Relaxed, fence before | after D4: Relaxed | |
+//! | | | | look: Relaxed, fence after, counts if the word stays | that the message before is gone |
 //! | weight | while writing | Release | D1: Relaxed, fence after, counts if `head` stays | the `head` that let it be written |
 //! | length, bytes before | while writing | Release | E3: Relaxed, fence after, counts if `head` stays | the `head` that let it be written |
 //! | slot | E5, plug, sweep | SeqCst | E2, D1, sweep | the word, and all slots before it |
@@ -47,6 +48,7 @@
 //! | | waker: bit cleared, epoch | AcqRel | the futex | |
 //! | bells | event loop: bit set | SeqCst, fence after | ringer: Relaxed, fence before | |
 //! | | ringer: all cleared | AcqRel | the bell | |
+//! | backed | more slots have memory | Release | a slot beyond the number known: Acquire | that it may be touched |
 //! | refused | E3, nobody fits | Relaxed, fence after | D1: Relaxed, fence before | |
 //! | damage | anybody | Relaxed | before "nothing there": Relaxed | |
 //!
@@ -73,10 +75,13 @@
 //! | D5 | lane: idle | a lease is delivered again, a loan is lost |
 //! | D6 | wake sleepers | likewise; they find room after a slice |
 
+mod again;
 mod bells;
 mod bytes;
+pub mod clock;
 mod close;
 mod descriptor;
+mod displace;
 mod error;
 #[cfg(all(test, not(loom)))]
 mod failpoint;
@@ -87,6 +92,7 @@ pub mod memory;
 mod patience;
 #[cfg(all(target_os = "linux", not(loom)))]
 pub mod payload;
+mod peek;
 mod prefetch;
 mod put;
 mod queue;
@@ -104,9 +110,11 @@ mod tests;
 mod wait;
 mod word;
 
+pub use again::GivenBack;
 pub use descriptor::{Block, Descriptor, LANES, Label, Participant, Payload};
 pub use error::Corrupt;
 pub use lane::{Intent, Lane};
+pub use peek::{Glimpse, Sight};
 pub use put::Refusal;
 pub use queue::{Claim, Queue, Table};
 pub use ring::{Header, Padded, Ring, slots_for};

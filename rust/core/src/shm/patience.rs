@@ -89,13 +89,14 @@ mod tests {
 
     #[test]
     fn patience_shrinks_in_vain_and_is_back_after_a_success() {
-        let patience = Patience::new(1600);
-        for left in [800, 400, 200, 100, 100] {
+        // Long enough that a look comes before its end, whatever else runs.
+        let patience = Patience::new(16_000_000);
+        for left in [8, 4, 2, 1, 1] {
             assert_eq!(patience.look(LONG, &|| Ok(false)), Ok(false));
-            assert_eq!(patience.now.load(Ordering::Relaxed), left);
+            assert_eq!(patience.now.load(Ordering::Relaxed), left * 1_000_000);
         }
         assert_eq!(patience.look(LONG, &|| Ok(true)), Ok(true));
-        assert_eq!(patience.now.load(Ordering::Relaxed), 1600);
+        assert_eq!(patience.now.load(Ordering::Relaxed), 16_000_000);
     }
 
     #[test]

@@ -18,6 +18,9 @@ pub enum Refusal {
     Full,
     /// The queue is closed: it will take none ever again.
     Closed,
+    /// There is no memory for its slot: whoever makes rings has to see to that. See
+    /// [`Ring::growing`](super::Ring::growing).
+    NoSlot,
 }
 
 impl<F: Futex> Queue<'_, F> {
@@ -111,6 +114,9 @@ impl<F: Futex> Queue<'_, F> {
                 && (ring.max_bytes() == 0 || self.admit(descriptor, *position)?);
             if !room {
                 return Ok(Some(Refusal::Full)); // E3
+            }
+            if !ring.has_memory(*position) {
+                return Ok(Some(Refusal::NoSlot));
             }
             // E4: again in each turn, because the position may be another.
             let word = ring.word(State::Queued, self.me, *position);

@@ -107,11 +107,11 @@ impl<'a, F: Futex> Queue<'a, F> {
         }
         Some(Self {
             table,
-            ring,
             ring_index,
             me,
             futex,
             head: atomic::AtomicU64::new(ring.head()),
+            ring,
             // Processes begin in different places, so as not to meet.
             cursor: atomic::AtomicUsize::new(
                 table.descriptors.len() / table.participants.len() * me.index(),

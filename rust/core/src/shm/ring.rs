@@ -3,7 +3,7 @@
 use super::bells::Bells;
 use super::error::Corrupt;
 use super::slot::{Entry, Lap, Slot};
-use super::sync::{AtomicU32, AtomicU64, Ordering};
+use super::sync::{AtomicU32, AtomicU64, Ordering, hint};
 use super::word::{Owner, State, Word, distance};
 
 /// A value on a line of its own (two lines: processors fetch them in pairs).
@@ -32,6 +32,8 @@ pub(super) struct WaitWords {
     pub(super) takers: Bells,
     /// Who waits for room in one.
     pub(super) putters: Bells,
+    /// How many slots have memory: see [`Ring::growing`].
+    backed: AtomicU64,
 }
 
 /// The shared part of a ring, before its slots.
@@ -58,18 +60,21 @@ impl Header {
                 refused: AtomicU64::new(start.wrapping_sub(1)),
                 takers: Bells::new(),
                 putters: Bells::new(),
+                backed: AtomicU64::new(u64::MAX),
             }),
         }
     }
 
-    /// Makes zeroed memory the header of an empty ring; nobody else knows of it yet.
+    /// Makes zeroed memory the header of an empty ring, so many slots of which have memory; nobody
+    /// else knows of it yet.
     #[cfg(not(loom))]
-    pub(super) fn begin(&self, start: u64) {
+    pub(super) fn begin(&self, start: u64, backed: u64) {
         let Self { tail, head, waits } = self;
         tail.0.store(start, Ordering::Relaxed);
         head.0.store(start, Ordering::Relaxed);
         let refused = &waits.0.refused;
         refused.store(start.wrapping_sub(1), Ordering::Relaxed);
+        waits.0.backed.store(backed, Ordering::Relaxed);
     }
 }
 
@@ -91,7 +96,7 @@ pub fn slots_for(maxsize: u32) -> u64 {
 }
 
 /// A ring, as a process sees it: what does not change is copied, once it is found to be sound.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 pub struct Ring<'a> {
     header: &'a Header,
     slots: &'a [AtomicU64],
@@ -99,6 +104,17 @@ pub struct Ring<'a> {
     maxsize: i64,
     max_bytes: u64,
     base: u64,
+    /// How many slots have memory for sure: a copy of what the header says, which only grows.
+    backed: hint::AtomicU64,
+}
+
+impl Clone for Ring<'_> {
+    fn clone(&self) -> Self {
+        Self {
+            backed: hint::AtomicU64::new(self.backed.load(Ordering::Relaxed)),
+            ..*self
+        }
+    }
 }
 
 impl<'a> Ring<'a> {
@@ -125,7 +141,57 @@ impl<'a> Ring<'a> {
             maxsize: i64::from(maxsize),
             max_bytes: 0,
             base,
+            backed: hint::AtomicU64::new(slots.len() as u64),
         })
+    }
+
+    /// A ring whose slots do not all have memory: those from the number on that the header says are
+    /// not touched, and read as zero, which is what they are until they are used first.
+    ///
+    /// Whoever publishes needs two that have some, one for what comes behind; so that the end of the
+    /// queue is always in one that can be written to.
+    #[must_use]
+    pub fn growing(self) -> Self {
+        let backed = hint::AtomicU64::new(self.backed());
+        Self { backed, ..self }
+    }
+
+    /// How many slots have memory.
+    pub(super) fn backed(&self) -> u64 {
+        // ORDER: Acquire, pairs with `set_backed`. That the memory is there is known to the kernel;
+        // this is for who saw something later.
+        let backed = self.waits().backed.load(Ordering::Acquire);
+        backed.min(self.slots.len() as u64)
+    }
+
+    /// More slots have memory; the caller has what keeps others from the same.
+    #[cfg(not(loom))]
+    pub(super) fn set_backed(&self, slots: u64) {
+        // ORDER: Release, pairs with `backed`.
+        self.waits().backed.store(slots, Ordering::Release);
+    }
+
+    /// Whether slots before a number have memory.
+    #[inline]
+    fn is_backed(&self, slots: u64) -> bool {
+        // ORDER: Relaxed, here and below: it is no more than a copy. Who sees a low number looks at the
+        // header; a high one says something of memory alone, which is there.
+        slots <= self.backed.load(Ordering::Relaxed) || self.is_backed_now(slots)
+    }
+
+    #[cold]
+    fn is_backed_now(&self, slots: u64) -> bool {
+        let backed = self.backed();
+        self.backed.fetch_max(backed, Ordering::Relaxed);
+        slots <= backed
+    }
+
+    /// Whether a message may be published at a position: its slot has memory, and so has the next.
+    #[inline]
+    pub(super) fn has_memory(&self, position: u64) -> bool {
+        let slots = self.slots.len() as u64;
+        let index = position & (slots - 1);
+        self.is_backed(slots.min(index + 2))
     }
 
     /// With a bound in bytes too; 0 is none. Each process has to give the same one, from the first
@@ -169,16 +235,22 @@ impl<'a> Ring<'a> {
         Lap::of(position, self.shift)
     }
 
-    fn at(&self, position: u64) -> &'a AtomicU64 {
-        let mask = self.slots.len() - 1;
+    /// The slot of a position; None where it has no memory.
+    #[inline]
+    fn at(&self, position: u64) -> Option<&'a AtomicU64> {
+        let index = position & (self.slots.len() as u64 - 1);
+        if !self.is_backed(index + 1) {
+            return None;
+        }
         // The mask is below 2^32: what is cut off above does not matter.
-        &self.slots[usize::try_from(position & mask as u64).unwrap_or(0)]
+        self.slots.get(usize::try_from(index).unwrap_or(0))
     }
 
     pub(super) fn slot(&self, position: u64) -> Slot {
         // ORDER: Acquire, pairs with `publish`: the word, the payload, and that everything before
         // this position was published.
-        Slot::from_bits(self.at(position).load(Ordering::Acquire))
+        let slot = self.at(position);
+        Slot::from_bits(slot.map_or(0, |slot| slot.load(Ordering::Acquire)))
     }
 
     /// E5: replaces a slot that was loaded. This is when a message is in the queue.
@@ -186,9 +258,11 @@ impl<'a> Ring<'a> {
         // ORDER: SeqCst. It releases the payload and acquires the slot before it; and it is one
         // half of the pair of "publish, then look for sleepers" and "wait, then look for messages"
         // (see `wait`): on x86 it is the fence too.
-        self.at(position)
-            .compare_exchange(old.bits(), new.bits(), Ordering::SeqCst, Ordering::Relaxed)
-            .is_ok()
+        let (old, new) = (old.bits(), new.bits());
+        self.at(position).is_some_and(|slot| {
+            slot.compare_exchange(old, new, Ordering::SeqCst, Ordering::Relaxed)
+                .is_ok()
+        })
     }
 
     pub(super) fn tail(&self) -> u64 {
@@ -280,6 +354,12 @@ impl<'a> Ring<'a> {
 
     /// How many messages are in the queue; a moment later it may be another number.
     pub fn len(&self) -> u64 {
+        let (head, end) = self.span();
+        end.wrapping_sub(head)
+    }
+
+    /// The position of the first message, and the one behind the last.
+    pub(super) fn span(&self) -> (u64, u64) {
         let head = self.head();
         let tail = self.tail();
         // `tail` may be behind, even behind `head`: walk on.
@@ -291,7 +371,13 @@ impl<'a> Ring<'a> {
             }
             end = end.wrapping_add(1);
         }
-        end.wrapping_sub(head)
+        (head, end)
+    }
+
+    /// How many messages were ever taken.
+    #[cfg(not(loom))]
+    pub(super) fn taken(&self) -> u64 {
+        self.head().wrapping_sub(self.slots.len() as u64)
     }
 
     /// Whether no message is in the queue, at this moment.

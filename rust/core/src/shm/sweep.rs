@@ -9,13 +9,13 @@
 //! that takes it at the same moment looks at the state and the position alone, and then stores its
 //! own word: the exchange comes before that, and is overwritten, or after it, and fails.
 
-use super::bytes::Filled;
+use super::again::publish_again;
 use super::descriptor::{Descriptor, Participant};
 use super::error::Corrupt;
 use super::lane::{Intent, Lane};
 use super::queue::{Table, wake_all};
-use super::ring::{Ring, Seen, Turns};
-use super::slot::{Entry, Slot};
+use super::ring::Ring;
+use super::slot::Entry;
 use super::sync::Ordering;
 use super::wait::Futex;
 use super::word::{Owner, State, Word, distance};
@@ -33,6 +33,9 @@ pub struct Swept {
     pub postponed: u64,
     /// Messages in a queue that nobody answers for any more.
     pub handed_over: u64,
+    /// What somebody alive is in the middle of, or seems to be: of its dead consumer, where the
+    /// positions are those of another ring. The next sweep knows more.
+    pub spared: u64,
 }
 
 /// A descriptor that may have to change.
@@ -51,7 +54,7 @@ struct Candidate<'a> {
 enum What<'a> {
     Free,
     /// To put it back into this ring.
-    Salvage(Ring<'a>),
+    Salvage(&'a Ring<'a>),
     /// It stays in the queue, under nobody's name.
     HandOver,
 }
@@ -59,7 +62,7 @@ enum What<'a> {
 /// One who cleans up.
 ///
 /// Two may sweep at a time, but not two threads of one process: a sweeper takes what carries its own
-/// name for what it left over itself.
+/// name, and no lane announces, for what was left over.
 #[derive(Debug)]
 pub struct Sweeper<'a, F> {
     table: Table<'a>,
@@ -127,14 +130,18 @@ impl<'a, F: Futex> Sweeper<'a, F> {
         for (index, descriptor) in (0..).zip(self.table.descriptors) {
             candidates.extend(self.inspect(index, descriptor, dead)?);
         }
+        let all = candidates.len();
         if candidates.iter().any(|candidate| candidate.spared_by_lanes) {
             self.spare(&mut candidates, dead);
         }
-        let mut swept = Swept::default();
+        let mut swept = Swept {
+            spared: (all - candidates.len()) as u64,
+            ..Swept::default()
+        };
         for candidate in candidates {
             let new = match candidate.what {
                 What::Salvage(ring) => {
-                    self.salvage(lane, &candidate, &ring, &mut swept)?;
+                    self.salvage(lane, &candidate, ring, &mut swept)?;
                     continue;
                 }
                 What::Free => Word::FREE,
@@ -172,13 +179,14 @@ impl<'a, F: Futex> Sweeper<'a, F> {
         // changed too, and what is decided here fails on it.
         let ring = || {
             let ring = descriptor.ring();
-            let found = self.rings.get(ring as usize).copied();
+            let found = self.rings.get(ring as usize);
             found.ok_or(Corrupt::NoSuchRing { index, ring })
         };
         Ok(match word.state() {
             Some(State::Writing | State::Loaned) if dead(by) => candidate(What::Free, false),
             Some(State::Leased) if dead(by) => candidate(What::Salvage(ring()?), false),
-            Some(State::Salvage) => candidate(What::Salvage(ring()?), by != self.me && !dead(by)),
+            // Of somebody alive: another thread of this process too may be giving it back just now.
+            Some(State::Salvage) => candidate(What::Salvage(ring()?), !dead(by)),
             Some(state @ (State::Queued | State::QueuedAgain)) => {
                 let ring = ring()?;
                 // The order matters: a consumer that took it may have been lapped since.
@@ -262,7 +270,7 @@ impl<'a, F: Futex> Sweeper<'a, F> {
             lane.clear();
             return Ok(());
         }
-        let published = self.publish_again(candidate, ring);
+        let published = publish_again(candidate.index, ring, &self.table, self.me);
         if published != Ok(true) {
             descriptor.set_word(mine);
         }
@@ -273,51 +281,5 @@ impl<'a, F: Futex> Sweeper<'a, F> {
             swept.postponed += 1;
         }
         Ok(())
-    }
-
-    fn publish_again(&self, candidate: &Candidate<'_>, ring: &Ring<'_>) -> Result<bool, Corrupt> {
-        let tail = ring.tail();
-        let mut position = tail;
-        let mut turns = Turns::new();
-        loop {
-            // One slot stays for the plug, whatever the bound of the queue is.
-            if !ring.room(position, ring.head(), ring.length() - 1)? {
-                return Ok(false);
-            }
-            let slot = ring.slot(position);
-            match ring.seen(slot, position)? {
-                Seen::PublishedUpTo(next) => {
-                    position = next;
-                    continue;
-                }
-                Seen::Unpublished => (),
-                Seen::Closed => plug_behind(ring, position),
-            }
-            if ring.max_bytes() > 0 {
-                let end = Filled::before(position, ring, &self.table)?.end();
-                candidate.descriptor.set_before(end);
-            }
-            let word = ring.word(State::QueuedAgain, self.me, position);
-            candidate.descriptor.set_word(word);
-            if ring.publish(
-                position,
-                slot,
-                Slot::new(ring.lap(position), candidate.index),
-            ) {
-                ring.advance_tail(tail, position.wrapping_add(1));
-                return Ok(true);
-            }
-            turns.again(position)?;
-        }
-    }
-}
-
-/// A second plug, before the first one becomes a message: the queue stays closed.
-fn plug_behind(ring: &Ring<'_>, plug: u64) {
-    let next = plug.wrapping_add(1);
-    let slot = ring.slot(next);
-    // Behind a plug nobody publishes: where this fails another sweeper did the same.
-    if slot.lap().ahead_of(ring.lap(next)) == -1 {
-        ring.publish(next, slot, Slot::plug(ring.lap(next)));
     }
 }

@@ -29,10 +29,13 @@ pub enum Want {
     /// What is there, up to so many.
     Count(u32),
     /// The most whose weights add up to no more than the target: not before the target is reached,
-    /// or the next message would exceed it, or no more can come (the queue is full or closed).
+    /// or the next message would exceed it, or no more can come (the queue is full or closed), or
+    /// what is there is enough all the same.
     Weight {
         /// The target.
         target: u64,
+        /// From this weight on, and from one message on, what is there is enough. None: it never is.
+        least: Option<u64>,
         /// What to do where the first message alone exceeds it.
         heavy: Heavy,
     },
@@ -138,6 +141,14 @@ pub struct Loan {
 }
 
 impl Loan {
+    pub(super) fn index(&self) -> u32 {
+        self.index
+    }
+
+    pub(super) fn word(&self) -> Word {
+        self.word
+    }
+
     /// Whether it is delivered again should its process die.
     pub fn is_lease(&self) -> bool {
         self.word.state() == Some(State::Leased)
@@ -184,7 +195,7 @@ enum Plan {
 }
 
 /// Why the look at the slots ended.
-enum End {
+pub(super) enum End {
     /// It has what it wants, or more cannot come.
     Enough,
     /// The next slot is not published.
@@ -323,7 +334,10 @@ impl<F: Futex> Queue<'_, F> {
             let (mut count, mut weight) = (0, 0);
             let end = self.look(want, head, &mut count, &mut weight, &mut pick)?;
             let full = || u64::from(count) >= self.ring.maxsize() || self.ring.is_refused_at(head);
-            let by_weight = matches!(want, Want::Weight { .. });
+            let enough = match want {
+                Want::Count(_) => true,
+                Want::Weight { least, .. } => least.is_some_and(|least| weight >= least),
+            };
             let take = Plan::Take {
                 head,
                 count,
@@ -336,7 +350,7 @@ impl<F: Futex> Queue<'_, F> {
                     return Ok(Plan::Not(Taken::Empty));
                 }
                 End::Enough | End::Closed => return Ok(take),
-                End::NothingYet if !by_weight || full() => return Ok(take),
+                End::NothingYet if enough || full() => return Ok(take),
                 End::NothingYet => Some(Taken::Short),
                 End::TooHeavy(weight) => Some(Taken::TooHeavy { weight }),
                 End::Stale => None,
@@ -354,7 +368,7 @@ impl<F: Futex> Queue<'_, F> {
     }
 
     #[inline]
-    fn look(
+    pub(super) fn look(
         &self,
         want: Want,
         head: u64,
@@ -382,7 +396,7 @@ impl<F: Futex> Queue<'_, F> {
             // It is read soon, and freed.
             descriptor.prefetch();
             let this = descriptor.weight();
-            if let Want::Weight { target, heavy } = want {
+            if let Want::Weight { target, heavy, .. } = want {
                 if *count == 0 && this > target && heavy == Heavy::Refuse {
                     return Ok(End::TooHeavy(this));
                 }
@@ -401,7 +415,7 @@ impl<F: Futex> Queue<'_, F> {
     }
 
     /// D6: wakes as many as there are new places; all where it depends on their length who fits in.
-    fn wake_putters(&self, count: u32) {
+    pub(super) fn wake_putters(&self, count: u32) {
         sync::fence_after_locked();
         let by_bytes = self.ring.max_bytes() > 0;
         let count = if by_bytes { u32::MAX } else { count };
@@ -410,7 +424,7 @@ impl<F: Futex> Queue<'_, F> {
     }
 }
 
-fn wrong(index: u32, position: u64, word: Word) -> Corrupt {
+pub(super) fn wrong(index: u32, position: u64, word: Word) -> Corrupt {
     Corrupt::WrongWord {
         index,
         position,

@@ -45,6 +45,7 @@ fn who_waits_for_weight_learns_that_no_more_bytes_fit_in() {
             let want = Want::Weight {
                 target: 9,
                 heavy: Heavy::Refuse,
+                least: None,
             };
             vec![
                 work(move |view| {

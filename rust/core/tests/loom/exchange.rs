@@ -52,6 +52,7 @@ fn one_puts_a_batch_and_two_take_batches() {
             let want = Want::Weight {
                 target: 3,
                 heavy: Heavy::Refuse,
+                least: None,
             };
             vec![put, takes(2, 1, want), takes(3, 1, Want::Count(2))]
         },

@@ -14,6 +14,8 @@
 
 mod bytes;
 mod exchange;
+mod leases;
+mod looks;
 mod support;
 mod sweeps;
 mod waits;

@@ -229,6 +229,7 @@ pub(crate) fn takes_nothing(view: View<'_>) {
     let handed_over = swept.handed_over;
     let nothing_else = Swept {
         handed_over,
+        spared: swept.spared,
         ..Swept::default()
     };
     assert!(swept == nothing_else && handed_over <= 1, "{swept:?}");

@@ -26,6 +26,7 @@ fn a_weight_counts_only_for_a_message_that_is_there() {
                 let want = Want::Weight {
                     target: 5,
                     heavy: Heavy::Refuse,
+                    least: None,
                 };
                 let taken =
                     process

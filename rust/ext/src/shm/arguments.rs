@@ -1,5 +1,6 @@
 //! Arguments of sessions and queues, and the texts of those that are not taken.
 
+use std::cell::Cell;
 use std::time::{Duration, Instant};
 
 use pyo3::prelude::*;
@@ -53,6 +54,11 @@ pub(crate) fn whole_or_none(
     value.map(|value| whole(value, name, low, high)).transpose()
 }
 
+/// A weight from which on what is there is enough, or None.
+pub(crate) fn least(value: Option<&Bound<'_, PyAny>>) -> PyResult<Option<u64>> {
+    whole_or_none(value, "least", 0, LARGEST)
+}
+
 /// The weight of a message.
 #[inline]
 pub(crate) fn weight(value: &Bound<'_, PyAny>) -> PyResult<u64> {
@@ -91,8 +97,16 @@ pub(crate) fn text_or_none(
 pub(crate) struct Limit<'a, 'py> {
     /// As it was given, for messages.
     given: Option<&'a Bound<'py, PyAny>>,
-    /// None where there is no limit.
-    deadline: Option<Instant>,
+    deadline: Cell<Deadline>,
+}
+
+/// When a limit is over.
+#[derive(Clone, Copy)]
+enum Deadline {
+    Never,
+    At(Instant),
+    /// So long after the first look at it: who need not wait need not ask the clock.
+    After(Duration),
 }
 
 impl<'a, 'py> Limit<'a, 'py> {
@@ -100,19 +114,41 @@ impl<'a, 'py> Limit<'a, 'py> {
     #[inline]
     pub(crate) fn new(given: Option<&'a Bound<'py, PyAny>>) -> PyResult<Self> {
         let deadline = match given {
-            None => None,
-            Some(timeout) => deadline(timeout)?,
+            None => Deadline::Never,
+            Some(timeout) => deadline(timeout)?.map_or(Deadline::Never, Deadline::At),
         };
+        let deadline = Cell::new(deadline);
         Ok(Self { given, deadline })
+    }
+
+    /// So long, from the first time on that there is nothing.
+    #[inline]
+    pub(crate) fn within(limit: Duration) -> Self {
+        Self {
+            given: None,
+            deadline: Cell::new(Deadline::After(limit)),
+        }
     }
 
     /// How long the next sleep may be, at most `longest`; None once the time is over.
     pub(crate) fn slice(&self, longest: Duration) -> Option<Duration> {
-        let Some(deadline) = self.deadline else {
-            return Some(longest);
+        let left = match self.deadline.get() {
+            Deadline::Never => return Some(longest),
+            Deadline::At(deadline) => deadline.saturating_duration_since(Instant::now()),
+            Deadline::After(limit) => {
+                self.deadline.set(Deadline::At(Instant::now() + limit));
+                limit
+            }
         };
-        let left = deadline.saturating_duration_since(Instant::now());
         (!left.is_zero()).then(|| left.min(longest))
+    }
+
+    /// For how long it has been over.
+    pub(crate) fn over(&self) -> Duration {
+        match self.deadline.get() {
+            Deadline::At(deadline) => deadline.elapsed(),
+            Deadline::Never | Deadline::After(_) => Duration::ZERO,
+        }
     }
 
     /// The seconds that were given, as Python writes a number.

@@ -13,6 +13,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use pyo3::prelude::*;
 use shoal_core::shm::session::Held;
 
+use super::message::Parting;
 use super::taking::Took;
 
 type Guard<'a> = MutexGuard<'a, (u32, VecDeque<Later>)>;
@@ -22,9 +23,16 @@ pub(super) enum Later {
     /// The error of a message that is gone.
     Error(PyErr),
     /// An object that is rebuilt already.
-    Object(Py<PyAny>),
+    Object(Rebuilt),
     /// A message that is to be rebuilt.
     Message(Kept),
+}
+
+/// An object of a message, and what keeps that where it is.
+pub(super) struct Rebuilt {
+    pub(super) object: Py<PyAny>,
+    pub(super) parting: Parting,
+    pub(super) held: Option<Arc<Held>>,
 }
 
 /// A message that was taken: what it is, where its bytes are, and those that were copied.

@@ -50,9 +50,8 @@ pub(crate) fn not_rebuilt(py: Python<'_>, queue: &str, sender: u32, why: PyErr) 
         (Ok(class), Ok(text)) => (class.to_string(), text.to_string()),
         (Err(error), _) | (_, Err(error)) => return error,
     };
-    let message = format!(
-        "queue {queue}: a message from process {sender} cannot be rebuilt here: {class}: {text}"
-    );
+    let message =
+        format!("{queue}: a message from process {sender} cannot be rebuilt here: {class}: {text}");
     let error = shoal_error(py, "ChannelDecodeError", message, None);
     error.set_cause(py, Some(why));
     error
@@ -61,7 +60,7 @@ pub(crate) fn not_rebuilt(py: Python<'_>, queue: &str, sender: u32, why: PyErr) 
 /// A message whose bytes cannot be mapped now, and why.
 pub(crate) fn not_reached(py: Python<'_>, queue: &str, sender: u32, why: &Error) -> PyErr {
     let message = format!(
-        "queue {queue}: a message from process {sender} cannot be read now, and is left for the next get: {why}"
+        "{queue}: a message from process {sender} cannot be read now, and is left for the next get: {why}"
     );
     shoal_error(py, "ChannelError", message, None)
 }

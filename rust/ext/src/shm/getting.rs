@@ -4,15 +4,17 @@ use std::sync::Arc;
 
 use pyo3::exceptions::{PyException, PyOSError};
 use pyo3::prelude::*;
+use pyo3::types::PyByteArray;
 use shoal_core::shm::session::{self, Held};
 use shoal_core::shm::{Descriptor, Keep, Loan, Payload};
 
-use super::aside::{Kept, Later};
-use super::codec::{decode_block, decode_inline};
+use super::aside::{Kept, Later, Rebuilt};
+use super::codec::{LENT, decode_block, decode_inline};
 use super::errors::{not_reached, not_rebuilt};
 use super::here::Here;
-use super::loan::Lent;
-use super::message::PyShmMessage;
+use super::loan::{Lent, Loan as Memory};
+use super::message::{Parting, PyShmMessage};
+use super::parcel::PyShmParcel;
 use super::queue::PyShmQueue;
 use super::taking::{Get, Took};
 
@@ -51,7 +53,9 @@ impl PyShmQueue {
         })?;
         let took = took.ok_or_else(nothing_taken)?;
         let bytes = words.as_flattened();
-        if let (Payload::Inline(len), None) = (took.payload, &loan) {
+        if let (Payload::Inline(len), None) = (took.payload, &loan)
+            && !self.parcels
+        {
             let bytes = bytes.get(..len).unwrap_or_default();
             return decode_inline(py, took.label.kind, bytes)
                 .map_err(|error| self.raised(self.failure(py, took, None, bytes, error)));
@@ -69,11 +73,10 @@ impl PyShmQueue {
         loan: Option<Loan>,
         bytes: &[u8],
     ) -> PyResult<Bound<'py, PyAny>> {
-        let redelivered = took.redelivered;
         let held = hold(here, took, loan);
         let object = self.rebuild(py, took, held.clone(), bytes);
         let object = object.map_err(|failure| self.raised(failure))?;
-        handed_out(object, keep, redelivered, held)
+        handed_out(object, keep, Parting::of(took), held)
     }
 
     /// What an earlier get left.
@@ -84,21 +87,25 @@ impl PyShmQueue {
         later: Later,
         keep: Keep,
     ) -> Result<Bound<'py, PyAny>, Failure> {
-        let object = match later {
-            Later::Error(error) => Err(error),
-            Later::Object(object) => handed_out(object.into_bound(py), keep, false, None),
+        let rebuilt = self.rebuild_later(py, later)?;
+        handed_out_later(py, rebuilt, keep).map_err(Failure::Spoilt)
+    }
+
+    /// The object of what an earlier get left.
+    #[cold]
+    pub(super) fn rebuild_later(&self, py: Python<'_>, later: Later) -> Result<Rebuilt, Failure> {
+        match later {
+            Later::Error(error) => Err(Failure::Spoilt(error)),
+            Later::Object(rebuilt) => Ok(rebuilt),
             Later::Message(Kept { took, held, bytes }) => {
                 let object = self.rebuild(py, took, held.clone(), &bytes)?;
-                if let Some(held) = &held
-                    && keep != Keep::Lease
-                {
-                    // It was taken as a lease, and is handed out as if it were none.
-                    let _ = held.acknowledge();
-                }
-                handed_out(object, keep, took.redelivered, held)
+                Ok(Rebuilt {
+                    object: object.unbind(),
+                    parting: Parting::of(took),
+                    held,
+                })
             }
-        };
-        object.map_err(Failure::Spoilt)
+        }
     }
 
     /// The object of a message; `bytes` begin with those that were copied.
@@ -116,11 +123,12 @@ impl PyShmQueue {
         }
         let kind = took.label.kind;
         let object = match (took.payload, &held) {
+            (Payload::Block(_), None) => Err(nothing_taken()),
+            _ if self.parcels => parcel(py, took, held.as_ref(), bytes),
             (Payload::Block(_), Some(held)) => decode_block(py, kind, &Lent(Arc::clone(held))),
             (Payload::Inline(len), _) => {
                 decode_inline(py, kind, bytes.get(..len).unwrap_or_default())
             }
-            (Payload::Block(_), None) => Err(nothing_taken()),
         };
         object.map_err(|error| self.failure(py, took, held, bytes, error))
     }
@@ -175,6 +183,28 @@ impl PyShmQueue {
     }
 }
 
+/// A message as it is: what is long stays where it lies.
+fn parcel<'py>(
+    py: Python<'py>,
+    took: Took,
+    held: Option<&Arc<Held>>,
+    bytes: &[u8],
+) -> PyResult<Bound<'py, PyAny>> {
+    let length = usize::try_from(took.payload.length())?;
+    let data = match (took.payload, held) {
+        (Payload::Block(_), Some(held)) if length >= LENT => {
+            Bound::new(py, Memory::of_taken(held))?.into_any()
+        }
+        (Payload::Block(_), Some(held)) => PyByteArray::new_with(py, length, |to| {
+            held.read(0, to)
+                .map_err(|error| PyOSError::new_err(error.to_string()))
+        })?
+        .into_any(),
+        _ => PyByteArray::new(py, bytes.get(..length).unwrap_or_default()).into_any(),
+    };
+    PyShmParcel::taken(py, took.label, data, length)
+}
+
 /// What keeps a message where it is, if something has to.
 pub(super) fn hold(here: &Here, took: Took, loan: Option<Loan>) -> Option<Arc<Held>> {
     Some(Arc::new(here.queue.keep(loan?, took.payload)))
@@ -188,18 +218,38 @@ pub(super) fn kept_of(took: Took, held: Option<Arc<Held>>, bytes: &[u8]) -> Kept
     Kept { took, held, bytes }
 }
 
+/// The object that an earlier get left, or the lease of it.
+pub(super) fn handed_out_later(
+    py: Python<'_>,
+    rebuilt: Rebuilt,
+    keep: Keep,
+) -> PyResult<Bound<'_, PyAny>> {
+    let Rebuilt {
+        object,
+        parting,
+        held,
+    } = rebuilt;
+    if let Some(held) = &held
+        && keep != Keep::Lease
+    {
+        // It was taken as a lease, and is handed out as if it were none.
+        let _ = held.acknowledge();
+    }
+    handed_out(object.into_bound(py), keep, parting, held)
+}
+
 /// The object, or the lease of it.
-fn handed_out(
+pub(super) fn handed_out(
     object: Bound<'_, PyAny>,
     keep: Keep,
-    redelivered: bool,
+    parting: Parting,
     held: Option<Arc<Held>>,
 ) -> PyResult<Bound<'_, PyAny>> {
     if keep != Keep::Lease {
         return Ok(object);
     }
     let py = object.py();
-    Ok(Bound::new(py, PyShmMessage::new(object, redelivered, held))?.into_any())
+    Ok(Bound::new(py, PyShmMessage::new(object, parting, held))?.into_any())
 }
 
 #[cold]

@@ -3,13 +3,13 @@
 use std::sync::OnceLock;
 
 use pyo3::prelude::*;
-use shoal_core::shm::session::{Bounds, Draft, Error, Offer, SessionQueue};
+use shoal_core::shm::session::{Draft, Error, Offer, SessionQueue};
 use shoal_core::shm::{Descriptor, Label, Refusal};
 
 use super::codec::Encoded;
 use super::errors::{no_memory, of_operation};
 use super::putting::used_up;
-use super::queue::PyShmQueue;
+use super::queue::{PyShmQueue, other_bounds};
 
 /// A queue in one process, and in the children that this one forks.
 pub(super) struct Here {
@@ -56,6 +56,15 @@ impl Here {
             sender: self.pid,
         }
     }
+
+    /// What a message says of itself: one that was made before keeps its sender.
+    #[inline]
+    pub(super) fn label_of(&self, weight: u64, encoded: &Encoded) -> Label {
+        Label {
+            sender: encoded.sender().unwrap_or(self.pid),
+            ..self.label(weight, encoded.kind())
+        }
+    }
 }
 
 impl PyShmQueue {
@@ -74,8 +83,12 @@ impl PyShmQueue {
         while !here.is_here() {
             here = here.in_child(|| {
                 let session = self.session.get().here(py, operation)?;
-                let opened = py.detach(|| session.queue(&self.key, ANY_BOUNDS));
-                opened.map_err(|error| self.failed(py, operation, &error))
+                // Its parent may have let go of it, so that it is made again.
+                let opened = py.detach(|| session.queue(&self.key, self.bounds()));
+                opened.map_err(|error| {
+                    let other = other_bounds(py, &self.name, &error);
+                    other.unwrap_or_else(|| self.failed(py, operation, &error))
+                })
             })?;
         }
         Ok(here)
@@ -103,7 +116,7 @@ impl PyShmQueue {
             );
             return no_memory(py, message);
         }
-        of_operation(py, operation, &format!("queue {}", self.name), error)
+        of_operation(py, operation, &self.name, error)
     }
 
     /// Who holds most of the session's memory, as the end of a message.
@@ -119,12 +132,6 @@ impl PyShmQueue {
         each.collect()
     }
 }
-
-/// Opened by who knows the bounds already, or does not mind.
-const ANY_BOUNDS: Bounds = Bounds {
-    maxsize: None,
-    max_bytes: None,
-};
 
 /// A message on its way into a queue.
 pub(super) enum Cargo<'a> {
@@ -165,7 +172,10 @@ pub(super) enum Tried {
 
 impl From<Refusal> for Tried {
     fn from(refusal: Refusal) -> Self {
-        Self::Refused(refusal)
+        match refusal {
+            Refusal::NoSlot => Self::NoMemory,
+            refusal => Self::Refused(refusal),
+        }
     }
 }
 
@@ -200,6 +210,9 @@ pub(super) fn try_put(
         Ok(()) => Tried::Put,
         Err((draft, refusal)) => {
             *slot = Some(draft);
+            if refusal == Refusal::NoSlot && queue.grow()? {
+                return try_put(py, queue, label, cargo);
+            }
             refusal.into()
         }
     })

@@ -17,7 +17,7 @@ use pyo3::prelude::*;
 use shoal_core::shm::memory::Mapping;
 use shoal_core::shm::session::{Draft, Held};
 
-use super::codec::Payload;
+use super::codec::{Payload, Pinned};
 
 /// What keeps memory where it is, and its bytes for one owner.
 enum Owner {
@@ -25,6 +25,8 @@ enum Owner {
     Taken(Arc<Held>),
     /// Room for a message that is not put yet; it stays mapped afterwards, from here on.
     Draft(Arc<Mapping>, u64),
+    /// A parcel that was opened: memory of a Python object, which nobody else uses.
+    Parcel(Arc<Pinned>),
 }
 
 /// A part of a message, as writable memory.
@@ -42,6 +44,22 @@ impl Loan {
         let (mapping, start) = draft.place();
         Self {
             owner: Owner::Draft(mapping, start),
+            at: at as u64,
+            len: len as u64,
+        }
+    }
+
+    pub(super) fn of_taken(held: &Arc<Held>) -> Self {
+        Self {
+            owner: Owner::Taken(Arc::clone(held)),
+            at: 0,
+            len: held.len(),
+        }
+    }
+
+    pub(super) fn of_parcel(bytes: &Arc<Pinned>, at: usize, len: usize) -> Self {
+        Self {
+            owner: Owner::Parcel(Arc::clone(bytes)),
             at: at as u64,
             len: len as u64,
         }
@@ -66,12 +84,16 @@ impl Loan {
         let start = match &this.owner {
             Owner::Taken(held) => held.pointer(this.at, this.len).ok(),
             Owner::Draft(mapping, start) => mapping.pointer(start + this.at, this.len).ok(),
+            Owner::Parcel(bytes) => {
+                bytes.pointer(usize::try_from(this.at)?, usize::try_from(this.len)?)
+            }
         };
         let start = start.ok_or_else(|| PyValueError::new_err("the message has no such part"))?;
         let len = ffi::Py_ssize_t::try_from(this.len)?;
         // SAFETY: `view` is Python's to fill, and `slf` is alive. The `len` bytes from `start` on
-        // lie in a mapping that `owner` keeps, and with it this object, of which the view holds a
-        // reference. They are this process's own: of a message that it has taken, or has not put.
+        // lie in a mapping, or in the writable buffer of an object, that `owner` keeps, and with it
+        // this object, of which the view holds a reference. They are this process's own: of a
+        // message that it has taken, or has not put.
         let failed = unsafe {
             ffi::PyBuffer_FillInfo(view, slf.as_ptr(), start.as_ptr().cast(), len, 0, flags)
         };

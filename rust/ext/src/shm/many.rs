@@ -4,13 +4,14 @@ use std::ops::Range;
 
 use pyo3::prelude::*;
 use pyo3::types::PyList;
-use shoal_core::shm::Refusal;
 use shoal_core::shm::session::{Batch, Error};
+use shoal_core::shm::{Label, Refusal};
 
 use super::arguments::weight;
 use super::codec::{Encoded, encode_into};
 use super::errors::bad_value;
 use super::here::{Cargo, Here, Tried, write};
+use super::parcel::message_of;
 use super::putting::{Lack, Put, Waiter};
 use super::queue::PyShmQueue;
 use super::reservation::PyShmReservation;
@@ -19,10 +20,9 @@ use crate::convert::items;
 /// So many are put by one operation at most: they have descriptors while they wait for room.
 const TOGETHER: usize = 256;
 
-/// A message: its weight, and what it is.
+/// A message: what it says of itself, and what it is.
 struct Parcel {
-    weight: u64,
-    kind: u32,
+    label: Label,
     body: Body,
 }
 
@@ -75,21 +75,18 @@ impl Parcels {
             && let Ok(reserved) = object.cast_exact::<PyShmReservation>()
         {
             let body = Body::Reserved(reserved.clone().unbind());
-            self.rest.push(Parcel {
-                weight,
-                kind: 0,
-                body,
-            });
+            let label = here.label(weight, 0);
+            self.rest.push(Parcel { label, body });
             return Ok(Ok(()));
         }
         self.encoded.clear();
-        encode_into(object, &mut self.encoded)?;
-        let kind = self.encoded.kind();
+        encode_into(object, &mut self.encoded, message_of)?;
+        let label = here.label_of(weight, &self.encoded);
         let body = match Cargo::of(&self.encoded) {
             Cargo::Small(bytes) => {
                 // Where the queue counts bytes, each message is looked at before.
                 if self.rest.is_empty() && self.ready < TOGETHER && here.queue.max_bytes() == 0 {
-                    match batch.push(here.label(weight, kind), bytes) {
+                    match batch.push(label, bytes) {
                         Ok(false) => (),
                         Ok(true) => {
                             self.ready += 1;
@@ -104,7 +101,7 @@ impl Parcels {
             }
             _ => Body::Large(Box::new(std::mem::take(&mut self.encoded))),
         };
-        self.rest.push(Parcel { weight, kind, body });
+        self.rest.push(Parcel { label, body });
         Ok(Ok(()))
     }
 }
@@ -124,11 +121,11 @@ impl PyShmQueue {
         let parcels = self.encode_all(put, objects, weights, here, &mut batch)?;
         let mut waiter = Waiter::new(&here.queue);
         while *done < parcels.total() {
-            if let Some(Parcel { weight, body, .. }) = parcels.get(*done)
+            if let Some(Parcel { label, body }) = parcels.get(*done)
                 && let Body::Reserved(reserved) = body
                 && batch.is_empty()
             {
-                self.put_reserved(py, put, reserved.get(), *weight)?;
+                self.put_reserved(py, put, reserved.get(), label.weight)?;
                 *done += 1;
                 continue;
             }
@@ -144,6 +141,11 @@ impl PyShmQueue {
             let lack = match refused {
                 Ok(None) => lack,
                 Ok(Some(Refusal::Full)) => Some(Lack::Room),
+                Ok(Some(Refusal::NoSlot)) => {
+                    let grown = here.queue.grow();
+                    let grown = grown.map_err(|error| self.failed(py, put.operation, &error))?;
+                    (!grown).then_some(Lack::Memory)
+                }
                 refused => {
                     let tried = refused.map(|_| Tried::Refused(Refusal::Closed));
                     Some(self.lack(py, put, tried)?)
@@ -201,15 +203,14 @@ impl PyShmQueue {
             if batch.len() >= TOGETHER {
                 break;
             }
-            let Some(Parcel { weight, kind, body }) = parcels.get(index) else {
+            let Some(Parcel { label, body }) = parcels.get(index) else {
                 break;
             };
             self.check_fits(py, here, put, parcels.len(index))?;
-            let label = here.label(*weight, *kind);
             match body {
                 Body::Small(range) => {
                     let bytes = parcels.small.get(range.clone()).unwrap_or_default();
-                    if !batch.push(label, bytes).map_err(failed)? {
+                    if !batch.push(*label, bytes).map_err(failed)? {
                         return Ok(Some(Lack::Memory));
                     }
                 }
@@ -217,7 +218,7 @@ impl PyShmQueue {
                     let Some(draft) = write(py, &here.queue, encoded).map_err(failed)? else {
                         return Ok(Some(Lack::Memory));
                     };
-                    batch.push_draft(label, draft);
+                    batch.push_draft(*label, draft);
                     // Its consumer need not wait until the next is written.
                     break;
                 }

@@ -1,5 +1,6 @@
 //! `ShmMessage`: a message that is leased.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use pyo3::prelude::*;
@@ -7,53 +8,87 @@ use pyo3::{PyTraverseError, PyVisit};
 use shoal_core::shm::session::{Error, Held};
 
 use super::errors::{bad_value, of_operation};
+use super::taking::Took;
+
+/// What a leased message says of itself, beside its object.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Parting {
+    weight: u64,
+    redelivered: bool,
+}
+
+impl Parting {
+    pub(super) fn of(took: Took) -> Self {
+        Self {
+            weight: took.label.weight,
+            redelivered: took.redelivered,
+        }
+    }
+}
 
 /// A message that is leased: delivered again when its consumer dies before `ack`.
 #[pyclass(frozen, name = "ShmMessage", module = "shoal.shm")]
 pub(crate) struct PyShmMessage {
     value: Py<PyAny>,
-    redelivered: bool,
+    parting: Parting,
     /// None once it is acknowledged: then only what `value` has of its memory keeps it in use.
     ///
     /// Locked for a moment only, and never while Python is called.
     held: Mutex<Option<Arc<Held>>>,
+    /// Whether it was given back: `value` may be somebody else's by now.
+    given_back: AtomicBool,
     /// The process that took it.
     pid: u32,
 }
 
 impl PyShmMessage {
-    pub(super) fn new(value: Bound<'_, PyAny>, redelivered: bool, held: Option<Arc<Held>>) -> Self {
+    pub(super) fn new(value: Bound<'_, PyAny>, parting: Parting, held: Option<Arc<Held>>) -> Self {
         Self {
             value: value.unbind(),
-            redelivered,
+            parting,
             held: Mutex::new(held),
+            given_back: AtomicBool::new(false),
             pid: std::process::id(),
         }
     }
 }
 
-/// What became of an acknowledgement.
-enum Acknowledged {
+/// What became of the end of a lease.
+enum Ended {
     Yes,
     NotHere,
     Not(Error),
 }
 
 impl PyShmMessage {
-    fn acknowledge(&self) -> Acknowledged {
+    fn end(&self, how: impl FnOnce(&Held) -> Result<(), Error>) -> Ended {
         let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(lease) = &*held else {
-            return Acknowledged::Yes;
+            return Ended::Yes;
         };
         if !lease.is_here() {
-            return Acknowledged::NotHere;
+            return Ended::NotHere;
         }
-        match lease.acknowledge() {
+        match how(lease) {
             Ok(()) => {
                 *held = None;
-                Acknowledged::Yes
+                Ended::Yes
             }
-            Err(error) => Acknowledged::Not(error),
+            Err(error) => Ended::Not(error),
+        }
+    }
+
+    fn raised(&self, py: Python<'_>, operation: &str, ended: Ended) -> PyResult<()> {
+        match ended {
+            Ended::Yes => Ok(()),
+            Ended::NotHere => Err(bad_value(
+                py,
+                format!(
+                    "{operation}: the message was leased by process {}, not by this one",
+                    self.pid
+                ),
+            )),
+            Ended::Not(error) => Err(of_operation(py, operation, "the message", &error)),
         }
     }
 }
@@ -62,29 +97,39 @@ impl PyShmMessage {
 impl PyShmMessage {
     /// The object.
     #[getter]
-    fn value(&self, py: Python<'_>) -> Py<PyAny> {
-        self.value.clone_ref(py)
+    fn value(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
+        if self.given_back.load(Ordering::Relaxed) {
+            return Err(bad_value(py, "the message was given back".to_owned()));
+        }
+        Ok(self.value.clone_ref(py))
     }
 
     /// Whether a consumer before this one died, or left, without acknowledging it.
     #[getter]
     fn redelivered(&self) -> bool {
-        self.redelivered
+        self.parting.redelivered
+    }
+
+    /// What it counts for in a batch.
+    #[getter]
+    fn weight(&self) -> u64 {
+        self.parting.weight
     }
 
     /// Say that it is dealt with; again is nothing.
     fn ack(&self, py: Python<'_>) -> PyResult<()> {
-        match self.acknowledge() {
-            Acknowledged::Yes => Ok(()),
-            Acknowledged::NotHere => Err(bad_value(
-                py,
-                format!(
-                    "ack: the message was leased by process {}, not by this one",
-                    self.pid
-                ),
-            )),
-            Acknowledged::Not(error) => Err(of_operation(py, "ack", "the message", &error)),
-        }
+        let ended = self.end(Held::acknowledge);
+        self.raised(py, "ack", ended)
+    }
+
+    /// Give the message back: it is delivered again, to anybody; again is nothing.
+    fn give_back(&self, py: Python<'_>) -> PyResult<()> {
+        let ended = self.end(|lease| {
+            let given_back = lease.give_back()?;
+            self.given_back.fetch_or(given_back, Ordering::Relaxed);
+            Ok(())
+        });
+        self.raised(py, "give_back", ended)
     }
 
     fn __enter__(slf: Py<Self>) -> Py<Self> {

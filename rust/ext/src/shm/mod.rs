@@ -15,6 +15,9 @@ mod hosts;
 mod loan;
 mod many;
 mod message;
+mod parcel;
+mod peeking;
+mod port;
 mod process;
 mod putting;
 mod queue;
@@ -26,6 +29,8 @@ mod taking;
 use std::time::Duration;
 
 pub(crate) use message::PyShmMessage;
+pub(crate) use parcel::PyShmParcel;
+pub(crate) use port::PyShmPort;
 pub(crate) use process::watch;
 pub(crate) use queue::PyShmQueue;
 pub(crate) use reservation::PyShmReservation;

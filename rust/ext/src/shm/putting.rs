@@ -93,10 +93,10 @@ impl PyShmQueue {
         tried: Result<Tried, Error>,
     ) -> PyResult<Lack> {
         match tried {
-            Ok(Tried::NoMemory) => Ok(Lack::Memory),
+            Ok(Tried::NoMemory | Tried::Refused(Refusal::NoSlot)) => Ok(Lack::Memory),
             Ok(Tried::Put | Tried::Refused(Refusal::Full)) => Ok(Lack::Room),
             Ok(Tried::Refused(Refusal::Closed)) => {
-                let message = format!("{}: queue {} is closed", put.operation, self.name);
+                let message = format!("{}: {} is closed", put.operation, self.name);
                 Err(closed(py, message))
             }
             Err(error) => Err(self.failed(py, put.operation, &error)),
@@ -167,7 +167,7 @@ impl PyShmQueue {
         Err(no_memory(
             py,
             format!(
-                "{operation}: a message of {length} bytes never fits into queue {name}: max_bytes={limit}"
+                "{operation}: a message of {length} bytes never fits into {name}: max_bytes={limit}"
             ),
         ))
     }
@@ -184,10 +184,10 @@ impl PyShmQueue {
         let (operation, name) = (put.operation, &self.name);
         let why = why(queue, length, lack);
         match put.limit.as_ref().map(|limit| limit.seconds(py)) {
-            None => full(py, format!("{operation}: no room in queue {name}: {why}")),
+            None => full(py, format!("{operation}: no room in {name}: {why}")),
             Some(Ok(seconds)) => timed_out(
                 py,
-                format!("{operation}: no room in queue {name} within {seconds} s: {why}"),
+                format!("{operation}: no room in {name} within {seconds} s: {why}"),
             ),
             Some(Err(error)) => error,
         }

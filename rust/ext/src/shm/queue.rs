@@ -3,18 +3,19 @@
 use std::os::fd::AsRawFd;
 
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyList};
+use pyo3::types::{PyBytes, PyDict, PyList};
 use pyo3::{PyTraverseError, PyVisit};
 use shoal_core::shm::session::{Bounds, Error, Offer};
 use shoal_core::shm::{Heavy, Keep, Want};
 
 use super::arguments::{
-    LARGEST, Limit, flag, shown, text, weight, whole, whole_or_none, wrong_type, wrong_value,
+    LARGEST, Limit, flag, least, shown, text, weight, whole, whole_or_none, wrong_type, wrong_value,
 };
 use super::aside::Aside;
 use super::codec::{Encoded, encode_into};
 use super::errors::{bad_value, of_operation, session_closed};
 use super::here::{Cargo, Here};
+use super::parcel::message_of;
 use super::putting::Put;
 use super::reservation::PyShmReservation;
 use super::session::PyShmSession;
@@ -37,11 +38,21 @@ pub(crate) struct PyShmQueue {
     max_bytes: u64,
     pub(super) here: Here,
     pub(super) aside: Aside,
+    /// Whether gets give parcels.
+    pub(super) parcels: bool,
 }
 
 impl PyShmQueue {
+    /// What it was opened with, or found to have.
+    pub(super) fn bounds(&self) -> Bounds {
+        Bounds {
+            maxsize: Some(self.maxsize),
+            max_bytes: Some(self.max_bytes),
+        }
+    }
+
     #[inline]
-    fn put_object(
+    pub(super) fn put_object(
         &self,
         object: &Bound<'_, PyAny>,
         weight: &Arg<'_>,
@@ -57,8 +68,8 @@ impl PyShmQueue {
         }
         let here = self.here(py, put.operation)?;
         let mut encoded = Encoded::new();
-        encode_into(object, &mut encoded)?;
-        let label = here.label(weight, encoded.kind());
+        encode_into(object, &mut encoded, message_of)?;
+        let label = here.label_of(weight, &encoded);
         let mut cargo = Cargo::of(&encoded);
         // As most puts go: all else is apart, so that this is short.
         if let Cargo::Small(bytes) = cargo
@@ -78,11 +89,10 @@ impl PyShmQueue {
         limit: Option<Limit<'_, 'py>>,
         lease: &Arg<'py>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        let leased = lease.or(false, |value| flag(value, "lease"))?;
         let get = Get {
             operation,
             want: Want::Count(1),
-            keep: if leased { Keep::Lease } else { Keep::Copy },
+            keep: keep(lease)?,
             limit,
         };
         self.get_one(py, &get)
@@ -93,8 +103,11 @@ impl PyShmQueue {
 impl PyShmQueue {
     #[new]
     #[pyo3(
-        signature = (session, key, maxsize = None, max_bytes = None, name = Arg::Default),
-        text_signature = "(session, key, maxsize=None, max_bytes=None, name='')"
+        signature = (
+            session, key, maxsize = None, max_bytes = None, name = Arg::Default,
+            parcels = Arg::Default
+        ),
+        text_signature = "(session, key, maxsize=None, max_bytes=None, name='', parcels=False)"
     )]
     fn new(
         session: &Bound<'_, PyAny>,
@@ -102,6 +115,7 @@ impl PyShmQueue {
         maxsize: Option<&Bound<'_, PyAny>>,
         max_bytes: Option<&Bound<'_, PyAny>>,
         name: Arg<'_>,
+        parcels: Arg<'_>,
     ) -> PyResult<Self> {
         let py = session.py();
         let session = session
@@ -120,20 +134,15 @@ impl PyShmQueue {
             max_bytes: whole_or_none(max_bytes, "max_bytes", 0, LARGEST)?,
         };
         let name = match name.or(String::new(), |name| text(name, "name"))? {
-            empty if empty.is_empty() => shown(key)?,
+            empty if empty.is_empty() => format!("queue {}", shown(key)?),
             name => name,
         };
+        let parcels = parcels.or(false, |value| flag(value, "parcels"))?;
         let shared = session.get().here(py, "queue")?;
         let opened = py.detach(|| shared.queue(bytes, bounds));
-        let queue = opened.map_err(|error| match error {
-            Error::OtherBounds { found, asked } => {
-                let message = format!(
-                    "queue {name} has maxsize={}, max_bytes={}, not maxsize={}, max_bytes={}",
-                    found.0, found.1, asked.0, asked.1
-                );
-                shoal_error(py, "ChannelExistsError", message, None)
-            }
-            error => of_operation(py, "queue", &format!("queue {name}"), &error),
+        let queue = opened.map_err(|error| {
+            let other = other_bounds(py, &name, &error);
+            other.unwrap_or_else(|| of_operation(py, "queue", &name, &error))
         })?;
         Ok(Self {
             session: session.clone().unbind(),
@@ -143,6 +152,7 @@ impl PyShmQueue {
             max_bytes: queue.max_bytes(),
             here: Here::new(queue),
             aside: Aside::default(),
+            parcels,
         })
     }
 
@@ -243,41 +253,60 @@ impl PyShmQueue {
     }
 
     /// Take up to `n` objects, at least one, waiting for the first only.
-    #[pyo3(signature = (n, timeout = None))]
+    #[pyo3(
+        signature = (n, timeout = None, lease = Arg::Default),
+        text_signature = "($self, n, timeout=None, lease=False)"
+    )]
     fn get_many<'py>(
         &self,
         n: &Bound<'py, PyAny>,
         timeout: Option<&Bound<'py, PyAny>>,
+        lease: Arg<'py>,
     ) -> PyResult<Bound<'py, PyList>> {
         let count = whole(n, "n", 1, LARGEST)?;
         let count = u32::try_from(count).unwrap_or(u32::MAX);
         let get = Get {
             operation: "get_many",
             want: Want::Count(count),
-            keep: Keep::Copy,
             limit: Some(Limit::new(timeout)?),
+            keep: keep(&lease)?,
         };
         self.get_several(n.py(), &get)
     }
 
     /// Take the longest prefix whose weights add up to at most `weight`, in one step.
-    #[pyo3(signature = (weight, timeout = None))]
+    #[pyo3(
+        signature = (weight, timeout = None, least = None, lease = Arg::Default),
+        text_signature = "($self, weight, timeout=None, least=None, lease=False)"
+    )]
     fn get_batch<'py>(
         &self,
         weight: &Bound<'py, PyAny>,
         timeout: Option<&Bound<'py, PyAny>>,
+        least: Option<&Bound<'py, PyAny>>,
+        lease: Arg<'py>,
     ) -> PyResult<Bound<'py, PyList>> {
         let target = self::weight(weight)?;
         let get = Get {
             operation: "get_batch",
+            limit: Some(Limit::new(timeout)?),
             want: Want::Weight {
                 target,
                 heavy: Heavy::Take,
+                least: self::least(least)?,
             },
-            keep: Keep::Copy,
-            limit: Some(Limit::new(timeout)?),
+            keep: keep(&lease)?,
         };
         self.get_several(weight.py(), &get)
+    }
+
+    /// Drop the oldest message, or with `all` every one, of a queue that is full.
+    #[pyo3(signature = (all = Arg::Default), text_signature = "($self, all=False)")]
+    fn displace<'py>(&self, py: Python<'py>, all: Arg<'py>) -> PyResult<u64> {
+        let all = all.or(false, |value| flag(value, "all"))?;
+        let here = self.here(py, "displace")?;
+        let dropped = here.queue.displace(all);
+        dropped.map_err(|error| self.failed(py, "displace", &error))
     }
 
     /// Take memory for an array that is made in place and put without a copy.
@@ -293,6 +322,21 @@ impl PyShmQueue {
             limit: Some(Limit::new(timeout)?),
         };
         self.make_reservation(shape.py(), shape, dtype, &put)
+    }
+
+    /// Return the weights and copies of the first messages, which stay.
+    #[pyo3(signature = (n = None))]
+    fn peek<'py>(
+        &self,
+        py: Python<'py>,
+        n: Option<&Bound<'py, PyAny>>,
+    ) -> PyResult<Vec<(u64, Bound<'py, PyAny>)>> {
+        self.look(py, whole_or_none(n, "n", 0, LARGEST)?)
+    }
+
+    /// Return how the queue is used.
+    fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        self.used(py)
     }
 
     /// Return how many messages wait; others may change that at once.
@@ -371,6 +415,25 @@ impl PyShmQueue {
     fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
         visit.call(&self.session)
     }
+}
+
+/// The error about a queue that is there with other bounds, if it is that.
+pub(super) fn other_bounds(py: Python<'_>, name: &str, error: &Error) -> Option<PyErr> {
+    let Error::OtherBounds { found, asked } = error else {
+        return None;
+    };
+    let message = format!(
+        "{name} has maxsize={}, max_bytes={}, not maxsize={}, max_bytes={}",
+        found.0, found.1, asked.0, asked.1
+    );
+    Some(shoal_error(py, "ChannelExistsError", message, None))
+}
+
+/// What becomes of messages, by the argument `lease`.
+#[inline]
+fn keep(lease: &Arg<'_>) -> PyResult<Keep> {
+    let leased = lease.or(false, |value| flag(value, "lease"))?;
+    Ok(if leased { Keep::Lease } else { Keep::Copy })
 }
 
 /// An error where this process left the session.

@@ -139,7 +139,7 @@ impl PyShmQueue {
         let mut waiter = Waiter::new(queue);
         loop {
             if queue.is_closed().map_err(failed)? {
-                let message = format!("{}: queue {} is closed", put.operation, self.name);
+                let message = format!("{}: {} is closed", put.operation, self.name);
                 return Err(closed(py, message));
             }
             if let Some(draft) = py.detach(|| queue.draft(length)).map_err(failed)? {

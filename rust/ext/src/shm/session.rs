@@ -20,6 +20,8 @@ use crate::convert::Arg;
 const BACKLOG: u32 = 65_535;
 /// A queue can have no more.
 const BACKLOG_LIMIT: u64 = 1 << 20;
+/// Numbers of processes are C's `int`.
+const LARGEST_PID: u64 = i32::MAX.unsigned_abs() as u64;
 
 const POLICIES: [(&str, MemoryPolicy); 3] = [
     ("block", MemoryPolicy::Block),
@@ -263,6 +265,48 @@ impl PyShmSession {
         self.is_closed()
     }
 
+    /// Whether `close_queues` was called, by any process.
+    #[getter]
+    fn sealed(&self, py: Python<'_>) -> PyResult<bool> {
+        let sealed = self.here(py, "sealed")?.is_sealed();
+        sealed.map_err(|error| of_operation(py, "sealed", "the session", &error))
+    }
+
+    /// Refuse further puts to all queues, everywhere: those that are there, and those to come.
+    fn close_queues(&self, py: Python<'_>) -> PyResult<()> {
+        let session = self.here(py, "close_queues")?;
+        let closed = py.detach(|| session.close_queues());
+        closed.map_err(|error| of_operation(py, "close_queues", "the session", &error))
+    }
+
+    /// Leave the session where it is when this process leaves it as the last one.
+    fn keep(&self, py: Python<'_>) -> PyResult<()> {
+        self.here(py, "keep")?.keep();
+        Ok(())
+    }
+
+    /// Have the session spared for ten seconds, as long as a process lives that starts others.
+    fn spare(&self, py: Python<'_>, pid: &Bound<'_, PyAny>) -> PyResult<()> {
+        let pid = u32::try_from(whole(pid, "pid", 1, LARGEST_PID)?)?;
+        let session = self.here(py, "spare")?;
+        let spared = py.detach(|| session.spare(pid));
+        spared.map_err(|error| of_operation(py, "spare", "the session", &error))
+    }
+
+    /// Remove what the session has in the file system: nobody can join it any more.
+    fn remove(&self, py: Python<'_>) -> PyResult<()> {
+        let session = self.here(py, "remove")?;
+        let removed = py.detach(|| session.remove());
+        removed.map_err(|error| of_operation(py, "remove", "the session", &error))
+    }
+
+    /// Give back the memory that no message is in, whichever process keeps it for more.
+    fn trim(&self, py: Python<'_>) -> PyResult<()> {
+        let session = self.here(py, "trim")?;
+        py.detach(|| session.trim_all());
+        Ok(())
+    }
+
     /// Return how the session is used.
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let session = self.here(py, "stats")?;
@@ -280,6 +324,7 @@ impl PyShmSession {
                 ("queues", stats.queues),
                 ("lost_messages", stats.lost_messages),
                 ("recovered", stats.recovered),
+                ("dropped_messages", stats.dropped_messages),
             ],
         )
     }

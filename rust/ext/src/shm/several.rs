@@ -1,12 +1,15 @@
 //! Getting several messages at once.
 
+use std::ops::Range;
+
 use pyo3::prelude::*;
 use pyo3::types::PyList;
 use shoal_core::shm::{Intent, Keep, Label, Loan, Message, Payload, Want};
 
-use super::aside::Later;
-use super::getting::{Failure, hold, is_ordinary, kept_of, nothing_taken};
+use super::aside::{Later, Rebuilt};
+use super::getting::{Failure, handed_out_later, hold, is_ordinary, kept_of, nothing_taken};
 use super::here::Here;
+use super::message::Parting;
 use super::queue::PyShmQueue;
 use super::taking::{Get, Took};
 
@@ -22,8 +25,8 @@ enum Caught {
         start: usize,
         len: usize,
     },
-    /// It is where it was.
-    Lent(Box<(Took, Loan)>),
+    /// It is where it was, or leased; where the bytes are that were copied, if any.
+    Lent(Box<(Took, Loan, Range<usize>)>),
 }
 
 /// Messages that were taken together, and the bytes of those that were copied.
@@ -36,20 +39,23 @@ impl Catch {
     /// Runs in the middle of an operation: it is short, and knows nothing of Python.
     #[inline]
     fn add(&mut self, message: &Message<'_>) {
-        if let Some(loan) = message.loan() {
-            let lent = Box::new((Took::of(message), loan));
-            self.all.push(Caught::Lent(lent));
-        } else if let Payload::Inline(len) = message.payload() {
-            let start = self.bytes.len();
+        let start = self.bytes.len();
+        if let Payload::Inline(len) = message.payload() {
             self.bytes.resize(start + len, 0);
             message.copy(&mut self.bytes[start..]);
-            self.all.push(Caught::Copied {
+        }
+        self.all.push(match message.loan() {
+            None => Caught::Copied {
                 kind: message.label.kind,
                 sender: message.label.sender,
                 start,
-                len,
-            });
-        }
+                len: self.bytes.len() - start,
+            },
+            Some(loan) => {
+                let lent = (Took::of(message), loan, start..self.bytes.len());
+                Caught::Lent(Box::new(lent))
+            }
+        });
     }
 }
 
@@ -61,7 +67,7 @@ impl PyShmQueue {
         get: &Get<'_, '_>,
     ) -> PyResult<Bound<'py, PyList>> {
         if let Some(later) = self.aside.take() {
-            return self.get_several_later(py, later, get.want);
+            return self.get_several_later(py, later, get);
         }
         let here = self.here(py, get.operation)?;
         let expected = match get.want {
@@ -77,7 +83,7 @@ impl PyShmQueue {
         let (mut objects, mut errors) = (Vec::with_capacity(all.len()), Vec::new());
         let mut all = all.into_iter();
         while let Some(caught) = all.next() {
-            match self.object(py, here, caught, &bytes) {
+            match self.object(py, here, caught, &bytes, get.keep) {
                 Ok(object) => objects.push(object),
                 Err(Failure::Spoilt(error)) => errors.push(Later::Error(error)),
                 Err(Failure::Interrupted(error, kept)) => {
@@ -85,9 +91,9 @@ impl PyShmQueue {
                         let rest = all.map(|caught| later(here, caught, &bytes));
                         let left = errors.into_iter().chain([Later::Message(*kept)]);
                         self.aside.add(left.chain(rest).collect::<Vec<_>>());
-                        return PyList::new(py, objects);
+                        return listed(py, objects, get.keep);
                     }
-                    let done = objects.into_iter().map(Bound::unbind).map(Later::Object);
+                    let done = objects.into_iter().map(Later::Object);
                     let rest = all.map(|caught| later(here, caught, &bytes));
                     let kept = [Later::Message(*kept)];
                     let left = errors.into_iter().chain(done).chain(kept).chain(rest);
@@ -108,28 +114,32 @@ impl PyShmQueue {
         if errors.len() > 0 {
             self.aside.add(errors);
         }
-        PyList::new(py, objects)
+        listed(py, objects, get.keep)
     }
 
     #[inline]
-    fn object<'py>(
+    fn object(
         &self,
-        py: Python<'py>,
+        py: Python<'_>,
         here: &Here,
         caught: Caught,
         bytes: &[u8],
-    ) -> Result<Bound<'py, PyAny>, Failure> {
-        match caught {
-            Caught::Copied { .. } => {
-                let (took, bytes) = copied(&caught, bytes);
-                self.rebuild(py, took, None, bytes)
-            }
-            Caught::Lent(lent) => {
-                let (took, loan) = *lent;
-                let held = hold(here, took, Some(loan));
-                self.rebuild(py, took, held, &[])
-            }
-        }
+        keep: Keep,
+    ) -> Result<Rebuilt, Failure> {
+        let (took, loan, bytes) = parts(caught, bytes);
+        let held = hold(here, took, loan);
+        // The object itself keeps what it needs of a loan.
+        let lease = if keep == Keep::Lease {
+            held.clone()
+        } else {
+            None
+        };
+        let object = self.rebuild(py, took, held, bytes)?;
+        Ok(Rebuilt {
+            object: object.unbind(),
+            parting: Parting::of(took),
+            held: lease,
+        })
     }
 
     /// What earlier gets left, as many as are wanted: they were taken together already.
@@ -138,18 +148,18 @@ impl PyShmQueue {
         &self,
         py: Python<'py>,
         first: Later,
-        want: Want,
+        get: &Get<'_, '_>,
     ) -> PyResult<Bound<'py, PyList>> {
-        let most = match want {
+        let most = match get.want {
             Want::Count(count) => count,
             Want::Weight { .. } => Intent::MAX_TAKE,
         };
-        let list = PyList::empty(py);
+        let mut objects = Vec::new();
         let mut next = Some(first);
         while let Some(later) = next {
-            match self.get_later(py, later, Keep::Copy) {
-                Ok(object) => list.append(object)?,
-                Err(failure) if list.is_empty() => return Err(self.raised(failure)),
+            match self.rebuild_later(py, later) {
+                Ok(rebuilt) => objects.push(rebuilt),
+                Err(failure) if objects.is_empty() => return Err(self.raised(failure)),
                 Err(Failure::Spoilt(error)) => {
                     self.aside.put_back(Later::Error(error));
                     break;
@@ -159,54 +169,57 @@ impl PyShmQueue {
                     if is_ordinary(py, &interruption) {
                         break;
                     }
-                    for at in (0..list.len()).rev() {
-                        let object = list.get_item(at)?.unbind();
-                        self.aside.put_back(Later::Object(object));
+                    for rebuilt in objects.into_iter().rev() {
+                        self.aside.put_back(Later::Object(rebuilt));
                     }
                     return Err(interruption);
                 }
             }
-            let more = u32::try_from(list.len()).is_ok_and(|count| count < most);
+            let more = u32::try_from(objects.len()).is_ok_and(|count| count < most);
             next = more.then(|| self.aside.take_message()).flatten();
         }
-        Ok(list)
+        listed(py, objects, get.keep)
     }
+}
+
+/// The objects as they are handed out.
+fn listed(py: Python<'_>, objects: Vec<Rebuilt>, keep: Keep) -> PyResult<Bound<'_, PyList>> {
+    let each = objects.into_iter();
+    let objects = each.map(|rebuilt| handed_out_later(py, rebuilt, keep));
+    PyList::new(py, objects.collect::<PyResult<Vec<_>>>()?)
 }
 
 /// A message that is left for the next get.
 fn later(here: &Here, caught: Caught, bytes: &[u8]) -> Later {
-    Later::Message(match caught {
-        Caught::Copied { .. } => {
-            let (took, bytes) = copied(&caught, bytes);
-            kept_of(took, None, bytes)
-        }
-        Caught::Lent(lent) => {
-            let (took, loan) = *lent;
-            kept_of(took, hold(here, took, Some(loan)), &[])
-        }
-    })
+    let (took, loan, bytes) = parts(caught, bytes);
+    Later::Message(kept_of(took, hold(here, took, loan), bytes))
 }
 
-/// What a message that was copied says of itself, and its bytes.
+/// What a message says of itself, what gives it back, and its bytes where they were copied.
 #[inline]
-fn copied<'a>(caught: &Caught, bytes: &'a [u8]) -> (Took, &'a [u8]) {
-    let (kind, sender, start, len) = match caught {
+fn parts(caught: Caught, bytes: &[u8]) -> (Took, Option<Loan>, &[u8]) {
+    let (took, loan, range) = match caught {
+        Caught::Lent(lent) => {
+            let (took, loan, range) = *lent;
+            (took, Some(loan), range)
+        }
         Caught::Copied {
             kind,
             sender,
             start,
             len,
-        } => (*kind, *sender, *start, *len),
-        Caught::Lent(_) => (0, 0, 0, 0),
+        } => {
+            let took = Took {
+                label: Label {
+                    weight: 0,
+                    kind,
+                    sender,
+                },
+                payload: Payload::Inline(len),
+                redelivered: false,
+            };
+            (took, None, start..start + len)
+        }
     };
-    let took = Took {
-        label: Label {
-            weight: 0,
-            kind,
-            sender,
-        },
-        payload: Payload::Inline(len),
-        redelivered: false,
-    };
-    (took, bytes.get(start..start + len).unwrap_or_default())
+    (took, loan, bytes.get(range).unwrap_or_default())
 }

@@ -70,7 +70,7 @@ impl PyShmQueue {
         let ended = |taken| match taken {
             Ok(Taken::Closed) => {
                 let (operation, name) = (get.operation, &self.name);
-                let message = format!("{operation}: queue {name} is closed and empty");
+                let message = format!("{operation}: {name} is closed and empty");
                 Err(closed(py, message))
             }
             Ok(_) => Ok(()),
@@ -132,16 +132,17 @@ impl PyShmQueue {
     fn nothing(&self, py: Python<'_>, queue: &SessionQueue, get: &Get<'_, '_>) -> PyErr {
         let (operation, name) = (get.operation, &self.name);
         let seconds = match get.limit.as_ref().map(|limit| limit.seconds(py)) {
-            None => return empty(py, format!("{operation}: queue {name} is empty")),
+            None => return empty(py, format!("{operation}: {name} is empty")),
             Some(Ok(seconds)) => seconds,
             Some(Err(error)) => return error,
         };
         let message = match get.want {
             Want::Count(_) => {
-                format!("{operation}: no message in queue {name} within {seconds} s")
+                format!("{operation}: no message in {name} within {seconds} s")
             }
-            Want::Weight { target, .. } => format!(
-                "{operation}: queue {name} did not reach weight {target} within {seconds} s: it holds {} messages",
+            Want::Weight { target, least, .. } => format!(
+                "{operation}: {name} did not reach weight {} within {seconds} s: it holds {} messages",
+                least.map_or(target, |least| least.min(target)),
                 queue.len()
             ),
         };

@@ -18,17 +18,24 @@ use super::Placed;
 use super::files::{ExtentFiles, Full, PAGE, Place, quota, reserved};
 use super::pace::Pace;
 use super::reclaim::retire_idle;
+use super::space::ALIGN;
 use super::stock::{Fit, Stock};
 use super::tenure::Held;
 
-/// The length of the first extent for many blocks; later ones are up to four times as long.
+/// Messages that are longer than half of it have extents of their own.
 const UNIT: u64 = 16 << 20;
 /// It is shorter where there may be little memory, so that every producer can have one.
 const SMALLEST_UNIT: u64 = 64 << 10;
 const SHARES: u64 = 16;
-const DOUBLINGS: usize = 2;
+/// How long an extent for many blocks is at least, if there is memory, and at most.
+const SHORTEST: u64 = 4 << 20;
+const LONGEST: u64 = 64 << 20;
+/// In between it is one part in so many of what there is: so much may be without use at most.
+const GROWTH: u64 = 24;
+/// The allocator looks for a place that is longer than the block by up to one part in so many.
+const ROUNDING: u64 = 8;
 /// The length of an extent for one message is a multiple of so many parts of the unit.
-const STEPS: u64 = 8;
+const STEPS: u64 = 32;
 
 /// What this process puts messages into; all its threads share it.
 #[derive(Debug)]
@@ -199,9 +206,18 @@ impl Arena {
             let loose = round(step).map(|length| (length, false));
             return loose.into_iter().chain(tight).collect();
         }
-        let doublings = self.stock().divided().min(DOUBLINGS);
-        let halved = std::iter::successors(Some(self.unit << doublings), |length| Some(length / 2));
-        // In half of it a block finds room, however the allocator rounds.
+        let there = self.stock().divided_length();
+        let wanted = (there / GROWTH).clamp(SHORTEST.min(self.unit), LONGEST);
+        // As many blocks of this length as fit in, and what the allocator wants beyond the last.
+        let block = length.max(1).next_multiple_of(ALIGN);
+        let blocks = (wanted / block).max(2);
+        let best = block
+            .saturating_mul(blocks)
+            .saturating_add(block / ROUNDING + ALIGN)
+            .next_multiple_of(PAGE);
+        let halved = std::iter::successors(Some(best), |length| {
+            Some((length / 2).next_multiple_of(PAGE))
+        });
         halved
             .take_while(|&extent| extent >= SMALLEST_UNIT.max(length.saturating_mul(2)))
             .map(|extent| (extent, true))
@@ -241,6 +257,12 @@ impl Arena {
         let free = stock.drain(control);
         drop(stock);
         self.remove(&free);
+    }
+
+    /// The same, and takes away what other processes keep and do not use.
+    pub(crate) fn trim_all(&self, control: &Control) {
+        self.trim(control);
+        retire_idle(control, &self.files, self.me);
     }
 
     /// Gives up what was not used for a while, beyond what may stay warm. Allocating does so too.

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use super::super::descriptor::Block;
 use super::super::memory::Mapping;
 use super::super::session::layout::Extent;
 use super::super::session::{Control, Error};
@@ -60,6 +61,19 @@ impl Extents {
         let mapping = Arc::new(self.files.open(entry, serial)?);
         mapped.insert(index, (serial, Arc::clone(&mapping)));
         Ok(mapping)
+    }
+
+    /// Copies a part of an extent that nobody holds: the caller finds out afterwards whether it was
+    /// what it should be.
+    ///
+    /// # Errors
+    ///
+    /// Where there is no such extent or part, or the system does not read it.
+    pub(crate) fn read(&self, control: &Control, block: &Block) -> Result<Vec<u8>, Error> {
+        match control.extents().get(block.extent as usize) {
+            Some(entry) if !is_vacant(entry) => self.files.read(entry, block),
+            _ => Err(Error::NoSuchExtent(block.extent)),
+        }
     }
 
     /// How many are mapped.

@@ -1,12 +1,15 @@
 //! The files of extents: made, found by their entry, and removed.
 
+use std::fs::File;
 use std::io;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{FallocateFlags, fallocate};
 use rustix::io::Errno;
 
-use super::super::memory::{Error as FileError, Mapping, file};
+use super::super::descriptor::Block;
+use super::super::memory::{Error as FileError, Mapping, Outside, file};
 use super::super::session::layout::{EXTENTS_LIMIT, Extent};
 use super::super::session::{Control, Error, crash_point};
 use super::super::sync::Ordering;
@@ -160,6 +163,29 @@ impl ExtentFiles {
         // Not there: its producer died before it made it, or somebody else died here.
         let _ = std::fs::remove_file(&path);
         clear(entry);
+    }
+
+    /// Copies a part of an extent that may be removed meanwhile: from its file, because a mapping of
+    /// one that is emptied would take memory anew.
+    pub(super) fn read(&self, entry: &Extent, block: &Block) -> Result<Vec<u8>, Error> {
+        let serial = entry.serial.load(Ordering::Relaxed);
+        let path = self.path(Place::of(entry), serial);
+        let (file, mapped) = file::open_own(&path)?;
+        let outside = Outside {
+            offset: block.offset,
+            length: block.length,
+            mapped,
+        };
+        // Before memory is taken for a length that damage may have made up.
+        let end = block.offset.checked_add(block.length);
+        if end.is_none_or(|end| end > mapped) {
+            return Err(outside.into());
+        }
+        let mut bytes = vec![0; usize::try_from(block.length).unwrap_or_default()];
+        let file = File::from(file);
+        file.read_exact_at(&mut bytes, block.offset)
+            .map_err(|error| FileError::new("read", &path, error))?;
+        Ok(bytes)
     }
 
     /// Opens an extent for its consumers; `serial` and `length` as its entry has them.

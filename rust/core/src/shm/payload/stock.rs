@@ -68,10 +68,10 @@ impl Stock {
         }
     }
 
-    /// How many extents there are for many blocks.
-    pub(super) fn divided(&self) -> usize {
-        let spaces = self.spaces.values();
-        spaces.filter(|space| space.is_divided()).count()
+    /// How many bytes the extents for many blocks have.
+    pub(super) fn divided_length(&self) -> u64 {
+        let divided = self.spaces.values().filter(|space| space.is_divided());
+        divided.map(|space| space.length).sum()
     }
 
     /// A new extent, and the block in it that is pending; None, and the block is no longer pending,

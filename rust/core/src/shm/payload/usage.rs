@@ -19,7 +19,8 @@ pub struct Usage {
     /// The queues whose messages have most of these bytes, by their index, with how many; of
     /// messages that were taken too, as long as they are in use.
     pub queues: Vec<(u32, u64)>,
-    /// The processes that put most of these bytes, by their number, with how many.
+    /// The processes that sent most of these bytes, by their number, with how many: by what the
+    /// messages say, so that one may be of another host, or gone.
     pub senders: Vec<(u32, u64)>,
 }
 

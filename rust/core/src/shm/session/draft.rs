@@ -169,7 +169,8 @@ impl<'a> Batch<'a> {
         }
     }
 
-    /// Puts as many as there is room for, in their order; the others stay.
+    /// Puts as many as there is room for, in their order; the others stay. With
+    /// [`Refusal::NoSlot`] there is no memory for them: [`SessionQueue::grow`] says why.
     ///
     /// # Errors
     ///
@@ -178,7 +179,13 @@ impl<'a> Batch<'a> {
         let session = self.to.session();
         session.check_open()?;
         let queue = self.to.queue();
-        Ok(session.with_lane(|lane| queue.put_many(lane, &mut self.claims))?)
+        loop {
+            let refused = session.with_lane(|lane| queue.put_many(lane, &mut self.claims))?;
+            let grown = refused == Some(Refusal::NoSlot) && matches!(self.to.grow(), Ok(true));
+            if !grown {
+                return Ok(refused);
+            }
+        }
     }
 }
 

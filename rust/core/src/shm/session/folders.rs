@@ -21,6 +21,8 @@ pub(crate) const CONTROL: &str = "ctl";
 /// The link to the folder on disk.
 pub(crate) const DISK: &str = "disk";
 const HOME: &str = "home";
+/// Says for whom the session is spared when all who take part are dead.
+pub(super) const SPARED: &str = "spared";
 
 /// Makes the folder on disk of a session: in `base`, and linked from its folder.
 ///
@@ -113,7 +115,7 @@ fn ignore_missing(result: io::Result<()>) -> io::Result<()> {
 fn is_known(name: Option<&str>) -> bool {
     let is_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     name.is_some_and(|name| match name {
-        CONTROL | LOCKS | DISK | HOME => true,
+        CONTROL | LOCKS | DISK | HOME | SPARED => true,
         _ => name.strip_prefix(['x', 'b']).is_some_and(is_number),
     })
 }
@@ -220,7 +222,7 @@ mod tests {
         make_disk(&folder, other.path()).expect("made");
         let disk = linked_disk(&folder).expect("linked");
         assert!(disk.starts_with(other.path()) && is_own_folder(&disk));
-        for name in ["ctl", "locks", "x0", "x17", "b3"] {
+        for name in ["ctl", "locks", "spared", "x0", "x17", "b3"] {
             make(&folder.join(name));
         }
         make(&disk.join("x18"));

@@ -9,6 +9,7 @@ use super::super::descriptor::{Label, Payload};
 use super::super::lane::Lane;
 use super::super::put::Refusal;
 use super::super::queue::{Claim, Queue};
+use super::super::sync::Ordering;
 use super::super::take::{Keep, Loan, Message, Taken, Want};
 use super::super::wait::Vigil;
 use super::bells::Signals;
@@ -54,7 +55,7 @@ pub enum Offer {
     NoMemory,
 }
 
-/// A queue of a session. It keeps the session's memory mapped.
+/// A queue of a session. It keeps the session's memory mapped, and the queue in use.
 pub struct SessionQueue {
     bound: Bound,
     found: Found,
@@ -108,6 +109,11 @@ impl SessionQueue {
         self.found.max_bytes
     }
 
+    /// How many messages went through its ring before it was this queue's.
+    pub(super) fn before(&self) -> u64 {
+        self.found.before
+    }
+
     /// Which of the session's queues it is.
     pub fn index(&self) -> u32 {
         self.found.index
@@ -130,6 +136,38 @@ impl SessionQueue {
     /// Where it does not fit in, this process left the session, or there is damage.
     #[inline]
     pub fn offer(&self, label: Label, payload: &[u8]) -> Result<Offer, Error> {
+        match self.offer_now(label, payload)? {
+            Offer::Refused(Refusal::NoSlot) => self.offer_with_more_slots(label, payload),
+            offered => Ok(offered),
+        }
+    }
+
+    /// The same where its slot has no memory.
+    #[cold]
+    fn offer_with_more_slots(&self, label: Label, payload: &[u8]) -> Result<Offer, Error> {
+        // Others may be so fast that it has to be done again; but no ring grows for ever.
+        while self.grow()? {
+            let offered = self.offer_now(label, payload)?;
+            if offered != Offer::Refused(Refusal::NoSlot) {
+                return Ok(offered);
+            }
+        }
+        Ok(Offer::NoMemory)
+    }
+
+    /// Gives it memory for the next message, where it has none: see [`Refusal::NoSlot`]. False where
+    /// there is none now.
+    ///
+    /// # Errors
+    ///
+    /// Where there is none, and the session is not to wait for it; where this process left the
+    /// session, or there is damage.
+    pub fn grow(&self) -> Result<bool, Error> {
+        self.session().grow_ring(self.found.index)
+    }
+
+    #[inline]
+    fn offer_now(&self, label: Label, payload: &[u8]) -> Result<Offer, Error> {
         let session = self.session();
         let offered = session.operate(|lane| match session.claim_own() {
             Some(claim) => self.offer_in(lane, claim, label, payload).map(Some),
@@ -183,13 +221,19 @@ impl SessionQueue {
         Draft::new(self.session(), length)
     }
 
-    /// Puts a message that was written in place; gives it back where it is refused.
+    /// Puts a message that was written in place; gives it back where it is refused. With
+    /// [`Refusal::NoSlot`] there is no memory for it: [`Self::grow`] says why.
     ///
     /// # Errors
     ///
     /// Where this process left the session, or there is damage.
     pub fn put(&self, draft: Draft, label: Label) -> Result<Result<(), (Draft, Refusal)>, Error> {
-        draft.put(self, label)
+        match draft.put(self, label)? {
+            Err((draft, Refusal::NoSlot)) if matches!(self.grow(), Ok(true)) => {
+                self.put(draft, label)
+            }
+            put => Ok(put),
+        }
     }
 
     /// Messages to be put together.
@@ -229,6 +273,24 @@ impl SessionQueue {
         Ok(taken)
     }
 
+    /// Drops the oldest message where the queue is full, or with `all` every one: see
+    /// [`Queue::displace`]. How many were dropped.
+    ///
+    /// # Errors
+    ///
+    /// Where this process left the session, or there is damage.
+    pub fn displace(&self, all: bool) -> Result<u64, Error> {
+        let session = self.session();
+        let queue = self.queue();
+        let dropped = session.operate(|lane| Ok(queue.displace(lane, all)?))?;
+        if dropped > 0 {
+            let displaced = &session.control().superblock().counters.0.displaced;
+            displaced.fetch_add(dropped, Ordering::Relaxed);
+            session.freed();
+        }
+        Ok(dropped)
+    }
+
     /// What was taken and is not free yet: a payload outside of its descriptor, or a lease.
     ///
     /// # Errors
@@ -243,7 +305,7 @@ impl SessionQueue {
     /// The same where the caller has it [reached](Held::reach): what cannot be mapped now is not
     /// given back by that.
     pub fn keep(&self, loan: Loan, payload: Payload) -> Held {
-        Held::new(self.session(), loan, payload)
+        Held::new(self.session(), loan, payload, self.found.index)
     }
 
     /// Waits until there is something to take: see [`Queue::wait_to_take`].
@@ -365,6 +427,12 @@ impl SessionQueue {
     pub fn close(&self) -> Result<(), Error> {
         self.session().check_open()?;
         Ok(self.queue().close()?)
+    }
+}
+
+impl Drop for SessionQueue {
+    fn drop(&mut self) {
+        self.session().let_go(self.found.index);
     }
 }
 

@@ -22,11 +22,16 @@ pub struct Held {
     block: Option<Block>,
     /// Where the block lies, once it was reached.
     mapping: OnceLock<Arc<Mapping>>,
+    /// The queue that it came from, and goes back to if it is a lease: which then stays in use.
+    queue: u32,
 }
 
 impl Held {
     /// The loan is a use of the session already, which ends with this.
-    pub(super) fn new(session: &Arc<Session>, loan: Loan, payload: Payload) -> Self {
+    pub(super) fn new(session: &Arc<Session>, loan: Loan, payload: Payload, queue: u32) -> Self {
+        if loan.is_lease() {
+            session.keep_open(queue);
+        }
         Self {
             session: Arc::clone(session),
             loan: Mutex::new(Some(loan)),
@@ -35,6 +40,7 @@ impl Held {
                 Payload::Inline(_) => None,
             },
             mapping: OnceLock::new(),
+            queue,
         }
     }
 
@@ -121,8 +127,29 @@ impl Held {
         let mut loan = self.loan.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(leased) = loan.take_if(|loan| loan.is_lease()) {
             *loan = Some(leased.acknowledge(&self.session.control().table())?);
+            self.session.let_go(self.queue);
         }
         Ok(())
+    }
+
+    /// Gives a lease back: the message is delivered again, to anybody. From now on its bytes are not
+    /// this process's any more. Again, or after the acknowledgement, is nothing.
+    ///
+    /// Whether it was given back.
+    ///
+    /// # Errors
+    ///
+    /// Where this process did not take it, or was taken for dead meanwhile; or there is damage.
+    pub fn give_back(&self) -> Result<bool, Error> {
+        self.session.check_here()?;
+        let mut loan = self.loan.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(leased) = loan.take_if(|loan| loan.is_lease()) else {
+            return Ok(false);
+        };
+        drop(loan);
+        self.session.redeliver(leased)?;
+        self.session.let_go(self.queue);
+        Ok(true)
     }
 }
 

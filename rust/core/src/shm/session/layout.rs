@@ -5,15 +5,16 @@
 //! | `SUPERBLOCK` | [`Superblock`] | 1 | 4 KiB |
 //! | `PROCESSES` | [`Process`]: who takes part | 256 | 128 B |
 //! | `LANES` | [`Participant`]: what they are about to do | 256 | 128 B |
-//! | `CHUNKS` | [`Chunk`]: whose descriptors these are | 1,024 | 8 B |
+//! | `CHUNKS` | [`Chunk`]: whose descriptors these are | 4,096 | 8 B |
 //! | `EXTENTS` | [`Extent`]: the memory of payloads | 4,096 | 64 B |
 //! | `QUEUES` | [`QueueEntry`]: the key directory | 8,192 | 64 B |
-//! | `DESCRIPTORS` | [`Descriptor`]: one message | 262,144 | 256 B |
-//! | `RINGS` | a ring after the other: [`Header`], slots, key | 2 GiB | |
+//! | `DESCRIPTORS` | [`Descriptor`]: one message | 1,048,576 | 256 B |
+//! | `RINGS` | a ring after the other: [`Header`], [users](super::users), key, slots | 64 GiB | |
 //!
 //! Everything is in the byte order of the machine, and made of atomics. The file has this length
 //! from the beginning and is mapped once, but only what is in use has memory: the tables before
-//! `DESCRIPTORS` at once, descriptors by the chunk and rings one by one. So nothing ever moves.
+//! `DESCRIPTORS` at once, descriptors by the chunk, and of each ring its beginning, and more of its
+//! slots when somebody first gets there. So nothing ever moves.
 //!
 //! # Shared words
 //!
@@ -28,7 +29,11 @@
 //! | `used.chunks` | a chunk has memory: under the lock | Release | Acquire | that it may be touched |
 //! | `used.queues` | a queue was made: under the lock | Release | Acquire | its entry, ring and key |
 //! | `used.rings_end`, entries of queues | under the lock, before `used.queues` | Relaxed | after it: Relaxed | |
+//! | queue: `key_length`, `before`, its key; `changed`, `used.changes` | under the lock | see `directory` | under the lock | |
+//! | users of a queue | opened, or its process was found dead: under the lock | Relaxed, Release | under the lock: Acquire | |
+//! | | let go of | Release | under the lock: Acquire | that the process is done with the ring |
 //! | `used.next_serial` | a new extent | Relaxed | | |
+//! | `used.sealed` | before all queues are closed: under the lock | Relaxed | a new queue: under the lock; else Relaxed | |
 //! | process: `taken` | joined: under the lock | Release | Acquire | who it is, and idle lanes |
 //! | | swept: under the lock | Release | under the lock | that no word carries its name |
 //! | process: the rest | before `taken`, under the lock | Relaxed | after it: Relaxed | |
@@ -38,6 +43,8 @@
 //! | extent: `length` | made, removed | SeqCst | the sum of all: SeqCst | of two who take the last of the quota one sees the other |
 //! | extent: `serial`, `place` | before its length | Relaxed | for a message in it: Relaxed | |
 //! | counters | under the lock | Relaxed | Relaxed | |
+//! | `counters.given_back` | who gives a message back that finds no room, after its word | Release | recovery: Acquire | the word |
+//! | `counters.displaced` | who displaces | Relaxed | Relaxed | |
 //! | `memory.freed` | who waits: bit set | SeqCst | who frees: Relaxed, no fence | nothing: who waits looks again after 5 ms at most |
 //! | bytes of a block | between claim and E4 | plain | after D4, until the release: plain | by the descriptor's word |
 
@@ -45,23 +52,29 @@ use std::mem::offset_of;
 
 use super::super::descriptor::{Descriptor, Participant};
 use super::super::ring::{Header, Padded};
+use super::super::slot::Slot;
 use super::super::sync::{AtomicU32, AtomicU64};
 use super::super::word::Owner;
 
 /// `shoalshm` in the byte order of the machine: the other order is another number.
 pub(crate) const MAGIC: u64 = u64::from_ne_bytes(*b"shoalshm");
 /// Grows with each change of the layout or of the protocol.
-pub(crate) const VERSION: u64 = 1;
+pub(crate) const VERSION: u64 = 3;
 
 /// How many processes can take part at a time; the index 0 is nobody's.
 pub(crate) const PARTICIPANTS: usize = 256;
+/// Who has a queue open: a bit for each participant.
+pub(crate) const USERS_WORDS: usize = PARTICIPANTS.div_ceil(64);
 /// Descriptors in a chunk.
 pub(crate) const CHUNK: usize = 256;
-pub(crate) const CHUNKS_LIMIT: usize = 1024;
+/// Fewer where tests take them all.
+pub(crate) const CHUNKS_LIMIT: usize = if cfg!(test) { 1024 } else { 4096 };
 pub(crate) const EXTENTS_LIMIT: usize = 4096;
 pub(crate) const QUEUES_LIMIT: usize = 8192;
+/// So many of the last changes of the key directory are known one by one.
+pub(crate) const CHANGED: usize = 256;
 pub(crate) const DESCRIPTORS_LIMIT: usize = CHUNK * CHUNKS_LIMIT;
-const RINGS_LENGTH: u64 = 2 << 30;
+const RINGS_LENGTH: u64 = 64 << 30;
 
 const PAGE: u64 = 4096;
 
@@ -96,6 +109,8 @@ pub(crate) const LAYOUT_HASH: u64 = hash_of(&[
     offset_of!(Superblock, state) as u64,
     offset_of!(Superblock, counters) as u64,
     offset_of!(Superblock, memory) as u64,
+    offset_of!(Superblock, changed) as u64,
+    USERS_WORDS as u64,
 ]);
 
 /// FNV-1a over the bytes of the numbers.
@@ -152,6 +167,12 @@ pub(crate) struct Counters {
     pub(crate) postponed: AtomicU64,
     /// When somebody last looked for the dead: milliseconds of the monotonic clock.
     pub(crate) last_probe: AtomicU64,
+    /// Messages that were dropped to make room.
+    pub(crate) displaced: AtomicU64,
+    /// Messages that were given back and found no room,
+    pub(crate) given_back: AtomicU64,
+    /// and how many there were when the last recovery began that is over.
+    pub(crate) given_back_seen: AtomicU64,
 }
 
 /// How far the tables are in use. Changed by whoever holds the structural lock; read by everybody.
@@ -166,6 +187,10 @@ pub(crate) struct Used {
     pub(crate) rings_end: AtomicU64,
     /// The number of the next extent; none comes again.
     pub(crate) next_serial: AtomicU64,
+    /// Whether all queues are closed, those too that will be made: 0 no, 1 yes.
+    pub(crate) sealed: AtomicU64,
+    /// How many entries of the key directory got another key.
+    pub(crate) changes: AtomicU64,
 }
 
 /// The memory of payloads.
@@ -186,6 +211,8 @@ pub(crate) struct Superblock {
     pub(crate) counters: Padded<Counters>,
     pub(crate) used: Padded<Used>,
     pub(crate) memory: Padded<Memory>,
+    /// Which entries got another key: change `n` is at `n` modulo their number.
+    pub(crate) changed: Padded<[AtomicU32; CHANGED]>,
 }
 
 /// States of a session.
@@ -233,19 +260,28 @@ pub(crate) struct Extent {
     pub(crate) place: AtomicU64,
 }
 
-/// A queue: what does not change, and where its ring is.
+/// A queue: its bounds, and where its ring is. That does not change; the key does, where nobody uses
+/// the queue any more and it becomes that of another key.
 #[repr(C, align(64))]
 #[derive(Debug)]
 pub(crate) struct QueueEntry {
-    /// Where its header is; its slots follow, then its key.
+    /// Where its header is; its users follow, its key, then its slots.
     pub(crate) offset: AtomicU64,
     pub(crate) slots: AtomicU64,
     pub(crate) maxsize: AtomicU64,
     pub(crate) max_bytes: AtomicU64,
+    /// [`NO_KEY`] where somebody died while it changed.
     pub(crate) key_length: AtomicU64,
     /// As the one who made it gave it: 0 is unbounded.
     pub(crate) asked_maxsize: AtomicU64,
+    /// How long its key can be.
+    pub(crate) key_room: AtomicU64,
+    /// How many messages went through the ring under its former keys.
+    pub(crate) before: AtomicU64,
 }
+
+/// Stands for the length of a key where there is none.
+pub(crate) const NO_KEY: u64 = u64::MAX;
 
 const _: () = {
     assert!(size_of::<Superblock>() == 4096);
@@ -253,6 +289,7 @@ const _: () = {
     assert!(size_of::<Chunk>() == 8);
     assert!(size_of::<Extent>() == 64);
     assert!(size_of::<QueueEntry>() == 64);
+    assert!(DESCRIPTORS_LIMIT <= Slot::DESCRIPTOR_LIMIT as usize);
     assert!(PARTICIPANTS <= Owner::LIMIT as usize);
     assert!(DESCRIPTORS.is_multiple_of(256));
 };

@@ -31,7 +31,11 @@ pub(super) struct Identity {
 impl Identity {
     /// That of this process.
     pub(super) fn own() -> Self {
-        let pid = process::id();
+        Self::of_pid(process::id())
+    }
+
+    /// That of a process of the own namespace.
+    pub(super) fn of_pid(pid: u32) -> Self {
         let start_time = match Fate::of(pid) {
             Fate::Runs { start_time } => start_time,
             Fate::Gone | Fate::Unknown => 0,
@@ -52,8 +56,29 @@ impl Identity {
         }
     }
 
+    /// As a line that [`Self::parse`] reads.
+    pub(super) fn to_line(self) -> String {
+        let Self {
+            pid,
+            start_time,
+            pid_namespace,
+        } = self;
+        format!("{pid} {start_time} {pid_namespace}\n")
+    }
+
+    /// Reads what begins with a line of [`Self::to_line`].
+    pub(super) fn parse(text: &str) -> Option<Self> {
+        let (line, _) = text.split_once('\n')?;
+        let mut words = line.split(' ');
+        Some(Self {
+            pid: words.next()?.parse().ok()?,
+            start_time: words.next()?.parse().ok()?,
+            pid_namespace: words.next()?.parse().ok()?,
+        })
+    }
+
     /// Whether `/proc` does not show it any more, or cannot tell.
-    fn is_gone(self) -> bool {
+    pub(super) fn is_gone(self) -> bool {
         let own = own_namespace();
         if self.pid == 0 || own == 0 || self.pid_namespace != own {
             return true;

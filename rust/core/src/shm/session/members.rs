@@ -100,13 +100,14 @@ fn enter(control: &Control, locks: &Locks) -> Result<Option<Owner>, Error> {
 }
 
 /// Leaves: gives back what the participant still has, and its entry. The last one removes the
-/// session. Nothing of this process may be in the middle of an operation, or use a message.
+/// session, unless it `keeps` it. Nothing of this process may be in the middle of an operation, or
+/// use a message.
 ///
 /// # Errors
 ///
 /// Where the structural lock is not to be had, or the session is damaged: then the next sweep finds
 /// this participant dead.
-pub(crate) fn leave(around: &Around<'_>, deadline: Instant) -> Result<(), Error> {
+pub(crate) fn leave(around: &Around<'_>, keeps: bool, deadline: Instant) -> Result<(), Error> {
     let Around { control, locks, .. } = *around;
     let me = around.me;
     let result = locks
@@ -119,7 +120,7 @@ pub(crate) fn leave(around: &Around<'_>, deadline: Instant) -> Result<(), Error>
     locks.end_lease(me);
     let _guard = result?;
     let others = Census::take(control, |owner, process| is_dead(locks, owner, process));
-    if !others.has_others(me) && matches!(locks.anybody_else(), Ok(false)) {
+    if !keeps && !others.has_others(me) && matches!(locks.anybody_else(), Ok(false)) {
         control.set_gone();
         crash_point("gone");
         // What cannot be removed now is a leftover, which the next start removes.

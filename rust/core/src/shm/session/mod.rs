@@ -3,10 +3,13 @@
 mod bells;
 mod control;
 mod crash;
+mod directory;
 mod draft;
 mod error;
 mod folders;
 mod forks;
+mod giving;
+mod growth;
 mod handle;
 mod held;
 mod lanes;
@@ -16,16 +19,20 @@ mod liveness;
 mod lock;
 mod members;
 mod name;
+mod openings;
 mod own;
+mod peek;
 #[cfg(test)]
 mod processes;
 mod queues;
 mod recover;
 mod registry;
+mod sealing;
 mod settings;
 mod solo;
 #[cfg(test)]
 mod tests;
+mod users;
 mod uses;
 
 pub(super) use control::Control;
@@ -38,6 +45,7 @@ pub use held::Held;
 pub use leftovers::{clear, clear_all};
 pub use name::Token;
 pub use own::{Session, Stats};
+pub use peek::{Peeked, QueueStats};
 pub use queues::Bounds;
 pub use recover::Recovery;
 pub use settings::{MemoryPolicy, Settings};

@@ -4,6 +4,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
+use super::super::descriptor::Block;
 use super::super::lane::Lane;
 use super::super::memory::{Mapping, file};
 use super::super::payload::{Arena, ExtentFiles, Extents, Home, Placed, Usage, reserved, usage};
@@ -15,14 +16,15 @@ use super::super::wait::{Futex, SystemFutex, WAITING, wake};
 use super::super::word::Owner;
 use super::bells::{Bell, Signals};
 use super::crash::crash_point;
+use super::directory::Directory;
 use super::folders::{self, CONTROL};
 use super::forks::Origin;
-use super::handle::SessionQueue;
 use super::lanes::Lanes;
 use super::leftovers::clear;
-use super::lock::Locks;
+use super::lock::{Guard, Locks};
 use super::members::{self, Member};
-use super::queues::{self, Bounds, Directory, Found};
+use super::openings::Openings;
+use super::queues;
 use super::recover::{self, Around, Recovery};
 use super::registry::{self, Here};
 use super::solo::{PAUSE, Solo};
@@ -30,9 +32,9 @@ use super::uses::Use;
 use super::{Control, Error, MemoryPolicy, Settings, Token};
 
 /// How long anything waits for the structural lock, which is held for milliseconds.
-const PATIENCE: Duration = Duration::from_secs(10);
+pub(super) const PATIENCE: Duration = Duration::from_secs(10);
 /// How long a put does: it has a deadline of its own, and looks for signals before it tries again.
-const MOMENT: Duration = Duration::from_millis(50);
+pub(super) const MOMENT: Duration = Duration::from_millis(50);
 
 /// Held while a session is attached to or left: who closes the lock file of one gives back what
 /// another object of the process got by it.
@@ -50,12 +52,15 @@ pub struct Session {
     arena: Arena,
     extents: Extents,
     directory: Mutex<Directory>,
+    pub(super) openings: Openings,
     pub(super) lanes: Lanes,
     bell: OnceLock<Bell>,
     /// Set once this process wants to leave; nothing new begins then.
     shut: AtomicBool,
     /// Whether it has left.
     left: AtomicBool,
+    /// Whether the session stays where it is when this process leaves last.
+    pub(super) keeps: AtomicBool,
     /// What still needs this participant: messages in use, or not put yet.
     uses: AtomicUsize,
 }
@@ -75,7 +80,7 @@ pub struct Stats {
     pub max_bytes: u64,
     /// Processes that take part.
     pub participants: u64,
-    /// Queues.
+    /// Queues: those in use, and those that were and are not forgotten.
     pub queues: u64,
     /// Messages that consumers had on loan when they died.
     pub lost_messages: u64,
@@ -83,6 +88,8 @@ pub struct Stats {
     pub recovered: u64,
     /// Messages that are delivered again.
     pub redelivered: u64,
+    /// Messages that were dropped to make room.
+    pub dropped_messages: u64,
 }
 
 impl Session {
@@ -190,10 +197,12 @@ impl Session {
             token,
             origin: Origin::here(),
             directory: Mutex::default(),
+            openings: Openings::default(),
             lanes: Lanes::default(),
             bell: OnceLock::new(),
             shut: AtomicBool::new(false),
             left: AtomicBool::new(false),
+            keeps: AtomicBool::new(false),
             uses: AtomicUsize::new(0),
         }
     }
@@ -217,41 +226,6 @@ impl Session {
     /// In which process this was made.
     pub fn origin(&self) -> Origin {
         self.origin
-    }
-
-    /// A queue, made where there is none of this key.
-    ///
-    /// # Errors
-    ///
-    /// Where it is there with other bounds, there are too many queues, no memory, or damage.
-    pub fn queue(self: &Arc<Self>, key: &[u8], bounds: Bounds) -> Result<SessionQueue, Error> {
-        let _use = Use::of(self)?;
-        let found = self.find(key, bounds)?;
-        SessionQueue::new(Arc::clone(self), found)
-    }
-
-    fn find(&self, key: &[u8], bounds: Bounds) -> Result<Found, Error> {
-        let mut directory = locked(&self.directory);
-        let found = if let Some(found) = directory.find(&self.control, key)? {
-            found
-        } else {
-            let _guard = self.locks.lock(deadline())?;
-            match directory.find(&self.control, key)? {
-                Some(found) => found,
-                None => directory.make(&self.control, key, bounds)?,
-            }
-        };
-        let wanted = (
-            bounds.maxsize.unwrap_or(found.maxsize),
-            bounds.max_bytes.unwrap_or(found.max_bytes),
-        );
-        if wanted != (found.maxsize, found.max_bytes) {
-            return Err(Error::OtherBounds {
-                found: (found.maxsize, found.max_bytes),
-                asked: wanted,
-            });
-        }
-        Ok(found)
     }
 
     /// How it is used, at this moment.
@@ -278,6 +252,7 @@ impl Session {
             lost_messages: get(&counters.lost),
             recovered: get(&counters.recovered),
             redelivered: get(&counters.redelivered),
+            dropped_messages: get(&counters.displaced),
         })
     }
 
@@ -299,6 +274,13 @@ impl Session {
     pub fn trim(&self) {
         if let Ok(_use) = Use::of(self) {
             self.arena.trim(&self.control);
+        }
+    }
+
+    /// The same for all processes: only memory that a message is in stays.
+    pub fn trim_all(&self) {
+        if let Ok(_use) = Use::of(self) {
+            self.arena.trim_all(&self.control);
         }
     }
 
@@ -416,7 +398,11 @@ impl Session {
             return;
         }
         // Where it does not work the next sweep does it: this process will be found dead.
-        let _ = members::leave(&self.around(), deadline());
+        let _ = members::leave(
+            &self.around(),
+            self.keeps.load(Ordering::SeqCst),
+            deadline(),
+        );
         self.locks.close();
     }
 
@@ -447,6 +433,20 @@ impl Session {
             return Ok(());
         }
         Err(Error::Closed(self.token.folder().to_owned()))
+    }
+
+    /// The structural lock; to be called within a use.
+    ///
+    /// # Errors
+    ///
+    /// Where it is not to be had within a limit.
+    pub(super) fn lock(&self, limit: Duration) -> Result<Guard<'_>, Error> {
+        self.locks.lock(Instant::now() + limit)
+    }
+
+    /// What this process knows of the keys. Who has it may wait for the structural lock.
+    pub(super) fn directory(&self) -> MutexGuard<'_, Directory> {
+        locked(&self.directory)
     }
 
     pub(super) fn control(&self) -> &Control {
@@ -538,6 +538,11 @@ impl Session {
 
     pub(super) fn mapping(&self, extent: u32) -> Result<Arc<Mapping>, Error> {
         self.extents.mapping(&self.control, extent)
+    }
+
+    /// Copies a part of an extent that nobody holds.
+    pub(super) fn read(&self, block: &Block) -> Result<Vec<u8>, Error> {
+        self.extents.read(&self.control, block)
     }
 
     /// Tells those who wait for memory, if any.

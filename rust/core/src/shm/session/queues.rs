@@ -1,20 +1,27 @@
-//! The key directory: which queues there are, and where their rings lie.
+//! The queues of a session, by their number: what their entries say, and their rings.
 //!
 //! Entries are only ever added, by whoever holds the structural lock, and are complete before the
-//! count of them grows. So each process reads each entry once, and finds keys in a map of its own.
+//! count of them grows. What changes of one later is its key alone: see [`super::directory`].
 
-use std::collections::BTreeMap;
-
+use super::super::close::close;
 use super::super::ring::{Header, Ring, slots_for};
 use super::super::slot::Slot;
 use super::super::sync::{AtomicU64, Ordering};
+use super::super::wait::Futex;
 use super::layout::{self as at, QueueEntry};
-use super::{Control, Error};
+use super::{Control, Error, users};
 
 /// Distinct for each ring, and far apart: see [`Ring::new`].
 const BASE_STEP: u64 = 0x9e37_79b9_7f4a_7c15;
+/// What memory is given by.
+const PAGE: u64 = 4096;
+const SLOT: u64 = size_of::<Slot>() as u64;
+/// So many slots have memory from the beginning, and as many as are in the same page.
+const FIRST_SLOTS: u64 = 64;
 /// The longest key.
 pub(crate) const KEY_LIMIT: usize = 0xffff;
+/// Each entry has room for a key of so many bytes, so that it does for most other keys.
+const KEY_ROOM: u64 = 128;
 
 /// The bounds of a queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,89 +41,95 @@ pub(crate) struct Found {
     pub(crate) maxsize: u64,
     /// 0 is no limit.
     pub(crate) max_bytes: u64,
+    /// How many messages went through its ring before it was this queue's.
+    pub(crate) before: u64,
 }
 
-/// What a process knows of the directory.
-#[derive(Debug, Default)]
-pub(crate) struct Directory {
-    known: BTreeMap<Box<[u8]>, Found>,
-    read: u64,
+impl Found {
+    /// # Errors
+    ///
+    /// Where these bounds are not its own.
+    pub(crate) fn check(&self, bounds: Bounds) -> Result<(), Error> {
+        let found = (self.maxsize, self.max_bytes);
+        let asked = (
+            bounds.maxsize.unwrap_or(found.0),
+            bounds.max_bytes.unwrap_or(found.1),
+        );
+        if asked == found {
+            return Ok(());
+        }
+        Err(Error::OtherBounds { found, asked })
+    }
 }
 
-impl Directory {
-    /// The queue of a key, if there is one.
-    ///
-    /// # Errors
-    ///
-    /// Where the directory is damaged.
-    pub(crate) fn find(&mut self, control: &Control, key: &[u8]) -> Result<Option<Found>, Error> {
-        if let Some(found) = self.known.get(key) {
-            return Ok(Some(*found));
-        }
-        let count = count(control);
-        while self.read < count {
-            let entry = Entry::read(control, self.read)?;
-            self.known.insert(entry.key(control)?.into(), entry.found());
-            self.read += 1;
-        }
-        Ok(self.known.get(key).copied())
+/// Closes all queues, those too that will be made; the caller holds the structural lock. Where it
+/// dies in here the next call closes the rest.
+///
+/// # Errors
+///
+/// Where the session is damaged; what is not is closed all the same.
+pub(crate) fn seal<F: Futex>(control: &Control, futex: &F) -> Result<(), Error> {
+    // ORDER: Relaxed, here and below: who makes queues holds the lock too, and nobody else acts on it.
+    let sealed = &control.superblock().used.0.sealed;
+    sealed.store(1, Ordering::Relaxed);
+    let mut end = Ok(());
+    for index in 0..count(control) {
+        let ring = ring(control, u32::try_from(index).unwrap_or(u32::MAX));
+        let closed = ring.and_then(|ring| Ok(close(&ring, futex)?));
+        end = end.and(closed);
     }
+    end
+}
 
-    /// Makes a queue; the caller holds the structural lock and found that there is none.
-    ///
-    /// # Errors
-    ///
-    /// Where there are too many, no memory, or the directory is damaged.
-    pub(crate) fn make(
-        &mut self,
-        control: &Control,
-        key: &[u8],
-        bounds: Bounds,
-    ) -> Result<Found, Error> {
-        let (maxsize, max_bytes) = (bounds.maxsize.unwrap_or(0), bounds.max_bytes.unwrap_or(0));
-        if key.len() > KEY_LIMIT {
-            let (length, limit) = (key.len(), KEY_LIMIT);
-            return Err(Error::KeyTooLong { length, limit });
-        }
-        let index = count(control);
-        let no_room = |what, limit| Error::NoRoom { what, limit };
-        if index >= at::QUEUES_LIMIT as u64 {
-            return Err(no_room("queues", at::QUEUES_LIMIT as u64));
-        }
-        let superblock = control.superblock();
-        let bound = match maxsize {
-            0 => superblock.constants.0.backlog.load(Ordering::Relaxed),
-            bound => bound,
+/// Whether all queues were closed, or are about to be.
+pub(crate) fn is_sealed(control: &Control) -> bool {
+    let sealed = &control.superblock().used.0.sealed;
+    sealed.load(Ordering::Relaxed) != 0
+}
+
+/// Gives a ring memory for the next message, and for as many slots again as have some, if the system
+/// has so much; the caller holds the structural lock. Who dies in here leaves memory that is given
+/// again.
+///
+/// # Errors
+///
+/// No space, or the directory is damaged.
+pub(crate) fn grow(control: &Control, index: u32) -> Result<(), Error> {
+    let entry = Entry::read(control, u64::from(index))?;
+    let ring = entry.ring(control)?;
+    let next = ring.head().wrapping_add(ring.len());
+    while !ring.has_memory(next) {
+        let backed = ring.backed();
+        let from = entry.slots_offset() + backed * SLOT;
+        let allocate = |slots: u64| {
+            let (end, slots) = entry.pages(slots);
+            control.allocate(from, end - from).map(|()| slots)
         };
-        let slots = slots_for(u32::try_from(bound).unwrap_or(u32::MAX));
-        let offset = superblock.used.0.rings_end.load(Ordering::Relaxed);
-        let entry = Entry {
-            index,
-            offset,
-            slots,
-            bound,
-            maxsize,
-            max_bytes,
-            key_length: key.len() as u64,
-        };
-        let end = entry
-            .end()
-            .filter(|end| *end <= at::TOTAL)
-            .ok_or_else(|| no_room("bytes of rings", at::TOTAL - at::RINGS))?;
-        control.allocate(offset, end - offset)?;
-        // Before anything is written there: what is left of one who dies from here on is nobody's,
-        // and not in the slots of the next queue, which may be more.
-        superblock.used.0.rings_end.store(end, Ordering::Relaxed);
-        entry.memory(control)?.0.begin(slots);
-        control.map_of().write(entry.key_offset(), key)?;
-        entry.write(control);
-        // ORDER: Release, pairs with `count`: the entry, its ring and its key.
-        let queues = &superblock.used.0.queues;
-        queues.store(index + 1, Ordering::Release);
-        self.known.insert(key.into(), entry.found());
-        self.read = self.read.max(index + 1);
-        Ok(entry.found())
+        let backed = allocate(backed.saturating_mul(2).max(FIRST_SLOTS)).or_else(|error| {
+            // For a page there may be room.
+            let next = allocate(backed + 1);
+            next.map_err(|_| error)
+        })?;
+        ring.set_backed(backed);
     }
+    Ok(())
+}
+
+/// Gives all rings memory for the next message whose end has come to where there is none; whether
+/// there was one. The caller holds the structural lock.
+///
+/// # Errors
+///
+/// As of [`grow`].
+pub(crate) fn grow_all(control: &Control) -> Result<bool, Error> {
+    let mut grown = false;
+    for (index, ring) in (0..).zip(rings(control)?) {
+        if !ring.has_memory(ring.head().wrapping_add(ring.len())) {
+            grow(control, index)?;
+            grown = true;
+        }
+    }
+    Ok(grown)
 }
 
 /// How many queues there are.
@@ -132,13 +145,7 @@ pub(crate) fn count(control: &Control) -> u64 {
 ///
 /// Where the directory is damaged.
 pub(crate) fn ring(control: &Control, index: u32) -> Result<Ring<'_>, Error> {
-    let entry = Entry::read(control, u64::from(index))?;
-    let (header, slots) = entry.memory(control)?;
-    let bound = u32::try_from(entry.bound).unwrap_or(u32::MAX);
-    let base = (u64::from(index) + 1).wrapping_mul(BASE_STEP);
-    Ring::new(header, slots, bound, base)
-        .map(|ring| ring.with_max_bytes(entry.max_bytes))
-        .ok_or_else(|| damaged(control, "number of slots", entry.slots, slots_for(bound)))
+    Entry::read(control, u64::from(index))?.ring(control)
 }
 
 /// All rings, in the order of the directory.
@@ -158,23 +165,57 @@ pub(crate) fn rings(control: &Control) -> Result<Vec<Ring<'_>>, Error> {
 ///
 /// Where the directory is damaged.
 pub(crate) fn key(control: &Control, index: u32) -> Result<Vec<u8>, Error> {
-    Entry::read(control, u64::from(index))?.key(control)
+    let key = Entry::read(control, u64::from(index))?.key(control)?;
+    Ok(key.unwrap_or_default())
 }
 
 /// An entry, read once and checked.
 #[derive(Clone, Copy, Debug)]
-struct Entry {
-    index: u64,
-    offset: u64,
+pub(super) struct Entry {
+    pub(super) index: u64,
+    pub(super) offset: u64,
     slots: u64,
     bound: u64,
     maxsize: u64,
     max_bytes: u64,
-    key_length: u64,
+    pub(super) key_length: u64,
+    key_room: u64,
+    pub(super) before: u64,
 }
 
 impl Entry {
-    fn read(control: &Control, index: u64) -> Result<Self, Error> {
+    /// The one of a queue that is not there yet.
+    pub(super) fn new(control: &Control, index: u64, key: &[u8], bounds: Bounds) -> Self {
+        let (maxsize, max_bytes) = (bounds.maxsize.unwrap_or(0), bounds.max_bytes.unwrap_or(0));
+        let superblock = control.superblock();
+        let bound = match maxsize {
+            0 => superblock.constants.0.backlog.load(Ordering::Relaxed),
+            bound => bound,
+        };
+        let key_length = key.len() as u64;
+        Self {
+            index,
+            offset: superblock.used.0.rings_end.load(Ordering::Relaxed),
+            slots: slots_for(u32::try_from(bound).unwrap_or(u32::MAX)),
+            bound,
+            maxsize,
+            max_bytes,
+            key_length,
+            key_room: key_length.max(KEY_ROOM),
+            before: 0,
+        }
+    }
+
+    /// Whether a queue with the bounds and the key of another entry may have its ring.
+    pub(super) fn does_for(&self, other: &Self) -> bool {
+        let bounds = |entry: &Self| (entry.slots, entry.bound, entry.maxsize, entry.max_bytes);
+        bounds(self) == bounds(other) && other.key_length <= self.key_room
+    }
+
+    /// # Errors
+    ///
+    /// Where there is none, or it is damaged.
+    pub(super) fn read(control: &Control, index: u64) -> Result<Self, Error> {
         let place = usize::try_from(index).unwrap_or(usize::MAX);
         let Some(entry) = control
             .queues()
@@ -195,23 +236,28 @@ impl Entry {
             maxsize: get(&entry.asked_maxsize),
             max_bytes: get(&entry.max_bytes),
             key_length: get(&entry.key_length),
+            key_room: get(&entry.key_room),
+            before: get(&entry.before),
         };
         let end = read.end().unwrap_or(u64::MAX);
         if read.offset < at::RINGS || !read.offset.is_multiple_of(128) || end > at::TOTAL {
             return Err(damaged(control, "place of a queue", read.offset, at::RINGS));
         }
-        if read.key_length > KEY_LIMIT as u64 {
-            let limit = KEY_LIMIT as u64;
+        let limit = read.key_room.min(KEY_LIMIT as u64);
+        if read.key_length > limit && read.key_length != at::NO_KEY {
             return Err(damaged(control, "length of a key", read.key_length, limit));
         }
         Ok(read)
     }
 
-    fn write(&self, control: &Control) {
-        let Some(entry) = usize::try_from(self.index)
-            .ok()
-            .and_then(|index| control.queues().get(index))
-        else {
+    /// What lies in memory of it.
+    pub(super) fn shared<'a>(&self, control: &'a Control) -> Option<&'a QueueEntry> {
+        let index = usize::try_from(self.index).ok()?;
+        control.queues().get(index)
+    }
+
+    pub(super) fn write(&self, control: &Control) {
+        let Some(entry) = self.shared(control) else {
             return;
         };
         let set = |word: &AtomicU64, value| word.store(value, Ordering::Relaxed);
@@ -222,6 +268,8 @@ impl Entry {
             max_bytes,
             key_length,
             asked_maxsize,
+            key_room,
+            before,
         } = entry;
         set(offset, self.offset);
         set(slots, self.slots);
@@ -229,40 +277,87 @@ impl Entry {
         set(max_bytes, self.max_bytes);
         set(key_length, self.key_length);
         set(asked_maxsize, self.maxsize);
+        set(key_room, self.key_room);
+        set(before, self.before);
     }
 
-    fn key_offset(&self) -> u64 {
-        let slots = self.slots.saturating_mul(size_of::<Slot>() as u64);
-        self.offset
-            .saturating_add(size_of::<Header>() as u64)
-            .saturating_add(slots)
+    fn users_offset(&self) -> u64 {
+        self.offset.saturating_add(size_of::<Header>() as u64)
+    }
+
+    pub(super) fn key_offset(&self) -> u64 {
+        self.users_offset().saturating_add(users::LENGTH)
+    }
+
+    fn slots_offset(&self) -> u64 {
+        // Of a damaged entry nothing has to fit.
+        let end = self.key_offset().saturating_add(self.key_room);
+        end.checked_next_multiple_of(SLOT).unwrap_or(u64::MAX)
     }
 
     /// Where the next ring goes: rings begin on pages, so that each has its memory for itself.
-    fn end(&self) -> Option<u64> {
-        self.key_offset()
-            .checked_add(self.key_length)?
-            .checked_next_multiple_of(4096)
+    pub(super) fn end(&self) -> Option<u64> {
+        self.slots
+            .checked_mul(SLOT)?
+            .checked_add(self.slots_offset())?
+            .checked_next_multiple_of(PAGE)
+    }
+
+    /// The end of the page in which so many slots end, and how many slots there are before it.
+    fn pages(&self, slots: u64) -> (u64, u64) {
+        let begin = self.slots_offset();
+        let end = (begin + slots.min(self.slots) * SLOT).next_multiple_of(PAGE);
+        (end, self.slots.min((end - begin) / SLOT))
+    }
+
+    /// What gets memory when the ring is made: as far as it goes, and how many slots.
+    pub(super) fn beginning(&self) -> (u64, u64) {
+        self.pages(FIRST_SLOTS)
+    }
+
+    /// Who has it open.
+    pub(super) fn users<'a>(&self, control: &'a Control) -> Result<&'a [AtomicU64], Error> {
+        Ok(control.views(self.users_offset(), at::USERS_WORDS)?)
+    }
+
+    /// Makes the ring of one that nobody knows of yet.
+    pub(super) fn begin(&self, control: &Control, backed: u64) -> Result<(), Error> {
+        self.memory(control)?.0.begin(self.slots, backed);
+        Ok(())
     }
 
     fn memory<'a>(&self, control: &'a Control) -> Result<(&'a Header, &'a [AtomicU64]), Error> {
         let slots = usize::try_from(self.slots).unwrap_or(usize::MAX);
         let header = &control.views::<Header>(self.offset, 1)?[0];
-        let ring = control.views(self.offset + size_of::<Header>() as u64, slots)?;
+        let ring = control.views(self.slots_offset(), slots)?;
         Ok((header, ring))
     }
 
-    fn key(&self, control: &Control) -> Result<Vec<u8>, Error> {
-        let mut key = vec![0; usize::try_from(self.key_length).unwrap_or(0)];
-        control.map_of().read(self.key_offset(), &mut key)?;
-        Ok(key)
+    pub(super) fn ring<'a>(&self, control: &'a Control) -> Result<Ring<'a>, Error> {
+        let (header, slots) = self.memory(control)?;
+        let bound = u32::try_from(self.bound).unwrap_or(u32::MAX);
+        let base = (self.index + 1).wrapping_mul(BASE_STEP);
+        Ring::new(header, slots, bound, base)
+            .map(|ring| ring.with_max_bytes(self.max_bytes).growing())
+            .ok_or_else(|| damaged(control, "number of slots", self.slots, slots_for(bound)))
     }
 
-    fn found(&self) -> Found {
+    /// Its key; None where somebody died while it changed.
+    pub(super) fn key(&self, control: &Control) -> Result<Option<Vec<u8>>, Error> {
+        if self.key_length == at::NO_KEY {
+            return Ok(None);
+        }
+        let mut key = vec![0; usize::try_from(self.key_length).unwrap_or(0)];
+        control.map_of().read(self.key_offset(), &mut key)?;
+        Ok(Some(key))
+    }
+
+    pub(super) fn found(&self) -> Found {
         Found {
             index: u32::try_from(self.index).unwrap_or(u32::MAX),
             maxsize: self.maxsize,
             max_bytes: self.max_bytes,
+            before: self.before,
         }
     }
 }
@@ -281,6 +376,9 @@ mod tests {
     use std::path::Path;
 
     use super::super::super::failpoint::dies_after;
+    use super::super::super::ring::Seen;
+    use super::super::super::wait::SystemFutex;
+    use super::super::directory::Directory;
     use super::super::{MemoryPolicy, Settings};
     use super::*;
 
@@ -327,8 +425,9 @@ mod tests {
         assert_eq!(text, "a key of 65536 bytes: expected no more than 65535");
         assert_eq!(count(&control), 0);
         let made = Directory::default().make(&control, &key[1..], bounds(3));
-        let found = Directory::default().find(&control, &key[1..]);
-        assert_eq!(found.expect("sound"), made.ok());
+        let mut directory = Directory::default();
+        directory.refresh(&control).expect("sound");
+        assert_eq!(directory.find(&key[1..]), made.ok());
     }
 
     #[test]
@@ -343,5 +442,37 @@ mod tests {
             accesses += 1;
         }
         assert!(accesses > 10);
+    }
+
+    fn is_closed(control: &Control, index: u64) -> bool {
+        let ring = ring(control, u32::try_from(index).expect("few")).expect("sound");
+        let slot = ring.slot(ring.tail());
+        ring.seen(slot, ring.tail()) == Ok(Seen::Closed)
+    }
+
+    /// Somebody dies while it closes all queues, and another while it makes one more; whether they did.
+    fn sealed_after_deaths(accesses: u64) -> (bool, bool) {
+        let folder = tempfile::tempdir().expect("a folder");
+        let control = control(folder.path());
+        let make = |key: &[u8]| Directory::default().make(&control, key, bounds(3));
+        let made = [make(b"one").expect("room"), make(b"two").expect("room")];
+        let sealed = dies_after(accesses, || seal(&control, &SystemFutex)).is_some();
+        let made_later = dies_after(accesses, || make(b"three")).is_some();
+        if is_sealed(&control) && made_later {
+            assert!(is_closed(&control, 2), "died at {accesses}");
+        }
+        seal(&control, &SystemFutex).expect("sound");
+        assert!(is_sealed(&control));
+        make(b"four").expect("room");
+        assert!((0..count(&control)).all(|index| is_closed(&control, index)));
+        assert_eq!(made.map(|found| found.index), [0, 1]);
+        (sealed, made_later)
+    }
+
+    #[test]
+    fn all_queues_are_closed_whoever_died_before() {
+        let ends = (0..).map(sealed_after_deaths);
+        let until = ends.take_while(|&ended| ended != (true, true)).count();
+        assert!(until > 10);
     }
 }

@@ -3,7 +3,8 @@
 //! Who has the structural lock does it, so that meanwhile nobody joins or makes queues, and nobody
 //! gets the index of a dead participant before no word carries it. In this order, and each step is
 //! found again by the next recovery where the one who did it died: what they had in hand
-//! ([`Sweeper`]), their descriptors, their payload memory, their doorbells, their entries.
+//! ([`Sweeper`]), their descriptors, their payload memory, what queues they had open, their
+//! doorbells, their entries.
 
 use std::path::Path;
 use std::time::Duration;
@@ -18,10 +19,10 @@ use super::super::word::{Owner, Word};
 use super::bells::{self, Signals};
 use super::crash::crash_point;
 use super::lanes::Lanes;
-use super::layout::Process;
+use super::layout::{CHUNK, Process};
 use super::liveness::{self, Census, entered};
 use super::lock::{Guard, Locks};
-use super::{Control, Error, queues};
+use super::{Control, Error, queues, users};
 
 /// Nobody asks who is dead more often than this,
 const PAUSE: Duration = Duration::from_millis(80);
@@ -74,6 +75,16 @@ pub(crate) fn due(control: &Control) -> bool {
             .is_ok()
 }
 
+/// Whether messages may be left that could not be put back into their queues: those of somebody dead,
+/// or that somebody gave back. The caller holds the structural lock.
+pub(crate) fn is_due_again(control: &Control) -> bool {
+    let counters = &control.superblock().counters.0;
+    // ORDER: Acquire, as in `run_where`.
+    let given_back = counters.given_back.load(Ordering::Acquire);
+    counters.postponed.load(Ordering::Relaxed) != 0
+        || counters.given_back_seen.load(Ordering::Relaxed) != given_back
+}
+
 /// Milliseconds of the monotonic clock, which is one for all processes of the machine.
 fn now_ms() -> u64 {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
@@ -103,20 +114,37 @@ pub(super) fn run_where(
     let census = Census::take(control, is_dead);
     let counters = &control.superblock().counters.0;
     let postponed = &counters.postponed;
-    if census.dead().is_empty() && postponed.load(Ordering::Relaxed) == 0 {
+    // ORDER: Acquire, pairs with who gives a message back: the sweep finds it.
+    let given_back = counters.given_back.load(Ordering::Acquire);
+    let nothing_left = postponed.load(Ordering::Relaxed) == 0
+        && counters.given_back_seen.load(Ordering::Relaxed) == given_back;
+    if census.dead().is_empty() && nothing_left {
         retire_extents(around, &census);
         return Ok(Recovery::default());
     }
     // Until it is known: whoever dies in here may leave some in nobody's name.
     postponed.store(1, Ordering::Relaxed);
-    let swept = sweep(around, &census)?;
+    let mut swept = sweep(around, &census)?;
+    // They may lack nothing but memory for their slots.
+    while swept.postponed > 0 && matches!(queues::grow_all(control), Ok(true)) {
+        let more = sweep(around, &census)?;
+        swept = Swept {
+            unpublished: swept.unpublished + more.unpublished,
+            lost: swept.lost + more.lost,
+            redelivered: swept.redelivered + more.redelivered,
+            handed_over: swept.handed_over + more.handed_over,
+            postponed: more.postponed,
+            spared: more.spared,
+        };
+    }
     let recovered = swept.unpublished + swept.lost + swept.redelivered;
     add(&counters.lost, swept.lost);
     add(&counters.redelivered, swept.redelivered);
     add(&counters.recovered, recovered);
     add(&counters.sweeps, 1);
     crash_point("swept");
-    for chunk in control.chunks() {
+    let used = control.descriptors().len() / CHUNK;
+    for chunk in control.chunks().iter().take(used) {
         let owner = chunk.owner.load(Ordering::Relaxed);
         if names_the_dead(&census, owner) {
             // ORDER: Release, pairs with who takes it over: the sweep.
@@ -127,7 +155,11 @@ pub(super) fn run_where(
     retire_extents(around, &census);
     crash_point("retired");
     free_entries(control, &census);
-    postponed.store(swept.postponed, Ordering::Relaxed);
+    postponed.store(swept.postponed + swept.spared, Ordering::Relaxed);
+    // Those that came later are for the next one.
+    counters
+        .given_back_seen
+        .store(given_back, Ordering::Relaxed);
     wake_all(control);
     Ok(Recovery {
         dead: census.dead().len() as u64,
@@ -171,13 +203,15 @@ fn free_entries(control: &Control, census: &Census) {
             *carried = true;
         }
     }
-    for owner in census.dead() {
-        if !carried[owner.index()] {
-            bells::take_down(folder_of(control), *owner);
-            // ORDER: Release, pairs with `entered`: nothing carries the name.
-            let taken = &control.processes()[owner.index()].taken;
-            taken.store(0, Ordering::Release);
-        }
+    let dead = census.dead().iter().copied();
+    let free: Vec<_> = dead.filter(|owner| !carried[owner.index()]).collect();
+    users::remove_from_all(control, &free);
+    crash_point("unused");
+    for owner in free {
+        bells::take_down(folder_of(control), owner);
+        // ORDER: Release, pairs with `entered`: nothing carries the name.
+        let taken = &control.processes()[owner.index()].taken;
+        taken.store(0, Ordering::Release);
     }
 }
 

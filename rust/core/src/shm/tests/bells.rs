@@ -97,7 +97,11 @@ fn who_waits_for_weight_in_an_event_loop_learns_that_no_more_bytes_fit_in() {
     let mut other = Member::new(view, OTHER, &noted);
     assert!(other.put() && waits.queue.arm_take());
     let (target, heavy) = (9, Heavy::Refuse);
-    let want = Want::Weight { target, heavy };
+    let want = Want::Weight {
+        target,
+        heavy,
+        least: None,
+    };
     assert_eq!(waits.queue.is_takeable(want), Ok(false));
     assert!(!other.put());
     assert_eq!(noted.rung(), [owner(WAITS)]);

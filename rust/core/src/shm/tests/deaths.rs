@@ -13,10 +13,11 @@ enum Act {
     Put,
     PutMany,
     Take(Keep, u32),
+    GiveBack,
     Close,
 }
 
-const ACTS: [Act; 8] = [
+const ACTS: [Act; 9] = [
     Act::Put,
     Act::PutMany,
     Act::Take(Keep::Copy, 1),
@@ -24,6 +25,7 @@ const ACTS: [Act; 8] = [
     Act::Take(Keep::Loan, 2),
     Act::Take(Keep::Lease, 1),
     Act::Take(Keep::Lease, 2),
+    Act::GiveBack,
     Act::Close,
 ];
 
@@ -57,6 +59,13 @@ fn act(view: View<'_>, act: Act, accesses: u64, out: &mut Vec<(u64, bool)>) -> b
                 }
             }
             Act::Take(keep, count) => drop(victim.take(Want::Count(count), keep, out)),
+            Act::GiveBack => {
+                let (_, leases) = victim.take(Want::Count(1), Keep::Lease, out);
+                for lease in leases {
+                    let back = victim.give_back(lease).expect("undamaged");
+                    assert_eq!(back, GivenBack::Queued);
+                }
+            }
             Act::Close => victim.queue.close().expect("undamaged"),
         }
     });
@@ -258,6 +267,70 @@ fn a_lease_comes_back_into_a_closed_queue_and_into_a_full_one() {
         let end = if close { Err(Refusal::Closed) } else { Ok(()) };
         assert_eq!(survivor.put(9), end);
     }
+}
+
+/// What is given back comes at the end; where there is no room the next sweep sees to it, of its own
+/// process too.
+#[test]
+fn a_lease_is_given_back_into_a_closed_queue_and_into_a_full_one() {
+    for close in [false, true] {
+        let heap = Heap::new(8, 3).with_ring(4, 3);
+        let rings = heap.rings().expect("sound");
+        let view = heap.view(&rings);
+        let mut process = Process::new(view, 0);
+        for number in 0..3 {
+            assert_eq!(process.put(number), Ok(()));
+        }
+        let mut taken = Vec::new();
+        let (_, mut leases) = process.take(Want::Count(2), Keep::Lease, &mut taken);
+        if close {
+            process.queue.close().expect("undamaged");
+        } else {
+            assert_eq!((process.put(3), process.put(4)), (Ok(()), Ok(())));
+        }
+        let back = if close {
+            GivenBack::Queued
+        } else {
+            GivenBack::Postponed
+        };
+        let lease = leases.remove(0);
+        assert_eq!(process.give_back(lease), Ok(back));
+        let mut out = Vec::new();
+        process.drain(&mut out);
+        let swept = sweep(view, 0, &[]);
+        assert_eq!(swept.redelivered, u64::from(!close));
+        process.drain(&mut out);
+        assert_eq!(out.pop(), Some((0, true)));
+        assert_eq!(sweep(view, 0, &[]), Swept::default());
+        assert_eq!(view.table.in_use(), 1, "the other lease");
+        let end = if close { Err(Refusal::Closed) } else { Ok(()) };
+        assert_eq!(process.put(9), end);
+    }
+}
+
+#[test]
+fn what_is_no_lease_any_more_is_not_given_back() {
+    let heap = Heap::new(8, 3).with_ring(4, 3);
+    let rings = heap.rings().expect("sound");
+    let view = heap.view(&rings);
+    let (mut process, mut taken) = (Process::new(view, 0), Vec::new());
+    for number in 0..2 {
+        assert_eq!(process.put(number), Ok(()));
+    }
+    let (_, mut loans) = process.take(Want::Count(1), Keep::Loan, &mut taken);
+    let (_, mut leases) = process.take(Want::Count(1), Keep::Lease, &mut taken);
+    process
+        .give_back(loans.remove(0))
+        .expect_err("it is no lease");
+    // It was taken for dead.
+    assert_eq!(sweep(view, 1, &[0]).redelivered, 1);
+    process
+        .give_back(leases.remove(0))
+        .expect_err("somebody did it already");
+    taken.clear();
+    process.drain(&mut taken);
+    assert_eq!(taken, [(1, true)]);
+    assert_eq!(view.table.in_use(), 0);
 }
 
 /// What the dead put stays in the queue under nobody's name, and the next process gets its index.

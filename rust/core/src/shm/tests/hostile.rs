@@ -42,7 +42,7 @@ proptest! {
             let want = if round % 2 == 0 {
                 Want::Count(2)
             } else {
-                Want::Weight { target: 3, heavy: Heavy::Take }
+                Want::Weight { target: 3, heavy: Heavy::Take, least: None }
             };
             let _ = process.queue.take(&mut process.lane, want, Keep::Copy, &mut |_| ());
             let _ = rings[0].len();

@@ -20,7 +20,13 @@ fn step() -> impl Strategy<Value = Step> {
     let keep = prop_oneof![Just(Keep::Copy), Just(Keep::Loan), Just(Keep::Lease)];
     let want = prop_oneof![
         (1..5_u32).prop_map(Want::Count),
-        (0..8_u64, heavy).prop_map(|(target, heavy)| Want::Weight { target, heavy }),
+        (0..8_u64, heavy, prop::option::of(0..8_u64)).prop_map(|(target, heavy, least)| {
+            Want::Weight {
+                target,
+                heavy,
+                least,
+            }
+        }),
     ];
     prop_oneof![
         8 => prop::collection::vec(0..5_u64, 1..4).prop_map(Step::Put),
@@ -58,11 +64,11 @@ fn expected(queue: &VecDeque<(u64, u64)>, want: Want, full: bool) -> Taken {
     };
     match want {
         Want::Count(count) => messages(queue.len().min(count as usize)),
-        Want::Weight { target, heavy } if first > target => match heavy {
+        Want::Weight { target, heavy, .. } if first > target => match heavy {
             Heavy::Take => messages(1),
             Heavy::Refuse => Taken::TooHeavy { weight: first },
         },
-        Want::Weight { target, .. } => {
+        Want::Weight { target, least, .. } => {
             let mut sum = 0;
             for (before, (_, weight)) in queue.iter().enumerate() {
                 sum += weight;
@@ -73,7 +79,7 @@ fn expected(queue: &VecDeque<(u64, u64)>, want: Want, full: bool) -> Taken {
                     return messages(before + 1);
                 }
             }
-            if full {
+            if full || least.is_some_and(|least| sum >= least) {
                 messages(queue.len())
             } else {
                 Taken::Short

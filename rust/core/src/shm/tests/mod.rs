@@ -2,8 +2,10 @@
 
 mod bells;
 mod deaths;
+mod displacing;
 mod hostile;
 mod machine;
+mod peek;
 mod waiting;
 
 use super::heap::{Heap, View};
@@ -63,6 +65,12 @@ impl<'a> Process<'a> {
             loans.extend(message.loan());
         });
         (taken.expect("undamaged"), loans)
+    }
+
+    /// Gives a lease back.
+    fn give_back(&mut self, lease: Loan) -> Result<GivenBack, Corrupt> {
+        let Self { queue, lane } = self;
+        lease.give_back(lane, &queue.table, queue.ring(), queue.me)
     }
 
     /// Takes what there is.

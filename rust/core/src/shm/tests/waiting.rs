@@ -117,6 +117,7 @@ fn waiting_for_weight_and_for_one_do_not_disturb_each_other() {
             let want = Want::Weight {
                 target: 5,
                 heavy: Heavy::Refuse,
+                least: None,
             };
             let taken = take_within(&mut Process::new(view, 1), want, LONG);
             assert_eq!(
@@ -170,6 +171,7 @@ fn who_waits_for_weight_gets_what_there_is_where_no_more_bytes_fit_in() {
             let want = Want::Weight {
                 target: 9,
                 heavy: Heavy::Refuse,
+                least: None,
             };
             take_within(&mut Process::new(view, 1), want, LONG)
         });
@@ -190,6 +192,7 @@ fn who_waits_for_weight_gets_what_there_is_where_no_more_bytes_fit_in() {
     let want = Want::Weight {
         target: 9,
         heavy: Heavy::Refuse,
+        least: None,
     };
     let taken = process.take(want, Keep::Copy, &mut Vec::new()).0;
     assert_eq!(taken, Taken::Short);
@@ -237,6 +240,7 @@ fn closing_wakes_all_and_what_is_there_can_be_taken() {
         let want = Want::Weight {
             target: 9,
             heavy: Heavy::Refuse,
+            least: None,
         };
         let getters = [(1, Want::Count(1)), (2, Want::Count(2)), (3, want)].map(|(me, want)| {
             scope.spawn(move || take_within(&mut Process::new(view, me), want, LONG))
@@ -271,6 +275,7 @@ fn closing_wakes_all_and_what_is_there_can_be_taken() {
         Want::Weight {
             target: 9,
             heavy: Heavy::Take,
+            least: None,
         },
         LONG,
     );

@@ -85,6 +85,15 @@ pub(crate) fn decode_block<'py>(
     .message()
 }
 
+/// An error where no message is of this kind.
+pub(crate) fn check_kind(kind: u32) -> PyResult<()> {
+    if matches!(kind, KIND_PLAIN | KIND_PIECES) {
+        Ok(())
+    } else {
+        Err(wrong_kind(kind))
+    }
+}
+
 #[cold]
 fn wrong_kind(kind: u32) -> PyErr {
     PyValueError::new_err(format!(

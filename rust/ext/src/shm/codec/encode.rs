@@ -8,7 +8,7 @@ use pyo3::types::{
 };
 
 use super::arrays::{self, Grid};
-use super::encoded::{Encoded, Piece};
+use super::encoded::{Encoded, Piece, Whole};
 use super::head::Head;
 use super::raw::Pinned;
 use super::seen::Seen;
@@ -23,22 +23,36 @@ const REPEATED: usize = 1024;
 /// An error is what pickling raised, for an object that has no fast lane.
 pub(crate) fn encode(object: &Bound<'_, PyAny>) -> PyResult<Encoded> {
     let mut encoded = Encoded::new();
-    encode_into(object, &mut encoded)?;
+    encode_into(object, &mut encoded, |_| Ok(None))?;
     Ok(encoded)
 }
 
 /// Encodes an object into what is [`Encoded::new`]. For small objects: to move what [`encode`]
 /// returns takes longer than to encode a number.
+///
+/// `whole` answers for an object that is a message already.
 #[inline]
-pub(crate) fn encode_into(object: &Bound<'_, PyAny>, encoded: &mut Encoded) -> PyResult<()> {
+pub(crate) fn encode_into(
+    object: &Bound<'_, PyAny>,
+    encoded: &mut Encoded,
+    whole: impl FnOnce(&Bound<'_, PyAny>) -> PyResult<Option<Whole>>,
+) -> PyResult<()> {
     match simple(object, &mut encoded.head) {
         Some(()) => Ok(()),
-        None => encode_other(object, encoded),
+        None => encode_other(object, encoded, whole),
     }
 }
 
 /// Encodes what is not [`simple`].
-fn encode_other(object: &Bound<'_, PyAny>, encoded: &mut Encoded) -> PyResult<()> {
+fn encode_other(
+    object: &Bound<'_, PyAny>,
+    encoded: &mut Encoded,
+    whole: impl FnOnce(&Bound<'_, PyAny>) -> PyResult<Option<Whole>>,
+) -> PyResult<()> {
+    if let Some(whole) = whole(object)? {
+        encoded.pieces.push(Piece::Whole(whole));
+        return Ok(());
+    }
     let mut encoder = Encoder {
         encoded,
         seen: Seen::new(),

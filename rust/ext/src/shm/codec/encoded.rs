@@ -24,6 +24,15 @@ pub(super) enum Piece {
     Memory(Pinned),
     /// So many bytes that are in their place already.
     Reserved(usize),
+    /// A whole message: there is nothing else.
+    Whole(Whole),
+}
+
+/// A message that was made before: its kind, the process that sent it, and its bytes.
+pub(crate) struct Whole {
+    pub(crate) kind: u32,
+    pub(crate) sender: u32,
+    pub(crate) bytes: Pinned,
 }
 
 impl Piece {
@@ -32,6 +41,7 @@ impl Piece {
             Self::Bytes(bytes) => bytes,
             Self::Str(text) => text.as_bytes(),
             Self::Memory(pinned) => pinned.bytes(),
+            Self::Whole(whole) => whole.bytes.bytes(),
             Self::Reserved(_) => &[],
         }
     }
@@ -39,6 +49,7 @@ impl Piece {
     fn len(&self) -> usize {
         match self {
             Self::Memory(pinned) => pinned.len(),
+            Self::Whole(whole) => whole.bytes.len(),
             Self::Reserved(len) => *len,
             _ => self.bytes().len(),
         }
@@ -79,23 +90,36 @@ impl Encoded {
 
     /// How the bytes are to be read.
     pub(crate) fn kind(&self) -> u32 {
-        if self.pieces.is_empty() {
-            KIND_PLAIN
-        } else {
-            KIND_PIECES
+        match self.pieces.first() {
+            None => KIND_PLAIN,
+            Some(Piece::Whole(whole)) => whole.kind,
+            Some(_) => KIND_PIECES,
         }
     }
 
-    /// The whole message, where it is nothing but a head.
+    /// Who sent it, where it was a message before; None where this process does.
+    #[inline]
+    pub(crate) fn sender(&self) -> Option<u32> {
+        match self.pieces.first() {
+            Some(Piece::Whole(whole)) => Some(whole.sender),
+            _ => None,
+        }
+    }
+
+    /// The whole message, where it lies in one piece already.
     pub(crate) fn plain(&self) -> Option<&[u8]> {
-        self.pieces.is_empty().then(|| self.head.bytes())
+        match self.pieces.first() {
+            None => Some(self.head.bytes()),
+            Some(Piece::Whole(whole)) => Some(whole.bytes.bytes()),
+            Some(_) => None,
+        }
     }
 
     /// How many bytes the message takes.
     pub(crate) fn total_len(&self) -> usize {
-        match self.places().last() {
-            Some((at, piece)) => at + piece.len(),
-            None => self.head.bytes().len(),
+        match (self.plain(), self.places().last()) {
+            (None, Some((at, piece))) => at + piece.len(),
+            (all, _) => all.map_or(0, <[u8]>::len),
         }
     }
 
@@ -109,11 +133,11 @@ impl Encoded {
     ///
     /// `write` gets places within [`Self::total_len`], in rising order.
     pub(crate) fn write_into(&self, write: &mut dyn FnMut(usize, &[u8])) {
-        let head = self.head.bytes();
-        if self.pieces.is_empty() {
-            write(0, head);
+        if let Some(all) = self.plain() {
+            write(0, all);
             return;
         }
+        let head = self.head.bytes();
         write(0, &(head.len() as u64).to_le_bytes());
         write(PREFIX, head);
         for (at, piece) in self.places() {

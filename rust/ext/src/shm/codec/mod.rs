@@ -33,6 +33,9 @@
 //!
 //! A length is one byte up to 253; 254 and 4 bytes, or 255 and 8 bytes, for more.
 //!
+//! A parcel is a message already: put by itself it goes as it is, of whichever kind, with whatever
+//! lies between its pieces. Inside of something else it is an object like any other, and pickled.
+//!
 //! # Damage
 //!
 //! What is read may have been damaged by another process. Every length is checked before it is
@@ -59,9 +62,10 @@ mod tensors;
 
 use pyo3::prelude::*;
 
-pub(crate) use decode::{decode_block, decode_inline};
+pub(crate) use decode::{check_kind, decode_block, decode_inline};
 pub(crate) use encode::{encode, encode_into};
-pub(crate) use encoded::Encoded;
+pub(crate) use encoded::{Encoded, Whole};
+pub(crate) use raw::Pinned;
 pub(crate) use reserve::{Reservation, reserve};
 
 /// The whole message is a head.

@@ -9,6 +9,8 @@
     reason = "Python tells addresses and reference counts; slices and numbers are made of them here"
 )]
 
+use std::ptr::NonNull;
+
 use pyo3::buffer::PyUntypedBuffer;
 use pyo3::ffi;
 use pyo3::prelude::*;
@@ -25,7 +27,7 @@ enum Owner {
 }
 
 /// Memory that stays where it is as long as this lives.
-pub(super) struct Pinned {
+pub(crate) struct Pinned {
     _owner: Owner,
     address: usize,
     len: usize,
@@ -33,7 +35,7 @@ pub(super) struct Pinned {
 
 impl Pinned {
     /// The memory of a buffer; None if it does not lie in one piece.
-    pub(super) fn buffer(buffer: PyUntypedBuffer) -> Option<Self> {
+    pub(crate) fn buffer(buffer: PyUntypedBuffer) -> Option<Self> {
         if !buffer.is_c_contiguous() && !buffer.is_fortran_contiguous() {
             return None;
         }
@@ -57,13 +59,13 @@ impl Pinned {
         })
     }
 
-    pub(super) fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.len
     }
 
     /// The bytes. They must not change before the copy is made, as with any operation of numpy or
     /// torch that runs beside other threads: who writes there meanwhile sends a mixture.
-    pub(super) fn bytes(&self) -> &[u8] {
+    pub(crate) fn bytes(&self) -> &[u8] {
         if self.len == 0 {
             return &[];
         }
@@ -77,6 +79,17 @@ impl Pinned {
         // resizes a tensor's storage while it is being put, races with a copy as it would with
         // numpy's and torch's own.
         unsafe { std::slice::from_raw_parts(start, self.len) }
+    }
+}
+
+impl Pinned {
+    /// Where a part of it begins, for who lends it out as a buffer and keeps it.
+    pub(crate) fn pointer(&self, at: usize, len: usize) -> Option<NonNull<u8>> {
+        let end = at.checked_add(len)?;
+        if end > self.len {
+            return None;
+        }
+        NonNull::new(std::ptr::with_exposed_provenance_mut(self.address + at))
     }
 }
 

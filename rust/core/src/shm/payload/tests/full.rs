@@ -4,6 +4,9 @@ use std::ffi::OsStr;
 use std::io::Write as _;
 use std::process::Command;
 
+use super::super::super::put::Refusal;
+use super::super::super::session::{Bounds, Offer, Session, SessionQueue};
+use super::super::super::take::{Keep, Taken, Want};
 use super::super::places::choose_from;
 use super::*;
 
@@ -193,6 +196,101 @@ fn inner_descriptors() {
         error.to_string().contains("No space left on device"),
         "{error}"
     );
+}
+
+#[test]
+fn a_ring_that_finds_no_memory_makes_puts_wait_and_kills_nobody() {
+    within(16, "inner_slots");
+}
+
+/// What fills the rest of the file system; removing it makes room.
+fn fill_up() -> PathBuf {
+    let filler = given().join("filler");
+    std::io::copy(
+        &mut std::io::repeat(1),
+        &mut fs::File::create(&filler).expect("made"),
+    )
+    .expect_err("full");
+    filler
+}
+
+#[test]
+#[ignore = "run in a file system of its own by the test above"]
+fn inner_slots() {
+    let settings = |memory_policy| Settings {
+        folder: given(),
+        disk: given(),
+        payload_on_disk: false,
+        max_bytes: 4 * MIB,
+        backlog: 262_144,
+        memory_policy,
+    };
+    for policy in [MemoryPolicy::Block, MemoryPolicy::Error] {
+        let session = Session::create(&settings(policy)).expect("space");
+        let any = Bounds {
+            maxsize: None,
+            max_bytes: None,
+        };
+        let [queue, other] = [b"q", b"r"].map(|key| session.queue(key, any).expect("room"));
+        let label = Label::default();
+        // Descriptors for all of them, so that only slots are lacking.
+        let mut batch = queue.batch();
+        (0..2000).for_each(|_| assert!(batch.push(label, b"").expect("space")));
+        drop(batch);
+        // Memory that others of the session could make free.
+        let draft = queue.draft(1000).expect("space").expect("there is some");
+        let filler = fill_up();
+        let put = |queue: &SessionQueue, number: u32| queue.offer(label, &number.to_ne_bytes());
+        let fitted = (0..2000).take_while(|&number| matches!(put(&queue, number), Ok(Offer::Put)));
+        let fitted = u32::try_from(fitted.count()).expect("few");
+        assert!((400..600).contains(&fitted), "{fitted}");
+        let refused = || match put(&queue, 0) {
+            Ok(offer) => format!("{offer:?}"),
+            Err(error) => error.to_string(),
+        };
+        if policy == MemoryPolicy::Block {
+            assert_eq!(refused(), "NoMemory");
+        } else {
+            assert!(
+                refused().contains("No space left on device"),
+                "{}",
+                refused()
+            );
+        }
+        let Err((draft, refusal)) = queue.put(draft, label).expect("no error") else {
+            panic!("there is no slot");
+        };
+        assert_eq!(refusal, Refusal::NoSlot);
+        // What is in it can be looked at, taken, and closed.
+        assert_eq!(queue.len(), fitted.into());
+        assert!(queue.is_puttable(1).expect("sound"));
+        session.sweep().expect("sound");
+        let mut out = Vec::new();
+        let mut take = |queue: &SessionQueue| {
+            queue.take(Want::Count(9999), Keep::Copy, &mut |message| {
+                let mut bytes = [0; 4];
+                message.copy(&mut bytes);
+                out.push(u32::from_ne_bytes(bytes));
+            })
+        };
+        take(&queue).expect("sound");
+        assert_eq!(take(&queue).expect("sound"), Taken::Empty);
+        let full = (0..fitted).all(|number| matches!(put(&other, number), Ok(Offer::Put)));
+        assert!(full && !matches!(put(&other, 0), Ok(Offer::Put)));
+        other.close().expect("the end has a place");
+        take(&other).expect("sound");
+        assert_eq!(take(&other).expect("sound"), Taken::Closed);
+        // With room again all goes on.
+        fs::remove_file(filler).expect("removed");
+        queue.put(draft, label).expect("sound").expect("it fits");
+        for number in fitted + 1..1900 {
+            assert_eq!(put(&queue, number).expect("sound"), Offer::Put);
+        }
+        drop(out);
+        let mut count = 0;
+        let taken = queue.take(Want::Count(9999), Keep::Copy, &mut |_| count += 1);
+        assert_eq!((taken.is_ok(), count), (true, 1900 - fitted));
+    }
 }
 
 #[test]

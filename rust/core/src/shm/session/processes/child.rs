@@ -9,11 +9,12 @@ use super::super::super::queue::{Queue, Table};
 use super::super::super::take::{Keep, Loan, Taken, Want};
 use super::super::super::wait::SystemFutex;
 use super::super::super::word::Owner;
+use super::super::directory::Directory;
 use super::super::lanes::Lanes;
 use super::super::lock::Locks;
 use super::super::members::{self, Member};
 use super::super::name::Token;
-use super::super::queues::{self, Bounds, Directory};
+use super::super::queues::{self, Bounds};
 use super::super::recover::{self, Around, Recovery};
 use super::super::{Control, Error, MemoryPolicy, Settings, folders, leftovers};
 use super::process::answer_lines;
@@ -59,7 +60,7 @@ fn act(member: &mut Participant, words: &[&str]) -> String {
         ["sweep"] => format!("{:?}", member.sweep()),
         ["others"] => member.locks.anybody_else().expect("asked").to_string(),
         ["leave"] => {
-            members::leave(&member.around(), deadline()).expect("left");
+            members::leave(&member.around(), false, deadline()).expect("left");
             String::new()
         }
         _ => panic!("what is {words:?}?"),

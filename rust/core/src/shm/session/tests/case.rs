@@ -6,7 +6,8 @@ use std::sync::Arc;
 use super::super::super::put::Refusal;
 use super::super::super::sync::Ordering;
 use super::super::super::take::Keep;
-use super::super::{MemoryPolicy, Recovery, Session, SessionQueue, Stats};
+use super::super::queues::{self, Entry};
+use super::super::{MemoryPolicy, Recovery, Session, SessionQueue, Stats, users};
 use super::messages::{Kind, drain, put};
 use super::victim::{Act, BOUNDS, Story, dies, other, settings};
 
@@ -151,6 +152,19 @@ impl Survivor {
         };
         let extents = control.extents();
         assert_eq!(extents.iter().filter(free).count(), extents.len());
+        self.check_users(deaths);
+    }
+
+    /// No queue is in use, but those of whoever else survived: the next one may get the names.
+    fn check_users(&self, deaths: Deaths) {
+        let control = self.session.control();
+        for index in 0..queues::count(control) {
+            let entry = Entry::read(control, index).expect("sound");
+            assert!(
+                !users::has_any(control, &entry).expect("sound"),
+                "{deaths:?}"
+            );
+        }
     }
 }
 

@@ -12,34 +12,40 @@ use super::super::super::ring::Header;
 use super::super::super::sync::{AtomicU64, Ordering};
 use super::super::super::take::{Heavy, Keep, Want};
 use super::super::super::wait::Vigil;
+use super::super::directory::Directory;
 use super::super::layout as at;
 use super::super::name::Token;
-use super::super::queues::{self, Directory};
+use super::super::queues;
 use super::super::{Bounds, Control, Error, MemoryPolicy, Session, SessionQueue, folders};
 use super::case::Survivor;
 use super::messages::{Kind, put, put_many, take};
 use super::victim::{BOUNDS, MEMORY};
 
+/// Where the slots of a ring are: behind its header, its users and its key.
+const SLOTS: u64 = size_of::<Header>() as u64 + 32 + 128;
+
 /// Parts of the segment: where the first is, how many there are, how far apart, and how many words of
 /// each. What is in use, and a little more.
-const PARTS: [(u64, u64, usize, u64); 16] = [
+const PARTS: [(u64, u64, usize, u64); 18] = [
     (at::SUPERBLOCK, 1, 0, size_of::<at::Constants>() as u64 / 8),
     (offset_of!(at::Superblock, state) as u64, 1, 0, 1),
-    (offset_of!(at::Superblock, counters) as u64, 1, 0, 6),
-    (offset_of!(at::Superblock, used) as u64, 1, 0, 4),
+    (offset_of!(at::Superblock, counters) as u64, 1, 0, 9),
+    (offset_of!(at::Superblock, used) as u64, 1, 0, 6),
     (offset_of!(at::Superblock, memory) as u64, 1, 0, 1),
+    (offset_of!(at::Superblock, changed) as u64, 1, 0, 2),
     (at::PROCESSES, 4, size_of::<at::Process>(), 4),
     (at::LANES, 3, size_of::<Participant>(), LANES as u64),
     (at::CHUNKS, 4, size_of::<at::Chunk>(), 1),
     (at::EXTENTS, 3, size_of::<at::Extent>(), 4),
-    (at::QUEUES, 3, size_of::<at::QueueEntry>(), 6),
+    (at::QUEUES, 3, size_of::<at::QueueEntry>(), 8),
     (at::DESCRIPTORS, 10, size_of::<Descriptor>(), 7),
-    // The ends of two rings, their words for sleepers, and their slots.
+    // The ends of two rings, their words for sleepers, their users and keys, and their slots.
     (at::RINGS, 2, 128, 1),
-    (at::RINGS + 256, 1, 0, 8),
-    (at::RINGS + size_of::<Header>() as u64, 1, 0, 8),
+    (at::RINGS + 256, 1, 0, 12),
+    (at::RINGS + size_of::<Header>() as u64, 1, 0, 5),
+    (at::RINGS + SLOTS, 1, 0, 9),
     (at::RINGS + 4096, 2, 128, 1),
-    (at::RINGS + 4096 + size_of::<Header>() as u64, 1, 0, 8),
+    (at::RINGS + 4096 + SLOTS, 1, 0, 9),
 ];
 
 /// Where the words are that are worth an edit.
@@ -124,6 +130,7 @@ fn everything(session: &Arc<Session>, queue: &SessionQueue) -> Result<(), Error>
             Want::Weight {
                 target: 3,
                 heavy: Heavy::Take,
+                least: None,
             }
         };
         let keep = [Keep::Copy, Keep::Loan, Keep::Lease][round % 3];
@@ -155,7 +162,7 @@ fn everything(session: &Arc<Session>, queue: &SessionQueue) -> Result<(), Error>
 /// What a process does that attaches.
 fn fresh(path: &std::path::Path, session: [u64; 2]) -> Result<(), Error> {
     let control = Control::open(path, session, Instant::now())?;
-    Directory::default().find(&control, b"a")?;
+    Directory::default().refresh(&control)?;
     let _: Vec<_> = queues::rings(&control)?
         .iter()
         .map(super::super::super::Ring::len)

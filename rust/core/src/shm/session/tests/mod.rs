@@ -1,6 +1,8 @@
 //! Tests of a session as a whole, most of them with real processes that are killed while they use it.
 
 mod case;
+mod forgotten;
+mod growth;
 mod hostile;
 mod matrix;
 mod messages;

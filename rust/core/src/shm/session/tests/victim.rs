@@ -29,6 +29,8 @@ pub(super) enum Act {
     Take(Keep, u32, Kind),
     /// Takes a message as a lease, acknowledges it and gives it back.
     Acknowledge(Kind),
+    /// Takes a message as a lease, and gives it back to the queue.
+    GiveBack(Kind),
     /// Gives up the memory that it kept for messages to come.
     Trim,
     /// Waits for a message, for a moment.
@@ -53,7 +55,7 @@ pub(super) enum Act {
 
 impl Act {
     /// All of them.
-    pub(super) const ALL: [Self; 21] = [
+    pub(super) const ALL: [Self; 23] = [
         Self::Put(Kind::Inline),
         Self::Put(Kind::Block),
         Self::PutAgain(Kind::Block),
@@ -68,6 +70,8 @@ impl Act {
         Self::Take(Keep::Lease, 2, Kind::Block),
         Self::Acknowledge(Kind::Inline),
         Self::Acknowledge(Kind::Block),
+        Self::GiveBack(Kind::Inline),
+        Self::GiveBack(Kind::Block),
         Self::Trim,
         Self::Wait,
         Self::HangBell,
@@ -84,7 +88,8 @@ impl Act {
             | Self::PutAgain(kind)
             | Self::PutMany(kind)
             | Self::Take(_, _, kind)
-            | Self::Acknowledge(kind) => kind,
+            | Self::Acknowledge(kind)
+            | Self::GiveBack(kind) => kind,
             _ => Kind::Inline,
         }
     }
@@ -262,6 +267,11 @@ impl Victim {
                     held.acknowledge()?;
                     drop(held);
                     say(&format!("freed {}", one.number));
+                }
+            }
+            Act::GiveBack(_) => {
+                for one in messages::take(&self.queue, 1, Keep::Lease, took)? {
+                    assert!(one.held.expect("leased").give_back()?);
                 }
             }
             Act::Trim => self.session.trim(),

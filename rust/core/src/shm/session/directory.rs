@@ -1,0 +1,237 @@
+//! The key directory: which key is which queue's.
+//!
+//! Each process has the keys in a map of its own, and brings it up to date under the structural
+//! lock: by the entries that were added, and by those that got another key. The last of these are in
+//! a list; who missed more reads all entries.
+//!
+//! A queue that nobody [uses](super::users), that is empty and open, may be forgotten: then its ring
+//! goes on as that of another key with the same bounds, from where it is. So no position comes again,
+//! and whatever still names one of an earlier queue finds what it would find a lap later.
+//!
+//! | step, under the lock | if its process dies after it |
+//! |---|---|
+//! | the entry is in the list of changes | it is read again, with its old key |
+//! | it has no key | it is nobody's, and the next one that looks for a ring may have it |
+//! | how many messages there were, the key | the same |
+//! | the length of the key | an empty queue that nobody has open |
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use super::super::close::{is_plugged, plug};
+use super::super::queue::wake_all;
+use super::super::sync::{Ordering, fence};
+use super::bells::Signals;
+use super::layout::{self as at, CHANGED};
+use super::queues::{Bounds, Entry, Found, KEY_LIMIT, count, is_sealed};
+use super::{Control, Error, recover, users};
+
+/// So many queues are there before one is forgotten: for keys that come again.
+const KEPT: u64 = 64;
+/// At so many entries a new key looks for one that is free, so that it costs the same however many
+/// queues there are.
+const LOOKS: u64 = 16;
+
+/// What a process knows of the directory.
+#[derive(Debug, Default)]
+pub(crate) struct Directory {
+    known: BTreeMap<Arc<[u8]>, Found>,
+    /// The keys of the entries that were read.
+    keys: Vec<Option<Arc<[u8]>>>,
+    /// How many changes were seen.
+    changes: u64,
+    /// Where the next look for a free entry begins.
+    cursor: u64,
+}
+
+impl Directory {
+    /// The queue of a key, if there is one: as of the last refresh.
+    pub(crate) fn find(&self, key: &[u8]) -> Option<Found> {
+        self.known.get(key).copied()
+    }
+
+    /// Brings it up to date; the caller holds the structural lock.
+    ///
+    /// # Errors
+    ///
+    /// Where the directory is damaged.
+    pub(crate) fn refresh(&mut self, control: &Control) -> Result<(), Error> {
+        let superblock = control.superblock();
+        let now = superblock.used.0.changes.load(Ordering::Relaxed);
+        let missed = now.wrapping_sub(self.changes);
+        if missed > CHANGED as u64 {
+            self.known.clear();
+            self.keys.clear();
+        } else {
+            let first = self.changes;
+            for change in (0..missed).map(|number| first.wrapping_add(number)) {
+                let index = superblock.changed.0[place_of(change)].load(Ordering::Relaxed);
+                self.read(control, index.into())?;
+            }
+        }
+        self.changes = now;
+        while (self.keys.len() as u64) < count(control) {
+            self.read(control, self.keys.len() as u64)?;
+        }
+        Ok(())
+    }
+
+    /// Reads an entry, again or for the first time. What is not next is read when it is.
+    fn read(&mut self, control: &Control, index: u64) -> Result<(), Error> {
+        let place = usize::try_from(index).unwrap_or(usize::MAX);
+        if place > self.keys.len() {
+            return Ok(());
+        }
+        let entry = Entry::read(control, index)?;
+        let key: Option<Arc<[u8]>> = entry.key(control)?.map(Into::into);
+        if place == self.keys.len() {
+            self.keys.push(None);
+        }
+        let before = std::mem::replace(&mut self.keys[place], key.clone());
+        // It may be another entry's by now.
+        if let Some(before) = before
+            && self
+                .known
+                .get(&before)
+                .is_some_and(|f| u64::from(f.index) == index)
+        {
+            self.known.remove(&before);
+        }
+        if let Some(key) = key {
+            self.known.insert(key, entry.found());
+        }
+        Ok(())
+    }
+
+    /// Makes a queue; the caller holds the structural lock, and found that there is none.
+    ///
+    /// # Errors
+    ///
+    /// Where there are too many, no memory, or the directory is damaged.
+    pub(crate) fn make(
+        &mut self,
+        control: &Control,
+        key: &[u8],
+        bounds: Bounds,
+    ) -> Result<Found, Error> {
+        if key.len() > KEY_LIMIT {
+            let (length, limit) = (key.len(), KEY_LIMIT);
+            return Err(Error::KeyTooLong { length, limit });
+        }
+        let number = count(control);
+        let new = Entry::new(control, number, key, bounds);
+        let unused = if number < KEPT {
+            None
+        } else {
+            self.unused(control, &new, LOOKS)?
+        };
+        let index = match unused {
+            Some(entry) => rename(control, &entry, key)?,
+            None => match add(control, &new, key) {
+                Ok(()) => number,
+                Err(error) => match self.unused(control, &new, number)? {
+                    Some(entry) => rename(control, &entry, key)?,
+                    None => return Err(error),
+                },
+            },
+        };
+        self.refresh(control)?;
+        Ok(Entry::read(control, index)?.found())
+    }
+
+    /// A queue that may be forgotten and has a ring as a new one needs it, if there is one among the
+    /// next so many.
+    fn unused(
+        &mut self,
+        control: &Control,
+        new: &Entry,
+        looks: u64,
+    ) -> Result<Option<Entry>, Error> {
+        // What could not be put back into its queue yet names its ring. And a session whose queues
+        // are all closed needs no more of them.
+        if recover::is_due_again(control) || is_sealed(control) {
+            return Ok(None);
+        }
+        let number = count(control);
+        for _ in 0..looks.min(number) {
+            let entry = Entry::read(control, self.cursor % number)?;
+            self.cursor = entry.index + 1;
+            if entry.does_for(new) && is_unused(control, &entry)? {
+                return Ok(Some(entry));
+            }
+        }
+        Ok(None)
+    }
+}
+
+/// Whether a queue may be forgotten. Nobody changes it meanwhile: who would has it open.
+fn is_unused(control: &Control, entry: &Entry) -> Result<bool, Error> {
+    if users::has_any(control, entry)? {
+        return Ok(false);
+    }
+    let ring = entry.ring(control)?;
+    let open = || matches!(is_plugged(&ring), Ok(false));
+    Ok(ring.check_undamaged().is_ok() && ring.is_empty() && open())
+}
+
+/// Adds a queue at the end.
+fn add(control: &Control, entry: &Entry, key: &[u8]) -> Result<(), Error> {
+    let no_room = |what, limit| Error::NoRoom { what, limit };
+    if entry.index >= at::QUEUES_LIMIT as u64 {
+        return Err(no_room("queues", at::QUEUES_LIMIT as u64));
+    }
+    let used = &control.superblock().used.0;
+    let end = entry
+        .end()
+        .filter(|end| *end <= at::TOTAL)
+        .ok_or_else(|| no_room("bytes of rings", at::TOTAL - at::RINGS))?;
+    let (beginning, backed) = entry.beginning();
+    control.allocate(entry.offset, beginning - entry.offset)?;
+    // Before anything is written there: what is left of one who dies from here on is nobody's,
+    // and not in the slots of the next queue, which may be more.
+    used.rings_end.store(end, Ordering::Relaxed);
+    entry.begin(control, backed)?;
+    if is_sealed(control) {
+        plug(&entry.ring(control)?)?;
+    }
+    control.map_of().write(entry.key_offset(), key)?;
+    entry.write(control);
+    // ORDER: Release, pairs with `count`: the entry, its ring and its key.
+    used.queues.store(entry.index + 1, Ordering::Release);
+    Ok(())
+}
+
+/// Gives the ring of an entry that is unused to another key; its number.
+fn rename(control: &Control, entry: &Entry, key: &[u8]) -> Result<u64, Error> {
+    let Some(shared) = entry.shared(control) else {
+        return Ok(entry.index);
+    };
+    let superblock = control.superblock();
+    let ring = entry.ring(control)?;
+    // An event loop may think that it is rung for the old key still. Nobody else waits here.
+    wake_all(&ring, &Signals::new(recover::folder_of(control)));
+    let before = ring.taken();
+    // ORDER: Relaxed, here and below: the next one that has the lock reads them. The fences are for
+    // one who dies in between: each step is written before the next.
+    let changes = superblock.used.0.changes.load(Ordering::Relaxed);
+    let index = u32::try_from(entry.index).unwrap_or(u32::MAX);
+    superblock.changed.0[place_of(changes)].store(index, Ordering::Relaxed);
+    fence(Ordering::Release);
+    let changes = changes.wrapping_add(1);
+    superblock.used.0.changes.store(changes, Ordering::Relaxed);
+    fence(Ordering::Release);
+    shared.key_length.store(at::NO_KEY, Ordering::Relaxed);
+    fence(Ordering::Release);
+    shared.before.store(before, Ordering::Relaxed);
+    control.map_of().write(entry.key_offset(), key)?;
+    fence(Ordering::Release);
+    shared.key_length.store(key.len() as u64, Ordering::Relaxed);
+    Ok(entry.index)
+}
+
+fn place_of(change: u64) -> usize {
+    usize::try_from(change % CHANGED as u64).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests;

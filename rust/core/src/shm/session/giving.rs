@@ -1,0 +1,36 @@
+//! Giving a leased message back to its queue.
+
+use super::super::again::GivenBack;
+use super::super::error::Corrupt;
+use super::super::queue::wake_all;
+use super::super::sync::Ordering;
+use super::super::take::Loan;
+use super::{Error, Session, queues};
+
+impl Session {
+    /// Puts a message that this process has leased at the end of its queue, for anybody.
+    ///
+    /// # Errors
+    ///
+    /// Where this process was taken for dead, or there is damage.
+    pub(super) fn redeliver(&self, loan: Loan) -> Result<(), Error> {
+        let control = self.control();
+        let table = control.table();
+        let ring = loan.ring(&table)?;
+        if u64::from(ring) >= queues::count(control) {
+            let index = loan.index();
+            return Err(Corrupt::NoSuchRing { index, ring }.into());
+        }
+        let ring = queues::ring(control, ring)?;
+        let given_back = self.with_lane(|lane| loan.give_back(lane, &table, &ring, self.me()));
+        if given_back == Ok(GivenBack::Postponed) {
+            // ORDER: Release, pairs with the recovery: the word of the message. Where this process
+            // dies before it, there is somebody dead to clean up after anyway.
+            let counter = &control.superblock().counters.0.given_back;
+            counter.fetch_add(1, Ordering::Release);
+        }
+        wake_all(&ring, &self.signals());
+        given_back?;
+        Ok(())
+    }
+}

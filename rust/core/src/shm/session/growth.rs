@@ -1,0 +1,45 @@
+//! Memory for more slots of a ring.
+
+use std::io;
+
+use super::super::payload::reserved;
+use super::super::sync::Ordering;
+use super::own::MOMENT;
+use super::uses::Use;
+use super::{Error, MemoryPolicy, Session, queues};
+
+impl Session {
+    /// Gives a ring memory for the next message; false where there is none now. A put waits then as
+    /// for any other memory.
+    ///
+    /// # Errors
+    ///
+    /// Where there is no space, and the session is not to wait, or nobody in it could make room; where
+    /// this process left the session, or there is damage.
+    #[cold]
+    pub(super) fn grow_ring(&self, index: u32) -> Result<bool, Error> {
+        let _use = Use::of(self)?;
+        let _guard = match self.lock(MOMENT) {
+            // Its holder may be stopped.
+            Err(Error::Locked { .. }) => return Ok(false),
+            guard => guard?,
+        };
+        let control = self.control();
+        match queues::grow(control, index) {
+            Ok(()) => Ok(true),
+            Err(Error::File(error))
+                if error.kind() == io::ErrorKind::StorageFull
+                    && self.waits_for_memory()
+                    && reserved(control) > 0 =>
+            {
+                Ok(false)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    fn waits_for_memory(&self) -> bool {
+        let policy = &self.control().superblock().constants.0.memory_policy;
+        policy.load(Ordering::Relaxed) != MemoryPolicy::Error as u64
+    }
+}

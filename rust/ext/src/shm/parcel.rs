@@ -1,0 +1,219 @@
+//! `ShmParcel`: a message as it lies in memory, for who passes it on without a look at it.
+
+use std::process;
+use std::sync::Arc;
+
+use pyo3::buffer::PyUntypedBuffer;
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
+use pyo3::types::{PyByteArray, PyBytes, PyType};
+use pyo3::{PyTraverseError, PyVisit};
+use shoal_core::shm::Label;
+
+use super::arguments::{whole, whole_or_none};
+use super::codec::{
+    Encoded, KIND_PIECES, KIND_PLAIN, Payload, Pinned, Whole, check_kind, decode_block, encode_into,
+};
+use super::errors::bad_type;
+use super::loan::Loan;
+
+/// What pickle makes a parcel again of: the class, and its arguments.
+type Reduced<'py> = (Bound<'py, PyType>, (u32, Bound<'py, PyAny>, u32));
+
+/// From this protocol on a pickle can have buffers beside it.
+const WITH_BUFFERS: i32 = 5;
+/// From this length on bytes are better beside a pickle than in it.
+const BESIDE: usize = 4096;
+
+/// A message as it lies in memory. A pickle of it names the place where each process has it.
+#[pyclass(frozen, name = "ShmParcel", module = "shoal._backend")]
+pub(crate) struct PyShmParcel {
+    kind: u32,
+    sender: u32,
+    data: Py<PyAny>,
+    nbytes: usize,
+}
+
+impl PyShmParcel {
+    /// A message that was taken, in memory that is this process's own.
+    ///
+    /// # Errors
+    ///
+    /// A `ValueError` where there is no such kind, as of who decodes it.
+    pub(super) fn taken<'py>(
+        py: Python<'py>,
+        label: Label,
+        data: Bound<'py, PyAny>,
+        nbytes: usize,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        check_kind(label.kind)?;
+        let parcel = Self {
+            kind: label.kind,
+            sender: label.sender,
+            data: data.unbind(),
+            nbytes,
+        };
+        Ok(Bound::new(py, parcel)?.into_any())
+    }
+}
+
+/// The message of a parcel, its bytes kept in their place; None of all else.
+pub(super) fn message_of(object: &Bound<'_, PyAny>) -> PyResult<Option<Whole>> {
+    if !object.is_exact_instance_of::<PyShmParcel>() {
+        return Ok(None);
+    }
+    let parcel = object.cast_exact::<PyShmParcel>()?.get();
+    let (bytes, _) = pinned(parcel.data.bind(object.py()))?;
+    Ok(Some(Whole {
+        kind: parcel.kind,
+        sender: parcel.sender,
+        bytes,
+    }))
+}
+
+/// The bytes of an object with a buffer, and whether they may be written to.
+fn pinned(data: &Bound<'_, PyAny>) -> PyResult<(Pinned, bool)> {
+    if let Ok(buffer) = PyUntypedBuffer::get(data)
+        && buffer.is_c_contiguous()
+    {
+        let writable = !buffer.readonly();
+        if let Some(pinned) = Pinned::buffer(buffer) {
+            return Ok((pinned, writable));
+        }
+    }
+    let class = data.get_type().name()?;
+    let message = format!("data: expected a buffer that lies in one piece, got {class}");
+    Err(bad_type(data.py(), message))
+}
+
+/// A message in memory of this process's own.
+pub(super) struct Own {
+    bytes: Arc<Pinned>,
+    writable: bool,
+}
+
+impl Own {
+    pub(super) fn new(data: &Bound<'_, PyAny>) -> PyResult<Self> {
+        let (bytes, writable) = pinned(data)?;
+        let bytes = Arc::new(bytes);
+        Ok(Self { bytes, writable })
+    }
+}
+
+impl Payload for Own {
+    fn len(&self) -> usize {
+        self.bytes.len()
+    }
+
+    fn read(&self, at: usize, to: &mut [u8]) {
+        // The decoder asks only for what there is.
+        let from = self.bytes.bytes().get(at..).unwrap_or_default();
+        if let Some(from) = from.get(..to.len()) {
+            to.copy_from_slice(from);
+        }
+    }
+
+    fn view<'py>(&self, py: Python<'py>, at: usize, len: usize) -> PyResult<Bound<'py, PyAny>> {
+        if self.writable {
+            let loan = Loan::of_parcel(&self.bytes, at, len);
+            return Ok(Bound::new(py, loan)?.into_any());
+        }
+        // What arrives may be written to, and what nobody may write to cannot be lent.
+        let copy = PyByteArray::new_with(py, len, |to| {
+            self.read(at, to);
+            Ok(())
+        })?;
+        Ok(copy.into_any())
+    }
+}
+
+/// A copy of a message, in memory of its own.
+fn copied<'py>(py: Python<'py>, encoded: &Encoded) -> PyResult<Bound<'py, PyByteArray>> {
+    PyByteArray::new_with(py, encoded.total_len(), |to| {
+        let mut fits = true;
+        encoded.write_into(&mut |at, bytes| match to
+            .get_mut(at..)
+            .and_then(|to| to.get_mut(..bytes.len()))
+        {
+            Some(to) => to.copy_from_slice(bytes),
+            None => fits = false,
+        });
+        if fits {
+            Ok(())
+        } else {
+            Err(PyValueError::new_err("the object changed meanwhile"))
+        }
+    })
+}
+
+#[pymethods]
+impl PyShmParcel {
+    #[new]
+    #[pyo3(signature = (kind, data, sender = None))]
+    fn new(
+        kind: &Bound<'_, PyAny>,
+        data: Bound<'_, PyAny>,
+        sender: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<Self> {
+        let kind = whole(kind, "kind", KIND_PLAIN.into(), KIND_PIECES.into())?;
+        let nbytes = pinned(&data)?.0.len();
+        let sender = whole_or_none(sender, "sender", 0, u32::MAX.into())?;
+        Ok(Self {
+            kind: u32::try_from(kind)?,
+            sender: sender.map_or_else(|| Ok(process::id()), u32::try_from)?,
+            data: data.unbind(),
+            nbytes,
+        })
+    }
+
+    /// Make the message of an object.
+    #[classmethod]
+    fn of(_class: &Bound<'_, PyType>, obj: &Bound<'_, PyAny>) -> PyResult<Self> {
+        let py = obj.py();
+        let mut encoded = Encoded::new();
+        encode_into(obj, &mut encoded, message_of)?;
+        Ok(Self {
+            kind: encoded.kind(),
+            sender: encoded.sender().unwrap_or_else(process::id),
+            data: copied(py, &encoded)?.into_any().unbind(),
+            nbytes: encoded.total_len(),
+        })
+    }
+
+    /// The process that sent it.
+    #[getter]
+    fn sender(&self) -> u32 {
+        self.sender
+    }
+
+    /// How many bytes it has, as queues count them.
+    #[getter]
+    fn nbytes(&self) -> usize {
+        self.nbytes
+    }
+
+    /// Rebuild the object.
+    fn open<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        decode_block(py, self.kind, &Own::new(self.data.bind(py))?)
+    }
+
+    fn __reduce_ex__<'py>(slf: &Bound<'py, Self>, protocol: i32) -> PyResult<Reduced<'py>> {
+        let (py, this) = (slf.py(), slf.get());
+        let data = this.data.bind(py);
+        let data = if protocol < WITH_BUFFERS {
+            py.get_type::<PyByteArray>().call1((data,))?
+        } else if this.nbytes < BESIDE {
+            py.get_type::<PyBytes>().call1((data,))?
+        } else {
+            static BUFFER: PyOnceLock<Py<PyType>> = PyOnceLock::new();
+            let buffer = BUFFER.import(py, "pickle", "PickleBuffer")?;
+            buffer.call1((data,))?
+        };
+        Ok((slf.get_type(), (this.kind, data, this.sender)))
+    }
+
+    fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
+        visit.call(&self.data)
+    }
+}

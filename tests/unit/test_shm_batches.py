@@ -1,0 +1,142 @@
+"""Several messages at once: with a weight that is enough, and on lease."""
+
+import threading
+import time
+
+import numpy as np
+import pytest
+
+from shoal.errors import (
+    ChannelClosed,
+    ChannelDecodeError,
+    ShoalTimeoutError,
+    ShoalTypeError,
+    ShoalValueError,
+)
+
+DEADLINE_S = 20
+SHORT_S = 0.05
+
+
+class Unloadable:
+    def __reduce__(self):
+        return fail, ()
+
+
+def fail():
+    raise ValueError("not here")
+
+
+def put(queue, *weights):
+    queue.put_many(list(weights), weights)
+
+
+def test_what_is_there_is_enough_from_the_least_weight_on(session):
+    queue = session.queue("a")
+    put(queue, 2, 2)
+    with pytest.raises(ShoalTimeoutError) as late:
+        queue.get_batch(10, SHORT_S, 5)
+    text = "get_batch: queue 'a' did not reach weight 5 within 0.05 s: it holds 2 messages"
+    assert str(late.value) == text
+    assert queue.get_batch(10, 0, least=4) == [2, 2]
+    put(queue, 3, 3, 3, 3)
+    assert queue.get_batch(10, 0, least=1) == [3, 3, 3], "as much as the target allows"
+    assert queue.get_batch(10, 0, least=3) == [3]
+
+
+@pytest.mark.parametrize("weight", [0, 1])
+def test_one_message_is_enough_for_least_0(session, weight):
+    queue = session.queue("a")
+    with pytest.raises(ShoalTimeoutError, match=r"did not reach weight 0 .*: it holds 0 messages$"):
+        queue.get_batch(10, SHORT_S, least=0)
+    queue.put("x", weight)
+    assert queue.get_batch(10, 0, least=0) == ["x"]
+
+
+def test_a_least_beyond_the_target_changes_nothing(session):
+    queue = session.queue("a", maxsize=2)
+    put(queue, 1)
+    with pytest.raises(ShoalTimeoutError, match=r"did not reach weight 3 within"):
+        queue.get_batch(3, SHORT_S, least=2**63 - 1)
+    put(queue, 1)
+    assert queue.get_batch(3, 0, least=5) == [1, 1], "it is full"
+    queue.close()
+    with pytest.raises(ChannelClosed):
+        queue.get_batch(3, 0, least=0)
+
+
+def test_who_waits_for_the_least_is_woken_by_the_put_that_reaches_it(session):
+    queue = session.queue("a")
+    results = []
+    thread = threading.Thread(
+        target=lambda: results.append(queue.get_batch(100, DEADLINE_S, least=3))
+    )
+    thread.start()
+    for _ in range(3):
+        time.sleep(SHORT_S)
+        assert not results
+        put(queue, 1)
+    thread.join(DEADLINE_S)
+    assert results == [[1, 1, 1]]
+
+
+@pytest.mark.parametrize("least", [-1, 2**63])
+def test_a_least_that_cannot_be(session, least):
+    with pytest.raises(ShoalValueError) as error:
+        session.queue("a").get_batch(1, 0, least)
+    assert str(error.value) == f"least={least}: expected 0 to 9223372036854775807"
+
+
+def test_leases_of_several(session):
+    queue = session.queue("a")
+    objects = ["small", np.arange(30_000.0), None]
+    queue.put_many(objects, [1, 1, 1])
+    many = queue.get_many(2, timeout=0, lease=True)
+    batch = queue.get_batch(1, timeout=0, lease=True)
+    assert [message.redelivered for message in [*many, *batch]] == [False] * 3
+    assert many[0].value == "small"
+    assert (many[1].value == objects[1]).all()
+    assert batch[0].value is None
+    assert session.stats()["descriptors_in_use"] == 3
+    for message in (*many, *batch):
+        message.ack()
+    del message, many, batch
+    assert session.stats()["descriptors_in_use"] == 0
+    with pytest.raises(ShoalTypeError) as error:
+        queue.get_many(1, 0, 1)
+    assert str(error.value) == "lease=1: expected True or False"
+
+
+def test_leases_of_a_process_that_dies_are_delivered_again(session, start, line):
+    program = (
+        "import sys, time\nfrom shoal import shm\n"
+        "session = shm.Session.attach(sys.argv[1])\nqueue = session.queue('a')\n"
+        "many = queue.get_many(2, timeout=20, lease=True)\n"
+        "batch = queue.get_batch(5, timeout=20, least=2, lease=True)\nmany[0].ack()\n"
+        "print(len(many), len(batch), flush=True)\ntime.sleep(60)\n"
+    )
+    queue = session.queue("a")
+    queue.put_many(range(4), [1] * 4)
+    victim = start(program, session.token)
+    assert line(victim) == "2 2"
+    victim.kill()
+    victim.wait(DEADLINE_S)
+    session.sweep()
+    again = queue.get_many(9, timeout=0, lease=True)
+    assert {message.value for message in again} == {1, 2, 3}
+    assert all(message.redelivered for message in again)
+    for message in again:
+        message.ack()
+
+
+def test_what_cannot_be_rebuilt_is_gone_and_the_others_are_leased(session):
+    queue = session.queue("a")
+    queue.put_many([1, Unloadable(), 2])
+    messages = queue.get_many(3, timeout=0, lease=True)
+    assert [message.value for message in messages] == [1, 2]
+    with pytest.raises(ChannelDecodeError):
+        queue.get_many(1, timeout=0, lease=True)
+    assert session.stats()["descriptors_in_use"] == 2
+    for message in messages:
+        message.ack()
+    assert session.stats()["descriptors_in_use"] == 0

@@ -1,0 +1,111 @@
+"""Making room in a full queue by dropping what is oldest."""
+
+import threading
+
+import numpy as np
+import pytest
+
+from shoal.errors import ChannelClosed, ShoalTypeError
+
+DEADLINE_S = 20
+
+
+def dropped(session):
+    return session.stats()["dropped_messages"]
+
+
+def test_only_a_full_queue_loses_messages(session):
+    queue = session.queue("a", maxsize=3)
+    for number in range(3):
+        assert queue.displace(all=True) == 0
+        queue.put(number)
+    assert queue.displace() == 1
+    assert queue.displace() == 0
+    queue.put(3)
+    assert queue.get_many(9, timeout=0) == [1, 2, 3]
+    queue.put_many(range(3))
+    assert queue.displace(all=True) == 3
+    assert queue.empty()
+    assert dropped(session) == 4
+    assert session.stats()["lost_messages"] == 0
+
+
+def test_the_bound_of_a_queue_without_maxsize_is_the_backlog(shm, place):
+    with shm.Session.create(dir=place, backlog=2) as session:
+        queue = session.queue("a")
+        queue.put_many([1, 2])
+        assert queue.displace() == 1
+        assert queue.get() == 2
+
+
+def test_bytes_do_not_make_it_full_and_neither_does_the_close(session):
+    queue = session.queue("a", maxsize=2, max_bytes=1000)
+    queue.put(bytes(900))
+    assert queue.displace(all=True) == 0
+    queue.put(b"")
+    queue.close()
+    assert not queue.full()
+    assert queue.displace(all=True) == 0
+    assert queue.qsize() == 2
+
+
+def test_memory_of_what_is_dropped_is_free_at_once(session):
+    queue = session.queue("a", maxsize=2)
+    for _ in range(2):
+        queue.put(np.zeros(200_000))
+    assert session.stats()["bytes_in_use"] >= 3_200_000
+    assert queue.displace(all=True) == 2
+    stats = session.stats()
+    assert (stats["bytes_in_use"], stats["descriptors_in_use"], stats["messages"]) == (0, 0, 0)
+    queue.put(np.ones(3))
+    assert queue.get().tolist() == [1, 1, 1]
+
+
+def test_who_waits_for_room_is_woken(session):
+    queue = session.queue("a", maxsize=1)
+    queue.put(0)
+    thread = threading.Thread(target=queue.put, args=(1,), kwargs={"timeout": DEADLINE_S})
+    thread.start()
+    while not queue.displace():
+        pass
+    thread.join(DEADLINE_S)
+    assert not thread.is_alive()
+    assert queue.get(timeout=0) == 1
+
+
+def test_each_message_is_dropped_or_taken_once_whoever_races(session):
+    queue = session.queue("a", maxsize=4)
+    rounds, taken, dropped_by = 500, [], [0, 0]
+
+    def displaces(who):
+        while not queue.closed:
+            dropped_by[who] += queue.displace(all=bool(who))
+
+    def takes():
+        try:
+            while True:
+                taken.append(queue.get(timeout=DEADLINE_S))
+        except ChannelClosed:
+            return
+
+    threads = [threading.Thread(target=displaces, args=(who,)) for who in (0, 1)]
+    taker = threading.Thread(target=takes)
+    for thread in (*threads, taker):
+        thread.start()
+    for number in range(rounds):
+        queue.put(number, timeout=DEADLINE_S)
+    queue.close()
+    for thread in (*threads, taker):
+        thread.join(DEADLINE_S)
+    assert len(taken) + sum(dropped_by) == rounds
+    assert taken == sorted(taken)
+    assert dropped(session) == sum(dropped_by)
+
+
+def test_all_is_a_bool(session):
+    queue = session.queue("a", maxsize=1)
+    queue.put(0)
+    with pytest.raises(ShoalTypeError) as error:
+        queue.displace(1)
+    assert str(error.value) == "all=1: expected True or False"
+    assert queue.qsize() == 1

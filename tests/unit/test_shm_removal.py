@@ -1,0 +1,152 @@
+"""Removing a session while others still take part in it."""
+
+import os
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from shoal.errors import (
+    ChannelClosed,
+    ChannelError,
+    ChannelNotFoundError,
+    ShoalTypeError,
+    ShoalValueError,
+)
+from shoal.shm.keys import canonical
+
+pytestmark = pytest.mark.process
+
+
+def test_who_takes_part_goes_on_and_nobody_can_join(backend, tmp_path):
+    folder, disk = tmp_path / "memory", tmp_path / "disk"
+    folder.mkdir()
+    disk.mkdir()
+    session = backend.ShmSession(
+        dir=str(folder), max_bytes=300_000, memory_policy="spill", spill_dir=str(disk)
+    )
+    queue = backend.ShmQueue(session, b"k")
+    queue.put(b"before")
+    for _ in range(3):
+        queue.put(bytes(200_000))  # some of it on disk
+    assert any(disk.iterdir())
+    session.remove()
+    assert not any(folder.iterdir())
+    assert not any(disk.iterdir())
+    joins = "import sys\nfrom shoal import shm\nshm.Session.attach(sys.argv[1])"
+    other = subprocess.run(
+        [sys.executable, "-c", joins, session.token],
+        env=os.environ | {"SHOAL_BACKEND": backend.__name__.rpartition("._")[2]},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert "ChannelNotFoundError" in other.stderr
+    assert queue.get() == b"before"
+    session.remove()
+    session.close()
+    assert not any(folder.iterdir())
+
+
+def test_who_keeps_a_session_leaves_it_for_others(backend, tmp_path):
+    session = backend.ShmSession(dir=str(tmp_path))
+    session.keep()
+    queue = backend.ShmQueue(session, b"k")
+    queue.put("left")
+    token = session.token
+    del queue
+    session.close()
+    again = backend.ShmSession(token)
+    assert backend.ShmQueue(again, b"k").get() == "left"
+    again.close()
+    assert not any(tmp_path.iterdir())
+    with pytest.raises(ChannelNotFoundError):
+        backend.ShmSession(token)
+
+
+def test_what_was_kept_and_nobody_came_for_is_a_leftover(backend, tmp_path):
+    session = backend.ShmSession(dir=str(tmp_path))
+    session.keep()
+    session.close()
+    for path in (Path(session.token), *Path(session.token).iterdir()):
+        os.utime(path, (0, 0))  # what is young may be in the making
+    assert backend.shm_gc(str(tmp_path)) == [session.token]
+    assert not any(tmp_path.iterdir())
+
+
+SPARES = """
+import os, signal, sys
+from shoal import shm
+session = shm.Session.create(dir=sys.argv[1])
+session.queue("k").put("left")
+session.spare(int(sys.argv[2]))
+print(session.token, flush=True)
+signal.pause()
+"""
+
+
+def test_what_is_spared_is_no_leftover_while_who_starts_others_lives(backend, place, start, line):
+    keeper = subprocess.Popen(["sleep", "60"])
+    left = []
+    for _ in range(2):
+        dies = start(SPARES, place, str(keeper.pid))
+        left.append(line(dies))
+        dies.kill()
+        dies.wait()
+    assert backend.shm_gc(place) == []
+    # A moment is over.
+    long_ago = time.time() - 60
+    os.utime(Path(left[0]) / "spared", (long_ago, long_ago))
+    assert backend.shm_gc(place) == [left[0]]
+    keeper.kill()
+    keeper.wait()
+    assert backend.shm_gc(place) == [left[1]]
+
+
+def test_who_finds_what_was_spared_goes_on(backend, place, start, line):
+    dies = start(SPARES, place, str(os.getpid()))
+    token = line(dies)
+    dies.kill()
+    dies.wait()
+    assert backend.shm_gc(place) == []
+    session = backend.ShmSession(token)
+    session.spare(os.getpid())
+    assert backend.ShmQueue(session, canonical("k")).get() == "left"
+    session.close()
+
+
+def test_why_it_cannot_be_spared_is_told(backend, place):
+    session = backend.ShmSession(dir=place)
+    blocked = Path(session.token) / "spared"
+    blocked.mkdir()
+    text = (
+        rf"^spare: the session: cannot write into {session.token}: Is a directory \(os error 21\)$"
+    )
+    with pytest.raises(ChannelError, match=text):
+        session.spare(os.getpid())
+    blocked.rmdir()
+    session.close()
+
+
+@pytest.mark.parametrize(
+    ("pid", "error", "text"),
+    [
+        ("7", ShoalTypeError, "pid='7': expected an int"),
+        (True, ShoalTypeError, "pid=True: expected an int"),
+        (0, ShoalValueError, "pid=0: expected 1 to 2147483647"),
+        (2**31, ShoalValueError, "pid=2147483648: expected 1 to 2147483647"),
+    ],
+)
+def test_numbers_of_processes_that_cannot_be(backend, place, pid, error, text):
+    session = backend.ShmSession(dir=place)
+    with pytest.raises(error, match=f"^{re.escape(text)}$"):
+        session.spare(pid)
+    session.remove()
+    session.spare(1)  # it is gone: nothing is left to spare
+    session.close()
+    with pytest.raises(ChannelClosed, match=r"^spare: the session is closed in this process$"):
+        session.spare(1)

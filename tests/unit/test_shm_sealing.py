@@ -1,0 +1,73 @@
+"""Closing all queues of a session at once, and those that will be made."""
+
+import threading
+
+import pytest
+
+from shoal.errors import ChannelClosed
+
+DEADLINE_S = 20
+
+
+def test_all_queues_refuse_puts_and_what_they_hold_can_still_be_taken(session):
+    one, two = session.queue("one"), session.queue("two", maxsize=1)
+    one.put("held")
+    assert not session.sealed
+    session.close_queues()
+    session.close_queues()
+    assert session.sealed
+    for queue in (one, two, session.queue("one"), session.queue("made later")):
+        assert queue.closed
+        with pytest.raises(ChannelClosed, match=r"^put_nowait: queue .* is closed$"):
+            queue.put_nowait("more")
+    assert one.get(timeout=0) == "held"
+    with pytest.raises(ChannelClosed, match=r"^get: queue 'made later' is closed and empty$"):
+        session.queue("made later").get(timeout=0)
+
+
+def test_who_waits_is_woken(session):
+    full, empty = session.queue("full", maxsize=1), session.queue("empty")
+    full.put(0)
+    woken = []
+
+    def waits(call, *arguments):
+        try:
+            call(*arguments, timeout=DEADLINE_S)
+        except ChannelClosed:
+            woken.append(call)
+
+    calls = [(full.put, 1), (empty.get,), (empty.get_batch, 5)]
+    threads = [threading.Thread(target=waits, args=call) for call in calls]
+    for thread in threads:
+        thread.start()
+    session.close_queues()
+    for thread in threads:
+        thread.join(DEADLINE_S)
+    assert len(woken) == len(calls)
+
+
+def test_it_is_so_in_all_processes(session, start, line):
+    program = (
+        "import sys\nfrom shoal import shm\n"
+        "session = shm.Session.attach(sys.argv[1])\nqueue = session.queue('k')\n"
+        "print(session.sealed, queue.closed, flush=True)\nqueue.get(timeout=20)\n"
+        "session.close_queues()\nprint(session.sealed, queue.closed, flush=True)\n"
+    )
+    queue = session.queue("k")
+    other = start(program, session.token)
+    assert line(other) == "False False"
+    queue.put("go on")
+    assert line(other) == "True True"
+    assert session.sealed
+    assert queue.closed
+
+
+def test_a_session_that_this_process_left_says_so(shm, place):
+    session = shm.Session.create(dir=place)
+    session.close()
+    with pytest.raises(ChannelClosed) as error:
+        session.close_queues()
+    assert str(error.value) == "close_queues: the session is closed in this process"
+    with pytest.raises(ChannelClosed) as error:
+        _ = session.sealed
+    assert str(error.value) == "sealed: the session is closed in this process"
