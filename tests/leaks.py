@@ -76,9 +76,17 @@ def lasting_paths() -> set[Path]:
     }
 
 
-def new_paths(before: set[Path], mark: str) -> list[Path]:
-    """List the lasting paths made since `before`, without what other live processes use."""
-    return sorted(p for p in lasting_paths() - before if not _used_by_others(p, mark))
+def new_paths(before: set[Path], mark: str, grace_s: float) -> list[Path]:
+    """List the lasting paths made since `before`, without what other live processes use.
+
+    What another run makes is for moments in nobody's use; what is left behind stays.
+    """
+    limit = time.monotonic() + grace_s
+    while True:
+        found = sorted(p for p in lasting_paths() - before if not _used_by_others(p, mark))
+        if not found or time.monotonic() > limit:
+            return found
+        time.sleep(0.5)
 
 
 def _pids() -> list[int]:
@@ -145,7 +153,7 @@ def _leak_guard(ray_tmpdir: Path) -> Iterator[None]:
         patch.setenv("RAY_TMPDIR", str(ray_tmpdir))
         yield
     alive = wait_for_end(mark, GRACE_S)
-    paths = new_paths(before, mark)
+    paths = new_paths(before, mark, GRACE_S)
     for process in alive:
         os.kill(process.pid, signal.SIGKILL)
     if alive or paths:
@@ -158,6 +166,7 @@ def _main() -> int:
     parser.add_argument("command", choices=("record", "check"))
     parser.add_argument("file", type=Path)
     parser.add_argument("--mark", help=f"what {MARK_VARIABLE} was set to during the run")
+    parser.add_argument("--grace", type=float, default=GRACE_S, help="how long to wait (s)")
     arguments = parser.parse_args()
     if arguments.command == "record":
         arguments.file.write_text(json.dumps([str(path) for path in lasting_paths()]))
@@ -165,8 +174,8 @@ def _main() -> int:
     if not arguments.mark:
         parser.error("check needs --mark")
     before = {Path(path) for path in json.loads(arguments.file.read_text())}
-    left = [str(process) for process in wait_for_end(arguments.mark, GRACE_S)]
-    left += [str(path) for path in new_paths(before, arguments.mark)]
+    left = [str(process) for process in wait_for_end(arguments.mark, arguments.grace)]
+    left += [str(path) for path in new_paths(before, arguments.mark, arguments.grace)]
     for line in left:
         print(f"left behind: {line}", file=sys.stderr)  # noqa: T201  (a program's output)
     return 1 if left else 0

@@ -93,8 +93,9 @@ class Machine:
 
     def kill(self) -> None:
         """Cut the power: every process of the machine is killed, its memory is gone."""
-        self._holder.kill()
-        self._holder.communicate()
+        if self._holder.poll() is None:
+            self._holder.kill()
+            self._holder.communicate()
 
 
 def _environment() -> dict[str, str]:

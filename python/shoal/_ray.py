@@ -14,6 +14,7 @@ from ray.exceptions import (
     GetTimeoutError,
     LocalRayletDiedError,
     NodeDiedError,
+    ObjectLostError,
     RayActorError,
     RaySystemError,
     RayTaskError,
@@ -26,6 +27,7 @@ from shoal.deadline import Deadline, LongWait
 from shoal.errors import PeerLostError, ShoalError, ShoalTimeoutError, TransportError
 
 __all__ = [
+    "LOST",
     "NAME_TAKEN",
     "aget",
     "check_fork",
@@ -49,6 +51,9 @@ _NODE_LOST = (
     TaskUnschedulableError,
     WorkerCrashedError,
 )
+
+# A process, its node or the memory of its answer is gone.
+LOST = (RayActorError, RaySystemError, ObjectLostError, *_NODE_LOST)
 
 # What Ray raises for a named actor whose name is taken; a plain ValueError in its older versions.
 NAME_TAKEN: type[ValueError] = getattr(ray.exceptions, "ActorAlreadyExistsError", ValueError)

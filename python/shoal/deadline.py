@@ -49,12 +49,13 @@ class Deadline:
     Args:
         timeout: Seconds from now; `math.inf` for no limit; `None` for `default`.
         default: What `None` means: seconds, or `None` for `default_timeout()`.
+        waited: How many seconds of it are over already.
 
     Raises:
         ShoalValueError: `timeout` is negative or no number.
     """
 
-    def __init__(self, timeout: Any, *, default: float | None = None) -> None:
+    def __init__(self, timeout: Any, *, default: float | None = None, waited: float = 0.0) -> None:
         if timeout is None:
             timeout = default_timeout() if default is None else default
         elif not isinstance(timeout, (int, float)) or isinstance(timeout, bool):
@@ -63,7 +64,7 @@ class Deadline:
             )
         elif math.isnan(timeout) or timeout < 0:
             raise ShoalValueError(f"timeout={timeout!r}: expected seconds, not less than 0")
-        self._start = time.monotonic()
+        self._start = time.monotonic() - waited
         self.timeout = float(timeout)
 
     @property
@@ -93,12 +94,15 @@ class LongWait:
     Args:
         describe: Makes the sentence: who waits, for what and for whom.
         deadline: The deadline of the wait, which the line names.
+        waited: How many seconds of the wait are over already.
     """
 
-    def __init__(self, describe: Callable[[], str], deadline: Deadline) -> None:
+    def __init__(
+        self, describe: Callable[[], str], deadline: Deadline, waited: float = 0.0
+    ) -> None:
         self._describe = describe
         self._deadline = deadline
-        self._start = time.monotonic()
+        self._start = time.monotonic() - waited
         self._logged = 0
 
     @property

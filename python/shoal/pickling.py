@@ -33,17 +33,18 @@ class _NeedsCloudpickle(Exception):  # noqa: N818  (a signal within this module,
     """Something in the object is for cloudpickle only."""
 
 
-def dumps(obj: Any, *, from_devices: bool = False) -> tuple[bytes, list[memoryview]]:
+def dumps(obj: Any) -> tuple[bytes, list[memoryview]]:
     """Pickle an object.
 
     The buffers are the memory of the object's own arrays and tensors, which must not change until
     they have been copied. What Ray's object references and actor handles in it stand for lives
     from now on as long as this process: nobody tells when the receiver is done with it.
 
+    Tensors of accelerators go by way of the CPU's memory, to the receiver's current device of their
+    type: what is sent does not depend on its sender any more, and may be received on any device.
+
     Args:
         obj: Any object that pickle or cloudpickle can handle.
-        from_devices: Whether tensors of accelerators are sent by way of the CPU's memory, to the
-            receiver's current device of their type; otherwise they are refused.
 
     Returns:
         The pickle, and the buffers that it refers to, each as a row of bytes.
@@ -54,14 +55,14 @@ def dumps(obj: Any, *, from_devices: bool = False) -> tuple[bytes, list[memoryvi
     if type(obj) in _PLAIN:
         return pickle.dumps(obj, protocol=5), []
     try:
-        return _pickled(_Pickler, obj, from_devices)
+        return _pickled(_Pickler, obj)
     except (_NeedsCloudpickle, *_REFUSED) as error:
         # Start afresh: what the failed attempt wrote is no message.
         cloud = _cloudpickle()
         if cloud is None:
             raise _cannot_be_sent(obj, error) from error
     try:
-        return _pickled(_by_value_pickler(cloud), obj, from_devices)
+        return _pickled(_by_value_pickler(cloud), obj)
     except _REFUSED as error:
         raise _cannot_be_sent(obj, error) from error
 
@@ -96,7 +97,7 @@ def _cannot_be_sent(obj: Any, error: Exception) -> ShoalValueError:
     return ShoalValueError(f"an object of type {type(obj).__qualname__} cannot be sent: {why}")
 
 
-def _pickled(pickler: Any, obj: Any, from_devices: bool) -> tuple[bytes, list[memoryview]]:
+def _pickled(pickler: Any, obj: Any) -> tuple[bytes, list[memoryview]]:
     beside: list[memoryview] = []
 
     def stays_inside(buffer: pickle.PickleBuffer) -> bool:
@@ -109,16 +110,13 @@ def _pickled(pickler: Any, obj: Any, from_devices: bool) -> tuple[bytes, list[me
 
     out = io.BytesIO()
     made = pickler(out, protocol=5, buffer_callback=stays_inside)
-    made.from_devices = from_devices
     made.dump(obj)
     return out.getvalue(), beside
 
 
 class _Pickler(pickle.Pickler):
-    from_devices = False
-
     def reducer_override(self, obj: Any) -> Any:
-        reduced = _reduce_buffers(obj, self.from_devices)
+        reduced = _reduce_buffers(obj)
         if reduced is not None:
             return reduced
         # A class or a function of the script that runs would be pickled as a name in `__main__`,
@@ -135,10 +133,8 @@ def _by_value_pickler(cloud: types.ModuleType) -> type:
     base: Any = cloud.Pickler
 
     class ByValuePickler(base):  # type: ignore[misc]  # which cloudpickle it is shows when it runs
-        from_devices = False
-
         def reducer_override(self, obj: Any) -> Any:
-            reduced = _reduce_buffers(obj, self.from_devices)
+            reduced = _reduce_buffers(obj)
             return super().reducer_override(obj) if reduced is None else reduced
 
     return ByValuePickler
@@ -175,7 +171,7 @@ def _is_of_ray(obj: Any) -> bool:
     return isinstance(obj, (ray.ObjectRef, actor.ActorHandle))
 
 
-def _reduce_buffers(obj: Any, from_devices: bool) -> Any:
+def _reduce_buffers(obj: Any) -> Any:
     """Return the reduction of a tensor or a read-only array, or None for anything else."""
     numpy = sys.modules.get("numpy")
     if numpy is not None and type(obj) is getattr(numpy, "ndarray", None):
@@ -183,10 +179,10 @@ def _reduce_buffers(obj: Any, from_devices: bool) -> Any:
             return None
         # Pickle would keep the copy that arrives read-only, which protects nobody.
         return obj.copy().__reduce_ex__(5)
-    return _reduce_tensor(obj, from_devices)
+    return _reduce_tensor(obj)
 
 
-def _reduce_tensor(obj: Any, from_devices: bool) -> Any:
+def _reduce_tensor(obj: Any) -> Any:
     """Return a plain dense tensor's reduction, or None for anything else.
 
     The values are copied only where they are not contiguous memory of the CPU already.
@@ -200,10 +196,6 @@ def _reduce_tensor(obj: Any, from_devices: bool) -> Any:
     if obj.device.type == "meta":
         return None
     shape, dtype, device = tensor_facts(obj)
-    if device != "cpu" and not from_devices:
-        raise ShoalValueError(
-            f"a tensor on {obj.device} cannot be sent through memory of the CPU: send tensor.cpu()"
-        )
     if device == "cpu":
         _check_storage(obj)
     values = obj.detach().resolve_conj().resolve_neg().to("cpu").contiguous()

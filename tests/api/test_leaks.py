@@ -54,8 +54,8 @@ def test_process_of_another_run_is_not_found(mark):
 def test_new_shared_memory_is_found(mark, shared_file):
     before = leaks.lasting_paths()
     shared_file.touch()
-    assert shared_file in leaks.new_paths(before, mark)
-    assert shared_file not in leaks.new_paths(leaks.lasting_paths(), mark)
+    assert shared_file in leaks.new_paths(before, mark, 0.0)
+    assert shared_file not in leaks.new_paths(leaks.lasting_paths(), mark, 0.0)
 
 
 def test_shared_memory_in_use_by_another_run_is_not_found(mark, shared_file):
@@ -66,7 +66,7 @@ def test_shared_memory_in_use_by_another_run_is_not_found(mark, shared_file):
         f"import time; f = open({str(shared_file)!r}); print(flush=True); time.sleep(60)",
     ]
     with start(program, uuid.uuid4().hex) as process:
-        found = leaks.new_paths(before, mark)
+        found = leaks.new_paths(before, mark, 0.0)
         process.kill()
     assert shared_file not in found
 
@@ -76,7 +76,7 @@ def test_program_fails_with_what_is_left(mark, tmp_path, shared_file):
     record = tmp_path / "before"
     subprocess.run([*program, "record", str(record)], timeout=30, check=True)
     shared_file.touch()
-    check = [*program, "check", str(record), "--mark", mark]
+    check = [*program, "check", str(record), "--mark", mark, "--grace", "0.5"]
     result = subprocess.run(check, capture_output=True, text=True, timeout=60, check=False)
     assert result.returncode == 1
     assert f"left behind: {shared_file}" in result.stderr

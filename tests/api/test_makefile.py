@@ -130,18 +130,26 @@ def test_what_is_lost_is_made_again(project, lost, tools):
 
 def test_without_backend_the_tests_run_with_both(project):
     legs = [call for call in project.calls("test") if call.startswith("pytest")]
-    assert [leg.split()[1:5] for leg in legs] == [
-        ["rust", "tests", "--backend", "both"],
-        ["pure", "tests", "--backend", "pure"],
-    ]
+    assert [leg.split()[1] for leg in legs] == ["rust", "pure", "rust"]
+    for leg, which in ((legs[0], "ray"), (legs[2], "not ray")):
+        assert leg.startswith(f"pytest rust tests --backend both -m {which}")
+    assert "test_channel" in legs[1]
+    assert "--backend pure" in legs[1]
+
+
+def test_arguments_have_to_select_something(project):
+    legs = [call for call in project.calls("test", "ARGS=-k x") if call.startswith("pytest")]
+    assert legs[0] == "pytest rust tests --backend both --collect-only --quiet -k x"
+    assert all(leg.endswith("-k x") for leg in legs)
+    assert len(legs) == 4
 
 
 @pytest.mark.parametrize(("chosen", "rust_tests"), [("rust", True), ("pure", False)])
 def test_chosen_backend_restricts_the_tests(project, chosen, rust_tests):
     calls = project.calls("test", backend=chosen)
     legs = [call for call in calls if call.startswith("pytest")]
-    assert len(legs) == 1
-    assert legs[0].startswith(f"pytest {chosen} tests --backend {chosen}")
+    assert len(legs) == 2
+    assert all(leg.startswith(f"pytest {chosen} tests --backend {chosen}") for leg in legs)
     assert any("nextest run" in call for call in calls) is rust_tests
 
 

@@ -46,6 +46,7 @@ cluster.shutdown()
 """
 
 
+@pytest.mark.ray
 @pytest.mark.process
 @pytest.mark.timeout(240)
 def test_the_running_cluster_is_an_inventory_and_stays_as_it_was(ray_tmpdir, tmp_path):
@@ -69,6 +70,7 @@ def test_without_a_ray_the_error_says_what_to_do(monkeypatch):
     def connect(*_):
         raise ConnectionError("none")
 
+    monkeypatch.setattr(live.ray, "is_initialized", lambda: False)  # other tests may be
     monkeypatch.setattr(live, "connect", connect)
     with pytest.raises(ClusterNotFoundError, match=r"ray start.*RAY_ADDRESS.*--nodes"):
         live.read_live()

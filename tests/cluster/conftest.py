@@ -1,15 +1,25 @@
 """One cluster for all tests here: a local Ray with one node, started once."""
 
+import contextlib
+
 import pytest
 import ray.cloudpickle
 
-from shoal import Cluster, NodePlacementStrategy
+import channels
+from shoal import Channel, Cluster, NodePlacementStrategy
+from shoal.errors import ShoalError
+
+PEERS = 3
 
 
 @pytest.fixture(scope="session")
 def cluster(ray_tmpdir):
     """The job that the tests share; each test closes the groups that it launches."""
-    with Cluster(num_nodes=1) as made:
+    # The processes of Ray, so all workers, have the environment of the test that comes first.
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv(channels.VARIABLE, raising=False)
+        made = Cluster(num_nodes=1)
+    with made:
         yield made
 
 
@@ -37,3 +47,86 @@ def launch(cluster):
     yield start
     for group in groups:
         group._close()
+
+
+# Channels. A host takes longer to start than most tests, so that all tests have the same ones, by
+# their arguments, and each has keys of its own.
+
+
+@pytest.fixture(params=["shm", "ray"])
+def transport(request, monkeypatch):
+    """How the test, and its workers, reach the channels that are not within one process."""
+    if request.param != "local":
+        monkeypatch.setenv(channels.VARIABLE, request.param)
+    return request.param
+
+
+@pytest.fixture
+def key(request):
+    """A key that no other test uses."""
+    return request.node.name
+
+
+@pytest.fixture(scope="session")
+def _hosts(cluster):
+    made = {}
+    yield made
+    for channel in made.values():
+        with contextlib.suppress(ShoalError):
+            channel.delete()
+
+
+@pytest.fixture
+def channel(request, transport):
+    """Return a channel: one that other tests use too, or a `private` one, deleted at the end."""
+    own = []
+
+    def make(maxsize=0, *, private=False, **options):
+        if transport == "local":
+            return Channel.create("local", maxsize, local=True, **options)
+        if private:
+            request.getfixturevalue("cluster")
+            name = options.pop("name", f"{request.node.name}-{len(own)}")
+            own.append(Channel.create(name, maxsize, **options))
+            return own[-1]
+        hosts = request.getfixturevalue("_hosts")
+        config = (maxsize, *sorted(options.items()))
+        if config not in hosts:
+            hosts[config] = Channel.create(f"tests-{len(hosts)}", maxsize, **options)
+        return Channel.connect(hosts[config].name)
+
+    yield make
+    for one in own:
+        with contextlib.suppress(ShoalError):
+            one.delete()
+
+
+@pytest.fixture(scope="session")
+def _channels_travel():
+    ray.cloudpickle.register_pickle_by_value(channels)
+    yield
+    ray.cloudpickle.unregister_pickle_by_value(channels)
+
+
+@pytest.fixture(scope="session")
+def _peers(cluster, _channels_travel):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv(channels.VARIABLE, raising=False)
+        group = channels.Peer.create_group()
+        group.launch(cluster, NodePlacementStrategy([0] * PEERS), "channel-peers", wait=True)
+    yield group
+    group._close()
+
+
+@pytest.fixture
+def peers(_peers, transport):
+    """Workers that do with channels what they are told."""
+    return channels.Peers(_peers, transport)
+
+
+@pytest.fixture
+def victims(cluster, transport, _channels_travel):
+    """Processes to kill."""
+    made = channels.Victims(transport)
+    yield made
+    made.kill_all()

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-pytestmark = [pytest.mark.process, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.ray, pytest.mark.process, pytest.mark.timeout(240)]
 
 
 def run(tmp_path, body, limit=120.0, **env):
@@ -47,7 +47,7 @@ sys.exit(6)
 FIRST = """
 import os, subprocess, sys, time
 import ray
-from shoal import Cluster, NodePlacementStrategy, Worker, WorkerGroup
+from shoal import Channel, Cluster, NodePlacementStrategy, Worker, WorkerGroup
 from shoal.errors import ClusterError
 
 class Shared(Worker):
@@ -80,12 +80,15 @@ with Cluster(num_nodes=1) as cluster:
             print("its group is gone")
             break
         time.sleep(0.1)
-    # A job in another namespace of the same Ray.
+    # A job in another namespace of the same Ray, with a channel of the same name.
+    channel = Channel.create("numbers")
+    channel.put("of the first job")
     done = subprocess.run(
         [sys.executable, sys.argv[2]], capture_output=True, text=True, timeout=90, env=here,
     )
     print("third:", done.returncode, done.stdout, done.stderr)
     print("alive:", group.rank().wait())
+    print("still there:", channel.qsize(), channel.get(timeout=10))
 
 # A second cluster in the same process, after a shutdown and after ray.shutdown().
 for end in (lambda: ray.shutdown(), lambda: cluster.shutdown()):
@@ -104,8 +107,11 @@ for end in (lambda: ray.shutdown(), lambda: cluster.shutdown()):
 
 THIRD = """
 import ray
-from shoal import Cluster
+from shoal import Channel, Cluster
 print("namespace", Cluster(num_nodes=1).namespace)
+channel = Channel.create("numbers")
+channel.put("of the third job")
+print("holds", channel.qsize(), channel.get(timeout=10))
 """
 
 
@@ -123,7 +129,9 @@ def test_drivers_share_a_ray_and_a_process_can_start_again(tmp_path):
     assert "state: [1, 5]" in log
     assert "its group is gone" in log
     assert "third: 0 namespace shoal_1" in log, log
+    assert "holds 1 of the third job" in log, log
     assert "alive: [0, 1]" in log
+    assert "still there: 1 of the first job" in log, log
     assert log.count("again: [0]") == 2, log
     assert log.count("late: shared.rank: the cluster was shut down") == 2, log
     assert log.count("Ray runs: False") == 2, log

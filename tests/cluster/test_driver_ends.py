@@ -9,7 +9,7 @@ import time
 import psutil
 import pytest
 
-pytestmark = [pytest.mark.process, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.ray, pytest.mark.process, pytest.mark.timeout(240)]
 
 PREAMBLE = """
 import os, signal, sys, time

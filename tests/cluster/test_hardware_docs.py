@@ -28,6 +28,7 @@ def named_files() -> dict[str, str]:
     return found
 
 
+@pytest.mark.ray
 @pytest.mark.process
 @pytest.mark.timeout(120)
 def test_the_example_prints_what_the_document_says(tmp_path, ray_tmpdir):

@@ -9,7 +9,9 @@ from machines import RAY_PORT, connected, read_until
 pytestmark = [pytest.mark.ray, pytest.mark.process, pytest.mark.timeout(300)]
 
 JOB = """
-import os, socket, sys
+import asyncio, os, signal, socket, sys, time
+import numpy as np
+import ray
 from shoal import Channel, Cluster, NodePlacementStrategy, Worker
 
 class Pair(Worker):
@@ -33,6 +35,42 @@ class Pair(Worker):
         other = 1 - self._rank
         return [channel.get(key=other, timeout=60) for _ in range(count)]
 
+    def way(self, name, *keys):
+        channel = Channel.connect(name)
+        return channel.transport, [type(channel._queues(key)).__name__ for key in keys]
+
+    def exchange(self, name):
+        # Small and large items, alone, in batches and with asyncio, to and from the other.
+        channel = Channel.connect(name)
+        me, other = ("to", self._rank), ("to", 1 - self._rank)
+        large = np.full(3_000_000, self._rank, np.uint8)
+        channel.put(large, key=other)
+        works = [channel.put((self._rank, n), n % 3, other, async_op=True) for n in range(50)]
+        channel.put_many([large] * 4, [10] * 4, other)
+        first = channel.get(me, timeout=60)
+        first += 1
+        async def several():
+            return [await channel.get(me, async_op=True, timeout=60) for _ in range(30)]
+        got = asyncio.run(several()) + [channel.get(me, timeout=60) for _ in range(20)]
+        batches = [channel.get_batch(20, me, timeout=60) for _ in range(2)]
+        for work in works:
+            work.wait(timeout=60)
+        theirs = 1 - self._rank
+        return (
+            got == [(theirs, n) for n in range(50)]
+            and int(first[0]) == int(first[-1]) == theirs + 1
+            and [len(batch) for batch in batches] == [2, 2]
+            and all(int(item.sum()) == theirs * 3_000_000 for batch in batches for item in batch)
+            and channel.empty(me)
+        )
+
+    def lease(self, name, key, settle):
+        lease = Channel.connect(name).get(key, lease=True, timeout=60)
+        self.held = lease
+        if settle:
+            getattr(lease, settle)()
+        return int(lease.redelivered)
+
 with Cluster(num_nodes=2) as cluster:
     print("order", [cluster.get_node_ip(rank) for rank in range(2)], flush=True)
     pair = Pair.create_group().launch(
@@ -46,7 +84,28 @@ with Cluster(num_nodes=2) as cluster:
         pair.put_all(name, 20).wait()
         got = pair.get_all(name, 20).wait()
         print(name, got == [[(1, n) for n in range(20)], [(0, n) for n in range(20)]], flush=True)
-sys.exit(4)
+        print(name, "exchange", pair.exchange(name).wait(), flush=True)
+    # A key lives where it was used first.
+    for rank in range(2):
+        pair.execute_on(rank).put_all(name, 1).wait()
+    print("ways", pair.way("channel False", 0, 1).wait(), flush=True)
+    print("ways", pair.way(name, 0, 1).wait(), flush=True)
+    host = ray.get_actor(f"{name}:0", namespace=Cluster.NAMESPACE)
+    os.kill(ray.get(host.__ray_call__.remote(lambda _: os.getpid())), signal.SIGKILL)
+    print("still", pair.way(name, 0, 1).wait(), flush=True)
+    home = Channel.create("leases", node_rank=0)
+    home.put_many(["a", "b"])
+    print("leases", pair.execute_on(1).lease("leases", "default_queue", "give_back").wait(), home.qsize(), flush=True)
+    print("leases", pair.execute_on(1).lease("leases", "default_queue", "ack").wait(), home.drain(), flush=True)
+    home.put("held")
+    pair.execute_on(1).lease("leases", "default_queue", None).wait()
+    time.sleep(4)  # longer than a lease is renewed after
+    print("held", home.qsize(), flush=True)
+    start = time.monotonic()
+    lease = home.get(lease=True, timeout=25)
+    print("back", lease.value, lease.redelivered, time.monotonic() - start < 16, flush=True)
+    lease.ack()
+    os._exit(4)  # a node is gone
 """
 
 
@@ -69,7 +128,10 @@ def test_a_job_waits_for_its_nodes_and_uses_both(tmp_path):
         try:
             read_until(running, f"1 of 2 nodes are connected ({first.address})", 60)
             second.start_ray(first)
-            log, _ = running.communicate(timeout=150)
+            log = read_until(running, "held", 200)
+            second.kill()
+            more, _ = running.communicate(timeout=60)
+            log += more
         finally:
             running.kill()
     assert running.returncode == 4, log
@@ -79,6 +141,23 @@ def test_a_job_waits_for_its_nodes_and_uses_both(tmp_path):
     assert "swap [(1, 3000000), (0, 3000000)]" in log, log
     assert "channel False True" in log, log
     assert "channel True True" in log, log
+    assert "channel False exchange [True, True]" in log, log
+    assert "channel True exchange [True, True]" in log, log
+    shared, remote = "SharedQueues", "RemoteQueues"
+    # All of it is at home on the first node, or each key on that of the worker who put there.
+    assert f"ways [('shm', ['{shared}', '{shared}']), ('ray', ['{remote}', '{remote}'])]" in log, (
+        log
+    )
+    assert f"['{shared}', '{remote}']), " in log, log
+    assert f"['{remote}', '{shared}'])]" in log, log
+    # And stays there when the host dies that knows where.
+    ways = [line.partition(" ")[2] for line in log.splitlines() if line.startswith("ways ")]
+    assert f"still {ways[1]}" in log, log
+    # Given back to the end, delivered again, and held until the node's death.
+    assert "leases [0] 2" in log, log
+    assert "leases [0] ['a']" in log, log
+    assert "held 0" in log, log
+    assert "back held True True" in log, log
 
 
 def test_nodes_that_never_come_end_the_wait_at_its_deadline(tmp_path):

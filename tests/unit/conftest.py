@@ -7,12 +7,14 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+import shoal
 from shoal import _backend
 
-CORE = ("ShmMessage", "ShmQueue", "ShmReservation", "ShmSession", "shm_gc")
+CORE = ("ShmMessage", "ShmParcel", "ShmPort", "ShmQueue", "ShmReservation", "ShmSession", "shm_gc")
 DEADLINE_S = 30
 MEMORY = Path("/dev/shm")
 
@@ -42,6 +44,34 @@ def place():
 def session(shm, place):
     with shm.Session.create(dir=place, max_bytes=64 * 2**20) as session:
         yield session
+
+
+@pytest.fixture
+def channel(shm, place, monkeypatch):
+    """The modules of channels as they are where this core was chosen."""
+
+    def names():
+        return [name for name in sys.modules if f"{name}.".startswith("shoal.channel.")]
+
+    monkeypatch.setenv("SHOAL_SHM_DIR", place)
+    # So that it is put back, as the modules are.
+    monkeypatch.setattr(shoal, "channel", importlib.import_module("shoal.channel"))
+    for name in names():
+        monkeypatch.delitem(sys.modules, name)
+    parts = ("facts", "host", "lease", "remote", "shared", "want")
+    yield SimpleNamespace(
+        shm=shm, **{part: importlib.import_module(f"shoal.channel.{part}") for part in parts}
+    )
+    for name in names():
+        del sys.modules[name]
+
+
+@pytest.fixture
+def hosts(channel, monkeypatch):
+    """Start a channel's host in a thread; it stands for Ray, whose import takes a second."""
+    made = importlib.import_module("channel_host").Hosts(channel, monkeypatch)
+    yield made
+    made.stop()
 
 
 @pytest.fixture

@@ -46,7 +46,7 @@ class FullQueue:
 
     def add(self, *puts):
         return [
-            self.sequence.add(0, Payload(None, head), Deadline(seconds), check)
+            self.sequence.add(0, Payload(None, head), len(head), Deadline(seconds), check)
             for head, seconds in puts
         ]
 
@@ -87,6 +87,60 @@ def test_one_that_fails_does_not_fail_those_behind_it():
     assert queue.taken == [b"3"]
 
 
+class SlowQueue(FullQueue):
+    """Answers calls for several when it is told to, that there was room for the first `room`."""
+
+    def __init__(self, room):
+        super().__init__()
+        self._room = room
+        self.calls = 0
+        self.answers = threading.Event()
+
+    async def _many(self, entries):
+        self.calls += 1
+        await asyncio.to_thread(self.answers.wait, 5)
+        self.taken += [payload.head for _, payload in entries[: self._room]]
+        return Outcome.OK, min(self._room, len(entries))
+
+    def add_while_one_waits(self, *puts):
+        (first,) = self.add((b"1", math.inf))
+        self.wait_until_asked(1)
+        futures = self.add(*puts)
+        self.opened.set()
+        first.result(timeout=5)
+        self.opened.clear()
+        end = time.monotonic() + 5
+        while not self.calls and time.monotonic() < end:
+            time.sleep(0.01)
+        assert self.calls == 1
+        return futures
+
+
+def test_a_put_whose_time_ends_in_the_middle_of_a_call_does_not_wait_for_the_one_before_it():
+    queue = SlowQueue(room=0)
+    patient, hasty = queue.add_while_one_waits((b"2", math.inf), (b"3", 1.0))
+    time.sleep(1.1)  # its timer does not find it where it waits
+    queue.answers.set()
+    with pytest.raises(ShoalTimeoutError):
+        hasty.result(timeout=5)
+    assert not patient.done()
+    queue.opened.set()
+    patient.result(timeout=5)
+    assert queue.taken == [b"1", b"2"]
+
+
+def test_a_put_whose_time_ends_in_the_middle_of_a_call_is_not_tried_again():
+    queue = SlowQueue(room=1)
+    patient, hasty = queue.add_while_one_waits((b"2", math.inf), (b"3", 1.0))
+    time.sleep(1.1)  # as above: its time ends while the call is under way
+    queue.opened.set()
+    queue.answers.set()
+    with pytest.raises(ShoalTimeoutError):
+        hasty.result(timeout=5)
+    patient.result(timeout=5)
+    assert queue.taken == [b"1", b"2"]
+
+
 def test_a_message_is_not_kept_until_its_deadline():
     class Message(bytearray):
         """Bytes that can be observed."""
@@ -97,7 +151,7 @@ def test_a_message_is_not_kept_until_its_deadline():
     gone = threading.Event()
     weakref.finalize(message, gone.set)
     payload = Payload(None, message)
-    queue.sequence.add(0, payload, Deadline(3600), check).result(timeout=5)
+    queue.sequence.add(0, payload, payload.size, Deadline(3600), check).result(timeout=5)
     queue.taken.clear()
     del message, payload
     end = time.monotonic() + 5

@@ -1,43 +1,43 @@
 """What a channel needs of the queues behind it, wherever they are."""
 
 import concurrent.futures
-from collections.abc import Callable, Hashable
+from collections.abc import Hashable, Sequence
 from typing import Any, Protocol
 
 from shoal.channel.item import WeightedItem
+from shoal.channel.stats import Counts
+from shoal.channel.want import Want
 from shoal.deadline import Deadline
-from shoal.transport.queues import Outcome
 
-__all__ = ["Backend", "Future", "Got", "OnGot", "OnPut"]
+__all__ = ["Backend", "Future", "Got"]
 
 Future = concurrent.futures.Future[Any]
 Got = list[WeightedItem]
-OnPut = Callable[[Outcome], None]
-"""Raises the error that an outcome stands for."""
-OnGot = Callable[[Outcome, Got], Any]
-"""Makes the result of a get, or raises the error that an outcome stands for."""
 
 
 class Backend(Protocol):
-    """Keyed queues: in this process, or in hosts."""
+    """Keyed queues: in this process, in the memory of this host, or in hosts elsewhere.
 
-    def put(
-        self, key: Hashable, weight: int, item: Any, deadline: Deadline | None, then: OnPut
+    Errors are those of the channel, without the name of the caller. Where a deadline is None the
+    operation does not wait.
+    """
+
+    def put(self, key: Hashable, item: Any, weight: int, deadline: Deadline | None) -> None:
+        """Put an item."""
+
+    def put_many(
+        self, key: Hashable, items: Sequence[Any], weights: Sequence[int], deadline: Deadline
     ) -> None:
-        """Put an item; without a deadline do not wait."""
+        """Put items in their order; an error's `done` says how many are in the channel."""
 
-    def start_put(
-        self, key: Hashable, weight: int, item: Any, deadline: Deadline, then: OnPut
-    ) -> Future:
+    def start_put(self, key: Hashable, item: Any, weight: int, deadline: Deadline) -> Future:
         """Start a put. Those of one process to one key happen in the order of the calls."""
 
-    def get(self, key: Hashable, target: int, deadline: Deadline | None, then: OnGot) -> Any:
-        """Get an item or a batch; without a deadline do not wait."""
+    def take(self, key: Hashable, want: Want, deadline: Deadline | None) -> Any:
+        """Take items."""
 
-    def start_get(
-        self, key: Hashable, target: int, deadline: Deadline, then: OnGot
-    ) -> tuple[Future, Callable[[], None]]:
-        """Start a get; also return what gives its items back."""
+    def start_take(self, key: Hashable, want: Want, deadline: Deadline) -> Future:
+        """Start a get, whose result is a `Taken`."""
 
     def qsize(self, key: Hashable) -> int:
         """Return how many items a key holds."""
@@ -53,6 +53,9 @@ class Backend(Protocol):
 
     def peek_all(self, key: Hashable) -> Got:
         """Return what a key holds."""
+
+    def counts(self, key: Hashable) -> Counts:
+        """Return the figures of a key."""
 
     def close(self) -> None:
         """Accept nothing more."""

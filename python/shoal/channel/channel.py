@@ -1,28 +1,39 @@
 """`Channel`: the public face of a named queue."""
 
+import contextlib
 import math
-from collections.abc import Hashable
+from collections.abc import AsyncIterator, Hashable, Iterator, Sequence
 from typing import Any, Self
 
+from shoal._backend import ShmPort, ShmQueue
+from shoal.channel.arguments import checked_count, checked_key, checked_weight
 from shoal.channel.backend import Backend, Got
 from shoal.channel.creation import (
-    Plan,
     connect,
     create,
+    facts_of,
     node_of_accelerator,
     node_of_worker,
     split_affinity,
 )
+from shoal.channel.facts import CAPACITY, Facts
 from shoal.channel.item import DEFAULT_KEY
+from shoal.channel.late import counted
 from shoal.channel.local import LocalChannel, LocalQueues
-from shoal.channel.remote import RemoteQueues
-from shoal.channel.verdicts import Verdicts, checked_key, checked_weight
+from shoal.channel.replicas import Replicas
+from shoal.channel.rest import Rest
+from shoal.channel.shared import SharedQueues
+from shoal.channel.stats import ChannelStats, Rates
+from shoal.channel.want import ONE, Want
+from shoal.channel.work import named, naming, started, work_of
 from shoal.collective.async_work import AsyncChannelWork
 from shoal.deadline import Deadline
-from shoal.errors import ChannelError
-from shoal.transport.queues import CAPACITY
+from shoal.errors import ChannelClosed, ChannelError, ShoalError, ShoalTimeoutError
 
 __all__ = ["DEFAULT_KEY", "Channel"]
+
+_SHORT_S = 10.0
+"""A wait that is no longer has no line in the log."""
 
 
 class Channel:
@@ -31,7 +42,11 @@ class Channel:
     Items that one producer puts under one key are taken in that order; keys never block each
     other, and weights do not reorder. When `put` returns, the item is with the channel: its
     producer may die. A get that times out, is cancelled or dies takes nothing. Handles are small
-    and can be passed to workers and tasks.
+    and can be passed to workers and tasks, and used in processes that those fork.
+
+    On the channel's own node an item goes through shared memory, with no other process on the way;
+    large arrays and tensors arrive as writable views of it that are the receiver's alone. Elsewhere
+    calls to the channel's host do the same.
 
     Make one with `Channel.create`, find one with `Channel.connect`.
 
@@ -45,10 +60,12 @@ class Channel:
 
     def __init__(self) -> None:
         self._name = ""
-        self._queues: Backend = LocalQueues()
-        self._facts: dict[str, Any] = {}
+        self._facts = Facts("channel")
+        self._replicas: Replicas | None = None
+        self._local: LocalQueues | None = None
         self._local_channel: LocalChannel | None = None
         self._current_worker: Any = None
+        self._rates = Rates()
 
     @classmethod
     def create(
@@ -61,11 +78,14 @@ class Channel:
         disable_distributed_log: bool = True,
         *,
         capacity: int = CAPACITY,
+        max_bytes: int | None = None,
+        policy: str = "block",
+        memory_policy: str = "block",
         timeout: float | None = None,
         node_id: int | None = None,
         gpu_id: int | None = None,
     ) -> Self:
-        """Create a channel, or connect to the one that has this name and the same `maxsize`.
+        """Create a channel, or connect to the one that has this name and is the same.
 
         Args:
             name: Unique in the job, also among worker groups.
@@ -75,12 +95,19 @@ class Channel:
             local: A queue for the threads and event loops of this process only.
             disable_distributed_log: Accepted for existing callers; hosts have no log of their own.
             capacity: The bound of a key without `maxsize`.
+            max_bytes: The most bytes that all items of a host may have together; None for a quarter
+                of the shared memory that is free there, at most 4 GiB. A local channel has none.
+            policy: What a put does where a key holds as many items as it may: `block` waits,
+                `error` raises `ChannelFull`, `drop_oldest` drops the oldest item, `keep_latest`
+                drops all that the key holds.
+            memory_policy: What a put does where there is no memory: `block` waits, `error` raises
+                `ChannelMemoryError`, which names the largest holders, `spill` goes on on disk.
             timeout: Limit of the start in seconds; None for the default.
             node_id: Older name of `node_rank`.
             gpu_id: Older way to choose a node: the one that has this accelerator.
 
         Raises:
-            ChannelExistsError: The name belongs to a channel with another bound, or to a group.
+            ChannelExistsError: The name belongs to a channel that is different, or to a group.
             ShoalValueError: An argument cannot be.
             ShoalTimeoutError: A host did not start in time.
         """
@@ -89,17 +116,10 @@ class Channel:
             node_rank = node_id
         if node_rank is None:
             node_rank = 0 if gpu_id is None or local else node_of_accelerator(gpu_id)
-        plan = Plan(name, maxsize, capacity, distributed, node_rank)
-        self = cls.__new__(cls)
-        Channel.__init__(self)
-        self._name = name
+        facts = Facts(name, maxsize, capacity, max_bytes, policy, memory_policy)
         if local:
-            self._local_channel = LocalChannel(maxsize)
-            self._queues = self._local_channel.queues = LocalQueues(maxsize, capacity, name)
-            self._facts = {"maxsize": maxsize, "capacity": capacity, "hosts": 0}
-        else:
-            self._queues, self._facts = create(plan, Deadline(timeout))
-        return self
+            return cls._made(facts, local=LocalChannel(maxsize, facts))
+        return cls._made(*create(facts, distributed, node_rank, Deadline(timeout)))
 
     @classmethod
     def create_for(
@@ -139,12 +159,17 @@ class Channel:
             ChannelNotFoundError: There is none.
             ChannelExistsError: The name belongs to something that is no channel.
         """
+        self = cls._made(*connect(name, None if timeout is None else Deadline(timeout)))
+        self._current_worker = current_worker
+        return self
+
+    @classmethod
+    def _made(
+        cls, facts: Facts, replicas: Replicas | None = None, local: LocalChannel | None = None
+    ) -> Self:
         self = cls.__new__(cls)
         Channel.__init__(self)
-        self._name = name
-        self._current_worker = current_worker
-        deadline = None if timeout is None else Deadline(timeout)
-        self._queues, self._facts = connect(name, deadline)
+        self._bind(facts, replicas, local)
         return self
 
     def _initialize(
@@ -160,16 +185,28 @@ class Channel:
         """Bind this object to actors that exist; for subclasses that bring their own."""
         del channel_worker_group
         Channel.__init__(self)
-        self._name = channel_name
         self._current_worker = current_worker
-        self._local_channel = local_channel
         if local_channel is not None:
-            self._queues = local_channel.queues
-            self._facts = {"maxsize": maxsize, "capacity": CAPACITY, "hosts": 0}
+            self._bind(Facts(channel_name, maxsize), None, local_channel)
             return
         handles = channel_actors or {0: channel_worker_actor}
-        self._queues = RemoteQueues(channel_name, "", len(handles), handles)
-        self._facts = {"maxsize": maxsize, "capacity": CAPACITY, "hosts": len(handles)}
+        facts = facts_of([handles[index] for index in sorted(handles)], Deadline(None))
+        self._bind(facts, Replicas(facts, "", handles), None)
+
+    def _bind(self, facts: Facts, replicas: Replicas | None, local: LocalChannel | None) -> None:
+        self._name, self._facts, self._replicas = facts.name, facts, replicas
+        self._local_channel = local
+        self._local = None if local is None else local.queues
+        self._shorten()
+
+    def _shorten(self) -> None:
+        """Let the core answer the usual calls itself, where the channel is in shared memory."""
+        if self._replicas is None:
+            return
+        port = ShmPort(self._replicas.direct, DEFAULT_KEY, Rest(self, Channel))
+        for name in ("put", "put_nowait", "get", "get_nowait"):
+            if getattr(type(self), name) is getattr(Channel, name):  # no subclass has its own
+                setattr(self, name, getattr(port, name))
 
     # Putting.
 
@@ -196,18 +233,22 @@ class Channel:
 
         Raises:
             ShoalTimeoutError: No room in time; the item is not in the channel.
-            ChannelClosed: The channel was closed, or its host died.
+            ChannelFull: No room, and the channel's policy is `error`.
+            ChannelMemoryError: It can never fit; or no memory, and the memory policy is `error`.
+            ChannelClosed: The channel was closed.
+            PeerLostError: The channel is on another node, and its host died meanwhile: the item
+                may be in the channel or not.
             ShoalValueError: The item cannot be pickled, or the weight is no integer from 0.
         """
         key, weight = checked_key(key, queue_name), checked_weight(weight)
         deadline = Deadline(timeout, default=math.inf)
-
-        check = self._verdicts(key, deadline).put
-        if not async_op:
-            self._queues.put(key, weight, item, deadline, check)
-            return None
-        future = self._queues.start_put(key, weight, item, deadline, check)
-        return AsyncChannelWork(future, f"put to the channel {self._name!r}, key {key!r}")
+        with naming():
+            queues = self._queues(key)
+            if not async_op:
+                queues.put(key, item, weight, deadline)
+                return None
+            future = started(queues.start_put, key, item, weight, deadline)
+        return work_of(future, f"put to {self._facts.shown(key)}")
 
     def put_nowait(
         self,
@@ -220,11 +261,57 @@ class Channel:
         """Put an item if there is room now.
 
         Raises:
-            ChannelFull: There is none, or puts are waiting for room already.
-            ChannelClosed: The channel was closed, or its host died.
+            ChannelFull: There is none.
+            ChannelClosed: The channel was closed. The others as of `put`.
         """
         key, weight = checked_key(key, queue_name), checked_weight(weight)
-        self._queues.put(key, weight, item, None, self._verdicts(key, None).put)
+        with naming():
+            self._queues(key).put(key, item, weight, None)
+
+    def put_many(
+        self,
+        items: Sequence[Any],
+        weights: Sequence[int] | None = None,
+        key: Hashable = DEFAULT_KEY,
+        *,
+        timeout: float | None = None,
+    ) -> None:
+        """Put items in their order, waiting for room where there is none.
+
+        Args:
+            items: The items.
+            weights: One for each item; None for 0.
+            key: The queue.
+            timeout: Seconds to wait in all; None for no limit.
+
+        Raises:
+            ShoalError: As of `put`. Those before it are in the channel; its attribute `done` says
+                how many they are.
+        """
+        key = checked_key(key, None)
+        items = items if type(items) is list else list(items)
+        if weights is not None:
+            weights = [checked_weight(weight) for weight in weights]
+            checked_count(len(weights), len(items))
+        direct, waited, put = self._direct(key), 0.0, 0
+        if direct is not None and timeout is None and self._facts.policy == "block":
+            # As most go, without what a long wait needs.
+            try:
+                direct.put_many(items, weights, _SHORT_S)
+            except ShoalTimeoutError as error:
+                waited, put = _SHORT_S, int(getattr(error, "done", 0))
+            except ShoalError as error:
+                raise named(error) from error.__cause__
+            else:
+                return
+        weights = [0] * len(items) if weights is None else weights
+        try:
+            with naming():
+                deadline = Deadline(timeout, default=math.inf, waited=waited)
+                self._queues(key).put_many(key, items[put:], weights[put:], deadline)
+        except ShoalError as error:
+            counted(error, put + int(getattr(error, "done", 0)))
+            raise
 
     # Getting.
 
@@ -235,6 +322,7 @@ class Channel:
         *,
         timeout: float | None = None,
         queue_name: Hashable = None,
+        lease: bool = False,
     ) -> Any:
         """Get the oldest item, waiting for one.
 
@@ -244,23 +332,66 @@ class Channel:
                 item.
             timeout: Seconds to wait; None for no limit.
             queue_name: Older name of `key`.
+            lease: Return a lease instead, with `value`, `redelivered`, `ack()` and `give_back()`:
+                the item is delivered again, at the end of its queue, if this process dies before
+                `ack()`. As a context manager it acknowledges where no error leaves the block.
 
         Raises:
             ShoalTimeoutError: No item in time.
-            ChannelClosed: The channel was closed and the key is empty, or its host died.
-            TransportError: The item cannot be rebuilt in this process; it is lost.
+            ChannelClosed: The channel was closed and the key is empty.
+            PeerLostError: The channel is on another node, and its host died for good.
+            ChannelDecodeError: The item cannot be rebuilt in this process; it is lost.
         """
-        return self._take(checked_key(key, queue_name), 0, async_op, timeout, batch=False)
+        return self.get_after(key, async_op, timeout, queue_name, lease)
 
-    def get_nowait(self, key: Hashable = DEFAULT_KEY, *, queue_name: Hashable = None) -> Any:
+    def get_after(
+        self,
+        key: Hashable,
+        async_op: bool,
+        timeout: float | None,
+        queue_name: Hashable,
+        lease: bool,
+        waited: float = 0.0,
+    ) -> Any:
+        """Get as `get` does, where some seconds of the time are over; for the core."""
+        deadline = Deadline(timeout, default=math.inf, waited=waited)
+        want = Want(lease=True) if lease else ONE
+        return self._take(checked_key(key, queue_name), want, deadline, async_op=async_op)
+
+    def get_nowait(
+        self, key: Hashable = DEFAULT_KEY, *, queue_name: Hashable = None, lease: bool = False
+    ) -> Any:
         """Get the oldest item if there is one now.
 
         Raises:
-            ChannelEmpty: There is none.
-            ChannelClosed: The channel was closed and the key is empty, or its host died.
+            ChannelEmpty: There is none. The others as of `get`.
         """
         key = checked_key(key, queue_name)
-        return self._queues.get(key, 0, None, self._verdicts(key, None).one)
+        with naming():
+            return self._queues(key).take(key, Want(lease=True) if lease else ONE, None)
+
+    def get_many(
+        self, n: int, key: Hashable = DEFAULT_KEY, *, timeout: float | None = None
+    ) -> list[Any]:
+        """Get up to `n` items, at least one, waiting for the first only.
+
+        Raises:
+            ShoalTimeoutError: No item in time. The others as of `get`.
+        """
+        key, waited = checked_key(key, None), 0.0
+        direct = self._direct(key)
+        if direct is not None and timeout is None:
+            # As most go, without what a long wait needs.
+            try:
+                return direct.get_many(n, _SHORT_S)
+            except ShoalTimeoutError:
+                waited = _SHORT_S
+            except ShoalError as error:
+                raise named(error) from error.__cause__
+        want = Want("many", checked_weight(n, "n", least=1))
+        deadline = Deadline(timeout, default=math.inf, waited=waited)
+        items: list[Any] = self._take(key, want, deadline, async_op=False)
+        return items
 
     def get_batch(
         self,
@@ -268,20 +399,24 @@ class Channel:
         key: Hashable = DEFAULT_KEY,
         async_op: bool = False,
         *,
+        min_weight: int | None = None,
+        linger: float | None = None,
         timeout: float | None = None,
         batch_weight: int | None = None,
         queue_name: Hashable = None,
     ) -> Any:
-        """Get items until their weights reach the target, or the next would exceed it.
+        """Get items until their weights reach the target, or the next would exceed it, in one step.
 
         An item heavier than the target comes alone; target 0 gives one item; a full channel gives
-        what it has. Others may take items while a batch is not complete.
+        what it has. Others may take items while a batch is not complete, but no two share one.
 
         Args:
             target_weight: The weight to reach.
             key: The queue.
             async_op: Return a work at once.
-            timeout: Seconds to wait; None for no limit. The items stay in the channel.
+            min_weight: The weight that will do once `linger` is over; None with `linger` for any.
+            linger: Seconds to wait for the whole target; None with `min_weight` for none.
+            timeout: Seconds to wait in all; None for no limit. The items stay in the channel.
             batch_weight: Older name of `target_weight`.
             queue_name: Older name of `key`.
 
@@ -290,52 +425,84 @@ class Channel:
 
         Raises:
             ShoalTimeoutError: Not enough items in time.
-            ChannelClosed: The channel was closed and the key is empty, or its host died.
-            TransportError: One item cannot be rebuilt in this process; it is lost, the others go
-                back to the front.
+            ChannelClosed: The channel was closed and the key is empty.
+            ChannelDecodeError: No item can be rebuilt in this process. Where some can they are
+                returned, and the next get of the key raises it.
         """
         target = checked_weight(
             target_weight if batch_weight is None else batch_weight, "target_weight"
         )
-        return self._take(checked_key(key, queue_name), target, async_op, timeout, batch=True)
-
-    def _take(
-        self, key: Hashable, target: int, async_op: bool, timeout: float | None, *, batch: bool
-    ) -> Any:
+        want = Want("batch", target)
+        if min_weight is not None or linger is not None:
+            least = checked_weight(0 if min_weight is None else min_weight, "min_weight")
+            waits = Deadline(0 if linger is None else linger).timeout
+            want = want._replace(least=min(least, target), linger=waits)
         deadline = Deadline(timeout, default=math.inf)
-        verdicts = self._verdicts(key, deadline)
-        result = verdicts.batch if batch else verdicts.one
-        if not async_op:
-            return self._queues.get(key, target, deadline, result)
-        future, give_back = self._queues.start_get(key, target, deadline, result)
-        what = f"get from the channel {self._name!r}, key {key!r}"
-        return AsyncChannelWork(future, what, give_back)
+        return self._take(checked_key(key, queue_name), want, deadline, async_op=async_op)
 
-    def _verdicts(self, key: Hashable, deadline: Deadline | None) -> Verdicts:
-        return Verdicts(self._name, self._facts, key, deadline)
+    def drain(self, key: Hashable = DEFAULT_KEY) -> list[Any]:
+        """Get all items that a key holds now, without waiting."""
+        items: list[Any] = []
+        left = self.qsize(key)
+        with contextlib.suppress(ShoalTimeoutError, ChannelClosed):
+            while left > len(items):
+                items += self.get_many(left - len(items), key, timeout=0)
+        return items
+
+    def __iter__(self) -> Iterator[Any]:
+        """Get items of the default queue until the channel is closed and holds none."""
+        return self.items()
+
+    def items(self, key: Hashable = DEFAULT_KEY) -> Iterator[Any]:
+        """Get items of a key until the channel is closed and the key is empty."""
+        with contextlib.suppress(ChannelClosed):
+            while True:
+                yield self.get(key)
+
+    async def __aiter__(self) -> AsyncIterator[Any]:
+        """Get items of the default queue in an event loop, until it is closed and empty."""
+        with contextlib.suppress(ChannelClosed):
+            while True:
+                yield await self.get(async_op=True)
+
+    def _take(self, key: Hashable, want: Want, deadline: Deadline, *, async_op: bool) -> Any:
+        with naming():
+            queues = self._queues(key)
+            if not async_op:
+                return queues.take(key, want, deadline)
+            future = started(queues.start_take, key, want, deadline)
+        return work_of(future, f"get from {self._facts.shown(key)}", takes=True)
 
     # Looking.
 
     def qsize(self, key: Hashable = DEFAULT_KEY) -> int:
         """Return how many items a key holds."""
-        return self._queues.qsize(key)
+        with naming():
+            return self._queues(key).qsize(key)
 
     def empty(self, key: Hashable = DEFAULT_KEY) -> bool:
         """Return whether a key holds nothing."""
-        return self._queues.qsize(key) == 0
+        return self.qsize(key) == 0
 
     def full(self, key: Hashable = DEFAULT_KEY) -> bool:
         """Return whether a put would wait."""
-        return self._queues.full(key)
+        with naming():
+            return self._queues(key).full(key)
 
     @property
     def maxsize(self) -> int:
         """Items that a key holds before `put` waits; 0 where no bound was asked for."""
-        return int(self._facts["maxsize"])
+        return self._facts.maxsize
 
     def peek_all(self, key: Hashable = DEFAULT_KEY) -> Got:
         """Return what a key holds, oldest first, without taking it."""
-        return self._queues.peek_all(key)
+        with naming():
+            return self._queues(key).peek_all(key)
+
+    def stats(self, key: Hashable = DEFAULT_KEY) -> ChannelStats:
+        """Return how a key is used, and the memory of its host."""
+        with naming():
+            return self._rates.since_last(key, self._queues(key).counts(key))
 
     @property
     def name(self) -> str:
@@ -345,24 +512,69 @@ class Channel:
     @property
     def is_local(self) -> bool:
         """Whether the channel is for this process only."""
-        return isinstance(self._queues, LocalQueues)
+        return self._local is not None
+
+    @property
+    def transport(self) -> str:
+        """How this process reaches the default queue: `shm`, `ray`, or `local`."""
+        with naming():
+            queues = self._queues(DEFAULT_KEY)
+        if isinstance(queues, LocalQueues):
+            return "local"
+        return "shm" if isinstance(queues, SharedQueues) else "ray"
 
     @property
     def _distributed(self) -> bool:
-        return int(self._facts["hosts"]) > 1
+        return self._facts.hosts > 1
+
+    @property
+    def _channel_actors_by_rank(self) -> dict[int, Any]:
+        hosts = [] if self._replicas is None else self._replicas.hosts()
+        return {index: host.handle for index, host in enumerate(hosts)}
+
+    def _direct(self, key: Hashable) -> ShmQueue | None:
+        """Return the queue of a key, where it can be used without a look at what is under way."""
+        return None if self._replicas is None else self._replicas.direct.get(key)
+
+    def _queues(self, key: Hashable) -> Backend:
+        if self._local is not None:
+            return self._local
+        if self._replicas is None:
+            raise ChannelError("this is no channel yet: use Channel.create or Channel.connect")
+        return self._replicas.of(key)
 
     # The whole channel.
 
     def create_queue(self, queue_name: Hashable, maxsize: int = 0) -> None:
-        """Give a key a bound of its own."""
-        self._queues.declare(queue_name, maxsize)
+        """Give a key a bound of its own, before it is used.
+
+        Raises:
+            ChannelExistsError: The key was used, with another bound.
+        """
+        with naming():
+            self._queues(queue_name).declare(queue_name, maxsize)
 
     def close(self) -> None:
         """Accept no more items. Gets take what is left, then raise `ChannelClosed`.
 
         Puts that wait for room fail. The name is free again once nothing is left.
         """
-        self._queues.close()
+        with naming():
+            if self._local is not None:
+                self._local.close()
+            elif self._replicas is not None:
+                self._replicas.end(now=False)
+
+    def delete(self) -> None:
+        """Close the channel and throw away what it holds. The name is free again.
+
+        Who has the channel open may still take what was left.
+        """
+        with naming():
+            if self._local is not None:
+                self._local.delete()
+            elif self._replicas is not None:
+                self._replicas.end(now=True)
 
     def __str__(self) -> str:
         """List the items of the default queue."""
@@ -370,24 +582,19 @@ class Channel:
 
     def __repr__(self) -> str:
         """Show the name and the bound."""
-        kind = ", local" if self.is_local else ""
-        return f"Channel({self._name!r}, maxsize={self.maxsize}{kind})"
+        return (
+            f"Channel({self._name!r}, maxsize={self.maxsize}{', local' if self.is_local else ''})"
+        )
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle as a name; the receiver looks the hosts up."""
-        queues = self._queues
-        if not isinstance(queues, RemoteQueues):
+        """Pickle as what the channel is; the receiver looks for its own way to it."""
+        if self._replicas is None:
             raise ChannelError(
                 f"the local channel {self._name!r} cannot leave its process; create it without "
                 "local=True to share it"
             )
-        return _restore, (type(self), self._name, queues.namespace, self._facts)
+        return _restore, (type(self), self._facts, self._replicas.namespace)
 
 
-def _restore(cls: type[Channel], name: str, namespace: str, facts: dict[str, Any]) -> Channel:
-    self = cls.__new__(cls)
-    Channel.__init__(self)
-    self._name = name
-    self._facts = facts
-    self._queues = RemoteQueues(name, namespace, facts["hosts"])
-    return self
+def _restore(cls: type[Channel], facts: Facts, namespace: str) -> Channel:
+    return cls._made(facts, Replicas(facts, namespace))

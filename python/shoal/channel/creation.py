@@ -3,15 +3,18 @@
 import contextlib
 import logging
 import time
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import ray
 
 from shoal._backend import WorkerAddress
 from shoal._ray import find_actor, get, is_dead, timed_out
+from shoal.channel.facts import Facts
 from shoal.channel.host import ChannelWorker
 from shoal.channel.remote import RemoteQueues
+from shoal.channel.replicas import Replicas
 from shoal.context import current, describe_self
 from shoal.deadline import Deadline
 from shoal.errors import (
@@ -26,12 +29,11 @@ from shoal.errors import (
 )
 from shoal.manager import NodeManager, WorkerManager
 from shoal.manager.base import required_namespace
-from shoal.transport.queues import CAPACITY
 
 __all__ = [
-    "Plan",
     "connect",
     "create",
+    "facts_of",
     "node_of_accelerator",
     "node_of_worker",
     "split_affinity",
@@ -39,77 +41,63 @@ __all__ = [
 
 _log = logging.getLogger("shoal")
 
+_ANSWER_S = 60.0
+"""So long a host that is there may take to say what its channel is."""
 
-@dataclass(frozen=True)
-class Plan:
-    """What a channel shall be.
 
-    Attributes:
-        name: Its name.
-        maxsize: Items per key, 0 for `capacity`.
-        capacity: The bound of a key without `maxsize`.
+def create(
+    facts: Facts, distributed: bool, node_rank: int, deadline: Deadline
+) -> tuple[Facts, Replicas]:
+    """Start a channel's hosts, or connect to the channel that has the name.
+
+    Args:
+        facts: What the channel shall be.
         distributed: Whether every node has a host.
         node_rank: The node of the host, where there is one.
-
-    Raises:
-        ShoalValueError: A value cannot be.
-    """
-
-    name: Any
-    maxsize: int = 0
-    capacity: int = CAPACITY
-    distributed: bool = False
-    node_rank: int = 0
-
-    def __post_init__(self) -> None:
-        if not isinstance(self.name, str) or not self.name or ":" in self.name:
-            raise ShoalValueError(
-                f"channel name {self.name!r}: expected a text that is not empty and has no ':'"
-            )
-        for name, low in (("maxsize", 0), ("capacity", 1), ("node_rank", 0)):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int) or value < low:
-                raise ShoalValueError(
-                    f"channel {self.name!r}: {name}={value!r}: expected an integer, at least {low}"
-                )
-
-
-def create(plan: Plan, deadline: Deadline) -> tuple[RemoteQueues, dict[str, Any]]:
-    """Start a channel's hosts, or connect to the channel that has the name.
+        deadline: Until when the hosts have to answer.
 
     Raises:
         ChannelExistsError: The name belongs to another kind of channel, or to no channel.
         ShoalTimeoutError: A host did not start in time.
         ShoalValueError: There is no such node.
     """
+    if type(node_rank) is not int or node_rank < 0:
+        raise ShoalValueError(
+            f"channel {facts.name!r}: node_rank={node_rank!r}: expected an integer, at least 0"
+        )
     while True:
-        joined = _join(plan, deadline)
+        joined = _join(facts, deadline)
         if joined is not None:
             return joined
         try:
-            return _start(plan, deadline)
+            return _start(facts, distributed, node_rank, deadline)
         except NameTakenError:  # somebody was faster
             continue
 
 
-def _start(plan: Plan, deadline: Deadline) -> tuple[RemoteQueues, dict[str, Any]]:
+def _start(
+    wanted: Facts, distributed: bool, node_rank: int, deadline: Deadline
+) -> tuple[Facts, Replicas]:
     proxy = NodeManager.get_proxy()
-    hosts = proxy.num_nodes() if plan.distributed else 1
-    nodes = range(hosts) if plan.distributed else [plan.node_rank]
-    args = (plan.maxsize, plan.capacity, hosts)
-    first = f"{plan.name}:0"
-    handles = {
-        0: proxy.start_host(
-            first, ChannelWorker, (first, *args), {}, nodes[0], timeout=deadline.remaining
+    hosts = proxy.num_nodes() if distributed else 1
+    nodes = range(hosts) if distributed else [node_rank]
+    facts, namespace = replace(wanted, hosts=hosts), required_namespace()
+
+    def start(index: int) -> Any:
+        name = f"{facts.name}:{index}"
+        return proxy.actor.start_host.remote(
+            name,
+            ChannelWorker,
+            (name, facts, namespace),
+            {},
+            nodes[index],
+            timeout=deadline.remaining,
+            restarts=True,
         )
-    }
-    starting = {}
-    for index in range(1, hosts):
-        name = f"{plan.name}:{index}"
-        starting[index] = proxy.actor.start_host.remote(
-            name, ChannelWorker, (name, *args), {}, nodes[index], timeout=deadline.remaining
-        )
-    what = f"starting the channel {plan.name!r}"
+
+    what = f"starting the channel {facts.name!r}"
+    handles = {0: get(start(0), deadline, lambda: what, f"node {nodes[0]}")}
+    starting = {index: start(index) for index in range(1, hosts)}
     errors: list[ShoalError] = []
     for index, ref in starting.items():
         try:
@@ -118,49 +106,52 @@ def _start(plan: Plan, deadline: Deadline) -> tuple[RemoteQueues, dict[str, Any]
             errors.append(error)
     if errors:
         for handle in handles.values():  # half a channel is none
-            ray.kill(handle)
+            _end(handle)
         if isinstance(errors[0], NameTakenError):
             raise ChannelExistsError(
-                f"{describe_self()}: the channel {plan.name!r} needs the names {plan.name}:0 to "
-                f"{plan.name}:{hosts - 1}: {errors[0]}; choose another name"
+                f"{describe_self()}: the channel {facts.name!r} needs the names {facts.name}:0 to "
+                f"{facts.name}:{hosts - 1}: {errors[0]}; choose another name"
             ) from errors[0]
         raise errors[0]
-    queues = RemoteQueues(plan.name, required_namespace(), hosts, handles)
-    return queues, {"maxsize": plan.maxsize, "capacity": plan.capacity, "hosts": hosts}
+    facts = facts_of([handles[index] for index in range(hosts)], deadline)
+    return facts, Replicas(facts, namespace, handles)
 
 
-def _join(plan: Plan, deadline: Deadline) -> tuple[RemoteQueues, dict[str, Any]] | None:
+def _end(host: Any) -> None:
+    with contextlib.suppress(ShoalError):
+        RemoteQueues(Facts("channel"), "", 0, host).end(now=True)
+    ray.kill(host)
+
+
+def _join(wanted: Facts, deadline: Deadline) -> tuple[Facts, Replicas] | None:
     """Connect to a channel that exists and is as planned; None when the name is free."""
-    first, namespace = f"{plan.name}:0", required_namespace()
+    first, namespace = f"{wanted.name}:0", required_namespace()
     found = None
     while found is None:
         if find_actor(first, namespace) is None:
             return None
         with contextlib.suppress(PeerLostError, ChannelNotFoundError, ChannelClosed):
-            found = connect(plan.name, Deadline(deadline.remaining))
-        if found is not None and found[1]["ending"]:
+            # At once: the one that had the name just now may have given it up.
+            found = _connect(wanted.name, Deadline(deadline.remaining), at_once=True)
+        if found is not None and found[2]["ending"]:
             found = None
         if found is None:
             # A channel that was closed is about to give its name up.
             if deadline.expired:
-                raise timed_out(f"creating the channel {plan.name!r}", "the one before", deadline)
-            if not _free_names_of_dead(plan.name, namespace):
+                raise timed_out(f"creating the channel {wanted.name!r}", "the one before", deadline)
+            if not _free_names_of_dead(wanted.name, namespace):
                 time.sleep(0.02)
-    queues, facts = found
-    differing = [
-        f"{name}={facts[name]} (asked for: {wanted})"
-        for name, wanted in (("maxsize", plan.maxsize), ("capacity", plan.capacity))
-        if facts[name] != wanted
-    ]
-    if facts["closed"]:
+    facts, replicas, state = found
+    differing = facts.differing(wanted)
+    if state["closed"]:
         differing.append("it is closed and still holds items")
     if differing:
         raise ChannelExistsError(
-            f"{describe_self()}: the channel {plan.name!r} exists, with {', '.join(differing)}; "
+            f"{describe_self()}: the channel {facts.name!r} exists, with {', '.join(differing)}; "
             "connect to it with Channel.connect, or choose another name"
         )
-    _log.warning("the channel %r exists already; connected to it", plan.name)
-    return queues, facts
+    _log.warning("the channel %r exists already; connected to it", facts.name)
+    return facts, replicas
 
 
 def _free_names_of_dead(name: str, namespace: str) -> bool:
@@ -173,11 +164,11 @@ def _free_names_of_dead(name: str, namespace: str) -> bool:
     if not hosts or not is_dead(hosts[0]):
         return False
     for host in reversed(hosts):  # the first last: then nobody starts anew among the others
-        ray.kill(host)
+        _end(host)
     return True
 
 
-def connect(name: str, deadline: Deadline | None) -> tuple[RemoteQueues, dict[str, Any]]:
+def connect(name: str, deadline: Deadline | None) -> tuple[Facts, Replicas]:
     """Find a channel by its name.
 
     Args:
@@ -188,29 +179,76 @@ def connect(name: str, deadline: Deadline | None) -> tuple[RemoteQueues, dict[st
         ChannelNotFoundError: There is none.
         ChannelExistsError: The name belongs to something that is no channel.
     """
+    at_once = deadline is None
+    facts, replicas, _ = _connect(name, deadline or Deadline(_ANSWER_S), at_once=at_once)
+    return facts, replicas
+
+
+def _connect(
+    name: str, deadline: Deadline, *, at_once: bool
+) -> tuple[Facts, Replicas, dict[str, Any]]:
     namespace = required_namespace()
     first = f"{name}:0"
-    handle = find_actor(first, namespace)
-    while handle is None:
-        if deadline is None or deadline.expired:
-            waited = "" if deadline is None else f" within {deadline.timeout:g} s"
-            raise ChannelNotFoundError(
-                f"{describe_self()}: no channel {name!r} in the job {namespace!r}{waited}; it is "
-                "created with Channel.create, and gone once it was closed or the job has ended"
-            )
+    while (handle := find_actor(first, namespace)) is None:
+        if at_once or deadline.expired:
+            waited = "" if at_once else f" within {deadline.timeout:g} s"
+            raise _not_found(name, namespace, waited)
+        # Ray tells nobody of a name that appears.
         time.sleep(min(0.05, deadline.remaining))
-        handle = find_actor(first, namespace)
-    facts_of = getattr(handle, "shoal_channel_facts", None)
-    if facts_of is None:
+    if not hasattr(handle, "shoal_channel_facts"):
         raise ChannelExistsError(
             f"{describe_self()}: {name!r} is the name of a worker group, not of a channel"
         )
-    limit = Deadline(60.0) if deadline is None else Deadline(max(1.0, deadline.remaining))
-    what = f"connecting to the channel {name!r}"
-    facts = dict(get(facts_of.remote(), limit, lambda: what, first))
-    queues = RemoteQueues(name, namespace, facts["hosts"])
-    queues.find_all(limit)
-    return queues, facts
+    limit = Deadline(max(1.0, deadline.remaining))
+    try:
+        state = _state(handle, limit)
+    except PeerLostError as error:
+        raise ChannelNotFoundError(
+            f"{describe_self()}: no channel {name!r} in the job {namespace!r}: its host {first} has "
+            f"ended ({error})"
+        ) from None
+    later = range(1, state["facts"].hosts)
+    handles = [handle, *(_found(name, index, namespace, limit) for index in later)]
+    facts = facts_of(handles, limit)
+    return facts, Replicas(facts, namespace, dict(enumerate(handles))), state
+
+
+def _not_found(name: str, namespace: str, waited: str = "") -> ChannelNotFoundError:
+    return ChannelNotFoundError(
+        f"{describe_self()}: no channel {name!r} in the job {namespace!r}{waited}; it is created "
+        "with Channel.create, and gone once it was closed or the job has ended"
+    )
+
+
+def _found(name: str, index: int, namespace: str, deadline: Deadline) -> Any:
+    """Wait for a host that may still be starting."""
+    actor = f"{name}:{index}"
+    while (handle := find_actor(actor, namespace)) is None:
+        if find_actor(f"{name}:0", namespace) is None:
+            raise _not_found(name, namespace)  # it has ended meanwhile
+        if deadline.expired:
+            raise timed_out("connecting to a channel", actor, deadline)
+        time.sleep(min(0.05, deadline.remaining))
+    return handle
+
+
+def _state(handle: Any, deadline: Deadline) -> dict[str, Any]:
+    """Ask a host, or the process that takes its place, what its channel is."""
+    while True:
+        asked = handle.shoal_channel_facts.remote()
+        try:
+            return dict(get(asked, deadline, lambda: "connecting to a channel", "its host"))
+        except PeerLostError:
+            if deadline.expired or is_dead(handle):
+                raise
+            time.sleep(min(0.05, deadline.remaining))
+
+
+def facts_of(handles: Sequence[Any], deadline: Deadline) -> Facts:
+    """Ask hosts for what their channel is, and where its items lie."""
+    states = [_state(handle, deadline) for handle in handles]
+    facts: Facts = states[0]["facts"]
+    return replace(facts, places=tuple(state["place"] for state in states))
 
 
 def split_affinity(

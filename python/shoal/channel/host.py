@@ -1,46 +1,496 @@
-"""The actor behind a channel."""
+"""The actor of a channel on one node.
 
-from collections.abc import Hashable
-from typing import Any
+It makes the memory that the channel's items lie in, and removes it at the end. Processes of its
+node put and take without it; for those of other nodes it does so, on items that it does not look
+into. When its process dies another one takes its place and goes on with the same memory.
+"""
 
-from shoal.transport.queue_host import Packed, QueueHost
-from shoal.transport.queues import CAPACITY, Outcome
-from shoal.transport.wire import pack, unpack
+import asyncio
+import contextlib
+import logging
+import math
+import os
+import time
+from collections.abc import Callable, Coroutine, Hashable
+from functools import partial
+from typing import Any, ClassVar, TypeVar
+
+import ray
+
+from shoal.channel.facts import MOST_ITEMS, Facts, Place
+from shoal.channel.leases import Leases, arrival_s
+from shoal.channel.shared import counts_of
+from shoal.channel.shelf import NOTHING_YET, Shelf, offer, take_now
+from shoal.channel.want import Want
+from shoal.context import set_context
+from shoal.errors import (
+    ChannelError,
+    ChannelFull,
+    ShoalError,
+    ShoalTimeoutError,
+)
+from shoal.manager import NodeManager
+from shoal.shm import Parcel, Queue, Session
+from shoal.shm.keys import canonical
+from shoal.transport.process import ProcessId, is_running
+from shoal.transport.queues import Outcome
+from shoal.transport.wire import Bulk, pack, unpack
 
 __all__ = ["ChannelWorker"]
 
+_log = logging.getLogger("shoal")
 
-class ChannelWorker(QueueHost):
+_SPARE_S = 2.0
+"""So often its memory is spared anew, in case this process dies and nobody else has it open."""
+_LINGER_S = 0.2
+"""Between the last answer of a closed host and its end: replies on their way must arrive."""
+_TICK_S = 0.25
+_IDLE_S = 2.0
+"""After so long without an item in it memory is given back: a stream that pauses keeps it."""
+_MANAGER_S = 30.0
+_ROUTES = b"\0routes"
+"""Of the queue that no key has: which host has which key."""
+_MANY = 1024
+"""So many queues stay open."""
+_AT_ONCE = 16
+_MOST_BYTES = 64 * 1024 * 1024
+"""A reply with more than that ends, however many items were asked for."""
+_NEAR = 0.8
+
+Packed = bytes | Bulk
+T = TypeVar("T")
+
+
+class ChannelWorker:
     """Holds a channel's items, or those of some keys where the channel is distributed.
 
     Args:
         name: The actor's name.
-        maxsize: Items per key, 0 for `capacity`.
-        capacity: The bound of a key without `maxsize`.
-        hosts: How many hosts the channel has.
+        facts: The channel, without its places.
+        namespace: The job's namespace. Ray knows only that of the driver's connection, which other
+            jobs on the same Ray share.
     """
 
-    def __init__(
-        self, name: str, maxsize: int = 0, capacity: int = CAPACITY, hosts: int = 1
-    ) -> None:
-        super().__init__(name, maxsize, capacity)
-        self._facts = {"maxsize": maxsize, "capacity": capacity, "hosts": hosts}
-        self._replicas: dict[Hashable, int] = {}
+    def __init__(self, name: str, facts: Facts, namespace: str) -> None:
+        set_context(name=name, namespace=namespace)
+        self._name = name
+        self._facts = facts
+        self._session = self._adopted() or self._made()
+        self._place = Place.of(self._session.token)
+        self._shelf = Shelf(facts, self._session, parcels=True)
+        self._queues: dict[bytes, Queue] = {}
+        self._replicas: dict[bytes, int] = {}
+        self._routes = self._remembered() if facts.hosts > 1 else None
+        self._leases = Leases(name)
+        self._waiting: dict[tuple[int, int], asyncio.Future[Any]] = {}
+        self._ends = False
+        self._warned = False
+        self._idle_ticks = 0
+        self._spared = -math.inf
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._spare()
+        with contextlib.suppress(RuntimeError):  # no loop runs yet: then the first call begins
+            self._begin()
+
+    def _adopted(self) -> Session | None:
+        """Go on with the memory of the process before, if there was one."""
+        token = _ask_manager("noted", self._name)
+        if token is None:
+            return None
+        try:
+            return Session.attach(token)
+        except ShoalError as error:
+            _log.error("%s: what the channel held is lost: %s", self._name, error)
+            return None
+
+    def _made(self) -> Session:
+        facts = self._facts
+        session = Session.create(
+            max_bytes=facts.max_bytes, memory_policy=facts.memory_policy, backlog=facts.capacity
+        )
+        _ask_manager("note", self._name, session.token)
+        return session
+
+    def _remembered(self) -> Queue:
+        """Open the queue of which host has which key, from which the next process learns it."""
+        name = f"the routes of {self._name}"
+        routes = Queue(self._session, None, MOST_ITEMS, encoded=_ROUTES, name=name)
+        self._replicas.update(route for _, route in routes.peek())
+        return routes
+
+    async def ping(self, _: object = None) -> None:
+        """Answer, and begin to look after the channel."""
+        self._begin()
 
     async def shoal_channel_facts(self) -> dict[str, Any]:
         """Tell how the channel was made, and whether it is closed."""
-        closed = self._queues.closed
-        return {**self._facts, "closed": closed, "ending": closed and self._queues.empty}
+        self._begin()
+        closed = self._session.sealed
+        return {
+            "facts": self._facts,
+            "place": self._place,
+            "closed": closed,
+            "ending": self._ends or (closed and self._holds() == self._leases.arriving),
+        }
+
+    # Which host has which key.
 
     async def ensure_key_replica(self, key: Hashable, src_node_rank: int = -1) -> int:
         """Return which host has a key: that of the node which used it first, for ever."""
-        known = self._replicas.get(key)
+        return self._route(canonical(key), src_node_rank)
+
+    def _route(self, encoded: bytes, node_rank: int) -> int:
+        known = self._replicas.get(encoded)
         if known is None:
-            in_range = 0 <= src_node_rank < self._facts["hosts"]
-            known = self._replicas[key] = src_node_rank if in_range else 0
+            in_range = 0 <= node_rank < self._facts.hosts
+            known = self._replicas[encoded] = node_rank if in_range else 0
+            if self._routes is not None:
+                # Closed: nobody will put under it any more. No room: it holds for as long as this
+                # process lives.
+                with contextlib.suppress(ChannelError):
+                    self._routes.put_nowait((encoded, known))
         return known
 
-    async def route(self, request: Packed) -> Packed:
-        """Do the same for a packed (key, node rank)."""
-        key, node_rank = unpack(request)
-        return pack((int(Outcome.OK), await self.ensure_key_replica(key, node_rank)))
+    # For processes of other nodes.
+
+    async def serve(self, request: Packed) -> Packed:
+        """Do what a handle elsewhere asks for: (operation, token, arguments)."""
+        self._begin()
+        operation, token, arguments = unpack(request)
+        try:
+            if token and token != self._session.token:
+                return pack((int(Outcome.CLOSED), None))
+            outcome, body = await self._operations[operation](self, *arguments)
+        except Exception as error:  # noqa: BLE001  (it is raised where the caller is)
+            return pack((int(Outcome.ERROR), error))
+        return pack((int(outcome), body))
+
+    async def _do_route(self, encoded: bytes, node_rank: int) -> tuple[Outcome, Any]:
+        return Outcome.OK, self._route(encoded, node_rank)
+
+    async def _do_put(
+        self,
+        key: tuple[bytes, str],
+        parcel: Parcel,
+        weight: int,
+        seconds: float,
+        ticket: tuple[int, int],
+    ) -> tuple[Outcome, Any]:
+        queue, policy = self._queue(key), self._facts.policy
+        attempt = partial(offer, queue, parcel, weight, policy)
+        try:
+            attempt()
+        except ChannelFull as error:
+            if seconds <= 0 or policy == "error":
+                raise
+            waiting = queue.attempted("put", attempt, ChannelFull, seconds, _why)
+            try:
+                await self._unless_cancelled(ticket, waiting)
+            except ShoalTimeoutError as late:
+                return Outcome.FULL, str(late)
+            except asyncio.CancelledError:
+                return Outcome.FULL, str(error)
+        return Outcome.OK, None
+
+    async def _unless_cancelled(self, ticket: tuple[int, int], work: Coroutine[Any, Any, T]) -> T:
+        before = self._waiting.get(ticket)
+        if before is not None:  # its answer was lost, and it was asked again
+            before.cancel()
+        task = self._waiting[ticket] = asyncio.ensure_future(work)
+        try:
+            result: T = await task
+        finally:
+            if self._waiting[ticket] is task:
+                del self._waiting[ticket]
+        return result
+
+    async def cancel(self, request: Packed) -> None:
+        """Let a put or a get wait no more: its ticket."""
+        task = self._waiting.get(unpack(request))
+        if task is not None:
+            task.cancel()
+
+    async def _do_put_many(
+        self, key: tuple[bytes, str], entries: list[tuple[int, Parcel]]
+    ) -> tuple[Outcome, Any]:
+        queue, policy = self._queue(key), self._facts.policy
+        done = 0
+        try:
+            for weight, parcel in entries:
+                offer(queue, parcel, weight, policy)
+                done += 1
+        except Exception:
+            if not done:
+                raise
+        return Outcome.OK, done
+
+    async def _do_take(
+        self,
+        key: tuple[bytes, str],
+        want: Want,
+        seconds: float,
+        client: tuple[Any, ...],
+        ticket: tuple[int, int],
+    ) -> tuple[Outcome, Any]:
+        """Take, waiting until there is something to take.
+
+        What is taken is on lease until the handle says that it has it, so that nothing is lost
+        with this process, with the caller, or on the way.
+        """
+        queue, want, process = self._queue(key), Want(*want), ProcessId(*client)
+        begun = time.monotonic()
+
+        def attempt() -> list[Any]:
+            return self._take(queue, want) if is_running(process) else []
+
+        try:
+            messages = attempt()
+        except NOTHING_YET as error:
+            if seconds <= 0:
+                return Outcome.EMPTY, str(error)
+            waiting = queue.attempted("get", attempt, NOTHING_YET, seconds, _why)
+            try:
+                messages = await self._unless_cancelled(ticket, waiting)
+            except (ShoalTimeoutError, asyncio.CancelledError):
+                return Outcome.PENDING, str(error)
+        if not messages:
+            return Outcome.PENDING, "its process has ended"
+        waited = time.monotonic() - begun
+        try:
+            return Outcome.OK, (waited, *self._lent(messages, want, process))
+        except BaseException:
+            for message in messages:
+                message.give_back()
+            raise
+
+    def _lent(
+        self, messages: list[Any], want: Want, client: ProcessId
+    ) -> tuple[float, list[int], list[Any]]:
+        """Lend messages; return how long they may be on their way, the leases, and the items."""
+        items = [message.value for message in messages]
+        arrives = arrival_s(sum(item.nbytes for item in items))
+        lend = partial(self._leases.add, client=client, seconds=arrives, arrives=not want.lease)
+        if not want.lease:
+            return arrives, [lend(messages)], items
+        again = [message.redelivered for message in messages]
+        return arrives, [lend([one]) for one in messages], list(zip(again, items, strict=True))
+
+    @staticmethod
+    def _take(queue: Queue, want: Want) -> list[Any]:
+        leased = want._replace(lease=True)
+        if want.kind == "one":
+            return [take_now(queue, leased)]
+        if want.kind == "batch":
+            return list(take_now(queue, leased))
+        messages: list[Any] = []
+        size = 0
+        while len(messages) < want.amount and size < _MOST_BYTES:
+            # Few at first: they may be large.
+            few = leased._replace(
+                amount=min(want.amount, max(_AT_ONCE, 2 * len(messages))) - len(messages)
+            )
+            try:
+                more = take_now(queue, few)
+            except Exception:
+                if not messages:
+                    raise
+                break
+            size += sum(message.value.nbytes for message in more)
+            messages += more
+        return messages
+
+    async def _do_settle(self, numbers: list[int], acknowledged: bool) -> tuple[Outcome, Any]:
+        self._leases.settle(numbers, acknowledged=acknowledged)
+        return Outcome.OK, None
+
+    async def received(self, request: Packed) -> None:
+        """Let go of what has arrived: the numbers of its leases."""
+        self._leases.settle(unpack(request), acknowledged=True)
+
+    async def give_back(self, request: Packed) -> None:
+        """Deliver again what arrived when nobody wanted it any more."""
+        self._leases.settle(unpack(request), acknowledged=False)
+
+    async def _do_renew(self, numbers: list[int]) -> tuple[Outcome, Any]:
+        return Outcome.OK, self._leases.renew(numbers)
+
+    async def _do_ask(self, what: str, key: tuple[bytes, str], *args: Any) -> tuple[Outcome, Any]:
+        if what == "declare":
+            self._queues[key[0]] = self._shelf.declare(None, args[0], *key)
+            return Outcome.OK, None
+        queue = self._queue(key)
+        match what:
+            case "maxsize":
+                return Outcome.OK, queue.maxsize
+            case "counts":
+                return Outcome.OK, tuple(counts_of(queue, self._session))
+        return Outcome.OK, getattr(queue, what)()
+
+    async def _do_end(self, now: bool) -> tuple[Outcome, Any]:
+        """Accept nothing more; tell whether nothing is left, and the host ends."""
+        self._session.close_queues()
+        left = 0 if now else self._holds()
+        if left == 0:
+            self._end()
+        return Outcome.OK, left == 0
+
+    _operations: ClassVar[dict[str, Callable[..., Coroutine[Any, Any, tuple[Outcome, Any]]]]] = {
+        "route": _do_route,
+        "put": _do_put,
+        "put_many": _do_put_many,
+        "take": _do_take,
+        "settle": _do_settle,
+        "renew": _do_renew,
+        "ask": _do_ask,
+        "end": _do_end,
+    }
+
+    # The methods that existing code calls.
+
+    async def create_queue(self, key: Hashable, maxsize: int = 0) -> None:
+        """Give a key a bound of its own."""
+        self._shelf.declare(None, maxsize, canonical(key), repr(key))
+
+    async def qsize(self, key: Hashable) -> int:
+        """Return how many items a key holds."""
+        return self._of(key).qsize()
+
+    async def empty(self, key: Hashable) -> bool:
+        """Return whether a key holds nothing."""
+        return self._of(key).empty()
+
+    async def full(self, key: Hashable) -> bool:
+        """Return whether a put would wait."""
+        return self._of(key).full()
+
+    async def maxsize(self, key: Hashable) -> int:
+        """Return a key's bound; 0 for none."""
+        return self._of(key).maxsize
+
+    async def peek_all(self, key: Hashable) -> list[tuple[int, Any]]:
+        """Return the weights and the items that a key holds."""
+        return [(weight, parcel.open()) for weight, parcel in self._of(key).peek()]
+
+    async def put_via_ray(
+        self, item: Any, weight: int, key: Hashable, nowait: bool = False
+    ) -> None:
+        """Put an item that came with the call."""
+        queue = self._of(key)
+        if nowait:
+            offer(queue, item, weight, self._facts.policy)
+        else:
+            await queue.aput(item, weight)
+
+    async def get_via_ray(self, key: Hashable, nowait: bool = False) -> Any:
+        """Take an item and return it with the call."""
+        queue = self._of(key)
+        parcel = queue.get_nowait() if nowait else await queue.aget()
+        return parcel.open()
+
+    async def get_batch_via_ray(self, target_weight: int, key: Hashable) -> list[Any]:
+        """Take items of a weight and return them with the call."""
+        queue = self._of(key)
+        attempt = partial(take_now, queue, Want("batch", target_weight))
+        parcels = await queue.attempted("get", attempt, NOTHING_YET, None, _why)
+        return [parcel.open() for parcel in parcels]
+
+    async def get_memory_usage(self) -> tuple[int, int]:
+        """Return the bytes of all items, and the bytes of memory that are kept for them."""
+        found = self._session.stats()
+        return found["bytes_in_use"], found["bytes_reserved"]
+
+    # Looking after it.
+
+    def _queue(self, key: tuple[bytes, str]) -> Queue:
+        encoded, shown = key
+        queue = self._queues.get(encoded)
+        if queue is None:
+            if len(self._queues) >= _MANY:
+                self._queues.clear()
+            queue = self._queues[encoded] = self._shelf.open(None, encoded, shown)
+        return queue
+
+    def _of(self, key: Hashable) -> Queue:
+        return self._queue((canonical(key), repr(key)))
+
+    def _holds(self) -> int:
+        routes = 0 if self._routes is None else self._routes.qsize()
+        return self._session.stats()["messages"] - routes + len(self._leases)
+
+    def _begin(self) -> None:
+        if not self._tasks:
+            self._keep(self._look_after())
+
+    def _keep(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _look_after(self) -> None:
+        while not self._ends:
+            await asyncio.sleep(_TICK_S)
+            with contextlib.suppress(ChannelError):
+                self._spare()
+                self._leases.end_those_of_the_dead()
+                if not self._warned and not self._facts.maxsize:
+                    self._warn_if_near()
+                self._trim_if_drained()
+                # Processes of this node close it without a call.
+                if self._session.sealed and self._holds() == 0:
+                    self._end()
+
+    def _spare(self) -> None:
+        """Let nobody clear the memory away until another process takes the place of this one."""
+        if time.monotonic() - self._spared >= _SPARE_S:
+            self._spared = time.monotonic()
+            self._session.spare(os.getppid())  # Ray's own, which starts the other one
+
+    def _trim_if_drained(self) -> None:
+        """Give memory back that nothing has been in for a while."""
+        found = self._session.stats()
+        idle = found["bytes_reserved"] > 0 and found["bytes_in_use"] == 0
+        self._idle_ticks = self._idle_ticks + 1 if idle else 0
+        if self._idle_ticks * _TICK_S >= _IDLE_S:
+            self._idle_ticks = 0
+            self._session.trim()
+
+    def _warn_if_near(self) -> None:
+        holds, capacity = self._holds(), self._facts.capacity
+        if holds >= _NEAR * capacity:
+            self._warned = True
+            _log.warning(
+                "the channel %r holds %d items, and a key of it may hold %d: then puts will wait",
+                self._facts.name,
+                holds,
+                capacity,
+            )
+
+    def _end(self) -> None:
+        if not self._ends:
+            self._ends = True
+            self._keep(self._linger())
+
+    async def end(self) -> None:
+        """Remove the memory: the job ends."""
+        self._spared = math.inf
+        # Whoever takes part keeps what it has mapped; nobody new can join.
+        await asyncio.to_thread(self._session.remove)
+
+    async def _linger(self) -> None:
+        await asyncio.sleep(_LINGER_S)
+        await self.end()
+        try:
+            # So that those who still ask know that it has ended, and did not die.
+            await asyncio.to_thread(_ask_manager, "note", self._name, None)
+        finally:
+            ray.kill(ray.get_runtime_context().current_actor)  # frees the name at once
+
+
+def _ask_manager(method: str, *args: Any) -> Any:
+    """Ask the manager and wait, which `ray.get` warns of where an event loop runs."""
+    asked = getattr(NodeManager.get_proxy().actor, method).remote(*args)
+    return asked.future().result(_MANAGER_S)
+
+
+def _why(error: Exception, _: float) -> str:
+    return str(error)

@@ -1,85 +1,264 @@
 """A channel within one process: real waiting, no actor, and items are passed as they are."""
 
+import asyncio
 import concurrent.futures
 import contextlib
+import logging
 import math
 import threading
-from collections.abc import Callable, Hashable, Iterator
+import time
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
-from shoal.channel.backend import Future, Got, OnGot, OnPut
+from shoal.channel.backend import Future, Got
+from shoal.channel.facts import DROPPING, Facts
 from shoal.channel.item import DEFAULT_KEY, WeightedItem
+from shoal.channel.late import counted
+from shoal.channel.lease import LocalLease
+from shoal.channel.stats import Counts
+from shoal.channel.want import ONE, Taken, Want
 from shoal.context import describe_self
 from shoal.deadline import Deadline, LongWait
-from shoal.errors import ChannelEmpty, ChannelFull
-from shoal.transport.pending import fulfil
-from shoal.transport.queues import CAPACITY, KeyedQueues, Message, Outcome, Waiter
+from shoal.errors import (
+    ChannelClosed,
+    ChannelEmpty,
+    ChannelExistsError,
+    ChannelFull,
+    ShoalTimeoutError,
+)
+from shoal.transport.pending import done, fail, fulfil
+from shoal.transport.queues import KeyedQueues, Message, Outcome, Waiter
 
 __all__ = ["LocalChannel", "LocalQueues"]
+
+_log = logging.getLogger("shoal")
+
+
+class _Item(NamedTuple):
+    """What a message of a local channel carries.
+
+    Attributes:
+        value: The item.
+        put_at: When it was put, by the monotonic clock.
+        redelivered: Whether a lease of it was given back.
+    """
+
+    value: Any
+    put_at: float
+    redelivered: bool = False
 
 
 class LocalQueues:
     """Keyed queues for the threads and event loops of one process.
 
     Args:
-        maxsize: Items per key, 0 for `capacity`.
-        capacity: The bound of a key without `maxsize`.
-        name: The channel's name, for the log.
+        facts: The channel.
     """
 
-    def __init__(self, maxsize: int = 0, capacity: int = CAPACITY, name: str = "") -> None:
-        self._name = name
-        self._queues = KeyedQueues(maxsize, capacity)
+    def __init__(self, facts: Facts) -> None:
+        self._facts = facts
+        self._queues = KeyedQueues(facts.maxsize, facts.capacity)
         self._lock = threading.Lock()
         self._woken: list[Callable[[], None]] = []
+        self._puts: Counter[Hashable] = Counter()
+        self._gets: Counter[Hashable] = Counter()
+        self._warned = False
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[KeyedQueues]:
         """Hold the lock; what woke up meanwhile runs afterwards, free to use the queues."""
-        with self._lock:
-            yield self._queues
+        try:
+            with self._lock:
+                yield self._queues
+        finally:
             woken, self._woken = self._woken, []
-        for wake in woken:
-            wake()
+            for wake in woken:
+                wake()
 
-    def put(
-        self, key: Hashable, weight: int, item: Any, deadline: Deadline | None, then: OnPut
-    ) -> None:
-        """Put an item; without a deadline do not wait."""
-        if deadline is None:
+    # Puts.
+
+    def put(self, key: Hashable, item: Any, weight: int, deadline: Deadline | None) -> None:
+        """Put an item."""
+        if deadline is None or self._facts.policy == "error":
             with self._locked() as queues:
-                outcome = queues.put(key, Message(weight, 0, item))
-            then(outcome)
+                self._check_put("put_nowait", key, self._offer(queues, key, item, weight), None)
             return
-        self._wait(self._begin_put(key, weight, item), deadline, lambda w: then(w.outcome))
+        self._wait(self._begin_put(key, item, weight), deadline, "room")
 
-    def start_put(
-        self, key: Hashable, weight: int, item: Any, deadline: Deadline, then: OnPut
-    ) -> Future:
+    def put_many(
+        self, key: Hashable, items: Sequence[Any], weights: Sequence[int], deadline: Deadline
+    ) -> None:
+        """Put items in their order; an error's `done` says how many are in the channel."""
+        for count, (item, weight) in enumerate(zip(items, weights, strict=True)):
+            try:
+                self.put(key, item, weight, deadline)
+            except Exception as error:
+                counted(error, count)
+                raise
+
+    def start_put(self, key: Hashable, item: Any, weight: int, deadline: Deadline) -> Future:
         """Start a put."""
-        waiter, woken = self._begin_put(key, weight, item)
-        return self._later(waiter, woken, deadline, lambda: then(waiter.outcome))
+        if self._facts.policy == "error":
+            self.put(key, item, weight, None)
+            return done(None)
+        return self._later(self._begin_put(key, item, weight), deadline, lambda _: None)
 
-    def get(self, key: Hashable, target: int, deadline: Deadline | None, then: OnGot) -> Any:
-        """Get an item or a batch; without a deadline do not wait."""
+    def _offer(self, queues: KeyedQueues, key: Hashable, item: Any, weight: int) -> Outcome:
+        """Put an item if there is room, or if the channel's policy makes some."""
+        message = Message(weight, 0, _Item(item, time.monotonic()))
+        outcome = queues.put(key, message)
+        if outcome is Outcome.FULL and self._facts.policy in DROPPING:
+            everything = self._facts.policy == "keep_latest"
+            for _ in range(queues.qsize(key) if everything else 1):
+                queues.take(key)
+            outcome = queues.put(key, message)
+        if outcome in (Outcome.OK, Outcome.NEAR_CAPACITY):
+            self._puts[key] += 1
+        if outcome is Outcome.NEAR_CAPACITY and not self._warned:
+            self._warned = True
+            _log.warning(
+                "%s: it holds more than 80 %% of the %d items that a key without maxsize may hold; "
+                "then puts will wait",
+                self._facts.shown(key),
+                self._facts.capacity,
+            )
+        return outcome
+
+    def _begin_put(self, key: Hashable, item: Any, weight: int) -> tuple[Waiter, Future, Want]:
+        with self._locked() as queues:
+            outcome = self._offer(queues, key, item, weight)
+            waiter = Waiter(key, outcome=outcome)
+            if outcome is Outcome.FULL:
+                waiter = queues.wait_put(key, Message(weight, 0, _Item(item, time.monotonic())))
+                self._puts[key] += 1
+            return self._watch(waiter, ONE)
+
+    def _check_put(
+        self, operation: str, key: Hashable, outcome: Outcome, deadline: Deadline | None
+    ) -> None:
+        where = self._facts.shown(key)
+        bound = self._facts.maxsize or self._facts.capacity
+        if outcome is Outcome.FULL:
+            raise ChannelFull(
+                f"{operation}: no room in {where}: it holds {self._queues.qsize(key)} messages, as "
+                f"many as {'maxsize' if self._facts.maxsize else 'capacity'}={bound} allows"
+            )
+        if outcome is Outcome.TIMEOUT and deadline is not None:
+            raise ShoalTimeoutError(f"put: no room in {where} within {deadline.timeout:g} s")
+        if outcome in (Outcome.CLOSED, Outcome.GONE):
+            raise ChannelClosed(f"{operation}: {where} is closed")
+
+    # Gets.
+
+    def take(self, key: Hashable, want: Want, deadline: Deadline | None) -> Any:
+        """Take items."""
         if deadline is None:
             with self._locked() as queues:
-                items = queues.take(key, target)
-                nothing = Outcome.CLOSED if queues.closed else Outcome.EMPTY
-            return then(Outcome.OK if items else nothing, _weighted(items))
-        begun = self._begin_get(key, target)
-        return self._wait(begun, deadline, lambda w: then(w.outcome, _weighted(w.items)))
+                items = self._pop(queues, key, want)
+            if not items:
+                self._raise_nothing(key, want, None, closed=self._queues.closed)
+            return self._made_of(key, want, items)
+        for phase, until in want.phases(deadline):
+            waiter, _, _ = begun = self._begin_get(key, phase)
+            try:
+                self._wait(begun, until, "an item")
+            except ShoalTimeoutError:
+                if until is deadline:
+                    raise
+            else:
+                return self._made_of(key, want, waiter.items)
+        return None
 
-    def start_get(
-        self, key: Hashable, target: int, deadline: Deadline, then: OnGot
-    ) -> tuple[Future, Callable[[], None]]:
+    def start_take(self, key: Hashable, want: Want, deadline: Deadline) -> Future:
         """Start a get."""
-        waiter, woken = self._begin_get(key, target)
-        future = self._later(
-            waiter, woken, deadline, lambda: then(waiter.outcome, _weighted(waiter.items))
+        phases = list(want.phases(deadline))
+        return self._start_phase(key, want, phases)
+
+    def _start_phase(
+        self, key: Hashable, want: Want, phases: list[tuple[Want, Deadline]]
+    ) -> Future:
+        (phase, until), *later = phases
+        begun = self._begin_get(key, phase)
+        waiter = begun[0]
+
+        def made(_: Waiter) -> Taken:
+            value = self._made_of(key, want, waiter.items)
+            return Taken(value, give_back=partial(self._cancel, waiter))
+
+        future = self._later(begun, until, made)
+        if not later:
+            return future
+        outer: Future = concurrent.futures.Future()
+
+        def go_on(first: Future) -> None:
+            if first.cancelled():
+                outer.cancel()
+            elif isinstance(first.exception(), ShoalTimeoutError):
+                second = self._start_phase(key, want, later)
+                outer.add_done_callback(lambda o: second.cancel() if o.cancelled() else None)
+                second.add_done_callback(partial(_copy, outer))
+            else:
+                _copy(outer, first)
+
+        outer.add_done_callback(lambda o: future.cancel() if o.cancelled() else None)
+        future.add_done_callback(go_on)
+        return outer
+
+    def _pop(self, queues: KeyedQueues, key: Hashable, want: Want) -> list[Message]:
+        if want.kind == "batch":
+            items = queues.take(key, want.amount, want.least)
+        else:
+            items = []
+            while len(items) < want.amount and (more := queues.take(key)):
+                items += more
+        self._gets[key] += len(items)
+        return items
+
+    def _begin_get(self, key: Hashable, want: Want) -> tuple[Waiter, Future, Want]:
+        with self._locked() as queues:
+            items = self._pop(queues, key, want)
+            if items:
+                return self._watch(Waiter(key, outcome=Outcome.OK, items=items), want)
+            if queues.closed:
+                return self._watch(Waiter(key, outcome=Outcome.CLOSED), want)
+            target = want.amount if want.kind == "batch" else 0
+            return self._watch(queues.wait_get(key, target, want.least), want)
+
+    def _made_of(self, key: Hashable, want: Want, items: list[Message]) -> Any:
+        if want.lease:
+            leases = [
+                LocalLease(i.payload.value, i.payload.redelivered, partial(self._return, key, i))
+                for i in items
+            ]
+            return leases[0] if want.kind == "one" else leases
+        values = [item.payload.value for item in items]
+        return values[0] if want.kind == "one" else values
+
+    def _return(self, key: Hashable, message: Message) -> None:
+        with self._locked() as queues:
+            again = message.payload._replace(redelivered=True)
+            queues.put_again(key, message._replace(payload=again))
+
+    def _raise_nothing(
+        self, key: Hashable, want: Want, deadline: Deadline | None, *, closed: bool
+    ) -> None:
+        operation = {"one": "get", "many": "get_many", "batch": "get_batch"}[want.kind]
+        where = self._facts.shown(key)
+        if closed:
+            raise ChannelClosed(f"{operation}: {where} is closed and empty")
+        if deadline is None:
+            raise ChannelEmpty(f"{operation}_nowait: {where} is empty")
+        within = f"within {deadline.timeout:g} s"
+        if want.kind != "batch":
+            raise ShoalTimeoutError(f"{operation}: no message in {where} {within}")
+        raise ShoalTimeoutError(
+            f"{operation}: {where} did not reach weight {want.amount} {within}: it holds "
+            f"{self._queues.qsize(key)} messages"
         )
-        return future, partial(self._cancel, waiter)
+
+    # Questions.
 
     def qsize(self, key: Hashable) -> int:
         """Return how many items a key holds."""
@@ -97,50 +276,73 @@ class LocalQueues:
             return queues.maxsize(key)
 
     def declare(self, key: Hashable, maxsize: int) -> None:
-        """Give a key a bound of its own."""
+        """Give a key a bound of its own.
+
+        Raises:
+            ChannelExistsError: It was used, with another bound.
+        """
         with self._locked() as queues:
+            used = self._puts[key] or self._gets[key] or any(queues.waiting(key))
+            there = queues.maxsize(key)
+            if (used or queues.declared(key)) and there != maxsize:
+                raise ChannelExistsError(
+                    f"{self._facts.shown(key)} has maxsize={there}, not maxsize={maxsize}"
+                )
             queues.declare(key, maxsize)
 
     def peek_all(self, key: Hashable) -> Got:
         """Return what a key holds."""
         with self._locked() as queues:
-            return _weighted(queues.peek_all(key))
+            return [WeightedItem(m.weight, m.payload.value) for m in queues.peek_all(key)]
+
+    def counts(self, key: Hashable) -> Counts:
+        """Return the figures of a key."""
+        with self._locked() as queues:
+            held = queues.peek_all(key)
+            putters, getters = queues.waiting(key)
+            oldest = time.monotonic() - held[0].payload.put_at if held else 0.0
+            puts = self._puts[key] - putters
+            return Counts(len(held), 0, puts, self._gets[key], putters, getters, oldest)
 
     def close(self) -> None:
         """Accept nothing more."""
         with self._locked() as queues:
             queues.close()
 
-    def _begin_put(self, key: Hashable, weight: int, item: Any) -> tuple[Waiter, Future]:
+    def delete(self) -> None:
+        """Accept nothing more, and throw away what there is."""
         with self._locked() as queues:
-            message = Message(weight, 0, item)
-            outcome = queues.put(key, message)
-            if outcome is Outcome.FULL:
-                return self._watch(queues.wait_put(key, message))
-            return self._watch(Waiter(key, outcome=outcome))
+            queues.close()
+            for key in queues.active_keys():
+                queues.drop(key)
 
-    def _begin_get(self, key: Hashable, target: int) -> tuple[Waiter, Future]:
-        with self._locked() as queues:
-            items = queues.take(key, target)
-            if items:
-                return self._watch(Waiter(key, outcome=Outcome.OK, items=items))
-            if queues.closed:
-                return self._watch(Waiter(key, outcome=Outcome.CLOSED))
-            return self._watch(queues.wait_get(key, target))
+    # Waiting.
 
-    def _watch(self, waiter: Waiter) -> tuple[Waiter, Future]:
+    def _watch(self, waiter: Waiter, want: Want) -> tuple[Waiter, Future, Want]:
         woken: Future = concurrent.futures.Future()
         if waiter.outcome is Outcome.PENDING:
-            waiter.wake = lambda: self._woken.append(partial(woken.set_result, None))
+            waiter.wake = lambda: self._woken.append(partial(self._wake, waiter, want, woken))
         else:
             woken.set_result(None)
-        return waiter, woken
+        return waiter, woken, want
 
-    def _wait(
-        self, begun: tuple[Waiter, Future], deadline: Deadline, then: Callable[[Waiter], Any]
-    ) -> Any:
-        waiter, woken = begun
-        wait = LongWait(partial(self._describe, waiter), deadline)
+    def _wake(self, waiter: Waiter, want: Want, woken: Future) -> None:
+        if waiter.message is None and waiter.items:
+            # It waited for one; of many it takes what else is there.
+            more = want.amount - len(waiter.items) if want.kind == "many" else 0
+            with self._locked() as queues:
+                self._gets[waiter.key] += len(waiter.items)
+                if more:
+                    rest = want._replace(amount=more)
+                    waiter.items += self._pop(queues, waiter.key, rest)
+        woken.set_result(None)
+
+    def _wait(self, begun: tuple[Waiter, Future, Want], deadline: Deadline, awaited: str) -> None:
+        waiter, woken, want = begun
+        where = self._facts.shown(waiter.key)
+        wait = LongWait(
+            lambda: f"{describe_self()}: waits for {awaited} in {where}", deadline, deadline.elapsed
+        )
         try:
             while not woken.done() and not deadline.expired:
                 concurrent.futures.wait([woken], wait.step())
@@ -149,11 +351,23 @@ class LocalQueues:
             self._cancel(waiter)
             raise
         self._time_out(waiter)
-        return then(waiter)
+        self._check(waiter, want, deadline)
+
+    def _check(self, waiter: Waiter, want: Want, deadline: Deadline) -> None:
+        if waiter.items or waiter.outcome in (Outcome.OK, Outcome.NEAR_CAPACITY):
+            return
+        if waiter.message is not None:
+            self._check_put("put", waiter.key, waiter.outcome, deadline)
+        closed = waiter.outcome in (Outcome.CLOSED, Outcome.GONE, Outcome.CANCELLED)
+        self._raise_nothing(waiter.key, want, deadline, closed=closed)
 
     def _later(
-        self, waiter: Waiter, woken: Future, deadline: Deadline, make: Callable[[], Any]
+        self,
+        begun: tuple[Waiter, Future, Want],
+        deadline: Deadline,
+        make: Callable[[Waiter], Any],
     ) -> Future:
+        waiter, woken, want = begun
         future: Future = concurrent.futures.Future()
         timer: threading.Timer | None = None
         if not woken.done() and not math.isinf(deadline.timeout):
@@ -161,36 +375,46 @@ class LocalQueues:
             timer.daemon = True
             timer.start()
 
+        def result() -> Any:
+            self._check(waiter, want, deadline)
+            return make(waiter)
+
         def on_woken(_: Future) -> None:
             if timer is not None:
                 timer.cancel()
-            if not fulfil(future, make):
+            if not fulfil(future, result):
                 self._cancel(waiter)
 
         woken.add_done_callback(on_woken)
         future.add_done_callback(lambda done: self._cancel(waiter) if done.cancelled() else None)
         return future
 
-    def _describe(self, waiter: Waiter) -> str:
-        awaited = "an item" if waiter.message is None else "room"
-        return (
-            f"{describe_self()}: waits for {awaited} in the local channel {self._name!r}, "
-            f"key {waiter.key!r}"
-        )
-
     def _time_out(self, waiter: Waiter) -> None:
         with self._locked() as queues:
             if waiter.outcome is Outcome.PENDING:
                 queues.cancel(waiter)
                 waiter.finish(Outcome.TIMEOUT)
+                self._puts[waiter.key] -= waiter.message is not None
 
     def _cancel(self, waiter: Waiter) -> None:
         with self._locked() as queues:
+            if waiter.outcome is Outcome.PENDING:
+                self._puts[waiter.key] -= waiter.message is not None
+            self._gets[waiter.key] -= len(waiter.items)
             queues.cancel(waiter)
 
 
-def _weighted(items: list[Message]) -> Got:
-    return [WeightedItem(item.weight, item.payload) for item in items]
+def _copy(to: Future, source: Future) -> None:
+    if source.cancelled():
+        to.cancel()
+        return
+    error = source.exception()
+    if error is not None:
+        fail(to, error)
+        return
+    result = source.result()
+    if not fulfil(to, lambda: result):
+        result.give_back()
 
 
 class LocalChannel:
@@ -198,10 +422,12 @@ class LocalChannel:
 
     Args:
         maxsize: Items per key, 0 for no bound below 262,144.
+        facts: The channel; made of `maxsize` where it is not given.
     """
 
-    def __init__(self, maxsize: int = 0) -> None:
-        self.queues = LocalQueues(maxsize)
+    def __init__(self, maxsize: int = 0, facts: Facts | None = None) -> None:
+        self.facts = Facts("local", maxsize) if facts is None else facts
+        self.queues = LocalQueues(self.facts)
 
     def create_queue(self, key: Hashable, maxsize: int = 0) -> None:
         """Give a key a bound of its own."""
@@ -231,12 +457,7 @@ class LocalChannel:
         Raises:
             ChannelFull: There is no room and `nowait` is set.
         """
-
-        def check(outcome: Outcome) -> None:
-            if outcome is Outcome.FULL:
-                raise ChannelFull(f"local channel, key {key!r}: it holds all it may")
-
-        self.queues.put(key, weight, item, None if nowait else Deadline(math.inf), check)
+        self.queues.put(key, item, weight, None if nowait else Deadline(math.inf))
 
     def get(self, key: Hashable = DEFAULT_KEY, nowait: bool = False) -> Any:
         """Get the oldest item.
@@ -244,13 +465,15 @@ class LocalChannel:
         Raises:
             ChannelEmpty: There is none and `nowait` is set.
         """
+        return self.queues.take(key, ONE, None if nowait else Deadline(math.inf))
 
-        def one(_: Outcome, items: Got) -> Any:
-            if not items:
-                raise ChannelEmpty(f"local channel, key {key!r}: it holds nothing")
-            return items[0].item
-
-        return self.queues.get(key, 0, None if nowait else Deadline(math.inf), one)
+    async def get_batch(self, target_weight: int, key: Hashable = DEFAULT_KEY) -> list[Any]:
+        """Get items until their weights reach the target, while other tasks go on."""
+        want = Want("batch", target_weight)
+        begun = self.queues.start_take(key, want, Deadline(math.inf))
+        taken: Taken = await asyncio.wrap_future(begun)
+        items: list[Any] = taken.value
+        return items
 
     def peek_all(self, key: Hashable = DEFAULT_KEY) -> Got:
         """Return what a key holds."""

@@ -1,309 +1,454 @@
-"""The queues of a channel as its clients see them: hosts, found by name, asked by calls."""
+"""The queues of a channel on another node, asked for by calls to the host that has them."""
 
-import os
+import asyncio
 import time
-from collections.abc import Callable, Hashable
+from collections.abc import Hashable, Sequence
 from functools import partial
 from typing import Any
 
-from shoal._ray import find_actor, timed_out
-from shoal.channel.backend import Future, Got, OnGot, OnPut
+from shoal.channel.backend import Future, Got
+from shoal.channel.calls import HostCalls
+from shoal.channel.facts import Facts
 from shoal.channel.item import WeightedItem
+from shoal.channel.late import counted
+from shoal.channel.lease import HeldLeases, RemoteLease
+from shoal.channel.stats import Counts
+from shoal.channel.underway import Underway
+from shoal.channel.want import Taken, Want
 from shoal.context import current, describe_self
 from shoal.deadline import Deadline, LongWait
-from shoal.errors import ChannelClosed, TransportError
-from shoal.transport.client import HostClient, HostLostError, Request, Steps, arun, run
-from shoal.transport.codec import decode, encode
-from shoal.transport.loop import submit
+from shoal.errors import (
+    ChannelClosed,
+    ChannelDecodeError,
+    ChannelEmpty,
+    ChannelFull,
+    PeerLostError,
+    ShoalError,
+    ShoalTimeoutError,
+)
+from shoal.shm import Parcel
+from shoal.shm.keys import canonical
+from shoal.transport.client import (
+    HostLostError,
+    HostRestartsError,
+    Steps,
+    arun,
+    new_ticket,
+)
+from shoal.transport.process import own_process
 from shoal.transport.queues import Outcome
 from shoal.transport.sequence import PutSequence
-from shoal.transport.turns import Turns
-from shoal.transport.wire import Payload, pack
 
 __all__ = ["RemoteQueues"]
 
-Entries = list[tuple[int, Payload]]
+_SLICE_S = 2.0
+"""How long one call of a get waits at the host."""
+_PUT_SLICE_S = 10.0
+"""How long one of a put does: the item travels again with each call."""
+_CHUNK = 1024
+_CHUNK_BYTES = 8 * 1024 * 1024
+"""So much goes with one call."""
+
+Key = tuple[bytes, str]
+Entries = list[tuple[int, Parcel]]
+Found = Sequence[list[Any]]
+"""The numbers of leases, and what was taken: an item, or whether it was delivered before and it."""
 
 
-_sequences: dict[tuple[Hashable, ...], PutSequence] = {}
-_MANY_SEQUENCES = 1024
-
-
-class RemoteQueues:
-    """Keyed queues in one host, or in one host a node.
+class RemoteQueues(Underway):
+    """Keyed queues in one host.
 
     Args:
-        name: The channel's name; its hosts are the actors `<name>:0`, `<name>:1`, ...
+        facts: The channel.
         namespace: The job's Ray namespace.
-        hosts: The number of hosts.
-        handles: The hosts' handles, where they are known already.
+        index: Which of the channel's hosts.
+        handle: The host, where it is known.
     """
 
-    def __init__(
-        self, name: str, namespace: str, hosts: int, handles: dict[int, Any] | None = None
-    ) -> None:
-        self.name = name
-        self.namespace = namespace
-        self.hosts = hosts
-        self._clients = {i: HostClient(handle) for i, handle in (handles or {}).items()}
-        self._routes: dict[Hashable, int] = {}
-        self._turns = Turns()
+    def __init__(self, facts: Facts, namespace: str, index: int = 0, handle: Any = None) -> None:
+        self.facts = facts
+        self._calls = HostCalls(facts, namespace, index, handle)
+        self._spoilt: dict[Hashable, ChannelDecodeError] = {}
+        super().__init__()
+
+    def begin_anew(self) -> None:
+        """Forget all in a child that was forked."""
+        super().begin_anew()
+        self._held = HeldLeases(self._renew)
 
     # Puts.
 
-    def put(
-        self, key: Hashable, weight: int, item: Any, deadline: Deadline | None, then: OnPut
-    ) -> None:
-        """Put an item; without a deadline do not wait."""
-        payload = self._encode(item)
-        sequence = _sequences.get(self._sequence_id(key))
-        if sequence is not None and sequence.busy and deadline is not None:
+    def put(self, key: Hashable, item: Any, weight: int, deadline: Deadline | None) -> None:
+        """Put an item."""
+        if self._has_puts(key):
             # Asynchronous puts of this process come first.
-            future = sequence.add(weight, payload, deadline, then)
-            try:
-                future.result()
-            except BaseException:
-                future.cancel()
-                raise
+            if deadline is None:
+                shown = self._shown(_key(key))
+                raise ChannelFull(f"put_nowait: no room in {shown}: puts of this process wait")
+            self._result_of(self.start_put(key, item, weight, deadline))
             return
-        steps = self._put_steps(key, weight, payload, deadline)
-        then(self._run(steps, deadline, lambda: self._describe("put", key, "room")))
+        steps = self._put_steps(_key(key), Parcel.of(item), weight, deadline)
+        self._calls.run(steps, self._wait("put", key, "room", deadline))
 
-    def start_put(
-        self, key: Hashable, weight: int, item: Any, deadline: Deadline, then: OnPut
-    ) -> Future:
+    def put_many(
+        self, key: Hashable, items: Sequence[Any], weights: Sequence[int], deadline: Deadline
+    ) -> None:
+        """Put items in their order; an error's `done` says how many are in the channel."""
+        busy = self._has_puts(key)
+        wait = self._wait("put_many", key, "room", deadline)
+        put = 0
+        try:
+            entries = [(w, Parcel.of(i)) for w, i in zip(weights, items, strict=True)]
+            while put < len(entries):
+                accepted = 0
+                if not busy:
+                    chunk = _chunk(entries, put)
+                    accepted = self._calls.run(self._put_many_steps(_key(key), chunk), wait)
+                if not accepted:
+                    weight, parcel = entries[put]
+                    self.put(key, parcel, weight, deadline)
+                    accepted = 1
+                put += accepted
+        except Exception as error:
+            counted(error, put)
+            raise
+
+    def start_put(self, key: Hashable, item: Any, weight: int, deadline: Deadline) -> Future:
         """Start a put, after those that this process started before."""
-        payload = self._encode(item)
-        name = self._sequence_id(key)
-        if len(_sequences) > _MANY_SEQUENCES:
-            for known in [k for k, s in _sequences.items() if not s.busy]:
-                _sequences.pop(known, None)
-        sequence = _sequences.get(name)
-        # An idle one is not taken: its client may have been made for a handle that is gone.
-        if sequence is None or not sequence.busy:
+        parcel = Parcel.of(item)
+        end = partial(self._raise_if_late, key, deadline)
+        with self._lock:
+            for idle in [k for k, s in self._sequences.items() if not s.busy and k != key]:
+                del self._sequences[idle]
+            sequence = self._sequences.get(key)
+            if sequence is None:
+                sequence = self._sequences[key] = self._sequence(_key(key))
+            return sequence.add(weight, parcel, parcel.nbytes, deadline, end)
 
-            async def put_one(payload: Payload, weight: int, deadline: Deadline) -> Outcome:
-                steps = self._put_steps(key, weight, payload, deadline)
-                wait = LongWait(lambda: self._describe("put", key, "room"), deadline)
-                return await arun(steps, wait)
+    def _sequence(self, key: Key) -> PutSequence:
+        async def put_many(entries: Entries) -> tuple[Outcome, int]:
+            return Outcome.OK, await arun(self._put_many_steps(key, entries))
 
-            async def put_many(entries: Entries) -> tuple[Outcome, int]:
-                client = await arun(self._client(key))
-                return await arun(client.put_many(key, entries))
+        async def put_one(parcel: Parcel, weight: int, deadline: Deadline) -> Outcome:
+            await arun(self._put_steps(key, parcel, weight, deadline))
+            return Outcome.OK
 
-            sequence = PutSequence(put_many, put_one, self._translate)
-            _sequences[name] = sequence
-        return sequence.add(weight, payload, deadline, then)
+        return PutSequence(put_many, put_one, self._calls.translate)
+
+    def _put_steps(
+        self, key: Key, parcel: Parcel, weight: int, deadline: Deadline | None
+    ) -> Steps[None]:
+        while True:
+            seconds = 0.0 if deadline is None else min(_PUT_SLICE_S, deadline.remaining)
+            ticket = new_ticket()
+            outcome, why = yield from self._calls.serve(
+                "put", key, parcel, weight, seconds, ticket, seconds=seconds, ticket=ticket
+            )
+            if outcome is Outcome.OK:
+                return
+            if deadline is not None and deadline.expired:
+                raise ShoalTimeoutError(_no_room(self._shown(key), str(why), deadline))
+
+    def _put_many_steps(self, key: Key, entries: Entries) -> Steps[int]:
+        try:
+            _, accepted = yield from self._calls.serve("put_many", key, entries)
+        except ShoalError:  # the first of them meets the same alone
+            return 0
+        return int(accepted)
 
     # Gets.
 
-    def get(self, key: Hashable, target: int, deadline: Deadline | None, then: OnGot) -> Any:
-        """Get an item or a batch; without a deadline do not wait."""
+    def take(self, key: Hashable, want: Want, deadline: Deadline | None) -> Any:
+        """Take items."""
+        self._raise_spoilt(key)
         if deadline is not None and self._turns.busy(key):
             # Asynchronous gets of this process come first.
-            future, _ = self.start_get(key, target, deadline, then)
-            try:
-                return future.result()
-            except BaseException:
-                future.cancel()
-                raise
-        steps = self._get_steps(key, target, deadline)
-        outcome, entries = self._run(steps, deadline, lambda: self._describe("get", key, "an item"))
-        return then(outcome, self._decode_taken(key, entries))
+            taken = self._result_of(self.start_take(key, want, deadline))
+            taken.deliver()
+            return taken.value
+        wait = self._wait("get", key, "an item", deadline)
+        found = self._calls.run(self._take_steps(_key(key), want, deadline), wait)
+        taken = self._opened(key, want, found)
+        taken.deliver()
+        return taken.value
 
-    def start_get(
-        self, key: Hashable, target: int, deadline: Deadline, then: OnGot
-    ) -> tuple[Future, Callable[[], None]]:
+    def start_take(self, key: Hashable, want: Want, deadline: Deadline) -> Future:
         """Start a get; no line in the log however long it waits."""
-        taken: Entries = []
+        self._raise_spoilt(key)
+        ticket = new_ticket()
 
-        async def get() -> tuple[Outcome, Entries]:
+        async def work() -> Taken:
             try:
-                reply = await arun(self._get_steps(key, target, deadline))
+                found = await arun(self._take_steps(_key(key), want, deadline, ticket))
             except HostLostError as error:
-                raise self._translate(error) from None
-            taken.extend(reply[1])
-            return reply
-
-        def finish(reply: tuple[Outcome, Entries]) -> Any:
-            outcome, entries = reply
+                raise self._calls.translate(error) from None
+            # In a thread: the first item of a kind may import what takes seconds, and this loop
+            # has leases to renew.
+            loop = asyncio.get_running_loop()
+            opening = loop.run_in_executor(None, self._opened, key, want, found)
             try:
-                return then(outcome, self._decode_taken(key, entries))
-            except TransportError:
-                taken.clear()
+                return await asyncio.shield(opening)
+            except asyncio.CancelledError:
+                opening.add_done_callback(_give_back)
                 raise
 
-        def refuse(reply: tuple[Outcome, Entries]) -> None:
-            self._give_back(key, reply[1])
+        def no_turn() -> BaseException:
+            text = f"get: no message in {self._shown(_key(key))} within {deadline.timeout:g} s"
+            return ShoalTimeoutError(text)
 
-        def too_late() -> BaseException:
-            return timed_out(
-                f"get from the channel {self.name!r}, key {key!r}", "the channel", deadline
-            )
+        def cancel(ended: Future) -> None:
+            # By the thread that cancels, so that what it puts next is not for this get.
+            if ended.cancelled():
+                self._calls.tell("cancel", ticket)
 
-        future = self._turns.start(key, deadline, get, finish, refuse, too_late)
-        return future, partial(self._give_back, key, taken)
+        future = self._turns.start(key, deadline, work, _as_it_is, _refuse, no_turn)
+        future.add_done_callback(cancel)
+        return future
 
-    def _give_back(self, key: Hashable, entries: Entries) -> None:
-        async def give_back() -> None:
-            client = await arun(self._client(key))
-            await arun(client.give_back(key, entries))
+    def _take_steps(
+        self,
+        key: Key,
+        want: Want,
+        deadline: Deadline | None,
+        ticket: tuple[int, int] | None = None,
+    ) -> Steps[Any]:
+        why = late = ""
+        client, ticket = tuple(own_process()), ticket or new_ticket()
+        # Where it does not wait it asks once.
+        for phase, until in want.phases(Deadline(0) if deadline is None else deadline):
+            while True:
+                seconds = min(_SLICE_S, until.remaining)
+                asked = time.monotonic()
+                try:
+                    outcome, body = yield from self._calls.serve(
+                        *("take", key, tuple(phase), seconds, client, ticket),
+                        seconds=seconds,
+                        refusal=_refusal,
+                        ticket=ticket,
+                    )
+                    if outcome is Outcome.OK:
+                        waited, arrives, *found = body
+                        in_time = time.monotonic() - asked - waited < arrives / 2
+                        if in_time or (yield from self._still_has(found)):
+                            return found
+                        late = ": what was taken came so late that it is in the queue again"
+                    else:
+                        why = str(body)
+                except HostRestartsError:
+                    if deadline is None:
+                        raise
+                    if until.expired:
+                        break
+                    yield from self._calls.until_restarted(until)
+                    continue
+                if until.expired:
+                    break
+        raise _nothing(self._shown(key), want, why, deadline, late)
 
-        if entries:
-            submit(give_back())
+    def _still_has(self, found: Found) -> Steps[bool]:
+        """Ask whether what came late is still on lease; give back what is left of it if not."""
+        numbers = _numbers(found)
+        _, kept = yield from self._calls.serve("renew", numbers, refusal=list)
+        if len(kept) < len(numbers):
+            self._give_back(kept)
+            return False
+        return True
+
+    def _opened(self, key: Hashable, want: Want, found: Found) -> Taken:
+        """Decode what was taken; the error of what cannot be is the next get's."""
+        self._held.add(_numbers(found))  # to decode it may take longer than its lease
+        try:
+            return self._decoded(key, want, found)
+        except ChannelDecodeError:  # it is gone
+            raise
+        except BaseException:  # what was opened when this was interrupted is nobody's
+            self._give_back(_numbers(found))
+            raise
+
+    def _decoded(self, key: Hashable, want: Want, found: Found) -> Taken:
+        numbers, entries = found
+        items: list[Any] = []
+        spoilt: ChannelDecodeError | None = None
+        for at, entry in enumerate(entries):
+            redelivered, parcel = entry if want.lease else (False, entry)
+            try:
+                item = parcel.open()
+            # Whatever the classes of the item raise; to end the loop of asynchronous gets, too.
+            except (Exception, SystemExit) as error:  # noqa: BLE001  (see above)
+                spoilt = self._not_decoded(key, parcel, error)
+                if want.lease:  # nobody else should get what cannot be rebuilt
+                    self._received([numbers[at]])
+                continue
+            if want.lease:
+                item = RemoteLease(self._held, self._settle, numbers[at], redelivered, item)
+            items.append(item)
+        if spoilt is not None and not items:
+            self._received(numbers)
+            raise spoilt
+        if spoilt is not None:
+            self._spoilt[key] = spoilt
+        value = items[0] if want.kind == "one" else items
+        refuse = partial(self._give_back, numbers)
+        if want.lease:
+            return Taken(value, give_back=refuse)
+        return Taken(value, partial(self._received, numbers), refuse)
+
+    def _not_decoded(self, key: Hashable, parcel: Parcel, why: BaseException) -> ChannelDecodeError:
+        error = ChannelDecodeError(
+            f"{self._shown(_key(key))}: a message from process {parcel.sender} cannot be rebuilt "
+            f"here: {type(why).__name__}: {why}"
+        )
+        error.__cause__ = why
+        return error
+
+    def _raise_spoilt(self, key: Hashable) -> None:
+        error = self._spoilt.pop(key, None)
+        if error is not None:
+            raise error
+
+    def _give_back(self, numbers: list[int]) -> None:
+        self._held.remove(numbers)
+        self._calls.tell("give_back", numbers)
+
+    def _received(self, numbers: list[int]) -> None:
+        self._held.remove(numbers)
+        # At once: if this process is killed before the host knows, it is delivered again.
+        self._calls.tell("received", numbers)
+
+    def _settle(self, numbers: list[int], *, acknowledged: bool) -> None:
+        self._calls.run(self._calls.serve("settle", numbers, acknowledged))
+
+    async def _renew(self, numbers: list[int]) -> list[int]:
+        try:
+            _, kept = await arun(self._calls.serve("renew", numbers))
+        except ShoalError:  # the host is gone, and with it what it lent
+            return []
+        return list(kept)
 
     # Questions.
 
     def qsize(self, key: Hashable) -> int:
         """Return how many items a key holds."""
-        return int(self._ask(key, "qsize", key))
+        return int(self._question("qsize", key))
 
     def full(self, key: Hashable) -> bool:
         """Return whether a put would wait."""
-        return bool(self._ask(key, "full", key))
+        return bool(self._question("full", key))
 
     def maxsize(self, key: Hashable) -> int:
         """Return a key's bound."""
-        return int(self._ask(key, "maxsize", key))
+        return int(self._question("maxsize", key))
 
     def declare(self, key: Hashable, maxsize: int) -> None:
         """Give a key a bound of its own."""
-        self._ask(key, "create_queue", key, maxsize)
+        self._question("declare", key, maxsize)
 
     def peek_all(self, key: Hashable) -> Got:
         """Return what a key holds."""
+        found = self._question("peek", key)
+        return [WeightedItem(weight, parcel.open()) for weight, parcel in found]
 
-        def steps() -> Steps[Entries]:
-            client = yield from self._client(key)
-            return (yield from client.peek_all(key))
+    def counts(self, key: Hashable) -> Counts:
+        """Return the figures of a key."""
+        return Counts(*self._question("counts", key))
 
-        return self._decode(key, self._run(steps(), None, lambda: "peek"))
+    def route(self, key: Hashable) -> int:
+        """Return which of the channel's hosts has a key."""
+        steps = self._calls.serve_again("route", canonical(key), current().node_rank)
+        return int(self._calls.run(steps))
 
     def close(self) -> None:
         """Accept nothing more; a host that holds nothing ends, and its name is free."""
-        for index in range(self.hosts):
-            try:
-                drained = self._host(index).ask("close")
-            except (HostLostError, ChannelClosed):
-                continue  # gone is closed
-            if drained:
-                self._await_end(index)
+        self.end(now=False)
 
-    def _await_end(self, index: int) -> None:
-        deadline = Deadline(5.0)
-        while not deadline.expired and find_actor(self._actor(index), self.namespace):
-            time.sleep(0.02)
-
-    def _ask(self, key: Hashable, method: str, *args: Any) -> Any:
+    def end(self, *, now: bool) -> None:
+        """Accept nothing more, and end once nothing is left, or `now`."""
         try:
-            return run(self._client(key)).ask(method, *args)
-        except HostLostError as error:
-            raise self._translate(error) from None
-
-    # Steps.
-
-    def _put_steps(
-        self, key: Hashable, weight: int, payload: Payload, deadline: Deadline | None
-    ) -> Steps[Outcome]:
-        client = yield from self._client(key)
-        return (yield from client.put(key, weight, payload, deadline))
-
-    def _get_steps(
-        self, key: Hashable, target: int, deadline: Deadline | None
-    ) -> Steps[tuple[Outcome, Entries]]:
-        client = yield from self._client(key)
-        return (yield from client.get(key, target, deadline))
-
-    def _client(self, key: Hashable) -> Steps[HostClient]:
-        """Find the host of a key: decided once, by host 0."""
-        if self.hosts == 1:
-            return self._host(0)
-        index = self._routes.get(key)
-        if index is None:
-            request = pack((key, current().node_rank))
-            _, index = yield Request(self._host(0).handle, "route", request)
-            self._routes[key] = int(index)
-        return self._host(int(index))
-
-    def _run(self, steps: Steps[Any], deadline: Deadline | None, what: Callable[[], str]) -> Any:
-        wait = None if deadline is None else LongWait(what, deadline)
-        try:
-            return run(steps, wait)
-        except HostLostError as error:
-            raise self._translate(error) from None
-
-    # Hosts.
-
-    def _actor(self, index: int) -> str:
-        return f"{self.name}:{index}"
-
-    def _host(self, index: int) -> HostClient:
-        client = self._clients.get(index)
-        if client is None:
-            handle = find_actor(self._actor(index), self.namespace)
-            if handle is None:
-                raise ChannelClosed(
-                    f"{describe_self()}: the channel {self.name!r} is gone: there is no actor "
-                    f"{self._actor(index)!r} any more"
-                )
-            client = self._clients[index] = HostClient(handle)
-        return client
-
-    def find_all(self, deadline: Deadline) -> None:
-        """Find all hosts; the later ones may still be starting.
-
-        Raises:
-            ShoalTimeoutError: One did not appear in time.
-        """
-        for index in range(self.hosts):
-            while find_actor(self._actor(index), self.namespace) is None:
-                if deadline.expired:
-                    raise timed_out(
-                        f"connecting to the channel {self.name!r}", self._actor(index), deadline
-                    )
-                time.sleep(min(0.05, deadline.remaining))
-            self._host(index)
-
-    def _translate(self, error: BaseException) -> BaseException:
-        if not isinstance(error, HostLostError):
-            return error
-        hosts = self._actor(0) if self.hosts == 1 else f"{self._actor(0)} and others"
-        return ChannelClosed(
-            f"{describe_self()}: the channel {self.name!r} is gone: its host {hosts} was closed, "
-            f"died or cannot be reached ({error})"
-        )
-
-    # Items.
-
-    def _encode(self, item: Any) -> Payload:
-        return encode(item, current().name)
-
-    def _decode(self, key: Hashable, entries: Entries) -> Got:
-        return [
-            WeightedItem(weight, decode(payload, self._origin(key, payload)))
-            for weight, payload in entries
-        ]
-
-    def _decode_taken(self, key: Hashable, entries: Entries) -> Got:
-        """Decode what was taken; when one of a batch cannot be rebuilt, the others go back."""
-        found: Got = []
-        for index, entry in enumerate(entries):
-            try:
-                found += self._decode(key, [entry])
-            except TransportError:
-                self._give_back(key, entries[:index] + entries[index + 1 :])
+            ends = self._calls.run(self._calls.serve_again("end", now))
+        except ChannelClosed:
+            return  # gone is closed
+        except PeerLostError:
+            if not self._calls.is_gone():
                 raise
-        return found
+            return
+        if ends:
+            self._calls.until_gone()
 
-    def _origin(self, key: Hashable, payload: Payload) -> str:
-        return f"channel {self.name!r}, key {key!r}, from {payload.note}"
+    def _question(self, what: str, key: Hashable, *args: Any) -> Any:
+        return self._calls.run(self._calls.serve_again("ask", what, _key(key), *args))
 
-    def _describe(self, what: str, key: Hashable, awaited: str) -> str:
-        return (
-            f"{describe_self()}: {what} waits for {awaited} in the channel {self.name!r}, "
-            f"key {key!r}"
+    def _wait(
+        self, what: str, key: Hashable, awaited: str, deadline: Deadline | None
+    ) -> LongWait | None:
+        if deadline is None:
+            return None
+        shown = self._shown(_key(key))
+        return LongWait(
+            lambda: f"{describe_self()}: {what} waits for {awaited} in {shown}",
+            deadline,
+            deadline.elapsed,
         )
 
-    def _sequence_id(self, key: Hashable) -> tuple[Hashable, ...]:
-        # By the host, too: the name may have belonged to another channel, or to another job.
-        return os.getpid(), self.name, self._host(0).handle, key
+    @property
+    def handle(self) -> Any:
+        """The host's actor handle."""
+        return self._calls.handle
+
+    def _shown(self, key: Key) -> str:
+        return f"the channel {self.facts.name!r}, key {key[1]}"
+
+    def _raise_if_late(self, key: Hashable, deadline: Deadline, outcome: Outcome) -> None:
+        if outcome is Outcome.TIMEOUT:
+            raise ShoalTimeoutError(_no_room(self._shown(_key(key)), "", deadline))
+
+
+def _key(key: Hashable) -> Key:
+    return canonical(key), repr(key)
+
+
+def _numbers(found: Found) -> list[int]:
+    return found[0]
+
+
+def _refusal(body: tuple[Any, ...]) -> list[int]:
+    return _numbers(body[2:])
+
+
+def _chunk(entries: Entries, start: int) -> Entries:
+    size, end = 0, start
+    while end < len(entries) and end - start < _CHUNK:
+        size += entries[end][1].nbytes
+        if end > start and size > _CHUNK_BYTES:
+            break
+        end += 1
+    return entries[start:end]
+
+
+def _no_room(shown: str, why: str, deadline: Deadline) -> str:
+    reason = why.partition(f"{shown}: ")[2]
+    text = f"put: no room in {shown} within {deadline.timeout:g} s"
+    return f"{text}: {reason}" if reason else text
+
+
+def _nothing(shown: str, want: Want, why: str, deadline: Deadline | None, late: str) -> Exception:
+    operation = {"one": "get", "many": "get_many", "batch": "get_batch"}[want.kind]
+    if deadline is None:
+        return ChannelEmpty(why or f"{operation}: no message in {shown}{late}")
+    within = f"within {deadline.timeout:g} s"
+    if want.kind == "batch" and why:
+        return ShoalTimeoutError(why.replace("within 0 s", within) + late)
+    return ShoalTimeoutError(f"{operation}: no message in {shown} {within}{late}")
+
+
+def _as_it_is(taken: Taken) -> Taken:
+    return taken
+
+
+def _refuse(taken: Taken) -> None:
+    taken.give_back()
+
+
+def _give_back(opening: "asyncio.Future[Taken]") -> None:
+    """Give back what was still decoded when its get was cancelled."""
+    if not opening.cancelled() and opening.exception() is None:
+        opening.result().give_back()

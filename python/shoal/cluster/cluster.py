@@ -1,6 +1,7 @@
 """`Cluster`: launches a job on Ray, or joins one that runs."""
 
 import atexit
+import contextlib
 import functools
 import logging
 import os
@@ -10,6 +11,7 @@ from typing import Any, ClassVar, Self
 
 import ray
 
+from shoal._backend import shm_gc
 from shoal.bootstrap.extension import load_user_extension_module
 from shoal.bootstrap.probe import NodeReport
 from shoal.cluster.allocate import allocate, read_arguments
@@ -26,7 +28,7 @@ from shoal.cluster.progress import log_to_stderr, stage
 from shoal.config import ClusterConfig, load
 from shoal.context import current, env_value, set_context
 from shoal.deadline import Deadline
-from shoal.errors import ClusterError, NameTakenError
+from shoal.errors import ClusterError, NameTakenError, ShoalError
 from shoal.hardware.profiling import (
     ProfileConfig,
     get_profiling_env_vars_for_worker,
@@ -229,10 +231,19 @@ class Cluster(DescribedCluster):
         if Cluster._has_initialized and self.is_connected():
             if self._actors:
                 time.sleep(_LAST_OUTPUT_S)
+            self._end_hosts()
             if not self._started_ray:
                 self._end_actors([*self._actors.values(), *self._job.managers])
             self._disconnect()
+            if self._owner:
+                shm_gc()  # what hosts left that were killed before
         self._forget()
+
+    def _end_hosts(self) -> None:
+        """Have the hosts remove what they have in shared memory: a killed process does not."""
+        if self._owner:
+            with contextlib.suppress(ShoalError):
+                NodeManager.get_proxy(timeout=_END_S).end_hosts()
 
     @staticmethod
     def _end_actors(actors: list[Any]) -> None:

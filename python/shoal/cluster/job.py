@@ -6,6 +6,7 @@ from typing import Any
 import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from shoal._backend import backend
 from shoal._ray import NAME_TAKEN, find_actor, get
 from shoal.cluster.progress import stage
 from shoal.config import ClusterConfig
@@ -61,6 +62,10 @@ def launch_managers(
         NodeManager: (nodes, groups, config, namespace)
     }
     affinity = NodeAffinitySchedulingStrategy(node_id=nodes[0].ray_id, soft=False)
+    # On a Ray that somebody else started the actors do not have this process's variables. What the
+    # managers start has theirs. Variables of its own cost an actor a process that is started for
+    # it, so that those who have what all have by default get none.
+    own = {"env_vars": {"SHOAL_BACKEND": "pure"}} if backend() == "pure" else None
     with stage("managers"):
         actors: list[Any] = []
         for cls in MANAGERS:
@@ -69,6 +74,7 @@ def launch_managers(
                 namespace=namespace,
                 num_cpus=0,
                 max_concurrency=_MANAGER_CALLS,
+                runtime_env=own,
                 scheduling_strategy=affinity,
             )
             try:

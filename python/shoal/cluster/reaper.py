@@ -109,8 +109,18 @@ def _main(raylet: int) -> None:
             for pid, _ in alive:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
-            return
+            break
         time.sleep(0.1)
+    # What channels had in shared memory is nobody's now.
+    with contextlib.suppress(OSError, subprocess.SubprocessError):
+        subprocess.run(
+            [sys.executable, "-m", "shoal", "gc"],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            check=False,
+            timeout=_START_LIMIT_S,
+        )
 
 
 if __name__ == "__main__" and os.fork() == 0:

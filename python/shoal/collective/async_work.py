@@ -16,6 +16,7 @@ from typing import Any
 from shoal.context import describe_self
 from shoal.deadline import Deadline
 from shoal.errors import ShoalTimeoutError, ShoalValueError
+from shoal.transport.loop import soon
 from shoal.transport.pending import fail, fulfil
 
 __all__ = [
@@ -41,8 +42,10 @@ class AsyncWork:
     Args:
         future: The operation's future; None for one that somebody will complete.
         what: Describes the operation in messages.
-        give_back: Returns what the operation took to its queue, when its result arrives together
-            with the cancellation of the one who awaits it.
+        give_back: Returns what the operation took to its queue, when nobody will have its result:
+            it arrives together with the cancellation of the one who awaits it, or the work is
+            dropped.
+        deliver: Called once, when somebody has the result.
     """
 
     def __init__(
@@ -50,6 +53,7 @@ class AsyncWork:
         future: Future | None = None,
         what: str = "an operation",
         give_back: Callable[[], None] | None = None,
+        deliver: Callable[[], None] | None = None,
     ) -> None:
         # Not part of the API; without underscores because the works of this module read them.
         self.future: Future = concurrent.futures.Future() if future is None else future
@@ -57,6 +61,17 @@ class AsyncWork:
         self.following: AsyncWork | None = None
         self.seen = False
         self._give_back = give_back
+        self._deliver = deliver
+
+    def result(self) -> Any:
+        """Return the result of an operation that has ended, or raise its error."""
+        self.seen = True
+        value = self.future.result()
+        deliver, self._deliver = self._deliver, None
+        if deliver is not None:
+            self._give_back = None
+            deliver()
+        return value
 
     def wait(self, timeout: float | None = None) -> Any:
         """Block until the operation has ended and return its result.
@@ -76,22 +91,23 @@ class AsyncWork:
             raise ShoalTimeoutError(
                 f"{describe_self()}: {self.what} is still running after {deadline.timeout:g} s"
             ) from None
-        self.seen = True
-        return self.future.result()
+        return self.result()
 
     async def async_wait(self) -> Any:
         """Wait in an event loop and return the operation's result; cancelling loses nothing."""
         self.seen = True
         try:
-            return await asyncio.wrap_future(self.future)
+            await asyncio.wrap_future(self.future)
         except asyncio.CancelledError:
             self.abandon()
             raise
+        return self.result()
 
     def abandon(self) -> None:
         """Cancel, and return what the operation took even if it has ended: nobody will have it."""
         if not self.future.cancel() and self._give_back is not None:
             give_back, self._give_back = self._give_back, None
+            self._deliver = None
             self.future = concurrent.futures.Future()
             self.future.cancel()
             give_back()
@@ -139,6 +155,8 @@ class AsyncWork:
         error = future.exception()
         if error is not None:
             _log.error("%s failed and nobody waited for it: %s", self.what, error)
+        elif self._give_back is not None:
+            soon(self._give_back)  # this may come within the queue's own lock
 
 
 class AsyncFuncWork(AsyncWork):
@@ -239,7 +257,7 @@ class AsyncCollWork(AsyncWork):
             self._open -= 1
             if self._open:
                 return
-        fulfil(self.future, lambda: self._join([work.future.result() for work in self._works]))
+        fulfil(self.future, lambda: self._join([work.result() for work in self._works]))
 
     def _join(self, results: list[Any]) -> Any:
         return results[0] if len(results) == 1 else results
@@ -262,7 +280,31 @@ class AsyncRouteWork(AsyncCollWork):
 
 
 class AsyncChannelWork(AsyncWork):
-    """A put or a get of a channel that was started with `async_op=True`."""
+    """A put or a get of a channel that was started with `async_op=True`.
+
+    A get that is dropped while it waits is cancelled: nobody would have its item.
+
+    Args:
+        takes: Whether it is a get. The others are those of `AsyncWork`.
+    """
+
+    def __init__(
+        self,
+        future: Future | None = None,
+        what: str = "an operation",
+        give_back: Callable[[], None] | None = None,
+        deliver: Callable[[], None] | None = None,
+        *,
+        takes: bool = False,
+    ) -> None:
+        super().__init__(future, what, give_back, deliver)
+        self._takes = takes
+
+    def __del__(self) -> None:
+        if getattr(self, "_takes", False) and not self.seen and not self.future.done():
+            soon(self.future.cancel)
+        else:
+            super().__del__()
 
 
 class AsyncRayWork(AsyncWork):

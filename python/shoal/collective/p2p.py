@@ -78,7 +78,9 @@ class Courier:
 
             sequence = PutSequence(put_many, put_one, lambda error: error)
             self._sequences[kind, peer] = sequence
-        return sequence.add(0, payload, deadline, lambda o: self._check_sent(o, peer, deadline))
+        return sequence.add(
+            0, payload, payload.size, deadline, lambda o: self._check_sent(o, peer, deadline)
+        )
 
     def _send_steps(
         self, kind: str, peer: WorkerAddress, payload: Payload, deadline: Deadline

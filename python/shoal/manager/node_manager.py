@@ -1,5 +1,7 @@
 """Knows the job's nodes, and owns the actors that must outlive the worker who asked for them."""
 
+import asyncio
+import contextlib
 from typing import Any, ClassVar
 
 import ray
@@ -46,6 +48,7 @@ class NodeManager(Manager):
         # Ray ends an actor when the last handle of its creator's making goes; what is found by its
         # name does not count. So the handles of all hosts stay here.
         self._hosts: dict[str, Any] = {}
+        self._notes: dict[str, Any] = {}
         if namespace:
             set_context(name=self.MANAGER_NAME, namespace=namespace, node_rank=0)
 
@@ -102,11 +105,13 @@ class NodeManager(Manager):
         kwargs: dict[str, Any] | None = None,
         node_rank: int = 0,
         timeout: float | None = None,  # noqa: ASYNC109  (part of the API)
+        restarts: bool = False,
     ) -> Any:
         """Start a named asyncio actor on a node and wait until it answers.
 
         It belongs to this manager, so it lives as long as the job, not as long as the worker that
-        asked for it. `cls` needs a method `ping`.
+        asked for it. `cls` needs a method `ping`; with `restarts` another process takes the place
+        of one that died, made of the same arguments, and finds what that one noted here.
 
         Raises:
             NameTakenError: The name is taken in the job's namespace.
@@ -125,6 +130,7 @@ class NodeManager(Manager):
             "namespace": self._namespace,
             "num_cpus": 0,
             "max_concurrency": _HOST_CALLS,
+            "max_restarts": -1 if restarts else 0,
             # Ray would record every call for its dashboard, which is not there.
             "enable_task_events": False,
             "scheduling_strategy": NodeAffinitySchedulingStrategy(
@@ -138,6 +144,8 @@ class NodeManager(Manager):
             raise NameTakenError(
                 f"the name {name!r} is taken in the job {self._namespace!r}"
             ) from error
+        # Those of another one that had the name; this one has not begun.
+        self._notes.pop(name, None)
         try:
             await aget(actor.ping.remote(), deadline, lambda: f"starting {name}", name)
         except (PeerLostError, RayActorError):
@@ -145,3 +153,24 @@ class NodeManager(Manager):
             raise
         self._hosts[name] = actor
         return actor
+
+    def note(self, name: str, value: Any) -> None:
+        """Keep something for the process that takes the place of a host, should it die."""
+        self._notes[name] = value
+
+    def noted(self, name: str) -> Any:
+        """Return what a host noted, None where it did not."""
+        return self._notes.get(name)
+
+    async def end_hosts(self, timeout: float | None = None) -> None:  # noqa: ASYNC109  (as above)
+        """Let the hosts clean up before they are killed; one that does not answer is left alone."""
+        self._notes.clear()  # they end, and do not die
+        hosts = [host for host in self._hosts.values() if hasattr(host, "end")]
+
+        async def end(host: Any) -> None:
+            with contextlib.suppress(RayActorError):  # it ended by itself
+                await host.end.remote()
+
+        if hosts:
+            ends = [asyncio.create_task(end(host)) for host in hosts]
+            await asyncio.wait(ends, timeout=Deadline(timeout).remaining)

@@ -9,13 +9,17 @@ back to it.
 import asyncio
 import itertools
 import os
+import time
 from collections.abc import Callable, Generator, Hashable
 from typing import Any, NamedTuple, TypeVar
 
 import ray
-from ray.exceptions import GetTimeoutError, RayActorError, RaySystemError
+from ray.exceptions import (
+    ActorUnavailableError,
+    GetTimeoutError,
+)
 
-from shoal._ray import check_fork
+from shoal._ray import LOST, check_fork
 from shoal.deadline import Deadline, LongWait
 from shoal.transport.loop import submit
 from shoal.transport.process import own_process
@@ -23,7 +27,20 @@ from shoal.transport.queue_host import Attendance
 from shoal.transport.queues import Outcome
 from shoal.transport.wire import Bulk, Payload, pack, unpack
 
-__all__ = ["Entry", "HostClient", "HostLostError", "Request", "Steps", "arun", "run"]
+__all__ = [
+    "Entry",
+    "HostClient",
+    "HostLostError",
+    "HostRestartsError",
+    "HostSilentError",
+    "Request",
+    "Steps",
+    "arun",
+    "new_ticket",
+    "pause",
+    "run",
+    "tell",
+]
 
 SLICE_S = 2.0
 """How long one call waits at the host before it answers that there is nothing yet."""
@@ -44,6 +61,14 @@ class HostLostError(Exception):
     """The host died or does not answer; whoever called says what that means."""
 
 
+class HostRestartsError(HostLostError):
+    """The host's process died, and another one takes its place: what was asked may be done."""
+
+
+class HostSilentError(HostLostError):
+    """The host does not answer: what was asked may be done."""
+
+
 class Request(NamedTuple):
     """One call to a host.
 
@@ -52,8 +77,8 @@ class Request(NamedTuple):
         method: The method's name.
         packed: Its argument.
         seconds: How long the host may wait before it answers.
-        takes: The key, for a call that takes messages: where they go back to when the caller has
-            gone; empty for other calls.
+        refusal: For a call that takes messages: makes of its answer what `give_back` of the host
+            takes, when the caller has gone.
         ticket: For a call that waits: what to cancel.
         more: Further arguments, for the methods of managers.
     """
@@ -62,7 +87,7 @@ class Request(NamedTuple):
     method: str
     packed: Any
     seconds: float = 0.0
-    takes: tuple[Hashable, ...] = ()
+    refusal: Callable[[Any], Any] | None = None
     ticket: tuple[int, int] | None = None
     more: tuple[Any, ...] = ()
 
@@ -73,7 +98,13 @@ _client = itertools.count()
 _uid = (os.getpid(), int.from_bytes(os.urandom(6)))
 
 
-def _ticket() -> tuple[int, int]:
+def pause(seconds: float) -> Request:
+    """Return a request that is none: some seconds without one."""
+    return Request(None, "", None, seconds)
+
+
+def new_ticket() -> tuple[int, int]:
+    """Return what names one waiting call of this process."""
     global _uid  # noqa: PLW0603  (a forked child is another client)
     if _uid[0] != os.getpid():
         _uid = (os.getpid(), int.from_bytes(os.urandom(6)))
@@ -141,9 +172,12 @@ class HostClient:
 
         def request(attendance: Attendance | None) -> Request:
             how = None if attendance is None else attendance.plain()
-            return self._request("get", pack((key, target, how)), attendance, (key,))
+            return self._request("get", pack((key, target, how)), attendance, refusal)
 
-        outcome, items = yield from self._wait(request, deadline, on_slice, (key,))
+        def refusal(items: Any) -> Any:
+            return key, items
+
+        outcome, items = yield from self._wait(request, deadline, on_slice, refusal)
         return outcome, _entries(items)
 
     def give_back(self, key: Hashable, items: list[Entry]) -> Steps[None]:
@@ -164,11 +198,11 @@ class HostClient:
         method: str,
         packed: Any,
         attendance: Attendance | None,
-        takes: tuple[Hashable, ...] = (),
+        refusal: Callable[[Any], Any] | None = None,
     ) -> Request:
         if attendance is None:
-            return Request(self.handle, method, packed, 0.0, takes)
-        return Request(self.handle, method, packed, attendance.seconds, takes, attendance.ticket)
+            return Request(self.handle, method, packed, 0.0, refusal)
+        return Request(self.handle, method, packed, attendance.seconds, refusal, attendance.ticket)
 
     def _attendance(self, ticket: tuple[int, int], deadline: Deadline) -> Attendance:
         left = deadline.remaining
@@ -180,13 +214,13 @@ class HostClient:
         request: Callable[[Attendance | None], Request],
         deadline: Deadline | None,
         on_slice: Callable[[], Steps[None]] | None,
-        takes: tuple[Hashable, ...] = (),
+        refusal: Callable[[Any], Any] | None = None,
     ) -> Steps[tuple[Outcome, Any]]:
         """Ask once, then again and again until the host has an answer or the time is over."""
         if deadline is None:
             outcome, body = yield request(None)
             return outcome, body
-        ticket = _ticket()
+        ticket = new_ticket()
         outcome, body = yield request(self._attendance(ticket, deadline))
         while outcome in (Outcome.PENDING, Outcome.CANCELLED):
             if on_slice is not None:
@@ -197,7 +231,7 @@ class HostClient:
                     raise
             attendance = self._attendance(ticket, deadline)
             if outcome is Outcome.PENDING:
-                again = self._request("poll", pack(attendance.plain()), attendance, takes)
+                again = self._request("poll", pack(attendance.plain()), attendance, refusal)
             else:
                 # The host gave the place away: this process was stopped for longer than the lease.
                 again = request(attendance)
@@ -218,10 +252,19 @@ def run(steps: Steps[_T], wait: LongWait | None = None) -> _T:
     try:
         request = next(steps)
         while True:
+            if request.handle is None:
+                # These steps wait for what tells nobody, such as the process that Ray starts next.
+                time.sleep(request.seconds)
+                request = steps.send(None)
+                continue
             ref = None
             try:
                 ref = _send(request)
                 reply = _open(_finish(ref, request.seconds + _ANSWER_S))
+            except HostSilentError as error:
+                _clean_up(request, ref)  # it may answer still
+                request = steps.throw(error)
+                continue
             except Exception as error:  # noqa: BLE001  (the operation decides what it means)
                 request = steps.throw(error)
                 continue
@@ -241,10 +284,18 @@ async def arun(steps: Steps[_T], wait: LongWait | None = None) -> _T:
     try:
         request = next(steps)
         while True:
+            if request.handle is None:
+                await asyncio.sleep(request.seconds)
+                request = steps.send(None)
+                continue
             ref = None
             try:
                 ref = _send(request)
                 reply = _open(await _finish_in_loop(ref, request.seconds + _ANSWER_S))
+            except HostSilentError as error:
+                _clean_up(request, ref)  # it may answer still
+                request = steps.throw(error)
+                continue
             except Exception as error:  # noqa: BLE001  (the operation decides what it means)
                 request = steps.throw(error)
                 continue
@@ -259,6 +310,15 @@ async def arun(steps: Steps[_T], wait: LongWait | None = None) -> _T:
         return result
 
 
+def tell(handle: Any, method: str, value: Any) -> None:
+    """Make a call whose answer nobody waits for.
+
+    Raises:
+        HostLostError: It could not be made.
+    """
+    _call(handle, method, pack(value))
+
+
 async def _finish_in_loop(ref: Any, seconds: float) -> Any:
     answer = asyncio.wrap_future(ref.future())
     # Not wait_for: it would lose an answer that comes together with a cancellation.
@@ -268,10 +328,12 @@ async def _finish_in_loop(ref: Any, seconds: float) -> Any:
             raise HostLostError(_DISCONNECTED)
         done, _ = await asyncio.wait({answer}, timeout=_ANSWER_S - _LOOK_S)
     if not done:
-        raise HostLostError(f"no answer within {seconds:.0f} s")
+        raise HostSilentError(f"no answer within {seconds:.0f} s")
     try:
         return answer.result()
-    except (RayActorError, RaySystemError) as error:
+    except ActorUnavailableError as error:
+        raise HostRestartsError(_first_line(error)) from None
+    except LOST as error:
         raise HostLostError(_first_line(error)) from None
 
 
@@ -294,8 +356,10 @@ def _finish(ref: Any, seconds: float) -> Any:
     try:
         return ray.get(ref, timeout=seconds)
     except GetTimeoutError:
-        raise HostLostError(f"no answer within {seconds:.0f} s") from None
-    except (RayActorError, RaySystemError) as error:
+        raise HostSilentError(f"no answer within {seconds:.0f} s") from None
+    except ActorUnavailableError as error:
+        raise HostRestartsError(_first_line(error)) from None
+    except LOST as error:
         raise HostLostError(_first_line(error)) from None
 
 
@@ -315,14 +379,14 @@ def _entries(items: Any) -> list[Entry]:
 
 
 def _clean_up(request: Request, ref: Any) -> None:
-    if ref is not None and (request.ticket is not None or request.takes):
+    if ref is not None and (request.ticket is not None or request.refusal is not None):
         submit(_abandon(request, ref))
 
 
 async def _cancel(handle: Any, ticket: tuple[int, int]) -> None:
     try:
         await handle.cancel.remote(pack(ticket))
-    except (RayActorError, RaySystemError):
+    except LOST:
         return  # a dead host has nothing to cancel
 
 
@@ -331,10 +395,11 @@ async def _abandon(request: Request, ref: Any) -> None:
     if request.ticket is not None:
         await _cancel(request.handle, request.ticket)
     try:
-        outcome, items = _open(await ref)
-        if outcome is Outcome.OK and items and request.takes:
-            await request.handle.give_back.remote(pack((*request.takes, items)))
-    except (RayActorError, RaySystemError):
+        async with asyncio.timeout(request.seconds + _ANSWER_S):
+            outcome, items = _open(await ref)
+        if outcome is Outcome.OK and items and request.refusal is not None:
+            await request.handle.give_back.remote(pack(request.refusal(items)))
+    except (*LOST, TimeoutError):
         return
 
 

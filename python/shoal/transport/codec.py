@@ -23,7 +23,7 @@ def encode(obj: Any, note: Any = None) -> Payload:
     Raises:
         ShoalValueError: The object cannot be pickled.
     """
-    head, buffers = dumps(obj, from_devices=True)
+    head, buffers = dumps(obj)
     return Payload(note, head, *buffers)
 
 

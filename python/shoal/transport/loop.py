@@ -5,12 +5,10 @@ import concurrent.futures
 import functools
 import os
 import threading
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
-from shoal._ray import check_fork
-
-__all__ = ["submit"]
+__all__ = ["soon", "submit"]
 
 _T = TypeVar("_T")
 _lock = threading.Lock()
@@ -29,11 +27,19 @@ def _loop() -> asyncio.AbstractEventLoop:
         return _start(os.getpid())
 
 
+def soon(function: Callable[[], Any]) -> None:
+    """Call a function on the loop; no lock is taken, so that a finalizer may ask for it."""
+    _start(os.getpid()).call_soon_threadsafe(function)
+
+
 def submit(work: Coroutine[Any, Any, _T]) -> concurrent.futures.Future[_T]:
     """Run a coroutine on the loop; cancelling the future cancels the coroutine."""
-    try:
-        check_fork()
-    except BaseException:
-        work.close()
-        raise
     return asyncio.run_coroutine_threadsafe(work, _loop())
+
+
+def _unlock() -> None:
+    global _lock  # noqa: PLW0603  (a thread that is not in the child may have it)
+    _lock = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_unlock)

@@ -11,10 +11,17 @@ from typing import Any, TypeVar
 
 from shoal.transport.loop import submit
 
-__all__ = ["fail", "fulfil", "start"]
+__all__ = ["done", "fail", "fulfil", "start"]
 
 _T = TypeVar("_T")
 Future = concurrent.futures.Future[Any]
+
+
+def done(value: Any) -> Future:
+    """Return a future that is complete."""
+    future: Future = concurrent.futures.Future()
+    future.set_result(value)
+    return future
 
 
 def fulfil(future: Future, make: Callable[[], Any]) -> bool:

@@ -34,6 +34,8 @@ class Outcome(IntEnum):
     CANCELLED = 7
     GONE = 8
     """The process that the message is for has died."""
+    ERROR = 9
+    """The reply is an exception."""
 
 
 class Message(NamedTuple):
@@ -60,6 +62,7 @@ class Waiter:
         key: The queue it waits at.
         message: What to put, or None for a get.
         target: The weight a get wants; 0 for one item.
+        least: The weight that will do; None for the target.
         wake: Called once, when `outcome` is no longer PENDING.
         alive: Asked at the moment of handing over; a waiter that is not alive receives nothing.
         outcome: PENDING, then what became of it.
@@ -69,6 +72,7 @@ class Waiter:
     key: Hashable
     message: Message | None = None
     target: int = 0
+    least: int | None = None
     wake: Callable[[], None] = _nobody
     alive: Callable[[], bool] = _always
     outcome: Outcome = Outcome.PENDING
@@ -132,12 +136,15 @@ class KeyedQueues:
             self._settle(key, queue)
         return Outcome.NEAR_CAPACITY if near else Outcome.OK
 
-    def take(self, key: Hashable, target: int = 0) -> list[Message]:
-        """Take one item, or a batch of weight `target`; nothing when it is not there yet."""
+    def take(self, key: Hashable, target: int = 0, least: int | None = None) -> list[Message]:
+        """Take one item, or a batch of weight `target`; nothing when it is not there yet.
+
+        With `least`, what is there will do when it has that weight.
+        """
         queue = self._queues.get(key)
         if queue is None:
             return []
-        items = self._pop_batch(queue, target)
+        items = self._pop_batch(queue, target, least)
         if items:
             self._settle(key, queue)
         return items
@@ -153,6 +160,12 @@ class KeyedQueues:
         queue.size += sum(item.size for item in items)
         self._settle(key, queue)
 
+    def put_again(self, key: Hashable, message: Message) -> None:
+        """Append a message that was taken before, whatever the bound is."""
+        queue = self._of(key)
+        self._append(queue, message)
+        self._settle(key, queue)
+
     # What a caller waits for.
 
     def wait_put(self, key: Hashable, message: Message) -> Waiter:
@@ -161,9 +174,9 @@ class KeyedQueues:
         self._of(key).putters[waiter] = None
         return waiter
 
-    def wait_get(self, key: Hashable, target: int = 0) -> Waiter:
+    def wait_get(self, key: Hashable, target: int = 0, least: int | None = None) -> Waiter:
         """Queue up a get that found too little."""
-        waiter = Waiter(key, target=target)
+        waiter = Waiter(key, target=target, least=least)
         self._of(key).getters[waiter] = None
         return waiter
 
@@ -202,6 +215,11 @@ class KeyedQueues:
         queue = self._queues.get(key)
         return list(queue.messages) if queue else []
 
+    def waiting(self, key: Hashable) -> tuple[int, int]:
+        """How many puts and how many gets wait at a key."""
+        queue = self._queues.get(key)
+        return (len(queue.putters), len(queue.getters)) if queue else (0, 0)
+
     def active_keys(self) -> list[Hashable]:
         """The keys that hold messages or waiters."""
         return list(self._queues)
@@ -217,6 +235,11 @@ class KeyedQueues:
         return not any(queue.messages for queue in self._queues.values())
 
     # What changes the queues themselves.
+
+    def declared(self, key: Hashable) -> bool:
+        """Whether a key has a bound of its own."""
+        queue = self._queues.get(key)
+        return queue is not None and queue.declared
 
     def declare(self, key: Hashable, maxsize: int) -> None:
         """Give a key a bound of its own."""
@@ -273,13 +296,14 @@ class KeyedQueues:
         queue.weight += message.weight
         queue.size += message.size
 
-    def _pop_batch(self, queue: _Queue, target: int) -> list[Message]:
+    def _pop_batch(self, queue: _Queue, target: int, least: int | None) -> list[Message]:
         """Take the longest prefix whose weight does not exceed `target`; at least one item."""
         if not queue.messages:
             return []
         # Below the target no prefix can be complete, so there is no need to look at the items;
         # unless more cannot come: then what is there has to do.
-        if queue.weight < target and not (self.closed or self._is_full(queue)):
+        needed = target if least is None else least
+        if queue.weight < needed and not (self.closed or self._is_full(queue)):
             return []
         items: list[Message] = []
         weight = 0
@@ -315,7 +339,7 @@ class KeyedQueues:
                 del queue.getters[waiter]
                 waiter.finish(Outcome.CANCELLED)
                 continue
-            items = self._pop_batch(queue, waiter.target)
+            items = self._pop_batch(queue, waiter.target, waiter.least)
             if items:
                 del queue.getters[waiter]
                 waiter.items = items

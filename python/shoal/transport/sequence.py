@@ -10,11 +10,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from shoal.deadline import Deadline
-from shoal.transport.client import Entry
 from shoal.transport.loop import submit
 from shoal.transport.pending import fail, fulfil
 from shoal.transport.queues import Outcome
-from shoal.transport.wire import Payload
 
 __all__ = ["PutSequence"]
 
@@ -22,14 +20,15 @@ _MOST_MESSAGES = 256
 _MOST_BYTES = 4 * 1024 * 1024
 
 Future = concurrent.futures.Future[Any]
-PutMany = Callable[[list[Entry]], Coroutine[Any, Any, tuple[Outcome, int]]]
-PutOne = Callable[[Payload, int, Deadline], Coroutine[Any, Any, Outcome]]
+PutMany = Callable[[list[tuple[int, Any]]], Coroutine[Any, Any, tuple[Outcome, int]]]
+PutOne = Callable[[Any, int, Deadline], Coroutine[Any, Any, Outcome]]
 
 
 @dataclass(eq=False)
 class _Put:
     weight: int
-    payload: Payload
+    payload: Any
+    size: int
     deadline: Deadline
     then: Callable[[Outcome], None]
     future: Future = field(default_factory=concurrent.futures.Future)
@@ -71,7 +70,8 @@ class PutSequence:
     def add(
         self,
         weight: int,
-        payload: Payload,
+        payload: Any,
+        size: int,
         deadline: Deadline,
         then: Callable[[Outcome], None],
     ) -> Future:
@@ -80,10 +80,11 @@ class PutSequence:
         Args:
             weight: Its weight.
             payload: The message.
+            size: How many bytes it has.
             deadline: Until when to wait for room.
             then: Raises the error that an outcome stands for.
         """
-        put = _Put(weight, payload, deadline, then)
+        put = _Put(weight, payload, size, deadline, then)
         with self._lock:
             self._waiting.append(put)
             start, self._running = not self._running, True
@@ -98,6 +99,9 @@ class PutSequence:
 
     async def _time_out(self, put: _Put) -> None:
         await asyncio.sleep(put.deadline.remaining)
+        self._give_up(put)
+
+    def _give_up(self, put: _Put) -> None:
         with self._lock:
             if put not in self._waiting:
                 return
@@ -117,6 +121,9 @@ class PutSequence:
                     self._waiting.extendleft(reversed(rest))
                 if alone is not None:
                     batch = [alone]
+                    for put in rest:
+                        if put.deadline.expired:  # its timer came while it was tried
+                            self._give_up(put)
                     await self._put_alone(alone)
             except Exception as error:  # noqa: BLE001  (an error is the result of these puts)
                 for put in batch:
@@ -124,6 +131,7 @@ class PutSequence:
 
     def _next_batch(self) -> list[_Put]:
         batch: list[_Put] = []
+        overdue: list[_Put] = []
         size = 0
         with self._lock:
             while self._waiting and len(batch) < _MOST_MESSAGES:
@@ -131,11 +139,17 @@ class PutSequence:
                 if put.future.cancelled():
                     self._waiting.popleft()
                     continue
-                size += put.payload.size
+                if put.deadline.expired and put.deadline.timeout > 0:
+                    # Its timer may have come while it was tried.
+                    overdue.append(self._waiting.popleft())
+                    continue
+                size += put.size
                 if batch and size > _MOST_BYTES:
                     break
                 batch.append(self._waiting.popleft())
             self._running = bool(batch)
+        for put in overdue:
+            put.end(Outcome.TIMEOUT)
         return batch
 
     async def _put_together(self, batch: list[_Put]) -> int:

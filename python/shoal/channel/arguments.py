@@ -1,0 +1,51 @@
+"""The arguments of a channel's calls, checked."""
+
+import operator
+from collections.abc import Hashable
+from typing import Any
+
+from shoal.errors import ShoalTypeError, ShoalValueError
+
+__all__ = ["checked_count", "checked_key", "checked_weight"]
+
+_LARGEST = 2**63 - 1
+
+
+def checked_key(key: Hashable, queue_name: Hashable) -> Hashable:
+    """Return the key that a caller means.
+
+    Raises:
+        ShoalTypeError: It is not hashable.
+    """
+    key = key if queue_name is None else queue_name
+    try:
+        hash(key)
+    except TypeError:
+        raise ShoalTypeError(f"key={key!r}: expected something hashable") from None
+    return key
+
+
+def checked_weight(value: Any, name: str = "weight", least: int = 0) -> int:
+    """Return a weight, or another number, as an integer.
+
+    Raises:
+        ShoalValueError: It is none, or too small or too large.
+    """
+    try:
+        weight = operator.index(value)
+    except TypeError:
+        raise ShoalValueError(f"{name}={value!r}: expected an integer") from None
+    if not least <= weight <= _LARGEST:
+        expected = f"{least} or more" if weight < least else f"{_LARGEST} or less"
+        raise ShoalValueError(f"{name}={value!r}: expected {expected}")
+    return weight
+
+
+def checked_count(weights: int, items: int) -> None:
+    """Check that there is a weight for each item.
+
+    Raises:
+        ShoalValueError: There is not.
+    """
+    if weights != items:
+        raise ShoalValueError(f"weights: expected {items}, one for each item, got {weights}")

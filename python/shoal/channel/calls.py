@@ -1,0 +1,179 @@
+"""Calls to one host of a channel, and what it means when they come to nothing."""
+
+import contextlib
+import time
+from collections.abc import Callable
+from typing import Any
+
+import ray
+
+from shoal._ray import find_actor
+from shoal.channel.facts import Facts
+from shoal.deadline import Deadline, LongWait
+from shoal.errors import ChannelClosed, PeerLostError, ShoalError
+from shoal.manager import NodeManager
+from shoal.transport.client import (
+    HostLostError,
+    HostRestartsError,
+    HostSilentError,
+    Request,
+    Steps,
+    pause,
+    run,
+    tell,
+)
+from shoal.transport.queues import Outcome
+from shoal.transport.wire import pack
+
+__all__ = ["HostCalls"]
+
+_AGAIN_S = 0.05
+_RESTART_S = 20.0
+"""How long to wait for the process that takes the place of a host's."""
+
+
+class HostCalls:
+    """The way to a host.
+
+    Args:
+        facts: The channel.
+        namespace: The job's Ray namespace.
+        index: Which of the channel's hosts.
+        handle: The host, where it is known.
+    """
+
+    def __init__(self, facts: Facts, namespace: str, index: int, handle: Any) -> None:
+        self._channel = facts.name
+        self._actor = f"{facts.name}:{index}"
+        self._namespace = namespace
+        self._handle = handle
+        place = facts.places[index] if index < len(facts.places) else None
+        self._token = "" if place is None else place.token
+
+    @property
+    def handle(self) -> Any:
+        """The host's actor handle.
+
+        Raises:
+            ChannelClosed: There is none.
+        """
+        try:
+            return self._host()
+        except HostLostError as error:
+            raise self._closed(str(error)) from None
+
+    def _host(self) -> Any:
+        if self._handle is None:
+            self._handle = find_actor(self._actor, self._namespace)
+        if self._handle is None:
+            raise HostLostError(f"there is no actor {self._actor!r} any more")
+        return self._handle
+
+    def serve(
+        self,
+        operation: str,
+        *arguments: Any,
+        seconds: float = 0.0,
+        refusal: Callable[[Any], Any] | None = None,
+        ticket: tuple[int, int] | None = None,
+    ) -> Steps[tuple[Outcome, Any]]:
+        """Make one call; the keywords are those of `Request`.
+
+        Raises:
+            ChannelClosed: The channel is gone.
+            PeerLostError: The host died, and no other process takes its place.
+            HostRestartsError: It died, and another one does.
+            HostSilentError: It does not answer.
+            Exception: What the host raised.
+        """
+        packed = pack((operation, self._token, arguments))
+        try:
+            outcome, body = yield Request(self._host(), "serve", packed, seconds, refusal, ticket)
+        except (HostRestartsError, HostSilentError):
+            raise
+        except HostLostError as error:
+            lost = yield from self._lost(error)
+            raise lost from None
+        if outcome is Outcome.ERROR:
+            raise body
+        if outcome is Outcome.CLOSED:
+            raise self._closed("another channel has its name")
+        return outcome, body
+
+    def serve_again(self, operation: str, *arguments: Any) -> Steps[Any]:
+        """Ask what may be asked twice, for its answer alone."""
+        while True:
+            try:
+                _, body = yield from self.serve(operation, *arguments)
+            except HostRestartsError:
+                yield from self.until_restarted(Deadline(_RESTART_S))
+            else:
+                return body
+
+    def until_restarted(self, until: Deadline) -> Steps[None]:
+        """Wait for the process that takes the host's place; at the deadline just return."""
+        deadline = Deadline(min(_RESTART_S, until.remaining))
+        while True:
+            yield pause(_AGAIN_S)
+            try:
+                yield Request(self._host(), "ping", None, 1.0)
+            except HostRestartsError:
+                if until.expired:
+                    return  # who asks says that the time is over
+                if deadline.expired:
+                    raise
+            except HostLostError:
+                return  # so does the next call
+            else:
+                return
+
+    def tell(self, method: str, value: Any) -> None:
+        """Make a call to a host that was called before, whose answer nobody waits for."""
+        if self._handle is not None:
+            with contextlib.suppress(HostLostError, ShoalError):
+                tell(self._handle, method, value)
+
+    def run(self, steps: Steps[Any], wait: LongWait | None = None) -> Any:
+        """Run an operation in this thread; what becomes of the host is an error of shoal."""
+        try:
+            return run(steps, wait)
+        except HostLostError as error:
+            raise self.translate(error) from None
+
+    def translate(self, error: BaseException) -> BaseException:
+        """Make the error that callers see of one that an operation met."""
+        if isinstance(error, HostRestartsError):
+            what = "died in the middle of a call, and another process takes its place"
+        elif isinstance(error, HostSilentError):
+            what = "does not answer"
+        else:
+            return error
+        return self._peer_lost(f"{what}: what it was asked for may be done or not ({error})")
+
+    def until_gone(self) -> None:
+        """Wait until a host that has said that it ends has given up its name, for a while."""
+        deadline = Deadline(5.0)
+        while not deadline.expired and not self.is_gone():
+            time.sleep(0.02)  # Ray tells nobody of a name that is given up
+
+    def is_gone(self) -> bool:
+        """Whether no actor has the host's name."""
+        return find_actor(self._actor, self._namespace) is None
+
+    def _lost(self, error: HostLostError) -> Steps[ShoalError]:
+        """Tell a host that has ended, as it says to the manager, from one that died for good."""
+        noted = None
+        if not ray.is_initialized():  # the job has ended for this process
+            return self._closed(str(error))
+        with contextlib.suppress(HostLostError, ShoalError):  # no manager: the job has ended
+            manager = NodeManager.get_proxy().actor
+            noted = yield Request(manager, "noted", self._actor)
+        if self._token and noted == self._token:
+            return self._peer_lost(f"died for good: what it held is lost ({error})")
+        return self._closed(f"its host {self._actor} has ended, or cannot be reached ({error})")
+
+    def _closed(self, why: str) -> ChannelClosed:
+        return ChannelClosed(f"the channel {self._channel!r} is gone: {why}")
+
+    def _peer_lost(self, what: str) -> PeerLostError:
+        return PeerLostError(f"the host {self._actor} of the channel {self._channel!r} {what}")

@@ -1,0 +1,57 @@
+"""What this process has under way at the queues of a host: asynchronous puts and gets."""
+
+import os
+import threading
+import weakref
+from collections.abc import Hashable
+from typing import Any
+
+from shoal.channel.backend import Future
+from shoal.channel.want import Taken
+from shoal.transport.sequence import PutSequence
+from shoal.transport.turns import Turns
+
+__all__ = ["Underway"]
+
+
+class Underway:
+    """Queues at which calls of this process come after those that it made before."""
+
+    def __init__(self) -> None:
+        self.begin_anew()
+        _all.add(self)
+
+    def begin_anew(self) -> None:
+        """Forget all in a child that was forked: what its parent has under way is the parent's."""
+        self._lock = threading.Lock()
+        self._sequences: dict[Hashable, PutSequence] = {}
+        self._turns = Turns()
+
+    def _has_puts(self, key: Hashable) -> bool:
+        """Whether asynchronous puts to a key have not ended, which come first."""
+        sequence = self._sequences.get(key)
+        return sequence is not None and sequence.busy
+
+    @staticmethod
+    def _result_of(future: Future) -> Any:
+        """Wait for a call that was put behind others."""
+        try:
+            return future.result()
+        except BaseException:
+            # It may have ended just when this was interrupted.
+            if not future.cancel() and future.exception() is None:
+                taken = future.result()
+                if isinstance(taken, Taken):
+                    taken.give_back()
+            raise
+
+
+_all: "weakref.WeakSet[Underway]" = weakref.WeakSet()
+
+
+def _begin_anew() -> None:
+    for queues in _all:
+        queues.begin_anew()
+
+
+os.register_at_fork(after_in_child=_begin_anew)

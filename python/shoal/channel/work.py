@@ -1,0 +1,90 @@
+"""The works of channels, and the errors of their calls."""
+
+import concurrent.futures
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from shoal.channel.want import Taken
+from shoal.collective.async_work import AsyncChannelWork
+from shoal.context import describe_self
+from shoal.errors import ChannelError, ShoalError
+from shoal.transport.pending import done, fail, fulfil
+
+__all__ = ["named", "naming", "started", "work_of"]
+
+
+def named(error: BaseException) -> BaseException:
+    """Let an error say who met it."""
+    if isinstance(error, ShoalError) and not getattr(error, "met_by", None):
+        who = describe_self()
+        error.met_by = who  # type: ignore[attr-defined]  # an attribute that errors get here
+        error.args = (f"{who}: {error}", *error.args[1:])
+    return error
+
+
+@contextlib.contextmanager
+def naming() -> Iterator[None]:
+    """Let the errors of a block say who met them."""
+    try:
+        yield
+    except ShoalError as error:
+        raise named(error) from error.__cause__
+
+
+def started(start: Callable[..., "concurrent.futures.Future[Any]"], *args: Any) -> Any:
+    """Start a put or a get; what the channel refuses at once is the error of its work.
+
+    Whether a refusal is known at once depends on where the channel is.
+    """
+    try:
+        return start(*args)
+    except ChannelError as error:
+        future: concurrent.futures.Future[Any] = concurrent.futures.Future()
+        fail(future, error)
+        return future
+
+
+def work_of(
+    future: "concurrent.futures.Future[Any]", what: str, *, takes: bool = False
+) -> AsyncChannelWork:
+    """Make the work of a put or of a get.
+
+    Args:
+        future: The operation; of a get its result is a `Taken`.
+        what: Describes the operation in messages.
+        takes: Whether it is a get.
+    """
+    if future.done() and not future.cancelled() and future.exception() is None:
+        result = future.result()
+        if not isinstance(result, Taken):
+            return AsyncChannelWork(future, what)
+        return AsyncChannelWork(done(result.value), what, result.give_back, result.deliver)
+    outer: concurrent.futures.Future[Any] = concurrent.futures.Future()
+    took = Taken(None)
+
+    def move(inner: "concurrent.futures.Future[Any]") -> None:
+        nonlocal took
+        if inner.cancelled():
+            outer.cancel()
+            return
+        error = inner.exception()
+        if error is not None:
+            fail(outer, named(error))
+            return
+        result = inner.result()
+        if isinstance(result, Taken):
+            took = result
+        if not fulfil(outer, lambda: took.value):
+            took.give_back()
+
+    future.add_done_callback(move)
+
+    def give_back() -> None:
+        took.give_back()
+
+    def deliver() -> None:
+        took.deliver()
+
+    outer.add_done_callback(lambda ended: future.cancel() if ended.cancelled() else None)
+    return AsyncChannelWork(outer, what, give_back, deliver, takes=takes)

@@ -1,0 +1,35 @@
+"""docs/channels.md says what the code does: its programs run, its names are there."""
+
+import dataclasses
+import re
+from pathlib import Path
+
+import pytest
+
+from shoal import errors
+from shoal.channel import ChannelStats
+
+TEXT = (Path(__file__).parents[2] / "docs" / "channels.md").read_text(encoding="utf-8")
+PROGRAMS = re.findall(r"^```python\n(.*?)^```$", TEXT, re.MULTILINE | re.DOTALL)
+STATS = re.search(r"returns a `ChannelStats`: (.*?)\. `peek", TEXT, re.DOTALL)
+
+
+def test_there_are_programs():
+    assert len(PROGRAMS) >= 5
+
+
+@pytest.mark.parametrize("program", PROGRAMS, ids=range(len(PROGRAMS)))
+def test_a_program_of_the_documentation_runs(program, capsys):
+    exec(compile(program, "channels.md", "exec"), {})
+    assert capsys.readouterr().out
+
+
+def test_the_figures_that_are_named_are_all_there_are():
+    named = set(re.findall(r"`(\w+)`", STATS[1]))
+    assert named == {field.name for field in dataclasses.fields(ChannelStats)}
+
+
+def test_the_errors_that_are_named_are_there():
+    table = TEXT.split("## Errors")[1].split("##")[0]
+    for name in re.findall(r"`(\w+(?:Error|Full|Empty|Closed))`", table):
+        assert issubclass(getattr(errors, name), errors.ShoalError)

@@ -1,0 +1,111 @@
+"""A channel's host in a thread of the test, which stands for Ray: what is called runs there."""
+
+import asyncio
+import threading
+from types import SimpleNamespace
+
+from shoal.transport import client
+from shoal.transport.queues import Outcome
+from shoal.transport.wire import pack, unpack
+
+DEADLINE_S = 10
+
+
+class Reference:
+    """The answer to come of a call."""
+
+    def __init__(self, future):
+        self._future = future
+
+    def future(self):
+        return self._future
+
+    def __await__(self):
+        return asyncio.wrap_future(self._future).__await__()
+
+
+class Handle:
+    """A handle to a host, whose methods run in its thread; `fails` makes the error of a call."""
+
+    def __init__(self, worker, loop):
+        self._worker, self._loop = worker, loop
+        self.fails = lambda: None
+        self.called = []
+
+    def __getattr__(self, method):
+        def call(*arguments):
+            self.called.append(method)
+            work = getattr(self._worker, method)(*arguments)
+            return Reference(asyncio.run_coroutine_threadsafe(work, self._loop))
+
+        return SimpleNamespace(remote=call)
+
+    def get(self, reference, timeout):
+        error = self.fails()
+        if error is not None:
+            raise error
+        return reference.future().result(timeout)
+
+
+class Hosts:
+    """Processes of a channel's host, one after the other, and what they noted at the manager."""
+
+    def __init__(self, channel, monkeypatch):
+        self._channel, self._patch = channel, monkeypatch
+        self._noted = []
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
+        self._thread.start()
+        monkeypatch.setattr(channel.host, "_ask_manager", self._ask)
+        monkeypatch.setattr(channel.host, "set_context", lambda **_: None)
+
+    def _ask(self, method, _, *value):
+        self._noted += value
+        return self._noted[-1] if method == "noted" and self._noted else None
+
+    def start(self, **facts):
+        """Start a process, in whose place the next one comes."""
+        self.facts = self._channel.facts.Facts("c", **{"hosts": 1, **facts})
+        self.worker = self._run(self._made())
+        self.handle = Handle(self.worker, self._loop)
+        ray = SimpleNamespace(is_initialized=lambda: True, get=self.handle.get)
+        self._patch.setattr(client, "ray", ray)
+        itself = SimpleNamespace(current_actor=None)
+        ray = SimpleNamespace(get_runtime_context=lambda: itself, kill=lambda _: None)
+        self._patch.setattr(self._channel.host, "ray", ray)
+        return self
+
+    async def _made(self):
+        return self._channel.host.ChannelWorker("c:0", self.facts, "job")
+
+    def _run(self, work):
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(DEADLINE_S)
+
+    def call(self, method, *arguments):
+        return getattr(self.handle, method).remote(*arguments).future().result(DEADLINE_S)
+
+    def ask(self, operation, *arguments):
+        outcome, body = unpack(self.call("serve", pack((operation, "", arguments))))
+        if outcome == Outcome.ERROR:
+            raise body
+        return body
+
+    def way(self, kind):
+        """Return the queues as a process of another node has them, or as one of this node does."""
+        if kind == "ray":
+            return self._channel.remote.RemoteQueues(self.facts, "job", 0, self.handle)
+        session = self._channel.shm.Session.attach(self._noted[-1])
+        return self._channel.shared.SharedQueues(self.facts, session, {})
+
+    def stop(self):
+        async def end():
+            await self.worker.end()
+            tasks = asyncio.all_tasks() - {asyncio.current_task()}
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+        self._run(end())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(DEADLINE_S)
+        self._loop.close()

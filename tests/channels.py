@@ -1,0 +1,148 @@
+"""Processes beside a test that do with a channel what they are told, over either transport."""
+
+import contextlib
+import os
+import select
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import ray
+
+from shoal import Worker
+from shoal.transport.process import is_alive
+
+VARIABLE = "SHOAL_TRANSPORT"
+DEADLINE_S = 30.0
+
+
+@contextlib.contextmanager
+def over(transport: str) -> Iterator[None]:
+    """Choose the transport of the handles that this process uses for the first time meanwhile."""
+    before = os.environ.get(VARIABLE)
+    os.environ[VARIABLE] = transport
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[VARIABLE]
+        else:
+            os.environ[VARIABLE] = before
+
+
+class Peer(Worker):
+    """Runs functions, and keeps what they make."""
+
+    def run(self, transport: str, function: Callable[..., Any], *args: Any) -> Any:
+        with over(transport):
+            return function(*args)
+
+    def keep(self, transport: str, function: Callable[..., Any], *args: Any) -> None:
+        with over(transport):
+            self._kept = function(*args)
+
+    def wait(self, timeout: float = DEADLINE_S) -> Any:
+        return self._kept.wait(timeout=timeout)
+
+
+class Peers:
+    """A few workers, all for one transport."""
+
+    def __init__(self, group: Any, transport: str) -> None:
+        self._group, self._transport = group, transport
+
+    def start(self, rank: int, function: Callable[..., Any], *args: Any) -> Any:
+        """Run a function on one of them; returns its result to come."""
+        return self._group.execute_on(rank).run(self._transport, function, *args)
+
+    def run(self, rank: int, function: Callable[..., Any], *args: Any) -> Any:
+        """Run a function on one of them."""
+        return self.start(rank, function, *args).wait()[0]
+
+    def keep(self, rank: int, function: Callable[..., Any], *args: Any) -> None:
+        """Have one of them begin an operation, whose work it keeps."""
+        self._group.execute_on(rank).keep(self._transport, function, *args).wait()
+
+    def wait(self, rank: int) -> Any:
+        """Wait for the work that one of them keeps."""
+        return self._group.execute_on(rank).wait().wait()[0]
+
+
+@ray.remote(num_cpus=0)
+class Victim:
+    """Runs a function, and can be killed meanwhile."""
+
+    def pid(self) -> int:
+        return os.getpid()
+
+    def run(self, transport: str, function: Callable[..., Any], *args: Any) -> Any:
+        with over(transport):
+            return function(*args)
+
+
+class Victims:
+    """Processes that a test kills."""
+
+    def __init__(self, transport: str) -> None:
+        self._transport = transport
+        self._pids: dict[Any, int] = {}
+
+    def hire(self) -> Any:
+        """Start one."""
+        victim = Victim.remote()
+        self._pids[victim] = ray.get(victim.pid.remote(), timeout=2 * DEADLINE_S)
+        return victim
+
+    def run(self, victim: Any, function: Callable[..., Any], *args: Any) -> Any:
+        """Have one run a function; returns its result to come."""
+        return victim.run.remote(self._transport, function, *args)
+
+    def kill(self, victim: Any) -> None:
+        """Kill one as a lack of memory would, and wait for its end."""
+        pid = self._pids.pop(victim)
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+        until(lambda: not is_alive(pid))
+
+    def kill_all(self) -> None:
+        for victim in list(self._pids):
+            self.kill(victim)
+
+
+def pid_of_host(channel: Any) -> int:
+    """Return the process of a channel's host."""
+    (handle,) = channel._channel_actors_by_rank.values()
+    return int(ray.get(handle.__ray_call__.remote(lambda _: os.getpid()), timeout=DEADLINE_S))
+
+
+def until(condition: Callable[[], Any], seconds: float = DEADLINE_S) -> None:
+    """Wait until something is so, looking again and again."""
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "it did not come to be"
+        time.sleep(0.005)
+
+
+def in_a_child(function: Callable[..., Any], *args: Any) -> str:
+    """Run a function in a child that is forked, and return the text of its result."""
+    reader, writer = os.pipe()
+    child = os.fork()
+    if not child:
+        try:
+            text = repr(function(*args))
+        except BaseException:  # noqa: BLE001  (the parent is told)
+            text = traceback.format_exc()
+        os.write(writer, text.encode()[-4000:])
+        sys.stdout.flush()
+        os._exit(0)
+    os.close(writer)
+    try:
+        ready, _, _ = select.select([reader], [], [], DEADLINE_S)
+        return os.read(reader, 4000).decode() if ready else "it hangs"
+    finally:
+        os.close(reader)
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)

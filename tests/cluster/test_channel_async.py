@@ -1,0 +1,253 @@
+"""Puts and gets with `async_op=True`: in any order, in any loop, cancelled at any time."""
+
+import asyncio
+import concurrent.futures
+import gc
+import random
+import threading
+
+import pytest
+
+from channels import DEADLINE_S, until
+from shoal.errors import ShoalTimeoutError
+
+everywhere = pytest.mark.parametrize("transport", ["local", "shm", "ray"], indirect=True)
+pytestmark = [pytest.mark.ray, everywhere]
+
+ROUNDS = 40
+
+
+def test_gets_are_served_in_the_order_in_which_they_were_started(channel, key):
+    one = channel()
+    gets = [one.get(key, async_op=True) for _ in range(20)]
+    for n in range(20):
+        one.put(n, key=key)
+    random.Random(1).shuffle(order := list(range(20)))
+    assert {n: gets[n].wait(timeout=DEADLINE_S) for n in order} == {n: n for n in order}
+
+
+def test_puts_arrive_in_the_order_of_the_calls_whichever_kind_they_are(channel, key):
+    one = channel(maxsize=4)
+    got = []
+
+    def consume():
+        got.extend(one.get(key, timeout=DEADLINE_S) for _ in range(60))
+
+    consuming = threading.Thread(target=consume)
+    consuming.start()
+    works = []
+    for start in range(0, 60, 3):
+        works += [
+            one.put(start, key=key, async_op=True),
+            one.put(start + 1, key=key, async_op=True),
+        ]
+        one.put(start + 2, key=key, timeout=DEADLINE_S)
+    consuming.join(DEADLINE_S)
+    assert got == list(range(60))
+    assert all(work.done() for work in works)
+
+
+def test_works_are_awaited_in_two_loops(channel, key):
+    one = channel()
+
+    async def take(count):
+        return [await one.get(key, async_op=True, timeout=DEADLINE_S) for _ in range(count)]
+
+    with concurrent.futures.ThreadPoolExecutor(2) as pool:
+        loops = [pool.submit(asyncio.run, take(15)) for _ in range(2)]
+        for n in range(30):
+            one.put(n, key=key)
+        first, second = (loop.result(DEADLINE_S) for loop in loops)
+    assert sorted(first + second) == list(range(30))
+    assert (first, second) == (sorted(first), sorted(second))
+
+
+def test_one_work_is_awaited_by_two_loops(channel, key):
+    one = channel()
+    work = one.get(key, async_op=True)
+
+    async def wait():
+        return await work
+
+    with concurrent.futures.ThreadPoolExecutor(2) as pool:
+        loops = [pool.submit(asyncio.run, wait()) for _ in range(2)]
+        one.put("a", key=key)
+        assert [loop.result(DEADLINE_S) for loop in loops] == ["a", "a"]
+    assert one.empty(key)
+
+
+def test_many_wait_at_once_and_take_no_threads(channel, key):
+    one = channel()
+    threads = threading.active_count()
+    gets = [one.get((key, n), async_op=True) for n in range(200)]
+    assert threading.active_count() - threads < 20
+    for n in reversed(range(200)):
+        one.put(n, key=(key, n))
+    assert [work.wait(timeout=DEADLINE_S) for work in gets] == list(range(200))
+
+
+def test_a_get_that_is_cancelled_while_it_waits_takes_nothing(channel, key):
+    one = channel()
+    first, second = one.get(key, async_op=True), one.get(key, async_op=True)
+    assert first.cancel()
+    one.put("a", key=key)
+    assert second.wait(timeout=DEADLINE_S) == "a"
+    with pytest.raises(concurrent.futures.CancelledError):
+        first.wait(timeout=DEADLINE_S)
+
+
+def test_a_get_whose_item_arrives_with_the_cancellation_loses_nothing(channel, key):
+    one = channel()
+    choice = random.Random(2)
+
+    async def once(n):
+        waiting = asyncio.ensure_future(one.get(key, async_op=True).async_wait())
+        await asyncio.sleep(0)
+        putting = threading.Thread(target=one.put, args=(n, 0, key))
+        putting.start()
+        await asyncio.sleep(choice.uniform(0, 0.004))
+        waiting.cancel()
+        try:
+            got = [await waiting]
+        except asyncio.CancelledError:
+            got = []
+        await asyncio.to_thread(putting.join)
+        return got
+
+    for n in range(ROUNDS):
+        got = asyncio.run(once(n))
+        if not got:
+            got = [one.get(key, timeout=DEADLINE_S)]
+        assert got == [n]
+    assert one.empty(key)
+
+
+def test_a_get_that_was_done_before_its_awaiting_was_cancelled_loses_nothing(channel, key):
+    one = channel()
+
+    async def cancelled():
+        work = one.get(key, async_op=True)
+        waiting = asyncio.ensure_future(work.async_wait())
+        await asyncio.sleep(0)
+        one.put("a", key=key)
+        while not work.done():  # noqa: ASYNC110  (a work has no event)
+            await asyncio.sleep(0)
+        waiting.cancel()  # its result is on its way through the loop
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+
+    asyncio.run(cancelled())
+    assert one.get(key, timeout=DEADLINE_S) == "a"
+
+
+def test_a_batch_that_is_cancelled_leaves_all_its_items(channel, key):
+    one = channel()
+
+    async def give_up():
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(one.get_batch(4, key, async_op=True).async_wait(), 0.2)
+
+    one.put_many([0, 1], [1, 1], key=key)
+    asyncio.run(give_up())
+    one.put_many([2, 3], [1, 1], key=key)
+    assert one.get_batch(4, key, timeout=DEADLINE_S) == [0, 1, 2, 3]
+
+
+def test_a_put_that_is_cancelled_is_not_in_the_channel(channel, key):
+    one = channel(maxsize=1)
+    one.put(0, key=key)
+    works = [one.put(n, key=key, async_op=True) for n in range(1, 4)]
+    assert works[1].cancel()
+    assert [one.get(key, timeout=DEADLINE_S) for _ in range(3)] == [0, 1, 3]
+    works[0].wait(timeout=DEADLINE_S)
+    works[2].wait(timeout=DEADLINE_S)
+    assert one.empty(key)
+
+
+def test_what_a_dropped_work_took_goes_back(channel, key):
+    one = channel()
+    one.put("a", key=key)
+    work = one.get(key, async_op=True)
+    until(work.done)
+    del work
+    gc.collect()
+    assert one.get(key, timeout=DEADLINE_S) == "a"
+
+
+def test_what_a_dropped_work_took_goes_back_though_the_channel_was_closed(channel, key):
+    one = channel(private=True)
+    one.put("a", key=key)
+    work = one.get(key, async_op=True)
+    until(work.done)
+    one.close()
+    del work
+    gc.collect()
+    until(lambda: one.qsize(key) == 1)
+    assert one.get(key, timeout=DEADLINE_S) == "a"
+
+
+def test_a_get_that_is_dropped_while_it_waits_takes_nothing(channel, key):
+    one = channel()
+    one.get(key, async_op=True)
+    gc.collect()
+    one.put("a", key=key)
+    assert one.get(key, timeout=DEADLINE_S) == "a"
+
+
+def test_a_dropped_put_happens(channel, key):
+    one = channel(maxsize=1)
+    one.put(0, key=key)
+    one.put(1, key=key, async_op=True)
+    gc.collect()
+    assert [one.get(key, timeout=DEADLINE_S) for _ in range(2)] == [0, 1]
+
+
+def test_works_have_deadlines_of_their_own(channel, key):
+    one = channel()
+    late, behind = one.get(key, async_op=True, timeout=0.1), one.get(key, async_op=True)
+    with pytest.raises(ShoalTimeoutError, match=r"0\.1 s"):
+        late.wait(timeout=DEADLINE_S)
+    with pytest.raises(ShoalTimeoutError, match="still running"):
+        behind.wait(timeout=0.05)
+    one.put("a", key=key)
+    assert behind.wait(timeout=DEADLINE_S) == "a"
+
+
+def test_a_timeout_in_a_loop_loses_nothing(channel, key):
+    one = channel()
+
+    async def give_up():
+        with pytest.raises(ShoalTimeoutError):
+            await one.get(key, async_op=True, timeout=0.1)
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(one.get(key, async_op=True), 0.1)
+
+    asyncio.run(give_up())
+    one.put_many([1, 2], key=key)
+    assert one.drain(key) == [1, 2]
+
+
+def test_a_sync_get_waits_behind_the_async_ones_of_its_process(channel, key):
+    one = channel()
+    pending = one.get(key, async_op=True)
+    timer = threading.Timer(0.1, one.put_many, (["first", "second"],), {"key": key})
+    timer.start()
+    assert one.get(key, timeout=DEADLINE_S) == "second"
+    assert pending.wait(timeout=DEADLINE_S) == "first"
+    timer.join()
+
+
+def test_a_producer_and_a_consumer_in_one_loop(channel, key):
+    one = channel(maxsize=2)
+
+    async def produce():
+        for n in range(50):
+            await one.put(n, key=key, async_op=True)
+
+    async def consume():
+        return [await one.get(key, async_op=True) for _ in range(50)]
+
+    async def both():
+        return (await asyncio.wait_for(asyncio.gather(produce(), consume()), DEADLINE_S))[1]
+
+    assert asyncio.run(both()) == list(range(50))

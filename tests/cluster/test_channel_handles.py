@@ -1,0 +1,200 @@
+"""Handles: pickled to workers and tasks and back, inherited by forked children, used by threads."""
+
+import asyncio
+import contextlib
+import pickle
+import threading
+
+import pytest
+import ray
+
+from channels import DEADLINE_S, in_a_child, over
+from shoal import Channel
+from shoal.errors import ChannelError
+
+pytestmark = pytest.mark.ray
+shm = pytest.mark.parametrize("transport", ["shm"], indirect=True)
+by_calls = pytest.mark.parametrize("transport", ["ray"], indirect=True)
+
+
+def pass_on(channel, key, other):
+    channel.put(("seen by a worker", channel.transport), key=key)
+    return other.get(key, timeout=DEADLINE_S), channel
+
+
+def test_handles_are_small_and_travel_to_workers_and_back(channel, key, peers, transport):
+    one, other = channel(), channel(maxsize=3)
+    assert len(pickle.dumps(one)) < 2048
+    assert one.transport == transport
+    other.put("from the driver", key=key)
+    got, back = peers.run(0, pass_on, one, key, other)
+    assert got == "from the driver"
+    assert back.get(key, timeout=DEADLINE_S) == ("seen by a worker", transport)
+    assert (back.name, back.maxsize) == (one.name, 0)
+
+
+@ray.remote(num_cpus=0)
+def task(transport, channel, key):
+    with over(transport):
+        channel.put("from a task", key=key)
+        return channel
+
+
+def test_handles_travel_to_tasks_and_back(channel, key, transport):
+    back = ray.get(task.remote(transport, channel(), key), timeout=DEADLINE_S)
+    assert back.get(key, timeout=DEADLINE_S) == "from a task"
+
+
+def test_a_handle_travels_through_a_channel(channel, key):
+    one = channel()
+    one.put(channel(maxsize=3), key=key)
+    other = one.get(key, timeout=DEADLINE_S)
+    other.put("a", key=key)
+    assert channel(maxsize=3).drain(key) == ["a"]
+
+
+@pytest.mark.parametrize("transport", ["local"], indirect=True)
+def test_a_local_channel_stays_in_its_process(channel):
+    with pytest.raises(ChannelError, match="cannot leave its process"):
+        pickle.dumps(channel())
+
+
+def ping_pong(channel, key, me, rounds):
+    for n in range(rounds):
+        channel.put(n, key=(key, 1 - me))
+        assert channel.get((key, me), timeout=DEADLINE_S) == n
+    return rounds
+
+
+def test_two_workers_talk_to_each_other(channel, key, peers):
+    one = channel()
+    both = [peers.start(rank, ping_pong, one, key, rank, 30) for rank in range(2)]
+    assert [each.wait()[0] for each in both] == [30, 30]
+
+
+@ray.remote(num_cpus=0)
+class Answers:
+    def answer(self):
+        return 42
+
+
+def use(channel, key):
+    held = channel.get(key, timeout=DEADLINE_S)
+    return ray.get(held["ref"]), ray.get(held["actor"].answer.remote())
+
+
+def test_references_and_actor_handles_can_be_used_where_they_arrive(channel, key, peers):
+    one = channel()
+    one.put({"ref": ray.put("stored"), "actor": Answers.remote()}, key=key)
+    assert peers.run(0, use, one, key) == ("stored", 42)
+
+
+# Children.
+
+
+def both_ways(channel, key):
+    assert channel.get((key, "there"), timeout=DEADLINE_S) == "for the child"
+    channel.put("for the parent", key=(key, "back"))
+    return channel.qsize((key, "there"))
+
+
+def both_ways_in_a_loop(channel, key):
+    async def talk():
+        assert (
+            await channel.get((key, "there"), async_op=True, timeout=DEADLINE_S) == "for the child"
+        )
+        await channel.put("for the parent", key=(key, "back"), async_op=True)
+
+    asyncio.run(talk())
+    return 0
+
+
+def with_a_child(channel, key, function, *, busy=False):
+    """Use a handle, fork, and let the child use what it inherited."""
+    pending = channel.get((key, "busy"), async_op=True) if busy else None
+    channel.put("for the child", key=(key, "there"))
+    said = in_a_child(function, channel, key)
+    got = channel.get((key, "back"), timeout=5.0) if said == "0" else None
+    if pending is not None:
+        channel.put("mine", key=(key, "busy"))
+        assert pending.wait(timeout=DEADLINE_S) == "mine"
+    return said, got
+
+
+@shm
+@pytest.mark.parametrize("how", [both_ways, both_ways_in_a_loop])
+def test_a_child_of_a_worker_uses_the_handle_that_it_inherited(channel, key, peers, how):
+    assert peers.run(0, with_a_child, channel(), key, how) == ("0", "for the parent")
+
+
+def with_a_child_while_busy(channel, key):
+    return with_a_child(channel, key, both_ways_in_a_loop, busy=True)
+
+
+@shm
+def test_what_the_parent_has_under_way_is_not_the_childs(channel, key, peers):
+    assert peers.run(0, with_a_child_while_busy, channel(), key) == ("0", "for the parent")
+
+
+def get_and_say(channel, key):
+    try:
+        return channel.get(key, timeout=2.0)
+    except Exception as error:  # noqa: BLE001  (the test looks at it)
+        return f"{type(error).__name__}: {error}"
+
+
+@by_calls
+def test_a_child_is_told_that_it_cannot_use_a_connection(channel, key):
+    """Calls need Ray's connection, which a fork cannot share: a property of the transport."""
+    one = channel()
+    one.put("a", key=key)
+    said = in_a_child(get_and_say, one, key)
+    assert "was forked from process" in said
+    assert "spawn" in said
+    assert one.get(key, timeout=DEADLINE_S) == "a"
+
+
+@shm
+def test_what_a_child_had_on_lease_comes_back_when_it_ends(channel, key):
+    one = channel()
+    one.put("a", key=key)
+    assert in_a_child(lambda: one.get(key, lease=True).value) == "'a'"
+    lease = one.get(key, lease=True, timeout=5.0)
+    assert (lease.value, lease.redelivered) == ("a", True)
+    lease.ack()
+
+
+# Threads.
+
+
+def test_threads_share_a_handle(channel, key):
+    one = channel(maxsize=3)
+    got, lock = [], threading.Lock()
+
+    def produce(me):
+        for n in range(25):
+            one.put((me, n), key=key, timeout=DEADLINE_S)
+
+    def consume():
+        for _ in range(25):
+            item = one.get(key, timeout=DEADLINE_S)
+            with lock:
+                got.append(item)
+
+    threads = [threading.Thread(target=produce, args=(me,)) for me in range(2)]
+    threads += [threading.Thread(target=consume) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(DEADLINE_S)
+    assert sorted(got) == [(me, n) for me in range(2) for n in range(25)]
+
+
+def test_many_threads_find_their_way_to_a_fresh_handle_at_once(channel, key):
+    one = Channel.connect(channel().name)
+    with contextlib.ExitStack() as stack:
+        threads = [threading.Thread(target=one.put, args=(n, 0, key)) for n in range(8)]
+        for thread in threads:
+            thread.start()
+            stack.callback(thread.join, DEADLINE_S)
+    assert sorted(one.drain(key)) == list(range(8))

@@ -1,0 +1,179 @@
+"""What a put does where a key holds as many items as it may."""
+
+import asyncio
+import threading
+
+import pytest
+
+from channels import DEADLINE_S, until
+from shoal import Channel
+from shoal.errors import ChannelExistsError, ChannelFull, ShoalTimeoutError, ShoalValueError
+
+everywhere = pytest.mark.parametrize("transport", ["local", "shm", "ray"], indirect=True)
+pytestmark = pytest.mark.ray
+
+
+@everywhere
+def test_a_key_never_holds_more_than_its_bound(channel, key):
+    one = channel(maxsize=3)
+    most, taken, puts = [], [], 20
+
+    def produce():
+        for n in range(puts):
+            one.put(n, key=key, timeout=DEADLINE_S)
+            most.append(one.qsize(key))
+
+    threads = [threading.Thread(target=produce) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    until(lambda: one.full(key))
+    while len(taken) < 4 * puts:
+        taken.append(one.get(key, timeout=DEADLINE_S))
+        most.append(one.qsize(key))
+    for thread in threads:
+        thread.join()
+    assert max(most) <= 3
+    assert sorted(taken) == sorted(list(range(puts)) * 4)
+
+
+@everywhere
+def test_many_who_do_not_wait_fill_a_key_exactly(channel, key):
+    one = channel(maxsize=3)
+    accepted, refused = [], []
+
+    def produce(me):
+        for n in range(5):
+            try:
+                one.put_nowait((me, n), key=key)
+            except ChannelFull:
+                refused.append((me, n))
+            else:
+                accepted.append((me, n))
+
+    threads = [threading.Thread(target=produce, args=(me,)) for me in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(accepted) == one.qsize(key) == 3
+    assert len(refused) == 17
+    assert sorted(one.drain(key)) == sorted(accepted)
+
+
+@everywhere
+def test_a_put_waits_until_there_is_room(channel, key):
+    one = channel(maxsize=3)
+    for n in range(3):
+        one.put(n, key=key)
+    putting = threading.Thread(target=one.put, args=(3, 0, key))
+    putting.start()
+    with pytest.raises(ShoalTimeoutError, match="no room"):
+        one.put("late", key=key, timeout=0.1)
+    assert one.get(key) == 0
+    putting.join(DEADLINE_S)
+    assert one.drain(key) == [1, 2, 3]
+
+
+@everywhere
+def test_error_raises_at_once_whatever_the_call(channel, key):
+    one = channel(maxsize=2, policy="error")
+    one.put_many([1, 2], key=key)
+    with pytest.raises(ChannelFull, match="maxsize=2"):
+        one.put(3, key=key)
+    with pytest.raises(ChannelFull):
+        one.put(3, key=key, timeout=DEADLINE_S)
+    with pytest.raises(ChannelFull):
+        one.put_nowait(3, key=key)
+    with pytest.raises(asyncio.QueueFull):
+        one.put(3, key=key, async_op=True).wait(timeout=DEADLINE_S)
+    with pytest.raises(ChannelFull) as caught:
+        one.put_many([3, 4], key=key)
+    assert caught.value.done == 0
+    assert one.drain(key) == [1, 2]
+
+
+@everywhere
+def test_an_async_put_that_is_refused_says_so_through_its_work(channel, key):
+    one = channel(maxsize=2, policy="error")
+    one.put_many([1, 2], key=key)
+    work = one.put(3, key=key, async_op=True)  # raises nothing by itself
+    with pytest.raises(ChannelFull):
+        work.wait(timeout=DEADLINE_S)
+    assert one.drain(key) == [1, 2]
+
+
+@everywhere
+def test_drop_oldest_keeps_the_newest_in_order(channel, key):
+    one = channel(maxsize=3, policy="drop_oldest")
+    for n in range(10):
+        one.put(n, key=key)
+    one.put_nowait(10, key=key)
+    one.put(11, key=key, async_op=True).wait(timeout=DEADLINE_S)
+    assert one.drain(key) == [9, 10, 11]
+    one.put_many(list(range(20)), key=key)
+    assert one.drain(key) == [17, 18, 19]
+
+
+@everywhere
+def test_keep_latest_drops_all_that_the_key_holds(channel, key):
+    one = channel(maxsize=3, policy="keep_latest")
+    one.put_many([0, 1, 2], key=key)
+    one.put(3, key=key)
+    assert one.drain(key) == [3]
+    one.put_many(list(range(8)), key=key)
+    assert one.drain(key) == [6, 7]
+
+
+@everywhere
+def test_what_drops_never_waits_and_never_loses_the_newest(channel, key):
+    one = channel(maxsize=1, policy="keep_latest")
+
+    def produce(me):
+        for n in range(50):
+            one.put((me, n), key=key, timeout=DEADLINE_S)
+
+    threads = [threading.Thread(target=produce, args=(me,)) for me in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    (last,) = one.drain(key)
+    assert last[1] == 49
+
+
+@everywhere
+def test_the_bound_of_one_key_is_its_own(channel, key):
+    one = channel(maxsize=3)
+    one.create_queue((key, "narrow"), 1)
+    one.put("a", key=(key, "narrow"))
+    with pytest.raises(ChannelFull):
+        one.put_nowait("b", key=(key, "narrow"))
+    for n in range(3):
+        one.put_nowait(n, key=(key, "other"))
+    with pytest.raises(ChannelFull):
+        one.put_nowait(3, key=(key, "other"))
+    assert one.drain((key, "narrow")) == ["a"]
+    assert one.drain((key, "other")) == [0, 1, 2]
+
+
+@everywhere
+def test_a_bound_cannot_change_once_the_key_is_used(channel, key):
+    one = channel(maxsize=3)
+    one.put("a", key=key)
+    with pytest.raises((ChannelExistsError, ShoalValueError)):
+        one.create_queue(key, 7)
+    assert one.drain(key) == ["a"]
+
+
+@everywhere
+def test_a_policy_that_does_not_exist_is_named(channel):
+    with pytest.raises(ShoalValueError, match="policy='drop_newest': expected one of block"):
+        channel(policy="drop_newest")
+    with pytest.raises(ShoalValueError, match="memory_policy='swap': expected one of block"):
+        channel(memory_policy="swap")
+
+
+def test_a_handle_of_another_policy_is_not_handed_out(channel):
+    one = channel(maxsize=3, policy="drop_oldest")
+    with pytest.raises(ChannelExistsError, match="policy='drop_oldest'"):
+        Channel.create(one.name, 3)

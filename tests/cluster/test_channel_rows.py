@@ -1,0 +1,283 @@
+"""What channels like this one have done wrong elsewhere, and these must not: a test for each."""
+
+import os
+import signal
+import threading
+import time
+
+import numpy as np
+import pytest
+import ray
+
+from channels import DEADLINE_S, Peers, pid_of_host, until
+from shoal import Channel, Worker
+from shoal.channel import LocalChannel
+from shoal.errors import (
+    ChannelDecodeError,
+    ChannelExistsError,
+    ChannelFull,
+    ShoalTimeoutError,
+)
+
+everywhere = pytest.mark.parametrize("transport", ["local", "shm", "ray"], indirect=True)
+shm = pytest.mark.parametrize("transport", ["shm"], indirect=True)
+local = pytest.mark.parametrize("transport", ["local"], indirect=True)
+pytestmark = pytest.mark.ray
+
+BIG = 4_000_000
+
+
+@everywhere
+@pytest.mark.parametrize("call", ["get", "get_nowait", "get_batch", "get_many"])
+def test_a_pending_get_of_one_key_does_not_change_what_another_call_returns(channel, key, call):
+    one = channel()
+    pending = one.get((key, "A"), async_op=True)
+    one.put("for B", key=(key, "B"))
+    got = one.get_many(1, (key, "B")) if call == "get_many" else getattr(one, call)(key=(key, "B"))
+    assert got in ("for B", ["for B"])
+    assert not pending.done()
+    one.put("for A", key=(key, "A"))
+    assert pending.wait(timeout=DEADLINE_S) == "for A"
+
+
+def put_for_ever(channel, key):
+    while True:
+        channel.put(np.ones(BIG), key=key)
+
+
+def test_a_put_that_never_arrives_blocks_nobody(channel, key, victims):
+    one = channel(maxsize=3)
+    victim = victims.hire()
+    victims.run(victim, put_for_ever, one, (key, "A"))
+    until(lambda: one.full((key, "A")))
+    os.kill(victims._pids[victim], signal.SIGSTOP)  # in the middle of a put, or waiting in one
+    one.put("b", key=(key, "B"), timeout=5.0)
+    assert one.get((key, "B"), timeout=5.0) == "b"
+    assert one.qsize((key, "A")) >= 3
+    victims.kill(victim)
+    for _ in range(3):
+        assert one.get((key, "A"), timeout=5.0)[0] == 1
+
+
+def refused(channel, key):
+    try:
+        channel.put_nowait("b", key=key)
+    except ChannelFull as error:
+        first = str(error)
+    else:
+        return None
+    try:
+        channel.put("c", key=key, async_op=True, timeout=0.1).wait()
+    except ShoalTimeoutError as error:
+        return first, str(error)
+    return None
+
+
+def test_errors_of_puts_reach_the_worker_that_called_and_later_puts_go_on(channel, key, peers):
+    one = channel(maxsize=1)
+    one.put("a", key=key)
+    first, second = peers.run(0, refused, one, key)
+    assert first.startswith("channel-peers:0")
+    assert "no room" in first
+    assert "no room" in second
+    assert one.get(key) == "a"
+    peers.run(0, Channel.put, one, "d", 0, key)
+    assert one.drain(key) == ["d"]
+
+
+class Unreadable:
+    """Can be sent, and not rebuilt."""
+
+    def __reduce__(self):
+        return int, ("no number",)
+
+
+def put_unreadable(channel, key, call):
+    if call == "put_many":
+        channel.put_many([Unreadable(), Unreadable()], key=key)
+    else:
+        for _ in range(2):
+            work = channel.put(Unreadable(), key=key, async_op=call == "async")
+            if work is not None:
+                work.wait(timeout=DEADLINE_S)
+    return channel.transport, os.getpid()
+
+
+def not_rebuilt(channel, key):
+    texts = []
+    for get in (channel.get, lambda key, **options: channel.get_many(1, key, **options)):
+        with pytest.raises(ChannelDecodeError) as caught:
+            get(key, timeout=DEADLINE_S)
+        texts.append(str(caught.value))
+    return channel.transport, texts
+
+
+@pytest.mark.parametrize("by", ["shm", "ray"])
+@pytest.mark.parametrize("call", ["put", "put_many", "async"])
+def test_an_item_that_cannot_be_rebuilt_names_who_made_it(channel, key, peers, transport, call, by):
+    """Not the host, which puts what comes by calls, and hands on what goes by calls."""
+    one = channel()
+    used, pid = Peers(peers._group, by).run(0, put_unreadable, one, key, call)
+    assert used == by
+    used, texts = peers.run(1, not_rebuilt, one, key)
+    assert used == transport
+    where = f"channel-peers:1: the channel '{one.name}', key '{key}'"
+    text = f"{where}: a message from process {pid} cannot be rebuilt here: ValueError: invalid"
+    assert [each[: len(text)] for each in texts] == [text, text]
+
+
+def fill(channel, key):
+    works = [channel.put(n, key=(key, "A"), async_op=True) for n in range(5)]
+    channel.put("b", key=(key, "B"), timeout=DEADLINE_S)
+    assert channel.qsize((key, "B")) == 1
+    return sum(work.done() for work in works)
+
+
+def test_a_full_key_does_not_hold_up_another_one(channel, key, peers):
+    one = channel(maxsize=1)
+    assert peers.run(0, fill, one, key) <= 1
+    assert one.get((key, "B"), timeout=DEADLINE_S) == "b"
+    assert one.get((key, "A"), timeout=DEADLINE_S) == 0
+    rest = []
+    while len(rest) < 4:
+        rest.append(one.get((key, "A"), timeout=DEADLINE_S))
+    assert rest == [1, 2, 3, 4]
+
+
+@shm
+def test_items_of_one_node_do_not_pass_through_another_process(channel, key, peers):
+    one = channel(private=True)
+    host = pid_of_host(one)
+    peers.run(0, Channel.put, one, "warm", 0, key)
+    assert peers.run(1, Channel.get, one, key) == "warm"
+    os.kill(host, signal.SIGSTOP)  # whoever asked it would wait
+    try:
+        got = peers.start(1, get_all, one, key, 200)
+        peers.run(0, put_all, one, key, 200)
+        assert got.wait()[0] == list(range(200))
+    finally:
+        os.kill(host, signal.SIGCONT)
+
+
+def put_all(channel, key, count):
+    for n in range(count):
+        channel.put(n, key=key, timeout=DEADLINE_S)
+
+
+def get_all(channel, key, count):
+    return [channel.get(key, timeout=DEADLINE_S) for _ in range(count)]
+
+
+@everywhere
+def test_waiting_costs_no_cpu_and_no_threads(channel, key):
+    one = channel(maxsize=1)
+    one.put("a", key=(key, "full"))
+    pending = [one.get((key, n), async_op=True) for n in range(20)]
+    threads = threading.active_count()
+    before = time.process_time()
+    for wait in (lambda: one.get((key, "empty"), timeout=0.4),
+                 lambda: one.put("b", key=(key, "full"), timeout=0.4)):  # fmt: skip
+        with pytest.raises(ShoalTimeoutError):
+            wait()
+    assert time.process_time() - before < 0.4  # of 0.8 s
+    assert threading.active_count() <= threads + 1
+    for work in pending:
+        work.cancel()
+    assert one.drain((key, "full")) == ["a"]
+
+
+@local
+def test_a_full_local_channel_says_so(channel):
+    made = LocalChannel(1)
+    made.put("a")
+    with pytest.raises(ChannelFull):
+        made.put("b", nowait=True)
+    assert made.get() == "a"
+
+
+@everywhere
+def test_looking_at_a_key_does_not_swallow_the_wake_up_of_a_get(channel, key):
+    one = channel()
+    pending = one.get(key, async_op=True)
+    batch = one.get_batch(2, (key, "batch"), async_op=True)
+    looking = threading.Event()
+
+    def look():
+        while not looking.is_set():
+            one.peek_all(key)
+            one.qsize((key, "batch"))
+
+    thread = threading.Thread(target=look)
+    thread.start()
+    one.put("a", key=key)
+    one.put_many(["b", "c"], [1, 1], key=(key, "batch"))
+    try:
+        assert pending.wait(timeout=DEADLINE_S) == "a"
+        assert batch.wait(timeout=DEADLINE_S) == ["b", "c"]
+    finally:
+        looking.set()
+        thread.join()
+
+
+@everywhere
+def test_a_first_item_that_is_too_heavy_does_not_make_batches_empty_for_ever(channel, key):
+    one = channel()
+    one.put_many(["heavy", "light"], [100, 1], key=key)
+    assert one.get_batch(10, key, timeout=DEADLINE_S) == ["heavy"]
+    assert one.get_batch(1, key, timeout=DEADLINE_S) == ["light"]
+
+
+def test_what_was_put_outlives_its_producer_and_its_host(channel, key, victims, transport):
+    one = channel(private=True)
+    victim = victims.hire()
+    ray.get(victims.run(victim, put_all, one, key, 50), timeout=DEADLINE_S)
+    victims.kill(victim)
+    os.kill(pid_of_host(one), signal.SIGKILL)
+    start = time.monotonic()
+    assert get_all(one, key, 50) == list(range(50))
+    # By calls it goes on once another process has taken the place of the host's.
+    assert time.monotonic() - start < (2.0 if transport == "shm" else 20.0)
+
+
+def test_a_consumer_that_dies_while_it_waits_takes_nothing(channel, key, victims):
+    one = channel()
+    victim = victims.hire()
+    victims.run(victim, get_all, one, key, 1)
+    until(lambda: one.stats(key).waiting_consumers >= 1)
+    victims.kill(victim)
+    put_all(one, key, 2)
+    assert get_all(one, key, 2) == [0, 1]
+
+
+class Idle(Worker):
+    """A group that is no channel."""
+
+
+def test_a_channel_is_not_taken_for_a_group_of_its_name(launch, cluster):
+    launch(Idle, name="nochannel")
+    with pytest.raises(ChannelExistsError, match="worker group"):
+        Channel.create("nochannel")
+    with pytest.raises(ChannelExistsError):
+        Channel.connect("nochannel")
+
+
+@shm
+def test_arrays_are_not_copied_on_their_way_out(channel, key):
+    one = channel()
+    one.put({"a": np.ones(BIG), "b": [np.zeros(BIG, np.uint8)]}, key=key)
+    got = one.get(key)
+    for array in (got["a"], got["b"][0]):
+        assert not array.flags.owndata
+        assert array.flags.writeable
+        start = array.__array_interface__["data"][0]
+        assert mapped_from(start).startswith("/dev/shm")
+
+
+def mapped_from(address):
+    with open("/proc/self/maps") as maps:  # noqa: PTH123  (no file)
+        for line in maps:
+            span, *_, path = line.split(None, 5) if line.count(" ") > 4 else (*line.split(), "")
+            low, high = (int(end, 16) for end in span.split("-"))
+            if low <= address < high:
+                return path.strip()
+    return ""

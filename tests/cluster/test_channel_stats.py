@@ -1,0 +1,110 @@
+"""What a channel tells of itself."""
+
+import logging
+import threading
+import time
+
+import numpy as np
+import pytest
+
+from channels import DEADLINE_S, until
+from shoal import deadline
+from shoal.channel import WeightedItem
+from shoal.errors import ChannelEmpty
+
+everywhere = pytest.mark.parametrize("transport", ["local", "shm", "ray"], indirect=True)
+pytestmark = pytest.mark.ray
+
+
+@everywhere
+def test_depth_puts_gets_and_the_age_of_the_oldest(channel, key):
+    one = channel()
+    before = one.stats(key)
+    assert (before.depth, before.puts, before.gets, before.oldest_s) == (0, 0, 0, 0)
+    one.put_many(range(5), key=key)
+    time.sleep(0.05)
+    one.get(key)
+    now = one.stats(key)
+    assert (now.depth, now.puts, now.gets) == (4, 5, 1)
+    assert 0.04 < now.oldest_s < DEADLINE_S
+    assert now.put_rate > now.get_rate > 0
+    one.drain(key)
+    then = one.stats(key)
+    assert (then.depth, then.puts, then.gets, then.oldest_s, then.put_rate) == (0, 5, 5, 0, 0)
+
+
+@everywhere
+def test_who_waits_is_counted(channel, key, transport):
+    one = channel(maxsize=3)
+    # In shared memory they are counted coarsely, so that waiting costs nothing more.
+    least = 2 if transport == "local" else 1
+    gets = [threading.Thread(target=one.get, args=((key, "empty"),)) for _ in range(2)]
+    one.put_many(range(3), key=(key, "full"))
+    puts = [threading.Thread(target=one.put, args=(n, 0, (key, "full"))) for n in range(2)]
+    for thread in gets + puts:
+        thread.start()
+    until(lambda: one.stats((key, "empty")).waiting_consumers >= least)
+    until(lambda: one.stats((key, "full")).waiting_producers >= least)
+    one.put_many(range(2), key=(key, "empty"))
+    for _ in range(5):
+        one.get((key, "full"), timeout=DEADLINE_S)
+    for thread in gets + puts:
+        thread.join(DEADLINE_S)
+    if transport == "local":
+        assert one.stats((key, "empty")).waiting_consumers == 0
+        assert one.stats((key, "full")).waiting_producers == 0
+
+
+def test_bytes_are_those_of_the_items(channel, key):
+    one = channel(private=True, max_bytes=16 * 2**20)
+    assert one.stats(key).memory_limit == 16 * 2**20
+    one.put(np.zeros(2**20, np.uint8), key=key)
+    held = one.stats(key)
+    assert 2**20 <= held.bytes <= held.memory_used <= held.memory_limit
+    one.get(key)
+    assert one.stats(key).bytes == 0
+
+
+@everywhere
+def test_looking_takes_nothing(channel, key):
+    one = channel()
+    one.put_many(["a", {"b": 1}], [1, 2], key=key)
+    for _ in range(2):
+        assert one.peek_all(key) == [WeightedItem(1, "a"), WeightedItem(2, {"b": 1})]
+    assert one.drain(key) == ["a", {"b": 1}]
+    assert one.peek_all(key) == []
+
+
+@everywhere
+def test_the_text_of_a_channel_lists_its_default_queue(channel):
+    one = channel(private=True)
+    one.put("shown", weight=2)
+    assert "shown" in str(one)
+    assert one.name in repr(one)
+
+
+@everywhere
+def test_a_long_wait_names_who_waits_for_whom(channel, key, caplog, monkeypatch):
+    monkeypatch.setattr(deadline, "_FIRST_LOGS_S", (0.2, 60.0))
+    one = channel()
+    # A wait that the core has begun by itself is looked at once its first seconds are over.
+    timer = threading.Timer(0.6, one.put_many, (range(3), [1, 1, 1]), {"key": key})
+    timer.start()
+    with caplog.at_level(logging.WARNING, "shoal"):
+        one.get_batch(3, key, timeout=DEADLINE_S)
+    timer.join()
+    (line,) = [r.getMessage() for r in caplog.records if "waits for" in r.getMessage()]
+    assert line.startswith("driver")
+    assert one.name in line
+    assert key in line
+    assert f"limit {DEADLINE_S:g} s" in line
+
+
+@everywhere
+def test_an_error_names_who_met_it_the_channel_and_the_key(channel, key):
+    one = channel()
+    with pytest.raises(ChannelEmpty) as caught:
+        one.get_nowait(key)
+    assert str(caught.value).startswith("driver")
+    assert f"channel {one.name!r}" in str(caught.value)
+    assert key in str(caught.value)

@@ -1,0 +1,153 @@
+"""What is on its way from a host to a get on another node, and may not arrive."""
+
+import threading
+import time
+
+import pytest
+from ray.exceptions import ActorUnavailableError
+
+from channels import until
+from shoal.deadline import Deadline
+from shoal.errors import ChannelDecodeError, PeerLostError
+from shoal.transport import client
+
+DEADLINE_S = 10
+LEASE_S = 0.2
+
+
+@pytest.fixture
+def quick(channel, monkeypatch):
+    """Let leases be short, and their renewals often."""
+    monkeypatch.setattr(channel.host, "arrival_s", lambda _: LEASE_S)
+    monkeypatch.setattr(channel.host, "_TICK_S", 0.01)
+    monkeypatch.setattr(channel.lease, "RENEW_S", 0.02)
+
+
+class Slow:
+    """An item that takes longer to rebuild than it is on lease, as one that imports much does."""
+
+    def __reduce__(self):
+        return slow, ()
+
+
+def slow():
+    time.sleep(3 * LEASE_S)
+    return "slow"
+
+
+class Exits:
+    def __reduce__(self):
+        return exits, ()
+
+
+def exits():
+    raise SystemExit("on purpose")
+
+
+def take(queues, key, want, how):
+    """Take by one of the two kinds of calls."""
+    if how == "sync":
+        return queues.take(key, want, Deadline(DEADLINE_S))
+    taken = queues.start_take(key, want, Deadline(DEADLINE_S)).result(DEADLINE_S)
+    taken.deliver()
+    return taken.value
+
+
+both_ways = pytest.mark.parametrize("how", ["sync", "async"])
+
+
+@both_ways
+@pytest.mark.usefixtures("quick")
+def test_what_is_rebuilt_slowly_comes_once(hosts, channel, how):
+    queues = hosts.start().way("ray")
+    queues.put("k", Slow(), 0, None)
+    assert take(queues, "k", channel.want.ONE, how) == "slow"
+    until(lambda: hosts.ask("end", False))
+
+
+@both_ways
+@pytest.mark.usefixtures("quick")
+def test_leases_hold_while_others_are_rebuilt(hosts, channel, how):
+    queues = hosts.start().way("ray")
+    for _ in range(2):
+        queues.put("k", Slow(), 0, None)
+    leases = take(queues, "k", channel.want.Want("many", 2, lease=True), how)
+    assert queues.qsize("k") == 0
+    for lease in leases:
+        lease.ack()
+    assert hosts.ask("end", False)
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_get_that_is_done_keeps_its_item_while_another_one_is_rebuilt(hosts, channel):
+    queues = hosts.start().way("ray")
+    queues.put("done", "a", 0, None)
+    queues.put("slow", Slow(), 0, None)
+    done = queues.start_take("done", channel.want.ONE, Deadline(DEADLINE_S)).result(DEADLINE_S)
+    assert take(queues, "slow", channel.want.ONE, "async") == "slow"
+    assert queues.qsize("done") == 0
+    done.deliver()
+    until(lambda: hosts.ask("end", False))
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_get_that_is_cancelled_while_its_item_is_rebuilt_gives_it_back(hosts, channel):
+    queues = hosts.start().way("ray")
+    queues.put("k", Slow(), 0, None)
+    future = queues.start_take("k", channel.want.ONE, Deadline(DEADLINE_S))
+    until(lambda: hosts.worker._leases.arriving == 1)
+    time.sleep(LEASE_S)  # from here on it is on lease only because that is renewed
+    assert future.cancel()
+    until(lambda: queues.qsize("k") == 1)
+    assert queues.take("k", channel.want.ONE, Deadline(DEADLINE_S)) == "slow"
+    until(lambda: hosts.ask("end", False))
+
+
+@both_ways
+def test_an_item_that_ends_programs_ends_nothing_here(hosts, channel, how):
+    queues = hosts.start().way("ray")
+    queues.put("k", Exits(), 0, None)
+    queues.put("k", "next", 0, None)
+    with pytest.raises(ChannelDecodeError, match="SystemExit: on purpose"):
+        take(queues, "k", channel.want.ONE, how)
+    assert take(queues, "k", channel.want.ONE, how) == "next"
+    until(lambda: hosts.ask("end", False))
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_get_whose_answer_was_lost_asks_again_and_takes_one(hosts, channel, monkeypatch):
+    """The connection was gone for a moment, and its first call still waits at the host."""
+    queues = hosts.start().way("ray")
+    get, calls = client.ray.get, []
+
+    def blip(reference, timeout):
+        calls.append(reference)
+        if len(calls) == 1:
+            until(lambda: len(hosts.worker._waiting) == 1)
+            raise ActorUnavailableError("it was away", None)
+        return get(reference, timeout)
+
+    monkeypatch.setattr(client.ray, "get", blip)
+    got = []
+    waits = threading.Thread(
+        target=lambda: got.append(queues.take("k", channel.want.ONE, Deadline(DEADLINE_S)))
+    )
+    waits.start()
+    until(lambda: hosts.handle.called.count("serve") == 2)
+    for item in "ab":
+        hosts.way("shm").put("k", item, 0, None)
+    waits.join(DEADLINE_S)
+    assert got == ["a"]
+    assert queues.take("k", channel.want.ONE, Deadline(DEADLINE_S)) == "b"
+    until(lambda: hosts.ask("end", False))
+
+
+def test_who_does_not_wait_is_told_that_the_host_starts_again(hosts, channel):
+    queues = hosts.start().way("ray")
+    queues.put("k", "a", 0, None)
+    hosts.handle.fails = lambda: ActorUnavailableError("it restarts", None)
+    with pytest.raises(PeerLostError, match="another process takes its place"):
+        queues.take("k", channel.want.ONE, None)
+    for kind in ("one", "many", "batch"):
+        with pytest.raises(TimeoutError, match=r"get.*: no message in .* within 0.1 s"):
+            queues.take("k", channel.want.Want(kind, 3), Deadline(0.1))

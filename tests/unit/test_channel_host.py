@@ -1,0 +1,306 @@
+"""A channel's host and the two ways to it, on either core, with a thread in the place of Ray."""
+
+import contextlib
+import threading
+import time
+
+import pytest
+from ray.exceptions import ActorUnavailableError, GetTimeoutError, NodeDiedError, ObjectLostError
+
+from channel_host import DEADLINE_S
+from channels import in_a_child, until
+from shoal.deadline import Deadline
+from shoal.errors import (
+    ChannelClosed,
+    ChannelDecodeError,
+    ChannelFull,
+    ChannelMemoryError,
+    PeerLostError,
+    ShoalTimeoutError,
+)
+from shoal.transport.loop import soon
+
+MB = 2**20
+
+
+# What becomes of a channel when its host ends, or another process takes its place.
+
+
+def test_which_host_has_which_key_is_known_to_the_next_process(hosts):
+    hosts.start(hosts=2, capacity=2)
+    routes = {bytes([n]): n % 2 for n in range(8)}
+    assert [hosts.ask("route", key, node) for key, node in routes.items()] == [0, 1] * 4
+    hosts.start(hosts=2, capacity=2)
+    assert [hosts.ask("route", key, 1 - node) for key, node in routes.items()] == [0, 1] * 4
+
+
+def test_more_keys_than_can_be_noted_have_hosts_all_the_same(hosts, channel, monkeypatch):
+    monkeypatch.setattr(channel.host, "MOST_ITEMS", 2)
+    hosts.start(hosts=2)
+    assert [hosts.ask("route", bytes([n]), 1) for n in range(4)] == [1] * 4
+    assert [hosts.ask("route", bytes([n]), 0) for n in range(4)] == [1] * 4
+
+
+def test_a_closed_host_stays_while_its_last_item_is_on_lease(hosts, channel):
+    queues = hosts.start().way("ray")
+    want = channel.want.ONE._replace(lease=True)
+    queues.put("k", "a", 0, None)
+    lease = queues.take("k", want, None)
+    assert hosts.ask("end", False) is False
+    assert hosts.call("shoal_channel_facts")["ending"] is False
+    lease.give_back()
+    again = queues.take("k", want, Deadline(DEADLINE_S))
+    assert (again.value, again.redelivered) == ("a", True)
+    again.ack()
+    assert hosts.ask("end", False) is True
+
+
+@pytest.fixture
+def late(channel, monkeypatch):
+    """Let each answer of a host arrive when its lease may be over."""
+    monkeypatch.setattr(channel.host, "arrival_s", lambda _: 0.0)
+
+
+@pytest.mark.usefixtures("late")
+def test_what_comes_late_is_had_if_it_is_still_on_lease(hosts, channel, monkeypatch):
+    monkeypatch.setattr(channel.host, "_TICK_S", DEADLINE_S)  # nothing ends the lease
+    queues = hosts.start().way("ray")
+    queues.put("k", "a", 0, None)
+    assert queues.take("k", channel.want.ONE, None) == "a"
+    until(lambda: hosts.ask("end", False))
+
+
+@pytest.mark.usefixtures("late")
+@pytest.mark.parametrize("lease", [False, True], ids=["plain get", "lease"])
+def test_what_comes_when_its_lease_is_over_is_had_once(hosts, channel, lease):
+    queues = hosts.start().way("ray")
+    leases = hosts.worker._leases
+    ended = []
+
+    def renew(numbers):
+        # The host heard of it in time at the third attempt only.
+        if len(ended) < 2:
+            ended.append(numbers)
+            leases.settle(numbers, acknowledged=False)
+            return []
+        return numbers
+
+    leases.renew = renew
+    queues.put("k", "a", 0, None)
+    taken = queues.take("k", channel.want.ONE._replace(lease=lease), Deadline(DEADLINE_S))
+    assert (taken.value if lease else taken) == "a"
+    assert len(ended) == 2
+    if lease:
+        taken.ack()
+    until(lambda: hosts.ask("end", False))
+
+
+def test_who_uses_the_memory_leaves_it_when_the_host_is_gone(channel):
+    session = channel.shm.Session.create()
+    queues = channel.shared.SharedQueues(channel.facts.Facts("c"), session, {})
+    queues.put("k", "left", 0, None)
+    del queues
+    session.close()
+    with channel.shm.Session.attach(session.token) as again:
+        assert again.queue("k").get_nowait() == "left"
+
+
+# What a host looks after.
+
+
+@pytest.fixture
+def quick(channel, monkeypatch):
+    monkeypatch.setattr(channel.host, "_TICK_S", 0.01)
+    monkeypatch.setattr(channel.host, "_IDLE_S", 0.05)
+
+
+@pytest.mark.usefixtures("quick")
+def test_memory_that_is_not_used_any_more_is_given_back(hosts, channel):
+    queues = hosts.start().way("ray")
+    queues.put("k", bytes(MB), 0, None)
+    assert hosts.call("get_memory_usage")[1] >= MB
+    queues.take("k", channel.want.ONE, None)
+    until(lambda: hosts.call("get_memory_usage") == (0, 0), DEADLINE_S)
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_channel_that_is_nearly_full_says_so_once(hosts, caplog):
+    queues = hosts.start(capacity=5).way("ray")
+    for n in range(4):
+        queues.put("k", n, 0, None)
+    text = "the channel 'c' holds 4 items, and a key of it may hold 5: then puts will wait"
+    until(lambda: text in caplog.text, DEADLINE_S)
+    time.sleep(0.1)  # a few looks
+    assert caplog.text.count("then puts will wait") == 1
+
+
+# Puts that wait one behind the other.
+
+ways = pytest.mark.parametrize("kind", ["shm", "ray"])
+
+
+@contextlib.contextmanager
+def held_up():
+    """Let nothing that this process has under way go on meanwhile."""
+    held, go_on = threading.Event(), threading.Event()
+
+    def hold():
+        held.set()
+        go_on.wait(DEADLINE_S)
+
+    soon(hold)
+    assert held.wait(DEADLINE_S)
+    try:
+        yield
+    finally:
+        go_on.set()
+
+
+@ways
+def test_a_put_that_fails_does_not_fail_those_that_go_with_it(hosts, channel, kind):
+    queues = hosts.start(maxsize=2, max_bytes=MB).way(kind)
+    one = channel.want.ONE
+    for n in range(2):
+        queues.put("k", n, 0, None)
+    with held_up():  # so that they go together, and there is room
+        large = bytes(5 * MB // 4)  # not too large to go with others
+        items = [2, large, 3, large, 4]
+        puts = [queues.start_put("k", item, 0, Deadline(DEADLINE_S)) for item in items]
+        assert [queues.take("k", one, None) for _ in range(2)] == [0, 1]
+    for put in (puts[1], puts[3]):
+        with pytest.raises(ChannelMemoryError, match="never fits"):
+            put.result(DEADLINE_S)
+    assert [queues.take("k", one, Deadline(DEADLINE_S)) for _ in range(3)] == [2, 3, 4]
+    assert [put.result(DEADLINE_S) for put in (puts[0], puts[2], puts[4])] == [None] * 3
+
+
+@ways
+def test_who_does_not_wait_does_not_get_ahead_of_who_does(hosts, channel, kind):
+    queues = hosts.start(maxsize=1).way(kind)
+    one = channel.want.ONE
+    queues.put("k", 0, 0, None)
+    with held_up():
+        put = queues.start_put("k", 1, 0, Deadline(DEADLINE_S))
+        assert queues.take("k", one, None) == 0
+        with pytest.raises(ChannelFull, match=r"put_nowait: .* puts of this process wait"):
+            queues.put("k", 2, 0, None)  # although there is room
+    put.result(DEADLINE_S)
+    assert queues.take("k", one, None) == 1
+    assert queues.qsize("k") == 0
+
+
+@pytest.fixture
+def meanwhile(hosts, channel, monkeypatch):
+    """Begin a put to another key, and do something in the middle of it."""
+
+    def begin(queues, function):
+        queues.start_put("k", 0, 0, Deadline(DEADLINE_S)).result(DEADLINE_S)
+        busy, todo = channel.remote.PutSequence.busy, [function]
+
+        def looked_at(sequence):
+            if todo:
+                todo.pop()()
+            return busy.fget(sequence)
+
+        monkeypatch.setattr(channel.remote.PutSequence, "busy", property(looked_at))
+        queues.start_put("other", 0, 0, Deadline(DEADLINE_S)).result(DEADLINE_S)
+        assert not todo
+
+    return begin
+
+
+def test_two_threads_may_begin_puts_at_once(hosts, meanwhile):
+    queues = hosts.start().way("ray")
+
+    def put():
+        queues.start_put("third", 0, 0, Deadline(DEADLINE_S)).result(DEADLINE_S)
+
+    thread = threading.Thread(target=put)
+
+    def start():
+        thread.start()
+        thread.join(0.2)  # it waits, or is done
+
+    meanwhile(queues, start)
+    thread.join(DEADLINE_S)
+    assert [queues.qsize(key) for key in ("k", "other", "third")] == [1, 1, 1]
+
+
+@pytest.mark.process
+def test_a_child_may_begin_a_put_although_its_parent_was_beginning_one(hosts, meanwhile):
+    queues = hosts.start().way("ray")
+    said = []
+
+    def put():
+        return type(queues.start_put("third", 0, 0, Deadline(DEADLINE_S))).__name__
+
+    meanwhile(queues, lambda: said.append(in_a_child(put)))
+    assert said == ["'Future'"]
+
+
+# Hosts that do not answer.
+
+
+def test_a_get_ends_with_its_time_although_its_host_starts_again(hosts, channel):
+    queues = hosts.start().way("ray")
+    hosts.handle.fails = lambda: ActorUnavailableError("it restarts", None)
+    with pytest.raises(ShoalTimeoutError, match=r"get: no message .* within 0.2 s"):
+        queues.take("k", channel.want.ONE, Deadline(0.2))
+
+
+def test_a_put_that_is_not_answered_is_cancelled(hosts):
+    queues = hosts.start(maxsize=1).way("ray")
+    queues.put("k", 0, 0, None)
+    hosts.handle.fails = lambda: GetTimeoutError("nothing")
+    with pytest.raises(
+        PeerLostError, match="does not answer: what it was asked for may be done or not"
+    ):
+        queues.put("k", 1, 0, Deadline(DEADLINE_S))
+    until(lambda: "cancel" in hosts.handle.called, DEADLINE_S)
+
+
+def test_what_was_on_its_way_to_a_get_that_heard_nothing_comes_back(hosts, channel):
+    queues = hosts.start().way("ray")
+    queues.put("k", "a", 0, None)
+    failures = [GetTimeoutError("nothing")]
+    hosts.handle.fails = lambda: failures.pop() if failures else None
+    with pytest.raises(PeerLostError, match="does not answer"):
+        queues.take("k", channel.want.ONE, Deadline(DEADLINE_S))
+    assert queues.take("k", channel.want.ONE, Deadline(DEADLINE_S)) == "a"
+
+
+@pytest.mark.parametrize(
+    "error",
+    [ObjectLostError("00" * 28, None, "here"), NodeDiedError("on purpose")],
+    ids=lambda error: type(error).__name__,
+)
+def test_an_answer_that_is_lost_with_its_node_is_the_end_of_the_host(hosts, channel, error):
+    queues = hosts.start().way("ray")
+    hosts.handle.fails = lambda: error
+    with pytest.raises(ChannelClosed, match="the channel 'c' is gone"):
+        queues.take("k", channel.want.ONE, Deadline(DEADLINE_S))
+
+
+# Items that cannot be rebuilt.
+
+
+class Spoilt:
+    def __reduce__(self):
+        return int, ("no number",)
+
+
+@pytest.mark.parametrize("lease", [False, True], ids=["plain get", "lease"])
+@pytest.mark.parametrize("others", [[], ["b", "c"]], ids=["alone", "with others"])
+def test_what_cannot_be_rebuilt_is_not_delivered_again(hosts, channel, others, lease):
+    queues = hosts.start().way("ray")
+    for item in (Spoilt(), *others):
+        queues.put("k", item, 0, None)
+    want = channel.want.Want("many", 3, lease=lease)
+    if others:
+        taken = queues.take("k", want, Deadline(DEADLINE_S))
+        assert [one.value if lease else one for one in taken] == others
+        for one in taken if lease else ():
+            one.ack()
+    with pytest.raises(ChannelDecodeError, match="no number"):
+        queues.take("k", want, Deadline(DEADLINE_S))
+    until(lambda: hosts.ask("end", False), DEADLINE_S)  # it holds nothing, on lease or not

@@ -1,0 +1,88 @@
+"""What a host notes at the manager is for the process that takes its place, and for no other."""
+
+import asyncio
+from types import SimpleNamespace
+
+import pytest
+
+from shoal import NodeInfo
+from shoal._ray import NAME_TAKEN
+from shoal.errors import NameTakenError, PeerLostError
+from shoal.manager import NodeManager, node_manager
+
+
+class Rays:
+    """Stands for Ray: names are taken or free, and a host does something when it is first asked."""
+
+    def __init__(self):
+        self.taken = set()
+        self.killed = []
+        self.begins = lambda: None
+
+    def remote(self, cls):
+        del cls
+
+        def options(*, name, **_):
+            def start(*_):
+                if name in self.taken:
+                    raise NAME_TAKEN(name)
+                return SimpleNamespace(ping=SimpleNamespace(remote=self._ping))
+
+            return SimpleNamespace(remote=start)
+
+        return SimpleNamespace(options=options)
+
+    async def _ping(self):
+        self.begins()
+
+    def kill(self, actor):
+        self.killed.append(actor)
+
+
+@pytest.fixture
+def rays(monkeypatch):
+    rays = Rays()
+    monkeypatch.setattr(node_manager, "ray", rays)
+    monkeypatch.setattr(node_manager, "aget", lambda asked, *_: asked)
+    return rays
+
+
+@pytest.fixture
+def manager():
+    made = NodeManager([NodeInfo([], 0, "1d" * 28, "10.0.0.0", 8)], {})
+    made.note("c:0", "the token of the one before")
+    made.note("d:0", "of another")
+    return made
+
+
+def start(manager, name="c:0"):
+    asyncio.run(asyncio.wait_for(manager.start_host(name, object, restarts=True), 10))
+
+
+def test_a_new_host_does_not_find_what_one_before_it_noted(manager, rays):
+    start(manager)
+    assert manager.noted("c:0") is None
+    assert manager.noted("d:0") == "of another"
+
+
+def test_what_a_host_notes_while_it_starts_stays(manager, rays):
+    rays.begins = lambda: manager.note("c:0", "its token")
+    start(manager)
+    assert manager.noted("c:0") == "its token"
+
+
+def test_who_comes_second_does_not_take_from_the_first_what_it_noted(manager, rays):
+    rays.taken.add("c:0")
+    with pytest.raises(NameTakenError, match="'c:0' is taken"):
+        start(manager)
+    assert manager.noted("c:0") == "the token of the one before"
+
+
+def test_a_host_that_dies_while_it_starts_is_killed_for_good(manager, rays):
+    def die():
+        raise PeerLostError("c:0 died")
+
+    rays.begins = die
+    with pytest.raises(PeerLostError):
+        start(manager)
+    assert len(rays.killed) == 1
