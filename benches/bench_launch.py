@@ -62,7 +62,12 @@ class RayLaunch:
         ray.wait(pings, num_returns=len(pings), timeout=10)
 
 
-@pytest.mark.parametrize("workers", [1, 4, 8])
+MEASURED = pytest.mark.measured
+
+
+@pytest.mark.parametrize(
+    "workers", [1, pytest.param(4, marks=MEASURED), pytest.param(8, marks=MEASURED)]
+)
 def test_launch(race, cluster, workers):
     strategy = NodePlacementStrategy([0] * workers)
     placements = strategy.get_placement(cluster)

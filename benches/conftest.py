@@ -16,6 +16,14 @@ def pytest_addoption(parser):
     parser.addoption("--smoke", action="store_true", help="run each contender once only")
 
 
+def pytest_collection_modifyitems(config, items):
+    """Leave out what only a measurement needs: sizes of which a smaller one runs the same code."""
+    if config.getoption("--smoke"):
+        left_out = [item for item in items if item.get_closest_marker("measured")]
+        items[:] = [item for item in items if item not in left_out]
+        config.hook.pytest_deselected(items=left_out)
+
+
 @pytest.fixture(scope="session", autouse=True)
 def release_build():
     """Stop where the extension was built without optimisation: its times mean nothing."""

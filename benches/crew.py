@@ -6,15 +6,17 @@ processes of a machine share.
 """
 
 import ctypes
+import mmap
 import multiprocessing
 import os
 import signal
 import time
 from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection, wait
+from pathlib import Path
 from typing import Any
 
-__all__ = ["CONTEXT", "Board", "Crew", "Round", "breathe", "cores"]
+__all__ = ["CONTEXT", "LIFE", "Board", "Crew", "Round", "breathe", "cores"]
 
 # Lets other threads run, of this process too because ctypes gives up the GIL: a microsecond, where
 # a sleep of no length takes 80.
@@ -41,20 +43,32 @@ def cores() -> tuple[int, int]:
 
 
 class Board:
-    """Words that the processes of a crew share: who is ready, and when messages went and came."""
+    """Words that the processes of a crew share: who is ready, and when messages went and came.
 
-    def __init__(self, members: int) -> None:
+    Args:
+        members: How many processes share them.
+        path: A file for the words; None where the processes inherit them.
+    """
+
+    def __init__(self, members: int, path: str | None = None) -> None:
         self._members = members
         # 64 words are 512 bytes, so that no two words that are polled share a line.
-        self._words = CONTEXT.RawArray("q", 64 * members + 2 * STAMPS)
+        self._count = 64 * members + 2 * STAMPS
+        self._path = path
+        self._words = CONTEXT.RawArray("q", self._count) if path is None else None
         self._round = 0
 
     def open(self) -> None:
         """Make the words quick to read and write, in the process that uses them."""
-        words = memoryview(self._words).cast("B").cast("q")
+        words = memoryview(self._words or self._mapped()).cast("B").cast("q")
         self._ready = words[: 64 * self._members : 64]
         self.sent = words[64 * self._members : -STAMPS]
         self.came = words[-STAMPS:]
+
+    def _mapped(self) -> mmap.mmap:
+        with Path(self._path).open("r+b") as file:
+            os.truncate(file.fileno(), 8 * self._count)
+            return mmap.mmap(file.fileno(), 8 * self._count)
 
     def meet(self, member: int) -> None:
         """Wait until all members are here."""

@@ -1,7 +1,7 @@
 """The table of what messages cost beside the machine's limits, the rivals' costs and the goals."""
 
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from rich.console import Console
@@ -32,7 +32,7 @@ class Unit:
         """As messages a second, or as bytes where a message has a size."""
         if size:
             return cls(lambda cost: f"{size / cost:.3g} GB/s", rate=True)
-        return cls(lambda cost: f"{1e3 / cost:.3g} M/s", rate=True)
+        return cls(_rate, rate=True)
 
     @classmethod
     def share(cls) -> "Unit":
@@ -45,6 +45,13 @@ def _time(cost: float) -> str:
         if cost >= factor:
             return f"{cost / factor:.3g} {unit}"
     return f"{cost / 1e3:.3f} µs"
+
+
+def _rate(cost: float) -> str:
+    for factor, unit in ((1e3, "M/s"), (1e6, "k/s")):
+        if cost <= factor:
+            return f"{factor / cost:.3g} {unit}"
+    return f"{1e9 / cost:.3g} /s"
 
 
 @dataclass(frozen=True)
@@ -98,21 +105,21 @@ class Figures:
         what: str,
         costs: dict[str, Cost],
         unit: Unit,
-        goal: Goal | None = None,
+        goals: Mapping[str, Sequence[Goal]],
         *,
         ours: str,
         limit: str | None = None,
     ) -> None:
-        """Add what contenders cost; `ours` and `limit` name two of them."""
+        """Add what contenders cost; `ours` and `limit` name two of them, `goals` any."""
         own, floor = costs[ours].median, costs.get(limit or "")
         for who, cost in costs.items():
-            judged = ""
-            if who == ours and goal is not None:
-                judged = goal.judge(own, floor.median if floor else None)
+            allowed = floor.median if floor else None
+            judged = "\n".join(goal.judge(cost.median, allowed) for goal in goals.get(who, ()))
             # A rate is compared as one: who has half of it has 0.5.
-            beside = own / cost.median if unit.rate else cost.median / own
+            over, under = (own, cost.median) if unit.rate else (cost.median, own)
+            beside = f"{over / under:.3g}" if under else ""
             tail = "" if cost.tail is None else unit.write(cost.tail)
-            self._table.add_row(what, who, unit.write(cost.median), tail, f"{beside:.3g}", judged)
+            self._table.add_row(what, who, unit.write(cost.median), tail, beside, judged)
             what = ""
         self._table.add_section()
 

@@ -2,7 +2,7 @@
 
 import random
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
@@ -12,9 +12,10 @@ from limits import Limits
 from lines import Line, Load, Rival, Shoal
 from roles import Role
 
-__all__ = ["Floor", "Limit", "Rounds", "Row"]
+__all__ = ["Floor", "Limit", "Rounds", "Row", "Timed"]
 
 ROUNDS = 5
+SLOW_ROUNDS = 3
 SECONDS = 0.25
 
 # Times one round of a contender: samples in nanoseconds.
@@ -104,7 +105,9 @@ class Rounds:
                     own = others[rival.name] = stack.enter_context(ExitStack())
                     with self._tried(row, rival.name, own):
                         contenders[rival.name] = self._crew(row, rival, row.roles, own)
-            self._measure(row, contenders, others)
+            limit = row.limit.name if row.limit else None
+            goals = {Shoal.name: [row.goal]} if row.goal else {}
+            self.measure(row, contenders, others, goals, ours=Shoal.name, limit=limit)
 
     @contextmanager
     def _tried(self, row: Row, rival: str, own: ExitStack) -> Iterator[None]:
@@ -135,14 +138,33 @@ class Rounds:
     def _limited(limit: Limit, limits: Limits) -> Timed:
         return lambda count: limits.samples(limit.what, count, limit.size)
 
-    def _measure(
-        self, row: Row, contenders: dict[str, Timed], others: dict[str, ExitStack]
+    def measure(
+        self,
+        row: Row,
+        contenders: dict[str, Timed],
+        others: Mapping[str, ExitStack],
+        goals: Mapping[str, Sequence[Goal]],
+        *,
+        ours: str,
+        limit: str | None = None,
+        slow: Collection[str] = (),
     ) -> None:
+        """Let contenders take turns, and add their figures.
+
+        Args:
+            row: The row.
+            contenders: Their rounds; without those, in the end, that failed.
+            others: Those that may fail, and what to close then.
+            goals: What is to be reached, and by whom.
+            ours: Whom the others are compared with.
+            limit: Whose cost goals are multiples of.
+            slow: Those that have fewer rounds.
+        """
         counts: dict[str, int] = {}
         samples: dict[str, list[Sequence[float]]] = {}
 
-        def take_turns(step: Callable[[str], None]) -> None:
-            for name in random.sample(list(contenders), len(contenders)):
+        def take_turns(step: Callable[[str], None], names: Collection[str]) -> None:
+            for name in random.sample(list(names), len(names)):
                 if name not in others:
                     step(name)
                     continue
@@ -154,15 +176,15 @@ class Rounds:
         def choose_count(name: str) -> None:
             counts[name], samples[name] = self._count(row, contenders[name]), []
 
-        def measure(name: str) -> None:
+        def time_one(name: str) -> None:
             samples[name].append(contenders[name](counts[name]))
 
-        take_turns(choose_count)
-        for _ in range(1 if self._smoke else ROUNDS):
-            take_turns(measure)
+        take_turns(choose_count, contenders)
+        for number in range(1 if self._smoke else ROUNDS):
+            turns = [name for name in contenders if number < SLOW_ROUNDS or name not in slow]
+            take_turns(time_one, turns)
         costs = {name: Cost.of(samples[name]) for name in contenders}
-        limit = row.limit.name if row.limit else None
-        self._figures.add(row.what, costs, row.unit, row.goal, ours=Shoal.name, limit=limit)
+        self._figures.add(row.what, costs, row.unit, goals, ours=ours, limit=limit)
 
     def _count(self, row: Row, timed: Timed) -> int:
         """Choose how many messages a round has, by two rounds that also warm everything up."""
