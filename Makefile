@@ -32,7 +32,8 @@ export UV_SYSTEM_CERTS ?= true
 # pyo3 and maturin take the interpreter from the environment that they are run in.
 export VIRTUAL_ENV := $(CURDIR)/.venv
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
-unexport PYTHONHOME PYTHONPATH
+# Without compiled files every process compiles torch, which takes longer than all that it does here.
+unexport PYTHONHOME PYTHONPATH PYTHONDONTWRITEBYTECODE
 
 .PHONY: help
 help: ## List the commands.
@@ -71,21 +72,46 @@ test-tsan: ## Run the shared-memory queue's threads under ThreadSanitizer.
 	$$test --test shm_stress; $$test --lib two_mappings
 
 # With one backend chosen, what compares the two is left out. With none, everything runs with Rust
-# (unit tests with both in the same run), and the tests that need Ray run again with Python, but
-# for the examples and the README.
-.PHONY: test
-test: .make/package $(if $(filter pure,$(BACKEND)),,test-rust) ## Set everything up and run all tests (SHOAL_BACKEND=rust|pure: one backend).
+# (unit tests with both in the same run), and of the tests that need Ray those run again with Python
+# that use most of the core: channels in shared memory.
 ifeq ($(BACKEND),)
-	SHOAL_BACKEND=rust .venv/bin/pytest tests --backend both $(ARGS)
-	SHOAL_BACKEND=pure .venv/bin/pytest tests --backend pure -m ray --ignore tests/examples --ignore tests/api $(ARGS)
+PYTEST := SHOAL_BACKEND=rust .venv/bin/pytest tests --backend both
 else
-	SHOAL_BACKEND=$(BACKEND) .venv/bin/pytest tests --backend $(BACKEND) --ignore tests/parity $(ARGS)
+PYTEST := SHOAL_BACKEND=$(BACKEND) .venv/bin/pytest tests --backend $(BACKEND) --ignore tests/parity
+endif
+# ARGS may select nothing of a run, which pytest tells by 5; nothing of all runs is an error.
+OR_NONE := || test $$? = 5
+
+# What needs Ray waits most of the time, and takes longest: `make -j2 test` begins it at once and runs
+# the others meanwhile.
+.PHONY: test
+test: $(if $(ARGS),test-selection) $(if $(filter pure,$(BACKEND)),,test-rust) test-ray test-units ## Set everything up and run all tests (SHOAL_BACKEND=rust|pure: one backend).
+
+.PHONY: test-selection
+test-selection: .make/package ## Check that ARGS selects a test of Python.
+	$(PYTEST) --collect-only --quiet $(ARGS) | tail -n 1; exit "$${PIPESTATUS[0]}"
+
+.PHONY: test-units
+test-units: .make/package ## Run the Python tests that need no Ray.
+	$(PYTEST) -m "not ray" $(ARGS) $(OR_NONE)
+
+.PHONY: test-ray
+test-ray: .make/package ## Run the Python tests that need Ray.
+	$(PYTEST) -m ray $(ARGS) $(OR_NONE)
+ifeq ($(BACKEND),)
+	SHOAL_BACKEND=pure .venv/bin/pytest tests/cluster/test_channel_*.py --backend pure -k shm $(ARGS) $(OR_NONE)
 endif
 
 .PHONY: lint
-lint: .make/package ## Check format, lints, types and the contract of both backends.
+lint: lint-rust lint-python ## Check format, lints, types and the contract of both backends.
+
+.PHONY: lint-rust
+lint-rust: .make/package ## Check the Rust crates alone.
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets --locked -- -D warnings
+
+.PHONY: lint-python
+lint-python: .make/package ## Check the Python code alone.
 	.venv/bin/ruff format --check .
 	.venv/bin/ruff check .
 	.venv/bin/mypy
