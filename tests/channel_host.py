@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+from dataclasses import replace
 from types import SimpleNamespace
 
 from shoal.transport import client
@@ -96,6 +97,13 @@ class Hosts:
             return self._channel.remote.RemoteQueues(self.facts, "job", 0, self.handle)
         session = self._channel.shm.Session.attach(self._noted[-1])
         return self._channel.shared.SharedQueues(self.facts, session, {})
+
+    def handle_of(self, kind):
+        """Return a channel's handle, as a process of another node has it, or one of this node."""
+        place = self._channel.facts.Place.of(self._noted[-1])
+        facts = replace(self.facts, places=(place,) if kind == "shm" else ())
+        replicas = self._channel.replicas.Replicas(facts, "job", {0: self.handle})
+        return self._channel.channel.Channel._made(facts, replicas)
 
     def stop(self):
         async def end():

@@ -16,6 +16,7 @@ from shoal.channel.creation import (
     node_of_worker,
     split_affinity,
 )
+from shoal.channel.draining import drained
 from shoal.channel.facts import CAPACITY, Facts
 from shoal.channel.item import DEFAULT_KEY
 from shoal.channel.late import counted
@@ -441,13 +442,12 @@ class Channel:
         return self._take(checked_key(key, queue_name), want, deadline, async_op=async_op)
 
     def drain(self, key: Hashable = DEFAULT_KEY) -> list[Any]:
-        """Get all items that a key holds now, without waiting."""
-        items: list[Any] = []
-        left = self.qsize(key)
-        with contextlib.suppress(ShoalTimeoutError, ChannelClosed):
-            while left > len(items):
-                items += self.get_many(left - len(items), key, timeout=0)
-        return items
+        """Get all items that a key holds now, without waiting.
+
+        Raises:
+            ChannelDecodeError: As of `get_batch`.
+        """
+        return drained(self, key, self._queues)
 
     def __iter__(self) -> Iterator[Any]:
         """Get items of the default queue until the channel is closed and holds none."""

@@ -68,7 +68,6 @@ class RemoteQueues(Underway):
     def __init__(self, facts: Facts, namespace: str, index: int = 0, handle: Any = None) -> None:
         self.facts = facts
         self._calls = HostCalls(facts, namespace, index, handle)
-        self._spoilt: dict[Hashable, ChannelDecodeError] = {}
         super().__init__()
 
     def begin_anew(self) -> None:
@@ -286,7 +285,7 @@ class RemoteQueues(Underway):
             self._received(numbers)
             raise spoilt
         if spoilt is not None:
-            self._spoilt[key] = spoilt
+            self.set_aside(key, spoilt)
         value = items[0] if want.kind == "one" else items
         refuse = partial(self._give_back, numbers)
         if want.lease:
@@ -300,11 +299,6 @@ class RemoteQueues(Underway):
         )
         error.__cause__ = why
         return error
-
-    def _raise_spoilt(self, key: Hashable) -> None:
-        error = self._spoilt.pop(key, None)
-        if error is not None:
-            raise error
 
     def _give_back(self, numbers: list[int]) -> None:
         self._held.remove(numbers)

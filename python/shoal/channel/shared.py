@@ -17,7 +17,7 @@ from shoal.channel.underway import Underway
 from shoal.channel.want import Taken, Want
 from shoal.context import describe_self
 from shoal.deadline import Deadline, LongWait
-from shoal.errors import ChannelEmpty, ChannelFull, ShoalTimeoutError
+from shoal.errors import ChannelDecodeError, ChannelEmpty, ChannelFull, ShoalTimeoutError
 from shoal.shm import Parcel, Queue, Session
 from shoal.transport.pending import done
 from shoal.transport.queues import Outcome
@@ -169,6 +169,7 @@ class SharedQueues(Underway):
 
     def take(self, key: Hashable, want: Want, deadline: Deadline | None) -> Any:
         """Take items."""
+        self._raise_spoilt(key)
         queue = self._queue(key)
         if deadline is None:
             return take_now(queue, want)
@@ -188,6 +189,7 @@ class SharedQueues(Underway):
 
     def start_take(self, key: Hashable, want: Want, deadline: Deadline) -> Future:
         """Start a get."""
+        self._raise_spoilt(key)
         queue = self._queue(key)
         leased = want._replace(lease=True)
         if not self._turns.busy(key):
@@ -219,6 +221,12 @@ class SharedQueues(Underway):
         future = self._turns.start(key, deadline, work, finish, refuse, no_turn)
         future.add_done_callback(lambda _: self._release(key))
         return future
+
+    def set_aside(self, key: Hashable, error: ChannelDecodeError) -> None:
+        """Let the next get of a key raise an error; a direct one would know nothing of it."""
+        super().set_aside(key, error)
+        with self._lock:
+            self.direct.pop(key, None)
 
     # Questions.
 
@@ -260,7 +268,7 @@ class SharedQueues(Underway):
                     self._opened.clear()
                     self.direct.clear()
                 queue = self._opened[key] = self._shelf.open(key)
-            if key not in self._withheld:
+            if key not in self._withheld and key not in self._spoilt:
                 self.direct[key] = queue
             return queue
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from shoal.channel.backend import Future
 from shoal.channel.want import Taken
+from shoal.errors import ChannelDecodeError
 from shoal.transport.sequence import PutSequence
 from shoal.transport.turns import Turns
 
@@ -26,6 +27,16 @@ class Underway:
         self._lock = threading.Lock()
         self._sequences: dict[Hashable, PutSequence] = {}
         self._turns = Turns()
+        self._spoilt: dict[Hashable, ChannelDecodeError] = {}
+
+    def set_aside(self, key: Hashable, error: ChannelDecodeError) -> None:
+        """Let the next get of a key raise an error, which a get met that has items to return."""
+        self._spoilt[key] = error
+
+    def _raise_spoilt(self, key: Hashable) -> None:
+        error = self._spoilt.pop(key, None)
+        if error is not None:
+            raise error
 
     def _has_puts(self, key: Hashable) -> bool:
         """Whether asynchronous puts to a key have not ended, which come first."""
