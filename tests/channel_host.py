@@ -99,7 +99,12 @@ class Hosts:
         return self._channel.shared.SharedQueues(self.facts, session, {})
 
     def handle_of(self, kind):
-        """Return a channel's handle, as a process of another node has it, or one of this node."""
+        """Return a channel's handle, as a process of another node has it, or one of this node.
+
+        `local` is one without a host.
+        """
+        if kind == "local":
+            return self._channel.channel.Channel.create("c", local=True)
         place = self._channel.facts.Place.of(self._noted[-1])
         facts = replace(self.facts, places=(place,) if kind == "shm" else ())
         replicas = self._channel.replicas.Replicas(facts, "job", {0: self.handle})

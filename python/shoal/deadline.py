@@ -50,20 +50,28 @@ class Deadline:
         timeout: Seconds from now; `math.inf` for no limit; `None` for `default`.
         default: What `None` means: seconds, or `None` for `default_timeout()`.
         waited: How many seconds of it are over already.
+        name: What the caller calls it.
 
     Raises:
         ShoalValueError: `timeout` is negative or no number.
     """
 
-    def __init__(self, timeout: Any, *, default: float | None = None, waited: float = 0.0) -> None:
+    def __init__(
+        self,
+        timeout: Any,
+        *,
+        default: float | None = None,
+        waited: float = 0.0,
+        name: str = "timeout",
+    ) -> None:
         if timeout is None:
             timeout = default_timeout() if default is None else default
         elif not isinstance(timeout, (int, float)) or isinstance(timeout, bool):
             raise ShoalValueError(
-                f"timeout={timeout!r}: expected seconds, None (the default) or math.inf (no limit)"
+                f"{name}={timeout!r}: expected seconds, None (the default) or math.inf (no limit)"
             )
         elif math.isnan(timeout) or timeout < 0:
-            raise ShoalValueError(f"timeout={timeout!r}: expected seconds, not less than 0")
+            raise ShoalValueError(f"{name}={timeout!r}: expected seconds, not less than 0")
         self._start = time.monotonic() - waited
         self.timeout = float(timeout)
 

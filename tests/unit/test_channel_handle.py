@@ -3,9 +3,16 @@
 import pytest
 
 from channel_host import DEADLINE_S
-from shoal.errors import ChannelDecodeError, ChannelEmpty, PeerLostError
+from shoal.errors import (
+    ChannelDecodeError,
+    ChannelEmpty,
+    PeerLostError,
+    ShoalTypeError,
+    ShoalValueError,
+)
 
 ways = pytest.mark.parametrize("kind", ["shm", "ray"])
+everywhere = pytest.mark.parametrize("kind", ["local", "shm", "ray"])
 
 
 class Spoilt:
@@ -68,3 +75,79 @@ def test_draining_keeps_what_it_has_when_the_host_is_lost(hosts, monkeypatch):
     assert channel.drain() == [1]
     with pytest.raises(PeerLostError):
         channel.drain()
+
+
+# What is refused, and how.
+
+
+@pytest.fixture
+def warm(hosts, kind):
+    """A channel whose key `k` was used, so that no call has to open it."""
+    channel = hosts.start().handle_of(kind)
+    channel.put("a", key="k")
+    assert channel.get("k") == "a"
+    return channel
+
+
+CALLS = {
+    "put": lambda channel, key: channel.put(1, key=key),
+    "put_nowait": lambda channel, key: channel.put_nowait(1, key=key),
+    "put_many": lambda channel, key: channel.put_many([1], key=key),
+    "get": lambda channel, key: channel.get(key, timeout=DEADLINE_S),
+    "get_nowait": lambda channel, key: channel.get_nowait(key),
+    "get_many": lambda channel, key: channel.get_many(1, key),
+    "get_batch": lambda channel, key: channel.get_batch(1, key, timeout=DEADLINE_S),
+    "drain": lambda channel, key: channel.drain(key),
+    "qsize": lambda channel, key: channel.qsize(key),
+    "empty": lambda channel, key: channel.empty(key),
+    "full": lambda channel, key: channel.full(key),
+    "peek_all": lambda channel, key: channel.peek_all(key),
+    "stats": lambda channel, key: channel.stats(key),
+    "create_queue": lambda channel, key: channel.create_queue(key, 1),
+}
+
+
+@everywhere
+def test_what_is_not_hashable_is_no_key_of_any_call(warm):
+    for name, call in CALLS.items():
+        with pytest.raises(ShoalTypeError, match=r"key=\[\]: expected something hashable"):
+            pytest.fail(f"{name} returned {call(warm, [])!r}")
+
+
+@ways
+@pytest.mark.parametrize("key", [10**5000, ("a", 10**5000)], ids=["int", "within"])
+def test_what_has_no_text_is_no_key(warm, key):
+    for name, call in CALLS.items():
+        with pytest.raises(
+            ShoalValueError, match=r"key: an? \w+ with an integer: Exceeds the limit"
+        ):
+            pytest.fail(f"{name} returned {call(warm, key)!r}")
+
+
+@everywhere
+@pytest.mark.parametrize("timeout", [None, DEADLINE_S], ids=["no limit", "limit"])
+def test_how_many_to_get_is_an_integer_from_1(warm, timeout):
+    warm.put_many([1, 2, 3], key="k")
+    for bad in (0, -1, 2.0, "2", None, 2**63):
+        with pytest.raises(ShoalValueError, match=f"n={bad!r}: expected"):
+            warm.get_many(bad, "k", timeout=timeout)
+    assert warm.get_many(True, "k", timeout=timeout) == [1]
+    assert warm.get_many(2**63 - 1, "k", timeout=timeout) == [2, 3]
+
+
+@everywhere
+def test_the_bound_of_a_key_is_an_integer_from_0(warm):
+    for bad in (-1, 1.5, None, "1", 2**20 + 1):
+        with pytest.raises(ShoalValueError, match=f"maxsize={bad!r}: expected"):
+            warm.create_queue("bad", bad)
+    warm.create_queue("bounds", 2**20)
+    warm.create_queue("one", True)
+    warm.put(1, key="one")
+    assert warm.full("one")
+
+
+@everywhere
+def test_how_long_a_batch_lingers_is_named_as_it_is_called(warm):
+    for bad in (-1, float("nan"), True, "1"):
+        with pytest.raises(ShoalValueError, match=f"linger={bad!r}: expected seconds"):
+            warm.get_batch(1, "k", linger=bad, timeout=DEADLINE_S)

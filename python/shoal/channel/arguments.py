@@ -11,7 +11,7 @@ __all__ = ["checked_count", "checked_key", "checked_weight"]
 _LARGEST = 2**63 - 1
 
 
-def checked_key(key: Hashable, queue_name: Hashable) -> Hashable:
+def checked_key(key: Hashable, queue_name: Hashable = None) -> Hashable:
     """Return the key that a caller means.
 
     Raises:
@@ -25,7 +25,7 @@ def checked_key(key: Hashable, queue_name: Hashable) -> Hashable:
     return key
 
 
-def checked_weight(value: Any, name: str = "weight", least: int = 0) -> int:
+def checked_weight(value: Any, name: str = "weight", least: int = 0, most: int = _LARGEST) -> int:
     """Return a weight, or another number, as an integer.
 
     Raises:
@@ -35,8 +35,8 @@ def checked_weight(value: Any, name: str = "weight", least: int = 0) -> int:
         weight = operator.index(value)
     except TypeError:
         raise ShoalValueError(f"{name}={value!r}: expected an integer") from None
-    if not least <= weight <= _LARGEST:
-        expected = f"{least} or more" if weight < least else f"{_LARGEST} or less"
+    if not least <= weight <= most:
+        expected = f"{least} or more" if weight < least else f"{most} or less"
         raise ShoalValueError(f"{name}={value!r}: expected {expected}")
     return weight
 

@@ -17,7 +17,7 @@ from shoal.channel.creation import (
     split_affinity,
 )
 from shoal.channel.draining import drained
-from shoal.channel.facts import CAPACITY, Facts
+from shoal.channel.facts import CAPACITY, MOST_ITEMS, Facts
 from shoal.channel.item import DEFAULT_KEY
 from shoal.channel.late import counted
 from shoal.channel.local import LocalChannel, LocalQueues
@@ -289,7 +289,7 @@ class Channel:
             ShoalError: As of `put`. Those before it are in the channel; its attribute `done` says
                 how many they are.
         """
-        key = checked_key(key, None)
+        key = checked_key(key)
         items = items if type(items) is list else list(items)
         if weights is not None:
             weights = [checked_weight(weight) for weight in weights]
@@ -379,7 +379,7 @@ class Channel:
         Raises:
             ShoalTimeoutError: No item in time. The others as of `get`.
         """
-        key, waited = checked_key(key, None), 0.0
+        key, n, waited = checked_key(key), checked_weight(n, "n", least=1), 0.0
         direct = self._direct(key)
         if direct is not None and timeout is None:
             # As most go, without what a long wait needs.
@@ -389,9 +389,8 @@ class Channel:
                 waited = _SHORT_S
             except ShoalError as error:
                 raise named(error) from error.__cause__
-        want = Want("many", checked_weight(n, "n", least=1))
         deadline = Deadline(timeout, default=math.inf, waited=waited)
-        items: list[Any] = self._take(key, want, deadline, async_op=False)
+        items: list[Any] = self._take(key, Want("many", n), deadline, async_op=False)
         return items
 
     def get_batch(
@@ -436,7 +435,7 @@ class Channel:
         want = Want("batch", target)
         if min_weight is not None or linger is not None:
             least = checked_weight(0 if min_weight is None else min_weight, "min_weight")
-            waits = Deadline(0 if linger is None else linger).timeout
+            waits = Deadline(linger, default=0, name="linger").timeout
             want = want._replace(least=min(least, target), linger=waits)
         deadline = Deadline(timeout, default=math.inf)
         return self._take(checked_key(key, queue_name), want, deadline, async_op=async_op)
@@ -478,7 +477,7 @@ class Channel:
     def qsize(self, key: Hashable = DEFAULT_KEY) -> int:
         """Return how many items a key holds."""
         with naming():
-            return self._queues(key).qsize(key)
+            return self._queues(checked_key(key)).qsize(key)
 
     def empty(self, key: Hashable = DEFAULT_KEY) -> bool:
         """Return whether a key holds nothing."""
@@ -487,7 +486,7 @@ class Channel:
     def full(self, key: Hashable = DEFAULT_KEY) -> bool:
         """Return whether a put would wait."""
         with naming():
-            return self._queues(key).full(key)
+            return self._queues(checked_key(key)).full(key)
 
     @property
     def maxsize(self) -> int:
@@ -497,12 +496,12 @@ class Channel:
     def peek_all(self, key: Hashable = DEFAULT_KEY) -> Got:
         """Return what a key holds, oldest first, without taking it."""
         with naming():
-            return self._queues(key).peek_all(key)
+            return self._queues(checked_key(key)).peek_all(key)
 
     def stats(self, key: Hashable = DEFAULT_KEY) -> ChannelStats:
         """Return how a key is used, and the memory of its host."""
         with naming():
-            return self._rates.since_last(key, self._queues(key).counts(key))
+            return self._rates.since_last(key, self._queues(checked_key(key)).counts(key))
 
     @property
     def name(self) -> str:
@@ -550,9 +549,11 @@ class Channel:
 
         Raises:
             ChannelExistsError: The key was used, with another bound.
+            ShoalValueError: The bound is no integer from 0 to 1,048,576.
         """
+        maxsize = checked_weight(maxsize, "maxsize", most=MOST_ITEMS)
         with naming():
-            self._queues(queue_name).declare(queue_name, maxsize)
+            self._queues(checked_key(queue_name)).declare(queue_name, maxsize)
 
     def close(self) -> None:
         """Accept no more items. Gets take what is left, then raise `ChannelClosed`.
@@ -582,9 +583,8 @@ class Channel:
 
     def __repr__(self) -> str:
         """Show the name and the bound."""
-        return (
-            f"Channel({self._name!r}, maxsize={self.maxsize}{', local' if self.is_local else ''})"
-        )
+        local = ", local" if self.is_local else ""
+        return f"Channel({self._name!r}, maxsize={self.maxsize}{local})"
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle as what the channel is; the receiver looks for its own way to it."""

@@ -7,6 +7,7 @@ from shoal.channel.facts import DROPPING, Facts
 from shoal.channel.want import Taken, Want
 from shoal.errors import ChannelEmpty, ChannelExistsError, ChannelFull, ShoalTimeoutError
 from shoal.shm import Queue, Session
+from shoal.shm.keys import canonical
 
 __all__ = ["NOTHING_YET", "Shelf", "offer", "take_now", "take_within", "taken"]
 
@@ -54,8 +55,8 @@ class Shelf:
         return queue
 
     def _open(self, key: Hashable, maxsize: int | None, encoded: bytes | None, shown: str) -> Queue:
-        kind = "the channel"
-        name = f"{kind} {self.facts.name!r}, key {shown or repr(key)}"
+        encoded = canonical(key) if encoded is None else encoded  # or there may be no `repr`
+        name = f"the channel {self.facts.name!r}, key {shown or repr(key)}"
         return Queue(
             self.session,
             key,

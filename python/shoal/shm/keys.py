@@ -123,7 +123,7 @@ def _equals_as(part: Any, kind: type) -> bool:
 
 def _number(number: Any, key: Any) -> bytes:
     if isinstance(number, numbers.Integral):
-        return _node(b"i", str(int(number)).encode())
+        return _node(b"i", _digits(int(number), key))
     if isinstance(number, numbers.Complex) and not isinstance(number, numbers.Real):
         if number.imag == 0:
             return _number(number.real, key)
@@ -135,5 +135,12 @@ def _number(number: Any, key: Any) -> bytes:
         return _node(b"x", b"+" if value > 0 else b"-")
     above, below = value.as_integer_ratio()
     if below == 1:
-        return _node(b"i", str(above).encode())
-    return _node(b"r", str(above).encode(), str(below).encode())
+        return _node(b"i", _digits(above, key))
+    return _node(b"r", _digits(above, key), _digits(below, key))
+
+
+def _digits(number: int, key: Any) -> bytes:
+    try:
+        return str(number).encode()
+    except ValueError as error:
+        raise ShoalValueError(f"key: a {type(key).__qualname__} with an integer: {error}") from None
