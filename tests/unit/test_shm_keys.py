@@ -1,11 +1,16 @@
 """Keys: what Python calls equal is one key, and what it does not is another."""
 
 import dataclasses
+import datetime as dt
 import enum
 import fractions
+import functools
 import subprocess
 import sys
+import uuid
+import zoneinfo
 from decimal import Decimal
+from pathlib import PosixPath, PurePosixPath, PureWindowsPath
 from typing import NamedTuple
 
 import hypothesis.strategies as st
@@ -37,6 +42,56 @@ class Key:
     b: object = ()
 
 
+@dataclasses.dataclass(frozen=True)
+class Noted:
+    name: str
+    note: str = dataclasses.field(default="", compare=False)
+
+    @functools.cached_property
+    def path(self):
+        return f"/{self.name}"
+
+
+class NotedToo(Noted):
+    """Is compared as the class that it is of."""
+
+
+@dataclasses.dataclass(frozen=True)
+class AnyCase:
+    """Compares what is not among its fields' values."""
+
+    name: str = dataclasses.field(compare=False)
+
+    def __eq__(self, other):
+        return type(other) is AnyCase and self.name.lower() == other.name.lower()
+
+    def __hash__(self):
+        return hash(self.name.lower())
+
+
+class Written:
+    """Has an equality of its own, and remembers."""
+
+    def __init__(self, name):
+        self.name = name
+
+    def __eq__(self, other):
+        return type(other) is Written and other.name == self.name
+
+    def __hash__(self):
+        return hash(self.name)
+
+    @functools.cached_property
+    def path(self):
+        return f"/{self.name}"
+
+
+def asked(key):
+    """Ask for what is kept from then on."""
+    assert key.path
+    return key
+
+
 class Identity:
     pass
 
@@ -47,6 +102,8 @@ class Point(NamedTuple):
 
 
 long = "x" * 100
+EAST = dt.timezone(dt.timedelta(hours=2))
+NOON = dt.datetime(2020, 1, 1, 12, tzinfo=dt.UTC)
 
 EQUAL = [
     [
@@ -73,11 +130,28 @@ EQUAL = [
     [float("inf"), Decimal("Infinity")],
     [2**100, float(2**100)],
     ["x" * 100_000],
+    [Noted("a"), Noted("a", "of no account"), asked(Noted("a"))],
+    [NotedToo("a"), asked(NotedToo("a", "of no account"))],
+    [Written("a"), asked(Written("a"))],
+    [NOON, NOON.astimezone(EAST), NOON.replace(tzinfo=zoneinfo.ZoneInfo("Etc/UTC"))],
+    [NOON.replace(tzinfo=None), NOON.replace(tzinfo=None, fold=1)],
+    [dt.datetime.min.replace(tzinfo=EAST)],
+    [NOON.timetz(), dt.time(14, tzinfo=EAST)],
+    [NOON.time(), NOON.time().replace(fold=1)],
+    [range(0), range(2, 1), range(5, 5, 7)],
+    [range(3, 4), range(3, 9, 7)],
+    [range(0, 10, 3), range(0, 12, 3)],
+    [range(10**30)],
+    [PurePosixPath("a/b"), PosixPath("a/b"), PosixPath("a//b/.")],
+    [PureWindowsPath("A/b"), PureWindowsPath("a\\b")],
+    [uuid.UUID(int=1), uuid.UUID(int=1, is_safe=uuid.SafeUUID.safe)],
 ]
 DISTINCT = [
     *(group[0] for group in EQUAL),
     2, -1, None, (), "", b"", frozenset(), "1", b"1", (1,), ((1,),), (1, (2,)), ((1, 2),), 1j, Color.GREEN, float("-inf"),
     Key(1, "b"), "n.", "x" * 100_001, int, Key, len, 0.25, ("a", "b"), ("ab",), Point, "\ud800",
+    Noted("b"), Written("b"), AnyCase("a"), AnyCase("b"), NOON.date(), NOON + dt.timedelta(microseconds=1), range(1), range(0, 4, 3),
+    range(4), PosixPath("a"), uuid.UUID(int=2), dt.time(13), dt.timedelta(1),
 ]  # fmt: skip
 
 

@@ -1,10 +1,15 @@
 """Keys of queues as bytes: equal keys are the same bytes, in every process.
 
 Equal is what Python calls equal, so that `1`, `1.0` and `True` are one key, and a named tuple is
-the tuple that it equals. An instance of any other class is its class and what it is made of, as
-for pickle, but that no order of a dict or a set and no sharing of parts shows in it.
+the tuple that it equals. A dataclass is its class and the fields that it compares; dates with a
+time, ranges, paths and UUIDs are what they say, however they say it. An instance of any other class
+is its class and what it is made of, as for pickle, but that no order of a dict or a set and no
+sharing of parts shows in it, nor what a `cached_property` has kept: two that are equal by an
+`__eq__` of their own, and made of different parts, are two keys.
 """
 
+import dataclasses
+import datetime as dt
 import enum
 import hashlib
 import math
@@ -12,7 +17,10 @@ import numbers
 import reprlib
 import sys
 import types
+import uuid
 from collections.abc import Hashable, Iterable, Iterator
+from functools import cached_property
+from pathlib import PurePath, PureWindowsPath
 from typing import Any, Final
 
 from shoal.errors import ShoalTypeError, ShoalValueError
@@ -67,7 +75,38 @@ def _simple(part: Any, key: Any) -> bytes | None:
         return _node(b"s", part.encode("utf-8", "surrogatepass"))
     if isinstance(part, bytes) and _equals_as(part, bytes):
         return _node(b"b", part)
-    return _number(part, key) if isinstance(part, numbers.Number) else None
+    if isinstance(part, numbers.Number):
+        return _number(part, key)
+    return _told(part, key)
+
+
+def _told(part: Any, key: Any) -> bytes | None:
+    """The form of what says the same in several ways, None for anything else."""
+    if isinstance(part, dt.datetime) and _equals_as(part, dt.datetime):
+        return _time(b"m", part, part.toordinal())
+    if isinstance(part, dt.time) and _equals_as(part, dt.time):
+        return _time(b"w", part, 0)
+    if isinstance(part, range):
+        # A step that is not made does not count.
+        ends = [part[0], part[-1]] if part else []
+        steps = [part.step] if part[1:] else []
+        return _node(b"a", *(_number(number, key) for number in ends + steps))
+    if isinstance(part, PurePath) and _equals_as(part, PurePath):
+        windows = isinstance(part, PureWindowsPath)
+        text = str(part).lower() if windows else str(part)
+        return _node(b"v" if windows else b"p", text.encode("utf-8", "surrogatepass"))
+    if isinstance(part, uuid.UUID) and _equals_as(part, uuid.UUID):
+        return _node(b"u", part.bytes)
+    return None
+
+
+def _time(tag: bytes, time: dt.datetime | dt.time, days: int) -> bytes:
+    """A time as the one that it is in UTC, where it says so."""
+    offset = time.replace(fold=0).utcoffset()  # which times are equal does not depend on `fold`
+    utc = dt.timedelta(days, time.second, time.microsecond, 0, time.minute, time.hour)
+    utc -= dt.timedelta(0) if offset is None else offset
+    shown = (utc.days, utc.seconds, utc.microseconds, offset is None)
+    return _node(tag, *(b"%d" % number for number in shown))
 
 
 def _instance(part: Any, key: Any, depth: int) -> bytes:
@@ -82,6 +121,10 @@ def _instance(part: Any, key: Any, depth: int) -> bytes:
             f"key={reprlib.repr(key)}: a {type(part).__qualname__} equals nothing but itself, and "
             "other processes do not have it: use a str, a number or a tuple"
         )
+    fields = _compared(type(part))
+    if fields is not None:
+        values = (_encoded(getattr(part, name), key, depth + 1) for name in fields)
+        return _node(b"k", _named(b"g", type(part)), *values)
     try:
         reduced = part.__reduce_ex__(4)
     except Exception as error:
@@ -91,9 +134,31 @@ def _instance(part: Any, key: Any, depth: int) -> bytes:
         ) from error
     if isinstance(reduced, str):
         return _node(b"g", str(type(part).__module__).encode(), reduced.encode())
-    # The items of lists and dicts come as iterators.
-    parts = (list(item) if isinstance(item, Iterator) else item for item in reduced)
+    parts = (_settled(item, type(part)) for item in reduced)
     return _node(b"o", *(_encoded(item, key, depth + 1) for item in parts))
+
+
+def _settled(item: Any, kind: type) -> Any:
+    """What pickle has of an instance, without what was made of the rest when it was asked for."""
+    if isinstance(item, Iterator):  # as the items of lists and dicts come
+        return list(item)
+    if isinstance(item, dict):
+        return {n: v for n, v in item.items() if not _is_cached(kind, n)}
+    return item
+
+
+def _compared(kind: type) -> list[str] | None:
+    """The fields that the instances of a dataclass are compared by; None where they are not."""
+    owner = next(one for one in kind.__mro__ if "__eq__" in vars(one))
+    # Whether `dataclass` made it: what somebody wrote may compare anything.
+    made = getattr(getattr(owner.__eq__, "__code__", None), "co_qualname", "")
+    if not dataclasses.is_dataclass(owner) or not made.startswith("__create_fn__."):
+        return None
+    return [field.name for field in dataclasses.fields(owner) if field.compare]
+
+
+def _is_cached(kind: type, name: Any) -> bool:
+    return isinstance(name, str) and isinstance(getattr(kind, name, None), cached_property)
 
 
 def _mutable(part: Any, key: Any, depth: int) -> bytes:
