@@ -98,16 +98,18 @@ class Hosts:
         session = self._channel.shm.Session.attach(self._noted[-1])
         return self._channel.shared.SharedQueues(self.facts, session, {})
 
-    def handle_of(self, kind):
+    def handle_of(self, kind, *here):
         """Return a channel's handle, as a process of another node has it, or one of this node.
 
-        `local` is one without a host.
+        `local` is one without a host; `here` says of each host whether it is on this node.
         """
         if kind == "local":
             return self._channel.channel.Channel.create("c", local=True)
         place = self._channel.facts.Place.of(self._noted[-1])
-        facts = replace(self.facts, places=(place,) if kind == "shm" else ())
-        replicas = self._channel.replicas.Replicas(facts, "job", {0: self.handle})
+        here = here or [kind == "shm"] * self.facts.hosts
+        facts = replace(self.facts, places=tuple(place if each else None for each in here))
+        handles = dict.fromkeys(range(self.facts.hosts), self.handle)
+        replicas = self._channel.replicas.Replicas(facts, "job", handles)
         return self._channel.channel.Channel._made(facts, replicas)
 
     def stop(self):

@@ -58,7 +58,7 @@ def channel(shm, place, monkeypatch):
     monkeypatch.setattr(shoal, "channel", importlib.import_module("shoal.channel"))
     for name in names():
         monkeypatch.delitem(sys.modules, name)
-    parts = ("channel", "facts", "host", "lease", "remote", "replicas", "shared", "want")
+    parts = ("calls", "channel", "facts", "host", "lease", "remote", "replicas", "shared", "want")
     yield SimpleNamespace(
         shm=shm, **{part: importlib.import_module(f"shoal.channel.{part}") for part in parts}
     )

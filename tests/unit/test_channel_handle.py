@@ -3,13 +3,17 @@
 import pytest
 
 from channel_host import DEADLINE_S
+from shoal import _ray
 from shoal.errors import (
+    ChannelClosed,
     ChannelDecodeError,
     ChannelEmpty,
     PeerLostError,
     ShoalTypeError,
     ShoalValueError,
+    TransportError,
 )
+from shoal.shm.keys import canonical
 
 ways = pytest.mark.parametrize("kind", ["shm", "ray"])
 everywhere = pytest.mark.parametrize("kind", ["local", "shm", "ray"])
@@ -151,3 +155,71 @@ def test_how_long_a_batch_lingers_is_named_as_it_is_called(warm):
     for bad in (-1, float("nan"), True, "1"):
         with pytest.raises(ShoalValueError, match=f"linger={bad!r}: expected seconds"):
             warm.get_batch(1, "k", linger=bad, timeout=DEADLINE_S)
+
+
+# Children that are forked, which have no calls: what they cannot do they say.
+
+
+@pytest.fixture
+def fork(channel, monkeypatch):
+    """Let this process be such a child from then on."""
+    monkeypatch.setattr(channel.calls, "find_actor", lambda *_: None)  # none has the name any more
+
+    def begin():
+        monkeypatch.setattr(_ray, "_forked_from", 1)
+
+    yield begin
+    monkeypatch.setattr(_ray, "_forked_from", None)
+
+
+def test_a_child_closes_what_is_here(hosts, fork):
+    channel = hosts.start().handle_of("shm")
+    channel.put("left")
+    fork()
+    channel.close()
+    with pytest.raises(ChannelClosed):
+        channel.put("late")
+    assert channel.drain() == ["left"]
+
+
+@pytest.mark.parametrize("here", [[False, True], [True, False]])
+def test_a_child_says_that_it_did_not_close_what_is_elsewhere(hosts, fork, here):
+    channel = hosts.start(hosts=2).handle_of("shm", *here)
+    queues = hosts.way("shm")
+    fork()
+    with pytest.raises(TransportError, match="was forked from process 1"):
+        channel.close()
+    with pytest.raises(ChannelClosed):
+        queues.put("k", "late", 0, None)
+
+
+def test_a_child_says_that_it_did_not_delete_what_it_closed(hosts, fork):
+    channel = hosts.start().handle_of("shm")
+    channel.put("left")
+    fork()
+    with pytest.raises(TransportError, match="was forked from process 1"):
+        channel.delete()
+    with pytest.raises(ChannelClosed):
+        channel.put("late")
+    assert channel.drain() == ["left"]
+
+
+@everywhere
+@pytest.mark.usefixtures("fork")
+def test_to_delete_ends_it(hosts, kind):
+    channel = hosts.start().handle_of(kind)
+    channel.put("left")
+    channel.delete()
+    with pytest.raises(ChannelClosed):
+        channel.put("late")
+
+
+def test_a_child_uses_the_keys_of_a_distributed_channel_that_were_used_before(hosts, fork):
+    hosts.start(hosts=2)
+    assert hosts.ask("route", canonical("used"), 1) == 1
+    channel = hosts.handle_of("shm")
+    fork()
+    channel.put("a", key="used")
+    assert channel.get("used", timeout=DEADLINE_S) == "a"
+    with pytest.raises(TransportError, match="was forked from process 1"):
+        channel.put("a", key="new")

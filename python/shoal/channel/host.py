@@ -20,7 +20,7 @@ import ray
 from shoal.channel.facts import MOST_ITEMS, Facts, Place
 from shoal.channel.leases import Leases, arrival_s
 from shoal.channel.shared import counts_of
-from shoal.channel.shelf import NOTHING_YET, Shelf, offer, take_now
+from shoal.channel.shelf import NOTHING_YET, ROUTES, Shelf, offer, take_now
 from shoal.channel.want import Want
 from shoal.context import set_context
 from shoal.errors import (
@@ -48,8 +48,6 @@ _TICK_S = 0.25
 _IDLE_S = 2.0
 """After so long without an item in it memory is given back: a stream that pauses keeps it."""
 _MANAGER_S = 30.0
-_ROUTES = b"\0routes"
-"""Of the queue that no key has: which host has which key."""
 _MANY = 1024
 """So many queues stay open."""
 _AT_ONCE = 16
@@ -114,7 +112,7 @@ class ChannelWorker:
     def _remembered(self) -> Queue:
         """Open the queue of which host has which key, from which the next process learns it."""
         name = f"the routes of {self._name}"
-        routes = Queue(self._session, None, MOST_ITEMS, encoded=_ROUTES, name=name)
+        routes = Queue(self._session, None, MOST_ITEMS, encoded=ROUTES, name=name)
         self._replicas.update(route for _, route in routes.peek())
         return routes
 

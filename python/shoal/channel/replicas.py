@@ -1,6 +1,5 @@
 """The ways from this process to a channel's hosts, and which host has a key."""
 
-import contextlib
 import logging
 from collections.abc import Hashable, Iterator
 from typing import Any
@@ -10,7 +9,13 @@ from shoal.channel.backend import Backend
 from shoal.channel.facts import Facts, forced_transport
 from shoal.channel.remote import RemoteQueues
 from shoal.channel.shared import SharedQueues
-from shoal.errors import ChannelClosed, ChannelError, ChannelNotFoundError, TransportError
+from shoal.errors import (
+    ChannelClosed,
+    ChannelError,
+    ChannelNotFoundError,
+    ShoalError,
+    TransportError,
+)
 from shoal.shm import joined
 
 __all__ = ["Replicas"]
@@ -48,8 +53,19 @@ class Replicas:
         if index is None:
             if len(self._routes) >= _MANY:
                 self._routes.clear()  # host 0 says the same again
-            index = self._routes[key] = self._host(0).route(key)
+            index = self._routes[key] = self._route(key)
         return self.way(index)
+
+    def _route(self, key: Hashable) -> int:
+        try:
+            return self._host(0).route(key)
+        except TransportError:
+            # A child that was forked has no calls, but it may see what host 0 has noted.
+            way = self.way(0)
+            index = way.noted_host(key) if isinstance(way, SharedQueues) else None
+            if index is None:
+                raise
+            return index
 
     def way(self, index: int) -> Backend:
         """Return the way to a host.
@@ -100,16 +116,32 @@ class Replicas:
         return host
 
     def end(self, *, now: bool) -> None:
-        """Accept nothing more, and let the hosts end once they hold nothing, or `now`."""
+        """Accept nothing more, and let the hosts end once they hold nothing, or `now`.
+
+        Raises:
+            ShoalError: What could not be done at a host, after what could be at the others.
+        """
+        failed: list[ShoalError] = []
         for index in range(self.facts.hosts):
-            # A child that was forked has no calls; its parent's host notices what it did.
-            with contextlib.suppress(ChannelClosed, TransportError):
-                way = self.way(index)
-                way.close()
-                if way is not self._host(index):
-                    self._host(index).end(now=now)
-                elif now:
-                    self._host(index).end(now=True)
+            try:
+                self._end(index, now=now)
+            except ChannelClosed:
+                pass
+            except ShoalError as error:
+                failed.append(error)
+        if failed:
+            raise failed[0]
+
+    def _end(self, index: int, *, now: bool) -> None:
+        way, host = self.way(index), self._host(index)
+        if way is not host:
+            way.close()
+        try:
+            host.end(now=now)
+        except TransportError:
+            # A child that was forked has no calls; but a host notices that its memory is closed.
+            if now or way is host:
+                raise
 
     def hosts(self) -> Iterator[RemoteQueues]:
         """Yield all hosts, to be asked by calls."""

@@ -11,7 +11,7 @@ from shoal.channel.backend import Future, Got
 from shoal.channel.facts import Facts
 from shoal.channel.item import WeightedItem
 from shoal.channel.late import counted, patiently, too_late
-from shoal.channel.shelf import NOTHING_YET, Shelf, offer, take_now, take_within, taken
+from shoal.channel.shelf import NOTHING_YET, ROUTES, Shelf, offer, take_now, take_within, taken
 from shoal.channel.stats import Counts
 from shoal.channel.underway import Underway
 from shoal.channel.want import Taken, Want
@@ -19,6 +19,7 @@ from shoal.context import describe_self
 from shoal.deadline import Deadline, LongWait
 from shoal.errors import ChannelDecodeError, ChannelEmpty, ChannelFull, ShoalTimeoutError
 from shoal.shm import Parcel, Queue, Session
+from shoal.shm.keys import canonical
 from shoal.transport.pending import done
 from shoal.transport.queues import Outcome
 from shoal.transport.sequence import PutSequence
@@ -253,6 +254,11 @@ class SharedQueues(Underway):
     def counts(self, key: Hashable) -> Counts:
         """Return the figures of a key."""
         return counts_of(self._queue(key), self._shelf.session)
+
+    def noted_host(self, key: Hashable) -> int | None:
+        """Return which host has a key, where this is the memory of the first; None if it is new."""
+        routes = Queue(self._shelf.session, None, encoded=ROUTES, name="the routes")
+        return dict(route for _, route in routes.peek()).get(canonical(key))
 
     def close(self) -> None:
         """Accept nothing more."""

@@ -9,10 +9,13 @@ from shoal.errors import ChannelEmpty, ChannelExistsError, ChannelFull, ShoalTim
 from shoal.shm import Queue, Session
 from shoal.shm.keys import canonical
 
-__all__ = ["NOTHING_YET", "Shelf", "offer", "take_now", "take_within", "taken"]
+__all__ = ["NOTHING_YET", "ROUTES", "Shelf", "offer", "take_now", "take_within", "taken"]
 
 NOTHING_YET = (ChannelEmpty, ShoalTimeoutError)
 """How `take_now` says that there is too little."""
+
+ROUTES = b"\0routes"
+"""Of the queue that no key has: which host has which key, as the channel's first host noted it."""
 
 
 class Shelf:
