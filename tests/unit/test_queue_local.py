@@ -127,6 +127,35 @@ def test_draining_ends_although_somebody_puts_all_the_time():
     assert channel.drain() == [3, 4]
 
 
+def test_keys_that_hold_nothing_are_forgotten_once_there_are_many(monkeypatch):
+    monkeypatch.setattr("shoal.channel.local._MANY", 8)
+    monkeypatch.setattr("shoal.channel.stats._MANY", 8)
+    channel = Channel.create("local", local=True)
+    channel.put_many(range(3), key="kept")
+    for n in range(100):
+        channel.put(n, key=n)
+        assert channel.get(n) == n
+        assert channel.stats(n).depth == 0
+        with pytest.raises(ShoalTimeoutError):
+            channel.get((n, "empty"), timeout=0)
+    assert len(channel._local._totals) <= 9
+    assert len(channel._rates._last) == 8
+    kept, last, first = (channel.stats(key) for key in ("kept", 99, 0))
+    assert [(one.puts, one.gets) for one in (kept, last, first)] == [(3, 0), (1, 1), (0, 0)]
+    for n in range(20):  # that many are in use
+        channel.put(n, key=n)
+    assert [channel.stats(n).puts for n in range(20)] == [1] * 20
+    assert len(channel._local._totals) <= 30
+
+
+def test_rates_are_those_since_the_last_time(channel):
+    for _ in range(2):
+        channel.put("a")
+        stats = channel.stats()
+    assert stats.put_rate > 0 == stats.get_rate
+    assert channel.stats().put_rate == 0
+
+
 def test_closing_ends_waits_and_drains(channel):
     channel.put("left")
     waiting = channel.get("other", async_op=True)

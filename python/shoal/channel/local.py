@@ -7,7 +7,6 @@ import logging
 import math
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from functools import partial
 from typing import Any, NamedTuple
@@ -34,6 +33,9 @@ from shoal.transport.queues import KeyedQueues, Message, Outcome, Waiter
 __all__ = ["LocalChannel", "LocalQueues"]
 
 _log = logging.getLogger("shoal")
+
+_MANY = 4096
+"""Of so many keys the puts and gets are counted at least; of those in use they always are."""
 
 
 class _Item(NamedTuple):
@@ -62,8 +64,8 @@ class LocalQueues:
         self._queues = KeyedQueues(facts.maxsize, facts.capacity)
         self._lock = threading.Lock()
         self._woken: list[Callable[[], None]] = []
-        self._puts: Counter[Hashable] = Counter()
-        self._gets: Counter[Hashable] = Counter()
+        self._totals: dict[Hashable, list[int]] = {}
+        self._most = _MANY
         self._warned = False
 
     @contextlib.contextmanager
@@ -115,7 +117,7 @@ class LocalQueues:
                 queues.take(key)
             outcome = queues.put(key, message)
         if outcome in (Outcome.OK, Outcome.NEAR_CAPACITY):
-            self._puts[key] += 1
+            self._count(key, puts=1)
         if outcome is Outcome.NEAR_CAPACITY and not self._warned:
             self._warned = True
             _log.warning(
@@ -132,7 +134,7 @@ class LocalQueues:
             waiter = Waiter(key, outcome=outcome)
             if outcome is Outcome.FULL:
                 waiter = queues.wait_put(key, Message(weight, 0, _Item(item, time.monotonic())))
-                self._puts[key] += 1
+                self._count(key, puts=1)
             return self._watch(waiter, ONE)
 
     def _check_put(
@@ -213,7 +215,7 @@ class LocalQueues:
             items = []
             while len(items) < want.amount and (more := queues.take(key)):
                 items += more
-        self._gets[key] += len(items)
+        self._count(key, gets=len(items))
         return items
 
     def _begin_get(self, key: Hashable, want: Want) -> tuple[Waiter, Future, Want]:
@@ -282,7 +284,7 @@ class LocalQueues:
             ChannelExistsError: It was used, with another bound.
         """
         with self._locked() as queues:
-            used = self._puts[key] or self._gets[key] or any(queues.waiting(key))
+            used = any(self._totals.get(key, ())) or any(queues.waiting(key))
             there = queues.maxsize(key)
             if (used or queues.declared(key)) and there != maxsize:
                 raise ChannelExistsError(
@@ -301,8 +303,8 @@ class LocalQueues:
             held = queues.peek_all(key)
             putters, getters = queues.waiting(key)
             oldest = time.monotonic() - held[0].payload.put_at if held else 0.0
-            puts = self._puts[key] - putters
-            return Counts(len(held), 0, puts, self._gets[key], putters, getters, oldest)
+            puts, gets = self._totals.get(key, (0, 0))
+            return Counts(len(held), 0, puts - putters, gets, putters, getters, oldest)
 
     def close(self) -> None:
         """Accept nothing more."""
@@ -315,6 +317,18 @@ class LocalQueues:
             queues.close()
             for key in queues.active_keys():
                 queues.drop(key)
+
+    def _count(self, key: Hashable, puts: int = 0, gets: int = 0) -> None:
+        """Count; keys that hold nothing are forgotten once there are many."""
+        if not puts and not gets:
+            return
+        total = self._totals.setdefault(key, [0, 0])
+        total[0] += puts
+        total[1] += gets
+        if len(self._totals) > self._most:
+            used = {key, *self._queues.active_keys()}
+            self._totals = {each: self._totals[each] for each in self._totals if each in used}
+            self._most = max(_MANY, 2 * len(self._totals))
 
     # Waiting.
 
@@ -331,7 +345,7 @@ class LocalQueues:
             # It waited for one; of many it takes what else is there.
             more = want.amount - len(waiter.items) if want.kind == "many" else 0
             with self._locked() as queues:
-                self._gets[waiter.key] += len(waiter.items)
+                self._count(waiter.key, gets=len(waiter.items))
                 if more:
                     rest = want._replace(amount=more)
                     waiter.items += self._pop(queues, waiter.key, rest)
@@ -394,13 +408,13 @@ class LocalQueues:
             if waiter.outcome is Outcome.PENDING:
                 queues.cancel(waiter)
                 waiter.finish(Outcome.TIMEOUT)
-                self._puts[waiter.key] -= waiter.message is not None
+                self._count(waiter.key, puts=-(waiter.message is not None))
 
     def _cancel(self, waiter: Waiter) -> None:
         with self._locked() as queues:
             if waiter.outcome is Outcome.PENDING:
-                self._puts[waiter.key] -= waiter.message is not None
-            self._gets[waiter.key] -= len(waiter.items)
+                self._count(waiter.key, puts=-(waiter.message is not None))
+            self._count(waiter.key, gets=-len(waiter.items))
             queues.cancel(waiter)
 
 

@@ -6,6 +6,9 @@ from typing import NamedTuple
 
 __all__ = ["ChannelStats", "Counts", "Rates"]
 
+_MANY = 4096
+"""Of so many keys a handle remembers when it asked last."""
+
 
 class Counts(NamedTuple):
     """What is counted, at one moment.
@@ -69,7 +72,7 @@ class ChannelStats:
 
 
 class Rates:
-    """Remembers the figures of each key, for the rates until the next time."""
+    """Remembers the figures of the keys that were asked for last, for the rates until the next time."""
 
     def __init__(self) -> None:
         self._last: dict[object, tuple[float, int, int]] = {}
@@ -77,8 +80,10 @@ class Rates:
     def since_last(self, key: object, counts: Counts) -> ChannelStats:
         """Make the figures of a key from what is counted now and was counted last."""
         now = time.monotonic()
-        then, puts, gets = self._last.get(key, (now, counts.puts, counts.gets))
+        then, puts, gets = self._last.pop(key, (now, counts.puts, counts.gets))
         self._last[key] = (now, counts.puts, counts.gets)
+        if len(self._last) > _MANY:
+            del self._last[next(iter(self._last))]
         seconds = now - then
         return ChannelStats(
             put_rate=(counts.puts - puts) / seconds if seconds else 0.0,
