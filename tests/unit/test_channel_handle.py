@@ -1,19 +1,25 @@
 """What the handles of a channel do alike on both ways to its host, a thread in the place of Ray."""
 
+import os
+
 import pytest
 
 from channel_host import DEADLINE_S
+from channels import in_a_child
 from shoal import _ray
 from shoal.errors import (
     ChannelClosed,
     ChannelDecodeError,
     ChannelEmpty,
+    ChannelMemoryError,
     PeerLostError,
     ShoalTypeError,
     ShoalValueError,
     TransportError,
 )
 from shoal.shm.keys import canonical
+
+MB = 2**20
 
 ways = pytest.mark.parametrize("kind", ["shm", "ray"])
 everywhere = pytest.mark.parametrize("kind", ["local", "shm", "ray"])
@@ -223,3 +229,26 @@ def test_a_child_uses_the_keys_of_a_distributed_channel_that_were_used_before(ho
     assert channel.get("used", timeout=DEADLINE_S) == "a"
     with pytest.raises(TransportError, match="was forked from process 1"):
         channel.put("a", key="new")
+
+
+# Memory that is used up.
+
+
+@ways
+@pytest.mark.process
+@pytest.mark.parametrize("largest", ["child", "parent"])
+def test_who_finds_no_memory_is_told_who_holds_most(hosts, kind, largest):
+    hosts.start(max_bytes=4 * MB, memory_policy="error")
+    here, channel = hosts.handle_of("shm"), hosts.handle_of(kind)
+    sizes = (MB, MB // 2) if largest == "child" else (MB // 2, MB)
+
+    def put_by_child():
+        here.put(bytes(sizes[0]), key="of the child")
+        return os.getpid()
+
+    holders = [in_a_child(put_by_child), os.getpid()]
+    channel.put(bytes(sizes[1]), key="of the parent")
+    first, second = holders if largest == "child" else reversed(holders)
+    text = rf"of {4 * MB} bytes\).*; process {first} holds 10\d+ bytes, process {second} holds 5\d+ bytes$"
+    with pytest.raises(ChannelMemoryError, match=text):
+        channel.put(bytes(3 * MB))
