@@ -7,7 +7,7 @@ import pytest
 from shoal.channel import creation
 from shoal.channel.facts import Facts
 from shoal.deadline import Deadline
-from shoal.errors import ChannelNotFoundError, PeerLostError
+from shoal.errors import ChannelExistsError, ChannelNotFoundError, PeerLostError
 
 
 @pytest.fixture
@@ -34,6 +34,31 @@ def test_a_name_that_is_given_up_meanwhile_is_free(actors, monkeypatch):
     monkeypatch.setattr(creation, "_free_names_of_dead", lambda *_: True)
     actors[:] = [HOST, None]
     assert creation._join(Facts("queue"), Deadline(None)) is None
+
+
+@pytest.fixture
+def existing(actors, host, monkeypatch):
+    """Let a channel that is like this have the name, in a job of three nodes."""
+    nodes = SimpleNamespace(num_nodes=lambda: 3)
+    monkeypatch.setattr(creation.NodeManager, "get_proxy", lambda: nodes)
+
+    def make(**facts):
+        state = {"facts": Facts("queue", **facts), "place": None, "closed": False, "ending": False}
+        actors[:] = [host.handle] * (1 + state["facts"].hosts)
+        host.answers = [state] * (1 + state["facts"].hosts)
+
+    return make
+
+
+@pytest.mark.parametrize("distributed", [False, True])
+def test_a_channel_of_one_host_is_not_one_of_all_nodes(existing, distributed):
+    existing(hosts=1 if distributed else 3)
+    text = f"exists, with distributed={not distributed} .asked for: {distributed}.;"
+    with pytest.raises(ChannelExistsError, match=text):
+        creation.create(Facts("queue"), distributed, 0, Deadline(60))
+    existing(hosts=3 if distributed else 1)
+    facts, _ = creation.create(Facts("queue"), distributed, 1, Deadline(60))
+    assert facts.distributed == distributed
 
 
 def test_to_connect_without_a_timeout_does_not_wait(actors):

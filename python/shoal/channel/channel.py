@@ -86,7 +86,7 @@ class Channel:
         node_id: int | None = None,
         gpu_id: int | None = None,
     ) -> Self:
-        """Create a channel, or connect to the one that has this name and is the same.
+        """Create a channel, or connect to the one of this name if it is the same, on any node.
 
         Args:
             name: Unique in the job, also among worker groups.
@@ -524,7 +524,7 @@ class Channel:
 
     @property
     def _distributed(self) -> bool:
-        return self._facts.hosts > 1
+        return self._facts.distributed
 
     @property
     def _channel_actors_by_rank(self) -> dict[int, Any]:

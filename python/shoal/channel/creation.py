@@ -65,23 +65,21 @@ def create(
         raise ShoalValueError(
             f"channel {facts.name!r}: node_rank={node_rank!r}: expected an integer, at least 0"
         )
+    hosts = NodeManager.get_proxy().num_nodes() if distributed else 1
+    wanted = replace(facts, hosts=hosts)
+    nodes = range(hosts) if distributed else [node_rank]
     while True:
-        joined = _join(facts, deadline)
+        joined = _join(wanted, deadline)
         if joined is not None:
             return joined
         try:
-            return _start(facts, distributed, node_rank, deadline)
+            return _start(wanted, nodes, deadline)
         except NameTakenError:  # somebody was faster
             continue
 
 
-def _start(
-    wanted: Facts, distributed: bool, node_rank: int, deadline: Deadline
-) -> tuple[Facts, Replicas]:
-    proxy = NodeManager.get_proxy()
-    hosts = proxy.num_nodes() if distributed else 1
-    nodes = range(hosts) if distributed else [node_rank]
-    facts, namespace = replace(wanted, hosts=hosts), required_namespace()
+def _start(facts: Facts, nodes: Sequence[int], deadline: Deadline) -> tuple[Facts, Replicas]:
+    proxy, namespace, hosts = NodeManager.get_proxy(), required_namespace(), facts.hosts
 
     def start(index: int) -> Any:
         name = f"{facts.name}:{index}"

@@ -133,9 +133,14 @@ class Facts:
         value = getattr(self, name)
         return ShoalValueError(f"channel {self.name!r}: {name}={value!r}: expected {expected}")
 
+    @property
+    def distributed(self) -> bool:
+        """Whether several nodes have a host."""
+        return self.hosts > 1
+
     def differing(self, wanted: "Facts") -> list[str]:
-        """List in words in what this one differs from another that was asked for."""
-        names = ("maxsize", "capacity", "max_bytes", "policy", "memory_policy")
+        """List in words in what this one differs from another that was asked for, wherever it is."""
+        names = ("maxsize", "distributed", "capacity", "max_bytes", "policy", "memory_policy")
         return [
             f"{name}={getattr(self, name)!r} (asked for: {getattr(wanted, name)!r})"
             for name in names
