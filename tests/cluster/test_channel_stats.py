@@ -36,7 +36,7 @@ def test_depth_puts_gets_and_the_age_of_the_oldest(channel, key):
 @everywhere
 def test_who_waits_is_counted(channel, key, transport):
     one = channel(maxsize=3)
-    # In shared memory they are counted coarsely, so that waiting costs nothing more.
+    # In shared memory somebody or nobody waits: to count them would make each wait cost more.
     least = 2 if transport == "local" else 1
     gets = [threading.Thread(target=one.get, args=((key, "empty"),)) for _ in range(2)]
     one.put_many(range(3), key=(key, "full"))

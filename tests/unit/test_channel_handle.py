@@ -5,7 +5,7 @@ import os
 import pytest
 
 from channel_host import DEADLINE_S
-from channels import in_a_child
+from channels import in_a_child, until
 from shoal import _ray
 from shoal.errors import (
     ChannelClosed,
@@ -229,6 +229,25 @@ def test_a_child_uses_the_keys_of_a_distributed_channel_that_were_used_before(ho
     assert channel.get("used", timeout=DEADLINE_S) == "a"
     with pytest.raises(TransportError, match="was forked from process 1"):
         channel.put("a", key="new")
+
+
+# Figures.
+
+
+@everywhere
+def test_whether_somebody_waits_is_said_and_by_a_local_channel_how_many_do(hosts, kind):
+    channel = hosts.start(maxsize=1).handle_of(kind)
+    before = channel.stats()
+    assert (before.waiting_consumers, before.waiting_producers) == (0, 0)
+    gets = [channel.get(async_op=True, timeout=DEADLINE_S) for _ in range(3)]
+    until(lambda: channel.stats().waiting_consumers > 0, DEADLINE_S)
+    if kind == "local":
+        assert channel.stats().waiting_consumers == len(gets)
+    for get in gets:
+        channel.put("a", timeout=DEADLINE_S)
+        get.wait(timeout=DEADLINE_S)
+    if kind == "local":
+        assert channel.stats().waiting_consumers == 0
 
 
 # Memory that is used up.

@@ -156,6 +156,20 @@ def test_rates_are_those_since_the_last_time(channel):
     assert channel.stats().put_rate == 0
 
 
+def test_no_rate_is_negative_although_a_key_was_forgotten(monkeypatch):
+    monkeypatch.setattr("shoal.channel.local._MANY", 2)
+    channel = Channel.create("local", local=True)
+    for _ in range(2):
+        channel.put("a", key="k")
+        channel.get("k")
+    assert channel.stats("k").puts == 2
+    for n in range(8):
+        channel.put(n, key=n)
+        channel.get(n)
+    stats = channel.stats("k")
+    assert (stats.puts, stats.gets, stats.put_rate, stats.get_rate) == (0, 0, 0, 0)
+
+
 def test_closing_ends_waits_and_drains(channel):
     channel.put("left")
     waiting = channel.get("other", async_op=True)

@@ -16,10 +16,12 @@ class Counts(NamedTuple):
     Attributes:
         depth: Items that the key holds.
         bytes: Their bytes.
-        puts: Items that were put since the key was first used.
+        puts: Items that were put since the key was first used, or used again after it was forgotten
+            as one of many that held nothing.
         gets: Items that were taken.
-        waiting_producers: Puts that wait for room.
-        waiting_consumers: Gets that wait for items.
+        waiting_producers: Whether puts wait for room: 0, or at least 1; how many only a local channel
+            says. Who gave up counts until somebody takes.
+        waiting_consumers: Whether gets wait for items, alike.
         oldest_s: Seconds since the oldest item was put; 0 where there is none.
         memory_used: Bytes of all items of the host, those included that consumers still use.
         memory_reserved: Bytes that are kept for them.
@@ -45,12 +47,14 @@ class ChannelStats:
     Attributes:
         depth: Items that the key holds.
         bytes: Their bytes; 0 for a local channel, whose items are passed as they are.
-        puts: Items that were put since the key was first used.
+        puts: Items that were put since the key was first used, or used again after it was forgotten
+            as one of many that held nothing.
         gets: Items that were taken, by whomever.
         put_rate: Items put per second, since this handle's last `stats` of the key; 0 at first.
         get_rate: Items taken per second, alike.
-        waiting_producers: Puts that wait for room.
-        waiting_consumers: Gets that wait for items.
+        waiting_producers: Whether puts wait for room: 0, or at least 1; how many only a local channel
+            says. Who gave up counts until somebody takes.
+        waiting_consumers: Whether gets wait for items, alike.
         oldest_s: Seconds since the oldest item was put; 0 where there is none.
         memory_used: Bytes of all items that share the memory, those included that consumers use.
         memory_reserved: Bytes of memory that are kept for them.
@@ -86,7 +90,12 @@ class Rates:
             del self._last[next(iter(self._last))]
         seconds = now - then
         return ChannelStats(
-            put_rate=(counts.puts - puts) / seconds if seconds else 0.0,
-            get_rate=(counts.gets - gets) / seconds if seconds else 0.0,
+            put_rate=_rate(counts.puts - puts, seconds),
+            get_rate=_rate(counts.gets - gets, seconds),
             **counts._asdict(),
         )
+
+
+def _rate(more: int, seconds: float) -> float:
+    # There are fewer than before where the key was forgotten meanwhile.
+    return max(0, more) / seconds if seconds else 0.0
