@@ -1,9 +1,11 @@
 """Removing a session while others still take part in it."""
 
+import contextlib
 import os
 import re
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -50,6 +52,30 @@ def test_who_takes_part_goes_on_and_nobody_can_join(backend, tmp_path):
     session.remove()
     session.close()
     assert not any(folder.iterdir())
+
+
+def test_what_is_made_in_its_folder_meanwhile_goes_too(backend, place):
+    for _ in range(50):
+        session = backend.ShmSession(dir=place)
+        folder, removed = Path(session.token), threading.Event()
+
+        def put_up_bells(folder=folder, removed=removed):
+            for number in range(3):
+                bell = folder / f"b{100 + number}"
+                with contextlib.suppress(FileNotFoundError):  # the folder is gone
+                    bell.touch(exist_ok=False)
+                while bell.exists() and not removed.is_set():
+                    pass
+
+        others = threading.Thread(target=put_up_bells)
+        others.start()
+        try:
+            session.remove()
+        finally:
+            removed.set()
+            others.join()
+        assert not folder.exists()
+        session.close()
 
 
 def test_who_keeps_a_session_leaves_it_for_others(backend, tmp_path):

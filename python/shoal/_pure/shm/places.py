@@ -42,6 +42,8 @@ _SPARED = "spared"
 """Says for whom a session is spared when all who take part are dead."""
 _SPARED_S = 10.0
 """So long from each time that somebody asked for it."""
+_ATTEMPTS = 8
+"""So often is a folder removed that somebody makes a file in meanwhile."""
 _BEING_MADE_S = 3600.0
 """How long a folder without tables is taken for one that is being made."""
 
@@ -191,8 +193,14 @@ def _is_spared(folder: Path) -> bool:
 
 
 def remove(folder: Path, spill: str | None) -> None:
-    """Remove the folder of a session, and the one where it spilled."""
-    shutil.rmtree(folder, ignore_errors=True)
+    """Remove the folder of a session, and the one where it spilled.
+
+    So is what participants make in it meanwhile: a doorbell each, at most.
+    """
+    for _ in range(_ATTEMPTS):
+        shutil.rmtree(folder, ignore_errors=True)
+        if not folder.exists():
+            break
     if spill:
         shutil.rmtree(spill, ignore_errors=True)
 

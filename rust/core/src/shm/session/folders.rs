@@ -23,6 +23,8 @@ pub(crate) const DISK: &str = "disk";
 const HOME: &str = "home";
 /// Says for whom the session is spared when all who take part are dead.
 pub(super) const SPARED: &str = "spared";
+/// So often a folder is removed that somebody makes a file in meanwhile.
+const ATTEMPTS: usize = 8;
 
 /// Makes the folder on disk of a session: in `base`, and linked from its folder.
 ///
@@ -91,8 +93,19 @@ pub(super) fn has_only_known(folder: &Path) -> io::Result<bool> {
     Ok(true)
 }
 
-/// The file of its locks last: a folder that has it still can be told to be a leftover.
+/// Removes a folder, and what participants make in it meanwhile: a doorbell each, at most.
 fn remove_known(folder: &Path) -> io::Result<()> {
+    for _ in 1..ATTEMPTS {
+        match try_remove_known(folder) {
+            Err(error) if error.kind() == io::ErrorKind::DirectoryNotEmpty => {}
+            result => return result,
+        }
+    }
+    try_remove_known(folder)
+}
+
+/// The file of its locks last: a folder that has it still can be told to be a leftover.
+fn try_remove_known(folder: &Path) -> io::Result<()> {
     for entry in fs::read_dir(folder)? {
         let entry = entry?;
         let name = entry.file_name();
