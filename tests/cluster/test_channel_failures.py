@@ -1,6 +1,7 @@
 """Producers, consumers and hosts that are killed at random points, and many at once."""
 
 import contextlib
+import itertools
 import os
 import pickle
 import random
@@ -132,26 +133,37 @@ def test_with_leases_nothing_that_was_put_is_lost(channel, run_crew):
     assert sum(said["ack"].values()) > 100
 
 
-def produce(channel, logs, me, seconds):
+def stop(logs):
+    (logs / "stop").touch()
+
+
+def goes_on(logs):
+    return not (Path(logs) / "stop").exists()
+
+
+def until_more(logs, who, what):
+    """Wait until one has done so a few times more, however slow the machine is."""
+
+    def done():
+        return [line[0] for name, line in steps(logs) if name == who].count(what)
+
+    enough = done() + 8
+    until(lambda: done() >= enough)
+
+
+def produce(channel, logs, me):
     log = Log(Path(logs), "produce", me)
-    end = time.monotonic() + seconds
-    number = 0
-    while time.monotonic() < end:
+    for number in itertools.takewhile(lambda _: goes_on(logs), itertools.count()):
         log.say("begin", f"{me}.{number}")
-        try:
+        # Where it raises it is in the channel or not; or there was no room.
+        with contextlib.suppress(PeerLostError, ShoalTimeoutError):
             channel.put(message(me, number), timeout=1.0)
-        except (PeerLostError, ShoalTimeoutError):
-            number += 1  # it is in the channel or not; or there was no room
-            continue
-        log.say("put", f"{me}.{number}")
-        number += 1
-    return number
+            log.say("put", f"{me}.{number}")
 
 
-def lease(channel, logs, me, seconds):
+def lease(channel, logs, me):
     log = Log(Path(logs), "lease", me)
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
+    while goes_on(logs):
         try:
             held = channel.get(lease=True, timeout=0.5)
         except ShoalTimeoutError:
@@ -168,9 +180,8 @@ def test_by_calls_nothing_that_was_put_is_lost_either(channel, victims, tmp_path
     choice = random.Random(3)
     roles = [produce, produce, lease, lease]
     hired = [victims.hire() for _ in roles]
-    seconds = 2 * SECONDS
     results = [
-        victims.run(victim, role, one, str(tmp_path), me, seconds)
+        victims.run(victim, role, one, str(tmp_path), me)
         for me, (role, victim) in enumerate(zip(roles, hired, strict=True))
     ]
     until(lambda: any(line[0] == "ack" for _, line in steps(tmp_path)))
@@ -178,57 +189,59 @@ def test_by_calls_nothing_that_was_put_is_lost_either(channel, victims, tmp_path
         time.sleep(choice.uniform(0.1, 0.5))
         victims.kill(victim)
     time.sleep(choice.uniform(0.1, 0.5))
-    os.kill(pid_of_host(one), signal.SIGKILL)
-    ray.get([results[1], results[3]], timeout=seconds + DEADLINE_S)
+    before = pid_of_host(one)
+    os.kill(before, signal.SIGKILL)
+    until(partial(is_replaced, one, before))
+    # Who was not killed goes on after the death of the host.
+    for role, what in (("produce-1", "put"), ("lease-3", "ack")):
+        until_more(tmp_path, role, what)
+    stop(tmp_path)
+    ray.get([results[1], results[3]], timeout=DEADLINE_S)
     rest = rest_of(one)
     said = said_by(tmp_path)
     seen = said["got"] + said["again"] + Counter(name for name, _ in rest)
     first = said["got"] + Counter(name for name, again in rest if not again)
     assert said["put"].keys() <= seen.keys() <= said["begin"].keys()
     assert [name for name, times in first.items() if times > 1] == []
-    # Who was not killed went on after the death of the host.
-    assert said["put"].keys() & {f"1.{n}" for n in range(100_000)}
     assert one.empty()
 
 
-def consume(channel, logs, me, seconds):
+def consume(channel, logs, me):
     log = Log(Path(logs), "consume", me)
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
+    while goes_on(logs):
         with contextlib.suppress(ShoalTimeoutError):
             for item, _ in channel.get_many(8, timeout=0.5):
                 log.say("got", name_of(item))
 
 
-def produce_large(channel, logs, me, seconds):
+def produce_large(channel, logs, me):
     """Put items that are on their way for a while."""
     log = Log(Path(logs), "produce", me)
-    end = time.monotonic() + seconds
     filling = np.zeros(1 << 20, dtype=np.uint8)
-    number = 0
-    while time.monotonic() < end:
+    for number in itertools.takewhile(lambda _: goes_on(logs), itertools.count()):
         with contextlib.suppress(PeerLostError, ShoalTimeoutError):
             channel.put((message(me, number), filling), timeout=1.0)
             log.say("put", f"{me}.{number}")
-        number += 1
 
 
 @by_calls
 def test_by_calls_a_killed_host_loses_nothing_that_is_on_its_way(channel, victims, tmp_path):
     one = channel(MAXSIZE, private=True)
     roles = [produce_large, consume, consume]
+    hired = [victims.hire() for _ in roles]
     results = [
-        victims.run(victims.hire(), role, one, str(tmp_path), me, SECONDS)
-        for me, role in enumerate(roles)
+        victims.run(victim, role, one, str(tmp_path), me)
+        for me, (role, victim) in enumerate(zip(roles, hired, strict=True))
     ]
-    deaths = 0
-    until(lambda: said_by(tmp_path)["got"])
-    while not ray.wait(results[:1], timeout=0.5)[0]:
-        pid = pid_of_host(one)
-        os.kill(pid, signal.SIGKILL)
-        deaths += 1
-        until(partial(is_replaced, one, pid))
-    ray.get(results, timeout=SECONDS + DEADLINE_S)
+    deaths = 4
+    for _ in range(deaths):
+        for role in ("consume-1", "consume-2"):
+            until_more(tmp_path, role, "got")
+        before = pid_of_host(one)
+        os.kill(before, signal.SIGKILL)
+        until(partial(is_replaced, one, before))
+    stop(tmp_path)
+    ray.get(results, timeout=DEADLINE_S)
     rest = Counter(name_of(item) for item, _ in one.drain())
     said = said_by(tmp_path)
     got = said["got"] + rest
@@ -236,8 +249,6 @@ def test_by_calls_a_killed_host_loses_nothing_that_is_on_its_way(channel, victim
     # What had arrived when the host died, before it heard so, comes again.
     doubled = sum(times - 1 for times in got.values())
     assert doubled <= deaths * 2 * 8
-    assert deaths >= 1
-    assert len(got) > 20
 
 
 def test_who_waits_when_the_host_dies_goes_on(channel, transport):
