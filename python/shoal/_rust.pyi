@@ -625,8 +625,8 @@ class ShmQueue:
         """Take objects from the front until their weights add up to `weight`, in one step.
 
         It stops before an object that would exceed it. It waits until they add up to it, or the
-        next would exceed it, or no more can come because the queue is full or closed, or a put
-        waits for room for its bytes. A first object that is heavier comes alone;
+        next would exceed it, or no more can come because the queue is full or closed, or since
+        the last get a put found no room for its bytes, or no memory. A first object that is heavier comes alone;
         `weight` 0 gives the first one. With `least` what is there is enough from this weight on: 0
         for one message of whatever weight. `lease`, and what cannot be rebuilt, as of `get_many`.
 

@@ -119,6 +119,32 @@ def test_leases(session):
     assert session.stats()["descriptors_in_use"] == 0
 
 
+class Large:
+    """Something to send that can be observed."""
+
+
+def test_what_had_to_wait_is_not_kept_when_it_was_put(session):
+    queue = session.queue("k", maxsize=1)
+    queue.put(0)
+
+    async def scenario():
+        large = Large()
+        gone = weakref.ref(large)
+        putting = asyncio.create_task(queue.aput(large))
+        del large
+        await asyncio.sleep(0)
+        assert queue.get() == 0
+        await putting
+        del putting
+        return gone
+
+    gc.disable()
+    try:
+        assert run(scenario())() is None
+    finally:
+        gc.enable()
+
+
 @pytest.mark.parametrize("ending", ["queue", "session"])
 def test_closing_ends_those_who_wait(session, ending):
     async def scenario():

@@ -132,7 +132,7 @@ class Queue(ShmQueue):
             try:
                 return attempt()
             except refused as error:
-                last = error
+                last = error.with_traceback(None)  # its frames are this one, and have the object
             bells = bells_of(self.session.token)
             waiter = bells.register(self)
             try:
@@ -140,7 +140,7 @@ class Queue(ShmQueue):
                 try:
                     return attempt()
                 except refused as error:
-                    last = error
+                    last = error.with_traceback(None)
                 remaining = end - loop.time()
                 if remaining <= 0:
                     raise ShoalTimeoutError(late(last, limit))

@@ -80,7 +80,8 @@ class ShmParcel:
         data: Any = _bytes_of(self._data)
         if protocol.__index__() < _WITH_BUFFERS:
             return ShmParcel, (self._kind, bytearray(data), self._sender)
-        data = pickle.PickleBuffer(data) if len(data) >= _BESIDE else bytes(data)
+        # Not of the view: one view of another, in garbage that refers to itself, crashes Python 3.11.
+        data = pickle.PickleBuffer(self._data) if len(data) >= _BESIDE else bytes(data)
         return ShmParcel, (self._kind, data, self._sender)
 
 

@@ -114,7 +114,11 @@ class Place:
 
     def press(self, db: sqlite3.Connection) -> None:
         """Note that a producer waits, so that nobody waits for more messages than can come."""
-        db.execute("UPDATE queues SET pressed = 1 WHERE id = ? AND pressed = 0", (self.number,))
+        pressed = db.execute(
+            "UPDATE queues SET pressed = 1 WHERE id = ? AND pressed = 0", (self.number,)
+        )
+        if pressed.rowcount:
+            self.member.due(db, "get", self.number)
 
     def no_room(self, op: str, limit: Limit, why: str, *, waits: bool) -> Exception:
         """The error of a put whose time is over."""
