@@ -1,5 +1,6 @@
 """A channel whose memory is used up, on either core: who waits for what, and who is told."""
 
+import concurrent.futures
 import contextlib
 import threading
 
@@ -8,7 +9,8 @@ import pytest
 from channel_host import DEADLINE_S
 from channels import until
 from shoal.deadline import Deadline
-from shoal.errors import ShoalTimeoutError
+from shoal.errors import ChannelFull, ShoalTimeoutError
+from shoal.transport.pending import fulfil
 
 MB = 2**20
 
@@ -72,3 +74,85 @@ def test_a_batch_does_not_wait_for_what_there_is_no_memory_for(
 
         until(all_are_got)
     assert got == items
+
+
+# A key that holds as many items as it may is an error by its policy; memory is waited for.
+
+both_ways = pytest.mark.parametrize("way", ways)
+both_calls = pytest.mark.parametrize("how", ["async", "sync"])
+
+
+def begin(queues, item, seconds, how):
+    """Begin a put by one of the two kinds of calls; return its future."""
+    if how == "async":
+        return queues.start_put("k", item, 1, Deadline(seconds))
+    future = concurrent.futures.Future()
+
+    def put():
+        fulfil(future, lambda: queues.put("k", item, 1, Deadline(seconds)))
+
+    threading.Thread(target=put, daemon=True).start()
+    return future
+
+
+@pytest.fixture
+def used_up(hosts, channel):
+    """Start a host whose memory is used up by items of another key; return a way to it."""
+
+    def start(way, **facts):
+        hosts.start(policy="error", max_bytes=4 * MB, **facts)
+        queues = hosts.way(way)
+        with contextlib.suppress(ChannelFull):
+            while True:
+                queues.put("other", bytes(MB), 0, None)
+        return queues
+
+    return start
+
+
+@pytest.fixture
+def tried(hosts, channel):
+    """Wait until a put has ended, which is told to try again."""
+
+    def wait(put):
+        def ended():
+            channel.shm.bells.bells_of(hosts.worker._session.token).wake_all()
+            return put.done()
+
+        until(ended)
+        return put
+
+    return wait
+
+
+@both_calls
+@both_ways
+def test_a_put_waits_for_memory_although_a_full_key_is_an_error(used_up, tried, channel, way, how):
+    queues = used_up(way)
+    put = begin(queues, bytes(MB), DEADLINE_S, how)
+    assert not put.done()
+    queues.take("other", channel.want.ONE, None)
+    tried(put).result()
+    assert queues.qsize("k") == 1
+
+
+@both_calls
+@both_ways
+def test_a_put_that_waited_in_vain_for_memory_is_late(used_up, way, how):
+    put = begin(used_up(way), bytes(MB), 0.1, how)
+    with pytest.raises(
+        ShoalTimeoutError, match=r"put: no room in .* within 0.1 s: the session's memory is used up"
+    ):
+        put.result(DEADLINE_S)
+
+
+@both_calls
+@both_ways
+def test_a_key_that_gets_full_is_an_error_for_who_waits_for_memory(hosts, used_up, tried, way, how):
+    queues = used_up(way, maxsize=5)
+    put = begin(queues, bytes(MB), DEADLINE_S, how)
+    others = hosts.way(way)
+    for n in range(5):
+        others.put("k", n, 0, None)
+    with pytest.raises(ChannelFull, match="put_nowait: no room in"):
+        tried(put).result()

@@ -20,12 +20,19 @@ import ray
 from shoal.channel.facts import MOST_ITEMS, Facts, Place
 from shoal.channel.leases import Leases, arrival_s
 from shoal.channel.shared import counts_of
-from shoal.channel.shelf import NOTHING_YET, ROUTES, Shelf, offer, take_now
+from shoal.channel.shelf import (
+    NOTHING_YET,
+    ROUTES,
+    NoRoomYet,
+    Shelf,
+    offer,
+    offer_patiently,
+    take_now,
+)
 from shoal.channel.want import Want
 from shoal.context import set_context
 from shoal.errors import (
     ChannelError,
-    ChannelFull,
     ShoalError,
     ShoalTimeoutError,
 )
@@ -175,13 +182,14 @@ class ChannelWorker:
         ticket: tuple[int, int],
     ) -> tuple[Outcome, Any]:
         queue, policy = self._queue(key), self._facts.policy
-        attempt = partial(offer, queue, parcel, weight, policy)
+        if seconds <= 0:
+            offer(queue, parcel, weight, policy)
+            return Outcome.OK, None
+        attempt = partial(offer_patiently, queue, parcel, weight, policy)
         try:
             attempt()
-        except ChannelFull as error:
-            if seconds <= 0 or policy == "error":
-                raise
-            waiting = queue.attempted("put", attempt, ChannelFull, seconds, _why)
+        except NoRoomYet as error:
+            waiting = queue.attempted("put", attempt, NoRoomYet, seconds, _why)
             try:
                 await self._unless_cancelled(ticket, waiting)
             except ShoalTimeoutError as late:

@@ -11,7 +11,17 @@ from shoal.channel.backend import Future, Got
 from shoal.channel.facts import Facts
 from shoal.channel.item import WeightedItem
 from shoal.channel.late import counted, patiently, too_late
-from shoal.channel.shelf import NOTHING_YET, ROUTES, Shelf, offer, take_now, take_within, taken
+from shoal.channel.shelf import (
+    NOTHING_YET,
+    ROUTES,
+    NoRoomYet,
+    Shelf,
+    offer,
+    offer_patiently,
+    take_now,
+    take_within,
+    taken,
+)
 from shoal.channel.stats import Counts
 from shoal.channel.underway import Underway
 from shoal.channel.want import Taken, Want
@@ -72,22 +82,22 @@ class SharedQueues(Underway):
 
     def _put(self, queue: Queue, item: Any, weight: int, deadline: Deadline | None) -> None:
         policy = self.facts.policy
-        if deadline is None or policy == "error":
+        if deadline is None:
             offer(queue, item, weight, policy)
         elif policy == "block":
             attempt = partial(queue.put, item, weight)
             patiently(attempt, deadline, self._wait("put", queue, "room", deadline))
         else:
-            self._displace(queue, item, weight, deadline)
+            self._put_by_policy(queue, item, weight, deadline)
 
-    def _displace(self, queue: Queue, item: Any, weight: int, deadline: Deadline) -> None:
-        """Put an item in the place of others; what may have to be waited for is memory."""
+    def _put_by_policy(self, queue: Queue, item: Any, weight: int, deadline: Deadline) -> None:
+        """Put an item that does not wait for room; what may have to be waited for is memory."""
         wait = self._wait("put", queue, "memory", deadline)
 
         def attempt(seconds: float) -> None:
             try:
-                offer(queue, item, weight, self.facts.policy)
-            except ChannelFull:
+                offer_patiently(queue, item, weight, self.facts.policy)
+            except NoRoomYet:
                 queue.put(item, weight, min(seconds, _MEMORY_S))
 
         patiently(attempt, deadline, wait)
@@ -125,10 +135,9 @@ class SharedQueues(Underway):
         queue = self._queue(key)
         if not self._has_puts(key):
             try:
-                offer(queue, item, weight, self.facts.policy)
-            except ChannelFull:
-                if self.facts.policy == "error":
-                    raise
+                offer_patiently(queue, item, weight, self.facts.policy)
+            except NoRoomYet:
+                pass
             else:
                 return done(None)
         return self._enqueue(key, queue, item, weight, deadline)
@@ -159,9 +168,9 @@ class SharedQueues(Underway):
             return Outcome.OK, len(entries)
 
         async def put_one(parcel: Any, weight: int, deadline: Deadline) -> Outcome:
-            attempt = partial(offer, queue, parcel, weight, policy)
+            attempt = partial(offer_patiently, queue, parcel, weight, policy)
             late = partial(_late, queue, deadline)
-            await queue.attempted("put", attempt, ChannelFull, deadline.remaining, late)
+            await queue.attempted("put", attempt, NoRoomYet, deadline.remaining, late)
             return Outcome.OK
 
         return PutSequence(put_some, put_one, _as_it_is)

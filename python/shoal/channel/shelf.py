@@ -9,13 +9,27 @@ from shoal.errors import ChannelEmpty, ChannelExistsError, ChannelFull, ShoalTim
 from shoal.shm import Queue, Session
 from shoal.shm.keys import canonical
 
-__all__ = ["NOTHING_YET", "ROUTES", "Shelf", "offer", "take_now", "take_within", "taken"]
+__all__ = [
+    "NOTHING_YET",
+    "ROUTES",
+    "NoRoomYet",
+    "Shelf",
+    "offer",
+    "offer_patiently",
+    "take_now",
+    "take_within",
+    "taken",
+]
 
 NOTHING_YET = (ChannelEmpty, ShoalTimeoutError)
 """How `take_now` says that there is too little."""
 
 ROUTES = b"\0routes"
 """Of the queue that no key has: which host has which key, as the channel's first host noted it."""
+
+
+class NoRoomYet(ChannelFull):
+    """How `offer_patiently` says that there is no room, and some may come."""
 
 
 class Shelf:
@@ -88,6 +102,21 @@ def offer(queue: Queue, item: Any, weight: int, policy: str) -> None:
                 raise  # what there is too little of is memory
         else:
             return
+
+
+def offer_patiently(queue: Queue, item: Any, weight: int, policy: str) -> None:
+    """Put an item as `offer` does, for a caller who can wait for room and for memory.
+
+    Raises:
+        NoRoomYet: There is none now.
+        ChannelFull: The key is full, and by the channel's policy that is an error.
+    """
+    try:
+        offer(queue, item, weight, policy)
+    except ChannelFull as error:
+        if policy == "error" and queue.full():
+            raise
+        raise NoRoomYet(*error.args) from None
 
 
 def take_now(queue: Queue, want: Want) -> Any:
