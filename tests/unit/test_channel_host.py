@@ -3,6 +3,7 @@
 import contextlib
 import threading
 import time
+from functools import partial
 
 import pytest
 from ray.exceptions import ActorUnavailableError, GetTimeoutError, NodeDiedError, ObjectLostError
@@ -187,6 +188,82 @@ def test_who_does_not_wait_does_not_get_ahead_of_who_does(hosts, channel, kind):
     put.result(DEADLINE_S)
     assert queues.take("k", one, None) == 1
     assert queues.qsize("k") == 0
+
+
+@pytest.fixture
+def in_a_put(channel, monkeypatch):
+    """Do something in the middle of the next put, with the function that puts."""
+
+    def begin(function):
+        put, todo = channel.shm.Queue.put_nowait, [function]
+
+        def put_nowait(queue, item, weight):
+            if todo:
+                return todo.pop()(partial(put, queue, item, weight))
+            return put(queue, item, weight)
+
+        monkeypatch.setattr(channel.shm.Queue, "put_nowait", put_nowait)
+
+    return begin
+
+
+@pytest.mark.parametrize("together", [False, True], ids=["alone", "with another"])
+def test_a_put_that_is_done_cannot_be_cancelled(hosts, channel, in_a_put, together):
+    queues = hosts.start(maxsize=1).way("shm")
+    queues.put("k", 0, 0, None)
+    answers = []
+    with held_up():
+        puts = [queues.start_put("k", n, 0, Deadline(DEADLINE_S)) for n in range(1, 2 + together)]
+
+        def cancel(put):
+            put()
+            thread = threading.Thread(target=lambda: answers.append(puts[0].cancel()))
+            thread.start()
+            thread.join(0.2)  # it waits until this is over, where it may not cancel
+
+        in_a_put(cancel)
+        assert queues.take("k", channel.want.ONE, None) == 0
+    assert puts[0].result(DEADLINE_S) is None
+    until(lambda: answers == [False], DEADLINE_S)
+    assert queues.take("k", channel.want.ONE, Deadline(DEADLINE_S)) == 1
+
+
+def test_a_put_that_is_cancelled_while_one_before_it_is_made_is_not_made(hosts, channel, in_a_put):
+    queues = hosts.start(maxsize=3).way("shm")
+    for _ in range(3):
+        queues.put("k", 0, 0, None)
+    answers = []
+    with held_up():
+        puts = [queues.start_put("k", n, 0, Deadline(DEADLINE_S)) for n in range(1, 4)]
+
+        def cancel(put):
+            put()
+            answers.append(puts[1].cancel())
+
+        in_a_put(cancel)
+        queues.take("k", channel.want.Want("many", 3), None)
+    for put in (puts[0], puts[2]):
+        assert put.result(DEADLINE_S) is None
+    assert answers == [True]
+    assert queues.take("k", channel.want.Want("many", 3), None) == [1, 3]
+
+
+def test_a_put_that_is_cancelled_when_it_found_no_room_is_not_made(hosts, channel, in_a_put):
+    queues = hosts.start(maxsize=1).way("shm")
+    queues.put("k", 0, 0, None)
+    answers = []
+    with held_up():
+        waiting = queues.start_put("k", 1, 0, Deadline(DEADLINE_S))
+
+        def cancel(_):
+            answers.append(waiting.cancel())
+            queues.take("k", channel.want.ONE, None)  # it looks once more before it waits
+            raise ChannelFull("no room")
+
+        in_a_put(cancel)
+    queues.put("k", 2, 0, Deadline(DEADLINE_S))  # behind it
+    assert answers == [True]
+    assert queues.take("k", channel.want.Want("many", 2), None) == [2]
 
 
 @pytest.fixture

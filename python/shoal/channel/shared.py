@@ -30,11 +30,13 @@ from shoal.deadline import Deadline, LongWait
 from shoal.errors import ChannelDecodeError, ChannelEmpty, ChannelFull, ShoalTimeoutError
 from shoal.shm import Parcel, Queue, Session
 from shoal.shm.keys import canonical
-from shoal.transport.pending import done
+from shoal.transport.pending import Step, done
 from shoal.transport.queues import Outcome
 from shoal.transport.sequence import PutSequence
 
 __all__ = ["SharedQueues"]
+
+_Put = tuple[Parcel, Step]
 
 _MANY = 1024
 """So many queues stay open; then all are let go of, and opened again when they are used."""
@@ -152,23 +154,25 @@ class SharedQueues(Underway):
             if sequence is None:
                 sequence = self._sequences[key] = self._sequence(queue)
         end = partial(_raise_if_late, queue, deadline)
-        future = sequence.add(weight, parcel, parcel.nbytes, deadline, end)
+        future = Step()
+        sequence.add(weight, (parcel, future), parcel.nbytes, deadline, end, future)
         future.add_done_callback(lambda _: self._release(key))
         return future
 
     def _sequence(self, queue: Queue) -> PutSequence:
         policy = self.facts.policy
 
-        async def put_some(entries: Sequence[tuple[int, Any]]) -> tuple[Outcome, int]:
-            for count, (weight, parcel) in enumerate(entries):
+        async def put_some(entries: Sequence[tuple[int, _Put]]) -> tuple[Outcome, int]:
+            for count, (weight, (parcel, future)) in enumerate(entries):
                 try:
-                    offer(queue, parcel, weight, policy)
+                    future.take(partial(offer, queue, parcel, weight, policy))
                 except Exception:  # noqa: BLE001  (it meets the same alone)
                     return Outcome.OK, count
             return Outcome.OK, len(entries)
 
-        async def put_one(parcel: Any, weight: int, deadline: Deadline) -> Outcome:
-            attempt = partial(offer_patiently, queue, parcel, weight, policy)
+        async def put_one(put: _Put, weight: int, deadline: Deadline) -> Outcome:
+            parcel, future = put
+            attempt = partial(future.take, partial(offer_patiently, queue, parcel, weight, policy))
             late = partial(_late, queue, deadline)
             await queue.attempted("put", attempt, NoRoomYet, deadline.remaining, late)
             return Outcome.OK

@@ -11,10 +11,25 @@ from typing import Any, TypeVar
 
 from shoal.transport.loop import submit
 
-__all__ = ["done", "fail", "fulfil", "start"]
+__all__ = ["Step", "done", "fail", "fulfil", "start"]
 
 _T = TypeVar("_T")
 Future = concurrent.futures.Future[Any]
+
+
+class Step(concurrent.futures.Future[Any]):
+    """A future of what is done in one step: before it, it can be cancelled, and not from then on."""
+
+    def take(self, step: Callable[[], object]) -> None:
+        """Take the step, unless it was cancelled; one that raises was not taken.
+
+        Args:
+            step: Does it at once, for who cancels meanwhile waits for its end.
+        """
+        with self._condition:  # which `cancel` takes, too
+            if not self.cancelled():
+                step()
+                self.set_running_or_notify_cancel()
 
 
 def done(value: Any) -> Future:
@@ -26,7 +41,7 @@ def done(value: Any) -> Future:
 
 def fulfil(future: Future, make: Callable[[], Any]) -> bool:
     """Complete a future with what `make` returns or raises; False when it was cancelled."""
-    if future.done() or not future.set_running_or_notify_cancel():
+    if not _begun(future):
         return False
     try:
         value = make()
@@ -39,8 +54,13 @@ def fulfil(future: Future, make: Callable[[], Any]) -> bool:
 
 def fail(future: Future, error: BaseException) -> None:
     """Complete a future with an error, unless it was cancelled."""
-    if not future.done() and future.set_running_or_notify_cancel():
+    if _begun(future):
         future.set_exception(error)
+
+
+def _begun(future: Future) -> bool:
+    """Let nobody cancel a future any more; False where it is complete."""
+    return future.running() or (not future.done() and future.set_running_or_notify_cancel())
 
 
 def start(

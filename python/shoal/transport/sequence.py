@@ -74,6 +74,7 @@ class PutSequence:
         size: int,
         deadline: Deadline,
         then: Callable[[Outcome], None],
+        future: Future | None = None,
     ) -> Future:
         """Put a message after those that were added before.
 
@@ -83,8 +84,11 @@ class PutSequence:
             size: How many bytes it has.
             deadline: Until when to wait for room.
             then: Raises the error that an outcome stands for.
+            future: Its future, for who needs that to put it; made where it is not given.
         """
         put = _Put(weight, payload, size, deadline, then)
+        if future is not None:
+            put.future = future
         with self._lock:
             self._waiting.append(put)
             start, self._running = not self._running, True
