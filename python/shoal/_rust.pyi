@@ -836,7 +836,8 @@ class ShmPort:
         """Append an object, waiting for room.
 
         It is offered to the queue once, without waiting, and None returned where it is taken. Where
-        that raises an `Exception` nothing was put, and `other.put` does it again.
+        that raises an `Exception` nothing was put, and `other.put` does it again. A `timeout` that
+        is no int or float, or no seconds, goes to `other.put` at once.
         """
 
     def put_nowait(

@@ -135,6 +135,9 @@ def test_a_timeout_that_is_not_usual_is_the_others(port, queue, other, timeout):
     assert other.calls[0][1:3] == ("a", False)
     assert other.calls[0][3] is timeout
     assert other.calls[0][4:] == (None, False, 0.0)
+    assert port.put(2, timeout=timeout) == "put"
+    assert other.calls[1][:5] == ("put", 2, 0, "a", False)
+    assert other.calls[1][5] is timeout
     assert queue.qsize() == 1
 
 

@@ -49,7 +49,8 @@ class ShmPort:
     ) -> Any:
         """Append an object, waiting for room."""
         key = self._key(key)
-        if async_op is False and queue_name is None and self._offered(item, weight, key):
+        usual = async_op is False and queue_name is None and _is_usual(timeout)
+        if usual and self._offered(item, weight, key):
             return None
         return self._other.put(item, weight, key, async_op, timeout, queue_name)
 

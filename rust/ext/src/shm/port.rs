@@ -53,7 +53,7 @@ fn is_false(argument: &Arg<'_>) -> bool {
     }
 }
 
-/// How long a get may wait in the queue; None where the timeout is nothing usual.
+/// How long a get may wait in the queue; None where the timeout is nothing usual, for a put too.
 #[inline]
 fn turn(timeout: Option<&Bound<'_, PyAny>>) -> Option<Duration> {
     match timeout {
@@ -178,7 +178,11 @@ impl PyShmPort {
         queue_name: Option<&Bound<'py, PyAny>>,
     ) -> PyResult<Bound<'py, PyAny>> {
         let py = item.py();
-        if queue_name.is_none() && is_false(&async_op) && self.offer(py, item, &weight, &key)? {
+        if queue_name.is_none()
+            && is_false(&async_op)
+            && turn(timeout).is_some()
+            && self.offer(py, item, &weight, &key)?
+        {
             return Ok(py.None().into_bound(py));
         }
         let weight = match weight {
