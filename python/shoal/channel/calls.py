@@ -29,7 +29,7 @@ __all__ = ["HostCalls"]
 
 _AGAIN_S = 0.05
 _RESTART_S = 20.0
-"""How long to wait for the process that takes the place of a host's."""
+"""How long at most to wait for the process that takes the place of a host's."""
 
 
 class HostCalls:
@@ -62,6 +62,11 @@ class HostCalls:
         except HostLostError as error:
             raise self._closed(str(error)) from None
 
+    @property
+    def host(self) -> str:
+        """Name the host in messages."""
+        return f"the host {self._actor}"
+
     def _host(self) -> Any:
         if self._handle is None:
             self._handle = find_actor(self._actor, self._namespace)
@@ -76,6 +81,7 @@ class HostCalls:
         seconds: float = 0.0,
         refusal: Callable[[Any], Any] | None = None,
         ticket: tuple[int, int] | None = None,
+        until: Deadline | None = None,
     ) -> Steps[tuple[Outcome, Any]]:
         """Make one call; the keywords are those of `Request`.
 
@@ -88,7 +94,9 @@ class HostCalls:
         """
         packed = pack((operation, self._token, arguments))
         try:
-            outcome, body = yield Request(self._host(), "serve", packed, seconds, refusal, ticket)
+            outcome, body = yield Request(
+                *(self._host(), "serve", packed, seconds, refusal, ticket), until=until
+            )
         except (HostRestartsError, HostSilentError):
             raise
         except HostLostError as error:
@@ -102,11 +110,15 @@ class HostCalls:
 
     def serve_again(self, operation: str, *arguments: Any) -> Steps[Any]:
         """Ask what may be asked twice, for its answer alone."""
+        until: Deadline | None = None
         while True:
             try:
                 _, body = yield from self.serve(operation, *arguments)
             except HostRestartsError:
-                yield from self.until_restarted(Deadline(_RESTART_S))
+                until = until or Deadline(_RESTART_S)
+                if until.expired:
+                    raise
+                yield from self.until_restarted(until)
             else:
                 return body
 
@@ -116,7 +128,7 @@ class HostCalls:
         while True:
             yield pause(_AGAIN_S)
             try:
-                yield Request(self._host(), "ping", None, 1.0)
+                yield Request(self._host(), "ping", None, until=deadline)
             except HostRestartsError:
                 if until.expired:
                     return  # who asks says that the time is over
@@ -176,4 +188,4 @@ class HostCalls:
         return ChannelClosed(f"the channel {self._channel!r} is gone: {why}")
 
     def _peer_lost(self, what: str) -> PeerLostError:
-        return PeerLostError(f"the host {self._actor} of the channel {self._channel!r} {what}")
+        return PeerLostError(f"{self.host} of the channel {self._channel!r} {what}")

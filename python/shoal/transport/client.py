@@ -7,10 +7,13 @@ back to it.
 """
 
 import asyncio
+import contextlib
 import itertools
+import math
 import os
 import time
-from collections.abc import Callable, Generator, Hashable
+from asyncio import FIRST_COMPLETED
+from collections.abc import Callable, Generator, Hashable, Iterator
 from typing import Any, NamedTuple, TypeVar
 
 import ray
@@ -51,6 +54,12 @@ _ANSWER_S = 30.0
 _LOOK_S = 1.0
 """After how much of it to look whether this process is still connected."""
 
+_SPARE_S = 0.25
+"""How much later than its deadline an operation asks whether the host answers at all."""
+
+_PING_S = 0.75
+"""How long that may take: then the operation ends, a second late."""
+
 _DISCONNECTED = "this process is not connected to Ray any more"
 
 _T = TypeVar("_T")
@@ -81,6 +90,8 @@ class Request(NamedTuple):
             takes, when the caller has gone.
         ticket: For a call that waits: what to cancel.
         more: Further arguments, for the methods of managers.
+        until: The deadline of whoever waits: a host that answers nothing then is silent. One that
+            answers other calls may be moving large messages, and has the usual time.
     """
 
     handle: Any
@@ -90,6 +101,17 @@ class Request(NamedTuple):
     refusal: Callable[[Any], Any] | None = None
     ticket: tuple[int, int] | None = None
     more: tuple[Any, ...] = ()
+    until: Deadline | None = None
+
+    @property
+    def limit(self) -> float:
+        """How many seconds the host has."""
+        return self.seconds + _ANSWER_S
+
+    @property
+    def first(self) -> float:
+        """After how many of them to ask whether it answers at all; no less than `limit` for not."""
+        return math.inf if self.until is None else self.until.remaining + _SPARE_S
 
 
 Steps = Generator[Request, Any, _T]
@@ -191,7 +213,7 @@ class HostClient:
 
     def ask(self, method: str, *args: Any) -> Any:
         """Call one of the host's plain methods and wait for its result."""
-        return _finish(_call(self.handle, method, *args), _ANSWER_S)
+        return _get(_call(self.handle, method, *args), _ANSWER_S)
 
     def _request(
         self,
@@ -260,7 +282,7 @@ def run(steps: Steps[_T], wait: LongWait | None = None) -> _T:
             ref = None
             try:
                 ref = _send(request)
-                reply = _open(_finish(ref, request.seconds + _ANSWER_S))
+                reply = _open(_finish(ref, request))
             except HostSilentError as error:
                 _clean_up(request, ref)  # it may answer still
                 request = steps.throw(error)
@@ -291,7 +313,7 @@ async def arun(steps: Steps[_T], wait: LongWait | None = None) -> _T:
             ref = None
             try:
                 ref = _send(request)
-                reply = _open(await _finish_in_loop(ref, request.seconds + _ANSWER_S))
+                reply = _open(await _finish_in_loop(ref, request))
             except HostSilentError as error:
                 _clean_up(request, ref)  # it may answer still
                 request = steps.throw(error)
@@ -319,22 +341,30 @@ def tell(handle: Any, method: str, value: Any) -> None:
     _call(handle, method, pack(value))
 
 
-async def _finish_in_loop(ref: Any, seconds: float) -> Any:
+async def _finish_in_loop(ref: Any, request: Request) -> Any:
     answer = asyncio.wrap_future(ref.future())
-    # Not wait_for: it would lose an answer that comes together with a cancellation.
-    done, _ = await asyncio.wait({answer}, timeout=seconds - _ANSWER_S + _LOOK_S)
-    if not done:
+    began = time.monotonic()
+
+    async def answered(by: float) -> bool:
+        # Not wait_for: it would lose an answer that comes together with a cancellation.
+        left = began + min(by, request.limit) - time.monotonic()
+        done, _ = await asyncio.wait({answer}, timeout=max(0.0, left))
+        return bool(done)
+
+    first = request.first
+    if not await answered(min(first, request.seconds + _LOOK_S)):
         if not ray.is_initialized():  # then Ray completes nothing any more
             raise HostLostError(_DISCONNECTED)
-        done, _ = await asyncio.wait({answer}, timeout=_ANSWER_S - _LOOK_S)
-    if not done:
-        raise HostSilentError(f"no answer within {seconds:.0f} s")
-    try:
+        if not await answered(first) and first < request.limit:
+            ping = asyncio.wrap_future(_call(request.handle, "ping").future())
+            ping.add_done_callback(_looked_at)
+            await asyncio.wait({answer, ping}, timeout=_PING_S, return_when=FIRST_COMPLETED)
+            if not (answer.done() or ping.done()):
+                raise _silent(time.monotonic() - began)
+        if not await answered(request.limit):
+            raise _silent(request.limit)
+    with _understood():
         return answer.result()
-    except ActorUnavailableError as error:
-        raise HostRestartsError(_first_line(error)) from None
-    except LOST as error:
-        raise HostLostError(_first_line(error)) from None
 
 
 def _send(request: Request) -> Any:
@@ -352,11 +382,44 @@ def _call(handle: Any, method: str, *args: Any) -> Any:
         raise HostLostError(_first_line(error)) from None
 
 
-def _finish(ref: Any, seconds: float) -> Any:
+def _finish(ref: Any, request: Request) -> Any:
+    first, limit = request.first, request.limit
+    if first >= limit:
+        return _get(ref, limit)
+    began = time.monotonic()
+    with contextlib.suppress(HostSilentError):
+        return _get(ref, first)
     try:
-        return ray.get(ref, timeout=seconds)
+        _get(_call(request.handle, "ping"), _PING_S)
+    except HostSilentError:
+        limit = time.monotonic() - began
+    return _get(ref, limit, began)
+
+
+def _get(ref: Any, seconds: float, since: float | None = None) -> Any:
+    """Wait for an answer, some seconds from a point in time, or from now."""
+    left = seconds if since is None else max(0.0, since + seconds - time.monotonic())
+    try:
+        with _understood():
+            return ray.get(ref, timeout=left)
     except GetTimeoutError:
-        raise HostSilentError(f"no answer within {seconds:.0f} s") from None
+        raise _silent(seconds) from None
+
+
+def _looked_at(ended: "asyncio.Future[Any]") -> None:
+    """Let asyncio not complain of an error that nobody asked for."""
+    if not ended.cancelled():
+        ended.exception()
+
+
+def _silent(seconds: float) -> HostSilentError:
+    return HostSilentError(f"no answer within {seconds:.3g} s")
+
+
+@contextlib.contextmanager
+def _understood() -> Iterator[None]:
+    try:
+        yield
     except ActorUnavailableError as error:
         raise HostRestartsError(_first_line(error)) from None
     except LOST as error:
