@@ -1,15 +1,21 @@
 """A channel's host in a thread of the test, which stands for Ray: what is called runs there."""
 
 import asyncio
+import contextlib
 import threading
+from concurrent.futures import wait
 from dataclasses import replace
 from types import SimpleNamespace
 
+from ray.exceptions import GetTimeoutError
+
 from shoal.transport import client
+from shoal.transport.loop import soon
 from shoal.transport.queues import Outcome
 from shoal.transport.wire import pack, unpack
 
 DEADLINE_S = 10
+STANDS_S = 60
 
 
 class Reference:
@@ -45,7 +51,11 @@ class Handle:
         error = self.fails()
         if error is not None:
             raise error
-        return reference.future().result(timeout)
+        future = reference.future()
+        wait({future}, timeout)
+        if not future.done():
+            raise GetTimeoutError(f"nothing within {timeout} s")
+        return future.result()
 
 
 class Hosts:
@@ -112,6 +122,22 @@ class Hosts:
         replicas = self._channel.replicas.Replicas(facts, "job", handles)
         return self._channel.channel.Channel._made(facts, replicas)
 
+    @contextlib.contextmanager
+    def standing_still(self):
+        """Let the process that runs do nothing meanwhile."""
+        stands, go_on = threading.Event(), threading.Event()
+
+        def stand():
+            stands.set()
+            go_on.wait(STANDS_S)
+
+        self._loop.call_soon_threadsafe(stand)
+        assert stands.wait(DEADLINE_S)
+        try:
+            yield
+        finally:
+            go_on.set()
+
     def stop(self):
         async def end():
             await self.worker.end()
@@ -124,3 +150,20 @@ class Hosts:
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(DEADLINE_S)
         self._loop.close()
+
+
+@contextlib.contextmanager
+def held_up():
+    """Let nothing that this process has under way go on meanwhile."""
+    held, go_on = threading.Event(), threading.Event()
+
+    def hold():
+        held.set()
+        go_on.wait(DEADLINE_S)
+
+    soon(hold)
+    assert held.wait(DEADLINE_S)
+    try:
+        yield
+    finally:
+        go_on.set()

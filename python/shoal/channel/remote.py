@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from functools import partial
 from typing import Any
 
@@ -31,6 +31,7 @@ from shoal.shm.keys import canonical
 from shoal.transport.client import (
     HostLostError,
     HostRestartsError,
+    HostSilentError,
     Steps,
     arun,
     new_ticket,
@@ -95,14 +96,18 @@ class RemoteQueues(Underway):
         """Put items in their order; an error's `done` says how many are in the channel."""
         busy = self._has_puts(key)
         wait = self._wait("put_many", key, "room", deadline)
-        put = 0
+        put, most = 0, _CHUNK
         try:
             entries = [(w, Parcel.of(i)) for w, i in zip(weights, items, strict=True)]
             while put < len(entries):
                 accepted = 0
                 if not busy:
-                    chunk = _chunk(entries, put)
-                    accepted = self._calls.run(self._put_many_steps(_key(key), chunk), wait)
+                    chunk = _chunk(entries, put, most)
+                    steps = self._put_many_steps(_key(key), chunk, deadline)
+                    accepted = self._calls.run(steps, wait)
+                    # What is refused has travelled in vain.
+                    refused = accepted < len(chunk)
+                    most = max(1, 2 * accepted) if refused else min(_CHUNK, 2 * most)
                 if not accepted:
                     weight, parcel = entries[put]
                     self.put(key, parcel, weight, deadline)
@@ -126,31 +131,58 @@ class RemoteQueues(Underway):
 
     def _sequence(self, key: Key) -> PutSequence:
         async def put_many(entries: Entries) -> tuple[Outcome, int]:
-            return Outcome.OK, await arun(self._put_many_steps(key, entries))
+            return Outcome.OK, await arun(self._put_many_steps(key, entries, None))
 
         async def put_one(parcel: Parcel, weight: int, deadline: Deadline) -> Outcome:
-            await arun(self._put_steps(key, parcel, weight, deadline))
+            ticket, stops = new_ticket(), asyncio.Event()
+            steps = self._put_steps(key, parcel, weight, deadline, ticket, stops.is_set)
+            work = asyncio.ensure_future(arun(steps))
+            while not work.done():
+                try:
+                    await asyncio.wait({work})
+                except asyncio.CancelledError:
+                    # What became of it the host says: it may be in the channel already.
+                    stops.set()
+                    self._calls.tell("cancel", ticket)
+            if not work.result():
+                raise asyncio.CancelledError
             return Outcome.OK
 
-        return PutSequence(put_many, put_one, self._calls.translate)
+        return PutSequence(put_many, put_one, self._calls.translate, by_calls=True)
 
     def _put_steps(
-        self, key: Key, parcel: Parcel, weight: int, deadline: Deadline | None
-    ) -> Steps[None]:
+        self,
+        key: Key,
+        parcel: Parcel,
+        weight: int,
+        deadline: Deadline | None,
+        ticket: tuple[int, int] | None = None,
+        stops: Callable[[], bool] = lambda: False,
+    ) -> Steps[bool]:
+        """Put an item; return whether it is in the channel: it is not where this was to stop."""
+        ticket = ticket or new_ticket()
         while True:
             seconds = 0.0 if deadline is None else min(_PUT_SLICE_S, deadline.remaining)
-            ticket = new_ticket()
             outcome, why = yield from self._calls.serve(
-                "put", key, parcel, weight, seconds, ticket, seconds=seconds, ticket=ticket
+                *("put", key, parcel, weight, seconds, ticket),
+                seconds=seconds,
+                ticket=ticket,
+                until=_limit(deadline),
             )
             if outcome is Outcome.OK:
-                return
+                return True
+            if stops():
+                return False
             if deadline is not None and deadline.expired:
                 raise ShoalTimeoutError(_no_room(self._shown(key), str(why), deadline))
 
-    def _put_many_steps(self, key: Key, entries: Entries) -> Steps[int]:
+    def _put_many_steps(self, key: Key, entries: Entries, deadline: Deadline | None) -> Steps[int]:
         try:
-            _, accepted = yield from self._calls.serve("put_many", key, entries)
+            _, accepted = yield from self._calls.serve(
+                "put_many", key, entries, until=_limit(deadline)
+            )
+        except (PeerLostError, ChannelClosed):
+            raise
         except ShoalError:  # the first of them meets the same alone
             return 0
         return int(accepted)
@@ -213,6 +245,7 @@ class RemoteQueues(Underway):
     ) -> Steps[Any]:
         why = late = ""
         client, ticket = tuple(own_process()), ticket or new_ticket()
+        limit = _limit(deadline)
         # Where it does not wait it asks once.
         for phase, until in want.phases(Deadline(0) if deadline is None else deadline):
             while True:
@@ -224,30 +257,36 @@ class RemoteQueues(Underway):
                         seconds=seconds,
                         refusal=_refusal,
                         ticket=ticket,
+                        until=limit,
                     )
                     if outcome is Outcome.OK:
                         waited, arrives, *found = body
                         in_time = time.monotonic() - asked - waited < arrives / 2
-                        if in_time or (yield from self._still_has(found)):
+                        if in_time or (yield from self._still_has(found, limit)):
                             return found
                         late = ": what was taken came so late that it is in the queue again"
                     else:
-                        why = str(body)
+                        why, late = str(body), ""
                 except HostRestartsError:
                     if deadline is None:
                         raise
-                    if until.expired:
-                        break
-                    yield from self._calls.until_restarted(until)
-                    continue
+                    late = f": {self._calls.host} starts again"
+                    if not until.expired:
+                        yield from self._calls.until_restarted(until)
+                except HostSilentError:
+                    if limit is None or not limit.expired:
+                        raise
+                    # What it takes all the same is given back: this get has taken nothing.
+                    late = f": {self._calls.host} does not answer"
+                    raise _nothing(self._shown(key), want, why, deadline, late) from None
                 if until.expired:
                     break
         raise _nothing(self._shown(key), want, why, deadline, late)
 
-    def _still_has(self, found: Found) -> Steps[bool]:
+    def _still_has(self, found: Found, limit: Deadline | None) -> Steps[bool]:
         """Ask whether what came late is still on lease; give back what is left of it if not."""
         numbers = _numbers(found)
-        _, kept = yield from self._calls.serve("renew", numbers, refusal=list)
+        _, kept = yield from self._calls.serve("renew", numbers, refusal=list, until=limit)
         if len(kept) < len(numbers):
             self._give_back(kept)
             return False
@@ -400,6 +439,14 @@ def _key(key: Hashable) -> Key:
     return canonical(key), repr(key)
 
 
+def _limit(deadline: Deadline | None) -> Deadline | None:
+    """Return until when a host has to answer; None for as long as is usual.
+
+    Who waits for no item and no room has no time for the call either: that is not its deadline.
+    """
+    return None if deadline is None or deadline.timeout == 0 else deadline
+
+
 def _numbers(found: Found) -> list[int]:
     return found[0]
 
@@ -408,9 +455,9 @@ def _refusal(body: tuple[Any, ...]) -> list[int]:
     return _numbers(body[2:])
 
 
-def _chunk(entries: Entries, start: int) -> Entries:
+def _chunk(entries: Entries, start: int, most: int) -> Entries:
     size, end = 0, start
-    while end < len(entries) and end - start < _CHUNK:
+    while end < len(entries) and end - start < most:
         size += entries[end][1].nbytes
         if end > start and size > _CHUNK_BYTES:
             break

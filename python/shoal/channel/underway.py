@@ -49,12 +49,18 @@ class Underway:
         try:
             return future.result()
         except BaseException:
-            # It may have ended just when this was interrupted.
-            if not future.cancel() and future.exception() is None:
-                taken = future.result()
-                if isinstance(taken, Taken):
-                    taken.give_back()
+            if not future.cancel():
+                # It ended just when this was interrupted, or the host knows what becomes of it.
+                future.add_done_callback(_give_back)
             raise
+
+
+def _give_back(ended: Future) -> None:
+    if ended.cancelled() or ended.exception() is not None:
+        return
+    taken = ended.result()
+    if isinstance(taken, Taken):
+        taken.give_back()
 
 
 _all: "weakref.WeakSet[Underway]" = weakref.WeakSet()

@@ -9,7 +9,7 @@ from shoal.channel.want import Taken
 from shoal.collective.async_work import AsyncChannelWork
 from shoal.context import describe_self
 from shoal.errors import ChannelError, ShoalError
-from shoal.transport.pending import done, fail, fulfil
+from shoal.transport.pending import Asking, done, fail, fulfil
 
 __all__ = ["named", "naming", "started", "work_of"]
 
@@ -60,6 +60,8 @@ def work_of(
         if not isinstance(result, Taken):
             return AsyncChannelWork(future, what)
         return AsyncChannelWork(done(result.value), what, result.give_back, result.deliver)
+    if not takes:
+        return AsyncChannelWork(_put(future), what)
     outer: concurrent.futures.Future[Any] = concurrent.futures.Future()
     took = Taken(None)
 
@@ -72,9 +74,7 @@ def work_of(
         if error is not None:
             fail(outer, named(error))
             return
-        result = inner.result()
-        if isinstance(result, Taken):
-            took = result
+        took = inner.result()
         if not fulfil(outer, lambda: took.value):
             took.give_back()
 
@@ -87,4 +87,22 @@ def work_of(
         took.deliver()
 
     outer.add_done_callback(lambda ended: future.cancel() if ended.cancelled() else None)
-    return AsyncChannelWork(outer, what, give_back, deliver, takes=takes)
+    return AsyncChannelWork(outer, what, give_back, deliver, takes=True)
+
+
+def _put(future: "concurrent.futures.Future[Any]") -> Asking:
+    """Follow a put, which alone knows whether it can still be cancelled."""
+    outer = Asking(future.cancel)
+
+    def move(inner: "concurrent.futures.Future[Any]") -> None:
+        if inner.cancelled():
+            outer.end()
+            return
+        error = inner.exception()
+        if error is None:
+            fulfil(outer, inner.result)
+        else:
+            fail(outer, named(error))
+
+    future.add_done_callback(move)
+    return outer

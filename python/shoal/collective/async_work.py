@@ -121,7 +121,11 @@ class AsyncWork:
         return self.future.done()
 
     def cancel(self) -> bool:
-        """Ask the operation to end; messages that it already took go back to their queue."""
+        """Ask the operation to end; messages that it already took go back to their queue.
+
+        Returns:
+            Whether it is cancelled. Where it is not it has ended, or `wait` tells what became of it.
+        """
         return self.future.cancel()
 
     def then(self, func: Callable[..., Any], *args: Any, **kwargs: Any) -> "AsyncFuncWork":

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from shoal.transport.loop import submit
 
-__all__ = ["Step", "done", "fail", "fulfil", "start"]
+__all__ = ["Asking", "Step", "done", "fail", "fulfil", "start"]
 
 _T = TypeVar("_T")
 Future = concurrent.futures.Future[Any]
@@ -30,6 +30,41 @@ class Step(concurrent.futures.Future[Any]):
             if not self.cancelled():
                 step()
                 self.set_running_or_notify_cancel()
+
+
+class Asking(concurrent.futures.Future[Any]):
+    """A future of what may have happened already, far away: to cancel it is to ask for that.
+
+    Args:
+        ask: Asks; calls `end` where it is certain at once that it has not happened, nor will.
+    """
+
+    def __init__(self, ask: Callable[[], Any]) -> None:
+        super().__init__()
+        self._ask = ask
+        self.add_done_callback(_forget)
+
+    def cancel(self) -> bool:
+        """Ask; True only where it is cancelled now: otherwise the result tells what became of it."""
+        self._ask()
+        return self.cancelled()
+
+    def end(self) -> None:
+        """Note that it has not happened."""
+        super().cancel()
+
+    def forget(self) -> None:
+        """Ask nobody any more: who could be asked may hold what is large."""
+        self._ask = _nothing
+
+
+def _forget(ended: Future) -> None:
+    if isinstance(ended, Asking):
+        ended.forget()
+
+
+def _nothing() -> None:
+    """Stand for what has not to be asked."""
 
 
 def done(value: Any) -> Future:

@@ -7,17 +7,21 @@ import threading
 from collections import deque
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from shoal.deadline import Deadline
+from shoal.transport.client import HostSilentError
 from shoal.transport.loop import submit
-from shoal.transport.pending import fail, fulfil
+from shoal.transport.pending import Asking, fail, fulfil
 from shoal.transport.queues import Outcome
 
 __all__ = ["PutSequence"]
 
 _MOST_MESSAGES = 256
 _MOST_BYTES = 4 * 1024 * 1024
+_LATE_S = 1.0
+"""How much later than its deadline a put that went with others is given up."""
 
 Future = concurrent.futures.Future[Any]
 PutMany = Callable[[list[tuple[int, Any]]], Coroutine[Any, Any, tuple[Outcome, int]]]
@@ -32,21 +36,36 @@ class _Put:
     deadline: Deadline
     then: Callable[[Outcome], None]
     future: Future = field(default_factory=concurrent.futures.Future)
+    # Of one that is made by a call, all under the lock of its sequence:
+    sent: bool = False
+    unwanted: bool = False
+    stop: Callable[[], Any] | None = None
 
     def end(self, outcome: Outcome) -> None:
         fulfil(self.future, lambda: self.then(outcome))
+
+    def drop(self) -> None:
+        """Note that it was cancelled, and is not in its queue."""
+        if isinstance(self.future, Asking):
+            self.future.end()
+        else:
+            self.future.cancel()
 
 
 class PutSequence:
     """The asynchronous puts of this process to one queue.
 
     Those that wait while a call is under way go together in the next call. When the key is full,
-    the first one waits for room alone, and the others behind it.
+    the first one waits for room alone, and the others behind it; and the next call has no more
+    than twice as many as there was room for, so that what is refused does not travel in vain.
 
     Args:
         put_many: Puts as many messages as there is room for; returns how many.
         put_one: Puts one message, waiting for room.
         translate: Makes the error that callers see of what went wrong.
+        by_calls: Whether these make calls, so that a put which is under way may have happened
+            already. To cancel its future is then to ask for it: that cancels `put_one`, which goes
+            on until it knows, and raises `CancelledError` only if the message was not put.
     """
 
     def __init__(
@@ -54,10 +73,15 @@ class PutSequence:
         put_many: PutMany,
         put_one: PutOne,
         translate: Callable[[BaseException], BaseException],
+        *,
+        by_calls: bool = False,
     ) -> None:
         self._put_many = put_many
         self._put_one = put_one
         self._translate = translate
+        self._by_calls = by_calls
+        self._most = _MOST_MESSAGES
+        self._together: list[_Put] = []
         self._lock = threading.Lock()
         self._waiting: deque[_Put] = deque()
         self._running = False
@@ -89,6 +113,8 @@ class PutSequence:
         put = _Put(weight, payload, size, deadline, then)
         if future is not None:
             put.future = future
+        if self._by_calls:
+            put.future = Asking(partial(self._ask, put))
         with self._lock:
             self._waiting.append(put)
             start, self._running = not self._running, True
@@ -101,9 +127,23 @@ class PutSequence:
             put.future.add_done_callback(lambda _: timer.cancel())
         return put.future
 
+    def _ask(self, put: _Put) -> None:
+        """Cancel a put that was not sent, and have one that was wait no more."""
+        with self._lock:
+            put.unwanted = True
+            sent, stop = put.sent, put.stop
+        if not sent:
+            put.drop()
+        elif stop is not None:
+            stop()
+
     async def _time_out(self, put: _Put) -> None:
         await asyncio.sleep(put.deadline.remaining)
         self._give_up(put)
+        await asyncio.sleep(_LATE_S)
+        if self._by_calls and put in self._together:
+            silent = HostSilentError(f"no answer within {put.deadline.elapsed:.3g} s")
+            fail(put.future, self._translate(silent))
 
     def _give_up(self, put: _Put) -> None:
         with self._lock:
@@ -121,14 +161,19 @@ class PutSequence:
                 # The others wait in the queue while one waits alone: their deadlines go on there.
                 alone = batch[0] if accepted == 0 else None
                 rest = batch[max(accepted, 1) :]
-                with self._lock:
-                    self._waiting.extendleft(reversed(rest))
+                if accepted == len(batch):
+                    self._most = max(self._most, 2 * accepted)
+                elif rest:
+                    self._most = max(1, 2 * accepted)
+                self._put_back(rest)
                 if alone is not None:
                     batch = [alone]
                     for put in rest:
                         if put.deadline.expired:  # its timer came while it was tried
                             self._give_up(put)
                     await self._put_alone(alone)
+                    if not rest:
+                        self._most = max(self._most, 2)
             except Exception as error:  # noqa: BLE001  (an error is the result of these puts)
                 for put in batch:
                     fail(put.future, self._translate(error))
@@ -138,9 +183,9 @@ class PutSequence:
         overdue: list[_Put] = []
         size = 0
         with self._lock:
-            while self._waiting and len(batch) < _MOST_MESSAGES:
+            while self._waiting and len(batch) < min(self._most, _MOST_MESSAGES):
                 put = self._waiting[0]
-                if put.future.cancelled():
+                if put.unwanted or put.future.done():
                     self._waiting.popleft()
                     continue
                 if put.deadline.expired and put.deadline.timeout > 0:
@@ -151,24 +196,44 @@ class PutSequence:
                 if batch and size > _MOST_BYTES:
                     break
                 batch.append(self._waiting.popleft())
+            for put in batch:
+                put.sent = True
             self._running = bool(batch)
         for put in overdue:
             put.end(Outcome.TIMEOUT)
         return batch
 
+    def _put_back(self, puts: list[_Put]) -> None:
+        """Have those wait for which there was no room."""
+        with self._lock:
+            for put in puts:
+                put.sent = False
+            unwanted = [put for put in puts if put.unwanted]
+            self._waiting.extendleft(put for put in reversed(puts) if not put.unwanted)
+        for put in unwanted:
+            put.drop()
+
     async def _put_together(self, batch: list[_Put]) -> int:
-        outcome, accepted = await self._put_many([(put.weight, put.payload) for put in batch])
+        self._together = batch
+        try:
+            outcome, accepted = await self._put_many([(put.weight, put.payload) for put in batch])
+        finally:
+            self._together = []
         for put in batch[:accepted]:
             put.end(Outcome.OK if outcome is Outcome.CLOSED else outcome)
         return accepted
 
     async def _put_alone(self, put: _Put) -> None:
         task = asyncio.ensure_future(self._put_one(put.payload, put.weight, put.deadline))
-        loop = asyncio.get_running_loop()
-        put.future.add_done_callback(
-            lambda done: loop.call_soon_threadsafe(task.cancel) if done.cancelled() else None
-        )
+        stop = partial(asyncio.get_running_loop().call_soon_threadsafe, task.cancel)
+        if self._by_calls:
+            with self._lock:
+                put.stop = stop
+                if put.unwanted:
+                    task.cancel()  # before it has begun
+        else:
+            put.future.add_done_callback(lambda done: stop() if done.cancelled() else None)
         try:
             put.end(await task)
         except asyncio.CancelledError:
-            put.future.cancel()
+            put.drop()

@@ -1,0 +1,107 @@
+"""Calls to a channel's host that does not answer: they end with their time, and nothing is lost."""
+
+import contextlib
+import importlib
+import time
+
+import pytest
+from ray.exceptions import ActorUnavailableError, GetTimeoutError
+
+from channel_host import DEADLINE_S, held_up
+from channels import until
+from shoal.deadline import Deadline
+from shoal.errors import PeerLostError, ShoalTimeoutError
+
+SOON_S = 15
+"""Far more than the second that they may be late, on a machine that is busy; far less than the
+half minute that a host has where there is no deadline."""
+
+both_ways = pytest.mark.parametrize("how", ["sync", "async"])
+
+
+@contextlib.contextmanager
+def ends_soon(error, match):
+    began = time.monotonic()
+    with pytest.raises(error, match=match):
+        yield
+    assert time.monotonic() - began < SOON_S
+
+
+def take(queues, want, seconds, how):
+    if how == "sync":
+        return queues.take("k", want, Deadline(seconds))
+    taken = queues.start_take("k", want, Deadline(seconds)).result(SOON_S)
+    taken.deliver()
+    return taken.value
+
+
+@both_ways
+def test_a_get_ends_with_its_time_and_gives_back_what_comes_late(hosts, channel, how):
+    queues = hosts.start().way("ray")
+    queues.put("k", "a", 0, None)
+    text = r"get: no message in .* within 0.2 s: the host c:0 does not answer"
+    with hosts.standing_still(), ends_soon(ShoalTimeoutError, text):
+        take(queues, channel.want.ONE, 0.2, how)
+    assert take(queues, channel.want.ONE, DEADLINE_S, how) == "a"
+    until(lambda: hosts.ask("end", False), DEADLINE_S)
+
+
+def test_a_batch_that_lingers_ends_with_its_time(hosts, channel):
+    queues = hosts.start().way("ray")
+    queues.put("k", "a", 1, None)
+    want = channel.want.Want("batch", 5, least=1, linger=0.05)
+    text = "within 0.2 s: the host c:0 does not answer"
+    with hosts.standing_still(), ends_soon(ShoalTimeoutError, text):
+        take(queues, want, 0.2, "sync")
+    assert take(queues, want, DEADLINE_S, "sync") == ["a"]
+
+
+@both_ways
+@pytest.mark.parametrize("number", [1, 3])
+def test_a_put_ends_with_its_time(hosts, how, number):
+    queues = hosts.start().way("ray")
+    queues.put("k", "a", 0, None)  # the way is known
+    text = "host c:0 of .* does not answer: what it was asked for may be done or not"
+    with hosts.standing_still(), ends_soon(PeerLostError, text):
+        if how == "async":
+            with held_up():  # so that they go together
+                puts = [queues.start_put("k", n, 0, Deadline(0.2)) for n in range(number)]
+            for put in reversed(puts):
+                put.result(SOON_S)
+        elif number == 1:
+            queues.put("k", 0, 0, Deadline(0.2))
+        else:
+            queues.put_many("k", list(range(number)), [0] * number, Deadline(0.2))
+
+
+def test_a_host_that_answers_may_take_its_time_for_what_is_large(hosts, channel):
+    queues = hosts.start().way("ray")
+    queues.put("k", "a", 0, None)
+    late = [GetTimeoutError("on its way")]
+    hosts.handle.fails = lambda: late.pop() if late else None
+    assert queues.take("k", channel.want.ONE, Deadline(0.2)) == "a"
+    assert hosts.handle.called.count("ping") == 1
+
+
+def test_a_get_does_not_wait_longer_for_the_next_process_than_it_may(hosts, channel):
+    queues = hosts.start().way("ray")
+    died = [ActorUnavailableError("it restarts", None)]
+    hosts.handle.fails = lambda: died.pop() if died else None
+    text = r"the host c:0 (starts again|does not answer)"
+    with hosts.standing_still(), ends_soon(ShoalTimeoutError, text):
+        queues.take("k", channel.want.ONE, Deadline(0.2))
+
+
+def test_a_question_is_not_asked_for_ever_of_a_host_that_dies_of_it(hosts, channel, monkeypatch):
+    calls = importlib.import_module(f"{channel.remote.__package__}.calls")
+    monkeypatch.setattr(calls, "_RESTART_S", 0.2)
+    queues = hosts.start().way("ray")
+
+    def dies_of_what_it_is_asked():
+        if hosts.handle.called[-1] == "ping":
+            return None
+        return ActorUnavailableError("it restarts", None)
+
+    hosts.handle.fails = dies_of_what_it_is_asked
+    with ends_soon(PeerLostError, "another process takes its place"):
+        queues.qsize("k")
