@@ -1,5 +1,7 @@
 """A channel's host and the two ways to it, on either core, with a thread in the place of Ray."""
 
+import contextlib
+import os
 import threading
 import time
 from functools import partial
@@ -342,6 +344,9 @@ def test_an_answer_that_is_lost_with_its_node_is_the_end_of_the_host(hosts, chan
 # Items that cannot be rebuilt.
 
 
+CANNOT = rf"key 'k': a message from process {os.getpid()} cannot be rebuilt here: ValueError"
+
+
 class Spoilt:
     def __reduce__(self):
         return int, ("no number",)
@@ -362,3 +367,56 @@ def test_what_cannot_be_rebuilt_is_not_delivered_again(hosts, channel, others, l
     with pytest.raises(ChannelDecodeError, match="no number"):
         queues.take("k", want, Deadline(DEADLINE_S))
     until(lambda: hosts.ask("end", False), DEADLINE_S)  # it holds nothing, on lease or not
+
+
+@ways
+def test_a_look_at_what_cannot_be_rebuilt_names_key_and_sender(hosts, kind):
+    queues = hosts.start().way(kind)
+    for item in ("a", Spoilt()):
+        queues.put("k", item, 0, None)
+    with pytest.raises(ChannelDecodeError, match=CANNOT):
+        queues.peek_all("k")
+    assert queues.qsize("k") == 2
+
+
+# The methods of a host that existing code calls.
+
+
+def test_the_host_names_what_it_cannot_rebuild(hosts):
+    queues = hosts.start().way("shm")
+    for item in (Spoilt(), "a", Spoilt(), "b"):
+        queues.put("k", item, 1, None)
+    with pytest.raises(ChannelDecodeError, match=CANNOT):
+        hosts.call("peek_all", "k")
+    with pytest.raises(ChannelDecodeError, match=CANNOT):
+        hosts.call("get_via_ray", "k")
+    # What comes with it is not lost.
+    assert hosts.call("get_batch_via_ray", 3, "k") == ["a", "b"]
+    with pytest.raises(ChannelDecodeError, match=CANNOT):
+        hosts.call("get_via_ray", "k")
+    assert queues.qsize("k") == 0
+
+
+@pytest.mark.parametrize(
+    ("policy", "left"), [("drop_oldest", [1, 2]), ("keep_latest", [2]), ("error", [0, 1])]
+)
+def test_a_put_that_the_host_makes_does_as_the_channel_does(hosts, channel, policy, left):
+    queues = hosts.start(maxsize=2, policy=policy).way("shm")
+    for n in range(2):
+        queues.put("k", n, 0, None)
+    put = pytest.raises(ChannelFull) if policy == "error" else contextlib.nullcontext()
+    with put:
+        hosts.call("put_via_ray", 2, 0, "k")
+    assert queues.take("k", channel.want.Want("many", 3), None) == left
+
+
+def test_a_put_that_the_host_makes_waits_for_room(hosts, channel):
+    queues = hosts.start(maxsize=1).way("shm")
+    queues.put("k", 0, 0, None)
+    with pytest.raises(ChannelFull):
+        hosts.call("put_via_ray", 1, 0, "k", True)
+    put = hosts.handle.put_via_ray.remote(1, 0, "k").future()
+    until(lambda: hosts.worker._waiting, DEADLINE_S)
+    assert queues.take("k", channel.want.ONE, None) == 0
+    put.result(DEADLINE_S)
+    assert queues.take("k", channel.want.ONE, None) == 1

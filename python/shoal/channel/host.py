@@ -39,6 +39,7 @@ from shoal.errors import (
 from shoal.manager import NodeManager
 from shoal.shm import Parcel, Queue, Session
 from shoal.shm.keys import canonical
+from shoal.transport.client import new_ticket
 from shoal.transport.process import ProcessId, is_running
 from shoal.transport.queues import Outcome
 from shoal.transport.wire import Bulk, pack, unpack
@@ -84,6 +85,8 @@ class ChannelWorker:
         self._place = Place.of(self._session.token)
         self._shelf = Shelf(facts, self._session, parcels=True)
         self._queues: dict[bytes, Queue] = {}
+        self._opening = Shelf(facts, self._session)
+        self._opened: dict[bytes, Queue] = {}
         self._replicas: dict[bytes, int] = {}
         self._routes = self._remembered() if facts.hosts > 1 else None
         self._leases = Leases(name)
@@ -375,30 +378,29 @@ class ChannelWorker:
 
     async def peek_all(self, key: Hashable) -> list[tuple[int, Any]]:
         """Return the weights and the items that a key holds."""
-        return [(weight, parcel.open()) for weight, parcel in self._of(key).peek()]
+        return self._of(key).peek()
 
     async def put_via_ray(
         self, item: Any, weight: int, key: Hashable, nowait: bool = False
     ) -> None:
         """Put an item that came with the call."""
-        queue = self._of(key)
-        if nowait:
-            offer(queue, item, weight, self._facts.policy)
-        else:
-            await queue.aput(item, weight)
+        seconds = 0.0 if nowait else math.inf
+        name = (canonical(key), repr(key))
+        outcome, why = await self._do_put(name, Parcel.of(item), weight, seconds, new_ticket())
+        if outcome is not Outcome.OK:
+            raise ChannelFull(str(why))
 
     async def get_via_ray(self, key: Hashable, nowait: bool = False) -> Any:
         """Take an item and return it with the call."""
         queue = self._of(key)
-        parcel = queue.get_nowait() if nowait else await queue.aget()
-        return parcel.open()
+        return queue.get_nowait() if nowait else await queue.aget()
 
     async def get_batch_via_ray(self, target_weight: int, key: Hashable) -> list[Any]:
         """Take items of a weight and return them with the call."""
         queue = self._of(key)
         attempt = partial(take_now, queue, Want("batch", target_weight))
-        parcels = await queue.attempted("get", attempt, NOTHING_YET, None, _why)
-        return [parcel.open() for parcel in parcels]
+        items: list[Any] = await queue.attempted("get", attempt, NOTHING_YET, None, _why)
+        return items
 
     async def get_memory_usage(self) -> tuple[int, int]:
         """Return the bytes of all items, and the bytes of memory that are kept for them."""
@@ -408,16 +410,20 @@ class ChannelWorker:
     # Looking after it.
 
     def _queue(self, key: tuple[bytes, str]) -> Queue:
-        encoded, shown = key
-        queue = self._queues.get(encoded)
-        if queue is None:
-            if len(self._queues) >= _MANY:
-                self._queues.clear()
-            queue = self._queues[encoded] = self._shelf.open(None, encoded, shown)
-        return queue
+        return self._kept(self._queues, self._shelf, *key)
 
     def _of(self, key: Hashable) -> Queue:
-        return self._queue((canonical(key), repr(key)))
+        """Return the queue of a key for calls that have its items rebuilt here."""
+        return self._kept(self._opened, self._opening, canonical(key), repr(key))
+
+    @staticmethod
+    def _kept(queues: dict[bytes, Queue], shelf: Shelf, encoded: bytes, shown: str) -> Queue:
+        queue = queues.get(encoded)
+        if queue is None:
+            if len(queues) >= _MANY:
+                queues.clear()
+            queue = queues[encoded] = shelf.open(None, encoded, shown)
+        return queue
 
     def _holds(self) -> int:
         routes = 0 if self._routes is None else self._routes.qsize()

@@ -310,10 +310,9 @@ class RemoteQueues(Underway):
         for at, entry in enumerate(entries):
             redelivered, parcel = entry if want.lease else (False, entry)
             try:
-                item = parcel.open()
-            # Whatever the classes of the item raise; to end the loop of asynchronous gets, too.
-            except (Exception, SystemExit) as error:  # noqa: BLE001  (see above)
-                spoilt = self._not_decoded(key, parcel, error)
+                item = self._rebuilt(key, parcel)
+            except ChannelDecodeError as error:
+                spoilt = error
                 if want.lease:  # nobody else should get what cannot be rebuilt
                     self._received([numbers[at]])
                 continue
@@ -331,13 +330,15 @@ class RemoteQueues(Underway):
             return Taken(value, give_back=refuse)
         return Taken(value, partial(self._received, numbers), refuse)
 
-    def _not_decoded(self, key: Hashable, parcel: Parcel, why: BaseException) -> ChannelDecodeError:
-        error = ChannelDecodeError(
-            f"{self._shown(_key(key))}: a message from process {parcel.sender} cannot be rebuilt "
-            f"here: {type(why).__name__}: {why}"
-        )
-        error.__cause__ = why
-        return error
+    def _rebuilt(self, key: Hashable, parcel: Parcel) -> Any:
+        try:
+            return parcel.open()
+        # Whatever the classes of the item raise; to end the loop of asynchronous gets, too.
+        except (Exception, SystemExit) as error:
+            raise ChannelDecodeError(
+                f"{self._shown(_key(key))}: a message from process {parcel.sender} cannot be "
+                f"rebuilt here: {type(error).__name__}: {error}"
+            ) from error
 
     def _give_back(self, numbers: list[int]) -> None:
         self._held.remove(numbers)
@@ -379,7 +380,7 @@ class RemoteQueues(Underway):
     def peek_all(self, key: Hashable) -> Got:
         """Return what a key holds."""
         found = self._question("peek", key)
-        return [WeightedItem(weight, parcel.open()) for weight, parcel in found]
+        return [WeightedItem(weight, self._rebuilt(key, parcel)) for weight, parcel in found]
 
     def counts(self, key: Hashable) -> Counts:
         """Return the figures of a key."""
