@@ -1,5 +1,7 @@
 """What is on its way from a host to a get on another node, and may not arrive."""
 
+import gc
+import importlib
 import threading
 import time
 
@@ -10,6 +12,7 @@ from channels import until
 from shoal.deadline import Deadline
 from shoal.errors import ChannelDecodeError, PeerLostError
 from shoal.transport import client
+from shoal.transport.loop import soon
 
 DEADLINE_S = 10
 LEASE_S = 0.2
@@ -151,3 +154,55 @@ def test_who_does_not_wait_is_told_that_the_host_starts_again(hosts, channel):
     for kind in ("one", "many", "batch"):
         with pytest.raises(TimeoutError, match=r"get.*: no message in .* within 0.1 s"):
             queues.take("k", channel.want.Want(kind, 3), Deadline(0.1))
+
+
+# Functions that are chained to a get.
+
+ways = pytest.mark.parametrize("kind", ["shm", "ray"])
+
+
+@pytest.fixture
+def get(channel):
+    """Start a get as a channel does, and return its work."""
+    work_of = importlib.import_module(f"{channel.remote.__package__}.work").work_of
+
+    def start(queues):
+        future = queues.start_take("k", channel.want.ONE, Deadline(DEADLINE_S))
+        return work_of(future, "get", takes=True)
+
+    return start
+
+
+@ways
+@pytest.mark.parametrize("first", ["put", "get"])
+def test_what_no_chained_function_fetched_is_delivered_again(hosts, channel, get, kind, first):
+    queues = hosts.start().way(kind)
+    ran = threading.Event()
+    if first == "put":
+        queues.put("k", "a", 0, None)
+    chained = get(queues).then(ran.set)
+    if first == "get":
+        gc.collect()  # nobody but what is chained to it has the work
+        queues.put("k", "a", 0, Deadline(DEADLINE_S))
+    chained.wait(DEADLINE_S)
+    assert ran.is_set()
+    del chained
+    assert queues.take("k", channel.want.ONE, Deadline(DEADLINE_S)) == "a"
+
+
+@ways
+def test_what_a_chained_function_fetched_is_taken(hosts, get, kind):
+    queues = hosts.start().way(kind)
+    queues.put("k", "a", 0, None)
+
+    def fetched():
+        work = get(queues)
+        return work.then(lambda: work.wait(DEADLINE_S)).wait(DEADLINE_S)
+
+    assert fetched() == "a"
+    gc.collect()
+    done = threading.Event()
+    soon(done.set)
+    assert done.wait(DEADLINE_S)  # so is what was to be given back
+    assert queues.qsize("k") == 0
+    until(lambda: hosts.ask("end", False))

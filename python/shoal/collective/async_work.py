@@ -45,7 +45,8 @@ class AsyncWork:
         give_back: Returns what the operation took to its queue, when nobody will have its result:
             it arrives together with the cancellation of the one who awaits it, or the work is
             dropped.
-        deliver: Called once, when somebody has the result.
+        deliver: Called once, when somebody has the result. Where there is one, only that counts:
+            a result that functions were chained to, and that nobody fetched, is given back.
     """
 
     def __init__(
@@ -131,13 +132,16 @@ class AsyncWork:
     def then(self, func: Callable[..., Any], *args: Any, **kwargs: Any) -> "AsyncFuncWork":
         """Run a function in a thread once this work and what was chained to it are done.
 
+        That takes no result: what a get took goes back to its queue when this work is dropped and
+        the function has run, unless somebody called `wait` or awaited it, as the function may.
+
         Returns:
             The function's own work. It fails with this work's error when there is one.
         """
         last = self.get_last_work()
         last.seen = True
         following = AsyncFuncWork(func, *args, **kwargs)
-        last.following = following
+        last.following, following.previous = following, last
         last.future.add_done_callback(following.start_after)
         return following
 
@@ -154,12 +158,13 @@ class AsyncWork:
 
     def __del__(self) -> None:
         future = getattr(self, "future", None)
-        if future is None or self.seen or not future.done() or future.cancelled():
+        if future is None or not future.done() or future.cancelled():
             return
         error = future.exception()
         if error is not None:
-            _log.error("%s failed and nobody waited for it: %s", self.what, error)
-        elif self._give_back is not None:
+            if not self.seen:
+                _log.error("%s failed and nobody waited for it: %s", self.what, error)
+        elif self._give_back is not None and (self._deliver is not None or not self.seen):
             soon(self._give_back)  # this may come within the queue's own lock
 
 
@@ -182,6 +187,8 @@ class AsyncFuncWork(AsyncWork):
         self._args, self._kwargs = args, kwargs
         self._ran = [0.0]
         self._payload_s = 0.0
+        # Not dropped before this has run, which may want its result.
+        self.previous: AsyncWork | None = None
 
     @property
     def time(self) -> float:
@@ -198,19 +205,20 @@ class AsyncFuncWork(AsyncWork):
         fulfil(
             self.future, functools.partial(_timed, self._func, self._args, self._kwargs, self._ran)
         )
+        self.previous = None
 
     def start_after(self, previous: Future) -> None:
         """Run in a thread, or fail with the work before."""
         if previous.cancelled():
             self.future.cancel()
-            return
-        error = previous.exception()
-        if error is None:
+        elif (error := previous.exception()) is not None:
+            fail(self.future, error)
+        else:
             # A thread of its own, no pool: functions may wait for each other, for the one that was
             # started last, and none may keep the interpreter from ending.
             threading.Thread(target=self, name="shoal-then", daemon=True).start()
-        else:
-            fail(self.future, error)
+            return
+        self.previous = None
 
 
 def _timed(
@@ -305,7 +313,7 @@ class AsyncChannelWork(AsyncWork):
         self._takes = takes
 
     def __del__(self) -> None:
-        if getattr(self, "_takes", False) and not self.seen and not self.future.done():
+        if getattr(self, "_takes", False) and not self.future.done():
             soon(self.future.cancel)
         else:
             super().__del__()
