@@ -10,7 +10,8 @@ from ray.exceptions import ActorUnavailableError, GetTimeoutError
 from channel_host import DEADLINE_S, held_up
 from channels import until
 from shoal.deadline import Deadline
-from shoal.errors import PeerLostError, ShoalTimeoutError
+from shoal.errors import ChannelEmpty, PeerLostError, ShoalTimeoutError
+from shoal.transport import client
 
 SOON_S = 15
 """Far more than the second that they may be late, on a machine that is busy; far less than the
@@ -81,6 +82,21 @@ def test_a_host_that_answers_may_take_its_time_for_what_is_large(hosts, channel)
     hosts.handle.fails = lambda: late.pop() if late else None
     assert queues.take("k", channel.want.ONE, Deadline(0.2)) == "a"
     assert hosts.handle.called.count("ping") == 1
+
+
+def test_a_host_has_its_time_for_who_waits_for_no_item(hosts, channel, monkeypatch):
+    queues = hosts.start().way("ray")
+    get, seconds = client.ray.get, []
+
+    def noted(reference, timeout):
+        seconds.append(timeout)
+        return get(reference, timeout)
+
+    monkeypatch.setattr(client.ray, "get", noted)
+    for deadline, error in ((None, ChannelEmpty), (Deadline(0), ShoalTimeoutError)):
+        with pytest.raises(error):
+            queues.take("k", channel.want.ONE, deadline)
+    assert seconds == [30, 30]
 
 
 def test_a_get_does_not_wait_longer_for_the_next_process_than_it_may(hosts, channel):

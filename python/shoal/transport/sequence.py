@@ -229,7 +229,7 @@ class PutSequence:
         if self._by_calls:
             with self._lock:
                 put.stop = stop
-                if put.unwanted:
+                if put.unwanted or put.future.done():
                     task.cancel()  # before it has begun
         else:
             put.future.add_done_callback(lambda done: stop() if done.cancelled() else None)
