@@ -57,8 +57,8 @@ _LOOK_S = 1.0
 _SPARE_S = 0.25
 """How much later than its deadline an operation asks whether the host answers at all."""
 
-_PING_S = 0.75
-"""How long that may take: then the operation ends, a second late."""
+_PING_S = 1.75
+"""How long that may take: then the operation ends, two seconds late."""
 
 _DISCONNECTED = "this process is not connected to Ray any more"
 

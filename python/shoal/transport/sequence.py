@@ -20,7 +20,7 @@ __all__ = ["PutSequence"]
 
 _MOST_MESSAGES = 256
 _MOST_BYTES = 4 * 1024 * 1024
-_LATE_S = 1.0
+_LATE_S = 2.0
 """How much later than its deadline a put that went with others is given up."""
 
 Future = concurrent.futures.Future[Any]
