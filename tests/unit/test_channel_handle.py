@@ -11,8 +11,10 @@ from shoal.errors import (
     ChannelClosed,
     ChannelDecodeError,
     ChannelEmpty,
+    ChannelFull,
     ChannelMemoryError,
     PeerLostError,
+    ShoalTimeoutError,
     ShoalTypeError,
     ShoalValueError,
     TransportError,
@@ -271,3 +273,23 @@ def test_who_finds_no_memory_is_told_who_holds_most(hosts, kind, largest):
     text = rf"of {4 * MB} bytes\).*; process {first} holds 10\d+ bytes, process {second} holds 5\d+ bytes$"
     with pytest.raises(ChannelMemoryError, match=text):
         channel.put(bytes(3 * MB))
+
+
+# A put without time.
+
+
+@ways
+@pytest.mark.parametrize("how", ["put", "async", "put_many"])
+def test_a_put_with_no_time_for_room_is_late(hosts, kind, how):
+    channel = hosts.start(maxsize=1).handle_of(kind)
+    channel.put(0)
+    put = {
+        "put": lambda: channel.put(1, timeout=0),
+        "async": lambda: channel.put(1, timeout=0, async_op=True).wait(timeout=DEADLINE_S),
+        "put_many": lambda: channel.put_many([1, 2], timeout=0),
+    }[how]
+    with pytest.raises(ShoalTimeoutError, match="within 0 s"):
+        put()
+    with pytest.raises(ChannelFull, match="put_nowait"):
+        channel.put_nowait(1)
+    assert channel.drain() == [0]

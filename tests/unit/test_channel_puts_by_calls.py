@@ -11,6 +11,9 @@ from channel_host import DEADLINE_S, held_up
 from channels import until
 from shoal.deadline import Deadline
 from shoal.errors import PeerLostError
+from shoal.shm.keys import canonical
+from shoal.transport.client import new_ticket
+from shoal.transport.wire import pack
 
 ITEM = bytes(8000)
 ITEMS = 200
@@ -158,3 +161,12 @@ def test_of_puts_that_go_together_one_is_cancelled_that_had_no_room(hosts, chann
     assert held_by(hosts, channel) == [0, 1]
     works[2].wait(DEADLINE_S)
     assert held_by(hosts, channel) == [3]
+
+
+def test_a_cancellation_that_overtakes_its_put_is_not_forgotten(hosts, channel):
+    hosts.start(maxsize=1).way("ray").put("k", 0, 0, None)
+    ticket, key = new_ticket(), (canonical("k"), "'k'")
+    hosts.call("cancel", pack(ticket))
+    parcel = channel.shm.Parcel.of(1)
+    assert "no room" in hosts.ask("put", key, parcel, 0, 10 * DEADLINE_S, ticket)
+    assert held_by(hosts, channel) == [0]

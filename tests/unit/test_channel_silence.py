@@ -1,7 +1,9 @@
 """Calls to a channel's host that does not answer: they end with their time, and nothing is lost."""
 
+import asyncio
 import contextlib
 import importlib
+import threading
 import time
 
 import pytest
@@ -121,3 +123,19 @@ def test_a_question_is_not_asked_for_ever_of_a_host_that_dies_of_it(hosts, chann
     hosts.handle.fails = dies_of_what_it_is_asked
     with ends_soon(PeerLostError, "another process takes its place"):
         queues.qsize("k")
+
+
+def test_puts_that_go_together_have_their_time_at_a_host_that_answers(hosts):
+    queues, moved = hosts.start().way("ray"), threading.Event()
+    put_many = hosts.worker._operations["put_many"]
+
+    async def slow(*arguments):
+        await asyncio.to_thread(moved.wait, DEADLINE_S)
+        return await put_many(*arguments)
+
+    hosts.worker._operations = {**hosts.worker._operations, "put_many": slow}
+    with held_up():
+        puts = [queues.start_put("k", n, 0, Deadline(0.2)) for n in range(3)]
+    until(lambda: "ping" in hosts.handle.called, DEADLINE_S)  # their time is over
+    moved.set()
+    assert [put.result(DEADLINE_S) for put in puts] == [None] * 3

@@ -9,7 +9,9 @@ import time
 
 import pytest
 
+from channels import until
 from shoal.channel import Channel, LocalChannel
+from shoal.channel.local import LocalQueues
 from shoal.collective import AsyncCollWork, AsyncFuncWork, AsyncRouteWork, AsyncWork
 from shoal.errors import (
     ChannelClosed,
@@ -319,3 +321,50 @@ def test_a_wait_with_a_deadline_leaves_the_work_running():
 
 async def _await(work: AsyncWork):
     return await work
+
+
+@pytest.mark.parametrize("how", ["then", "drop", "cancel", "timeout"])
+def test_what_a_combination_took_and_nobody_fetched_comes_back(channel, how):
+    channel.put("taken")
+    seconds = {"cancel": 60, "timeout": 0.05}
+    works = [channel.get(async_op=True)]
+    if how in seconds:
+        works.append(channel.get("other", async_op=True, timeout=seconds[how]))
+    both = AsyncCollWork(works)
+    del works
+    if how == "then":
+        both.then(lambda: None).wait(timeout=5)
+    elif how == "cancel":
+        assert not both.cancel()  # one of them is done
+        with pytest.raises(concurrent.futures.CancelledError):
+            both.wait(timeout=5)
+    elif how == "timeout":
+        with pytest.raises(ShoalTimeoutError):
+            both.wait(timeout=5)
+    del both
+
+    def came_back():
+        gc.collect()  # the error's own traceback is a cycle
+        return channel.qsize() == 1
+
+    until(came_back)
+    assert AsyncCollWork([channel.get(async_op=True)]).wait(timeout=5) == "taken"
+    gc.collect()
+    assert channel.empty()
+
+
+def test_a_put_that_has_got_room_cannot_be_cancelled(monkeypatch):
+    channel = Channel.create("c", maxsize=1, local=True)
+    channel.put(0)
+    work = channel.put(1, async_op=True)
+    wake, cancelled = LocalQueues._wake, []
+
+    def cancelled_first(*arguments):
+        cancelled.append(work.cancel())
+        wake(*arguments)
+
+    monkeypatch.setattr(LocalQueues, "_wake", cancelled_first)
+    assert channel.get() == 0
+    assert cancelled == [False]
+    assert work.wait(timeout=5) is None
+    assert channel.get_nowait() == 1

@@ -122,6 +122,10 @@ class HostCalls:
             else:
                 return body
 
+    def look(self) -> Steps[None]:
+        """See whether the host answers; `HostSilentError` says that it does not."""
+        yield Request(self._host(), "ping", None, until=Deadline(0))
+
     def until_restarted(self, until: Deadline) -> Steps[None]:
         """Wait for the process that takes the host's place; at the deadline just return."""
         deadline = Deadline(min(_RESTART_S, until.remaining))

@@ -33,6 +33,7 @@ from shoal.channel.want import Want
 from shoal.context import set_context
 from shoal.errors import (
     ChannelError,
+    ChannelFull,
     ShoalError,
     ShoalTimeoutError,
 )
@@ -58,6 +59,8 @@ _IDLE_S = 2.0
 _MANAGER_S = 30.0
 _MANY = 1024
 """So many queues stay open."""
+_OVERTAKEN = 1024
+"""So many cancellations are remembered of calls that were not there: they may be on their way."""
 _AT_ONCE = 16
 _MOST_BYTES = 64 * 1024 * 1024
 """A reply with more than that ends, however many items were asked for."""
@@ -91,6 +94,7 @@ class ChannelWorker:
         self._routes = self._remembered() if facts.hosts > 1 else None
         self._leases = Leases(name)
         self._waiting: dict[tuple[int, int], asyncio.Future[Any]] = {}
+        self._cancelled: dict[tuple[int, int], None] = {}
         self._ends = False
         self._warned = False
         self._idle_ticks = 0
@@ -181,17 +185,19 @@ class ChannelWorker:
         key: tuple[bytes, str],
         parcel: Parcel,
         weight: int,
-        seconds: float,
+        seconds: float | None,
         ticket: tuple[int, int],
     ) -> tuple[Outcome, Any]:
         queue, policy = self._queue(key), self._facts.policy
-        if seconds <= 0:
+        if seconds is None:
             offer(queue, parcel, weight, policy)
             return Outcome.OK, None
         attempt = partial(offer_patiently, queue, parcel, weight, policy)
         try:
             attempt()
         except NoRoomYet as error:
+            if seconds <= 0:
+                return Outcome.FULL, str(error)
             waiting = queue.attempted("put", attempt, NoRoomYet, seconds, _why)
             try:
                 await self._unless_cancelled(ticket, waiting)
@@ -202,6 +208,9 @@ class ChannelWorker:
         return Outcome.OK, None
 
     async def _unless_cancelled(self, ticket: tuple[int, int], work: Coroutine[Any, Any, T]) -> T:
+        if ticket in self._cancelled:
+            work.close()
+            raise asyncio.CancelledError
         before = self._waiting.get(ticket)
         if before is not None:  # its answer was lost, and it was asked again
             before.cancel()
@@ -214,10 +223,15 @@ class ChannelWorker:
         return result
 
     async def cancel(self, request: Packed) -> None:
-        """Let a put or a get wait no more: its ticket."""
-        task = self._waiting.get(unpack(request))
+        """Let a put or a get wait no more: its ticket, also where that comes first."""
+        ticket = unpack(request)
+        task = self._waiting.get(ticket)
         if task is not None:
             task.cancel()
+            return
+        self._cancelled[ticket] = None
+        if len(self._cancelled) > _OVERTAKEN:
+            del self._cancelled[next(iter(self._cancelled))]
 
     async def _do_put_many(
         self, key: tuple[bytes, str], entries: list[tuple[int, Parcel]]
@@ -384,7 +398,7 @@ class ChannelWorker:
         self, item: Any, weight: int, key: Hashable, nowait: bool = False
     ) -> None:
         """Put an item that came with the call."""
-        seconds = 0.0 if nowait else math.inf
+        seconds = None if nowait else math.inf
         name = (canonical(key), repr(key))
         outcome, why = await self._do_put(name, Parcel.of(item), weight, seconds, new_ticket())
         if outcome is not Outcome.OK:

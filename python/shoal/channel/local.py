@@ -27,7 +27,7 @@ from shoal.errors import (
     ChannelFull,
     ShoalTimeoutError,
 )
-from shoal.transport.pending import done, fail, fulfil
+from shoal.transport.pending import Asking, done, fail, fulfil
 from shoal.transport.queues import KeyedQueues, Message, Outcome, Waiter
 
 __all__ = ["LocalChannel", "LocalQueues"]
@@ -383,6 +383,9 @@ class LocalQueues:
     ) -> Future:
         waiter, woken, want = begun
         future: Future = concurrent.futures.Future()
+        if waiter.message is not None:
+            # Its item may be in the channel before the future says so.
+            future = Asking(lambda: self._withdraw(waiter, future))
         timer: threading.Timer | None = None
         if not woken.done() and not math.isinf(deadline.timeout):
             timer = threading.Timer(deadline.remaining, self._time_out, (waiter,))
@@ -394,13 +397,17 @@ class LocalQueues:
             return make(waiter)
 
         def on_woken(_: Future) -> None:
-            if timer is not None:
-                timer.cancel()
             if not fulfil(future, result):
                 self._cancel(waiter)
 
+        def on_end(ended: Future) -> None:
+            if timer is not None:
+                timer.cancel()
+            if ended.cancelled():
+                self._cancel(waiter)
+
         woken.add_done_callback(on_woken)
-        future.add_done_callback(lambda done: self._cancel(waiter) if done.cancelled() else None)
+        future.add_done_callback(on_end)
         return future
 
     def _time_out(self, waiter: Waiter) -> None:
@@ -409,6 +416,12 @@ class LocalQueues:
                 queues.cancel(waiter)
                 waiter.finish(Outcome.TIMEOUT)
                 self._count(waiter.key, puts=-(waiter.message is not None))
+
+    def _withdraw(self, waiter: Waiter, future: Future) -> None:
+        """Cancel a put if it still waits."""
+        self._cancel(waiter)
+        if waiter.outcome is Outcome.CANCELLED and isinstance(future, Asking):
+            future.end()
 
     def _cancel(self, waiter: Waiter) -> None:
         with self._locked() as queues:

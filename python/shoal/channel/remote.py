@@ -148,7 +148,10 @@ class RemoteQueues(Underway):
                 raise asyncio.CancelledError
             return Outcome.OK
 
-        return PutSequence(put_many, put_one, self._calls.translate, by_calls=True)
+        async def look() -> None:
+            await arun(self._calls.look())
+
+        return PutSequence(put_many, put_one, self._calls.translate, look)
 
     def _put_steps(
         self,
@@ -162,10 +165,10 @@ class RemoteQueues(Underway):
         """Put an item; return whether it is in the channel: it is not where this was to stop."""
         ticket = ticket or new_ticket()
         while True:
-            seconds = 0.0 if deadline is None else min(_PUT_SLICE_S, deadline.remaining)
+            seconds = None if deadline is None else min(_PUT_SLICE_S, deadline.remaining)
             outcome, why = yield from self._calls.serve(
                 *("put", key, parcel, weight, seconds, ticket),
-                seconds=seconds,
+                seconds=seconds or 0.0,
                 ticket=ticket,
                 until=_limit(deadline),
             )

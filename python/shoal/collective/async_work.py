@@ -253,6 +253,13 @@ class AsyncCollWork(AsyncWork):
         """Combine with other works."""
         return AsyncCollWork([*self._works, *other._works])
 
+    def result(self) -> Any:
+        """Return the result, which tells all works that somebody has theirs."""
+        value = super().result()
+        for work in self._works:
+            work.result()
+        return value
+
     def cancel(self) -> bool:
         """Cancel all works."""
         cancelled = [work.cancel() for work in self._works]
@@ -269,7 +276,8 @@ class AsyncCollWork(AsyncWork):
             self._open -= 1
             if self._open:
                 return
-        fulfil(self.future, lambda: self._join([work.result() for work in self._works]))
+        # Not their `result`: nobody has it yet.
+        fulfil(self.future, lambda: self._join([work.future.result() for work in self._works]))
 
     def _join(self, results: list[Any]) -> Any:
         return results[0] if len(results) == 1 else results

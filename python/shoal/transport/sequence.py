@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any
 
 from shoal.deadline import Deadline
-from shoal.transport.client import HostSilentError
+from shoal.transport.client import HostLostError, HostSilentError
 from shoal.transport.loop import submit
 from shoal.transport.pending import Asking, fail, fulfil
 from shoal.transport.queues import Outcome
@@ -20,8 +20,6 @@ __all__ = ["PutSequence"]
 
 _MOST_MESSAGES = 256
 _MOST_BYTES = 4 * 1024 * 1024
-_LATE_S = 2.0
-"""How much later than its deadline a put that went with others is given up."""
 
 Future = concurrent.futures.Future[Any]
 PutMany = Callable[[list[tuple[int, Any]]], Coroutine[Any, Any, tuple[Outcome, int]]]
@@ -63,9 +61,10 @@ class PutSequence:
         put_many: Puts as many messages as there is room for; returns how many.
         put_one: Puts one message, waiting for room.
         translate: Makes the error that callers see of what went wrong.
-        by_calls: Whether these make calls, so that a put which is under way may have happened
-            already. To cancel its future is then to ask for it: that cancels `put_one`, which goes
-            on until it knows, and raises `CancelledError` only if the message was not put.
+        look: For those that make calls: raises `HostSilentError` if the host answers nothing at
+            all. A put which is under way may have happened already there. To cancel its future is
+            to ask for it: that cancels `put_one`, which goes on until it knows, and raises
+            `CancelledError` only if the message was not put.
     """
 
     def __init__(
@@ -73,13 +72,12 @@ class PutSequence:
         put_many: PutMany,
         put_one: PutOne,
         translate: Callable[[BaseException], BaseException],
-        *,
-        by_calls: bool = False,
+        look: Callable[[], Coroutine[Any, Any, None]] | None = None,
     ) -> None:
         self._put_many = put_many
         self._put_one = put_one
         self._translate = translate
-        self._by_calls = by_calls
+        self._look = look
         self._most = _MOST_MESSAGES
         self._together: list[_Put] = []
         self._lock = threading.Lock()
@@ -113,7 +111,7 @@ class PutSequence:
         put = _Put(weight, payload, size, deadline, then)
         if future is not None:
             put.future = future
-        if self._by_calls:
+        if self._look is not None:
             put.future = Asking(partial(self._ask, put))
         with self._lock:
             self._waiting.append(put)
@@ -140,10 +138,15 @@ class PutSequence:
     async def _time_out(self, put: _Put) -> None:
         await asyncio.sleep(put.deadline.remaining)
         self._give_up(put)
-        await asyncio.sleep(_LATE_S)
-        if self._by_calls and put in self._together:
-            silent = HostSilentError(f"no answer within {put.deadline.elapsed:.3g} s")
-            fail(put.future, self._translate(silent))
+        if self._look is None or put not in self._together:
+            return
+        # The call that it is in has a deadline for all.
+        try:
+            await self._look()
+        except HostSilentError as error:
+            fail(put.future, self._translate(error))
+        except HostLostError:
+            pass  # so it is to the call
 
     def _give_up(self, put: _Put) -> None:
         with self._lock:
@@ -226,7 +229,7 @@ class PutSequence:
     async def _put_alone(self, put: _Put) -> None:
         task = asyncio.ensure_future(self._put_one(put.payload, put.weight, put.deadline))
         stop = partial(asyncio.get_running_loop().call_soon_threadsafe, task.cancel)
-        if self._by_calls:
+        if self._look is not None:
             with self._lock:
                 put.stop = stop
                 if put.unwanted or put.future.done():
