@@ -5,6 +5,7 @@ import datetime as dt
 import enum
 import fractions
 import functools
+import math
 import subprocess
 import sys
 import uuid
@@ -34,6 +35,15 @@ class Name(enum.StrEnum):
 
 class Level(enum.IntEnum):
     LOW = 1
+
+
+class Right(enum.Flag, boundary=enum.KEEP):
+    READ = 1
+    WRITE = 2
+
+
+class RightToo(enum.Flag):
+    READ = 1
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,6 +96,78 @@ class Written:
         return f"/{self.name}"
 
 
+class Slotted(Written):
+    """Has slots, and a dict for what it keeps."""
+
+    __slots__ = ("mode",)
+
+    def __init__(self, name, mode):
+        super().__init__(name)
+        self.mode = mode
+
+    def __eq__(self, other):
+        return type(other) is Slotted and (other.name, other.mode) == (self.name, self.mode)
+
+    def __hash__(self):
+        return hash((self.name, self.mode))
+
+
+class OnlySlotted:
+    """Has a dict only for what it keeps."""
+
+    __slots__ = ("__dict__", "mode")
+
+    def __init__(self, mode):
+        self.mode = mode
+
+    def __eq__(self, other):
+        return type(other) is OnlySlotted and other.mode == self.mode
+
+    def __hash__(self):
+        return hash(self.mode)
+
+    @functools.cached_property
+    def path(self):
+        return f"/{self.mode}"
+
+
+class Holder:
+    """Is what it holds, and hashable whatever that is."""
+
+    def __init__(self, held):
+        self.held = held
+
+    def __eq__(self, other):
+        return type(other) is Holder and other.held == self.held
+
+    def __hash__(self):
+        return 1
+
+    def method(self):
+        """Belong to one of them."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Unhashed:
+    held: object = dataclasses.field(hash=False)
+
+
+def outer(kind=None):
+    """Make what other processes cannot find."""
+
+    @dataclasses.dataclass(frozen=True)
+    class Local:
+        a: int = 1
+
+    class LocalColor(enum.Enum):
+        RED = 1
+
+    def local():
+        return kind
+
+    return {"class": Local, "instance": Local(), "enum": LocalColor.RED, "closure": local}
+
+
 def asked(key):
     """Ask for what is kept from then on."""
     assert key.path
@@ -104,6 +186,7 @@ class Point(NamedTuple):
 long = "x" * 100
 EAST = dt.timezone(dt.timedelta(hours=2))
 NOON = dt.datetime(2020, 1, 1, 12, tzinfo=dt.UTC)
+NEW_YORK = zoneinfo.ZoneInfo("America/New_York")
 
 EQUAL = [
     [
@@ -133,7 +216,21 @@ EQUAL = [
     [Noted("a"), Noted("a", "of no account"), asked(Noted("a"))],
     [NotedToo("a"), asked(NotedToo("a", "of no account"))],
     [Written("a"), asked(Written("a"))],
-    [NOON, NOON.astimezone(EAST), NOON.replace(tzinfo=zoneinfo.ZoneInfo("Etc/UTC"))],
+    [Slotted("a", 1), asked(Slotted("a", 1))],
+    [OnlySlotted(1), asked(OnlySlotted(1))],
+    [Holder({1, 2}), Holder(frozenset([2, 1]))],
+    [Holder(b"a"), Holder(bytearray(b"a"))],
+    [Unhashed({1}), Unhashed(frozenset([1]))],
+    [Unhashed(b"a"), Unhashed(bytearray(b"a"))],
+    [Right(0), Right.READ & Right.WRITE],
+    [int.from_bytes, int.from_bytes],
+    [Key.__eq__, Key.__eq__],
+    [
+        NOON,
+        NOON.astimezone(EAST),
+        NOON.astimezone(NEW_YORK),
+        NOON.replace(tzinfo=zoneinfo.ZoneInfo("Etc/UTC")),
+    ],
     [NOON.replace(tzinfo=None), NOON.replace(tzinfo=None, fold=1)],
     [dt.datetime.min.replace(tzinfo=EAST)],
     [NOON.timetz(), dt.time(14, tzinfo=EAST)],
@@ -151,7 +248,9 @@ DISTINCT = [
     2, -1, None, (), "", b"", frozenset(), "1", b"1", (1,), ((1,),), (1, (2,)), ((1, 2),), 1j, Color.GREEN, float("-inf"),
     Key(1, "b"), "n.", "x" * 100_001, int, Key, len, 0.25, ("a", "b"), ("ab",), Point, "\ud800",
     Noted("b"), Written("b"), AnyCase("a"), AnyCase("b"), NOON.date(), NOON + dt.timedelta(microseconds=1), range(1), range(0, 4, 3),
-    range(4), PosixPath("a"), uuid.UUID(int=2), dt.time(13), dt.timedelta(1),
+    range(4), PosixPath("a"), uuid.UUID(int=2), dt.time(13), dt.timedelta(1), Slotted("a", 2), Slotted("b", 1), OnlySlotted(2),
+    Holder(set()), Holder({}), Holder(()), Holder([]), Holder(b""), Holder(None), Unhashed(set()), Unhashed({}), Unhashed(None),
+    RightToo(0), Right(1), Right(3), Right(4), Right(8), math.sqrt, dt.datetime.now, dt.date.today, Right, asked,
 ]  # fmt: skip
 
 
@@ -212,12 +311,58 @@ def test_another_process_has_the_same_bytes():
         (float("nan"), ShoalValueError, "a NaN does not equal itself"),
         ((1, float("nan")), ShoalValueError, "a NaN does not equal itself"),
         (memoryview(b"x"), ShoalTypeError, "cannot be pickled"),
+        (outer()["class"], ShoalTypeError, r"outer.<locals>.Local is not found by that name"),
+        (outer()["instance"], ShoalTypeError, r"outer.<locals>.Local is not found by that name"),
+        (outer()["enum"], ShoalTypeError, r"outer.<locals>.LocalColor is not found"),
+        (outer()["closure"], ShoalTypeError, r"outer.<locals>.local is not found by that name"),
+        (lambda: 1, ShoalTypeError, r"<lambda> is not found by that name"),
+        ("a".upper, ShoalTypeError, "a builtin_function_or_method equals nothing but itself"),
+        ("a".__add__, ShoalTypeError, "a method-wrapper equals nothing but itself"),
+        (Holder(1).method, ShoalTypeError, "a method equals nothing but itself"),
+        (np.datetime64(1, "ns"), ShoalTypeError, "a datetime64 is a number of any unit: use a"),
+        (np.datetime64("NaT"), ShoalTypeError, "a datetime64 is a number of any unit"),
+        (np.timedelta64(1, "s"), ShoalTypeError, "a timedelta64 is a number of any unit"),
     ],
-    ids=["list", "dict within", "identity", "identity within", "nan", "nan within", "no pickle"],
+    ids=[
+        *("list", "dict within", "identity", "identity within", "nan", "nan within", "no pickle"),
+        *("local class", "instance of it", "member of it", "closure", "lambda"),
+        *("method of str", "wrapper of str", "method", "datetime64", "NaT", "timedelta64"),
+    ],
 )
 def test_what_cannot_be_a_key(key, kind, text):
     with pytest.raises(kind, match=text):
         canonical(key)
+
+
+@pytest.mark.parametrize("fold", [0, 1])
+@pytest.mark.parametrize(
+    "time",
+    [dt.datetime(2024, 3, 10, 2, 30), dt.datetime(2024, 11, 3, 1, 30)],  # noqa: DTZ001  (has one below)
+    ids=["gap", "fold"],
+)
+def test_a_time_that_daylight_saving_makes_ambiguous(time, fold):
+    time = time.replace(tzinfo=NEW_YORK, fold=fold)
+    assert time != time.astimezone(dt.UTC)
+    with pytest.raises(ShoalValueError, match="daylight saving makes ambiguous: give it in UTC"):
+        canonical((time,))
+    before_and_after = [time + dt.timedelta(hours=hours) for hours in (-2, 2)]
+    for one in before_and_after:
+        assert canonical(one) == canonical(one.astimezone(dt.UTC))
+
+
+def test_what_a_script_defines_is_found_by_name(monkeypatch):
+    """Workers have it by value, and a `__main__` that lacks it; or that has another."""
+    sent = type("Sent", (), {"__module__": "__main__"})
+    again = type("Sent", (), {"__module__": "__main__"})
+    by_name = canonical(sent)
+    assert canonical(again) == by_name
+    monkeypatch.setattr(sys.modules["__main__"], "Sent", sent, raising=False)
+    assert canonical(sent) == by_name
+    with pytest.raises(ShoalTypeError, match=r"__main__\.Sent is not found by that name"):
+        canonical(again)
+    sent.__qualname__ = "outer.<locals>.Sent"
+    with pytest.raises(ShoalTypeError, match=r"__main__\.outer\.<locals>\.Sent is not found"):
+        canonical(sent)
 
 
 def test_a_key_that_is_nested_too_deeply():

@@ -31,7 +31,10 @@ _LONGEST: Final = 1024
 """Longer keys are known by a digest."""
 _DEEPEST: Final = 64
 
-_GLOBALS = (type, types.FunctionType, types.BuiltinFunctionType)
+_BOUND = (types.MethodType, types.BuiltinFunctionType, types.MethodWrapperType)
+_HOLDERS = (type, types.ModuleType, types.NoneType)
+"""What a bound method may be bound to: methods of two objects differ, also where those are equal."""
+_HINT: Final = "other processes do not have it: use a str, a number or a tuple"
 
 
 def canonical(key: Hashable) -> bytes:
@@ -39,7 +42,8 @@ def canonical(key: Hashable) -> bytes:
 
     Raises:
         ShoalTypeError: It is not hashable, or cannot be told from others in another process.
-        ShoalValueError: It does not equal itself, or is nested too deeply.
+        ShoalValueError: It does not equal itself, is a time that daylight saving makes ambiguous,
+            or is nested too deeply.
     """
     try:
         hash(key)
@@ -68,6 +72,11 @@ def _simple(part: Any, key: Any) -> bytes | None:
     """The form of what has no parts, None for anything else."""
     numpy = sys.modules.get("numpy")
     if numpy is not None and isinstance(part, numpy.generic):
+        if isinstance(part, (numpy.datetime64, numpy.timedelta64)):
+            raise ShoalTypeError(
+                f"key={reprlib.repr(key)}: a {type(part).__qualname__} is a number of any unit: "
+                "use a datetime, a timedelta or an int"
+            )
         part = part.item()
     if part is None:
         return _node(b"n")
@@ -83,9 +92,9 @@ def _simple(part: Any, key: Any) -> bytes | None:
 def _told(part: Any, key: Any) -> bytes | None:
     """The form of what says the same in several ways, None for anything else."""
     if isinstance(part, dt.datetime) and _equals_as(part, dt.datetime):
-        return _time(b"m", part, part.toordinal())
+        return _time(b"m", part, part.toordinal(), key)
     if isinstance(part, dt.time) and _equals_as(part, dt.time):
-        return _time(b"w", part, 0)
+        return _time(b"w", part, 0, key)
     if isinstance(part, range):
         # A step that is not made does not count.
         ends = [part[0], part[-1]] if part else []
@@ -100,9 +109,14 @@ def _told(part: Any, key: Any) -> bytes | None:
     return None
 
 
-def _time(tag: bytes, time: dt.datetime | dt.time, days: int) -> bytes:
+def _time(tag: bytes, time: dt.datetime | dt.time, days: int, key: Any) -> bytes:
     """A time as the one that it is in UTC, where it says so."""
-    offset = time.replace(fold=0).utcoffset()  # which times are equal does not depend on `fold`
+    offset = time.replace(fold=0).utcoffset()
+    if offset != time.replace(fold=1).utcoffset():  # equals no time of another zone
+        raise ShoalValueError(
+            f"key={reprlib.repr(key)}: {time} is a time that daylight saving makes ambiguous: "
+            "give it in UTC"
+        )
     utc = dt.timedelta(days, time.second, time.microsecond, 0, time.minute, time.hour)
     utc -= dt.timedelta(0) if offset is None else offset
     shown = (utc.days, utc.seconds, utc.microseconds, offset is None)
@@ -110,21 +124,22 @@ def _time(tag: bytes, time: dt.datetime | dt.time, days: int) -> bytes:
 
 
 def _instance(part: Any, key: Any, depth: int) -> bytes:
-    if isinstance(part, _GLOBALS):
-        return _named(b"g", part)
+    if isinstance(part, (type, types.FunctionType)):
+        return _named(part, part.__qualname__, key)
     if isinstance(part, enum.Enum):
-        return _node(b"e", _named(b"g", type(part)), part.name.encode())
+        return _member(part, key)
     if type(part) in (list, dict, set, bytearray):  # within the state of an instance
         return _mutable(part, key, depth)
-    if _equals_as(part, object):
+    bound = isinstance(part, _BOUND) and not isinstance(part.__self__, _HOLDERS)
+    if bound or _equals_as(part, object):
         raise ShoalTypeError(
             f"key={reprlib.repr(key)}: a {type(part).__qualname__} equals nothing but itself, and "
-            "other processes do not have it: use a str, a number or a tuple"
+            f"{_HINT}"
         )
     fields = _compared(type(part))
     if fields is not None:
         values = (_encoded(getattr(part, name), key, depth + 1) for name in fields)
-        return _node(b"k", _named(b"g", type(part)), *values)
+        return _node(b"k", _named(type(part), type(part).__qualname__, key), *values)
     try:
         reduced = part.__reduce_ex__(4)
     except Exception as error:
@@ -133,18 +148,28 @@ def _instance(part: Any, key: Any, depth: int) -> bytes:
             f"processes, because it cannot be pickled: {error}"
         ) from error
     if isinstance(reduced, str):
-        return _node(b"g", str(type(part).__module__).encode(), reduced.encode())
-    parts = (_settled(item, type(part)) for item in reduced)
+        return _named(part, reduced, key)
+    # The items of lists and dicts come as iterators.
+    parts = [list(item) if isinstance(item, Iterator) else item for item in reduced]
+    parts[2:3] = [_settled(state, type(part)) for state in parts[2:3]]
     return _node(b"o", *(_encoded(item, key, depth + 1) for item in parts))
 
 
-def _settled(item: Any, kind: type) -> Any:
-    """What pickle has of an instance, without what was made of the rest when it was asked for."""
-    if isinstance(item, Iterator):  # as the items of lists and dicts come
-        return list(item)
-    if isinstance(item, dict):
-        return {n: v for n, v in item.items() if not _is_cached(kind, n)}
-    return item
+def _member(member: Any, key: Any) -> bytes:
+    kind = _named(type(member), type(member).__qualname__, key)
+    if member.name is None:  # a flag of none of the names
+        return _node(b"z", kind, _number(member.value, key))
+    return _node(b"e", kind, member.name.encode())
+
+
+def _settled(state: Any, kind: type) -> Any:
+    """The state of an instance, without what was made of the rest when it was asked for."""
+    if isinstance(state, tuple) and state:  # of one with slots: its dict, and them
+        return (_settled(state[0], kind), *state[1:])
+    if isinstance(state, dict):
+        kept = {n: v for n, v in state.items() if not _is_cached(kind, n)}
+        return kept if kept or not state else None  # as before anything was kept
+    return state
 
 
 def _compared(kind: type) -> list[str] | None:
@@ -162,11 +187,13 @@ def _is_cached(kind: type, name: Any) -> bool:
 
 
 def _mutable(part: Any, key: Any, depth: int) -> bytes:
-    if isinstance(part, bytearray):
-        return _node(b"y", bytes(part))
+    if isinstance(part, bytearray):  # equals the bytes, as a set does the frozenset
+        return _node(b"b", bytes(part))
     if isinstance(part, list):
         return _node(b"l", *(_encoded(item, key, depth + 1) for item in part))
-    return _unordered(b"d", part.items() if isinstance(part, dict) else part, key, depth)
+    if isinstance(part, set):
+        return _unordered(b"f", part, key, depth)
+    return _unordered(b"d", part.items(), key, depth)
 
 
 def _unordered(tag: bytes, parts: Iterable[Any], key: Any, depth: int) -> bytes:
@@ -177,8 +204,19 @@ def _node(tag: bytes, *parts: bytes) -> bytes:
     return tag + b"".join(len(part).to_bytes(4, "big") + part for part in parts) + b"."
 
 
-def _named(tag: bytes, thing: Any) -> bytes:
-    return _node(tag, str(thing.__module__).encode(), thing.__qualname__.encode())
+def _named(thing: Any, name: str, key: Any) -> bytes:
+    """What is found by its name in its module, as that name."""
+    module = str(thing.__module__)
+    found: Any = sys.modules.get(module)
+    for step in name.split("."):
+        found = getattr(found, step, None)
+    # What a script defines goes to workers by value, whose `__main__` is another.
+    sent = found is None and module == "__main__" and "<" not in name
+    if found is not thing and not sent:
+        raise ShoalTypeError(
+            f"key={reprlib.repr(key)}: {module}.{name} is not found by that name, and {_HINT}"
+        )
+    return _node(b"g", module.encode(), name.encode())
 
 
 def _equals_as(part: Any, kind: type) -> bool:
