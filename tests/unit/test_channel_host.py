@@ -369,6 +369,32 @@ def test_what_cannot_be_rebuilt_is_not_delivered_again(hosts, channel, others, l
     until(lambda: hosts.ask("end", False), DEADLINE_S)  # it holds nothing, on lease or not
 
 
+class Ends:
+    def __reduce__(self):
+        return end, ()
+
+
+def end():
+    raise SystemExit("on purpose")
+
+
+@ways
+def test_an_item_that_ends_programs_does_not_end_the_loop_of_asynchronous_gets(
+    hosts, channel, kind
+):
+    queues = hosts.start().way(kind)
+    get = queues.start_take("k", channel.want.ONE, Deadline(DEADLINE_S))
+    queues.put("k", Ends(), 0, None)
+    with pytest.raises(ChannelDecodeError, match="SystemExit: on purpose"):
+        get.result(DEADLINE_S)
+    get = queues.start_take("k", channel.want.ONE, Deadline(DEADLINE_S))
+    queues.put("k", "next", 0, None)
+    taken = get.result(DEADLINE_S)
+    taken.deliver()
+    assert taken.value == "next"
+    assert queues.qsize("k") == 0
+
+
 @ways
 def test_a_look_at_what_cannot_be_rebuilt_names_key_and_sender(hosts, kind):
     queues = hosts.start().way(kind)

@@ -12,7 +12,7 @@ from channels import in_a_child
 from shoal.collective import AsyncChannelWork
 from shoal.transport import loop
 from shoal.transport.loop import soon, submit
-from shoal.transport.pending import done
+from shoal.transport.pending import done, start
 
 DEADLINE_S = 10
 
@@ -20,6 +20,15 @@ DEADLINE_S = 10
 async def answer():
     await asyncio.sleep(0)
     return "answer"
+
+
+def test_work_that_ends_programs_does_not_end_the_loop():
+    async def work():
+        raise SystemExit("on purpose")
+
+    with pytest.raises(SystemExit, match="on purpose"):
+        start(work(), str).result(DEADLINE_S)
+    assert start(answer(), str).result(DEADLINE_S) == "answer"
 
 
 def test_a_finalizer_may_ask_for_the_loop_while_its_thread_asks_for_it(monkeypatch):

@@ -1,5 +1,6 @@
 """Queues between processes: what puts and gets do, and what they say when they cannot."""
 
+import asyncio
 import math
 import pickle
 import threading
@@ -31,6 +32,18 @@ class Unloadable:
 
 def fail():
     raise ValueError("not here")
+
+
+class Ends:
+    def __init__(self, error):
+        self.error = error
+
+    def __reduce__(self):
+        return end, (self.error,)
+
+
+def end(error):
+    raise error("on purpose")
 
 
 @pytest.fixture
@@ -328,6 +341,24 @@ def test_a_message_that_cannot_be_rebuilt(session, queue):
         queue.get_nowait()
     with pytest.raises(ChannelEmpty):
         queue.get_nowait()
+    assert session.stats()["descriptors_in_use"] == 0
+
+
+@pytest.mark.parametrize("error", [SystemExit, asyncio.CancelledError])
+def test_a_message_that_ends_programs_ends_nothing_here(session, queue, error):
+    queue.put_many([Ends(error), "next"])
+    text = rf"^queue 'a': a message from .* cannot be rebuilt here: {error.__name__}: on purpose$"
+    with pytest.raises(ChannelDecodeError, match=text):
+        queue.peek()
+    with pytest.raises(ChannelDecodeError, match=text) as undecoded:
+        queue.get()
+    assert isinstance(undecoded.value.__cause__, error)
+    assert queue.get() == "next"
+    queue.put_many([1, Ends(error), 2])
+    assert queue.get_many(3) == [1, 2]
+    with pytest.raises(ChannelDecodeError, match=text):
+        queue.get_nowait()
+    assert queue.empty()
     assert session.stats()["descriptors_in_use"] == 0
 
 

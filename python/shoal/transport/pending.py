@@ -113,13 +113,13 @@ def start(
     future: Future = concurrent.futures.Future()
 
     async def main() -> None:
-        task = asyncio.ensure_future(work)
         loop = asyncio.get_running_loop()
+        task: Any = asyncio.current_task()  # this one, never None
         future.add_done_callback(
             lambda done: loop.call_soon_threadsafe(task.cancel) if done.cancelled() else None
         )
         try:
-            value = await task
+            value = await work  # in no task of its own: a `SystemExit` of one ends the loop
         except asyncio.CancelledError:
             future.cancel()
         except BaseException as error:  # noqa: BLE001  (an error is the future's result)

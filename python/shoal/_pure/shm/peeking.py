@@ -8,7 +8,7 @@ from typing import Any
 from shoal._pure.shm.member import Member
 from shoal._pure.shm.place import Place
 from shoal._pure.shm.schema import QUEUED
-from shoal._pure.shm.taking import Row, not_rebuilt, rebuilt, waiting_rows
+from shoal._pure.shm.taking import SIGNALS, Row, not_rebuilt, rebuilt, waiting_rows
 
 __all__ = ["peeked", "used"]
 
@@ -32,7 +32,9 @@ def peeked(
                 continue
         try:
             found.append((row.weight, rebuilt(row, memory, parcels=parcels)))
-        except Exception as error:
+        except SIGNALS:
+            raise
+        except BaseException as error:
             raise not_rebuilt(place, row, error) from error
     return found
 

@@ -9,7 +9,7 @@ import sqlite3
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from shoal._pure.shm.checks import Limit
 from shoal._pure.shm.encoding import decode
@@ -21,6 +21,7 @@ from shoal._pure.shm.schema import LEASED, LOANED, QUEUED
 from shoal.errors import ChannelClosed, ChannelDecodeError
 
 __all__ = [
+    "SIGNALS",
     "Choice",
     "Row",
     "Taking",
@@ -31,6 +32,8 @@ __all__ = [
     "waiting_rows",
 ]
 
+SIGNALS: Final = (KeyboardInterrupt, GeneratorExit)
+"""What does not come of the message that is rebuilt; all else does, `SystemExit` too."""
 _COLUMNS = (
     "id, queue, position, sender, weight, size, memory, redelivered, written, parts, head, file"
 )
@@ -99,7 +102,7 @@ def rebuilt(row: Row, memory: memoryview | None, *, parcels: bool) -> Any:
     return decode(row.parts, row.head, memory)
 
 
-def not_rebuilt(place: Place, row: Row, error: Exception) -> ChannelDecodeError:
+def not_rebuilt(place: Place, row: Row, error: BaseException) -> ChannelDecodeError:
     """Return the error of a message that cannot be rebuilt."""
     return ChannelDecodeError(
         f"{place.name}: a message from process {row.sender} cannot be rebuilt "
@@ -234,11 +237,13 @@ class Taking:
             return None
         try:
             return row, rebuilt(row, memory, parcels=self._parcels)
-        except Exception as error:  # noqa: BLE001  (whatever the classes of the object raise)
+        except SIGNALS:
+            raise
+        except BaseException as error:  # noqa: BLE001  (whatever the classes of the object raise)
             self._gone(row, error)
             return None
 
-    def _gone(self, row: Row, error: Exception) -> None:
+    def _gone(self, row: Row, error: BaseException) -> None:
         self.failed = not_rebuilt(self._place, row, error)
         self.failed.__cause__ = error
         drop(self._place.member, row)

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use pyo3::exceptions::{PyException, PyOSError};
+use pyo3::exceptions::{PyGeneratorExit, PyKeyboardInterrupt, PyOSError};
 use pyo3::prelude::*;
 use pyo3::types::PyByteArray;
 use shoal_core::shm::session::{self, Held};
@@ -26,9 +26,10 @@ pub(super) enum Failure {
     Interrupted(PyErr, Box<Kept>),
 }
 
-/// Whether an error is no signal's: it can be kept from the caller, who gets something else.
+/// Whether an error is no signal's: it can be kept from the caller, who gets something else. Also
+/// one to end the program: whoever sent the message is not to end who gets it.
 pub(super) fn is_ordinary(py: Python<'_>, error: &PyErr) -> bool {
-    error.is_instance_of::<PyException>(py)
+    !error.is_instance_of::<PyKeyboardInterrupt>(py) && !error.is_instance_of::<PyGeneratorExit>(py)
 }
 
 impl PyShmQueue {
