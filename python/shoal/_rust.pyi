@@ -626,8 +626,8 @@ class ShmQueue:
 
         It stops before an object that would exceed it. It waits until they add up to it, or the
         next would exceed it, or no more can come because the queue is full or closed, or since
-        the last get a put found no room for its bytes, or no memory. A first object that is heavier comes alone;
-        `weight` 0 gives the first one. With `least` what is there is enough from this weight on: 0
+        the last get a put found no room for its bytes, or waited for memory. A first object that is
+        heavier comes alone; `weight` 0 gives the first one. With `least` what is there is enough from this weight on: 0
         for one message of whatever weight. `lease`, and what cannot be rebuilt, as of `get_many`.
 
         Raises:
@@ -693,6 +693,13 @@ class ShmQueue:
     def empty(self) -> bool: ...
     def full(self) -> bool:
         """Return whether a put would have to wait for a message to be taken."""
+
+    def tell_no_room(self) -> None:
+        """Say that a put waits for memory, so that nobody waits for more messages than can come.
+
+        It is for who tries `put_nowait` until there is some, as an event loop does: `put` says it by
+        itself, and `put_nowait` does not, for nobody may try again. It holds until the next get.
+        """
 
     def close(self) -> None:
         """Refuse further puts everywhere; what it holds can still be taken. Again is nothing."""

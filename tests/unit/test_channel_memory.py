@@ -23,6 +23,22 @@ def nothing_comes_by_itself(channel, monkeypatch):
     monkeypatch.setattr(channel.shm.bells, "_TICK_S", 1000)
 
 
+@pytest.mark.parametrize("kind", ways)
+def test_a_put_that_was_given_up_keeps_no_batch_from_waiting(hosts, channel, kind):
+    hosts.start(max_bytes=4 * MB)
+    queues = hosts.way(kind)
+    for _ in range(3):
+        queues.put("other", bytes(MB), 0, None)
+    with pytest.raises(ChannelFull, match="memory is used up"):
+        queues.put("k", bytes(2 * MB), 0, None)
+    with pytest.raises((ChannelFull, ShoalTimeoutError)):  # as each way says it
+        queues.put("k", bytes(2 * MB), 0, Deadline(0))
+    queues.put("k", "small", 1, None)
+    with pytest.raises(ShoalTimeoutError):
+        queues.take("k", channel.want.Want("batch", 8), Deadline(0.05))
+    assert queues.qsize("k") == 1
+
+
 @contextlib.contextmanager
 def putting(queues, items, how):
     """Put items meanwhile, by one of the two kinds of calls; all are put at the end."""

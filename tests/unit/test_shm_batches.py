@@ -1,5 +1,6 @@
 """Several messages at once: with a weight that is enough, and on lease."""
 
+import asyncio
 import threading
 import time
 
@@ -9,6 +10,7 @@ import pytest
 from shoal.errors import (
     ChannelClosed,
     ChannelDecodeError,
+    ChannelFull,
     ShoalTimeoutError,
     ShoalTypeError,
     ShoalValueError,
@@ -42,6 +44,37 @@ def test_what_is_there_is_enough_from_the_least_weight_on(session):
     put(queue, 3, 3, 3, 3)
     assert queue.get_batch(10, 0, least=1) == [3, 3, 3], "as much as the target allows"
     assert queue.get_batch(10, 0, least=3) == [3]
+
+
+def test_who_tries_again_for_memory_says_so_and_who_gives_up_does_not(shm, place):
+    with shm.Session.create(dir=place, max_bytes=10**6) as session:
+        queue, other = session.queue("a"), session.queue("b")
+        other.put(bytes(600_000))
+        put(queue, 2)
+        with pytest.raises(ChannelFull, match="memory is used up"):
+            queue.put_nowait(bytes(600_000))
+        with pytest.raises(ShoalTimeoutError, match="memory is used up"):
+            queue.put(bytes(600_000), timeout=0)
+        with pytest.raises(ShoalTimeoutError):
+            asyncio.run(queue.aput(bytes(600_000), timeout=0))
+        with pytest.raises(ShoalTimeoutError, match="did not reach weight 10"):
+            queue.get_batch(10, 0)
+        with pytest.raises(ShoalTimeoutError):
+            asyncio.run(queue.aput(bytes(600_000), timeout=SHORT_S))
+        assert queue.get_batch(10, 0) == [2]
+        put(queue, 2)
+        with pytest.raises(ShoalTimeoutError, match="did not reach weight 10"):
+            queue.get_batch(10, 0)
+        queue.tell_no_room()
+        assert queue.get_batch(10, 0) == [2]
+        other.get()
+
+
+def test_nothing_is_said_in_a_session_that_is_closed(session):
+    queue = session.queue("a")
+    session.close()
+    with pytest.raises(ChannelClosed, match=r"^tell_no_room: the session is closed in this proc"):
+        queue.tell_no_room()
 
 
 @pytest.mark.parametrize("weight", [0, 1])

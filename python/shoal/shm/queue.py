@@ -144,6 +144,8 @@ class Queue(ShmQueue):
                 remaining = end - loop.time()
                 if remaining <= 0:
                     raise ShoalTimeoutError(late(last, limit))
+                if side == "put" and not self.full():
+                    self.tell_no_room()  # it lacks memory, which who waits for weight may have
                 await _rung(waiter, remaining)
             finally:
                 bells.leave(waiter)

@@ -76,7 +76,7 @@ class Place:
             )
         return None
 
-    def memory(self, db: sqlite3.Connection, op: str, size: int) -> NotYet | None:
+    def memory(self, db: sqlite3.Connection, op: str, size: int, limit: Limit) -> NotYet | None:
         """Return why there is no memory for a message, None where there is.
 
         Raises:
@@ -87,17 +87,17 @@ class Place:
             if self.member.facts.policy != "spill":
                 raise ChannelMemoryError(f"{op}: {full}")
             return NotYet(full)
-        limit = self.member.facts.max_bytes
+        most = self.member.facts.max_bytes
         used = db.execute("SELECT used FROM session").fetchone()[0]
-        if used + size <= limit:
+        if used + size <= most:
             return None
         why = (
-            f"the session's memory is used up ({used} of {limit} bytes), "
-            f"and this message has {size}"
+            f"the session's memory is used up ({used} of {most} bytes), and this message has {size}"
         )
         if self.member.facts.policy == "error":
             raise ChannelMemoryError(f"{op}: {why}{_holders(db)}")
-        self.press(db)
+        if not limit.over:  # a put that is given up keeps nobody from waiting for more
+            self.press(db)
         return NotYet(why)
 
     def _disk_full(self, db: sqlite3.Connection, size: int) -> str | None:

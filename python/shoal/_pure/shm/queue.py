@@ -231,6 +231,10 @@ class ShmQueue:
         count, held, closed = self._ask("full")
         return not closed and (count >= self._place.bound or 0 < self._place.max_bytes <= held)
 
+    def tell_no_room(self) -> None:
+        """Say that a put waits for memory, so that nobody waits for more messages than can come."""
+        self._member("tell_no_room").write("tell_no_room", self._place.press)
+
     def close(self) -> None:
         """Refuse further puts everywhere; what it holds can still be taken. Again is nothing."""
         member = self._member("close")

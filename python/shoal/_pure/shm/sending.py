@@ -130,7 +130,7 @@ class Sending:
                 break
             if item.draft.large or item.ticket is not None or self._too_large(size):
                 break  # it gets a turn of its own
-            refused = self._place.memory(db, self._op, size)
+            refused = self._place.memory(db, self._op, size, self._limit)
             if refused is not None:
                 if self._place.member.facts.policy == "spill" and not done:
                     self._to_file(self.done)
@@ -216,7 +216,7 @@ def take_memory(place: Place, op: str, size: int, limit: Limit, *, waits: bool =
         row = db.execute("SELECT closed FROM queues WHERE id = ?", (place.number,)).fetchone()
         if row[0]:
             place.room(db, op, size)
-        refused = place.memory(db, op, size)
+        refused = place.memory(db, op, size, limit)
         spilled = refused is not None and member.facts.policy == "spill"
         if refused is not None and not spilled:
             return refused

@@ -115,11 +115,6 @@ impl PyShmQueue {
         waiter: &mut Waiter<'_>,
     ) -> PyResult<()> {
         let queue = waiter.queue;
-        if matches!(lack, Lack::Memory) {
-            // Who waits for weight gets what there is, and so makes room. Also where this does not
-            // wait: it may be an event loop's try, which comes again when the bell has rung.
-            queue.tell_no_room();
-        }
         let slice = match &put.limit {
             Some(limit) => {
                 py.check_signals()?;
@@ -145,6 +140,9 @@ impl PyShmQueue {
             match lack {
                 Lack::Room => queue.wait_to_put(length, vigil, slice).map(drop),
                 Lack::Memory => {
+                    // Who waits for weight gets what there is, and so makes room. Only now that
+                    // this waits: a put that is given up keeps nobody from waiting for more.
+                    queue.tell_no_room();
                     queue.session().wait_for_memory(slice);
                     Ok(())
                 }

@@ -360,6 +360,14 @@ impl PyShmQueue {
         full.map_err(|error| self.failed(py, "full", &error))
     }
 
+    /// Say that a put waits for memory, so that nobody waits for more messages than can come.
+    fn tell_no_room(&self, py: Python<'_>) -> PyResult<()> {
+        let here = self.here(py, "tell_no_room")?;
+        check_open(py, here, "tell_no_room")?;
+        here.queue.tell_no_room();
+        Ok(())
+    }
+
     /// Refuse further puts everywhere; what it holds can still be taken. Again is nothing.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         let here = self.here(py, "close")?;
