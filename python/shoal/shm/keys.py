@@ -210,8 +210,9 @@ def _named(thing: Any, name: str, key: Any) -> bytes:
     found: Any = sys.modules.get(module)
     for step in name.split("."):
         found = getattr(found, step, None)
-    # What a script defines goes to workers by value, whose `__main__` is another.
-    sent = found is None and module == "__main__" and "<" not in name
+    # What a script defines goes to workers by value: their `__main__` is another. So does what is
+    # in a module that they do not have.
+    sent = found is None and "<" not in name
     if found is not thing and not sent:
         raise ShoalTypeError(
             f"key={reprlib.repr(key)}: {module}.{name} is not found by that name, and {_HINT}"
