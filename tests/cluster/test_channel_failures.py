@@ -100,7 +100,7 @@ def test_what_was_put_comes_once_or_was_with_one_who_was_killed(channel, run_cre
     one = channel(MAXSIZE, private=True)
     assert one.empty()  # this process takes part: the memory goes with the last who does
     process, logs = run_crew(one, SECONDS, 1, ["produce"] * 3 + ["consume"] * 3)
-    time.sleep(SECONDS / 2)
+    time.sleep(SECONDS / 2)  # in the middle of their work
     os.kill(pid_of_host(one), signal.SIGKILL)  # nobody notices
     assert end_of(process) > SECONDS
     rest = [name for name, _ in rest_of(one)]
@@ -119,7 +119,7 @@ def test_with_leases_nothing_that_was_put_is_lost(channel, run_crew):
     one = channel(MAXSIZE, private=True)
     assert one.empty()
     process, logs = run_crew(one, SECONDS, 2, ["produce"] * 3 + ["lease"] * 3)
-    time.sleep(SECONDS / 2)
+    time.sleep(SECONDS / 2)  # in the middle of their work
     os.kill(pid_of_host(one), signal.SIGKILL)
     assert end_of(process) > SECONDS
     rest = rest_of(one)
@@ -186,9 +186,9 @@ def test_by_calls_nothing_that_was_put_is_lost_either(channel, victims, tmp_path
     ]
     until(lambda: any(line[0] == "ack" for _, line in steps(tmp_path)))
     for victim in (hired[2], hired[0]):
-        time.sleep(choice.uniform(0.1, 0.5))
+        time.sleep(choice.uniform(0.1, 0.5))  # at any point of what they do
         victims.kill(victim)
-    time.sleep(choice.uniform(0.1, 0.5))
+    time.sleep(choice.uniform(0.1, 0.5))  # alike
     before = pid_of_host(one)
     os.kill(before, signal.SIGKILL)
     until(partial(is_replaced, one, before))

@@ -1,5 +1,6 @@
 """A channel's host and the two ways to it, on either core, with a thread in the place of Ray."""
 
+import asyncio
 import contextlib
 import os
 import threading
@@ -370,22 +371,26 @@ def test_what_cannot_be_rebuilt_is_not_delivered_again(hosts, channel, others, l
 
 
 class Ends:
+    def __init__(self, error):
+        self.error = error
+
     def __reduce__(self):
-        return end, ()
+        return end, (self.error,)
 
 
-def end():
-    raise SystemExit("on purpose")
+def end(error):
+    raise error("on purpose")
 
 
 @ways
+@pytest.mark.parametrize("error", [SystemExit, asyncio.CancelledError])
 def test_an_item_that_ends_programs_does_not_end_the_loop_of_asynchronous_gets(
-    hosts, channel, kind
+    hosts, channel, kind, error
 ):
     queues = hosts.start().way(kind)
     get = queues.start_take("k", channel.want.ONE, Deadline(DEADLINE_S))
-    queues.put("k", Ends(), 0, None)
-    with pytest.raises(ChannelDecodeError, match="SystemExit: on purpose"):
+    queues.put("k", Ends(error), 0, None)
+    with pytest.raises(ChannelDecodeError, match=f"{error.__name__}: on purpose"):
         get.result(DEADLINE_S)
     get = queues.start_take("k", channel.want.ONE, Deadline(DEADLINE_S))
     queues.put("k", "next", 0, None)

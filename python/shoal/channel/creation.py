@@ -226,7 +226,7 @@ def _found(name: str, index: int, namespace: str, deadline: Deadline) -> Any:
             raise _not_found(name, namespace)  # it has ended meanwhile
         if deadline.expired:
             raise timed_out("connecting to a channel", actor, deadline)
-        time.sleep(min(0.05, deadline.remaining))
+        time.sleep(min(0.05, deadline.remaining))  # as above: Ray tells nobody
     return handle
 
 
@@ -239,7 +239,7 @@ def _state(handle: Any, deadline: Deadline) -> dict[str, Any]:
         except PeerLostError:
             if deadline.expired or is_dead(handle):
                 raise
-            time.sleep(min(0.05, deadline.remaining))
+            time.sleep(min(0.05, deadline.remaining))  # nor of a process that takes another's place
 
 
 def facts_of(handles: Sequence[Any], deadline: Deadline) -> Facts:

@@ -336,8 +336,10 @@ class RemoteQueues(Underway):
     def _rebuilt(self, key: Hashable, parcel: Parcel) -> Any:
         try:
             return parcel.open()
-        # Whatever the classes of the item raise; to end the loop of asynchronous gets, too.
-        except (Exception, SystemExit) as error:
+        except (KeyboardInterrupt, GeneratorExit):
+            raise
+        # Whatever the classes of the item raise, as in shared memory: to end this process, too.
+        except BaseException as error:
             raise ChannelDecodeError(
                 f"{self._shown(_key(key))}: a message from process {parcel.sender} cannot be "
                 f"rebuilt here: {type(error).__name__}: {error}"

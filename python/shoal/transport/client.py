@@ -307,7 +307,7 @@ async def arun(steps: Steps[_T], wait: LongWait | None = None) -> _T:
         request = next(steps)
         while True:
             if request.handle is None:
-                await asyncio.sleep(request.seconds)
+                await asyncio.sleep(request.seconds)  # as in `run`: nobody tells
                 request = steps.send(None)
                 continue
             ref = None
