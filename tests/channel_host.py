@@ -9,8 +9,8 @@ from types import SimpleNamespace
 
 from ray.exceptions import GetTimeoutError
 
+from shoal.loop import soon
 from shoal.transport import client
-from shoal.transport.loop import soon
 from shoal.transport.queues import Outcome
 from shoal.transport.wire import pack, unpack
 

@@ -13,7 +13,7 @@ from typing import Any
 import ray
 
 from shoal import Worker
-from shoal.transport.process import is_alive
+from shoal.process import is_alive
 
 VARIABLE = "SHOAL_TRANSPORT"
 DEADLINE_S = 30.0

@@ -7,7 +7,7 @@ import pytest
 from shoal.channel import lease as leases_of_handles
 from shoal.channel.lease import HeldLeases
 from shoal.channel.leases import Leases, arrival_s
-from shoal.transport.process import own_process
+from shoal.process import own_process
 
 DEADLINE_S = 10
 

@@ -10,7 +10,7 @@ from channel_host import DEADLINE_S
 from channels import until
 from shoal.deadline import Deadline
 from shoal.errors import ChannelFull, ShoalTimeoutError
-from shoal.transport.pending import fulfil
+from shoal.futures import fulfil
 
 MB = 2**20
 

@@ -9,10 +9,10 @@ from types import SimpleNamespace
 import pytest
 
 from channels import in_a_child
+from shoal import loop
 from shoal.collective import AsyncChannelWork
-from shoal.transport import loop
-from shoal.transport.loop import soon, submit
-from shoal.transport.pending import done, start
+from shoal.futures import done, start
+from shoal.loop import soon, submit
 
 DEADLINE_S = 10
 

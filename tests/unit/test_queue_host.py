@@ -7,10 +7,10 @@ import sys
 
 import pytest
 
+from shoal.process import ProcessId, is_alive, is_running, own_process, wait_for_exit
 from shoal.transport import queue_host
 from shoal.transport.codec import encode
 from shoal.transport.mailbox import MailboxHost, PairKey
-from shoal.transport.process import ProcessId, is_alive, is_running, own_process, wait_for_exit
 from shoal.transport.queue_host import Attendance, QueueHost
 from shoal.transport.queues import Outcome
 from shoal.transport.wire import pack, unpack

@@ -27,9 +27,9 @@ from shoal.channel.shared import SharedQueues
 from shoal.channel.stats import ChannelStats, Rates
 from shoal.channel.want import ONE, Want
 from shoal.channel.work import named, naming, started, work_of
-from shoal.collective.async_work import AsyncChannelWork
 from shoal.deadline import Deadline
 from shoal.errors import ChannelClosed, ChannelError, ShoalError, ShoalTimeoutError
+from shoal.work import AsyncChannelWork
 
 __all__ = ["DEFAULT_KEY", "Channel"]
 

@@ -38,10 +38,10 @@ from shoal.errors import (
     ShoalTimeoutError,
 )
 from shoal.manager import NodeManager
+from shoal.process import ProcessId, is_running
 from shoal.shm import Parcel, Queue, Session
 from shoal.shm.keys import canonical
 from shoal.transport.client import new_ticket
-from shoal.transport.process import ProcessId, is_running
 from shoal.transport.queues import Outcome
 from shoal.transport.wire import Bulk, pack, unpack
 

@@ -8,7 +8,7 @@ from typing import Any, Protocol, Self
 
 from shoal.channel.leases import RENEW_S
 from shoal.errors import ShoalValueError
-from shoal.transport.loop import submit
+from shoal.loop import submit
 
 __all__ = ["HeldLeases", "LocalLease", "RemoteLease"]
 

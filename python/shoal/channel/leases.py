@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from shoal.transport.process import ProcessId, is_running
+from shoal.process import ProcessId, is_running
 
 __all__ = ["RENEW_S", "Leases"]
 

@@ -27,7 +27,7 @@ from shoal.errors import (
     ChannelFull,
     ShoalTimeoutError,
 )
-from shoal.transport.pending import Asking, done, fail, fulfil
+from shoal.futures import Asking, done, fail, fulfil
 from shoal.transport.queues import KeyedQueues, Message, Outcome, Waiter
 
 __all__ = ["LocalChannel", "LocalQueues"]

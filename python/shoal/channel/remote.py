@@ -26,6 +26,7 @@ from shoal.errors import (
     ShoalError,
     ShoalTimeoutError,
 )
+from shoal.process import own_process
 from shoal.shm import Parcel
 from shoal.shm.keys import canonical
 from shoal.transport.client import (
@@ -36,7 +37,6 @@ from shoal.transport.client import (
     arun,
     new_ticket,
 )
-from shoal.transport.process import own_process
 from shoal.transport.queues import Outcome
 from shoal.transport.sequence import PutSequence
 

@@ -28,9 +28,9 @@ from shoal.channel.want import Taken, Want
 from shoal.context import describe_self
 from shoal.deadline import Deadline, LongWait
 from shoal.errors import ChannelDecodeError, ChannelEmpty, ChannelFull, ShoalTimeoutError
+from shoal.futures import Step, done
 from shoal.shm import Parcel, Queue, Session
 from shoal.shm.keys import canonical
-from shoal.transport.pending import Step, done
 from shoal.transport.queues import Outcome
 from shoal.transport.sequence import PutSequence
 

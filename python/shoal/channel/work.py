@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from shoal.channel.want import Taken
-from shoal.collective.async_work import AsyncChannelWork
 from shoal.context import describe_self
 from shoal.errors import ChannelError, ShoalError
-from shoal.transport.pending import Asking, done, fail, fulfil
+from shoal.futures import Asking, done, fail, fulfil
+from shoal.work import AsyncChannelWork
 
 __all__ = ["named", "naming", "started", "work_of"]
 

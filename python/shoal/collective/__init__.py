@@ -1,6 +1,8 @@
 """Messages between two workers, or from one to many, and what an asynchronous one returns."""
 
-from shoal.collective.async_work import (
+from shoal.collective.collective import Collective
+from shoal.collective.options import CollectiveGroupOptions
+from shoal.work import (
     AsyncChannelWork,
     AsyncCollWork,
     AsyncFuncWork,
@@ -8,8 +10,6 @@ from shoal.collective.async_work import (
     AsyncRouteWork,
     AsyncWork,
 )
-from shoal.collective.collective import Collective
-from shoal.collective.options import CollectiveGroupOptions
 
 __all__ = [
     "AsyncChannelWork",

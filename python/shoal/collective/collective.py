@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from shoal._backend import WorkerAddress
-from shoal.collective.async_work import AsyncCollWork, AsyncWork
 from shoal.collective.members import expand, own_group, source
 from shoal.collective.options import CollectiveGroupOptions
 from shoal.collective.p2p import Accept, Courier
@@ -16,6 +15,7 @@ from shoal.errors import ShoalTypeError, ShoalValueError, TransportError
 from shoal.pickling import tensor_facts
 from shoal.transport.codec import decode, encode
 from shoal.transport.wire import Payload
+from shoal.work import AsyncCollWork, AsyncWork
 
 __all__ = ["Collective"]
 

@@ -15,9 +15,9 @@ from shoal.collective.peers import Peers
 from shoal.context import current, describe_self
 from shoal.deadline import Deadline, LongWait
 from shoal.errors import PeerLostError
+from shoal.futures import Future
+from shoal.loop import submit
 from shoal.transport.client import Entry, HostClient, HostLostError, Steps, arun, run
-from shoal.transport.loop import submit
-from shoal.transport.pending import Future
 from shoal.transport.queues import Outcome
 from shoal.transport.sequence import PutSequence
 from shoal.transport.turns import Turns

@@ -24,8 +24,8 @@ from ray.exceptions import (
 
 from shoal._ray import LOST, check_fork
 from shoal.deadline import Deadline, LongWait
-from shoal.transport.loop import submit
-from shoal.transport.process import own_process
+from shoal.loop import submit
+from shoal.process import own_process
 from shoal.transport.queue_host import Attendance
 from shoal.transport.queues import Outcome
 from shoal.transport.wire import Bulk, Payload, pack, unpack

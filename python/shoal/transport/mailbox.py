@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import Hashable
 from typing import NamedTuple
 
-from shoal.transport.process import is_alive, wait_for_exit
+from shoal.process import is_alive, wait_for_exit
 from shoal.transport.queue_host import Packed, QueueHost
 from shoal.transport.queues import Outcome
 from shoal.transport.wire import pack, unpack

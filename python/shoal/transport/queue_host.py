@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import ray
 
-from shoal.transport.process import ProcessId, is_running
+from shoal.process import ProcessId, is_running
 from shoal.transport.queues import CAPACITY, KeyedQueues, Message, Outcome, Waiter
 from shoal.transport.wire import Bulk, Payload, pack, unpack
 

@@ -11,9 +11,9 @@ from functools import partial
 from typing import Any
 
 from shoal.deadline import Deadline
+from shoal.futures import Asking, fail, fulfil
+from shoal.loop import submit
 from shoal.transport.client import HostLostError, HostSilentError
-from shoal.transport.loop import submit
-from shoal.transport.pending import Asking, fail, fulfil
 from shoal.transport.queues import Outcome
 
 __all__ = ["PutSequence"]

@@ -10,7 +10,7 @@ from collections.abc import Callable, Coroutine, Hashable
 from typing import Any, TypeVar
 
 from shoal.deadline import Deadline
-from shoal.transport.pending import Future, start
+from shoal.futures import Future, start
 
 __all__ = ["Turns"]
 

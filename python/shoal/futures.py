@@ -9,7 +9,7 @@ import concurrent.futures
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
-from shoal.transport.loop import submit
+from shoal.loop import submit
 
 __all__ = ["Asking", "Step", "done", "fail", "fulfil", "start"]
 

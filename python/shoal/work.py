@@ -16,8 +16,8 @@ from typing import Any
 from shoal.context import describe_self
 from shoal.deadline import Deadline
 from shoal.errors import ShoalTimeoutError, ShoalValueError
-from shoal.transport.loop import soon
-from shoal.transport.pending import fail, fulfil
+from shoal.futures import fail, fulfil
+from shoal.loop import soon
 
 __all__ = [
     "AsyncChannelWork",
