@@ -124,12 +124,16 @@ fn ignore_missing(result: io::Result<()>) -> io::Result<()> {
     }
 }
 
-/// Whether a session makes files of this name: `x17` is an extent, `b3` a doorbell.
+/// Whether a session makes files of this name: `x17` is an extent, `b3` a doorbell, and
+/// `p4026531836-17-99-0` a payload for several readers (`python/shoal/shm/payload_names.py`).
 fn is_known(name: Option<&str>) -> bool {
     let is_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     name.is_some_and(|name| match name {
         CONTROL | LOCKS | DISK | HOME | SPARED => true,
-        _ => name.strip_prefix(['x', 'b']).is_some_and(is_number),
+        _ => match name.strip_prefix('p') {
+            Some(numbers) => numbers.split('-').all(is_number),
+            None => name.strip_prefix(['x', 'b']).is_some_and(is_number),
+        },
     })
 }
 
@@ -235,7 +239,7 @@ mod tests {
         make_disk(&folder, other.path()).expect("made");
         let disk = linked_disk(&folder).expect("linked");
         assert!(disk.starts_with(other.path()) && is_own_folder(&disk));
-        for name in ["ctl", "locks", "spared", "x0", "x17", "b3"] {
+        for name in ["ctl", "locks", "spared", "x0", "x17", "b3", "p1-2-3-4"] {
             make(&folder.join(name));
         }
         make(&disk.join("x18"));

@@ -1,0 +1,140 @@
+"""Mappings of files without a descriptor, and the copy into them.
+
+`mmap.mmap` keeps a descriptor for each mapping before Python 3.13. A process that holds thousands
+of received arrays would run out of them, so that these mappings are made with the system call.
+"""
+
+import ctypes
+import functools
+import mmap
+import os
+import threading
+import weakref
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+__all__ = ["copy_into", "map_private", "map_shared"]
+
+_NO_RESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000)
+_FAILED = ctypes.c_void_p(-1).value
+
+_PARALLEL = 32 * 2**20
+"""Copy with several threads from this many bytes on; below it a thread costs more than it saves."""
+
+_MOST_THREADS = 4
+"""Threads of one copy: a few saturate the memory of a node."""
+
+
+def map_private(descriptor: int, size: int, *, keep: bool = False) -> memoryview:
+    """Map a file copy-on-write: what is written to the view stays in this process.
+
+    Args:
+        descriptor: An open file of at least `size` bytes.
+        size: Bytes from the start of the file; at least 1.
+        keep: Hold the descriptor as long as the mapping. It belongs to the mapping from then on.
+
+    Returns:
+        A writable view of bytes. The mapping lives as long as any view or array that is made of it.
+
+    Raises:
+        OSError: The file cannot be mapped.
+    """
+    # Without a reservation: a strict kernel would count the whole payload once for each reader.
+    return _mapped(descriptor, size, mmap.MAP_PRIVATE | _NO_RESERVE, descriptor if keep else None)
+
+
+def map_shared(descriptor: int, size: int) -> memoryview:
+    """Map a file: what is written to the view is in the file. A forked child does not have it.
+
+    Raises:
+        OSError: The file cannot be mapped.
+    """
+    view = _mapped(descriptor, size, mmap.MAP_SHARED, None)
+    address = ctypes.addressof(view.obj)  # type: ignore[arg-type]  # the array of `_mapped`
+    _check(_libc().madvise(address, size, mmap.MADV_DONTFORK), "madvise")
+    return view
+
+
+def copy_into(target: memoryview, parts: Sequence[tuple[int, Any]]) -> None:
+    """Copy buffers to their offsets in a view, without the interpreter's lock.
+
+    Args:
+        target: A writable view of bytes.
+        parts: Pairs of an offset in bytes and a contiguous buffer.
+    """
+    whole = np.frombuffer(target, dtype=np.uint8)
+    pairs = []
+    for offset, buffer in parts:
+        source = memoryview(buffer)
+        if source.nbytes:
+            values = np.frombuffer(source, dtype=np.uint8)
+            pairs.append((whole[offset : offset + source.nbytes], values))
+    total = sum(values.nbytes for _, values in pairs)
+    threads = 1 if total < _PARALLEL else min(_MOST_THREADS, len(os.sched_getaffinity(0)))
+    if threads == 1:
+        _copy(pairs)
+        return
+    shares: list[list[Any]] = [[] for _ in range(threads)]
+    for to, values in pairs:
+        step = -(-values.nbytes // threads)
+        for share, start in zip(shares, range(0, values.nbytes, step), strict=False):
+            share.append((to[start : start + step], values[start : start + step]))
+    others = [
+        threading.Thread(target=_copy, args=(share,), name="shoal-copy") for share in shares[1:]
+    ]
+    for thread in others:
+        thread.start()
+    _copy(shares[0])
+    for thread in others:
+        thread.join()
+
+
+def _copy(pairs: Sequence[tuple[Any, Any]]) -> None:
+    for to, values in pairs:
+        np.copyto(to, values)
+
+
+def _mapped(descriptor: int, size: int, flags: int, held: int | None) -> memoryview:
+    libc = _libc()
+    address = libc.mmap(None, size, mmap.PROT_READ | mmap.PROT_WRITE, flags, descriptor, 0)
+    if address == _FAILED:
+        _check(-1, "mmap")
+    memory = (ctypes.c_ubyte * size).from_address(address)
+    # A shared mapping is not in a forked child, which may have another one at its address.
+    only_in = os.getpid() if flags & mmap.MAP_SHARED else None
+    finalizer = weakref.finalize(memory, _unmap, libc.munmap, address, size, held, only_in)
+    # At the end of the interpreter other threads may still read the views.
+    finalizer.atexit = False
+    return memoryview(memory).cast("B")
+
+
+def _unmap(munmap: Any, address: int, size: int, held: int | None, only_in: int | None) -> None:
+    if only_in in (None, os.getpid()):
+        munmap(address, size)
+    if held is not None:
+        os.close(held)
+
+
+def _check(result: int, call: str) -> None:
+    if result == -1:
+        number = ctypes.get_errno()
+        raise OSError(number, f"{call}: {os.strerror(number)}")
+
+
+@functools.cache
+def _libc() -> ctypes.CDLL:
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.mmap.restype = ctypes.c_void_p
+    libc.mmap.argtypes = (
+        ctypes.c_void_p,
+        ctypes.c_size_t,
+        ctypes.c_int,
+        ctypes.c_int,
+        ctypes.c_int,
+        ctypes.c_long,
+    )
+    libc.munmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
+    libc.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+    return libc

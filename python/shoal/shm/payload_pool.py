@@ -1,0 +1,270 @@
+"""The files that a writer of payloads owns, and when it may write to one again."""
+
+import contextlib
+import errno
+import fcntl
+import itertools
+import os
+import secrets
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from shoal.errors import ChannelError, ChannelNotFoundError
+from shoal.process import ProcessId, own_process
+from shoal.shm.mapping import map_private, map_shared
+from shoal.shm.payload_names import FileName, LinkName, is_dead, key_of
+
+__all__ = ["NoRoomError", "PayloadFile", "Pool"]
+
+_STEP = 2**21
+"""Files grow in steps of this many bytes, so that payloads of nearly one size share a file."""
+
+_PAGE = 4096
+
+_PIECE = 2**30
+"""Bytes that are allocated by one call: a signal makes the kernel begin such a call afresh."""
+
+_numbers = itertools.count(secrets.randbits(40))
+"""Numbers of files and links. Random, as a process keeps its identity when it calls `exec`."""
+
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+
+
+class NoRoomError(Exception):
+    """The file system has no room for a payload."""
+
+
+class PayloadFile:
+    """One file of the pool, mapped for writing.
+
+    Attributes:
+        path: Its base path, which the writer owns.
+        capacity: Its size in bytes.
+        nbytes: The size of the payload in it.
+        links: The links that were made for readers and are not known to be gone.
+        used: When it was last seen in use, in seconds of the monotonic clock.
+    """
+
+    def __init__(self, path: Path, capacity: int) -> None:
+        self.path = path
+        self.capacity = capacity
+        self.nbytes = 0
+        self.links: dict[str, ProcessId] = {}
+        self.used = time.monotonic()
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        try:
+            # A page that is missing later would be a SIGBUS in the middle of the copy.
+            for start in range(0, capacity, _PIECE):
+                os.posix_fallocate(descriptor, start, min(_PIECE, capacity - start))
+            self.memory = map_shared(descriptor, capacity)
+        except BaseException:
+            path.unlink(missing_ok=True)
+            raise
+        finally:
+            os.close(descriptor)
+
+    def is_idle(self) -> bool:
+        """Whether no reader can see the file: the two steps of the writer's test, in this order."""
+        try:
+            if self.path.stat().st_nlink != 1:
+                return False
+            return not _is_locked(self.path)
+        except FileNotFoundError:
+            return False  # the folder was removed: nothing can be announced in it any more
+
+    def link(self, path: str, reader: ProcessId) -> None:
+        """Make the link of one reader."""
+        os.link(self.path, path)
+        self.links[path] = reader
+
+    def withdraw(self, paths: Sequence[str]) -> None:
+        """Remove links, as far as their readers have not."""
+        for path in paths:
+            Path(path).unlink(missing_ok=True)
+            self.links.pop(path, None)
+
+    def drop_dead(self) -> None:
+        """Forget the links that are gone, and remove those of dead readers."""
+        for path, reader in list(self.links.items()):
+            if not os.path.lexists(path):
+                self.links.pop(path, None)
+            elif is_dead(key_of(reader)):
+                self.withdraw([path])
+
+    def remove(self) -> None:
+        """Remove the base name: the kernel frees the memory with the last link and mapping."""
+        self.path.unlink(missing_ok=True)
+
+
+class Pool:
+    """The files of one writer in one folder.
+
+    Args:
+        folder: An existing folder.
+
+    Raises:
+        ChannelNotFoundError: The folder does not exist.
+        ChannelError: Its file system has no locks or links that tell who uses a file.
+    """
+
+    def __init__(self, folder: str) -> None:
+        self.folder = Path(folder)
+        self.files: list[PayloadFile] = []
+        self._owner = key_of(own_process())
+        self.keeps_descriptor = self._probe()
+
+    def take(self, size: int) -> PayloadFile:
+        """Return a file that no reader can see and that holds `size` bytes; it leaves the pool.
+
+        Raises:
+            NoRoomError: There is none, and no room for another.
+            ChannelNotFoundError: The folder was removed.
+        """
+        fitting = [f for f in self.files if size <= f.capacity <= max(4 * size, 2 * _STEP)]
+        for attempt in range(2):
+            for file in sorted(fitting, key=lambda f: f.capacity):
+                if file.is_idle():
+                    self.files.remove(file)
+                    return file
+            if attempt == 0:
+                for file in fitting:
+                    file.drop_dead()
+        return self._create(size)
+
+    def put_back(self, file: PayloadFile) -> None:
+        """Return a file that `take` gave."""
+        file.used = time.monotonic()
+        self.files.append(file)
+
+    def new_link(self, file: PayloadFile, reader: ProcessId) -> str:
+        """Make a link of a file for one reader and return its path.
+
+        Raises:
+            NoRoomError: The file system has no inode for it.
+            ChannelNotFoundError: The folder was removed.
+        """
+        name = LinkName(FileName(self._owner, _number(file)), next(_numbers), key_of(reader))
+        path = str(self.folder / str(name))
+        with self._explained():
+            file.link(path, reader)
+        return path
+
+    def trim(self, idle_s: float, keep_bytes: int = 0, keep_files: int = 0) -> None:
+        """Remove files that no reader can see.
+
+        Args:
+            idle_s: Seconds that a file must have been out of use.
+            keep_bytes: Keep the files used last up to this many bytes together.
+            keep_files: Keep at least this many, whatever their size.
+        """
+        now = time.monotonic()
+        kept = count = 0
+        for file in sorted(self.files, key=lambda f: -f.used):
+            if not os.path.lexists(file.path):
+                self.files.remove(file)  # the folder was removed
+                continue
+            if not file.is_idle():
+                file.used = now
+                continue
+            file.links.clear()
+            fresh = now - file.used < idle_s
+            count += 1
+            kept += file.capacity
+            if fresh and (count <= keep_files or kept <= keep_bytes):
+                continue
+            file.remove()
+            self.files.remove(file)
+
+    def close(self) -> None:
+        """Remove the base names. Links stay for the readers that they are for."""
+        for file in self.files:
+            file.remove()
+        self.files.clear()
+
+    def _create(self, size: int) -> PayloadFile:
+        capacity = -(-size // _STEP) * _STEP if size > _STEP // 2 else -(-size // _PAGE) * _PAGE
+        path = self.folder / str(FileName(self._owner, next(_numbers)))
+        with self._explained():
+            return PayloadFile(path, capacity)
+
+    @contextlib.contextmanager
+    def _explained(self) -> Iterator[None]:
+        try:
+            yield
+        except FileNotFoundError as error:
+            raise ChannelNotFoundError(
+                f"no payload can be written to {self.folder}: the folder was removed"
+            ) from error
+        except OSError as error:
+            if error.errno in _FULL:
+                raise NoRoomError(str(error)) from error
+            raise ChannelError(f"no payload can be written to {self.folder}: {error}") from error
+
+    def _probe(self) -> bool:
+        """Find out whether a mapping holds the lock of its file here, or a descriptor has to.
+
+        Overlay file systems map another file than the one that was opened and locked.
+        """
+        base = FileName(self._owner, next(_numbers))
+        path = self.folder / str(base)
+        link = self.folder / str(LinkName(base, next(_numbers), self._owner))
+        with self._explained():
+            file = PayloadFile(path, _PAGE)
+            try:
+                link.hardlink_to(path)
+                counts = not file.is_idle()
+                link.unlink()
+                counts = counts and file.is_idle()
+                for keeps in (False, True) if counts else ():
+                    view = lock_and_map(str(path), 1, keep=keeps)
+                    locked = _is_locked(path)
+                    view.release()
+                    del view
+                    if locked and file.is_idle():
+                        return keeps
+            finally:
+                file.withdraw([str(link)])
+                file.remove()
+        raise ChannelError(
+            f"{self.folder} cannot hold payloads: its file system has no hard links that are "
+            "counted, or no flock; name a folder of another one in SHOAL_SHM_DIR"
+        )
+
+
+def lock_and_map(path: str, size: int, *, keep: bool) -> memoryview:
+    """Open a link, lock the file for reading and map it privately.
+
+    Raises:
+        OSError: One of these failed; BlockingIOError where a writer has the file.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    try:
+        # The writer locks a file only when no link is left, so that this lock never waits.
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        if os.fstat(descriptor).st_size < size:
+            raise OSError(errno.EINVAL, f"the file is shorter than {size} bytes")  # noqa: TRY301  (the descriptor is closed below)
+        view = map_private(descriptor, size, keep=keep)
+    except BaseException:
+        os.close(descriptor)
+        raise
+    if not keep:
+        os.close(descriptor)
+    return view
+
+
+def _is_locked(path: Path) -> bool:
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        # Not left to `close`: a child forked meanwhile has the descriptor and with it the lock.
+        fcntl.flock(descriptor, fcntl.LOCK_UN)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False
+
+
+def _number(file: PayloadFile) -> int:
+    return int(file.path.name.rpartition("-")[2])
