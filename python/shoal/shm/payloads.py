@@ -138,8 +138,12 @@ class PayloadWriter:
             f"a payload of {size} bytes has no room: {'; '.join(map(str, refused))}"
         ) from refused[-1]
 
-    def untaken(self) -> int:
-        """Return the bytes of the payloads that some living reader has not opened yet."""
+    def untaken(self, reader: ProcessId | None = None) -> int:
+        """Return the bytes of the payloads that some living reader has not opened yet.
+
+        Args:
+            reader: Count those that this one has not opened; None for any.
+        """
         self._check()
         with self._lock:
             return sum(
@@ -147,8 +151,9 @@ class PayloadWriter:
                 for pool in self._pools
                 for file in pool.files
                 if any(
-                    os.path.lexists(path) and is_running(reader)
-                    for path, reader in list(file.links.items())
+                    os.path.lexists(path) and is_running(its)
+                    for path, its in list(file.links.items())
+                    if reader in (None, its)
                 )
             )
 
