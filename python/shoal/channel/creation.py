@@ -46,7 +46,12 @@ _ANSWER_S = 60.0
 
 
 def create(
-    facts: Facts, distributed: bool, node_rank: int, deadline: Deadline
+    facts: Facts,
+    distributed: bool,
+    node_rank: int,
+    deadline: Deadline,
+    *,
+    shared: bool = False,
 ) -> tuple[Facts, Replicas]:
     """Start a channel's hosts, or connect to the channel that has the name.
 
@@ -55,6 +60,7 @@ def create(
         distributed: Whether every node has a host.
         node_rank: The node of the host, where there is one.
         deadline: Until when the hosts have to answer.
+        shared: Whether several processes create it; then it is normal that it exists.
 
     Raises:
         ChannelExistsError: The name belongs to another kind of channel, or to no channel.
@@ -69,7 +75,7 @@ def create(
     wanted = replace(facts, hosts=hosts)
     nodes = range(hosts) if distributed else [node_rank]
     while True:
-        joined = _join(wanted, deadline)
+        joined = _join(wanted, deadline, shared=shared)
         if joined is not None:
             return joined
         try:
@@ -121,7 +127,7 @@ def _end(host: Any) -> None:
     ray.kill(host)
 
 
-def _join(wanted: Facts, deadline: Deadline) -> tuple[Facts, Replicas] | None:
+def _join(wanted: Facts, deadline: Deadline, *, shared: bool) -> tuple[Facts, Replicas] | None:
     """Connect to a channel that exists and is as planned; None when the name is free."""
     first, namespace = f"{wanted.name}:0", required_namespace()
     found = None
@@ -148,7 +154,8 @@ def _join(wanted: Facts, deadline: Deadline) -> tuple[Facts, Replicas] | None:
             f"{describe_self()}: the channel {facts.name!r} exists, with {', '.join(differing)}; "
             "connect to it with Channel.connect, or choose another name"
         )
-    _log.warning("the channel %r exists already; connected to it", facts.name)
+    if not shared:
+        _log.warning("the channel %r exists already; connected to it", facts.name)
     return facts, replicas
 
 

@@ -7,10 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from shoal._backend import backend
-from shoal.context import env_var
 from shoal.errors import ShoalValueError
 
-__all__ = ["CAPACITY", "DROPPING", "MOST_ITEMS", "Facts", "Place", "forced_transport"]
+__all__ = ["CAPACITY", "DROPPING", "MOST_ITEMS", "Facts", "Place"]
 
 CAPACITY = 262_144
 """How many items a key holds at least when its channel has no `maxsize`."""
@@ -73,20 +72,6 @@ class Place:
         return self.boot == _boot() and not Path(self.token).exists()
 
 
-def forced_transport() -> str | None:
-    """Return the transport that `SHOAL_TRANSPORT` asks for, None for the best that is possible.
-
-    Raises:
-        ShoalValueError: It is none of those that there are.
-    """
-    text, name = env_var("TRANSPORT")
-    if not text:
-        return None
-    if text not in ("shm", "ray", "torch"):
-        raise ShoalValueError(f"{name}={text!r}: expected shm, ray or torch")
-    return text
-
-
 @dataclass(frozen=True)
 class Facts:
     """How a channel was made.
@@ -98,6 +83,7 @@ class Facts:
         max_bytes: The bytes that all items of a host may have; None for the default.
         policy: What a put does at the bound of items.
         memory_policy: What a put does at the bound of bytes.
+        key_bytes: The bytes that the items of one key may have; 0 for no bound of its own.
         hosts: How many hosts it has; 0 for a local channel.
         places: Where the items of each host lie.
     """
@@ -108,6 +94,7 @@ class Facts:
     max_bytes: int | None = None
     policy: str = "block"
     memory_policy: str = "block"
+    key_bytes: int = 0
     hosts: int = 0
     places: tuple[Place | None, ...] = ()
 

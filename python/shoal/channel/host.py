@@ -38,7 +38,7 @@ from shoal.errors import (
     ShoalTimeoutError,
 )
 from shoal.manager import NodeManager
-from shoal.process import ProcessId, is_running
+from shoal.process import ProcessId, is_running, wait_for_exit
 from shoal.shm import Parcel, Queue, Session
 from shoal.shm.keys import canonical
 from shoal.transport.client import new_ticket
@@ -133,6 +133,11 @@ class ChannelWorker:
     async def ping(self, _: object = None) -> None:
         """Answer, and begin to look after the channel."""
         self._begin()
+
+    async def watch(self, process: ProcessId) -> None:
+        """Return when a process of this node has ended."""
+        if is_running(process):
+            await wait_for_exit(process.pid)
 
     async def shoal_channel_facts(self) -> dict[str, Any]:
         """Tell how the channel was made, and whether it is closed."""

@@ -6,7 +6,7 @@ from typing import Any
 
 from shoal._backend import ShmQueue
 from shoal.channel.backend import Backend
-from shoal.channel.facts import Facts, forced_transport
+from shoal.channel.facts import Facts
 from shoal.channel.remote import RemoteQueues
 from shoal.channel.shared import SharedQueues
 from shoal.errors import (
@@ -17,6 +17,7 @@ from shoal.errors import (
     TransportError,
 )
 from shoal.shm import joined
+from shoal.transport.choice import forced_transport
 
 __all__ = ["Replicas"]
 
@@ -87,7 +88,10 @@ class Replicas:
         place = self.facts.places[index] if index < len(self.facts.places) else None
         if place is not None and place.is_here():
             try:
-                return SharedQueues(self.facts, joined(place.token), self.direct)
+                session = joined(place.token)
+                # The channel's actor makes and removes it; while that is dead no process may.
+                session.keep()
+                return SharedQueues(self.facts, session, self.direct)
             except ChannelNotFoundError as error:
                 raise ChannelClosed(f"the channel {self.facts.name!r} is gone: {error}") from None
             except ChannelError as error:

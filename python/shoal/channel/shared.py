@@ -58,8 +58,6 @@ class SharedQueues(Underway):
     def __init__(self, facts: Facts, session: Session, direct: dict[Any, ShmQueue]) -> None:
         self.facts = facts
         self._shelf = Shelf(facts, session)
-        # The host makes and removes it; while it is dead nobody else may.
-        session.keep()
         self._opened: dict[Hashable, Queue] = {}
         self.direct = direct
         super().__init__()

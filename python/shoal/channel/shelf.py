@@ -78,7 +78,7 @@ class Shelf:
             self.session,
             key,
             maxsize,
-            None,
+            self.facts.key_bytes or None,
             name=name,
             parcels=self._parcels,
             encoded=encoded,

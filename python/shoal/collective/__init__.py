@@ -1,4 +1,4 @@
-"""Messages between two workers, or from one to many, and what an asynchronous one returns."""
+"""Messages between two workers, and from one to many."""
 
 from shoal.collective.collective import Collective
 from shoal.collective.options import CollectiveGroupOptions

@@ -1,28 +1,37 @@
 """`Collective`: what a worker's send, receive and broadcast do."""
 
-import hashlib
-import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from shoal._backend import WorkerAddress
-from shoal.collective.members import expand, own_group, source
+from shoal.collective.broadcast import Broadcasts
+from shoal.collective.inbox import NOT_YET, Inbox
+from shoal.collective.message import (
+    Accept,
+    Received,
+    check_contiguous,
+    envelope,
+    expects_object,
+    expects_tensor,
+    is_tensor,
+    sendable,
+    tensor_message,
+)
 from shoal.collective.options import CollectiveGroupOptions
-from shoal.collective.p2p import Accept, Courier
+from shoal.collective.outbox import SLICE_S, Outbox
 from shoal.collective.peers import peer_address
+from shoal.collective.routes import Routes
 from shoal.deadline import Deadline
-from shoal.errors import ShoalTypeError, ShoalValueError, TransportError
-from shoal.pickling import tensor_facts
-from shoal.transport.codec import decode, encode
-from shoal.transport.wire import Payload
-from shoal.work import AsyncCollWork, AsyncWork
+from shoal.errors import ShoalTypeError
+from shoal.transport.choice import OBJECTS, Choice, choose
+from shoal.work import AsyncWork
 
 __all__ = ["Collective"]
 
 Ranks = int | list[int]
 
 _P2P = "p2p"
-_OBJECT, _TENSOR = "object", "tensor"
 
 
 class Collective:
@@ -34,13 +43,17 @@ class Collective:
     arrives on the receiver's current device of that type.
 
     Args:
-        cur_worker: The worker: anything with a `worker_address`.
+        cur_worker: The worker: anything with a `worker_address` and a `worker_info`.
     """
 
     def __init__(self, cur_worker: Any) -> None:
         self._address: WorkerAddress = cur_worker.worker_address
         self._name = self._address.get_name()
-        self._courier = Courier(self._name)
+        self._routes = Routes(cur_worker.worker_info)
+        self._broadcasts = Broadcasts(self._routes)
+        # By group and rank as callers give them, so that a message costs one look.
+        self._outboxes: dict[tuple[str, Any], Outbox] = {}
+        self._inboxes: dict[tuple[str, Any], Inbox] = {}
 
     def send(
         self,
@@ -69,9 +82,18 @@ class Collective:
             PeerLostError: The receiver died.
             ShoalValueError: The object cannot be pickled, or a tensor is not contiguous.
         """
-        _check_options(options)
-        payload = encode((_sendable(object), piggyback_payload), (_OBJECT, self._name, None))
-        return self._send(payload, dst_group_name, dst_rank, async_op, timeout)
+        if options is not None:
+            _check_options(options)
+        try:
+            outbox = self._outboxes[dst_group_name, dst_rank]
+        except (KeyError, TypeError):
+            outbox = self._outbox(dst_group_name, dst_rank)
+        message = envelope(sendable(object), piggyback_payload)
+        if not async_op:
+            if not outbox.offer(message):
+                outbox.send(message, Deadline(timeout))
+            return None
+        return self._started(outbox, message, timeout)
 
     def recv(
         self,
@@ -94,9 +116,21 @@ class Collective:
             TransportError: The message was sent with `send_tensor`; it stays where it is. Or it
                 cannot be rebuilt in this process; then it is lost.
         """
-        _check_options(options)
-        peer = peer_address(src_group_name, src_rank)
-        return self._recv(peer, async_op, timeout, self._expects_object(peer), self._open)
+        if options is not None:
+            _check_options(options)
+        try:
+            inbox = self._inboxes[src_group_name, src_rank]
+        except (KeyError, TypeError):
+            inbox = self._inbox(src_group_name, src_rank)
+        if async_op:
+            return self._awaited(inbox, expects_object, Received.result, timeout)
+        waited = 0.0
+        if timeout is None:
+            found = inbox.at_once(SLICE_S)
+            if found is not NOT_YET:
+                return found
+            waited = SLICE_S
+        return inbox.recv(expects_object, Deadline(timeout, waited=waited)).result()
 
     def send_tensor(
         self,
@@ -108,16 +142,21 @@ class Collective:
         *,
         timeout: float | None = None,
     ) -> AsyncWork | None:
-        """Send a tensor to a worker that calls `recv_tensor` with one like it; as `send`."""
+        """Send a tensor to a worker that calls `recv_tensor` with one like it; same as `send`."""
         _check_options(options)
-        if not _is_tensor(tensor):
+        if not is_tensor(tensor):
             raise ShoalTypeError(
                 f"send_tensor: expected a torch tensor, got {type(tensor).__name__}; "
                 "send takes any object"
             )
-        _check_contiguous(tensor)
-        payload = encode(tensor.detach(), (_TENSOR, self._name, tensor_facts(tensor)))
-        return self._send(payload, dst_group_name, dst_rank, async_op, timeout)
+        check_contiguous(tensor)
+        outbox = self._outbox(dst_group_name, dst_rank)
+        message = tensor_message(tensor.detach())
+        if not async_op:
+            if not outbox.offer(message):
+                outbox.send(message, Deadline(timeout))
+            return None
+        return self._started(outbox, message, timeout)
 
     def recv_tensor(
         self,
@@ -129,24 +168,27 @@ class Collective:
         *,
         timeout: float | None = None,
     ) -> AsyncWork | None:
-        """Receive into a tensor what another worker sent with `send_tensor`; as `recv`.
+        """Receive into a tensor what another worker sent with `send_tensor`; same as `recv`.
 
         Raises:
             TransportError: The sent tensor has another shape, dtype or device type, or it was
                 sent with `send`; `tensor` is untouched and the message stays where it is.
         """
         _check_options(options)
-        if not _is_tensor(tensor):
+        if not is_tensor(tensor):
             raise ShoalTypeError(f"recv_tensor: expected a torch tensor, got {type(tensor)!r}")
-        peer = peer_address(src_group_name, src_rank)
+        inbox = self._inbox(src_group_name, src_rank)
+        into = tensor.detach()
 
-        def copy(payload: Payload) -> None:
-            received = decode(payload, self._where(peer))
-            tensor.detach().copy_(received)
+        def copy(received: Received) -> None:
+            if received.value is not into:  # it may have been received into at once
+                into.copy_(received.value)
 
-        accept = self._expects_tensor(peer, tensor)
-        work: AsyncWork | None = self._recv(peer, async_op, timeout, accept, copy)
-        return work
+        if async_op:
+            work: AsyncWork = self._awaited(inbox, expects_tensor(tensor), copy, timeout, into)
+            return work
+        copy(inbox.recv(expects_tensor(tensor), Deadline(timeout), into))
+        return None
 
     def broadcast(
         self,
@@ -176,157 +218,84 @@ class Collective:
             The object, the source's own for the source; a work with `async_op`.
 
         Raises:
-            ShoalValueError: The caller is not a member, or `groups` names nobody.
+            ShoalValueError: The caller is not a member, or `groups` names no worker.
             ShoalTypeError: `groups` is of another form.
             ShoalTimeoutError: The others did not take part in time.
             PeerLostError: One of them died.
         """
         _check_options(options)
         if ranks is None and groups and isinstance(groups[0], int):
-            ranks = groups
-        members = expand(groups) if ranks is None else own_group(self._address, ranks)
-        root = source(src, members)
-        if self._address not in members:
-            names = ", ".join(member.get_name() for member in members)
-            raise ShoalValueError(f"broadcast: {self._name} is not a member; members: {names}")
-        kind = _broadcast_kind(members, root)
-        deadline = Deadline(timeout)
-        if self._address != root:
-            accept = self._expects_object(root)
-            return self._recv(root, async_op, deadline.remaining, accept, self._open, kind)
-        payload = encode((_sendable(object), None), (_OBJECT, self._name, None))
-        sends = [
-            AsyncWork(
-                self._courier.start_send(kind, member, payload, deadline),
-                f"broadcast from {self._name} to {member.get_name()}",
-            )
-            for member in members
-            if member != root
-        ]
-        return self._all_sent(sends, object, async_op)
+            groups, ranks = None, groups
+        ring = options is not None and options.use_ring_broadcast
+        return self._broadcasts.broadcast(object, groups, ranks, src, async_op, timeout, ring)
 
-    def _all_sent(self, sends: list[AsyncWork], value: Any, async_op: bool) -> Any:
-        if async_op:
-            work = _Broadcast(sends, value) if sends else AsyncWork(None, "a broadcast to nobody")
-            if not sends:
-                work.future.set_result(value)
-            return work
-        for send in sends:
-            send.wait()
-        return value
+    def transport_to(self, group_name: str, rank: Ranks, data: Any = None) -> Choice:
+        """Return which transport carries a kind of data to another worker, and why.
 
-    def _send(
-        self, payload: Payload, group: str, rank: Ranks, async_op: bool, timeout: float | None
-    ) -> AsyncWork | None:
-        peer, deadline = peer_address(group, rank), Deadline(timeout)
-        if not async_op:
-            self._courier.send(_P2P, peer, payload, deadline)
-            return None
-        future = self._courier.start_send(_P2P, peer, payload, deadline)
-        return AsyncWork(future, f"send from {self._name} to {peer.get_name()}")
+        Args:
+            group_name: The receiver's group.
+            rank: Its rank; a list is a path to a worker below another.
+            data: A tensor, or a device type (`cpu`, `cuda`); None for objects.
 
-    def _recv(
+        Returns:
+            The transport's `name` and the `reason` for it.
+
+        Raises:
+            ShoalTimeoutError: The receiver did not come up.
+            TransportError: `SHOAL_TRANSPORT` asks for one that cannot carry it.
+        """
+        info = self._outbox(group_name, rank).info(Deadline(None))
+        if data is None:
+            return choose(self._routes.info, info, OBJECTS)
+        device = data.device.type if is_tensor(data) else str(data)
+        return choose(self._routes.info, info, device)
+
+    def close(self) -> None:
+        """Leave the memory of the node, and release what is held for other workers."""
+        for inbox in self._inboxes.values():
+            inbox.close()
+        for outbox in self._outboxes.values():
+            outbox.close()
+        self._broadcasts.close()
+        self._routes.close()
+
+    # How it works.
+
+    def _outbox(self, group: str, rank: Ranks) -> Outbox:
+        peer = peer_address(group, rank)
+        key = (group, rank if isinstance(rank, int) else tuple(rank))
+        found = self._outboxes.get(key)
+        if found is None:
+            made = Outbox(self._routes, _P2P, peer, "send to")
+            found = self._outboxes.setdefault(key, made)  # of two threads one wins
+        return found
+
+    def _inbox(self, group: str, rank: Ranks) -> Inbox:
+        peer = peer_address(group, rank)
+        key = (group, rank if isinstance(rank, int) else tuple(rank))
+        found = self._inboxes.get(key)
+        if found is None:
+            made = Inbox(self._routes, _P2P, peer, "recv from")
+            found = self._inboxes.setdefault(key, made)
+        return found
+
+    def _started(self, outbox: Outbox, message: Any, timeout: float | None) -> AsyncWork:
+        future = outbox.start_send(message, Deadline(timeout))
+        return AsyncWork(future, f"send from {self._name} to {outbox.peer.get_name()}")
+
+    def _awaited(
         self,
-        peer: WorkerAddress,
-        async_op: bool,
-        timeout: float | None,
+        inbox: Inbox,
         accept: Accept,
-        then: Callable[[Payload], Any],
-        kind: str = _P2P,
+        then: Callable[[Received], Any],
+        timeout: float | None,
+        into: Any = None,
     ) -> Any:
-        deadline = Deadline(timeout)
-        if not async_op:
-            return then(self._courier.recv(kind, peer, deadline, accept))
-        future, give_back = self._courier.start_recv(kind, peer, deadline, accept, then)
-        return AsyncWork(future, f"recv from {peer.get_name()} at {self._name}", give_back)
-
-    def _open(self, payload: Payload) -> Any:
-        value, piggyback = decode(payload, f"{self._name}: message from {payload.note[1]}")
-        return value if piggyback is None else (value, piggyback)
-
-    def _where(self, peer: WorkerAddress) -> str:
-        return f"{self._name}: message from {peer.get_name()}"
-
-    def _expects_object(self, peer: WorkerAddress) -> Accept:
-        def accept(payload: Payload) -> None:
-            if payload.note[0] != _OBJECT:
-                raise TransportError(
-                    f"{self._where(peer)}: it was sent with send_tensor ({_show(payload.note[2])}) "
-                    "and received with recv; call recv_tensor"
-                )
-
-        return accept
-
-    def _expects_tensor(self, peer: WorkerAddress, tensor: Any) -> Accept:
-        wanted = tensor_facts(tensor)
-
-        def accept(payload: Payload) -> None:
-            kind, _, sent = payload.note
-            if kind != _TENSOR:
-                raise TransportError(
-                    f"{self._where(peer)}: it was sent with send and received with recv_tensor; "
-                    "call recv"
-                )
-            if sent != wanted:
-                raise TransportError(
-                    f"{self._where(peer)}: sent is a tensor of {_show(sent)}, recv_tensor was "
-                    f"given one of {_show(wanted)}; both must agree"
-                )
-
-        return accept
-
-
-class _Broadcast(AsyncCollWork):
-    """The sends of a broadcast; its result is the source's own object."""
-
-    def __init__(self, sends: Sequence[AsyncWork], value: Any) -> None:
-        self._value = value
-        super().__init__(sends)
-
-    def _join(self, results: list[Any]) -> Any:
-        del results
-        return self._value
+        request = inbox.start_recv(accept, then, Deadline(timeout), into)
+        what = f"recv from {inbox.peer.get_name()} at {self._name}"
+        return AsyncWork(request.future, what, partial(inbox.give_back, request))
 
 
 def _check_options(options: Any) -> None:
     if options is not None and not isinstance(options, CollectiveGroupOptions):
         raise ShoalTypeError(f"options={options!r}: expected CollectiveGroupOptions or None")
-
-
-def _broadcast_kind(members: Sequence[WorkerAddress], root: WorkerAddress) -> str:
-    """Name the queue of a broadcast: the same for all members, in whatever order they are named."""
-    names = sorted(member.get_name() for member in members)
-    digest = hashlib.blake2s("\n".join([root.get_name(), *names]).encode(), digest_size=12)
-    return f"broadcast-{digest.hexdigest()}"
-
-
-def _is_tensor(value: Any) -> bool:
-    torch = sys.modules.get("torch")
-    return torch is not None and isinstance(value, getattr(torch, "Tensor", ()))
-
-
-def _sendable(value: Any) -> Any:
-    """Check tensors that are sent as such, and give a tuple of tensors the type it arrives with."""
-    if _is_tensor(value):
-        _check_contiguous(value)
-    elif type(value) in (list, tuple) and all(map(_is_tensor, value)):
-        for tensor in value:
-            _check_contiguous(tensor)
-        return list(value)
-    elif type(value) is dict and value and all(map(_is_tensor, value.values())):
-        for tensor in value.values():
-            _check_contiguous(tensor)
-    return value
-
-
-def _check_contiguous(tensor: Any) -> None:
-    if not tensor.is_contiguous():
-        raise ShoalValueError(
-            f"a tensor of shape {tuple(tensor.shape)} must be contiguous when using P2P "
-            "communication: send tensor.contiguous()"
-        )
-
-
-def _show(facts: tuple[tuple[int, ...], str, str]) -> str:
-    shape, dtype, device = facts
-    return f"shape {shape}, {dtype}, on {device}"

@@ -7,8 +7,11 @@ from typing import Any, ClassVar
 from shoal._backend import WorkerAddress
 from shoal.deadline import Deadline
 from shoal.manager.base import Manager
+from shoal.process import ProcessId
 
 __all__ = ["WorkerInfo", "WorkerManager"]
+
+_UNKNOWN = ProcessId("", 0, 0)
 
 
 @dataclass
@@ -28,6 +31,8 @@ class WorkerInfo:
         available_accelerators: Cluster-wide ranks of the visible accelerators.
         hardware_infos: The assigned hardware.
         pid: The process.
+        process: The process, with its machine and its start time.
+        memory: Which shared memory it can use: equal for processes that can share some.
     """
 
     address: WorkerAddress
@@ -42,6 +47,8 @@ class WorkerInfo:
     available_accelerators: list[int] = field(default_factory=list)
     hardware_infos: list[Any] = field(default_factory=list)
     pid: int = 0
+    process: ProcessId = _UNKNOWN
+    memory: str = ""
 
     def __hash__(self) -> int:
         return hash(self.address)
@@ -70,10 +77,13 @@ class WorkerManager(Manager):
     def __init__(self) -> None:
         self._infos: dict[WorkerAddress, WorkerInfo] = {}
         self._waiting: dict[WorkerAddress, asyncio.Event] = {}
+        self._sessions: dict[str, str] = {}
+        self._waits: dict[str, dict[int, tuple[str, ...]]] = {}
 
     def register_worker(self, worker_address: WorkerAddress, worker_info: WorkerInfo) -> None:
         """Record a worker; a worker that is started again replaces its former record."""
         self._infos[worker_address] = worker_info
+        self._waits.pop(worker_address.get_name(), None)  # those of the process before
         event = self._waiting.pop(worker_address, None)
         if event is not None:
             event.set()
@@ -110,3 +120,60 @@ class WorkerManager(Manager):
         """Forget a group that was closed, with all workers below it."""
         for address in [a for a in self._infos if a.root_group_name == group_name]:
             del self._infos[address]
+            self._waits.pop(address.get_name(), None)
+
+    # The shared memory of each machine, for messages between its workers.
+
+    def get_session(self, memory: str) -> str | None:
+        """Return the token of the session that the workers with this memory use, or None."""
+        return self._sessions.get(memory)
+
+    def offer_session(self, memory: str, token: str, instead_of: str | None = None) -> str:
+        """Propose a session for the workers with this memory; the first proposal wins.
+
+        Args:
+            memory: Which memory, as `WorkerInfo.memory` names it.
+            token: The token of the proposed session.
+            instead_of: A token that this manager returned before, and whose session is gone.
+
+        Returns:
+            The token of the session to use.
+        """
+        known = self._sessions.get(memory)
+        if known is None or known == instead_of:
+            self._sessions[memory] = known = token
+        return known
+
+    # Which worker waits for which, so that a cycle can be told.
+
+    def note_wait(self, waiter: str, number: int, peers: tuple[str, ...]) -> None:
+        """Record that a worker waits for others; `number` tells its waits apart."""
+        self._waits.setdefault(waiter, {})[number] = peers
+
+    def end_wait(self, waiter: str, number: int) -> None:
+        """Record that a wait has ended; harmless where it is not known."""
+        waits = self._waits.get(waiter, {})
+        waits.pop(number, None)
+        if not waits:
+            self._waits.pop(waiter, None)
+
+    def find_wait_cycle(self, waiter: str, number: int) -> list[str]:
+        """Return the workers that a wait leads through back to its own worker.
+
+        Returns:
+            The workers in order, the first of them one that the wait is for; empty where the wait
+            is not part of a cycle.
+        """
+        paths = [[peer] for peer in self._waits.get(waiter, {}).get(number, ())]
+        seen: set[str] = set()
+        while paths:
+            path = paths.pop(0)
+            last = path[-1]
+            if last == waiter:
+                return path[:-1]
+            if last in seen:
+                continue
+            seen.add(last)
+            for peers in self._waits.get(last, {}).values():
+                paths += [[*path, peer] for peer in peers]
+        return []

@@ -24,6 +24,9 @@ from shoal.hardware import AcceleratorUtil
 from shoal.hardware.profiling import ProfileConfig
 from shoal.manager import CollectiveManager, NodeManager, WorkerInfo, WorkerManager
 from shoal.ports import hold_port
+from shoal.process import own_process
+from shoal.shm.location import memory_id
+from shoal.transport.choice import Choice
 from shoal.worker.group import WorkerGroup
 from shoal.worker.identity import Identity
 from shoal.worker.timers import Timers, timer
@@ -166,6 +169,8 @@ class Worker(metaclass=WorkerMeta):
             available_accelerators=self.global_accelerator_ids,
             hardware_infos=self._own_hardware(),
             pid=os.getpid(),
+            process=own_process(),
+            memory=memory_id(),
         )
         self._manager_proxy.register_worker(self._worker_address, self._worker_info)
         self._set_master()
@@ -357,6 +362,13 @@ class Worker(metaclass=WorkerMeta):
         return self._collective.broadcast(
             object, groups, src, async_op, options, timeout=timeout, **older
         )
+
+    def transport_to(self, group_name: str, rank: int | list[int], data: Any = None) -> Choice:
+        """Tell which transport carries data to another worker, and why.
+
+        See `Collective.transport_to`.
+        """
+        return self._collective.transport_to(group_name, rank, data)
 
     def create_channel(self, *args: Any, **kwargs: Any) -> Channel:
         """Create a channel, or connect to the one of this name; see `Channel.create_for`."""

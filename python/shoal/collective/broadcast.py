@@ -1,0 +1,355 @@
+"""Broadcasts: one worker's object to many, written once on each node."""
+
+import hashlib
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from functools import partial
+from time import sleep
+from typing import Any
+
+from shoal._backend import WorkerAddress
+from shoal.channel.backend import Future
+from shoal.collective.inbox import Inbox, Request
+from shoal.collective.members import expand, own_group, source
+from shoal.collective.message import (
+    BESIDE,
+    Received,
+    envelope,
+    expects_object,
+    nbytes_of,
+    sendable,
+    special,
+)
+from shoal.collective.node_memory import MOST_BYTES
+from shoal.collective.outbox import Outbox
+from shoal.collective.routes import Routes
+from shoal.collective.topology import Edges, edges_of
+from shoal.collective.waits import PeerWait
+from shoal.deadline import Deadline
+from shoal.errors import ShoalError, ShoalTimeoutError, ShoalValueError
+from shoal.futures import done, fulfil
+from shoal.pickling import dumps
+from shoal.shm import Parcel
+from shoal.shm.payloads import PayloadRef, withdraw
+from shoal.transport.choice import forced_transport
+from shoal.work import AsyncWork
+
+__all__ = ["Broadcasts"]
+
+_ONCE_FROM = 256 * 1024
+"""From so many bytes on a payload is written once and mapped by the members of the node; below
+that a copy in each member's queue costs less."""
+
+_POLL_S = 0.01
+_log = logging.getLogger("shoal")
+
+
+class Broadcasts:
+    """The broadcasts that one worker takes part in.
+
+    Args:
+        routes: The way to other workers.
+    """
+
+    def __init__(self, routes: Routes) -> None:
+        self._routes = routes
+        self._courses: dict[tuple[Any, ...], _Course] = {}
+
+    def broadcast(
+        self,
+        value: Any,
+        groups: Any,
+        ranks: Sequence[int] | None,
+        src: Any,
+        async_op: bool,
+        timeout: float | None,
+        ring: bool,
+    ) -> Any:
+        """Take part in a broadcast; see `Collective.broadcast`."""
+        me = self._routes.info.address
+        members = expand(groups) if ranks is None else own_group(me, ranks)
+        root = source(src, members)
+        if me not in members:
+            names = ", ".join(member.get_name() for member in members)
+            raise ShoalValueError(f"broadcast: {me.get_name()} is not a member; members: {names}")
+        return self.among(members, root, value, async_op, timeout, ring)
+
+    def among(
+        self,
+        members: Sequence[WorkerAddress],
+        root: WorkerAddress,
+        value: Any,
+        async_op: bool,
+        timeout: float | None,
+        ring: bool,
+    ) -> Any:
+        """Take part in a broadcast from `root` to `members`, of which this worker is one."""
+        names = tuple(sorted(member.get_name() for member in members))
+        key = (root.get_name(), names, ring)
+        course = self._courses.get(key)
+        if course is None:
+            made = _Course(self._routes, list(members), root, ring)
+            course = self._courses.setdefault(key, made)  # of two threads one wins
+        deadline = Deadline(timeout)
+        if async_op:
+            return course.start(value, deadline)
+        return course.run(value, deadline)
+
+    def close(self) -> None:
+        """Release what is held for other members."""
+        for course in self._courses.values():
+            course.close()
+
+
+class _Course:
+    """A broadcast that the same members make again and again from the same source."""
+
+    def __init__(
+        self, routes: Routes, members: list[WorkerAddress], root: WorkerAddress, ring: bool
+    ) -> None:
+        self._routes = routes
+        self._me = routes.info.address
+        self._members = members
+        self._root = root
+        self._ring = ring
+        names = sorted(member.get_name() for member in members)
+        text = "\n".join([root.get_name(), str(ring), *names])
+        digest = hashlib.blake2s(text.encode(), digest_size=12).hexdigest()
+        self._kind = f"broadcast {digest}"
+        self._what = f"broadcast from {root.get_name()}"
+        self._edges: Edges | None = None
+        self._inbox: Inbox | None = None
+        self._near: list[Outbox] = []
+        self._far: list[Outbox] = []
+        self._lock = threading.Lock()
+        # Asynchronous ones that wait in a thread until all members are known.
+        self._backlog: deque[tuple[Any, Deadline, Future]] = deque()
+        self._drains = False
+
+    def run(self, value: Any, deadline: Deadline) -> Any:
+        """Take part, and return the object."""
+        if self._drains:
+            return self.start(value, deadline).wait()
+        self._prepare(deadline)
+        if self._inbox is None:
+            self._give(value, deadline)
+            return value
+        received = self._inbox.recv(expects_object, deadline)
+        self._give(received.value, deadline)
+        return received.value
+
+    def start(self, value: Any, deadline: Deadline) -> AsyncWork:
+        """Take part in the background."""
+        with self._lock:
+            if self._edges is None or self._drains:
+                future: Future = Future()
+                self._backlog.append((value, deadline, future))
+                starts, self._drains = not self._drains, True
+                if starts:
+                    threading.Thread(
+                        target=self._drain, name="shoal-broadcast", daemon=True
+                    ).start()
+                return AsyncWork(future, self._what)
+        future, give_back = self._begin(value, deadline)
+        return AsyncWork(future, self._what, give_back)
+
+    def close(self) -> None:
+        """Release what is held for other members."""
+        for box in (*self._near, *self._far):
+            box.close()
+        if self._inbox is not None:
+            self._inbox.close()
+
+    # Knowing the members.
+
+    def _prepare(self, deadline: Deadline) -> None:
+        """Find all members, and this one's place among them."""
+        if self._edges is not None:
+            return
+        peers = self._routes.peers
+        try:
+            infos = [
+                self._routes.info
+                if member == self._me
+                else peers.find(member, self._what, deadline)
+                for member in self._members
+            ]
+        except ShoalTimeoutError as error:
+            missing = [m.get_name() for m in self._members if peers.found(m) is None]
+            absent = ", ".join(name for name in missing if name != self._me.get_name())
+            raise ShoalTimeoutError(f"{error}; members that have not come: {absent}") from None
+        apart = forced_transport() not in (None, "shm")
+        edges = edges_of(self._me, self._root, infos, apart=apart, ring=self._ring)
+        with self._lock:
+            if self._edges is None:
+                self._near = [self._outbox(member) for member in edges.near]
+                self._far = [self._outbox(member) for member in edges.far]
+                if edges.parent is not None:
+                    what = f"{self._what}: from"
+                    self._inbox = Inbox(self._routes, self._kind, edges.parent, what)
+                self._edges = edges
+
+    def _outbox(self, member: WorkerAddress) -> Outbox:
+        return Outbox(self._routes, self._kind, member, f"{self._what}: to")
+
+    def _drain(self) -> None:
+        """Start what waits for the members to be known; the thread ends with the backlog."""
+        while True:
+            with self._lock:
+                if not self._backlog:
+                    self._drains = False
+                    return
+                value, deadline, future = self._backlog.popleft()
+            try:
+                self._prepare(deadline)
+                inner, _ = self._begin(value, deadline)
+            except BaseException as error:  # noqa: BLE001  (it is the result of the work)
+                fulfil(future, partial(_raise, error))
+                continue
+            inner.add_done_callback(partial(_move, future))
+
+    # Giving.
+
+    def _begin(self, value: Any, deadline: Deadline) -> tuple[Future, Callable[[], None] | None]:
+        if self._inbox is None:
+            return self._started(value, deadline), None
+
+        def pass_on(received: Received) -> Any:
+            if self._near or self._far:
+                self._started(received.value, deadline).add_done_callback(_log_failure)
+            return received.value
+
+        inbox = self._inbox
+        request: Request = inbox.start_recv(expects_object, pass_on, deadline)
+        # What was passed on already is not for the next receive to pass on again.
+        passes_on = bool(self._near or self._far)
+        return request.future, None if passes_on else partial(inbox.give_back, request)
+
+    def _give(self, value: Any, deadline: Deadline) -> None:
+        """Send to the members that receive from this one; raise the first error at the end."""
+        errors: list[ShoalError] = []
+        for outbox, message, reference in self._messages(value, deadline):
+            try:
+                if not outbox.offer(message):
+                    outbox.send(message, deadline)
+            except ShoalError as error:
+                errors.append(error)
+                if reference is not None:
+                    withdraw(reference)
+        if errors:
+            raise errors[0]
+
+    def _started(self, value: Any, deadline: Deadline) -> Future:
+        """Start to send to them; the future's result is the object."""
+        sends = [
+            (outbox.start_send(message, deadline), reference)
+            for outbox, message, reference in self._messages(value, deadline)
+        ]
+        if not sends:
+            return done(value)
+        future: Future = Future()
+        left = [len(sends)]
+        lock = threading.Lock()
+
+        def one_sent(_: Future) -> None:
+            with lock:
+                left[0] -= 1
+                if left[0]:
+                    return
+            fulfil(future, partial(_joined, value, sends))
+
+        for sent, _ in sends:
+            sent.add_done_callback(one_sent)
+        return future
+
+    def _messages(
+        self, value: Any, deadline: Deadline
+    ) -> list[tuple[Outbox, Any, PayloadRef | None]]:
+        """Return what goes to whom: those of other nodes first, which takes longer."""
+        if not self._near and not self._far:
+            return []
+        message = envelope(sendable(value))
+        sends: list[tuple[Outbox, Any, PayloadRef | None]] = [
+            (outbox, message, None) for outbox in self._far
+        ]
+        if len(self._near) == 1:
+            sends.append((self._near[0], message, None))
+        elif self._near:
+            sends += self._to_node(message, deadline)
+        return sends
+
+    def _to_node(
+        self, message: Any, deadline: Deadline
+    ) -> list[tuple[Outbox, Any, PayloadRef | None]]:
+        """Write a message once for the members of this node."""
+        nbytes = nbytes_of(message)
+        if nbytes is None or nbytes < _ONCE_FROM:
+            parcel = Parcel.of(message)
+            if parcel.nbytes < _ONCE_FROM:
+                return [(outbox, parcel, None) for outbox in self._near]
+        head, buffers = dumps(message)
+        size = len(head) + sum(buffer.nbytes for buffer in buffers)
+        readers = [outbox.info(deadline).process for outbox in self._near]
+        self._wait_for_room(size, deadline)
+        references = self._routes.memory.payloads().write(head, buffers, readers)
+        return [
+            (outbox, special(BESIDE, reference), reference)
+            for outbox, reference in zip(self._near, references, strict=True)
+        ]
+
+    def _wait_for_room(self, size: int, deadline: Deadline) -> None:
+        """Wait until the members have taken what was written before, but for some of it."""
+        payloads = self._routes.memory.payloads()
+        pause = _POLL_S / 50
+        late: list[str] = []
+
+        def describe() -> str:
+            return f"{self._routes.name}: {self._what}: waits for {', '.join(late)} to take part"
+
+        with PeerWait(
+            self._routes.name, [o.peer.get_name() for o in self._near], describe, deadline
+        ) as wait:
+            while (untaken := payloads.untaken()) and untaken + size > MOST_BYTES:
+                late = [
+                    outbox.peer.get_name()
+                    for outbox in self._near
+                    if payloads.untaken(outbox.info(deadline).process)
+                ]
+                if deadline.expired:
+                    raise ShoalTimeoutError(
+                        f"{describe()}: they took nothing within {deadline.timeout:g} s"
+                    )
+                wait.tick()
+                sleep(min(pause, deadline.remaining))
+                pause = min(2 * pause, _POLL_S)
+
+
+def _joined(value: Any, sends: list[tuple[Future, PayloadRef | None]]) -> Any:
+    errors = []
+    for sent, reference in sends:
+        error = sent.exception()
+        if error is not None:
+            errors.append(error)
+            if reference is not None:
+                withdraw(reference)
+    if errors:
+        raise errors[0]
+    return value
+
+
+def _move(outer: Future, inner: Future) -> None:
+    if inner.cancelled():
+        outer.cancel()
+    else:
+        fulfil(outer, inner.result)
+
+
+def _raise(error: BaseException) -> Any:
+    raise error
+
+
+def _log_failure(ended: Future) -> None:
+    if not ended.cancelled() and (error := ended.exception()) is not None:
+        _log.error("a broadcast was not passed on: %s", error)

@@ -1,0 +1,387 @@
+"""Receives from one worker, in the order of its sends."""
+
+import bisect
+import itertools
+import math
+import threading
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from shoal._backend import ShmQueue, WorkerAddress
+from shoal._ray import lost, timed_out
+from shoal.channel.backend import Future
+from shoal.channel.want import ONE
+from shoal.collective.message import Accept, Received, is_envelope, open_message, special_of
+from shoal.collective.outbox import SLICE_S
+from shoal.collective.parts import Parts
+from shoal.collective.routes import Route, Routes
+from shoal.collective.waits import PeerWait
+from shoal.collective.watchman import attend
+from shoal.deadline import Deadline
+from shoal.errors import (
+    ChannelClosed,
+    ChannelDecodeError,
+    PeerLostError,
+    ShoalError,
+    ShoalTimeoutError,
+    TransportError,
+)
+from shoal.futures import fail, fulfil
+
+__all__ = ["NOT_YET", "Inbox", "Request"]
+
+Then = Callable[[Received], Any]
+
+NOT_YET: Any = object()
+"""What `Inbox.at_once` returns instead of an object."""
+
+_NOT_NOW = (ShoalTimeoutError, ChannelClosed)
+
+
+class Request:
+    """An asynchronous receive."""
+
+    def __init__(self, accept: Accept, then: Then, deadline: Deadline, into: Any) -> None:
+        self.accept = accept
+        self.then = then
+        self.deadline = deadline
+        self.into = into
+        self.future: Future = Future()
+        self.seen: set[int] = set()
+        self.taken: tuple[int, Received] | None = None
+
+
+class Inbox:
+    """The receives from one worker.
+
+    A message that was taken from the queue and that no receive got, because it was cancelled or
+    expects another kind, is kept aside for the next one.
+
+    Args:
+        routes: The way to other workers.
+        kind: Keeps point to point and each broadcast apart.
+        peer: The sender.
+        what: Names the operation in messages: `recv from`.
+    """
+
+    def __init__(self, routes: Routes, kind: str, peer: WorkerAddress, what: str) -> None:
+        self._routes = routes
+        self._kind = kind
+        self.peer = peer
+        self._what = f"{what} {peer.get_name()}"
+        self._where = f"{routes.name}: message from {peer.get_name()}"
+        self._lock = threading.RLock()
+        self._route: Route | None = None
+        self._queue: ShmQueue | None = None
+        self._parts = Parts(routes, peer, self._what)
+        self._numbers = itertools.count()
+        self._aside: list[tuple[int, Received]] = []
+        self._early: deque[Any] = deque()
+        self._requests: deque[Request] = deque()
+        self._taking: Future | None = None
+
+    def at_once(self, seconds: float) -> Any:
+        """Wait for an object with one operation on the queue.
+
+        Args:
+            seconds: How long to wait.
+
+        Returns:
+            The object, or `NOT_YET` where there is none, or the message has to be looked into.
+        """
+        queue = self._queue
+        if queue is None or self._requests or self._aside or self._taking is not None:
+            return NOT_YET
+        if self._parts.by_frames:
+            return NOT_YET
+        try:
+            message = queue.get(seconds)
+        except _NOT_NOW:
+            return NOT_YET  # the way that waits says what is wrong
+        if type(message) is tuple and is_envelope(message):
+            self._early.append(message)
+            return NOT_YET
+        return message
+
+    def recv(self, accept: Accept, deadline: Deadline, into: Any = None) -> Received:
+        """Wait for the next message.
+
+        Args:
+            accept: Raises where the receiver does not expect the message, which then stays.
+            deadline: Until when.
+            into: The tensor of `recv_tensor`, which may be received into at once.
+        """
+        if self._requests or self._taking is not None:
+            # Behind the receives that were started before.
+            future = self.start_recv(accept, lambda received: received, deadline, into).future
+            try:
+                found: Received = future.result()
+            except BaseException:
+                future.cancel()
+                raise
+            return found
+        if not self._aside:
+            self._keep(self._take(deadline, into))
+        with self._lock:
+            received = self._aside[0][1]
+            accept(received, self._where)
+            del self._aside[0]
+        return received
+
+    def start_recv(
+        self, accept: Accept, then: Then, deadline: Deadline, into: Any = None
+    ) -> "Request":
+        """Start a receive, after those that were started before.
+
+        Args:
+            accept: Same as for `recv`.
+            then: Makes the result of the message.
+            deadline: Until when.
+            into: Same as for `recv`.
+
+        Returns:
+            The receive; `give_back` returns its message where nothing has its result.
+        """
+        request = Request(accept, then, deadline, into)
+        request.future.add_done_callback(self._left)
+        with self._lock:
+            self._requests.append(request)
+        self._serve()
+        attend(self)
+        return request
+
+    def look(self) -> bool:
+        """Fail the asynchronous receives that are late, or whose sender has died.
+
+        Returns:
+            Whether any is left.
+        """
+        with self._lock:
+            requests = list(self._requests)
+        for request in requests:
+            if request.deadline.expired:
+                fail(request.future, self._too_late(request.deadline))
+                continue
+            error = self._dead(request.deadline, request.seen)
+            if error is not None and not self._last_words():
+                fail(request.future, error)
+        self._serve()
+        return bool(self._requests)
+
+    def close(self) -> None:
+        """Release what is held for the sender."""
+        self._parts.close()
+
+    # Taking from the queue.
+
+    def _take(self, deadline: Deadline, into: Any) -> Received:
+        """Take the next message in this thread."""
+        if self._early:
+            return self._completed(self._early.popleft(), deadline, into)
+        if self._parts.by_frames:
+            return self._parts.next(deadline, into)
+        seen: set[int] = set()
+        lost_peer: PeerLostError | None = None
+        with self._waiting(deadline) as wait:
+            while True:
+                route = self._route or self._open(deadline)
+                seconds = 0.0 if lost_peer else wait.step(min(SLICE_S, deadline.remaining))
+                try:
+                    message = self._get(route, seconds)
+                except ShoalTimeoutError:
+                    if lost_peer is not None:
+                        raise lost_peer from None
+                    wait.tick()
+                    lost_peer = self._dead(deadline, seen)  # it may have sent before it died
+                    if lost_peer is None and deadline.expired:
+                        raise self._too_late(deadline) from None
+                except (ChannelDecodeError, ChannelClosed) as error:
+                    raise self._translated(error, deadline) from error
+                else:
+                    return self._completed(message, deadline, into)
+
+    def _get(self, route: Route, seconds: float) -> Any:
+        queue = self._queue
+        if queue is not None:
+            return queue.get(seconds)
+        return route.queues.take(route.key, ONE, Deadline(seconds))
+
+    def _completed(self, message: Any, deadline: Deadline, into: Any) -> Received:
+        """Open a message, after fetching what does not lie in the queue."""
+        if is_envelope(message) and special_of(message) is not None:
+            return self._parts.fetch(message, deadline, into)
+        return open_message(message)
+
+    def _open(self, deadline: Deadline) -> Route:
+        """Open the queue once the sender is known."""
+        info = self._routes.peers.find(self.peer, self._what, deadline)
+        route = self._routes.incoming(self._kind, info)
+        route.queues.qsize(route.key)  # opens it
+        self._queue = route.direct.get(route.key)
+        self._route = route
+        return route
+
+    def _dead(self, deadline: Deadline, seen: set[int]) -> PeerLostError | None:
+        """Return the error for a sender that has died; None where it lives or has a successor."""
+        peers = self._routes.peers
+        before = peers.found(self.peer)
+        error = peers.check(self.peer, self._what, deadline, seen)
+        if error is None and peers.found(self.peer) is not before:
+            self._route = self._queue = None  # the successor may be on another node
+            taking = self._taking
+            if taking is not None:
+                taking.cancel()
+        return error
+
+    def _last_words(self) -> bool:
+        """Whether messages of a dead sender are left."""
+        route = self._route
+        return bool(self._aside) or (route is not None and route.queues.qsize(route.key) > 0)
+
+    # Asynchronous receives.
+
+    def _serve(self) -> None:
+        """Give what is aside to the receives that wait, and take more where none is left."""
+        while True:
+            with self._lock:
+                while self._requests and self._requests[0].future.done():
+                    self._requests.popleft()
+                if not self._requests:
+                    taking = self._taking
+                    if taking is not None:
+                        taking.cancel()
+                    return
+                if not self._aside:
+                    break
+                request = self._requests.popleft()
+                number, received = self._aside[0]
+                try:
+                    request.accept(received, self._where)
+                except ShoalError as error:
+                    refusal: ShoalError | None = error
+                else:
+                    refusal = None
+                    del self._aside[0]
+            if refusal is not None:
+                fail(request.future, refusal)
+                continue
+            request.taken = (number, received)
+            if not fulfil(request.future, partial(request.then, received)):
+                self.give_back(request)
+        self._start_taking()
+
+    def _start_taking(self) -> None:
+        with self._lock:
+            if self._taking is not None or not self._requests:
+                return
+            first = self._requests[0]
+            self._taking = taking = Future()
+            route = self._route
+        if route is None or self._early or self._parts.by_frames:
+            # The sender has to be found first, or the wait needs a thread.
+            threading.Thread(
+                target=self._take_apart, args=(first, taking), name="shoal-recv", daemon=True
+            ).start()
+            return
+        inner = route.queues.start_take(route.key, ONE, Deadline(math.inf))
+        taking.add_done_callback(partial(_cancel_with, inner))
+        inner.add_done_callback(lambda ended: self._arrived(ended, taking, first))
+
+    def _take_apart(self, request: Request, taking: Future) -> None:
+        """Take the next message in a thread of its own, for an asynchronous receive."""
+        error: BaseException | None = None
+        try:
+            if self._route is None:
+                self._open(request.deadline)
+            if self._early:
+                early = self._early.popleft()
+                self._keep(self._completed(early, request.deadline, request.into))
+            elif self._parts.by_frames:
+                self._keep(self._parts.next(request.deadline, request.into))
+        except BaseException as caught:  # noqa: BLE001  (it is the result of the receive)
+            error = caught
+        self._end_taking(taking)
+        if error is not None:
+            fail(request.future, error)
+        self._serve()
+
+    def _arrived(self, ended: Future, taking: Future, request: Request) -> None:
+        """Go on with what a get of the queue took."""
+        if ended.cancelled():
+            self._end_taking(taking)
+            self._serve()
+            return
+        error = ended.exception()
+        if error is None:
+            found = ended.result()
+            found.deliver()
+            message = found.value
+            if is_envelope(message) and special_of(message) is not None:
+                threading.Thread(
+                    target=self._fetch_apart,
+                    args=(message, taking, request),
+                    name="shoal-recv",
+                    daemon=True,
+                ).start()
+                return
+            self._keep(open_message(message))
+        self._end_taking(taking)
+        if error is not None:
+            fail(request.future, self._translated(error, request.deadline))
+        self._serve()
+
+    def _fetch_apart(self, message: Any, taking: Future, request: Request) -> None:
+        """Fetch what does not lie in the queue, in a thread of its own."""
+        error: BaseException | None = None
+        try:
+            self._keep(self._parts.fetch(message, request.deadline, request.into))
+        except BaseException as caught:  # noqa: BLE001  (it is the result of the receive)
+            error = caught
+        self._end_taking(taking)
+        if error is not None:
+            fail(request.future, error)
+        self._serve()
+
+    def _end_taking(self, taking: Future) -> None:
+        with self._lock:
+            if self._taking is taking:
+                self._taking = None
+
+    def _left(self, ended: Future) -> None:
+        if ended.cancelled():
+            self._serve()
+
+    def _keep(self, received: Received) -> None:
+        with self._lock:
+            self._aside.append((next(self._numbers), received))
+
+    def give_back(self, request: Request) -> None:
+        """Keep the message of a receive whose result nothing has for the next one."""
+        taken, request.taken = request.taken, None
+        if taken is not None:
+            with self._lock:
+                bisect.insort(self._aside, taken, key=lambda entry: entry[0])
+            self._serve()
+
+    # Messages.
+
+    def _waiting(self, deadline: Deadline) -> PeerWait:
+        me, peer = self._routes.name, self.peer.get_name()
+        return PeerWait(me, [peer], lambda: f"{me}: {self._what}: waits for {peer}", deadline)
+
+    def _too_late(self, deadline: Deadline) -> ShoalTimeoutError:
+        return timed_out(self._what, self.peer.get_name(), deadline)
+
+    def _translated(self, error: BaseException, deadline: Deadline) -> BaseException:
+        if isinstance(error, ChannelDecodeError):
+            return TransportError(f"{self._where}: {error}")
+        if isinstance(error, ChannelClosed):
+            return lost(self._what, "the memory of this node", deadline, error)
+        return error
+
+
+def _cancel_with(inner: Future, outer: Future) -> None:
+    if outer.cancelled():
+        inner.cancel()

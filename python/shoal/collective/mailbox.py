@@ -1,0 +1,72 @@
+"""The channel of a node through which its workers receive from workers of other nodes.
+
+A sender puts by calls to the channel's actor, which is on the receiver's node; the receiver gets
+from shared memory. It is made when the first worker of another node needs it, and lives as long as
+the job.
+"""
+
+import contextlib
+import threading
+from functools import partial
+from typing import Any
+
+import ray
+
+from shoal.channel.backend import Backend
+from shoal.channel.creation import connect, create
+from shoal.channel.facts import Facts
+from shoal.channel.replicas import Replicas
+from shoal.deadline import Deadline
+from shoal.errors import ChannelNotFoundError, ShoalError
+
+__all__ = ["MOST_MESSAGES", "Mailboxes"]
+
+MOST_MESSAGES = 16
+"""Messages between two workers that are sent and not received; further sends wait."""
+
+_START_S = 60.0
+
+
+class Mailboxes:
+    """The mailboxes of a job's nodes, as this process reaches them."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._known: dict[int, Replicas] = {}
+
+    def queues(self, node_rank: int, key: str) -> Backend:
+        """Return the queues of the mailbox of a node, which is started where there is none."""
+        return self._open(node_rank).of(key)
+
+    def direct(self, node_rank: int) -> dict[Any, Any]:
+        """Return the queues of a mailbox in this process's memory, by key."""
+        return self._open(node_rank).direct
+
+    def handle(self, node_rank: int) -> Any:
+        """Return the handle of the actor of a node's mailbox."""
+        return next(iter(self._open(node_rank).hosts())).handle
+
+    def forget(self, node_rank: int) -> bool:
+        """Look a node's mailbox up again; return whether it answers."""
+        with self._lock:
+            self._known.pop(node_rank, None)
+        with contextlib.suppress(ShoalError, ray.exceptions.RayError):
+            ray.get(self.handle(node_rank).ping.remote(), timeout=2.0)
+            return True
+        return False
+
+    def _open(self, node_rank: int) -> Replicas:
+        with self._lock:
+            found = self._known.get(node_rank)
+            if found is None:
+                found = self._known[node_rank] = self._connect(node_rank)
+            return found
+
+    @staticmethod
+    def _connect(node_rank: int) -> Replicas:
+        facts = Facts(f"shoal-messages-{node_rank}", maxsize=MOST_MESSAGES, capacity=MOST_MESSAGES)
+        try:
+            return connect(facts.name, None)[1]
+        except ChannelNotFoundError:
+            start = partial(create, facts, distributed=False, shared=True)
+            return start(node_rank=node_rank, deadline=Deadline(_START_S))[1]

@@ -1,0 +1,306 @@
+"""Sends from one worker to another, in the order of the calls."""
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from time import monotonic
+from typing import Any
+
+from shoal._backend import ShmQueue, WorkerAddress
+from shoal._ray import lost, timed_out
+from shoal.channel.backend import Future
+from shoal.collective.message import BESIDE, nbytes_of, special
+from shoal.collective.node_memory import MOST_BYTES
+from shoal.collective.routes import Route, Routes
+from shoal.collective.waits import PeerWait
+from shoal.collective.watchman import attend
+from shoal.deadline import Deadline
+from shoal.errors import (
+    ChannelClosed,
+    ChannelFull,
+    ChannelMemoryError,
+    PeerLostError,
+    ShoalTimeoutError,
+)
+from shoal.futures import Asking, fail, fulfil
+from shoal.manager import WorkerInfo
+from shoal.pickling import dumps
+from shoal.shm import Parcel
+
+__all__ = ["SLICE_S", "Outbox"]
+
+SLICE_S = 0.8
+"""How long to wait before a look at the peer: a death is seen within 2 s, at the second look."""
+
+_LOOK_S = 0.1
+"""Sends look after so many seconds whether their receiver still lives."""
+
+_POLL_S = 0.01
+"""The longest pause between two looks whether a payload beside the queue was taken."""
+
+
+_NOT_NOW = (ChannelFull, ChannelMemoryError, ChannelClosed)
+
+
+class _Sending:
+    """An asynchronous send.
+
+    Attributes:
+        message: The message.
+        deadline: Until when it waits for room.
+        future: Completes when it is sent; to cancel it is to ask for that.
+    """
+
+    def __init__(
+        self,
+        message: Any,
+        deadline: Deadline,
+        translate: Callable[[BaseException, Deadline], BaseException],
+    ) -> None:
+        self.message = message
+        self.deadline = deadline
+        self._translate = translate
+        self.future = Asking(self._cancel)
+        self._inner: Future | None = None
+        self._error: BaseException | None = None
+        self._unwanted = False
+
+    def begin(self) -> bool:
+        """Let it be cancelled no more; return whether it is still wanted."""
+        if self._unwanted or self.future.done():
+            return False
+        return self.future.set_running_or_notify_cancel()
+
+    def follow(self, inner: Future) -> None:
+        """Let a put to the queue decide what becomes of it."""
+        self._inner = inner
+        inner.add_done_callback(self._move)
+
+    def give_up(self, error: BaseException) -> None:
+        """Fail, unless it is sent already."""
+        self._error = error
+        if self._inner is None:
+            fail(self.future, error)
+        else:
+            self._inner.cancel()
+
+    def _cancel(self) -> None:
+        self._unwanted = True
+        if self._inner is not None:
+            self._inner.cancel()
+        elif not self.future.running():
+            self.future.end()
+
+    def _move(self, inner: Future) -> None:
+        error = self._error if inner.cancelled() else inner.exception()
+        if error is not None:
+            fail(self.future, self._translate(error, self.deadline))
+        elif inner.cancelled():
+            self.future.end()
+        else:
+            fulfil(self.future, lambda: None)
+        self.message = None
+
+
+class Outbox:
+    """The sends to one worker.
+
+    Args:
+        routes: The way to other workers.
+        kind: Keeps point to point and each broadcast apart.
+        peer: The receiver.
+        what: Names the operation in messages: `send to`.
+    """
+
+    def __init__(self, routes: Routes, kind: str, peer: WorkerAddress, what: str) -> None:
+        self._routes = routes
+        self._kind = kind
+        self.peer = peer
+        self._what = f"{what} {peer.get_name()}"
+        self._lock = threading.Lock()
+        self._info: WorkerInfo | None = None
+        self._route: Route | None = None
+        self._queue: ShmQueue | None = None
+        self._look_at = 0.0
+        # Asynchronous sends: those that a put to the queue decides, and those that wait for a
+        # thread, because the receiver is not known yet or they take more than one put.
+        self._putting: set[_Sending] = set()
+        self._backlog: deque[_Sending] = deque()
+        self._drains = False
+
+    def offer(self, message: Any) -> bool:
+        """Send a message if that takes one operation on a queue; return whether it is sent."""
+        queue = self._queue
+        if queue is None or self._putting or self._drains or monotonic() > self._look_at:
+            return False
+        try:
+            queue.put_nowait(message)
+        except _NOT_NOW:
+            return False  # the way that waits says what is wrong
+        return True
+
+    def send(self, message: Any, deadline: Deadline) -> None:
+        """Send a message; wait for the receiver to exist and for room."""
+        if self._drains:
+            future = self.start_send(message, deadline)
+            try:
+                future.result()
+            except BaseException:
+                future.cancel()
+                raise
+            return
+        self._send_in_slices(message, deadline)
+
+    def start_send(self, message: Any, deadline: Deadline) -> Future:
+        """Start a send, after those that were started before."""
+        message = Parcel.of(message)  # the caller may change the object from now on
+        sending = _Sending(message, deadline, self._translated)
+        starts = False
+        with self._lock:
+            route = self._route
+            if not self._drains and route is not None and message.nbytes <= MOST_BYTES:
+                self._putting.add(sending)
+            else:
+                self._backlog.append(sending)
+                route = None
+                starts, self._drains = not self._drains, True
+        if route is not None:
+            sending.future.add_done_callback(lambda _: self._putting.discard(sending))
+            sending.follow(route.queues.start_put(route.key, message, 0, deadline))
+            attend(self)
+        elif starts:
+            threading.Thread(target=self._drain, name="shoal-send", daemon=True).start()
+        return sending.future
+
+    def look(self) -> bool:
+        """Fail the asynchronous sends to a receiver that has died; return whether any is left."""
+        pending = list(self._putting)
+        info = self._info
+        if pending and info is not None and self._routes.peers.is_dead(info):
+            self._look_at = 0.0
+            for sending in pending:
+                sending.give_up(self._dead(info, sending.deadline))
+        return bool(self._putting)
+
+    def info(self, deadline: Deadline) -> WorkerInfo:
+        """Return the receiver's record, waiting for it to exist.
+
+        Raises:
+            PeerLostError: It died.
+            ShoalTimeoutError: It did not register in time.
+        """
+        peers, info = self._routes.peers, self._info
+        if info is not None and monotonic() < self._look_at:
+            return info
+        found = info or peers.find(self.peer, self._what, deadline)
+        if peers.is_dead(found):
+            successor = peers.successor(self.peer)
+            if successor is None:
+                raise self._dead(found, deadline)
+            found = successor
+        if found is not info:
+            self._take(found)
+        self._look_at = monotonic() + _LOOK_S
+        return found
+
+    def write_beside(self, message: Any, info: WorkerInfo, deadline: Deadline) -> Any:
+        """Write a message that fits into no queue beside it; return what goes into the queue."""
+        payloads = self._routes.memory.payloads()
+        pause = _POLL_S / 50
+        with self.waiting(deadline) as wait:
+            while payloads.untaken(info.process):
+                if deadline.expired:
+                    raise self._too_late(deadline)
+                time.sleep(min(pause, deadline.remaining))
+                pause = min(2 * pause, _POLL_S)
+                wait.tick()
+                self.info(deadline)
+        head, buffers = dumps(message)
+        (reference,) = payloads.write(head, buffers, [info.process])
+        return special(BESIDE, reference)
+
+    def close(self) -> None:
+        """Release what is held for the receiver."""
+
+    def waiting(self, deadline: Deadline) -> PeerWait:
+        """Return what logs and records a wait for the receiver."""
+        me, peer = self._routes.name, self.peer.get_name()
+        return PeerWait(me, [peer], lambda: f"{me}: {self._what}: waits for {peer}", deadline)
+
+    # How it works.
+
+    def _take(self, info: WorkerInfo) -> None:
+        """Use the record of a receiver that was found, or that took the place of a dead one."""
+        self._route = self._queue = None
+        self._info = info
+        self._route = self._routes.outgoing(self._kind, info)
+
+    def _send_in_slices(self, message: Any, deadline: Deadline) -> None:
+        with self.waiting(deadline) as wait:
+            while True:
+                info = self.info(deadline)
+                route = self._route
+                if route is None:  # another thread has just found a successor
+                    continue
+                if route.name == "shm" and _is_too_large(message):
+                    message = self.write_beside(_opened(message), info, deadline)
+                try:
+                    seconds = min(SLICE_S, deadline.remaining)
+                    route.queues.put(route.key, message, 0, Deadline(seconds))
+                except ShoalTimeoutError:
+                    if deadline.expired:
+                        raise self._too_late(deadline) from None
+                    self._look_at = 0.0
+                    wait.tick()
+                except ChannelMemoryError:
+                    if route.name != "shm":
+                        raise
+                    message = self.write_beside(_opened(message), info, deadline)
+                except ChannelClosed as error:
+                    raise self._translated(error, deadline) from None
+                else:
+                    self._queue = route.direct.get(route.key)
+                    return
+
+    def _drain(self) -> None:
+        """Send what waits for a thread; the thread ends with the backlog."""
+        while True:
+            with self._lock:
+                if not self._backlog:
+                    self._drains = False
+                    return
+                sending = self._backlog.popleft()
+            if sending.begin():
+                message, sending.message = sending.message, None
+
+                def send(message: Any = message, deadline: Deadline = sending.deadline) -> None:
+                    self._send_in_slices(message, deadline)
+
+                fulfil(sending.future, send)
+            elif not sending.future.done():
+                sending.future.end()
+
+    def _translated(self, error: BaseException, deadline: Deadline) -> BaseException:
+        """Say of the error of a queue which send it is of."""
+        if isinstance(error, ShoalTimeoutError):
+            return self._too_late(deadline)
+        if isinstance(error, ChannelClosed):
+            return lost(self._what, "the memory of its node", deadline, error)
+        return error
+
+    def _too_late(self, deadline: Deadline) -> ShoalTimeoutError:
+        return timed_out(self._what, f"{self.peer.get_name()}, which takes nothing,", deadline)
+
+    def _dead(self, info: WorkerInfo, deadline: Deadline) -> PeerLostError:
+        note = f"process {info.pid} ended"
+        return lost(self._what, self.peer.get_name(), deadline, note)
+
+
+def _is_too_large(message: Any) -> bool:
+    found = message.nbytes if type(message) is Parcel else nbytes_of(message)
+    return found is not None and found > MOST_BYTES
+
+
+def _opened(message: Any) -> Any:
+    return message.open() if type(message) is Parcel else message

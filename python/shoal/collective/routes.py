@@ -1,0 +1,76 @@
+"""Which queue leads from one worker to another, and through which memory."""
+
+from typing import Any, NamedTuple
+
+from shoal._backend import WorkerAddress
+from shoal.channel.backend import Backend
+from shoal.collective.mailbox import Mailboxes
+from shoal.collective.node_memory import NodeMemory
+from shoal.collective.peers import Peers
+from shoal.manager import WorkerInfo
+from shoal.transport.choice import OBJECTS, choose
+
+__all__ = ["Route", "Routes"]
+
+
+class Route(NamedTuple):
+    """A queue from one worker to another.
+
+    Attributes:
+        name: The transport: `shm` or `ray`.
+        queues: The queues it is one of.
+        key: Which of them.
+        direct: Those that may be used at once: in shared memory, with nothing under way.
+    """
+
+    name: str
+    queues: Backend
+    key: str
+    direct: dict[Any, Any]
+
+
+class Routes:
+    """What one worker needs to reach others.
+
+    Args:
+        info: The worker's own record.
+    """
+
+    def __init__(self, info: WorkerInfo) -> None:
+        self.info = info
+        self.name = info.address.get_name()
+        self.memory = NodeMemory()
+        self.mailboxes = Mailboxes()
+        self.peers = Peers(self.name, self.mailboxes)
+
+    def outgoing(self, kind: str, peer: WorkerInfo) -> Route:
+        """Return the queue to another worker.
+
+        Args:
+            kind: Keeps point to point and each broadcast apart.
+            peer: The receiver.
+        """
+        key = _key(kind, self.info.address, peer)
+        if choose(self.info, peer, OBJECTS).name == "shm":
+            return Route("shm", self.memory.queues(), key, self.memory.direct)
+        return Route("ray", self.mailboxes.queues(peer.cluster_node_rank, key), key, {})
+
+    def incoming(self, kind: str, peer: WorkerInfo) -> Route:
+        """Return the queue from another worker; the arguments are those of `outgoing`."""
+        key = _key(kind, peer.address, self.info)
+        if choose(peer, self.info, OBJECTS).name == "shm":
+            return Route("shm", self.memory.queues(), key, self.memory.direct)
+        node = self.info.cluster_node_rank
+        queues = self.mailboxes.queues(node, key)
+        return Route("ray", queues, key, self.mailboxes.direct(node))
+
+    def close(self) -> None:
+        """Leave the node's memory."""
+        self.memory.close()
+
+
+def _key(kind: str, src: WorkerAddress, dst: WorkerInfo) -> str:
+    # With the receiver's process: what was sent to a worker that died is not received by the one
+    # that takes its name. Not with the sender's: what it sent before it died is received.
+    process = dst.process
+    return f"{kind}|{src.get_name()}|{dst.address.get_name()}|{process.pid}.{process.started}"

@@ -1,0 +1,61 @@
+"""Looks after asynchronous sends and receives: whether their peers live, and their deadlines.
+
+A call that waits looks by itself. What was started with `async_op=True` has no thread: one task on
+the process's event loop looks at all of it, as long as there is any.
+"""
+
+import asyncio
+import os
+import threading
+from typing import Protocol
+
+from shoal.loop import submit
+
+__all__ = ["Attended", "attend"]
+
+_LOOK_S = 0.5
+
+
+class Attended(Protocol):
+    """Something with asynchronous operations under way."""
+
+    def look(self) -> bool:
+        """Fail what cannot come to an end by itself; return whether any operation is left."""
+
+
+class _Watchman:
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._attended: set[Attended] = set()
+        self._runs = False
+
+    def attend(self, thing: Attended) -> None:
+        with self._lock:
+            self._attended.add(thing)
+            starts, self._runs = not self._runs, True
+        if starts:
+            submit(self._go_round())
+
+    async def _go_round(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            await asyncio.sleep(_LOOK_S)
+            for thing in list(self._attended):
+                # In a thread: to look may take a call to another node.
+                if not await loop.run_in_executor(None, thing.look):
+                    self._attended.discard(thing)
+            with self._lock:
+                if not self._attended:
+                    self._runs = False
+                    return
+
+
+_watchman = (os.getpid(), _Watchman())
+
+
+def attend(thing: Attended) -> None:
+    """Have something looked at about twice a second until its `look` returns False."""
+    global _watchman  # noqa: PLW0603  (a forked child has operations of its own)
+    if _watchman[0] != os.getpid():
+        _watchman = (os.getpid(), _Watchman())
+    _watchman[1].attend(thing)

@@ -1,0 +1,243 @@
+"""Which transport carries what between two workers, and why."""
+
+import importlib.util
+from collections.abc import Callable
+from functools import cache
+from importlib.metadata import entry_points
+from typing import Any, NamedTuple, Protocol
+
+from shoal.context import env_var
+from shoal.deadline import Deadline
+from shoal.errors import ShoalValueError, TransportError
+from shoal.manager import WorkerInfo
+
+__all__ = [
+    "ENTRY_POINT",
+    "OBJECTS",
+    "Choice",
+    "TensorLane",
+    "Transport",
+    "Watch",
+    "choose",
+    "find_transport",
+    "forced_transport",
+]
+
+ENTRY_POINT = "shoal.transports"
+"""The group of entry points under which packages register transports of their own."""
+
+OBJECTS = "objects"
+"""The kind of data that is no tensor; the other kinds are torch's device types."""
+
+_BUILT_IN = ("shm", "ray", "torch")
+
+Watch = Callable[[], BaseException | None]
+"""Called about once a second by a transport that waits: returns the error to end with, or None."""
+
+
+class Choice(NamedTuple):
+    """A transport, and why it is the one.
+
+    Attributes:
+        name: `shm`, `torch`, `cuda_ipc`, `ray`, or the name of a registered transport.
+        reason: A sentence.
+    """
+
+    name: str
+    reason: str
+
+
+class TensorLane(Protocol):
+    """One direction between two workers, through which tensors go in their order.
+
+    The description of the tensors goes ahead by shoal's own means, so that the receiver has
+    tensors of the same shapes and dtypes when `recv` is called.
+    """
+
+    def send(self, tensors: list[Any], deadline: Deadline, watch: Watch) -> None:
+        """Send tensors; return when their memory may be used again."""
+
+    def recv(self, into: list[Any], deadline: Deadline, watch: Watch) -> None:
+        """Receive into tensors of the sent shapes and dtypes."""
+
+    def close(self) -> None:
+        """Release what the lane holds; idempotent."""
+
+
+class Transport(Protocol):
+    """What a package registers under the entry point group `shoal.transports`: an object.
+
+    Attributes:
+        name: Its name, which is also a value of `SHOAL_TRANSPORT`.
+    """
+
+    name: str
+
+    def reason(self, here: WorkerInfo, there: WorkerInfo, data: str) -> str | None:
+        """Say why it carries this kind of data between two workers; None where it does not.
+
+        Both workers are asked, with the sender as `here`, and must come to the same answer.
+
+        Args:
+            here: The sender.
+            there: The receiver.
+            data: The device type of the tensors: `cpu`, `cuda`, ...
+        """
+
+    def sender(self, here: WorkerInfo, there: WorkerInfo) -> tuple[TensorLane, dict[str, Any]]:
+        """Make the sender's end, and plain data from which the receiver makes its own."""
+
+    def receiver(
+        self, address: dict[str, Any], here: WorkerInfo, there: WorkerInfo, deadline: Deadline
+    ) -> TensorLane:
+        """Make the receiver's end of what `sender` described."""
+
+
+@cache
+def _registered() -> dict[str, Transport]:
+    found: dict[str, Transport] = {}
+    for point in entry_points(group=ENTRY_POINT):
+        transport: Transport = point.load()
+        if transport.name in (*_BUILT_IN, "cuda_ipc") or transport.name in found:
+            raise TransportError(
+                f"the entry point {point.name!r} of {point.value} registers a transport named "
+                f"{transport.name!r}, which exists: it needs another name"
+            )
+        found[transport.name] = transport
+    return found
+
+
+def find_transport(name: str) -> Transport:
+    """Return a registered transport.
+
+    Raises:
+        TransportError: No package registers one of this name here.
+    """
+    transport = _registered().get(name)
+    if transport is None:
+        raise TransportError(
+            f"no transport {name!r} is registered in this process: install the package that the "
+            f"sender has (entry point group {ENTRY_POINT})"
+        )
+    return transport
+
+
+def forced_transport() -> str | None:
+    """Return the transport that `SHOAL_TRANSPORT` asks for, None for the best that is possible.
+
+    Raises:
+        ShoalValueError: It is not one of the transports that exist.
+    """
+    text, name = env_var("TRANSPORT")
+    if not text or text in _BUILT_IN:
+        return text or None
+    if text not in _registered():
+        known = ", ".join((*_BUILT_IN, *sorted(_registered())))
+        raise ShoalValueError(f"{name}={text!r}: expected one of {known}")
+    return text
+
+
+def choose(
+    here: WorkerInfo, there: WorkerInfo, data: str, device_rank: int | None = None
+) -> Choice:
+    """Choose the transport from one worker to another.
+
+    Args:
+        here: The sender.
+        there: The receiver.
+        data: `OBJECTS`, or the device type of tensors: `cpu`, `cuda`, ...
+        device_rank: The cluster-wide rank of the accelerator that the tensors are on; None where
+            it is not known.
+
+    Raises:
+        TransportError: `SHOAL_TRANSPORT` asks for one that cannot carry it.
+    """
+    forced = forced_transport()
+    together = bool(here.memory) and here.memory == there.memory
+    if data == OBJECTS:
+        return _objects(forced, together, there)
+    own = _own_transport(forced, here, there, data)
+    if own is not None:
+        return own
+    if data == "cpu":
+        return _cpu_tensors(forced, together, there)
+    return _accelerator_tensors(forced, together, here, there, device_rank)
+
+
+def _objects(forced: str | None, together: bool, there: WorkerInfo) -> Choice:
+    if together and forced in (None, "shm"):
+        return Choice("shm", f"{_name(there)} can use the same shared memory")
+    _refuse_shm(forced, there)
+    if together:
+        return Choice("ray", f"SHOAL_TRANSPORT={forced}: as if on another node")
+    return Choice("ray", f"{_name(there)} is on node {there.cluster_node_rank}, with other memory")
+
+
+def _own_transport(
+    forced: str | None, here: WorkerInfo, there: WorkerInfo, data: str
+) -> Choice | None:
+    for name, transport in _registered().items():
+        if forced in (None, name):
+            reason = transport.reason(here, there, data)
+            if reason is not None:
+                return Choice(name, reason)
+        if forced == name:
+            raise TransportError(
+                f"SHOAL_TRANSPORT={name}: it does not carry tensors on {data} from {_name(here)} "
+                f"to {_name(there)}"
+            )
+    return None
+
+
+def _cpu_tensors(forced: str | None, together: bool, there: WorkerInfo) -> Choice:
+    if together and forced in (None, "shm"):
+        return Choice("shm", f"{_name(there)} can use the same shared memory")
+    _refuse_shm(forced, there)
+    if forced == "ray":
+        return Choice("ray", "SHOAL_TRANSPORT=ray")
+    if importlib.util.find_spec("torch") is None:
+        return Choice("ray", "torch is not installed here")
+    if forced == "torch":
+        return Choice("torch", "SHOAL_TRANSPORT=torch: gloo")
+    return Choice("torch", f"{_name(there)} is on node {there.cluster_node_rank}: gloo")
+
+
+def _accelerator_tensors(
+    forced: str | None,
+    together: bool,
+    here: WorkerInfo,
+    there: WorkerInfo,
+    device_rank: int | None,
+) -> Choice:
+    """Choose for tensors that are on an accelerator of the sender."""
+    mine, theirs = set(here.available_accelerators), set(there.available_accelerators)
+    same_kind = here.accelerator_type == there.accelerator_type and bool(mine and theirs)
+    if forced in (None, "torch") and same_kind:
+        device = (
+            device_rank if device_rank is not None else (mine.pop() if len(mine) == 1 else None)
+        )
+        if forced is None and together and device in theirs:
+            return Choice("cuda_ipc", f"both see accelerator {device}")
+        if not set(here.available_accelerators) & theirs:
+            return Choice(
+                "torch", f"different {here.accelerator_type} devices: the vendor's library"
+            )
+    staged = _cpu_tensors(forced, together, there)
+    why = (
+        "some of their accelerators are the same, and this tensor's is not one of them"
+        if same_kind
+        else f"{_name(there)} has {there.accelerator_type}, {_name(here)} {here.accelerator_type}"
+    )
+    return Choice(staged.name, f"{staged.reason}; through the CPU's memory: {why}")
+
+
+def _refuse_shm(forced: str | None, there: WorkerInfo) -> None:
+    if forced == "shm":
+        raise TransportError(
+            f"SHOAL_TRANSPORT=shm: {_name(there)}, on node {there.cluster_node_rank}, cannot use "
+            "the shared memory of this process"
+        )
+
+
+def _name(worker: WorkerInfo) -> str:
+    return worker.address.get_name()
