@@ -13,7 +13,6 @@ from shoal.deadline import Deadline
 from shoal.errors import ShoalTimeoutError
 from shoal.transport.queues import Outcome
 from shoal.transport.sequence import PutSequence
-from shoal.transport.wire import Payload
 
 
 def check(outcome):
@@ -41,12 +40,12 @@ class FullQueue:
             if deadline.expired:
                 raise ShoalTimeoutError("its own deadline")
             await asyncio.sleep(0.01)
-        self.taken.append(payload.head)
+        self.taken.append(payload)
         return Outcome.OK
 
     def add(self, *puts):
         return [
-            self.sequence.add(0, Payload(None, head), len(head), Deadline(seconds), check)
+            self.sequence.add(0, head, len(head), Deadline(seconds), check)
             for head, seconds in puts
         ]
 
@@ -150,10 +149,9 @@ def test_a_message_is_not_kept_until_its_deadline():
     message = Message(b"large")
     gone = threading.Event()
     weakref.finalize(message, gone.set)
-    payload = Payload(None, message)
-    queue.sequence.add(0, payload, payload.size, Deadline(3600), check).result(timeout=5)
+    queue.sequence.add(0, message, len(message), Deadline(3600), check).result(timeout=5)
     queue.taken.clear()
-    del message, payload
+    del message
     end = time.monotonic() + 5
     while not gone.wait(0.05) and time.monotonic() < end:
         gc.collect()

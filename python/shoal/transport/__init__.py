@@ -1,8 +1,8 @@
-"""How messages move between two processes by way of Ray actors.
+"""How bytes move between two processes.
 
-A host (`queue_host`) is an asyncio actor that holds keyed queues (`queues`) of encoded messages
-(`codec`, `wire`). A channel is one host, or one a node; point to point uses one host a node, the
-mailbox (`mailbox`). Clients (`client`) ask hosts, in the caller's thread or on one event loop
-that the process keeps for it (`loop`). Messages belong to the host from the moment a put
-returns: its producer may die.
+`choice` decides which transport carries what between two workers, and says why; packages can
+register transports of their own. `torch` moves tensors over groups of `torch.distributed`. The
+other modules make the calls of channels to their actors: `client` (operations, run in a thread or
+in an event loop), `wire` (packing), `sequence` and `turns` (the order of asynchronous operations)
+and `queues` (keyed queues in one process).
 """

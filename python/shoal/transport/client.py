@@ -13,7 +13,7 @@ import math
 import os
 import time
 from asyncio import FIRST_COMPLETED
-from collections.abc import Callable, Generator, Hashable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from typing import Any, NamedTuple, TypeVar
 
 import ray
@@ -25,14 +25,10 @@ from ray.exceptions import (
 from shoal._ray import LOST, check_fork
 from shoal.deadline import Deadline, LongWait
 from shoal.loop import submit
-from shoal.process import own_process
-from shoal.transport.queue_host import Attendance
 from shoal.transport.queues import Outcome
-from shoal.transport.wire import Bulk, Payload, pack, unpack
+from shoal.transport.wire import Bulk, pack, unpack
 
 __all__ = [
-    "Entry",
-    "HostClient",
     "HostLostError",
     "HostRestartsError",
     "HostSilentError",
@@ -44,9 +40,6 @@ __all__ = [
     "run",
     "tell",
 ]
-
-SLICE_S = 2.0
-"""How long one call waits at the host before it answers that there is nothing yet."""
 
 _ANSWER_S = 30.0
 """How much longer than it may wait a host may take to answer: it may be moving large messages."""
@@ -63,7 +56,6 @@ _PING_S = 1.75
 _DISCONNECTED = "this process is not connected to Ray any more"
 
 _T = TypeVar("_T")
-Entry = tuple[int, Payload]
 
 
 class HostLostError(Exception):
@@ -131,134 +123,6 @@ def new_ticket() -> tuple[int, int]:
     if _uid[0] != os.getpid():
         _uid = (os.getpid(), int.from_bytes(os.urandom(6)))
     return _uid[1], next(_client)
-
-
-class HostClient:
-    """Operations on one host.
-
-    Args:
-        handle: The host's actor handle.
-        slice_s: How long one call may wait at the host.
-    """
-
-    def __init__(self, handle: Any, slice_s: float = SLICE_S) -> None:
-        self.handle = handle
-        self._slice_s = slice_s
-
-    def put(
-        self,
-        key: Hashable,
-        weight: int,
-        payload: Payload,
-        deadline: Deadline | None,
-        on_slice: Callable[[], Steps[None]] | None = None,
-    ) -> Steps[Outcome]:
-        """Append a message.
-
-        Args:
-            key: The queue.
-            weight: The message's weight.
-            payload: The message.
-            deadline: Until when to wait for room; None not to wait.
-            on_slice: Steps to take whenever the host has nothing to say yet; may raise.
-
-        Returns:
-            OK, NEAR_CAPACITY, FULL, TIMEOUT, CLOSED or GONE.
-        """
-
-        def request(attendance: Attendance | None) -> Request:
-            how = None if attendance is None else attendance.plain()
-            packed = pack((key, weight, payload.plain(), how))
-            return self._request("put", packed, attendance)
-
-        outcome, _ = yield from self._wait(request, deadline, on_slice)
-        return outcome
-
-    def put_many(self, key: Hashable, entries: list[Entry]) -> Steps[tuple[Outcome, int]]:
-        """Append as many messages as there is room for; return how many."""
-        outcome, accepted = yield Request(self.handle, "put_many", pack((key, _plain(entries))))
-        return outcome, accepted
-
-    def get(
-        self,
-        key: Hashable,
-        target: int,
-        deadline: Deadline | None,
-        on_slice: Callable[[], Steps[None]] | None = None,
-    ) -> Steps[tuple[Outcome, list[Entry]]]:
-        """Take one message (`target` 0) or a batch.
-
-        Returns:
-            OK and the messages, or EMPTY, TIMEOUT or CLOSED and none.
-        """
-
-        def request(attendance: Attendance | None) -> Request:
-            how = None if attendance is None else attendance.plain()
-            return self._request("get", pack((key, target, how)), attendance, refusal)
-
-        def refusal(items: Any) -> Any:
-            return key, items
-
-        outcome, items = yield from self._wait(request, deadline, on_slice, refusal)
-        return outcome, _entries(items)
-
-    def give_back(self, key: Hashable, items: list[Entry]) -> Steps[None]:
-        """Return messages to the front of their queue."""
-        yield Request(self.handle, "give_back", pack((key, _plain(items))))
-
-    def peek_all(self, key: Hashable) -> Steps[list[Entry]]:
-        """Return what a key holds, without taking it."""
-        _, items = yield Request(self.handle, "peek_all", pack(key))
-        return _entries(items)
-
-    def ask(self, method: str, *args: Any) -> Any:
-        """Call one of the host's plain methods and wait for its result."""
-        return _get(_call(self.handle, method, *args), _ANSWER_S)
-
-    def _request(
-        self,
-        method: str,
-        packed: Any,
-        attendance: Attendance | None,
-        refusal: Callable[[Any], Any] | None = None,
-    ) -> Request:
-        if attendance is None:
-            return Request(self.handle, method, packed, 0.0, refusal)
-        return Request(self.handle, method, packed, attendance.seconds, refusal, attendance.ticket)
-
-    def _attendance(self, ticket: tuple[int, int], deadline: Deadline) -> Attendance:
-        left = deadline.remaining
-        seconds = min(left, self._slice_s)
-        return Attendance(ticket, own_process(), seconds, left <= self._slice_s)
-
-    def _wait(
-        self,
-        request: Callable[[Attendance | None], Request],
-        deadline: Deadline | None,
-        on_slice: Callable[[], Steps[None]] | None,
-        refusal: Callable[[Any], Any] | None = None,
-    ) -> Steps[tuple[Outcome, Any]]:
-        """Ask once, then again and again until the host has an answer or the time is over."""
-        if deadline is None:
-            outcome, body = yield request(None)
-            return outcome, body
-        ticket = new_ticket()
-        outcome, body = yield request(self._attendance(ticket, deadline))
-        while outcome in (Outcome.PENDING, Outcome.CANCELLED):
-            if on_slice is not None:
-                try:
-                    yield from on_slice()
-                except Exception:
-                    yield Request(self.handle, "cancel", pack(ticket))
-                    raise
-            attendance = self._attendance(ticket, deadline)
-            if outcome is Outcome.PENDING:
-                again = self._request("poll", pack(attendance.plain()), attendance, refusal)
-            else:
-                # The host gave the place away: this process was stopped for longer than the lease.
-                again = request(attendance)
-            outcome, body = yield again
-        return outcome, body
 
 
 def run(steps: Steps[_T], wait: LongWait | None = None) -> _T:
@@ -431,14 +295,6 @@ def _open(answer: Any) -> Any:
         return answer
     outcome, body = unpack(answer)
     return Outcome(outcome), body
-
-
-def _plain(entries: list[Entry]) -> list[tuple[int, Any]]:
-    return [(weight, payload.plain()) for weight, payload in entries]
-
-
-def _entries(items: Any) -> list[Entry]:
-    return [(weight, Payload.of(plain)) for weight, plain in items or ()]
 
 
 def _clean_up(request: Request, ref: Any) -> None:
