@@ -1,7 +1,8 @@
 """The bytes of tensors, as torch's groups and Python see them."""
 
 import ctypes
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from shoal.errors import ShoalTypeError, ShoalValueError
@@ -13,21 +14,22 @@ if TYPE_CHECKING:
 __all__ = ["alias", "as_bytes", "check_tensors", "gather", "own", "scatter"]
 
 
-def own(size: int) -> "tuple[bytearray, torch.Tensor]":
-    """Return new memory of some bytes, which must not be 0, and a tensor of it."""
+@functools.cache
+def _from_buffer() -> "Callable[[Any], torch.Tensor]":
     import torch
 
+    return functools.partial(torch.frombuffer, dtype=torch.uint8)
+
+
+def own(size: int) -> "tuple[bytearray, torch.Tensor]":
+    """Return new memory of some bytes, which must not be 0, and a tensor of it."""
     memory = bytearray(size)
-    return memory, torch.frombuffer(memory, dtype=torch.uint8)
+    return memory, _from_buffer()(memory)
 
 
 def as_bytes(memory: bytes | bytearray) -> "torch.Tensor":
     """Return a tensor of bytes, which must not be empty and is not to be written."""
-    import torch
-
-    if isinstance(memory, bytes):
-        memory = bytearray(memory)
-    return torch.frombuffer(memory, dtype=torch.uint8)
+    return _from_buffer()(bytearray(memory) if isinstance(memory, bytes) else memory)
 
 
 def alias(address: int, size: int) -> "torch.Tensor":
@@ -36,9 +38,7 @@ def alias(address: int, size: int) -> "torch.Tensor":
     torch keeps the tensors of a transfer as long as its work, which has to live longer than the
     transfer; a caller's tensor must be free as soon as the transfer is over.
     """
-    import torch
-
-    return torch.frombuffer((ctypes.c_ubyte * size).from_address(address), dtype=torch.uint8)
+    return _from_buffer()((ctypes.c_ubyte * size).from_address(address))
 
 
 def check_tensors(

@@ -110,6 +110,9 @@ class TorchPair:
         self.me = me
         self.peer = peer
         self._rank = rank
+        self._connecting = f"{me}: connect to {peer}"
+        self._sending = f"{me}: send to {peer}"
+        self._from = f"{me}: receive from {peer}"
         self._pid = os.getpid()
         self._group: Group | None = None
         self._closed: str | None = None
@@ -185,7 +188,7 @@ class TorchPair:
         pair._connect(open_store, ip, deadline, watch)
         memory, tensor = own(CONTROL_BYTES)
         pair._control = memory, tensor
-        with pair._failing("connect to", deadline):
+        with pair._failing(pair._connecting, deadline):
             pair._control_work = pair._need_group().recv([tensor], _SENDER, _CONTROL_TAG)
         return pair
 
@@ -197,11 +200,11 @@ class TorchPair:
             PeerLostError: It cannot be reached.
             TransportError: This end is not a sender's, or is closed or connected already.
         """
-        check_fork(self._pid, self._name())
+        self._check_fork()
         if self._rank != _SENDER or self._group is not None:
             raise TransportError(f"{self._name()} is connected already")
         if self._closed is not None:
-            raise self._closed_error("connect to")
+            raise self._closed_error(self._connecting)
         server = server_at(self.address["host"])
         keys = self._connect(lambda: server.store, server.host, deadline, watch)
 
@@ -218,7 +221,7 @@ class TorchPair:
         deadline: Deadline,
         watch: Watch | None,
     ) -> list[str]:
-        what = self._what("connect to")
+        what = self._connecting
         party = Party(open_store, f"{self.address['token']}/", self._rank, 2, ip, what)
         try:
             self._group = make_group(party, deadline, watch)
@@ -258,8 +261,8 @@ class TorchPair:
         self, frame: bytes, tensors: "Sequence[torch.Tensor]", deadline: Deadline
     ) -> Sending:
         """Post a message without waiting for it; same arguments and errors as `send`."""
-        check_fork(self._pid, self._name())
-        what = self._what("send to")
+        self._check_fork()
+        what = self._sending
         if self._rank != _SENDER:
             raise TransportError(f"{self._name()} is the receiver's end: it cannot send")
         if len(frame) > MAX_FRAME_BYTES or len(tensors) > MAX_TENSORS:
@@ -276,9 +279,9 @@ class TorchPair:
             for tensor in tensors:
                 if tensor.nbytes:
                     control += ctypes.string_at(tensor.data_ptr(), tensor.nbytes)
-        group = self._need_group("send to", deadline)
+        group = self._need_group(self._sending, deadline)
         kept: list[Any] = [tensors]
-        with self._lock, self._failing("send to", deadline):
+        with self._lock, self._failing(self._sending, deadline):
             works = [group.send([as_bytes(control)], _RECEIVER, _CONTROL_TAG)]
             if not has_head:
                 works.append(group.send([as_bytes(head)], _RECEIVER, _HEAD_TAG))
@@ -294,8 +297,8 @@ class TorchPair:
         self, sending: Sending, works: list[Work], deadline: Deadline, watch: Watch | None
     ) -> None:
         """Wait for the works of a message that was posted; part of `Sending.wait`."""
-        check_fork(self._pid, self._name())
-        self._wait(works, "send to", deadline, watch)
+        self._check_fork()
+        self._wait(works, self._sending, deadline, watch)
         self._unwaited.discard(sending)
         if self._forget_keys is not None:
             # The receiver has posted a buffer: it does not need the store any more.
@@ -325,12 +328,12 @@ class TorchPair:
             TransportError: The pair is closed, or belongs to a parent, or another thread receives,
                 or what came is not of a pair.
         """
-        check_fork(self._pid, self._name())
+        self._check_fork()
         self._begin_receiving()
         try:
             if self._pending is not None:
                 self._drop_pending(deadline, watch)
-            group = self._need_group("receive from", deadline)
+            group = self._need_group(self._from, deadline)
             control = self._recv_control(group, deadline, watch)
             if control.has_head:
                 body = control.body
@@ -367,10 +370,10 @@ class TorchPair:
             ShoalTimeoutError: The tensors did not come in time.
             PeerLostError: The connection is lost, or was before.
         """
-        check_fork(self._pid, self._name())
+        self._check_fork()
         self._begin_receiving()
         try:
-            what = self._what("receive from")
+            what = self._from
             tensors = check_tensors(into, what, written=True)
             sizes = tuple(tensor.nbytes for tensor in tensors)
             if sizes != self.sizes:
@@ -382,7 +385,7 @@ class TorchPair:
                 scatter(pending.inline, tensors)
                 self._pending = None
                 return
-            self._need_group("receive from", deadline)
+            self._need_group(self._from, deadline)
             posts, packs = [], []
             for part in parts(sizes):
                 if part.tensors == 1:
@@ -404,20 +407,19 @@ class TorchPair:
             raise TransportError(f"{self._name()} is the sender's end: it cannot receive")
         if not self._receiving.acquire(blocking=False):
             raise TransportError(
-                f"{self._what('receive from')}: another thread receives from this pair; expected "
-                "one at a time"
+                f"{self._from}: another thread receives from this pair; expected one at a time"
             )
 
     def _recv_control(self, group: Group, deadline: Deadline, watch: Watch | None) -> Control:
         if self._control is None or self._control_work is None:
-            raise self._closed_error("receive from")
+            raise self._closed_error(self._from)
         memory, tensor = self._control
-        self._wait([self._control_work], "receive from", deadline, watch)
+        self._wait([self._control_work], self._from, deadline, watch)
         try:
             control = unpack_control(memory)
         except TransportError as error:
             self._break(str(error))
-        with self._failing("receive from", deadline):
+        with self._failing(self._from, deadline):
             self._control_work = group.recv([tensor], _SENDER, _CONTROL_TAG)
         return control
 
@@ -427,15 +429,15 @@ class TorchPair:
         deadline: Deadline,
         watch: Watch | None,
     ) -> None:
-        group = self._need_group("receive from")
-        with self._failing("receive from", deadline):
+        group = self._need_group(self._from)
+        with self._failing(self._from, deadline):
             works = [group.recv([tensor], _SENDER, tag) for tensor, tag in posts]
-        self._wait(works, "receive from", deadline, watch)
+        self._wait(works, self._from, deadline, watch)
 
     def _drop_pending(self, deadline: Deadline, watch: Watch | None) -> None:
         pending = self._pending
         if pending is not None and pending.inline is None:
-            self._need_group("receive from", deadline)
+            self._need_group(self._from, deadline)
             for part in parts(pending.sizes):
                 _, tensor = own(part.size)
                 self._recv([(tensor, _PAYLOAD_TAG)], deadline, watch)
@@ -445,7 +447,7 @@ class TorchPair:
 
     def _wait(self, works: list[Work], what: str, deadline: Deadline, watch: Watch | None) -> None:
         """Wait for works; the pair is closed if one fails, or this thread is interrupted."""
-        wait = Wait(self._what(what), deadline, watch, self._cancel, works)
+        wait = Wait(what, deadline, watch, self._cancel, works)
         begin(wait)
         try:
             for work in works:
@@ -460,15 +462,14 @@ class TorchPair:
         self._recent.extend(works)
 
     def _fail(
-        self, verb: str, deadline: Deadline, wait: Wait | None, error: RuntimeError
+        self, what: str, deadline: Deadline, wait: Wait | None, error: RuntimeError
     ) -> NoReturn:
         closed = self._closed
-        what = self._what(verb)
         if wait is not None and wait.error is not None:
             self._close(f"a wait in it was ended: {one_line(wait.error)}")
             raise wait.error from None
         if closed is not None:
-            raise self._closed_error(verb) from None
+            raise self._closed_error(what) from None
         if deadline.expired:
             self._close(f"a wait in it took longer than {deadline.timeout:g} s")
             raise ShoalTimeoutError(
@@ -481,27 +482,27 @@ class TorchPair:
             f"({one_line(error)}); this pair is closed"
         ) from None
 
-    def _failing(self, verb: str, deadline: Deadline) -> "_Failing":
-        return _Failing(self, verb, deadline)
+    def _failing(self, what: str, deadline: Deadline) -> "_Failing":
+        return _Failing(self, what, deadline)
 
     def _break(self, why: str) -> NoReturn:
         self._close(why)
-        raise TransportError(f"{self._what('receive from')}: {why}; this pair is closed")
+        raise TransportError(f"{self._from}: {why}; this pair is closed")
 
-    def _need_group(self, verb: str = "", deadline: Deadline | None = None) -> Group:
+    def _need_group(self, what: str = "", deadline: Deadline | None = None) -> Group:
         if self._closed is not None:
-            raise self._closed_error(verb)
+            raise self._closed_error(what)
         if self._group is None:
             raise TransportError(f"{self._name()} is not connected yet: call connect() first")
         if deadline is not None and deadline.expired:
             raise ShoalTimeoutError(
-                f"{self._what(verb)}: the limit of {deadline.timeout:g} s passed before it began"
+                f"{what}: the limit of {deadline.timeout:g} s passed before it began"
             )
         return self._group
 
-    def _closed_error(self, verb: str) -> Exception:
+    def _closed_error(self, what: str) -> Exception:
         kind = TransportError if self._closed == _BY_CLOSE else PeerLostError
-        return kind(f"{self._what(verb)}: this pair is closed: {self._closed}")
+        return kind(f"{what}: this pair is closed: {self._closed}")
 
     @property
     def closed(self) -> bool:
@@ -541,8 +542,9 @@ class TorchPair:
         except RuntimeError:
             return  # as intended
 
-    def _what(self, verb: str) -> str:
-        return f"{self.me}: {verb} {self.peer}"
+    def _check_fork(self) -> None:
+        if is_inherited(self._pid):
+            check_fork(self._pid, self._name())
 
     def _name(self) -> str:
         return f"the pair {self.address['sender']} -> {self.address['receiver']}"
@@ -554,16 +556,16 @@ _BY_CLOSE = "close() was called"
 class _Failing:
     """Turns the errors of posting into those of the pair."""
 
-    def __init__(self, pair: TorchPair, verb: str, deadline: Deadline) -> None:
+    def __init__(self, pair: TorchPair, what: str, deadline: Deadline) -> None:
         self._pair = pair
-        self._verb = verb
+        self._what = what
         self._deadline = deadline
 
     def __enter__(self) -> None: ...
 
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         if isinstance(error, RuntimeError) and not isinstance(error, PeerLostError):
-            self._pair._fail(self._verb, self._deadline, None, error)  # noqa: SLF001
+            self._pair._fail(self._what, self._deadline, None, error)  # noqa: SLF001
 
 
 def _limit(deadline: Deadline) -> timedelta:
