@@ -1,0 +1,127 @@
+"""The store in which the two ends of a group find each other's addresses.
+
+A process has one server for each IP address that it is reached by, made at first need and shared
+by all its groups; each group has a prefix of its own. The server listens on that address only: on
+a socket that is bound before and handed over, because the store by itself would listen on all
+addresses of the machine.
+"""
+
+import os
+import socket
+import threading
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+from shoal.errors import TransportError
+from shoal.transport.torch.forks import keep_in_children
+
+if TYPE_CHECKING:
+    from torch._C._distributed_c10d import TCPStore
+
+__all__ = ["StoreServer", "connect_store", "listen_on", "server_at", "store_on_socket"]
+
+_OPERATION_S = 60.0
+
+
+@dataclass(frozen=True, eq=False)
+class StoreServer:
+    """The store that this process serves at one address.
+
+    Attributes:
+        host: The IP address.
+        port: The port, which the system chose.
+        store: A client of it. All its operations must be short: it is one locked connection.
+    """
+
+    host: str
+    port: int
+    store: "TCPStore"
+
+
+_servers: dict[tuple[int, str], StoreServer] = {}
+_lock = threading.Lock()
+
+
+def server_at(ip: str) -> StoreServer:
+    """Return the server of this process at an address, which is started at first need.
+
+    Raises:
+        TransportError: The address is not one of this machine.
+    """
+    key = (os.getpid(), ip)  # by pid: a forked child needs a server of its own
+    with _lock:
+        server = _servers.get(key)
+        if server is None:
+            listening = listen_on(ip, 0)
+            port = listening.getsockname()[1]
+            server = _servers[key] = StoreServer(ip, port, store_on_socket(listening))
+            keep_in_children(server)
+        return server
+
+
+def listen_on(ip: str, port: int) -> socket.socket:
+    """Return a listening socket of one address of this machine.
+
+    Args:
+        ip: The address.
+        port: The port; 0 for one that the system chooses.
+
+    Raises:
+        TransportError: The address is not one of this machine, or the port is taken.
+    """
+    family = socket.AF_INET6 if ":" in ip else socket.AF_INET
+    listening = socket.socket(family)
+    try:
+        # A port that this process keeps by a bound socket may be listened on by this one.
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind((ip, port))
+        listening.listen(1024)
+    except OSError as error:
+        listening.close()
+        raise TransportError(
+            f"cannot listen at {ip!r}, port {port}: {error}; expected an IP address of this "
+            "machine and a port that is free"
+        ) from None
+    return listening
+
+
+def store_on_socket(listening: socket.socket) -> "TCPStore":
+    """Start a store's server on a listening socket, which belongs to it from then on."""
+    from torch._C._distributed_c10d import TCPStore
+
+    host, port = listening.getsockname()[:2]
+    return TCPStore(
+        host,
+        port,
+        None,
+        is_master=True,
+        timeout=timedelta(seconds=_OPERATION_S),
+        wait_for_workers=False,
+        master_listen_fd=listening.detach(),
+    )
+
+
+def connect_store(host: str, port: int, timeout: float) -> "TCPStore":
+    """Return a client of another process's store.
+
+    Args:
+        host: The IP address of the server.
+        port: Its port.
+        timeout: Seconds to try.
+
+    Raises:
+        RuntimeError: As torch has it: nothing listens there, or it does not answer.
+    """
+    from torch._C._distributed_c10d import TCPStore
+
+    limit = timedelta(seconds=max(timeout, 0.001))
+    return TCPStore(host, port, None, is_master=False, timeout=limit, wait_for_workers=False)
+
+
+def _renew_lock() -> None:
+    global _lock  # noqa: PLW0603  (a thread that is not in the child may have it)
+    _lock = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_renew_lock)

@@ -1,0 +1,146 @@
+"""The watchdog of waits that block in torch: it looks at each of them about once a second.
+
+A thread that waits in torch cannot look at anything itself. The watchdog is a task on the event
+loop of the process and runs only while something waits. It logs long waits, and ends a wait when
+its peer is known to be dead.
+"""
+
+import asyncio
+import contextlib
+import os
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from shoal.deadline import Deadline, LongWait
+from shoal.errors import ShoalTimeoutError
+from shoal.loop import submit
+from shoal.transport.torch.forks import leak
+
+__all__ = ["Wait", "Watch", "begin", "end"]
+
+_LOOK_EVERY_S = 0.8
+_GRACE_S = 2.0
+"""Seconds after its deadline at which a wait that should have ended by itself is ended."""
+
+Watch = Callable[[], BaseException | None]
+"""Tells why a wait is hopeless, or None. It is called on the event loop and must not block."""
+
+
+class Wait:
+    """One thread's wait in torch.
+
+    Args:
+        what: The sentence for the log: this process, the operation and the peer.
+        deadline: The deadline of the wait.
+        watch: Tells why the wait is hopeless.
+        cancel: Makes the blocked thread return; called on the event loop, again and again until
+            the wait has ended.
+        works: What the thread waits for, kept here so that forked children do not destroy it.
+
+    Attributes:
+        error: Why the watchdog ended the wait, or None.
+    """
+
+    __slots__ = (
+        "__weakref__",
+        "_cancel",
+        "_deadline",
+        "_long",
+        "_start",
+        "_watch",
+        "error",
+        "what",
+        "works",
+    )
+
+    def __init__(
+        self,
+        what: str,
+        deadline: Deadline,
+        watch: Watch | None,
+        cancel: Callable[[], None],
+        works: Any = None,
+    ) -> None:
+        self.what = what
+        self.works = works
+        self.error: BaseException | None = None
+        self._deadline = deadline
+        self._watch = watch
+        self._cancel = cancel
+        self._start = time.monotonic()
+        self._long: LongWait | None = None
+
+    @property
+    def seconds(self) -> float:
+        """Seconds since the wait began."""
+        return time.monotonic() - self._start
+
+    def look(self) -> None:
+        """Log the line that is due; end the wait if it is hopeless."""
+        if self._long is None:
+            self._long = LongWait(lambda: self.what, self._deadline, self.seconds)
+        self._long.tick()
+        if self.error is None:
+            self.error = self._hopeless()
+        if self.error is not None:
+            self._cancel()
+
+    def _hopeless(self) -> BaseException | None:
+        if self._deadline.elapsed > self._deadline.timeout + _GRACE_S:
+            limit = self._deadline.timeout
+            return ShoalTimeoutError(f"{self.what}: not done within {limit:g} s")
+        if self._watch is None:
+            return None
+        try:
+            return self._watch()
+        except Exception as error:  # noqa: BLE001  (raised where the caller waits)
+            return error
+
+
+_waits: dict[int, Wait] = {}
+_looking = False
+_lock = threading.Lock()
+
+
+def begin(wait: Wait) -> None:
+    """Have the watchdog look at a wait until `end`."""
+    global _looking  # noqa: PLW0603  (one watchdog a process is the point)
+    _waits[id(wait)] = wait
+    # The task looks for waits under the lock before it stops: it sees this one, or has stopped.
+    if not _looking:
+        with _lock:
+            if not _looking:
+                _looking = True
+                submit(_look_at_all())
+
+
+def end(wait: Wait) -> None:
+    """Have the watchdog forget a wait."""
+    _waits.pop(id(wait), None)
+
+
+async def _look_at_all() -> None:
+    global _looking  # noqa: PLW0603
+    while True:
+        await asyncio.sleep(_LOOK_EVERY_S)
+        with _lock:
+            if not _waits:
+                _looking = False
+                return
+        for wait in list(_waits.values()):
+            with contextlib.suppress(Exception):  # one wait's trouble is not that of the others
+                wait.look()
+
+
+def _forget() -> None:
+    global _lock, _looking  # noqa: PLW0603
+    for wait in list(_waits.values()):
+        leak(wait)
+    _lock = threading.Lock()
+    _looking = False
+    _waits.clear()
+
+
+os.register_at_fork(after_in_child=_forget)
