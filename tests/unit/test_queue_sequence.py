@@ -98,7 +98,7 @@ class SlowQueue(FullQueue):
     async def _many(self, entries):
         self.calls += 1
         await asyncio.to_thread(self.answers.wait, 5)
-        self.taken += [payload.head for _, payload in entries[: self._room]]
+        self.taken += [payload for _, payload in entries[: self._room]]
         return Outcome.OK, min(self._room, len(entries))
 
     def add_while_one_waits(self, *puts):

@@ -15,7 +15,7 @@ from shoal.channel.backend import Future
 from shoal.channel.want import ONE
 from shoal.collective.message import Accept, Received, is_envelope, open_message, special_of
 from shoal.collective.outbox import SLICE_S
-from shoal.collective.parts import Parts
+from shoal.collective.parts import NOT_HERE, Parts
 from shoal.collective.routes import Route, Routes
 from shoal.collective.waits import PeerWait
 from shoal.collective.watchman import attend
@@ -29,6 +29,7 @@ from shoal.errors import (
     TransportError,
 )
 from shoal.futures import fail, fulfil
+from shoal.transport.choice import Watch
 
 __all__ = ["NOT_YET", "Inbox", "Request"]
 
@@ -75,10 +76,11 @@ class Inbox:
         self._lock = threading.RLock()
         self._route: Route | None = None
         self._queue: ShmQueue | None = None
-        self._parts = Parts(routes, peer, self._what)
+        self._parts = Parts(routes, peer)
         self._numbers = itertools.count()
         self._aside: list[tuple[int, Received]] = []
         self._early: deque[Any] = deque()
+        self._announced = False
         self._requests: deque[Request] = deque()
         self._taking: Future | None = None
 
@@ -178,18 +180,17 @@ class Inbox:
 
     def _take(self, deadline: Deadline, into: Any) -> Received:
         """Take the next message in this thread."""
-        if self._early:
-            return self._completed(self._early.popleft(), deadline, into)
-        if self._parts.by_frames:
-            return self._parts.next(deadline, into)
         seen: set[int] = set()
         lost_peer: PeerLostError | None = None
         with self._waiting(deadline) as wait:
             while True:
+                found = self._next_frame(deadline, seen, into)
+                if found is not NOT_HERE:
+                    break
                 route = self._route or self._open(deadline)
                 seconds = 0.0 if lost_peer else wait.step(min(SLICE_S, deadline.remaining))
                 try:
-                    message = self._get(route, seconds)
+                    message = self._early.popleft() if self._early else self._get(route, seconds)
                 except ShoalTimeoutError:
                     if lost_peer is not None:
                         raise lost_peer from None
@@ -197,22 +198,46 @@ class Inbox:
                     lost_peer = self._dead(deadline, seen)  # it may have sent before it died
                     if lost_peer is None and deadline.expired:
                         raise self._too_late(deadline) from None
+                    continue
                 except (ChannelDecodeError, ChannelClosed) as error:
                     raise self._translated(error, deadline) from error
-                else:
-                    return self._completed(message, deadline, into)
+                watch = self._watch(deadline, seen)
+                self._announced = False
+                found = self._parts.complete(message, deadline, watch, into)
+                if found is not NOT_HERE:
+                    break
+        received: Received = found
+        return received
+
+    def _next_frame(self, deadline: Deadline, seen: set[int], into: Any) -> Any:
+        """Wait for the frame that announces a message, where frames do."""
+        if self._announced or self._early or not self._parts.by_frames:
+            return NOT_HERE
+        found = self._parts.next(deadline, self._watch(deadline, seen), into)
+        # The message it announces is in the queue, or on its way there.
+        self._announced = found is NOT_HERE and self._parts.by_frames
+        return found
+
+    def _watch(self, deadline: Deadline, seen: set[int]) -> Watch:
+        """Return what a transport that waits asks for the death of the sender."""
+        peers = self._routes.peers
+        info = peers.found(self.peer)
+
+        def watch() -> BaseException | None:
+            if info is None or not peers.is_dead(info):
+                return None
+            note = f"process {info.pid} ended"
+            return lost(self._what, self.peer.get_name(), deadline, note)
+
+        if info is not None and not peers.is_dead(info):  # from here, for it may have to be asked
+            seen.add(info.pid)
+        return watch
 
     def _get(self, route: Route, seconds: float) -> Any:
         queue = self._queue
         if queue is not None:
             return queue.get(seconds)
         return route.queues.take(route.key, ONE, Deadline(seconds))
-
-    def _completed(self, message: Any, deadline: Deadline, into: Any) -> Received:
-        """Open a message, after fetching what does not lie in the queue."""
-        if is_envelope(message) and special_of(message) is not None:
-            return self._parts.fetch(message, deadline, into)
-        return open_message(message)
 
     def _open(self, deadline: Deadline) -> Route:
         """Open the queue once the sender is known."""
@@ -295,11 +320,8 @@ class Inbox:
         try:
             if self._route is None:
                 self._open(request.deadline)
-            if self._early:
-                early = self._early.popleft()
-                self._keep(self._completed(early, request.deadline, request.into))
-            elif self._parts.by_frames:
-                self._keep(self._parts.next(request.deadline, request.into))
+            if self._early or self._parts.by_frames:
+                self._keep(self._take(request.deadline, request.into))
         except BaseException as caught:  # noqa: BLE001  (it is the result of the receive)
             error = caught
         self._end_taking(taking)
@@ -336,7 +358,8 @@ class Inbox:
         """Fetch what does not lie in the queue, in a thread of its own."""
         error: BaseException | None = None
         try:
-            self._keep(self._parts.fetch(message, request.deadline, request.into))
+            self._early.append(message)
+            self._keep(self._take(request.deadline, request.into))
         except BaseException as caught:  # noqa: BLE001  (it is the result of the receive)
             error = caught
         self._end_taking(taking)

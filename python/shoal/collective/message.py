@@ -14,6 +14,7 @@ from shoal.pickling import tensor_facts
 
 __all__ = [
     "BESIDE",
+    "BUFFERS",
     "FRAMES",
     "LANE",
     "Accept",
@@ -30,6 +31,7 @@ __all__ = [
     "sendable",
     "special",
     "special_of",
+    "tensor_in",
     "tensor_message",
     "tensors_of",
 ]
@@ -38,6 +40,8 @@ _MARK = "\0shoal"
 _OBJECT, _PAIR, _TENSOR = "object", "pair", "tensor"
 BESIDE = "beside"
 """The kind of an envelope whose object is a shared payload, or came beside the queue."""
+BUFFERS = "buffers"
+"""The kind of an envelope that is a pickle, whose buffers came with the frame that announced it."""
 FRAMES = "frames"
 """The kind of an envelope after which the messages are announced by frames of `torch`."""
 LANE = "lane"
@@ -89,6 +93,11 @@ def special(kind: str, *parts: Any) -> Any:
     return (_MARK, kind, *parts)
 
 
+def tensor_in(message: Any) -> Any:
+    """Return the tensor of a message of `send_tensor`, None for another message."""
+    return message[2] if is_envelope(message) and message[1] == _TENSOR else None
+
+
 def is_envelope(message: Any) -> bool:
     """Whether a message is more than an object."""
     return (
@@ -101,7 +110,7 @@ def is_envelope(message: Any) -> bool:
 
 def special_of(message: Any) -> tuple[str, tuple[Any, ...]] | None:
     """Return the kind and the parts of an envelope that has to be fetched first, else None."""
-    if is_envelope(message) and message[1] in (BESIDE, FRAMES, LANE):
+    if is_envelope(message) and message[1] in (BESIDE, BUFFERS, FRAMES, LANE):
         return message[1], message[2:]
     return None
 

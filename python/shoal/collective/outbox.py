@@ -10,6 +10,7 @@ from typing import Any
 from shoal._backend import ShmQueue, WorkerAddress
 from shoal._ray import lost, timed_out
 from shoal.channel.backend import Future
+from shoal.collective.lanes import SendLanes, has_tensors
 from shoal.collective.message import BESIDE, nbytes_of, special
 from shoal.collective.node_memory import MOST_BYTES
 from shoal.collective.routes import Route, Routes
@@ -27,6 +28,7 @@ from shoal.futures import Asking, fail, fulfil
 from shoal.manager import WorkerInfo
 from shoal.pickling import dumps
 from shoal.shm import Parcel
+from shoal.transport.choice import Watch
 
 __all__ = ["SLICE_S", "Outbox"]
 
@@ -125,6 +127,7 @@ class Outbox:
         self._look_at = 0.0
         # Asynchronous sends: those that a put to the queue decides, and those that wait for a
         # thread, because the receiver is not known yet or they take more than one put.
+        self._lanes = SendLanes(routes, peer)
         self._putting: set[_Sending] = set()
         self._backlog: deque[_Sending] = deque()
         self._drains = False
@@ -133,6 +136,8 @@ class Outbox:
         """Send a message if that takes one operation on a queue; return whether it is sent."""
         queue = self._queue
         if queue is None or self._putting or self._drains or monotonic() > self._look_at:
+            return False
+        if self._routes.has_lanes and has_tensors(message):
             return False
         try:
             queue.put_nowait(message)
@@ -154,12 +159,17 @@ class Outbox:
 
     def start_send(self, message: Any, deadline: Deadline) -> Future:
         """Start a send, after those that were started before."""
-        message = Parcel.of(message)  # the caller may change the object from now on
+        route = self._route
+        if route is not None and not self._lanes.needed_for(message, route):
+            message = Parcel.of(message)  # the caller may change the object from now on
+            if message.nbytes > MOST_BYTES:
+                route = None
+        else:
+            route = None
         sending = _Sending(message, deadline, self._translated)
         starts = False
         with self._lock:
-            route = self._route
-            if not self._drains and route is not None and message.nbytes <= MOST_BYTES:
+            if not self._drains and route is not None:
                 self._putting.add(sending)
             else:
                 self._backlog.append(sending)
@@ -222,6 +232,7 @@ class Outbox:
 
     def close(self) -> None:
         """Release what is held for the receiver."""
+        self._lanes.close()
 
     def waiting(self, deadline: Deadline) -> PeerWait:
         """Return what logs and records a wait for the receiver."""
@@ -233,16 +244,38 @@ class Outbox:
     def _take(self, info: WorkerInfo) -> None:
         """Use the record of a receiver that was found, or that took the place of a dead one."""
         self._route = self._queue = None
+        self._lanes.close()
         self._info = info
         self._route = self._routes.outgoing(self._kind, info)
 
     def _send_in_slices(self, message: Any, deadline: Deadline) -> None:
+        info, route = self._reach(deadline)
+        if not self._lanes.needed_for(message, route):
+            self._put_in_slices(message, deadline)
+            if route.name == "ray":
+                self._lanes.announce(deadline, self._watch(deadline))
+            return
+        watch = self._watch(deadline)
+
+        def put(part: Any) -> None:
+            self._put_in_slices(part, deadline)
+
+        if not self._lanes.send(message, info, route, deadline, watch, put):
+            put(message)
+            self._lanes.announce(deadline, watch)
+
+    def _reach(self, deadline: Deadline) -> tuple[WorkerInfo, Route]:
+        while True:
+            info, route = self.info(deadline), self._route
+            if route is not None:
+                return info, route
+            # Another thread has just found a successor.
+
+    def _put_in_slices(self, message: Any, deadline: Deadline) -> None:
+        """Put a message into the queue, waiting for room."""
         with self.waiting(deadline) as wait:
             while True:
-                info = self.info(deadline)
-                route = self._route
-                if route is None:  # another thread has just found a successor
-                    continue
+                info, route = self._reach(deadline)
                 if route.name == "shm" and _is_too_large(message):
                     message = self.write_beside(_opened(message), info, deadline)
                 try:
@@ -262,6 +295,17 @@ class Outbox:
                 else:
                     self._queue = route.direct.get(route.key)
                     return
+
+    def _watch(self, deadline: Deadline) -> Watch:
+        """Return what a transport that waits asks for the death of the receiver."""
+        info = self._info
+
+        def watch() -> BaseException | None:
+            if info is not None and self._routes.peers.is_dead(info):
+                return self._dead(info, deadline)
+            return None
+
+        return watch
 
     def _drain(self) -> None:
         """Send what waits for a thread; the thread ends with the backlog."""

@@ -1,35 +1,30 @@
-"""Messages of which a part does not lie in the queue: fetched when they are received."""
+"""Receives of which a part does not lie in the queue: the counterpart of `SendLanes`."""
 
 from typing import Any
 
 from shoal._backend import WorkerAddress
-from shoal.collective.message import BESIDE, Received, open_message, special_of
+from shoal.collective.frames import FrameReceiver
+from shoal.collective.layout import Layout, allocate, fits, rebuild
+from shoal.collective.message import (
+    BUFFERS,
+    FRAMES,
+    LANE,
+    Received,
+    open_message,
+    special_of,
+)
 from shoal.collective.routes import Routes
 from shoal.deadline import Deadline
-from shoal.errors import ChannelNotFoundError, TransportError
+from shoal.errors import ChannelNotFoundError, PeerLostError, TransportError
 from shoal.pickling import loads
-from shoal.shm import Queue
-from shoal.shm.payloads import PayloadRef, open_payload
+from shoal.shm.payloads import open_payload
+from shoal.transport.built_in import lane_transport
+from shoal.transport.choice import TensorLane, Watch
 
-__all__ = ["Parts", "open_beside"]
+__all__ = ["NOT_HERE", "Parts"]
 
-
-def open_beside(reference: PayloadRef, where: str) -> Any:
-    """Rebuild a message that lies beside its queue.
-
-    Raises:
-        TransportError: It cannot be rebuilt in this process.
-    """
-    try:
-        head, buffers = open_payload(reference)
-    except ChannelNotFoundError as error:
-        raise TransportError(f"{where}: {error}") from error
-    try:
-        return loads(head, buffers)
-    except Exception as error:
-        raise TransportError(
-            f"{where}: the message cannot be rebuilt here: {type(error).__name__}: {error}"
-        ) from error
+NOT_HERE: Any = object()
+"""What `Parts.next` returns where the next message is one of the queue."""
 
 
 class Parts:
@@ -38,32 +33,124 @@ class Parts:
     Args:
         routes: The way to other workers.
         peer: The sender.
-        what: Names the operation in messages.
     """
 
-    def __init__(self, routes: Routes, peer: WorkerAddress, what: str) -> None:
+    def __init__(self, routes: Routes, peer: WorkerAddress) -> None:
         self._routes = routes
+        self._peer = peer
         self._where = f"{routes.name}: message from {peer.get_name()}"
-        self.queue: Queue | None = None
+        self._frames: FrameReceiver | None = None
+        self._lanes: dict[str, TensorLane] = {}
+        self._buffers: list[Any] = []
 
     @property
     def by_frames(self) -> bool:
         """Whether the next message is announced by a frame."""
-        return False
+        return self._frames is not None
 
-    def fetch(self, message: Any, deadline: Deadline, into: Any) -> Received:
-        """Complete a message of the queue."""
+    def next(self, deadline: Deadline, watch: Watch, into: Any) -> Any:
+        """Wait for the next frame.
+
+        Returns:
+            The message, or `NOT_HERE` where it is to be taken from the queue.
+        """
+        frames = self._frames
+        if frames is None:
+            return NOT_HERE
+        try:
+            found = frames.next(deadline, watch, into)
+        except PeerLostError:
+            # The sender ended the pair, which it does when a send fails: what it sends from now on
+            # begins in the queue. Whether it lives the queue's wait tells.
+            self._end_frames()
+            error = watch()
+            if error is not None:
+                raise error from None
+            return NOT_HERE
+        except BaseException:
+            if not frames.is_open:
+                self._end_frames()
+            raise
+        if isinstance(found, list):
+            self._buffers = found
+            return NOT_HERE
+        return found
+
+    def complete(self, message: Any, deadline: Deadline, watch: Watch, into: Any) -> Any:
+        """Complete a message of the queue; `NOT_HERE` where it only tells of what follows."""
         special = special_of(message)
         if special is None:
             return open_message(message)
         kind, parts = special
-        if kind == BESIDE:
-            return open_message(open_beside(parts[0], self._where))
-        raise TransportError(f"{self._where}: an envelope of an unknown kind, {kind!r}")
-
-    def next(self, deadline: Deadline, into: Any) -> Received:
-        """Wait for the next frame, and receive its message."""
-        raise NotImplementedError
+        if kind == FRAMES:
+            self._end_frames()
+            info = self._routes.info
+            peer = self._peer.get_name()
+            self._frames = FrameReceiver(
+                parts[0], info.node_ip, self._routes.name, peer, deadline, watch
+            )
+            return NOT_HERE
+        if kind == LANE:
+            return self._through_lane(parts, deadline, watch, into)
+        if kind == BUFFERS:
+            buffers, self._buffers = self._buffers, []
+            head, count = parts
+            # Without them its send failed, and the sender knows it.
+            return self._rebuilt(head, buffers) if len(buffers) == count else NOT_HERE
+        return self._shared(parts[0])
 
     def close(self) -> None:
         """Release what is held for the sender."""
+        self._end_frames()
+        while self._lanes:
+            self._lanes.popitem()[1].close()
+
+    def _end_frames(self) -> None:
+        frames, self._frames = self._frames, None
+        self._buffers = []
+        if frames is not None:
+            frames.close()
+
+    def _shared(self, reference: Any) -> Received:
+        try:
+            head, buffers = open_payload(reference)
+        except ChannelNotFoundError as error:
+            raise TransportError(f"{self._where}: {error}") from error
+        return self._rebuilt(head, buffers)
+
+    def _rebuilt(self, head: Any, buffers: list[Any]) -> Received:
+        try:
+            return open_message(loads(head, buffers))
+        except Exception as error:
+            raise TransportError(
+                f"{self._where}: the message cannot be rebuilt here: {type(error).__name__}: {error}"
+            ) from error
+
+    def _through_lane(
+        self, parts: tuple[Any, ...], deadline: Deadline, watch: Watch, into: Any
+    ) -> Received:
+        name, address, described, single = parts
+        if address is not None:
+            former = self._lanes.pop(name, None)
+            if former is not None:
+                former.close()
+            sender = self._routes.peers.find(self._peer, "receive tensors", deadline)
+            self._lanes[name] = lane_transport(name).receiver(
+                address, sender, self._routes.info, deadline
+            )
+        layout = Layout.of_json(described)
+        facts = layout.facts[0] if single else None
+        if facts is not None and fits(into, facts):
+            tensors = [into]
+        else:
+            tensors = allocate(layout, staged=False)
+        try:
+            self._lanes[name].recv(tensors, deadline, watch)
+        except KeyError:
+            raise TransportError(
+                f"{self._where}: its tensors come through {name}, which failed before"
+            ) from None
+        except BaseException:
+            self._lanes.pop(name).close()
+            raise
+        return Received(rebuild(layout, tensors), tensor=facts)

@@ -8,7 +8,7 @@ from shoal.collective.mailbox import Mailboxes
 from shoal.collective.node_memory import NodeMemory
 from shoal.collective.peers import Peers
 from shoal.manager import WorkerInfo
-from shoal.transport.choice import OBJECTS, choose
+from shoal.transport.choice import OBJECTS, choose, has_registered
 
 __all__ = ["Route", "Routes"]
 
@@ -39,9 +39,17 @@ class Routes:
     def __init__(self, info: WorkerInfo) -> None:
         self.info = info
         self.name = info.address.get_name()
+        # Without accelerators, and transports of other packages, all tensors go with the objects.
+        self.has_lanes = bool(info.available_accelerators) or has_registered()
         self.memory = NodeMemory()
         self.mailboxes = Mailboxes()
         self.peers = Peers(self.name, self.mailboxes)
+
+    def accelerator_rank(self, device: Any) -> int | None:
+        """Return the cluster-wide rank of a torch device; None for one that cannot be told."""
+        visible = self.info.available_accelerators
+        index = device.index or 0
+        return visible[index] if device.type != "cpu" and index < len(visible) else None
 
     def outgoing(self, kind: str, peer: WorkerInfo) -> Route:
         """Return the queue to another worker.

@@ -21,6 +21,7 @@ __all__ = [
     "choose",
     "find_transport",
     "forced_transport",
+    "has_registered",
 ]
 
 ENTRY_POINT = "shoal.transports"
@@ -41,10 +42,12 @@ class Choice(NamedTuple):
     Attributes:
         name: `shm`, `torch`, `cuda_ipc`, `ray`, or the name of a registered transport.
         reason: A sentence.
+        staged: Whether tensors of an accelerator go through the CPU's memory.
     """
 
     name: str
     reason: str
+    staged: bool = False
 
 
 class TensorLane(Protocol):
@@ -105,6 +108,11 @@ def _registered() -> dict[str, Transport]:
             )
         found[transport.name] = transport
     return found
+
+
+def has_registered() -> bool:
+    """Whether any package registers a transport here."""
+    return bool(_registered())
 
 
 def find_transport(name: str) -> Transport:
@@ -228,7 +236,8 @@ def _accelerator_tensors(
         if same_kind
         else f"{_name(there)} has {there.accelerator_type}, {_name(here)} {here.accelerator_type}"
     )
-    return Choice(staged.name, f"{staged.reason}; through the CPU's memory: {why}")
+    reason = f"{staged.reason}; through the CPU's memory: {why}"
+    return Choice(staged.name, reason, staged=True)
 
 
 def _refuse_shm(forced: str | None, there: WorkerInfo) -> None:

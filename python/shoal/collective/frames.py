@@ -1,0 +1,165 @@
+"""Messages between nodes that hold tensors: announced by frames, their bytes over gloo.
+
+The first tensor that a worker sends to one of another node opens a pair (`TorchPair`), whose
+address goes through the queue. From then on each message to that worker is announced by a frame of
+the pair, so that the receiver knows in which order messages of the queue and tensors come. A frame
+is JSON: nothing that comes over gloo is unpickled.
+"""
+
+import importlib
+import json
+from collections import deque
+from collections.abc import Sequence
+from typing import Any
+
+from shoal.collective.layout import Layout, allocate, fits, rebuild
+from shoal.collective.message import FRAMES, Received, special
+from shoal.deadline import Deadline
+from shoal.errors import PeerLostError, TransportError
+from shoal.transport.choice import Watch
+
+__all__ = ["FrameReceiver", "FrameSender"]
+
+_QUEUED, _TENSORS, _TENSOR = "queued", "tensors", "tensor"
+_UNREAD = 32
+"""Frames without tensors that may wait for their receiver; the queue holds fewer messages."""
+
+
+def _pairs() -> Any:
+    return importlib.import_module("shoal.transport.torch.pair").TorchPair
+
+
+class FrameSender:
+    """The sender's end.
+
+    Args:
+        ip: The IP address of this node.
+        me: The address of the sender.
+        peer: The address of the receiver.
+    """
+
+    def __init__(self, ip: str, me: str, peer: str) -> None:
+        self._ip, self._me, self._peer = ip, me, peer
+        self._pair: Any = None
+        self._unread: deque[Any] = deque()
+
+    @property
+    def is_open(self) -> bool:
+        """Whether messages are announced by frames."""
+        return self._pair is not None and not self._pair.closed
+
+    def open(self) -> Any:
+        """Make a new pair; return the message that tells the receiver of it."""
+        self._pair = _pairs().offer(self._ip, self._me, self._peer)
+        self._unread.clear()
+        return special(FRAMES, self._pair.address)
+
+    def connect(self, deadline: Deadline, watch: Watch) -> None:
+        """Wait for the receiver to join the new pair."""
+        try:
+            self._pair.connect(deadline, watch)
+        except BaseException:
+            self.close()
+            raise
+
+    def send(
+        self, layout: Layout, tensors: Sequence[Any], single: bool, deadline: Deadline, watch: Watch
+    ) -> None:
+        """Send tensors; `single` says that they are the one of `send_tensor`."""
+        frame = {"kind": _TENSOR if single else _TENSORS, "layout": layout.to_json()}
+        self._send(frame, [_on_cpu(tensor) for tensor in tensors], deadline, watch)
+
+    def send_parts(self, buffers: Sequence[Any], deadline: Deadline, watch: Watch) -> None:
+        """Announce a message of the queue, and send what lies beside its pickle."""
+        import torch
+
+        tensors = [torch.frombuffer(buffer, dtype=torch.uint8) for buffer in buffers]
+        self._send({"kind": _QUEUED}, tensors, deadline, watch)
+
+    def announce(self, deadline: Deadline, watch: Watch) -> None:
+        """Announce a message that is in the queue; nothing is waited for."""
+        if not self.is_open:
+            return
+        try:
+            frame = json.dumps({"kind": _QUEUED}).encode()
+            self._unread.append(self._pair.start_send(frame, [], deadline))
+            while len(self._unread) > _UNREAD:
+                # It was read: the queue has accepted so many messages since.
+                self._unread.popleft().wait(deadline, watch)
+        except (PeerLostError, TransportError):
+            self.close()  # the receiver reads the queue again
+
+    def close(self) -> None:
+        """End the pair; the receiver then reads the queue again."""
+        pair, self._pair = self._pair, None
+        self._unread.clear()
+        if pair is not None:
+            pair.close()
+
+    def _send(
+        self, frame: dict[str, Any], tensors: Sequence[Any], deadline: Deadline, watch: Watch
+    ) -> None:
+        self._pair.send(json.dumps(frame).encode(), tensors, deadline, watch)
+
+
+class FrameReceiver:
+    """The receiver's end of a pair that the sender has opened.
+
+    Args:
+        address: The pair's address, as the queue brought it.
+        ip: The IP address of this node.
+        me: The address of the receiver.
+        peer: The address of the sender.
+        deadline: Until when to wait for the connection.
+        watch: Says why waiting is in vain.
+    """
+
+    def __init__(
+        self,
+        address: dict[str, Any],
+        ip: str,
+        me: str,
+        peer: str,
+        deadline: Deadline,
+        watch: Watch,
+    ) -> None:
+        self._pair = _pairs().join(address, ip, me, peer, deadline, watch)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the next message is announced by a frame."""
+        return not self._pair.closed
+
+    def next(self, deadline: Deadline, watch: Watch, into: Any) -> Received | list[Any]:
+        """Wait for the next frame.
+
+        Returns:
+            The message; or, where it is the next one of the queue, what lies beside its pickle:
+            a list of buffers, often empty.
+        """
+        frame = json.loads(self._pair.recv_frame(deadline, watch))
+        if frame["kind"] == _QUEUED:
+            import torch
+
+            buffers = [torch.empty(size, dtype=torch.uint8) for size in self._pair.sizes]
+            self._pair.recv_tensors(buffers, deadline, watch)
+            return [buffer.numpy() for buffer in buffers]
+        layout = Layout.of_json(frame["layout"])
+        single = layout.facts[0] if frame["kind"] == _TENSOR else None
+        if single is not None and fits(into, single) and into.device.type == "cpu":
+            tensors = [into]
+        else:
+            tensors = allocate(layout, staged=True)
+        self._pair.recv_tensors(tensors, deadline, watch)
+        return Received(rebuild(layout, tensors), tensor=single)
+
+    def close(self) -> None:
+        """End the pair."""
+        self._pair.close()
+
+
+def _on_cpu(tensor: Any) -> Any:
+    if tensor.device.type == "cpu":
+        return tensor
+    staged: Any = importlib.import_module("shoal.transport.torch.accelerator")
+    return staged.stage_to_pinned_cpu(tensor)

@@ -1,0 +1,149 @@
+"""Sends that take more than their queue: tensors between nodes, and on accelerators."""
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from shoal._backend import WorkerAddress
+from shoal.collective.frames import FrameSender
+from shoal.collective.layout import Layout, describe
+from shoal.collective.message import BUFFERS, LANE, nbytes_of, special, tensor_in, tensors_of
+from shoal.collective.routes import Route, Routes
+from shoal.deadline import Deadline
+from shoal.manager import WorkerInfo
+from shoal.pickling import dumps
+from shoal.shm import Parcel
+from shoal.transport.built_in import lane_transport
+from shoal.transport.choice import Choice, TensorLane, Watch, choose
+
+__all__ = ["SendLanes", "has_tensors"]
+
+_BESIDE_FROM = 64 * 1024
+"""From so many bytes on the arrays and tensors in an object travel over gloo."""
+
+Put = Callable[[Any], None]
+"""Puts a message into the queue to the receiver, waiting for room."""
+
+
+class SendLanes:
+    """What a worker has beside the queue to one receiver.
+
+    Args:
+        routes: The way to other workers.
+        peer: The receiver.
+    """
+
+    def __init__(self, routes: Routes, peer: WorkerAddress) -> None:
+        self._routes = routes
+        self._peer = peer
+        self._frames = FrameSender(routes.info.node_ip, routes.name, peer.get_name())
+        self._lanes: dict[str, TensorLane] = {}
+
+    def needed_for(self, message: Any, route: Route) -> bool:
+        """Whether a message may take more than the queue."""
+        if type(message) is Parcel or "torch" not in sys.modules:
+            return False
+        if route.name == "shm":
+            return self._routes.has_lanes and has_tensors(message)
+        if self._frames.is_open or has_tensors(message):
+            return True
+        nbytes = nbytes_of(message)
+        return nbytes is None or nbytes >= _BESIDE_FROM
+
+    def send(
+        self,
+        message: Any,
+        info: WorkerInfo,
+        route: Route,
+        deadline: Deadline,
+        watch: Watch,
+        put: Put,
+    ) -> bool:
+        """Send a message whose tensors do not go through the queue.
+
+        Returns:
+            Whether it is sent; otherwise it is a message for the queue.
+        """
+        single = tensor_in(message)
+        described = describe(message if single is None else single)
+        if described is not None:
+            layout, tensors = described
+            choice = self._choice(info, tensors)
+            if choice is not None and choice.name not in ("shm", "ray"):
+                if choice.name == "torch" and (choice.staged or tensors[0].device.type == "cpu"):
+                    self._by_frames(layout, tensors, single is not None, deadline, watch, put)
+                else:
+                    self._by_lane(choice, info, layout, tensors, single, deadline, watch, put)
+                return True
+        if route.name == "ray" and choose(self._routes.info, info, "cpu").name == "torch":
+            head, buffers = dumps(message)
+            if sum(buffer.nbytes for buffer in buffers) >= _BESIDE_FROM:
+                self._open_frames(deadline, watch, put)
+                put(special(BUFFERS, head, len(buffers)))
+                self._frames.send_parts(buffers, deadline, watch)
+                return True
+        return False
+
+    def announce(self, deadline: Deadline, watch: Watch) -> None:
+        """Say that the next message is in the queue, where frames announce messages."""
+        self._frames.announce(deadline, watch)
+
+    def close(self) -> None:
+        """Release what is held for the receiver, or for the process before it."""
+        self._frames.close()
+        while self._lanes:
+            self._lanes.popitem()[1].close()
+
+    def _choice(self, info: WorkerInfo, tensors: list[Any]) -> Choice | None:
+        """Return the transport of tensors; None for those of several devices, which are staged."""
+        devices = {tensor.device for tensor in tensors}
+        if len(devices) > 1:
+            return None
+        device = devices.pop()
+        return choose(self._routes.info, info, device.type, self._routes.accelerator_rank(device))
+
+    def _by_frames(
+        self,
+        layout: Layout,
+        tensors: list[Any],
+        single: bool,
+        deadline: Deadline,
+        watch: Watch,
+        put: Put,
+    ) -> None:
+        self._open_frames(deadline, watch, put)
+        self._frames.send(layout, tensors, single, deadline, watch)
+
+    def _open_frames(self, deadline: Deadline, watch: Watch, put: Put) -> None:
+        if not self._frames.is_open:
+            put(self._frames.open())
+            self._frames.connect(deadline, watch)
+
+    def _by_lane(
+        self,
+        choice: Choice,
+        info: WorkerInfo,
+        layout: Layout,
+        tensors: list[Any],
+        single: Any,
+        deadline: Deadline,
+        watch: Watch,
+        put: Put,
+    ) -> None:
+        lane, address = self._lanes.get(choice.name), None
+        if lane is None:
+            transport = lane_transport(choice.name)
+            lane, address = transport.sender(self._routes.info, info)
+            self._lanes[choice.name] = lane
+        put(special(LANE, choice.name, address, layout.to_json(), single is not None))
+        self.announce(deadline, watch)
+        try:
+            lane.send(tensors, deadline, watch)
+        except BaseException:
+            self._lanes.pop(choice.name).close()
+            raise
+
+
+def has_tensors(message: Any) -> bool:
+    """Whether a message is made of tensors."""
+    return tensor_in(message) is not None or bool(tensors_of(message))

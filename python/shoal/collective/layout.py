@@ -1,0 +1,112 @@
+"""Tensors without their values: what a receiver must know before the bytes arrive.
+
+A layout is plain JSON, because it travels where nothing is unpickled.
+"""
+
+from typing import Any, NamedTuple
+
+from shoal.collective.message import Facts, is_tensor
+from shoal.pickling import is_quantized, tensor_facts
+
+__all__ = ["Layout", "allocate", "describe", "fits", "rebuild"]
+
+_ONE, _LIST, _DICT = "tensor", "list", "dict"
+
+
+class Layout(NamedTuple):
+    """The tensors of a value: a tensor, a list of tensors, or a dict of them by text.
+
+    Attributes:
+        form: `tensor`, `list` or `dict`.
+        keys: The keys of a dict, in order.
+        facts: Shape, dtype and device type of each tensor.
+        wants_grad: Whether each asks for gradients where it arrives.
+    """
+
+    form: str
+    keys: list[str]
+    facts: list[Facts]
+    wants_grad: list[bool]
+
+    def to_json(self) -> list[Any]:
+        """Return the layout as JSON data."""
+        return [self.form, self.keys, self.facts, self.wants_grad]
+
+    @classmethod
+    def of_json(cls, data: Any) -> "Layout":
+        """Make a layout of what `to_json` returned."""
+        form, keys, facts, wants_grad = data
+        found = [(tuple(shape), dtype, device) for shape, dtype, device in facts]
+        return cls(form, list(keys), found, list(wants_grad))
+
+
+def describe(value: Any) -> tuple[Layout, list[Any]] | None:
+    """Return a value's layout and its tensors; None for a value that is not made of tensors."""
+    kind = type(value)
+    keys: list[str] = []
+    if is_tensor(value):
+        form, tensors = _ONE, [value]
+    elif kind in (list, tuple) and value:
+        form, tensors = _LIST, list(value)
+    elif kind is dict and value and all(type(key) is str for key in value):
+        form, keys, tensors = _DICT, list(value), list(value.values())
+    else:
+        return None
+    if not all(_is_plain(tensor) for tensor in tensors):
+        return None
+    wants_grad = [tensor.requires_grad and tensor.is_leaf for tensor in tensors]
+    facts = [tensor_facts(tensor) for tensor in tensors]
+    return Layout(form, keys, facts, wants_grad), [tensor.detach() for tensor in tensors]
+
+
+def _is_plain(tensor: Any) -> bool:
+    """Whether a tensor is its values and nothing else: what else there is travels by pickle."""
+    import torch
+
+    return (
+        type(tensor) is torch.Tensor
+        and tensor.layout is torch.strided
+        and not is_quantized(tensor.dtype)
+        and not tensor.is_nested
+        and not tensor.is_conj()
+        and not tensor.is_neg()
+        and tensor.device.type != "meta"
+        and tensor.is_contiguous()
+    )
+
+
+def allocate(layout: Layout, *, staged: bool) -> list[Any]:
+    """Return tensors of a layout, with values still to be received.
+
+    Args:
+        layout: The layout.
+        staged: Whether the values come through the CPU's memory, whatever device they are of.
+    """
+    import torch
+
+    return [
+        torch.empty(shape, dtype=getattr(torch, dtype), device="cpu" if staged else device)
+        for shape, dtype, device in layout.facts
+    ]
+
+
+def rebuild(layout: Layout, tensors: list[Any]) -> Any:
+    """Return the value of received tensors, each on its own device."""
+    found = []
+    for tensor, (_, _, device), wants_grad in zip(
+        tensors, layout.facts, layout.wants_grad, strict=True
+    ):
+        placed = tensor if tensor.device.type == device else tensor.to(device)
+        found.append(placed.requires_grad_() if wants_grad else placed)
+    if layout.form == _ONE:
+        return found[0]
+    return dict(zip(layout.keys, found, strict=True)) if layout.form == _DICT else found
+
+
+def fits(into: Any, facts: Facts) -> bool:
+    """Whether the values of a tensor can be received into a given one at once."""
+    return (
+        into is not None
+        and tensor_facts(into) == (tuple(facts[0]), *facts[1:])
+        and into.is_contiguous()
+    )
