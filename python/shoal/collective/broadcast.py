@@ -308,9 +308,8 @@ class _Course:
         def describe() -> str:
             return f"{self._routes.name}: {self._what}: waits for {', '.join(late)} to take part"
 
-        with PeerWait(
-            self._routes.name, [o.peer.get_name() for o in self._near], describe, deadline
-        ) as wait:
+        routes, peers = self._routes, [outbox.peer.get_name() for outbox in self._near]
+        with PeerWait(routes.directory, routes.name, peers, describe, deadline) as wait:
             while (untaken := payloads.untaken()) and untaken + size > MOST_BYTES:
                 late = [
                     outbox.peer.get_name()

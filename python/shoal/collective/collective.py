@@ -4,8 +4,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from shoal._backend import WorkerAddress
 from shoal.collective.broadcast import Broadcasts
+from shoal.collective.directory import Directory
 from shoal.collective.inbox import NOT_YET, Inbox
 from shoal.collective.message import (
     Accept,
@@ -43,13 +43,13 @@ class Collective:
     arrives on the receiver's current device of that type.
 
     Args:
-        cur_worker: The worker: anything with a `worker_address` and a `worker_info`.
+        cur_worker: The worker: anything with a `worker_info`.
+        directory: Where workers look each other up; None for the job's manager.
     """
 
-    def __init__(self, cur_worker: Any) -> None:
-        self._address: WorkerAddress = cur_worker.worker_address
-        self._name = self._address.get_name()
-        self._routes = Routes(cur_worker.worker_info)
+    def __init__(self, cur_worker: Any, directory: Directory | None = None) -> None:
+        self._routes = Routes(cur_worker.worker_info, directory)
+        self._name = self._routes.name
         self._broadcasts = Broadcasts(self._routes)
         # By group and rank as callers give them, so that a message costs one look.
         self._outboxes: dict[tuple[str, Any], Outbox] = {}

@@ -392,7 +392,11 @@ class Inbox:
 
     def _waiting(self, deadline: Deadline) -> PeerWait:
         me, peer = self._routes.name, self.peer.get_name()
-        return PeerWait(me, [peer], lambda: f"{me}: {self._what}: waits for {peer}", deadline)
+
+        def describe() -> str:
+            return f"{me}: {self._what}: waits for {peer}"
+
+        return PeerWait(self._routes.directory, me, [peer], describe, deadline)
 
     def _too_late(self, deadline: Deadline) -> ShoalTimeoutError:
         return timed_out(self._what, self.peer.get_name(), deadline)

@@ -10,9 +10,9 @@ from typing import Any
 
 from shoal.channel.facts import Facts
 from shoal.channel.shared import SharedQueues
+from shoal.collective.directory import Directory
 from shoal.collective.mailbox import MOST_MESSAGES
 from shoal.errors import ChannelError, ShoalError
-from shoal.manager import WorkerManager
 from shoal.shm import Session, joined
 from shoal.shm.location import memory_id
 from shoal.shm.payloads import PayloadWriter
@@ -27,9 +27,14 @@ _ENVELOPE = 1024 * 1024
 
 
 class NodeMemory:
-    """This process's part in the session of its node."""
+    """This process's part in the session of its node.
 
-    def __init__(self) -> None:
+    Args:
+        directory: Where the session is known.
+    """
+
+    def __init__(self, directory: Directory) -> None:
+        self._directory = directory
         self._lock = threading.Lock()
         self._session: Session | None = None
         self._queues: SharedQueues | None = None
@@ -75,9 +80,9 @@ class NodeMemory:
         return self._session
 
     def _join(self) -> Session:
-        manager, memory = WorkerManager.get_proxy(), memory_id()
+        memory = memory_id()
         gone: str | None = None
-        token: str | None = manager.get_session(memory)
+        token = self._directory.session(memory)
         while True:
             if token is not None and token != gone:
                 try:
@@ -87,7 +92,7 @@ class NodeMemory:
                 else:
                     return self._session
             made = Session.create()
-            token = manager.offer_session(memory, made.token, gone)
+            token = self._directory.offer_session(memory, made.token, gone)
             if token == made.token:
                 self._session = made
                 return made

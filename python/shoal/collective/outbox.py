@@ -237,7 +237,11 @@ class Outbox:
     def waiting(self, deadline: Deadline) -> PeerWait:
         """Return what logs and records a wait for the receiver."""
         me, peer = self._routes.name, self.peer.get_name()
-        return PeerWait(me, [peer], lambda: f"{me}: {self._what}: waits for {peer}", deadline)
+
+        def describe() -> str:
+            return f"{me}: {self._what}: waits for {peer}"
+
+        return PeerWait(self._routes.directory, me, [peer], describe, deadline)
 
     # How it works.
 

@@ -7,11 +7,12 @@ from typing import Any
 import ray
 
 from shoal._backend import WorkerAddress
-from shoal._ray import check_fork, get, lost, timed_out
+from shoal._ray import lost, timed_out
+from shoal.collective.directory import Directory
 from shoal.collective.mailbox import Mailboxes
 from shoal.deadline import Deadline
-from shoal.errors import PeerLostError, ShoalTimeoutError, ShoalTypeError
-from shoal.manager import WorkerInfo, WorkerManager
+from shoal.errors import PeerLostError, ShoalTypeError
+from shoal.manager import WorkerInfo
 from shoal.process import ProcessId, is_running, own_process
 
 __all__ = ["Peers", "peer_address"]
@@ -37,12 +38,12 @@ class Peers:
     """The workers that this one has to do with: their records, and whether they live.
 
     Args:
-        me: The address of this worker.
+        directory: Where workers look each other up.
         mailboxes: The actors of the nodes, which watch processes that cannot be seen from here.
     """
 
-    def __init__(self, me: str, mailboxes: Mailboxes) -> None:
-        self._me = me
+    def __init__(self, directory: Directory, mailboxes: Mailboxes) -> None:
+        self._directory = directory
         self._mailboxes = mailboxes
         self._infos: dict[WorkerAddress, WorkerInfo] = {}
         self._watches: dict[tuple[int, int], Any] = {}
@@ -57,23 +58,11 @@ class Peers:
         info = self._infos.get(address)
         if info is not None:
             return info
-        check_fork()
-        name = address.get_name()
-        late = f"{name} (it never registered)"
-        found: WorkerInfo | None
-        try:
-            asked = WorkerManager.get_proxy().actor.wait_worker_info.remote(
-                address, deadline.remaining
-            )
-            # A little longer than the manager waits, whose answer says that there is no worker.
-            limit = Deadline(deadline.remaining + 5.0)
-            found = get(asked, limit, lambda: what, f"{name}, which is not registered yet")
-        except ShoalTimeoutError:
-            raise timed_out(what, late, deadline) from None
-        if found is None:
-            raise timed_out(what, late, deadline)
-        self._infos[address] = found
-        return found
+        info = self._directory.wait_for(address, what, deadline)
+        if info is None:
+            raise timed_out(what, f"{address.get_name()} (it never registered)", deadline)
+        self._infos[address] = info
+        return info
 
     def found(self, address: WorkerAddress) -> WorkerInfo | None:
         """Return a worker's record if it was found before."""
@@ -115,7 +104,7 @@ class Peers:
     def successor(self, address: WorkerAddress) -> WorkerInfo | None:
         """Return the record of the process that took the place of one that died, if any."""
         old = self._infos.pop(address, None)
-        info: WorkerInfo | None = WorkerManager.get_proxy().get_worker_info(address)
+        info = self._directory.look_up(address)
         if info is None or (old is not None and info.process == old.process):
             return None
         self._infos[address] = info

@@ -4,6 +4,7 @@ from typing import Any, NamedTuple
 
 from shoal._backend import WorkerAddress
 from shoal.channel.backend import Backend
+from shoal.collective.directory import Directory, ManagerDirectory
 from shoal.collective.mailbox import Mailboxes
 from shoal.collective.node_memory import NodeMemory
 from shoal.collective.peers import Peers
@@ -34,16 +35,18 @@ class Routes:
 
     Args:
         info: The worker's own record.
+        directory: Where workers look each other up; None for the job's manager.
     """
 
-    def __init__(self, info: WorkerInfo) -> None:
+    def __init__(self, info: WorkerInfo, directory: Directory | None = None) -> None:
         self.info = info
         self.name = info.address.get_name()
         # Without accelerators, and transports of other packages, all tensors go with the objects.
         self.has_lanes = bool(info.available_accelerators) or has_registered()
-        self.memory = NodeMemory()
+        self.directory = directory or ManagerDirectory()
+        self.memory = NodeMemory(self.directory)
         self.mailboxes = Mailboxes()
-        self.peers = Peers(self.name, self.mailboxes)
+        self.peers = Peers(self.directory, self.mailboxes)
 
     def accelerator_rank(self, device: Any) -> int | None:
         """Return the cluster-wide rank of a torch device; None for one that cannot be told."""

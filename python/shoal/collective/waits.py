@@ -1,31 +1,25 @@
 """Waits for other workers: their log lines, and the cycles that they are part of."""
 
-import contextlib
 import itertools
-import logging
 from collections.abc import Callable, Sequence
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
-import ray
-
+from shoal.collective.directory import Directory
 from shoal.deadline import Deadline, LongWait
-from shoal.errors import ShoalError
-from shoal.manager import WorkerManager
 
 __all__ = ["PeerWait"]
 
 _NOTE_AFTER_S = 1.0
 """A wait that takes longer is recorded, so that the line of another one can name it."""
-_ASK_S = 2.0
 _numbers = itertools.count()
-_log = logging.getLogger("shoal")
 
 
 class PeerWait:
     """One wait of a worker for others: logs when it is long, and names the cycle it is part of.
 
     Args:
+        directory: Where the wait is recorded.
         waiter: The address of the worker that waits.
         peers: The addresses of those it waits for.
         describe: Makes the sentence: who waits, in which operation, and for whom.
@@ -34,11 +28,13 @@ class PeerWait:
 
     def __init__(
         self,
+        directory: Directory,
         waiter: str,
         peers: Sequence[str],
         describe: Callable[[], str],
         deadline: Deadline,
     ) -> None:
+        self._directory = directory
         self._waiter = waiter
         self._peers = tuple(peers)
         self._describe = describe
@@ -66,30 +62,21 @@ class PeerWait:
         """Record a wait that has become long, and log the line that is due, if any."""
         if self._number is None and self._deadline.elapsed - self._begun >= _NOTE_AFTER_S:
             self._number = next(_numbers)
-            _tell("note_wait", self._waiter, self._number, self._peers)
+            self._directory.note_wait(self._waiter, self._number, self._peers)
         self._wait.tick()
 
     def end(self) -> None:
         """Let no other line name this wait any more."""
         if self._number is not None:
-            _tell("end_wait", self._waiter, self._number)
+            self._directory.end_wait(self._waiter, self._number)
             self._number = None
 
     def _sentence(self) -> str:
         sentence = self._describe()
-        cycle: list[str] = []
-        if self._number is not None:
-            with contextlib.suppress(ShoalError, ray.exceptions.RayError):
-                actor = WorkerManager.get_proxy().actor
-                asked = actor.find_wait_cycle.remote(self._waiter, self._number)
-                cycle = ray.get(asked, timeout=_ASK_S)
+        if self._number is None:
+            return sentence
+        cycle = self._directory.wait_cycle(self._waiter, self._number)
         if not cycle:
             return sentence
         chain = ", which waits for ".join([*cycle, self._waiter])
         return f"{sentence} (a cycle: {self._waiter} waits for {chain})"
-
-
-def _tell(method: str, *args: Any) -> None:
-    """Make a call whose answer no code waits for."""
-    with contextlib.suppress(ShoalError, ray.exceptions.RayError):
-        getattr(WorkerManager.get_proxy().actor, method).remote(*args)

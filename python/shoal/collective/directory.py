@@ -1,0 +1,102 @@
+"""Where workers look each other up: the job's manager of workers."""
+
+from typing import Any, Protocol
+
+import ray
+
+from shoal._backend import WorkerAddress
+from shoal._ray import check_fork, get
+from shoal.deadline import Deadline
+from shoal.errors import ShoalError, ShoalTimeoutError
+from shoal.manager import WorkerInfo, WorkerManager
+
+__all__ = ["Directory", "ManagerDirectory"]
+
+_SPARE_S = 5.0
+"""How much later than its deadline the manager may answer."""
+_ASK_S = 2.0
+
+
+class Directory(Protocol):
+    """What a worker has to ask to reach others; one for each process.
+
+    A test can give another one than the job's manager, and needs no Ray then.
+    """
+
+    def wait_for(self, address: WorkerAddress, what: str, deadline: Deadline) -> WorkerInfo | None:
+        """Return a worker's record as soon as it has registered; None at the deadline."""
+
+    def look_up(self, address: WorkerAddress) -> WorkerInfo | None:
+        """Return a worker's record, None where it is not registered."""
+
+    def session(self, memory: str) -> str | None:
+        """Return the token of the session of the workers with this memory, if there is one."""
+
+    def offer_session(self, memory: str, token: str, instead_of: str | None) -> str:
+        """Propose a session; return the token of the one to use."""
+
+    def note_wait(self, waiter: str, number: int, peers: tuple[str, ...]) -> None:
+        """Record that a worker waits for others; nothing is waited for."""
+
+    def end_wait(self, waiter: str, number: int) -> None:
+        """Record that it does not any more; nothing is waited for."""
+
+    def wait_cycle(self, waiter: str, number: int) -> list[str]:
+        """Return the workers through which a wait leads back to its worker; often none."""
+
+
+class ManagerDirectory:
+    """The job's `WorkerManager`, asked by Ray calls."""
+
+    def wait_for(self, address: WorkerAddress, what: str, deadline: Deadline) -> WorkerInfo | None:
+        """Wait with one pending call."""
+        check_fork()
+        actor = WorkerManager.get_proxy().actor
+        asked = actor.wait_worker_info.remote(address, deadline.remaining)
+        limit = Deadline(deadline.remaining + _SPARE_S)
+        peer = f"{address.get_name()}, which is not registered yet"
+        try:
+            found: WorkerInfo | None = get(asked, limit, lambda: what, peer)
+        except ShoalTimeoutError:
+            return None
+        return found
+
+    def look_up(self, address: WorkerAddress) -> WorkerInfo | None:
+        """Ask for the record."""
+        found: WorkerInfo | None = WorkerManager.get_proxy().get_worker_info(address)
+        return found
+
+    def session(self, memory: str) -> str | None:
+        """Ask for the token."""
+        token: str | None = WorkerManager.get_proxy().get_session(memory)
+        return token
+
+    def offer_session(self, memory: str, token: str, instead_of: str | None) -> str:
+        """Propose a session."""
+        agreed: str = WorkerManager.get_proxy().offer_session(memory, token, instead_of)
+        return agreed
+
+    def note_wait(self, waiter: str, number: int, peers: tuple[str, ...]) -> None:
+        """Tell the manager."""
+        self._tell("note_wait", waiter, number, peers)
+
+    def end_wait(self, waiter: str, number: int) -> None:
+        """Tell the manager."""
+        self._tell("end_wait", waiter, number)
+
+    def wait_cycle(self, waiter: str, number: int) -> list[str]:
+        """Ask the manager, for a short while."""
+        try:
+            actor = WorkerManager.get_proxy().actor
+            asked = actor.find_wait_cycle.remote(waiter, number)
+            found: list[str] = ray.get(asked, timeout=_ASK_S)
+        except (ShoalError, ray.exceptions.RayError):
+            return []  # the line is logged without it
+        return found
+
+    @staticmethod
+    def _tell(method: str, *args: Any) -> None:
+        try:
+            getattr(WorkerManager.get_proxy().actor, method).remote(*args)
+        except (ShoalError, ray.exceptions.RayError):
+            return  # what is lost is a part of a log line
