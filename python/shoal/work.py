@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from shoal.context import describe_self
-from shoal.deadline import Deadline
+from shoal.deadline import Deadline, LongWait
 from shoal.errors import ShoalTimeoutError, ShoalValueError
 from shoal.futures import fail, fulfil
 from shoal.loop import soon
@@ -84,15 +84,23 @@ class AsyncWork:
             ShoalTimeoutError: It is still running.
             concurrent.futures.CancelledError: It was cancelled.
         """
+        if self.future.done():
+            return self.result()
         deadline = Deadline(timeout, default=float("inf"))
-        try:
-            # Unlike concurrent.futures.wait, this ends for a work that was cancelled, too.
-            self.future.exception(deadline.remaining_or_none())
-        except TimeoutError:
-            raise ShoalTimeoutError(
-                f"{describe_self()}: {self.what} is still running after {deadline.timeout:g} s"
-            ) from None
-        return self.result()
+        wait = LongWait(lambda: f"{describe_self()}: waits for {self.what}", deadline)
+        while True:
+            try:
+                # Unlike concurrent.futures.wait, this ends for a work that was cancelled, too.
+                self.future.exception(wait.step())
+            except TimeoutError:
+                if deadline.expired:
+                    raise ShoalTimeoutError(
+                        f"{describe_self()}: {self.what} is still running after "
+                        f"{deadline.timeout:g} s"
+                    ) from None
+                wait.tick()
+            else:
+                return self.result()
 
     async def async_wait(self) -> Any:
         """Wait in an event loop and return the operation's result; cancelling loses nothing."""

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from time import monotonic
 from typing import Any
 
 from shoal.collective.broadcast import Broadcasts
@@ -124,13 +125,14 @@ class Collective:
             inbox = self._inbox(src_group_name, src_rank)
         if async_op:
             return self._awaited(inbox, expects_object, Received.result, timeout)
-        waited = 0.0
-        if timeout is None:
-            found = inbox.at_once(SLICE_S)
-            if found is not NOT_YET:
-                return found
-            waited = SLICE_S
-        return inbox.recv(expects_object, Deadline(timeout, waited=waited)).result()
+        deadline = None if timeout is None else Deadline(timeout)
+        began = monotonic()
+        found = inbox.at_once(SLICE_S if deadline is None else min(SLICE_S, deadline.remaining))
+        if found is not NOT_YET:
+            return found
+        if deadline is None:
+            deadline = Deadline(None, waited=monotonic() - began)
+        return inbox.recv(expects_object, deadline).result()
 
     def send_tensor(
         self,
