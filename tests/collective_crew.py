@@ -1,6 +1,7 @@
 """Workers without Ray: processes and threads with a `Collective` each, and a directory they share."""
 
 import asyncio
+import functools
 import multiprocessing
 import os
 import threading
@@ -37,16 +38,8 @@ class _Server(BaseManager):
     pass
 
 
-_registry = None
-
-
-def _the_registry():
-    global _registry
-    _registry = _registry or Registry()
-    return _registry
-
-
-_Server.register("registry", _the_registry)
+# One of the server's process, however many connections ask for it.
+_Server.register("registry", functools.cache(Registry))
 
 
 class SharedDirectory:
