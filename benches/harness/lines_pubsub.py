@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from crew import CONTEXT
-from lines import Load, Rival
+from harness.lines import Load, Rival
+from harness.processes import CONTEXT
 
 __all__ = ["Iceoryx", "Kickmsg"]
 

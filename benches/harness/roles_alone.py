@@ -4,9 +4,9 @@ import time
 from collections import deque
 from dataclasses import dataclass
 
-from crew import Board, Round
-from lines import Shoal
-from roles import KEPT
+from harness.lines import Shoal
+from harness.processes import Board, Round
+from harness.roles import KEPT
 from shoal import shm
 
 __all__ = ["Attach", "Calls", "GetQueued", "MakeAndKeep", "MakeKeys", "PutGet"]
