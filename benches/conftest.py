@@ -1,4 +1,4 @@
-"""What all benchmarks share: pytest-benchmark's timer, one cluster, a release build, the tables."""
+"""The fixtures of all benchmarks, the timer of pytest-benchmark, and the tables."""
 
 import os
 import tempfile
@@ -44,7 +44,7 @@ def pytest_collection_modifyitems(config, items):
 
 
 def pytest_terminal_summary(config):
-    """Print the tables. pytest lists below them who was skipped, and why."""
+    """Print the tables. pytest lists the skipped contenders below, with the reasons."""
     notes = [f"on cores {cores()[0]} and {cores()[1]}; shoal's backend is {_backend.NAME}"]
     if cores()[0] == cores()[1]:
         notes.append("one core only: no process can spin, and all figures are of taking turns")

@@ -31,7 +31,7 @@ PATIENCE = 60.0
 
 
 def make_channels() -> None:
-    """Make the channels of a job; those who use them find them by name."""
+    """Make the channels of a job, which its workers find by name."""
     for name in NAMES:
         Channel.create(name, maxsize=Load("bytes").depth).create_queue(ARRAYS, maxsize=4)
 

@@ -54,14 +54,14 @@ class Member(Worker):
         self._board.open()
         self._parts: dict[str, tuple[str, Callable[[int], Any]]] = {}
 
-    def play(self, who: str, row: str, roles: bytes, count: int) -> Any:
+    def play(self, contender: str, row: str, roles: bytes, count: int) -> Any:
         """Work through `count` messages of a contender, in the row's role of this rank."""
-        known, work = self._parts.get(who, ("", None))
+        known, work = self._parts.get(contender, ("", None))
         if known != row:
-            self._parts.pop(who, None)
+            self._parts.pop(contender, None)
             role: Role = pickle.loads(roles)[self._rank]
             work = role(self._board, self._rank)
-            self._parts[who] = row, work
+            self._parts[contender] = row, work
         return work(count)
 
 
@@ -110,7 +110,7 @@ class Job:
         self._end.send((*self._arguments, self._start_s))
         self._ready = False
 
-    def play(self, who: str, row: str, roles: Sequence[Role], count: int) -> list[Any]:
+    def play(self, contender: str, row: str, roles: Sequence[Role], count: int) -> list[Any]:
         """Let the workers work through `count` messages; returns what each of them returned."""
         if self._driver is None:
             self.start()
@@ -118,7 +118,7 @@ class Job:
             if not self._ready:
                 self._answer(self._start_s)
                 self._ready = True
-            self._end.send((list(range(len(roles))), who, row, pickle.dumps(roles), count))
+            self._end.send((list(range(len(roles))), contender, row, pickle.dumps(roles), count))
             return self._answer(ANSWER + 10)
         except BaseException:
             self.close()

@@ -1,4 +1,4 @@
-"""What the processes of a crew do in a round: who sends, who receives, and what they time.
+"""Roles of two processes in a round: senders and receivers, and what they time.
 
 Roles are classes so that they can be pickled: made by the conductor with the lines, called in the
 process, where they open their ends and return what to do in a round.
@@ -194,8 +194,8 @@ class Receive:
     """Receives messages as fast as it can; returns when it had the last.
 
     Args:
-        line: Where from.
-        load: What comes.
+        line: The line that they come through.
+        load: The messages.
         batch: The most messages of one call.
         alone: Whether it gets all that are sent, in their order, which it checks then.
     """

@@ -1,4 +1,4 @@
-"""What one process of `shoal.shm` does alone: roles without a partner."""
+"""Roles of one process of `shoal.shm` without a partner."""
 
 import time
 from collections import deque
@@ -35,7 +35,7 @@ class Calls:
 
 @dataclass(frozen=True)
 class MakeAndKeep:
-    """Makes messages of other bytes, as a get does, and keeps them as who receives them does."""
+    """Makes messages of other bytes, as a get does, and keeps them as a receiver does."""
 
     line: Shoal
 

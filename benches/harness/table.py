@@ -64,7 +64,14 @@ class Tables:
         console = Console(width=140)
         for module, rows in self._rows.items():
             title = (module.__doc__ or module.__name__).splitlines()[0]
-            columns = ("what", "who", "median", "99 of 100", "beside", "goals and other numbers")
+            columns = (
+                "row",
+                "contender",
+                "median",
+                "99 of 100",
+                "beside",
+                "goals and other numbers",
+            )
             table = Table(*columns, title=title, caption="\n".join(notes))
             for row, order, lines in rows.values():
                 what = f"{row.name} (beside {row.reference})"
