@@ -2,7 +2,7 @@
 
 import random
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import ExitStack
 
 from harness.row import Measured, Row
@@ -34,8 +34,8 @@ def take_turns(row: Row, openers: Mapping[str, Opener], *, smoke: bool) -> dict[
     measured: dict[str, list[Measured]] = {name: [] for name in openers}
     errors: dict[str, Exception] = {}
 
-    def each(step: Callable[[str], None], names: Iterable[str]) -> None:
-        for name in random.sample(list(names), len(list(names))):
+    def each(step: Callable[[str], None], names: Collection[str]) -> None:
+        for name in random.sample(list(names), len(names)):
             try:
                 step(name)
             except Exception as error:  # noqa: BLE001  (the contender's own result reports it)
