@@ -13,7 +13,7 @@ import pytest
 
 from harness.alternate import Opener, Outcome, take_turns
 from harness.row import Measured, Row, UnavailableError
-from harness.table import Line, Tables
+from harness.table import Entry, Tables
 
 __all__ = ["Measure", "replay_clock"]
 
@@ -79,14 +79,14 @@ class Measure:
         outcomes = self._tables.outcomes[key]
         count, rounds = self._check(row, contender, outcomes[contender])
         _replay(self._benchmark, [_middle(each) / 1e9 for each in rounds])
-        line = self._line(row, contender, rounds, outcomes)
+        entry = self._entry(row, contender, rounds, outcomes)
         sent = {"bytes": row.load.size} if row.load else {}
-        about = {"processes": row.processes, "messages in a round": count, "p99": line.tail}
-        self._benchmark.extra_info.update(sent | about | line.extra | {"goals": line.goals})
-        for name, other in ((row.reference, line.reference), (row.limit, line.limit)):
+        about = {"processes": row.processes, "messages in a round": count, "p99": entry.tail}
+        self._benchmark.extra_info.update(sent | about | entry.extra | {"goals": entry.goals})
+        for name, other in ((row.reference, entry.reference), (row.limit, entry.limit)):
             if name and other:
-                self._benchmark.extra_info[f"times {name}"] = line.median / other
-        self._tables.add(self._request.module, row, list(openers), line)
+                self._benchmark.extra_info[f"times {name}"] = entry.median / other
+        self._tables.add(self._request.module, row, list(openers), entry)
 
     def _selected(self) -> set[str]:
         own = self._request.node
@@ -107,9 +107,9 @@ class Measure:
             pytest.skip(f"{contender}, {row.name}: {outcome}")
         raise outcome
 
-    def _line(
+    def _entry(
         self, row: Row, contender: str, rounds: list[Measured], outcomes: dict[str, Outcome]
-    ) -> Line:
+    ) -> Entry:
         median = self._benchmark.stats.stats.median * 1e9
         tails = [_percentile(each.samples, 0.99) for each in rounds if len(each.samples) > 1]
         names = rounds[0].extra
@@ -117,7 +117,7 @@ class Measure:
         limit = _median(outcomes.get(row.limit or ""))
         goals = [goal.judge(median, limit, extra) for goal in row.goals.get(contender, ())]
         tail = statistics.median(tails) / 1e9 if tails else None
-        return Line(
+        return Entry(
             contender, median, tail, _median(outcomes.get(row.reference)), limit, extra, goals
         )
 

@@ -10,12 +10,14 @@ from rich.table import Table
 from harness.alternate import Outcome
 from harness.row import Row
 
-__all__ = ["Line", "Tables"]
+__all__ = ["Entry", "Tables"]
+
+COLUMNS = ("row", "contender", "median", "99 of 100", "beside", "goals and other numbers")
 
 
 @dataclass(frozen=True)
-class Line:
-    """One contender's line.
+class Entry:
+    """One contender's entry in a table.
 
     Attributes:
         contender: Its name.
@@ -52,36 +54,28 @@ class Tables:
 
     def __init__(self) -> None:
         self.outcomes: dict[tuple[ModuleType, str], dict[str, Outcome]] = {}
-        self._rows: dict[ModuleType, dict[str, tuple[Row, list[str], list[Line]]]] = {}
+        self._rows: dict[ModuleType, dict[str, tuple[Row, list[str], list[Entry]]]] = {}
 
-    def add(self, module: ModuleType, row: Row, order: list[str], line: Line) -> None:
+    def add(self, module: ModuleType, row: Row, order: list[str], entry: Entry) -> None:
         """Add a contender; `order` names all of the row."""
         rows = self._rows.setdefault(module, {})
-        rows.setdefault(row.name, (row, order, []))[2].append(line)
+        rows.setdefault(row.name, (row, order, []))[2].append(entry)
 
     def print(self, notes: Sequence[str]) -> None:
         """Print all tables; the notes stand below each."""
         console = Console(width=140)
         for module, rows in self._rows.items():
             title = (module.__doc__ or module.__name__).splitlines()[0]
-            columns = (
-                "row",
-                "contender",
-                "median",
-                "99 of 100",
-                "beside",
-                "goals and other numbers",
-            )
-            table = Table(*columns, title=title, caption="\n".join(notes))
-            for row, order, lines in rows.values():
+            table = Table(*COLUMNS, title=title, caption="\n".join(notes))
+            for row, order, entries in rows.values():
                 what = f"{row.name} (beside {row.reference})"
-                for line in sorted(lines, key=lambda line: order.index(line.contender)):
+                for entry in sorted(entries, key=lambda entry: order.index(entry.contender)):
                     write = row.unit.write
-                    tail = "" if line.tail is None else write(line.tail * 1e9)
-                    told = [f"{name}: {value:.3g}" for name, value in line.extra.items()]
-                    last = "\n".join([*told, *line.goals])
+                    tail = "" if entry.tail is None else write(entry.tail * 1e9)
+                    told = [f"{name}: {value:.3g}" for name, value in entry.extra.items()]
+                    last = "\n".join([*told, *entry.goals])
                     table.add_row(
-                        what, line.contender, write(line.median), tail, line.beside(row), last
+                        what, entry.contender, write(entry.median), tail, entry.beside(row), last
                     )
                     what = ""
                 table.add_section()
