@@ -3,10 +3,12 @@
 import pytest
 import ray
 
+from harness.contenders import by_function
+from harness.row import Row
 from shoal import NodePlacementStrategy, Worker
-from side_by_side import Contender
 
 RANKS = 4
+BARE, SHOAL = "bare actor handles", "shoal group"
 
 
 class Echo(Worker):
@@ -19,7 +21,7 @@ class BareEcho:
         return value
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def group(cluster):
     strategy = NodePlacementStrategy([0] * RANKS)
     made = Echo.create_group().launch(cluster, strategy, name="echo", wait=True)
@@ -27,7 +29,7 @@ def group(cluster):
     made.close()
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def handles(cluster):
     made = [ray.remote(BareEcho).options(num_cpus=0).remote() for _ in range(RANKS)]
     ray.get([handle.echo.remote(0) for handle in made])
@@ -36,7 +38,8 @@ def handles(cluster):
         ray.kill(handle)
 
 
-def test_call(race, group, handles):
+@pytest.mark.parametrize("contender", [BARE, SHOAL])
+def test_call(measure, group, handles):
     def call_ray():
         return ray.get([handle.echo.remote(1) for handle in handles])
 
@@ -44,5 +47,5 @@ def test_call(race, group, handles):
         return group.echo(1).wait()
 
     assert call_ray() == call_shoal() == [1] * RANKS
-    rivals = {"bare actor handles": Contender(call_ray), "shoal group": Contender(call_shoal)}
-    race.run(f"call on {RANKS} ranks", rivals, rounds=1000, warmup=50)
+    row = Row(f"call on {RANKS} ranks", BARE, most=1000, processes=RANKS + 1)
+    measure(row, {BARE: by_function(call_ray), SHOAL: by_function(call_shoal)})

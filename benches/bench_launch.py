@@ -9,11 +9,12 @@ and have ended, so that the next one starts new processes.
 import pytest
 import ray
 
+from harness.contenders import by_function
+from harness.row import Row
 from shoal import NodePlacementStrategy, Worker
 from shoal.placement.environment import group_environment, process_environment
-from side_by_side import Contender
 
-ROUNDS = 3
+SAME, NONE, SHOAL = "Ray, same variables", "Ray, no variables", "shoal"
 
 
 class Idle(Worker):
@@ -65,22 +66,22 @@ class RayLaunch:
 MEASURED = pytest.mark.measured
 
 
+@pytest.mark.parametrize("contender", [SAME, NONE, SHOAL])
 @pytest.mark.parametrize(
     "workers", [1, pytest.param(4, marks=MEASURED), pytest.param(8, marks=MEASURED)]
 )
-def test_launch(race, cluster, workers):
+def test_launch(measure, cluster, workers):
     strategy = NodePlacementStrategy([0] * workers)
     placements = strategy.get_placement(cluster)
-
     shared = group_environment("idle", placements, cluster)
 
     def env(placement):
         return shared | process_environment("idle", placement, "")
 
     launches = {
-        "Ray, same variables": RayLaunch(placements, env),
-        "Ray, no variables": RayLaunch(placements, None),
-        "shoal": ShoalLaunch(cluster, strategy),
+        SAME: RayLaunch(placements, env),
+        NONE: RayLaunch(placements, None),
+        SHOAL: ShoalLaunch(cluster, strategy),
     }
-    rivals = {name: Contender(made.run, after=made.clean) for name, made in launches.items()}
-    race.run(f"launch of {workers}", rivals, ROUNDS)
+    row = Row(f"launch of {workers}", SAME, rounds=3, processes=workers + 1)
+    measure(row, {name: by_function(it.run, after=it.clean) for name, it in launches.items()})

@@ -9,11 +9,12 @@ import importlib.metadata
 
 import pytest
 
+from harness.contenders import by_function
+from harness.row import Row, UnavailableError
 from shoal import _backend, placement
 from shoal.hardware import HardwareInfo, HardwareResource
 from shoal.placement import ComponentPlacement
 from shoal.topology import NodeInfo, build_groups
-from side_by_side import Contender
 
 SIZES = [8, 64, 512, 4096, 65536]
 PER_NODE = 8
@@ -78,7 +79,9 @@ def rival():
     try:
         importlib.metadata.distribution(RIVAL)
     except importlib.metadata.PackageNotFoundError:
-        return None
+        raise UnavailableError(
+            f"{RIVAL} is not installed: the cores race each other alone"
+        ) from None
     component_placement = importlib.import_module(f"{RIVAL}.scheduler").ComponentPlacement
     omegaconf = importlib.import_module("omegaconf").OmegaConf
 
@@ -109,40 +112,43 @@ def read(placements):
     return row
 
 
-@pytest.fixture(params=SIZES, ids=str)
-def processes(request):
-    return request.param
+def row_of(name, processes):
+    return Row(f"{name} of {processes}", "rust", most=max(2, 200_000 // processes), processes=1)
 
 
-def rounds_of(processes):
-    return max(10, min(200, 200_000 // processes))
-
-
-def test_rival_is_there():
-    if rival() is None:
-        pytest.skip(f"{RIVAL} is not installed: the cores race each other alone")
-
-
-def test_plan_ready(race, processes):
+@pytest.mark.parametrize("contender", [*CORES, RIVAL])
+@pytest.mark.parametrize("processes", SIZES)
+def test_plan_ready(measure, processes):
     cluster, config = Cluster(processes), config_of(processes)
-    contenders = {
-        name: Contender(lambda: solve(config, cluster), before=lambda core=core: use(core))
-        for name, core in CORES.items()
-    }
-    if place := rival():
-        contenders[RIVAL] = Contender(lambda: place(config, cluster))
-    race.run(f"(a) plan of {processes}", contenders, rounds_of(processes))
+
+    def planned(core):
+        return by_function(lambda: solve(config, cluster), before=lambda: use(core))
+
+    def rival_planned(stack):
+        place = rival()
+        return by_function(lambda: place(config, cluster))(stack)
+
+    contenders = {name: planned(core) for name, core in CORES.items()}
+    measure(row_of("(a) plan", processes), contenders | {RIVAL: rival_planned})
 
 
-def test_every_field(race, processes):
+@pytest.mark.parametrize("contender", [*CORES, RIVAL])
+@pytest.mark.parametrize("processes", SIZES)
+def test_every_field(measure, processes):
     cluster, config = Cluster(processes), config_of(processes)
-    contenders = {}
-    for name, core in CORES.items():
-        use(core)
-        solved = solve(config, cluster)
-        assert len(solved) == processes
-        contenders[name] = Contender(lambda solved=solved: read(solved))
-    if place := rival():
-        made = place(config, cluster)
-        contenders[RIVAL] = Contender(lambda: read(made))
-    race.run(f"(b) fields of {processes}", contenders, rounds_of(processes))
+
+    def with_core(core):
+        def open_(stack):
+            use(core)
+            solved = solve(config, cluster)
+            assert len(solved) == processes
+            return by_function(lambda: read(solved))(stack)
+
+        return open_
+
+    def with_rival(stack):
+        made = rival()(config, cluster)
+        return by_function(lambda: read(made))(stack)
+
+    contenders = {name: with_core(core) for name, core in CORES.items()}
+    measure(row_of("(b) fields", processes), contenders | {RIVAL: with_rival})

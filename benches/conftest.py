@@ -1,14 +1,19 @@
-"""What all benchmarks share: one cluster, a release build, and the table at the end."""
+"""The fixtures of all benchmarks, the timer of pytest-benchmark, and the tables."""
 
 import os
 import tempfile
+import warnings
 from pathlib import Path
 
 import pytest
 
 import shoal
+from harness.processes import cores
+from harness.report import Measure, replay_clock
+from harness.table import Tables
 from shoal import _backend
-from side_by_side import Race
+
+TABLES = pytest.StashKey[Tables]()
 
 
 def pytest_addoption(parser):
@@ -16,12 +21,36 @@ def pytest_addoption(parser):
     parser.addoption("--smoke", action="store_true", help="run each contender once only")
 
 
+def pytest_configure(config):
+    """Let our tables take the place of pytest-benchmark's own, except in a comparison."""
+    config.stash[TABLES] = Tables()
+    if not (config.getoption("benchmark_compare") or config.getoption("benchmark_verbose")):
+        config.option.benchmark_quiet = True
+    # As errors these warnings would hide the results, or the failure that they follow from.
+    for said in ("Not saving anything", "Benchmark machine_info is", "Benchmark fixture was not"):
+        config.addinivalue_line("filterwarnings", f"default:{said}")  # during a test
+        warnings.filterwarnings("default", message=said)  # before and after
+
+
 def pytest_collection_modifyitems(config, items):
-    """Leave out what only a measurement needs: sizes of which a smaller one runs the same code."""
+    """Set the timer; leave out sizes of which a smaller one runs the same code."""
+    for item in items:
+        if "measure" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.benchmark(timer=replay_clock))
     if config.getoption("--smoke"):
         left_out = [item for item in items if item.get_closest_marker("measured")]
         items[:] = [item for item in items if item not in left_out]
         config.hook.pytest_deselected(items=left_out)
+
+
+def pytest_terminal_summary(config):
+    """Print the tables. pytest lists the skipped contenders below, with the reasons."""
+    notes = [f"on cores {cores()[0]} and {cores()[1]}; shoal's backend is {_backend.NAME}"]
+    if cores()[0] == cores()[1]:
+        notes.append("one core only: no process can spin, and all figures are of taking turns")
+    if config.getoption("--smoke"):
+        notes.append("smoke: one short round, with memory that no process has touched yet")
+    config.stash[TABLES].print(notes)
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -31,13 +60,11 @@ def release_build():
         pytest.exit("shoal._rust is a debug build; run `make bench`, which builds a release")
 
 
-@pytest.fixture(scope="session")
-def race(pytestconfig):
-    """Time contenders; print the table after the last benchmark."""
-    made = Race(smoke=pytestconfig.getoption("--smoke"))
-    yield made
-    with pytestconfig.pluginmanager.getplugin("capturemanager").global_and_fixture_disabled():
-        made.print()
+@pytest.fixture
+def measure(request, benchmark, pytestconfig, contender):  # parametrizes every test that measures
+    """Measure a row with all its contenders, and report the one of this test."""
+    smoke = pytestconfig.getoption("--smoke")
+    return Measure(request, benchmark, pytestconfig.stash[TABLES], smoke=smoke)
 
 
 @pytest.fixture(scope="session")
@@ -45,7 +72,9 @@ def cluster():
     """A job on a local Ray with a temporary directory of its own."""
     with tempfile.TemporaryDirectory(prefix="shoal-b-", dir="/tmp") as folder:
         os.environ["RAY_TMPDIR"] = folder
-        # The workers' classes stand in the benchmarks, which import `side_by_side`.
-        os.environ["PYTHONPATH"] = str(Path(__file__).parent)
+        # The workers' classes are defined in the benchmarks and the harness.
+        os.environ["PYTHONPATH"] = os.pathsep.join(
+            [str(Path(__file__).parent), *filter(None, [os.environ.get("PYTHONPATH")])]
+        )
         with shoal.Cluster(num_nodes=1, timeout=120) as made:
             yield made

@@ -22,9 +22,11 @@ __all__ = ["CONTEXT", "LIFE", "Board", "Crew", "Round", "breathe", "cores"]
 # a sleep of no length takes 80.
 breathe = ctypes.CDLL(None).sched_yield
 
-# Where a process waits for ever, because another died or a queue lost a message, this ends it.
+# Seconds after which a process ends, whatever it waits for: another may have died.
 LIFE = 900
+# Seconds in which every process has to finish a round.
 ANSWER = 300
+# Maximum number of messages in a round that are timed one by one.
 STAMPS = 20_000
 
 # A server that has imported what is slow to import forks the processes: none starts from nothing,
@@ -43,7 +45,7 @@ def cores() -> tuple[int, int]:
 
 
 class Board:
-    """Words that the processes of a crew share: who is ready, and when messages went and came.
+    """Words that the processes of a crew share: which are ready, and when messages went and came.
 
     Args:
         members: How many processes share them.
@@ -82,8 +84,8 @@ class Crew:
     """Starts processes, calls rounds, and ends them.
 
     Args:
-        roles: What each process does: called once there, with the board and its number, for what
-            to do in a round. They are pickled.
+        roles: One for each process: called once there, with the board and the process's number,
+            for the function that works through a round. They are pickled.
         on: The cores of each process.
     """
 

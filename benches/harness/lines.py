@@ -1,4 +1,4 @@
-"""What is sent, and the line it is sent through: a queue of `shoal.shm`, or of a rival."""
+"""Messages, and the line that they are sent through: a queue of `shoal.shm`, or of a rival."""
 
 import time
 from collections.abc import Awaitable, Callable
@@ -34,7 +34,7 @@ class Load:
 
     @property
     def kept(self) -> bool:
-        """Whether who receives them keeps them, as a consumer of small messages does."""
+        """Whether the receiver keeps them, as a consumer of small messages does."""
         return self.kind != "array"
 
     def make(self, number: int, arrays: str) -> Any:
@@ -68,10 +68,10 @@ class Line:
     """A queue from one process to another: made by the conductor, pickled, opened at both ends.
 
     Attributes:
-        name: What it is called in the table.
+        name: Its name as a contender.
         arrays: Whose arrays go through it: `numpy` where it pickles them, `torch` where it knows
             tensors.
-        can: What it can do besides: `many`, `await`, `wait`.
+        can: Its abilities besides put and get: `many`, `await`, `wait`.
     """
 
     name: ClassVar[str]
@@ -113,7 +113,7 @@ class Rival(Line):
     """A queue of another package.
 
     Attributes:
-        module: What to import of it.
+        module: The module to import.
     """
 
     module: ClassVar[str]

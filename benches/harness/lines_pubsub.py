@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from crew import CONTEXT
-from lines import Load, Rival
+from harness.lines import Load, Rival
+from harness.processes import CONTEXT
 
 __all__ = ["Iceoryx", "Kickmsg"]
 
@@ -36,7 +36,7 @@ class Coded(Rival):
 
 
 class Iceoryx(Coded):
-    """Publish and subscribe without a copy; who receives polls. One sender, one receiver.
+    """Publish and subscribe without a copy. The receiver polls. One sender, one receiver.
 
     An array is received as a view, which is valid until the next one is got.
     """
@@ -50,7 +50,7 @@ class Iceoryx(Coded):
         self._service = f"shoal-bench/{os.getpid()}/{next(numbers)}"
 
     def _open(self) -> tuple[Any, Any]:
-        """Open the service; the node has to be kept, and goes with who keeps it."""
+        """Open the service. It ends when the node is no longer referenced."""
         iceoryx2 = self.package()
         iceoryx2.set_log_level(iceoryx2.LogLevel.Error)
         node = iceoryx2.NodeBuilder.new().create(iceoryx2.ServiceType.Ipc)

@@ -5,8 +5,8 @@ import queue as queues
 from importlib import import_module
 from typing import Any
 
-from crew import CONTEXT
-from lines import Load, Rival
+from harness.lines import Load, Rival
+from harness.processes import CONTEXT
 
 __all__ = ["FasterFifo", "Multiprocessing", "Pipe", "Ray", "Torch"]
 

@@ -1,4 +1,4 @@
-"""What the processes of a crew do in a round: who sends, who receives, and what they time.
+"""Roles of two processes in a round: senders and receivers, and what they time.
 
 Roles are classes so that they can be pickled: made by the conductor with the lines, called in the
 process, where they open their ends and return what to do in a round.
@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
-from crew import STAMPS, Board, Round, breathe
-from lines import Line, Load
+from harness.lines import Line, Load
+from harness.processes import STAMPS, Board, Round, breathe
 
 __all__ = [
     "KEPT",
@@ -26,6 +26,7 @@ __all__ = [
     "Role",
     "Send",
     "SendApart",
+    "time_of_all",
 ]
 
 now = time.perf_counter_ns
@@ -193,8 +194,8 @@ class Receive:
     """Receives messages as fast as it can; returns when it had the last.
 
     Args:
-        line: Where from.
-        load: What comes.
+        line: The line that they come through.
+        load: The messages.
         batch: The most messages of one call.
         alone: Whether it gets all that are sent, in their order, which it checks then.
     """
@@ -247,16 +248,27 @@ class Receive:
 
 @dataclass(frozen=True)
 class Idle:
-    """Waits `count` milliseconds for what does not come; returns its share of a core."""
+    """Waits `count` milliseconds for what does not come; returns the nanoseconds that it waited, and
+    its use of a core in percent.
+    """
 
     line: Line
 
     def __call__(self, board: Board, member: int) -> Round:
         wait = self.line.waiter()
 
-        def work(count: int) -> list[float]:
+        def work(count: int) -> tuple[int, float]:
             start, used = now(), time.process_time_ns()
             wait(count / 1000)
-            return [(time.process_time_ns() - used) / (now() - start)]
+            used, waited = time.process_time_ns() - used, now() - start
+            return waited, 100 * used / waited
 
         return work
+
+
+def time_of_all(answers: list[int], count: int) -> list[float]:
+    """Read what `Send` and `Receive` returned: nanoseconds of a message, from the first start until
+    the last end.
+    """
+    half = len(answers) // 2
+    return [(max(answers[half:]) - min(answers[:half])) / (count * half)]

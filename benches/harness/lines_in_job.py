@@ -1,53 +1,52 @@
-"""A channel, and Ray's queue, as lines that both workers of a job find by their names."""
+"""Channels, and Ray's queue, as lines that both workers of a job find by their names."""
 
 import os
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable
 from functools import cache, partial
-from pathlib import Path
 from typing import Any, ClassVar
 
 from ray.util.queue import Empty, Full, Queue
 
-from crew import Board, Round
-from lines import Line, Load
-from shoal import Channel, shm
+from harness.lines import Line, Load
+from shoal import Channel
 
 __all__ = [
+    "GROUP",
     "NAMES",
     "ByCalls",
     "ByChannel",
-    "FillAndDrain",
     "RayQueue",
-    "fresh_channel",
-    "fresh_session",
     "make_channels",
 ]
 
-# There and back.
+# The workers.
+GROUP = "pair"
+# The lines' names, by their numbers.
 NAMES = ("there", "back")
 # The key of arrays, of which few have room; everything else goes through the default one.
 ARRAYS = "arrays"
 # A put or get of many that Ray's queue refuses is tried again that long.
 PATIENCE = 60.0
-# How long to wait for memory to be given back.
-DRAINED_S = 5.0
 
 
 def make_channels() -> None:
-    """Make the channels of a job; those who use them find them by name."""
+    """Make the channels of a job, which its workers find by name."""
     for name in NAMES:
         Channel.create(name, maxsize=Load("bytes").depth).create_queue(ARRAYS, maxsize=4)
 
 
 class Named(Line):
-    """A line that the job has under one of `NAMES`."""
+    """A line that the job has under one of `NAMES`.
 
-    def __init__(self, load: Load, name: str) -> None:
+    Args:
+        load: The messages.
+        number: 0 from rank 0 to rank 1, 1 back.
+    """
+
+    def __init__(self, load: Load, number: int) -> None:
         super().__init__(load)
-        self.called = name
+        self.called = NAMES[number]
 
 
 class ByChannel(Named):
@@ -131,61 +130,3 @@ def _insist(attempt: Callable[[Any], Any], argument: Any, refusal: type[Exceptio
         except refusal:
             if time.monotonic() > until:
                 raise
-
-
-Fresh = tuple[Callable[[Any], object], Callable[[], Any], str]
-
-
-@contextmanager
-def fresh_channel(depth: int) -> Iterator[Fresh]:
-    """Make a channel that nobody has used, and remove it; yields put, get and its folder."""
-    channel = Channel.create(f"fresh {depth}", maxsize=depth)
-    try:
-        yield channel.put, channel.get, channel._facts.places[0].token
-    finally:
-        channel.delete()
-
-
-@contextmanager
-def fresh_session(depth: int) -> Iterator[Fresh]:
-    """As `fresh_channel`, without the channel."""
-    with shm.Session.create() as session:
-        queue = session.queue("fresh", maxsize=depth)
-        yield queue.put, queue.get, session.token
-
-
-@dataclass(frozen=True)
-class FillAndDrain:
-    """Fills a queue and takes everything out again; returns what memory it had in both states.
-
-    Both as shares of the payload; the second a few seconds later at most, and without what the queue
-    had before it was filled.
-    """
-
-    fresh: Callable[[int], Any]
-    load: Load
-
-    def __call__(self, board: Board, member: int) -> Round:
-        message = self.load.make(0, "torch")
-
-        def work(count: int) -> list[float]:
-            with self.fresh(count) as (put, get, folder):
-                put(None)  # the first use of a key makes its queue
-                get()
-                base, payload = on_disk(folder), count * self.load.size
-                for _ in range(count):
-                    put(message)
-                full = on_disk(folder)
-                for _ in range(count):
-                    get()
-                until = time.monotonic() + DRAINED_S
-                while (drained := on_disk(folder) - base) > 0 and time.monotonic() < until:
-                    time.sleep(0.1)  # a channel's host gives back what nothing is in for a while
-                return [full / payload, drained / payload]
-
-        return work
-
-
-def on_disk(folder: str) -> int:
-    """Return the bytes that a folder's files have allocated: memory, where it lies in that."""
-    return sum(512 * path.stat().st_blocks for path in Path(folder).rglob("*"))

@@ -1,12 +1,12 @@
-"""What one process of `shoal.shm` does alone: roles without a partner."""
+"""Roles of one process of `shoal.shm` without a partner."""
 
 import time
 from collections import deque
 from dataclasses import dataclass
 
-from crew import Board, Round
-from lines import Shoal
-from roles import KEPT
+from harness.lines import Shoal
+from harness.processes import Board, Round
+from harness.roles import KEPT
 from shoal import shm
 
 __all__ = ["Attach", "Calls", "GetQueued", "MakeAndKeep", "MakeKeys", "PutGet"]
@@ -35,7 +35,7 @@ class Calls:
 
 @dataclass(frozen=True)
 class MakeAndKeep:
-    """Makes messages of other bytes, as a get does, and keeps them as who receives them does."""
+    """Makes messages of other bytes, as a get does, and keeps them as a receiver does."""
 
     line: Shoal
 
@@ -63,16 +63,13 @@ class MakeKeys:
         session = shm.Session.attach(self.line.token)
         made = []
 
-        def work(count: int) -> list[int]:
-            samples = []
-            for _ in range(count):
-                key = ("key", len(made))
-                start = now()
-                made.append(session.queue(key, maxsize=8))
-                samples.append(now() - start)
-            return samples
+        def make() -> int:
+            key = ("key", len(made))
+            start = now()
+            made.append(session.queue(key, maxsize=8))
+            return now() - start
 
-        return work
+        return lambda count: [make() for _ in range(count)]
 
 
 @dataclass(frozen=True)
@@ -82,16 +79,14 @@ class Attach:
     line: Shoal
 
     def __call__(self, board: Board, member: int) -> Round:
-        def work(count: int) -> list[int]:
-            samples = []
-            for _ in range(count):
-                start = now()
-                session = shm.Session.attach(self.line.token)
-                samples.append(now() - start)
-                session.close()
-            return samples
+        def attach() -> int:
+            start = now()
+            session = shm.Session.attach(self.line.token)
+            spent = now() - start
+            session.close()
+            return spent
 
-        return work
+        return lambda count: [attach() for _ in range(count)]
 
 
 @dataclass(frozen=True)
@@ -126,15 +121,12 @@ class GetQueued:
         load = self.line.load
         message = load.make(0, self.line.arrays)
 
-        def work(count: int) -> list[int]:
-            samples = []
-            for _ in range(count):
-                queue.put(message)
-                start = now()
-                got = queue.get()
-                samples.append(now() - start)
-                load.check(got, 0)
-                got = None
-            return samples
+        def get() -> int:
+            queue.put(message)
+            start = now()
+            got = queue.get()
+            spent = now() - start
+            load.check(got, 0)
+            return spent
 
-        return work
+        return lambda count: [get() for _ in range(count)]

@@ -1,0 +1,240 @@
+"""Point to point and broadcasts between workers, beside a channel, bare gloo and the machine.
+
+The two workers of a job have a core each, and send by `Worker.send` and `recv`, by `send_tensor` and
+`recv_tensor`, and through a channel. Larger jobs broadcast, and count what a peer costs.
+"""
+
+import os
+from contextlib import ExitStack
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+import ray
+
+from harness.contenders import by_job, by_limit
+from harness.lines import Load
+from harness.lines_in_job import ByChannel
+from harness.lines_p2p import BySend, BySendTensor, Gloo
+from harness.processes import STAMPS
+from harness.ray_job import Job
+from harness.roles import Answer, Ask, Receive, ReceiveApart, Send, SendApart, time_of_all
+from harness.roles_p2p import Broadcast, Contact, CopyFromMapping, CountGlooSends, last_end
+from harness.row import Limit, Row, UnavailableError, Unit
+from machines import RAY_PORT, RAY_TOKEN, connected
+
+MIB = 2**20
+# Nanoseconds between a message's arrival and the next: the receiver sleeps, or spins again.
+ASLEEP, SPINNING = 300_000, 5_000
+SMALL, DICT = Load("bytes"), Load("dict")
+TENSORS = {"1 MiB": Load("array", MIB, depth=4), "64 MiB": Load("array", 64 * MIB, depth=4)}
+CHANNEL, SEND, TENSOR, GLOO = ByChannel.name, BySend.name, BySendTensor.name, Gloo.name
+# How to make the line with a number.
+LINES = {
+    CHANNEL: ByChannel,
+    SEND: lambda load, _number: BySend(load),
+    TENSOR: lambda load, _number: BySendTensor(load),
+}
+WORD, FUTEX = Limit("raw word, spinning", "spin"), Limit("raw futex", "futex")
+WRITE = "raw write, told by spinning"
+RECEIVERS, LARGE = 4, Load("array", 256 * MIB)
+MAPPING, BROADCAST = f"one write and {RECEIVERS} reads of a mapping", "Worker.broadcast"
+MEASURED = pytest.mark.measured
+
+
+@pytest.fixture(scope="module")
+def start_job(cluster):
+    """Start jobs on the cluster's Ray; they end with the module."""
+    with ExitStack() as stack:
+
+        def start(nodes=(0, 0), **options):
+            address = ray.get_runtime_context().gcs_address
+            environment = options.pop("environment", {})
+            job = Job({"RAY_ADDRESS": address, **environment}, nodes, **options)
+            stack.callback(job.close)
+            return job
+
+        yield start
+
+
+@pytest.fixture(scope="module")
+def pair(start_job):
+    return start_job()
+
+
+@pytest.fixture
+def send(measure, pair):
+    """Measure a row of messages."""
+
+    def run(name, load, roles, who, limit=None, **more):
+        row = Row(name, CHANNEL, limit=limit and limit.name, load=load, roles=roles, **more)
+        openers = {limit.name: by_limit(limit)} if limit else {}
+        for each in who:
+            openers[each] = by_job(row, each, pair, lambda n, kind=LINES[each]: kind(load, n))
+        measure(row, openers)
+
+    return run
+
+
+@pytest.mark.parametrize("contender", [WORD.name, CHANNEL, SEND])
+def test_ping_pong(send):
+    send(
+        "64 B, one way, ping-pong",
+        SMALL,
+        lambda there, back: [Ask(there, back, SMALL), Answer(there, back)],
+        (CHANNEL, SEND),
+        WORD,
+        least=10,
+        most=100_000,
+        lines=2,
+    )
+
+
+@pytest.mark.parametrize("contender", [FUTEX.name, CHANNEL, SEND])
+def test_asleep(send):
+    send(
+        "64 B, one way, receiver asleep",
+        SMALL,
+        lambda line: [SendApart(line, SMALL, ASLEEP), ReceiveApart(line, SMALL)],
+        (CHANNEL, SEND),
+        limit=FUTEX,
+        least=10,
+        most=STAMPS,
+    )
+
+
+@pytest.mark.parametrize("contender", [CHANNEL, SEND])
+@pytest.mark.parametrize("name", ["64 B", "dict of five values"])
+def test_stream(send, name):
+    load = SMALL if name == "64 B" else DICT
+    send(
+        f"{name}, stream",
+        load,
+        lambda line: [Send(line, load), Receive(line, load)],
+        (CHANNEL, SEND),
+        read=time_of_all,
+        unit=Unit.per_second(),
+        least=50,
+        most=200_000,
+    )
+
+
+@pytest.mark.parametrize("contender", [WRITE, CHANNEL, SEND, TENSOR])
+@pytest.mark.parametrize("size", TENSORS)
+def test_tensor(send, size):
+    load = TENSORS[size]
+    send(
+        f"tensor of {size}, one way",
+        load,
+        lambda line: [SendApart(line, load, SPINNING), ReceiveApart(line, load)],
+        (CHANNEL, SEND, TENSOR),
+        limit=Limit(WRITE, "write", load.size),
+        least=2,
+        most=10_000,
+    )
+
+
+@pytest.mark.parametrize("contender", [MAPPING, BROADCAST])
+def test_broadcast(measure, start_job):
+    workers = 1 + RECEIVERS
+    row = Row(
+        f"broadcast of 256 MiB to {RECEIVERS} workers of a node",
+        MAPPING,
+        limit=MAPPING,
+        load=LARGE,
+        most=20,
+        processes=workers,
+        read=last_end,
+    )
+    with TemporaryDirectory(prefix="shoal-bench-", dir="/dev/shm") as folder:
+        roles = {
+            MAPPING: CopyFromMapping(LARGE, str(Path(folder) / "mapping")),
+            BROADCAST: Broadcast(LARGE, workers),
+        }
+        job = start_job((0,) * workers, channels=False)
+        openers = {
+            name: by_job(row, name, job, roles=lambda role=role: [role] * workers)
+            for name, role in roles.items()
+        }
+        measure(row, openers)
+        job.close()
+
+
+@pytest.mark.parametrize("contender", [SEND])
+@pytest.mark.parametrize(
+    "peers", [1, pytest.param(10, marks=MEASURED), pytest.param(50, marks=MEASURED)]
+)
+def test_cost_of_a_peer(measure, start_job, peers):
+    """The first message to a peer and its answer: nothing is known of it before."""
+    row = Row(
+        f"first contact with each of {peers} peers",
+        SEND,
+        rounds=1,
+        processes=1 + peers,
+        read=lambda answers, _count: [answers[0][0]],
+        extra=lambda answers: {"more threads": answers[0][1], "more descriptors": answers[0][2]},
+    )
+    job = start_job((0,) * (1 + peers), channels=False)
+    measure(row, {SEND: by_job(row, SEND, job, roles=lambda: [Contact(peers)] * (1 + peers))})
+    job.close()
+
+
+TORCH = {"SHOAL_TRANSPORT": "torch"}
+
+
+@pytest.fixture(scope="module")
+def folder():
+    """A folder that processes of all machines of this host see."""
+    with TemporaryDirectory(prefix="shoal-bench-", dir="/tmp") as path:
+        yield path
+
+
+@pytest.fixture(scope="module")
+def one_machine(start_job):
+    return start_job(environment=TORCH, channels=False)
+
+
+@pytest.fixture(scope="module")
+def two_machines(folder):
+    """A job with a worker on each of two network namespaces, where the kernel permits them."""
+    here = os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])
+    with connected("first", "second") as (first, second):
+        first.start_ray(PYTHONPATH=here)
+        second.start_ray(first, PYTHONPATH=here)
+        environment = {
+            "RAY_ADDRESS": f"{first.address}:{RAY_PORT}", "RAY_TMPDIR": "/tmp", **RAY_TOKEN, **TORCH
+        }  # fmt: skip
+        job = Job(environment, (0, 1), prefix=first.command([]), folder=folder, channels=False)
+        yield job
+        job.close()
+
+
+@pytest.mark.parametrize("contender", [GLOO, SEND, TENSOR])
+@pytest.mark.parametrize("size", TENSORS)
+@pytest.mark.parametrize("where", ["one machine", "two machines"])
+def test_torch(measure, request, folder, where, size):
+    load = TENSORS[size]
+    job = request.getfixturevalue(where.replace(" ", "_"))
+    row = Row(
+        f"tensor of {size} by torch.distributed, {where}", GLOO, limit=GLOO, load=load,
+        roles=lambda line: [SendApart(line, load, SPINNING), ReceiveApart(line, load)],
+        least=2, most=2_000,
+    )  # fmt: skip
+    bare = by_job(row, GLOO, job, lambda _number: Gloo(load, folder))
+    ours = {kind.name: by_gloo(row, job, kind(load)) for kind in (BySend, BySendTensor)}
+    measure(row, {GLOO: bare, **ours})
+
+
+def by_gloo(row, job, line):
+    """Let a job with `SHOAL_TRANSPORT=torch` send by a line, if its tensors go through gloo."""
+
+    def open_(stack):
+        sends, _ = job.play(line.name, f"check of {row.name}", [CountGlooSends(line)] * 2, 1)
+        if not sends:
+            raise UnavailableError(
+                f"{line.name} with SHOAL_TRANSPORT=torch did not call ProcessGroupGloo.send: "
+                "in this build point to point does not go through torch.distributed"
+            )
+        return by_job(row, line.name, job, lambda _number: line)(stack)
+
+    return open_

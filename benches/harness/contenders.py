@@ -1,0 +1,99 @@
+"""Contenders of the rows: functions, crews of processes, workers of a job, and the machine's limits."""
+
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from typing import TYPE_CHECKING
+
+from harness.alternate import Opener, Timed
+from harness.limits import build, samples
+from harness.lines import Line, Rival
+from harness.processes import Crew, cores
+from harness.row import Limit, Measured, Row, UnavailableError
+
+if TYPE_CHECKING:
+    from harness.ray_job import Job
+
+__all__ = ["by_crew", "by_function", "by_job", "by_limit"]
+
+
+def by_function(
+    run: Callable[[], object],
+    before: Callable[[], object] = lambda: None,
+    after: Callable[[], object] = lambda: None,
+) -> Opener:
+    """Time a function in this process; `before` and `after` run beside each call, untimed."""
+
+    def round_(count: int) -> Measured:
+        spent = []
+        for _ in range(count):
+            before()
+            start = time.perf_counter_ns()
+            run()
+            spent.append(time.perf_counter_ns() - start)
+            after()
+        return Measured(spent)
+
+    return lambda _stack: round_
+
+
+def by_limit(limit: Limit) -> Opener:
+    """Run a mode of the Rust example `limits`."""
+
+    def open_(_stack: ExitStack) -> Timed:
+        program = build()
+        if program is None:
+            raise UnavailableError("limits: not measured, because there is no cargo")
+        return lambda count: Measured(samples(program, limit.mode, count, limit.size, cores()))
+
+    return open_
+
+
+def by_crew(row: Row, kind: type[Line], roles: Callable[..., list] | None = None) -> Opener:
+    """Let processes of their own play the row's roles, or other `roles`, on lines of a kind."""
+
+    def open_(stack: ExitStack) -> Timed:
+        if issubclass(kind, Rival) and kind.missing():
+            raise UnavailableError(f"{kind.name}: not installed")
+        lines = [kind(row.load) for _ in range(row.lines)]
+        for line in lines:
+            stack.callback(line.close)
+        made, both = (roles or row.roles)(*lines), cores()
+        on = [set(both) if row.anywhere else {both[n % 2]} for n in range(len(made))]
+        crew = Crew(made, on)
+        stack.callback(crew.close)
+        return lambda count: _read(row, crew.round(count), count)
+
+    return open_
+
+
+def by_job(
+    row: Row,
+    name: str,
+    job: "Job",
+    line: Callable[[int], Line] | None = None,
+    roles: Callable[..., list] | None = None,
+) -> Opener:
+    """Let the workers of a job play the row's roles, or other `roles`.
+
+    Args:
+        row: The row.
+        name: The contender's.
+        job: The job.
+        line: Makes the line with a number: 0 leads from rank 0 to rank 1, 1 leads back. None if
+            the roles take no lines.
+        roles: The roles.
+    """
+
+    def open_(stack: ExitStack) -> Timed:
+        lines = [line(number) for number in range(row.lines)] if line else []
+        for each in lines:
+            stack.callback(each.close)
+        made = (roles or row.roles)(*lines)
+        return lambda count: _read(row, job.play(name, row.name, made, count), count)
+
+    return open_
+
+
+def _read(row: Row, answers: list, count: int) -> Measured:
+    return Measured(row.read(answers, count), row.extra(answers))

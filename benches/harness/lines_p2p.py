@@ -1,0 +1,125 @@
+"""Point to point between two workers of a job, and bare torch.distributed, as lines."""
+
+from collections import deque
+from collections.abc import Callable
+from datetime import timedelta
+from importlib import import_module
+from pathlib import Path
+from tempfile import NamedTemporaryFile
+from typing import Any
+
+from harness.lines import Line, Load
+from harness.lines_in_job import GROUP
+from shoal import Worker
+
+__all__ = ["BySend", "BySendTensor", "Gloo"]
+
+PATIENCE = timedelta(seconds=60)
+# The destructor of a work that has just finished waits for gloo's thread: older ones are dropped.
+WORKS_KEPT = 64
+
+
+def _worker() -> tuple[Any, int]:
+    """Return the worker of this process, and the rank of the other one."""
+    worker = Worker.current_worker
+    return worker, 1 - worker._rank
+
+
+def _buffer(load: Load) -> Any:
+    torch = import_module("torch")
+    return torch.zeros(load.size // 4)
+
+
+class BySend(Line):
+    """`Worker.send` and `recv`, between the two ranks of the group."""
+
+    name = "Worker.send"
+    arrays = "torch"
+
+    def putter(self):
+        worker, other = _worker()
+        send = worker.send
+        return lambda message: send(message, GROUP, other)
+
+    def getter(self):
+        worker, other = _worker()
+        recv = worker.recv
+        return lambda: recv(GROUP, other)
+
+
+class _IntoBuffer(Line):
+    """A line of tensors that are received into a tensor of the receiver."""
+
+    arrays = "torch"
+
+    def receiver(self) -> Callable[[Any], object]:
+        """Open the receiving end: a function that receives into a tensor."""
+        raise NotImplementedError
+
+    def getter(self):
+        receive, buffer = self.receiver(), _buffer(self.load)
+
+        def get() -> Any:
+            # The check of the message must not find the one before.
+            buffer[0] = buffer[-1] = 0
+            receive(buffer)
+            return buffer
+
+        return get
+
+
+class BySendTensor(_IntoBuffer):
+    """`Worker.send_tensor` and `recv_tensor`."""
+
+    name = "Worker.send_tensor"
+
+    def putter(self):
+        worker, other = _worker()
+        return lambda tensor: worker.send_tensor(tensor, GROUP, other)
+
+    def receiver(self):
+        worker, other = _worker()
+        return lambda buffer: worker.recv_tensor(buffer, GROUP, other)
+
+
+class Gloo(_IntoBuffer):
+    """torch.distributed without shoal: a gloo group of the two processes."""
+
+    name = "torch.distributed, gloo"
+
+    def __init__(self, load: Load, folder: str = "/dev/shm") -> None:
+        super().__init__(load)
+        with NamedTemporaryFile(prefix="shoal-bench-store-", dir=folder) as file:
+            self._store = file.name  # the first process that opens the store makes the file
+
+    def _group(self) -> tuple[Any, int]:
+        distributed = import_module("torch.distributed")
+        address = import_module("ray.util").get_node_ip_address()
+        kind = distributed.ProcessGroupGloo
+        _worker_here, other = _worker()
+        options = kind._Options()
+        options._timeout = PATIENCE
+        options._devices = [kind.create_device(hostname=address)]
+        return kind(distributed.FileStore(self._store, 2), 1 - other, 2, options), other
+
+    def putter(self):
+        group, other = self._group()
+        return _waited(lambda tensor: group.send([tensor], other, 0))
+
+    def receiver(self):
+        group, other = self._group()
+        return _waited(lambda tensor: group.recv([tensor], other, 0))
+
+    def close(self):
+        Path(self._store).unlink(missing_ok=True)
+
+
+def _waited(begin: Callable[[Any], Any]) -> Callable[[Any], None]:
+    works: deque[Any] = deque(maxlen=WORKS_KEPT)
+
+    def finish(tensor: Any) -> None:
+        work = begin(tensor)
+        work.wait()
+        works.append(work)
+
+    return finish

@@ -1,0 +1,173 @@
+"""Roles of a job's workers around point to point: broadcasts, first contacts, and a look at gloo."""
+
+import mmap
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from harness.lines import Line, Load
+from harness.lines_in_job import GROUP
+from harness.processes import Board, Round, breathe
+from shoal import Worker
+
+__all__ = ["Broadcast", "Contact", "CopyFromMapping", "CountGlooSends", "last_end"]
+
+now = time.perf_counter_ns
+
+
+def last_end(answers: list[list[int]], _count: int) -> list[int]:
+    """Read the time of each broadcast: from the source's start until the last receiver's end."""
+    starts, *ends = answers
+    return [max(each) - start for start, *each in zip(starts, *ends, strict=True)]
+
+
+def _in_step(board: Board, member: int, give: Callable[[], object], take: Callable[[], object]):
+    """Make rounds in which all meet before each message; member 0 gives, the others take.
+
+    A round returns when the giver began, or when the taker had the message.
+    """
+
+    def work(count: int) -> list[int]:
+        stamps = []
+        for _ in range(count):
+            board.meet(member)
+            stamps.append(now())
+            if member == 0:
+                give()
+            else:
+                take()
+                stamps[-1] = now()
+        return stamps
+
+    return work
+
+
+@dataclass(frozen=True)
+class Broadcast:
+    """Takes part in broadcasts of rank 0 to all `workers` by `Worker.broadcast`."""
+
+    load: Load
+    workers: int
+
+    def __call__(self, board: Board, member: int) -> Round:
+        broadcast = Worker.current_worker.broadcast
+        message = self.load.make(0, "torch") if member == 0 else None
+        groups = [(GROUP, list(range(self.workers)))]
+
+        def take() -> None:
+            self.load.check(broadcast(groups=groups), 0)
+
+        return _in_step(board, member, lambda: broadcast(message, groups), take)
+
+
+@dataclass(frozen=True)
+class CopyFromMapping:
+    """The floor of a broadcast: rank 0 writes into a shared mapping once, each other copies it.
+
+    Attributes:
+        load: The message.
+        path: The mapping's file.
+    """
+
+    load: Load
+    path: str
+
+    def __call__(self, board: Board, member: int) -> Round:
+        with Path(self.path).open("a+b") as file:
+            os.truncate(file.fileno(), self.load.size)
+            mapped = mmap.mmap(file.fileno(), self.load.size)
+        shared = np.frombuffer(mapped, dtype=np.float32)
+        # Written now: what is timed later has warm memory on both sides.
+        own = np.zeros_like(shared)
+        if member == 0:
+            own[:] = self.load.make(0, "numpy")
+            shared[:] = own
+        written = board.sent[0:1]
+        seen = written[0]
+        board.meet(member)
+
+        def give() -> None:
+            np.copyto(shared, own)
+            written[0] += 1
+
+        def take() -> None:
+            nonlocal seen
+            seen += 1
+            while written[0] < seen:
+                breathe()
+            np.copyto(own, shared)
+            self.load.check(own, 0)
+
+        return _in_step(board, member, give, take)
+
+
+@dataclass(frozen=True)
+class Contact:
+    """Rank 0 exchanges a first message with each of the others, one after the other.
+
+    It returns the nanoseconds for each peer, and by how many its threads and descriptors grew.
+    """
+
+    peers: int
+
+    def __call__(self, board: Board, member: int) -> Round:
+        worker = Worker.current_worker
+
+        def ask(_count: int) -> tuple[float, int, int]:
+            threads, descriptors = held("task"), held("fd")
+            start = now()
+            for peer in range(1, self.peers + 1):
+                worker.send(peer, GROUP, peer)
+                if worker.recv(GROUP, peer) != peer:
+                    raise ValueError(f"rank {peer} answered another message")
+            spent = (now() - start) / self.peers
+            return spent, held("task") - threads, held("fd") - descriptors
+
+        def answer(_count: int) -> None:
+            worker.send(worker.recv(GROUP, 0), GROUP, 0)
+
+        return ask if member == 0 else answer
+
+
+def held(what: str) -> int:
+    """Count what this process has of something: `task` for threads, `fd` for descriptors."""
+    return sum(1 for _ in Path(f"/proc/self/{what}").iterdir())
+
+
+@dataclass(frozen=True)
+class CountGlooSends:
+    """Sends a tensor from rank 0 to rank 1; returns how often gloo was asked to send meanwhile."""
+
+    line: Line
+
+    def __call__(self, board: Board, member: int) -> Round:
+        if member:
+            get = self.line.getter()
+            return lambda _count: self.line.load.check(get(), 0)
+        put, message = self.line.putter(), self.line.load.make(0, "torch")
+        kind = import_module("torch.distributed").ProcessGroupGloo
+        send, calls = kind.send, []
+
+        def counted(*args: Any, **kwargs: Any) -> Any:
+            calls.append(1)
+            return send(*args, **kwargs)
+
+        def work(_count: int) -> int:
+            kind.send = counted
+            try:
+                put(message)
+                # A send that is buffered returns before another thread begins with it.
+                until = time.monotonic() + 2
+                while not calls and time.monotonic() < until:
+                    time.sleep(0.01)
+            finally:
+                del kind.send  # the method that it inherits is in its place again
+            return len(calls)
+
+        return work
