@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from shoal.errors import ChannelError, ChannelNotFoundError
+from shoal.errors import ChannelCorruptError, ChannelError, ChannelNotFoundError
 from shoal.process import ProcessId, own_process
 from shoal.shm.mapping import map_private, map_shared
 from shoal.shm.payload_names import FileName, LinkName, is_dead, key_of
@@ -237,13 +237,14 @@ def lock_and_map(path: str, size: int, *, keep: bool) -> memoryview:
 
     Raises:
         OSError: One of these failed; BlockingIOError where a writer has the file.
+        ChannelCorruptError: The file is too short.
     """
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
     try:
         # The writer locks a file only when no link is left, so that this lock never waits.
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
         if os.fstat(descriptor).st_size < size:
-            raise OSError(errno.EINVAL, f"the file is shorter than {size} bytes")  # noqa: TRY301  (the descriptor is closed below)
+            raise ChannelCorruptError(f"the payload at {path} is shorter than {size} bytes")  # noqa: TRY301  (the descriptor is closed below)
         view = map_private(descriptor, size, keep=keep)
     except BaseException:
         os.close(descriptor)

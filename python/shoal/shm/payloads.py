@@ -39,6 +39,7 @@ but did not announce before it died stay until their readers are dead or the fol
 
 import array
 import contextlib
+import errno
 import os
 import stat
 import tempfile
@@ -128,15 +129,16 @@ class PayloadWriter:
         if not readers:
             return []
         parts, size = _laid_out(head, buffers)
-        refused: list[NoRoomError] = []
+        # The texts alone: an error would hold the frames that it passed, and with them files.
+        refused: list[str] = []
         for pool in self._with_room(refused):
             try:
                 return self._write(pool, parts, size, readers)
             except NoRoomError as error:
-                refused.append(error)
+                refused.append(f"{pool.folder}: {error}")
         raise ChannelMemoryError(
-            f"a payload of {size} bytes has no room: {'; '.join(map(str, refused))}"
-        ) from refused[-1]
+            f"a payload of {size} bytes has no room: {'; '.join(dict.fromkeys(refused))}"
+        )
 
     def untaken(self) -> int:
         """Return the bytes of the payloads that some living reader has not opened yet."""
@@ -182,7 +184,7 @@ class PayloadWriter:
         if self._closed:
             raise ChannelClosed(f"the writer of payloads in {self._folder} was closed")
 
-    def _with_room(self, refused: list[NoRoomError]) -> Iterator[Pool]:
+    def _with_room(self, refused: list[str]) -> Iterator[Pool]:
         yield self._pools[0]
         with self._lock:
             for pool in self._pools:
@@ -191,7 +193,7 @@ class PayloadWriter:
         yield self._pools[0]
         yield self._fallback_pool(refused[-1])
 
-    def _fallback_pool(self, why: NoRoomError) -> Pool:
+    def _fallback_pool(self, why: str) -> Pool:
         with self._lock:
             base = self._fallback or os.environ.get("SHOAL_SHM_DIR") or tempfile.gettempdir()
             folder = _own_folder(base)
@@ -201,8 +203,8 @@ class PayloadWriter:
             if not self._warned:
                 self._warned = True
                 warnings.warn(
-                    f"{self._folder} has no room for a payload ({why}), which goes to {folder} "
-                    "and may be slower; in a container, raise --shm-size (Kubernetes: the "
+                    f"no room for a payload ({why}): it goes to {folder} "
+                    "instead, which may be slower; in a container, raise --shm-size (Kubernetes: the "
                     "sizeLimit of an emptyDir of medium Memory), or set SHOAL_SHM_DIR",
                     RuntimeWarning,
                     stacklevel=4,
@@ -276,9 +278,9 @@ def open_payload(ref: PayloadRef) -> tuple[memoryview, list[memoryview]]:
         ) from error
     except BlockingIOError as error:
         raise ChannelCorruptError(f"the payload at {path} is being written") from error
-    except MemoryError as error:
-        raise ChannelMemoryError(f"no room to map {size} bytes of {path}: {error}") from error
     except OSError as error:
+        if error.errno == errno.ENOMEM:
+            raise ChannelMemoryError(f"no room to map {size} bytes of {path}: {error}") from error
         raise ChannelError(f"the payload at {path} cannot be opened: {error}") from error
     return _parts_of(view, path)
 
