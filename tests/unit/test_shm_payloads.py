@@ -573,6 +573,39 @@ def test_a_forked_child_has_files_of_its_own(place):
     assert result.stdout == "done\n", result.stderr
 
 
+@pytest.mark.parametrize("size", [2**21 - 1, 2**21, 2**21 + 1, 3 * 2**21])
+def test_large_mappings_start_where_huge_pages_do(place, size):
+    """And nothing of the reserved addresses beside them is left."""
+    path = Path(place) / "file"
+    path.touch()
+    with path.open("r+b") as file:
+        file.truncate(size)
+        before = Path("/proc/self/maps").read_text().count("\n")
+        views = [mapping.map_private(file.fileno(), size) for _ in range(50)]
+        for view in views:
+            assert len(view) == size
+            view[-1] = 1
+            if size >= mapping.HUGE_PAGE:
+                assert np.frombuffer(view, np.uint8).ctypes.data % mapping.HUGE_PAGE == 0
+        assert Path("/proc/self/maps").read_text().count("\n") <= before + 60
+        del view
+        views.clear()
+        assert Path("/proc/self/maps").read_text().count(str(path)) == 0
+    assert path.stat().st_size == size
+    path.unlink()
+
+
+def test_huge_pages_keep_the_bytes(place):
+    path = Path(place) / "file"
+    data = np.random.default_rng(0).integers(0, 255, 2 * mapping.HUGE_PAGE, np.uint8)
+    path.write_bytes(data.tobytes())
+    with path.open("r+b") as file:
+        view = mapping.map_shared(file.fileno(), data.nbytes)
+    mapping.use_huge_pages(view)
+    np.testing.assert_array_equal(np.frombuffer(view, np.uint8), data)
+    path.unlink()
+
+
 @pytest.fixture
 def sparse():
     """An open file of more than 5 GiB of which almost nothing is there."""

@@ -12,13 +12,13 @@ from pathlib import Path
 
 from shoal.errors import ChannelCorruptError, ChannelError, ChannelNotFoundError
 from shoal.process import ProcessId, own_process
-from shoal.shm.mapping import map_private, map_shared
+from shoal.shm.mapping import HUGE_PAGE, map_private, map_shared, use_huge_pages
 from shoal.shm.payload_names import FileName, LinkName, is_dead, key_of
 
 __all__ = ["NoRoomError", "PayloadFile", "Pool"]
 
-_STEP = 2**21
-"""Files grow in steps of this many bytes, so that payloads of nearly one size share a file."""
+_STEP = HUGE_PAGE
+"""Sizes of larger files are multiples of this, so that payloads of nearly one size share a file."""
 
 _PAGE = 4096
 
@@ -58,6 +58,8 @@ class PayloadFile:
             for start in range(0, capacity, _PIECE):
                 os.posix_fallocate(descriptor, start, min(_PIECE, capacity - start))
             self.memory = map_shared(descriptor, capacity)
+            if capacity >= HUGE_PAGE:
+                use_huge_pages(self.memory)
         except BaseException:
             path.unlink(missing_ok=True)
             raise
@@ -243,9 +245,12 @@ def lock_and_map(path: str, size: int, *, keep: bool) -> memoryview:
     try:
         # The writer locks a file only when no link is left, so that this lock never waits.
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        if os.fstat(descriptor).st_size < size:
+        there = os.fstat(descriptor).st_size
+        if there < size:
             raise ChannelCorruptError(f"the payload at {path} is shorter than {size} bytes")  # noqa: TRY301  (the descriptor is closed below)
-        view = map_private(descriptor, size, keep=keep)
+        # The whole of the last huge page, where the file has it.
+        mapped = min(there, -(-size // HUGE_PAGE) * HUGE_PAGE)
+        view = map_private(descriptor, mapped, keep=keep)[:size]
     except BaseException:
         os.close(descriptor)
         raise
