@@ -601,7 +601,8 @@ def test_huge_pages_keep_the_bytes(place):
     path.write_bytes(data.tobytes())
     with path.open("r+b") as file:
         view = mapping.map_shared(file.fileno(), data.nbytes)
-    mapping.use_huge_pages(view)
+    for start in range(0, data.nbytes, mapping.HUGE_PAGE):
+        mapping.use_huge_page(view, start)
     np.testing.assert_array_equal(np.frombuffer(view, np.uint8), data)
     path.unlink()
 

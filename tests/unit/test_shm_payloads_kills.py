@@ -27,7 +27,7 @@ import fcntl, json, os, signal, sys
 from pathlib import Path
 import numpy as np
 from shoal.process import ProcessId, own_process
-from shoal.shm import payload_pool, payloads
+from shoal.shm import payload_pool
 from shoal.shm.payloads import PayloadWriter, open_payload
 
 def before(step, call):
@@ -68,7 +68,7 @@ def nth(call):
     return stops
 
 os.posix_fallocate = before("allocate", os.posix_fallocate)
-payloads.copy_into = before("copy", payloads.copy_into)
+payload_pool.copy_into = before("copy", payload_pool.copy_into)
 writer = PayloadWriter(folder)
 os.link = nth(os.link)
 refs = writer.write(b"", [np.full(size, 7.0)], [ProcessId(*reader) for reader in readers])

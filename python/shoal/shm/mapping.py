@@ -16,12 +16,11 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["HUGE_PAGE", "copy_into", "map_private", "map_shared", "use_huge_pages"]
+__all__ = ["HUGE_PAGE", "copy_into", "map_private", "map_shared", "use_huge_page"]
 
 _NO_RESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000)
 _FIXED = 0x10  # MAP_FIXED
 _COLLAPSE = 25  # MADV_COLLAPSE, since Linux 6.1
-_ATTEMPTS = 3  # the kernel gives up where a page is in use at that moment
 _FAILED = ctypes.c_void_p(-1).value
 
 HUGE_PAGE = 2**21
@@ -64,17 +63,24 @@ def map_shared(descriptor: int, size: int) -> memoryview:
     return view
 
 
-def use_huge_pages(view: memoryview) -> None:
-    """Put the file of a shared mapping into huge pages, where the kernel can.
+def use_huge_page(view: memoryview, start: int) -> bool:
+    """Put one huge page of a file behind a shared mapping, where the kernel can.
 
     A reader then maps 512 pages by one fault. The mount options of `/dev/shm` rarely ask for huge
     pages; this call does not need them.
+
+    Args:
+        view: What `map_shared` returned.
+        start: An offset in bytes, a multiple of `HUGE_PAGE` with as many bytes behind it.
+
+    Returns:
+        Whether it is worth trying others: False on an older kernel, and where memory is fragmented.
     """
-    libc, address = _libc(), ctypes.addressof(view.obj)  # type: ignore[arg-type]
-    # Any other failure (an older kernel, fragmented memory) leaves ordinary pages.
-    for _ in range(_ATTEMPTS):
-        if libc.madvise(address, view.nbytes, _COLLAPSE) == 0 or ctypes.get_errno() != errno.EAGAIN:
-            return
+    libc, address = _libc(), ctypes.addressof(view.obj) + start  # type: ignore[arg-type]
+    if libc.madvise(address, HUGE_PAGE, _COLLAPSE) == 0:
+        return True
+    # The page was in use at that moment.
+    return ctypes.get_errno() == errno.EAGAIN
 
 
 def copy_into(target: memoryview, parts: Sequence[tuple[int, Any]]) -> None:

@@ -9,10 +9,11 @@ import secrets
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from shoal.errors import ChannelCorruptError, ChannelError, ChannelNotFoundError
 from shoal.process import ProcessId, own_process
-from shoal.shm.mapping import HUGE_PAGE, map_private, map_shared, use_huge_pages
+from shoal.shm.mapping import HUGE_PAGE, copy_into, map_private, map_shared, use_huge_page
 from shoal.shm.payload_names import FileName, LinkName, is_dead, key_of
 
 __all__ = ["NoRoomError", "PayloadFile", "Pool"]
@@ -50,6 +51,7 @@ class PayloadFile:
         self.path = path
         self.capacity = capacity
         self.nbytes = 0
+        self._huge = 0  # the file is in huge pages up to here, as far as possible
         self.links: dict[str, ProcessId] = {}
         self.used = time.monotonic()
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
@@ -58,13 +60,25 @@ class PayloadFile:
             for start in range(0, capacity, _PIECE):
                 os.posix_fallocate(descriptor, start, min(_PIECE, capacity - start))
             self.memory = map_shared(descriptor, capacity)
-            if capacity >= HUGE_PAGE:
-                use_huge_pages(self.memory)
         except BaseException:
             path.unlink(missing_ok=True)
             raise
         finally:
             os.close(descriptor)
+
+    def write(self, parts: Sequence[tuple[int, Any]]) -> None:
+        """Copy buffers to their offsets, and spend as long again on huge pages.
+
+        The kernel may need many times as long as the copy to find them, so that a large file gets
+        them by several writes.
+        """
+        start = time.monotonic()
+        copy_into(self.memory, parts)
+        now = time.monotonic()
+        end = now + (now - start)
+        while self._huge + HUGE_PAGE <= self.capacity and time.monotonic() < end:
+            worth = use_huge_page(self.memory, self._huge)
+            self._huge = self._huge + HUGE_PAGE if worth else self.capacity
 
     def is_idle(self) -> bool:
         """Whether no reader can see the file: the two steps of the writer's test, in this order."""

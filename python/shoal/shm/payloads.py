@@ -58,7 +58,6 @@ from shoal.errors import (
     ChannelNotFoundError,
 )
 from shoal.process import ProcessId, is_running
-from shoal.shm.mapping import copy_into
 from shoal.shm.payload_names import sweep
 from shoal.shm.payload_pool import NoRoomError, Pool, lock_and_map
 
@@ -217,7 +216,7 @@ class PayloadWriter:
         with self._lock:
             file = pool.take(size)
         try:
-            copy_into(file.memory, parts)
+            file.write(parts)
             file.nbytes = size
             file.links.clear()
             keeps = int(pool.keeps_descriptor)
