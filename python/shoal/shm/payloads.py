@@ -34,7 +34,9 @@ base name is removed. A reader that fails before its `unlink` can open the same 
 taken the payload, is removed by `PayloadWriter.forget`, by the writer when it looks for a free
 file, or by `sweep`. A dead writer's base names are removed by the `sweep` of the next writer that
 starts in the folder; the bytes then go with the last link and mapping. Links that a writer made
-but did not announce before it died stay until their readers are dead or the folder is removed.
+but did not announce before it died stay until their readers are dead or the folder is removed. So
+do links whose reader is alive but whose user, a forked child of it, died. All of this holds for the
+fallback folder too, which is not removed with a session: the next writer that needs it sweeps it.
 """
 
 import array
@@ -65,7 +67,7 @@ __all__ = ["PayloadRef", "PayloadWriter", "open_payload", "sweep", "withdraw"]
 
 PayloadRef = tuple[str, int, int]
 """One reader's reference: the path of its link, the size in bytes, and 1 where the descriptor must
-stay open. It is valid for one `open_payload`."""
+stay open, else 0. It is valid for one `open_payload`."""
 
 _ALIGNMENT = 64
 _IDLE_S = 30.0
@@ -116,7 +118,7 @@ class PayloadWriter:
             readers: The processes that will open the payload, of this node.
 
         Returns:
-            One reference for each reader, in their order. Whatever is not sent has to be given to
+            One reference for each reader, in their order. Pass a reference that cannot be sent to
             `withdraw`.
 
         Raises:
