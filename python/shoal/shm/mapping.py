@@ -5,6 +5,7 @@ of received arrays would run out of them, so that these mappings are made with t
 """
 
 import ctypes
+import errno
 import functools
 import mmap
 import os
@@ -15,10 +16,15 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["copy_into", "map_private", "map_shared"]
+__all__ = ["HUGE_PAGE", "copy_into", "map_private", "map_shared", "use_huge_page"]
 
 _NO_RESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000)
+_FIXED = 0x10  # MAP_FIXED
+_COLLAPSE = 25  # MADV_COLLAPSE, since Linux 6.1
 _FAILED = ctypes.c_void_p(-1).value
+
+HUGE_PAGE = 2**21
+"""Bytes of a huge page; a mapping of at least this size starts at a multiple of it."""
 
 _PARALLEL = 32 * 2**20
 """Copy with several threads from this many bytes on; below it a thread costs more than it saves."""
@@ -55,6 +61,26 @@ def map_shared(descriptor: int, size: int) -> memoryview:
     address = ctypes.addressof(view.obj)  # type: ignore[arg-type]  # the array of `_mapped`
     _check(_libc().madvise(address, size, mmap.MADV_DONTFORK), "madvise")
     return view
+
+
+def use_huge_page(view: memoryview, start: int) -> bool:
+    """Put one huge page of a file behind a shared mapping, where the kernel can.
+
+    A reader then maps 512 pages by one fault. The mount options of `/dev/shm` rarely ask for huge
+    pages; this call does not need them.
+
+    Args:
+        view: What `map_shared` returned.
+        start: An offset in bytes, a multiple of `HUGE_PAGE` with as many bytes behind it.
+
+    Returns:
+        Whether it is worth trying others: False on an older kernel, and where memory is fragmented.
+    """
+    libc, address = _libc(), ctypes.addressof(view.obj) + start  # type: ignore[arg-type]
+    if libc.madvise(address, HUGE_PAGE, _COLLAPSE) == 0:
+        return True
+    # The page was in use at that moment.
+    return ctypes.get_errno() == errno.EAGAIN
 
 
 def copy_into(target: memoryview, parts: Sequence[tuple[int, Any]]) -> None:
@@ -98,9 +124,12 @@ def _copy(pairs: Sequence[tuple[Any, Any]]) -> None:
 
 def _mapped(descriptor: int, size: int, flags: int, held: int | None) -> memoryview:
     libc = _libc()
-    address = libc.mmap(None, size, mmap.PROT_READ | mmap.PROT_WRITE, flags, descriptor, 0)
-    if address == _FAILED:
-        _check(-1, "mmap")
+    address = _reserved(size)
+    protection = mmap.PROT_READ | mmap.PROT_WRITE
+    if libc.mmap(address, size, protection, flags | _FIXED, descriptor, 0) == _FAILED:
+        number = ctypes.get_errno()
+        libc.munmap(address, size)
+        raise OSError(number, f"mmap: {os.strerror(number)}")
     memory = (ctypes.c_ubyte * size).from_address(address)
     # A shared mapping is not in a forked child, which may have another one at its address.
     only_in = os.getpid() if flags & mmap.MAP_SHARED else None
@@ -108,6 +137,24 @@ def _mapped(descriptor: int, size: int, flags: int, held: int | None) -> memoryv
     # At the end of the interpreter other threads may still read the views.
     finalizer.atexit = False
     return memoryview(memory).cast("B")
+
+
+def _reserved(size: int) -> int:
+    """Reserve addresses for a mapping, from a multiple of a huge page on where it is that large."""
+    libc = _libc()
+    length = -(-size // mmap.PAGESIZE) * mmap.PAGESIZE
+    more = HUGE_PAGE if size >= HUGE_PAGE else 0
+    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _NO_RESERVE
+    found = libc.mmap(None, length + more, 0, flags, -1, 0)
+    if found == _FAILED:
+        _check(-1, "mmap")
+    if not more:
+        return int(found)
+    start = -(-found // more) * more
+    if start > found:
+        libc.munmap(found, start - found)
+    libc.munmap(start + length, found + more - start)
+    return int(start)
 
 
 def _unmap(munmap: Any, address: int, size: int, held: int | None, only_in: int | None) -> None:

@@ -9,16 +9,17 @@ import secrets
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
-from shoal.errors import ChannelError, ChannelNotFoundError
+from shoal.errors import ChannelCorruptError, ChannelError, ChannelNotFoundError
 from shoal.process import ProcessId, own_process
-from shoal.shm.mapping import map_private, map_shared
+from shoal.shm.mapping import HUGE_PAGE, copy_into, map_private, map_shared, use_huge_page
 from shoal.shm.payload_names import FileName, LinkName, is_dead, key_of
 
 __all__ = ["NoRoomError", "PayloadFile", "Pool"]
 
-_STEP = 2**21
-"""Files grow in steps of this many bytes, so that payloads of nearly one size share a file."""
+_STEP = HUGE_PAGE
+"""Sizes of larger files are multiples of this, so that payloads of nearly one size share a file."""
 
 _PAGE = 4096
 
@@ -50,6 +51,7 @@ class PayloadFile:
         self.path = path
         self.capacity = capacity
         self.nbytes = 0
+        self._huge = 0  # the file is in huge pages up to here, as far as possible
         self.links: dict[str, ProcessId] = {}
         self.used = time.monotonic()
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
@@ -63,6 +65,20 @@ class PayloadFile:
             raise
         finally:
             os.close(descriptor)
+
+    def write(self, parts: Sequence[tuple[int, Any]]) -> None:
+        """Copy buffers to their offsets, and spend as long again on huge pages.
+
+        The kernel may need many times as long as the copy to find them, so that a large file gets
+        them by several writes.
+        """
+        start = time.monotonic()
+        copy_into(self.memory, parts)
+        now = time.monotonic()
+        end = now + (now - start)
+        while self._huge + HUGE_PAGE <= self.capacity and time.monotonic() < end:
+            worth = use_huge_page(self.memory, self._huge)
+            self._huge = self._huge + HUGE_PAGE if worth else self.capacity
 
     def is_idle(self) -> bool:
         """Whether no reader can see the file: the two steps of the writer's test, in this order."""
@@ -237,14 +253,18 @@ def lock_and_map(path: str, size: int, *, keep: bool) -> memoryview:
 
     Raises:
         OSError: One of these failed; BlockingIOError where a writer has the file.
+        ChannelCorruptError: The file is too short.
     """
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
     try:
         # The writer locks a file only when no link is left, so that this lock never waits.
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        if os.fstat(descriptor).st_size < size:
-            raise OSError(errno.EINVAL, f"the file is shorter than {size} bytes")  # noqa: TRY301  (the descriptor is closed below)
-        view = map_private(descriptor, size, keep=keep)
+        there = os.fstat(descriptor).st_size
+        if there < size:
+            raise ChannelCorruptError(f"the payload at {path} is shorter than {size} bytes")  # noqa: TRY301  (the descriptor is closed below)
+        # The whole of the last huge page, where the file has it.
+        mapped = min(there, -(-size // HUGE_PAGE) * HUGE_PAGE)
+        view = map_private(descriptor, mapped, keep=keep)[:size]
     except BaseException:
         os.close(descriptor)
         raise

@@ -34,11 +34,14 @@ base name is removed. A reader that fails before its `unlink` can open the same 
 taken the payload, is removed by `PayloadWriter.forget`, by the writer when it looks for a free
 file, or by `sweep`. A dead writer's base names are removed by the `sweep` of the next writer that
 starts in the folder; the bytes then go with the last link and mapping. Links that a writer made
-but did not announce before it died stay until their readers are dead or the folder is removed.
+but did not announce before it died stay until their readers are dead or the folder is removed. So
+do links whose reader is alive but whose user, a forked child of it, died. All of this holds for the
+fallback folder too, which is not removed with a session: the next writer that needs it sweeps it.
 """
 
 import array
 import contextlib
+import errno
 import os
 import stat
 import tempfile
@@ -57,7 +60,6 @@ from shoal.errors import (
     ChannelNotFoundError,
 )
 from shoal.process import ProcessId, is_running
-from shoal.shm.mapping import copy_into
 from shoal.shm.payload_names import sweep
 from shoal.shm.payload_pool import NoRoomError, Pool, lock_and_map
 
@@ -65,7 +67,7 @@ __all__ = ["PayloadRef", "PayloadWriter", "open_payload", "sweep", "withdraw"]
 
 PayloadRef = tuple[str, int, int]
 """One reader's reference: the path of its link, the size in bytes, and 1 where the descriptor must
-stay open. It is valid for one `open_payload`."""
+stay open, else 0. It is valid for one `open_payload`."""
 
 _ALIGNMENT = 64
 _IDLE_S = 30.0
@@ -116,7 +118,7 @@ class PayloadWriter:
             readers: The processes that will open the payload, of this node.
 
         Returns:
-            One reference for each reader, in their order. Whatever is not sent has to be given to
+            One reference for each reader, in their order. Pass a reference that cannot be sent to
             `withdraw`.
 
         Raises:
@@ -128,15 +130,16 @@ class PayloadWriter:
         if not readers:
             return []
         parts, size = _laid_out(head, buffers)
-        refused: list[NoRoomError] = []
+        # The texts alone: an error would hold the frames that it passed, and with them files.
+        refused: list[str] = []
         for pool in self._with_room(refused):
             try:
                 return self._write(pool, parts, size, readers)
             except NoRoomError as error:
-                refused.append(error)
+                refused.append(f"{pool.folder}: {error}")
         raise ChannelMemoryError(
-            f"a payload of {size} bytes has no room: {'; '.join(map(str, refused))}"
-        ) from refused[-1]
+            f"a payload of {size} bytes has no room: {'; '.join(dict.fromkeys(refused))}"
+        )
 
     def untaken(self, reader: ProcessId | None = None) -> int:
         """Return the bytes of the payloads that some living reader has not opened yet.
@@ -187,7 +190,7 @@ class PayloadWriter:
         if self._closed:
             raise ChannelClosed(f"the writer of payloads in {self._folder} was closed")
 
-    def _with_room(self, refused: list[NoRoomError]) -> Iterator[Pool]:
+    def _with_room(self, refused: list[str]) -> Iterator[Pool]:
         yield self._pools[0]
         with self._lock:
             for pool in self._pools:
@@ -196,7 +199,7 @@ class PayloadWriter:
         yield self._pools[0]
         yield self._fallback_pool(refused[-1])
 
-    def _fallback_pool(self, why: NoRoomError) -> Pool:
+    def _fallback_pool(self, why: str) -> Pool:
         with self._lock:
             base = self._fallback or os.environ.get("SHOAL_SHM_DIR") or tempfile.gettempdir()
             folder = _own_folder(base)
@@ -206,8 +209,8 @@ class PayloadWriter:
             if not self._warned:
                 self._warned = True
                 warnings.warn(
-                    f"{self._folder} has no room for a payload ({why}), which goes to {folder} "
-                    "and may be slower; in a container, raise --shm-size (Kubernetes: the "
+                    f"no room for a payload ({why}): it goes to {folder} "
+                    "instead, which may be slower; in a container, raise --shm-size (Kubernetes: the "
                     "sizeLimit of an emptyDir of medium Memory), or set SHOAL_SHM_DIR",
                     RuntimeWarning,
                     stacklevel=4,
@@ -220,7 +223,7 @@ class PayloadWriter:
         with self._lock:
             file = pool.take(size)
         try:
-            copy_into(file.memory, parts)
+            file.write(parts)
             file.nbytes = size
             file.links.clear()
             keeps = int(pool.keeps_descriptor)
@@ -281,9 +284,9 @@ def open_payload(ref: PayloadRef) -> tuple[memoryview, list[memoryview]]:
         ) from error
     except BlockingIOError as error:
         raise ChannelCorruptError(f"the payload at {path} is being written") from error
-    except MemoryError as error:
-        raise ChannelMemoryError(f"no room to map {size} bytes of {path}: {error}") from error
     except OSError as error:
+        if error.errno == errno.ENOMEM:
+            raise ChannelMemoryError(f"no room to map {size} bytes of {path}: {error}") from error
         raise ChannelError(f"the payload at {path} cannot be opened: {error}") from error
     return _parts_of(view, path)
 

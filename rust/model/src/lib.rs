@@ -1,4 +1,5 @@
-//! The protocol of the shared-memory queue, as a model that is searched exhaustively.
+//! The protocol of the shared-memory queue, as a model that is searched exhaustively; and in
+//! `payload` the one of payloads with several readers.
 //!
 //! A step is one atomic access to shared memory (or one system call); the search interleaves the
 //! steps of all processes in every way, under sequential consistency, and lets a process die before
@@ -17,6 +18,7 @@
 
 mod closer;
 mod consumer;
+mod payload;
 mod producer;
 mod properties;
 mod protocol;
@@ -24,5 +26,6 @@ mod state;
 mod sweeper;
 mod waiting;
 
+pub use payload::{PayloadAction, PayloadMutant, PayloadState, Payloads};
 pub use protocol::{Keep, Mutant, Protocol, Role};
 pub use state::State;
