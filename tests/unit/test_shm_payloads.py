@@ -3,12 +3,10 @@
 import array
 import errno
 import json
-import mmap
 import os
 import shutil
 import subprocess
 import sys
-import tempfile
 import time
 import weakref
 from pathlib import Path
@@ -571,85 +569,3 @@ def test_a_forked_child_has_files_of_its_own(place):
         timeout=DEADLINE_S,
     )
     assert result.stdout == "done\n", result.stderr
-
-
-@pytest.mark.parametrize("size", [2**21 - 1, 2**21, 2**21 + 1, 3 * 2**21])
-def test_large_mappings_start_where_huge_pages_do(place, size):
-    """And nothing of the reserved addresses beside them is left."""
-    path = Path(place) / "file"
-    path.touch()
-    with path.open("r+b") as file:
-        file.truncate(size)
-        before = Path("/proc/self/maps").read_text().count("\n")
-        views = [mapping.map_private(file.fileno(), size) for _ in range(50)]
-        for view in views:
-            assert len(view) == size
-            view[-1] = 1
-            if size >= mapping.HUGE_PAGE:
-                assert np.frombuffer(view, np.uint8).ctypes.data % mapping.HUGE_PAGE == 0
-        assert Path("/proc/self/maps").read_text().count("\n") <= before + 60
-        del view
-        views.clear()
-        assert Path("/proc/self/maps").read_text().count(str(path)) == 0
-    assert path.stat().st_size == size
-    path.unlink()
-
-
-def test_huge_pages_keep_the_bytes(place):
-    path = Path(place) / "file"
-    data = np.random.default_rng(0).integers(0, 255, 2 * mapping.HUGE_PAGE, np.uint8)
-    path.write_bytes(data.tobytes())
-    with path.open("r+b") as file:
-        view = mapping.map_shared(file.fileno(), data.nbytes)
-    for start in range(0, data.nbytes, mapping.HUGE_PAGE):
-        mapping.use_huge_page(view, start)
-    np.testing.assert_array_equal(np.frombuffer(view, np.uint8), data)
-    path.unlink()
-
-
-@pytest.fixture
-def sparse():
-    """An open file of more than 5 GiB of which almost nothing is there."""
-    with tempfile.NamedTemporaryFile(dir="/dev/shm", prefix="shoal-test-") as file:
-        file.truncate(5 * 2**30 + 4096)
-        yield file
-
-
-def test_a_copy_beyond_four_gigabytes(sparse):
-    start = 5 * 2**30 + 7
-    memory = mapping.map_shared(sparse.fileno(), 5 * 2**30 + 4096)
-    mapping.copy_into(memory, [(start, b"far")])
-    assert os.pread(sparse.fileno(), 5, start - 1) == b"\0far\0"
-
-
-def test_parts_beyond_four_gigabytes(sparse, place):
-    sizes = [4, 5 * 2**30, 3]
-    parts, size = payloads._laid_out(b"head", [])
-    assert [offset for offset, _ in parts] == [0, 64]
-    os.pwrite(sparse.fileno(), array.array("Q", [3, *sizes]).tobytes(), 0)
-    last = 128 + 5 * 2**30
-    os.pwrite(sparse.fileno(), b"end", last)
-    link = Path(place) / "link"
-    link.hardlink_to(sparse.name)
-    head, (middle, end) = open_payload((str(link), last + 3, 0))
-    assert (bytes(head), bytes(end)) == (bytes(4), b"end")
-    assert len(middle) == 5 * 2**30
-    middle[-1] = 7  # private: the file keeps its zero
-    assert os.pread(sparse.fileno(), 1, last - 1) == b"\0"
-    assert size == 68
-
-
-def test_the_shared_mapping_is_not_in_a_child(place):
-    path = Path(place) / "file"
-    path.write_bytes(bytes(mmap.PAGESIZE))
-    with path.open("r+b") as file:
-        view = mapping.map_shared(file.fileno(), mmap.PAGESIZE)
-    flags = [
-        line
-        for line in Path("/proc/self/smaps").read_text().partition(str(path))[2].splitlines()
-        if line.startswith("VmFlags")
-    ]
-    assert "dc" in flags[0].split()
-    view[:3] = b"abc"
-    assert path.read_bytes()[:3] == b"abc"
-    path.unlink()

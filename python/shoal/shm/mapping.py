@@ -76,7 +76,7 @@ def use_huge_page(view: memoryview, start: int) -> bool:
     Returns:
         Whether it is worth trying others: False on an older kernel, and where memory is fragmented.
     """
-    libc, address = _libc(), ctypes.addressof(view.obj) + start  # type: ignore[arg-type]
+    libc, address = _libc(), ctypes.addressof(view.obj) + start  # type: ignore[arg-type]  # as above
     if libc.madvise(address, HUGE_PAGE, _COLLAPSE) == 0:
         return True
     # The page was in use at that moment.
