@@ -22,6 +22,8 @@ class RecordedRoute(str):
     """
 
     __slots__ = ("answering", "stream")
+    answering: bool
+    stream: str
 
     def __new__(cls, index: str, stream: str = "") -> Self:
         """Make the text; `answering` is False."""
