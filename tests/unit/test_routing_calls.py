@@ -345,10 +345,10 @@ def test_a_cancelled_receive_keeps_what_came(env, rollout, local):
         assert (received - step).tolist() == [0, 1, 10, 11]
 
 
-def test_a_receive_that_nobody_waits_for_keeps_what_came(env, rollout, local):
-    send_all(env[:2], local)
-    work = rollout[0].recv_from("env", local, batch_size=8, async_op=True)
-    assert work.done()
+def test_a_receive_that_nobody_waits_for_keeps_what_came(env, rollout, channel):
+    send_all(env[:2], channel, rounds=2)
+    work = rollout[0].recv_from("env", channel, batch_size=8, async_op=True)
+    assert work.future.exception(10) is None
     del work
     gc.collect()
 
@@ -356,8 +356,21 @@ def test_a_receive_that_nobody_waits_for_keeps_what_came(env, rollout, local):
         pass
 
     submit(nothing()).result(10)  # what the finalizer asked for has run
-    received = rollout[0].recv_from("env", local, batch_size=8, timeout=10)
-    assert received.tolist() == [0, 1, 10, 11]
+    for step in (0, 100):
+        received = rollout[0].recv_from("env", channel, batch_size=8)
+        assert (received - step).tolist() == [0, 1, 10, 11]
+
+
+def test_a_receive_that_is_abandoned_keeps_what_came(env, rollout, channel):
+    send_all(env[:2], channel, rounds=2)
+    work = rollout[0].recv_from("env", channel, batch_size=8, async_op=True)
+    assert work.future.exception(10) is None
+    work.abandon()
+    for step in (0, 100):
+        received = rollout[0].recv_from("env", channel, batch_size=8)
+        assert (received - step).tolist() == [0, 1, 10, 11]
+    with pytest.raises(concurrent.futures.CancelledError, match="given up"):
+        work.wait(timeout=10)
 
 
 def test_a_received_item_is_acknowledged_and_a_kept_one_is_not(env, rollout, local, monkeypatch):

@@ -293,6 +293,14 @@ def test_messages_written_by_the_user_are_answered(env, rollout):
     }
 
 
+def test_two_messages_of_one_index_need_two_answers(env, rollout, done):
+    channel = Plain()
+    rollout[0].batch_router["obs"] = ["0_0_None_obs"] * 2
+    for left in (["0_0_None_obs"], []):
+        done(rollout[0].send_to, "env", channel, [1], send_queue_size=1, **OBS)
+        assert rollout[0].batch_router["obs"] == left
+
+
 def test_what_any_rank_may_take_goes_back_to_the_channel(env, rollout, done):
     channel = Channel.create("routes", local=True)
     ask(env[:2], channel)
