@@ -3,7 +3,7 @@
 from collections import defaultdict, deque
 from types import SimpleNamespace
 
-from shoal.worker import Worker
+from shoal.worker.routed import RoutedCalls
 
 
 class Manager:
@@ -57,11 +57,8 @@ class Plain:
         return {key: list(queue) for key, queue in self.queues.items() if queue}
 
 
-class Peer:
+class Peer(RoutedCalls):
     """The routed calls of `Worker` on a worker that needs no cluster."""
-
-    send_to, recv_from = Worker.send_to, Worker.recv_from
-    _routing = Worker.__dict__["_routing"]
 
     def __init__(self, manager, group, rank, mailboxes=None):
         self.manager_proxy = manager
@@ -70,7 +67,7 @@ class Peer:
         self._mailboxes = defaultdict(deque) if mailboxes is None else mailboxes
         self.sent = []
 
-    def send(self, object, dst_group_name, dst_rank, async_op=False, options=None, **more):  # noqa: A002
+    def send(self, object, dst_group_name, dst_rank, async_op=False, options=None, **more):  # noqa: A002  (part of the API)
         self.sent.append((object, dst_group_name, dst_rank, options))
         piggyback = more.pop("piggyback_payload", None)
         more.pop("timeout", None)
