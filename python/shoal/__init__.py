@@ -25,7 +25,23 @@ if TYPE_CHECKING:
         PlacementStrategy,
     )
     from shoal.planner import plan
-    from shoal.worker import Worker, WorkerGroup, WorkerGroupFuncResult
+    from shoal.worker import (
+        CommMapper,
+        Worker,
+        WorkerGroup,
+        WorkerGroupFuncResult,
+        build_recv_plan,
+        build_route_channel_key,
+        build_send_key,
+        build_send_plan,
+        decoupled_build_recv_plan,
+        get_batch_size,
+        get_group_world_size,
+        infer_batch_size,
+        merge_batches,
+        split_batch,
+        split_channel_message,
+    )
 
 _OLDEST_RAY = (2, 47)
 
@@ -58,6 +74,7 @@ _EXPORTS = {
     "ClusterConfig": "shoal.config",
     "ClusterEnvVar": "shoal.cluster",
     "CollectiveGroupOptions": "shoal.collective",
+    "CommMapper": "shoal.worker",
     "ComponentPlacement": "shoal.placement",
     "FlexiblePlacementStrategy": "shoal.placement",
     "NodeGroupInfo": "shoal.cluster",
@@ -73,7 +90,18 @@ _EXPORTS = {
     "WorkerGroupFuncResult": "shoal.worker",
     "WorkerInfo": "shoal.manager",
     "backend": "shoal._backend",
+    "build_recv_plan": "shoal.worker",
+    "build_route_channel_key": "shoal.worker",
+    "build_send_key": "shoal.worker",
+    "build_send_plan": "shoal.worker",
+    "decoupled_build_recv_plan": "shoal.worker",
+    "get_batch_size": "shoal.worker",
+    "get_group_world_size": "shoal.worker",
+    "infer_batch_size": "shoal.worker",
+    "merge_batches": "shoal.worker",
     "plan": "shoal.planner",
+    "split_batch": "shoal.worker",
+    "split_channel_message": "shoal.worker",
 }
 
 __all__ = [
@@ -84,6 +112,7 @@ __all__ = [
     "ClusterConfig",
     "ClusterEnvVar",
     "CollectiveGroupOptions",
+    "CommMapper",
     "ComponentPlacement",
     "FlexiblePlacementStrategy",
     "NodeGroupInfo",
@@ -99,7 +128,18 @@ __all__ = [
     "WorkerGroupFuncResult",
     "WorkerInfo",
     "backend",
+    "build_recv_plan",
+    "build_route_channel_key",
+    "build_send_key",
+    "build_send_plan",
+    "decoupled_build_recv_plan",
+    "get_batch_size",
+    "get_group_world_size",
+    "infer_batch_size",
+    "merge_batches",
     "plan",
+    "split_batch",
+    "split_channel_message",
 ]
 
 

@@ -294,17 +294,37 @@ class AsyncCollWork(AsyncWork):
 class AsyncRouteWork(AsyncCollWork):
     """Several works whose results a function makes into one.
 
+    The function runs once, in the thread that waits first, so that its errors appear there and a
+    long one holds up no other work.
+
     Args:
         works: The works.
         finalize_fn: Makes the result of the list of results.
     """
 
     def __init__(self, works: Sequence[AsyncWork], finalize_fn: Callable[[list[Any]], Any]) -> None:
-        self._finalize = finalize_fn
+        self._finalize_fn = finalize_fn
+        self._final: Future = concurrent.futures.Future()
+        self._final_lock = threading.Lock()
         super().__init__(works)
 
+    def result(self) -> Any:
+        """Return the finalized result, or raise the error of a work or of the function."""
+        self.seen = True
+        with self._final_lock:
+            if not self._final.done():
+                fulfil(self._final, self.finalize)
+        return self._final.result()
+
+    def finalize(self) -> Any:
+        """Make the result of works that have all ended, and tell them that it is wanted."""
+        value = self._finalize_fn(self.future.result())
+        for work in self._works:
+            work.result()
+        return value
+
     def _join(self, results: list[Any]) -> Any:
-        return self._finalize(results)
+        return results
 
 
 class AsyncChannelWork(AsyncWork):

@@ -29,6 +29,7 @@ from shoal.shm.location import memory_id
 from shoal.transport.choice import Choice
 from shoal.worker.group import WorkerGroup
 from shoal.worker.identity import Identity
+from shoal.worker.routed import RoutedCalls
 from shoal.worker.timers import Timers, timer
 
 __all__ = ["Worker"]
@@ -77,7 +78,7 @@ class WorkerMeta(ABCMeta):
         return _own_accelerator_type()
 
 
-class Worker(metaclass=WorkerMeta):
+class Worker(RoutedCalls, metaclass=WorkerMeta):
     """A process of a group. Subclass it, and `create_group(...).launch(cluster, ...)` it.
 
     The public methods of the subclass become methods of the group, which call all ranks at once.

@@ -131,6 +131,7 @@ _OURS = {
     ),
     "shoal.placement": f"{_STRATEGIES} ComponentPlacement MultiNodeGroupResolver Placement",
     "shoal.worker": f"{_GROUP} Worker",
+    "shoal.worker.routing": _ALL_ROUTING,
 }
 
 OFFERED: dict[str, frozenset[str]] = {

@@ -1,0 +1,362 @@
+"""`recv_from`: take one item from each sender, check them and join them."""
+
+import concurrent.futures
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from shoal.errors import ShoalValueError
+from shoal.futures import done
+from shoal.loop import soon
+from shoal.work import AsyncChannelWork, AsyncRouteWork, AsyncWork
+from shoal.worker.routed.kept import KeptItems, Taken
+from shoal.worker.routed.links import Link, link_of
+from shoal.worker.routed.recorded import Routes
+from shoal.worker.routed.state import RoutingState
+from shoal.worker.routing import (
+    build_recv_plan,
+    decoupled_build_recv_plan,
+    get_batch_size,
+    merge_batches,
+    normalize_route_tag,
+    split_channel_message,
+    validate_batch_size,
+)
+from shoal.worker.routing.keys import RouteKey
+
+__all__ = ["recv_from"]
+
+Join = Callable[[list[Any]], Any]
+Infer = Callable[[Any], int]
+
+
+@dataclass
+class _Expected:
+    """An item that a call takes.
+
+    Attributes:
+        key: The route's key.
+        rank: The sender; None for any.
+        rows: Its rows; None where they are not known.
+    """
+
+    key: RouteKey
+    rank: int | None
+    rows: int | None
+
+
+def recv_from(
+    state: RoutingState,
+    group_name: str,
+    channel: Any,
+    *,
+    route_key: Any,
+    tag: str | None,
+    async_op: bool,
+    batch_size: int | None,
+    merge_fn: Join | None,
+    infer_batch_size_fn: Infer | None,
+    enable_p2p: bool,
+    options: Any,
+    decoupled_mode: bool,
+    recv_queue_size: int,
+    timeout: float | None,
+) -> Any:
+    """Receive a batch; see `Worker.recv_from`."""
+    with state.call("recv_from", group_name):
+        link = link_of(
+            state,
+            group_name,
+            channel,
+            timeout,
+            options,
+            operation="get",
+            enable_p2p=enable_p2p,
+            decoupled_mode=decoupled_mode,
+        )
+        merge = _Merge(merge_fn, infer_batch_size_fn)
+        plan = {
+            "src_group_name": group_name,
+            "dst_group_name": state.group,
+            "tag": tag,
+            "route_key": route_key,
+            "batch_size": batch_size,
+        }
+        join: Join
+        if decoupled_mode:
+            routes = Routes(state.batch_router(), state.router_lock, route_key)
+            answers = routes.answers(normalize_route_tag(tag))
+            expected = _decoupled(
+                state, group_name, plan, recv_queue_size, None if answers else state.rank
+            )
+            join = partial(_join_decoupled, merge, expected, routes if answers else None)
+        else:
+            expected = _fixed(state, group_name, plan)
+            join = partial(_join_fixed, merge, expected, link)
+
+        def finish(values: list[Any]) -> Any:
+            with state.call("recv_from", group_name):
+                return join(values)
+
+        if async_op:
+            return _start(link, expected, finish, state.kept)
+        return _receive(link, expected, finish, state.kept)
+
+
+def _fixed(state: RoutingState, group: str, plan: dict[str, Any]) -> list[_Expected]:
+    entries = build_recv_plan(
+        **plan,
+        dst_rank=state.rank,
+        src_world_size=state.peer_world_size(group),
+        dst_world_size=state.world_size,
+    ).entries
+    return [_Expected(entry.key, entry.peer_rank, entry.batch_size) for entry in entries]
+
+
+def _decoupled(
+    state: RoutingState, group: str, plan: dict[str, Any], queue_size: int, rank: int | None
+) -> list[_Expected]:
+    entries = decoupled_build_recv_plan(
+        **plan,
+        recv_rank=rank,
+        src_world_size=state.world_size,
+        dst_world_size=state.peer_world_size(group),
+        recv_queue_size=queue_size,
+    ).entries
+    return [_Expected(entry.key, None, entry.batch_size) for entry in entries]
+
+
+# Joining.
+
+
+@dataclass
+class _Merge:
+    """The caller's functions."""
+
+    merge_fn: Join | None
+    infer_batch_size_fn: Infer | None
+
+    def __call__(self, batches: list[Any]) -> Any:
+        if self.merge_fn is not None:
+            return self.merge_fn(batches)
+        return batches[0] if len(batches) == 1 else merge_batches(batches)
+
+    def check(self, batch: Any, rows: int | None, sender: str) -> None:
+        """Check the rows of an item."""
+        try:
+            validate_batch_size(batch, rows, self.infer_batch_size_fn)
+        except ShoalValueError as error:
+            raise ShoalValueError(f"{sender}: {error}") from error
+
+    def rows(self, batch: Any) -> int | None:
+        """Count the rows of an item; None where it has none to count."""
+        try:
+            return get_batch_size(batch, self.infer_batch_size_fn)
+        except ShoalValueError:
+            return None
+
+
+def _join_fixed(merge: _Merge, expected: Sequence[_Expected], link: Link, values: list[Any]) -> Any:
+    if not values:
+        return None
+    batches = [link.opened(value, e.key) for value, e in zip(values, expected, strict=True)]
+    for batch, one in zip(batches, expected, strict=True):
+        merge.check(batch, one.rows, f"from {one.key[1]}:{one.rank}")
+    return merge(batches)
+
+
+def _join_decoupled(
+    merge: _Merge, expected: Sequence[_Expected], routes: Routes | None, values: list[Any]
+) -> Any:
+    """Join first messages in the order of their arrival, and answers in that of the questions."""
+    messages = [_index_and_batch(value) for value in values]
+    for (index, batch), one in zip(messages, expected, strict=True):
+        merge.check(batch, one.rows, f"the message {index!r}")
+    if routes is None:
+        messages.sort(key=lambda message: split_channel_message(message[0])[1])
+    else:
+        _check_equal_rows(merge, messages)
+    merged = merge([batch for _, batch in messages])
+    if routes is not None:
+        routes.record([index for index, _ in messages])
+    return merged
+
+
+def _index_and_batch(value: Any) -> tuple[str, Any]:
+    if isinstance(value, dict) and value.keys() == {"batch_index", "batch"}:
+        index = value["batch_index"]
+        split_channel_message(index)
+        return index, value["batch"]
+    raise ShoalValueError(
+        f"expected a message of decoupled mode, a dict of batch_index and batch, got a "
+        f"{type(value).__name__}; both ends must use decoupled_mode=True"
+    )
+
+
+def _check_equal_rows(merge: _Merge, messages: Sequence[tuple[str, Any]]) -> None:
+    """Check what answers rely on, which are cut into pieces of one size."""
+    rows = {index: merge.rows(batch) for index, batch in messages}
+    if None not in rows.values() and len(set(rows.values())) > 1:
+        shown = ", ".join(f"{index!r} has {count}" for index, count in rows.items())
+        raise ShoalValueError(
+            f"messages of decoupled mode that are received together must have the same number of "
+            f"rows, so that the answer can be cut: {shown}"
+        )
+
+
+# Receiving.
+
+
+def _receive(link: Link, expected: Sequence[_Expected], finish: Join, kept: KeptItems) -> Any:
+    items: list[Taken] = []
+    try:
+        for one in expected:
+            held = kept.take(link.place(one.key, one.rank))
+            items.append(link.get(one.key, one.rank) if held is None else held)
+        result = finish([item.value for item in items])
+    except BaseException as error:
+        for item, one in zip(items, expected, strict=False):
+            _put_back(item, one, kept)
+        if items:
+            error.add_note(_KEPT)
+        raise
+    for item in items:
+        item.received()
+    return result
+
+
+_KEPT = (
+    "the items that were taken are not lost: the next recv_from of the same group, tag and "
+    "route_key gets them"
+)
+
+
+def _put_back(item: Taken, one: _Expected, kept: KeptItems) -> None:
+    """Keep an item for the next call; what any receiver may take goes back to the channel."""
+    if one.rank is None and one.key[6] is None and item.lease is not None:
+        item.lease.give_back()
+    else:
+        kept.keep(item)
+
+
+def _start(
+    link: Link, expected: Sequence[_Expected], finish: Join, kept: KeptItems
+) -> AsyncRouteWork:
+    if not expected:
+        return AsyncRouteWork([AsyncWork(done(None))], lambda _: finish([]))
+    return _Arrivals([_Arrival(link, one, kept) for one in expected], finish)
+
+
+class _Arrival:
+    """An item that an asynchronous call takes, or waits for.
+
+    Args:
+        link: Where it comes from.
+        expected: The item.
+        kept: Has it where a former call took it.
+    """
+
+    def __init__(self, link: Link, expected: _Expected, kept: KeptItems) -> None:
+        self._kept = kept
+        self._link = link
+        self._shared = expected.rank is None and expected.key[6] is None
+        self._place = link.place(expected.key, expected.rank)
+        self._number = kept.next_number()
+        self._held = kept.take(self._place)
+        if self._held is None:
+            self.work = link.start_get(expected.key, expected.rank)
+        else:
+            self.work = AsyncWork(done(self._held.value), "an item that was taken before")
+
+    def received(self) -> None:
+        """Note that the caller has it."""
+        self.work.result()
+        if self._held is not None:
+            self._held.received()
+
+    def put_back(self) -> None:
+        """Keep the item, or wait for it no more."""
+        future = self.work.future
+        if future.cancel() or future.cancelled():
+            return
+        if not future.done():
+            # Too late to cancel: it is being completed at this moment.
+            future.add_done_callback(lambda _: soon(self.put_back))
+        elif future.exception() is not None:
+            self.work.seen = True
+        elif self._held is not None:
+            self._kept.keep(self._held)
+        elif self._shared and isinstance(self.work, AsyncChannelWork):
+            self.work.abandon()
+        else:
+            value = self.work.result()
+            self._kept.keep(Taken(self._place, self._number, value, None, self._link))
+
+
+class _Arrivals(AsyncRouteWork):
+    """The items of an asynchronous `recv_from`; joined by the first wait, in its thread.
+
+    Args:
+        arrivals: The items.
+        finish: Joins their values.
+    """
+
+    def __init__(self, arrivals: list[_Arrival], finish: Join) -> None:
+        self._arrivals = arrivals
+        self._finish = finish
+        self._unclaimed = [True]
+        super().__init__([arrival.work for arrival in arrivals], finish)
+
+    def finalize(self) -> Any:
+        """Join the items; those of a call that fails are kept for the next one."""
+        try:
+            values = self.future.result()
+        except BaseException:
+            self._put_back()
+            raise
+        if not self._claim():
+            raise concurrent.futures.CancelledError(f"{self.what}: the call was given up")
+        try:
+            result = self._finish(values)
+        except BaseException as error:
+            _put_all_back(self._arrivals)
+            error.add_note(_KEPT)
+            raise
+        for arrival in self._arrivals:
+            arrival.received()
+        return result
+
+    async def async_wait(self) -> Any:
+        """Wait in an event loop; an error or a cancellation loses nothing."""
+        try:
+            return await super().async_wait()
+        except BaseException:
+            self._put_back()
+            raise
+
+    def abandon(self) -> None:
+        """Wait no more, and keep what has arrived."""
+        self.future.cancel()
+        self._put_back()
+
+    def _claim(self) -> bool:
+        """Whether the caller is the first to decide what becomes of the items."""
+        try:
+            return self._unclaimed.pop()  # no lock: a finalizer calls this
+        except IndexError:
+            return False
+
+    def _put_back(self) -> None:
+        if self._claim():
+            _put_all_back(self._arrivals)
+
+    def __del__(self) -> None:
+        if getattr(self, "_unclaimed", None) and self._claim():
+            soon(partial(_put_all_back, self._arrivals))
+        super().__del__()
+
+
+def _put_all_back(arrivals: Sequence[_Arrival]) -> None:
+    for arrival in arrivals:
+        arrival.put_back()

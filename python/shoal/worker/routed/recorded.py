@@ -1,0 +1,92 @@
+"""`batch_router` of a worker that answers: which messages it received and has not answered yet.
+
+The dict belongs to the user's class and holds, by tag, the indices of messages as texts. The texts
+that are recorded here know the stream that they came from and whether an answer is under way.
+"""
+
+import threading
+from collections.abc import Sequence
+from typing import Self
+
+from shoal.worker.routing import normalize_route_key, split_channel_message
+
+__all__ = ["RecordedRoute", "Routes"]
+
+
+class RecordedRoute(str):
+    """The index of a received message.
+
+    Attributes:
+        stream: The normalised route key of the call that received it.
+        answering: Whether an answer to it is under way.
+    """
+
+    __slots__ = ("answering", "stream")
+    answering: bool
+    stream: str
+
+    def __new__(cls, index: str, stream: str = "") -> Self:
+        """Make the text; `answering` is False."""
+        self = super().__new__(cls, index)
+        self.stream = stream
+        self.answering = False
+        return self
+
+
+class Routes:
+    """The recorded messages of one stream.
+
+    Args:
+        router: The worker's `batch_router`.
+        lock: Held while it changes.
+        route_key: The stream.
+    """
+
+    def __init__(
+        self, router: dict[str, list[str]], lock: threading.Lock, route_key: object
+    ) -> None:
+        self._router = router
+        self._lock = lock
+        self._stream = normalize_route_key(route_key)
+
+    def answers(self, tag: str) -> bool:
+        """Whether the worker answers messages of a tag."""
+        return tag in self._router
+
+    def open(self, tag: str) -> list[RecordedRoute]:
+        """Return the messages of a tag that have no answer yet, oldest first."""
+        with self._lock:
+            recorded = self._router.get(tag, [])
+            for at, index in enumerate(recorded):
+                if not isinstance(index, RecordedRoute):  # written by the user, for any stream
+                    recorded[at] = RecordedRoute(index, self._stream)
+            return [
+                route
+                for route in recorded
+                if isinstance(route, RecordedRoute)
+                and route.stream == self._stream
+                and not route.answering
+            ]
+
+    def reserve(self, routes: Sequence[RecordedRoute]) -> None:
+        """Note that answers are under way; the messages stay recorded."""
+        with self._lock:
+            for route in routes:
+                route.answering = True
+
+    def settle(self, tag: str, route: RecordedRoute, *, sent: bool) -> None:
+        """Forget a message whose answer was sent, or leave it to another answer."""
+        with self._lock:
+            if sent:
+                # By identity: two messages may have one index.
+                recorded = self._router.get(tag, [])
+                recorded[:] = [index for index in recorded if index is not route]
+            else:
+                route.answering = False
+
+    def record(self, indices: Sequence[str]) -> None:
+        """Record received messages, each under the tag of its own index."""
+        with self._lock:
+            for index in indices:
+                tag = split_channel_message(index)[3]
+                self._router.setdefault(tag, []).append(RecordedRoute(index, self._stream))

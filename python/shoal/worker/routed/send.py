@@ -1,0 +1,254 @@
+"""`send_to`: cut a batch and send each piece to its rank."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from shoal.errors import ShoalValueError
+from shoal.futures import done
+from shoal.work import AsyncRouteWork, AsyncWork
+from shoal.worker.routed.links import Link, link_of
+from shoal.worker.routed.recorded import RecordedRoute, Routes
+from shoal.worker.routed.state import RoutingState
+from shoal.worker.routing import (
+    CommMapper,
+    build_send_plan,
+    decoupled_build_send_plan,
+    infer_batch_size,
+    normalize_route_tag,
+    split_batch,
+)
+from shoal.worker.routing.keys import RouteKey
+
+__all__ = ["send_to"]
+
+Split = Callable[[Any, list[int]], Sequence[Any]]
+
+
+@dataclass
+class _Piece:
+    """A piece of a batch.
+
+    Attributes:
+        item: What is sent.
+        key: The route's key.
+        rank: The receiver; None for any.
+        settle: Called with `sent=` when it is known whether the piece was sent.
+    """
+
+    item: Any
+    key: RouteKey
+    rank: int | None
+    settle: Callable[..., None] | None = None
+
+
+def send_to(
+    state: RoutingState,
+    group_name: str,
+    channel: Any,
+    data: Any,
+    *,
+    route_key: Any,
+    mode: str | None,
+    tag: str | None,
+    async_op: bool,
+    batch_size: int | None,
+    split_fn: Split | None,
+    enable_p2p: bool,
+    options: Any,
+    decoupled_mode: bool,
+    send_queue_size: int,
+    timeout: float | None,
+) -> AsyncRouteWork | None:
+    """Send a batch; see `Worker.send_to`."""
+    with state.call("send_to", group_name):
+        link = link_of(
+            state,
+            group_name,
+            channel,
+            timeout,
+            options,
+            operation="put",
+            enable_p2p=enable_p2p,
+            decoupled_mode=decoupled_mode,
+        )
+        cut = _Cut(state, group_name, data, batch_size, split_fn)
+        if decoupled_mode:
+            routes = Routes(state.batch_router(), state.router_lock, route_key)
+            pieces = _decoupled(cut, routes, route_key, mode, tag, send_queue_size)
+        else:
+            pieces = _fixed(cut, route_key, _joined_tag(mode, tag))
+        if async_op:
+            works = [_start(link, piece) for piece in pieces]
+            return AsyncRouteWork(works or [AsyncWork(done(None))], lambda _: None)
+        _send_all(link, pieces)
+        return None
+
+
+def _send_all(link: Link, pieces: list[_Piece]) -> None:
+    sent = 0
+    try:
+        for piece in pieces:
+            link.put(piece.item, piece.key, piece.rank)
+            if piece.settle is not None:
+                piece.settle(sent=True)
+            sent += 1
+    except BaseException as error:
+        for piece in pieces[sent:]:
+            if piece.settle is not None:
+                piece.settle(sent=False)
+        if sent:
+            error.add_note(f"{sent} of the {len(pieces)} pieces of this batch were sent before")
+        raise
+
+
+def _start(link: Link, piece: _Piece) -> AsyncWork:
+    work = link.start_put(piece.item, piece.key, piece.rank)
+    settle = piece.settle
+    if settle is not None:
+        work.future.add_done_callback(
+            lambda ended: settle(sent=not ended.cancelled() and ended.exception() is None)
+        )
+    return work
+
+
+def _joined_tag(mode: str | None, tag: str | None) -> str:
+    """Return the tag of fixed mode: `<mode>_<tag>` with a mode.
+
+    Neither part is ever the text `None`: without a mode it is the tag alone, without a tag it is
+    `<mode>_default`, because no tag means `default` everywhere else.
+    """
+    tag = normalize_route_tag(tag)
+    return f"{mode}_{tag}" if mode else tag
+
+
+class _Cut:
+    """Cuts the data of this rank into pieces that leave no row out.
+
+    Args:
+        state: The sender.
+        peer: The receiving group.
+        data: The rows of this rank.
+        batch_size: Rows of all ranks together; None to count those of `data`.
+        split_fn: Cuts instead of `split_batch`.
+    """
+
+    def __init__(
+        self,
+        state: RoutingState,
+        peer: str,
+        data: Any,
+        batch_size: int | None,
+        split_fn: Split | None,
+    ) -> None:
+        self.state = state
+        self.peer = peer
+        self.peer_world_size = state.peer_world_size(peer)
+        self._data = data
+        self._batch_size = batch_size
+        self._split_fn = split_fn
+
+    def total(self, pieces: int | None = None) -> int:
+        """Return the rows of all ranks together.
+
+        Args:
+            pieces: The number of pieces in decoupled mode.
+        """
+        if self._batch_size is not None:
+            return self._batch_size
+        try:
+            rows = infer_batch_size(self._data)
+        except ShoalValueError as error:
+            raise ShoalValueError(f"{error}; or pass batch_size=") from None
+        if pieces is None:
+            return rows * self.state.world_size
+        if rows % pieces:
+            raise ShoalValueError(
+                f"{rows} rows cannot be cut into {pieces} pieces of one size: a rank of "
+                f"{self.state.group!r} ({self.state.world_size} ranks) sends {pieces} pieces to "
+                f"{self.peer!r} ({self.peer_world_size} ranks)"
+            )
+        return rows // pieces * max(self.state.world_size, self.peer_world_size)
+
+    def pieces(self, sizes: list[int]) -> Sequence[Any]:
+        """Cut the data into pieces of these sizes."""
+        if self._split_fn is not None:
+            shards = self._split_fn(self._data, sizes)
+            if len(shards) != len(sizes):
+                raise ShoalValueError(
+                    f"split_fn returned {len(shards)} pieces for the sizes {sizes}: expected one "
+                    "for each size"
+                )
+            return shards
+        self._check_all_rows(sizes)
+        return split_batch(self._data, sizes)
+
+    def _check_all_rows(self, sizes: list[int]) -> None:
+        try:
+            rows = infer_batch_size(self._data)
+        except ShoalValueError:
+            return  # split_batch tells whether it can be cut
+        if rows != sum(sizes):
+            raise ShoalValueError(
+                f"batch_size={self._batch_size} is {sum(sizes)} rows for rank {self.state.rank} of "
+                f"{self.state.group!r} ({self.state.world_size} ranks) to send to {self.peer!r} "
+                f"({self.peer_world_size} ranks) in pieces of {sizes}, and its data has {rows}; "
+                "batch_size counts the rows of all ranks together: correct it or leave it out"
+            )
+
+
+def _fixed(cut: _Cut, route_key: Any, tag: str) -> list[_Piece]:
+    state = cut.state
+    plan = build_send_plan(
+        src_group_name=state.group,
+        dst_group_name=cut.peer,
+        src_rank=state.rank,
+        src_world_size=state.world_size,
+        dst_world_size=cut.peer_world_size,
+        tag=tag,
+        route_key=route_key,
+        batch_size=cut.total(),
+    )
+    shards = cut.pieces([entry.batch_size for entry in plan.entries])
+    return [
+        _Piece(shard, entry.key, entry.peer_rank)
+        for shard, entry in zip(shards, plan.entries, strict=True)
+    ]
+
+
+def _decoupled(
+    cut: _Cut, routes: Routes, route_key: Any, mode: str | None, tag: str | None, queue_size: int
+) -> list[_Piece]:
+    state, worlds = cut.state, (cut.state.world_size, cut.peer_world_size)
+    tag = normalize_route_tag(tag)
+    # The number of pieces does not depend on the rows; the larger size is a batch that fits.
+    pieces = len(CommMapper.decoupled_get_batch_size(max(worlds), *worlds, queue_size))
+    answered = routes.open(tag) if routes.answers(tag) else None
+    plan = decoupled_build_send_plan(
+        src_group_name=state.group,
+        dst_group_name=cut.peer,
+        src_rank=state.rank,
+        src_world_size=state.world_size,
+        dst_world_size=cut.peer_world_size,
+        tag=tag,
+        route_key=route_key,
+        batch_size=cut.total(pieces),
+        mode=mode,
+        tag_batch_router=answered,
+        send_queue_size=queue_size,
+    )
+    shards = cut.pieces([entry.batch_size for entry in plan.entries])
+    used: list[RecordedRoute | None] = [None] * pieces
+    if answered is not None:
+        used = [*answered[:pieces]]
+        routes.reserve(answered[:pieces])
+    return [
+        _Piece(
+            {"batch_index": str(entry.batch_index), "batch": shard},
+            entry.key,
+            entry.key[6],
+            None if route is None else partial(routes.settle, tag, route),
+        )
+        for shard, entry, route in zip(shards, plan.entries, used, strict=True)
+    ]

@@ -1,0 +1,82 @@
+"""What a worker remembers between its routed calls."""
+
+import contextlib
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+from shoal.errors import ShoalTypeError, ShoalValueError
+from shoal.worker.routed.kept import KeptItems
+from shoal.worker.routing import get_group_world_size
+
+__all__ = ["RoutingState"]
+
+
+class RoutingState:
+    """The routing of one worker: who it is, its peers' world sizes, and items that it kept.
+
+    Args:
+        worker: Has `send`, `recv`, `manager_proxy`, and `batch_router` in decoupled mode.
+        group: The worker's group.
+        rank: Its rank.
+        world_size: The size of its group.
+    """
+
+    def __init__(self, worker: Any, group: str, rank: int, world_size: int) -> None:
+        self.worker = worker
+        self.group = group
+        self.rank = rank
+        self.world_size = world_size
+        self.name = f"{group}:{rank}"
+        self.kept = KeptItems()
+        self.router_lock = threading.Lock()
+        self._peer_world_sizes: dict[str, int] = {}
+
+    def peer_world_size(self, group: str) -> int:
+        """Return the size of another group; the manager is asked once.
+
+        Raises:
+            ShoalValueError: There is no such group.
+        """
+        size = self._peer_world_sizes.get(group)
+        if size is None:
+            size = get_group_world_size(self.worker.manager_proxy, group)
+            self._peer_world_sizes[group] = size
+        return size
+
+    def forget_peer(self, group: str) -> None:
+        """Ask the manager again at the next call: the group may have been launched anew."""
+        self._peer_world_sizes.pop(group, None)
+
+    def batch_router(self) -> dict[str, list[str]]:
+        """Return the messages that the worker has to answer, by tag.
+
+        Raises:
+            ShoalValueError: The worker has no `batch_router`.
+            ShoalTypeError: It is not a dict.
+        """
+        router = getattr(self.worker, "batch_router", None)
+        if router is None:
+            raise ShoalValueError(
+                "batch_router must be provided in decoupled mode: set self.batch_router = {} in a "
+                "worker that asks, and self.batch_router = {tag: []} in one that answers"
+            )
+        if not isinstance(router, dict):
+            raise ShoalTypeError(f"batch_router must be a dict, got {type(router).__name__}")
+        return router
+
+    @contextlib.contextmanager
+    def call(self, operation: str, peer: str) -> Iterator[None]:
+        """Let errors of a call name the worker and the call, and forget the peer's size."""
+        try:
+            yield
+        except ShoalValueError as error:
+            self.forget_peer(peer)
+            if not getattr(error, "met_by", None):
+                error.__dict__["met_by"] = self.name
+                text = f"{self.name}: {operation} {peer!r}: {error}"
+                error.args = (text, *error.args[1:])
+            raise
+        except BaseException:
+            self.forget_peer(peer)
+            raise

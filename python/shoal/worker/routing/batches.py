@@ -1,0 +1,218 @@
+"""Batches of rows: their size, cut into pieces, and joined again.
+
+A batch is a torch tensor, a numpy array or a list, whose first dimension counts rows, or a dict of
+batches. Within a dict None stays None, and a number, a flag or a text belongs to every row.
+"""
+
+import itertools
+import operator
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from shoal.errors import ShoalValueError
+
+__all__ = [
+    "get_batch_size",
+    "infer_batch_size",
+    "merge_batches",
+    "split_batch",
+    "validate_batch_size",
+]
+
+_SCALARS = (bool, int, float, str)
+
+
+def infer_batch_size(data: Any) -> int:
+    """Return the number of rows; of a dict that of its first value that is not None.
+
+    Raises:
+        ShoalValueError: The data is not a batch, or a dict without any.
+    """
+    if _kind(data) in ("tensor", "array", "list"):
+        return _rows(data, "data")
+    if isinstance(data, dict):
+        for value in data.values():
+            if value is not None:
+                return infer_batch_size(value)
+        raise ShoalValueError("Cannot infer batch size from an all-None dict payload.")
+    raise ShoalValueError(
+        f"Unsupported payload type for batch-size inference: {type(data).__name__}; expected a "
+        "tensor, an array, a list, or a dict whose first value is one"
+    )
+
+
+def get_batch_size(data: Any, infer_batch_size_fn: Callable[[Any], int] | None = None) -> int:
+    """Return the number of rows, as `infer_batch_size_fn` counts them where one is given."""
+    return infer_batch_size(data) if infer_batch_size_fn is None else infer_batch_size_fn(data)
+
+
+def validate_batch_size(
+    data: Any,
+    expected_batch_size: int | None,
+    infer_batch_size_fn: Callable[[Any], int] | None = None,
+) -> None:
+    """Check the number of rows; None expects nothing.
+
+    Raises:
+        ShoalValueError: There are more or fewer.
+    """
+    if expected_batch_size is None:
+        return
+    found = get_batch_size(data, infer_batch_size_fn)
+    if found != expected_batch_size:
+        raise ShoalValueError(f"Expected batch size {expected_batch_size}, but received {found}.")
+
+
+def split_batch(data: Any, split_sizes: Sequence[int]) -> list[Any]:
+    """Cut a batch into pieces; no row is left out, and none is in two pieces.
+
+    Tensors become contiguous chunks and arrays become views, both of the same memory where
+    possible. A number, a flag or a text is in every piece.
+
+    Args:
+        data: The batch.
+        split_sizes: Rows of each piece.
+
+    Returns:
+        The pieces, each of the type of the batch.
+
+    Raises:
+        ShoalValueError: The sizes do not sum exactly to the rows, anywhere in the batch; or it
+            holds something of another type.
+    """
+    sizes = [operator.index(size) for size in split_sizes]
+    if any(size < 0 for size in sizes):
+        raise ShoalValueError(f"split sizes {sizes}: expected 0 or more rows for each piece")
+    return _split(data, sizes, "data")
+
+
+def merge_batches(batches: Sequence[Any]) -> Any:
+    """Join batches: tensors and arrays along their first dimension, lists end to end.
+
+    Dicts are joined value by value and must have the same keys. Other values must be equal, and
+    stay as they are.
+
+    Returns:
+        The batch; of a single one itself, and None of nothing but None.
+
+    Raises:
+        ShoalValueError: There are none, or they do not fit each other.
+    """
+    if not batches:
+        raise ShoalValueError("Cannot merge an empty batch list.")
+    return batches[0] if len(batches) == 1 else _merge(list(batches), "data")
+
+
+def _kind(value: Any) -> str:
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(value, getattr(torch, "Tensor", ())):
+        return "tensor"
+    if isinstance(value, np.ndarray):
+        return "array"
+    if isinstance(value, list):
+        return "list"
+    if isinstance(value, dict):
+        return "dict"
+    if value is None:
+        return "none"
+    return "scalar" if isinstance(value, _SCALARS) else "other"
+
+
+def _rows(value: Any, where: str) -> int:
+    if isinstance(value, list):
+        return len(value)
+    if not value.ndim:
+        raise ShoalValueError(
+            f"{where}: Cannot infer batch size from a {type(value).__name__} of no dimension, "
+            "which has no rows"
+        )
+    return int(value.shape[0])
+
+
+def _split(data: Any, sizes: list[int], where: str) -> list[Any]:
+    kind = _kind(data)
+    if kind == "scalar":
+        return [data] * len(sizes)
+    if kind == "dict":
+        columns = {
+            key: [None] * len(sizes) if value is None else _split(value, sizes, f"{where}[{key!r}]")
+            for key, value in data.items()
+        }
+        return [{key: column[at] for key, column in columns.items()} for at in range(len(sizes))]
+    if kind in ("none", "other"):
+        raise ShoalValueError(
+            f"Unsupported payload type for batch split: {where} is of type {type(data).__name__}; "
+            "expected tensors, arrays, lists, numbers, texts, and dicts of them"
+        )
+    rows = _rows(data, where)
+    if sum(sizes) != rows:
+        raise ShoalValueError(
+            f"split sizes {sizes} must sum exactly to the rows of {where}: they are {sum(sizes)}, "
+            f"and it has {rows}"
+        )
+    if kind == "tensor":
+        return [chunk.contiguous() for chunk in data.split(sizes)] if sizes else []
+    ends = list(itertools.accumulate(sizes))
+    return [data[end - size : end] for size, end in zip(sizes, ends, strict=True)]
+
+
+def _merge(batches: list[Any], where: str) -> Any:
+    kinds = [_kind(batch) for batch in batches]
+    if "none" in kinds:
+        if set(kinds) == {"none"}:
+            return None
+        raise ShoalValueError(
+            f"Cannot merge a mix of None and non-None: {where} is None in batch "
+            f"{kinds.index('none')} of {len(batches)}, and not in all"
+        )
+    joined = {"tensor", "array", "list", "dict"} & set(kinds)
+    if joined and len(set(kinds)) > 1:
+        names = ", ".join(type(batch).__name__ for batch in batches)
+        raise ShoalValueError(
+            f"Unsupported payload type for batch merge: {where} is of different types: {names}"
+        )
+    if kinds[0] == "dict":
+        _check_keys(batches, where)
+        return {
+            key: _merge([batch[key] for batch in batches], f"{where}[{key!r}]")
+            for key in batches[0]
+        }
+    if kinds[0] == "list":
+        return list(itertools.chain.from_iterable(batches))
+    if joined:
+        try:
+            if kinds[0] == "array":
+                return np.concatenate(batches)
+            return sys.modules["torch"].cat(batches)
+        except (ValueError, TypeError, RuntimeError) as error:
+            shapes = ", ".join(str(tuple(batch.shape)) for batch in batches)
+            raise ShoalValueError(
+                f"Cannot merge batches: {where} has the shapes {shapes}: {error}"
+            ) from error
+    return _same(batches, where)
+
+
+def _check_keys(batches: list[dict[Any, Any]], where: str) -> None:
+    for number, batch in enumerate(batches):
+        if batch.keys() != batches[0].keys():
+            different = sorted(map(repr, batch.keys() ^ batches[0].keys()))
+            raise ShoalValueError(
+                f"Cannot merge batches: {where} has the keys {', '.join(different)} in one of the "
+                f"batches 0 and {number} only"
+            )
+
+
+def _same(batches: list[Any], where: str) -> Any:
+    try:
+        equal = all(bool(batch == batches[0]) for batch in batches[1:])
+    except (TypeError, ValueError, RuntimeError):  # it compares element by element
+        equal = False
+    if not equal:
+        raise ShoalValueError(
+            f"Unsupported payload type for batch merge: {where} is of type "
+            f"{type(batches[0]).__name__}, which has no rows, and differs between the batches"
+        )
+    return batches[0]

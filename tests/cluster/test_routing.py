@@ -1,0 +1,148 @@
+"""Batches between two groups of real workers, through a channel and from worker to worker."""
+
+import numpy as np
+import pytest
+
+from shoal import Channel, NodePlacementStrategy, Worker
+from shoal.errors import ShoalValueError
+
+pytestmark = pytest.mark.ray
+
+ENVS, ROLLOUTS = 4, 2
+WIDE = 20_000
+"""Columns that make a piece large enough to arrive in shared memory, not as a copy."""
+
+
+class Env(Worker):
+    """Asks: sends observations, receives actions."""
+
+    def __init__(self):
+        super().__init__()
+        self.batch_router = {}
+
+    def exchange(self, channel, steps, **options):
+        """Return the mean action of each row of each step."""
+        received = []
+        for step in range(steps):
+            rows = np.array([10 * self._rank, 10 * self._rank + 1]) + 100 * step
+            data = {"obs": np.repeat(rows[:, None], WIDE, axis=1), "task": "pick"}
+            self.send_to("rollout", channel, data, tag="obs", timeout=60, **options)
+            actions = self.recv_from(
+                "rollout", channel, tag="obs", batch_size=8, timeout=60, **options
+            )
+            received.append(actions["act"].mean(axis=1).tolist())
+        return received
+
+    def lookups(self):
+        """Return what the manager is asked during three sends after an error."""
+        asked = []
+        proxy = self._manager_proxy
+
+        class Counting:
+            def get_worker_info(self, address):
+                asked.append(address.get_name())
+                return proxy.get_worker_info(address)
+
+        self._manager_proxy = Counting()
+        try:
+            self._routing.forget_peer("rollout")
+            for _ in range(3):
+                self.send_to("rollout", Channel.create("x", local=True), [1, 2])
+        finally:
+            self._manager_proxy = proxy
+        return asked
+
+
+class Rollout(Worker):
+    """Answers: receives observations, sends their negative."""
+
+    def __init__(self):
+        super().__init__()
+        self.batch_router = {"obs": []}
+
+    def exchange(self, channel, steps, *, wrong_first=False, **options):
+        """Return how many rows each step had."""
+        counts = []
+        for step in range(steps):
+            if wrong_first and step == 1:
+                counts.append(self._wrong(channel, **options))
+            work = self.recv_from(
+                "env", channel, tag="obs", batch_size=8, timeout=60, async_op=True, **options
+            )
+            batch = work.wait(timeout=60)
+            assert batch["task"] == "pick"
+            batch["obs"] += 0  # what arrives can be written to
+            counts.append(len(batch["obs"]))
+            self.send_to("env", channel, {"act": -batch["obs"]}, tag="obs", timeout=60, **options)
+        return counts
+
+    def _wrong(self, channel, **options):
+        try:
+            self.recv_from("env", channel, tag="obs", batch_size=16, timeout=60, **options)
+        except ShoalValueError as error:
+            return str(error)
+        return None
+
+    def routes(self):
+        return self.batch_router
+
+
+@pytest.fixture(scope="module")
+def groups(cluster):
+    env, rollout = Env.create_group(), Rollout.create_group()
+    env.launch(cluster, NodePlacementStrategy([0] * ENVS), name="env")
+    rollout.launch(cluster, NodePlacementStrategy([0] * ROLLOUTS), name="rollout")
+    env.ready()
+    rollout.ready()
+    yield env, rollout
+    for group in (env, rollout):
+        group._close()
+
+
+@pytest.fixture(scope="module")
+def routes(cluster):
+    channel = Channel.create("routes")
+    yield channel
+    channel.delete()
+
+
+def expected(steps):
+    return [
+        [[-(100 * step + 10 * rank + row) for row in range(2)] for step in range(steps)]
+        for rank in range(ENVS)
+    ]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"route_key": 1}, {"decoupled_mode": True}, {"enable_p2p": True}],
+    ids=["fixed", "decoupled", "p2p"],
+)
+def test_every_environment_gets_the_answers_to_its_own_rows(groups, routes, options):
+    env, rollout = groups
+    channel = None if "enable_p2p" in options else routes
+    asking = env.exchange(channel, 3, **options)
+    answering = rollout.exchange(channel, 3, **options)
+    assert answering.wait() == [[4, 4, 4]] * ROLLOUTS
+    assert asking.wait() == expected(3)
+    assert rollout.routes().wait() == [{"obs": []}] * ROLLOUTS
+
+
+@pytest.mark.parametrize(
+    "options", [{"route_key": 2}, {"enable_p2p": True, "route_key": 3}], ids=["fixed", "p2p"]
+)
+def test_a_wrong_size_is_an_error_and_the_next_call_gets_the_items(groups, routes, options):
+    env, rollout = groups
+    channel = None if "enable_p2p" in options else routes
+    asking = env.exchange(channel, 2, **options)
+    answering = rollout.exchange(channel, 2, wrong_first=True, **options)
+    for rank, (first, error, second) in enumerate(answering.wait()):
+        assert (first, second) == (4, 4)
+        assert f"rollout:{rank}: recv_from 'env': from env:{2 * rank}" in error
+        assert "Expected batch size 4, but received 2." in error
+    assert asking.wait() == expected(2)
+
+
+def test_the_manager_is_asked_once_for_the_size_of_a_group(groups):
+    env, _ = groups
+    assert env.execute_on(0).lookups().wait() == [["rollout:0"]]

@@ -1,0 +1,230 @@
+"""Batches of rows: counted, cut and joined, with nothing lost and nothing twice."""
+
+import numpy as np
+import pytest
+from hypothesis import given, strategies as st
+
+from routing_doubles import Manager
+from shoal.errors import ShoalValueError
+from shoal.worker.routing import (
+    get_batch_size,
+    get_group_info,
+    get_group_world_size,
+    infer_batch_size,
+    merge_batches,
+    split_batch,
+    validate_batch_size,
+)
+
+torch = pytest.importorskip("torch")
+
+
+@pytest.mark.parametrize(
+    ("data", "rows"),
+    [
+        (torch.zeros(3, 2), 3),
+        (np.zeros((3, 2)), 3),
+        ([1, 2], 2),
+        ([], 0),
+        ({"a": None, "b": [1, 2, 3]}, 3),
+        ({"a": {"b": torch.zeros(7)}}, 7),
+    ],
+    ids=repr,
+)
+def test_rows_are_counted(data, rows):
+    assert infer_batch_size(data) == rows
+    assert get_batch_size(data) == rows
+    validate_batch_size(data, rows)
+
+
+@pytest.mark.parametrize(
+    ("data", "text"),
+    [
+        ({}, "Cannot infer batch size from an all-None dict payload."),
+        ({"a": None}, "Cannot infer batch size from an all-None dict payload."),
+        ({"a": "str", "b": [1]}, "Unsupported payload type for batch-size inference: str"),
+        ((1, 2), "Unsupported payload type for batch-size inference: tuple"),
+        (None, "Unsupported payload type"),
+        (5, "Unsupported payload type"),
+        ("str", "Unsupported payload type"),
+        (torch.tensor(1), "no dimension"),
+        (np.array(1), "no dimension"),
+    ],
+    ids=repr,
+)
+def test_what_has_no_rows(data, text):
+    with pytest.raises(ShoalValueError, match=text):
+        infer_batch_size(data)
+
+
+def test_rows_are_checked():
+    with pytest.raises(ValueError, match=r"Expected batch size 4, but received 3\."):
+        validate_batch_size([1, 2, 3], 4)
+    validate_batch_size(object(), None)
+    validate_batch_size("four", 4, len)
+    assert get_batch_size("four", len) == 4
+
+
+def test_tensors_are_cut_into_contiguous_chunks():
+    first, second = split_batch(torch.arange(6), [4, 2])
+    assert (first.tolist(), second.tolist()) == ([0, 1, 2, 3], [4, 5])
+    for chunk in split_batch(torch.arange(12).reshape(2, 6).t(), [4, 2]):
+        assert chunk.is_contiguous()
+
+
+def test_arrays_are_cut_into_views():
+    array = np.arange(6)
+    first, second = split_batch(array, [4, 2])
+    assert (first.tolist(), second.tolist()) == ([0, 1, 2, 3], [4, 5])
+    assert np.shares_memory(first, array)
+    assert np.shares_memory(second, array)
+
+
+def test_lists_and_dicts_are_cut():
+    assert split_batch([1, 2, 3], [2, 1]) == [[1, 2], [3]]
+    assert split_batch([1, 2, 3], [0, 3]) == [[], [1, 2, 3]]
+    data = {"rows": [1, 2, 3], "none": None, "task": "pick", "in": {"x": [4, 5, 6]}}
+    assert split_batch(data, [1, 2]) == [
+        {"rows": [1], "none": None, "task": "pick", "in": {"x": [4]}},
+        {"rows": [2, 3], "none": None, "task": "pick", "in": {"x": [5, 6]}},
+    ]
+    assert split_batch({}, [1, 2]) == [{}, {}]
+
+
+@pytest.mark.parametrize("value", [True, 3, 0.5, "text", np.float64(2.5)])
+def test_a_value_of_all_rows_is_in_every_piece(value):
+    assert split_batch(value, [2, 1]) == [value, value]
+
+
+@pytest.mark.parametrize(
+    "make", [list, np.array, torch.tensor, lambda rows: {"deep": {"rows": rows}}]
+)
+@pytest.mark.parametrize("sizes", [[1, 1], [2, 2], [3], [4, -1], [], [2, 9]])
+def test_sizes_that_are_not_all_rows_are_an_error_that_names_both(make, sizes):
+    data = make([1, 2, 3, 4] if sizes == [3] else [1, 2, 3])
+    with pytest.raises(ShoalValueError, match=r"sum exactly|0 or more rows") as caught:
+        split_batch(data, sizes)
+    assert str(sizes) in str(caught.value)
+
+
+def test_the_part_of_a_dict_with_other_rows_is_named():
+    with pytest.raises(ShoalValueError, match=r"data\['b'\]\['c'\]: they are 3, and it has 2"):
+        split_batch({"a": [1, 2, 3], "b": {"c": [1, 2]}}, [2, 1])
+
+
+@pytest.mark.parametrize("value", [None, (1, 2), b"12", np.int64(3)])
+def test_what_cannot_be_cut(value):
+    with pytest.raises(ShoalValueError, match="Unsupported payload type for batch split"):
+        split_batch(value, [1, 1])
+    if value is not None:
+        with pytest.raises(ShoalValueError, match=r"batch split: data\['a'\]"):
+            split_batch({"a": value}, [1, 1])
+
+
+def test_a_tensor_without_a_dimension_cannot_be_cut():
+    with pytest.raises(ShoalValueError, match=r"data\['loss'\].*no dimension"):
+        split_batch({"loss": torch.tensor(1.0)}, [1])
+
+
+def test_batches_are_joined():
+    tensors = merge_batches([torch.tensor([1, 2]), torch.tensor([3])])
+    assert tensors.tolist() == [1, 2, 3]
+    assert merge_batches([np.array([1, 2]), np.array([3])]).tolist() == [1, 2, 3]
+    assert merge_batches([[1], [2, 3], []]) == [1, 2, 3]
+    assert merge_batches([None, None]) is None
+    one = object()
+    assert merge_batches([one]) is one
+    assert merge_batches([3, 3]) == 3
+    assert merge_batches(["x", "x"]) == "x"
+    assert merge_batches([True, 1]) is True
+    assert merge_batches([{"a": [1], "b": None, "c": "t"}, {"a": [2], "b": None, "c": "t"}]) == {
+        "a": [1, 2],
+        "b": None,
+        "c": "t",
+    }
+
+
+def test_joining_changes_none_of_the_batches():
+    first = [1]
+    merge_batches([first, [2]])
+    assert first == [1]
+
+
+@pytest.mark.parametrize(
+    ("batches", "text"),
+    [
+        ([], r"Cannot merge an empty batch list\."),
+        ([None, [1]], "mix of None and non-None"),
+        ([[1], None], "mix of None and non-None"),
+        ([{"a": None}, {"a": [1]}], r"mix of None and non-None: data\['a'\]"),
+        ([3, 4], "Unsupported payload type for batch merge"),
+        (["x", "y"], "Unsupported payload type for batch merge"),
+        ([(1, np.arange(3)), (1, np.arange(3))], "Unsupported payload type for batch merge"),
+        ([[1], "abc"], "Unsupported payload type for batch merge.*list, str"),
+        ([np.zeros(1), [1]], "Unsupported payload type for batch merge"),
+        ([{"a": [1]}, {"a": [1], "b": [2]}], "the keys 'b' in one"),
+        ([{"a": [1], "b": [2]}, {"a": [1]}], "the keys 'b' in one"),
+        ([np.zeros((1, 2)), np.zeros((1, 3))], r"shapes \(1, 2\), \(1, 3\)"),
+        ([torch.zeros(1, 2), torch.zeros(1, 3)], r"shapes \(1, 2\), \(1, 3\)"),
+    ],
+)
+def test_what_cannot_be_joined(batches, text):
+    with pytest.raises(ShoalValueError, match=text):
+        merge_batches(batches)
+
+
+cells = st.integers(-9, 9)
+
+
+@st.composite
+def batches(draw):
+    """A batch, and sizes that sum to its rows."""
+    sizes = draw(st.lists(st.integers(0, 4), min_size=1, max_size=6))
+    rows = sum(sizes)
+    column = st.lists(cells, min_size=rows, max_size=rows)
+    part = st.one_of(
+        column,
+        column.map(np.array),
+        column.map(lambda values: np.array(values).reshape(rows, 1) * np.ones((1, 2))),
+        column.map(lambda values: torch.tensor(values, dtype=torch.int64)),
+    )
+    values = st.one_of(part, st.none(), st.text(max_size=3), cells, st.booleans())
+    tree = st.recursive(
+        values, lambda inner: st.dictionaries(st.text(max_size=2), inner, max_size=3), max_leaves=5
+    )
+    data = draw(st.one_of(part, st.dictionaries(st.text(max_size=2), tree, max_size=4)))
+    return data, sizes
+
+
+def plain(value):
+    """A batch as lists, to compare."""
+    if isinstance(value, dict):
+        return {key: plain(item) for key, item in value.items()}
+    return value.tolist() if hasattr(value, "tolist") else value
+
+
+@given(batches())
+def test_cutting_then_joining_gives_the_batch(case):
+    data, sizes = case
+    pieces = split_batch(data, sizes)
+    assert len(pieces) == len(sizes)
+    assert plain(merge_batches(pieces)) == plain(data)
+
+
+@given(st.lists(cells, max_size=12), st.lists(st.integers(0, 6), max_size=5))
+def test_no_row_is_lost_whatever_the_sizes(rows, sizes):
+    try:
+        pieces = split_batch(rows, sizes)
+    except ShoalValueError:
+        assert sum(sizes) != len(rows)
+    else:
+        assert [row for piece in pieces for row in piece] == rows
+
+
+def test_groups_are_looked_up():
+    manager = Manager(env=4)
+    assert get_group_info(manager, "env").group_world_size == 4
+    assert get_group_world_size(manager, "env") == 4
+    assert manager.asked == ["env:0", "env:0"]
+    with pytest.raises(ValueError, match="Worker group 'x' is not registered"):
+        get_group_world_size(manager, "x")
