@@ -2,13 +2,13 @@
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from time import monotonic
 from typing import Any
 
 from shoal.collective.broadcast import Broadcasts
 from shoal.collective.directory import Directory
 from shoal.collective.inbox import NOT_YET, Inbox
 from shoal.collective.message import (
+    PLAIN,
     Accept,
     Received,
     check_contiguous,
@@ -89,7 +89,10 @@ class Collective:
             outbox = self._outboxes[dst_group_name, dst_rank]
         except (KeyError, TypeError):
             outbox = self._outbox(dst_group_name, dst_rank)
-        message = envelope(sendable(object), piggyback_payload)
+        if type(object) in PLAIN and piggyback_payload is None:
+            message = object
+        else:
+            message = envelope(sendable(object), piggyback_payload)
         if not async_op:
             if not outbox.offer(message):
                 outbox.send(message, Deadline(timeout))
@@ -125,13 +128,16 @@ class Collective:
             inbox = self._inbox(src_group_name, src_rank)
         if async_op:
             return self._awaited(inbox, expects_object, Received.result, timeout)
-        deadline = None if timeout is None else Deadline(timeout)
-        began = monotonic()
-        found = inbox.at_once(SLICE_S if deadline is None else min(SLICE_S, deadline.remaining))
-        if found is not NOT_YET:
-            return found
-        if deadline is None:
-            deadline = Deadline(None, waited=monotonic() - began)
+        if timeout is None:
+            found = inbox.at_once(SLICE_S)
+            if found is not NOT_YET:
+                return found
+            deadline = Deadline(None)
+        else:
+            deadline = Deadline(timeout)
+            found = inbox.at_once(min(SLICE_S, deadline.remaining))
+            if found is not NOT_YET:
+                return found
         return inbox.recv(expects_object, deadline).result()
 
     def send_tensor(

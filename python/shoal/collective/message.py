@@ -17,6 +17,7 @@ __all__ = [
     "BUFFERS",
     "FRAMES",
     "LANE",
+    "PLAIN",
     "Accept",
     "Facts",
     "Received",
@@ -46,6 +47,9 @@ FRAMES = "frames"
 """The kind of an envelope after which the messages are announced by frames of `torch`."""
 LANE = "lane"
 """The kind of an envelope whose tensors come through a lane of their own."""
+
+PLAIN = frozenset({bytes, bytearray, str, int, float, bool, complex, type(None)})
+"""Types whose objects need no look before they are sent."""
 
 _MOST_PARTS = 4096
 """Estimate the size of containers with at most this many parts; larger ones are encoded first."""
@@ -172,26 +176,28 @@ def sendable(value: Any) -> Any:
     Raises:
         ShoalValueError: A tensor is not contiguous.
     """
-    for tensor in tensors_of(value):
+    tensors = tensors_of(value)
+    for tensor in tensors:
         check_contiguous(tensor)
-    if type(value) is tuple and all(map(is_tensor, value)):
+    if type(value) is tuple and len(tensors) == len(value):
         return list(value)
     return value
 
 
 def tensors_of(value: Any) -> Sequence[Any]:
     """Return the tensors of a tensor, or of a list, tuple or dict of nothing else; else nothing."""
+    torch = sys.modules.get("torch")
+    if torch is None:
+        return ()
+    tensor_type = getattr(torch, "Tensor", ())
     kind = type(value)
-    if kind is dict:
-        found = list(value.values())
-    elif kind is list or kind is tuple:
-        found = value
-    else:
-        return (value,) if is_tensor(value) else ()
-    for tensor in found:
-        if not is_tensor(tensor):
+    if kind is not dict and kind is not list and kind is not tuple:
+        return (value,) if isinstance(value, tensor_type) else ()
+    parts = value.values() if kind is dict else value
+    for part in parts:
+        if not isinstance(part, tensor_type):
             return ()
-    return found
+    return tuple(parts)
 
 
 def check_contiguous(tensor: Any) -> None:

@@ -127,6 +127,7 @@ class Outbox:
         self._look_at = 0.0
         # Asynchronous sends: those that a put to the queue decides, and those that wait for a
         # thread, because the receiver is not known yet or they take more than one put.
+        self._has_lanes = routes.has_lanes
         self._lanes = SendLanes(routes, peer)
         self._putting: set[_Sending] = set()
         self._backlog: deque[_Sending] = deque()
@@ -137,7 +138,7 @@ class Outbox:
         queue = self._queue
         if queue is None or self._putting or self._drains or monotonic() > self._look_at:
             return False
-        if self._routes.has_lanes and has_tensors(message):
+        if self._has_lanes and has_tensors(message):
             return False
         try:
             queue.put_nowait(message)
