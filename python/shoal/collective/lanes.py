@@ -5,15 +5,16 @@ from collections.abc import Callable
 from typing import Any
 
 from shoal._backend import WorkerAddress
+from shoal.collective.device_lanes import lane_transport
 from shoal.collective.frames import FrameSender
 from shoal.collective.layout import Layout, describe
 from shoal.collective.message import BUFFERS, LANE, nbytes_of, special, tensor_in, tensors_of
+from shoal.collective.options import CollectiveGroupOptions
 from shoal.collective.routes import Route, Routes
 from shoal.deadline import Deadline
 from shoal.manager import WorkerInfo
 from shoal.pickling import dumps
 from shoal.shm import Parcel
-from shoal.transport.built_in import lane_transport
 from shoal.transport.choice import Choice, TensorLane, Watch, choose
 
 __all__ = ["SendLanes", "has_tensors"]
@@ -38,6 +39,8 @@ class SendLanes:
         self._peer = peer
         self._frames = FrameSender(routes.info.node_ip, routes.name, peer.get_name())
         self._lanes: dict[str, TensorLane] = {}
+        self.options: CollectiveGroupOptions | None = None
+        """Options of the vendor's library: those of the first send that gave any."""
 
     def needed_for(self, message: Any, route: Route) -> bool:
         """Whether a message may take more than the queue."""
@@ -132,7 +135,7 @@ class SendLanes:
     ) -> None:
         lane, address = self._lanes.get(choice.name), None
         if lane is None:
-            transport = lane_transport(choice.name)
+            transport = lane_transport(choice.name, self._routes.memory, self.options)
             lane, address = transport.sender(self._routes.info, info)
             self._lanes[choice.name] = lane
         put(special(LANE, choice.name, address, layout.to_json(), single is not None))

@@ -55,6 +55,11 @@ class NodeMemory:
                 self._queues = SharedQueues(facts, self._join(), self.direct)
             return self._queues
 
+    def session(self) -> Session:
+        """Return the session of the node, joining it at the first call."""
+        self.queues()
+        return self._joined()
+
     def payloads(self) -> PayloadWriter:
         """Return what writes payloads that several receivers read, or that fit into no queue."""
         self.queues()

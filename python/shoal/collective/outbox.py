@@ -13,6 +13,7 @@ from shoal.channel.backend import Future
 from shoal.collective.lanes import SendLanes, has_tensors
 from shoal.collective.message import BESIDE, nbytes_of, special
 from shoal.collective.node_memory import MOST_BYTES
+from shoal.collective.options import CollectiveGroupOptions
 from shoal.collective.routes import Route, Routes
 from shoal.collective.waits import PeerWait
 from shoal.collective.watchman import attend
@@ -132,6 +133,11 @@ class Outbox:
         self._putting: set[_Sending] = set()
         self._backlog: deque[_Sending] = deque()
         self._drains = False
+
+    def heed(self, options: CollectiveGroupOptions | None) -> None:
+        """Use options for the accelerators' libraries; only those of the first send count."""
+        if self._lanes.options is None:
+            self._lanes.options = options
 
     def offer(self, message: Any) -> bool:
         """Send a message if that takes one operation on a queue; return whether it is sent."""

@@ -3,6 +3,7 @@
 from typing import Any
 
 from shoal._backend import WorkerAddress
+from shoal.collective.device_lanes import lane_transport
 from shoal.collective.frames import FrameReceiver
 from shoal.collective.layout import Layout, allocate, fits, rebuild
 from shoal.collective.message import (
@@ -18,7 +19,6 @@ from shoal.deadline import Deadline
 from shoal.errors import ChannelNotFoundError, PeerLostError, TransportError
 from shoal.pickling import loads
 from shoal.shm.payloads import open_payload
-from shoal.transport.built_in import lane_transport
 from shoal.transport.choice import TensorLane, Watch
 
 __all__ = ["NOT_HERE", "Parts"]
@@ -135,7 +135,7 @@ class Parts:
             if former is not None:
                 former.close()
             sender = self._routes.peers.find(self._peer, "receive tensors", deadline)
-            self._lanes[name] = lane_transport(name).receiver(
+            self._lanes[name] = lane_transport(name, self._routes.memory).receiver(
                 address, sender, self._routes.info, deadline
             )
         layout = Layout.of_json(described)

@@ -1,0 +1,191 @@
+"""Lanes for tensors on accelerators, in the form in which packages register transports.
+
+`torch` goes from device to device by the vendor's library, `cuda_ipc` within one device. Both were
+written against torch's interfaces and are marked as not run on hardware in the documentation.
+"""
+
+import importlib
+import secrets
+from typing import Any
+
+from shoal.collective.node_memory import NodeMemory
+from shoal.collective.options import CollectiveGroupOptions
+from shoal.deadline import Deadline
+from shoal.errors import ShoalTimeoutError, TransportError
+from shoal.hardware import AcceleratorUtil
+from shoal.manager import WorkerInfo
+from shoal.shm import Queue
+from shoal.transport.choice import TensorLane, Transport, Watch, find_transport
+
+__all__ = ["lane_transport"]
+
+_SLICE_S = 0.8
+
+
+def lane_transport(
+    name: str, memory: NodeMemory, options: CollectiveGroupOptions | None = None
+) -> Transport:
+    """Return the transport of a name.
+
+    Args:
+        name: As `Choice.name` gives it.
+        memory: The memory of this node.
+        options: Options of the vendor's library, where this is the sender.
+
+    Raises:
+        TransportError: There is none of this name in this process.
+    """
+    if name == "torch":
+        return _Vendor(options)
+    if name == "cuda_ipc":
+        return _Ipc(memory)
+    return find_transport(name)
+
+
+class _Vendor:
+    """Between different devices of one kind, by NCCL or another vendor's library."""
+
+    name = "torch"
+
+    def __init__(self, options: CollectiveGroupOptions | None) -> None:
+        self._options = options
+
+    def reason(self, here: WorkerInfo, there: WorkerInfo, data: str) -> str | None:
+        """Leave the choice to `choose`."""
+        del here, there, data
+        return None
+
+    def sender(self, here: WorkerInfo, there: WorkerInfo) -> tuple[TensorLane, dict[str, Any]]:
+        """Offer a pair."""
+        pair = _pairs().offer(
+            here.node_ip,
+            here.address.get_name(),
+            there.address.get_name(),
+            _device(here),
+            self._options,
+        )
+        # The receiver makes its group with the options of the first send.
+        given = None if self._options is None else vars(self._options)
+        return _VendorLane(pair), {"pair": pair.address, "options": given}
+
+    def receiver(
+        self, address: dict[str, Any], here: WorkerInfo, there: WorkerInfo, deadline: Deadline
+    ) -> TensorLane:
+        """Join the pair."""
+        given = address["options"]
+        pair = _pairs().join(
+            address["pair"],
+            there.node_ip,
+            there.address.get_name(),
+            here.address.get_name(),
+            _device(there),
+            deadline,
+            options=None if given is None else CollectiveGroupOptions(**given),
+        )
+        return _VendorLane(pair, connected=True)
+
+
+class _VendorLane:
+    def __init__(self, pair: Any, *, connected: bool = False) -> None:
+        self._pair = pair
+        self._connected = connected
+
+    def send(self, tensors: list[Any], deadline: Deadline, watch: Watch) -> None:
+        """Send tensors from device to device."""
+        if not self._connected:
+            self._pair.connect(deadline, watch)
+            self._connected = True
+        self._pair.send(b"", tensors, deadline, watch)
+
+    def recv(self, into: list[Any], deadline: Deadline, watch: Watch) -> None:
+        """Receive tensors from device to device."""
+        self._pair.recv_frame(deadline, watch)
+        self._pair.recv_tensors(into, deadline, watch)
+
+    def close(self) -> None:
+        """End the pair."""
+        self._pair.close()
+
+
+class _Ipc:
+    """Within one physical device: a handle, a copy by the receiver, an acknowledgement."""
+
+    name = "cuda_ipc"
+
+    def __init__(self, memory: NodeMemory) -> None:
+        self._memory = memory
+
+    def reason(self, here: WorkerInfo, there: WorkerInfo, data: str) -> str | None:
+        """Leave the choice to `choose`."""
+        del here, there, data
+        return None
+
+    def sender(self, here: WorkerInfo, there: WorkerInfo) -> tuple[TensorLane, dict[str, Any]]:
+        """Make the queues of handles and of acknowledgements."""
+        del here, there
+        token = secrets.token_hex(8)
+        return self._lane(token, "handles", "acknowledgements"), {"token": token}
+
+    def receiver(
+        self, address: dict[str, Any], here: WorkerInfo, there: WorkerInfo, deadline: Deadline
+    ) -> TensorLane:
+        """Open the same queues from the other side."""
+        del here, there, deadline
+        return self._lane(address["token"], "acknowledgements", "handles")
+
+    def _lane(self, token: str, out: str, into: str) -> "_IpcLane":
+        session = self._memory.session()
+        return _IpcLane(session.queue(f"ipc {token} {out}"), session.queue(f"ipc {token} {into}"))
+
+
+class _IpcLane:
+    def __init__(self, out: Queue, into: Queue) -> None:
+        self._out, self._in = out, into
+
+    def send(self, tensors: list[Any], deadline: Deadline, watch: Watch) -> None:
+        """Let the receiver copy tensors; return when it has."""
+        _ipc().send_by_ipc(tensors, self._out.put, lambda: self._take(deadline, watch))
+
+    def recv(self, into: list[Any], deadline: Deadline, watch: Watch) -> None:
+        """Copy the sender's tensors."""
+        copies = _ipc().receive_by_ipc(self._out.put, lambda: self._take(deadline, watch))
+        for tensor, copy in zip(into, copies, strict=True):
+            tensor.copy_(copy)
+
+    def close(self) -> None:
+        """Leave the queues to be forgotten: they are empty, or their other end is gone."""
+
+    def _take(self, deadline: Deadline, watch: Watch) -> bytes:
+        while True:
+            try:
+                taken: bytes = self._in.get(min(_SLICE_S, deadline.remaining))
+            except ShoalTimeoutError:
+                error = watch()
+                if error is not None:
+                    raise error from None
+                if deadline.expired:
+                    raise
+            else:
+                return taken
+
+
+def _device(worker: WorkerInfo) -> Any:
+    """Return the current device of this process, of the kind that a worker's record names."""
+    import torch
+
+    kind = AcceleratorUtil.get_device_type(worker.accelerator_type)
+    platform = AcceleratorUtil.get_torch_platform(worker.accelerator_type)
+    if kind is None or platform is None:
+        raise TransportError(
+            f"{worker.address.get_name()} has {worker.accelerator_type}, for which the installed "
+            "torch has no devices"
+        )
+    return torch.device(kind, platform.current_device())
+
+
+def _pairs() -> Any:
+    return importlib.import_module("shoal.transport.torch.accelerator").AcceleratorPair
+
+
+def _ipc() -> Any:
+    return importlib.import_module("shoal.transport.torch.ipc")
