@@ -12,7 +12,6 @@ from typing import Any
 from shoal._backend import WorkerAddress
 from shoal.channel.backend import Future
 from shoal.collective.inbox import Inbox, Request
-from shoal.collective.members import expand, own_group, source
 from shoal.collective.message import (
     BESIDE,
     Received,
@@ -28,7 +27,7 @@ from shoal.collective.routes import Routes
 from shoal.collective.topology import Edges, edges_of
 from shoal.collective.waits import PeerWait
 from shoal.deadline import Deadline
-from shoal.errors import ShoalError, ShoalTimeoutError, ShoalValueError
+from shoal.errors import ShoalError, ShoalTimeoutError
 from shoal.futures import done, fulfil
 from shoal.pickling import dumps
 from shoal.shm import Parcel
@@ -51,30 +50,15 @@ class Broadcasts:
 
     Args:
         routes: The way to other workers.
+        kind: Keeps them apart from the broadcasts of the worker's other exchanges.
+        label: Names the exchange in messages.
     """
 
-    def __init__(self, routes: Routes) -> None:
+    def __init__(self, routes: Routes, kind: str, label: str = "") -> None:
         self._routes = routes
+        self._kind = kind
+        self._label = label
         self._courses: dict[tuple[Any, ...], _Course] = {}
-
-    def broadcast(
-        self,
-        value: Any,
-        groups: Any,
-        ranks: Sequence[int] | None,
-        src: Any,
-        async_op: bool,
-        timeout: float | None,
-        ring: bool,
-    ) -> Any:
-        """Take part in a broadcast; see `Collective.broadcast`."""
-        me = self._routes.info.address
-        members = expand(groups) if ranks is None else own_group(me, ranks)
-        root = source(src, members)
-        if me not in members:
-            names = ", ".join(member.get_name() for member in members)
-            raise ShoalValueError(f"broadcast: {me.get_name()} is not a member; members: {names}")
-        return self.among(members, root, value, async_op, timeout, ring)
 
     def among(
         self,
@@ -90,7 +74,7 @@ class Broadcasts:
         key = (root.get_name(), names, ring)
         course = self._courses.get(key)
         if course is None:
-            made = _Course(self._routes, list(members), root, ring)
+            made = _Course(self._routes, self._kind, self._label, list(members), root, ring)
             course = self._courses.setdefault(key, made)  # of two threads one wins
         deadline = Deadline(timeout)
         if async_op:
@@ -107,7 +91,13 @@ class _Course:
     """A broadcast that the same members make again and again from the same source."""
 
     def __init__(
-        self, routes: Routes, members: list[WorkerAddress], root: WorkerAddress, ring: bool
+        self,
+        routes: Routes,
+        kind: str,
+        label: str,
+        members: list[WorkerAddress],
+        root: WorkerAddress,
+        ring: bool,
     ) -> None:
         self._routes = routes
         self._me = routes.info.address
@@ -115,10 +105,10 @@ class _Course:
         self._root = root
         self._ring = ring
         names = sorted(member.get_name() for member in members)
-        text = "\n".join([root.get_name(), str(ring), *names])
+        text = "\n".join([kind, root.get_name(), str(ring), *names])
         digest = hashlib.blake2s(text.encode(), digest_size=12).hexdigest()
         self._kind = f"broadcast {digest}"
-        self._what = f"broadcast from {root.get_name()}"
+        self._what = f"{label}broadcast from {root.get_name()}"
         self._edges: Edges | None = None
         self._inbox: Inbox | None = None
         self._near: list[Outbox] = []
