@@ -11,21 +11,22 @@ from types import SimpleNamespace
 
 from shoal import WorkerAddress, WorkerInfo
 from shoal.collective import Collective
-from shoal.manager import WorkerManager
+from shoal.manager import CollectiveManager, WorkerManager
 from shoal.process import own_process
 from shoal.shm.location import memory_id
 
 
 class Registry:
-    """The job's manager of workers, in a process of its own; its methods that wait poll."""
+    """The job's managers, in a process of their own; the method that waits polls."""
 
     def __init__(self):
-        self._manager = WorkerManager()
+        self._managers = (WorkerManager(), CollectiveManager())
         self._lock = threading.Lock()
 
     def call(self, name, *args):
         with self._lock:
-            return getattr(self._manager, name)(*args)
+            manager = next(one for one in self._managers if hasattr(one, name))
+            return getattr(manager, name)(*args)
 
     def wait_for(self, address, seconds):
         end = time.monotonic() + seconds
@@ -92,6 +93,15 @@ class SharedDirectory:
 
     def wait_cycle(self, waiter, number):
         return self._registry.call("find_wait_cycle", waiter, number)
+
+    def group(self, name, deadline):
+        return self._registry.call("get_collective_group", name)
+
+    def register_group(self, info, ended, deadline):
+        self._registry.call("register_collective_group", info, ended)
+
+    def remove_group(self, info):
+        self._registry.call("remove_collective_group", info.group_name, info)
 
 
 def collective(directory, name, **facts):

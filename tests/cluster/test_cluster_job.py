@@ -97,8 +97,7 @@ def test_the_managers_answer(cluster):
     assert manager.get_master_ip() == cluster.master_addr == cluster._master_ip
     assert manager.get_master_port() == cluster.master_port == cluster._master_port
     assert NodeManager.get_proxy() is manager
-    for cls in (WorkerManager, CollectiveManager):
-        assert ray.get_actor(cls.MANAGER_NAME, namespace="shoal")
+    assert ray.get_actor(WorkerManager.MANAGER_NAME, namespace="shoal")
     with pytest.raises(AttributeError, match="no public method 'nothing'"):
         manager.nothing()
     with socket.socket() as sock, pytest.raises(OSError, match="in use"):

@@ -66,7 +66,8 @@ NAMES = {
         AsyncFuncWork CollectiveGroup Collective CollectiveGroupOptions""",
     "collective.async_work": "AsyncWork AsyncFuncWork AsyncCollWork AsyncChannelWork",
     "collective.collective": "Collective",
-    "collective.collective_group": "CollectiveGroup CollectiveGroupOptions",
+    "collective.collective_group": """
+        CollectiveGroup CollectiveGroupOptions CollectiveWorkQueue TensorData""",
     "collective.multi_channel_pg": "MultiChannelProcessGroup",
     "hardware": """
         AcceleratorUtil Accelerator AcceleratorType ProfileConfig Hardware HardwareConfig
@@ -92,10 +93,9 @@ _MISSING_BY_PART = {
     "locks": "DeviceLock DeviceLockManager PortLock PortLockManager",
     "network emulation": "NetEmulationConfig NetEmulationManager",
     "communication": """
-        AsyncChannelCommWork CollectiveGroup MultiChannelProcessGroup PeekQueue""",
+        AsyncChannelCommWork MultiChannelProcessGroup PeekQueue""",
     "cluster": """
-        DistributedRayLogCollector NodeProbe extract_dataclass_tensor_fields
-        unflatten_dataclass_tensor_fields without_http_proxies""",
+        DistributedRayLogCollector NodeProbe without_http_proxies""",
     "dynamic scheduler": """
         ComponentManager RolloutAction RolloutReport SchedulerWorker create_component_manager
         get_scheduler_channel""",

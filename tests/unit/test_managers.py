@@ -1,6 +1,7 @@
 """The managers in process: waiting is one pending call, and registration replaces."""
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
@@ -126,57 +127,108 @@ def group(name="c", members=("g:0", "g:1")):
 
 
 def test_a_collective_group_is_registered_once_and_found():
-    async def scenario():
-        manager = CollectiveManager()
-        await manager.register_collective_group(group())
-        await manager.register_collective_group(group())
-        with pytest.raises(ShoalValueError, match="'c' exists with other members: g:0, g:1"):
-            await manager.register_collective_group(group(members=("g:0", "h:0")))
-        return manager
-
-    manager = run(scenario())
+    manager = CollectiveManager()
+    assert manager.get_collective_group("c") is None
+    manager.register_collective_group(group())
+    manager.register_collective_group(group())
     assert manager.get_collective_group("c").world_size == 2
     manager.remove_collective_group("c")
     manager.remove_collective_group("c")
     assert manager.get_collective_group("c") is None
 
 
-def test_waiting_for_a_collective_group_ends_when_its_master_registers_it():
+@pytest.mark.parametrize(
+    "other",
+    [
+        group(members=("g:0", "h:0")),
+        group(members=("g:1", "g:0")),
+        group(members=("g:0", "g:1", "g:2")),
+        CollectiveGroupInfo("c", [info("g:0"), info("g:1")], "10.0.0.2"),
+        CollectiveGroupInfo("c", [info("g:0"), replace(info("g:1"), node_port=7)], "10.0.0.1"),
+    ],
+    ids=["members", "order", "size", "address", "port of a member"],
+)
+def test_another_group_of_a_name_is_refused(other):
+    manager = CollectiveManager()
+    manager.register_collective_group(group())
+    with pytest.raises(
+        ShoalValueError,
+        match="Collective group c already exists but tried to register a different group: "
+        "known is of g:0 ",
+    ):
+        manager.register_collective_group(other)
+    assert manager.get_collective_group("c") == group()
+
+
+def test_a_group_that_has_ended_is_replaced_by_the_one_that_names_it():
+    manager, other = CollectiveManager(), group(members=("g:0", "h:0"))
+    manager.register_collective_group(group())
+    with pytest.raises(ShoalValueError):
+        manager.register_collective_group(other, instead_of=group(members=("x:0", "x:1")))
+    manager.register_collective_group(other, instead_of=group())
+    assert manager.get_collective_group("c") == other
+    # What the closing members of the former one still ask for concerns this one no more.
+    manager.remove_collective_group("c", group())
+    assert manager.get_collective_group("c") == other
+    manager.remove_collective_group("c", other)
+    assert manager.get_collective_group("c") is None
+
+
+def test_the_groups_of_a_closed_worker_group_are_forgotten():
+    manager = CollectiveManager()
+    manager.register_collective_group(group("one"))
+    manager.register_collective_group(group("two", members=("h:0", "g:1")))
+    manager.register_collective_group(group("three", members=("h:0", "h:1")))
+    manager.remove_groups_of("g")
+    known = [manager.get_collective_group(name) for name in ("one", "two", "three")]
+    assert known == [None, None, group("three", members=("h:0", "h:1"))]
+
+
+def test_waiting_for_a_collective_group_ends_when_a_member_registers_it():
     async def scenario():
         manager = CollectiveManager()
-        waiting = asyncio.ensure_future(manager.wait_collective_group("c"))
+        waiting = [asyncio.ensure_future(manager.wait_collective_group("c")) for _ in range(2)]
         await asyncio.sleep(0)
-        await manager.register_collective_group(group("other"))
+        manager.register_collective_group(group("other"))
         await asyncio.sleep(0.01)
-        assert not waiting.done()
-        await manager.register_collective_group(group())
-        assert (await waiting).group_name == "c"
+        assert not any(one.done() for one in waiting)
+        manager.register_collective_group(group())
+        assert [(await one).group_name for one in waiting] == ["c", "c"]
         assert await manager.wait_collective_group("d", timeout=0.01) is None
 
     run(scenario())
 
 
 def test_ports_of_collective_groups():
-    async def scenario():
-        manager = CollectiveManager()
-        assert manager.get_master_port_info("c") is None
-        with pytest.raises(ShoalValueError, match="no collective group 'c'; known: none"):
-            await manager.set_master_port_info("c", 1)
-        await manager.register_collective_group(group())
-        await manager.set_master_port_info("c", 1234)
-        assert manager.get_master_port_info("c") == 1234
-        assert manager.get_collective_group("c") == group()
+    manager = CollectiveManager()
+    assert manager.get_master_port_info("c") is None
+    unknown = "^Collective group c does not exist\\. Known groups: none$"
+    with pytest.raises(ShoalValueError, match=unknown):
+        manager.set_master_port_info("c", 1)
+    with pytest.raises(ShoalValueError, match=unknown):
         manager.reset_master_port_info("c")
-        assert manager.get_master_port_info("c") is None
-        with pytest.raises(ShoalValueError, match="known: c"):
-            manager.reset_master_port_info("d")
-
-    run(scenario())
+    manager.register_collective_group(group())
+    assert manager.get_master_port_info("c") is None
+    manager.set_master_port_info("c", 5000)
+    assert manager.get_master_port_info("c") == 5000
+    assert manager.get_collective_group("c") == group()
+    manager.reset_master_port_info("c")
+    assert manager.get_master_port_info("c") is None
+    manager.set_master_port_info("c", 5000)
+    manager.register_collective_group(group())
+    assert manager.get_master_port_info("c") is None
+    with pytest.raises(ShoalValueError, match="Known groups: c"):
+        manager.reset_master_port_info("d")
 
 
 def test_a_member_twice_is_refused():
-    with pytest.raises(ShoalValueError, match="g:0 is a member twice"):
+    with pytest.raises(AssertionError, match=r"must be unique.*g:0 is a member twice"):
         group(members=("g:0", "g:1", "g:0"))
+
+
+def test_a_record_of_a_group_has_no_hash():
+    with pytest.raises(TypeError, match="unhashable"):
+        hash(group())
 
 
 # --- nodes ---

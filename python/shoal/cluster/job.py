@@ -13,12 +13,13 @@ from shoal.config import ClusterConfig
 from shoal.context import set_context
 from shoal.deadline import Deadline
 from shoal.errors import ClusterNotFoundError, NameTakenError
-from shoal.manager import CollectiveManager, Manager, NodeManager, WorkerManager
+from shoal.manager import Manager, NodeManager, WorkerManager
 from shoal.topology import NodeGroupInfo, NodeInfo, build_groups
 
 __all__ = ["MANAGERS", "Job", "find_job", "launch_managers"]
 
-MANAGERS: tuple[type[Manager], ...] = (NodeManager, WorkerManager, CollectiveManager)
+MANAGERS: tuple[type[Manager], ...] = (NodeManager, WorkerManager)
+"""The managers that every job has. Others are started by the NodeManager when needed first."""
 
 # A blocked call of an asyncio actor counts against this; every rank of a job may wait at once.
 _MANAGER_CALLS = 1_000_000

@@ -1,7 +1,14 @@
 """Messages between two workers, and from one to many."""
 
 from shoal.collective.collective import Collective
+from shoal.collective.collective_group import CollectiveGroup
+from shoal.collective.dataclass_tensors import (
+    extract_dataclass_tensor_fields,
+    unflatten_dataclass_tensor_fields,
+)
 from shoal.collective.options import CollectiveGroupOptions
+from shoal.collective.tensor_data import TensorData
+from shoal.collective.work_queue import CollectiveWorkQueue
 from shoal.work import (
     AsyncChannelWork,
     AsyncCollWork,
@@ -19,5 +26,10 @@ __all__ = [
     "AsyncRouteWork",
     "AsyncWork",
     "Collective",
+    "CollectiveGroup",
     "CollectiveGroupOptions",
+    "CollectiveWorkQueue",
+    "TensorData",
+    "extract_dataclass_tensor_fields",
+    "unflatten_dataclass_tensor_fields",
 ]

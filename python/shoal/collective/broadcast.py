@@ -12,7 +12,6 @@ from typing import Any
 from shoal._backend import WorkerAddress
 from shoal.channel.backend import Future
 from shoal.collective.inbox import Inbox, Request
-from shoal.collective.members import expand, own_group, source
 from shoal.collective.message import (
     BESIDE,
     Received,
@@ -23,12 +22,13 @@ from shoal.collective.message import (
     special,
 )
 from shoal.collective.node_memory import MOST_BYTES
+from shoal.collective.options import CollectiveGroupOptions
 from shoal.collective.outbox import Outbox
 from shoal.collective.routes import Routes
 from shoal.collective.topology import Edges, edges_of
 from shoal.collective.waits import PeerWait
 from shoal.deadline import Deadline
-from shoal.errors import ShoalError, ShoalTimeoutError, ShoalValueError
+from shoal.errors import ShoalError, ShoalTimeoutError
 from shoal.futures import done, fulfil
 from shoal.pickling import dumps
 from shoal.shm import Parcel
@@ -51,30 +51,15 @@ class Broadcasts:
 
     Args:
         routes: The way to other workers.
+        kind: Keeps them apart from the broadcasts of the worker's other exchanges.
+        label: Names the exchange in messages.
     """
 
-    def __init__(self, routes: Routes) -> None:
+    def __init__(self, routes: Routes, kind: str, label: str = "") -> None:
         self._routes = routes
+        self._kind = kind
+        self._label = label
         self._courses: dict[tuple[Any, ...], _Course] = {}
-
-    def broadcast(
-        self,
-        value: Any,
-        groups: Any,
-        ranks: Sequence[int] | None,
-        src: Any,
-        async_op: bool,
-        timeout: float | None,
-        ring: bool,
-    ) -> Any:
-        """Take part in a broadcast; see `Collective.broadcast`."""
-        me = self._routes.info.address
-        members = expand(groups) if ranks is None else own_group(me, ranks)
-        root = source(src, members)
-        if me not in members:
-            names = ", ".join(member.get_name() for member in members)
-            raise ShoalValueError(f"broadcast: {me.get_name()} is not a member; members: {names}")
-        return self.among(members, root, value, async_op, timeout, ring)
 
     def among(
         self,
@@ -83,15 +68,18 @@ class Broadcasts:
         value: Any,
         async_op: bool,
         timeout: float | None,
-        ring: bool,
+        options: CollectiveGroupOptions | None,
     ) -> Any:
         """Take part in a broadcast from `root` to `members`, of which this worker is one."""
         names = tuple(sorted(member.get_name() for member in members))
+        ring = options is not None and options.use_ring_broadcast
         key = (root.get_name(), names, ring)
         course = self._courses.get(key)
         if course is None:
-            made = _Course(self._routes, list(members), root, ring)
+            made = _Course(self._routes, self._kind, self._label, list(members), root, ring)
             course = self._courses.setdefault(key, made)  # of two threads one wins
+        if options is not None:
+            course.options = options
         deadline = Deadline(timeout)
         if async_op:
             return course.start(value, deadline)
@@ -107,18 +95,26 @@ class _Course:
     """A broadcast that the same members make again and again from the same source."""
 
     def __init__(
-        self, routes: Routes, members: list[WorkerAddress], root: WorkerAddress, ring: bool
+        self,
+        routes: Routes,
+        kind: str,
+        label: str,
+        members: list[WorkerAddress],
+        root: WorkerAddress,
+        ring: bool,
     ) -> None:
         self._routes = routes
         self._me = routes.info.address
         self._members = members
         self._root = root
         self._ring = ring
+        self.options: CollectiveGroupOptions | None = None
+        """Options of the accelerators' libraries, heeded when the members are found."""
         names = sorted(member.get_name() for member in members)
-        text = "\n".join([root.get_name(), str(ring), *names])
+        text = "\n".join([kind, root.get_name(), str(ring), *names])
         digest = hashlib.blake2s(text.encode(), digest_size=12).hexdigest()
         self._kind = f"broadcast {digest}"
-        self._what = f"broadcast from {root.get_name()}"
+        self._what = f"{label}broadcast from {root.get_name()}"
         self._edges: Edges | None = None
         self._inbox: Inbox | None = None
         self._near: list[Outbox] = []
@@ -192,7 +188,9 @@ class _Course:
                 self._edges = edges
 
     def _outbox(self, member: WorkerAddress) -> Outbox:
-        return Outbox(self._routes, self._kind, member, f"{self._what}: to")
+        outbox = Outbox(self._routes, self._kind, member, f"{self._what}: to")
+        outbox.heed(self.options)
+        return outbox
 
     def _drain(self) -> None:
         """Start what waits for the members to be known; the thread ends with the backlog."""

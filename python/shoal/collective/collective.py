@@ -1,241 +1,88 @@
-"""`Collective`: what a worker's send, receive and broadcast do."""
+"""`Collective`: the messages of a worker, and the groups it is a member of."""
 
-from collections.abc import Callable, Sequence
-from functools import partial
+import threading
+from collections.abc import Sequence
 from typing import Any
 
-from shoal.collective.broadcast import Broadcasts
+from shoal._backend import WorkerAddress
+from shoal.collective.collective_group import CollectiveGroup
 from shoal.collective.directory import Directory
-from shoal.collective.inbox import NOT_YET, Inbox
-from shoal.collective.message import (
-    PLAIN,
-    Accept,
-    Received,
-    check_contiguous,
-    envelope,
-    expects_object,
-    expects_tensor,
-    is_tensor,
-    sendable,
-    tensor_message,
-)
-from shoal.collective.options import CollectiveGroupOptions
-from shoal.collective.outbox import SLICE_S, Outbox
-from shoal.collective.peers import peer_address
+from shoal.collective.exchange import Exchange, Ranks
+from shoal.collective.group_record import agree, checked_members, default_name
+from shoal.collective.message import is_tensor
 from shoal.collective.routes import Routes
 from shoal.deadline import Deadline
-from shoal.errors import ShoalTypeError
 from shoal.transport.choice import OBJECTS, Choice, choose
-from shoal.work import AsyncWork
 
 __all__ = ["Collective"]
-
-Ranks = int | list[int]
 
 _P2P = "p2p"
 
 
-class Collective:
-    """The messages of one worker to and from others.
-
-    Sends are buffered, up to 16 messages or 64 MiB for each receiver, and then wait. Messages
-    between two workers arrive in the order in which they were sent, also asynchronous ones. What
-    is received belongs to the receiver alone and can be written to; a tensor of an accelerator
-    arrives on the receiver's current device of that type.
+class Collective(Exchange):
+    """The messages of one worker to and from others; see `Exchange`.
 
     Args:
         cur_worker: The worker: anything with a `worker_info`.
-        directory: Where workers look each other up; None for the job's manager.
+        directory: Where workers look each other up; None for the job's managers.
     """
 
     def __init__(self, cur_worker: Any, directory: Directory | None = None) -> None:
-        self._routes = Routes(cur_worker.worker_info, directory)
-        self._name = self._routes.name
-        self._broadcasts = Broadcasts(self._routes)
-        # By group and rank as callers give them, so that a message costs one look.
-        self._outboxes: dict[tuple[str, Any], Outbox] = {}
-        self._inboxes: dict[tuple[str, Any], Inbox] = {}
+        super().__init__(Routes(cur_worker.worker_info, directory), _P2P)
+        self._groups: dict[str, CollectiveGroup] = {}
+        self._groups_lock = threading.Lock()
 
-    def send(
+    def create_collective_group(
         self,
-        object: Any,  # noqa: A002  (part of the API)
-        dst_group_name: str,
-        dst_rank: Ranks,
-        async_op: bool = False,
-        options: CollectiveGroupOptions | None = None,
-        piggyback_payload: Any = None,
+        worker_addresses: Sequence[WorkerAddress],
+        group_name: str | None = None,
         *,
         timeout: float | None = None,
-    ) -> AsyncWork | None:
-        """Send an object, with or without tensors in it.
+    ) -> CollectiveGroup:
+        """Make a group of workers; every member calls it with the same addresses and name.
+
+        The messages of a group are kept apart from those of other groups, of `send` and of
+        `broadcast`. A call with the same arguments returns the same group until it is closed.
 
         Args:
-            object: Anything that can be pickled. A tuple of tensors arrives as a list.
-            dst_group_name: The receiver's group.
-            dst_rank: Its rank; a list is a path to a worker below another.
-            async_op: Return a work at once; arrays and tensors must not change until it is done.
-            options: For the accelerators' libraries; both ends give the same.
-            piggyback_payload: Something to receive beside the object.
-            timeout: Seconds to wait for the receiver to exist and for room; None for the default.
+            worker_addresses: The members, this worker among them; the first one is the master.
+            group_name: Unique in the job; `cg-` and the addresses by default.
+            timeout: Seconds to wait for the members to exist; None for the default.
 
         Raises:
-            ShoalTimeoutError: The receiver did not come up, or takes nothing.
-            PeerLostError: The receiver died.
-            ShoalValueError: The object cannot be pickled, or a tensor is not contiguous.
+            ShoalTimeoutError: Some members did not come up; the message names them.
+            PeerLostError: A member has died.
+            ShoalValueError: Another group has the name, a member is named twice, or this worker
+                is not a member.
         """
-        if options is not None:
-            _check_options(options)
-        try:
-            outbox = self._outboxes[dst_group_name, dst_rank]
-        except (KeyError, TypeError):
-            outbox = self._outbox(dst_group_name, dst_rank)
-        if type(object) in PLAIN and piggyback_payload is None:
-            message = object
-        else:
-            message = envelope(sendable(object), piggyback_payload)
-        if not async_op:
-            if not outbox.offer(message):
-                outbox.send(message, Deadline(timeout))
-            return None
-        return self._started(outbox, message, timeout)
+        me = self._routes.info.address
+        members = checked_members(worker_addresses, me)
+        name = default_name(members) if group_name is None else group_name
+        info = agree(self._routes.directory, name, members, Deadline(timeout))
+        with self._groups_lock:
+            group = self._groups.get(name)
+            if group is None or group.worker_addresses != members:
+                if group is not None:
+                    group.end()  # its name was free again: one of its members has ended
+                group = self._groups[name] = CollectiveGroup(info, self, name, members, me)
+            group.group_info = info
+            return group
 
-    def recv(
-        self,
-        src_group_name: str,
-        src_rank: Ranks,
-        async_op: bool = False,
-        options: CollectiveGroupOptions | None = None,
-        *,
-        timeout: float | None = None,
-    ) -> Any:
-        """Receive what another worker sent with `send`.
-
-        Returns:
-            The object; with the piggyback payload, as a pair, when the sender gave one; a work
-            with `async_op`.
-
-        Raises:
-            ShoalTimeoutError: Nothing came in time.
-            PeerLostError: The sender died and has left no message.
-            TransportError: The message was sent with `send_tensor`; it stays where it is. Or it
-                cannot be rebuilt in this process; then it is lost.
-        """
-        if options is not None:
-            _check_options(options)
-        try:
-            inbox = self._inboxes[src_group_name, src_rank]
-        except (KeyError, TypeError):
-            inbox = self._inbox(src_group_name, src_rank)
-        if async_op:
-            return self._awaited(inbox, expects_object, Received.result, timeout)
-        if timeout is None:
-            found = inbox.at_once(SLICE_S)
-            if found is not NOT_YET:
-                return found
-            deadline = Deadline(None)
-        else:
-            deadline = Deadline(timeout)
-            found = inbox.at_once(min(SLICE_S, deadline.remaining))
-            if found is not NOT_YET:
-                return found
-        return inbox.recv(expects_object, deadline).result()
-
-    def send_tensor(
-        self,
-        tensor: Any,
-        dst_group_name: str,
-        dst_rank: Ranks,
-        async_op: bool = False,
-        options: CollectiveGroupOptions | None = None,
-        *,
-        timeout: float | None = None,
-    ) -> AsyncWork | None:
-        """Send a tensor to a worker that calls `recv_tensor` with one like it; same as `send`."""
-        _check_options(options)
-        if not is_tensor(tensor):
-            raise ShoalTypeError(
-                f"send_tensor: expected a torch tensor, got {type(tensor).__name__}; "
-                "send takes any object"
-            )
-        check_contiguous(tensor)
-        outbox = self._outbox(dst_group_name, dst_rank)
-        message = tensor_message(tensor.detach())
-        if not async_op:
-            if not outbox.offer(message):
-                outbox.send(message, Deadline(timeout))
-            return None
-        return self._started(outbox, message, timeout)
-
-    def recv_tensor(
-        self,
-        tensor: Any,
-        src_group_name: str,
-        src_rank: Ranks,
-        async_op: bool = False,
-        options: CollectiveGroupOptions | None = None,
-        *,
-        timeout: float | None = None,
-    ) -> AsyncWork | None:
-        """Receive into a tensor what another worker sent with `send_tensor`; same as `recv`.
-
-        Raises:
-            TransportError: The sent tensor has another shape, dtype or device type, or it was
-                sent with `send`; `tensor` is untouched and the message stays where it is.
-        """
-        _check_options(options)
-        if not is_tensor(tensor):
-            raise ShoalTypeError(f"recv_tensor: expected a torch tensor, got {type(tensor)!r}")
-        inbox = self._inbox(src_group_name, src_rank)
-        into = tensor.detach()
-
-        def copy(received: Received) -> None:
-            if received.value is not into:  # it may have been received into at once
-                into.copy_(received.value)
-
-        if async_op:
-            work: AsyncWork = self._awaited(inbox, expects_tensor(tensor), copy, timeout, into)
-            return work
-        copy(inbox.recv(expects_tensor(tensor), Deadline(timeout), into))
-        return None
-
-    def broadcast(
-        self,
-        object: Any = None,  # noqa: A002  (part of the API)
-        groups: Sequence[Any] | None = None,
-        src: tuple[str, Any] | None = None,
-        async_op: bool = False,
-        options: CollectiveGroupOptions | None = None,
-        *,
-        timeout: float | None = None,
-        ranks: Sequence[int] | None = None,
-    ) -> Any:
-        """Give one worker's object to all members; every member calls it with the same groups.
+    def apart(self, kind: str, label: str) -> Exchange:
+        """Return an exchange of this worker whose messages are kept apart.
 
         Args:
-            object: What the source gives; other members leave it out.
-            groups: (group name, ranks) of the members, where ranks is an integer, a tuple (a path
-                to a worker below another) or a list of those. A list of integers is the older
-                form: `ranks`.
-            src: The source, as (group name, rank); None for the first one that `groups` names.
-            async_op: Return a work at once.
-            options: For the accelerators' libraries.
-            timeout: Seconds to wait for the others; None for the default.
-            ranks: The members within the caller's own group, the source first.
-
-        Returns:
-            The object, the source's own for the source; a work with `async_op`.
-
-        Raises:
-            ShoalValueError: The caller is not a member, or `groups` names no worker.
-            ShoalTypeError: `groups` is of another form.
-            ShoalTimeoutError: The others did not take part in time.
-            PeerLostError: One of them died.
+            kind: Keeps it apart; the other workers use the same text.
+            label: Names it in messages.
         """
-        _check_options(options)
-        if ranks is None and groups and isinstance(groups[0], int):
-            groups, ranks = None, groups
-        ring = options is not None and options.use_ring_broadcast
-        return self._broadcasts.broadcast(object, groups, ranks, src, async_op, timeout, ring)
+        return Exchange(self._routes, kind, label)
+
+    def forget_group(self, group: CollectiveGroup) -> None:
+        """Remove the record of a group that was closed, so that its name is free."""
+        with self._groups_lock:
+            if self._groups.get(group.group_name) is group:
+                del self._groups[group.group_name]
+        self._routes.directory.remove_group(group.group_info)
 
     def transport_to(self, group_name: str, rank: Ranks, data: Any = None) -> Choice:
         """Return which transport carries a kind of data to another worker, and why.
@@ -259,51 +106,8 @@ class Collective:
         return choose(self._routes.info, info, device)
 
     def close(self) -> None:
-        """Leave the memory of the node, and release what is held for other workers."""
-        for inbox in self._inboxes.values():
-            inbox.close()
-        for outbox in self._outboxes.values():
-            outbox.close()
-        self._broadcasts.close()
+        """Close the groups, leave the memory of the node, and release what is held for others."""
+        for group in list(self._groups.values()):
+            group.close()
+        super().close()
         self._routes.close()
-
-    # How it works.
-
-    def _outbox(self, group: str, rank: Ranks) -> Outbox:
-        peer = peer_address(group, rank)
-        key = (group, rank if isinstance(rank, int) else tuple(rank))
-        found = self._outboxes.get(key)
-        if found is None:
-            made = Outbox(self._routes, _P2P, peer, "send to")
-            found = self._outboxes.setdefault(key, made)  # of two threads one wins
-        return found
-
-    def _inbox(self, group: str, rank: Ranks) -> Inbox:
-        peer = peer_address(group, rank)
-        key = (group, rank if isinstance(rank, int) else tuple(rank))
-        found = self._inboxes.get(key)
-        if found is None:
-            made = Inbox(self._routes, _P2P, peer, "recv from")
-            found = self._inboxes.setdefault(key, made)
-        return found
-
-    def _started(self, outbox: Outbox, message: Any, timeout: float | None) -> AsyncWork:
-        future = outbox.start_send(message, Deadline(timeout))
-        return AsyncWork(future, f"send from {self._name} to {outbox.peer.get_name()}")
-
-    def _awaited(
-        self,
-        inbox: Inbox,
-        accept: Accept,
-        then: Callable[[Received], Any],
-        timeout: float | None,
-        into: Any = None,
-    ) -> Any:
-        request = inbox.start_recv(accept, then, Deadline(timeout), into)
-        what = f"recv from {inbox.peer.get_name()} at {self._name}"
-        return AsyncWork(request.future, what, partial(inbox.give_back, request))
-
-
-def _check_options(options: Any) -> None:
-    if options is not None and not isinstance(options, CollectiveGroupOptions):
-        raise ShoalTypeError(f"options={options!r}: expected CollectiveGroupOptions or None")

@@ -1,4 +1,4 @@
-"""Where workers look each other up: the job's manager of workers."""
+"""Where workers look each other and their groups up: the job's managers."""
 
 from typing import Any, Protocol
 
@@ -8,7 +8,7 @@ from shoal._backend import WorkerAddress
 from shoal._ray import check_fork, get
 from shoal.deadline import Deadline
 from shoal.errors import ShoalError, ShoalTimeoutError
-from shoal.manager import WorkerInfo, WorkerManager
+from shoal.manager import CollectiveGroupInfo, CollectiveManager, WorkerInfo, WorkerManager
 
 __all__ = ["Directory", "ManagerDirectory"]
 
@@ -44,9 +44,24 @@ class Directory(Protocol):
     def wait_cycle(self, waiter: str, number: int) -> list[str]:
         """Return the workers through which a wait leads back to its worker; often none."""
 
+    def group(self, name: str, deadline: Deadline) -> CollectiveGroupInfo | None:
+        """Return the record of a collective group, None where it is not registered."""
+
+    def register_group(
+        self, info: CollectiveGroupInfo, ended: CollectiveGroupInfo | None, deadline: Deadline
+    ) -> None:
+        """Record a collective group, also in place of the record of one that has ended.
+
+        Raises:
+            ShoalValueError: Another group has the name.
+        """
+
+    def remove_group(self, info: CollectiveGroupInfo) -> None:
+        """Forget this record of a collective group; nothing is waited for."""
+
 
 class ManagerDirectory:
-    """The job's `WorkerManager`, asked by Ray calls."""
+    """The job's `WorkerManager` and `CollectiveManager`, asked by Ray calls."""
 
     def wait_for(self, address: WorkerAddress, what: str, deadline: Deadline) -> WorkerInfo | None:
         """Wait with one pending call."""
@@ -93,6 +108,30 @@ class ManagerDirectory:
         except (ShoalError, ray.exceptions.RayError):
             return []  # the line is logged without it
         return found
+
+    def group(self, name: str, deadline: Deadline) -> CollectiveGroupInfo | None:
+        """Ask for the record, which starts the manager of groups where there is none."""
+        check_fork()
+        manager = CollectiveManager.get_proxy(timeout=deadline.remaining)
+        found: CollectiveGroupInfo | None = manager.get_collective_group(name)
+        return found
+
+    def register_group(
+        self, info: CollectiveGroupInfo, ended: CollectiveGroupInfo | None, deadline: Deadline
+    ) -> None:
+        """Record a group."""
+        manager = CollectiveManager.get_proxy(timeout=deadline.remaining)
+        manager.register_collective_group(info, ended)
+
+    def remove_group(self, info: CollectiveGroupInfo) -> None:
+        """Tell the manager, where it runs."""
+        if not ray.is_initialized():
+            return  # the job has ended
+        try:
+            actor = CollectiveManager.get_proxy(no_wait=True).actor
+            actor.remove_collective_group.remote(info.group_name, info)
+        except (ShoalError, ray.exceptions.RayError):
+            return  # it has ended, and the record with it
 
     @staticmethod
     def _tell(method: str, *args: Any) -> None:

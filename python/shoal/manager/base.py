@@ -68,21 +68,20 @@ class Manager:
         """Return this process's proxy of the job's manager.
 
         Args:
-            no_wait: Kept for existing callers; a manager exists before any worker of its job, so
-                there is nothing to wait for.
+            no_wait: Do not start a manager that is started when it is first needed. The others
+                exist before any worker of their job, so there is nothing to wait for.
             timeout: Limit in seconds for each call through the proxy; None for the default.
 
         Raises:
             ClusterNotFoundError: There is no such manager.
         """
-        del no_wait
         namespace = required_namespace()
         proxy = cls.proxy
         # A forked child must not use its parent's connection.
         if proxy is None or not proxy.is_for(namespace) or os.getpid() != cls.PID:
             if not ray.is_initialized():
                 ray.init(address="auto", namespace=namespace, logging_level=logging.WARNING)
-            actor = find_actor(cls.MANAGER_NAME, namespace)
+            actor = cls._find_actor(namespace, starts=not no_wait)
             if actor is None:
                 raise ClusterNotFoundError(
                     f"no {cls.MANAGER_NAME} in the namespace {namespace!r}: the job has ended, or "
@@ -91,6 +90,17 @@ class Manager:
             proxy = cls.proxy = ManagerProxy(cls, actor, namespace)
             cls.PID = os.getpid()
         return proxy if timeout is None else ManagerProxy(cls, proxy.actor, namespace, timeout)
+
+    @classmethod
+    def _find_actor(cls, namespace: str, *, starts: bool) -> Any | None:
+        """Return the manager's actor, None where there is none.
+
+        Args:
+            namespace: The job's namespace.
+            starts: Whether a manager may be started that is started when it is first needed.
+        """
+        del starts
+        return find_actor(cls.MANAGER_NAME, namespace)
 
     @classmethod
     def sync_cluster_namespace(cls) -> None:

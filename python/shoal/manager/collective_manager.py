@@ -1,15 +1,24 @@
-"""Knows the job's collective groups and where they meet."""
+"""Knows the job's collective groups and where they meet; started when it is first needed."""
 
 import asyncio
+import time
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import Any, ClassVar
 
+import ray
+
+from shoal._ray import find_actor, is_dead
 from shoal.deadline import Deadline
-from shoal.errors import ShoalValueError
+from shoal.errors import NameTakenError, ShoalTimeoutError, ShoalValueError
 from shoal.manager.base import Manager
+from shoal.manager.node_manager import NodeManager
 from shoal.manager.worker_manager import WorkerInfo
 
 __all__ = ["CollectiveGroupInfo", "CollectiveManager"]
+
+_START_S = 60.0
+"""Seconds within which the manager must have been started."""
+_RETRY_S = 0.02
 
 
 @dataclass
@@ -36,7 +45,8 @@ class CollectiveGroupInfo:
         twice = sorted({n for n in names if names.count(n) > 1})
         if twice:
             raise ShoalValueError(
-                f"collective group {self.group_name!r}: {', '.join(twice)} is a member twice"
+                f"collective group {self.group_name!r}: its members must be unique, and "
+                f"{', '.join(twice)} is a member twice"
             )
 
     @property
@@ -46,30 +56,68 @@ class CollectiveGroupInfo:
 
 
 class CollectiveManager(Manager):
-    """Masters register groups here; the other members look them up, or wait for them."""
+    """Members register their group here; others look it up, or wait for it.
+
+    Most jobs have no use for it, so the `NodeManager` starts it when `get_proxy` is first called.
+    """
 
     MANAGER_NAME: ClassVar[str] = "CollectiveManager"
 
     def __init__(self) -> None:
         self._groups: dict[str, CollectiveGroupInfo] = {}
-        self._changed = asyncio.Condition()
+        self._waiting: dict[str, asyncio.Event] = {}
 
-    async def register_collective_group(self, collective_group: CollectiveGroupInfo) -> None:
-        """Record a group; recording an equal one again is harmless.
+    @classmethod
+    def _find_actor(cls, namespace: str, *, starts: bool) -> Any | None:
+        deadline = Deadline(_START_S)
+        while True:
+            actor = find_actor(cls.MANAGER_NAME, namespace)
+            if actor is not None and not is_dead(actor):
+                return actor
+            if not starts:
+                return None
+            if actor is not None:
+                ray.kill(actor)  # frees the name of an actor that died by itself
+            if deadline.expired:
+                raise ShoalTimeoutError(
+                    f"starting {cls.MANAGER_NAME}: the name is still that of an actor that died, "
+                    f"after {deadline.timeout:g} s"
+                )
+            try:
+                nodes = NodeManager.get_proxy(timeout=deadline.remaining)
+                return nodes.start_host(cls.MANAGER_NAME, cls)
+            except NameTakenError:
+                time.sleep(_RETRY_S)  # another process was faster, or the name is about to be free
+
+    def ping(self) -> None:
+        """Answer, which tells that the manager runs."""
+
+    def register_collective_group(
+        self,
+        collective_group: CollectiveGroupInfo,
+        instead_of: CollectiveGroupInfo | None = None,
+    ) -> None:
+        """Record a group. An equal record replaces the former one, so its port is forgotten.
+
+        Args:
+            collective_group: The group.
+            instead_of: The record of a group of this name that has ended; it may be replaced.
 
         Raises:
             ShoalValueError: Another group has this name.
         """
         name = collective_group.group_name
         known = self._groups.get(name)
-        if known is not None and known != collective_group:
-            members = ", ".join(w.address.get_name() for w in known.workers)
+        if known is not None and known not in (collective_group, instead_of):
             raise ShoalValueError(
-                f"the collective group {name!r} exists with other members: {members}"
+                f"Collective group {name} already exists but tried to register a different group: "
+                f"known is {_describe(known)}, given {_describe(collective_group)}; choose another "
+                "name, or close the group that has it"
             )
-        if known is None:
-            self._groups[name] = collective_group
-            await self._notify()
+        self._groups[name] = collective_group
+        event = self._waiting.pop(name, None)
+        if event is not None:
+            event.set()
 
     def get_collective_group(self, group_name: str) -> CollectiveGroupInfo | None:
         """Return a group's record, or None."""
@@ -82,28 +130,39 @@ class CollectiveManager(Manager):
     ) -> CollectiveGroupInfo | None:
         """Return a group's record as soon as there is one; None when the time is over."""
         deadline = Deadline(timeout)
-        async with self._changed:
+        while group_name not in self._groups:
+            event = self._waiting.setdefault(group_name, asyncio.Event())
             try:
-                await asyncio.wait_for(
-                    self._changed.wait_for(lambda: group_name in self._groups),
-                    deadline.remaining_or_none(),
-                )
+                await asyncio.wait_for(event.wait(), deadline.remaining_or_none())
             except TimeoutError:
                 return None
-        return self._groups.get(group_name)
+        return self._groups[group_name]
 
-    def remove_collective_group(self, group_name: str) -> None:
-        """Forget a group; harmless where there is none."""
-        self._groups.pop(group_name, None)
+    def remove_collective_group(
+        self, group_name: str, info: CollectiveGroupInfo | None = None
+    ) -> None:
+        """Forget a group; idempotent.
 
-    async def set_master_port_info(self, group_name: str, port: int) -> None:
+        Args:
+            group_name: The group's name.
+            info: The record to forget: another one of this name stays. None for any.
+        """
+        if info is None or self._groups.get(group_name) == info:
+            self._groups.pop(group_name, None)
+
+    def remove_groups_of(self, worker_group: str) -> None:
+        """Forget the collective groups that a worker of a closed worker group is a member of."""
+        for name, info in list(self._groups.items()):
+            if any(worker.address.root_group_name == worker_group for worker in info.workers):
+                del self._groups[name]
+
+    def set_master_port_info(self, group_name: str, port: int) -> None:
         """Record the port on which a group meets.
 
         Raises:
             ShoalValueError: There is no such group.
         """
         self._known(group_name).master_port = port
-        await self._notify()
 
     def get_master_port_info(self, group_name: str) -> int | None:
         """Return a group's port, or None while it, or the group, is not known."""
@@ -122,9 +181,14 @@ class CollectiveManager(Manager):
         info = self._groups.get(group_name)
         if info is None:
             known = ", ".join(sorted(self._groups)) or "none"
-            raise ShoalValueError(f"no collective group {group_name!r}; known: {known}")
+            raise ShoalValueError(
+                f"Collective group {group_name} does not exist. Known groups: {known}"
+            )
         return info
 
-    async def _notify(self) -> None:
-        async with self._changed:
-            self._changed.notify_all()
+
+def _describe(info: CollectiveGroupInfo) -> str:
+    members = ", ".join(
+        f"{w.address.get_name()} (process {w.pid}, port {w.node_port})" for w in info.workers
+    )
+    return f"of {members} at {info.master_addr or 'an unknown address'}"

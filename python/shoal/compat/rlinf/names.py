@@ -61,7 +61,9 @@ _OLD_MODULES = {
     ),
     "rlinf.scheduler.collective.async_work": _ASYNC_WORK,
     "rlinf.scheduler.collective.collective": "Collective",
-    "rlinf.scheduler.collective.collective_group": "CollectiveGroup CollectiveGroupOptions",
+    "rlinf.scheduler.collective.collective_group": (
+        "CollectiveGroup CollectiveGroupOptions CollectiveWorkQueue TensorData"
+    ),
     "rlinf.scheduler.collective.multi_channel_pg": "MultiChannelProcessGroup",
     "rlinf.scheduler.dynamic_scheduler": "",
     "rlinf.scheduler.dynamic_scheduler.manager": (
@@ -114,7 +116,8 @@ _OURS = {
     ),
     "shoal.collective": (
         "AsyncChannelWork AsyncCollWork AsyncFuncWork AsyncRayWork AsyncRouteWork AsyncWork"
-        " Collective CollectiveGroupOptions"
+        f" Collective CollectiveGroup CollectiveGroupOptions CollectiveWorkQueue TensorData"
+        f" {_TENSOR_FIELDS}"
     ),
     "shoal.config": (
         "ClusterConfig NodeGroupConfig NodeGroupEnvConfig dataclass_arg_check parse_rank_config"

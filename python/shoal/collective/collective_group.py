@@ -1,0 +1,295 @@
+"""`CollectiveGroup`: named workers whose messages are kept apart from all others."""
+
+import hashlib
+import os
+from collections.abc import Sequence
+from typing import Any, ClassVar, Protocol, Self
+
+from shoal._backend import WorkerAddress
+from shoal.collective import tensor_data
+from shoal.collective.exchange import Exchange
+from shoal.collective.group_record import checked_members
+from shoal.collective.options import CollectiveGroupOptions
+from shoal.collective.tensor_data import TensorData, object_type
+from shoal.collective.work_queue import CollectiveWorkQueue
+from shoal.errors import ShoalTypeError, ShoalValueError, TransportError
+from shoal.hardware import AcceleratorUtil
+from shoal.manager import CollectiveGroupInfo, WorkerInfo
+from shoal.work import AsyncWork
+
+__all__ = ["CollectiveGroup", "CollectiveGroupOptions", "CollectiveWorkQueue", "TensorData"]
+
+_A_PAIR = 2
+
+
+class _Owner(Protocol):
+    """What a group needs of the `Collective` that made it."""
+
+    def apart(self, kind: str, label: str) -> Exchange:
+        """Return an exchange whose messages are kept apart."""
+
+    def forget_group(self, group: Any) -> None:
+        """Remove the record of a group that was closed."""
+
+
+class CollectiveGroup:
+    """Workers that send to each other under a name; `Collective.create_collective_group` makes it.
+
+    Two members send and receive point to point, more of them broadcast. The messages are kept
+    apart from those of other groups with the same members, and from the workers' own `send` and
+    `broadcast`. A group that is made again with the same name and members goes on where the former
+    one ended: a message that was sent and not received is received by the new one.
+
+    Args:
+        group_info: The group's record.
+        collective: The `Collective` of this worker.
+        group_name: The group's name.
+        worker_addresses: The members, in the order of their ranks in the group.
+        cur_worker_address: This worker, one of them.
+
+    Attributes:
+        group_info: The group's record.
+        group_name: Its name.
+        worker_addresses: Its members.
+
+    Raises:
+        ShoalTypeError: The members are not addresses.
+        ShoalValueError: A member is named twice, or this worker is not a member.
+    """
+
+    ACCEL: ClassVar[str | None] = AcceleratorUtil.get_device_type(
+        os.environ.get("ACCELERATOR_TYPE") or "NO_ACCEL"
+    )
+    """torch's name of this process's accelerators, None where it has none."""
+    CPU: ClassVar[str] = "cpu"
+    TENSOR: ClassVar[int] = tensor_data.TENSOR
+    TENSOR_LIST: ClassVar[int] = tensor_data.TENSOR_LIST
+    TENSOR_DICT: ClassVar[int] = tensor_data.TENSOR_DICT
+    OBJECT: ClassVar[int] = tensor_data.OBJECT
+    DATACLASS_WITH_TENSORS: ClassVar[int] = tensor_data.DATACLASS_WITH_TENSORS
+    POOL_SIZE: ClassVar[int] = 1
+    """Number of independent orders of messages between two members."""
+
+    def __init__(
+        self,
+        group_info: CollectiveGroupInfo,
+        collective: _Owner,
+        group_name: str,
+        worker_addresses: Sequence[WorkerAddress],
+        cur_worker_address: WorkerAddress,
+    ) -> None:
+        self._group_info = group_info
+        self._collective = collective
+        self.group_name = group_name
+        self.worker_addresses = checked_members(worker_addresses, cur_worker_address)
+        others = [member for member in self.worker_addresses if member != cur_worker_address]
+        self._peer = others[0] if len(self.worker_addresses) == _A_PAIR else None
+        self._to = (others[0].root_group_name, tuple(others[0].rank_path)) if self._peer else None
+        names = [member.get_name() for member in self.worker_addresses]
+        digest = hashlib.blake2s("\n".join([group_name, *names]).encode(), digest_size=12)
+        kind, label = f"group {digest.hexdigest()}", f"group {group_name}: "
+        self._exchange = collective.apart(kind, label)
+        self._closed = False
+
+    @property
+    def group_info(self) -> CollectiveGroupInfo:
+        """The group's record; replaced when a member was started again."""
+        return self._group_info
+
+    @group_info.setter
+    def group_info(self, info: CollectiveGroupInfo) -> None:
+        self._group_info = info
+
+    def send(
+        self,
+        object: Any,  # noqa: A002  (part of the API)
+        async_op: bool = False,
+        options: CollectiveGroupOptions | None = None,
+        piggyback_payload: Any = None,
+        *,
+        timeout: float | None = None,
+    ) -> AsyncWork | None:
+        """Send an object to the other of two members; see `Collective.send`.
+
+        Raises:
+            ShoalValueError: The group has not two members.
+            TransportError: The group is closed.
+        """
+        peer, path = self._other("send")
+        return self._exchange.send(
+            object, peer, path, async_op, options, piggyback_payload, timeout=timeout
+        )
+
+    def recv(
+        self,
+        async_op: bool = False,
+        options: CollectiveGroupOptions | None = None,
+        *,
+        timeout: float | None = None,
+    ) -> Any:
+        """Receive what the other of two members sent with `send`; see `Collective.recv`."""
+        peer, path = self._other("recv")
+        return self._exchange.recv(peer, path, async_op, options, timeout=timeout)
+
+    def send_tensor(
+        self,
+        tensor: Any,
+        async_op: bool = False,
+        options: CollectiveGroupOptions | None = None,
+        *,
+        timeout: float | None = None,
+    ) -> AsyncWork | None:
+        """Send a tensor to the other of two members; see `Collective.send_tensor`."""
+        peer, path = self._other("send_tensor")
+        return self._exchange.send_tensor(tensor, peer, path, async_op, options, timeout=timeout)
+
+    def recv_tensor(
+        self,
+        tensor: Any,
+        async_op: bool = False,
+        options: CollectiveGroupOptions | None = None,
+        *,
+        timeout: float | None = None,
+    ) -> AsyncWork | None:
+        """Receive into a tensor from the other of two members; see `Collective.recv_tensor`."""
+        peer, path = self._other("recv_tensor")
+        return self._exchange.recv_tensor(tensor, peer, path, async_op, options, timeout=timeout)
+
+    def broadcast(
+        self,
+        object: Any,  # noqa: A002  (part of the API)
+        src_addr: WorkerAddress,
+        async_op: bool = False,
+        options: CollectiveGroupOptions | None = None,
+        *,
+        timeout: float | None = None,
+    ) -> Any:
+        """Give one member's object to all members; every member calls it with the same source.
+
+        Args:
+            object: What the source gives; other members give None.
+            src_addr: The source, one of the members.
+            async_op: Return a work at once.
+            options: For the accelerators' libraries.
+            timeout: Seconds to wait for the others; None for the default.
+
+        Returns:
+            The object, the source's own for the source; a work with `async_op`.
+
+        Raises:
+            ShoalTypeError: `src_addr` is not a WorkerAddress.
+            ShoalValueError: The source is not a member.
+            ShoalTimeoutError: The others did not take part in time.
+            PeerLostError: One of them died.
+            TransportError: The group is closed.
+        """
+        self._check_open("broadcast")
+        if not isinstance(src_addr, WorkerAddress):
+            raise ShoalTypeError(
+                f"{self._name_of('broadcast')}: src_addr={src_addr!r}: expected a WorkerAddress"
+            )
+        if src_addr not in self.worker_addresses:
+            raise ShoalValueError(
+                f"{self._name_of('broadcast')}: the source {src_addr.get_name()} is not a member; "
+                f"members: {self._names()}"
+            )
+        return self._exchange.broadcast_among(
+            self.worker_addresses, src_addr, object, async_op, options, timeout
+        )
+
+    def close(self) -> None:
+        """End this worker's part in the group, and free the group's name. Idempotent."""
+        if not self._closed:
+            self.end()
+            self._collective.forget_group(self)
+
+    def end(self) -> None:
+        """End this worker's part and leave the record of the group alone. Idempotent."""
+        self._closed = True
+        self._exchange.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<CollectiveGroup {self.group_name} of {self._names()}>"
+
+    # How it works.
+
+    def _other(self, what: str) -> tuple[str, tuple[int, ...]]:
+        self._check_open(what)
+        if self._to is None:
+            count = len(self.worker_addresses)
+            raise ShoalValueError(
+                f"{self._name_of(what)}: point to point needs a group of two members, this one has "
+                f"{count}: {self._names()}; use broadcast, or make a group of two"
+            )
+        return self._to
+
+    def _check_open(self, what: str) -> None:
+        if self._closed:
+            raise TransportError(
+                f"{self._name_of(what)}: the group is closed; make it again with "
+                "create_collective_group"
+            )
+
+    def _name_of(self, what: str) -> str:
+        return f"group {self.group_name}: {what}"
+
+    def _names(self) -> str:
+        return ", ".join(member.get_name() for member in self.worker_addresses)
+
+    @staticmethod
+    def _get_object_info(object: Any) -> tuple[int, TensorData]:  # noqa: A002  (as in `send`)
+        """Return the type id of a payload and a description of its tensors."""
+        return object_type(object), TensorData.of(object)
+
+    # Which members share accelerators, by their records alone.
+
+    def _classify_broadcast_ranks(self, src_rank: int) -> tuple[list[int], list[int], list[int]]:
+        """Sort the other ranks by what they share with a source.
+
+        Returns:
+            The ranks whose one accelerator is the source's one; those that share some and have
+            more of them, so that only the tensor's own device tells; and those that share none.
+        """
+        workers = self._group_info.workers
+        same: list[int] = []
+        uncertain: list[int] = []
+        different: list[int] = []
+        mine = _devices(workers[src_rank])
+        for rank, worker in enumerate(workers):
+            if rank == src_rank:
+                continue
+            theirs = _devices(worker)
+            if not mine & theirs:
+                different.append(rank)
+            elif len(mine) == len(theirs) == 1:
+                same.append(rank)
+            else:
+                uncertain.append(rank)
+        return same, uncertain, different
+
+    def _group_ranks_by_device(self, ranks: Sequence[int]) -> list[list[int]]:
+        """Put ranks with one and the same accelerator together, the first one given first.
+
+        Returns:
+            The ranks by accelerator; then, each alone, those that have several or none.
+        """
+        together: dict[frozenset[tuple[int, int]], list[int]] = {}
+        alone: list[list[int]] = []
+        for rank in ranks:
+            devices = _devices(self._group_info.workers[rank])
+            if len(devices) == 1:
+                together.setdefault(devices, []).append(rank)
+            else:
+                alone.append([rank])
+        return [*together.values(), *alone]
+
+
+def _devices(worker: WorkerInfo) -> frozenset[tuple[int, int]]:
+    node = worker.cluster_node_rank
+    return frozenset((node, rank) for rank in worker.available_accelerators)

@@ -1,0 +1,309 @@
+"""`Exchange`: what a worker's send, receive and broadcast do."""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+from shoal._backend import WorkerAddress
+from shoal.collective.broadcast import Broadcasts
+from shoal.collective.inbox import NOT_YET, Inbox
+from shoal.collective.members import expand, own_group, source
+from shoal.collective.message import (
+    PLAIN,
+    Accept,
+    Received,
+    check_contiguous,
+    envelope,
+    expects_object,
+    expects_tensor,
+    is_tensor,
+    sendable,
+    tensor_message,
+)
+from shoal.collective.options import CollectiveGroupOptions
+from shoal.collective.outbox import SLICE_S, Outbox
+from shoal.collective.peers import peer_address
+from shoal.collective.routes import Routes
+from shoal.deadline import Deadline
+from shoal.errors import ShoalTypeError, ShoalValueError
+from shoal.work import AsyncWork
+
+__all__ = ["Exchange", "Ranks"]
+
+Ranks = int | list[int] | tuple[int, ...]
+"""A rank, or a path of ranks to a worker below another."""
+
+
+class Exchange:
+    """The messages of one worker to and from others, apart from those of its other exchanges.
+
+    Sends are buffered, up to 16 messages or 64 MiB for each receiver, and then wait. Messages
+    between two workers arrive in the order in which they were sent, also asynchronous ones. What
+    is received belongs to the receiver alone and can be written to; a tensor of an accelerator
+    arrives on the receiver's current device of that type.
+
+    Args:
+        routes: The way to other workers.
+        kind: Keeps this exchange apart; the other workers use the same text.
+        label: Names the exchange in messages: ends with a space where it is not empty.
+    """
+
+    def __init__(self, routes: Routes, kind: str, label: str = "") -> None:
+        self._routes = routes
+        self._kind = kind
+        self._label = label
+        self._name = routes.name
+        self._broadcasts = Broadcasts(routes, kind, label)
+        # By group and rank as callers give them, so that a message costs one look.
+        self._outboxes: dict[tuple[str, Any], Outbox] = {}
+        self._inboxes: dict[tuple[str, Any], Inbox] = {}
+
+    def send(
+        self,
+        object: Any,  # noqa: A002  (part of the API)
+        dst_group_name: str,
+        dst_rank: Ranks,
+        async_op: bool = False,
+        options: CollectiveGroupOptions | None = None,
+        piggyback_payload: Any = None,
+        *,
+        timeout: float | None = None,
+    ) -> AsyncWork | None:
+        """Send an object, with or without tensors in it.
+
+        Args:
+            object: Anything that can be pickled. A tuple of tensors arrives as a list.
+            dst_group_name: The receiver's group.
+            dst_rank: Its rank; a list is a path to a worker below another.
+            async_op: Return a work at once; arrays and tensors must not change until it is done.
+            options: For the accelerators' libraries; both ends give the same.
+            piggyback_payload: Something to receive beside the object.
+            timeout: Seconds to wait for the receiver to exist and for room; None for the default.
+
+        Raises:
+            ShoalTimeoutError: The receiver did not come up, or takes nothing.
+            PeerLostError: The receiver died.
+            ShoalValueError: The object cannot be pickled, or a tensor is not contiguous.
+        """
+        try:
+            outbox = self._outboxes[dst_group_name, dst_rank]
+        except (KeyError, TypeError):
+            outbox = self._outbox(dst_group_name, dst_rank)
+        if options is not None:
+            _check_options(options)
+            outbox.heed(options)
+        if type(object) in PLAIN and piggyback_payload is None:
+            message = object
+        else:
+            message = envelope(sendable(object), piggyback_payload)
+        if not async_op:
+            if not outbox.offer(message):
+                outbox.send(message, Deadline(timeout))
+            return None
+        return self._started(outbox, message, timeout)
+
+    def recv(
+        self,
+        src_group_name: str,
+        src_rank: Ranks,
+        async_op: bool = False,
+        options: CollectiveGroupOptions | None = None,
+        *,
+        timeout: float | None = None,
+    ) -> Any:
+        """Receive what another worker sent with `send`.
+
+        Returns:
+            The object; with the piggyback payload, as a pair, when the sender gave one; a work
+            with `async_op`.
+
+        Raises:
+            ShoalTimeoutError: Nothing came in time.
+            PeerLostError: The sender died and has left no message.
+            TransportError: The message was sent with `send_tensor`; it stays where it is. Or it
+                cannot be rebuilt in this process; then it is lost.
+        """
+        if options is not None:
+            _check_options(options)
+        try:
+            inbox = self._inboxes[src_group_name, src_rank]
+        except (KeyError, TypeError):
+            inbox = self._inbox(src_group_name, src_rank)
+        if async_op:
+            return self._awaited(inbox, expects_object, Received.result, timeout)
+        if timeout is None:
+            found = inbox.at_once(SLICE_S)
+            if found is not NOT_YET:
+                return found
+            deadline = Deadline(None)
+        else:
+            deadline = Deadline(timeout)
+            found = inbox.at_once(min(SLICE_S, deadline.remaining))
+            if found is not NOT_YET:
+                return found
+        return inbox.recv(expects_object, deadline).result()
+
+    def send_tensor(
+        self,
+        tensor: Any,
+        dst_group_name: str,
+        dst_rank: Ranks,
+        async_op: bool = False,
+        options: CollectiveGroupOptions | None = None,
+        *,
+        timeout: float | None = None,
+    ) -> AsyncWork | None:
+        """Send a tensor to a worker that calls `recv_tensor` with one like it; same as `send`."""
+        _check_options(options)
+        if not is_tensor(tensor):
+            raise ShoalTypeError(
+                f"send_tensor: expected a torch tensor, got {type(tensor).__name__}; "
+                "send takes any object"
+            )
+        check_contiguous(tensor)
+        outbox = self._outbox(dst_group_name, dst_rank)
+        outbox.heed(options)
+        message = tensor_message(tensor.detach())
+        if not async_op:
+            if not outbox.offer(message):
+                outbox.send(message, Deadline(timeout))
+            return None
+        return self._started(outbox, message, timeout)
+
+    def recv_tensor(
+        self,
+        tensor: Any,
+        src_group_name: str,
+        src_rank: Ranks,
+        async_op: bool = False,
+        options: CollectiveGroupOptions | None = None,
+        *,
+        timeout: float | None = None,
+    ) -> AsyncWork | None:
+        """Receive into a tensor what another worker sent with `send_tensor`; same as `recv`.
+
+        Raises:
+            TransportError: The sent tensor has another shape, dtype or device type, or it was
+                sent with `send`; `tensor` is untouched and the message stays where it is.
+        """
+        _check_options(options)
+        if not is_tensor(tensor):
+            raise ShoalTypeError(f"recv_tensor: expected a torch tensor, got {type(tensor)!r}")
+        inbox = self._inbox(src_group_name, src_rank)
+        into = tensor.detach()
+
+        def copy(received: Received) -> None:
+            if received.value is not into:  # it may have been received into at once
+                into.copy_(received.value)
+
+        if async_op:
+            work: AsyncWork = self._awaited(inbox, expects_tensor(tensor), copy, timeout, into)
+            return work
+        copy(inbox.recv(expects_tensor(tensor), Deadline(timeout), into))
+        return None
+
+    def broadcast(
+        self,
+        object: Any = None,  # noqa: A002  (part of the API)
+        groups: Sequence[Any] | None = None,
+        src: tuple[str, Any] | None = None,
+        async_op: bool = False,
+        options: CollectiveGroupOptions | None = None,
+        *,
+        timeout: float | None = None,
+        ranks: Sequence[int] | None = None,
+    ) -> Any:
+        """Give one worker's object to all members; every member calls it with the same groups.
+
+        Args:
+            object: What the source gives; other members leave it out.
+            groups: (group name, ranks) of the members, where ranks is an integer, a tuple (a path
+                to a worker below another) or a list of those. A list of integers is the older
+                form: `ranks`.
+            src: The source, as (group name, rank); None for the first one that `groups` names.
+            async_op: Return a work at once.
+            options: For the accelerators' libraries.
+            timeout: Seconds to wait for the others; None for the default.
+            ranks: The members within the caller's own group, the source first.
+
+        Returns:
+            The object, the source's own for the source; a work with `async_op`.
+
+        Raises:
+            ShoalValueError: The caller is not a member, or `groups` names no worker.
+            ShoalTypeError: `groups` is of another form.
+            ShoalTimeoutError: The others did not take part in time.
+            PeerLostError: One of them died.
+        """
+        if ranks is None and groups and isinstance(groups[0], int):
+            groups, ranks = None, groups
+        me = self._routes.info.address
+        members = expand(groups) if ranks is None else own_group(me, ranks)
+        root = source(src, members)
+        return self.broadcast_among(members, root, object, async_op, options, timeout)
+
+    def broadcast_among(
+        self,
+        members: Sequence[WorkerAddress],
+        root: WorkerAddress,
+        value: Any,
+        async_op: bool,
+        options: CollectiveGroupOptions | None,
+        timeout: float | None,
+    ) -> Any:
+        """Give the object of `root`, one of `members`, to all of them; same as `broadcast`."""
+        _check_options(options)
+        me = self._routes.info.address
+        if me not in members:
+            names = ", ".join(member.get_name() for member in members)
+            raise ShoalValueError(f"broadcast: {me.get_name()} is not a member; members: {names}")
+        return self._broadcasts.among(members, root, value, async_op, timeout, options)
+
+    def close(self) -> None:
+        """Release what is held for other workers."""
+        for inbox in self._inboxes.values():
+            inbox.close()
+        for outbox in self._outboxes.values():
+            outbox.close()
+        self._broadcasts.close()
+
+    # How it works.
+
+    def _outbox(self, group: str, rank: Ranks) -> Outbox:
+        peer = peer_address(group, rank)
+        key = (group, rank if isinstance(rank, int) else tuple(rank))
+        found = self._outboxes.get(key)
+        if found is None:
+            made = Outbox(self._routes, self._kind, peer, f"{self._label}send to")
+            found = self._outboxes.setdefault(key, made)  # of two threads one wins
+        return found
+
+    def _inbox(self, group: str, rank: Ranks) -> Inbox:
+        peer = peer_address(group, rank)
+        key = (group, rank if isinstance(rank, int) else tuple(rank))
+        found = self._inboxes.get(key)
+        if found is None:
+            made = Inbox(self._routes, self._kind, peer, f"{self._label}recv from")
+            found = self._inboxes.setdefault(key, made)
+        return found
+
+    def _started(self, outbox: Outbox, message: Any, timeout: float | None) -> AsyncWork:
+        future = outbox.start_send(message, Deadline(timeout))
+        return AsyncWork(future, f"{self._label}send from {self._name} to {outbox.peer.get_name()}")
+
+    def _awaited(
+        self,
+        inbox: Inbox,
+        accept: Accept,
+        then: Callable[[Received], Any],
+        timeout: float | None,
+        into: Any = None,
+    ) -> Any:
+        request = inbox.start_recv(accept, then, Deadline(timeout), into)
+        what = f"{self._label}recv from {inbox.peer.get_name()} at {self._name}"
+        return AsyncWork(request.future, what, partial(inbox.give_back, request))
+
+
+def _check_options(options: Any) -> None:
+    if options is not None and not isinstance(options, CollectiveGroupOptions):
+        raise ShoalTypeError(f"options={options!r}: expected CollectiveGroupOptions or None")

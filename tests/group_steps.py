@@ -1,0 +1,72 @@
+"""Collective groups as workers in processes of their own use them."""
+
+import asyncio
+
+from shoal import WorkerAddress
+
+PAIR = ("g:0", "g:1")
+TRIO = ("g:0", "g:1", "h:0:2")
+
+
+def addresses(*names):
+    return [WorkerAddress.from_name(name) for name in names]
+
+
+def make(me, names, group_name=None, timeout=None):
+    group = me.create_collective_group(addresses(*names), group_name, timeout=timeout)
+    return group.group_name, group.group_info
+
+
+def of(me, names, group_name=None):
+    return me.create_collective_group(addresses(*names), group_name, timeout=30)
+
+
+def call(me, names, method, args=(), kwargs=None, group_name=None):
+    kwargs = kwargs or {}
+    result = getattr(of(me, names, group_name), method)(*args, **kwargs)
+    return result.wait(timeout=30) if kwargs.get("async_op") else result
+
+
+def broadcast(me, names, value, source, options):
+    group = of(me, names)
+    given = value if group.worker_addresses.index(me._routes.info.address) == source else None
+    result = group.broadcast(given, addresses(names[source])[0], timeout=30, **options)
+    return result.wait(timeout=30) if options.get("async_op") else result
+
+
+def three_ways(me, value):
+    """Send over two groups of the same members and point to point, in one order."""
+    of(me, PAIR, "one").send(f"{value} in one")
+    of(me, PAIR, "two").send(f"{value} in two", async_op=True).wait(timeout=30)
+    me.send(f"{value} in none", "g", 1)
+
+
+def three_ways_back(me):
+    """Receive it in another order, with a receive of each kind that waits before."""
+    waiting = of(me, PAIR, "two").recv(async_op=True)
+    found = [me.recv("g", 0, timeout=30), of(me, PAIR, "one").recv(timeout=30)]
+    return [*found, waiting.wait(timeout=30)]
+
+
+def broadcast_beside_a_send(me, rank):
+    """A broadcast of the group, one of the worker, and a message, started in another order."""
+    group, members = of(me, PAIR), [("g", [0, 1])]
+    source = addresses(PAIR[0])[0]
+    if rank == 0:
+        works = [
+            group.send("sent", async_op=True),
+            me.broadcast("of the worker", members, async_op=True),
+            group.broadcast("of the group", source, async_op=True),
+        ]
+        return [work.wait(timeout=30) for work in works]
+    works = [
+        group.broadcast(None, source, async_op=True),
+        group.recv(async_op=True),
+        me.broadcast(None, members, async_op=True),
+    ]
+    return [work.wait(timeout=30) for work in works]
+
+
+async def many(me, names, count):
+    group = of(me, names)
+    return await asyncio.gather(*(group.recv(async_op=True).async_wait() for _ in range(count)))
