@@ -124,7 +124,7 @@ class TorchPair:
         self._forget_keys: Callable[[], None] | None = None
         self._control: tuple[bytearray, torch.Tensor] | None = None
         self._control_work: Work | None = None
-        self._control_read: Control | None = None
+        self._control_error: RuntimeError | None = None
         self._pending: _Pending | None = None
         keep_in_children(self)
 
@@ -188,8 +188,10 @@ class TorchPair:
         pair._connect(open_store, ip, deadline, watch)
         memory, tensor = own(CONTROL_BYTES)
         pair._control = memory, tensor
-        with pair._failing(pair._connecting, deadline):
+        try:
             pair._control_work = pair._need_group().recv([tensor], _SENDER, _CONTROL_TAG)
+        except RuntimeError as error:
+            pair._fail(pair._connecting, deadline, None, error)
         return pair
 
     def connect(self, deadline: Deadline, watch: Watch | None = None) -> None:
@@ -222,13 +224,13 @@ class TorchPair:
         watch: Watch | None,
     ) -> list[str]:
         what = self._connecting
-        party = Party(open_store, f"{self.address['token']}/", self._rank, 2, ip, what)
+        party = Party(open_store, self.address["token"], self._rank, 2, ip, what)
         try:
             self._group = make_group(party, deadline, watch)
         except BaseException as error:
             self._close(f"it could not be connected: {one_line(error)}")
             raise
-        return [f"{party.prefix}{rank}" for rank in party.keys]
+        return [f"{party.prefix}/{key}" for key in party.keys]
 
     # Sending.
 
@@ -411,16 +413,22 @@ class TorchPair:
             )
 
     def _recv_control(self, group: Group, deadline: Deadline, watch: Watch | None) -> Control:
-        if self._control is None or self._control_work is None:
+        if self._control is None:
             raise self._closed_error(self._from)
         memory, tensor = self._control
-        self._wait([self._control_work], self._from, deadline, watch)
+        if self._control_error is not None:
+            self._fail(self._from, deadline, None, self._control_error)
+        if self._control_work is not None:
+            self._wait([self._control_work], self._from, deadline, watch)
         try:
             control = unpack_control(memory)
         except TransportError as error:
             self._break(str(error))
-        with self._failing(self._from, deadline):
+        try:
             self._control_work = group.recv([tensor], _SENDER, _CONTROL_TAG)
+        except RuntimeError as error:
+            # The sender ended after this message, which is whole all the same.
+            self._control_error = error
         return control
 
     def _recv(
