@@ -97,7 +97,7 @@ _MISSING_BY_PART = {
     "locks": "DeviceLock DeviceLockManager PortLock PortLockManager",
     "network emulation": "NetEmulationConfig NetEmulationManager",
     "communication": """
-        AsyncChannelCommWork CollectiveGroup MultiChannelProcessGroup PeekQueue""",
+        AsyncChannelCommWork CollectiveGroup PeekQueue""",
     "cluster": """
         DistributedRayLogCollector NodeProbe extract_dataclass_tensor_fields
         unflatten_dataclass_tensor_fields without_http_proxies""",

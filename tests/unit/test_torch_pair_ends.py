@@ -290,6 +290,7 @@ import torch
 from shoal.deadline import Deadline
 from shoal.transport.torch.pair import TorchPair
 
+torch.set_num_threads(1)  # OpenMP hangs in forked children
 LIMIT = Deadline(60)
 
 def both_ends():

@@ -1,6 +1,7 @@
 """Messages between two workers, or from one to many, and what an asynchronous one returns."""
 
 from shoal.collective.collective import Collective
+from shoal.collective.multi_channel_pg import MultiChannelProcessGroup
 from shoal.collective.options import CollectiveGroupOptions
 from shoal.work import (
     AsyncChannelWork,
@@ -20,4 +21,5 @@ __all__ = [
     "AsyncWork",
     "Collective",
     "CollectiveGroupOptions",
+    "MultiChannelProcessGroup",
 ]

@@ -114,7 +114,7 @@ _OURS = {
     ),
     "shoal.collective": (
         "AsyncChannelWork AsyncCollWork AsyncFuncWork AsyncRayWork AsyncRouteWork AsyncWork"
-        " Collective CollectiveGroupOptions"
+        " Collective CollectiveGroupOptions MultiChannelProcessGroup"
     ),
     "shoal.config": (
         "ClusterConfig NodeGroupConfig NodeGroupEnvConfig dataclass_arg_check parse_rank_config"
