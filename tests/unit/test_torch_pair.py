@@ -5,7 +5,6 @@ import socket
 import sys
 
 import pytest
-import torch
 
 from shoal.deadline import Deadline
 from shoal.errors import ShoalTimeoutError, ShoalTypeError, ShoalValueError, TransportError
@@ -29,6 +28,8 @@ from torch_peer import (
     recv_frame,
     send,
 )
+
+torch = pytest.importorskip("torch")
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(120)]
 

@@ -40,7 +40,7 @@ def send_by_ipc(tensors: "Sequence[torch.Tensor]", put: Put, take: Take) -> None
     shared = [_share(index, tensor) for index, tensor in enumerate(tensors)]
     put(describe_handles(shared))
     answer = take()
-    torch.cuda.ipc_collect()  # type: ignore[no-untyped-call]
+    torch.cuda.ipc_collect()  # type: ignore[no-untyped-call]  # torch has no types for it
     if answer != _DONE:
         raise TransportError(f"the receiver could not copy: {answer.decode(errors='replace')}")
 
@@ -131,7 +131,7 @@ def _copy(described: dict[str, Any]) -> "torch.Tensor":
     handle, ref_counter, event = (base64.b64decode(described[name]) for name in _FIELDS)
     with torch.cuda.device(index):
         kind: Any = torch.UntypedStorage
-        storage = kind._new_shared_cuda(  # noqa: SLF001
+        storage = kind._new_shared_cuda(  # noqa: SLF001  (as above)
             index,
             handle,
             described["size"],

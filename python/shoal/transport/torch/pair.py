@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 from shoal.deadline import Deadline
 from shoal.errors import PeerLostError, ShoalTimeoutError, ShoalValueError, TransportError
+from shoal.transport.torch.checks import check_address, mismatch
 from shoal.transport.torch.forks import check_fork, is_inherited, keep_in_children
 from shoal.transport.torch.framing import (
     CONTROL_BYTES,
@@ -178,7 +179,7 @@ class TorchPair:
             ShoalTimeoutError: The sender did not connect in time.
             PeerLostError: The sender cannot be reached.
         """
-        _check_address(address, me, peer)
+        check_address(address, me, peer)
         pair = cls(address, _RECEIVER, me, peer)
         host, port = address["host"], address["port"]
 
@@ -379,7 +380,7 @@ class TorchPair:
             tensors = check_tensors(into, what, written=True)
             sizes = tuple(tensor.nbytes for tensor in tensors)
             if sizes != self.sizes:
-                raise TransportError(_mismatch(what, self.peer, self.sizes, sizes))
+                raise TransportError(mismatch(what, self.peer, self.sizes, sizes))
             pending = self._pending
             if pending is None:
                 return
@@ -573,35 +574,10 @@ class _Failing:
 
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         if isinstance(error, RuntimeError) and not isinstance(error, PeerLostError):
-            self._pair._fail(self._what, self._deadline, None, error)  # noqa: SLF001
+            self._pair._fail(self._what, self._deadline, None, error)  # noqa: SLF001  (a part of the pair)
 
 
 def _limit(deadline: Deadline) -> timedelta:
     left = deadline.remaining
     # Less than a millisecond would be rounded to 0, which gloo takes for its default.
     return _NO_LIMIT if left > _NO_LIMIT.total_seconds() else timedelta(seconds=max(left, 0.001))
-
-
-def _check_address(address: dict[str, Any], me: str, peer: str) -> None:
-    expected = {"host": str, "port": int, "token": str, "sender": str, "receiver": str}
-    wrong = [key for key, kind in expected.items() if not isinstance(address.get(key), kind)]
-    if wrong:
-        raise ShoalValueError(
-            f"{me}: connect to {peer}: {', '.join(wrong)} of the address {address!r} are missing "
-            "or of a wrong type; expected the `address` of the sender's pair"
-        )
-    if (address["sender"], address["receiver"]) != (peer, me):
-        raise TransportError(
-            f"{me}: connect to {peer}: the address is of a pair {address['sender']} -> "
-            f"{address['receiver']}; expected {peer} -> {me}"
-        )
-
-
-def _mismatch(what: str, peer: str, sent: tuple[int, ...], given: tuple[int, ...]) -> str:
-    if len(sent) != len(given):
-        return f"{what}: {peer} sent {len(sent)} tensors; {len(given)} were given to receive into"
-    index = next(i for i, (a, b) in enumerate(zip(sent, given, strict=True)) if a != b)
-    return (
-        f"{what}: tensor {index} of {peer} has {sent[index]} bytes; the one to receive into has "
-        f"{given[index]}"
-    )

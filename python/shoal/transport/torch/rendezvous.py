@@ -154,10 +154,11 @@ def _meet(party: Party, deadline: Deadline, given_up: threading.Event) -> Group:
     store = PrefixStore(party.prefix, party.open_store())
     bridge = _bridge_class()(store, party.keys, given_up)
     # The public constructor chooses the device by itself.
-    options: Any = ProcessGroupGloo._Options()  # type: ignore[attr-defined]  # noqa: SLF001
-    options._timeout = timedelta(seconds=max(0.001, min(deadline.remaining, _CONNECT_S)))  # noqa: SLF001
+    kind: Any = ProcessGroupGloo
+    options = kind._Options()  # noqa: SLF001  (torch has no other name for it)
+    options._timeout = timedelta(seconds=max(0.001, min(deadline.remaining, _CONNECT_S)))  # noqa: SLF001  (as above)
     options._threads = 0  # noqa: SLF001  (they run collectives only)
-    options._devices = [device]  # noqa: SLF001
+    options._devices = [device]  # noqa: SLF001  (as above)
     try:
         group: Any = ProcessGroupGloo(bridge, party.rank, party.size, options)
     finally:

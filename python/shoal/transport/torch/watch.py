@@ -134,7 +134,7 @@ at_end(_end_all)
 
 
 async def _look_at_all() -> None:
-    global _looking  # noqa: PLW0603
+    global _looking  # noqa: PLW0603  (as above)
     while True:
         await asyncio.sleep(_LOOK_EVERY_S)
         with _lock:
@@ -147,7 +147,7 @@ async def _look_at_all() -> None:
 
 
 def _forget() -> None:
-    global _lock, _looking  # noqa: PLW0603
+    global _lock, _looking  # noqa: PLW0603  (as above)
     for wait in list(_waits.values()):
         leak(wait)
     _lock = threading.Lock()
