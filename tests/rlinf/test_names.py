@@ -93,7 +93,7 @@ _MISSING_BY_PART = {
     "locks": "DeviceLock DeviceLockManager PortLock PortLockManager",
     "network emulation": "NetEmulationConfig NetEmulationManager",
     "communication": """
-        AsyncChannelCommWork MultiChannelProcessGroup PeekQueue""",
+        AsyncChannelCommWork PeekQueue""",
     "cluster": """
         DistributedRayLogCollector NodeProbe without_http_proxies""",
     "dynamic scheduler": """

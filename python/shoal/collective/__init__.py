@@ -6,6 +6,7 @@ from shoal.collective.dataclass_tensors import (
     extract_dataclass_tensor_fields,
     unflatten_dataclass_tensor_fields,
 )
+from shoal.collective.multi_channel_pg import MultiChannelProcessGroup
 from shoal.collective.options import CollectiveGroupOptions
 from shoal.collective.tensor_data import TensorData
 from shoal.collective.work_queue import CollectiveWorkQueue
@@ -29,6 +30,7 @@ __all__ = [
     "CollectiveGroup",
     "CollectiveGroupOptions",
     "CollectiveWorkQueue",
+    "MultiChannelProcessGroup",
     "TensorData",
     "extract_dataclass_tensor_fields",
     "unflatten_dataclass_tensor_fields",

@@ -116,8 +116,8 @@ _OURS = {
     ),
     "shoal.collective": (
         "AsyncChannelWork AsyncCollWork AsyncFuncWork AsyncRayWork AsyncRouteWork AsyncWork"
-        f" Collective CollectiveGroup CollectiveGroupOptions CollectiveWorkQueue TensorData"
-        f" {_TENSOR_FIELDS}"
+        " Collective CollectiveGroup CollectiveGroupOptions CollectiveWorkQueue"
+        f" MultiChannelProcessGroup TensorData {_TENSOR_FIELDS}"
     ),
     "shoal.config": (
         "ClusterConfig NodeGroupConfig NodeGroupEnvConfig dataclass_arg_check parse_rank_config"

@@ -12,7 +12,7 @@ from typing import Any
 
 from shoal.errors import TransportError
 
-__all__ = ["check_fork", "is_inherited", "keep_in_children", "leak"]
+__all__ = ["check_fork", "is_inherited", "keep_in_children", "leak", "leak_all"]
 
 _kept: "weakref.WeakSet[Any]" = weakref.WeakSet()
 
@@ -50,9 +50,10 @@ def leak(thing: Any) -> None:
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(thing))
 
 
-def _leak_all() -> None:
+def leak_all() -> None:
+    """Never destroy what is kept in children; for use where a process ends, too."""
     for thing in list(_kept):
         leak(thing)
 
 
-os.register_at_fork(after_in_child=_leak_all)
+os.register_at_fork(after_in_child=leak_all)

@@ -81,7 +81,7 @@ def check_tensors(
                     f"{what}: tensor {index} is a conjugated or negated view; expected a tensor "
                     "of its own"
                 )
-            tensor = tensor.detach().resolve_conj().resolve_neg()  # noqa: PLW2901
+            tensor = tensor.detach().resolve_conj().resolve_neg()  # noqa: PLW2901  (the one to send)
         checked.append(tensor)
     return checked
 

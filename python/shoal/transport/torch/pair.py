@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 from shoal.deadline import Deadline
 from shoal.errors import PeerLostError, ShoalTimeoutError, ShoalValueError, TransportError
+from shoal.transport.torch.checks import check_address, mismatch
 from shoal.transport.torch.forks import check_fork, is_inherited, keep_in_children
 from shoal.transport.torch.framing import (
     CONTROL_BYTES,
@@ -124,7 +125,7 @@ class TorchPair:
         self._forget_keys: Callable[[], None] | None = None
         self._control: tuple[bytearray, torch.Tensor] | None = None
         self._control_work: Work | None = None
-        self._control_read: Control | None = None
+        self._control_error: RuntimeError | None = None
         self._pending: _Pending | None = None
         keep_in_children(self)
 
@@ -178,7 +179,7 @@ class TorchPair:
             ShoalTimeoutError: The sender did not connect in time.
             PeerLostError: The sender cannot be reached.
         """
-        _check_address(address, me, peer)
+        check_address(address, me, peer)
         pair = cls(address, _RECEIVER, me, peer)
         host, port = address["host"], address["port"]
 
@@ -188,8 +189,10 @@ class TorchPair:
         pair._connect(open_store, ip, deadline, watch)
         memory, tensor = own(CONTROL_BYTES)
         pair._control = memory, tensor
-        with pair._failing(pair._connecting, deadline):
+        try:
             pair._control_work = pair._need_group().recv([tensor], _SENDER, _CONTROL_TAG)
+        except RuntimeError as error:
+            pair._fail(pair._connecting, deadline, None, error)
         return pair
 
     def connect(self, deadline: Deadline, watch: Watch | None = None) -> None:
@@ -222,13 +225,13 @@ class TorchPair:
         watch: Watch | None,
     ) -> list[str]:
         what = self._connecting
-        party = Party(open_store, f"{self.address['token']}/", self._rank, 2, ip, what)
+        party = Party(open_store, self.address["token"], self._rank, 2, ip, what)
         try:
             self._group = make_group(party, deadline, watch)
         except BaseException as error:
             self._close(f"it could not be connected: {one_line(error)}")
             raise
-        return [f"{party.prefix}{rank}" for rank in party.keys]
+        return [f"{party.prefix}/{key}" for key in party.keys]
 
     # Sending.
 
@@ -377,7 +380,7 @@ class TorchPair:
             tensors = check_tensors(into, what, written=True)
             sizes = tuple(tensor.nbytes for tensor in tensors)
             if sizes != self.sizes:
-                raise TransportError(_mismatch(what, self.peer, self.sizes, sizes))
+                raise TransportError(mismatch(what, self.peer, self.sizes, sizes))
             pending = self._pending
             if pending is None:
                 return
@@ -411,16 +414,22 @@ class TorchPair:
             )
 
     def _recv_control(self, group: Group, deadline: Deadline, watch: Watch | None) -> Control:
-        if self._control is None or self._control_work is None:
+        if self._control is None:
             raise self._closed_error(self._from)
         memory, tensor = self._control
-        self._wait([self._control_work], self._from, deadline, watch)
+        if self._control_error is not None:
+            self._fail(self._from, deadline, None, self._control_error)
+        if self._control_work is not None:
+            self._wait([self._control_work], self._from, deadline, watch)
         try:
             control = unpack_control(memory)
         except TransportError as error:
             self._break(str(error))
-        with self._failing(self._from, deadline):
+        try:
             self._control_work = group.recv([tensor], _SENDER, _CONTROL_TAG)
+        except RuntimeError as error:
+            # The sender ended after this message, which is whole all the same.
+            self._control_error = error
         return control
 
     def _recv(
@@ -565,35 +574,10 @@ class _Failing:
 
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         if isinstance(error, RuntimeError) and not isinstance(error, PeerLostError):
-            self._pair._fail(self._what, self._deadline, None, error)  # noqa: SLF001
+            self._pair._fail(self._what, self._deadline, None, error)  # noqa: SLF001  (a part of the pair)
 
 
 def _limit(deadline: Deadline) -> timedelta:
     left = deadline.remaining
     # Less than a millisecond would be rounded to 0, which gloo takes for its default.
     return _NO_LIMIT if left > _NO_LIMIT.total_seconds() else timedelta(seconds=max(left, 0.001))
-
-
-def _check_address(address: dict[str, Any], me: str, peer: str) -> None:
-    expected = {"host": str, "port": int, "token": str, "sender": str, "receiver": str}
-    wrong = [key for key, kind in expected.items() if not isinstance(address.get(key), kind)]
-    if wrong:
-        raise ShoalValueError(
-            f"{me}: connect to {peer}: {', '.join(wrong)} of the address {address!r} are missing "
-            "or of a wrong type; expected the `address` of the sender's pair"
-        )
-    if (address["sender"], address["receiver"]) != (peer, me):
-        raise TransportError(
-            f"{me}: connect to {peer}: the address is of a pair {address['sender']} -> "
-            f"{address['receiver']}; expected {peer} -> {me}"
-        )
-
-
-def _mismatch(what: str, peer: str, sent: tuple[int, ...], given: tuple[int, ...]) -> str:
-    if len(sent) != len(given):
-        return f"{what}: {peer} sent {len(sent)} tensors; {len(given)} were given to receive into"
-    index = next(i for i, (a, b) in enumerate(zip(sent, given, strict=True)) if a != b)
-    return (
-        f"{what}: tensor {index} of {peer} has {sent[index]} bytes; the one to receive into has "
-        f"{given[index]}"
-    )

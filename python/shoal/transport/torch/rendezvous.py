@@ -11,6 +11,7 @@ import functools
 import os
 import re
 import threading
+import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -18,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from shoal.deadline import Deadline, LongWait
 from shoal.errors import PeerLostError, ShoalTimeoutError, TransportError
+from shoal.transport.torch.ending import at_end, stop_if_ending
 from shoal.transport.torch.forks import keep_in_children
 from shoal.transport.torch.typing import Group
 from shoal.transport.torch.watch import Watch
@@ -47,7 +49,7 @@ class Party:
         size: The number of members.
         ip: The IP address of this machine that the others connect to.
         what: Names this process, the operation and the peer, for the log and for errors.
-        keys: The keys that this member wrote, with the prefix.
+        keys: The keys of the rendezvous in the store, without the prefix.
     """
 
     open_store: Callable[[], "Store"]
@@ -56,7 +58,22 @@ class Party:
     size: int
     ip: str
     what: str
-    keys: list[str] = field(default_factory=list)
+    keys: set[str] = field(default_factory=set)
+
+
+_under_way: "weakref.WeakKeyDictionary[threading.Thread, threading.Event]" = (
+    weakref.WeakKeyDictionary()
+)
+
+
+def _give_all_up() -> bool:
+    threads = list(_under_way.items())
+    for _, given_up in threads:
+        given_up.set()
+    return not any(thread.is_alive() for thread, _ in threads)
+
+
+at_end(_give_all_up)
 
 
 class _GivenUpError(Exception):
@@ -89,7 +106,9 @@ def make_group(party: Party, deadline: Deadline, watch: Watch | None = None) -> 
             made.set_exception(error)
 
     # A daemon: one that is stuck in torch must not keep the interpreter from ending.
-    threading.Thread(target=work, name="shoal-rendezvous", daemon=True).start()
+    thread = threading.Thread(target=work, name="shoal-rendezvous", daemon=True)
+    _under_way[thread] = given_up
+    thread.start()
     wait = LongWait(lambda: party.what, deadline)
     try:
         while not made.done():
@@ -101,12 +120,13 @@ def make_group(party: Party, deadline: Deadline, watch: Watch | None = None) -> 
         return made.result()
     except (TransportError, PeerLostError, ShoalTimeoutError):
         raise
-    except RuntimeError as error:
+    except (OSError, RuntimeError) as error:
         raise PeerLostError(
             f"{party.what}: no connection after {deadline.elapsed:.1f} s ({one_line(error)})"
         ) from None
     finally:
         given_up.set()
+        stop_if_ending()
 
 
 def _check(party: Party, deadline: Deadline, watch: Watch | None) -> None:
@@ -134,10 +154,11 @@ def _meet(party: Party, deadline: Deadline, given_up: threading.Event) -> Group:
     store = PrefixStore(party.prefix, party.open_store())
     bridge = _bridge_class()(store, party.keys, given_up)
     # The public constructor chooses the device by itself.
-    options: Any = ProcessGroupGloo._Options()  # type: ignore[attr-defined]  # noqa: SLF001
-    options._timeout = timedelta(seconds=max(0.001, min(deadline.remaining, _CONNECT_S)))  # noqa: SLF001
+    kind: Any = ProcessGroupGloo
+    options = kind._Options()  # noqa: SLF001  (torch has no other name for it)
+    options._timeout = timedelta(seconds=max(0.001, min(deadline.remaining, _CONNECT_S)))  # noqa: SLF001  (as above)
     options._threads = 0  # noqa: SLF001  (they run collectives only)
-    options._devices = [device]  # noqa: SLF001
+    options._devices = [device]  # noqa: SLF001  (as above)
     try:
         group: Any = ProcessGroupGloo(bridge, party.rank, party.size, options)
     finally:
@@ -175,7 +196,7 @@ def _bridge_class() -> Any:  # noqa: C901  (a class, which needs torch)
         lets go of the connection.
         """
 
-        def __init__(self, store: "Store", keys: list[str], given_up: threading.Event) -> None:
+        def __init__(self, store: "Store", keys: set[str], given_up: threading.Event) -> None:
             super().__init__()
             self._store: Store | None = store
             self._keys = keys
@@ -190,7 +211,7 @@ def _bridge_class() -> Any:  # noqa: C901  (a class, which needs torch)
             return self._store
 
         def set(self, key: str, value: Any) -> None:
-            self._keys.append(key)
+            self._keys.add(key)
             self._real().set(key, value)
 
         def get(self, key: str) -> bytes:
@@ -202,6 +223,7 @@ def _bridge_class() -> Any:  # noqa: C901  (a class, which needs torch)
 
         def wait(self, keys: list[str], timeout: timedelta | None = None) -> None:
             del timeout  # the caller's deadline is what counts
+            self._keys.update(keys)
             store, pause = self._real(), _FIRST_PAUSE_S
             while not store.check(keys):
                 if self._given_up.wait(pause):
@@ -209,7 +231,7 @@ def _bridge_class() -> Any:  # noqa: C901  (a class, which needs torch)
                 pause = min(2 * pause, _LONGEST_PAUSE_S)
 
         def add(self, key: str, amount: int) -> int:
-            self._keys.append(key)
+            self._keys.add(key)
             return self._real().add(key, amount)
 
         def has_extended_api(self) -> bool:

@@ -111,10 +111,13 @@ def connect_store(host: str, port: int, timeout: float) -> "TCPStore":
         timeout: Seconds to try.
 
     Raises:
-        RuntimeError: As torch has it: nothing listens there, or it does not answer.
+        OSError: Nothing listens there any more, or it does not answer.
+        RuntimeError: The same, as torch has it.
     """
     from torch._C._distributed_c10d import TCPStore
 
+    # torch would try again and again until its time is over, with a log line for each try.
+    socket.create_connection((host, port), max(timeout, 0.001)).close()
     limit = timedelta(seconds=max(timeout, 0.001))
     return TCPStore(host, port, None, is_master=False, timeout=limit, wait_for_workers=False)
 

@@ -16,6 +16,7 @@ from typing import Any
 from shoal.deadline import Deadline, LongWait
 from shoal.errors import ShoalTimeoutError
 from shoal.loop import submit
+from shoal.transport.torch.ending import at_end, stop_if_ending
 from shoal.transport.torch.forks import leak
 
 __all__ = ["Wait", "Watch", "begin", "end"]
@@ -40,16 +41,17 @@ class Wait:
         works: What the thread waits for, kept here so that forked children do not destroy it.
 
     Attributes:
+        cancel: As given.
         error: Why the watchdog ended the wait, or None.
     """
 
     __slots__ = (
         "__weakref__",
-        "_cancel",
         "_deadline",
         "_long",
         "_start",
         "_watch",
+        "cancel",
         "error",
         "what",
         "works",
@@ -68,7 +70,7 @@ class Wait:
         self.error: BaseException | None = None
         self._deadline = deadline
         self._watch = watch
-        self._cancel = cancel
+        self.cancel = cancel
         self._start = time.monotonic()
         self._long: LongWait | None = None
 
@@ -85,7 +87,7 @@ class Wait:
         if self.error is None:
             self.error = self._hopeless()
         if self.error is not None:
-            self._cancel()
+            self.cancel()
 
     def _hopeless(self) -> BaseException | None:
         if self._deadline.elapsed > self._deadline.timeout + _GRACE_S:
@@ -117,12 +119,22 @@ def begin(wait: Wait) -> None:
 
 
 def end(wait: Wait) -> None:
-    """Have the watchdog forget a wait."""
+    """Have the watchdog forget a wait; a daemon thread stays here if the interpreter ends."""
     _waits.pop(id(wait), None)
+    stop_if_ending()
+
+
+def _end_all() -> bool:
+    for wait in list(_waits.values()):
+        wait.cancel()
+    return not _waits
+
+
+at_end(_end_all)
 
 
 async def _look_at_all() -> None:
-    global _looking  # noqa: PLW0603
+    global _looking  # noqa: PLW0603  (as above)
     while True:
         await asyncio.sleep(_LOOK_EVERY_S)
         with _lock:
@@ -135,7 +147,7 @@ async def _look_at_all() -> None:
 
 
 def _forget() -> None:
-    global _lock, _looking  # noqa: PLW0603
+    global _lock, _looking  # noqa: PLW0603  (as above)
     for wait in list(_waits.values()):
         leak(wait)
     _lock = threading.Lock()

@@ -1,0 +1,387 @@
+"""Tensors between different accelerators, by the vendor's library or through host memory.
+
+Frames travel over a `TorchPair`, with the sizes of the tensors. The tensors go directly from
+device to device where both are of one kind that torch has a library for, and through pinned host
+memory otherwise.
+"""
+
+import contextlib
+import importlib
+import os
+import struct
+import time
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Protocol, Self
+
+from shoal.deadline import Deadline, LongWait
+from shoal.errors import ShoalTimeoutError, TransportError
+from shoal.transport.torch.forks import check_fork, keep_in_children
+from shoal.transport.torch.pair import TorchPair
+from shoal.transport.torch.store import connect_store, server_at
+from shoal.transport.torch.watch import Watch
+
+if TYPE_CHECKING:
+    import torch
+
+__all__ = [
+    "AcceleratorOptions",
+    "AcceleratorPair",
+    "make_accelerator_group",
+    "needs_staging",
+    "stage_to_pinned_cpu",
+]
+
+_FIRST_PAUSE_S = 0.00002
+_LONGEST_PAUSE_S = 0.001
+_LOOK_EVERY_S = 0.5
+_REACH_S = 30.0
+_SIZE = struct.Struct("<I")
+
+# NCCL's names of the options, with what the options mean when they are left out.
+_NCCL_CONFIG = {
+    "cga_cluster_size": ("accel_cluster_size", 4),
+    "max_ctas": ("accel_max_ctas", 32),
+    "min_ctas": ("accel_min_ctas", 1),
+}
+
+
+class AcceleratorOptions(Protocol):
+    """The options of a group; `shoal.collective.CollectiveGroupOptions` has them."""
+
+    accel_cluster_size: int | None
+    accel_max_ctas: int | None
+    accel_min_ctas: int | None
+    is_high_priority_stream: bool
+
+
+def needs_staging(kind: str, peer_kind: str) -> bool:
+    """Whether tensors between two kinds of devices go through host memory.
+
+    Args:
+        kind: torch's name of the kind here, for example `cuda`.
+        peer_kind: The peer's.
+    """
+    return kind != peer_kind or _find_backend(kind) is None
+
+
+def stage_to_pinned_cpu(tensor: "torch.Tensor") -> "torch.Tensor":
+    """Return a contiguous copy in pinned host memory; of a host tensor its contiguous view."""
+    import torch
+
+    tensor = tensor.detach()
+    if tensor.device.type == "cpu":
+        return tensor.contiguous()
+    staged = torch.empty(
+        tensor.shape,
+        dtype=tensor.dtype,
+        device="cpu",
+        pin_memory=True,
+        memory_format=torch.contiguous_format,
+    )
+    staged.copy_(tensor)
+    return staged
+
+
+def make_accelerator_group(
+    store: Any,
+    rank: int,
+    size: int,
+    kind: str,
+    options: AcceleratorOptions | None,
+    timeout: float,
+) -> Any:
+    """Return a group of the vendor's backend class, beside the user's default group.
+
+    Args:
+        store: A store with a prefix that no other group has had. It is kept as long as the group.
+        rank: The rank of this process.
+        size: The number of ranks.
+        kind: torch's name of the kind of device, for example `cuda`.
+        options: Options of the vendor's library; None for its own defaults.
+        timeout: Seconds after which the library gives an operation up.
+
+    Raises:
+        TransportError: The installed torch has no library for such devices.
+    """
+    backend = _find_backend(kind)
+    if backend is None:
+        raise TransportError(
+            f"the installed torch cannot send between {kind} devices: it has no backend class for "
+            "them; install the vendor's build of torch, or let tensors go through host memory"
+        )
+    limit = timedelta(seconds=min(timeout, 1e8))
+    made = _vendor_options(backend, options)
+    if made is None:
+        return backend(store, rank, size, limit)
+    made._timeout = limit  # noqa: SLF001  (torch has no other name for it)
+    return backend(store, rank, size, made)
+
+
+def _find_backend(kind: str) -> Any | None:
+    """Return torch's process-group class for a kind of device, or None."""
+    import torch.distributed as dist
+
+    if kind == "cuda" and dist.is_nccl_available():
+        return getattr(dist, "ProcessGroupNCCL", None)
+    if kind == "xpu":
+        return getattr(dist, "ProcessGroupXCCL", None)
+    modules = {
+        "npu": ("torch_npu._C._distributed_c10d", "ProcessGroupHCCL"),
+        "musa": ("torch_musa._MUSAC", "ProcessGroupMCCL"),
+    }
+    if kind not in modules:
+        return None
+    name, attribute = modules[kind]
+    try:
+        return getattr(importlib.import_module(name), attribute, None)
+    except ImportError:
+        return None
+
+
+def _vendor_options(backend: Any, options: AcceleratorOptions | None) -> Any | None:
+    """Return the backend's own options, or None where it has none."""
+    kind = getattr(backend, "Options", None)
+    if kind is None:
+        return None
+    made = kind()
+    if options is None:
+        return made
+    with contextlib.suppress(AttributeError):  # libraries without streams of a priority
+        made.is_high_priority_stream = options.is_high_priority_stream
+    config = getattr(made, "config", None)
+    given = [getattr(options, ours) for ours, _ in _NCCL_CONFIG.values()]
+    if config is not None and any(value is not None for value in given):
+        for name, (ours, default) in _NCCL_CONFIG.items():
+            value = getattr(options, ours)
+            setattr(config, name, default if value is None else value)
+    return made
+
+
+class AcceleratorPair:
+    """Tensors of one direction between two accelerators; used as a `TorchPair`.
+
+    Both ends must be made with the same `staged` and the same options, which the caller knows from
+    the peer's record. A transfer is done when the device has done it: `send` and `recv_tensors`
+    return then, so that errors and deadlines belong to them.
+
+    Args:
+        host: This process's end of a pair for frames and staged tensors.
+        device: The device of this process.
+        staged: Whether the tensors go through host memory.
+        options: Options of the vendor's library.
+    """
+
+    def __init__(
+        self,
+        host: TorchPair,
+        device: "torch.device",
+        options: AcceleratorOptions | None,
+        *,
+        staged: bool,
+    ) -> None:
+        self.host = host
+        self.device = device
+        self.staged = staged
+        self._options = options
+        self._group: Any = None
+        self._pid = os.getpid()
+        self._sizes: tuple[int, ...] = ()
+        keep_in_children(self)
+
+    @classmethod
+    def offer(
+        cls,
+        ip: str,
+        me: str,
+        peer: str,
+        device: "torch.device",
+        options: AcceleratorOptions | None = None,
+        *,
+        staged: bool = False,
+    ) -> Self:
+        """Make the sender's end; as `TorchPair.offer`."""
+        return cls(TorchPair.offer(ip, me, peer), device, options, staged=staged)
+
+    @classmethod
+    def join(
+        cls,
+        address: dict[str, Any],
+        ip: str,
+        me: str,
+        peer: str,
+        device: "torch.device",
+        deadline: Deadline,
+        watch: Watch | None = None,
+        options: AcceleratorOptions | None = None,
+        *,
+        staged: bool = False,
+    ) -> Self:
+        """Make the receiver's end; as `TorchPair.join`."""
+        host = TorchPair.join(address, ip, me, peer, deadline, watch)
+        pair = cls(host, device, options, staged=staged)
+
+        def open_store() -> Any:
+            limit = min(deadline.remaining, _REACH_S)
+            return connect_store(address["host"], address["port"], limit)
+
+        pair._connect(open_store, 1, deadline)
+        return pair
+
+    @property
+    def address(self) -> dict[str, Any]:
+        """What the receiver needs to join; as `TorchPair.address`."""
+        return self.host.address
+
+    @property
+    def closed(self) -> bool:
+        """Whether the pair can no longer be used."""
+        return self.host.closed
+
+    def connect(self, deadline: Deadline, watch: Watch | None = None) -> None:
+        """Wait for the receiver to join; as `TorchPair.connect`."""
+        self.host.connect(deadline, watch)
+        server = server_at(self.address["host"])
+        self._connect(server.store.clone, 0, deadline)
+
+    def _connect(self, open_store: Callable[[], Any], rank: int, deadline: Deadline) -> None:
+        if self.staged:
+            return
+        from torch._C._distributed_c10d import PrefixStore
+
+        store = PrefixStore(f"{self.address['token']}/devices", open_store())
+        try:
+            self._group = make_accelerator_group(
+                store, rank, 2, self.device.type, self._options, deadline.remaining
+            )
+        except BaseException:
+            self.close()
+            raise
+
+    def send(
+        self,
+        frame: bytes,
+        tensors: "Sequence[torch.Tensor]",
+        deadline: Deadline,
+        watch: Watch | None = None,
+    ) -> None:
+        """Send a frame and tensors of this device; as `TorchPair.send`."""
+        if self.staged:
+            self.host.send(frame, [stage_to_pinned_cpu(t) for t in tensors], deadline, watch)
+            return
+        check_fork(self._pid, "a pair of accelerators")
+        flat = self._flatten(tensors, "send to")
+        sizes = [tensor.numel() for tensor in flat]
+        head = _SIZE.pack(len(sizes)) + struct.pack(f"<{len(sizes)}Q", *sizes)
+        self.host.send(head + frame, [], deadline, watch)
+        self._run("send to", [(t, self._group.send, 1) for t in flat], deadline, watch)
+
+    def recv_frame(self, deadline: Deadline, watch: Watch | None = None) -> bytes:
+        """Receive the frame of the next message; as `TorchPair.recv_frame`."""
+        if not self.staged and self._sizes:
+            import torch
+
+            # The tensors of the message before that were not received are dropped.
+            dropped = [
+                torch.empty(size, dtype=torch.uint8, device=self.device) for size in self._sizes
+            ]
+            self.recv_tensors(dropped, deadline, watch)
+        frame = self.host.recv_frame(deadline, watch)
+        if self.staged:
+            return frame
+        (count,) = _SIZE.unpack_from(frame)
+        self._sizes = struct.unpack_from(f"<{count}Q", frame, _SIZE.size)
+        return frame[_SIZE.size + 8 * count :]
+
+    def recv_tensors(
+        self, into: "Sequence[torch.Tensor]", deadline: Deadline, watch: Watch | None = None
+    ) -> None:
+        """Receive the tensors of the last frame into tensors of this device.
+
+        As `TorchPair.recv_tensors`.
+        """
+        if self.staged:
+            staged = [_pinned_like(tensor) for tensor in into]
+            self.host.recv_tensors(staged, deadline, watch)
+            for tensor, source in zip(into, staged, strict=True):
+                tensor.detach().copy_(source)
+            return
+        check_fork(self._pid, "a pair of accelerators")
+        flat = self._flatten(into, "receive from")
+        sizes = tuple(tensor.numel() for tensor in flat)
+        if sizes != self._sizes:
+            raise TransportError(
+                f"{self._what('receive from')}: tensors of {list(self._sizes)} bytes were sent; "
+                f"those to receive into have {list(sizes)}"
+            )
+        self._run("receive from", [(t, self._group.recv, 0) for t in flat], deadline, watch)
+        self._sizes = ()
+
+    def close(self) -> None:
+        """End the pair: waits in it fail, the peer's too. Idempotent."""
+        if os.getpid() != self._pid:
+            return
+        self.host.close()
+        group, self._group = self._group, None
+        if group is not None:
+            with contextlib.suppress(RuntimeError, AttributeError):  # a library without abort
+                group.abort()
+
+    def _flatten(self, tensors: "Sequence[torch.Tensor]", verb: str) -> "list[torch.Tensor]":
+        import torch
+
+        flat = []
+        for index, tensor in enumerate(tensors):
+            if tensor.device.type != self.device.type or not tensor.is_contiguous():
+                raise TransportError(
+                    f"{self._what(verb)}: tensor {index} on {tensor.device} must be contiguous "
+                    f"when using P2P communication, and on a {self.device.type} device"
+                )
+            flat.append(tensor.detach().resolve_conj().resolve_neg().reshape(-1).view(torch.uint8))
+        return flat
+
+    def _run(
+        self,
+        verb: str,
+        transfers: "list[tuple[torch.Tensor, Callable[..., Any], int]]",
+        deadline: Deadline,
+        watch: Watch | None,
+    ) -> None:
+        """Post transfers and wait until the device has done them."""
+        try:
+            works = [post([t], rank, 0) for t, post, rank in transfers if t.numel()]
+            self._wait(verb, works, deadline, watch)
+        except BaseException:
+            self.close()
+            raise
+
+    def _wait(self, verb: str, works: list[Any], deadline: Deadline, watch: Watch | None) -> None:
+        long = LongWait(lambda: self._what(verb), deadline)
+        pause, looked = _FIRST_PAUSE_S, time.monotonic()
+        for work in works:
+            while not work.is_completed():
+                if deadline.expired:
+                    raise ShoalTimeoutError(
+                        f"{self._what(verb)}: not done within {deadline.timeout:g} s; this pair "
+                        "is closed"
+                    )
+                if time.monotonic() - looked > _LOOK_EVERY_S:
+                    looked = time.monotonic()
+                    long.tick()
+                    error = None if watch is None else watch()
+                    if error is not None:
+                        raise error
+                time.sleep(pause)
+                pause = min(2 * pause, _LONGEST_PAUSE_S)
+            work.wait()  # has the caller's stream come after it, and raises its error
+
+    def _what(self, verb: str) -> str:
+        return f"{self.host.me}: {verb} {self.host.peer} ({self.device})"
+
+
+def _pinned_like(tensor: "torch.Tensor") -> "torch.Tensor":
+    import torch
+
+    return torch.empty(
+        tensor.shape, dtype=tensor.dtype, device="cpu", pin_memory=tensor.device.type != "cpu"
+    )

@@ -1,0 +1,284 @@
+"""Groups of several ranks over gloo whose broadcasts cannot end the process.
+
+gloo ends a process whose tensor is smaller than what comes. Here the source sends the size first.
+"""
+
+import concurrent.futures
+import os
+import queue
+import socket
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from shoal.deadline import Deadline
+from shoal.errors import PeerLostError, ShoalTimeoutError, TransportError
+from shoal.transport.torch.forks import check_fork, keep_in_children
+from shoal.transport.torch.memory import alias, as_bytes, check_tensors, own
+from shoal.transport.torch.rendezvous import Party, make_group, one_line
+from shoal.transport.torch.store import connect_store, listen_on, store_on_socket
+from shoal.transport.torch.typing import Group, Work
+from shoal.transport.torch.watch import Wait, begin, end
+
+if TYPE_CHECKING:
+    import torch
+    from torch._C._distributed_c10d import Store
+
+__all__ = ["HostGroup", "Meeting", "local_ip_towards"]
+
+_SIZE_BYTES = 8
+_CANCEL_TAG = 2**31 - 1
+_SEQUENCES = 2**30 - 1
+_KEPT_WORKS = 64
+_TRY_AGAIN_S = 0.02
+
+
+class Meeting:
+    """The store at which the ranks of several groups meet; rank 0 serves it.
+
+    Args:
+        host: The IP address of rank 0.
+        port: The port to serve at.
+        rank: The rank of this process.
+        deadline: When to give up.
+
+    Raises:
+        TransportError: Rank 0 cannot listen there.
+    """
+
+    def __init__(self, host: str, port: int, rank: int, deadline: Deadline) -> None:
+        self.ip = host if rank == 0 else local_ip_towards(host, port)
+        self._address = host, port
+        self._deadline = deadline
+        self._store: Store | None = None
+        self._lock = threading.Lock()
+        if rank == 0:
+            self._store = store_on_socket(listen_on(host, port))
+        keep_in_children(self)
+
+    def store(self) -> "Store":
+        """Return the store; ranks other than 0 wait until it is served."""
+        with self._lock:
+            while self._store is None:
+                try:
+                    self._store = connect_store(*self._address, self._deadline.remaining)
+                except ConnectionRefusedError:
+                    if self._deadline.expired:
+                        raise
+                    time.sleep(_TRY_AGAIN_S)
+            return self._store
+
+
+def local_ip_towards(host: str, port: int) -> str:
+    """Return this machine's IP address on the way to another one; nothing is sent."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_DGRAM) as probe:
+        probe.connect((host, port))
+        return str(probe.getsockname()[0])
+
+
+class HostGroup:
+    """A group of ranks that broadcast tensors in host memory.
+
+    Every rank calls `broadcast` for the same messages in the same order. An error or an expired
+    deadline closes the group for all ranks.
+
+    Args:
+        meeting: Where the ranks meet.
+        name: The name of the group, which no other group of the meeting has.
+        rank: The rank of this process.
+        size: The number of ranks.
+        deadline: When to give up.
+
+    Raises:
+        ShoalTimeoutError: A rank did not come in time.
+        PeerLostError: A rank cannot be reached.
+    """
+
+    def __init__(
+        self, meeting: Meeting, name: str, rank: int, size: int, deadline: Deadline
+    ) -> None:
+        self.group_name = name
+        self.rank = rank
+        self.size = size
+        self._pid = os.getpid()
+        self._what = f"collective group {name!r}, rank {rank}"
+        party = Party(meeting.store, name, rank, size, meeting.ip, f"{self._what}: connect")
+        self._group: Group = make_group(party, deadline)
+        self._sequence = 0
+        self._lock = threading.Lock()
+        self._receives: queue.SimpleQueue[Callable[[], None]] | None = None
+        self._recent: deque[Work] = deque(maxlen=_KEPT_WORKS)
+        keep_in_children(self)
+
+    def broadcast(self, tensors: "Sequence[torch.Tensor]", options: Any) -> "HostWork":
+        """Post a broadcast of one tensor.
+
+        Args:
+            tensors: The tensor; it is written by ranks other than the source.
+            options: torch's `BroadcastOptions`; its `rootRank` is the source.
+
+        Returns:
+            A work, whose `wait` raises what went wrong.
+        """
+        check_fork(self._pid, self._what)
+        root = options.rootRank
+        (tensor,) = check_tensors(tensors, self._what, written=root != self.rank)
+        sequence, self._sequence = self._sequence, (self._sequence + 1) % _SEQUENCES
+        work = HostWork(self, tensor, root, sequence)
+        if root != self.rank and options.asyncOp:
+            # The tensor can be posted when its size has come, although nothing waits for it yet:
+            # two ranks that wait for their sends first would wait for each other otherwise.
+            work.start(self._receive_soon)
+        return work
+
+    def _receive_soon(self, receive: Callable[[], None]) -> None:
+        with self._lock:
+            if self._receives is None:
+                self._receives = queue.SimpleQueue()
+                threading.Thread(
+                    target=_run_all, args=(self._receives,), name="shoal-receive", daemon=True
+                ).start()
+        self._receives.put(receive)
+
+    def post(self, *, to: int | None, source: int, tensor: "torch.Tensor", tag: int) -> Work:
+        """Post one transfer; RuntimeErrors become errors of the group."""
+        try:
+            if to is None:
+                return self._group.recv([tensor], source, tag)
+            return self._group.send([tensor], to, tag)
+        except RuntimeError as error:
+            raise self._lost(error, 0.0) from None
+
+    def wait(self, works: Sequence[Work], deadline: Deadline) -> None:
+        """Wait for transfers."""
+        wait = Wait(f"{self._what}: broadcast", deadline, None, self._cancel, works)
+        begin(wait)
+        try:
+            for work in works:
+                work.wait(timedelta(seconds=max(0.001, min(deadline.remaining, 1e8))))
+        except RuntimeError as error:
+            if wait.error is not None:
+                raise wait.error from None
+            if deadline.expired:
+                raise self.timed_out(deadline) from None
+            raise self._lost(error, wait.seconds) from None
+        finally:
+            end(wait)
+        self._recent.extend(works)
+
+    def timed_out(self, deadline: Deadline) -> ShoalTimeoutError:
+        """Close the group for a broadcast that took too long; return the error to raise."""
+        self._cancel()
+        return ShoalTimeoutError(
+            f"{self._what}: a broadcast was not done within {deadline.timeout:g} s; the group is "
+            "closed"
+        )
+
+    def _lost(self, error: RuntimeError, seconds: float) -> PeerLostError:
+        return PeerLostError(
+            f"{self._what}: a broadcast lost its connection after {seconds:.1f} s of waiting "
+            f"({one_line(error)}); the group is closed"
+        )
+
+    def _cancel(self) -> None:
+        _, tensor = own(1)
+        other = 1 if self.rank == 0 else 0
+        try:
+            self._group.recv([tensor], other, _CANCEL_TAG).wait(timedelta(milliseconds=1))
+        except RuntimeError:
+            return  # as intended: a wait that runs out of time closes the group
+
+
+def _run_all(functions: "queue.SimpleQueue[Callable[[], None]]") -> None:
+    while True:
+        functions.get()()
+
+
+class HostWork:
+    """A broadcast under way; `wait` must be called."""
+
+    def __init__(self, group: HostGroup, tensor: "torch.Tensor", root: int, sequence: int) -> None:
+        self._group = group
+        self._tensor = tensor
+        self._root = root
+        self._tags = 2 * sequence, 2 * sequence + 1
+        self._done = False
+        self._received: concurrent.futures.Future[None] | None = None
+        size_tag, tag = self._tags
+        if root != group.rank:
+            self._size, announced = own(_SIZE_BYTES)
+            self._works = [group.post(to=None, source=root, tensor=announced, tag=size_tag)]
+            return
+        size = tensor.nbytes
+        announced = as_bytes(size.to_bytes(_SIZE_BYTES, "little"))
+        others = [rank for rank in range(group.size) if rank != root]
+        self._works = [
+            group.post(to=rank, source=root, tensor=announced, tag=size_tag) for rank in others
+        ]
+        if size:
+            payload = alias(tensor.data_ptr(), size)
+            self._works += [
+                group.post(to=rank, source=root, tensor=payload, tag=tag) for rank in others
+            ]
+
+    def start(self, soon: Callable[[Callable[[], None]], None]) -> None:
+        """Receive in another thread; `wait` then waits for that."""
+        received: concurrent.futures.Future[None] = concurrent.futures.Future()
+        deadline = Deadline(None)
+
+        def receive() -> None:
+            try:
+                self._finish(deadline)
+            except BaseException as error:  # noqa: BLE001  (raised by `wait`)
+                received.set_exception(error)
+            else:
+                received.set_result(None)
+
+        self._received = received
+        soon(receive)
+
+    def wait(self, timeout: timedelta | None = None) -> bool:
+        """Wait until the tensor may be used.
+
+        Args:
+            timeout: The limit; None for the default of point to point.
+
+        Raises:
+            TransportError: The tensor is not of the size that the source sent; it is untouched.
+            ShoalTimeoutError: It took too long. The group is closed.
+            PeerLostError: A connection is lost. The group is closed.
+        """
+        if self._done:
+            return True
+        deadline = Deadline(None if timeout is None else timeout.total_seconds())
+        if self._received is None:
+            self._finish(deadline)
+        else:
+            concurrent.futures.wait([self._received], deadline.remaining_or_none())
+            if not self._received.done():
+                raise self._group.timed_out(deadline)
+            self._received.result()
+        self._done = True
+        return True
+
+    def _finish(self, deadline: Deadline) -> None:
+        self._group.wait(self._works, deadline)
+        if self._root != self._group.rank:
+            self._receive(deadline)
+
+    def _receive(self, deadline: Deadline) -> None:
+        sent, size = int.from_bytes(self._size, "little"), self._tensor.nbytes
+        if sent:
+            # What does not fit is received and dropped, so that the source is not kept waiting.
+            target = alias(self._tensor.data_ptr(), size) if sent == size else own(sent)[1]
+            work = self._group.post(to=None, source=self._root, tensor=target, tag=self._tags[1])
+            self._group.wait([work], deadline)
+        if sent != size:
+            raise TransportError(
+                f"collective group {self._group.group_name!r}: rank {self._root} broadcast "
+                f"{sent} bytes; the tensor of rank {self._group.rank} has {size}"
+            )

@@ -1,0 +1,150 @@
+"""Tensors between two processes on one CUDA device: the receiver copies from the sender's memory.
+
+The sender's handle and the receiver's acknowledgement travel over lanes that the caller gives.
+They are JSON, because a handle must not be able to run code.
+"""
+
+import base64
+import json
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from shoal.errors import ShoalValueError, TransportError
+
+if TYPE_CHECKING:
+    import torch
+
+__all__ = ["describe_handles", "device_index", "device_uuid", "receive_by_ipc", "send_by_ipc"]
+
+Put = Callable[[bytes], None]
+Take = Callable[[], bytes]
+
+_DONE = b"done"
+_FIELDS = ("handle", "ref_counter", "event")
+
+
+def send_by_ipc(tensors: "Sequence[torch.Tensor]", put: Put, take: Take) -> None:
+    """Let another process on the same device copy tensors; return when it has.
+
+    Args:
+        tensors: CUDA tensors; strides are kept.
+        put: Sends bytes to the receiver.
+        take: Waits for bytes from the receiver; it has the deadline.
+
+    Raises:
+        ShoalValueError: A tensor is not on a CUDA device.
+        TransportError: The receiver could not copy them.
+    """
+    import torch
+
+    shared = [_share(index, tensor) for index, tensor in enumerate(tensors)]
+    put(describe_handles(shared))
+    answer = take()
+    torch.cuda.ipc_collect()  # type: ignore[no-untyped-call]  # torch has no types for it
+    if answer != _DONE:
+        raise TransportError(f"the receiver could not copy: {answer.decode(errors='replace')}")
+
+
+def receive_by_ipc(put: Put, take: Take) -> "list[torch.Tensor]":
+    """Copy tensors of another process on the same device.
+
+    Args:
+        put: Sends bytes to the sender.
+        take: Waits for bytes from the sender; it has the deadline.
+
+    Returns:
+        New tensors on that device.
+
+    Raises:
+        TransportError: This process cannot see the sender's device, or what came is not a list of
+            handles.
+    """
+    try:
+        copies = [_copy(described) for described in json.loads(take())]
+    except Exception as error:
+        put(f"{type(error).__name__}: {error}".encode())
+        if isinstance(error, TransportError):
+            raise
+        raise TransportError(f"cannot copy from the sender's memory: {error}") from error
+    put(_DONE)
+    return copies
+
+
+def describe_handles(shared: list[dict[str, Any]]) -> bytes:
+    """Return handles as JSON; their bytes in base64."""
+    text = [
+        {k: base64.b64encode(v).decode() if k in _FIELDS else v for k, v in handle.items()}
+        for handle in shared
+    ]
+    return json.dumps(text).encode()
+
+
+def device_uuid(index: int) -> str:
+    """Return the UUID of a CUDA device that this process sees."""
+    import torch
+
+    return str(torch.cuda.get_device_properties(index).uuid)
+
+
+def device_index(uuid: str, uuids: Sequence[str]) -> int:
+    """Return the index of a device among those that this process sees.
+
+    Raises:
+        TransportError: It is not among them.
+    """
+    if uuid not in uuids:
+        raise TransportError(
+            f"the tensor is on device {uuid}, which this process does not see; it sees "
+            f"{', '.join(uuids) or 'none'}"
+        )
+    return list(uuids).index(uuid)
+
+
+def _share(index: int, tensor: "torch.Tensor") -> dict[str, Any]:
+    if tensor.device.type != "cuda":
+        raise ShoalValueError(f"tensor {index} is on {tensor.device}; expected a CUDA device")
+    tensor = tensor.detach().resolve_conj().resolve_neg()
+    storage: Any = tensor.untyped_storage()
+    shared = storage._share_cuda_()
+    _, handle, size, offset, ref_counter, ref_counter_offset, event, event_sync = shared
+    return {
+        "uuid": device_uuid(tensor.device.index),
+        "dtype": str(tensor.dtype).removeprefix("torch."),
+        "shape": list(tensor.shape),
+        "strides": list(tensor.stride()),
+        "first": tensor.storage_offset(),
+        "size": size,
+        "offset": offset,
+        "ref_counter_offset": ref_counter_offset,
+        "event_sync": event_sync,
+        "handle": handle,
+        "ref_counter": ref_counter,
+        "event": event,
+    }
+
+
+def _copy(described: dict[str, Any]) -> "torch.Tensor":
+    import torch
+
+    seen = [device_uuid(index) for index in range(torch.cuda.device_count())]
+    index = device_index(described["uuid"], seen)
+    handle, ref_counter, event = (base64.b64decode(described[name]) for name in _FIELDS)
+    with torch.cuda.device(index):
+        kind: Any = torch.UntypedStorage
+        storage = kind._new_shared_cuda(  # noqa: SLF001  (as above)
+            index,
+            handle,
+            described["size"],
+            described["offset"],
+            ref_counter,
+            described["ref_counter_offset"],
+            event,
+            described["event_sync"],
+        )
+        dtype = getattr(torch, described["dtype"])
+        theirs = torch.empty(0, dtype=dtype, device=f"cuda:{index}")
+        theirs.set_(storage, described["first"], described["shape"], described["strides"])
+        copy = theirs.clone()
+        torch.cuda.current_stream(index).synchronize()
+        del theirs, storage
+    return copy

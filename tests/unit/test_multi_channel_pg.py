@@ -1,0 +1,314 @@
+"""`MultiChannelProcessGroup`: what moves between two and three ranks, and what it says."""
+
+import logging
+import threading
+from types import SimpleNamespace
+
+import pytest
+
+from shoal import WorkerAddress
+from shoal.collective import CollectiveGroupOptions, MultiChannelProcessGroup
+from shoal.errors import PeerLostError, ShoalValueError, TransportError
+from shoal.manager import CollectiveGroupInfo, WorkerInfo
+from shoal.transport.torch.accelerator import (
+    make_accelerator_group,
+    needs_staging,
+    stage_to_pinned_cpu,
+)
+from shoal.transport.torch.group import local_ip_towards
+from shoal.transport.torch.ipc import describe_handles, device_index, receive_by_ipc, send_by_ipc
+from shoal.transport.torch.store import listen_on
+
+torch = pytest.importorskip("torch")
+
+pytestmark = [pytest.mark.timeout(120)]
+
+
+def info(size, **fields):
+    workers = [WorkerInfo(WorkerAddress("w", [r]), r, size, 0, **fields) for r in range(size)]
+    return CollectiveGroupInfo("cg", workers, "127.0.0.1")
+
+
+def free_port():
+    with listen_on("127.0.0.1", 0) as listening:
+        return listening.getsockname()[1]
+
+
+def each(ranks, function):
+    """Run a function in a thread for each rank, so that they meet; their results."""
+    outcomes = {}
+
+    def work(rank):
+        try:
+            outcomes[rank] = function(rank)
+        except Exception as error:  # noqa: BLE001  (the test compares it)
+            outcomes[rank] = error
+
+    threads = [threading.Thread(target=work, args=(r,), daemon=True) for r in range(ranks)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    return [outcomes[rank] for rank in range(ranks)]
+
+
+def connected(size, channels=1):
+    groups = [MultiChannelProcessGroup(rank, channels, info(size)) for rank in range(size)]
+    where = f"tcp://127.0.0.1:{free_port()}"
+    assert each(size, lambda r: groups[r].init(where, size, r, "cg")) == [None] * size
+    assert all(group.is_initialized for group in groups)
+    return groups
+
+
+@pytest.fixture(scope="module")
+def two():
+    return connected(2, channels=2)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bool", "bfloat16", "uint16", "uint64", "complex64"])
+@pytest.mark.parametrize("async_op", [False, True])
+def test_tensors_move_in_both_directions_at_once(two, dtype, async_op):
+    sent = [torch.arange(60_000).add(n).to(getattr(torch, dtype)) for n in range(2)]
+    into = [torch.zeros_like(tensor) for tensor in sent]
+
+    def work(rank):
+        if not async_op:
+            sending = two[rank].send(sent[rank], "cpu", 1, async_op=True)
+            two[rank].recv(into[rank], "cpu", 1)
+            sending.wait()
+            return False
+        works = [
+            two[rank].send(sent[rank], "cpu", 1, async_op=True),
+            two[rank].recv(into[rank], "cpu", 1, async_op=True),
+        ]
+        for under_way in works:
+            under_way.wait()
+        return True
+
+    assert each(2, work) == [async_op] * 2
+    assert torch.equal(into[0], sent[1])
+    assert torch.equal(into[1], sent[0])
+
+
+def test_works_may_be_waited_for_in_any_order(two):
+    into = [torch.zeros(50_000) for _ in range(5)]
+
+    def work(rank):
+        if rank == 0:
+            works = [
+                two[0].send(torch.full((50_000,), float(n)), "cpu", 0, async_op=True)
+                for n in range(5)
+            ]
+        else:
+            works = [two[1].recv(tensor, "cpu", 0, async_op=True) for tensor in into][::-1]
+        for under_way in works:
+            assert under_way.wait()
+            assert under_way.wait()
+
+    assert each(2, work) == [None, None]
+    assert [tensor.unique().tolist() for tensor in into] == [[float(n)] for n in range(5)]
+
+
+@pytest.mark.parametrize("source", [0, 2])
+def test_all_ranks_get_a_broadcast(source):
+    groups = connected(3)
+    tensors = [torch.full((100_000,), rank, dtype=torch.uint16) for rank in range(3)]
+    assert each(3, lambda r: groups[r].broadcast(tensors[r], "cpu", 0, source)) == [None] * 3
+    assert [tensor.to(torch.int32).unique().tolist() for tensor in tensors] == [[source]] * 3
+
+
+def test_a_tensor_of_another_size_is_an_error_and_the_next_one_arrives(two, caplog):
+    caplog.set_level(logging.ERROR)
+    small, right = torch.zeros(10), torch.zeros(1000)
+
+    def work(rank):
+        if rank == 0:
+            two[0].send(torch.ones(1000), "cpu", 0)
+            return two[0].send(torch.ones(1000), "cpu", 0)
+        with pytest.raises(TransportError, match=r"rank 0 broadcast 4000 bytes; .* rank 1 has 40"):
+            two[1].recv(small, "cpu", 0)
+        return two[1].recv(right, "cpu", 0)
+
+    assert each(2, work) == [None, None]
+    assert (small.any().item(), right.all().item()) == (False, True)
+    assert len(caplog.records) == 1
+
+
+def test_a_strided_tensor_is_refused(two):
+    with pytest.raises(ValueError, match="must be contiguous when using P2P communication"):
+        two[0].send(torch.ones(4, 4).t(), "cpu", 0)
+
+
+def test_a_group_that_is_not_initialized_or_has_no_such_channel_says_so(two):
+    group = MultiChannelProcessGroup(0, 1, info(2))
+    assert not group.is_initialized
+    for call in (
+        lambda: group.send(torch.ones(1), "cpu", 0),
+        lambda: group.recv(torch.ones(1), "cpu", 0),
+        lambda: group.broadcast(torch.ones(1), "cpu", 0, 0),
+    ):
+        with pytest.raises(RuntimeError, match=r"^MultiChannelProcessGroup is not initialized$"):
+            call()
+    text = r"^Invalid channel_id: 3\. Must be in range \[0, 1\]$"
+    with pytest.raises(ValueError, match=text):
+        two[0].send(torch.ones(1), "cpu", 3)
+    with pytest.raises(ShoalValueError, match="expected tcp://IP:PORT"):
+        group.init("file:///tmp/x", 2, 0, "cg")
+
+
+class Failing:
+    """Stands for a torch group, to fail where a real one would."""
+
+    group_name = "cg"
+
+    def __init__(self, error, at):
+        self.error, self.at = error, at
+
+    def broadcast(self, tensors, options):
+        assert options.rootRank == 0
+        if self.at == "broadcast":
+            raise self.error
+        return self
+
+    def wait(self, *_):
+        raise self.error
+
+
+@pytest.mark.parametrize("at", ["broadcast", "wait"])
+@pytest.mark.parametrize("async_op", [False, True])
+def test_a_failure_is_raised_as_it_is_and_logged_once(caplog, at, async_op):
+    group = MultiChannelProcessGroup.__new__(MultiChannelProcessGroup)
+    error = RuntimeError("the network is down")
+    group._cur_rank, group._peer_rank, group._num_channels = 1, 0, 1
+    group._is_initialized, group._no_accel_ccl = True, True
+    group._logger = logging.getLogger("some.logger")
+    group._recv_gloo_process_groups = [Failing(error, at)]
+    with pytest.raises(RuntimeError) as caught:
+        group.recv(torch.ones(1), "cpu", 0, async_op).wait()
+    assert caught.value is error
+    (record,) = caplog.records
+    assert record.levelno == logging.ERROR
+    assert "ProcessGroup cg rank 1" in record.getMessage()
+    assert "the network is down" in record.getMessage()
+
+
+def test_a_rank_that_cannot_be_reached_ends_the_start(monkeypatch):
+    monkeypatch.setenv("SHOAL_TIMEOUT", "0.5")
+    with pytest.raises((PeerLostError, TimeoutError), match="collective group"):
+        MultiChannelProcessGroup(1, 1, info(2)).init(f"tcp://127.0.0.1:{free_port()}", 2, 1, "cg")
+
+
+def test_the_vendors_library_is_used_only_between_accelerators_of_one_kind_that_has_one():
+    def without(*kinds):
+        group = info(len(kinds))
+        for worker, (kind, model) in zip(group.workers, kinds, strict=True):
+            worker.accelerator_type, worker.accelerator_model = kind, model
+        return MultiChannelProcessGroup(0, 1, group)._no_accel_ccl
+
+    assert without(("NO_ACCEL", ""), ("NO_ACCEL", ""))
+    assert without(("NV_GPU", "H100"), ("NO_ACCEL", ""))
+    assert without(("NV_GPU", "H100"), ("NV_GPU", "A100"))
+    assert without(("INTEL_GPU", "x"), ("INTEL_GPU", "x"))
+    assert not without(("NV_GPU", "H100"), ("NV_GPU", "H100"))
+
+
+# What of accelerators needs none.
+
+
+@pytest.mark.parametrize(
+    ("kind", "peer", "staged"),
+    [("cuda", "xpu", True), ("cuda", "cpu", True), ("hpu", "hpu", True)],
+)
+def test_devices_of_two_kinds_or_without_a_library_go_through_host_memory(kind, peer, staged):
+    assert needs_staging(kind, peer) is staged
+
+
+def test_a_kind_of_device_without_a_library_is_an_error_that_names_it():
+    with pytest.raises(TransportError, match="torch cannot send between hpu devices"):
+        make_accelerator_group(torch.distributed.HashStore(), 0, 2, "hpu", None, 10.0)
+
+
+def backend(monkeypatch, kind):
+    monkeypatch.setattr("shoal.transport.torch.accelerator._find_backend", lambda _: kind)
+
+
+@pytest.mark.parametrize(
+    ("options", "config", "high"),
+    [
+        (None, (None, None, None), False),
+        (CollectiveGroupOptions(), (None, None, None), False),
+        (CollectiveGroupOptions(accel_max_ctas=8), (4, 8, 1), False),
+        (CollectiveGroupOptions(0, 16, 2, True), (0, 16, 2), True),
+    ],
+)
+def test_the_options_become_those_of_nccl(monkeypatch, options, config, high):
+    class Backend:
+        """Takes what torch's class takes; the options' names are those of ProcessGroupNCCL."""
+
+        class Options:
+            def __init__(self):
+                self.is_high_priority_stream = False
+                self.config = SimpleNamespace(cga_cluster_size=None, max_ctas=None, min_ctas=None)
+
+        def __init__(self, store, rank, size, options):
+            self.given = options
+
+    backend(monkeypatch, Backend)
+    made = make_accelerator_group(None, 0, 2, "cuda", options, 12.0).given
+    got = made.config
+    assert (got.cga_cluster_size, got.max_ctas, got.min_ctas) == config
+    assert made.is_high_priority_stream is high
+    assert made._timeout.total_seconds() == 12.0
+
+
+def test_nccl_has_options_of_these_names():
+    nccl = getattr(torch.distributed, "ProcessGroupNCCL", None)
+    if nccl is None:
+        pytest.skip("this torch was built without NCCL")
+    options = nccl.Options()
+    for name in ("cga_cluster_size", "max_ctas", "min_ctas"):
+        setattr(options.config, name, 3)
+        assert getattr(options.config, name) == 3
+    options.is_high_priority_stream = True
+
+
+def test_staging_keeps_a_host_tensor_and_makes_it_contiguous():
+    tensor = torch.arange(12).reshape(3, 4)
+    assert stage_to_pinned_cpu(tensor).data_ptr() == tensor.data_ptr()
+    strided = stage_to_pinned_cpu(tensor.t())
+    assert strided.is_contiguous()
+    assert torch.equal(strided, tensor.t())
+
+
+def test_ipc_needs_cuda_tensors_and_a_device_that_both_see():
+    with pytest.raises(ShoalValueError, match="tensor 0 is on cpu; expected a CUDA device"):
+        send_by_ipc([torch.ones(1)], print, bytes)
+    assert device_index("b", ["a", "b"]) == 1
+    with pytest.raises(
+        TransportError, match="device c, which this process does not see; it sees a"
+    ):
+        device_index("c", ["a"])
+
+
+def test_handles_that_cannot_be_opened_are_an_error_at_both_ends():
+    answers = []
+    described = describe_handles([{"uuid": "GPU-x", "handle": b"\x00\xff", "size": 3}])
+    with pytest.raises(TransportError, match="device GPU-x, which this process does not see"):
+        receive_by_ipc(answers.append, lambda: described)
+    assert answers[0].startswith(b"TransportError: the tensor is on device GPU-x")
+    with pytest.raises(TransportError, match="cannot copy from the sender's memory"):
+        receive_by_ipc(answers.append, lambda: b"garbage")
+
+
+def test_the_address_towards_another_machine_is_one_of_this_one():
+    assert local_ip_towards("127.0.0.1", 1) == "127.0.0.1"
+
+
+@pytest.mark.gpu
+def test_a_pinned_copy_of_a_device_tensor_has_its_values():
+    if not torch.cuda.is_available():
+        pytest.skip("there is no CUDA device here")
+    tensor = torch.arange(1000, device="cuda")
+    staged = stage_to_pinned_cpu(tensor)
+    assert staged.is_pinned()
+    assert torch.equal(staged, tensor.cpu())
