@@ -174,7 +174,7 @@ def sendable(value: Any) -> Any:
     """
     for tensor in tensors_of(value):
         check_contiguous(tensor)
-    if type(value) is tuple and all(map(is_tensor, value)):
+    if type(value) is tuple and value and all(map(is_tensor, value)):
         return list(value)
     return value
 
