@@ -1,19 +1,36 @@
-"""Workers without Ray: processes and threads with a `Collective` each, and a directory they share."""
+"""Workers without Ray: processes with a `Collective` each, and a directory that they share.
+
+A nursery is a process that has imported everything and forks workers, so that a worker starts in
+milliseconds. A worker runs the functions that it is sent.
+"""
 
 import asyncio
+import contextlib
 import functools
-import multiprocessing
 import os
+import signal
+import subprocess
+import sys
+import tempfile
 import threading
 import time
+from multiprocessing.connection import Client, Listener
 from multiprocessing.managers import BaseManager
+from pathlib import Path
 from types import SimpleNamespace
+
+from ray import cloudpickle
 
 from shoal import WorkerAddress, WorkerInfo
 from shoal.collective import Collective
+from shoal.collective.node_memory import NodeMemory
 from shoal.manager import CollectiveManager, WorkerManager
-from shoal.process import own_process
+from shoal.process import is_alive, own_process
 from shoal.shm.location import memory_id
+
+DEADLINE_S = 60.0
+
+# The directory.
 
 
 class Registry:
@@ -39,8 +56,12 @@ class _Server(BaseManager):
     pass
 
 
-# One of the server's process, however many connections ask for it.
-_Server.register("registry", functools.cache(Registry))
+@functools.cache
+def _the_registry():
+    return Registry()
+
+
+_Server.register("registry", _the_registry)
 
 
 class SharedDirectory:
@@ -104,6 +125,68 @@ class SharedDirectory:
         self._registry.call("remove_collective_group", info.group_name, info)
 
 
+# The queues to other nodes.
+
+
+class _MailboxDirectory:
+    """Knows the session of a mailbox where a `NodeMemory` asks for that of a node."""
+
+    def __init__(self, directory, node):
+        self._directory = directory
+        self._name = f"the mailbox of node {node}"
+
+    def session(self, _):
+        return self._directory.session(self._name)
+
+    def offer_session(self, _, token, instead_of):
+        return self._directory.offer_session(self._name, token, instead_of)
+
+
+class SharedMailboxes:
+    """The mailboxes of nodes, as queues in shared memory instead of an actor's."""
+
+    def __init__(self, directory):
+        self._directory = directory
+        self._nodes = {}
+
+    def _node(self, rank):
+        if rank not in self._nodes:
+            self._nodes[rank] = NodeMemory(_MailboxDirectory(self._directory, rank))
+        return self._nodes[rank]
+
+    def queues(self, node_rank, key):
+        return self._node(node_rank).queues()
+
+    def direct(self, node_rank):
+        return self._node(node_rank).direct
+
+    def handle(self, node_rank):
+        raise NotImplementedError("processes of this machine are not watched by an actor")
+
+    def forget(self, node_rank):
+        return True
+
+    def close(self):
+        for node in self._nodes.values():
+            node.close()
+
+
+# The workers.
+
+
+class _Collective(Collective):
+    def __init__(self, worker, directory):
+        super().__init__(worker, directory)
+        self.directory = directory
+        self.routes = self._routes
+        self._mailboxes = SharedMailboxes(directory)
+        self._routes.mailboxes = self._routes.peers._mailboxes = self._mailboxes
+
+    def close(self):
+        super().close()
+        self._mailboxes.close()
+
+
 def collective(directory, name, **facts):
     """Register this process as the worker of that name, and return its `Collective`."""
     address = WorkerAddress.from_name(name)
@@ -117,50 +200,112 @@ def collective(directory, name, **facts):
     } | facts
     info = WorkerInfo(address=address, rank=address.rank, **options)
     directory.register(info)
-    return Collective(SimpleNamespace(worker_info=info), directory)
+    return _Collective(SimpleNamespace(worker_info=info), directory)
 
 
-def _work(directory, name, facts, environment, connection):
-    os.environ.update(environment)
+def _work(directory, name, facts, connection):
     me = collective(directory, name, **facts)
     while True:
-        function, args = connection.recv()
-        if function is None:
+        try:
+            order = connection.recv_bytes()
+        except EOFError:
+            break
+        if not order:
             break
         try:
-            result = (True, function(me, *args))
-            if asyncio.iscoroutine(result[1]):
-                result = (True, asyncio.run(result[1]))
+            function, args = cloudpickle.loads(order)
+            found = function(me, *args)
+            if asyncio.iscoroutine(found):
+                found = asyncio.run(found)
+            answer = cloudpickle.dumps((True, found))
         except BaseException as error:  # noqa: BLE001
-            result = (False, error)
-        connection.send(result)
+            answer = cloudpickle.dumps((False, error))
+        connection.send_bytes(answer)
     me.close()
+
+
+def _nurse(path):
+    """Fork a worker for each line: what a nursery runs."""
+    import torch
+
+    torch.set_num_threads(1)
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel buries the children
+    sys.stdout.write("ready\n")
+    sys.stdout.flush()
+    for line in sys.stdin:
+        if os.fork() == 0:
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            os.close(0)
+            code = 1
+            try:
+                connection = Client(path, "AF_UNIX")
+                directory, name, facts, environment = cloudpickle.loads(bytes.fromhex(line))
+                os.environ.update(environment)
+                connection.send(os.getpid())
+                _work(directory, name, facts, connection)
+                code = 0
+            finally:
+                # As an interpreter ends: what is registered for that runs.
+                sys.exit(code)
+
+
+class Nursery:
+    """Starts workers whose core is the one given; used as a context."""
+
+    def __init__(self, backend):
+        self._folder = tempfile.TemporaryDirectory(prefix="shoal-nursery-")
+        self._path = f"{self._folder.name}/socket"
+        self._backend = backend
+
+    def __enter__(self):
+        self._listener = Listener(self._path, "AF_UNIX", backlog=64)
+        self._listener._listener._socket.settimeout(DEADLINE_S)
+        tests = Path(__file__).parent
+        python = os.pathsep.join([str(tests), str(tests.parent / "python")])
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", f"import collective_crew as c; c._nurse({self._path!r})"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "SHOAL_BACKEND": self._backend, "PYTHONPATH": python},
+        )
+        return self
+
+    def start(self, *what):
+        """Fork a worker; return its connection and its process id."""
+        if self._process.poll() is None and self._process.stdout:
+            assert self._process.stdout.readline() == "ready\n"
+            self._process.stdout.close()
+            self._process.stdout = None
+        self._process.stdin.write(cloudpickle.dumps(what).hex() + "\n")
+        self._process.stdin.flush()
+        connection = self._listener.accept()
+        assert connection.poll(DEADLINE_S), "the worker does not start"
+        return connection, connection.recv()
+
+    def __exit__(self, *_):
+        self._process.stdin.close()
+        self._process.wait(DEADLINE_S)
+        self._listener.close()
+        self._folder.cleanup()
 
 
 class Member:
     """A worker in a process of its own, which runs functions: `function(collective, *args)`."""
 
-    def __init__(self, crew, name, **facts):
-        context = multiprocessing.get_context("spawn")
-        self._connection, other = context.Pipe()
-        environment = facts.pop("environment", {})
-        args = (crew.directory, name, facts, environment, other)
-        self.process = context.Process(target=_work, args=args, daemon=True)
-        self.process.start()
-        other.close()
-
-    @property
-    def pid(self):
-        return self.process.pid
+    def __init__(self, crew, name, environment, **facts):
+        self.name = name
+        self._connection, self.pid = crew.nursery.start(crew.directory, name, facts, environment)
 
     def begin(self, function, *args):
         """Start a function; `end` returns what it returns."""
-        self._connection.send((function, args))
+        self._connection.send_bytes(cloudpickle.dumps((function, args)))
 
-    def end(self, seconds=60):
+    def end(self, seconds=DEADLINE_S):
+        """Return what the function that was begun returned, or raise what it raised."""
         if not self._connection.poll(seconds):
-            raise TimeoutError(f"the worker did not answer within {seconds} s")
-        fine, result = self._connection.recv()
+            raise TimeoutError(f"{self.name} did not answer within {seconds} s")
+        fine, result = cloudpickle.loads(self._connection.recv_bytes())
         if not fine:
             raise result
         return result
@@ -169,25 +314,43 @@ class Member:
         self.begin(function, *args)
         return self.end()
 
+    def signal(self, number):
+        os.kill(self.pid, number)
+
     def kill(self):
-        self.process.kill()
-        self.process.join()
+        """Kill the process, and wait until it is gone."""
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self.pid, signal.SIGKILL)
+        self._gone()
 
     def close(self):
-        if self.process.is_alive():
-            self._connection.send((None, ()))
-            self.process.join(10)
-        if self.process.is_alive():
+        """Let the process end by itself."""
+        with contextlib.suppress(OSError):
+            self._connection.send_bytes(b"")
+        try:
+            self._gone()
+        except TimeoutError:
             self.kill()
+            raise
+        finally:
+            self._connection.close()
+
+    def _gone(self):
+        end = time.monotonic() + DEADLINE_S
+        while is_alive(self.pid):
+            if time.monotonic() > end:
+                raise TimeoutError(f"{self.name} does not end")
+            time.sleep(0.002)
 
 
 class Crew:
     """A directory, and workers in processes; used as a context, which ends them."""
 
-    def __init__(self):
+    def __init__(self, nursery, **environment):
+        self.nursery = nursery
+        self._environment = environment
         self._server = _Server(("127.0.0.1", 0), os.urandom(16))
         self._members = []
-        self._collectives = []
 
     def __enter__(self):
         self._server.start()
@@ -196,20 +359,14 @@ class Crew:
         return self
 
     def __exit__(self, *_):
-        for made in self._collectives:
-            made.close()
-        for member in self._members:
-            member.close()
-        self._server.shutdown()
+        try:
+            for member in self._members:
+                member.close()
+        finally:
+            self._server.shutdown()
 
     def member(self, name, **facts):
         """Start a worker in a process of its own."""
-        made = Member(self, name, **facts)
+        made = Member(self, name, self._environment, **facts)
         self._members.append(made)
-        return made
-
-    def collective(self, name, **facts):
-        """Make a worker of this process."""
-        made = collective(self.directory, name, **facts)
-        self._collectives.append(made)
         return made

@@ -9,20 +9,24 @@ is JSON: nothing that comes over gloo is unpickled.
 import importlib
 import json
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from shoal.collective.layout import Layout, allocate, fits, rebuild
-from shoal.collective.message import FRAMES, Received, special
+from shoal.collective.layout import Layout, allocate, rebuild
+from shoal.collective.message import FRAMES, Facts, Received, special
 from shoal.deadline import Deadline
 from shoal.errors import PeerLostError, TransportError
 from shoal.transport.choice import Watch
 
-__all__ = ["FrameReceiver", "FrameSender"]
+__all__ = ["FrameReceiver", "FrameSender", "Place"]
 
 _QUEUED, _TENSORS, _TENSOR = "queued", "tensors", "tensor"
 _UNREAD = 32
 """Frames without tensors that may wait for their receiver; the queue holds fewer messages."""
+
+
+Place = Callable[[Facts], Any]
+"""Returns the tensor into which values of these facts are to be received; None for a new one."""
 
 
 def _pairs() -> Any:
@@ -130,7 +134,7 @@ class FrameReceiver:
         """Whether the next message is announced by a frame."""
         return not self._pair.closed
 
-    def next(self, deadline: Deadline, watch: Watch, into: Any) -> Received | list[Any]:
+    def next(self, deadline: Deadline, watch: Watch, into: Place) -> Received | list[Any]:
         """Wait for the next frame.
 
         Returns:
@@ -146,10 +150,8 @@ class FrameReceiver:
             return [buffer.numpy() for buffer in buffers]
         layout = Layout.of_json(frame["layout"])
         single = layout.facts[0] if frame["kind"] == _TENSOR else None
-        if single is not None and fits(into, single) and into.device.type == "cpu":
-            tensors = [into]
-        else:
-            tensors = allocate(layout, staged=True)
+        target = into(single) if single is not None and single[2] == "cpu" else None
+        tensors = allocate(layout, staged=True) if target is None else [target]
         self._pair.recv_tensors(tensors, deadline, watch)
         return Received(rebuild(layout, tensors), tensor=single)
 

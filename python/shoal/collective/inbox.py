@@ -13,9 +13,18 @@ from shoal._backend import ShmQueue, WorkerAddress
 from shoal._ray import lost, timed_out
 from shoal.channel.backend import Future
 from shoal.channel.want import ONE
-from shoal.collective.message import Accept, Received, is_envelope, open_message, special_of
+from shoal.collective.layout import fits
+from shoal.collective.message import (
+    BESIDE,
+    Accept,
+    Facts,
+    Received,
+    is_envelope,
+    open_message,
+    special_of,
+)
 from shoal.collective.outbox import SLICE_S
-from shoal.collective.parts import NOT_HERE, Parts
+from shoal.collective.parts import NOT_HERE, Parts, Place
 from shoal.collective.routes import Route, Routes
 from shoal.collective.waits import PeerWait
 from shoal.collective.watchman import attend
@@ -29,6 +38,7 @@ from shoal.errors import (
     TransportError,
 )
 from shoal.futures import fail, fulfil
+from shoal.manager import WorkerInfo
 from shoal.transport.choice import Watch
 
 __all__ = ["NOT_YET", "Inbox", "Request"]
@@ -52,6 +62,13 @@ class Request:
         self.future: Future = Future()
         self.seen: set[int] = set()
         self.taken: tuple[int, Received] | None = None
+        self.unwanted = False  # given up while its message was arriving
+
+    def claim(self) -> bool:
+        """Let it be cancelled no more, because it gets a message; whether it still wants one."""
+        return self.future.running() or (
+            not self.future.done() and self.future.set_running_or_notify_cancel()
+        )
 
 
 class Inbox:
@@ -76,6 +93,7 @@ class Inbox:
         self._lock = threading.RLock()
         self._route: Route | None = None
         self._queue: ShmQueue | None = None
+        self._sender: WorkerInfo | None = None
         self._parts = Parts(routes, peer)
         self._numbers = itertools.count()
         self._aside: list[tuple[int, Received]] = []
@@ -83,6 +101,7 @@ class Inbox:
         self._announced = False
         self._requests: deque[Request] = deque()
         self._taking: Future | None = None
+        self._alone = threading.Lock()  # held by the thread that takes for itself
 
     def at_once(self, seconds: float) -> Any:
         """Wait for an object with one operation on the queue.
@@ -102,10 +121,13 @@ class Inbox:
             message = queue.get(seconds)
         except _NOT_NOW:
             return NOT_YET  # the way that waits says what is wrong
-        if type(message) is tuple and is_envelope(message):
+        if type(message) is not tuple or not is_envelope(message):
+            return message
+        if special_of(message) is None:
+            self._keep(open_message(message))
+        else:
             self._early.append(message)
-            return NOT_YET
-        return message
+        return NOT_YET
 
     def recv(self, accept: Accept, deadline: Deadline, into: Any = None) -> Received:
         """Wait for the next message.
@@ -115,22 +137,24 @@ class Inbox:
             deadline: Until when.
             into: The tensor of `recv_tensor`, which may be received into at once.
         """
-        if self._requests or self._taking is not None:
-            # Behind the receives that were started before.
-            future = self.start_recv(accept, lambda received: received, deadline, into).future
+        while True:
+            if self._is_busy() or not self._alone.acquire(blocking=False):
+                return self._recv_by_request(accept, deadline, into)
             try:
-                found: Received = future.result()
-            except BaseException:
-                future.cancel()
-                raise
-            return found
-        if not self._aside:
-            self._keep(self._take(deadline, into))
-        with self._lock:
-            received = self._aside[0][1]
-            accept(received, self._where)
-            del self._aside[0]
-        return received
+                if not self._aside:
+                    found = self._take_from_queue(deadline)
+                    if found is NOT_HERE:
+                        continue  # the rest of the message has to be waited for in torch
+                    self._keep(found)
+                with self._lock:
+                    if not self._aside:
+                        continue  # a receive of another thread has it
+                    received = self._aside[0][1]
+                    accept(received, self._where)
+                    del self._aside[0]
+                return received
+            finally:
+                self._alone.release()
 
     def start_recv(
         self, accept: Accept, then: Then, deadline: Deadline, into: Any = None
@@ -161,12 +185,13 @@ class Inbox:
             Whether any is left.
         """
         with self._lock:
-            requests = list(self._requests)
+            requests = [request for request in self._requests if not request.future.running()]
         for request in requests:
             if request.deadline.expired:
                 fail(request.future, self._too_late(request.deadline))
-                continue
-            error = self._dead(request.deadline, request.seen)
+        info = self._routes.peers.found(self.peer)
+        for request in requests:
+            error = self._dead(request.deadline, request.seen, info)
             if error is not None and not self._last_words():
                 fail(request.future, error)
         self._serve()
@@ -178,38 +203,98 @@ class Inbox:
 
     # Taking from the queue.
 
-    def _take(self, deadline: Deadline, into: Any) -> Received:
-        """Take the next message in this thread."""
-        seen: set[int] = set()
-        lost_peer: PeerLostError | None = None
-        with self._waiting(deadline) as wait:
-            while True:
-                found = self._next_frame(deadline, seen, into)
-                if found is not NOT_HERE:
-                    break
-                route = self._route or self._open(deadline)
-                seconds = 0.0 if lost_peer else wait.step(min(SLICE_S, deadline.remaining))
-                try:
-                    message = self._early.popleft() if self._early else self._get(route, seconds)
-                except ShoalTimeoutError:
-                    if lost_peer is not None:
-                        raise lost_peer from None
-                    wait.tick()
-                    lost_peer = self._dead(deadline, seen)  # it may have sent before it died
-                    if lost_peer is None and deadline.expired:
-                        raise self._too_late(deadline) from None
-                    continue
-                except (ChannelDecodeError, ChannelClosed) as error:
-                    raise self._translated(error, deadline) from error
-                watch = self._watch(deadline, seen)
-                self._announced = False
-                found = self._parts.complete(message, deadline, watch, into)
-                if found is not NOT_HERE:
-                    break
-        received: Received = found
-        return received
+    def _is_busy(self) -> bool:
+        """Whether a receive has to be a request: others come first, or torch has to be waited in.
 
-    def _next_frame(self, deadline: Deadline, seen: set[int], into: Any) -> Any:
+        A wait in torch is one of a thread apart. The caller's could not be interrupted, and the
+        end of its deadline would end the connection, with what is on its way.
+        """
+        return bool(
+            self._requests or self._taking is not None or self._early or self._parts.by_frames
+        )
+
+    def _recv_by_request(self, accept: Accept, deadline: Deadline, into: Any) -> Received:
+        """Wait for a receive that was started."""
+        request = self.start_recv(accept, lambda received: received, deadline, into)
+        future = request.future
+        try:
+            with self._waiting(deadline) as wait:
+                while True:
+                    try:
+                        future.exception(wait.step(SLICE_S))
+                    except TimeoutError:
+                        wait.tick()
+                        if not deadline.expired:
+                            continue
+                        if future.cancel():
+                            raise self._too_late(deadline) from None
+                    received: Received = future.result()  # late only where it is arriving
+                    return received
+        except BaseException:
+            if not future.cancel():
+                self.give_back(request)
+            raise
+
+    def _take_from_queue(self, deadline: Deadline) -> Any:
+        """Take the next message in the caller's thread; `NOT_HERE` where torch has the rest."""
+        seen: set[int] = set()
+        with self._waiting(deadline) as wait:
+            message = self._wait_for_message(deadline, seen, wait)
+        special = special_of(message)
+        if special is None or special[0] == BESIDE:
+            return self._parts.complete(message, deadline, self._watch(deadline, seen), _nowhere)
+        self._early.append(message)
+        return NOT_HERE
+
+    def _take(self, request: "Request") -> Received:
+        """Take the next message in a thread of its own, however long that takes."""
+        deadline, seen = Deadline(math.inf), request.seen
+        into = partial(self._place, request)
+        while True:
+            found = self._next_frame(deadline, seen, into)
+            if found is NOT_HERE:
+                early = self._early
+                message = early.popleft() if early else self._wait_for_message(deadline, seen)
+                self._announced = False
+                found = self._parts.complete(message, deadline, self._watch(deadline, seen), into)
+            if found is not NOT_HERE:
+                received: Received = found
+                return received
+
+    def _place(self, request: "Request", facts: Facts) -> Any:
+        """Return the tensor that a receive gave for values of these facts, if any is to be used."""
+        with self._lock:
+            while self._requests and self._requests[0].future.done():
+                self._requests.popleft()
+            first = bool(self._requests) and self._requests[0] is request
+            return request.into if first and fits(request.into, facts) and request.claim() else None
+
+    def _wait_for_message(
+        self, deadline: Deadline, seen: set[int], wait: PeerWait | None = None
+    ) -> Any:
+        """Take the next message of the queue."""
+        lost_peer: PeerLostError | None = None
+        while True:
+            route = self._route or self._open(deadline)
+            seconds = min(SLICE_S, deadline.remaining)
+            if lost_peer is not None:
+                seconds = 0.0
+            elif wait is not None:
+                seconds = wait.step(seconds)
+            try:
+                return self._get(route, seconds)
+            except ShoalTimeoutError:
+                if lost_peer is not None:
+                    raise lost_peer from None
+                if wait is not None:
+                    wait.tick()
+                lost_peer = self._dead(deadline, seen)  # it may have sent before it died
+                if lost_peer is None and deadline.expired:
+                    raise self._too_late(deadline) from None
+            except (ChannelDecodeError, ChannelClosed) as error:
+                raise self._translated(error, deadline) from error
+
+    def _next_frame(self, deadline: Deadline, seen: set[int], into: Place) -> Any:
         """Wait for the frame that announces a message, where frames do."""
         if self._announced or self._early or not self._parts.by_frames:
             return NOT_HERE
@@ -245,16 +330,25 @@ class Inbox:
         route = self._routes.incoming(self._kind, info)
         route.queues.qsize(route.key)  # opens it
         self._queue = route.direct.get(route.key)
+        self._sender = info
         self._route = route
         return route
 
-    def _dead(self, deadline: Deadline, seen: set[int]) -> PeerLostError | None:
-        """Return the error for a sender that has died; None where it lives or has a successor."""
+    def _dead(
+        self, deadline: Deadline, seen: set[int], info: WorkerInfo | None = None
+    ) -> PeerLostError | None:
+        """Return the error for a sender that has died; None where it lives or has a successor.
+
+        Args:
+            deadline: The deadline of the receive.
+            seen: The processes that the receive saw alive.
+            info: The record to look at; None for the one that is used now.
+        """
         peers = self._routes.peers
-        before = peers.found(self.peer)
-        error = peers.check(self.peer, self._what, deadline, seen)
-        if error is None and peers.found(self.peer) is not before:
-            self._route = self._queue = None  # the successor may be on another node
+        error = peers.check(self.peer, self._what, deadline, seen, info)
+        info = peers.found(self.peer)
+        if info is not None and self._sender is not None and info.process != self._sender.process:
+            self._route = self._queue = self._sender = None  # it may be on another node
             taking = self._taking
             if taking is not None:
                 taking.cancel()
@@ -268,7 +362,12 @@ class Inbox:
     # Asynchronous receives.
 
     def _serve(self) -> None:
-        """Give what is aside to the receives that wait, and take more where none is left."""
+        """Give what is aside to the receives that wait, and take more as long as some wait."""
+        while self._hand_out() and self._start_taking():
+            pass
+
+    def _hand_out(self) -> bool:
+        """Give what is aside to the receives that wait; return whether some still wait."""
         while True:
             with self._lock:
                 while self._requests and self._requests[0].future.done():
@@ -277,9 +376,9 @@ class Inbox:
                     taking = self._taking
                     if taking is not None:
                         taking.cancel()
-                    return
+                    return False
                 if not self._aside:
-                    break
+                    return True
                 request = self._requests.popleft()
                 number, received = self._aside[0]
                 try:
@@ -288,31 +387,44 @@ class Inbox:
                     refusal: ShoalError | None = error
                 else:
                     refusal = None
+                    # It is given out in one step with the end of the time in which it may be
+                    # cancelled: a message that came back later would come after its successors.
+                    request.taken = (number, received)
+                    if request.unwanted or not request.claim():
+                        request.taken = None
+                        continue
                     del self._aside[0]
             if refusal is not None:
                 fail(request.future, refusal)
-                continue
-            request.taken = (number, received)
-            if not fulfil(request.future, partial(request.then, received)):
-                self.give_back(request)
-        self._start_taking()
+            else:
+                fulfil(request.future, partial(request.then, received))
 
-    def _start_taking(self) -> None:
+    def _start_taking(self) -> bool:
+        """Start to take the next message; return whether that has ended already."""
         with self._lock:
             if self._taking is not None or not self._requests:
-                return
+                return False
             first = self._requests[0]
             self._taking = taking = Future()
             route = self._route
         if route is None or self._early or self._parts.by_frames:
             # The sender has to be found first, or the wait needs a thread.
-            threading.Thread(
-                target=self._take_apart, args=(first, taking), name="shoal-recv", daemon=True
-            ).start()
-            return
-        inner = route.queues.start_take(route.key, ONE, Deadline(math.inf))
+            self._start_thread(self._take_apart, first, taking)
+            return False
+        try:
+            inner = route.queues.start_take(route.key, ONE, Deadline(math.inf))
+        except ShoalError as error:
+            self._end_taking(taking)
+            fail(first.future, self._translated(error, first.deadline))
+            return True
+        if inner.done():  # not by its callback: as many calls within each other as messages
+            return self._has_arrived(inner, taking, first)
         taking.add_done_callback(partial(_cancel_with, inner))
         inner.add_done_callback(lambda ended: self._arrived(ended, taking, first))
+        return False
+
+    def _start_thread(self, function: Callable[..., None], *args: Any) -> None:
+        threading.Thread(target=function, args=args, name="shoal-recv", daemon=True).start()
 
     def _take_apart(self, request: Request, taking: Future) -> None:
         """Take the next message in a thread of its own, for an asynchronous receive."""
@@ -321,7 +433,7 @@ class Inbox:
             if self._route is None:
                 self._open(request.deadline)
             if self._early or self._parts.by_frames:
-                self._keep(self._take(request.deadline, request.into))
+                self._keep(self._take(request))
         except BaseException as caught:  # noqa: BLE001  (it is the result of the receive)
             error = caught
         self._end_taking(taking)
@@ -331,41 +443,25 @@ class Inbox:
 
     def _arrived(self, ended: Future, taking: Future, request: Request) -> None:
         """Go on with what a get of the queue took."""
-        if ended.cancelled():
-            self._end_taking(taking)
+        if self._has_arrived(ended, taking, request):
             self._serve()
-            return
-        error = ended.exception()
-        if error is None:
+
+    def _has_arrived(self, ended: Future, taking: Future, request: Request) -> bool:
+        """Keep what a get of the queue took; return whether the next get may begin."""
+        error = None if ended.cancelled() else ended.exception()
+        if error is None and not ended.cancelled():
             found = ended.result()
             found.deliver()
             message = found.value
             if is_envelope(message) and special_of(message) is not None:
-                threading.Thread(
-                    target=self._fetch_apart,
-                    args=(message, taking, request),
-                    name="shoal-recv",
-                    daemon=True,
-                ).start()
-                return
+                self._early.append(message)
+                self._start_thread(self._take_apart, request, taking)
+                return False
             self._keep(open_message(message))
         self._end_taking(taking)
         if error is not None:
             fail(request.future, self._translated(error, request.deadline))
-        self._serve()
-
-    def _fetch_apart(self, message: Any, taking: Future, request: Request) -> None:
-        """Fetch what does not lie in the queue, in a thread of its own."""
-        error: BaseException | None = None
-        try:
-            self._early.append(message)
-            self._keep(self._take(request.deadline, request.into))
-        except BaseException as caught:  # noqa: BLE001  (it is the result of the receive)
-            error = caught
-        self._end_taking(taking)
-        if error is not None:
-            fail(request.future, error)
-        self._serve()
+        return True
 
     def _end_taking(self, taking: Future) -> None:
         with self._lock:
@@ -382,11 +478,13 @@ class Inbox:
 
     def give_back(self, request: Request) -> None:
         """Keep the message of a receive whose result nothing has for the next one."""
-        taken, request.taken = request.taken, None
-        if taken is not None:
-            with self._lock:
-                bisect.insort(self._aside, taken, key=lambda entry: entry[0])
-            self._serve()
+        with self._lock:
+            taken, request.taken = request.taken, None
+            if taken is None:
+                request.unwanted = True
+                return
+            bisect.insort(self._aside, taken, key=lambda entry: entry[0])
+        self._serve()
 
     # Messages.
 
@@ -407,6 +505,10 @@ class Inbox:
         if isinstance(error, ChannelClosed):
             return lost(self._what, "the memory of this node", deadline, error)
         return error
+
+
+def _nowhere(_: Facts) -> None:
+    """Give no tensor to receive into: only what comes through torch could be received so."""
 
 
 def _cancel_with(inner: Future, outer: Future) -> None:

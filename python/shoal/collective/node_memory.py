@@ -13,6 +13,7 @@ from shoal.channel.shared import SharedQueues
 from shoal.collective.directory import Directory
 from shoal.collective.mailbox import MOST_MESSAGES
 from shoal.errors import ChannelError, ShoalError
+from shoal.process import ProcessId
 from shoal.shm import Session, joined
 from shoal.shm.location import memory_id
 from shoal.shm.payloads import PayloadWriter
@@ -67,6 +68,20 @@ class NodeMemory:
             if self._payloads is None:
                 self._payloads = PayloadWriter(self._joined().token)
             return self._payloads
+
+    def forget(self, key: str, reader: ProcessId) -> None:
+        """Free what was sent to a process that has died.
+
+        Args:
+            key: The queue of the messages.
+            reader: The process.
+        """
+        self.queues()
+        with self._lock:
+            session, payloads = self._joined(), self._payloads
+        session.queue(key).displace(all=True)
+        if payloads is not None:
+            payloads.forget(reader)
 
     def close(self) -> None:
         """Leave the session."""

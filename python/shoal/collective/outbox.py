@@ -1,5 +1,6 @@
 """Sends from one worker to another, in the order of the calls."""
 
+import contextlib
 import threading
 import time
 from collections import deque
@@ -23,6 +24,7 @@ from shoal.errors import (
     ChannelFull,
     ChannelMemoryError,
     PeerLostError,
+    ShoalError,
     ShoalTimeoutError,
 )
 from shoal.futures import Asking, fail, fulfil
@@ -184,21 +186,37 @@ class Outbox:
                 starts, self._drains = not self._drains, True
         if route is not None:
             sending.future.add_done_callback(lambda _: self._putting.discard(sending))
-            sending.follow(route.queues.start_put(route.key, message, 0, deadline))
-            attend(self)
+            try:
+                sending.follow(route.queues.start_put(route.key, message, 0, deadline))
+            except ShoalError as error:
+                fail(sending.future, self._translated(error, deadline))
         elif starts:
             threading.Thread(target=self._drain, name="shoal-send", daemon=True).start()
+        attend(self)
         return sending.future
 
     def look(self) -> bool:
-        """Fail the asynchronous sends to a receiver that has died; return whether any is left."""
+        """Fail the asynchronous sends that are late, or to a receiver that has died.
+
+        Returns:
+            Whether any send is left.
+        """
+        with self._lock:
+            # Behind one whose deadline may be later.
+            late = [sending for sending in self._backlog if sending.deadline.expired]
+            for sending in late:
+                self._backlog.remove(sending)
+        for sending in late:
+            if sending.begin():
+                fail(sending.future, self._too_late(sending.deadline))
         pending = list(self._putting)
         info = self._info
         if pending and info is not None and self._routes.peers.is_dead(info):
             self._look_at = 0.0
             for sending in pending:
                 sending.give_up(self._dead(info, sending.deadline))
-        return bool(self._putting)
+            self._forget(info)
+        return bool(self._putting or self._backlog)
 
     def info(self, deadline: Deadline) -> WorkerInfo:
         """Return the receiver's record, waiting for it to exist.
@@ -212,7 +230,8 @@ class Outbox:
             return info
         found = info or peers.find(self.peer, self._what, deadline)
         if peers.is_dead(found):
-            successor = peers.successor(self.peer)
+            self._forget(found)
+            successor = peers.successor(found)
             if successor is None:
                 raise self._dead(found, deadline)
             found = successor
@@ -254,10 +273,17 @@ class Outbox:
 
     def _take(self, info: WorkerInfo) -> None:
         """Use the record of a receiver that was found, or that took the place of a dead one."""
-        self._route = self._queue = None
+        self._route = self._queue = self._info = None
         self._lanes.close()
-        self._info = info
         self._route = self._routes.outgoing(self._kind, info)
+        self._info = info  # last: without a route the next send tries again
+
+    def _forget(self, dead: WorkerInfo) -> None:
+        """Free the memory of what was sent to a receiver that died and did not take it."""
+        route = self._route
+        if route is not None and route.name == "shm":
+            with contextlib.suppress(ShoalError):  # the session may be closed
+                self._routes.memory.forget(route.key, dead.process)
 
     def _send_in_slices(self, message: Any, deadline: Deadline) -> None:
         info, route = self._reach(deadline)

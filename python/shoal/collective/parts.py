@@ -4,8 +4,8 @@ from typing import Any
 
 from shoal._backend import WorkerAddress
 from shoal.collective.device_lanes import lane_transport
-from shoal.collective.frames import FrameReceiver
-from shoal.collective.layout import Layout, allocate, fits, rebuild
+from shoal.collective.frames import FrameReceiver, Place
+from shoal.collective.layout import Layout, allocate, rebuild
 from shoal.collective.message import (
     BUFFERS,
     FRAMES,
@@ -21,7 +21,7 @@ from shoal.pickling import loads
 from shoal.shm.payloads import open_payload
 from shoal.transport.choice import TensorLane, Watch
 
-__all__ = ["NOT_HERE", "Parts"]
+__all__ = ["NOT_HERE", "Parts", "Place"]
 
 NOT_HERE: Any = object()
 """What `Parts.next` returns where the next message is one of the queue."""
@@ -48,7 +48,7 @@ class Parts:
         """Whether the next message is announced by a frame."""
         return self._frames is not None
 
-    def next(self, deadline: Deadline, watch: Watch, into: Any) -> Any:
+    def next(self, deadline: Deadline, watch: Watch, into: Place) -> Any:
         """Wait for the next frame.
 
         Returns:
@@ -76,7 +76,7 @@ class Parts:
             return NOT_HERE
         return found
 
-    def complete(self, message: Any, deadline: Deadline, watch: Watch, into: Any) -> Any:
+    def complete(self, message: Any, deadline: Deadline, watch: Watch, into: Place) -> Any:
         """Complete a message of the queue; `NOT_HERE` where it only tells of what follows."""
         special = special_of(message)
         if special is None:
@@ -127,7 +127,7 @@ class Parts:
             ) from error
 
     def _through_lane(
-        self, parts: tuple[Any, ...], deadline: Deadline, watch: Watch, into: Any
+        self, parts: tuple[Any, ...], deadline: Deadline, watch: Watch, into: Place
     ) -> Received:
         name, address, described, single = parts
         if address is not None:
@@ -140,10 +140,8 @@ class Parts:
             )
         layout = Layout.of_json(described)
         facts = layout.facts[0] if single else None
-        if facts is not None and fits(into, facts):
-            tensors = [into]
-        else:
-            tensors = allocate(layout, staged=False)
+        target = None if facts is None else into(facts)
+        tensors = allocate(layout, staged=False) if target is None else [target]
         try:
             self._lanes[name].recv(tensors, deadline, watch)
         except KeyError:

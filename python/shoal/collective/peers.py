@@ -101,17 +101,21 @@ class Peers:
             return not self._mailboxes.forget(info.cluster_node_rank)
         return True
 
-    def successor(self, address: WorkerAddress) -> WorkerInfo | None:
+    def successor(self, dead: WorkerInfo) -> WorkerInfo | None:
         """Return the record of the process that took the place of one that died, if any."""
-        old = self._infos.pop(address, None)
-        info = self._directory.look_up(address)
-        if info is None or (old is not None and info.process == old.process):
+        info = self._directory.look_up(dead.address)
+        if info is None or info.process == dead.process:
             return None
-        self._infos[address] = info
+        self._infos[dead.address] = info
         return info
 
     def check(
-        self, address: WorkerAddress, what: str, deadline: Deadline, seen: set[int]
+        self,
+        address: WorkerAddress,
+        what: str,
+        deadline: Deadline,
+        seen: set[int],
+        info: WorkerInfo | None = None,
     ) -> PeerLostError | None:
         """Return the error of a wait for a worker that is dead; None while it may go on.
 
@@ -121,14 +125,15 @@ class Peers:
             deadline: Its deadline.
             seen: The processes that this operation saw alive, kept by this method: one that ended
                 before the operation began, and has a successor, is no loss.
+            info: The record of the process to look at; None for the one that was found last.
         """
-        info = self._infos.get(address)
+        info = info or self._infos.get(address)
         if info is None:
             return None
         if not self.is_dead(info):
             seen.add(info.pid)
             return None
-        again = self.successor(address)
+        again = self.successor(info)
         if again is not None and info.pid not in seen:
             return None
         note = f"process {info.pid} ended" + (", and it was started again" if again else "")

@@ -5,8 +5,10 @@ the process's event loop looks at all of it, as long as there is any.
 """
 
 import asyncio
+import logging
 import os
 import threading
+import weakref
 from typing import Protocol
 
 from shoal.loop import submit
@@ -14,6 +16,7 @@ from shoal.loop import submit
 __all__ = ["Attended", "attend"]
 
 _LOOK_S = 0.5
+_log = logging.getLogger("shoal")
 
 
 class Attended(Protocol):
@@ -38,12 +41,26 @@ class _Watchman:
 
     async def _go_round(self) -> None:
         loop = asyncio.get_running_loop()
+        failed: weakref.WeakSet[Attended] = weakref.WeakSet()  # one line for each
         while True:
             await asyncio.sleep(_LOOK_S)
             for thing in list(self._attended):
-                # In a thread: to look may take a call to another node.
-                if not await loop.run_in_executor(None, thing.look):
-                    self._attended.discard(thing)
+                # Before the look: what begins during it is attended to again.
+                self._attended.discard(thing)
+                try:
+                    # In a thread: to look may take a call to another node.
+                    look = loop.run_in_executor(None, thing.look)
+                except RuntimeError:
+                    return  # the interpreter ends
+                try:
+                    goes_on = await look
+                except Exception as error:  # noqa: BLE001  (the others are looked at all the same)
+                    if thing not in failed:
+                        _log.warning("a look at the peers of messages under way failed: %r", error)
+                    failed.add(thing)
+                    goes_on = True
+                if goes_on:
+                    self._attended.add(thing)
             with self._lock:
                 if not self._attended:
                     self._runs = False

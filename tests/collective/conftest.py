@@ -1,0 +1,63 @@
+"""Crews of workers without Ray, on either core."""
+
+import logging
+from pathlib import Path
+
+import pytest
+from ray import cloudpickle
+
+from collective_crew import Crew, Nursery
+
+MEMORY = Path("/dev/shm")
+TRANSPORTS = ("shm", "torch")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _functions_travel(request):
+    """Send the functions of a test by value: workers cannot import the module."""
+    cloudpickle.register_pickle_by_value(request.module)
+    yield
+    cloudpickle.unregister_pickle_by_value(request.module)
+
+
+@pytest.fixture(scope="session")
+def nursery(backend):
+    with Nursery(backend.__name__.rpartition("._")[2]) as made:
+        yield made
+
+
+@pytest.fixture(scope="module", params=TRANSPORTS)
+def transport(request):
+    return request.param
+
+
+@pytest.fixture(scope="session")
+def folder(tmp_path_factory, request):
+    """A folder in memory for sessions; nothing may be left in it."""
+    made = Path(f"/dev/shm/shoal-test-{tmp_path_factory.getbasetemp().name}-{id(request)}")
+    made.mkdir()
+    yield made
+    left = list(made.rglob("*"))
+    made.rmdir()
+    assert not left
+
+
+@pytest.fixture
+def crew(nursery, folder):
+    """A crew for one test, on shared memory."""
+    with Crew(nursery, SHOAL_SHM_DIR=str(folder)) as made:
+        yield made
+    assert list(folder.iterdir()) == []
+
+
+@pytest.fixture(scope="module")
+def pair(nursery, transport, tmp_path_factory):
+    """Two workers, `a:0` and `b:0`, for all tests of a module, over one transport."""
+    environment = {} if transport == "shm" else {"SHOAL_TRANSPORT": transport}
+    with Crew(nursery, **environment) as made:
+        yield made.member("a:0"), made.member("b:0")
+
+
+@pytest.fixture
+def quiet(caplog):
+    caplog.set_level(logging.CRITICAL, logger="shoal")

@@ -1,0 +1,376 @@
+"""The order of messages between two workers, and how many of them are buffered."""
+
+import asyncio
+import random
+import threading
+import time
+
+import pytest
+
+from shoal.errors import ShoalTimeoutError, TransportError
+
+pytestmark = pytest.mark.process
+
+MANY = 10_000
+
+
+def send_numbers(me, count):
+    works = [me.send(number, "b", 0, async_op=True) for number in range(count)]
+    me.send(count, "b", 0)
+    for work in works:
+        work.wait(timeout=60)
+
+
+def recv_numbers(me, count, async_op):
+    if not async_op:
+        return [me.recv("a", 0, timeout=60) for _ in range(count + 1)] == list(range(count + 1))
+    works = [me.recv("a", 0, async_op=True, timeout=60) for _ in range(count)]
+    found = [work.wait(timeout=60) for work in works] + [me.recv("a", 0, timeout=60)]
+    return found == list(range(count + 1))
+
+
+@pytest.mark.parametrize("async_op", [False, True], ids=["recv", "async recv"])
+def test_asynchronous_messages_keep_their_order(pair, transport, async_op):
+    a, b = pair
+    count = MANY if transport == "shm" else MANY // 10
+    a.begin(send_numbers, count)
+    b.begin(recv_numbers, count, async_op)
+    a.end()
+    assert b.end()
+
+
+def send_all_kinds(me, count):
+    import torch
+
+    works = []
+    for number in range(count):
+        async_op = number % 3 == 0
+        if number % 2:
+            tensor = torch.full((number % 7 + 1,), number)
+            works.append(me.send_tensor(tensor, "b", 0, async_op=async_op))
+        else:
+            value = number if number % 4 else torch.full((20_000,), number)
+            works.append(me.send(value, "b", 0, async_op=async_op))
+    for work in works:
+        if work is not None:
+            work.wait(timeout=60)
+
+
+def recv_all_kinds(me, count):
+    import torch
+
+    found = []
+    for number in range(count):
+        async_op = number % 5 == 0
+        if number % 2:
+            into = torch.zeros(number % 7 + 1, dtype=torch.int64)
+            work = me.recv_tensor(into, "a", 0, async_op=async_op, timeout=60)
+            if work is not None:
+                work.wait(timeout=60)
+            found.append(int(into[-1]))
+        else:
+            value = me.recv("a", 0, async_op=async_op, timeout=60)
+            value = value.wait(timeout=60) if async_op else value
+            found.append(int(value[0]) if isinstance(value, torch.Tensor) else value)
+    return found
+
+
+def test_objects_and_tensors_sent_in_turn_keep_their_order(pair):
+    a, b = pair
+    a.begin(send_all_kinds, 120)
+    b.begin(recv_all_kinds, 120)
+    a.end()
+    assert b.end() == list(range(120))
+
+
+def fill(me, value, most):
+    sent = 0
+    try:
+        for _ in range(most):
+            me.send(value, "b", 0, timeout=0.3)
+            sent += 1
+    except ShoalTimeoutError as error:
+        return sent, str(error)
+    return sent, None
+
+
+def recv_count(me, count):
+    for _ in range(count):
+        me.recv("a", 0, timeout=30)
+
+
+@pytest.mark.parametrize(("nbytes", "bound"), [(10, 16), (20 * 2**20, 3)])
+def test_sends_beyond_the_bound_wait(pair, nbytes, bound):
+    a, b = pair
+    a.begin(fill, b"x" * nbytes, 20)
+    sent, text = a.end()
+    assert sent == bound
+    assert "b:0" in text
+    assert "send to" in text
+    b.run(recv_count, bound)
+
+
+def fill_later(me, count):
+    works = [me.send(number, "b", 0, async_op=True, timeout=0.5) for number in range(count)]
+    ended = []
+    for work in works:
+        try:
+            work.wait(timeout=30)
+            ended.append("sent")
+        except ShoalTimeoutError as error:
+            ended.append("late" if "b:0" in str(error) else str(error))
+    return ended
+
+
+def test_an_asynchronous_send_ends_at_its_deadline(pair):
+    a, b = pair
+    assert a.run(fill_later, 18) == ["sent"] * 16 + ["late"] * 2
+    b.run(recv_count, 16)
+
+
+def send_mixed_kinds(me):
+    import torch
+
+    me.send_tensor(torch.arange(6.0).reshape(2, 3), "b", 0)
+    me.send({"an": "object"}, "b", 0)
+
+
+def recv_wrongly(me, async_op):
+    import torch
+
+    def attempt(call, *args):
+        try:
+            work = call(*args, "a", 0, async_op=async_op, timeout=30)
+            return work.wait(timeout=30) if async_op else work
+        except TransportError as error:
+            texts.append(str(error))
+
+    texts = []
+    other = torch.full((3, 2), 7.0)
+    attempt(me.recv)
+    attempt(me.recv_tensor, other)
+    attempt(me.recv_tensor, torch.zeros(2, 3, dtype=torch.int64))
+    right = torch.zeros(2, 3)
+    attempt(me.recv_tensor, right)
+    attempt(me.recv_tensor, right)
+    return texts, float(other.sum()), right.sum().item(), attempt(me.recv)
+
+
+@pytest.mark.parametrize("async_op", [False, True], ids=["sync", "async"])
+def test_a_message_of_another_kind_stays(pair, async_op):
+    a, b = pair
+    a.begin(send_mixed_kinds)
+    texts, untouched, total, value = b.run(recv_wrongly, async_op)
+    a.end()
+    assert len(texts) == 4
+    assert all("a:0" in text and "b:0" in text for text in texts)
+    assert "send_tensor" in texts[0]
+    assert "(3, 2)" in texts[1]
+    assert "int64" in texts[2]
+    assert (untouched, total, value) == (42.0, 15.0, {"an": "object"})
+
+
+def cancel_some(me, seed):
+    """Start receives, cancel some of them while messages come, and receive what is left."""
+    chance = random.Random(seed)
+    found = []
+    count = 0
+    while count < 400:
+        works = [me.recv("a", 0, async_op=True, timeout=30) for _ in range(8)]
+        chosen = set(chance.sample(range(8), 4))
+        time.sleep(chance.random() * 0.001)
+        cancelled = {number for number in chosen if works[number].cancel()}
+        for number, work in enumerate(works):
+            if number not in cancelled:
+                found.append(work.wait(timeout=30))
+                count += 1
+    return found
+
+
+def send_slowly(me, count):
+    for number in range(count):
+        me.send(number, "b", 0, timeout=30)
+        if number % 7 == 0:
+            time.sleep(0.0005)
+
+
+def drain(me):
+    found = []
+    try:
+        while True:
+            found.append(me.recv("a", 0, timeout=0.3))
+    except ShoalTimeoutError:
+        return found
+
+
+def test_cancelled_receives_lose_nothing_and_keep_the_order(pair):
+    a, b = pair
+    a.begin(send_slowly, 420)
+    found = b.run(cancel_some, 1)
+    while len(found) < 420:
+        more = b.run(drain)
+        assert more, found
+        found += more
+    a.end()
+    assert found == list(range(420))
+
+
+def give_up_often(me, count):
+    """Await receives under a deadline that passes about when the messages come."""
+
+    async def run():
+        found, gave_up, pause = [], 0, 0.0001
+        while len(found) < count:
+            try:
+                work = me.recv("a", 0, async_op=True, timeout=30)
+                found.append(await asyncio.wait_for(work.async_wait(), pause))
+                pause /= 2
+            except TimeoutError:
+                gave_up += 1
+                pause *= 1.1
+        return found, gave_up
+
+    return run()
+
+
+def test_a_receive_that_is_given_up_as_its_message_comes_loses_nothing(pair):
+    a, b = pair
+    a.begin(send_slowly, 300)
+    found, gave_up = b.run(give_up_often, 300)
+    a.end()
+    assert found == list(range(300))
+    assert gave_up
+
+
+def dropped(me):
+    me.recv("a", 0, async_op=True)  # dropped before its message comes: it takes it
+    time.sleep(0.5)
+    return me.recv("a", 0, timeout=30)
+
+
+def send_after_a_while(me):
+    time.sleep(0.2)
+    for number in range(3):
+        me.send(number, "b", 0, async_op=True)  # dropped: it is sent all the same
+
+
+def test_works_that_nobody_waits_for(pair):
+    a, b = pair
+    b.begin(dropped)
+    a.run(send_after_a_while)
+    assert b.end() in (0, 1)
+    assert b.run(drain)[-1] == 2
+
+
+def chain(me):
+    names = []
+
+    def note(name):
+        names.append((name, threading.current_thread() is threading.main_thread()))
+        return name
+
+    work = me.recv("a", 0, async_op=True, timeout=30)
+    last = work.then(note, "first").then(note, "second")
+    assert last.wait(timeout=30) == "second"
+    return names, work.wait(timeout=30), work.done()
+
+
+def send_one(me, value):
+    time.sleep(0.05)
+    me.send(value, "b", 0, async_op=True).then(time.sleep, 0).wait(timeout=30)
+
+
+def test_functions_chained_to_a_receive_run_in_order(pair):
+    a, b = pair
+    b.begin(chain)
+    a.run(send_one, "value")
+    assert b.end() == ([("first", False), ("second", False)], "value", True)
+
+
+def recv_in_threads(me, count):
+    found = []
+
+    def take():
+        while True:
+            value = me.recv("a", 0, timeout=30)
+            if value is None:
+                return
+            found.append(value)
+
+    threads = [threading.Thread(target=take) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    return not any(thread.is_alive() for thread in threads) and sorted(found) == list(range(count))
+
+
+def send_to_threads(me, count):
+    for number in range(count):
+        me.send(number, "b", 0, timeout=30)
+    for _ in range(4):
+        me.send(None, "b", 0, timeout=30)
+
+
+def test_several_threads_receive_from_one_sender(pair):
+    a, b = pair
+    b.begin(recv_in_threads, 500)
+    a.run(send_to_threads, 500)
+    assert b.end()
+
+
+def send_in_threads(me, count):
+    def give(first):
+        for number in range(first, count, 4):
+            me.send(number, "b", 0, async_op=number % 2 == 0, timeout=30)
+
+    threads = [threading.Thread(target=give, args=(first,)) for first in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+
+
+def recv_per_thread(me, count):
+    found = [me.recv("a", 0, timeout=30) for _ in range(count)]
+    return all(found[i::1] and sorted(n for n in found if n % 4 == i) for i in range(4)) and [
+        [n for n in found if n % 4 == first] == list(range(first, count, 4)) for first in range(4)
+    ]
+
+
+def test_several_threads_send_each_in_its_order(pair):
+    a, b = pair
+    a.begin(send_in_threads, 400)
+    assert b.run(recv_per_thread, 400) == [True] * 4
+    a.end()
+
+
+def poll(me, count):
+    """Receive with timeouts that pass often."""
+    import torch
+
+    found, late = [], 0
+    while len(found) < count:
+        try:
+            value = me.recv("a", 0, timeout=0.02)
+            found.append(int(value[0]) if isinstance(value, torch.Tensor) else value)
+        except ShoalTimeoutError:
+            late += 1
+    return found, late
+
+
+def send_now_and_then(me, count):
+    import torch
+
+    for number in range(count):
+        time.sleep(0.05 * (number % 3))
+        me.send(torch.full((9000,), number) if number % 2 else number, "b", 0, timeout=30)
+
+
+def test_a_receive_that_is_late_loses_nothing_and_disturbs_no_sender(pair):
+    a, b = pair
+    a.begin(send_now_and_then, 30)
+    found, late = b.run(poll, 30)
+    a.end()
+    assert found == list(range(30))
+    assert late

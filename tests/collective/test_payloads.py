@@ -1,0 +1,376 @@
+"""What can be sent: payload kinds, over each transport, received in each way."""
+
+import asyncio
+import dataclasses
+import threading
+
+import numpy as np
+import pytest
+
+from shoal.errors import ShoalError, ShoalValueError
+
+pytestmark = pytest.mark.process
+
+WAYS = ("sync", "async", "asyncio")
+
+
+@dataclasses.dataclass
+class Step:
+    observations: object
+    names: tuple
+    nested: dict
+
+
+def parts_of(value):
+    """Return the parts of a value that can be compared, with their types."""
+    import torch
+
+    if isinstance(value, tuple) and all(isinstance(v, torch.Tensor) for v in value):
+        value = list(value)  # a tuple of tensors arrives as a list, and so does an empty one
+    if isinstance(value, torch.Tensor):
+        return type(value), value.dtype, value.shape, value.requires_grad, _bytes(value)
+    if isinstance(value, np.ndarray):
+        return value.dtype, value.shape, value.tobytes()
+    if isinstance(value, (list, tuple)):
+        return type(value), [parts_of(part) for part in value]
+    if isinstance(value, dict):
+        return [(key, parts_of(part)) for key, part in value.items()]
+    if dataclasses.is_dataclass(value):
+        return type(value).__name__, parts_of(vars(value))
+    return type(value), value
+
+
+def _bytes(tensor):
+    import torch
+
+    flat = tensor.detach().resolve_conj().contiguous().reshape(-1)
+    return flat.view(torch.uint8).numpy().tobytes()
+
+
+def payloads():
+    """Payloads by name; made in both processes, so that each knows what is to come."""
+    import torch
+
+    torch.manual_seed(7)
+    return {
+        "none": None,
+        "int": 2**70,
+        "text": "x" * 100_000,
+        "no bytes": b"",
+        "bytes": bytes(range(256)) * 1000,
+        "empty list": [],
+        "empty tuple": (),
+        "empty dict": {},
+        "looks like an envelope": ("\0shoal", "object", 1),
+        "nested": {"a": [1, (2.5, None)], 3: {"b": {4, 5}}},
+        "array": np.arange(100_000, dtype=np.int16).reshape(100, 1000),
+        "array of texts": np.array(["a", "bcd"]),
+        "array in Fortran's order": np.asfortranarray(np.arange(60_000.0).reshape(200, 300)),
+        "empty tensor": torch.empty(0, 3),
+        "tensor of no dimension": torch.tensor(2.5),
+        "tensor": torch.randn(300, 200),
+        "tensor of 1 MiB and a byte": torch.arange(2**20 + 1).to(torch.uint8),
+        "parameter": torch.nn.Parameter(torch.randn(7)),
+        "wants gradients": torch.randn(5, requires_grad=True),
+        "list of tensors": [torch.ones(3), torch.zeros(2, 2)],
+        "tuple of tensors": (torch.ones(3), torch.zeros(0), torch.randn(200, 200)),
+        "dict of tensors": {"w": torch.randn(100), "b": torch.tensor(1)},
+        "dict of tensors by number": {1: torch.randn(10), 2: torch.tensor(1)},
+        "mixed": [torch.ones(30_000), "text", {"x": torch.zeros(2, dtype=torch.bool)}],
+        "complex conjugate": torch.randn(6, dtype=torch.complex64).conj(),
+        "sparse": torch.eye(4).to_sparse().coalesce().indices(),
+        "step": Step(torch.randn(40_000), ("a", "b"), {"mask": np.ones(3, bool)}),
+        "many parts": list(range(10_000)),
+    }
+
+
+def dtypes():
+    import torch
+
+    names = (
+        "uint8 int8 int16 int32 int64 float16 bfloat16 float32 float64 complex32 complex64 "
+        "complex128 bool uint16 uint32 uint64 float8_e4m3fn float8_e5m2"
+    )
+    return {
+        name: torch.arange(24 * 32).to(torch.uint8).view(getattr(torch, name)).clone()
+        for name in names.split()
+        if name != "bool"
+    } | {"bool": torch.tensor([True, False, True])}
+
+
+def send_all(me, make, way):
+    if way == "asyncio":
+
+        async def send():
+            for value in make().values():
+                await me.send(value, "b", 0, async_op=True, timeout=30)
+
+        asyncio.run(send())
+        return
+    works = []
+    for value in make().values():
+        work = me.send(value, "b", 0, async_op=way == "async", timeout=30)
+        works.append(work)
+    for work in works:
+        if work is not None:
+            work.wait(timeout=30)
+
+
+def recv_all(me, make, way):
+    """Receive what `send_all` sends; return the names of what came otherwise."""
+    expected = make()
+
+    async def recv():
+        return [await me.recv("a", 0, async_op=True, timeout=30) for _ in expected]
+
+    if way == "asyncio":
+        found = asyncio.run(recv())
+    elif way == "async":
+        works = [me.recv("a", 0, async_op=True, timeout=30) for _ in expected]
+        found = [work.wait(timeout=30) for work in works]
+    else:
+        found = [me.recv("a", 0, timeout=30) for _ in expected]
+    return [
+        name
+        for (name, value), received in zip(expected.items(), found, strict=True)
+        if parts_of(value) != parts_of(received)
+    ]
+
+
+@pytest.mark.parametrize("receives", WAYS)
+@pytest.mark.parametrize("sends", WAYS)
+@pytest.mark.parametrize("make", [payloads, dtypes], ids=lambda make: make.__name__)
+def test_what_is_sent_is_what_comes(pair, make, sends, receives):
+    a, b = pair
+    a.begin(send_all, make, sends)
+    b.begin(recv_all, make, receives)
+    a.end()
+    assert b.end() == []
+
+
+def send_tensors(me, sizes, way):
+    import torch
+
+    works = [
+        me.send_tensor(
+            torch.arange(size, dtype=torch.int64).to(torch.uint8), "b", 0, async_op=way == "async"
+        )
+        for size in sizes
+    ]
+    for work in works:
+        if work is not None:
+            work.wait(timeout=30)
+
+
+def recv_tensors(me, sizes, way):
+    import torch
+
+    intos = [torch.zeros(size, dtype=torch.uint8) for size in sizes]
+    works = [me.recv_tensor(into, "a", 0, async_op=way == "async", timeout=30) for into in intos]
+    for work in works:
+        if work is not None:
+            assert work.wait(timeout=30) is None
+    return [
+        size
+        for size, into in zip(sizes, intos, strict=True)
+        if not torch.equal(into, torch.arange(size, dtype=torch.int64).to(torch.uint8))
+    ]
+
+
+@pytest.mark.parametrize("receives", ["sync", "async"])
+@pytest.mark.parametrize("sends", ["sync", "async"])
+def test_tensors_of_all_sizes_are_received_in_place(pair, sends, receives):
+    a, b = pair
+    sizes = [0, 1, 63, 4096, 65_536, 2**20 + 3, 0, 5]
+    a.begin(send_tensors, sizes, sends)
+    b.begin(recv_tensors, sizes, receives)
+    a.end()
+    assert b.end() == []
+
+
+def send_big(me, sizes):
+    for size in sizes:
+        me.send(np.full(size, size % 251, np.uint8), "b", 0, timeout=60)
+    me.send({"after": True}, "b", 0)
+
+
+def recv_big(me, sizes):
+    found = []
+    for _size in sizes:
+        array = me.recv("a", 0, timeout=60)
+        array += 1  # it is the receiver's own
+        found.append((array.nbytes, int(array.min()), int(array.max())))
+    return found, me.recv("a", 0)
+
+
+def test_objects_up_to_64_mib_and_beyond(pair):
+    a, b = pair
+    sizes = [64 * 2**20 - 4096, 64 * 2**20, 70 * 2**20]
+    a.begin(send_big, sizes)
+    b.begin(recv_big, sizes)
+    a.end()
+    expected = [(size, size % 251 + 1, size % 251 + 1) for size in sizes]
+    assert b.end() == (expected, {"after": True})
+
+
+def send_big_async(me, sizes):
+    works = [me.send(np.full(size, 3, np.uint8), "b", 0, async_op=True) for size in sizes]
+    works.append(me.send("end", "b", 0, async_op=True))
+    for work in works:
+        work.wait(timeout=60)
+
+
+def test_what_is_too_large_for_the_queue_keeps_its_place_when_sent_asynchronously(pair):
+    a, b = pair
+    sizes = [10, 66 * 2**20, 20, 66 * 2**20]
+    a.begin(send_big_async, sizes)
+    b.begin(recv_big, sizes)
+    a.end()
+    assert b.end() == ([(size, 4, 4) for size in sizes], "end")
+
+
+def send_piggybacked(me):
+    import torch
+
+    me.send(torch.ones(50_000), "b", 0, piggyback_payload={"step": 1})
+    me.send([1], "b", 0, piggyback_payload=np.arange(3))
+    me.send("plain", "b", 0)
+    me.send("async", "b", 0, async_op=True, piggyback_payload=0).wait(timeout=30)
+
+
+def recv_piggybacked(me):
+    tensor, step = me.recv("a", 0)
+    value, array = me.recv("a", 0, async_op=True).wait(timeout=30)
+    return float(tensor.sum()), step, value, array.tolist(), me.recv("a", 0), me.recv("a", 0)
+
+
+def test_a_payload_beside_the_object(pair):
+    a, b = pair
+    a.begin(send_piggybacked)
+    b.begin(recv_piggybacked)
+    a.end()
+    assert b.end() == (50_000.0, {"step": 1}, [1], [0, 1, 2], "plain", ("async", 0))
+
+
+def send_local_things(me):
+    class Local:
+        def __init__(self, data):
+            self.data = data
+
+        def total(self):
+            return int(self.data.sum())
+
+    offset = 5
+    large = np.ones(200_000, np.int32)
+    for data in (large, large[:10]):
+        me.send((lambda x, data=data: int(data.sum()) + x + offset), "b", 0)
+        me.send(Local(data), "b", 0, async_op=True).wait(timeout=30)
+        me.send({"f": lambda: 1, "pad": b"x" * 100_000}, "b", 0)
+
+
+def recv_local_things(me):
+    found = []
+    for _ in range(2):
+        function = me.recv("a", 0, timeout=30)
+        thing = me.recv("a", 0, timeout=30)
+        mapping = me.recv("a", 0, timeout=30)
+        found.append((function(1), thing.total(), mapping["f"](), len(mapping["pad"])))
+    return found
+
+
+def test_functions_and_classes_that_cannot_be_imported(pair):
+    a, b = pair
+    a.begin(send_local_things)
+    b.begin(recv_local_things)
+    a.end()
+    assert b.end() == [(200_006, 200_000, 1, 100_000), (16, 10, 1, 100_000)]
+
+
+def write_after(me):
+    """Send, and change at once what was sent."""
+    import torch
+
+    for size in (10, 100_000, 3_000_000):
+        tensor, array = torch.zeros(size), np.zeros(size)
+        me.send(tensor, "b", 0)
+        tensor += 1
+        me.send({"array": array}, "b", 0)
+        array += 1
+        me.send([tensor, "x"], "b", 0)
+        tensor += 1
+
+
+def recv_and_write(me):
+    found = []
+    for _ in range(3):
+        tensor, mapping, mixed = (me.recv("a", 0, timeout=30) for _ in range(3))
+        found.append((float(tensor.max()), float(mapping["array"].max()), float(mixed[0].min())))
+        tensor += 1
+        mapping["array"] += 1
+        mixed[0] += 1
+    return found
+
+
+def test_a_sync_send_has_taken_a_copy_and_the_receiver_may_write(pair):
+    a, b = pair
+    a.begin(write_after)
+    b.begin(recv_and_write)
+    a.end()
+    assert b.end() == [(0.0, 0.0, 1.0)] * 3
+
+
+def send_not_contiguous(me):
+    import torch
+
+    slanted = torch.ones(40, 50).t()
+    texts = []
+    calls = [
+        lambda: me.send(slanted, "b", 0),
+        lambda: me.send([torch.ones(2), slanted], "b", 0),
+        lambda: me.send({"x": slanted}, "b", 0, async_op=True),
+        lambda: me.send_tensor(slanted, "b", 0),
+        lambda: me.send_tensor(slanted, "b", 0, async_op=True),
+    ]
+    for call in calls:
+        try:
+            call()
+        except ShoalValueError as error:
+            texts.append(str(error))
+    me.send({"mixed": [slanted, 1]}, "b", 0)  # inside an object it is pickled
+    return texts
+
+
+def recv_sum(me):
+    return float(me.recv("a", 0, timeout=30)["mixed"][0].sum())
+
+
+def test_tensors_that_are_not_contiguous_are_refused(pair):
+    a, b = pair
+    b.begin(recv_sum)
+    texts = a.run(send_not_contiguous)
+    assert len(texts) == 5
+    assert all("must be contiguous when using P2P communication" in text for text in texts)
+    assert b.end() == 2000.0
+
+
+def send_what_cannot_be(me):
+    errors = []
+    for async_op in (False, True):
+        try:
+            work = me.send([threading.Lock(), b"x" * 100_000], "b", 0, async_op=async_op)
+            work.wait(timeout=30)
+        except ShoalError as error:
+            errors.append(type(error).__name__)
+    me.send("fine", "b", 0)
+    return errors
+
+
+def recv_one(me):
+    return me.recv("a", 0, timeout=30)
+
+
+def test_what_cannot_be_pickled_is_an_error_of_its_sender_alone(pair):
+    a, b = pair
+    b.begin(recv_one)
+    assert a.run(send_what_cannot_be) == ["ShoalValueError", "ShoalValueError"]
+    assert b.end() == "fine"
