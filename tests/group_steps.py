@@ -1,7 +1,5 @@
 """Collective groups as workers in processes of their own use them."""
 
-import asyncio
-
 from shoal import WorkerAddress
 
 PAIR = ("g:0", "g:1")
@@ -65,8 +63,3 @@ def broadcast_beside_a_send(me, rank):
         me.broadcast(None, members, async_op=True),
     ]
     return [work.wait(timeout=30) for work in works]
-
-
-async def many(me, names, count):
-    group = of(me, names)
-    return await asyncio.gather(*(group.recv(async_op=True).async_wait() for _ in range(count)))

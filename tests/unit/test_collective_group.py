@@ -1,6 +1,7 @@
 """Collective groups: who may be a member, what they send, and that they are kept apart."""
 
 import dataclasses
+import itertools
 import threading
 import time
 from types import SimpleNamespace
@@ -16,8 +17,6 @@ from group_steps import (
     broadcast_beside_a_send,
     call,
     make,
-    many,
-    of,
     three_ways,
     three_ways_back,
 )
@@ -28,10 +27,38 @@ from shoal.manager import CollectiveGroupInfo
 pytestmark = pytest.mark.process
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def crew():
     with Crew() as made:
         yield made
+
+
+@pytest.fixture(scope="module")
+def workers(crew):
+    """The workers of `TRIO`, in processes of their own; the first two are those of `PAIR`."""
+    return [crew.member(name) for name in TRIO]
+
+
+@pytest.fixture
+def here(crew, request):
+    """Make workers of this process, with names that no other test has: `here(0, 1)`."""
+    name = f"here{next(_numbers)}"
+
+    def make_them(*ranks):
+        return [crew.collective(f"{name}:{rank}") for rank in ranks]
+
+    make_them.addresses = lambda *ranks: addresses(*(f"{name}:{rank}" for rank in ranks))
+    make_them.name = name
+    return make_them
+
+
+_numbers = itertools.count()
+
+
+@pytest.fixture
+def pair(here):
+    """Both ends of a group of two workers of this process."""
+    return [one.create_collective_group(here.addresses(0, 1)) for one in here(0, 1)]
 
 
 def record_of(crew, name):
@@ -41,8 +68,8 @@ def record_of(crew, name):
 # --- making a group ---
 
 
-def test_all_members_make_the_same_group(crew):
-    first, second = crew.member("g:0"), crew.member("g:1")
+def test_all_members_make_the_same_group(crew, workers):
+    first, second, _ = workers
     first.begin(make, PAIR)
     name, info = second.run(make, PAIR)
     assert first.end() == (name, info)
@@ -54,174 +81,178 @@ def test_all_members_make_the_same_group(crew):
     assert first.run(make, PAIR, "named")[0] == "named"
 
 
-def test_the_same_call_returns_the_same_group_until_it_is_closed(crew):
-    me = crew.collective("g:0")
-    group = of(me, ["g:0"])
-    assert of(me, ["g:0"]) is group
+def test_the_same_call_returns_the_same_group_until_it_is_closed(crew, here):
+    (me,), alone = here(0), here.addresses(0)
+    group = me.create_collective_group(alone, "closed")
+    assert me.create_collective_group(alone, "closed") is group
+    assert record_of(crew, "closed") == group.group_info
     group.close()
     group.close()
-    assert record_of(crew, "cg-g:0") is None
-    with pytest.raises(TransportError, match="group cg-g:0: broadcast: the group is closed"):
-        group.broadcast(1, group.worker_addresses[0])
-    again = of(me, ["g:0"])
+    assert record_of(crew, "closed") is None
+    with pytest.raises(TransportError, match="group closed: broadcast: the group is closed"):
+        group.broadcast(1, alone[0])
+    again = me.create_collective_group(alone, "closed")
     assert again is not group
-    assert again.broadcast("alone", again.worker_addresses[0]) == "alone"
+    assert again.broadcast("alone", alone[0]) == "alone"
 
 
-def test_a_member_that_does_not_come_is_named(crew):
-    me = crew.collective("g:0")
-    crew.collective("g:2")
-    names = ("g:0", "g:1", "g:2", "h:0:3")
-    with pytest.raises(ShoalTimeoutError, match=r"'x': waits for .*g:1, h:0:3 \(not registered"):
-        me.create_collective_group(addresses(*names), "x", timeout=0.2)
+def test_a_member_that_does_not_come_is_named(crew, here):
+    me, _ = here(0, 2)
+    members = [*here.addresses(0, 1, 2), *addresses("nobody:0:3")]
+    text = rf"'x': waits for .*{here.name}:1, nobody:0:3 \(not registered"
+    with pytest.raises(ShoalTimeoutError, match=text):
+        me.create_collective_group(members, "x", timeout=0.2)
     assert record_of(crew, "x") is None
 
 
-def test_members_are_waited_for(crew):
-    waiting = crew.member("g:0")
-    waiting.begin(make, PAIR)
-    time.sleep(0.3)
-    other = crew.collective("g:1")
-    assert waiting.end()[1] == of(other, PAIR).group_info
-
-
-def test_a_member_that_died_is_an_error(crew):
-    mortal, me = crew.member("g:1"), crew.collective("g:0")
-    mortal.run(make, PAIR)
-    mortal.kill()
-    with pytest.raises(PeerLostError, match="'cg-g:0-g:1': waits for its members: g:1 died"):
-        of(me, PAIR)
+def test_members_are_waited_for(here):
+    (first,), members, made = here(0), here.addresses(0, 1), []
+    thread = threading.Thread(
+        target=lambda: made.append(first.create_collective_group(members, timeout=30))
+    )
+    thread.start()
+    time.sleep(0.2)
+    assert made == []
+    (second,) = here(1)
+    thread.join(30)
+    assert made[0].group_info == second.create_collective_group(members).group_info
 
 
 @pytest.mark.parametrize(
     ("members", "text"),
     [
-        (addresses("g:1", "g:2"), "g:0 is not a member; members: g:1, g:2"),
-        ([], "g:0 is not a member; members: none"),
+        (addresses("g:1", "g:2"), r"here\d+:0 is not a member; members: g:1, g:2"),
+        ([], "is not a member; members: none"),
         (addresses("g:0", "g:1", "g:0"), "must be unique, and g:0 is named twice"),
         ("g:0", "worker_addresses='g:0': expected a list of WorkerAddress"),
         (["g:0"], "expected a list of WorkerAddress"),
         (None, "expected a list of WorkerAddress"),
     ],
 )
-def test_members_that_cannot_be(crew, members, text):
-    me = crew.collective("g:0")
+def test_members_that_cannot_be(here, members, text):
+    (me,) = here(0)
     with pytest.raises(ShoalValueError, match=text):
         me.create_collective_group(members, timeout=5)
 
 
-@pytest.mark.parametrize("others", [("g:1", "g:0"), ("g:1", "g:2")], ids=["order", "members"])
-def test_a_name_belongs_to_one_group(crew, others):
-    first, second, _ = crew.collective("g:0"), crew.collective("g:1"), crew.collective("g:2")
-    group = of(first, PAIR, "x")
+@pytest.mark.parametrize("others", [(1, 0), (1, 2)], ids=["order", "members"])
+def test_a_name_belongs_to_one_group(here, others):
+    first, second, _ = here(0, 1, 2)
+    group = first.create_collective_group(here.addresses(0, 1), "taken")
+    wanted = here.addresses(*others)
     with pytest.raises(
-        ShoalValueError, match="Collective group x already exists but tried to register"
+        ShoalValueError, match="Collective group taken already exists but tried to register"
     ):
-        of(second, others, "x")
+        second.create_collective_group(wanted, "taken")
     group.close()
-    assert of(second, others, "x").worker_addresses == addresses(*others)
+    other = second.create_collective_group(wanted, "taken")
+    assert other.worker_addresses == wanted
+    other.close()
 
 
-def test_a_group_of_restarted_workers_takes_the_name_of_the_former_one(crew):
-    stays, first = crew.collective("h:0"), crew.member("g:0")
-    names = ("g:0", "h:0")
-    former = of(stays, names)
+def test_a_group_of_restarted_workers_takes_the_name_of_the_former_one(crew, here):
+    (stays,), first = here(0), crew.member("mortal:0")
+    names = ("mortal:0", f"{here.name}:0")
+    members = addresses(*names)
+    former = stays.create_collective_group(members)
     first.run(call, names, "send", ["unreceived, and its sender died"])
     assert first.run(make, names)[1] == former.group_info
     first.kill()
-    again = crew.member("g:0")
+    with pytest.raises(PeerLostError, match="waits for its members: mortal:0 died"):
+        stays.create_collective_group(members)
+    again = crew.member("mortal:0")
     info = again.run(make, names)[1]
-    assert info.workers[0].process != former.group_info.workers[1].process
+    assert info.workers[0].process != former.group_info.workers[0].process
     assert record_of(crew, former.group_name) == info
     # The member that lives has the same group, with the new record, and goes on with it.
-    assert of(stays, names) is former
+    assert stays.create_collective_group(members) is former
     assert former.group_info == info
-    again.begin(call, names, "send", ["from the second"])
+    again.run(call, names, "send", ["from the second"])
     assert [former.recv(timeout=30) for _ in range(2)] == [
         "unreceived, and its sender died",
         "from the second",
     ]
-    again.end()
     former.send("back")
     assert again.run(call, names, "recv") == "back"
 
 
-def test_other_members_may_take_the_name_of_a_group_whose_member_has_ended(crew):
-    me, first, second = crew.collective("h:0"), crew.member("g:0"), crew.member("g:1")
-    former = of(me, ("g:0", "h:0"), "x")
-    first.kill()
-    group = of(me, ("h:0", "g:1"), "x")
+def test_other_members_may_take_the_name_of_a_group_whose_member_has_ended(crew, here):
+    (me, other), mortal = here(0, 1), addresses(f"ended-{here.name}:0")
+    crew.collective(mortal[0].get_name())
+    former = me.create_collective_group([*mortal, *here.addresses(0)], "inherited")
+    crew.directory.forget(mortal[0].root_group_name)
+    group = me.create_collective_group(here.addresses(0, 1), "inherited")
     with pytest.raises(TransportError, match="the group is closed"):
         former.send(1)
-    second.begin(call, ("h:0", "g:1"), "recv", (), {}, "x")
     group.send("new")
-    assert second.end() == "new"
+    ours = other.create_collective_group(here.addresses(0, 1), "inherited")
+    assert ours.recv(timeout=30) == "new"
+    # To close the former one does not take the name from those that have it now.
+    former.close()
+    assert record_of(crew, "inherited") == group.group_info
 
 
-def test_what_a_former_group_left_is_received_by_the_next_of_its_name(crew):
-    first, second = crew.collective("g:0"), crew.collective("g:1")
-    with of(first, PAIR) as group:
+def test_what_a_former_group_left_is_received_by_the_next_of_its_name(here):
+    (first, second), members = here(0, 1), here.addresses(0, 1)
+    with first.create_collective_group(members) as group:
         group.send("kept")
-    second.create_collective_group(addresses(*PAIR)).close()
-    assert of(second, PAIR).recv(timeout=30) == "kept"
+    second.create_collective_group(members).close()
+    assert second.create_collective_group(members).recv(timeout=30) == "kept"
 
 
-def test_the_worker_that_closes_closes_its_groups(crew):
-    me = crew.collective("g:0")
-    group = of(me, ["g:0"])
+def test_the_worker_that_closes_closes_its_groups(crew, here):
+    (me,) = here(0)
+    group = me.create_collective_group(here.addresses(0), "of a closed worker")
+    assert record_of(crew, group.group_name) is not None
     me.close()
     assert record_of(crew, group.group_name) is None
+    with pytest.raises(TransportError, match="the group is closed"):
+        group.broadcast(1, here.addresses(0)[0])
 
 
 # --- two members ---
 
 
-def test_two_members_send_and_receive(crew):
-    first, second = crew.member("g:0"), crew.collective("g:1")
-    group = of(second, PAIR)
-    first.begin(call, PAIR, "send", [{"k": 1}], {"piggyback_payload": "beside"})
-    assert group.recv(timeout=30) == ({"k": 1}, "beside")
-    first.end()
-    first.begin(call, PAIR, "recv")
-    assert group.send("back", options=CollectiveGroupOptions()) is None
-    assert first.end() == "back"
-    first.begin(many, PAIR, 10)
-    works = [group.send(n, async_op=True) for n in range(10)]
-    assert [work.wait(timeout=30) for work in works] == [None] * 10
-    assert first.end() == list(range(10))
-    with pytest.raises(ShoalTimeoutError, match="group cg-g:0-g:1: recv from g:0"):
-        group.recv(timeout=0.1)
+def test_two_members_send_and_receive(pair):
+    first, second = pair
+    assert first.send({"k": 1}, piggyback_payload="beside") is None
+    assert second.recv(timeout=30) == ({"k": 1}, "beside")
+    second.send("back", options=CollectiveGroupOptions())
+    assert first.recv(timeout=30) == "back"
+    receives = [second.recv(async_op=True) for _ in range(10)]
+    sends = [first.send(n, async_op=True) for n in range(10)]
+    assert [work.wait(timeout=30) for work in receives] == list(range(10))
+    assert [work.wait(timeout=30) for work in sends] == [None] * 10
+    with pytest.raises(ShoalTimeoutError, match=rf"group {second.group_name}: recv from here\d+:0"):
+        second.recv(timeout=0.1)
 
 
-def test_two_members_send_tensors_into_tensors(crew):
+def test_two_members_send_tensors_into_tensors(pair):
     torch = pytest.importorskip("torch")
-    first, second = crew.member("g:0"), crew.collective("g:1")
-    group = of(second, PAIR)
-    first.begin(call, PAIR, "send_tensor", [torch.arange(6.0)])
+    first, second = pair
+    first.send_tensor(torch.arange(6.0))
     into = torch.zeros(6)
-    group.recv_tensor(into, timeout=30)
+    second.recv_tensor(into, timeout=30)
     assert into.tolist() == [0, 1, 2, 3, 4, 5]
-    first.end()
-    first.begin(call, PAIR, "send_tensor", [torch.ones(2)], {"async_op": True})
-    other = torch.zeros(2)
-    group.recv_tensor(other, async_op=True).wait(timeout=30)
-    assert other.tolist() == [1, 1]
-    first.end()
+    work = second.recv_tensor(into, async_op=True)
+    first.send_tensor(torch.ones(6), async_op=True).wait(timeout=30)
+    work.wait(timeout=30)
+    assert into.tolist() == [1] * 6
     with pytest.raises(AssertionError, match="expected a torch tensor"):
-        group.send_tensor([1.0])
+        first.send_tensor([1.0])
     with pytest.raises(ValueError, match="must be contiguous when using P2P communication"):
-        group.send(torch.ones(2, 3).t())
+        first.send(torch.ones(2, 3).t())
 
 
-def test_groups_of_the_same_members_are_kept_apart(crew):
-    first, second = crew.member("g:0"), crew.member("g:1")
+def test_groups_of_the_same_members_are_kept_apart(workers):
+    first, second, _ = workers
     second.begin(three_ways_back)
     first.run(three_ways, "v")
     assert second.end() == ["v in none", "v in one", "v in two"]
 
 
-def test_broadcasts_and_messages_of_a_group_are_kept_apart(crew):
-    first, second = crew.member("g:0"), crew.member("g:1")
+def test_broadcasts_and_messages_of_a_group_are_kept_apart(workers):
+    first, second, _ = workers
     first.begin(broadcast_beside_a_send, 0)
     assert second.run(broadcast_beside_a_send, 1) == ["of the group", "sent", "of the worker"]
     assert first.end() == [None, "of the worker", "of the group"]
@@ -236,17 +267,24 @@ def test_broadcasts_and_messages_of_a_group_are_kept_apart(crew):
     [{}, {"async_op": True}, {"options": CollectiveGroupOptions(use_ring_broadcast=True)}],
     ids=["sync", "async", "ring"],
 )
-def test_a_broadcast_reaches_every_member(crew, source, options):
-    members = [crew.member(name) for name in TRIO]
-    for member in members:
-        member.begin(broadcast, TRIO, {"v": [1, 2]}, source, options)
-    assert [member.end() for member in members] == [{"v": [1, 2]}] * 3
+@pytest.mark.parametrize("size", [2, 600_000])
+def test_a_broadcast_reaches_every_member(workers, source, options, size):
+    value = {"v": [1, 2], "bytes": b"x" * size}
+    for member in workers:
+        member.begin(broadcast, TRIO, value, source, options)
+    assert [member.end() for member in workers] == [value] * 3
 
 
-def test_point_to_point_needs_two_members(crew):
-    me, *_ = [crew.collective(name) for name in TRIO]
-    group = of(me, TRIO, "x")
-    text = r"group x: {}: point to point needs a group of two members, this one has 3: g:0, g:1, h:"
+def test_a_broadcast_of_two_members(workers):
+    for member in workers[:2]:
+        member.begin(broadcast, PAIR, "v", 1, {})
+    assert [member.end() for member in workers[:2]] == ["v", "v"]
+
+
+def test_point_to_point_needs_two_members(here):
+    me, *_ = here(0, 1, 2)
+    group = me.create_collective_group(here.addresses(0, 1, 2), "three")
+    text = "group three: {}: point to point needs a group of two members, this one has 3: "
     for method, args in (
         ("send", (1,)),
         ("recv", ()),
@@ -257,36 +295,36 @@ def test_point_to_point_needs_two_members(crew):
             getattr(group, method)(*args)
 
 
-def test_a_source_that_is_not_a_member_is_refused(crew):
-    me = crew.collective("g:0")
-    group = of(me, ["g:0"], "x")
-    with pytest.raises(ShoalValueError, match=r"the source g:9 is not a member; members: g:0"):
+def test_a_source_that_is_not_a_member_is_refused(here):
+    (me,) = here(0)
+    group = me.create_collective_group(here.addresses(0))
+    with pytest.raises(ShoalValueError, match=r"the source g:9 is not a member; members: here"):
         group.broadcast(1, addresses("g:9")[0])
     with pytest.raises(TypeError, match="src_addr='g:0': expected a WorkerAddress"):
         group.broadcast(1, "g:0")
 
 
-def test_a_group_can_be_made_by_hand(crew):
-    first, second = crew.collective("g:0"), crew.collective("g:1")
-    info = CollectiveGroupInfo("x", [first._routes.info, second._routes.info], "127.0.0.1")
+def test_a_group_can_be_made_by_hand(here):
+    owners, members = here(0, 1), here.addresses(0, 1)
+    info = CollectiveGroupInfo("x", [owner._routes.info for owner in owners], "127.0.0.1")
     groups = [
-        CollectiveGroup(info, owner, "x", addresses(*PAIR), address)
-        for owner, address in zip((first, second), addresses(*PAIR), strict=True)
+        CollectiveGroup(info, owner, "x", members, address)
+        for owner, address in zip(owners, members, strict=True)
     ]
     groups[0].send("by hand")
     assert groups[1].recv(timeout=30) == "by hand"
-    assert repr(groups[0]) == "<CollectiveGroup x of g:0, g:1>"
+    assert repr(groups[0]) == f"<CollectiveGroup x of {here.name}:0, {here.name}:1>"
     for group in groups:
         group.close()
 
 
-def test_threads_that_make_a_group_at_once_have_the_same_one(crew):
-    me, made = crew.collective("g:0"), []
+def test_threads_that_make_a_group_at_once_have_the_same_one(here):
+    (me,), made = here(0), []
     barrier = threading.Barrier(8)
 
     def run():
         barrier.wait()
-        made.append(of(me, ["g:0"]))
+        made.append(me.create_collective_group(here.addresses(0)))
 
     threads = [threading.Thread(target=run) for _ in range(8)]
     for thread in threads:

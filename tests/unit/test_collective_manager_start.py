@@ -1,0 +1,95 @@
+"""How the manager of collective groups is started, by one of those who need it at once."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from shoal.errors import NameTakenError, ShoalTimeoutError
+from shoal.manager import CollectiveManager, NodeManager, collective_manager
+
+
+class Actors:
+    """Stands for Ray and the NodeManager: the actor that has the name, if any, and whether it lives.
+
+    `starting` is called when the manager is started; it may make another process faster.
+    """
+
+    def __init__(self):
+        self.named = None
+        self.dead = set()
+        self.killed = []
+        self.started = []
+        self.starting = lambda: None
+
+    def find(self, name, namespace):
+        assert (name, namespace) == ("CollectiveManager", "job")
+        return self.named
+
+    def is_dead(self, actor):
+        return actor in self.dead
+
+    def kill(self, actor):
+        self.killed.append(actor)
+        self.named = None
+
+    def start_host(self, name, cls):
+        assert (name, cls) == ("CollectiveManager", CollectiveManager)
+        self.starting()
+        if self.named is not None:
+            raise NameTakenError(name)
+        self.named = f"started {len(self.started)}"
+        self.started.append(self.named)
+        return self.named
+
+
+@pytest.fixture
+def actors(monkeypatch):
+    made = Actors()
+    monkeypatch.setattr(collective_manager, "find_actor", made.find)
+    monkeypatch.setattr(collective_manager, "is_dead", made.is_dead)
+    monkeypatch.setattr(collective_manager, "ray", SimpleNamespace(kill=made.kill))
+    monkeypatch.setattr(NodeManager, "get_proxy", lambda timeout: made)
+    return made
+
+
+def find(*, starts=True):
+    return CollectiveManager._find_actor("job", starts=starts)
+
+
+def test_it_is_started_once(actors):
+    assert find() == "started 0"
+    assert find() == "started 0"
+    assert actors.started == ["started 0"]
+
+
+def test_it_is_not_started_where_it_is_only_looked_for(actors):
+    assert find(starts=False) is None
+    actors.named = "dead"
+    actors.dead = {"dead"}
+    assert find(starts=False) is None
+    assert actors.started == actors.killed == []
+
+
+def test_a_process_that_comes_second_finds_the_one_of_the_first(actors):
+    def another_was_faster():
+        actors.named = "of another"
+
+    actors.starting = another_was_faster
+    assert find() == "of another"
+    assert actors.started == []
+
+
+def test_one_that_died_is_killed_so_that_its_name_is_free(actors):
+    actors.named = "dead"
+    actors.dead = {"dead"}
+    assert find() == "started 0"
+    assert actors.killed == ["dead"]
+
+
+def test_a_name_that_does_not_become_free_is_an_error(actors, monkeypatch):
+    monkeypatch.setattr(collective_manager, "_START_S", 0.1)
+    actors.named = "dead"
+    actors.dead = {"dead"}
+    monkeypatch.setattr(collective_manager, "ray", SimpleNamespace(kill=lambda actor: None))
+    with pytest.raises(ShoalTimeoutError, match=r"starting CollectiveManager: .*after 0\.1 s"):
+        find()

@@ -1,0 +1,82 @@
+"""Works of a queue run one after another, and one that fails does not stop the others."""
+
+import threading
+import time
+
+import pytest
+
+from shoal.collective import AsyncFuncWork, CollectiveWorkQueue
+from shoal.errors import ShoalValueError
+
+
+def test_works_run_in_the_order_in_which_they_were_added():
+    queue, order = CollectiveWorkQueue(CollectiveWorkQueue.SEND), []
+    works = [AsyncFuncWork(order.append, n) for n in range(200)]
+    assert queue.done
+    for work in works:
+        queue.enqueue(work, 0)
+    for work in works:
+        work.wait(timeout=30)
+    assert order == list(range(200))
+
+
+def test_one_runs_at_a_time_and_the_queue_is_done_when_the_last_has_ended():
+    queue, gate = CollectiveWorkQueue(CollectiveWorkQueue.RECV), threading.Event()
+    first, second = AsyncFuncWork(gate.wait, 30), AsyncFuncWork(lambda: "second")
+    queue.enqueue(first, 0)
+    queue.enqueue(second, 0)
+    time.sleep(0.05)
+    assert not queue.done
+    assert not second.done()
+    gate.set()
+    assert second.wait(timeout=30) == "second"
+    wait_until_done(queue)
+    again = AsyncFuncWork(lambda: "again")
+    queue.enqueue(again, 0)
+    assert again.wait(timeout=30) == "again"
+
+
+def test_a_work_that_fails_fails_alone():
+    queue = CollectiveWorkQueue(CollectiveWorkQueue.BROADCAST)
+    failing, following = AsyncFuncWork(lambda: 1 / 0), AsyncFuncWork(lambda: "fine")
+    queue.enqueue(failing, 0)
+    queue.enqueue(following, 0)
+    assert following.wait(timeout=30) == "fine"
+    with pytest.raises(ZeroDivisionError):
+        failing.wait(timeout=30)
+    wait_until_done(queue)
+
+
+def test_the_event_of_a_stream_is_waited_for_first():
+    class Recorded:
+        def wait(self):
+            order.append("event")
+
+    class Broken:
+        def wait(self):
+            raise RuntimeError("the stream failed")
+
+    queue, order = CollectiveWorkQueue(CollectiveWorkQueue.SEND), []
+    work, failing = AsyncFuncWork(order.append, "work"), AsyncFuncWork(order.append, "never")
+    queue.enqueue(work, 0, event=Recorded())
+    queue.enqueue(failing, 0, event=Broken())
+    work.wait(timeout=30)
+    with pytest.raises(RuntimeError, match="the stream failed"):
+        failing.wait(timeout=30)
+    assert order == ["event", "work"]
+
+
+def test_numbers_that_are_not_known_are_refused():
+    kinds = CollectiveWorkQueue.SEND, CollectiveWorkQueue.RECV, CollectiveWorkQueue.BROADCAST
+    assert kinds == (0, 1, 2)
+    with pytest.raises(ShoalValueError, match=r"comm_type=3: expected SEND \(0\), RECV"):
+        CollectiveWorkQueue(3)
+    with pytest.raises(ShoalValueError, match="comm_id=1: expected 0"):
+        CollectiveWorkQueue(0).enqueue(AsyncFuncWork(print), 1)
+
+
+def wait_until_done(queue):
+    end = time.monotonic() + 30
+    while not queue.done:
+        assert time.monotonic() < end
+        time.sleep(0.001)
