@@ -42,6 +42,17 @@ def read_log(tmp_path):
     return (tmp_path / "log").read_text()
 
 
+def closing_rows(log):
+    """What the closing table says of each component: seconds by what was done."""
+    found, component = {}, ""
+    for line in log.split("Where ")[1].splitlines():
+        cells = [cell.strip() for cell in line.split("│")[1:-1]]
+        if len(cells) == 4:  # not a line between the components
+            component = cells[0] or component
+            found.setdefault(component, {})[cells[1]] = float(cells[2])
+    return found
+
+
 def wait_for_training(process, tmp_path, limit=90.0):
     """Wait until it plays, and return all its descendants."""
     end = time.monotonic() + limit
@@ -69,6 +80,8 @@ def test_it_learns_and_writes_its_results(tmp_path):
     assert "target 60 reached" in log
     for expected in ("Placement", "steps/s", "episodes in the channel", "average gradients"):
         assert expected in log
+    for component, waiting in (("rollout", "wait for weights"), ("actor", "send weights")):
+        assert waiting in closing_rows(log)[component]
 
     out = tmp_path / "out"
     plan = yaml.safe_load((out / "plan.yaml").read_text())

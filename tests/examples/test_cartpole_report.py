@@ -46,6 +46,12 @@ def test_times_are_means_of_the_ranks_with_the_rest_named():
     assert ["idle,", "and", "the", "rest", "2.00", "20%"] in rows
 
 
+def test_what_one_rank_does_for_all_is_shared_among_them():
+    times = {"actor": [{"send weights": 1.0, "learn": 4.0}, {"learn": 4.0}]}
+    rows = [line.replace("│", " ").split() for line in show(times_table(times, 10.0)).splitlines()]
+    assert ["send", "weights", "0.50", "5%"] in rows
+
+
 def test_a_worker_without_devices_is_shown_on_the_cpu():
     entry = {"component": "rollout", "rank": 1, "node": 0, "address": "10.0.0.1", "devices": []}
     assert show(placement_table([entry])).replace("│", " ").split()[-6:-1] == [
