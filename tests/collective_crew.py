@@ -21,7 +21,7 @@ from types import SimpleNamespace
 
 from ray import cloudpickle
 
-from shoal import WorkerAddress, WorkerInfo
+from shoal import WorkerAddress, WorkerInfo, backend
 from shoal.collective import Collective
 from shoal.collective.node_memory import NodeMemory
 from shoal.manager import CollectiveManager, WorkerManager
@@ -344,10 +344,14 @@ class Member:
 
 
 class Crew:
-    """A directory, and workers in processes; used as a context, which ends them."""
+    """A directory, and workers in processes; used as a context, which ends them.
 
-    def __init__(self, nursery, **environment):
+    Without a nursery it has one of its own, for as long.
+    """
+
+    def __init__(self, nursery=None, **environment):
         self.nursery = nursery
+        self._own = contextlib.ExitStack()
         self._environment = environment
         self._server = _Server(("127.0.0.1", 0), os.urandom(16))
         self._members = []
@@ -364,9 +368,18 @@ class Crew:
                 member.close()
         finally:
             self._server.shutdown()
+            self._own.close()
 
-    def member(self, name, **facts):
+    def member(self, name, environment=None, **facts):
         """Start a worker in a process of its own."""
-        made = Member(self, name, self._environment, **facts)
+        if self.nursery is None:
+            self.nursery = self._own.enter_context(Nursery(backend()))
+        made = Member(self, name, self._environment | (environment or {}), **facts)
+        self._members.append(made)
+        return made
+
+    def collective(self, name, **facts):
+        """Make a worker of this process."""
+        made = collective(self.directory, name, **facts)
         self._members.append(made)
         return made
