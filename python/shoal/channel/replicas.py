@@ -43,6 +43,8 @@ class Replicas:
         self._ways: dict[int, Backend] = {}
         self._remote: dict[int, RemoteQueues] = {}
         self._routes: dict[Hashable, int] = {}
+        self.transport = forced_transport
+        """Says which transport is asked for."""
         self.direct: dict[Any, ShmQueue] = {}
         """The queues of this host that the core may use without asking."""
 
@@ -82,7 +84,7 @@ class Replicas:
         return way
 
     def _shared(self, index: int) -> SharedQueues | None:
-        forced = forced_transport()
+        forced = self.transport()
         if forced == "ray":
             return None
         place = self.facts.places[index] if index < len(self.facts.places) else None

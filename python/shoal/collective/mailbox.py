@@ -18,6 +18,7 @@ from shoal.channel.facts import Facts
 from shoal.channel.replicas import Replicas
 from shoal.deadline import Deadline
 from shoal.errors import ChannelNotFoundError, ShoalError
+from shoal.transport.choice import forced_transport
 
 __all__ = ["MOST_MESSAGES", "Mailboxes"]
 
@@ -66,7 +67,14 @@ class Mailboxes:
     def _connect(node_rank: int) -> Replicas:
         facts = Facts(f"shoal-messages-{node_rank}", maxsize=MOST_MESSAGES, capacity=MOST_MESSAGES)
         try:
-            return connect(facts.name, None)[1]
+            found = connect(facts.name, None)[1]
         except ChannelNotFoundError:
             start = partial(create, facts, distributed=False, shared=True)
-            return start(node_rank=node_rank, deadline=Deadline(_START_S))[1]
+            found = start(node_rank=node_rank, deadline=Deadline(_START_S))[1]
+        found.transport = _forced
+        return found
+
+
+def _forced() -> str | None:
+    """Return what `SHOAL_TRANSPORT` asks of objects: `torch` is about tensors alone."""
+    return "ray" if forced_transport() == "ray" else None
