@@ -218,7 +218,7 @@ def _work(directory, name, facts, connection):
             if asyncio.iscoroutine(found):
                 found = asyncio.run(found)
             answer = cloudpickle.dumps((True, found))
-        except BaseException as error:  # noqa: BLE001
+        except BaseException as error:  # noqa: BLE001  (it is raised where the test waits)
             answer = cloudpickle.dumps((False, error))
         connection.send_bytes(answer)
     me.close()

@@ -69,7 +69,7 @@ def test_the_program_prints_what_the_document_says(tmp_path, ray_tmpdir):
 
 def test_the_program_has_a_method_for_each_topic_that_it_runs():
     methods = set(re.findall(r"^    def (\w+)\(self\):$", PAIR, re.MULTILINE))
-    (topics,) = re.findall(r'for topic in "(.*?)"\.split', PAIR)
+    (topics,) = re.findall(r'topics = "(.*?)"', PAIR)
     assert methods == set(topics.split())
 
 
