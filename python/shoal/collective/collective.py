@@ -1,5 +1,7 @@
 """`Collective`: what a worker's send, receive and broadcast do."""
 
+import os
+import weakref
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -23,7 +25,7 @@ from shoal.collective.outbox import SLICE_S, Outbox
 from shoal.collective.peers import peer_address
 from shoal.collective.routes import Routes
 from shoal.deadline import Deadline
-from shoal.errors import ShoalTypeError
+from shoal.errors import ShoalTypeError, TransportError
 from shoal.transport.choice import OBJECTS, Choice, choose
 from shoal.work import AsyncWork
 
@@ -54,6 +56,8 @@ class Collective:
         # By group and rank as callers give them, so that a message costs one look.
         self._outboxes: dict[tuple[str, Any], Outbox] = {}
         self._inboxes: dict[tuple[str, Any], Inbox] = {}
+        self._parents: tuple[Any, ...] = ()
+        _made.add(self)
 
     def send(
         self,
@@ -224,6 +228,7 @@ class Collective:
             PeerLostError: One of them died.
         """
         _check_options(options)
+        self._check_fork()
         if ranks is None and groups and isinstance(groups[0], int):
             groups, ranks = None, groups
         ring = options is not None and options.use_ring_broadcast
@@ -252,6 +257,8 @@ class Collective:
 
     def close(self) -> None:
         """Leave the memory of the node, and release what is held for other workers."""
+        if self._parents:
+            return  # it is the parent's to close
         for inbox in self._inboxes.values():
             inbox.close()
         for outbox in self._outboxes.values():
@@ -262,6 +269,7 @@ class Collective:
     # How it works.
 
     def _outbox(self, group: str, rank: Ranks) -> Outbox:
+        self._check_fork()
         peer = peer_address(group, rank)
         key = (group, rank if isinstance(rank, int) else tuple(rank))
         found = self._outboxes.get(key)
@@ -271,6 +279,7 @@ class Collective:
         return found
 
     def _inbox(self, group: str, rank: Ranks) -> Inbox:
+        self._check_fork()
         peer = peer_address(group, rank)
         key = (group, rank if isinstance(rank, int) else tuple(rank))
         found = self._inboxes.get(key)
@@ -278,6 +287,20 @@ class Collective:
             made = Inbox(self._routes, _P2P, peer, "recv from")
             found = self._inboxes.setdefault(key, made)
         return found
+
+    def leave_to_parent(self) -> None:
+        """Have every call raise in a child that was forked: the messages are its parent's."""
+        # Kept, because to destroy what waits in other threads of the parent may hang here.
+        self._parents = (os.getppid(), self._outboxes, self._inboxes)
+        self._outboxes, self._inboxes = {}, {}  # the short ways of `send` and `recv` end, too
+
+    def _check_fork(self) -> None:
+        if self._parents:
+            raise TransportError(
+                f"process {os.getpid()} was forked from process {self._parents[0]}, which is the "
+                f"worker {self._name}: a child does not send or receive in its name; let the "
+                "parent do it, or launch a worker"
+            )
 
     def _started(self, outbox: Outbox, message: Any, timeout: float | None) -> AsyncWork:
         future = outbox.start_send(message, Deadline(timeout))
@@ -294,6 +317,15 @@ class Collective:
         request = inbox.start_recv(accept, then, Deadline(timeout), into)
         what = f"recv from {inbox.peer.get_name()} at {self._name}"
         return AsyncWork(request.future, what, partial(inbox.give_back, request))
+
+
+def _after_fork() -> None:
+    for collective in _made:
+        collective.leave_to_parent()
+
+
+_made: "weakref.WeakSet[Collective]" = weakref.WeakSet()
+os.register_at_fork(after_in_child=_after_fork)
 
 
 def _check_options(options: Any) -> None:
