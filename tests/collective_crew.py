@@ -74,46 +74,52 @@ class SharedDirectory:
     def __reduce__(self):
         return SharedDirectory, self._where
 
-    @property
-    def _registry(self):
+    def _ask(self, method, *args):
         made = getattr(self._local, "made", None)
         if made is None or made[0] != os.getpid():
             address, key = self._where
             server = _Server(address, key)
             server.connect()
             made = self._local.made = (os.getpid(), server.registry())
-        return made[1]
+        try:
+            return getattr(made[1], method)(*args)
+        except BaseException:
+            # An answer that was not read must not be that of the next question.
+            self._local.made = None
+            with contextlib.suppress(AttributeError):
+                del made[1]._tls.connection
+            raise
 
     def register(self, info):
-        self._registry.call("register_worker", info.address, info)
+        self._ask("call", "register_worker", info.address, info)
 
     def forget(self, group):
-        self._registry.call("unregister_group", group)
+        self._ask("call", "unregister_group", group)
 
     def wait_for(self, address, what, deadline):
         while True:
             seconds = min(1.0, deadline.remaining)
-            info = self._registry.wait_for(address, seconds)
+            info = self._ask("wait_for", address, seconds)
             if info is not None or deadline.expired:
                 return info
 
     def look_up(self, address):
-        return self._registry.call("get_worker_info", address)
+        return self._ask("call", "get_worker_info", address)
 
     def session(self, memory):
-        return self._registry.call("get_session", memory)
+        return self._ask("call", "get_session", memory)
 
     def offer_session(self, memory, token, instead_of):
-        return self._registry.call("offer_session", memory, token, instead_of)
+        return self._ask("call", "offer_session", memory, token, instead_of)
 
     def note_wait(self, waiter, number, peers):
-        self._registry.call("note_wait", waiter, number, peers)
+        self._ask("call", "note_wait", waiter, number, peers)
 
     def end_wait(self, waiter, number):
-        self._registry.call("end_wait", waiter, number)
+        self._ask("call", "end_wait", waiter, number)
 
     def wait_cycle(self, waiter, number):
-        return self._registry.call("find_wait_cycle", waiter, number)
+        return self._ask("call", "find_wait_cycle", waiter, number)
 
     def group(self, name, deadline):
         return self._registry.call("get_collective_group", name)
@@ -205,6 +211,7 @@ def collective(directory, name, **facts):
 
 def _work(directory, name, facts, connection):
     me = collective(directory, name, **facts)
+    connection.send(os.getpid())
     while True:
         try:
             order = connection.recv_bytes()
@@ -241,12 +248,11 @@ def _nurse(path):
                 connection = Client(path, "AF_UNIX")
                 directory, name, facts, environment = cloudpickle.loads(bytes.fromhex(line))
                 os.environ.update(environment)
-                connection.send(os.getpid())
                 _work(directory, name, facts, connection)
                 code = 0
             finally:
-                # As an interpreter ends: what is registered for that runs.
-                sys.exit(code)
+                sys.stderr.flush()
+                os._exit(code)
 
 
 class Nursery:

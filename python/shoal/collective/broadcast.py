@@ -26,6 +26,7 @@ from shoal.collective.options import CollectiveGroupOptions
 from shoal.collective.outbox import Outbox
 from shoal.collective.routes import Routes
 from shoal.collective.topology import Edges, edges_of
+from shoal.collective.untaken import Untaken
 from shoal.collective.waits import PeerWait
 from shoal.deadline import Deadline
 from shoal.errors import ShoalError, ShoalTimeoutError
@@ -119,6 +120,7 @@ class _Course:
         self._inbox: Inbox | None = None
         self._near: list[Outbox] = []
         self._far: list[Outbox] = []
+        self._written = Untaken()
         self._lock = threading.Lock()
         # Asynchronous ones that wait in a thread until all members are known.
         self._backlog: deque[tuple[Any, Deadline, Future]] = deque()
@@ -292,6 +294,7 @@ class _Course:
         readers = [outbox.info(deadline).process for outbox in self._near]
         self._wait_for_room(size, deadline)
         references = self._routes.memory.payloads().write(head, buffers, readers)
+        self._written.add(size, references, readers)
         return [
             (outbox, special(BESIDE, reference), reference)
             for outbox, reference in zip(self._near, references, strict=True)
@@ -299,7 +302,6 @@ class _Course:
 
     def _wait_for_room(self, size: int, deadline: Deadline) -> None:
         """Wait until the members have taken what was written before, but for some of it."""
-        payloads = self._routes.memory.payloads()
         pause = _POLL_S / 50
         late: list[str] = []
 
@@ -308,11 +310,12 @@ class _Course:
 
         routes, peers = self._routes, [outbox.peer.get_name() for outbox in self._near]
         with PeerWait(routes.directory, routes.name, peers, describe, deadline) as wait:
-            while (untaken := payloads.untaken()) and untaken + size > MOST_BYTES:
+            while (untaken := self._written.nbytes()) and untaken + size > MOST_BYTES:
+                readers = self._written.readers()
                 late = [
                     outbox.peer.get_name()
                     for outbox in self._near
-                    if payloads.untaken(outbox.info(deadline).process)
+                    if outbox.info(deadline).process in readers
                 ]
                 if deadline.expired:
                     raise ShoalTimeoutError(

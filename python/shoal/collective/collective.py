@@ -107,6 +107,8 @@ class Collective(Exchange):
 
     def close(self) -> None:
         """Close the groups, leave the memory of the node, and release what is held for others."""
+        if self._parents:
+            return  # it is the parent's to close
         for group in list(self._groups.values()):
             group.close()
         super().close()

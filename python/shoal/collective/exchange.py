@@ -1,5 +1,7 @@
 """`Exchange`: what a worker's send, receive and broadcast do."""
 
+import os
+import weakref
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -25,7 +27,7 @@ from shoal.collective.outbox import SLICE_S, Outbox
 from shoal.collective.peers import peer_address
 from shoal.collective.routes import Routes
 from shoal.deadline import Deadline
-from shoal.errors import ShoalTypeError, ShoalValueError
+from shoal.errors import ShoalTypeError, ShoalValueError, TransportError
 from shoal.work import AsyncWork
 
 __all__ = ["Exchange", "Ranks"]
@@ -57,6 +59,8 @@ class Exchange:
         # By group and rank as callers give them, so that a message costs one look.
         self._outboxes: dict[tuple[str, Any], Outbox] = {}
         self._inboxes: dict[tuple[str, Any], Inbox] = {}
+        self._parents: tuple[Any, ...] = ()
+        _made.add(self)
 
     def send(
         self,
@@ -253,6 +257,7 @@ class Exchange:
     ) -> Any:
         """Give the object of `root`, one of `members`, to all of them; same as `broadcast`."""
         _check_options(options)
+        self._check_fork()
         me = self._routes.info.address
         if me not in members:
             names = ", ".join(member.get_name() for member in members)
@@ -261,6 +266,8 @@ class Exchange:
 
     def close(self) -> None:
         """Release what is held for other workers."""
+        if self._parents:
+            return  # it is the parent's to close
         for inbox in self._inboxes.values():
             inbox.close()
         for outbox in self._outboxes.values():
@@ -270,6 +277,7 @@ class Exchange:
     # How it works.
 
     def _outbox(self, group: str, rank: Ranks) -> Outbox:
+        self._check_fork()
         peer = peer_address(group, rank)
         key = (group, rank if isinstance(rank, int) else tuple(rank))
         found = self._outboxes.get(key)
@@ -279,6 +287,7 @@ class Exchange:
         return found
 
     def _inbox(self, group: str, rank: Ranks) -> Inbox:
+        self._check_fork()
         peer = peer_address(group, rank)
         key = (group, rank if isinstance(rank, int) else tuple(rank))
         found = self._inboxes.get(key)
@@ -286,6 +295,20 @@ class Exchange:
             made = Inbox(self._routes, self._kind, peer, f"{self._label}recv from")
             found = self._inboxes.setdefault(key, made)
         return found
+
+    def leave_to_parent(self) -> None:
+        """Have every call raise in a child that was forked: the messages are its parent's."""
+        # Kept, because to destroy what waits in other threads of the parent may hang here.
+        self._parents = (os.getppid(), self._outboxes, self._inboxes)
+        self._outboxes, self._inboxes = {}, {}  # the short ways of `send` and `recv` end, too
+
+    def _check_fork(self) -> None:
+        if self._parents:
+            raise TransportError(
+                f"process {os.getpid()} was forked from process {self._parents[0]}, which is the "
+                f"worker {self._name}: a child does not send or receive in its name; let the "
+                "parent do it, or launch a worker"
+            )
 
     def _started(self, outbox: Outbox, message: Any, timeout: float | None) -> AsyncWork:
         future = outbox.start_send(message, Deadline(timeout))
@@ -302,6 +325,15 @@ class Exchange:
         request = inbox.start_recv(accept, then, Deadline(timeout), into)
         what = f"{self._label}recv from {inbox.peer.get_name()} at {self._name}"
         return AsyncWork(request.future, what, partial(inbox.give_back, request))
+
+
+def _after_fork() -> None:
+    for exchange in _made:
+        exchange.leave_to_parent()
+
+
+_made: "weakref.WeakSet[Exchange]" = weakref.WeakSet()
+os.register_at_fork(after_in_child=_after_fork)
 
 
 def _check_options(options: Any) -> None:

@@ -12,9 +12,9 @@ from shoal.channel.facts import Facts
 from shoal.channel.shared import SharedQueues
 from shoal.collective.directory import Directory
 from shoal.collective.mailbox import MOST_MESSAGES
-from shoal.errors import ChannelError, ShoalError
+from shoal.errors import ChannelEmpty, ChannelError, ShoalError
 from shoal.process import ProcessId
-from shoal.shm import Session, joined
+from shoal.shm import Queue, Session, joined
 from shoal.shm.location import memory_id
 from shoal.shm.payloads import PayloadWriter
 
@@ -79,7 +79,10 @@ class NodeMemory:
         self.queues()
         with self._lock:
             session, payloads = self._joined(), self._payloads
-        session.queue(key).displace(all=True)
+        queue = Queue(session, key, parcels=True)  # nothing is decoded
+        with contextlib.suppress(ChannelEmpty):
+            while True:
+                queue.get_nowait()
         if payloads is not None:
             payloads.forget(reader)
 

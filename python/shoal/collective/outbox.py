@@ -16,6 +16,7 @@ from shoal.collective.message import BESIDE, nbytes_of, special
 from shoal.collective.node_memory import MOST_BYTES
 from shoal.collective.options import CollectiveGroupOptions
 from shoal.collective.routes import Route, Routes
+from shoal.collective.untaken import Untaken
 from shoal.collective.waits import PeerWait
 from shoal.collective.watchman import attend
 from shoal.deadline import Deadline
@@ -132,6 +133,7 @@ class Outbox:
         # thread, because the receiver is not known yet or they take more than one put.
         self._has_lanes = routes.has_lanes
         self._lanes = SendLanes(routes, peer)
+        self._beside = Untaken()
         self._putting: set[_Sending] = set()
         self._backlog: deque[_Sending] = deque()
         self._drains = False
@@ -245,15 +247,16 @@ class Outbox:
         payloads = self._routes.memory.payloads()
         pause = _POLL_S / 50
         with self.waiting(deadline) as wait:
-            while payloads.untaken(info.process):
+            while self._beside.nbytes():
                 if deadline.expired:
                     raise self._too_late(deadline)
                 time.sleep(min(pause, deadline.remaining))
                 pause = min(2 * pause, _POLL_S)
                 wait.tick()
-                self.info(deadline)
+                info = self.info(deadline)
         head, buffers = dumps(message)
         (reference,) = payloads.write(head, buffers, [info.process])
+        self._beside.add(reference[1], [reference], [info.process])
         return special(BESIDE, reference)
 
     def close(self) -> None:

@@ -1,0 +1,47 @@
+"""Payloads beside the queue that their readers have not opened yet, of one sender and purpose."""
+
+import os
+import threading
+from collections.abc import Sequence
+
+from shoal.process import ProcessId, is_running
+from shoal.shm.payloads import PayloadRef
+
+__all__ = ["Untaken"]
+
+
+class Untaken:
+    """The payloads that one queue, or one broadcast, waits for.
+
+    Each has its own bound: a receiver that waits for one may not have come to the other yet.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._payloads: list[tuple[int, list[tuple[str, ProcessId]]]] = []
+
+    def add(
+        self, size: int, references: Sequence[PayloadRef], readers: Sequence[ProcessId]
+    ) -> None:
+        """Note a payload of `size` bytes, with the reference of each reader."""
+        links = [(ref[0], reader) for ref, reader in zip(references, readers, strict=True)]
+        with self._lock:
+            self._payloads.append((size, links))
+
+    def nbytes(self) -> int:
+        """Return the bytes of the payloads that some living reader has not opened."""
+        with self._lock:
+            left = [(size, _left(links)) for size, links in self._payloads]
+            self._payloads = [(size, links) for size, links in left if links]
+            return sum(size for size, _ in self._payloads)
+
+    def readers(self) -> set[ProcessId]:
+        """Return the readers that have not opened all of theirs."""
+        with self._lock:
+            return {reader for _, links in self._payloads for _, reader in _left(links)}
+
+
+def _left(links: list[tuple[str, ProcessId]]) -> list[tuple[str, ProcessId]]:
+    return [
+        (path, reader) for path, reader in links if os.path.lexists(path) and is_running(reader)
+    ]

@@ -1,0 +1,184 @@
+"""Children made by fork while their parent sends and receives, and the end of the interpreter."""
+
+import os
+import pickle
+import select
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+
+from collective_crew import Crew, collective
+from shoal import shm
+
+pytestmark = pytest.mark.process
+
+DEADLINE_S = 40
+
+
+def in_child(function, *args):
+    """Run a function in a forked child; return the name of its error, or its result as text."""
+    reader, writer = os.pipe()
+    child = os.fork()
+    if not child:
+        try:
+            text = repr(function(*args))
+        except BaseException as error:  # noqa: BLE001
+            text = type(error).__name__
+        os.write(writer, text.encode()[:4000])
+        os._exit(0)
+    os.close(writer)
+    try:
+        ready, _, _ = select.select([reader], [], [], 20)
+        return os.read(reader, 4000).decode() if ready else "it hangs"
+    finally:
+        os.close(reader)
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+
+
+def fork_while_busy(me, peer):
+    """Fork while operations of all kinds are under way, and let the child try them."""
+    held = [me.recv(peer, 0, async_op=True, timeout=30) for _ in range(3)]
+    held += [me.send(number, peer, 0, async_op=True, timeout=30) for number in range(20)]
+    held.append(me.send(1, "nobody", 0, async_op=True, timeout=30))
+    group = [("a", 0), ("b", 0)]
+    found = [
+        in_child(lambda: None),
+        in_child(lambda: me.send("child", peer, 0, timeout=5)),
+        in_child(lambda: me.send("child", peer, 0, async_op=True, timeout=5).wait(timeout=5)),
+        in_child(lambda: me.recv(peer, 0, timeout=5)),
+        in_child(lambda: me.recv(peer, 0, async_op=True, timeout=5).wait(timeout=5)),
+        in_child(lambda: me.broadcast("child", group, timeout=5)),
+        in_child(lambda: held[0].wait(timeout=0.1)),
+        in_child(lambda: me.transport_to(peer, 0) and None),
+        in_child(me.close),
+    ]
+    values = [work.wait(timeout=30) for work in held[:3]]
+    for work in held[3:-1]:
+        work.wait(timeout=30)
+    return found, values
+
+
+def answer_a_fork(me, peer):
+    found = [me.recv(peer, 0, timeout=60) for _ in range(20)]
+    time.sleep(2)
+    for number in range(3):
+        me.send(number, peer, 0)
+    return found
+
+
+@pytest.mark.parametrize("transport", ["shm", "torch"])
+def test_a_child_never_hangs_nor_disturbs_its_parent(nursery, transport):
+    environment = {} if transport == "shm" else {"SHOAL_TRANSPORT": transport}
+    with Crew(nursery, **environment) as crew:
+        a, b = crew.member("a:0"), crew.member("b:0")
+        b.begin(answer_a_fork, "a")
+        a.begin(fork_while_busy, "b")
+        found, values = a.end()
+        refused = "TransportError"
+        assert found[0] == "None"
+        assert found[1:6] == [refused] * 5
+        assert found[6] == "ShoalTimeoutError"
+        assert found[7] == refused
+        assert found[8] == "None"
+        assert values == [0, 1, 2]
+        assert b.end() == list(range(20))
+
+
+def own_in_child(me, name):
+    """Register the child as a worker of its own, and send to the parent."""
+
+    def main():
+        mine = collective(me.directory, name)
+        mine.send("from the child", "a", 0, timeout=20)
+        got = mine.recv("a", 0, timeout=20)
+        mine.close()
+        return got
+
+    answer = []
+    thread = threading.Thread(target=lambda: answer.append(in_child(main)))
+    thread.start()
+    got = me.recv("child", 0, timeout=20)
+    me.send("from the parent", "child", 0, timeout=20)
+    thread.join(30)
+    return got, answer
+
+
+def test_a_child_can_be_a_worker_of_its_own(crew):
+    a = crew.member("a:0")
+    assert a.run(own_in_child, "child:0") == ("from the child", ["'from the parent'"])
+
+
+PROGRAM = """
+import pickle, sys, os
+from collective_crew import SharedDirectory, collective
+me = collective(pickle.loads(bytes.fromhex(sys.argv[1])), "a:0")
+works = [
+    me.recv("b", 0, async_op=True),
+    me.recv("nobody", 0, async_op=True),
+    me.send(b"x" * 100, "nobody", 0, async_op=True),
+    me.broadcast(1, [("a", 0), ("nobody", 0)], async_op=True),
+    me.broadcast(1, [("a", 0), ("b", 0)], async_op=True),
+]
+works += [me.send(number, "b", 0, async_op=True) for number in range(40)]
+works += [me.send(b"x" * (70 * 2**20), "b", 0, async_op=True) for number in range(2)]
+print("ready", flush=True)
+if sys.argv[2] == "exception":
+    raise RuntimeError("on purpose")
+if sys.argv[2] == "dropped":
+    del works
+"""
+
+
+@pytest.mark.parametrize("how", ["end", "dropped", "exception"])
+def test_an_interpreter_ends_while_works_are_pending(crew, folder, backend, how):
+    b = crew.member("b:0")
+    process = subprocess.run(
+        [sys.executable, "-c", PROGRAM, pickle.dumps(crew.directory).hex(), how],
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_S,
+        env={
+            **os.environ,
+            "SHOAL_BACKEND": backend.__name__.rpartition("._")[2],
+            "SHOAL_SHM_DIR": str(folder),
+            "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
+        },
+    )
+    assert "ready" in process.stdout, process.stderr
+    assert process.returncode == (1 if how == "exception" else 0), process.stderr
+    assert "Fatal Python error" not in process.stderr
+    assert b.run(lambda me: me.recv("a", 0, timeout=10)) == 0
+
+
+def make_traffic(me, peer):
+    me.send(b"x" * 1000, peer, 0)
+    me.send(b"x" * (70 * 2**20), peer, 0)
+    me.broadcast(b"x" * 2**20, [("a", 0), ("b", 0), ("c", 0)], src=("a", 0))
+
+
+def take_part(me):
+    me.broadcast(None, [("a", 0), ("b", 0), ("c", 0)], src=("a", 0), timeout=30)
+
+
+def test_nothing_is_left_after_kills_once_memory_is_collected(nursery, folder):
+    with Crew(nursery, SHOAL_SHM_DIR=str(folder)) as crew:
+        members = [crew.member(f"{name}:0") for name in "abc"]
+        for member in members[1:]:
+            member.begin(take_part)
+        members[0].run(make_traffic, "b")
+        for member in members:
+            member.kill()
+        assert list(folder.iterdir())
+        other = crew.member("d:0")
+        other.run(collect)
+    assert list(folder.iterdir()) == []
+
+
+def collect(me):
+    return shm.gc(os.environ["SHOAL_SHM_DIR"])
