@@ -258,7 +258,8 @@ def _nurse(path):
 class Nursery:
     """Starts workers whose core is the one given; used as a context."""
 
-    def __init__(self, backend):
+    def __init__(self, backend, folders=()):
+        self._folders = folders
         self._folder = tempfile.TemporaryDirectory(prefix="shoal-nursery-")
         self._path = f"{self._folder.name}/socket"
         self._backend = backend
@@ -267,7 +268,7 @@ class Nursery:
         self._listener = Listener(self._path, "AF_UNIX", backlog=64)
         self._listener._listener._socket.settimeout(DEADLINE_S)
         tests = Path(__file__).parent
-        python = os.pathsep.join([str(tests), str(tests.parent / "python")])
+        python = os.pathsep.join(map(str, [tests, tests.parent / "python", *self._folders]))
         self._process = subprocess.Popen(
             [sys.executable, "-c", f"import collective_crew as c; c._nurse({self._path!r})"],
             stdin=subprocess.PIPE,

@@ -1,6 +1,6 @@
 """Crews of workers without Ray, on either core."""
 
-import logging
+import os
 from pathlib import Path
 
 import pytest
@@ -8,7 +8,6 @@ from ray import cloudpickle
 
 from collective_crew import Crew, Nursery
 
-MEMORY = Path("/dev/shm")
 TRANSPORTS = ("shm", "torch")
 
 
@@ -34,7 +33,8 @@ def transport(request):
 @pytest.fixture(scope="session")
 def folder(tmp_path_factory, request):
     """A folder in memory for sessions; nothing may be left in it."""
-    made = Path(f"/dev/shm/shoal-test-{tmp_path_factory.getbasetemp().name}-{id(request)}")
+    # Of another name than sessions have, which are looked for before this is removed.
+    made = Path(f"/dev/shm/p2p-{tmp_path_factory.getbasetemp().name}-{os.getpid()}")
     made.mkdir()
     yield made
     left = list(made.rglob("*"))
@@ -56,8 +56,3 @@ def pair(nursery, transport, tmp_path_factory):
     environment = {} if transport == "shm" else {"SHOAL_TRANSPORT": transport}
     with Crew(nursery, **environment) as made:
         yield made.member("a:0"), made.member("b:0")
-
-
-@pytest.fixture
-def quiet(caplog):
-    caplog.set_level(logging.CRITICAL, logger="shoal")

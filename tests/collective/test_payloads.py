@@ -137,8 +137,10 @@ def recv_all(me, make, way):
     ]
 
 
-@pytest.mark.parametrize("receives", WAYS)
-@pytest.mark.parametrize("sends", WAYS)
+@pytest.mark.parametrize(
+    ("sends", "receives"),
+    [("sync", way) for way in WAYS] + [("async", way) for way in WAYS] + [("asyncio", "asyncio")],
+)
 @pytest.mark.parametrize("make", [payloads, dtypes], ids=lambda make: make.__name__)
 def test_what_is_sent_is_what_comes(pair, make, sends, receives):
     a, b = pair

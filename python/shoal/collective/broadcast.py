@@ -29,9 +29,10 @@ from shoal.collective.topology import Edges, edges_of
 from shoal.collective.untaken import Untaken
 from shoal.collective.waits import PeerWait
 from shoal.deadline import Deadline
-from shoal.errors import ShoalError, ShoalTimeoutError
-from shoal.futures import done, fulfil
+from shoal.errors import PeerLostError, ShoalError, ShoalTimeoutError
+from shoal.futures import fulfil
 from shoal.pickling import dumps
+from shoal.process import ProcessId
 from shoal.shm import Parcel
 from shoal.shm.payloads import PayloadRef, withdraw
 from shoal.transport.choice import forced_transport
@@ -122,7 +123,7 @@ class _Course:
         self._far: list[Outbox] = []
         self._written = Untaken()
         self._lock = threading.Lock()
-        # Asynchronous ones that wait in a thread until all members are known.
+        # Asynchronous ones that wait in a thread until all members are known, or have room.
         self._backlog: deque[tuple[Any, Deadline, Future]] = deque()
         self._drains = False
 
@@ -141,7 +142,7 @@ class _Course:
     def start(self, value: Any, deadline: Deadline) -> AsyncWork:
         """Take part in the background."""
         with self._lock:
-            if self._edges is None or self._drains:
+            if self._edges is None or self._drains or self._may_wait(value):
                 future: Future = Future()
                 self._backlog.append((value, deadline, future))
                 starts, self._drains = not self._drains, True
@@ -152,6 +153,13 @@ class _Course:
                 return AsyncWork(future, self._what)
         future, give_back = self._begin(value, deadline)
         return AsyncWork(future, self._what, give_back)
+
+    def _may_wait(self, value: Any) -> bool:
+        """Whether to start with a value may take until members have taken what came before."""
+        if self._inbox is not None or not self._near[1:]:
+            return False
+        nbytes = nbytes_of(value)
+        return (nbytes is None or nbytes >= _ONCE_FROM) and self._written.nbytes() > 0
 
     def close(self) -> None:
         """Release what is held for other members."""
@@ -229,8 +237,8 @@ class _Course:
 
     def _give(self, value: Any, deadline: Deadline) -> None:
         """Send to the members that receive from this one; raise the first error at the end."""
-        errors: list[ShoalError] = []
-        for outbox, message, reference in self._messages(value, deadline):
+        errors: list[BaseException] = []
+        for outbox, message, reference in self._messages(value, deadline, errors):
             try:
                 if not outbox.offer(message):
                     outbox.send(message, deadline)
@@ -243,13 +251,15 @@ class _Course:
 
     def _started(self, value: Any, deadline: Deadline) -> Future:
         """Start to send to them; the future's result is the object."""
+        errors: list[BaseException] = []
         sends = [
             (outbox.start_send(message, deadline), reference)
-            for outbox, message, reference in self._messages(value, deadline)
+            for outbox, message, reference in self._messages(value, deadline, errors)
         ]
-        if not sends:
-            return done(value)
         future: Future = Future()
+        if not sends:
+            fulfil(future, partial(_joined, value, sends, errors))
+            return future
         left = [len(sends)]
         lock = threading.Lock()
 
@@ -258,16 +268,19 @@ class _Course:
                 left[0] -= 1
                 if left[0]:
                     return
-            fulfil(future, partial(_joined, value, sends))
+            fulfil(future, partial(_joined, value, sends, errors))
 
         for sent, _ in sends:
             sent.add_done_callback(one_sent)
         return future
 
     def _messages(
-        self, value: Any, deadline: Deadline
+        self, value: Any, deadline: Deadline, errors: list[BaseException]
     ) -> list[tuple[Outbox, Any, PayloadRef | None]]:
-        """Return what goes to whom: those of other nodes first, which takes longer."""
+        """Return what goes to whom: those of other nodes first, which takes longer.
+
+        Errors of members to which nothing can be sent are added to `errors`.
+        """
         if not self._near and not self._far:
             return []
         message = envelope(sendable(value))
@@ -277,11 +290,11 @@ class _Course:
         if len(self._near) == 1:
             sends.append((self._near[0], message, None))
         elif self._near:
-            sends += self._to_node(message, deadline)
+            sends += self._to_node(message, deadline, errors)
         return sends
 
     def _to_node(
-        self, message: Any, deadline: Deadline
+        self, message: Any, deadline: Deadline, errors: list[BaseException]
     ) -> list[tuple[Outbox, Any, PayloadRef | None]]:
         """Write a message once for the members of this node."""
         nbytes = nbytes_of(message)
@@ -291,16 +304,25 @@ class _Course:
                 return [(outbox, parcel, None) for outbox in self._near]
         head, buffers = dumps(message)
         size = len(head) + sum(buffer.nbytes for buffer in buffers)
-        readers = [outbox.info(deadline).process for outbox in self._near]
-        self._wait_for_room(size, deadline)
+        living: list[tuple[Outbox, ProcessId]] = []
+        for outbox in self._near:
+            try:
+                living.append((outbox, outbox.info(deadline).process))
+            except PeerLostError as error:
+                errors.append(error)  # the others receive it all the same
+        readers = [process for _, process in living]
+        names = [(outbox.peer.get_name(), process) for outbox, process in living]
+        self._wait_for_room(size, names, deadline)
         references = self._routes.memory.payloads().write(head, buffers, readers)
         self._written.add(size, references, readers)
         return [
             (outbox, special(BESIDE, reference), reference)
-            for outbox, reference in zip(self._near, references, strict=True)
+            for (outbox, _), reference in zip(living, references, strict=True)
         ]
 
-    def _wait_for_room(self, size: int, deadline: Deadline) -> None:
+    def _wait_for_room(
+        self, size: int, names: list[tuple[str, ProcessId]], deadline: Deadline
+    ) -> None:
         """Wait until the members have taken what was written before, but for some of it."""
         pause = _POLL_S / 50
         late: list[str] = []
@@ -308,15 +330,11 @@ class _Course:
         def describe() -> str:
             return f"{self._routes.name}: {self._what}: waits for {', '.join(late)} to take part"
 
-        routes, peers = self._routes, [outbox.peer.get_name() for outbox in self._near]
+        routes, peers = self._routes, [name for name, _ in names]
         with PeerWait(routes.directory, routes.name, peers, describe, deadline) as wait:
             while (untaken := self._written.nbytes()) and untaken + size > MOST_BYTES:
                 readers = self._written.readers()
-                late = [
-                    outbox.peer.get_name()
-                    for outbox in self._near
-                    if outbox.info(deadline).process in readers
-                ]
+                late = [name for name, process in names if process in readers]
                 if deadline.expired:
                     raise ShoalTimeoutError(
                         f"{describe()}: they took nothing within {deadline.timeout:g} s"
@@ -326,8 +344,10 @@ class _Course:
                 pause = min(2 * pause, _POLL_S)
 
 
-def _joined(value: Any, sends: list[tuple[Future, PayloadRef | None]]) -> Any:
-    errors = []
+def _joined(
+    value: Any, sends: list[tuple[Future, PayloadRef | None]], errors: list[BaseException]
+) -> Any:
+    errors = list(errors)
     for sent, reference in sends:
         error = sent.exception()
         if error is not None:

@@ -1,0 +1,263 @@
+"""Broadcasts between the workers of a node, of all sizes and in all orders."""
+
+import time
+
+import numpy as np
+import pytest
+
+from collective_crew import Crew
+from shoal.errors import ShoalError
+
+pytestmark = pytest.mark.process
+
+NAMES = "abc"
+ALL = [(name, 0) for name in NAMES]
+
+
+@pytest.fixture(scope="module", params=["shm", "torch"])
+def trio(nursery, request):
+    environment = {} if request.param == "shm" else {"SHOAL_TRANSPORT": request.param}
+    with Crew(nursery, **environment) as made:
+        yield [made.member(f"{name}:0") for name in NAMES]
+
+
+def together(members, function, *args):
+    for member in members:
+        member.begin(function, *args)
+    return [member.end() for member in members]
+
+
+def each_as_source(me, sizes, async_op):
+    """Broadcast from each member in turn; return what came, after writing to it."""
+    found, works = [], []
+    mine = me.routes.name.split(":")[0]
+    for size in sizes:
+        for source, _ in ALL:
+            value = np.full(size, ord(source), np.uint8) if mine == source else None
+            work = me.broadcast(value, ALL, src=(source, 0), async_op=async_op, timeout=50)
+            works.append((work, source))
+    for work, source in works:
+        array = work.wait(timeout=50) if async_op else work
+        right = bool((array == ord(source)).all())
+        array[:] = ord(mine)  # it is nobody else's
+        found.append((array.nbytes, right))
+    return found
+
+
+@pytest.mark.parametrize("async_op", [False, True], ids=["sync", "async"])
+def test_each_member_as_source_with_all_sizes(trio, async_op):
+    sizes = [0, 10, 256 * 1024 - 200, 256 * 1024, 3 * 2**20]
+    for found in together(trio, each_as_source, sizes, async_op):
+        assert found == [(size, True) for size in sizes for _ in ALL]
+
+
+def test_large_objects_up_to_the_bound_and_beyond(trio):
+    for found in together(trio, each_as_source, [64 * 2**20, 66 * 2**20], False):
+        assert all(right for _, right in found)
+
+
+def many_in_flight(me, count):
+    works = [
+        me.broadcast(number if me.routes.name == "a:0" else None, ALL, async_op=True)
+        for number in range(count)
+    ]
+    last = me.broadcast("end" if me.routes.name == "a:0" else None, ALL, timeout=50)
+    return [work.wait(timeout=50) for work in works], last
+
+
+def test_many_in_flight_keep_their_order(trio):
+    for found in together(trio, many_in_flight, 300):
+        assert found == (list(range(300)), "end")
+
+
+def large_without_waiting(me, count):
+    """Start more large broadcasts than are buffered; members take part only afterwards."""
+    size = 8 * 2**20
+    if me.routes.name == "a:0":
+        works = [
+            me.broadcast(np.full(size, number, np.uint8), ALL, async_op=True, timeout=50)
+            for number in range(count)
+        ]
+        for name in "bc":
+            me.send("begin", name, 0)
+        for work in works:
+            work.wait(timeout=50)
+        return None
+    assert me.recv("a", 0, timeout=50) == "begin"
+    return [int(me.broadcast(None, ALL, timeout=50)[-1]) for _ in range(count)]
+
+
+def test_an_asynchronous_broadcast_beyond_the_bound_returns_at_once(trio):
+    found = together(trio, large_without_waiting, 12)
+    assert found == [None, list(range(12)), list(range(12))]
+
+
+def in_groups(me, rounds):
+    """Take part in broadcasts of several groups, which overlap, in between messages."""
+    mine = me.routes.name.split(":")[0]
+    groups = [["a", "b"], ["b", "c"], ["c", "a"], ["a", "b", "c"]]
+    found = []
+    peers = [name for name in NAMES if name != mine]
+    for number in range(rounds):
+        for peer in peers:
+            me.send((mine, number), peer, 0, async_op=True)
+        works = []
+        for group in groups:
+            if mine in group:
+                source = group[number % len(group)]
+                value = (source, number, tuple(group)) if source == mine else None
+                members = [(name, 0) for name in group]
+                work = me.broadcast(value, members, src=(source, 0), async_op=True, timeout=50)
+                works.append((work, (source, number, tuple(group))))
+        found += [work.wait(timeout=50) == expected for work, expected in works]
+        found += [me.recv(peer, 0, timeout=50) == (peer, number) for peer in peers]
+    return all(found)
+
+
+def test_overlapping_groups_between_messages_of_the_same_workers(trio):
+    assert together(trio, in_groups, 30) == [True] * 3
+
+
+def crossing(me):
+    """Two workers do the same two things in opposite orders."""
+    pair = [("a", 0), ("b", 0)]
+    big = np.ones(70 * 2**20, np.uint8)
+    if me.routes.name == "a:0":
+        me.send(big, "b", 0, timeout=50)
+        me.broadcast(big, ALL, timeout=50)
+        work = me.broadcast(big, ALL, async_op=True, timeout=50)
+        me.send(big, "b", 0, timeout=50)
+        work.wait(timeout=50)
+        me.broadcast("small", pair, timeout=50)
+        return True
+    found = []
+    found.append(me.broadcast(None, ALL, timeout=50).nbytes)
+    if me.routes.name == "c:0":
+        found.append(me.broadcast(None, ALL, timeout=50).nbytes)
+        return found == [big.nbytes] * 2
+    found.append(me.recv("a", 0, timeout=50).nbytes)
+    found.append(me.recv("a", 0, timeout=50).nbytes)
+    found.append(me.broadcast(None, ALL, timeout=50).nbytes)
+    return found == [big.nbytes] * 4 and me.broadcast(None, pair, timeout=50) == "small"
+
+
+def test_large_messages_and_broadcasts_do_not_wait_for_each_other(crew):
+    trio = [crew.member(f"{name}:0") for name in NAMES]
+    assert together(trio, crossing) == [True] * 3
+
+
+def mixed_values(me):
+    import torch
+
+    value = {
+        "tensor": torch.ones(100_000),
+        "array": np.arange(10),
+        "text": "x",
+        "function": lambda x: x + 1,
+    }
+    found = me.broadcast(value if me.routes.name == "b:0" else None, ALL, src=("b", 0), timeout=50)
+    me.broadcast((torch.ones(2),) if me.routes.name == "a:0" else None, ALL, timeout=50)
+    return float(found["tensor"].sum()), found["array"].tolist(), found["function"](1)
+
+
+def test_objects_with_tensors(trio):
+    assert together(trio, mixed_values) == [(100_000.0, list(range(10)), 2)] * 3
+
+
+def misuse(me):
+    found = []
+    for call in (
+        lambda: me.broadcast(1, [("b", 0), ("c", 0)]),
+        lambda: me.broadcast(1, []),
+        lambda: me.broadcast(1, ALL, src=("nobody", 0)),
+    ):
+        try:
+            call()
+        except ShoalError as error:
+            found.append(type(error).__name__)
+    return found
+
+
+def test_misuse_is_an_error_at_once(trio):
+    assert trio[0].run(misuse) == ["ShoalValueError"] * 3
+
+
+def take_part(me, value=None, groups=ALL, timeout=30):
+    try:
+        return "received", me.broadcast(value, groups, timeout=timeout)
+    except ShoalError as error:
+        return type(error).__name__, str(error)
+
+
+def take_part_async(me, count, timeout=30):
+    works = [me.broadcast(None, ALL, async_op=True, timeout=timeout) for _ in range(count)]
+    found = []
+    for work in works:
+        try:
+            found.append(work.wait(timeout=40))
+        except ShoalError as error:
+            found.append(type(error).__name__)
+    assert all(work.done() for work in works)
+    return found
+
+
+def test_a_member_that_comes_late_is_waited_for_and_one_that_does_not_is_named(crew):
+    a, b = crew.member("a:0"), crew.member("b:0")
+    a.begin(take_part, 1, ALL, 0.5)
+    b.begin(take_part, None, ALL, 0.5)
+    for name, text in (a.end(), b.end()):
+        assert name == "ShoalTimeoutError"
+        assert text.endswith("members that have not come: c:0")
+    a.begin(take_part, "now")
+    b.begin(take_part)
+    time.sleep(0.3)
+    c = crew.member("c:0")
+    c.begin(take_part)
+    assert [member.end() for member in (a, b, c)] == [("received", "now")] * 3
+
+
+@pytest.mark.parametrize("nbytes", [10, 2**20], ids=["small", "large"])
+def test_the_death_of_a_member_is_no_loss_for_the_others(crew, nbytes):
+    a, b, c = (crew.member(f"{name}:0") for name in NAMES)
+    assert [name for name, _ in together([a, b, c], take_part, b"x")] == ["received"] * 3
+    c.kill()
+    b.begin(take_part)
+    time.sleep(0.2)
+    name, text = a.run(take_part, b"y" * nbytes)
+    assert name == "PeerLostError"
+    assert "c:0" in text
+    assert b.end() == ("received", b"y" * nbytes)
+
+
+def test_the_death_of_the_source_ends_all_that_wait_for_it(crew):
+    a, b, c = (crew.member(f"{name}:0") for name in NAMES)
+    assert [name for name, _ in together([a, b, c], take_part, b"x")] == ["received"] * 3
+    b.begin(take_part)
+    c.begin(take_part_async, 3)
+    time.sleep(0.3)
+    a.kill()
+    assert b.end()[0] == "PeerLostError"
+    assert c.end() == ["PeerLostError"] * 3
+
+
+def test_a_source_that_dies_after_it_gave_is_received_from(crew):
+    a, b, c = (crew.member(f"{name}:0") for name in NAMES)
+    assert [name for name, _ in together([a, b, c], take_part, b"x")] == ["received"] * 3
+    for size in (10, 2**20):
+        assert a.run(take_part, b"y" * size)[0] == "received"
+    a.kill()
+    for member in (b, c):
+        assert [member.run(take_part)[1] for _ in range(2)] == [b"y" * 10, b"y" * 2**20]
+        assert member.run(take_part)[0] == "PeerLostError"
+
+
+def test_a_member_with_a_successor_takes_part_again(crew):
+    a, b, c = (crew.member(f"{name}:0") for name in NAMES)
+    assert [name for name, _ in together([a, b, c], take_part, b"x")] == ["received"] * 3
+    c.kill()
+    c = crew.member("c:0")
+    time.sleep(0.2)
+    assert together([a, b, c], take_part, b"again") == [("received", b"again")] * 3
+    a.kill()
+    a = crew.member("a:0")
+    assert together([a, b, c], take_part, b"more") == [("received", b"more")] * 3

@@ -1,0 +1,115 @@
+"""A transport of another package: registered by an entry point, it carries tensors."""
+
+import pytest
+
+from collective_crew import Crew, Nursery
+
+pytestmark = pytest.mark.process
+
+PACKAGE = '''
+"""A transport that moves tensors through files."""
+
+import os
+import time
+from pathlib import Path
+
+import torch
+
+
+class Lane:
+    def __init__(self, folder):
+        self._folder = Path(folder)
+        self._count = 0
+
+    def send(self, tensors, deadline, watch):
+        path = self._folder / str(self._count)
+        torch.save(tensors, f"{path}.part")
+        os.rename(f"{path}.part", path)
+        self._count += 1
+
+    def recv(self, into, deadline, watch):
+        path = self._folder / str(self._count)
+        while not path.exists():
+            if deadline.expired or watch() is not None:
+                raise TimeoutError(str(path))
+            time.sleep(0.001)
+        for target, tensor in zip(into, torch.load(path), strict=True):
+            target.copy_(tensor)
+        path.unlink()
+        self._count += 1
+
+    def close(self):
+        pass
+
+
+class Files:
+    name = "files"
+
+    def reason(self, here, there, data):
+        return "both have the same files" if data == "cpu" else None
+
+    def sender(self, here, there):
+        name = f"{here.address.get_name()}-{there.address.get_name()}-{os.getpid()}"
+        folder = Path(os.environ["FILES_FOLDER"]) / name
+        folder.mkdir()
+        return Lane(folder), {"folder": str(folder)}
+
+    def receiver(self, address, here, there, deadline):
+        return Lane(address["folder"])
+
+
+made = Files()
+'''
+
+
+@pytest.fixture
+def package(tmp_path, monkeypatch, backend):
+    (tmp_path / "files_transport.py").write_text(PACKAGE)
+    facts = tmp_path / "files_transport-1.dist-info"
+    facts.mkdir()
+    (facts / "METADATA").write_text("Metadata-Version: 2.1\nName: files-transport\nVersion: 1\n")
+    (facts / "entry_points.txt").write_text("[shoal.transports]\nfiles = files_transport:made\n")
+    lanes = tmp_path / "lanes"
+    lanes.mkdir()
+    with Nursery(backend.__name__.rpartition("._")[2], [tmp_path]) as nursery:
+        yield nursery, lanes
+
+
+def send_all(me):
+    import torch
+
+    me.send("an object", "b", 0)
+    for number in range(5):
+        me.send_tensor(torch.full((number + 1,), float(number)), "b", 0, async_op=number % 2 == 0)
+        me.send([torch.ones(3), torch.full((2, 2), number)], "b", 0)
+        me.send(number, "b", 0)
+    return me.transport_to("b", 0, "cpu"), me.transport_to("b", 0)
+
+
+def recv_all(me):
+    import torch
+
+    found = [me.recv("a", 0, timeout=30)]
+    for number in range(5):
+        into = torch.zeros(number + 1)
+        work = me.recv_tensor(into, "a", 0, async_op=number % 3 == 0, timeout=30)
+        if work is not None:
+            work.wait(timeout=30)
+        listed = me.recv("a", 0, timeout=30)
+        found.append((float(into.sum()), int(listed[1].sum()), me.recv("a", 0, timeout=30)))
+    return found
+
+
+@pytest.mark.parametrize("forced", [None, "files"])
+def test_a_transport_of_another_package_carries_tensors(package, forced):
+    nursery, lanes = package
+    environment = {"FILES_FOLDER": str(lanes)} | ({"SHOAL_TRANSPORT": forced} if forced else {})
+    with Crew(nursery, **environment) as crew:
+        a, b = crew.member("a:0"), crew.member("b:0")
+        a.begin(send_all)
+        expected = [((number + 1.0) * number, 4 * number, number) for number in range(5)]
+        assert b.run(recv_all) == ["an object", *expected]
+        tensors, objects = a.end()
+        assert tensors == ("files", "both have the same files", False)
+        assert objects.name == ("ray" if forced else "shm")
+        assert len(list(lanes.iterdir())) == 1

@@ -1,0 +1,115 @@
+"""The log lines of long waits: who waits for whom, and cycles."""
+
+import logging
+import time
+
+import pytest
+
+from shoal import deadline
+from shoal.collective import waits
+from shoal.errors import ShoalTimeoutError
+
+pytestmark = pytest.mark.process
+
+
+def soon(me, call):
+    """Run a call whose first log line comes soon; return the lines."""
+    deadline._FIRST_LOGS_S = (1.2, 60.0)
+    waits._NOTE_AFTER_S = 0.2
+    lines = []
+    handler = logging.Handler()
+    handler.emit = lambda record: lines.append(record.getMessage())
+    logging.getLogger("shoal").addHandler(handler)
+    try:
+        call(me)
+    except ShoalTimeoutError:
+        return lines
+    finally:
+        logging.getLogger("shoal").removeHandler(handler)
+    return lines
+
+
+def recv_from(peer):
+    return lambda me: me.recv(peer, 0, timeout=3)
+
+
+def fill(peer):
+    return lambda me: [me.send(number, peer, 0, timeout=3) for number in range(17)]
+
+
+def broadcast_in(names):
+    return lambda me: me.broadcast(1, [(name, 0) for name in names], timeout=3)
+
+
+def test_two_workers_that_wait_for_each_other_name_the_cycle(crew):
+    a, b = crew.member("a:0"), crew.member("b:0")
+    a.begin(soon, recv_from("b"))
+    b.begin(soon, recv_from("a"))
+    (line,) = a.end()
+    assert "a:0: recv from b:0: waits for b:0" in line
+    assert "a cycle: a:0 waits for b:0, which waits for a:0" in line
+    (line,) = b.end()
+    assert "a cycle: b:0 waits for a:0, which waits for b:0" in line
+
+
+def test_three_workers_in_a_circle(crew):
+    names = "abc"
+    members = [crew.member(f"{name}:0") for name in names]
+    for member, peer in zip(members, "bca", strict=True):
+        member.begin(soon, recv_from(peer))
+    lines = [member.end() for member in members]
+    assert "a:0 waits for b:0, which waits for c:0, which waits for a:0" in lines[0][0]
+
+
+def test_a_wait_without_a_cycle_names_the_peer_alone(crew):
+    a, _ = crew.member("a:0"), crew.member("b:0")
+    (line,) = a.run(soon, fill("b"))
+    assert "a:0: send to b:0: waits for b:0" in line
+    assert "cycle" not in line
+    assert "limit 3 s" in line
+
+
+def test_a_broadcast_says_for_whom_it_waits(crew):
+    a, b = crew.member("a:0"), crew.member("b:0")
+    a.begin(soon, recv_from("b"))
+    b.begin(soon, broadcast_in("ab"))
+    (line,) = b.end()
+    assert "b:0: broadcast from a:0: from a:0: waits for a:0" in line
+    assert "a cycle: b:0 waits for a:0, which waits for b:0" in line
+    a.end()
+
+
+def large_ones(me):
+    for _ in range(9):
+        me.broadcast(b"x" * (8 * 2**20), [("a", 0), ("b", 0), ("c", 0)], timeout=3)
+
+
+def part_once(me):
+    me.broadcast(None, [("a", 0), ("b", 0), ("c", 0)], timeout=20)
+
+
+def part_all(me):
+    for _ in range(9):
+        part_once(me)
+
+
+def test_a_source_without_room_names_the_members_that_do_not_take_part(crew):
+    a, b, c = (crew.member(f"{name}:0") for name in "abc")
+    b.begin(part_all)
+    a.begin(soon, large_ones)
+    (line,) = a.end()
+    assert "a:0: broadcast from a:0: waits for c:0 to take part" in line
+    c.run(part_once)
+    b.kill()
+
+
+def idle(me):
+    work = me.recv("a", 0, async_op=True)
+    time.sleep(2)
+    assert not work.done()
+    work.cancel()
+
+
+def test_an_asynchronous_receive_that_idles_says_nothing(crew):
+    _, b = crew.member("a:0"), crew.member("b:0")
+    assert b.run(soon, idle) == []

@@ -1,0 +1,135 @@
+"""Which transport is chosen between two workers, and the reason that is given."""
+
+import sys
+
+import pytest
+
+from shoal import WorkerAddress, WorkerInfo
+from shoal.errors import ShoalValueError, TransportError
+from shoal.transport import choice
+from shoal.transport.choice import OBJECTS, choose
+
+
+def record(name, memory="m", node=0, accelerators=(), kind="NO_ACCEL"):
+    address = WorkerAddress.from_name(name)
+    return WorkerInfo(
+        address=address,
+        rank=address.rank,
+        group_world_size=1,
+        cluster_node_rank=node,
+        memory=memory,
+        available_accelerators=list(accelerators),
+        accelerator_type=kind,
+    )
+
+
+HERE = record("a:0")
+NEAR = record("b:0")
+FAR = record("b:1", "other", 1)
+GPU = "NV_GPU"
+GPU_0 = record("a:2", accelerators=[0], kind=GPU)
+GPU_0_TOO = record("b:2", accelerators=[0], kind=GPU)
+GPU_01 = record("b:3", accelerators=[0, 1], kind=GPU)
+GPU_1 = record("b:4", accelerators=[1], kind=GPU)
+FAR_GPU = record("b:5", "other", 1, [8], GPU)
+
+
+@pytest.fixture(autouse=True)
+def _nothing_registered(monkeypatch):
+    monkeypatch.delenv("SHOAL_TRANSPORT", raising=False)
+    monkeypatch.setattr(choice, "_registered", dict)
+
+
+@pytest.mark.parametrize(
+    ("forced", "here", "there", "data", "name", "staged", "why"),
+    [
+        (None, HERE, NEAR, OBJECTS, "shm", False, "same shared memory"),
+        (None, HERE, FAR, OBJECTS, "ray", False, "b:1 is on node 1, with other memory"),
+        ("shm", HERE, NEAR, OBJECTS, "shm", False, "same shared memory"),
+        ("ray", HERE, NEAR, OBJECTS, "ray", False, "SHOAL_TRANSPORT=ray"),
+        ("torch", HERE, NEAR, OBJECTS, "ray", False, "SHOAL_TRANSPORT=torch"),
+        ("torch", HERE, FAR, OBJECTS, "ray", False, "node 1"),
+        (None, HERE, NEAR, "cpu", "shm", False, "same shared memory"),
+        (None, HERE, FAR, "cpu", "torch", False, "b:1 is on node 1: gloo"),
+        ("ray", HERE, FAR, "cpu", "ray", False, "SHOAL_TRANSPORT=ray"),
+        ("ray", HERE, NEAR, "cpu", "ray", False, "SHOAL_TRANSPORT=ray"),
+        ("torch", HERE, NEAR, "cpu", "torch", False, "SHOAL_TRANSPORT=torch: gloo"),
+        (None, GPU_0, GPU_0_TOO, "cuda", "cuda_ipc", False, "both see accelerator 0"),
+        (None, GPU_0, GPU_01, "cuda", "cuda_ipc", False, "both see accelerator 0"),
+        (None, GPU_0, GPU_1, "cuda", "torch", False, "different NV_GPU devices"),
+        (None, GPU_0, FAR_GPU, "cuda", "torch", False, "different NV_GPU devices"),
+        ("torch", GPU_0, GPU_0_TOO, "cuda", "torch", True, "through the CPU's memory"),
+        (None, GPU_0, NEAR, "cuda", "shm", True, "b:0 has NO_ACCEL, a:2 NV_GPU"),
+        (None, GPU_0, FAR, "cuda", "torch", True, "through the CPU's memory"),
+        ("ray", GPU_0, FAR_GPU, "cuda", "ray", True, "through the CPU's memory"),
+        ("shm", GPU_0, GPU_1, "cuda", "shm", True, "through the CPU's memory"),
+    ],
+)
+def test_what_is_chosen_and_why(monkeypatch, forced, here, there, data, name, staged, why):
+    if forced:
+        monkeypatch.setenv("SHOAL_TRANSPORT", forced)
+    found = choose(here, there, data)
+    assert (found.name, found.staged) == (name, staged)
+    assert why in found.reason
+
+
+def test_the_device_of_the_tensor_decides_between_workers_with_several():
+    assert choose(GPU_01, GPU_1, "cuda", 1).name == "cuda_ipc"
+    found = choose(GPU_01, GPU_1, "cuda", 0)
+    assert (found.name, found.staged) == ("shm", True)
+    assert "this tensor's is not one of them" in found.reason
+
+
+@pytest.mark.parametrize("data", [OBJECTS, "cpu", "cuda"])
+def test_shared_memory_cannot_be_forced_between_nodes(monkeypatch, data):
+    monkeypatch.setenv("SHOAL_TRANSPORT", "shm")
+    with pytest.raises(TransportError, match=r"b:1, on node 1, cannot use the shared memory"):
+        choose(HERE, FAR, data)
+
+
+def test_workers_without_shared_memory_do_not_share_it():
+    assert choose(record("a:0", ""), record("b:0", ""), OBJECTS).name == "ray"
+
+
+def test_a_transport_that_does_not_exist_is_refused(monkeypatch):
+    monkeypatch.setenv("SHOAL_TRANSPORT", "nonsense")
+    with pytest.raises(ShoalValueError, match=r"'nonsense': expected one of shm, ray, torch"):
+        choose(HERE, NEAR, OBJECTS)
+
+
+class Pigeon:
+    name = "pigeon"
+
+    def reason(self, here, there, data):
+        return "pigeons fly between nodes" if here.memory != there.memory else None
+
+
+def test_a_registered_transport_carries_the_tensors_that_it_says_it_does(monkeypatch):
+    monkeypatch.setattr(choice, "_registered", lambda: {"pigeon": Pigeon()})
+    assert choose(HERE, FAR, "cpu") == ("pigeon", "pigeons fly between nodes", False)
+    assert choose(HERE, FAR, OBJECTS).name == "ray"
+    assert choose(HERE, NEAR, "cpu").name == "shm"
+    monkeypatch.setenv("SHOAL_TRANSPORT", "torch")
+    assert choose(HERE, FAR, "cpu").name == "torch"
+    monkeypatch.setenv("SHOAL_TRANSPORT", "pigeon")
+    assert choose(HERE, FAR, "cpu").name == "pigeon"
+    with pytest.raises(TransportError, match="it does not carry tensors on cpu from a:0 to b:0"):
+        choose(HERE, NEAR, "cpu")
+
+
+@pytest.mark.parametrize("name", ["shm", "ray", "torch", "cuda_ipc"])
+def test_a_package_cannot_take_the_name_of_a_transport_of_shoal(tmp_path, monkeypatch, name):
+    monkeypatch.undo()
+    (tmp_path / "taken_name.py").write_text(f"class _T:\n    name = {name!r}\nmade = _T()\n")
+    meta = tmp_path / "taken_name-1.dist-info"
+    meta.mkdir()
+    (meta / "METADATA").write_text("Metadata-Version: 2.1\nName: taken-name\nVersion: 1\n")
+    (meta / "entry_points.txt").write_text("[shoal.transports]\nmine = taken_name:made\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    choice._registered.cache_clear()
+    try:
+        with pytest.raises(TransportError, match=f"registers a transport named '{name}'"):
+            choice.has_registered()
+    finally:
+        choice._registered.cache_clear()
+        sys.modules.pop("taken_name", None)
