@@ -126,6 +126,7 @@ works = [
 ]
 works += [me.send(number, "b", 0, async_op=True) for number in range(40)]
 works += [me.send(b"x" * (70 * 2**20), "b", 0, async_op=True) for number in range(2)]
+works[5].wait(timeout=20)
 print("ready", flush=True)
 if sys.argv[2] == "exception":
     raise RuntimeError("on purpose")
@@ -134,9 +135,14 @@ if sys.argv[2] == "dropped":
 """
 
 
+def join_memory(me):
+    me.routes.memory.queues()
+
+
 @pytest.mark.parametrize("how", ["end", "dropped", "exception"])
 def test_an_interpreter_ends_while_works_are_pending(crew, folder, backend, how):
     b = crew.member("b:0")
+    b.run(join_memory)  # the last process that leaves removes it, with all messages
     process = subprocess.run(
         [sys.executable, "-c", PROGRAM, pickle.dumps(crew.directory).hex(), how],
         check=False,
