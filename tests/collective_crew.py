@@ -205,8 +205,10 @@ def collective(directory, name, **facts):
         "memory": memory_id(),
     } | facts
     info = WorkerInfo(address=address, rank=address.rank, **options)
+    made = _Collective(SimpleNamespace(worker_info=info), directory)
+    made.join()
     directory.register(info)
-    return _Collective(SimpleNamespace(worker_info=info), directory)
+    return made
 
 
 def _work(directory, name, facts, connection):

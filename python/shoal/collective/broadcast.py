@@ -1,7 +1,6 @@
 """Broadcasts: one worker's object to many, written once on each node."""
 
 import hashlib
-import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -45,7 +44,6 @@ _ONCE_FROM = 256 * 1024
 that a copy in each member's queue costs less."""
 
 _POLL_S = 0.01
-_log = logging.getLogger("shoal")
 
 
 class Broadcasts:
@@ -131,6 +129,9 @@ class _Course:
         """Take part, and return the object."""
         if self._drains:
             return self.start(value, deadline).wait()
+        return self._run(value, deadline)
+
+    def _run(self, value: Any, deadline: Deadline) -> Any:
         self._prepare(deadline)
         if self._inbox is None:
             self._give(value, deadline)
@@ -142,7 +143,7 @@ class _Course:
     def start(self, value: Any, deadline: Deadline) -> AsyncWork:
         """Take part in the background."""
         with self._lock:
-            if self._edges is None or self._drains or self._may_wait(value):
+            if self._edges is None or self._drains or self._passes_on or self._may_wait(value):
                 future: Future = Future()
                 self._backlog.append((value, deadline, future))
                 starts, self._drains = not self._drains, True
@@ -153,6 +154,11 @@ class _Course:
                 return AsyncWork(future, self._what)
         future, give_back = self._begin(value, deadline)
         return AsyncWork(future, self._what, give_back)
+
+    @property
+    def _passes_on(self) -> bool:
+        """Whether this member receives for others, too."""
+        return self._inbox is not None and bool(self._near or self._far)
 
     def _may_wait(self, value: Any) -> bool:
         """Whether to start with a value may take until members have taken what came before."""
@@ -212,6 +218,9 @@ class _Course:
                 value, deadline, future = self._backlog.popleft()
             try:
                 self._prepare(deadline)
+                if self._passes_on:  # one after the other, before any caller has the object
+                    fulfil(future, partial(self._run, value, deadline))
+                    continue
                 inner, _ = self._begin(value, deadline)
             except BaseException as error:  # noqa: BLE001  (it is the result of the work)
                 fulfil(future, partial(_raise, error))
@@ -224,16 +233,9 @@ class _Course:
         if self._inbox is None:
             return self._started(value, deadline), None
 
-        def pass_on(received: Received) -> Any:
-            if self._near or self._far:
-                self._started(received.value, deadline).add_done_callback(_log_failure)
-            return received.value
-
         inbox = self._inbox
-        request: Request = inbox.start_recv(expects_object, pass_on, deadline)
-        # What was passed on already is not for the next receive to pass on again.
-        passes_on = bool(self._near or self._far)
-        return request.future, None if passes_on else partial(inbox.give_back, request)
+        request: Request = inbox.start_recv(expects_object, _value, deadline)
+        return request.future, partial(inbox.give_back, request)
 
     def _give(self, value: Any, deadline: Deadline) -> None:
         """Send to the members that receive from this one; raise the first error at the end."""
@@ -370,6 +372,5 @@ def _raise(error: BaseException) -> Any:
     raise error
 
 
-def _log_failure(ended: Future) -> None:
-    if not ended.cancelled() and (error := ended.exception()) is not None:
-        _log.error("a broadcast was not passed on: %s", error)
+def _value(received: Received) -> Any:
+    return received.value

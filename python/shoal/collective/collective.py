@@ -32,6 +32,10 @@ class Collective(Exchange):
         self._groups: dict[str, CollectiveGroup] = {}
         self._groups_lock = threading.Lock()
 
+    def join(self) -> None:
+        """Join the memory of the node, before other workers know of this one."""
+        self._routes.memory.join()
+
     def create_collective_group(
         self,
         worker_addresses: Sequence[WorkerAddress],

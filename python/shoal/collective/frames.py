@@ -8,6 +8,7 @@ is JSON: nothing that comes over gloo is unpickled.
 
 import importlib
 import json
+import math
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -77,13 +78,17 @@ class FrameSender:
         """Announce a message of the queue, and send what lies beside its pickle."""
         import torch
 
-        tensors = [torch.frombuffer(buffer, dtype=torch.uint8) for buffer in buffers]
+        tensors = [
+            torch.frombuffer(buffer, dtype=torch.uint8) if buffer.nbytes else torch.empty(0)
+            for buffer in buffers
+        ]
         self._send({"kind": _QUEUED}, tensors, deadline, watch)
 
-    def announce(self, deadline: Deadline, watch: Watch) -> None:
-        """Announce a message that is in the queue; nothing is waited for."""
+    def announce(self, watch: Watch) -> None:
+        """Announce a message that is in the queue; nothing is waited for, so that no time ends."""
         if not self.is_open:
             return
+        deadline = Deadline(math.inf)
         try:
             frame = json.dumps({"kind": _QUEUED}).encode()
             self._unread.append(self._pair.start_send(frame, [], deadline))
@@ -141,7 +146,17 @@ class FrameReceiver:
             The message; or, where it is the next one of the queue, what lies beside its pickle:
             a list of buffers, often empty.
         """
-        frame = json.loads(self._pair.recv_frame(deadline, watch))
+        text = self._pair.recv_frame(deadline, watch)
+        try:
+            return self._follow(json.loads(text), deadline, watch, into)
+        except (ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
+            # gloo does not know who connects: what comes may be anything.
+            self._pair.close()
+            raise TransportError(f"what came over gloo is not a frame: {error!r}") from error
+
+    def _follow(
+        self, frame: Any, deadline: Deadline, watch: Watch, into: Place
+    ) -> Received | list[Any]:
         if frame["kind"] == _QUEUED:
             import torch
 
@@ -149,6 +164,8 @@ class FrameReceiver:
             self._pair.recv_tensors(buffers, deadline, watch)
             return [buffer.numpy() for buffer in buffers]
         layout = Layout.of_json(frame["layout"])
+        if layout.sizes() != list(self._pair.sizes):
+            raise ValueError("the sizes of its tensors are not those that were announced")
         single = layout.facts[0] if frame["kind"] == _TENSOR else None
         target = into(single) if single is not None and single[2] == "cpu" else None
         tensors = allocate(layout, staged=True) if target is None else [target]

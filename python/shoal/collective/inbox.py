@@ -49,6 +49,7 @@ NOT_YET: Any = object()
 """What `Inbox.at_once` returns instead of an object."""
 
 _NOT_NOW = (ShoalTimeoutError, ChannelClosed)
+_NO_LIMIT = Deadline(math.inf)
 
 
 class Request:
@@ -121,6 +122,8 @@ class Inbox:
             message = queue.get(seconds)
         except _NOT_NOW:
             return NOT_YET  # the way that waits says what is wrong
+        except ChannelDecodeError as error:
+            raise self._translated(error, _NO_LIMIT) from error
         if type(message) is not tuple or not is_envelope(message):
             return message
         if special_of(message) is None:

@@ -87,9 +87,13 @@ class SendLanes:
                 return True
         return False
 
-    def announce(self, deadline: Deadline, watch: Watch) -> None:
+    def announce(self, watch: Watch) -> None:
         """Say that the next message is in the queue, where frames announce messages."""
-        self._frames.announce(deadline, watch)
+        self._frames.announce(watch)
+
+    def end_frames(self) -> None:
+        """Announce nothing more by frames, until a tensor is sent again."""
+        self._frames.close()
 
     def close(self) -> None:
         """Release what is held for the receiver, or for the process before it."""
@@ -139,7 +143,7 @@ class SendLanes:
             lane, address = transport.sender(self._routes.info, info)
             self._lanes[choice.name] = lane
         put(special(LANE, choice.name, address, layout.to_json(), single is not None))
-        self.announce(deadline, watch)
+        self.announce(watch)
         try:
             lane.send(tensors, deadline, watch)
         except BaseException:

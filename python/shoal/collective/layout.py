@@ -3,6 +3,7 @@
 A layout is plain JSON, because it travels where nothing is unpickled.
 """
 
+import math
 from typing import Any, NamedTuple
 
 from shoal.collective.message import Facts, is_tensor
@@ -38,6 +39,20 @@ class Layout(NamedTuple):
         form, keys, facts, wants_grad = data
         found = [(tuple(shape), dtype, device) for shape, dtype, device in facts]
         return cls(form, list(keys), found, list(wants_grad))
+
+    def sizes(self) -> list[int]:
+        """Return the bytes of each tensor."""
+        return [math.prod(shape) * _dtype(dtype).itemsize for shape, dtype, _ in self.facts]
+
+
+def _dtype(name: str) -> Any:
+    """Return torch's dtype of a name, which may have come from anywhere."""
+    import torch
+
+    found = getattr(torch, name, None)
+    if not isinstance(found, torch.dtype):
+        raise TypeError(f"{name!r} is not a dtype of torch")
+    return found
 
 
 def describe(value: Any) -> tuple[Layout, list[Any]] | None:
@@ -85,7 +100,7 @@ def allocate(layout: Layout, *, staged: bool) -> list[Any]:
     import torch
 
     return [
-        torch.empty(shape, dtype=getattr(torch, dtype), device="cpu" if staged else device)
+        torch.empty(shape, dtype=_dtype(dtype), device="cpu" if staged else device)
         for shape, dtype, device in layout.facts
     ]
 

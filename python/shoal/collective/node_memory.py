@@ -5,6 +5,7 @@ workers; the others join it. There is no actor for it: a message is one operatio
 """
 
 import contextlib
+import logging
 import threading
 from typing import Any
 
@@ -12,7 +13,8 @@ from shoal.channel.facts import Facts
 from shoal.channel.shared import SharedQueues
 from shoal.collective.directory import Directory
 from shoal.collective.mailbox import MOST_MESSAGES
-from shoal.errors import ChannelEmpty, ChannelError, ShoalError
+from shoal.context import describe_self
+from shoal.errors import ChannelEmpty, ChannelNotFoundError, ShoalError
 from shoal.process import ProcessId
 from shoal.shm import Queue, Session, joined
 from shoal.shm.location import memory_id
@@ -25,6 +27,9 @@ MOST_BYTES = 64 * 1024 * 1024
 
 _ENVELOPE = 1024 * 1024
 """Room beside the bytes of a message of `MOST_BYTES`: its description."""
+
+
+_log = logging.getLogger("shoal")
 
 
 class NodeMemory:
@@ -55,6 +60,17 @@ class NodeMemory:
                 )
                 self._queues = SharedQueues(facts, self._join(), self.direct)
             return self._queues
+
+    def join(self) -> None:
+        """Join the session before others know of this worker, which send to it from then on.
+
+        The session ends with the last process in it, and with it what a sender has sent that ended
+        before its receiver joined.
+        """
+        try:
+            self.queues()
+        except ShoalError as error:
+            _log.warning("%s: its node's memory for messages: %s", describe_self(), error)
 
     def session(self) -> Session:
         """Return the session of the node, joining it at the first call."""
@@ -110,7 +126,7 @@ class NodeMemory:
             if token is not None and token != gone:
                 try:
                     self._session = joined(token)
-                except ChannelError:
+                except ChannelNotFoundError:
                     gone = token  # all that were in it have left
                 else:
                     return self._session

@@ -4,7 +4,7 @@ import contextlib
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from time import monotonic
 from typing import Any
 
@@ -125,6 +125,7 @@ class Outbox:
         self.peer = peer
         self._what = f"{what} {peer.get_name()}"
         self._lock = threading.Lock()
+        self._one_at_a_time = threading.Lock()  # for sends of more than one step
         self._info: WorkerInfo | None = None
         self._route: Route | None = None
         self._queue: ShmQueue | None = None
@@ -159,43 +160,82 @@ class Outbox:
     def send(self, message: Any, deadline: Deadline) -> None:
         """Send a message; wait for the receiver to exist and for room."""
         if self._drains:
-            future = self.start_send(message, deadline)
-            try:
-                future.result()
-            except BaseException:
-                future.cancel()
-                raise
+            self._send_behind(message, deadline)
             return
         self._send_in_slices(message, deadline)
 
+    def _send_behind(self, message: Any, deadline: Deadline) -> None:
+        """Send behind asynchronous sends, and wait for it."""
+        future = self.start_send(message, deadline)
+        try:
+            with self.waiting(deadline) as wait:
+                while True:
+                    try:
+                        future.exception(wait.step(SLICE_S))
+                    except TimeoutError:
+                        wait.tick()
+                    else:
+                        break
+        except BaseException:
+            future.cancel()
+            raise
+        future.result()
+
     def start_send(self, message: Any, deadline: Deadline) -> Future:
         """Start a send, after those that were started before."""
-        route = self._route
-        if route is not None and not self._lanes.needed_for(message, route):
-            message = Parcel.of(message)  # the caller may change the object from now on
-            if message.nbytes > MOST_BYTES:
-                route = None
-        else:
-            route = None
-        sending = _Sending(message, deadline, self._translated)
-        starts = False
-        with self._lock:
-            if not self._drains and route is not None:
-                self._putting.add(sending)
+        with self._at_once_or_later() as found:
+            route = found
+            if route is not None and not self._lanes.needed_for(message, route):
+                message = Parcel.of(message)  # the caller may change the object from now on
+                if message.nbytes > MOST_BYTES:
+                    route = None
             else:
-                self._backlog.append(sending)
                 route = None
-                starts, self._drains = not self._drains, True
-        if route is not None:
-            sending.future.add_done_callback(lambda _: self._putting.discard(sending))
-            try:
-                sending.follow(route.queues.start_put(route.key, message, 0, deadline))
-            except ShoalError as error:
-                fail(sending.future, self._translated(error, deadline))
-        elif starts:
+            sending = _Sending(message, deadline, self._translated)
+            starts = False
+            with self._lock:
+                if not self._drains and route is not None:
+                    self._putting.add(sending)
+                else:
+                    self._backlog.append(sending)
+                    route = None
+                    starts, self._drains = not self._drains, True
+            if route is not None:
+                sending.future.add_done_callback(lambda _: self._putting.discard(sending))
+                try:
+                    sending.follow(route.queues.start_put(route.key, message, 0, deadline))
+                except ShoalError as error:
+                    fail(sending.future, self._translated(error, deadline))
+        if starts:
             threading.Thread(target=self._drain, name="shoal-send", daemon=True).start()
         attend(self)
         return sending.future
+
+    @contextlib.contextmanager
+    def _at_once_or_later(self) -> Iterator[Route | None]:
+        """Give the route for a send that does not wait; None for one that has to.
+
+        A send waits for its receiver to be found again where that has died. Between nodes it also
+        waits for a send of another thread: a message and what announces it belong together.
+        """
+        info, route = self._info, self._route
+        if info is None or route is None:
+            yield None
+            return
+        if monotonic() > self._look_at:
+            if self._routes.peers.is_dead(info):
+                yield None
+                return
+            self._look_at = monotonic() + _LOOK_S
+        if route.name == "shm":
+            yield route
+        elif self._one_at_a_time.acquire(blocking=False):
+            try:
+                yield route
+            finally:
+                self._one_at_a_time.release()
+        else:
+            yield None
 
     def look(self) -> bool:
         """Fail the asynchronous sends that are late, or to a receiver that has died.
@@ -290,19 +330,36 @@ class Outbox:
 
     def _send_in_slices(self, message: Any, deadline: Deadline) -> None:
         info, route = self._reach(deadline)
-        if not self._lanes.needed_for(message, route):
-            self._put_in_slices(message, deadline)
-            if route.name == "ray":
-                self._lanes.announce(deadline, self._watch(deadline))
+        if route.name == "shm" and not self._lanes.needed_for(message, route):
+            self._put_in_slices(message, info, deadline)
             return
-        watch = self._watch(deadline)
+        if not self._one_at_a_time.acquire(timeout=min(deadline.remaining, threading.TIMEOUT_MAX)):
+            raise self._too_late(deadline)
+        try:
+            self._send_in_steps(message, info, route, deadline)
+        finally:
+            self._one_at_a_time.release()
+
+    def _send_in_steps(
+        self, message: Any, info: WorkerInfo, route: Route, deadline: Deadline
+    ) -> None:
+        """Send a message that may take more than one put, alone among all threads."""
+        watch = self._watch(info, deadline)
 
         def put(part: Any) -> None:
-            self._put_in_slices(part, deadline)
+            self._put_in_slices(part, info, deadline)
 
-        if not self._lanes.send(message, info, route, deadline, watch, put):
+        try:
+            if self._lanes.needed_for(message, route) and self._lanes.send(
+                message, info, route, deadline, watch, put
+            ):
+                return
             put(message)
-            self._lanes.announce(deadline, watch)
+            self._lanes.announce(watch)
+        except BaseException:
+            # The receiver would pair what it was told with the wrong messages: it begins anew.
+            self._lanes.end_frames()
+            raise
 
     def _reach(self, deadline: Deadline) -> tuple[WorkerInfo, Route]:
         while True:
@@ -311,11 +368,17 @@ class Outbox:
                 return info, route
             # Another thread has just found a successor.
 
-    def _put_in_slices(self, message: Any, deadline: Deadline) -> None:
-        """Put a message into the queue, waiting for room."""
+    def _put_in_slices(self, message: Any, receiver: WorkerInfo, deadline: Deadline) -> None:
+        """Put a message into the queue to one process of the receiver, waiting for room."""
         with self.waiting(deadline) as wait:
             while True:
                 info, route = self._reach(deadline)
+                if info.process != receiver.process:
+                    # What was sent before it is lost, so that its successor must not have this.
+                    raise self._dead(receiver, deadline)
+                if route.name == "ray":
+                    self._put_far(route, message, deadline, wait)
+                    return
                 if route.name == "shm" and _is_too_large(message):
                     message = self.write_beside(_opened(message), info, deadline)
                 try:
@@ -327,8 +390,6 @@ class Outbox:
                     self._look_at = 0.0
                     wait.tick()
                 except ChannelMemoryError:
-                    if route.name != "shm":
-                        raise
                     message = self.write_beside(_opened(message), info, deadline)
                 except ChannelClosed as error:
                     raise self._translated(error, deadline) from None
@@ -336,12 +397,31 @@ class Outbox:
                     self._queue = route.direct.get(route.key)
                     return
 
-    def _watch(self, deadline: Deadline) -> Watch:
+    def _put_far(self, route: Route, message: Any, deadline: Deadline, wait: PeerWait) -> None:
+        """Put a message into the queue on another node; it travels once, however long that waits."""
+        putting = route.queues.start_put(route.key, message, 0, deadline)
+        try:
+            while True:
+                try:
+                    putting.exception(SLICE_S)
+                except TimeoutError:
+                    wait.tick()
+                    self._look_at = 0.0
+                    self.info(deadline)  # raises where the receiver has died
+                else:
+                    break
+        except BaseException:
+            putting.cancel()
+            raise
+        error = putting.exception()
+        if error is not None:
+            raise self._translated(error, deadline) from error
+
+    def _watch(self, info: WorkerInfo, deadline: Deadline) -> Watch:
         """Return what a transport that waits asks for the death of the receiver."""
-        info = self._info
 
         def watch() -> BaseException | None:
-            if info is not None and self._routes.peers.is_dead(info):
+            if self._routes.peers.is_dead(info):
                 return self._dead(info, deadline)
             return None
 
@@ -371,6 +451,8 @@ class Outbox:
             return self._too_late(deadline)
         if isinstance(error, ChannelClosed):
             return lost(self._what, "the memory of its node", deadline, error)
+        if isinstance(error, PeerLostError) and self.peer.get_name() not in str(error):
+            return lost(self._what, f"the mailbox of {self.peer.get_name()}", deadline, error)
         return error
 
     def _too_late(self, deadline: Deadline) -> ShoalTimeoutError:

@@ -46,7 +46,8 @@ class Peers:
         self._directory = directory
         self._mailboxes = mailboxes
         self._infos: dict[WorkerAddress, WorkerInfo] = {}
-        self._watches: dict[tuple[int, int], Any] = {}
+        self._watches: dict[tuple[int, ProcessId], Any] = {}
+        self._ended: set[ProcessId] = set()
         self._lock = threading.Lock()
 
     def find(self, address: WorkerAddress, what: str, deadline: Deadline) -> WorkerInfo:
@@ -80,7 +81,9 @@ class Peers:
         return self._watched_has_ended(info, process)
 
     def _watched_has_ended(self, info: WorkerInfo, process: ProcessId) -> bool:
-        key = (info.cluster_node_rank, process.pid)
+        if process in self._ended:
+            return True
+        key = (info.cluster_node_rank, process)
         with self._lock:
             watch = self._watches.get(key)
             if watch is None:
@@ -98,7 +101,9 @@ class Peers:
             # The actor that watched has ended. Another one takes its place on a node that lives.
             if isinstance(error, ray.exceptions.ActorUnavailableError):
                 return False
-            return not self._mailboxes.forget(info.cluster_node_rank)
+            if self._mailboxes.forget(info.cluster_node_rank):
+                return False
+        self._ended.add(process)
         return True
 
     def successor(self, dead: WorkerInfo) -> WorkerInfo | None:
@@ -130,6 +135,9 @@ class Peers:
         info = info or self._infos.get(address)
         if info is None:
             return None
+        if seen and info.pid not in seen:
+            note = "it was started again"
+            return lost(what, address.get_name(), deadline, note)
         if not self.is_dead(info):
             seen.add(info.pid)
             return None

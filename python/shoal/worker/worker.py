@@ -173,10 +173,11 @@ class Worker(RoutedCalls, metaclass=WorkerMeta):
             process=own_process(),
             memory=memory_id(),
         )
+        self._collective = Collective(self)
+        self._collective.join()
         self._manager_proxy.register_worker(self._worker_address, self._worker_info)
         self._set_master()
         _set_network_devices(identity.accelerator_type)
-        self._collective = Collective(self)
         Worker.PID = os.getpid()
         Worker.current_worker = self
         Worker.logger = self._logger
