@@ -18,12 +18,13 @@ from shoal.collective.message import (
     envelope,
     expects_object,
     expects_tensor,
+    fill,
     is_tensor,
     sendable,
     tensor_message,
 )
 from shoal.collective.options import CollectiveGroupOptions
-from shoal.collective.outbox import SLICE_S, Outbox
+from shoal.collective.outbox import LOOK_S, SLICE_S, Outbox
 from shoal.collective.peers import peer_address
 from shoal.collective.routes import Routes
 from shoal.deadline import Deadline
@@ -101,7 +102,7 @@ class Exchange:
         else:
             message = envelope(sendable(object), piggyback_payload)
         if not async_op:
-            if not outbox.offer(message):
+            if not outbox.offer(message, LOOK_S if timeout is None else 0.0):
                 outbox.send(message, Deadline(timeout))
             return None
         return self._started(outbox, message, timeout)
@@ -165,11 +166,14 @@ class Exchange:
                 "send takes any object"
             )
         check_contiguous(tensor)
-        outbox = self._outbox(dst_group_name, dst_rank)
+        try:
+            outbox = self._outboxes[dst_group_name, dst_rank]
+        except (KeyError, TypeError):
+            outbox = self._outbox(dst_group_name, dst_rank)
         outbox.heed(options)
         message = tensor_message(tensor.detach())
         if not async_op:
-            if not outbox.offer(message):
+            if not outbox.offer(message, LOOK_S if timeout is None else 0.0):
                 outbox.send(message, Deadline(timeout))
             return None
         return self._started(outbox, message, timeout)
@@ -193,12 +197,15 @@ class Exchange:
         _check_options(options)
         if not is_tensor(tensor):
             raise ShoalTypeError(f"recv_tensor: expected a torch tensor, got {type(tensor)!r}")
-        inbox = self._inbox(src_group_name, src_rank)
+        try:
+            inbox = self._inboxes[src_group_name, src_rank]
+        except (KeyError, TypeError):
+            inbox = self._inbox(src_group_name, src_rank)
         into = tensor.detach()
 
         def copy(received: Received) -> None:
             if received.value is not into:  # it may have been received into at once
-                into.copy_(received.value)
+                fill(into, received.value)
 
         if async_op:
             work: AsyncWork = self._awaited(inbox, expects_tensor(tensor), copy, timeout, into)

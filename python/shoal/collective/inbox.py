@@ -7,12 +7,14 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from functools import partial
+from time import monotonic
 from typing import Any
 
 from shoal._backend import ShmQueue, WorkerAddress
 from shoal._ray import lost, timed_out
 from shoal.channel.backend import Future
 from shoal.channel.want import ONE
+from shoal.collective.apart import run_apart
 from shoal.collective.layout import fits
 from shoal.collective.message import (
     BESIDE,
@@ -49,6 +51,8 @@ NOT_YET: Any = object()
 """What `Inbox.at_once` returns instead of an object."""
 
 _NOT_NOW = (ShoalTimeoutError, ChannelClosed)
+_LOOK_S = 0.5
+"""How long a sender that was seen alive counts as alive."""
 _NO_LIMIT = Deadline(math.inf)
 
 
@@ -100,6 +104,7 @@ class Inbox:
         self._aside: list[tuple[int, Received]] = []
         self._early: deque[Any] = deque()
         self._announced = False
+        self._lives_until = 0.0
         self._requests: deque[Request] = deque()
         self._taking: Future | None = None
         self._alone = threading.Lock()  # held by the thread that takes for itself
@@ -244,7 +249,9 @@ class Inbox:
         with self._waiting(deadline) as wait:
             message = self._wait_for_message(deadline, seen, wait)
         special = special_of(message)
-        if special is None or special[0] == BESIDE:
+        if special is None:
+            return open_message(message)
+        if special[0] == BESIDE:
             return self._parts.complete(message, deadline, self._watch(deadline, seen), _nowhere)
         self._early.append(message)
         return NOT_HERE
@@ -317,7 +324,10 @@ class Inbox:
             note = f"process {info.pid} ended"
             return lost(self._what, self.peer.get_name(), deadline, note)
 
-        if info is not None and not peers.is_dead(info):  # from here, for it may have to be asked
+        # From here, for another node may have to be asked; not for each of many messages.
+        if info is not None and monotonic() > self._lives_until and not peers.is_dead(info):
+            self._lives_until = monotonic() + _LOOK_S
+        if info is not None and monotonic() <= self._lives_until:
             seen.add(info.pid)
         return watch
 
@@ -427,7 +437,7 @@ class Inbox:
         return False
 
     def _start_thread(self, function: Callable[..., None], *args: Any) -> None:
-        threading.Thread(target=function, args=args, name="shoal-recv", daemon=True).start()
+        run_apart(partial(function, *args))
 
     def _take_apart(self, request: Request, taking: Future) -> None:
         """Take the next message in a thread of its own, for an asynchronous receive."""

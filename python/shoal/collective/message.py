@@ -25,6 +25,7 @@ __all__ = [
     "envelope",
     "expects_object",
     "expects_tensor",
+    "fill",
     "is_envelope",
     "is_tensor",
     "nbytes_of",
@@ -50,6 +51,9 @@ LANE = "lane"
 
 PLAIN = frozenset({bytes, bytearray, str, int, float, bool, complex, type(None)})
 """Types whose objects need no look before they are sent."""
+
+_FILLED_BY_ONE = 4 * 1024 * 1024
+"""Copy tensors of at most this many bytes in one thread."""
 
 _MOST_PARTS = 4096
 """Estimate the size of containers with at most this many parts; larger ones are encoded first."""
@@ -198,6 +202,19 @@ def tensors_of(value: Any) -> Sequence[Any]:
         if not isinstance(part, tensor_type):
             return ()
     return tuple(parts)
+
+
+def fill(into: Any, tensor: Any) -> None:
+    """Copy the values of a tensor into another one of the same shape, dtype and device type."""
+    small = tensor.nbytes <= _FILLED_BY_ONE
+    plain = into.is_contiguous() and not into.is_conj() and not into.is_neg()
+    if not small or into.device.type != "cpu" or not plain:
+        into.copy_(tensor)
+        return
+    # torch would wake threads for it, which takes longer than the copy.
+    torch = sys.modules["torch"]
+    target, source = (one.reshape(-1).view(torch.uint8).numpy() for one in (into, tensor))
+    target[:] = source
 
 
 def check_contiguous(tensor: Any) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 from shoal._backend import ShmQueue, WorkerAddress
 from shoal._ray import lost, timed_out
 from shoal.channel.backend import Future
+from shoal.collective.apart import run_apart
 from shoal.collective.lanes import SendLanes, has_tensors
 from shoal.collective.message import BESIDE, nbytes_of, special
 from shoal.collective.node_memory import MOST_BYTES
@@ -22,7 +23,6 @@ from shoal.collective.watchman import attend
 from shoal.deadline import Deadline
 from shoal.errors import (
     ChannelClosed,
-    ChannelFull,
     ChannelMemoryError,
     PeerLostError,
     ShoalError,
@@ -34,19 +34,19 @@ from shoal.pickling import dumps
 from shoal.shm import Parcel
 from shoal.transport.choice import Watch
 
-__all__ = ["SLICE_S", "Outbox"]
+__all__ = ["LOOK_S", "SLICE_S", "Outbox"]
 
 SLICE_S = 0.8
 """How long to wait before a look at the peer: a death is seen within 2 s, at the second look."""
 
-_LOOK_S = 0.1
+LOOK_S = 0.1
 """Sends look after so many seconds whether their receiver still lives."""
 
 _POLL_S = 0.01
 """The longest pause between two looks whether a payload beside the queue was taken."""
 
 
-_NOT_NOW = (ChannelFull, ChannelMemoryError, ChannelClosed)
+_NOT_NOW = (ShoalTimeoutError, ChannelMemoryError, ChannelClosed)
 
 
 class _Sending:
@@ -144,15 +144,23 @@ class Outbox:
         if self._lanes.options is None:
             self._lanes.options = options
 
-    def offer(self, message: Any) -> bool:
-        """Send a message if that takes one operation on a queue; return whether it is sent."""
+    def offer(self, message: Any, seconds: float = 0.0) -> bool:
+        """Send a message if that takes one operation on a queue.
+
+        Args:
+            message: The message.
+            seconds: How long to wait for room; the receiver is looked at after that.
+
+        Returns:
+            Whether it is sent.
+        """
         queue = self._queue
         if queue is None or self._putting or self._drains or monotonic() > self._look_at:
             return False
         if self._has_lanes and has_tensors(message):
             return False
         try:
-            queue.put_nowait(message)
+            queue.put(message, 0, seconds)
         except _NOT_NOW:
             return False  # the way that waits says what is wrong
         return True
@@ -207,7 +215,7 @@ class Outbox:
                 except ShoalError as error:
                     fail(sending.future, self._translated(error, deadline))
         if starts:
-            threading.Thread(target=self._drain, name="shoal-send", daemon=True).start()
+            run_apart(self._drain)
         attend(self)
         return sending.future
 
@@ -226,7 +234,7 @@ class Outbox:
             if self._routes.peers.is_dead(info):
                 yield None
                 return
-            self._look_at = monotonic() + _LOOK_S
+            self._look_at = monotonic() + LOOK_S
         if route.name == "shm":
             yield route
         elif self._one_at_a_time.acquire(blocking=False):
@@ -279,7 +287,7 @@ class Outbox:
             found = successor
         if found is not info:
             self._take(found)
-        self._look_at = monotonic() + _LOOK_S
+        self._look_at = monotonic() + LOOK_S
         return found
 
     def write_beside(self, message: Any, info: WorkerInfo, deadline: Deadline) -> Any:
