@@ -26,7 +26,7 @@ def in_child(function, *args):
     if not child:
         try:
             text = repr(function(*args))
-        except BaseException as error:  # noqa: BLE001
+        except BaseException as error:  # noqa: BLE001  (the child tells its parent)
             text = type(error).__name__
         os.write(writer, text.encode()[:4000])
         os._exit(0)

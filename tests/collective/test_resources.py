@@ -12,7 +12,7 @@ pytestmark = pytest.mark.process
 
 
 def count(folder):
-    return len(os.listdir(folder))  # noqa: PTH208
+    return len(os.listdir(folder))  # noqa: PTH208  (it is loaded where it is counted)
 
 
 def cost_of_peers(me, number, async_op):
