@@ -122,13 +122,13 @@ class SharedDirectory:
         return self._ask("call", "find_wait_cycle", waiter, number)
 
     def group(self, name, deadline):
-        return self._registry.call("get_collective_group", name)
+        return self._ask("call", "get_collective_group", name)
 
     def register_group(self, info, ended, deadline):
-        self._registry.call("register_collective_group", info, ended)
+        self._ask("call", "register_collective_group", info, ended)
 
     def remove_group(self, info):
-        self._registry.call("remove_collective_group", info.group_name, info)
+        self._ask("call", "remove_collective_group", info.group_name, info)
 
 
 # The queues to other nodes.

@@ -45,7 +45,9 @@ def test_a_handle_says_how_it_reaches_the_channel(channel, transport):
 def test_a_transport_that_does_not_exist_is_named(channel, monkeypatch):
     one = channel()
     monkeypatch.setenv("SHOAL_TRANSPORT", "carrier pigeon")
-    with pytest.raises(ShoalValueError, match="SHOAL_TRANSPORT='carrier pigeon': expected shm"):
+    with pytest.raises(
+        ShoalValueError, match="SHOAL_TRANSPORT='carrier pigeon': expected one of shm"
+    ):
         one.qsize()
 
 

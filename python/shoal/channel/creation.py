@@ -127,7 +127,9 @@ def _end(host: Any) -> None:
     ray.kill(host)
 
 
-def _join(wanted: Facts, deadline: Deadline, *, shared: bool) -> tuple[Facts, Replicas] | None:
+def _join(
+    wanted: Facts, deadline: Deadline, *, shared: bool = False
+) -> tuple[Facts, Replicas] | None:
     """Connect to a channel that exists and is as planned; None when the name is free."""
     first, namespace = f"{wanted.name}:0", required_namespace()
     found = None

@@ -90,10 +90,7 @@ class Replicas:
         place = self.facts.places[index] if index < len(self.facts.places) else None
         if place is not None and place.is_here():
             try:
-                session = joined(place.token)
-                # The channel's actor makes and removes it; while that is dead no process may.
-                session.keep()
-                return SharedQueues(self.facts, session, self.direct)
+                return SharedQueues(self.facts, joined(place.token), self.direct)
             except ChannelNotFoundError as error:
                 raise ChannelClosed(f"the channel {self.facts.name!r} is gone: {error}") from None
             except ChannelError as error:

@@ -53,11 +53,22 @@ class SharedQueues(Underway):
         session: The memory.
         direct: Filled with the queues that may be used without a look at what this process has
             under way.
+        keeps: Whether the session outlives the last process that leaves it.
     """
 
-    def __init__(self, facts: Facts, session: Session, direct: dict[Any, ShmQueue]) -> None:
+    def __init__(
+        self,
+        facts: Facts,
+        session: Session,
+        direct: dict[Any, ShmQueue],
+        *,
+        keeps: bool = True,
+    ) -> None:
         self.facts = facts
         self._shelf = Shelf(facts, session)
+        if keeps:
+            # The channel's actor makes and removes it; while that is dead no process may.
+            session.keep()
         self._opened: dict[Hashable, Queue] = {}
         self.direct = direct
         super().__init__()

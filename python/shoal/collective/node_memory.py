@@ -58,7 +58,7 @@ class NodeMemory:
                     capacity=MOST_MESSAGES,
                     key_bytes=MOST_BYTES + _ENVELOPE,
                 )
-                self._queues = SharedQueues(facts, self._join(), self.direct)
+                self._queues = SharedQueues(facts, self._join(), self.direct, keeps=False)
             return self._queues
 
     def join(self) -> None:

@@ -7,14 +7,13 @@ of received arrays would run out of them, so that these mappings are made with t
 import ctypes
 import errno
 import functools
+import importlib
 import mmap
 import os
 import threading
 import weakref
 from collections.abc import Sequence
 from typing import Any
-
-import numpy as np
 
 __all__ = ["HUGE_PAGE", "copy_into", "map_private", "map_shared", "use_huge_page"]
 
@@ -90,6 +89,9 @@ def copy_into(target: memoryview, parts: Sequence[tuple[int, Any]]) -> None:
         target: A writable view of bytes.
         parts: Pairs of an offset in bytes and a contiguous buffer.
     """
+    # A process that sends nothing this large does without it.
+    np = importlib.import_module("numpy")
+
     whole = np.frombuffer(target, dtype=np.uint8)
     pairs = []
     for offset, buffer in parts:
@@ -119,7 +121,7 @@ def copy_into(target: memoryview, parts: Sequence[tuple[int, Any]]) -> None:
 
 def _copy(pairs: Sequence[tuple[Any, Any]]) -> None:
     for to, values in pairs:
-        np.copyto(to, values)
+        to[:] = values
 
 
 def _mapped(descriptor: int, size: int, flags: int, held: int | None) -> memoryview:

@@ -10,8 +10,6 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import numpy as np
-
 from shoal.errors import ShoalValueError
 
 __all__ = [
@@ -110,7 +108,7 @@ def _kind(value: Any) -> str:
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(value, getattr(torch, "Tensor", ())):
         return "tensor"
-    if isinstance(value, np.ndarray):
+    if _is_array(value):
         return "array"
     if isinstance(value, list):
         return "list"
@@ -185,7 +183,7 @@ def _merge(batches: list[Any], where: str) -> Any:
     if joined:
         try:
             if kinds[0] == "array":
-                return np.concatenate(batches)
+                return sys.modules["numpy"].concatenate(batches)
             return sys.modules["torch"].cat(batches)
         except (ValueError, TypeError, RuntimeError) as error:
             shapes = ", ".join(str(tuple(batch.shape)) for batch in batches)
@@ -216,3 +214,9 @@ def _same(batches: list[Any], where: str) -> Any:
             f"{type(batches[0]).__name__}, which has no rows, and differs between the batches"
         )
     return batches[0]
+
+
+def _is_array(value: Any) -> bool:
+    """Whether a value is a numpy array; numpy is not loaded to find out."""
+    numpy = sys.modules.get("numpy")
+    return numpy is not None and isinstance(value, numpy.ndarray)
