@@ -189,6 +189,7 @@ def test_the_lanes_of_the_document_notice_closed_connections_and_strangers(tcp):
 
 
 def test_the_protocols_that_are_named_are_there():
+    pytest.importorskip("torch")  # the example of the page needs it
     part = section("A transport of your own")
     assert f"`{choice.ENTRY_POINT}`" in part
     names = set()
