@@ -342,7 +342,7 @@ class _Course:
                         f"{describe()}: they took nothing within {deadline.timeout:g} s"
                     )
                 wait.tick()
-                sleep(min(pause, deadline.remaining))
+                sleep(min(pause, deadline.remaining))  # no event tells that a payload was opened
                 pause = min(2 * pause, _POLL_S)
 
 

@@ -298,7 +298,7 @@ class Outbox:
             while self._beside.nbytes():
                 if deadline.expired:
                     raise self._too_late(deadline)
-                time.sleep(min(pause, deadline.remaining))
+                time.sleep(min(pause, deadline.remaining))  # no event tells that it was opened
                 pause = min(2 * pause, _POLL_S)
                 wait.tick()
                 info = self.info(deadline)
