@@ -20,16 +20,21 @@ Future = concurrent.futures.Future[Any]
 class Step(concurrent.futures.Future[Any]):
     """A future of what is done in one step: before it, it can be cancelled, and not from then on."""
 
-    def take(self, step: Callable[[], object]) -> None:
+    def take(self, step: Callable[[], _T]) -> _T | None:
         """Take the step, unless it was cancelled; one that raises was not taken.
 
         Args:
             step: Does it at once, for who cancels meanwhile waits for its end.
+
+        Returns:
+            What the step returned; None where it was cancelled.
         """
         with self._condition:  # which `cancel` takes, too
-            if not self.cancelled():
-                step()
-                self.set_running_or_notify_cancel()
+            if self.cancelled():
+                return None
+            value = step()
+            self.set_running_or_notify_cancel()
+            return value
 
 
 class Asking(concurrent.futures.Future[Any]):
@@ -102,6 +107,7 @@ def start(
     work: Coroutine[Any, Any, _T],
     finish: Callable[[_T], Any],
     refuse: Callable[[_T], None] | None = None,
+    future: Future | None = None,
 ) -> Future:
     """Run a coroutine on the loop.
 
@@ -109,8 +115,10 @@ def start(
         work: The coroutine; it is cancelled when the future is.
         finish: Makes the future's result of the coroutine's.
         refuse: Receives the coroutine's result when nobody wants it any more.
+        future: Its future, for a coroutine that needs it; made where it is not given.
     """
-    future: Future = concurrent.futures.Future()
+    if future is None:
+        future = concurrent.futures.Future()
 
     async def main() -> None:
         loop = asyncio.get_running_loop()

@@ -7,6 +7,7 @@ import time
 
 import pytest
 
+from shoal.channel import shared
 from shoal.errors import ShoalTimeoutError, TransportError
 
 pytestmark = pytest.mark.process
@@ -214,6 +215,46 @@ def test_cancelled_receives_lose_nothing_and_keep_the_order(pair):
         found += more
     a.end()
     assert found == list(range(420))
+
+
+def cancel_while_it_takes(me, async_op):
+    """Cancel a receive just after its message was taken from the queue."""
+    has_one, may_end, take = threading.Event(), threading.Event(), shared.take_now
+
+    def take_slowly(queue, want):
+        found = take(queue, want)
+        if not has_one.is_set():
+            has_one.set()
+            may_end.wait(30)
+        return found
+
+    me.recv("a", 0, timeout=30)
+    shared.take_now = take_slowly
+    try:
+        work = me.recv("a", 0, async_op=True, timeout=30)
+        me.send("now", "a", 0)
+        has_one.wait(30)
+        threading.Timer(0.05, may_end.set).start()
+        assert work.cancel()
+        works = [me.recv("a", 0, async_op=async_op, timeout=30) for _ in range(2)]
+        return [work.wait(timeout=30) for work in works] if async_op else works
+    finally:
+        shared.take_now = take
+
+
+def send_when_told(me):
+    me.send("opens the queue", "b", 0)
+    me.recv("b", 0, timeout=30)
+    me.send("first", "b", 0)
+    me.send("second", "b", 0)
+
+
+@pytest.mark.parametrize("async_op", [False, True], ids=["recv", "async recv"])
+def test_what_a_cancelled_receive_took_comes_first(crew, async_op):
+    a, b = crew.member("a:0"), crew.member("b:0")
+    a.begin(send_when_told)
+    assert b.run(cancel_while_it_takes, async_op) == ["first", "second"]
+    a.end()
 
 
 def give_up_often(me, count):

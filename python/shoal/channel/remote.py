@@ -235,7 +235,7 @@ class RemoteQueues(Underway):
             if ended.cancelled():
                 self._calls.tell("cancel", ticket)
 
-        future = self._turns.start(key, deadline, work, _as_it_is, _refuse, no_turn)
+        future = self._turns.start(key, deadline, work, _as_it_is, no_turn, _refuse)
         future.add_done_callback(cancel)
         return future
 

@@ -1,5 +1,6 @@
 """The queues of a channel on this host: each operation is one on shared memory, by its caller."""
 
+import asyncio
 import contextlib
 from collections import Counter
 from collections.abc import Hashable, Sequence
@@ -220,9 +221,18 @@ class SharedQueues(Underway):
                 first, _ = next(leased.phases(deadline))
                 return done(taken(take_now(queue, first), want))
 
+        # Nobody can cancel it once it took something: that would go to the end of its queue.
+        future = Step()
+
+        def take(phase: Want) -> Any:
+            found = future.take(partial(take_now, queue, phase))
+            if found is None:
+                raise asyncio.CancelledError
+            return found
+
         async def work() -> Any:
             for phase, until in leased.phases(deadline):
-                attempt = partial(take_now, queue, phase)
+                attempt = partial(take, phase)
                 late = partial(_late, queue, deadline)
                 try:
                     return await queue.attempted("get", attempt, NOTHING_YET, until.remaining, late)
@@ -234,14 +244,11 @@ class SharedQueues(Underway):
         def finish(found: Any) -> Taken:
             return taken(found, want)
 
-        def refuse(found: Any) -> None:
-            taken(found, want).give_back()
-
         def no_turn() -> Exception:
             return ShoalTimeoutError(too_late(queue, ChannelEmpty(), deadline.timeout))
 
         self._withhold(key)
-        future = self._turns.start(key, deadline, work, finish, refuse, no_turn)
+        self._turns.start(key, deadline, work, finish, no_turn, future=future)
         future.add_done_callback(lambda _: self._release(key))
         return future
 

@@ -119,9 +119,10 @@ class Inbox:
             The object, or `NOT_YET` where there is none, or the message has to be looked into.
         """
         queue = self._queue
-        if queue is None or self._requests or self._aside or self._taking is not None:
+        # In the order in which a message passes them: it must not slip past between two looks.
+        if queue is None or self._requests or self._taking is not None or self._aside:
             return NOT_YET
-        if self._parts.by_frames:
+        if self._early or self._parts.by_frames:
             return NOT_YET
         try:
             message = queue.get(seconds)

@@ -35,8 +35,9 @@ class Turns:
         deadline: Deadline,
         work: Callable[[], Coroutine[Any, Any, _T]],
         finish: Callable[[_T], Any],
-        refuse: Callable[[_T], None],
         too_late: Callable[[], BaseException],
+        refuse: Callable[[_T], None] | None = None,
+        future: Future | None = None,
     ) -> Future:
         """Start an operation after those on the same queue that were started before.
 
@@ -45,8 +46,9 @@ class Turns:
             deadline: The operation's deadline, which includes waiting for its turn.
             work: Makes the operation's coroutine.
             finish: Makes the future's result of the coroutine's.
-            refuse: Receives the coroutine's result when nobody wants it any more.
             too_late: Makes the error for a turn that did not come in time.
+            refuse: Receives the coroutine's result when nobody wants it any more.
+            future: The future, for an operation that needs it; made where it is not given.
         """
 
         async def in_turn() -> _T:
@@ -70,6 +72,6 @@ class Turns:
 
         with self._lock:
             self._waiting[name] = self._waiting.get(name, 0) + 1
-            future = start(in_turn(), finish, refuse)
+            future = start(in_turn(), finish, refuse, future)
         future.add_done_callback(leave)
         return future
