@@ -21,7 +21,7 @@ from harness.ray_job import Job
 from harness.roles import Answer, Ask, Receive, ReceiveApart, Send, SendApart, time_of_all
 from harness.roles_p2p import Broadcast, Contact, CopyFromMapping, CountGlooSends, last_end
 from harness.row import Limit, Row, UnavailableError, Unit
-from machines import RAY_PORT, RAY_TOKEN, connected
+from support.machines import RAY_PORT, RAY_TOKEN, connected
 
 MIB = 2**20
 # Nanoseconds between a message's arrival and the next: the receiver sleeps, or spins again.

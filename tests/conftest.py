@@ -9,7 +9,7 @@ import pytest
 from shoal import _backend
 
 # The folder of Ray sessions, and the check that nothing is left behind.
-pytest_plugins = ["leaks"]
+pytest_plugins = ["support.leaks"]
 
 BACKENDS = ("rust", "pure")
 

@@ -16,7 +16,6 @@ from types import SimpleNamespace
 
 import pytest
 
-from collective_crew import Crew
 from shoal.collective import CollectiveGroupOptions
 from shoal.collective.mailbox import MOST_MESSAGES
 from shoal.collective.node_memory import MOST_BYTES
@@ -26,6 +25,7 @@ from shoal.errors import PeerLostError, ShoalTimeoutError
 from shoal.transport import choice
 from shoal.work import AsyncWork
 from shoal.worker import Worker
+from support.collective_crew import Crew
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "communication.md"
 TEXT = DOCUMENT.read_text(encoding="utf-8")

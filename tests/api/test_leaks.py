@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-import leaks
+from support import leaks
 
 pytestmark = pytest.mark.process
 

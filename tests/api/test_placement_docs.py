@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 import shoal
-from cluster_doubles import make_cluster
 from shoal.errors import PlacementError
 from shoal.placement import ComponentPlacement
+from support.cluster_doubles import make_cluster
 
 DOCUMENT = (Path(__file__).parents[2] / "docs" / "placement.md").read_text()
 ROWS = re.findall(r"^\| (`.*?) \| (.*) \|$", DOCUMENT, flags=re.MULTILINE)

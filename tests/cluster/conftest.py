@@ -5,9 +5,9 @@ import contextlib
 import pytest
 import ray.cloudpickle
 
-import channels
 from shoal import Channel, Cluster, NodePlacementStrategy
 from shoal.errors import ShoalError
+from support import channel_peers
 
 PEERS = 3
 
@@ -17,7 +17,7 @@ def cluster(ray_tmpdir):
     """The job that the tests share; each test closes the groups that it launches."""
     # The processes of Ray, so all workers, have the environment of the test that comes first.
     with pytest.MonkeyPatch.context() as patch:
-        patch.delenv(channels.VARIABLE, raising=False)
+        patch.delenv(channel_peers.VARIABLE, raising=False)
         made = Cluster(num_nodes=1)
     with made:
         yield made
@@ -57,7 +57,7 @@ def launch(cluster):
 def transport(request, monkeypatch):
     """How the test, and its workers, reach the channels that are not within one process."""
     if request.param != "local":
-        monkeypatch.setenv(channels.VARIABLE, request.param)
+        monkeypatch.setenv(channel_peers.VARIABLE, request.param)
     return request.param
 
 
@@ -103,16 +103,16 @@ def channel(request, transport):
 
 @pytest.fixture(scope="session")
 def _channels_travel():
-    ray.cloudpickle.register_pickle_by_value(channels)
+    ray.cloudpickle.register_pickle_by_value(channel_peers)
     yield
-    ray.cloudpickle.unregister_pickle_by_value(channels)
+    ray.cloudpickle.unregister_pickle_by_value(channel_peers)
 
 
 @pytest.fixture(scope="session")
 def _peers(cluster, _channels_travel):
     with pytest.MonkeyPatch.context() as patch:
-        patch.delenv(channels.VARIABLE, raising=False)
-        group = channels.Peer.create_group()
+        patch.delenv(channel_peers.VARIABLE, raising=False)
+        group = channel_peers.Peer.create_group()
         group.launch(cluster, NodePlacementStrategy([0] * PEERS), "channel-peers", wait=True)
     yield group
     group._close()
@@ -121,12 +121,12 @@ def _peers(cluster, _channels_travel):
 @pytest.fixture
 def peers(_peers, transport):
     """Workers that do with channels what they are told."""
-    return channels.Peers(_peers, transport)
+    return channel_peers.Peers(_peers, transport)
 
 
 @pytest.fixture
 def victims(cluster, transport, _channels_travel):
     """Processes to kill."""
-    made = channels.Victims(transport)
+    made = channel_peers.Victims(transport)
     yield made
     made.kill_all()

@@ -5,7 +5,6 @@ import contextlib
 
 import pytest
 
-from channels import DEADLINE_S
 from shoal import Channel, Worker
 from shoal.channel import WeightedItem
 from shoal.errors import (
@@ -17,6 +16,7 @@ from shoal.errors import (
     ShoalTimeoutError,
     ShoalValueError,
 )
+from support.channel_peers import DEADLINE_S
 
 everywhere = pytest.mark.parametrize("transport", ["local", "shm", "ray"], indirect=True)
 shm = pytest.mark.parametrize("transport", ["shm"], indirect=True)

@@ -8,8 +8,8 @@ import threading
 
 import pytest
 
-from channels import DEADLINE_S, until
 from shoal.errors import ShoalTimeoutError
+from support.channel_peers import DEADLINE_S, until
 
 everywhere = pytest.mark.parametrize("transport", ["local", "shm", "ray"], indirect=True)
 pytestmark = [pytest.mark.ray, everywhere]

@@ -5,7 +5,6 @@ import threading
 
 import pytest
 
-from channels import DEADLINE_S, until
 from shoal import Channel
 from shoal.errors import (
     ChannelClosed,
@@ -14,6 +13,7 @@ from shoal.errors import (
     ChannelNotFoundError,
     PeerLostError,
 )
+from support.channel_peers import DEADLINE_S, until
 
 everywhere = pytest.mark.parametrize("transport", ["local", "shm", "ray"], indirect=True)
 pytestmark = pytest.mark.ray

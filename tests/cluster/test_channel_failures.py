@@ -19,12 +19,11 @@ import psutil
 import pytest
 import ray.cloudpickle
 
-import channel_crew
-from channels import DEADLINE_S, pid_of_host, until
-from shm import crew
-from shm.crew import Log, message, name_of, steps
 from shoal import shm as memory
 from shoal.errors import ChannelClosed, ChannelEmpty, PeerLostError, ShoalTimeoutError
+from support import channel_crew, shm_crew as crew
+from support.channel_peers import DEADLINE_S, pid_of_host, until
+from support.shm_crew import Log, message, name_of, steps
 
 shm = pytest.mark.parametrize("transport", ["shm"], indirect=True)
 by_calls = pytest.mark.parametrize("transport", ["ray"], indirect=True)
@@ -51,7 +50,7 @@ def run_crew(tmp_path):
     def start(channel, seconds, seed, roles):
         handle.write_bytes(pickle.dumps(channel))
         program = [sys.executable, channel_crew.__file__]
-        folder = str(Path(channel_crew.__file__).parent)
+        folder = str(Path(channel_crew.__file__).parents[1])
         process = subprocess.Popen(
             [*program, str(handle), str(logs), str(seconds), str(seed), *roles],
             stdout=subprocess.PIPE,

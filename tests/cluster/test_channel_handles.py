@@ -8,9 +8,9 @@ import threading
 import pytest
 import ray
 
-from channels import DEADLINE_S, in_a_child, over
 from shoal import Channel
 from shoal.errors import ChannelError
+from support.channel_peers import DEADLINE_S, in_a_child, over
 
 pytestmark = pytest.mark.ray
 shm = pytest.mark.parametrize("transport", ["shm"], indirect=True)

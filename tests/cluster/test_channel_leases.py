@@ -9,8 +9,8 @@ import time
 import pytest
 import ray
 
-from channels import DEADLINE_S, pid_of_host, until
 from shoal.errors import ChannelEmpty, ShoalTimeoutError, ShoalValueError
+from support.channel_peers import DEADLINE_S, pid_of_host, until
 
 everywhere = pytest.mark.parametrize("transport", ["local", "shm", "ray"], indirect=True)
 pytestmark = pytest.mark.ray

@@ -5,8 +5,8 @@ import time
 
 import pytest
 
-from channels import DEADLINE_S
 from shoal.errors import ChannelClosed, ShoalTimeoutError, ShoalValueError
+from support.channel_peers import DEADLINE_S
 
 everywhere = pytest.mark.parametrize("transport", ["local", "shm", "ray"], indirect=True)
 on_the_wire = pytest.mark.parametrize("transport", ["shm", "ray"], indirect=True)

@@ -5,8 +5,8 @@ import threading
 import numpy as np
 import pytest
 
-from channels import DEADLINE_S
 from shoal.errors import ChannelMemoryError, ShoalTimeoutError
+from support.channel_peers import DEADLINE_S
 
 pytestmark = pytest.mark.ray
 

@@ -5,9 +5,9 @@ import threading
 
 import pytest
 
-from channels import DEADLINE_S, until
 from shoal import Channel
 from shoal.errors import ChannelExistsError, ChannelFull, ShoalTimeoutError, ShoalValueError
+from support.channel_peers import DEADLINE_S, until
 
 everywhere = pytest.mark.parametrize("transport", ["local", "shm", "ray"], indirect=True)
 pytestmark = pytest.mark.ray

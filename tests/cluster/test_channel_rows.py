@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 import ray
 
-from channels import DEADLINE_S, Peers, pid_of_host, until
 from shoal import Channel, Worker
 from shoal.channel import LocalChannel
 from shoal.errors import (
@@ -18,6 +17,7 @@ from shoal.errors import (
     ChannelFull,
     ShoalTimeoutError,
 )
+from support.channel_peers import DEADLINE_S, Peers, pid_of_host, until
 
 everywhere = pytest.mark.parametrize("transport", ["local", "shm", "ray"], indirect=True)
 shm = pytest.mark.parametrize("transport", ["shm"], indirect=True)

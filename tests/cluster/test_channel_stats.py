@@ -7,10 +7,10 @@ import time
 import numpy as np
 import pytest
 
-from channels import DEADLINE_S, until
 from shoal import deadline
 from shoal.channel import WeightedItem
 from shoal.errors import ChannelEmpty
+from support.channel_peers import DEADLINE_S, until
 
 everywhere = pytest.mark.parametrize("transport", ["local", "shm", "ray"], indirect=True)
 pytestmark = pytest.mark.ray

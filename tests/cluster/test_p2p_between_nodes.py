@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from machines import RAY_PORT, connected, read_until
+from support.machines import RAY_PORT, connected, read_until
 
 pytestmark = [pytest.mark.ray, pytest.mark.process, pytest.mark.timeout(300)]
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from ray import cloudpickle
 
-from collective_crew import Crew, Nursery
+from support.collective_crew import Crew, Nursery
 
 TRANSPORTS = ("shm", "torch")
 

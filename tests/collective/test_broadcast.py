@@ -5,8 +5,8 @@ import time
 import numpy as np
 import pytest
 
-from collective_crew import Crew
 from shoal.errors import ShoalError
+from support.collective_crew import Crew
 
 pytestmark = pytest.mark.process
 

@@ -7,8 +7,8 @@ import time
 
 import pytest
 
-from collective_crew import Crew
 from shoal.errors import PeerLostError, ShoalTimeoutError
+from support.collective_crew import Crew
 
 pytestmark = pytest.mark.process
 

@@ -11,8 +11,8 @@ import time
 
 import pytest
 
-from collective_crew import Crew, collective
 from shoal import shm
+from support.collective_crew import Crew, collective
 
 pytestmark = pytest.mark.process
 
@@ -115,7 +115,7 @@ def test_a_child_can_be_a_worker_of_its_own(crew):
 
 PROGRAM = """
 import pickle, sys, os
-from collective_crew import SharedDirectory, collective
+from support.collective_crew import SharedDirectory, collective
 me = collective(pickle.loads(bytes.fromhex(sys.argv[1])), "a:0")
 works = [
     me.recv("b", 0, async_op=True),

@@ -2,7 +2,7 @@
 
 import pytest
 
-from collective_crew import Crew, Nursery
+from support.collective_crew import Crew, Nursery
 
 pytestmark = pytest.mark.process
 

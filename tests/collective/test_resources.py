@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from collective_crew import Crew, collective
+from support.collective_crew import Crew, collective
 
 pytestmark = pytest.mark.process
 

@@ -10,9 +10,9 @@ import json
 import numpy as np
 import pytest
 
-from collective_crew import collective
 from shoal.collective.frames import FrameSender
 from shoal.collective.layout import describe
+from support.collective_crew import collective
 
 
 class Counting:

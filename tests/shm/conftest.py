@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 
 from shoal import _backend
+from support import shm_crew
 
 CORE = ("ShmMessage", "ShmParcel", "ShmPort", "ShmQueue", "ShmReservation", "ShmSession", "shm_gc")
-CREW = Path(__file__).parent / "crew.py"
+CREW = Path(shm_crew.__file__)
 # Beyond the time that a crew works.
 DEADLINE_S = 40
 

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from shm.crew import KEY, MAXSIZE, name_of, steps
 from shoal.errors import ShoalTimeoutError
+from support.shm_crew import KEY, MAXSIZE, name_of, steps
 
 pytestmark = pytest.mark.process
 

@@ -5,8 +5,8 @@ from collections import deque
 
 import pytest
 
-from shm.crew import KEY, MAXSIZE, RECORDED, steps
-from shm.history import Call, History, is_sequential
+from support.shm_crew import KEY, MAXSIZE, RECORDED, steps
+from support.shm_history import Call, History, is_sequential
 
 pytestmark = pytest.mark.process
 

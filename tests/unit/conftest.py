@@ -69,7 +69,7 @@ def channel(shm, place, monkeypatch):
 @pytest.fixture
 def hosts(channel, monkeypatch):
     """Start a channel's host in a thread; it stands for Ray, whose import takes a second."""
-    made = importlib.import_module("channel_host").Hosts(channel, monkeypatch)
+    made = importlib.import_module("support.channel_host").Hosts(channel, monkeypatch)
     yield made
     made.stop()
 

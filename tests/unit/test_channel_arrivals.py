@@ -8,11 +8,11 @@ import time
 import pytest
 from ray.exceptions import ActorUnavailableError
 
-from channels import until
 from shoal.deadline import Deadline
 from shoal.errors import ChannelDecodeError, PeerLostError
 from shoal.loop import soon
 from shoal.transport import client
+from support.channel_peers import until
 
 DEADLINE_S = 10
 LEASE_S = 0.2

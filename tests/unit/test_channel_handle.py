@@ -4,8 +4,6 @@ import os
 
 import pytest
 
-from channel_host import DEADLINE_S
-from channels import in_a_child, until
 from shoal import _ray
 from shoal.errors import (
     ChannelClosed,
@@ -20,6 +18,8 @@ from shoal.errors import (
     TransportError,
 )
 from shoal.shm.keys import canonical
+from support.channel_host import DEADLINE_S
+from support.channel_peers import in_a_child, until
 
 MB = 2**20
 

@@ -10,8 +10,6 @@ from functools import partial
 import pytest
 from ray.exceptions import ActorUnavailableError, GetTimeoutError, NodeDiedError, ObjectLostError
 
-from channel_host import DEADLINE_S, held_up
-from channels import in_a_child, until
 from shoal.deadline import Deadline
 from shoal.errors import (
     ChannelClosed,
@@ -21,6 +19,8 @@ from shoal.errors import (
     PeerLostError,
     ShoalTimeoutError,
 )
+from support.channel_host import DEADLINE_S, held_up
+from support.channel_peers import in_a_child, until
 
 MB = 2**20
 

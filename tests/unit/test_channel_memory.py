@@ -6,11 +6,11 @@ import threading
 
 import pytest
 
-from channel_host import DEADLINE_S
-from channels import until
 from shoal.deadline import Deadline
 from shoal.errors import ChannelFull, ShoalTimeoutError
 from shoal.futures import fulfil
+from support.channel_host import DEADLINE_S
+from support.channel_peers import until
 
 MB = 2**20
 

@@ -9,11 +9,11 @@ import time
 import pytest
 from ray.exceptions import ActorUnavailableError, GetTimeoutError
 
-from channel_host import DEADLINE_S, held_up
-from channels import until
 from shoal.deadline import Deadline
 from shoal.errors import ChannelEmpty, PeerLostError, ShoalTimeoutError
 from shoal.transport import client
+from support.channel_host import DEADLINE_S, held_up
+from support.channel_peers import until
 
 SOON_S = 15
 """Far more than the second that they may be late, on a machine that is busy; far less than the

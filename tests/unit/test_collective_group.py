@@ -8,8 +8,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from collective_crew import Crew
-from group_steps import (
+from shoal.collective import CollectiveGroup, CollectiveGroupOptions
+from shoal.errors import PeerLostError, ShoalTimeoutError, ShoalValueError, TransportError
+from shoal.manager import CollectiveGroupInfo
+from support.collective_crew import Crew
+from support.group_steps import (
     PAIR,
     TRIO,
     addresses,
@@ -20,9 +23,6 @@ from group_steps import (
     three_ways,
     three_ways_back,
 )
-from shoal.collective import CollectiveGroup, CollectiveGroupOptions
-from shoal.errors import PeerLostError, ShoalTimeoutError, ShoalValueError, TransportError
-from shoal.manager import CollectiveGroupInfo
 
 pytestmark = pytest.mark.process
 

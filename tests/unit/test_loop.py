@@ -8,11 +8,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from channels import in_a_child
 from shoal import loop
 from shoal.collective import AsyncChannelWork
 from shoal.futures import done, start
 from shoal.loop import soon, submit
+from support.channel_peers import in_a_child
 
 DEADLINE_S = 10
 

@@ -4,9 +4,9 @@ import pytest
 
 pytest.importorskip("torch")
 
-import payload_kinds as kinds
-from collective_crew import Crew
-from group_steps import PAIR
+from support import payload_kinds as kinds
+from support.collective_crew import Crew
+from support.group_steps import PAIR
 
 pytestmark = pytest.mark.process
 

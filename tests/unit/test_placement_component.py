@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from cluster_doubles import core, make_cluster, where
 from shoal.errors import ClusterConfigError, PlacementError
 from shoal.placement import ComponentPlacement, NodePlacementStrategy
+from support.cluster_doubles import core, make_cluster, where
 
 __all__ = ["core"]
 

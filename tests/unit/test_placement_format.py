@@ -2,7 +2,6 @@
 
 import pytest
 
-from cluster_doubles import Cluster, Group, Node, core, make_cluster, where
 from shoal.errors import PlacementError
 from shoal.placement import (
     ComponentPlacement,
@@ -10,6 +9,7 @@ from shoal.placement import (
     NodePlacementStrategy,
     PackedPlacementStrategy,
 )
+from support.cluster_doubles import Cluster, Group, Node, core, make_cluster, where
 
 __all__ = ["core"]
 

@@ -6,7 +6,6 @@ from types import SimpleNamespace
 
 import pytest
 
-from cluster_doubles import Cluster, Group, Node, core, make_cluster, where
 from shoal.errors import PlacementError, PlacementIndexError
 from shoal.placement import (
     FlexiblePlacementStrategy,
@@ -16,6 +15,7 @@ from shoal.placement import (
     PlacementStrategy,
 )
 from shoal.topology import NodeGroupInfo, NodeInfo
+from support.cluster_doubles import Cluster, Group, Node, core, make_cluster, where
 
 __all__ = ["core"]
 

@@ -9,7 +9,6 @@ import time
 
 import pytest
 
-from channels import until
 from shoal.channel import Channel, LocalChannel
 from shoal.channel.local import LocalQueues
 from shoal.collective import AsyncCollWork, AsyncFuncWork, AsyncRouteWork, AsyncWork
@@ -22,6 +21,7 @@ from shoal.errors import (
     ShoalTypeError,
     ShoalValueError,
 )
+from support.channel_peers import until
 
 
 @pytest.fixture

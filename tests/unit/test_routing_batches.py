@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 
-from routing_doubles import Manager
 from shoal.errors import ShoalValueError
 from shoal.worker.routing import (
     get_batch_size,
@@ -15,6 +14,7 @@ from shoal.worker.routing import (
     split_batch,
     validate_batch_size,
 )
+from support.routing_doubles import Manager
 
 torch = pytest.importorskip("torch")
 

@@ -9,11 +9,11 @@ from collections import defaultdict, deque
 import numpy as np
 import pytest
 
-from routing_doubles import Manager, Peer, Plain, peers
 from shoal import Channel
 from shoal.errors import ShoalTimeoutError, ShoalValueError
 from shoal.loop import submit
 from shoal.work import AsyncRouteWork
+from support.routing_doubles import Manager, Peer, Plain, peers
 
 PREFIX = ("scheduler_route", "env", "rollout")
 BACK = ("scheduler_route", "rollout", "env")

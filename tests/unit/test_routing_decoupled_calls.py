@@ -5,9 +5,9 @@ import pickle
 import numpy as np
 import pytest
 
-from routing_doubles import Manager, Plain, peers
 from shoal import Channel
 from shoal.errors import ShoalTimeoutError, ShoalTypeError, ShoalValueError
+from support.routing_doubles import Manager, Plain, peers
 
 SHARED = ("scheduler_route", "env", "rollout", "obs", "", None, None)
 BACK = ("scheduler_route", "rollout", "env", "obs", "", None)

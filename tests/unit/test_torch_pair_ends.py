@@ -12,7 +12,7 @@ from shoal.deadline import Deadline
 from shoal.errors import PeerLostError, ShoalTimeoutError, TransportError
 from shoal.transport.torch.pair import TorchPair
 from shoal.transport.torch.store import server_at
-from torch_peer import (
+from support.torch_peer import (
     IP,
     LIMIT_S,
     Peer,

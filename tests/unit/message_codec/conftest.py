@@ -2,7 +2,7 @@
 
 import pytest
 
-import message_codec_build
+from support import message_codec_build
 
 
 @pytest.fixture(scope="session")

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from message_codec_build import is_pickled, round_trip, same
+from support.message_codec_build import is_pickled, round_trip, same
 
 # The first test builds the codec.
 pytestmark = pytest.mark.timeout(600)

@@ -6,7 +6,7 @@ import struct
 import numpy as np
 import pytest
 
-from message_codec_build import PICKLE, PIECES, PLAIN
+from support.message_codec_build import PICKLE, PIECES, PLAIN
 
 torch = pytest.importorskip("torch")
 

@@ -6,7 +6,7 @@ import sys
 import numpy as np
 import pytest
 
-from message_codec_build import LENT, PLAIN, round_trip, same
+from support.message_codec_build import LENT, PLAIN, round_trip, same
 
 torch = pytest.importorskip("torch")
 

@@ -5,7 +5,7 @@ import warnings
 
 import pytest
 
-from message_codec_build import is_pickled, round_trip
+from support.message_codec_build import is_pickled, round_trip
 
 torch = pytest.importorskip("torch")
 

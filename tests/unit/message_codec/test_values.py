@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from message_codec_build import LENT, is_pickled, round_trip, same
+from support.message_codec_build import LENT, is_pickled, round_trip, same
 
 torch = pytest.importorskip("torch")
 

@@ -15,8 +15,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from shm import crew
-from shm.crew import Log, message, name_of
+from support import shm_crew as crew
+from support.shm_crew import Log, message, name_of
 
 KEYS = 1000
 EACH = 4

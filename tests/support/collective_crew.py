@@ -257,6 +257,9 @@ def _nurse(path):
                 os._exit(code)
 
 
+_PROGRAM = "import sys; from support import collective_crew as crew; crew._nurse(sys.argv[1])"
+
+
 class Nursery:
     """Starts workers whose core is the one given; used as a context."""
 
@@ -269,10 +272,10 @@ class Nursery:
     def __enter__(self):
         self._listener = Listener(self._path, "AF_UNIX", backlog=64)
         self._listener._listener._socket.settimeout(DEADLINE_S)
-        tests = Path(__file__).parent
+        tests = Path(__file__).parents[1]
         python = os.pathsep.join(map(str, [tests, tests.parent / "python", *self._folders]))
         self._process = subprocess.Popen(
-            [sys.executable, "-c", f"import collective_crew as c; c._nurse({self._path!r})"],
+            [sys.executable, "-c", _PROGRAM, self._path],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,

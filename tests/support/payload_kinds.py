@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 
-from group_steps import PAIR, addresses, of
+from support.group_steps import PAIR, addresses, of
 
 torch = pytest.importorskip("torch")
 

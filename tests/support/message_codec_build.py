@@ -20,7 +20,7 @@ PICKLE = 17
 LENT = 64 * 1024
 """Arrays and tensors of so many bytes are views of their message."""
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 BUILD = ["cargo", "build", "--locked", "--quiet", "--message-format", "json"]
 
 

@@ -3,9 +3,9 @@
 As a plugin of pytest it ends each test session with that check and gives it a Ray folder of its
 own. As a program it does the same for a whole run of commands:
 
-    python tests/leaks.py record FILE
+    python tests/support/leaks.py record FILE
     SHOAL_TEST_RUN=<mark> some commands
-    python tests/leaks.py check FILE --mark <mark>
+    python tests/support/leaks.py check FILE --mark <mark>
 
 A process belongs to a run when the run's mark is in its environment: unlike a parent or a name
 that stays true of a daemon, of a Ray worker with another title, and of an orphan. Nothing of

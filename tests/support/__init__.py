@@ -1,0 +1,1 @@
+"""Helpers that several test modules and benchmarks share: doubles, crews of processes, checks."""
