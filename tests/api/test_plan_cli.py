@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 import shoal
 from shoal.cli import main
 from shoal.cli.app import app
-from shoal.planner.serial import from_json
+from shoal.planner.plan_json import from_json
 
 EXAMPLES = Path(__file__).parents[1] / "vectors" / "examples"
 SHORT = str(EXAMPLES / "short_form.yaml")

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from shoal.errors import ClusterNotFoundError
-from shoal.planner import live
+from shoal.planner import from_ray
 
 JOB = "cluster: {num_nodes: 1, component_placement: {agent: {node_group: node, placement: '0:0-1'}}}\n"
 
@@ -70,7 +70,7 @@ def test_without_a_ray_the_error_says_what_to_do(monkeypatch):
     def connect(*_):
         raise ConnectionError("none")
 
-    monkeypatch.setattr(live.ray, "is_initialized", lambda: False)  # other tests may be
-    monkeypatch.setattr(live, "connect", connect)
+    monkeypatch.setattr(from_ray.ray, "is_initialized", lambda: False)  # other tests may be
+    monkeypatch.setattr(from_ray, "connect", connect)
     with pytest.raises(ClusterNotFoundError, match=r"ray start.*RAY_ADDRESS.*--nodes"):
-        live.read_live()
+        from_ray.read_live()

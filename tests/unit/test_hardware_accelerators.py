@@ -391,7 +391,8 @@ def test_no_gpu_renders_nothing():
     assert "EGL_DEVICE_ID" not in visibility_env("NV_GPU", [])
 
 
-def test_nccls_allocator_is_the_users_where_they_chose_it(caplog):
+def test_nccls_allocator_is_the_users_where_they_chose_it(caplog, monkeypatch):
+    monkeypatch.setattr(nvidia, "_warned", set())  # each text is logged once per process
     env = visibility_env("NV_GPU", ["0"], environment={"NCCL_CUMEM_ENABLE": "1"})
     assert env["NCCL_CUMEM_ENABLE"] == "1"
     assert "NCCL_CUMEM_ENABLE=1 is kept" in caplog.text

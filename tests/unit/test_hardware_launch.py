@@ -10,7 +10,7 @@ from shoal.cluster.allocate import Allocation, _accelerator_env, _interpreter, _
 from shoal.config import NodeGroupEnvConfig
 from shoal.errors import LaunchError, ShoalValueError
 from shoal.hardware import ACCELERATOR_HW_TYPE, HardwareInfo, HardwareResource
-from shoal.hardware.profiling import NsightConfig
+from shoal.profiling import NsightConfig
 from shoal.worker.worker import _set_network_devices
 
 

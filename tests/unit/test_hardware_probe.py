@@ -9,7 +9,7 @@ import textwrap
 
 import pytest
 
-from shoal.bootstrap import extension, interpreter as interpreter_module
+from shoal.bootstrap import extension
 from shoal.bootstrap.extension import load_user_extension_module
 from shoal.bootstrap.host import own_versions
 from shoal.hardware import (
@@ -17,9 +17,9 @@ from shoal.hardware import (
     Hardware,
     HardwareInfo,
     HardwareResource,
-    probe as probe_module,
 )
-from shoal.hardware.probe import HardwareQuestion, probe_hardware
+from shoal.node_probe import hardware as probe_module, interpreter as interpreter_module
+from shoal.node_probe.hardware import HardwareQuestion, probe_hardware
 
 
 @pytest.fixture
@@ -241,7 +241,7 @@ def test_profilers_that_are_installed(kinds, tmp_path, monkeypatch):
 def test_a_node_with_a_variable_that_is_no_text_tells_its_facts():
     code = """
 import os
-from shoal.bootstrap.probe import fingerprint, probe_node
+from shoal.node_probe.report import fingerprint, probe_node
 report = probe_node("salt", ["PATH"])
 assert report.fingerprints["ODD"] == fingerprint(os.environ["ODD"], "salt")
 assert report.fingerprints["ODD"] != fingerprint("caf", "salt")

@@ -3,7 +3,6 @@
 import pytest
 
 from shoal import NodeGroupInfo, NodeInfo
-from shoal.cluster.node_hardware import _questions
 from shoal.config import ClusterConfig, NodeGroupConfig, NodeGroupEnvConfig
 from shoal.errors import ClusterConfigError, ClusterError, PlacementIndexError, ShoalValueError
 from shoal.hardware import (
@@ -14,6 +13,7 @@ from shoal.hardware import (
     HardwareResource,
     NodeHardwareConfig,
 )
+from shoal.node_probe.ask import _questions
 from shoal.topology import DescribedCluster, build_groups
 
 

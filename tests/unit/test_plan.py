@@ -11,12 +11,12 @@ from shoal.cluster.allocate import Allocation, _accelerator_env
 from shoal.errors import ClusterConfigError, PlacementError, ShoalValueError
 from shoal.placement.environment import group_environment, process_environment
 from shoal.planner import PlannedProcess, Totals, plan, read_inventory
-from shoal.planner.blocks import blocks_of
 from shoal.planner.diff import diff_plans
 from shoal.planner.environment import AT_LAUNCH
+from shoal.planner.grouping import blocks_of
 from shoal.planner.html import render_html
 from shoal.planner.markdown import render_markdown
-from shoal.planner.serial import from_json, to_json
+from shoal.planner.plan_json import from_json, to_json
 from shoal.worker.identity import Identity
 
 EXAMPLES = Path(__file__).parents[1] / "vectors" / "examples"

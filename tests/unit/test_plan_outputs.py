@@ -12,10 +12,10 @@ from typer.testing import CliRunner
 from shoal.cli.app import app
 from shoal.errors import ShoalValueError
 from shoal.planner import PlannedComponent, PlannedProcess, plan
-from shoal.planner.blocks import blocks_of, variables_of
 from shoal.planner.diff import diff_headline, diff_plans
+from shoal.planner.grouping import blocks_of, variables_of
 from shoal.planner.markdown import escape, render_markdown
-from shoal.planner.serial import from_json, to_json
+from shoal.planner.plan_json import from_json, to_json
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "plan"
 

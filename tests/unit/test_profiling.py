@@ -6,7 +6,7 @@ import tempfile
 import pytest
 
 from shoal.errors import ClusterConfigError, ShoalValueError
-from shoal.hardware.profiling import (
+from shoal.profiling import (
     NsightConfig,
     ProfileConfig,
     RocprofSysConfig,

@@ -15,7 +15,7 @@ from shoal.planner import Plan, plan
 from shoal.planner.diff import diff_to_json
 from shoal.planner.html import render_html
 from shoal.planner.markdown import diff_to_markdown, render_markdown
-from shoal.planner.serial import KIND, from_json, to_json
+from shoal.planner.plan_json import KIND, from_json, to_json
 
 __all__ = ["run"]
 
@@ -53,7 +53,7 @@ def run(
 
 def _live() -> Any:
     # The only command here that needs Ray, which takes a second to import.
-    return importlib.import_module("shoal.planner.live").read_live()
+    return importlib.import_module("shoal.planner.from_ray").read_live()
 
 
 def _other(path: Path, source: Any) -> Plan:

@@ -12,13 +12,13 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from shoal._backend import NAME as BACKEND
 from shoal._ray import NAME_TAKEN
 from shoal.bootstrap.host import LaunchSpec, host_class, own_versions, pack
-from shoal.bootstrap.probe import NodeReport, fingerprint
 from shoal.cluster.env import merge_mode, merge_worker_env_vars, needs_fresh_process
 from shoal.cluster.job import Job
 from shoal.context import current
 from shoal.errors import LaunchError, NameTakenError, ShoalTypeError, ShoalValueError
 from shoal.hardware import AcceleratorType, visibility_env
-from shoal.hardware.profiling import (
+from shoal.node_probe.report import NodeReport, fingerprint
+from shoal.profiling import (
     ProfileConfig,
     get_profiling_env_vars_for_worker,
     modify_profile_context,

@@ -19,9 +19,7 @@ import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from shoal._ray import exit_by_signal, get
-from shoal.bootstrap.probe import NodeReport, probe_node
 from shoal.cluster.env import PATH_LIKE_ENV_VARS
-from shoal.cluster.node_hardware import probe_hardware_of
 from shoal.cluster.progress import stage
 from shoal.cluster.reaper import start_reaper
 from shoal.config import ClusterConfig
@@ -34,7 +32,9 @@ from shoal.errors import (
     ShoalValueError,
 )
 from shoal.hardware import ACCELERATOR_HW_TYPE
-from shoal.hardware.probe import HardwareReport
+from shoal.node_probe.ask import probe_hardware_of
+from shoal.node_probe.hardware import HardwareReport
+from shoal.node_probe.report import NodeReport, probe_node
 from shoal.topology import NodeInfo
 
 __all__ = ["connect", "disconnect", "find_nodes", "running_jobs", "wanted_nodes"]

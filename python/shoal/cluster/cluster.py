@@ -13,7 +13,6 @@ import ray
 
 from shoal._backend import shm_gc
 from shoal.bootstrap.extension import load_user_extension_module
-from shoal.bootstrap.probe import NodeReport
 from shoal.cluster.allocate import allocate, read_arguments
 from shoal.cluster.bringup import connect, disconnect, find_nodes, running_jobs, wanted_nodes
 from shoal.cluster.env import (
@@ -29,14 +28,15 @@ from shoal.config import ClusterConfig, load
 from shoal.context import current, env_value, set_context
 from shoal.deadline import Deadline
 from shoal.errors import ClusterError, NameTakenError, ShoalError
-from shoal.hardware.profiling import (
+from shoal.manager import NodeManager
+from shoal.manager.base import connection
+from shoal.node_probe.report import NodeReport
+from shoal.ports import hold_port
+from shoal.profiling import (
     ProfileConfig,
     get_profiling_env_vars_for_worker,
     modify_profile_context,
 )
-from shoal.manager import NodeManager
-from shoal.manager.base import connection
-from shoal.ports import hold_port
 from shoal.topology import DescribedCluster
 
 __all__ = ["Cluster"]

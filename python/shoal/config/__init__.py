@@ -4,7 +4,7 @@ from shoal.config.document import Document, read_document
 from shoal.config.model import ClusterConfig, NodeGroupConfig, NodeGroupEnvConfig
 from shoal.config.ranks import parse_rank_config
 from shoal.config.source import load
-from shoal.hardware.arguments import dataclass_arg_check
+from shoal.problems import dataclass_arg_check
 
 __all__ = [
     "ClusterConfig",

@@ -11,8 +11,8 @@ from shoal.config.model import ClusterConfig
 from shoal.config.omega import plain_section
 from shoal.config.yaml12 import read_yaml
 from shoal.errors import ClusterConfigError
-from shoal.hardware.arguments import path_text
 from shoal.nearest import did_you_mean
+from shoal.problems import path_text
 
 __all__ = ["Document", "read_document"]
 

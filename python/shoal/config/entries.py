@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from shoal.errors import PlacementError
-from shoal.hardware.arguments import Problem, shown
 from shoal.nearest import did_you_mean
+from shoal.problems import Problem, shown
 
 __all__ = ["DEFAULT_GROUP", "Entry", "entry_problems", "labels_of", "parse_entries"]
 

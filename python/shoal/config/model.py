@@ -12,8 +12,8 @@ from shoal.config.entries import entry_problems
 from shoal.config.omega import plain_section
 from shoal.errors import ClusterConfigError
 from shoal.hardware import NodeHardwareConfig
-from shoal.hardware.arguments import ArgumentsError, Problem
-from shoal.hardware.profiling import ProfileConfig
+from shoal.problems import ArgumentsError, Problem
+from shoal.profiling import ProfileConfig
 
 __all__ = ["ClusterConfig", "NodeGroupConfig", "NodeGroupEnvConfig"]
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from shoal.errors import ClusterConfigError
-from shoal.hardware.arguments import shown
+from shoal.problems import shown
 
 __all__ = ["parse_rank_config", "show_ranks"]
 

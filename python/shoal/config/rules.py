@@ -10,8 +10,8 @@ from typing import Any, Protocol
 from shoal.config.ranks import parse_rank_config, show_ranks
 from shoal.errors import ClusterConfigError
 from shoal.hardware import Hardware, NodeHardwareConfig
-from shoal.hardware.arguments import ArgumentsError, Problem, shown
 from shoal.nearest import did_you_mean
+from shoal.problems import ArgumentsError, Problem, shown
 
 __all__ = [
     "EnvLike",

@@ -15,9 +15,9 @@ from shoal.config.entries import entry_problems
 from shoal.config.model import ClusterConfig, NodeGroupConfig, NodeGroupEnvConfig
 from shoal.errors import ClusterConfigError
 from shoal.hardware import NodeHardwareConfig
-from shoal.hardware.arguments import ArgumentsError, Problem, construct, shown
-from shoal.hardware.profiling import ProfileConfig
 from shoal.nearest import did_you_mean
+from shoal.problems import ArgumentsError, Problem, construct, shown
+from shoal.profiling import ProfileConfig
 
 __all__ = ["check", "read_cluster", "read_group"]
 

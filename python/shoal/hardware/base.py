@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, TypeVar
 
 from shoal.errors import ShoalValueError
-from shoal.hardware.arguments import ArgumentsError, Problem, construct, shown
 from shoal.nearest import did_you_mean
+from shoal.problems import ArgumentsError, Problem, construct, shown
 
 __all__ = [
     "Hardware",

@@ -1,7 +1,6 @@
 """`shoal plan`: what would run where, without starting anything."""
 
 from shoal.planner.inventory import Inventory, read_inventory
-from shoal.planner.make import plan
 from shoal.planner.model import (
     Plan,
     PlannedComponent,
@@ -10,7 +9,8 @@ from shoal.planner.model import (
     PlannedProcess,
     Totals,
 )
-from shoal.planner.serial import from_json, to_json
+from shoal.planner.plan_json import from_json, to_json
+from shoal.planner.solve import plan
 
 __all__ = [
     "Inventory",

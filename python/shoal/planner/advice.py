@@ -7,7 +7,7 @@ from shoal.config import ClusterConfig
 from shoal.hardware import ACCELERATOR_HW_TYPE
 from shoal.planner.environment import SET_AT_LAUNCH
 from shoal.planner.model import Plan
-from shoal.planner.ranges import count_of, show_ranks
+from shoal.planner.phrases import count_of, show_ranks
 
 __all__ = ["advise"]
 

@@ -6,9 +6,9 @@ from dataclasses import asdict, astuple, dataclass
 from itertools import groupby
 from typing import Literal
 
-from shoal.planner.blocks import blocks_of
+from shoal.planner.grouping import blocks_of
 from shoal.planner.model import Plan, PlannedComponent, PlannedProcess
-from shoal.planner.ranges import count_of, show_ranks
+from shoal.planner.phrases import count_of, show_ranks
 from shoal.planner.report import Section
 
 __all__ = ["Change", "diff_headline", "diff_plans", "diff_sections", "diff_to_json"]

@@ -12,10 +12,10 @@ from typing import Any
 
 from shoal.hardware import ACCELERATOR_HW_TYPE
 from shoal.planner.colors import color_rules, split, stripes
+from shoal.planner.inventory_spec import UNKNOWN_MODEL
 from shoal.planner.model import Plan, PlannedComponent, PlannedDevice, PlannedNode
-from shoal.planner.ranges import count_of, show_ranks
+from shoal.planner.phrases import count_of, show_ranks
 from shoal.planner.report import Section, sections, shown_warnings
-from shoal.planner.spec import UNKNOWN_MODEL
 
 __all__ = ["render_html"]
 

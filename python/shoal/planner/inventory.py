@@ -11,9 +11,9 @@ from shoal.config.yaml12 import read_yaml
 from shoal.errors import ClusterConfigError, ShoalValueError
 from shoal.hardware import ACCELERATOR_HW_TYPE, HardwareInfo, HardwareResource
 from shoal.hardware.accelerators import accelerator_model
-from shoal.planner.long_form import read_nodes
-from shoal.planner.ranges import count_of, show_ranks
-from shoal.planner.spec import NodeKind, parse_nodes
+from shoal.planner.inventory_spec import NodeKind, parse_nodes
+from shoal.planner.inventory_yaml import read_nodes
+from shoal.planner.phrases import count_of, show_ranks
 from shoal.topology import NodeInfo
 
 __all__ = ["Inventory", "read_inventory"]

@@ -4,10 +4,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from shoal.hardware import ACCELERATOR_HW_TYPE
-from shoal.planner.blocks import Block, blocks_of, node_rows, variables_of
 from shoal.planner.environment import AT_LAUNCH
+from shoal.planner.grouping import Block, blocks_of, node_rows, variables_of
 from shoal.planner.model import Plan, PlannedDevice, PlannedNode
-from shoal.planner.ranges import count_of, show_ranks
+from shoal.planner.phrases import count_of, show_ranks
 
 __all__ = ["Section", "headline", "sections", "shown_warnings", "summary"]
 

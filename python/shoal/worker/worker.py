@@ -21,10 +21,10 @@ from shoal.context import current, env_value, log_level, set_context
 from shoal.deadline import default_timeout
 from shoal.errors import ShoalTimeoutError
 from shoal.hardware import AcceleratorUtil
-from shoal.hardware.profiling import ProfileConfig
 from shoal.manager import CollectiveManager, NodeManager, WorkerInfo, WorkerManager
 from shoal.ports import hold_port
 from shoal.process import own_process
+from shoal.profiling import ProfileConfig
 from shoal.shm.location import memory_id
 from shoal.transport.choice import Choice
 from shoal.worker.group import WorkerGroup

@@ -127,7 +127,7 @@ _OURS = {
         "AMDGPUManager AcceleratorManager AscendNPUManager IntelGPUManager KunlunXPUManager"
         " MUSAGPUManager NvidiaGPUManager"
     ),
-    "shoal.hardware.profiling": "NsightConfig ProfileConfig RocprofSysConfig",
+    "shoal.profiling": "NsightConfig ProfileConfig RocprofSysConfig",
     "shoal.manager": (
         "CollectiveGroupInfo CollectiveManager Manager ManagerProxy NodeManager WorkerInfo"
         " WorkerManager"

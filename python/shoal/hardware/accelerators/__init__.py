@@ -17,7 +17,7 @@ from shoal.hardware.accelerators.accelerator import Accelerator, accelerator_mod
 from shoal.hardware.accelerators.util import AcceleratorUtil, complete_environment, visibility_env
 
 # isort: on
-from shoal.hardware.profiling import NsightConfig, RocprofSysConfig
+from shoal.profiling import NsightConfig, RocprofSysConfig
 
 AcceleratorManager.register_profiling_config(AcceleratorType.NV_GPU)(NsightConfig)
 AcceleratorManager.register_profiling_config(AcceleratorType.AMD_GPU)(RocprofSysConfig)

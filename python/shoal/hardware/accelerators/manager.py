@@ -15,8 +15,8 @@ from shoal.hardware.accelerators.devices import (
     usable_devices,
 )
 from shoal.hardware.accelerators.kind import AcceleratorType
-from shoal.hardware.profiling.base import ProfileConfig
-from shoal.hardware.within import within
+from shoal.hardware.time_limit import within
+from shoal.profiling.base import ProfileConfig
 
 __all__ = ["AcceleratorManager", "is_unique_name", "ray_devices"]
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from shoal.errors import ShoalValueError
-from shoal.hardware.within import within
+from shoal.hardware.time_limit import within
 
 __all__ = ["check_cameras"]
 

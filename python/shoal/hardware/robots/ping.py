@@ -5,7 +5,7 @@ import logging
 from typing import Any
 
 from shoal.errors import DependencyError, ShoalValueError
-from shoal.hardware.within import within
+from shoal.hardware.time_limit import within
 
 __all__ = ["check_alive"]
 

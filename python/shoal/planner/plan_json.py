@@ -13,8 +13,8 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from shoal.errors import ShoalValueError
-from shoal.hardware.arguments import path_text
 from shoal.planner.model import Plan, PlannedComponent
+from shoal.problems import path_text
 
 __all__ = ["KIND", "SCHEMA", "from_json", "to_json"]
 

@@ -14,7 +14,6 @@ from shoal.hardware import (
     HardwareResource,
     configured_hardware,
 )
-from shoal.hardware.profiling import ProfileConfig, get_profiling_env_vars_for_worker
 from shoal.placement import ComponentPlacement, PlacementStrategy
 from shoal.placement.environment import group_environment
 from shoal.planner.advice import advise
@@ -28,7 +27,8 @@ from shoal.planner.model import (
     PlannedProcess,
     ProcessId,
 )
-from shoal.planner.ranges import count_of
+from shoal.planner.phrases import count_of
+from shoal.profiling import ProfileConfig, get_profiling_env_vars_for_worker
 from shoal.topology import DescribedCluster, NodeInfo, build_groups
 
 __all__ = ["plan"]

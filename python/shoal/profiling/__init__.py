@@ -1,12 +1,12 @@
 """Profilers around workers: what a configuration says of them, and what it changes at launch."""
 
-from shoal.hardware.profiling.base import ProfileConfig
-from shoal.hardware.profiling.launch import (
+from shoal.profiling.base import ProfileConfig
+from shoal.profiling.launch import (
     get_profiling_env_vars_for_worker,
     modify_profile_context,
 )
-from shoal.hardware.profiling.nsight import NsightConfig
-from shoal.hardware.profiling.rocprof import RocprofSysConfig
+from shoal.profiling.nsight import NsightConfig
+from shoal.profiling.rocprof import RocprofSysConfig
 
 __all__ = [
     "NsightConfig",

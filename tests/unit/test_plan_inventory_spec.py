@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from shoal.errors import ClusterConfigError
-from shoal.planner.spec import MAX_NODES, NodeKind, parse_nodes
+from shoal.planner.inventory_spec import MAX_NODES, NodeKind, parse_nodes
 
 TYPES = ["DOSW1", "Franka", "Turtle2"]
 

@@ -13,12 +13,12 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from shoal._ray import get
 from shoal.bootstrap.host import own_versions
-from shoal.bootstrap.probe import NodeReport
 from shoal.config import ClusterConfig
 from shoal.context import env_var
 from shoal.deadline import Deadline
 from shoal.errors import ClusterError
-from shoal.hardware.probe import HardwareQuestion, HardwareReport, probe_hardware
+from shoal.node_probe.hardware import HardwareQuestion, HardwareReport, probe_hardware
+from shoal.node_probe.report import NodeReport
 
 __all__ = ["probe_hardware_of"]
 

@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from shoal.hardware.arguments import shown
-from shoal.hardware.profiling.base import ProfileConfig, option_tokens
+from shoal.problems import shown
+from shoal.profiling.base import ProfileConfig, option_tokens
 
 __all__ = ["NsightConfig"]
 

@@ -10,13 +10,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from shoal.bootstrap.extension import load_user_extension_module
-from shoal.bootstrap.interpreter import check_interpreter
-from shoal.bootstrap.probe import environment_at_start
 from shoal.context import env_var
 from shoal.errors import ShoalTypeError
 from shoal.hardware.accelerators import AcceleratorManager
-from shoal.hardware.arguments import shown
 from shoal.hardware.base import Hardware, HardwareInfo, HardwareResource
+from shoal.node_probe.interpreter import check_interpreter
+from shoal.node_probe.report import environment_at_start
+from shoal.problems import shown
 
 __all__ = ["HardwareQuestion", "HardwareReport", "probe_hardware"]
 

@@ -7,9 +7,9 @@ from itertools import groupby, pairwise
 
 from shoal.hardware import ACCELERATOR_HW_TYPE
 from shoal.planner.environment import SET_AT_LAUNCH
+from shoal.planner.inventory_spec import UNKNOWN_MODEL
 from shoal.planner.model import PlannedComponent, PlannedNode, PlannedProcess
-from shoal.planner.ranges import count_of, show_ranks
-from shoal.planner.spec import UNKNOWN_MODEL
+from shoal.planner.phrases import count_of, show_ranks
 
 __all__ = ["Block", "NodeRow", "blocks_of", "node_rows", "variables_of"]
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from pathlib import PurePath
 from typing import Any, ClassVar
 
-from shoal.hardware.arguments import shown
-from shoal.hardware.profiling.base import ProfileConfig, option_tokens
+from shoal.problems import shown
+from shoal.profiling.base import ProfileConfig, option_tokens
 
 __all__ = ["RocprofSysConfig"]
 

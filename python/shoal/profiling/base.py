@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, TypeVar
 
 from shoal.errors import ShoalValueError
-from shoal.hardware.arguments import ArgumentsError, Problem, construct, shown
 from shoal.nearest import did_you_mean
+from shoal.problems import ArgumentsError, Problem, construct, shown
 
 __all__ = ["ProfileConfig", "option_tokens"]
 

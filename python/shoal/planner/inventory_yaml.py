@@ -15,10 +15,8 @@ from typing import Any
 from shoal.config.marks import Marks
 from shoal.errors import ClusterConfigError
 from shoal.hardware import ACCELERATOR_HW_TYPE
-from shoal.hardware.arguments import path_text
 from shoal.nearest import did_you_mean
-from shoal.planner.ranges import count_of
-from shoal.planner.spec import (
+from shoal.planner.inventory_spec import (
     MAX_DEVICES,
     MAX_NODES,
     NodeKind,
@@ -26,6 +24,8 @@ from shoal.planner.spec import (
     vendor_of,
     vendors,
 )
+from shoal.planner.phrases import count_of
+from shoal.problems import path_text
 
 __all__ = ["read_nodes"]
 

@@ -6,7 +6,7 @@ import warnings
 from pathlib import Path
 
 from shoal.errors import ClusterConfigError
-from shoal.hardware.profiling.base import ProfileConfig
+from shoal.profiling.base import ProfileConfig
 
 __all__ = ["get_profiling_env_vars_for_worker", "modify_profile_context"]
 
