@@ -66,14 +66,27 @@ def parents(name: str) -> set[str]:
     return {".".join(parts[:n]) for n in range(1, len(parts))}
 
 
+def imported_by_call(call: ast.Call) -> set[str]:
+    """The module that a call of `import_module` names."""
+    function = call.func
+    name = function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
+    named = call.args[0] if call.args else None
+    if name == "import_module" and isinstance(named, ast.Constant):
+        return {str(named.value)}
+    return set()
+
+
 def imports_of(name: str, source: str, modules: dict[str, str]) -> set[str]:
     """The modules of shoal that a module makes Python run first.
 
     Importing `shoal.a.b` runs `shoal.a` too, except from inside `shoal.a`, where it runs already.
+    `import_module("shoal.a.b")` is an import too.
     """
     found = set()
     for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.Import):
+        if isinstance(node, ast.Call):
+            found |= imported_by_call(node)
+        elif isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
             if node.level:
@@ -125,7 +138,11 @@ def test_import_of_the_package_itself_is_found():
 
 @pytest.mark.parametrize(
     "lazy",
-    ["def f():\n    from shoal.cluster import x", "if TYPE_CHECKING:\n    import shoal.cluster"],
+    [
+        "def f():\n    from shoal.cluster import x",
+        "if TYPE_CHECKING:\n    import shoal.cluster",
+        'def f():\n    importlib.import_module("shoal.cluster").x()',
+    ],
 )
 def test_cycle_hidden_in_a_function_or_from_python_is_found(lazy):
     modules = {"shoal.config": lazy, "shoal.cluster": "import shoal.config"}

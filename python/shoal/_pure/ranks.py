@@ -48,4 +48,6 @@ class RankLists(Items[list[int]]):
         return f"RankLists({self._lists!r})"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return importlib.import_module("shoal.placement").RankLists, (list(self),)
+        # Through the public name, so that a process that runs the other backend can load it.
+        cls = type(self)
+        return getattr(importlib.import_module(cls.__module__), cls.__name__), (list(self),)

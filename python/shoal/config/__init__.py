@@ -1,9 +1,8 @@
 """The `cluster` section of a configuration: read, checked, and turned into dataclasses."""
 
 from shoal.config.document import Document, read_document
-from shoal.config.model import ClusterConfig, NodeGroupConfig, NodeGroupEnvConfig
+from shoal.config.model import ClusterConfig, NodeGroupConfig, NodeGroupEnvConfig, load
 from shoal.config.ranks import parse_rank_config
-from shoal.config.source import load
 from shoal.problems import dataclass_arg_check
 
 __all__ = [

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 from shoal.config.marks import Marks
-from shoal.config.model import ClusterConfig
 from shoal.config.omega import plain_section
 from shoal.config.yaml12 import read_yaml
 from shoal.errors import ClusterConfigError
@@ -17,7 +16,8 @@ from shoal.problems import path_text
 __all__ = ["Document", "read_document"]
 
 _SECTION = "cluster"
-_KNOWN = frozenset(field.name for field in dataclasses.fields(ClusterConfig))
+_KNOWN = frozenset({"num_nodes", "component_placement", "node_groups", "profiling"})
+"""The fields of `ClusterConfig`, which imports this module."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,7 +71,7 @@ def read_document(source: Any) -> Document:
         return source
     name = "the configuration"
     marks: Marks | None = None
-    if isinstance(source, ClusterConfig):
+    if _is_checked(source):
         return Document(name, _taken_apart(source))
     content = source
     if isinstance(source, (str, os.PathLike)):
@@ -104,7 +104,16 @@ def read_document(source: Any) -> Document:
     return Document(name, {str(key): value for key, value in section.items()}, marks, root)
 
 
-def _taken_apart(config: ClusterConfig) -> dict[str, Any]:
+def _is_checked(source: Any) -> bool:
+    """Return whether a source is a `ClusterConfig`."""
+    return (
+        dataclasses.is_dataclass(source)
+        and not isinstance(source, type)
+        and {field.name for field in dataclasses.fields(source)} == _KNOWN
+    )
+
+
+def _taken_apart(config: Any) -> dict[str, Any]:
     # Not `asdict`: what placements hold is passed on as it is, not copied.
     section = {field: getattr(config, field) for field in _KNOWN}
     section["node_groups"] = (

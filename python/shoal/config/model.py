@@ -3,11 +3,14 @@
 import importlib
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, fields
+from types import ModuleType
 from typing import Any
 
 import yaml
 
+from shoal.bootstrap.extension import load_user_extension_module
 from shoal.config import rules
+from shoal.config.document import read_document
 from shoal.config.entries import entry_problems
 from shoal.config.omega import plain_section
 from shoal.errors import ClusterConfigError
@@ -15,7 +18,7 @@ from shoal.hardware import NodeHardwareConfig
 from shoal.problems import ArgumentsError, Problem
 from shoal.profiling import ProfileConfig
 
-__all__ = ["ClusterConfig", "NodeGroupConfig", "NodeGroupEnvConfig"]
+__all__ = ["ClusterConfig", "NodeGroupConfig", "NodeGroupEnvConfig", "load"]
 
 
 @dataclass
@@ -124,9 +127,7 @@ class ClusterConfig:
     @staticmethod
     def from_dict_cfg(cfg_dict: Any) -> "ClusterConfig":
         """Read a configuration; see `load`, which this is the older name of."""
-        # Reading needs pydantic (0.2 s), and a worker that was sent a configuration does not read.
-        config: ClusterConfig = importlib.import_module("shoal.config.source").load(cfg_dict)
-        return config
+        return load(cfg_dict)
 
     def get_node_labels_by_rank(self, node_rank: int) -> list[str]:
         """Return the labels of the groups that a node belongs to."""
@@ -155,6 +156,33 @@ class ClusterConfig:
         data = {f.name: _plain(getattr(self, f.name)) for f in fields(self)}
         del data["component_placement"]
         return yaml.dump(data, Dumper=_Dumper, sort_keys=False).rstrip()
+
+
+def load(source: Any) -> ClusterConfig:
+    """Read and check a configuration.
+
+    Args:
+        source: A mapping, an OmegaConf `DictConfig` or the path of a YAML file; the whole document
+            or its `cluster` section, told apart by that key. A `ClusterConfig` is returned as it is.
+
+    Raises:
+        ClusterConfigError: The configuration has problems; all of them, each with its path.
+    """
+    if isinstance(source, ClusterConfig):
+        return source
+    load_user_extension_module()  # it may register hardware that the configuration names
+    document = read_document(source)
+    config: ClusterConfig = _schema().check(document, _kinds())
+    return config
+
+
+def _schema() -> ModuleType:
+    """Import the check, with pydantic (0.2 s): a worker that was sent a configuration has no use for it."""
+    return importlib.import_module("shoal.config.schema")
+
+
+def _kinds() -> Any:
+    return _schema().Kinds(ClusterConfig, NodeGroupConfig, NodeGroupEnvConfig)
 
 
 class _Dumper(yaml.SafeDumper):
@@ -186,8 +214,8 @@ def _read_by(given: Any, cls: type[Any], reader: str) -> None:
     """Read what a dataclass was given where other dataclasses belong, as `load` would."""
     names = [field.name for field in fields(cls)]
     values = {name: getattr(given, name) for name in names}
-    read = getattr(importlib.import_module("shoal.config.schema"), reader)
-    found = read(plain_section(values, None, names, cls.__name__))
+    read = getattr(_schema(), reader)
+    found = read(plain_section(values, None, names, cls.__name__), _kinds())
     for name in names:
         setattr(given, name, getattr(found, name))
 

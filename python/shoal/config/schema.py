@@ -4,7 +4,7 @@ import contextlib
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, NamedTuple, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError, ValidationInfo
 from pydantic_core import ErrorDetails, PydanticCustomError
@@ -12,17 +12,24 @@ from pydantic_core import ErrorDetails, PydanticCustomError
 from shoal.config import rules
 from shoal.config.document import Document
 from shoal.config.entries import entry_problems
-from shoal.config.model import ClusterConfig, NodeGroupConfig, NodeGroupEnvConfig
 from shoal.errors import ClusterConfigError
 from shoal.hardware import NodeHardwareConfig
 from shoal.nearest import did_you_mean
 from shoal.problems import ArgumentsError, Problem, construct, shown
 from shoal.profiling import ProfileConfig
 
-__all__ = ["check", "read_cluster", "read_group"]
+__all__ = ["Kinds", "check", "read_cluster", "read_group"]
 
 M = TypeVar("M", bound=BaseModel)
 _UNKNOWN = "unknown"
+
+
+class Kinds(NamedTuple):
+    """The dataclasses to make. They call this module, which therefore does not import them."""
+
+    cluster: type[Any]
+    group: type[Any]
+    env: type[Any]
 
 
 def _by(rule: Callable[[Any], Any]) -> BeforeValidator:
@@ -93,22 +100,22 @@ class _Parts:
 
     label: str
     node_ranks: list[int]
-    envs: list[_Env | NodeGroupEnvConfig] | None
+    envs: list[Any] | None
     hardware: NodeHardwareConfig | None
     hardware_type: str | None
     ignore_hardware: bool
 
-    def make(self) -> NodeGroupConfig:
+    def make(self, kinds: Kinds) -> Any:
         """Return the group as its users see it."""
         envs = None
         if self.envs is not None:
             envs = [
                 env
-                if isinstance(env, NodeGroupEnvConfig)
-                else NodeGroupEnvConfig(env.node_ranks, env.env_vars, env.python_interpreter_path)
+                if isinstance(env, kinds.env)
+                else kinds.env(env.node_ranks, env.env_vars, env.python_interpreter_path)
                 for env in self.envs
             ]
-        return NodeGroupConfig(
+        return kinds.group(
             self.label,
             self.node_ranks,
             envs,
@@ -118,11 +125,12 @@ class _Parts:
         )
 
 
-def check(document: Document) -> ClusterConfig:
+def check(document: Document, kinds: Kinds) -> Any:
     """Check a section and return it as dataclasses.
 
     Args:
         document: The configuration that has it.
+        kinds: The dataclasses.
 
     Raises:
         ClusterConfigError: It has problems; all of them, each with its path.
@@ -130,7 +138,7 @@ def check(document: Document) -> ClusterConfig:
     known = {key: document.section[key] for key in document.section if key in _Cluster.model_fields}
     _warn_of_unknown(document)
     problems: list[Problem] = []
-    config = _cluster(known, problems)
+    config = _cluster(known, problems, kinds)
     if config is None:
         lines = [f"{document.where(*p.path, key=p.key)}: {p.message}" for p in problems]
         noun = "a problem" if len(lines) == 1 else f"{len(lines)} problems"
@@ -139,30 +147,30 @@ def check(document: Document) -> ClusterConfig:
     return config
 
 
-def read_cluster(values: Mapping[str, Any]) -> ClusterConfig:
+def read_cluster(values: Mapping[str, Any], kinds: Kinds) -> Any:
     """Return a configuration of values of which some are still mappings.
 
     Raises:
         ArgumentsError: It has problems; all of them.
     """
     problems: list[Problem] = []
-    config = _cluster(values, problems)
+    config = _cluster(values, problems, kinds)
     if config is None:
         raise ArgumentsError(problems, "cluster: ")
     return config
 
 
-def read_group(values: Mapping[str, Any]) -> NodeGroupConfig:
+def read_group(values: Mapping[str, Any], kinds: Kinds) -> Any:
     """Return a node group of values of which some are still mappings.
 
     Raises:
         ArgumentsError: It has problems; all of them.
     """
     problems: list[Problem] = []
-    parts = _group(values, None, problems)
+    parts = _group(values, None, problems, kinds)
     if problems or parts is None:
         raise ArgumentsError(problems, f"node group {values.get('label')!r}: ")
-    return parts.make()
+    return parts.make(kinds)
 
 
 def _warn_of_unknown(document: Document) -> None:
@@ -174,7 +182,7 @@ def _warn_of_unknown(document: Document) -> None:
         )
 
 
-def _cluster(values: Mapping[str, Any], problems: list[Problem]) -> ClusterConfig | None:
+def _cluster(values: Mapping[str, Any], problems: list[Problem], kinds: Kinds) -> Any:
     cluster = _validate(_Cluster, values, problems)
     num_nodes: int | None = None
     with contextlib.suppress(ClusterConfigError):  # said already
@@ -187,7 +195,7 @@ def _cluster(values: Mapping[str, Any], problems: list[Problem]) -> ClusterConfi
     nodes = _UNKNOWN if num_nodes is None else range(num_nodes)
     for index, entry in enumerate(raw if isinstance(raw, (list, tuple)) else ()):
         found: list[Problem] = []
-        groups.append(_group(entry, nodes, found))
+        groups.append(_group(entry, nodes, found, kinds))
         problems += [problem.under("node_groups", index) for problem in found]
     problems += rules.cluster_problems(num_nodes, groups)
     profiling = values.get("profiling")
@@ -196,8 +204,8 @@ def _cluster(values: Mapping[str, Any], problems: list[Problem]) -> ClusterConfi
         problems += [problem.under("profiling") for problem in found]
     if problems or cluster is None:
         return None
-    made = [parts.make() for parts in groups if parts is not None]
-    return ClusterConfig(
+    made = [parts.make(kinds) for parts in groups if parts is not None]
+    return kinds.cluster(
         cluster.num_nodes, _listed(placement), None if raw is None else made, profiling
     )
 
@@ -208,9 +216,9 @@ def _listed(placement: Any) -> list[dict[str, Any]]:
     return [{str(key): entry for key, entry in mapping.items()} for mapping in placement]
 
 
-def _group(entry: Any, nodes: Any, problems: list[Problem]) -> _Parts | None:
+def _group(entry: Any, nodes: Any, problems: list[Problem], kinds: Kinds) -> _Parts | None:
     """Read a group as far as it can be; the problems are as seen from it."""
-    if isinstance(entry, NodeGroupConfig):
+    if isinstance(entry, kinds.group):
         entry = {name: getattr(entry, name) for name in _Group.model_fields}
     context = {"nodes": nodes}
     group = _validate(_Group, entry, problems, context)
@@ -218,7 +226,7 @@ def _group(entry: Any, nodes: Any, problems: list[Problem]) -> _Parts | None:
         return None
     node_ranks = group.node_ranks if group else _tried(entry.get("node_ranks"), nodes)
     found: list[Problem] = []
-    envs = _envs(entry.get("env_configs"), node_ranks, context, found)
+    envs = _envs(entry.get("env_configs"), node_ranks, context, found, kinds)
     problems += found
     hardware = _hardware(entry.get("hardware"), problems)
     unread = hardware is None and entry.get("hardware") is not None
@@ -239,15 +247,15 @@ def _tried(value: Any, nodes: Any) -> list[int]:
 
 
 def _envs(
-    raw: Any, own: list[int], context: Mapping[str, Any], problems: list[Problem]
-) -> list[_Env | NodeGroupEnvConfig] | None:
+    raw: Any, own: list[int], context: Mapping[str, Any], problems: list[Problem], kinds: Kinds
+) -> list[Any] | None:
     if not isinstance(raw, (list, tuple)):
         return None
-    envs: list[_Env | NodeGroupEnvConfig] = []
+    envs: list[Any] = []
     for index, entry in enumerate(raw):
         found: list[Problem] = []
-        env: _Env | NodeGroupEnvConfig | None = entry
-        if not isinstance(entry, NodeGroupEnvConfig):
+        env: Any = entry
+        if not isinstance(entry, kinds.env):
             env = _validate(_Env, _all_of(own, entry), found, context)
         if env is None:
             # With another problem: its nodes alone, to compare them with the group's.
