@@ -25,6 +25,7 @@ from ray.exceptions import (
 from shoal.context import describe_self
 from shoal.deadline import Deadline, LongWait
 from shoal.errors import PeerLostError, ShoalError, ShoalTimeoutError, TransportError
+from shoal.fork import ChildStage, in_child
 
 __all__ = [
     "LOST",
@@ -68,7 +69,7 @@ def _note_fork() -> None:
         _forked_from = os.getppid()
 
 
-os.register_at_fork(after_in_child=_note_fork)
+in_child(ChildStage.FORGET, _note_fork)
 
 
 def check_fork() -> None:

@@ -8,6 +8,8 @@ import threading
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
+from shoal.fork import ChildStage, in_child
+
 __all__ = ["soon", "submit"]
 
 _T = TypeVar("_T")
@@ -42,4 +44,4 @@ def _unlock() -> None:
     _lock = threading.Lock()
 
 
-os.register_at_fork(after_in_child=_unlock)
+in_child(ChildStage.RENEW, _unlock)

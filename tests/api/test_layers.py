@@ -18,6 +18,7 @@ LAYERS = [
         "errors",
         "context",
         "deadline",
+        "fork",
         "futures",
         "loop",
         "nearest",

@@ -1,6 +1,5 @@
 """What this process has under way at the queues of a host: asynchronous puts and gets."""
 
-import os
 import threading
 import weakref
 from collections.abc import Hashable
@@ -9,6 +8,7 @@ from typing import Any
 from shoal.channel.backend import Future
 from shoal.channel.want import Taken
 from shoal.errors import ChannelDecodeError
+from shoal.fork import ChildStage, in_child
 from shoal.transport.sequence import PutSequence
 from shoal.transport.turns import Turns
 
@@ -71,4 +71,4 @@ def _begin_anew() -> None:
         queues.begin_anew()
 
 
-os.register_at_fork(after_in_child=_begin_anew)
+in_child(ChildStage.FORGET, _begin_anew)

@@ -4,10 +4,11 @@ To start a thread for each message would cost more than the message; to keep one
 cost a thread for each peer.
 """
 
-import os
 import threading
 from collections.abc import Callable
 from queue import Empty, SimpleQueue
+
+from shoal.fork import ChildStage, in_child
 
 __all__ = ["run_apart"]
 
@@ -44,18 +45,21 @@ class _Waiter:
             self._idle.append(self)
 
 
-_threads: tuple[int, list[_Waiter]] = (os.getpid(), [])
+_idle: list[_Waiter] = []
 
 
 def run_apart(function: Callable[[], None]) -> None:
     """Run a function that raises nothing in a thread other than the caller's, at once."""
-    global _threads  # noqa: PLW0603  (a forked child has no threads)
-    if _threads[0] != os.getpid():
-        _threads = (os.getpid(), [])
-    idle = _threads[1]
     try:
-        waiter = idle.pop()
+        waiter = _idle.pop()
     except IndexError:
-        _Waiter(idle).start(function)
+        _Waiter(_idle).start(function)
     else:
         waiter.run(function)
+
+
+def _forget_threads() -> None:
+    _idle.clear()
+
+
+in_child(ChildStage.RENEW, _forget_threads)

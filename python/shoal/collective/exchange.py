@@ -29,6 +29,7 @@ from shoal.collective.peers import peer_address
 from shoal.collective.routes import Routes
 from shoal.deadline import Deadline
 from shoal.errors import ShoalTypeError, ShoalValueError, TransportError
+from shoal.fork import ChildStage, in_child
 from shoal.work import AsyncWork
 
 __all__ = ["Exchange", "Ranks"]
@@ -340,7 +341,7 @@ def _after_fork() -> None:
 
 
 _made: "weakref.WeakSet[Exchange]" = weakref.WeakSet()
-os.register_at_fork(after_in_child=_after_fork)
+in_child(ChildStage.FORGET, _after_fork)
 
 
 def _check_options(options: Any) -> None:

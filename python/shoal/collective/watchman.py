@@ -6,11 +6,11 @@ the process's event loop looks at all of it, as long as there is any.
 
 import asyncio
 import logging
-import os
 import threading
 import weakref
 from typing import Protocol
 
+from shoal.fork import ChildStage, in_child
 from shoal.loop import submit
 
 __all__ = ["Attended", "attend"]
@@ -67,12 +67,17 @@ class _Watchman:
                     return
 
 
-_watchman = (os.getpid(), _Watchman())
+_watchman = _Watchman()
 
 
 def attend(thing: Attended) -> None:
     """Have something looked at about twice a second until its `look` returns False."""
+    _watchman.attend(thing)
+
+
+def _begin_again() -> None:
     global _watchman  # noqa: PLW0603  (a forked child has operations of its own)
-    if _watchman[0] != os.getpid():
-        _watchman = (os.getpid(), _Watchman())
-    _watchman[1].attend(thing)
+    _watchman = _Watchman()
+
+
+in_child(ChildStage.RENEW, _begin_again)

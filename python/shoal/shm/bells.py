@@ -13,6 +13,7 @@ import weakref
 from typing import Literal, Protocol
 
 from shoal.errors import ChannelClosed
+from shoal.fork import ChildStage, in_child
 
 __all__ = ["Bells", "Rung", "bells_of", "silence"]
 
@@ -155,4 +156,4 @@ def silence(token: str) -> None:
 
 
 # A child has another bell, and none of its parent's loops runs in it.
-os.register_at_fork(after_in_child=_of_sessions.clear)
+in_child(ChildStage.FORGET, _of_sessions.clear)

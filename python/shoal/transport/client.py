@@ -24,6 +24,7 @@ from ray.exceptions import (
 
 from shoal._ray import LOST, check_fork
 from shoal.deadline import Deadline, LongWait
+from shoal.fork import ChildStage, in_child
 from shoal.loop import submit
 from shoal.transport.queues import Outcome
 from shoal.transport.wire import Bulk, pack, unpack
@@ -109,7 +110,7 @@ class Request(NamedTuple):
 Steps = Generator[Request, Any, _T]
 
 _client = itertools.count()
-_uid = (os.getpid(), int.from_bytes(os.urandom(6)))
+_uid = int.from_bytes(os.urandom(6))
 
 
 def pause(seconds: float) -> Request:
@@ -119,10 +120,15 @@ def pause(seconds: float) -> Request:
 
 def new_ticket() -> tuple[int, int]:
     """Return what names one waiting call of this process."""
+    return _uid, next(_client)
+
+
+def _be_another_client() -> None:
     global _uid  # noqa: PLW0603  (a forked child is another client)
-    if _uid[0] != os.getpid():
-        _uid = (os.getpid(), int.from_bytes(os.urandom(6)))
-    return _uid[1], next(_client)
+    _uid = int.from_bytes(os.urandom(6))
+
+
+in_child(ChildStage.RENEW, _be_another_client)
 
 
 def run(steps: Steps[_T], wait: LongWait | None = None) -> _T:

@@ -11,6 +11,7 @@ import weakref
 from typing import Any
 
 from shoal.errors import TransportError
+from shoal.fork import ChildStage, in_child
 
 __all__ = ["check_fork", "is_inherited", "keep_in_children", "leak", "leak_all"]
 
@@ -56,4 +57,4 @@ def leak_all() -> None:
         leak(thing)
 
 
-os.register_at_fork(after_in_child=leak_all)
+in_child(ChildStage.KEEP, leak_all)

@@ -14,6 +14,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from shoal.errors import TransportError
+from shoal.fork import ChildStage, in_child
 from shoal.transport.torch.forks import keep_in_children
 
 if TYPE_CHECKING:
@@ -127,4 +128,4 @@ def _renew_lock() -> None:
     _lock = threading.Lock()
 
 
-os.register_at_fork(after_in_child=_renew_lock)
+in_child(ChildStage.RENEW, _renew_lock)

@@ -7,7 +7,6 @@ its peer is known to be dead.
 
 import asyncio
 import contextlib
-import os
 import threading
 import time
 from collections.abc import Callable
@@ -15,6 +14,7 @@ from typing import Any
 
 from shoal.deadline import Deadline, LongWait
 from shoal.errors import ShoalTimeoutError
+from shoal.fork import ChildStage, in_child
 from shoal.loop import submit
 from shoal.transport.torch.ending import at_end, stop_if_ending
 from shoal.transport.torch.forks import leak
@@ -155,4 +155,4 @@ def _forget() -> None:
     _waits.clear()
 
 
-os.register_at_fork(after_in_child=_forget)
+in_child(ChildStage.KEEP, _forget)
