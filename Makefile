@@ -60,7 +60,7 @@ test-rust: .make/package ## Run the tests of the Rust crates.
 test-loom: ## Search the shared-memory queue's interleavings with loom (minutes).
 	RUSTFLAGS="--cfg loom" CARGO_TARGET_DIR=target/loom \
 	  CARGO_PROFILE_RELEASE_LTO=off CARGO_PROFILE_RELEASE_CODEGEN_UNITS=16 \
-	  cargo test --release --locked --package shoal-core --test loom -- --test-threads 1
+	  nice -n 19 cargo test --release --locked --package shoal-core --test loom -- --test-threads 1
 
 # Threads under the sanitizer, which stable compilers have but do not offer. The standard library
 # is not instrumented: tsan.supp says what follows from that.
@@ -71,36 +71,50 @@ test-tsan: ## Run the shared-memory queue's threads under ThreadSanitizer.
 	test="cargo test --locked --package shoal-core --target $$(rustc -vV | sed -n 's/^host: //p')"; \
 	$$test --test shm_stress; $$test --lib two_mappings
 
-# With one backend chosen, what compares the two is left out. With none, everything runs with Rust
-# (unit tests with both in the same run), and of the tests that need Ray those run again with Python
-# that use most of the core: channels in shared memory.
-ifeq ($(BACKEND),)
-PYTEST := SHOAL_BACKEND=rust .venv/bin/pytest tests --backend both
-else
-PYTEST := SHOAL_BACKEND=$(BACKEND) .venv/bin/pytest tests --backend $(BACKEND) --ignore tests/parity
-endif
+# Tests come in two tiers. `make test` is what every change needs: all tests but those marked slow,
+# on the default core, and the vectors that both cores share on the pure one too. `make test-slow`
+# adds the rest: the slow tests, the searches for races, and the whole suite on the pure core.
+# SHOAL_BACKEND restricts `make test` to one core.
+CORE := $(or $(BACKEND),rust)
+PYTEST = SHOAL_BACKEND=$(1) .venv/bin/pytest tests --backend $(1) $(if $(BACKEND),--ignore tests/parity)
 # ARGS may select nothing of a run, which pytest tells by 5; nothing of all runs is an error.
 OR_NONE := || test $$? = 5
+# What waits for processes and timers leaves the machine idle: two at once.
+TWO := --numprocesses 2 --dist worksteal
 
-# What needs Ray waits most of the time, and takes longest: `make -j2 test` begins it at once and runs
-# the others meanwhile.
+# What needs Ray takes longest: `make -j2 test` begins it at once and runs the others meanwhile.
 .PHONY: test
-test: $(if $(ARGS),test-selection) $(if $(filter pure,$(BACKEND)),,test-rust) test-ray test-units ## Set everything up and run all tests (SHOAL_BACKEND=rust|pure: one backend).
+test: $(if $(ARGS),test-selection) $(if $(filter pure,$(CORE)),,test-rust) test-ray test-units ## Set everything up and run the tests (SHOAL_BACKEND=rust|pure: on that core alone).
 
 .PHONY: test-selection
 test-selection: .make/package ## Check that ARGS selects a test of Python.
-	$(PYTEST) --collect-only --quiet $(ARGS) | tail -n 1; exit "$${PIPESTATUS[0]}"
+	$(call PYTEST,$(CORE)) --collect-only --quiet $(ARGS) | tail -n 1; exit "$${PIPESTATUS[0]}"
 
 .PHONY: test-units
 test-units: .make/package ## Run the Python tests that need no Ray.
-	$(PYTEST) -m "not ray" $(ARGS) $(OR_NONE)
+	$(call PYTEST,$(CORE)) -m "not ray and not slow" $(TWO) $(ARGS) $(OR_NONE)
+ifeq ($(BACKEND),)
+	$(call PYTEST,pure) -m "vectors and not slow" $(ARGS) $(OR_NONE)
+endif
 
 .PHONY: test-ray
 test-ray: .make/package ## Run the Python tests that need Ray.
-	$(PYTEST) -m ray $(ARGS) $(OR_NONE)
-ifeq ($(BACKEND),)
+	$(call PYTEST,$(CORE)) -m "ray and not slow" $(ARGS) $(OR_NONE)
+
+.PHONY: test-slow
+test-slow: test-slow-ray test-slow-units test-loom test-tsan ## Run what `make test` leaves out (minutes).
+
+# Of the tests that need Ray those run again with the pure core that use most of a core: channels in
+# shared memory.
+.PHONY: test-slow-ray
+test-slow-ray: .make/package ## Run the slow tests that need Ray, and channels of the pure core on Ray.
+	$(call PYTEST,rust) -m "ray and slow" $(ARGS) $(OR_NONE)
 	SHOAL_BACKEND=pure .venv/bin/pytest tests/cluster/test_channel_*.py --backend pure -k shm $(ARGS) $(OR_NONE)
-endif
+
+.PHONY: test-slow-units
+test-slow-units: .make/package ## Run the slow tests without Ray, and all tests without Ray on the pure core.
+	$(call PYTEST,rust) -m "not ray and slow" $(ARGS) $(OR_NONE)
+	$(call PYTEST,pure) -m "not ray and not vectors" --ignore tests/parity $(TWO) $(ARGS) $(OR_NONE)
 
 .PHONY: lint
 lint: lint-rust lint-python ## Check format, lints, types and the contract of both backends.

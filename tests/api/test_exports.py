@@ -52,6 +52,7 @@ def test_unknown_name_is_an_attribute_error_that_shows_it():
         _ = shoal.Clutser
 
 
+@pytest.mark.slow
 def test_every_module_imports_by_itself_without_warnings():
     """Each in a process that has imported nothing of shoal: an order that works hides a cycle.
 

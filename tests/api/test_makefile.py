@@ -128,18 +128,31 @@ def test_what_is_lost_is_made_again(project, lost, tools):
     assert [call.split()[0] for call in project.calls("setup")] == tools
 
 
-def test_without_backend_the_tests_run_with_both(project):
+def test_the_tests_run_on_the_default_core_and_the_vectors_on_both(project):
     legs = [call for call in project.calls("test") if call.startswith("pytest")]
-    assert [leg.split()[1] for leg in legs] == ["rust", "pure", "rust"]
-    for leg, which in ((legs[0], "ray"), (legs[2], "not ray")):
-        assert leg.startswith(f"pytest rust tests --backend both -m {which}")
+    assert len(legs) == 3
+    assert legs[0] == "pytest rust tests --backend rust -m ray and not slow"
+    assert legs[1].startswith("pytest rust tests --backend rust -m not ray and not slow")
+    assert legs[2] == "pytest pure tests --backend pure -m vectors and not slow"
+
+
+def test_the_slow_tier_runs_the_rest_and_the_whole_suite_on_the_pure_core(project):
+    calls = project.calls("test-slow")
+    assert any("--test loom" in call for call in calls)
+    assert any("--test shm_stress" in call for call in calls)
+    legs = [call for call in calls if call.startswith("pytest")]
+    assert [leg.split(" -m ")[-1].split(" --")[0] for leg in legs if " -m " in leg] == [
+        "ray and slow",
+        "not ray and slow",
+        "not ray and not vectors",
+    ]
+    assert [leg.split()[1] for leg in legs] == ["rust", "pure", "rust", "pure"]
     assert "test_channel" in legs[1]
-    assert "--backend pure" in legs[1]
 
 
 def test_arguments_have_to_select_something(project):
     legs = [call for call in project.calls("test", "ARGS=-k x") if call.startswith("pytest")]
-    assert legs[0] == "pytest rust tests --backend both --collect-only --quiet -k x"
+    assert legs[0] == "pytest rust tests --backend rust --collect-only --quiet -k x"
     assert all(leg.endswith("-k x") for leg in legs)
     assert len(legs) == 4
 

@@ -94,6 +94,7 @@ def said_by(logs):
     return said
 
 
+@pytest.mark.slow
 @shm
 def test_what_was_put_comes_once_or_was_with_one_who_was_killed(channel, run_crew):
     one = channel(MAXSIZE, private=True)
@@ -113,6 +114,7 @@ def test_what_was_put_comes_once_or_was_with_one_who_was_killed(channel, run_cre
     assert len(got) > 100
 
 
+@pytest.mark.slow
 @shm
 def test_with_leases_nothing_that_was_put_is_lost(channel, run_crew):
     one = channel(MAXSIZE, private=True)
@@ -173,6 +175,7 @@ def lease(channel, logs, me):
             log.say("ack", name_of(held.value))
 
 
+@pytest.mark.slow
 @by_calls
 def test_by_calls_nothing_that_was_put_is_lost_either(channel, victims, tmp_path):
     one = channel(MAXSIZE, private=True)
@@ -223,6 +226,7 @@ def produce_large(channel, logs, me):
             log.say("put", f"{me}.{number}")
 
 
+@pytest.mark.slow
 @by_calls
 def test_by_calls_a_killed_host_loses_nothing_that_is_on_its_way(channel, victims, tmp_path):
     one = channel(MAXSIZE, private=True)
@@ -355,6 +359,7 @@ def test_a_host_that_died_for_good_does_not_look_like_the_end_of_the_channel(cha
         one.get(timeout=DEADLINE_S)
 
 
+@pytest.mark.slow
 @shm
 @pytest.mark.timeout(240)
 def test_a_thousand_keys_and_eight_processes(channel, run_crew):

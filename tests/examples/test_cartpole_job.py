@@ -72,6 +72,7 @@ def wait_for_death(processes, limit):
     return alive
 
 
+@pytest.mark.slow
 def test_it_learns_and_writes_its_results(tmp_path):
     process = start(tmp_path, "--target", "60", "--max-seconds", "120")
     code = process.wait(timeout=200)
@@ -99,6 +100,7 @@ def test_it_learns_and_writes_its_results(tmp_path):
     assert network.policy[-1].weight.norm() > fresh.policy[-1].weight.norm()
 
 
+@pytest.mark.slow
 def test_a_target_out_of_reach_is_exit_code_1(tmp_path):
     process = start(tmp_path, "--target", "501", "--max-seconds", "1")
     code = process.wait(timeout=200)
@@ -117,6 +119,7 @@ def test_a_misspelt_setting_is_told_before_anything_starts(tmp_path):
     assert "did you mean 'epochs'" in " ".join(read_log(tmp_path).replace("│", " ").split())
 
 
+@pytest.mark.slow
 def test_ctrl_c_ends_the_job_in_5_seconds(tmp_path):
     process = start(tmp_path, "--target", "501")
     descendants = wait_for_training(process, tmp_path)
@@ -129,6 +132,7 @@ def test_ctrl_c_ends_the_job_in_5_seconds(tmp_path):
     assert wait_for_death(descendants, 5) == []
 
 
+@pytest.mark.slow
 def test_a_killed_driver_leaves_nothing_alive(tmp_path):
     process = start(tmp_path, "--target", "501")
     descendants = wait_for_training(process, tmp_path)

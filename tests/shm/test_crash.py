@@ -53,6 +53,7 @@ def assert_nothing_left(session, before):
     assert [name for name in files if name not in before and name[0] in "xb"] == []
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(SECONDS + 100)
 def test_what_was_put_comes_once_or_was_in_the_hands_of_one_who_was_killed(session, crew):
     queue = session.queue(KEY, MAXSIZE)
@@ -96,6 +97,7 @@ def drained(queue):
         yield queue.get(timeout=DEADLINE_S)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(SECONDS + 100)
 def test_with_leases_nothing_is_lost(session, crew):
     queue = session.queue(KEY, MAXSIZE)
@@ -137,6 +139,7 @@ def test_with_leases_nothing_is_lost(session, crew):
     assert_nothing_left(session, before)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(SECONDS + 100)
 def test_those_who_come_and_go_may_be_killed_too(session, crew):
     queue = session.queue(KEY, MAXSIZE)
@@ -174,6 +177,7 @@ session.close()
 """
 
 
+@pytest.mark.slow
 def test_one_who_is_stopped_for_five_seconds_is_not_dead(session, environment):
     queue = session.queue(KEY, MAXSIZE)
     queue.put("mine")

@@ -8,6 +8,8 @@ import pytest
 
 from shoal.errors import AddressError
 
+pytestmark = pytest.mark.vectors
+
 VECTORS = json.loads((Path(__file__).parents[1] / "vectors" / "address.json").read_text())
 
 

@@ -8,6 +8,8 @@ import pytest
 
 from shoal.errors import PlacementError, PlacementIndexError
 
+pytestmark = pytest.mark.vectors
+
 VECTORS = Path(__file__).parents[1] / "vectors"
 GRAMMAR = json.loads((VECTORS / "grammar.json").read_text())
 SOLVE = json.loads((VECTORS / "solve.json").read_text())
