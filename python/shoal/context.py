@@ -1,6 +1,6 @@
 """The identity of this process within a job, and shoal's environment variables.
 
-The layers below `Worker` name themselves with it in messages.
+Lower layers read the identity here, so that they need not depend on `Worker`.
 """
 
 import logging
