@@ -52,7 +52,7 @@ def run(
 
 
 def _live() -> Any:
-    # Only this needs Ray, which takes a second to import.
+    # The only command here that needs Ray, which takes a second to import.
     return importlib.import_module("shoal.planner.live").read_live()
 
 
