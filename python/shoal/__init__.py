@@ -1,7 +1,7 @@
-"""shoal: fleets of Python workers on a Ray cluster, placed, launched and wired.
+"""shoal: place, launch and connect fleets of Python workers on a Ray cluster.
 
-Importing this package imports the standard library only; each name below loads what it needs when
-it is used first.
+Importing this package imports only the standard library; each public name loads its module when it
+is first used.
 """
 
 import importlib
@@ -55,11 +55,11 @@ def _ray_is_wrong(state: str) -> Exception:
 
 
 def _check_ray() -> None:
-    # From the package's metadata: importing Ray itself takes a second.
+    # Read the installed package's metadata: importing Ray itself takes a second.
     try:
         found = importlib.metadata.version("ray")
     except importlib.metadata.PackageNotFoundError:
-        return  # `shoal.shm` and `shoal.plan` do without; what does not says so
+        return  # `shoal.shm` and `shoal.plan` work without Ray; the other names raise when used
     if tuple(map(int, re.findall(r"\d+", found)[:2])) < _OLDEST_RAY:
         raise _ray_is_wrong(f"ray {found} is installed")
 

@@ -1,4 +1,4 @@
-"""`python -m shoal`: the commands, where no script is installed."""
+"""`python -m shoal`: the command-line program, for when the `shoal` script is not installed."""
 
 from shoal.cli import main
 

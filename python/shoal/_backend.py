@@ -1,8 +1,8 @@
 """Chooses the implementation of the core: `shoal._rust` or `shoal._pure`.
 
-The environment variable `SHOAL_BACKEND` says which: `rust`, `pure`, or `auto` (the default), which
-takes Rust and falls back to Python only where the extension is not installed, with one warning.
-It is read once, when the first name of the core is needed.
+The environment variable `SHOAL_BACKEND` selects it: `rust`, `pure`, or `auto` (the default), which
+takes Rust and falls back to Python, with one warning, only if the extension is not installed. The
+variable is read once, when this module is imported.
 """
 
 import importlib
@@ -50,8 +50,9 @@ def load(choice: str) -> ModuleType:
         The module `shoal._rust` or `shoal._pure`.
 
     Raises:
-        ValueError: `choice` is none of the three.
-        ImportError: `rust` is asked for and not installed, or is broken, or is of another version.
+        ValueError: `choice` is not one of the three.
+        ImportError: The extension is broken or of another version than the package, or `rust` is
+            requested and the extension is not installed.
     """
     if choice not in _CHOICES:
         raise ValueError(
@@ -62,7 +63,7 @@ def load(choice: str) -> ModuleType:
     try:
         module = importlib.import_module("shoal._rust")
     except ModuleNotFoundError as error:
-        # Only a missing extension may be replaced; a broken one is an error to be seen.
+        # Fall back only if the extension is missing; a broken one must raise.
         if error.name != "shoal._rust":
             raise
         if choice == "rust":
@@ -80,8 +81,8 @@ def load(choice: str) -> ModuleType:
     installed = importlib.metadata.version("shoal")
     if module.__version__ != installed:
         raise ImportError(
-            f"the extension shoal._rust is of version {module.__version__}, the package of "
-            f"{installed}: reinstall shoal"
+            f"the extension shoal._rust has version {module.__version__}, the package shoal has "
+            f"version {installed}: reinstall shoal"
         )
     return module
 

@@ -1,4 +1,4 @@
-"""Waiting for Ray with a deadline, typed errors and a word about whom one waits for."""
+"""Waits for Ray results with a deadline, shoal's own errors, and log lines that name the peer."""
 
 import asyncio
 import functools
@@ -44,7 +44,7 @@ __all__ = [
 P = ParamSpec("P")
 R = TypeVar("R")
 
-# A node died, or it cannot run what it was asked for.
+# The node died, or it cannot run the requested task or actor.
 _NODE_LOST = (
     ActorUnschedulableError,
     LocalRayletDiedError,
@@ -53,10 +53,10 @@ _NODE_LOST = (
     WorkerCrashedError,
 )
 
-# A process, its node or the memory of its answer is gone.
+# The process, its node or the memory that held its answer is gone.
 LOST = (RayActorError, RaySystemError, ObjectLostError, *_NODE_LOST)
 
-# What Ray raises for a named actor whose name is taken; a plain ValueError in its older versions.
+# Raised by Ray if the name of a new actor is taken; older versions raise a plain ValueError.
 NAME_TAKEN: type[ValueError] = getattr(ray.exceptions, "ActorAlreadyExistsError", ValueError)
 
 _exit_code: int | None = None
@@ -73,10 +73,10 @@ in_child(ChildStage.FORGET, _note_fork)
 
 
 def check_fork() -> None:
-    """Raise in a process that has its connection to Ray from its parent: Ray would hang in it.
+    """Raise if this process inherited its connection to Ray by fork: Ray calls would hang.
 
     Raises:
-        TransportError: It was forked from a process that was connected.
+        TransportError: This process was forked from a process that was connected to Ray.
     """
     if _forked_from is not None:
         raise TransportError(
@@ -87,16 +87,16 @@ def check_fork() -> None:
 
 
 def exit_by_signal(signum: int, _frame: object) -> None:
-    """Handle a signal by ending the program with the code that shells give it: 143 for SIGTERM."""
+    """Handle a signal: exit with the code that shells use for it, such as 143 for SIGTERM."""
     global _exit_code  # noqa: PLW0603  (a process ends once)
     _exit_code = 128 + signum
     raise SystemExit(_exit_code)
 
 
 def keeps_exit_code(function: Callable[P, R]) -> Callable[P, R]:
-    """Let a function that waits in Ray raise the SystemExit of `exit_by_signal` as it was.
+    """Decorate a function that waits in Ray to keep the exit code of `exit_by_signal`.
 
-    Ray replaces one that comes while it waits by another with the code 1.
+    Ray replaces a SystemExit that is raised while it waits by one with the code 1.
     """
 
     @functools.wraps(function)
@@ -112,7 +112,7 @@ def keeps_exit_code(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def lost(what: str, peer: str, deadline: Deadline, reason: object = None) -> PeerLostError:
-    """Make the error for a process that died while it was waited for."""
+    """Return the error for a peer that died during a wait."""
     detail = f" ({_one_line(reason)})" if reason else ""
     return PeerLostError(
         f"{describe_self()}: {what}: {peer} died or cannot be reached, after "
@@ -121,7 +121,7 @@ def lost(what: str, peer: str, deadline: Deadline, reason: object = None) -> Pee
 
 
 def timed_out(what: str, peer: str, deadline: Deadline) -> ShoalTimeoutError:
-    """Make the error for a deadline that passed."""
+    """Return the error for a wait whose deadline passed."""
     return ShoalTimeoutError(
         f"{describe_self()}: {what}: no answer from {peer} within {deadline.timeout:g} s"
     )
@@ -135,7 +135,7 @@ def get(ref: Any, deadline: Deadline, what: Callable[[], str], peer: str) -> Any
         ref: The object reference.
         deadline: When to give up.
         what: Describes the operation, for the log and for errors.
-        peer: Who is waited for.
+        peer: Names the process that makes the object, for the log and for errors.
 
     Raises:
         ShoalTimeoutError: The deadline passed.
@@ -158,7 +158,7 @@ def get(ref: Any, deadline: Deadline, what: Callable[[], str], peer: str) -> Any
 
 
 async def aget(ref: Any, deadline: Deadline, what: Callable[[], str], peer: str) -> Any:
-    """Wait for one Ray object in an event loop; as `get`, without log lines while it waits."""
+    """Wait for one Ray object in an event loop; same as `get`, but without log lines."""
     try:
         return await asyncio.wait_for(asyncio.shield(ref), deadline.remaining_or_none())
     except TimeoutError:
@@ -174,13 +174,13 @@ async def aget(ref: Any, deadline: Deadline, what: Callable[[], str], peer: str)
 
 
 def find_actor(name: str, namespace: str) -> Any | None:
-    """Return the handle of a named actor, or None where there is none.
+    """Return the handle of a named actor, or None if there is no such actor.
 
-    An actor that died by itself is found, too: Ray frees its name when it is killed as well.
+    An actor that died by itself is found too: Ray keeps its name until `ray.kill` is called on it.
     """
     check_fork()
     if not ray.is_initialized() and "RAY_ADDRESS" not in os.environ:
-        return None  # asking would start a Ray of its own
+        return None  # `ray.get_actor` would start a new Ray cluster
     try:
         return ray.get_actor(name, namespace=namespace)
     except ValueError:
@@ -188,7 +188,7 @@ def find_actor(name: str, namespace: str) -> Any | None:
 
 
 def is_dead(host: Any, seconds: float = 1.0) -> bool:
-    """Whether an actor with a method `ping` has died; False while that cannot be told."""
+    """Whether an actor with a method `ping` has died; False if this cannot be determined."""
     try:
         ray.get(host.ping.remote(), timeout=seconds)
     except ActorDiedError:
@@ -199,7 +199,7 @@ def is_dead(host: Any, seconds: float = 1.0) -> bool:
 
 
 def _own_error(error: RayTaskError) -> Exception:
-    # Our own errors say all there is to say; anything else keeps Ray's remote traceback.
+    # An error of shoal is complete by itself; other errors keep Ray's remote traceback.
     return error.cause if isinstance(error.cause, ShoalError) else error
 
 

@@ -1,9 +1,9 @@
 # ruff: noqa: PYI021  (this stub is the documented contract of both backends)
-"""The contract of the core: what `shoal._rust` and `shoal._pure` both offer.
+"""The contract of the core, which `shoal._rust` and `shoal._pure` both implement.
 
-Names, signatures, results, exception classes and messages are the same in both. Misuse by the
-programmer (a value of the wrong type) is a `TypeError`; input that cannot be is an error of
-`shoal.errors`, with `text` and `span` where it is about a part of a text.
+Names, signatures, results, exception classes and messages are the same in both. A value of the
+wrong type raises a `TypeError`; invalid input raises an error of `shoal.errors`, with `text` and
+`span` if it is about a part of a text.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -42,32 +42,32 @@ build_profile: Final[str]
 
 @final
 class WorkerAddress:
-    """Where a worker stands in the tree of groups: the name of a root group and a path of ranks.
+    """The position of a worker in the tree of groups: a root group's name and a path of ranks.
 
     Written `group:rank:rank…`: `grp` is a root, `grp:3` its worker 3, `grp:3:0` the first child of
     that worker. A group name has at least one character and no `:`; a rank is 0 to 2147483647 in
     ASCII digits without leading zeros.
 
-    Immutable, hashable and ordered by name, then path. Two addresses are equal when their names
-    are, whichever backend made them; the hash is that of the name. Pickles name the public class,
-    so that a process on the other backend can load them.
+    Immutable, hashable and ordered by name, then path. Two addresses with the same name are equal,
+    whichever backend made them; the hash is the hash of the name. Pickles name the public class, so
+    that a process on the other backend can load them.
 
     Args:
         root_group_name: The name of the root group.
-        ranks: One rank, or the path of ranks below the root; a list and a tuple are the same.
+        ranks: One rank, or the path of ranks below the root as any sequence.
 
     Raises:
-        AddressError: The name or a rank cannot be; it shows the address and the position.
-        TypeError: `root_group_name` is no str, or a rank is no int (a bool is none).
+        AddressError: The name or a rank is invalid; the message shows the address and the position.
+        TypeError: `root_group_name` is not a str, or a rank is not an int (a bool is not an int).
     """
 
     def __new__(cls, root_group_name: str, ranks: int | Sequence[int] = ()) -> Self: ...
     @classmethod
     def from_name(cls, name: str) -> Self:
-        """Read an address as `get_name` writes it.
+        """Parse an address as `get_name` writes it.
 
         Raises:
-            AddressError: `name` is no address; it shows the name and the position.
+            AddressError: `name` is not an address; the message shows the name and the position.
         """
 
     @classmethod
@@ -80,7 +80,7 @@ class WorkerAddress:
 
     @property
     def rank_path(self) -> list[int]:
-        """The ranks from the root down, as a list of the caller's own."""
+        """The ranks from the root down, as a new list."""
 
     @property
     def rank(self) -> int:
@@ -90,10 +90,10 @@ class WorkerAddress:
         """Return the address as text; `str()` does the same."""
 
     def get_parent_rank(self) -> int:
-        """Return the rank before the last, 0 when there is none."""
+        """Return the rank before the last, 0 if there is none."""
 
     def get_parent_address(self) -> Self | None:
-        """Return the address one level up, None for a root."""
+        """Return the address one level up, or None for a root."""
 
     def get_child_address(self, rank: int) -> Self:
         """Return the address one level down."""
@@ -112,9 +112,9 @@ class NodeResources:
 
     Args:
         node_rank: The rank of the node in the cluster.
-        num_hardware: How many resources of the group's hardware type it has.
-        num_accelerators: How many accelerators it has.
-        accelerator_type: Their type, `NO_ACCEL` without any.
+        num_hardware: The node's number of resources of the group's hardware type.
+        num_accelerators: The node's number of accelerators.
+        accelerator_type: The type of its accelerators, `NO_ACCEL` if it has none.
     """
 
     def __new__(
@@ -142,8 +142,8 @@ class NodeGroup:
 
     Args:
         label: The label of the group.
-        hardware_type: What a rank counts: `Accelerator`, the type of a robot, or None where each
-            rank is a whole node.
+        hardware_type: The hardware that ranks count: `Accelerator`, the type of a robot, or None if
+            each rank is a whole node.
         nodes: The nodes, in the order in which their resources are numbered.
     """
 
@@ -162,10 +162,10 @@ class NodeGroup:
 
 @final
 class Placement:
-    """Where one process goes, and what it may see there. A frozen value.
+    """The node of one process, and the hardware that it may see there.
 
-    Equal to a placement of the other backend with the same fields; hashable; pickles name the
-    public class.
+    Immutable and hashable. Placements of both backends with the same fields are equal; pickles name
+    the public class.
     """
 
     def __new__(
@@ -192,15 +192,15 @@ class Placement:
 
     @property
     def placement_node_rank(self) -> int:
-        """The rank of its node among those that the placement uses, by first use."""
+        """The rank of its node among the nodes that the placement uses, in order of first use."""
 
     @property
     def local_accelerator_rank(self) -> int:
-        """The first accelerator that it sees, -1 when it sees none."""
+        """The first accelerator that it sees, -1 if it sees none."""
 
     @property
     def accelerator_type(self) -> str:
-        """The type of the node's accelerators, `NO_ACCEL` without any."""
+        """The type of the node's accelerators, `NO_ACCEL` if it has none."""
 
     @property
     def local_rank(self) -> int:
@@ -208,7 +208,7 @@ class Placement:
 
     @property
     def local_world_size(self) -> int:
-        """How many processes of the placement are on its node."""
+        """The number of processes of the placement on its node."""
 
     @property
     def visible_accelerators(self) -> list[str]:
@@ -220,7 +220,7 @@ class Placement:
 
     @property
     def local_hardware_ranks(self) -> list[int]:
-        """The hardware that it owns, as indices of its node; empty where it has a node."""
+        """The hardware that it owns, as indices of its node; empty if it owns a whole node."""
 
     @property
     def node_group_label(self) -> str:
@@ -256,7 +256,7 @@ class Placement:
 
 @final
 class RankLists:
-    """The resource ranks of each process: a frozen, lazy sequence of lists.
+    """The resource ranks of each process: an immutable, lazy sequence of lists.
 
     Args:
         lists: A list of ranks for each process.
@@ -267,10 +267,10 @@ class RankLists:
 
     def __new__(cls, lists: Iterable[Iterable[int]]) -> Self: ...
     def in_order(self) -> RankLists:
-        """Return the same lists, each ascending, and in the order of their first ranks."""
+        """Return the same lists, each sorted, in the order of their first ranks."""
 
     def firsts(self) -> list[int]:
-        """Return the first rank of each process that has one."""
+        """Return the first rank of each process that has ranks."""
 
     def unique(self) -> list[int]:
         """Return every rank once, ascending."""
@@ -287,9 +287,9 @@ class RankLists:
 
 @final
 class Placements:
-    """One placement for each process, by rank: a frozen, lazy sequence.
+    """One placement for each process, by rank: an immutable, lazy sequence.
 
-    A `Placement` is made when it is asked for. Pickled, it is a list.
+    Each `Placement` is created on access. A pickle holds a plain list.
     """
 
     def __len__(self) -> int: ...
@@ -303,20 +303,20 @@ class Placements:
     def __reduce__(self) -> tuple[Any, ...]: ...
 
 def parse_placement(text: str, groups: Sequence[NodeGroup], component: str) -> RankLists:
-    """Read the placement string of one component.
+    """Parse the placement string of one component.
 
     Args:
         text: Segments `resources[:processes]` separated by commas, such as `0-1:0-3,3-5`, `all`,
-            every eighth of a range, `0-63/8`, or all but some, `all!3!7`.
-        groups: The node groups whose resources the ranks count, numbered through.
+            every eighth rank of a range, `0-63/8`, or all ranks but some, `all!3!7`.
+        groups: The node groups whose resources the ranks count, numbered consecutively.
         component: The name of the component, for messages.
 
     Returns:
         The resource ranks of each process, by process rank.
 
     Raises:
-        PlacementError: A rule of the format is broken; it points at the part, and says what was
-            expected and what the groups have.
+        PlacementError: The text breaks a rule of the format; the message points at the part, and
+            says what was expected and which resources the groups have.
     """
 
 def packed_ranks(
@@ -324,11 +324,12 @@ def packed_ranks(
 ) -> RankLists:
     """Return the hardware ranks of each process of a packed placement, both ends included.
 
-    A process takes the lowest free rank and every `stride`-th after it: 8 ranks, 2 a process and
-    stride 2 give [0, 2], [1, 3], [4, 6], [5, 7].
+    Each process takes the lowest free rank and every `stride`-th rank after it: 8 ranks, 2 for each
+    process and stride 2 give [0, 2], [1, 3], [4, 6], [5, 7].
 
     Raises:
-        PlacementError: A number is out of bounds, or the ranks do not divide.
+        PlacementError: A number is out of bounds, or the number of ranks is not divisible by
+            `num_hardware_per_process * stride`.
     """
 
 def place_packed(
@@ -342,7 +343,7 @@ def place_packed(
     """Place processes on consecutive hardware ranks; see `packed_ranks`.
 
     Raises:
-        PlacementError: As `packed_ranks` and `place_flexible`.
+        PlacementError: Same as `packed_ranks` and `place_flexible`.
     """
 
 def place_flexible(
@@ -353,8 +354,8 @@ def place_flexible(
     """Place each process on the hardware ranks given for it, in the order given.
 
     Raises:
-        PlacementError: The groups have no hardware, or a process has no ranks, a rank that does
-            not exist or one twice, or ranks on several nodes or of several types.
+        PlacementError: The groups have no hardware, or the ranks of a process are empty, repeated,
+            out of range, on several nodes or of several types.
     """
 
 def place_nodes(
@@ -371,30 +372,32 @@ def place_nodes(
 
 @disjoint_base
 class ShmSession:
-    """Memory that processes of one user on one host share, with queues in it.
+    """Memory that the processes of one user on one machine share, with queues in it.
 
-    A process is one participant of a session, however many objects stand for it: a further object
-    shares everything with the first, and the process leaves when the last is closed or gone. The
-    last process that leaves removes the session. A child made by fork is a participant of its own
-    from its first call on; it gives back nothing that its parent holds.
+    A process is one participant of a session, however many `ShmSession` objects it has: they share
+    everything, and the process leaves the session when the last of them is closed or collected. The
+    last process that leaves removes the session. A forked child becomes a participant of its own
+    with its first call; it never releases anything that its parent holds.
 
     Args:
-        token: The session to attach to; None creates one. With a token all else must be left out.
-        dir: The folder to make it in; None for `SHOAL_SHM_DIR`, `/dev/shm`, the temporary folder.
-        max_bytes: The most that all messages may take together; None for a quarter of what is free
-            there, at most 4 GiB.
-        memory_policy: What a put does where that is used up: `block`, `error` or `spill`.
-        spill_dir: Where `spill` puts what does not fit; None for the temporary folder.
-        backlog: How many messages a queue without `maxsize` holds at most.
+        token: The session to attach to; None creates one. With a token, omit all other arguments.
+        dir: The folder for the session's files; None for the one that `SHOAL_SHM_DIR` names, else
+            `/dev/shm`, else the temporary folder.
+        max_bytes: Maximum number of bytes of all messages together; None for a quarter of the free
+            memory in `dir`, at most 4 GiB.
+        memory_policy: How a put behaves while that memory is used up: `block`, `error` or `spill`.
+        spill_dir: The folder for payloads that do not fit, with `spill`; None for the temporary
+            folder.
+        backlog: Maximum number of messages of a queue without `maxsize`.
 
     Raises:
-        ShoalTypeError: An argument is of a wrong type.
-        ShoalValueError: An argument cannot be: `token='x': expected what Session.token returned`,
+        ShoalTypeError: An argument has a wrong type.
+        ShoalValueError: An argument is invalid: `token='x': expected what Session.token returned`,
             `max_bytes with a token: the session has its own`.
         ChannelNotFoundError: `no session at /dev/shm/shoal-…: it was closed, or is on another host`.
-        ChannelError: It is another user's, backend's or version's: `the session at … was made by the
-            pure backend and this process runs rust: set SHOAL_BACKEND=pure`.
-        ChannelMemoryError: There is no room for it in `dir`.
+        ChannelError: The session belongs to another user, backend or version: `the session at … was
+            made by the pure backend and this process runs rust: set SHOAL_BACKEND=pure`.
+        ChannelMemoryError: There is no room for the session in `dir`.
     """
 
     def __new__(
@@ -409,7 +412,7 @@ class ShmSession:
     ) -> Self: ...
     @property
     def token(self) -> str:
-        """What another process attaches with: the absolute path of the session's folder."""
+        """The argument with which another process attaches: the session folder's absolute path."""
 
     @property
     def closed(self) -> bool:
@@ -417,80 +420,81 @@ class ShmSession:
 
     @property
     def sealed(self) -> bool:
-        """Whether `close_queues` was called, by any process."""
+        """Whether any process called `close_queues`."""
 
     def close_queues(self) -> None:
-        """Refuse further puts to all queues, everywhere: those that are there, and those to come.
+        """Close all queues in all processes, existing and future ones: they refuse further puts.
 
-        What they hold can still be taken. Again is nothing, but where a process died in the middle
-        of it: then it closes the rest.
+        Messages that they hold can still be taken. Idempotent; if a previous caller died halfway,
+        closes the remaining queues.
         """
 
     def keep(self) -> None:
-        """Leave the session where it is when this process leaves it as the last one.
+        """Keep the session's files when this process leaves as the last participant.
 
-        Another process may go on with it then. It is a leftover until one does.
+        Another process may attach then. Until one does, the session counts as a leftover.
         """
 
     def spare(self, pid: int) -> None:
-        """Let the session be no leftover for ten seconds, though all who take part are dead.
+        """Do not count the session as a leftover for ten seconds, even if all participants died.
 
-        `pid` is the number of a process that starts others in the place of the dead; where that is
-        dead too, the session is a leftover at once. Again begins the ten seconds anew.
+        `pid` is a process that starts replacements for the dead; if it is dead too, the session
+        counts as a leftover at once. Each call restarts the ten seconds.
         """
 
     def remove(self) -> None:
-        """Remove what the session has in the file system, its folder on disk included.
+        """Remove the session's files, including its folder on disk.
 
-        Nobody can join it any more. Who takes part goes on with the memory that it has: for the end,
-        where others may be killed before they leave.
+        No process can attach any more; participants keep using the memory that they have mapped.
+        Meant for the end of a job, when other processes may be killed before they leave.
         """
 
     def trim(self) -> None:
-        """Give back the memory that no message is in, whichever process keeps it for more.
+        """Release the memory that no message uses, including what other processes keep for reuse.
 
-        Memory is kept because fresh memory is slower; each process gives back some by itself.
+        Processes keep such memory because fresh memory is slower; each releases some by itself.
         """
 
     def stats(self) -> dict[str, int]:
         """Return how the session is used.
 
-        `messages` that wait; `descriptors_in_use`, those and the ones that are held; `bytes_in_use`
-        by their payloads; `bytes_reserved`, the memory taken for payloads; `max_bytes`;
-        `participants`; `queues`, those in use and those that are not forgotten yet; and since the
-        start: `lost_messages` with consumers that died, `recovered`, what the dead had held and is
-        free again, and `dropped_messages`, by `displace`.
+        `messages`, in queues; `descriptors_in_use`, by these and by messages that a receiver holds;
+        `bytes_in_use`, by their payloads; `bytes_reserved`, the memory taken for payloads;
+        `max_bytes`; `participants`; `queues`, in use or not forgotten yet. And since the start:
+        `lost_messages`, with consumers that died; `recovered`, messages and reservations that dead
+        processes had held and that are free again; `dropped_messages`, by `displace`.
         """
 
     def sweep(self) -> dict[str, int]:
-        """Clean up after the dead now rather than when somebody waits.
+        """Clean up after dead processes now, not only when a call waits.
 
-        Returns how many `dead` were found, and of what they held: `recovered` in all,
-        `redelivered` (leased) and `lost` (taken without a lease).
+        Returns the number of `dead` processes found, and of the messages and reservations that they
+        held: `recovered` in all, `redelivered` (leased) and `lost` (taken without a lease).
         """
 
     def close(self) -> None:
-        """Leave the session with this object; again is nothing.
+        """Close this object. Idempotent.
 
-        Calls that wait in other threads end with `ChannelClosed` where this was the last object of
-        the process. Arrays that were received stay valid.
+        If it was the process's last object, the process leaves the session, and calls that wait in
+        other threads raise `ChannelClosed`. Arrays that were received stay valid.
         """
 
 @disjoint_base
 class ShmQueue:
-    """One queue of a session: each message to exactly one consumer, in the order of the puts.
+    """One queue of a session: each message goes to exactly one consumer, in the order of the puts.
 
-    It is in use as long as any process has an object of it, or a lease of a message of it that is
-    not at its end; it holds messages; or it is closed. One that is not may be forgotten, with its
-    bounds, once there are more than 64: where its key comes back it is a new queue. A session has
-    at most 8,192 that are in use.
+    A queue is in use while any process has an object of it or an active lease of one of its
+    messages, while it holds messages, and once it is closed. With more than 64 queues, one that is
+    not in use may be forgotten, with its bounds; its key then means a new queue. A session has at
+    most 8,192 queues in use.
 
-    With the session closed, operations raise `ChannelClosed`: `put: the session is closed in this
-    process`. Damaged memory raises `ChannelCorruptError`. A `timeout` is in seconds, None or
-    `math.inf` for no limit, 0 to try once; else `ShoalTypeError` or `ShoalValueError`: `timeout=-1:
-    expected seconds, not less than 0`. Signals are noticed while a call waits; they lose nothing.
+    Once the session is closed, operations raise `ChannelClosed`: `put: the session is closed in
+    this process`. Damaged memory raises `ChannelCorruptError`. A `timeout` is in seconds, None or
+    `math.inf` for no limit, 0 to try once; other values raise `ShoalTypeError` or
+    `ShoalValueError`: `timeout=-1: expected seconds, not less than 0`. Python handles signals while
+    a call waits; no message is lost by this.
 
-    Why there is no room (WHY below): `it holds 8 messages, as many as maxsize=8 allows`;
+    Reasons for no room (WHY below): `it holds 8 messages, as many as maxsize=8 allows`;
     `it holds 65535 messages, as many as the session's backlog allows`; `it holds 100 bytes of
     max_bytes=128, and this message has 64`; `the session's memory is used up (900 of 1000 bytes),
     and this message has 200`.
@@ -498,17 +502,18 @@ class ShmQueue:
     Args:
         session: The session.
         key: The canonical form of the queue's key: 1 to 65,535 bytes.
-        maxsize: The most messages it may hold, 0 for the session's backlog. None for whatever it
-            is, 0 where it is new.
-        max_bytes: The most bytes that its messages may have, 0 for no limit of its own; None alike.
-        name: What messages call it (`queue 'a'` above and below); empty for `queue` and the repr
-            of `key`.
-        parcels: Whether gets of this object, of all kinds, give each message as a `ShmParcel`
+        maxsize: Maximum number of messages, 0 for the session's backlog. None accepts that of an
+            existing queue and means 0 for a new one.
+        max_bytes: Maximum number of bytes of the queue's messages, 0 for no limit of its own. None
+            means the same as for `maxsize`.
+        name: The queue's name in messages (`queue 'a'` above and below); empty for `queue` and the
+            repr of `key`.
+        parcels: Whether every kind of get of this object returns each message as a `ShmParcel`
             instead of its object.
 
     Raises:
         ChannelExistsError: `queue 'a' has maxsize=8, max_bytes=0, not maxsize=9, max_bytes=0`.
-        ShoalTypeError: An argument is of a wrong type; a bool is no number.
+        ShoalTypeError: An argument has a wrong type; a bool is not a number.
         ShoalValueError: A number is negative or too large, or `key` is empty or too long.
     """
 
@@ -529,29 +534,31 @@ class ShmQueue:
     def name(self) -> str: ...
     @property
     def closed(self) -> bool:
-        """Whether it was closed, by any process."""
+        """Whether any process closed the queue."""
 
     def put(self, obj: Any, weight: int = 0, timeout: float | None = None) -> None:
-        """Append an object, or what `reserve` returned, waiting for room.
+        """Append an object or a `ShmReservation`, waiting for room.
 
-        A `ShmParcel` is put as the message that it is, not looked into. `weight` is what `get_batch` adds up: 0 to 9223372036854775807.
+        A `ShmParcel` is put as the message that it holds, without being decoded. `weight`, for
+        `get_batch`, is 0 to 9223372036854775807.
 
         Raises:
             ShoalTimeoutError: `put: no room in queue 'a' within 2 s: WHY`.
             ChannelClosed: `put: queue 'a' is closed`.
-            ChannelMemoryError: It can never fit: `put: a message of 200 bytes never fits into queue
-                'a': max_bytes=128`, `… into the session: max_bytes=…`; or the memory is used up and
-                the policy is `error`: `put: WHY; process 71 holds 800 bytes`, with the three that
-                sent most of what is in memory, whoever has taken it.
-            ShoalTypeError: `weight` is no int.
-            ShoalValueError: `weight` is out of range, or the object cannot be sent; it says why.
+            ChannelMemoryError: The message can never fit: `put: a message of 200 bytes never fits
+                into queue 'a': max_bytes=128`, `… into the session: max_bytes=…`. Or the memory is
+                used up and the policy is `error`: `put: WHY; process 71 holds 800 bytes`, naming
+                the three processes that sent most of the bytes in memory, taken or not.
+            ShoalTypeError: `weight` is not an int.
+            ShoalValueError: `weight` is out of range, or the object cannot be sent; the message
+                says why.
         """
 
     def put_nowait(self, obj: Any, weight: int = 0) -> None:
         """Append an object if there is room now.
 
         Raises:
-            ChannelFull: `put_nowait: no room in queue 'a': WHY`. The others as of `put`.
+            ChannelFull: `put_nowait: no room in queue 'a': WHY`. Other errors: same as `put`.
         """
 
     def put_many(
@@ -560,31 +567,33 @@ class ShmQueue:
         weights: Iterable[int] | None = None,
         timeout: float | None = None,
     ) -> None:
-        """Append objects in their order, waiting for room where there is none.
+        """Append objects in their order, waiting for room.
 
-        All are encoded before the first is put. An error leaves those before it in the queue; its
-        attribute `done` says how many they are.
+        All are encoded before the first is put. If one fails, the objects before it stay in the
+        queue; the error's attribute `done` is their number.
 
         Raises:
-            ShoalValueError: `weights: expected 3, one for each object, got 2`. The others as of
-                `put`.
+            ShoalValueError: `weights: expected 3, one for each object, got 2`. Other errors: same
+                as `put`.
         """
 
     @overload
     def get(self, timeout: float | None = None, lease: Literal[False] = False) -> Any:
         """Take the first object, waiting for one.
 
-        Large arrays and tensors are writable views of shared memory, the receiver's alone, which is
-        free again when they are gone. Small ones are copies. With `lease` it is a `ShmMessage`:
-        should this process die before its `ack`, the object is delivered again, at the end.
+        Large arrays and tensors are writable views of shared memory that only the receiver uses; it
+        is free again once they are garbage-collected. Small ones are copies. With `lease` the
+        result is a `ShmMessage`: if this process dies before its `ack`, the object is delivered
+        again, at the end of the queue.
 
         Raises:
             ShoalTimeoutError: `get: no message in queue 'a' within 2 s`.
             ChannelClosed: `get: queue 'a' is closed and empty`.
             ChannelDecodeError: `queue 'a': a message from process 71 cannot be rebuilt here:
-                ImportError: …`. It is gone from the queue, which goes on.
+                ImportError: …`. The message is lost; the queue still works.
             ChannelError: `queue 'a': a message from process 71 cannot be read now, and is left for
-                the next get: …`, of this object: too many files are open, say.
+                the next get: …`, because too many files are open, for example. The next get of
+                this `ShmQueue` object returns it.
         """
 
     @overload
@@ -594,7 +603,7 @@ class ShmQueue:
         """Take the first object if there is one now.
 
         Raises:
-            ChannelEmpty: `get_nowait: queue 'a' is empty`. The others as of `get`.
+            ChannelEmpty: `get_nowait: queue 'a' is empty`. Other errors: same as `get`.
         """
 
     @overload
@@ -605,9 +614,9 @@ class ShmQueue:
     ) -> list[Any]:
         """Take up to `n` objects, at least one, waiting for the first only.
 
-        With `lease` they are `ShmMessage`s, each to be acknowledged by itself. Where some cannot be
-        rebuilt the others are returned, and the next get of this object raises the error; where
-        none can, this one does.
+        With `lease` they are `ShmMessage`s, each acknowledged separately. If some cannot be
+        rebuilt, the others are returned, and the next get of this `ShmQueue` object raises the
+        error; if none can be rebuilt, this call raises it.
         """
 
     @overload
@@ -624,16 +633,17 @@ class ShmQueue:
     ) -> list[Any]:
         """Take objects from the front until their weights add up to `weight`, in one step.
 
-        It stops before an object that would exceed it. It waits until they add up to it, or the
-        next would exceed it, or no more can come because the queue is full or closed, or since
-        the last get a put found no room for its bytes, or waited for memory. A first object that is
-        heavier comes alone; `weight` 0 gives the first one. With `least` what is there is enough from this weight on: 0
-        for one message of whatever weight. `lease`, and what cannot be rebuilt, as of `get_many`.
+        The batch ends before an object that would exceed `weight`, but a first object heavier than
+        that is returned alone; `weight` 0 returns the first object. The call waits until the
+        weights add up to `weight`, the next object would exceed it, or no more can come: the queue
+        is full or closed, or since the last get a put found no room for its bytes or waited for
+        memory. With `least`, a total of that weight is enough; 0 means one message of any weight.
+        `lease`, and messages that cannot be rebuilt: same as `get_many`.
 
         Raises:
             ShoalTimeoutError: `get_batch: queue 'a' did not reach weight 10 within 2 s: it holds 3
-                messages`; they stay. The weight is `least` where that is less. The others as of
-                `get`.
+                messages`; they stay. The weight is `least` if that is smaller. Other errors: same
+                as `get`.
         """
 
     @overload
@@ -646,114 +656,118 @@ class ShmQueue:
         lease: Literal[True],
     ) -> list[ShmMessage]: ...
     def displace(self, all: bool = False) -> int:  # noqa: A002  (all of them)
-        """Drop the oldest message, or with `all` every one, if the queue is full, and only then.
+        """Drop the oldest message, or with `all` every message, but only if the queue is full.
 
-        Full is when a put would be refused because of how many messages there are, not because of
-        their bytes or memory. What is dropped is not decoded, its memory is free at once, and who
-        waits for room is woken. Returns how many were dropped. Should this process die in the
-        middle, they are delivered again, at the end. More than 16,383 are dropped in several steps.
+        Full means that a put would be refused because of the number of messages, not because of
+        their bytes or memory. Dropped messages are not decoded, their memory is free at once, and
+        calls that wait for room are woken. Returns the number of dropped messages. If this process
+        dies halfway, they are delivered again, at the end of the queue. More than 16,383 messages
+        are dropped in several steps.
         """
 
     def reserve(
         self, shape: int | Sequence[int], dtype: Any, timeout: float | None = None
     ) -> ShmReservation:
-        """Take memory for an array that is made in place and put without a copy.
+        """Allocate memory for an array that the caller fills in place and puts without a copy.
 
-        `dtype` is torch's, for a tensor, or what numpy takes for one, without objects. It waits as
-        `put` does where the session's memory is used up; the queue's bounds count at the put.
+        `dtype` is a torch dtype, for a tensor, or anything that numpy accepts as one, except
+        objects. Waits like `put` while the session's memory is used up; the queue's bounds apply
+        only at the put.
         """
 
     def peek(self, n: int | None = None) -> list[tuple[int, Any]]:
         """Return the weight and a copy of each of the first `n` messages, oldest first; None: all.
 
-        All of them stay. What others take meanwhile is left out.
+        The messages stay in the queue. Those taken by others during the call are left out.
 
         Raises:
-            ChannelDecodeError: One cannot be rebuilt, as of `get`; it stays too.
+            ChannelDecodeError: A message cannot be rebuilt, with the text of `get`; it stays too.
         """
 
     def stats(self) -> dict[str, float]:
         """Return how the queue is used, by all processes together.
 
-        `messages` that are in it; the `bytes` that these have; `puts` and `gets`, how many messages
-        were put and taken since it was made, where what is delivered again is put again;
-        `producers_waiting` and `consumers_waiting`; and `oldest_s`, how many seconds ago the first
-        message in it was written, 0.0 where there is none: to a hundredth or so, and modulo 72 hours
-        (`rust`).
+        `messages` in the queue; their `bytes`; `puts` and `gets`, the numbers of messages put and
+        taken since the queue was created, where a redelivery counts as a put; `producers_waiting`
+        and `consumers_waiting`; and `oldest_s`, the seconds since the first message in the queue
+        was written, 0.0 if it is empty: to about a hundredth and, with `rust`, modulo 72 hours.
 
-        Who waits is counted coarsely: `rust` counts one for all who sleep for a message, one for
-        all who sleep for weight, one for all who sleep for room, and each process that is armed;
-        `pure` each process, once it has waited for a while. Who went away in vain is counted until
-        somebody puts or takes; who waits for the session's memory is not.
+        The numbers of waiting callers are coarse. `rust` counts one for all that sleep for a
+        message, one for all that sleep for weight, one for all that sleep for room, and one for
+        each armed process; `pure` counts each process once it has waited for a while. A caller that
+        gave up counts until the next put or get; one that waits for the session's memory does not
+        count.
         """
 
     def qsize(self) -> int:
-        """Return how many messages wait; others may change that at once."""
+        """Return the number of messages in the queue; other processes may change it at once."""
 
     def empty(self) -> bool: ...
     def full(self) -> bool:
-        """Return whether a put would have to wait for a message to be taken."""
+        """Return whether a put would have to wait until a message is taken."""
 
     def tell_no_room(self) -> None:
-        """Say that a put waits for memory, so that nobody waits for more messages than can come.
+        """Report that a put waits for memory, so that no get waits for more messages than can come.
 
-        It is for who tries `put_nowait` until there is some, as an event loop does: `put` says it by
-        itself, and `put_nowait` does not, for nobody may try again. It holds until the next get.
+        For callers that retry `put_nowait` until there is memory, such as an event loop: `put`
+        reports it by itself, but `put_nowait` does not, because its caller may never retry. The
+        report is valid until the next get.
         """
 
     def close(self) -> None:
-        """Refuse further puts everywhere; what it holds can still be taken. Again is nothing."""
+        """Refuse further puts in all processes; messages can still be taken. Idempotent."""
 
     def fileno(self) -> int:
-        """Return the doorbell of this process and session: readable once something it armed came.
+        """Return the doorbell of this process and session: readable once an armed event happened.
 
-        One descriptor for all queues, owned by the session; a child made by fork gets its own.
+        One file descriptor for all queues, owned by the session; a forked child gets its own.
         """
 
     def clear_bell(self) -> None:
         """Make the doorbell unreadable until it is rung again."""
 
     def arm(self, side: Literal["get", "put"]) -> None:
-        """Ask to be rung when a message (`get`) or room and memory (`put`) may have come, or a close.
+        """Have the doorbell rung once when this side may succeed, or when the queue is closed.
 
-        Every process that asked is rung, once; who finds nothing asks again. The order is: ask,
-        try, and only then wait. It also notices the dead when that is due, as a waiting call does,
-        so that who waits calls it every second or so.
+        A get may succeed when a message comes, a put when there is room and memory. Every armed
+        process is rung; one that then finds nothing arms again. The order is: arm, try, and only
+        then wait. This also detects dead processes when that is due, as waiting calls do, so a
+        caller that waits should arm about once a second.
         """
 
 @final
 class ShmMessage:
-    """A message that is leased: delivered again when its consumer dies before `ack`.
+    """A leased message: it is delivered again if its consumer dies before `ack`.
 
-    As a context manager it acknowledges on a clean exit; after an exception it stays leased, as it
-    does when it is dropped without `ack`: until this process ends or leaves the session.
+    As a context manager it acknowledges on a clean exit. After an exception, or if it is dropped
+    without `ack`, it stays leased until this process ends or leaves the session.
     """
 
     @property
     def value(self) -> Any:
-        """The object; after `give_back` `ShoalValueError`, `the message was given back`."""
+        """The object. After `give_back` raises `ShoalValueError`: `the message was given back`."""
 
     @property
     def redelivered(self) -> bool:
-        """Whether a consumer before this one gave it back, or died, or left, without `ack`."""
+        """Whether a previous consumer gave it back, died or left the session without `ack`."""
 
     @property
     def weight(self) -> int:
-        """What it counts for in a batch."""
+        """Its weight in a batch."""
 
     def ack(self) -> None:
-        """Say that it is dealt with; again is nothing. `value` stays valid.
+        """Acknowledge the message, which ends the lease. Idempotent. `value` stays valid.
 
-        In a child of the process that took it: `ShoalValueError`, `ack: the message was leased by
-        process 71, not by this one`.
+        In a forked child of the process that took the message it raises `ShoalValueError`: `ack:
+        the message was leased by process 71, not by this one`.
         """
 
     def give_back(self) -> None:
-        """Give it back: it is delivered again, at the end of its queue, as `redelivered`, to anybody.
+        """Return the message to the end of its queue; any consumer gets it, as `redelivered`.
 
-        It goes even into a queue that is full or closed. Again, or after `ack`, is nothing, and so
-        is an `ack` after it. Views of shared memory that `value` gave before must not be used any
-        more: the next consumer gets the same memory. The error in a child is that of `ack`.
+        This works even if the queue is full or closed. Idempotent; does nothing after `ack`, and a
+        later `ack` does nothing. Views of shared memory from `value` must not be used any more,
+        because the next consumer gets the same memory. In a forked child it raises as `ack` does.
         """
 
     def __enter__(self) -> Self: ...
@@ -761,72 +775,79 @@ class ShmMessage:
 
 @final
 class ShmParcel:
-    """A message as it lies in memory, for who passes it on without rebuilding its object.
+    """A message in encoded form, for code that passes it on without rebuilding its object.
 
-    `kind`, `data` and `sender` are what another parcel of the same backend had, as pickling hands
-    them on; `data` is any object with a buffer in one piece, and without a `sender` it is this
-    process. Put by itself it is the message again, of the same length and the same sender, through
-    however many processes it passes; inside of another object it is one like any other.
+    A parcel that is put by itself becomes the same message again, with the same length and sender,
+    through any number of processes; inside another object it is an ordinary value.
+
+    Args:
+        kind: The kind of another parcel of the same backend; pickles carry it.
+        data: The bytes of that parcel: any object with a contiguous buffer.
+        sender: The sender of that parcel; None for this process.
 
     Raises:
         ShoalTypeError: `data: expected a buffer that lies in one piece, got list`, or `kind` or
-            `sender` is no int: `sender='x': expected an int`.
-        ShoalValueError: There is no such kind: `kind=7: expected 1 to 2`; no process has such a
-            number: `sender=-1: expected 0 to 4294967295`.
+            `sender` is not an int: `sender='x': expected an int`.
+        ShoalValueError: The kind does not exist: `kind=7: expected 1 to 2`; or `sender` is not a
+            pid: `sender=-1: expected 0 to 4294967295`.
     """
 
     def __new__(cls, kind: int, data: Any, sender: int | None = None) -> Self: ...
     @classmethod
     def of(cls, obj: Any) -> Self:
-        """Make the message of an object, in memory of its own; that of a parcel keeps its sender.
+        """Encode an object into new private memory; a parcel of a parcel keeps its sender.
 
         Raises:
-            ShoalValueError: The object cannot be sent; it says why.
+            ShoalValueError: The object cannot be sent; the message says why.
         """
 
     @property
     def sender(self) -> int:
-        """The process that sent it, by its number on its own host.
+        """The pid of the process that sent the message, on its own machine.
 
-        Of what was made of an object it is the one that made it, and errors about the message name
-        it wherever it is put.
+        For a parcel made with `of` it is the process that called `of`. Errors about the message
+        name this process, in whichever queue the message is put.
         """
 
     @property
     def nbytes(self) -> int:
-        """How many bytes it has."""
+        """The number of its bytes."""
 
     def open(self) -> Any:
         """Rebuild the object.
 
-        Large parts are views of `data`, which nobody may use for anything else then; where it is
-        read-only they are copies, as small ones are.
+        Large parts become views of `data`, which must not be used for anything else from then on;
+        small parts, and all parts if `data` is read-only, are copies.
 
         Raises:
             ValueError: The message is damaged.
-            Exception: Whatever else the classes of the object raise.
+            Exception: Any error of the object's classes.
         """
 
     def __reduce_ex__(self, protocol: SupportsIndex) -> tuple[Any, ...]:
-        """Its bytes are beside the pickle, with protocol 5, where the pickler asks for that."""
+        """Pickle the parcel; with protocol 5 its bytes are out of band if the pickler allows it."""
 
 @final
 class ShmPort:
-    """The queues of a channel by key: puts and gets with no Python code on the way.
+    """The queues of a channel by key: a fast path for puts and gets that runs no Python code.
 
-    `queues` is kept as it is: who made the port adds and removes entries at any time. `default` is
-    the key where none is given. `other` does all that is not usual, with methods that get all their
-    arguments by position, defaults filled in, and whose results are the results:
-    `put(item, weight, key, async_op, timeout, queue_name)`,
-    `put_nowait(item, weight, key, queue_name)`,
-    `get(key, async_op, timeout, queue_name, lease, waited)`,
-    `get_nowait(key, queue_name, lease)`; and `explain(error)`, which returns the error to raise.
+    A call takes the slow path, a method of `other`, if its `async_op` or `lease` is not False
+    itself, if it has a `queue_name`, or if its key is not hashable or has no `ShmQueue` in
+    `queues`.
 
-    Not usual is: an `async_op` or `lease` that is not False itself, a `queue_name`, a key that is
-    not in `queues` or not hashable, a value there that is no `ShmQueue`.
+    Args:
+        queues: The queues by key. The port does not copy the dict: its owner adds and removes
+            entries at any time.
+        default: The key of calls without one.
+        other: The slow path. Its methods get all arguments by position, with defaults filled in,
+            and their results are returned:
+            `put(item, weight, key, async_op, timeout, queue_name)`,
+            `put_nowait(item, weight, key, queue_name)`,
+            `get(key, async_op, timeout, queue_name, lease, waited)`,
+            `get_nowait(key, queue_name, lease)`; and `explain(error)` returns the error to raise.
 
     Raises:
-        ShoalTypeError: `queues` is no dict.
+        ShoalTypeError: `queues` is not a dict.
     """
 
     def __new__(cls, queues: dict[Any, ShmQueue], default: Any, other: Any) -> Self: ...
@@ -842,15 +863,15 @@ class ShmPort:
     ) -> Any:
         """Append an object, waiting for room.
 
-        It is offered to the queue once, without waiting, and None returned where it is taken. Where
-        that raises an `Exception` nothing was put, and `other.put` does it again. A `timeout` that
-        is no int or float, or no seconds, goes to `other.put` at once.
+        The queue is tried once, without waiting; if that succeeds, None is returned. If it raises
+        an `Exception`, nothing was put, and `other.put` tries again. A `timeout` that is not an int
+        or float, or not valid seconds, goes to `other.put` at once.
         """
 
     def put_nowait(
         self, item: Any, weight: int = 0, key: Any = "default_queue", *, queue_name: Any = None
     ) -> Any:
-        """Append an object if there is room now; else `other.put_nowait` does it again."""
+        """Append an object if there is room now; if that fails, `other.put_nowait` tries again."""
 
     def get(
         self,
@@ -863,9 +884,10 @@ class ShmPort:
     ) -> Any:
         """Take the first object, waiting for one.
 
-        It waits in the queue for `timeout`, but no longer than 10 seconds; then `other.get` is told
-        how long that was. A `timeout` that is no int or float, or no seconds, goes to `other.get` at
-        once. Where the queue raises another `Exception`, what `other.explain` returns is raised.
+        The call waits in the queue for `timeout`, but at most 10 seconds; then it calls `other.get`
+        with the seconds waited. A `timeout` that is not an int or float, or not valid seconds, goes
+        to `other.get` at once. For any other `Exception` of the queue, the result of
+        `other.explain` is raised.
         """
 
     def get_nowait(
@@ -873,31 +895,31 @@ class ShmPort:
     ) -> Any:
         """Take the first object if there is one now.
 
-        Where the queue raises an `Exception`, what `other.explain` returns is raised.
+        For any `Exception` of the queue, the result of `other.explain` is raised.
         """
 
 @final
 class ShmReservation:
     """Memory for an array that `put` then sends without a copy.
 
-    As a context manager it cancels what was not put. Once it was put or cancelled, `array` and
-    another put raise `ShoalValueError`, `the reservation was put` or `… was cancelled`; an array
-    that was asked for before must not be written to any more.
+    As a context manager it cancels itself at the exit unless it was put. After a put or a
+    cancellation, `array` and another put raise `ShoalValueError`: `the reservation was put` or
+    `… was cancelled`; arrays obtained before must not be written to any more.
     """
 
     @property
     def array(self) -> Any:
-        """The memory as a writable numpy array, or torch tensor where the dtype is torch's."""
+        """The memory as a writable numpy array, or as a torch tensor for a torch dtype."""
 
     def cancel(self) -> None:
-        """Give the memory back; again, or after the put, is nothing."""
+        """Release the memory. Idempotent; does nothing after the put."""
 
     def __enter__(self) -> Self: ...
     def __exit__(self, *error: object) -> None: ...
 
 def shm_gc(dir: str | None = None) -> list[str]:  # noqa: A002  (as in tempfile)
-    """Remove the sessions of this backend and user in which nobody is alive any more.
+    """Remove this user's sessions of this backend whose participants are all dead.
 
-    Looks in `dir`, None for the folders in which sessions are made by default, and returns the
-    folders that it removed.
+    Searches `dir`, or for None the folders in which sessions are created by default, and returns
+    the session folders that it removed.
     """

@@ -1,4 +1,7 @@
-"""Who this process is: what the lower layers need to know of it without knowing `Worker`."""
+"""The identity of this process within a job, and shoal's environment variables.
+
+Lower layers read the identity here, so that they need not depend on `Worker`.
+"""
 
 import logging
 import os
@@ -23,7 +26,8 @@ def env_var(name: str) -> tuple[str | None, str]:
     """Look a variable up as `SHOAL_<name>`, then as `RLINF_<name>`.
 
     Returns:
-        The value, or None where neither is set, and the full name that was found.
+        The value, or None if neither is set; and the full name of the variable found, by default
+        `SHOAL_<name>`.
     """
     for prefix in _PREFIXES:
         value = os.environ.get(prefix + name)
@@ -42,7 +46,7 @@ def log_level() -> str:
     """Return the level of shoal's log: `SHOAL_LOG_LEVEL`, by default INFO.
 
     Raises:
-        ShoalValueError: The variable holds something that is no level.
+        ShoalValueError: The value of the variable is not a level.
     """
     text, name = env_var("LOG_LEVEL")
     level = (text or "INFO").upper()
@@ -58,8 +62,8 @@ class Context:
 
     Attributes:
         name: The worker's address, or `driver`.
-        namespace: The Ray namespace of the job, or an empty text before there is one.
-        node_rank: The rank of the node in the cluster, or -1 where it is not known.
+        namespace: The Ray namespace of the job; empty while the process belongs to no job.
+        node_rank: The rank of the node in the cluster; -1 if it is not known.
     """
 
     name: str = "driver"
@@ -78,10 +82,10 @@ def current() -> Context:
 def set_context(
     *, name: str | None = None, namespace: str | None = None, node_rank: int | None = None
 ) -> None:
-    """Change what is given of this process's identity."""
-    global _current  # noqa: PLW0603  (one identity a process is the point)
+    """Change the given fields of this process's identity; fields that are None stay."""
+    global _current  # noqa: PLW0603  (a process has exactly one identity)
     given = {"name": name, "namespace": namespace, "node_rank": node_rank}
-    _current = replace(_current, **{k: v for k, v in given.items() if v is not None})  # type: ignore[arg-type]  # the names and types are the fields'
+    _current = replace(_current, **{k: v for k, v in given.items() if v is not None})  # type: ignore[arg-type]  # the names and types match the fields
 
 
 def describe_self() -> str:

@@ -1,7 +1,7 @@
-"""Deadlines, and the log lines of a wait that takes long.
+"""Deadlines of blocking calls, and log lines for waits that take long.
 
 Every blocking call of shoal takes `timeout=`: seconds, `None` for the call's default, `math.inf`
-for no limit. A wait of more than 10 s says once who waits for whom.
+for no limit. A wait of more than 10 s logs which process waits and for which one.
 """
 
 import logging
@@ -28,7 +28,7 @@ def default_timeout() -> float:
     It is `SHOAL_TIMEOUT` (seconds), else `RLINF_TIMEOUT` (minutes), else three hours.
 
     Raises:
-        ShoalValueError: The variable holds something that is no positive number.
+        ShoalValueError: The value of the variable is not a positive number.
     """
     text, name = env_var("TIMEOUT")
     if text is None:
@@ -48,12 +48,12 @@ class Deadline:
 
     Args:
         timeout: Seconds from now; `math.inf` for no limit; `None` for `default`.
-        default: What `None` means: seconds, or `None` for `default_timeout()`.
-        waited: How many seconds of it are over already.
-        name: What the caller calls it.
+        default: Seconds that a `timeout` of None means; None for `default_timeout()`.
+        waited: Seconds of `timeout` that have already passed.
+        name: The caller's name for `timeout`, for errors.
 
     Raises:
-        ShoalValueError: `timeout` is negative or no number.
+        ShoalValueError: `timeout` is negative or not a number.
     """
 
     def __init__(
@@ -82,12 +82,12 @@ class Deadline:
 
     @property
     def remaining(self) -> float:
-        """Seconds that are left, never negative; infinite without a limit."""
+        """Seconds left: never negative, infinite without a limit."""
         return max(0.0, self.timeout - self.elapsed)
 
     @property
     def expired(self) -> bool:
-        """Whether nothing is left."""
+        """Whether the deadline has passed."""
         return self.elapsed >= self.timeout
 
     def remaining_or_none(self) -> float | None:
@@ -100,9 +100,9 @@ class LongWait:
     """Logs one line when a wait has taken 10 s, one at 60 s, then one every 10 minutes.
 
     Args:
-        describe: Makes the sentence: who waits, for what and for whom.
-        deadline: The deadline of the wait, which the line names.
-        waited: How many seconds of the wait are over already.
+        describe: Returns the start of the line: which process waits, for what, and for which peer.
+        deadline: The deadline of the wait; the line names it.
+        waited: Seconds of the wait that have already passed.
     """
 
     def __init__(
@@ -121,12 +121,12 @@ class LongWait:
         return _THEN_EVERY_S * (self._logged - len(_FIRST_LOGS_S) + 1)
 
     def step(self, at_most: float = math.inf) -> float:
-        """How long to wait before calling `tick` again, in seconds."""
+        """Seconds to wait before `tick` is called again."""
         due = self.next_at - (time.monotonic() - self._start)
         return max(0.0, min(due, at_most, self._deadline.remaining))
 
     def tick(self) -> None:
-        """Log the line that is due, if any."""
+        """Log a line if one is due."""
         elapsed = time.monotonic() - self._start
         if elapsed < self.next_at:
             return

@@ -4,35 +4,35 @@
 
     ShoalError
     ├── ShoalValueError (ValueError, AssertionError)   bad input
-    │   ├── AddressError                               a worker address that is none
-    │   ├── PlacementError                             a placement that cannot be
+    │   ├── AddressError                               an invalid worker address
+    │   ├── PlacementError                             an invalid or impossible placement
     │   │   └── PlacementIndexError (IndexError)       a rank that does not exist
-    │   ├── ClusterConfigError                         a cluster section that cannot be
+    │   ├── ClusterConfigError                         an invalid `cluster` section
     │   └── ShoalTypeError (TypeError)                 an argument of a wrong type
     ├── DependencyError (ImportError, AssertionError)  a package is missing or too old
     ├── ShoalTimeoutError (TimeoutError)               a deadline passed
-    ├── PeerLostError                                  a process that was waited for died
+    ├── PeerLostError                                  another process died during a wait
     ├── ClusterError (RuntimeError)                    the cluster, or its start, failed
     │   ├── ClusterNotFoundError                       no job to attach to
     │   └── NamespaceConflictError                     Ray runs in another namespace
     ├── LaunchError (RuntimeError)                     a worker could not be started
-    │   └── NameTakenError (ValueError)                its name belongs to somebody alive
+    │   └── NameTakenError (ValueError)                a live group or actor has its name
     ├── NotLaunchedError (RuntimeError)                a Worker constructed outside launch
-    ├── RemoteError                                    stands for what cannot be rebuilt here
+    ├── RemoteError                                    a remote error that cannot be rebuilt here
     ├── WorkerGroupError (ExceptionGroup)              several ranks of a group call failed
     ├── TransportError                                 two workers disagree about a transfer
     └── ChannelError
-        ├── ChannelExistsError (ValueError)            the name belongs to something else
+        ├── ChannelExistsError (ValueError)            the name is taken
         ├── ChannelNotFoundError (ValueError)          no channel has this name
-        ├── ChannelClosed                              the channel is gone
+        ├── ChannelClosed                              the channel was closed
         ├── ChannelFull (queue.Full, asyncio.QueueFull)
         ├── ChannelEmpty (queue.Empty, asyncio.QueueEmpty)
         ├── ChannelMemoryError                         its memory is used up
-        ├── ChannelDecodeError                         a message that cannot be rebuilt here
+        ├── ChannelDecodeError                         a message cannot be rebuilt here
         └── ChannelCorruptError                        its shared memory is damaged
 
-Bad input is also a `ValueError` and an `AssertionError`, because callers of the API that
-shoal keeps catch either. All errors pickle, with their attributes, across Ray.
+Errors about bad input are also a `ValueError` and an `AssertionError`, because programs written
+for RLinf's API catch either. Every error can be pickled with its attributes and sent through Ray.
 """
 
 import asyncio
@@ -80,23 +80,23 @@ def _rebuild(cls: type[BaseException], args: tuple[Any, ...], state: dict[str, A
 
 
 class ShoalError(Exception):
-    """The root of every error that shoal raises on purpose."""
+    """The base class of every error that shoal raises on purpose."""
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # The classes below take keywords; the default protocol would call them with `args` alone.
+        # Some subclasses take keywords; the default protocol would pass `args` alone.
         return _rebuild, (type(self), self.args, dict(self.__dict__))
 
 
 class ShoalValueError(ShoalError, ValueError, AssertionError):
-    """Input that cannot be: what was wrong, where, and what was expected."""
+    """Invalid input; the message says what was wrong, where, and what was expected."""
 
 
 class _TextError(ShoalValueError):
     """An error about a part of a text.
 
     Attributes:
-        text: The whole text, or None when the error is not about a text.
-        span: Start and end of the offending part, in characters.
+        text: The whole text; None if the error is not about a text.
+        span: Start and end of the part at fault, in characters.
     """
 
     def __init__(
@@ -108,15 +108,15 @@ class _TextError(ShoalValueError):
 
 
 class AddressError(_TextError):
-    """A worker address that is none."""
+    """An invalid worker address."""
 
 
 class PlacementError(_TextError):
-    """A placement that cannot be.
+    """A placement that is invalid or that the cluster cannot satisfy.
 
     Attributes:
-        problems: Where it is about a whole configuration, a text for each problem, starting with
-            its path in the document.
+        problems: For an error about a whole configuration, one text for each problem, starting
+            with its path in the document; otherwise empty.
     """
 
     def __init__(
@@ -136,7 +136,7 @@ class PlacementIndexError(PlacementError, IndexError):
 
 
 class ClusterConfigError(ShoalValueError):
-    """A `cluster` section that cannot be; all its problems at once.
+    """An invalid `cluster` section; the error reports all problems at once.
 
     Attributes:
         problems: One line for each problem, starting with its path in the document.
@@ -156,15 +156,15 @@ class DependencyError(ShoalError, ImportError, AssertionError):
 
 
 class ShoalTimeoutError(ShoalError, TimeoutError):
-    """A deadline passed; the message names the operation, who waited and for whom."""
+    """A deadline passed; the message names the operation, the waiting process and its peer."""
 
 
 class PeerLostError(ShoalError):
-    """A process that somebody waits for, or needs, has died."""
+    """A process that another process waits for, or needs, has died."""
 
 
 class ClusterError(ShoalError, RuntimeError):
-    """The cluster, or the bring-up of one, failed."""
+    """The cluster, or its start, failed."""
 
 
 class ClusterNotFoundError(ClusterError):
@@ -172,7 +172,7 @@ class ClusterNotFoundError(ClusterError):
 
 
 class NamespaceConflictError(ClusterError):
-    """Ray is already initialised in a namespace that is not shoal's."""
+    """Ray is already initialised in a namespace that does not belong to shoal."""
 
 
 class LaunchError(ShoalError, RuntimeError):
@@ -180,7 +180,7 @@ class LaunchError(ShoalError, RuntimeError):
 
 
 class NameTakenError(LaunchError, ValueError):
-    """The name of a group belongs to somebody who is alive."""
+    """The name of a new group or actor belongs to one that is alive."""
 
 
 class NotLaunchedError(ShoalError, RuntimeError):
@@ -188,7 +188,7 @@ class NotLaunchedError(ShoalError, RuntimeError):
 
 
 class RemoteError(ShoalError):
-    """Stands for an exception of another process that cannot be rebuilt in this one.
+    """Replaces an exception of another process that cannot be rebuilt in this process.
 
     Attributes:
         type_name: The qualified name of the original exception's class.
@@ -202,7 +202,7 @@ class RemoteError(ShoalError):
 
 
 class WorkerGroupError(ShoalError, ExceptionGroup[Exception]):
-    """Several ranks of a group call failed: an exception group, first cause first.
+    """Several ranks of a group call failed: an exception group, ordered by the time of failure.
 
     Attributes:
         ranks: The failed ranks, in the order of `exceptions`.
@@ -213,7 +213,7 @@ class WorkerGroupError(ShoalError, ExceptionGroup[Exception]):
     def __new__(
         cls, message: str, exceptions: Sequence[Exception], *, ranks: Sequence[int] = ()
     ) -> Self:
-        """Make the group; an exception group takes its contents here."""
+        """Create the group; `ExceptionGroup` takes its contents in `__new__`."""
         self = super().__new__(cls, message, exceptions)
         self.ranks = tuple(ranks)
         return self
@@ -221,8 +221,8 @@ class WorkerGroupError(ShoalError, ExceptionGroup[Exception]):
     def __init__(self, message: str, exceptions: Sequence[Exception], **_: Any) -> None:
         super().__init__(message, exceptions)
 
-    def derive(self, excs: Sequence[Any]) -> "WorkerGroupError":  # type: ignore[override]  # a part of ours holds Exceptions, as the whole
-        """Make the part of this group that `split` and `subgroup` keep."""
+    def derive(self, excs: Sequence[Any]) -> "WorkerGroupError":  # type: ignore[override]  # a part holds Exceptions, like the whole group
+        """Return the part of this group that `split` or `subgroup` keeps, with its ranks."""
         kept = [r for e, r in zip(self.exceptions, self.ranks, strict=False) if e in excs]
         return WorkerGroupError(self.message, excs, ranks=kept)
 
@@ -232,11 +232,11 @@ class TransportError(ShoalError):
 
 
 class ChannelError(ShoalError):
-    """The root of the channels' errors."""
+    """The base class of the errors of channels."""
 
 
 class ChannelExistsError(ChannelError, ValueError):
-    """The name of a channel belongs to something else."""
+    """The name of a new channel is taken, or its queue exists with other settings."""
 
 
 class ChannelNotFoundError(ChannelError, ValueError):
@@ -244,7 +244,7 @@ class ChannelNotFoundError(ChannelError, ValueError):
 
 
 class ChannelClosed(ChannelError):  # noqa: N818  (named after queue.Full and asyncio.QueueFull)
-    """The channel is gone, or was closed and holds nothing more."""
+    """The channel is gone, or it was closed and is empty."""
 
 
 class ChannelFull(ChannelError, queue.Full, asyncio.QueueFull):  # noqa: N818  (as its bases)
@@ -256,12 +256,12 @@ class ChannelEmpty(ChannelError, queue.Empty, asyncio.QueueEmpty):  # noqa: N818
 
 
 class ChannelMemoryError(ChannelError):
-    """There is no memory for a message, or there can never be."""
+    """There is no memory for a message now, or the message can never fit."""
 
 
 class ChannelDecodeError(ChannelError):
-    """A message was taken and cannot be rebuilt in this process; the channel goes on."""
+    """A message was taken but cannot be rebuilt in this process; the channel still works."""
 
 
 class ChannelCorruptError(ChannelError):
-    """Somebody wrote into the channel's memory who should not have; it is of no use any more."""
+    """The channel's shared memory was damaged from outside; the channel is unusable."""

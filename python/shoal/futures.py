@@ -1,7 +1,7 @@
-"""Operations that run on the process's loop and complete a future of any thread.
+"""Cancellable futures for operations that run on the process's background event loop.
 
-`asyncio.run_coroutine_threadsafe` would drop a result that arrives together with a cancellation.
-Here it is either delivered or given back.
+`asyncio.run_coroutine_threadsafe` drops a result that arrives together with a cancellation. Here
+such a result is either delivered or given back.
 """
 
 import asyncio
@@ -18,18 +18,18 @@ Future = concurrent.futures.Future[Any]
 
 
 class Step(concurrent.futures.Future[Any]):
-    """A future of what is done in one step: before it, it can be cancelled, and not from then on."""
+    """A future of an operation with one decisive step: it can be cancelled only before the step."""
 
     def take(self, step: Callable[[], _T]) -> _T | None:
-        """Take the step, unless it was cancelled; one that raises was not taken.
+        """Run the step unless the future was cancelled; after a step that raises it still can be.
 
         Args:
-            step: Does it at once, for who cancels meanwhile waits for its end.
+            step: Must return quickly: a concurrent `cancel` waits for it.
 
         Returns:
-            What the step returned; None where it was cancelled.
+            The step's result; None if the future was cancelled.
         """
-        with self._condition:  # which `cancel` takes, too
+        with self._condition:  # `cancel` takes it too
             if self.cancelled():
                 return None
             value = step()
@@ -38,10 +38,11 @@ class Step(concurrent.futures.Future[Any]):
 
 
 class Asking(concurrent.futures.Future[Any]):
-    """A future of what may have happened already, far away: to cancel it is to ask for that.
+    """A future of an operation that may already be done elsewhere: `cancel` only requests it.
 
     Args:
-        ask: Asks; calls `end` where it is certain at once that it has not happened, nor will.
+        ask: Requests the cancellation. Calls `end` if it is certain at once that the operation is
+            not done and never will be.
     """
 
     def __init__(self, ask: Callable[[], Any]) -> None:
@@ -50,16 +51,16 @@ class Asking(concurrent.futures.Future[Any]):
         self.add_done_callback(_forget)
 
     def cancel(self) -> bool:
-        """Ask; True only where it is cancelled now: otherwise the result tells what became of it."""
+        """Request the cancellation; if this returns False, the result tells the outcome."""
         self._ask()
         return self.cancelled()
 
     def end(self) -> None:
-        """Note that it has not happened."""
+        """Mark the operation as cancelled: it was not done and will not be."""
         super().cancel()
 
     def forget(self) -> None:
-        """Ask nobody any more: who could be asked may hold what is large."""
+        """Drop the callback `ask`, which may keep large objects alive."""
         self._ask = _nothing
 
 
@@ -69,18 +70,18 @@ def _forget(ended: Future) -> None:
 
 
 def _nothing() -> None:
-    """Stand for what has not to be asked."""
+    """Do nothing: replaces `ask` once the future has ended."""
 
 
 def done(value: Any) -> Future:
-    """Return a future that is complete."""
+    """Return a future that already has its result."""
     future: Future = concurrent.futures.Future()
     future.set_result(value)
     return future
 
 
 def fulfil(future: Future, make: Callable[[], Any]) -> bool:
-    """Complete a future with what `make` returns or raises; False when it was cancelled."""
+    """Complete a future with what `make` returns or raises; return False if it was cancelled."""
     if not _begun(future):
         return False
     try:
@@ -99,7 +100,7 @@ def fail(future: Future, error: BaseException) -> None:
 
 
 def _begun(future: Future) -> bool:
-    """Let nobody cancel a future any more; False where it is complete."""
+    """Make a future impossible to cancel; return False if it is already complete."""
     return future.running() or (not future.done() and future.set_running_or_notify_cancel())
 
 
@@ -112,10 +113,10 @@ def start(
     """Run a coroutine on the loop.
 
     Args:
-        work: The coroutine; it is cancelled when the future is.
-        finish: Makes the future's result of the coroutine's.
-        refuse: Receives the coroutine's result when nobody wants it any more.
-        future: Its future, for a coroutine that needs it; made where it is not given.
+        work: The coroutine; cancelling the future cancels it.
+        finish: Converts the coroutine's result to the future's.
+        refuse: Receives the coroutine's result if the future was cancelled.
+        future: The future to complete; None creates one.
     """
     if future is None:
         future = concurrent.futures.Future()
@@ -127,7 +128,7 @@ def start(
             lambda done: loop.call_soon_threadsafe(task.cancel) if done.cancelled() else None
         )
         try:
-            value = await work  # in no task of its own: a `SystemExit` of one ends the loop
+            value = await work  # not in its own task: a `SystemExit` in a task ends the loop
         except asyncio.CancelledError:
             future.cancel()
         except BaseException as error:  # noqa: BLE001  (an error is the future's result)

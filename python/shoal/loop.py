@@ -1,4 +1,4 @@
-"""The event loop that a process keeps for asynchronous operations: one thread, from first use."""
+"""The background event loop of a process: one daemon thread, started on first use."""
 
 import asyncio
 import concurrent.futures
@@ -18,7 +18,7 @@ _lock = threading.Lock()
 
 @functools.lru_cache(maxsize=1)
 def _start(pid: int) -> asyncio.AbstractEventLoop:
-    del pid  # the key of the cache: a forked child has no thread and needs a loop of its own
+    del pid  # the key of the cache: a forked child has no loop thread and needs its own loop
     loop = asyncio.new_event_loop()
     threading.Thread(target=loop.run_forever, name="shoal-loop", daemon=True).start()
     return loop
@@ -30,7 +30,7 @@ def _loop() -> asyncio.AbstractEventLoop:
 
 
 def soon(function: Callable[[], Any]) -> None:
-    """Call a function on the loop; no lock is taken, so that a finalizer may ask for it."""
+    """Call a function on the loop; takes no lock, so a finalizer may call this."""
     _start(os.getpid()).call_soon_threadsafe(function)
 
 
@@ -40,7 +40,7 @@ def submit(work: Coroutine[Any, Any, _T]) -> concurrent.futures.Future[_T]:
 
 
 def _unlock() -> None:
-    global _lock  # noqa: PLW0603  (a thread that is not in the child may have it)
+    global _lock  # noqa: PLW0603  (a thread of the parent may have held it during the fork)
     _lock = threading.Lock()
 
 

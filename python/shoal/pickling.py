@@ -1,9 +1,9 @@
-"""Objects to a pickle with buffers beside it, and back: what all transports share.
+"""Converts objects to a pickle with out-of-band buffers, and back; all transports use it.
 
-Pickle protocol 5 with its buffers out of band, so that the memory of numpy arrays and torch
-tensors is not copied into the pickle. What pickle cannot handle goes to cloudpickle. With buffers
-that are writable and the receiver's own, so is all that arrives. Neither numpy nor torch nor Ray
-is imported here: a process without them has nothing of theirs to send.
+It is pickle protocol 5: the memory of numpy arrays and torch tensors is not copied into the
+pickle. Objects that pickle cannot handle go to cloudpickle. If the receiver's buffers are writable
+and its own, so are the arrays and tensors that it rebuilds. This module imports neither numpy nor
+torch nor Ray: a process that has not imported them has none of their objects to send.
 """
 
 import functools
@@ -20,34 +20,35 @@ from shoal.errors import DependencyError, ShoalValueError
 __all__ = ["dumps", "is_quantized", "loads", "tensor_facts"]
 
 _SMALL = 4096
-"""Writable buffers below this size are cheaper inside the pickle than beside it."""
+"""Writable buffers with fewer bytes than this are cheaper inside the pickle than beside it."""
 
 _PLAIN = (bytes, str, int, float, bool, type(None))
-"""What needs none of the care below."""
+"""Types that are pickled directly, without the pickler classes below."""
 
 _REFUSED = (pickle.PicklingError, AttributeError, TypeError, RecursionError)
-"""How pickle says that it cannot handle an object."""
+"""Errors by which pickle reports that it cannot handle an object."""
 
 
-class _NeedsCloudpickle(Exception):  # noqa: N818  (a signal within this module, no error)
-    """Something in the object is for cloudpickle only."""
+class _NeedsCloudpickle(Exception):  # noqa: N818  (a signal within this module, not an error)
+    """The object contains something that only cloudpickle can handle."""
 
 
 def dumps(obj: Any) -> tuple[bytes, list[memoryview]]:
     """Pickle an object.
 
     The buffers are the memory of the object's own arrays and tensors, which must not change until
-    they have been copied. What Ray's object references and actor handles in it stand for lives
-    from now on as long as this process: nobody tells when the receiver is done with it.
+    the buffers have been copied. If the object contains Ray object references or actor handles,
+    their objects and actors live as long as this process: it never learns when the receiver is
+    done with them.
 
-    Tensors of accelerators go by way of the CPU's memory, to the receiver's current device of their
-    type: what is sent does not depend on its sender any more, and may be received on any device.
+    Tensors on accelerators are copied to the CPU's memory and arrive on the receiver's current
+    device of their type. They no longer depend on the sender and may arrive on any device.
 
     Args:
         obj: Any object that pickle or cloudpickle can handle.
 
     Returns:
-        The pickle, and the buffers that it refers to, each as a row of bytes.
+        The pickle, and the buffers that it refers to, each as a one-dimensional view of bytes.
 
     Raises:
         ShoalValueError: The object cannot be pickled.
@@ -57,7 +58,7 @@ def dumps(obj: Any) -> tuple[bytes, list[memoryview]]:
     try:
         return _pickled(_Pickler, obj)
     except (_NeedsCloudpickle, *_REFUSED) as error:
-        # Start afresh: what the failed attempt wrote is no message.
+        # Start again with cloudpickle: the output of the failed attempt is incomplete.
         cloud = _cloudpickle()
         if cloud is None:
             raise _cannot_be_sent(obj, error) from error
@@ -74,21 +75,21 @@ def loads(
 
     Args:
         data: The pickle.
-        buffers: Its buffers in their order: writable, and for nobody else.
+        buffers: Its buffers in the same order: writable, and used by nothing else.
 
     Raises:
-        Exception: Whatever the classes of the object raise, or pickle about damaged data.
+        Exception: Any error of the object's classes, or of pickle if the data is damaged.
     """
     return pickle.loads(data, buffers=buffers)
 
 
 def tensor_facts(tensor: Any) -> tuple[tuple[int, ...], str, str]:
-    """Return what must agree between a sent tensor and the one it is received into."""
+    """Return the shape, dtype and device type, which sent and receiving tensor must agree on."""
     return tuple(tensor.shape), str(tensor.dtype).removeprefix("torch."), tensor.device.type
 
 
 def is_quantized(dtype: Any) -> bool:
-    """Whether a dtype of torch has no values without a scale; torch crashes on memory of such."""
+    """Whether a torch dtype is quantized: torch crashes on raw memory of it without its scale."""
     return str(dtype).startswith("torch.q")
 
 
@@ -119,8 +120,8 @@ class _Pickler(pickle.Pickler):
         reduced = _reduce_buffers(obj)
         if reduced is not None:
             return reduced
-        # A class or a function of the script that runs would be pickled as a name in `__main__`,
-        # which is another module where the message arrives.
+        # Pickle would send a class or a function of the running script as a name in `__main__`,
+        # which is a different module in the receiver.
         if isinstance(obj, (type, types.FunctionType)) and _travels_by_value(obj.__module__):
             raise _NeedsCloudpickle
         if _is_of_ray(obj):
@@ -132,7 +133,7 @@ class _Pickler(pickle.Pickler):
 def _by_value_pickler(cloud: types.ModuleType) -> type:
     base: Any = cloud.Pickler
 
-    class ByValuePickler(base):  # type: ignore[misc]  # which cloudpickle it is shows when it runs
+    class ByValuePickler(base):  # type: ignore[misc]  # the base class is only known at run time
         def reducer_override(self, obj: Any) -> Any:
             reduced = _reduce_buffers(obj)
             return super().reducer_override(obj) if reduced is None else reduced
@@ -141,7 +142,7 @@ def _by_value_pickler(cloud: types.ModuleType) -> type:
 
 
 def _cloudpickle() -> types.ModuleType | None:
-    """Ray's cloudpickle where Ray is in use, because it knows Ray's own objects; else any."""
+    """Return the cloudpickle to use, or None; Ray's, if Ray is imported, knows Ray's objects."""
     names = ("ray.cloudpickle", "cloudpickle")
     for name in names if "ray" in sys.modules else reversed(names):
         try:
@@ -163,7 +164,10 @@ def _travels_by_value(module: str | None) -> bool:
 
 
 def _is_of_ray(obj: Any) -> bool:
-    """Whether only Ray's cloudpickle sends it with its owner, so that it can be used and lives."""
+    """Whether it is a Ray object reference or actor handle.
+
+    Only Ray's cloudpickle sends these with their owner, which keeps them alive and usable.
+    """
     ray = sys.modules.get("ray")
     actor = sys.modules.get("ray.actor")
     if ray is None or actor is None or not hasattr(ray, "ObjectRef"):
@@ -177,7 +181,7 @@ def _reduce_buffers(obj: Any) -> Any:
     if numpy is not None and type(obj) is getattr(numpy, "ndarray", None):
         if obj.flags.writeable or obj.dtype.hasobject:
             return None
-        # Pickle would keep the copy that arrives read-only, which protects nobody.
+        # Pickle would make the receiver's copy read-only, which protects nothing.
         return obj.copy().__reduce_ex__(5)
     return _reduce_tensor(obj)
 
@@ -185,7 +189,7 @@ def _reduce_buffers(obj: Any) -> Any:
 def _reduce_tensor(obj: Any) -> Any:
     """Return a plain dense tensor's reduction, or None for anything else.
 
-    The values are copied only where they are not contiguous memory of the CPU already.
+    The values are copied only if they are not already contiguous in the CPU's memory.
     """
     torch = sys.modules.get("torch")
     tensor_type = getattr(torch, "Tensor", None)
@@ -199,9 +203,9 @@ def _reduce_tensor(obj: Any) -> Any:
     if device == "cpu":
         _check_storage(obj)
     values = obj.detach().resolve_conj().resolve_neg().to("cpu").contiguous()
-    # A single value counts as contiguous with any stride, which a view of bytes does not take.
+    # A tensor of one value is contiguous with any stride, but `view` to bytes wants stride 1.
     raw = values.as_strided((values.numel(),), (1,)).view(torch.uint8).numpy()
-    # Only a leaf can ask for gradients in another process; a result's graph stays here.
+    # Only a leaf can require gradients in another process; the graph of a result stays here.
     wants_grad = obj.requires_grad and obj.is_leaf
     return _rebuild_tensor, (pickle.PickleBuffer(raw), shape, dtype, device, wants_grad)
 

@@ -1,4 +1,4 @@
-"""Which process a client is, and whether it still runs."""
+"""The identity of a process, safe against reused pids, and whether the process still runs."""
 
 import asyncio
 import functools
@@ -12,7 +12,7 @@ _RECHECK_S = 0.5
 
 
 class ProcessId(NamedTuple):
-    """A process: its host and process namespace, its pid there and its start time."""
+    """Identity of a process: its machine and pid namespace, its pid and its start time."""
 
     host: str
     pid: int
@@ -22,17 +22,17 @@ class ProcessId(NamedTuple):
 @functools.cache
 def _this_host() -> str:
     boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    # Containers on one machine have the same boot id and other pids.
+    # Containers on one machine share the boot id but have separate pids.
     return f"{boot}/{Path('/proc/self/ns/pid').readlink()}"
 
 
 def _start_time(pid: int) -> int | None:
-    """When a process started, in clock ticks; None when it does not run (any more)."""
+    """Return the start time of a process in clock ticks; None if it does not run."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
     except OSError:
         return None
-    # The name, in parentheses, may hold spaces and parentheses: start after the last one.
+    # The name is in parentheses and may itself contain some: start after the last one.
     fields = stat[stat.rindex(")") + 2 :].split()
     state, started = fields[0], int(fields[19])
     return None if state in "ZX" else started
@@ -45,21 +45,21 @@ def _own(pid: int) -> ProcessId:
 
 def own_process() -> ProcessId:
     """Return the identity of this process."""
-    return _own(os.getpid())  # by pid: a forked child is another process
+    return _own(os.getpid())  # cached by pid: a forked child is another process
 
 
 def is_running(process: ProcessId) -> bool:
-    """Whether a process still runs; True for one of another host, which cannot be seen."""
+    """Whether a process still runs; True if it is on another machine and cannot be checked."""
     return process.host != _this_host() or _start_time(process.pid) == process.started
 
 
 def is_alive(pid: int) -> bool:
-    """Whether a process of this host with that pid runs."""
+    """Whether a process with that pid runs on this machine."""
     return _start_time(pid) is not None
 
 
 async def wait_for_exit(pid: int) -> None:
-    """Return when the process of this host with that pid has ended, or does not exist."""
+    """Wait for the process with that pid on this machine to end; return at once if none runs."""
     started = _start_time(pid)
     if started is None:
         return
@@ -68,7 +68,7 @@ async def wait_for_exit(pid: int) -> None:
     except ProcessLookupError:
         return
     except OSError:
-        while _start_time(pid) == started:  # noqa: ASYNC110  (no event tells it on this kernel)
+        while _start_time(pid) == started:  # noqa: ASYNC110  (there is no event without pidfd)
             await asyncio.sleep(_RECHECK_S)
         return
     loop = asyncio.get_running_loop()

@@ -1,7 +1,7 @@
-"""What an operation with `async_op=True` returns: something to wait for, in any way, in any order.
+"""The handles that operations with `async_op=True` return: `AsyncWork` and its subclasses.
 
-All of them stand on one `concurrent.futures.Future`. Waiting takes no thread of its own, and a
-work can be awaited in any event loop.
+Each wraps a `concurrent.futures.Future`. Works can be waited for in any order, without a thread for
+each wait, and awaited in any event loop.
 """
 
 import asyncio
@@ -36,17 +36,19 @@ Future = concurrent.futures.Future[Any]
 class AsyncWork:
     """A running operation.
 
-    Its error is raised by every wait. An error that nobody waited for is logged when the work goes
-    away. Cancelling an `async_wait` cancels the operation, `wait(timeout=...)` does not.
+    Every wait raises its error. If nothing waited for a work that failed, the error is logged when
+    the work is garbage-collected. Cancelling an `async_wait` cancels the operation; the timeout of
+    `wait` does not.
 
     Args:
-        future: The operation's future; None for one that somebody will complete.
+        future: The operation's future; None creates one for the caller to complete.
         what: Describes the operation in messages.
-        give_back: Returns what the operation took to its queue, when nobody will have its result:
-            it arrives together with the cancellation of the one who awaits it, or the work is
-            dropped.
-        deliver: Called once, when somebody has the result. Where there is one, only that counts:
-            a result that functions were chained to, and that nobody fetched, is given back.
+        give_back: Returns the messages that the operation took to their queue. Called if the result
+            cannot be delivered: it arrived together with the cancellation of an `async_wait`, or
+            the work was dropped.
+        deliver: Called once, when a caller receives the result. Without it, a work that functions
+            were chained to counts as delivered; with it, such a result that no caller fetched is
+            given back.
     """
 
     def __init__(
@@ -56,7 +58,7 @@ class AsyncWork:
         give_back: Callable[[], None] | None = None,
         deliver: Callable[[], None] | None = None,
     ) -> None:
-        # Not part of the API; without underscores because the works of this module read them.
+        # Not part of the API; public because other works in this module read them.
         self.future: Future = concurrent.futures.Future() if future is None else future
         self.what = what
         self.following: AsyncWork | None = None
@@ -65,7 +67,10 @@ class AsyncWork:
         self._deliver = deliver
 
     def result(self) -> Any:
-        """Return the result of an operation that has ended, or raise its error."""
+        """Return the result of an operation that has ended, or raise its error.
+
+        The caller counts as having received the result.
+        """
         self.seen = True
         value = self.future.result()
         deliver, self._deliver = self._deliver, None
@@ -78,11 +83,11 @@ class AsyncWork:
         """Block until the operation has ended and return its result.
 
         Args:
-            timeout: Seconds to wait; None for no limit. The operation goes on afterwards.
+            timeout: Seconds to wait; None for no limit. After a timeout the operation continues.
 
         Raises:
-            ShoalTimeoutError: It is still running.
-            concurrent.futures.CancelledError: It was cancelled.
+            ShoalTimeoutError: The operation is still running.
+            concurrent.futures.CancelledError: The operation was cancelled.
         """
         if self.future.done():
             return self.result()
@@ -90,7 +95,7 @@ class AsyncWork:
         wait = LongWait(lambda: f"{describe_self()}: waits for {self.what}", deadline)
         while True:
             try:
-                # Unlike concurrent.futures.wait, this ends for a work that was cancelled, too.
+                # Unlike concurrent.futures.wait, this also returns if the work is cancelled.
                 self.future.exception(wait.step())
             except TimeoutError:
                 if deadline.expired:
@@ -103,7 +108,10 @@ class AsyncWork:
                 return self.result()
 
     async def async_wait(self) -> Any:
-        """Wait in an event loop and return the operation's result; cancelling loses nothing."""
+        """Wait in an event loop and return the operation's result.
+
+        Cancelling this cancels the operation and loses no message.
+        """
         self.seen = True
         try:
             await asyncio.wrap_future(self.future)
@@ -113,7 +121,7 @@ class AsyncWork:
         return self.result()
 
     def abandon(self) -> None:
-        """Cancel, and return what the operation took even if it has ended: nobody will have it."""
+        """Cancel the operation; if it has already ended, give back the messages that it took."""
         if not self.future.cancel() and self._give_back is not None:
             give_back, self._give_back = self._give_back, None
             self._deliver = None
@@ -122,7 +130,7 @@ class AsyncWork:
             give_back()
 
     def __await__(self) -> Any:
-        """Await the work itself: the same as `async_wait`."""
+        """Same as awaiting `async_wait()`."""
         return self.async_wait().__await__()
 
     def done(self) -> bool:
@@ -130,21 +138,21 @@ class AsyncWork:
         return self.future.done()
 
     def cancel(self) -> bool:
-        """Ask the operation to end; messages that it already took go back to their queue.
+        """Request that the operation end; messages that it already took go back to their queue.
 
         Returns:
-            Whether it is cancelled. Where it is not it has ended, or `wait` tells what became of it.
+            Whether it is cancelled. If not, it has already ended, or `wait` will tell the outcome.
         """
         return self.future.cancel()
 
     def then(self, func: Callable[..., Any], *args: Any, **kwargs: Any) -> "AsyncFuncWork":
-        """Run a function in a thread once this work and what was chained to it are done.
+        """Run a function in a thread once this work, and the functions chained before, have ended.
 
-        That takes no result: what a get took goes back to its queue when this work is dropped and
-        the function has run, unless somebody called `wait` or awaited it, as the function may.
+        Chaining does not fetch the result: the item of a get goes back to its queue when this work
+        is dropped and the function has run, unless a caller, such as the function, waited for it.
 
         Returns:
-            The function's own work. It fails with this work's error when there is one.
+            The work of the function. It fails with this work's error if there is one.
         """
         last = self.get_last_work()
         last.seen = True
@@ -154,11 +162,11 @@ class AsyncWork:
         return following
 
     def get_next_work(self) -> "AsyncWork | None":
-        """Return the work that was chained to this one, if any."""
+        """Return the work that was chained to this one, or None."""
         return self.following
 
     def get_last_work(self) -> "AsyncWork":
-        """Return the end of the chain that starts here."""
+        """Return the last work of the chain that starts here."""
         work = self
         while work.following is not None:
             work = work.following
@@ -173,16 +181,16 @@ class AsyncWork:
             if not self.seen:
                 _log.error("%s failed and nobody waited for it: %s", self.what, error)
         elif self._give_back is not None and (self._deliver is not None or not self.seen):
-            soon(self._give_back)  # this may come within the queue's own lock
+            soon(self._give_back)  # later: this thread may hold the queue's lock
 
 
 class AsyncFuncWork(AsyncWork):
-    """A function as a work: call it, or chain it with `then`.
+    """A function as a work: run it by calling the work, or chain it with `then`.
 
     Args:
         func: The function.
         args: Its positional arguments.
-        pass_self: Whether it also receives this work, as its first argument.
+        pass_self: Whether the function receives this work as its first argument.
         kwargs: Its keyword arguments.
     """
 
@@ -195,35 +203,35 @@ class AsyncFuncWork(AsyncWork):
         self._args, self._kwargs = args, kwargs
         self._ran = [0.0]
         self._payload_s = 0.0
-        # Not dropped before this has run, which may want its result.
+        # Keeps the previous work until the function has run, as the function may fetch its result.
         self.previous: AsyncWork | None = None
 
     @property
     def time(self) -> float:
-        """Seconds that the function reported with `add_perf_time`, else that it ran."""
+        """Seconds that the function reported with `add_perf_time`, else its run time."""
         return self._payload_s or self._ran[0]
 
     def add_perf_time(self, seconds: float) -> None:
-        """Add to `time` what the function's payload took."""
+        """Report seconds that the function's real work took; `time` is then their sum."""
         self._payload_s += seconds
 
     def __call__(self) -> None:
-        """Run the function in this thread; its error becomes the work's."""
-        # Through functions that do not know the work: a traceback must not keep it alive.
+        """Run the function in this thread; its error becomes the error of the work."""
+        # `_timed` does not receive the work, so that a traceback cannot keep the work alive.
         fulfil(
             self.future, functools.partial(_timed, self._func, self._args, self._kwargs, self._ran)
         )
         self.previous = None
 
     def start_after(self, previous: Future) -> None:
-        """Run in a thread, or fail with the work before."""
+        """Run the function in a thread, or take over the previous work's error or cancellation."""
         if previous.cancelled():
             self.future.cancel()
         elif (error := previous.exception()) is not None:
             fail(self.future, error)
         else:
-            # A thread of its own, no pool: functions may wait for each other, for the one that was
-            # started last, and none may keep the interpreter from ending.
+            # A new daemon thread, not a pool: a function may wait for one that was started later,
+            # and no function may keep the interpreter from exiting.
             threading.Thread(target=self, name="shoal-then", daemon=True).start()
             return
         self.previous = None
@@ -240,7 +248,7 @@ def _timed(
 
 
 class AsyncCollWork(AsyncWork):
-    """Several works as one; its result is the single work's, or the list of all.
+    """Several works as one; its result is a list of theirs, or the result of a single work.
 
     Args:
         works: The works, at least one.
@@ -262,7 +270,7 @@ class AsyncCollWork(AsyncWork):
         return AsyncCollWork([*self._works, *other._works])
 
     def result(self) -> Any:
-        """Return the result, which tells all works that somebody has theirs."""
+        """Return the result, and mark the results of all works as received."""
         value = super().result()
         for work in self._works:
             work.result()
@@ -284,7 +292,7 @@ class AsyncCollWork(AsyncWork):
             self._open -= 1
             if self._open:
                 return
-        # Not their `result`: nobody has it yet.
+        # Not `work.result()`: no caller has received the results yet.
         fulfil(self.future, lambda: self._join([work.future.result() for work in self._works]))
 
     def _join(self, results: list[Any]) -> Any:
@@ -292,14 +300,14 @@ class AsyncCollWork(AsyncWork):
 
 
 class AsyncRouteWork(AsyncCollWork):
-    """Several works whose results a function makes into one.
+    """Several works whose results a function combines into one.
 
-    The function runs once, in the thread that waits first, so that its errors appear there and a
-    long one holds up no other work.
+    The function runs once, in the first thread that waits: its errors appear there, and a slow
+    function delays no other work.
 
     Args:
         works: The works.
-        finalize_fn: Makes the result of the list of results.
+        finalize_fn: Receives the list of results and returns the combined one.
     """
 
     def __init__(self, works: Sequence[AsyncWork], finalize_fn: Callable[[list[Any]], Any]) -> None:
@@ -309,7 +317,7 @@ class AsyncRouteWork(AsyncCollWork):
         super().__init__(works)
 
     def result(self) -> Any:
-        """Return the finalized result, or raise the error of a work or of the function."""
+        """Return the combined result, or raise the error of a work or of the function."""
         self.seen = True
         with self._final_lock:
             if not self._final.done():
@@ -317,7 +325,7 @@ class AsyncRouteWork(AsyncCollWork):
         return self._final.result()
 
     def finalize(self) -> Any:
-        """Make the result of works that have all ended, and tell them that it is wanted."""
+        """Combine the results of works that have all ended, and mark them as received."""
         value = self._finalize_fn(self.future.result())
         for work in self._works:
             work.result()
@@ -328,12 +336,16 @@ class AsyncRouteWork(AsyncCollWork):
 
 
 class AsyncChannelWork(AsyncWork):
-    """A put or a get of a channel that was started with `async_op=True`.
+    """A `put` or a `get` of a channel that was started with `async_op=True`.
 
-    A get that is dropped while it waits is cancelled: nobody would have its item.
+    A get that is dropped while it waits is cancelled, because no caller could receive its item.
 
     Args:
-        takes: Whether it is a get. The others are those of `AsyncWork`.
+        future: Same as in `AsyncWork`.
+        what: Same as in `AsyncWork`.
+        give_back: Same as in `AsyncWork`.
+        deliver: Same as in `AsyncWork`.
+        takes: Whether it is a get.
     """
 
     def __init__(

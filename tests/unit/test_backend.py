@@ -61,7 +61,7 @@ def test_importing_shoal_chooses_nothing_yet():
 
 def test_an_extension_of_another_version_is_an_error(monkeypatch):
     monkeypatch.setattr(_backend.importlib.metadata, "version", lambda _: "0.0.0")
-    with pytest.raises(ImportError, match=r"of version .*, the package of 0\.0\.0: reinstall"):
+    with pytest.raises(ImportError, match=r"version .*, the package shoal has version 0\.0\.0"):
         _backend.load("rust")
 
 

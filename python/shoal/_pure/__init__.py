@@ -1,6 +1,6 @@
-"""The core in Python: the names, results, errors and messages of `shoal._rust`.
+"""The core in Python: a fallback with the names, results, errors and messages of `shoal._rust`.
 
-`_rust.pyi` is the contract of both. This one is written to be read; the other to be fast.
+`_rust.pyi` is the contract of both. This core is written to be read, the Rust core to be fast.
 """
 
 from typing import Final

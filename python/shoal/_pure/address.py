@@ -22,10 +22,10 @@ MAX_RANK: Final = 2**31 - 1
 
 @final
 class WorkerAddress:
-    """Where a worker stands in the tree of groups; see `_rust.pyi` for the contract."""
+    """The position of a worker in the tree of groups; see `_rust.pyi` for the contract."""
 
     __slots__ = ("_name", "_path", "_root")
-    __module__ = "shoal"  # both backends' addresses are `shoal.WorkerAddress` to their users
+    __module__ = "shoal"  # users see `shoal.WorkerAddress` on both backends
 
     _root: str
     _path: tuple[int, ...]
@@ -39,7 +39,7 @@ class WorkerAddress:
             raise _error(root, (colon, colon + 1), "a group name cannot contain ':'")
         name = ":".join([root, *map(str, path)])
         if not root or any(not 0 <= rank <= MAX_RANK for rank in path):
-            _parse(name)  # raises, pointing at the part
+            _parse(name)  # raises an error that points at the wrong part
         return cls._make(root, path, name)
 
     @classmethod
@@ -87,7 +87,7 @@ class WorkerAddress:
         index = _to_rank(rank, "rank")
         name = f"{self._name}:{index}"
         if not 0 <= index <= MAX_RANK:
-            _parse(name)  # raises, pointing at the rank
+            _parse(name)  # raises an error that points at the rank
         return self._make(self._root, (*self._path, index), name)
 
     def __setattr__(self, name: str, value: object) -> None:
@@ -99,11 +99,11 @@ class WorkerAddress:
     def __eq__(self, other: object) -> bool:
         if isinstance(other, WorkerAddress):
             return self._name == other._name
-        # An address of the other backend has the same public class name and the same names.
+        # An address of the other backend has the same public class name and attributes.
         return bool(self._name == other.get_name()) if _is_address(other) else NotImplemented
 
     def __hash__(self) -> int:
-        return hash(self._name)  # a str's hash is one thing all backends can share
+        return hash(self._name)  # the same on both backends
 
     def __lt__(self, other: object) -> bool:
         return _key(self) < _key(other) if _is_address(other) else NotImplemented
@@ -163,7 +163,7 @@ def _parse(text: str) -> tuple[str, tuple[int, ...]]:
             raise _error(text, span, "expected a rank, digits only")
         if part[0] == "0" and len(part) > 1:
             raise _error(text, span, "expected a rank without leading zeros")
-        # The length first: int() refuses very long digits with an error of its own.
+        # The length is checked first: int() raises its own error for very long digits.
         if len(part) > len(str(MAX_RANK)) or int(part) > MAX_RANK:
             raise _error(text, span, f"expected a rank of at most {MAX_RANK}")
         path.append(int(part))

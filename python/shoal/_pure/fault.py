@@ -1,4 +1,4 @@
-"""What is wrong with a placement string, and what it may have been meant to say."""
+"""Errors in a placement string, and suggestions for the intended spelling."""
 
 import itertools
 from typing import Final
@@ -21,7 +21,7 @@ _SIGNS: Final = {
     **dict.fromkeys("\u00a0\u2009\u202f\u3000", " "),
     **{chr(ord("\N{FULLWIDTH DIGIT ZERO}") + digit): str(digit) for digit in range(10)},
 }
-"""Signs that people, editors and other formats use, and those of the grammar."""
+"""Signs that people, editors and other formats use, mapped to the signs of the grammar."""
 
 _ALL: Final = "all"
 _FAR: Final = 4096
@@ -29,13 +29,12 @@ _ENOUGH: Final = 4
 
 
 class GrammarError(Exception):
-    """A rule that a placement string breaks.
+    """A placement string breaks a rule.
 
     Attributes:
         span: The part of the text.
         what: The rule in words.
-        fixes: Changes to the text that may mend it, the likeliest first: a part, and what to write
-            in its place.
+        fixes: Changes that may correct the text, the likeliest first: a part, and its replacement.
     """
 
     def __init__(self, span: Span, what: str, *, spelling: bool = False) -> None:
@@ -46,18 +45,18 @@ class GrammarError(Exception):
         self._spelling = spelling
 
     def or_(self, start: int, end: int, text: str) -> "GrammarError":
-        """Add a change that may mend the text."""
+        """Add a change that may correct the text; return the error itself."""
         self.fixes.append(((start, end), text))
         return self
 
     def candidates(self, text: str) -> list[str]:
-        """Return texts that may have been meant; whether they are valid is not known yet."""
+        """Return corrected texts, which may still be invalid."""
         texts = [text[:start] + new + text[end:] for (start, end), new in self.fixes]
         return [*texts, _respell(text)] if self._spelling else texts
 
 
 def _respell(text: str) -> str:
-    """Replace signs and words of other formats by those of the grammar."""
+    """Replace signs and words of other formats with those of the grammar."""
     out = ""
     word = ""
     for at, c in enumerate(text):
@@ -73,7 +72,7 @@ def _respell(text: str) -> str:
 
 
 def _known_word(word: str) -> str:
-    """Return the word of the grammar that a word stands for, or is one letter away from."""
+    """Return the word or sign of the grammar that a word means or is one letter away from."""
     shorter = {word[:at] + word[at + 1 :] for at in range(len(word))}
     same = sum(a == b for a, b in zip(word, _ALL, strict=False))
     near_all = (

@@ -1,17 +1,17 @@
-"""The placement string of one component: which process gets which resources.
+"""Parser of a component's placement string, which assigns resources to processes.
 
     placement = segment ("," segment)*            empty segments are skipped
-    segment   = resources [":" range]             no processes: the next ones, one a resource
+    segment   = resources [":" range]             without range: one process for each resource
     resources = (range | "all") ["/" step] ("!" range)*
     range     = rank | rank "-" rank
 
-A step takes every n-th of a range, from its first; an exclusion takes ranks out again. Resources
-ascend and are unique; process ranks run from 0 without gaps. For hardware one count of a segment
-is a multiple of the other. Where resources are whole nodes, every node gets its share of the
-processes and the remainder goes to the first nodes, one each.
+A step takes every n-th rank of a range, from its first; an exclusion removes ranks. Resource ranks
+ascend and are unique; process ranks run from 0 without gaps. For hardware, one of the two counts of
+a segment (resources and processes) is a multiple of the other. If resources are whole nodes, the
+processes are divided evenly among them; the first nodes take the remainder, one each.
 
-Of several faults the first from the left is told; within a segment first those of its resources,
-then those of its processes, then how they fit.
+Of several errors only the leftmost is reported; within a segment, errors in the resources come
+first, then errors in the processes, then counts that do not match.
 """
 
 import itertools
@@ -41,7 +41,7 @@ from shoal.errors import PlacementError
 __all__ = ["parse_placement"]
 
 _MAX_HINTED: Final = 256
-"""The longest text for which a nearest valid spelling is looked for, in characters."""
+"""Maximum length, in characters, of a text for which a valid spelling is suggested."""
 
 _Tail = list[Token] | None
 
@@ -68,7 +68,7 @@ def parse_placement(text: str, groups: Sequence[NodeGroup], component: str) -> R
 
 
 def _hint(fault: GrammarError, text: str, resources: Resources) -> str:
-    """Return the first of the fault's candidates that is a valid placement."""
+    """Return a suggestion with the fault's first candidate that is valid; empty if none is."""
     if len(text) > _MAX_HINTED:
         return ""
     for given in fault.candidates(text):
@@ -130,7 +130,7 @@ class _Parser:
         self.exclusion_end = span[1] if ranks.excluding and tail is None else None
 
     def claim(self, ranks: Selection, tail: _Tail) -> None:
-        """Check that the ranks stand in no segment before, and after all of them."""
+        """Check that the ranks are new, and higher than those of all previous segments."""
         first = ranks.ranks[0]
         if first > self.highest:
             self.used.update(ranks.ranks)
@@ -140,7 +140,7 @@ class _Parser:
         if shared is not None:
             what = f"resource ranks must be unique: {shared} stands in a segment before"
             fault = GrammarError(ranks.span, what)
-            # A comma ends the exclusions: `all!3,4` was perhaps meant to exclude both.
+            # A comma ends the exclusions: in `all!3,4` perhaps both should have been excluded.
             if self.exclusion_end is not None and tail is None:
                 fault.or_(self.exclusion_end, ranks.span[0], "!")
             raise fault
@@ -178,7 +178,7 @@ class _Parser:
         raise GrammarError(ranks.span, what).or_(*ranks.span, _write_range(expected, size))
 
     def shares(self, ranks: list[int], count: int, span: Span, tail: _Tail) -> list[list[int]]:
-        """Share the ranks out among `count` processes."""
+        """Divide the ranks among `count` processes."""
         size = len(ranks)
         if self.resources.whole:
             if count < size:
@@ -201,7 +201,7 @@ class _Parser:
         raise self.or_counts(GrammarError(span, what), size, count, tail)
 
     def or_counts(self, fault: GrammarError, size: int, count: int, tail: _Tail) -> GrammarError:
-        """Add the nearest numbers of processes that may do."""
+        """Add the nearest numbers of processes that fit, as suggestions."""
         if tail:
             first = read_number(tail[0].text)
             for near in near_counts(size, count):
@@ -209,7 +209,7 @@ class _Parser:
         return fault
 
     def with_processes(self, fault: GrammarError, tail: _Tail, span: Span) -> None:
-        """Add, to a fault that mends a rank which is too high, the same for equal process ranks."""
+        """Suggest correcting the process ranks too, if they end with the same too high rank."""
         if not tail or not tail[-1].is_number or not fault.what.startswith("there is no rank"):
             return
         if read_number(tail[-1].text) != read_number(self.text[slice(*fault.span)]):

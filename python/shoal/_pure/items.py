@@ -1,4 +1,4 @@
-"""What both kinds of answers share with lists: items and equality. They cannot be changed."""
+"""Base class of the core's immutable, lazy sequences, `RankLists` and `Placements`."""
 
 from collections.abc import Iterable, Iterator
 from typing import Any, Generic, Protocol, TypeVar, cast, overload
@@ -10,14 +10,14 @@ T_co = TypeVar("T_co", covariant=True)
 
 
 class _Made(Protocol[T_co]):
-    """What each kind has of its own: how many items, and how one that exists is made."""
+    """The methods that a subclass of `Items` adds: its length, and how to create one item."""
 
     def __len__(self) -> int: ...
     def _item(self, index: int, /) -> T_co: ...
 
 
 class Items(Generic[T]):  # noqa: PLW1641  (as unhashable as a list)
-    """Items that are made when they are asked for; for classes like `_Made`."""
+    """A sequence whose items are created on access; subclasses add the methods of `_Made`."""
 
     __slots__ = ()
 
@@ -26,7 +26,7 @@ class Items(Generic[T]):  # noqa: PLW1641  (as unhashable as a list)
     @overload
     def __getitem__(self: _Made[T], index: slice, /) -> list[T]: ...
     def __getitem__(self: _Made[T], index: Any, /) -> Any:
-        chosen: Any = range(len(self))[index]  # a range judges the index
+        chosen: Any = range(len(self))[index]  # the range validates the index
         if isinstance(chosen, range):
             return [self._item(at) for at in chosen]
         return self._item(chosen)
@@ -38,7 +38,7 @@ class Items(Generic[T]):  # noqa: PLW1641  (as unhashable as a list)
         return iter([self._item(at) for at in reversed(range(len(self)))])
 
     def __eq__(self, other: object) -> bool:
-        # With a list, or with the class of this name of either backend.
+        # Comparable with a list, and with the same class of either backend.
         mine, its = type(self), type(other)
         names = (mine.__name__, mine.__module__)
         if not isinstance(other, list) and (its.__name__, its.__module__) != names:

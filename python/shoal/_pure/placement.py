@@ -1,4 +1,4 @@
-"""What the solver sees of a cluster, and what it answers: plain values."""
+"""Input and output values of the solver: nodes, node groups and the placement of a process."""
 
 import importlib
 import operator
@@ -14,11 +14,11 @@ ACCELERATOR: Final = "Accelerator"
 """The hardware type of a group whose ranks are accelerators."""
 
 NO_ACCELERATOR: Final = "NO_ACCEL"
-"""The accelerator type of a node that has none."""
+"""The accelerator type of a node without accelerators."""
 
 
 class _Value:
-    """A frozen record; equal to the other backend's record of the same fields."""
+    """An immutable record, equal to the other backend's record with the same fields."""
 
     __slots__ = ("_fields",)
     _fields: tuple[Any, ...]
@@ -131,7 +131,7 @@ class NodeGroup(_Value):
 
 @final
 class Placement(_Value):
-    """Where one process goes and what it may see there; see `_rust.pyi`."""
+    """The node of one process, and the hardware that it may see there; see `_rust.pyi`."""
 
     __slots__ = ()
     __module__ = "shoal"
@@ -222,7 +222,7 @@ class Placement(_Value):
     def node_group_label(self) -> str:
         return str(self._fields[10])
 
-    # The names that the fields had before.
+    # The older names of the fields.
 
     @property
     def node_id(self) -> int:
@@ -253,7 +253,7 @@ def to_bool(value: object, what: str) -> bool:
     """Check a bool.
 
     Raises:
-        TypeError: It is something else, even if it has a truth value.
+        TypeError: It is not a bool; other objects with a truth value are refused too.
     """
     if not isinstance(value, bool):
         raise TypeError(f"{what} must be a bool, not {type_name(value)}")
@@ -269,7 +269,7 @@ def to_int(value: object, what: str, *, least: int) -> int:
     """Check a number from `least` to 2147483647.
 
     Raises:
-        TypeError: It is no int.
+        TypeError: It is not an int.
         ValueError: It is out of these bounds.
     """
     if isinstance(value, bool) or not hasattr(type(value), "__index__"):
@@ -287,11 +287,11 @@ def to_rank(
     least: int = 0,
     error: type[PlacementError] = PlacementError,
 ) -> int:
-    """Check a number from `least` to 2147483647 that somebody asks a placement for.
+    """Check a number of a requested placement: from `least` to 2147483647.
 
     Raises:
-        TypeError: It is no int.
-        PlacementError: It is out of these bounds; or `error`.
+        TypeError: It is not an int.
+        PlacementError: It is out of these bounds; raised as the class `error`.
     """
     try:
         return to_int(value, what, least=least)

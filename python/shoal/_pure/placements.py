@@ -1,4 +1,4 @@
-"""The placements of all processes, made when they are asked for."""
+"""The result of the solver: the placements of all processes, each created on access."""
 
 from collections import Counter
 from typing import Any, NamedTuple, Self, final
@@ -10,7 +10,7 @@ __all__ = ["Placements", "Spot"]
 
 
 class Spot(NamedTuple):
-    """One process: its group, its node, and the hardware that it owns there."""
+    """The place of one process: its group, its node, and the hardware that it owns there."""
 
     group: NodeGroup
     node: NodeResources
@@ -59,7 +59,7 @@ class Placements(Items[Placement]):
         return f"<{len(self._rows)} placements>"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # A list: the processes of a job are placed once, then they travel.
+        # Pickled as a list: placements are computed once, then sent to other processes.
         return list, (list(self),)
 
     def _item(self, rank: int, /) -> Placement:

@@ -1,4 +1,4 @@
-"""The resource ranks of each process."""
+"""The sequence of resource ranks of each process: the solver's input, the parser's output."""
 
 import importlib
 from collections.abc import Iterable
@@ -29,7 +29,7 @@ class RankLists(Items[list[int]]):
 
     def in_order(self) -> "RankLists":
         lists = [sorted(ranks) for ranks in self._lists]
-        # A process without ranks comes first.
+        # A process without ranks sorts first.
         return RankLists._make(sorted(lists, key=lambda ranks: ranks[:1]))
 
     def firsts(self) -> list[int]:

@@ -1,4 +1,4 @@
-"""The resources of one or several node groups, numbered through in the order given."""
+"""Numbers the resources of one or several node groups consecutively, in the order given."""
 
 import bisect
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ __all__ = ["Block", "Resources", "check_types"]
 
 
 class Block(NamedTuple):
-    """The consecutive ranks that one node adds."""
+    """The consecutive ranks of one node."""
 
     first: int
     size: int
@@ -21,13 +21,13 @@ class Block(NamedTuple):
 
 
 class Resources:
-    """A numbering of nodes (`whole`) or of the hardware of nodes.
+    """The resource ranks of several node groups: whole nodes, or the hardware of nodes.
 
     Attributes:
         groups: The groups, in the order in which their ranks are numbered.
         whole: Whether each rank is a whole node.
-        blocks: One entry for each node that has ranks.
-        total: How many ranks there are.
+        blocks: One block for each node that has ranks.
+        total: The number of ranks.
     """
 
     def __init__(self, groups: Sequence[NodeGroup], *, whole: bool) -> None:
@@ -56,7 +56,7 @@ class Resources:
 
     @classmethod
     def of(cls, groups: Sequence[NodeGroup]) -> "Resources":
-        """Number what the groups count: hardware, or nodes where they have no hardware type."""
+        """Number the groups' hardware, or their nodes if they have no hardware type."""
         kinds = [(group.hardware_type, group.label) for group in groups]
         whole = bool(kinds) and kinds[0][0] is None
         for kind, label in kinds[1:]:
@@ -73,19 +73,19 @@ class Resources:
         return self.blocks[bisect.bisect_right(self._firsts, rank) - 1]
 
     def conflict(self, ranks: Sequence[int]) -> str | None:
-        """Say why one process cannot have all these ranks, or return None when it can."""
+        """Return why one process cannot have all these ranks, or None if it can."""
         if self.block(min(ranks)) is self.block(max(ranks)):
             return None
         blocks = [self.block(rank) for rank in ranks]
         nodes = sorted({block.node.node_rank for block in blocks})
         if len(nodes) > 1:
             return f"on nodes {compress(nodes)}: one process cannot run across multiple nodes"
-        # A node has its hardware of one type in one block: these are of several types.
+        # Each node has one block for each hardware type, so these blocks differ in type.
         kinds = sorted({block.group.hardware_type or "" for block in blocks})
         return f"of the types {', '.join(kinds)}: the hardware of one process has one type"
 
     def describe(self) -> str:
-        """Return one indented line for each group: what it really has."""
+        """Return one indented line for each group with its ranks and nodes, for messages."""
         return "\n".join(f"  {self._describe(group)}" for group in self.groups)
 
     def _describe(self, group: NodeGroup) -> str:
@@ -104,7 +104,7 @@ def check_types(groups: Sequence[NodeGroup]) -> tuple[NodeGroup, ...]:
     """Return the groups as a tuple.
 
     Raises:
-        TypeError: One of them is no `NodeGroup`.
+        TypeError: One of them is not a `NodeGroup`.
     """
     members = tuple(groups)
     for group in members:

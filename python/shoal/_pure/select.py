@@ -1,4 +1,4 @@
-"""The resources of one segment: a range or `all`, a step, exclusions."""
+"""Parser of the resources in one segment: a range or `all`, a step, and exclusions."""
 
 import re
 from bisect import bisect_left, bisect_right
@@ -21,7 +21,7 @@ __all__ = [
 ]
 
 MAX_PROCESSES: Final = 1_048_576
-"""Far beyond any cluster: `0:0-999999999` is a typing error, not a plan."""
+"""Maximum number of processes; far beyond any cluster: `0:0-999999999` is a typing error."""
 
 BLANKS: Final = " \t\r\n"
 
@@ -31,7 +31,7 @@ _TOKEN: Final = re.compile(r"[-/!:,]|[^-/!:, \t\r\n]+")
 
 
 class Token(NamedTuple):
-    """A number, a word, or one of the signs `-/!:,`, and where it stands."""
+    """A number, a word, or one of the signs `-/!:,`, and its position."""
 
     text: str
     start: int
@@ -39,22 +39,22 @@ class Token(NamedTuple):
 
     @property
     def is_number(self) -> bool:
-        """Whether it has ASCII digits only."""
+        """Whether it has only ASCII digits."""
         return self.text.isascii() and self.text.isdigit()
 
     @property
     def is_all(self) -> bool:
-        """Whether it is `all`, in whatever case."""
+        """Whether it is `all`, in upper or lower case."""
         return self.text.isascii() and self.text.lower() == "all"
 
     @property
     def span(self) -> Span:
-        """Where it stands."""
+        """Its start and end in the text."""
         return self.start, self.end
 
 
 class Range(NamedTuple):
-    """A range as it is written, both ends included; `many`: with a dash, or `all`."""
+    """A range as written, both ends included; `many` is True if it has a dash or is `all`."""
 
     first: int
     last: int
@@ -64,7 +64,7 @@ class Range(NamedTuple):
 
 
 class Selection(NamedTuple):
-    """The ranks that a segment selects, ascending; whether some were excluded."""
+    """The ranks that a segment selects, ascending, and whether any were excluded."""
 
     ranks: list[int]
     span: Span
@@ -77,7 +77,7 @@ def tokenize(text: str) -> list[Token]:
 
 
 def select(cursor: "Cursor", total: int, segment: Span) -> Selection:
-    """Read the resources of a segment."""
+    """Parse the resources of a segment."""
     total = min(total, _MAX_RANKS)
     start = cursor.here()
     base = cursor.base(total)
@@ -115,23 +115,23 @@ def exists(given: Range, total: int, why: str = "") -> None:
     fault = GrammarError(last.span, f"there is no rank {_digits(last)}{why}")
     if given.last > total or total == 0:
         raise fault
-    # One too high: counted from 1, or the number of ranks taken for the last one.
+    # One too high: the user counts from 1, or wrote the number of ranks as the last rank.
     if given.first == 1 and total > 1:
         raise fault.or_(*given.span, f"0-{total - 1}")
     raise fault.or_(*(given.span if given.first == total - 1 else last.span), f"{total - 1}")
 
 
 class Cursor:
-    """Reads the tokens of a part, one after the other."""
+    """Reads the tokens of one part of a segment, one after the other."""
 
     def __init__(self, tokens: list[Token], text: str, end: int) -> None:
         self._tokens = tokens
         self._text = text
         self._at = 0
-        self.end = end  # of the token before
+        self.end = end  # of the previous token
 
     def next(self) -> Token | None:
-        """Take the next token, if there is one."""
+        """Take and return the next token, or return None at the end."""
         if self._at == len(self._tokens):
             return None
         token = self._tokens[self._at]
@@ -140,13 +140,13 @@ class Cursor:
         return token
 
     def take(self, sign: str) -> Token | None:
-        """Take the next token if it is this sign."""
+        """Take and return the next token if it is this sign, else return None."""
         if self._at < len(self._tokens) and self._tokens[self._at].text == sign:
             return self.next()
         return None
 
     def here(self) -> int:
-        """Return where the next token starts, or the part ends."""
+        """Return the start of the next token, or the end of the part."""
         return self._tokens[self._at].start if self._at < len(self._tokens) else self.end
 
     def base(self, total: int) -> Range:
@@ -158,7 +158,7 @@ class Cursor:
                 expected = "expected a rank, a range such as 0-3, or all"
                 return self.range(expected, spelling=True)
             except GrammarError as fault:
-                # Ranges that are open at an end, as in Python's slices.
+                # Suggest a fix for ranges that are open at one end, like Python's slices.
                 match tokens:
                     case [Token("-"), number] if number.is_number:
                         fault.or_(start, start, "0")
@@ -195,7 +195,7 @@ class Cursor:
         return token
 
     def step(self, base: Range) -> int:
-        """Read `/step`, if it is there."""
+        """Read `/step` if it is there; return the step, or 1."""
         slash = self.take("/")
         if slash is None:
             return 1
@@ -230,7 +230,7 @@ class Cursor:
 
 
 def unexpected(token: Token, expected: str, *, spelling: bool) -> GrammarError:
-    """Return the fault of a token that is none of what may stand there."""
+    """Return the fault of a token that is not allowed at its position."""
     return GrammarError(token.span, f'{expected}; found "{quote(token.text)}"', spelling=spelling)
 
 
@@ -240,11 +240,11 @@ def too_many(span: Span) -> GrammarError:
 
 
 def read_number(digits: str) -> int:
-    """Return the value of digits; a very long one has the value of a number that is too high."""
+    """Return the value of digits; very long digits give a number that is above any limit."""
     digits = digits.lstrip("0")
     return 10**_MAX_DIGITS if len(digits) > _MAX_DIGITS else int(digits or "0")
 
 
 def _digits(token: Token) -> str:
-    """Return a number as it is written, without zeros in front."""
+    """Return a number as written, without leading zeros."""
     return quote(token.text.lstrip("0")) or "0"

@@ -1,4 +1,4 @@
-"""From resource ranks to placements: the three strategies."""
+"""The solver: turns resource ranks into placements, for each of the three strategies."""
 
 import operator
 from collections.abc import Iterable, Sequence
@@ -32,7 +32,7 @@ def packed_ranks(
             f"the number of hardware ranks {start}-{end}, {count}, must be divisible by "
             f"num_hardware_per_process x stride = {size} x {stride}"
         )
-    # Each process takes the lowest free rank and every stride-th after it, so that `stride`
+    # Each process takes the lowest free rank and every stride-th rank after it, so that `stride`
     # processes fill a block of `size * stride` ranks before the next block begins.
     blocks = range(start, end + 1, size * stride)
     return RankLists._make(
@@ -129,16 +129,16 @@ def _spot(resources: Resources, process: int, ranks: list[int]) -> Spot:
             f"{resources.describe()}"
         )
     block = resources.block(ranks[0])
-    if len(ranks) == 1:  # by far the most, and nothing to compare
+    if len(ranks) == 1:  # the most frequent case; there is nothing to compare
         return Spot(block.group, block.node, [ranks[0] - block.first])
     if len(set(ranks)) < len(ranks):
         raise PlacementError(f"process {process}: hardware ranks {compress(ranks)} must be unique")
     if why := resources.conflict(ranks):
-        # Callers of the API that shoal keeps look for "same node" in this message.
+        # Programs written for RLinf's API look for "same node" in this message.
         raise PlacementError(
             f"process {process}: hardware ranks {compress(ranks)} are {why}; expected ranks of one "
             f"type on the same node\n{resources.describe()}"
         )
-    # All of them are of one block, or they would be of several nodes or types.
+    # All ranks are in one block here: `conflict` has refused several nodes or types.
     hardware = sorted(rank - block.first for rank in ranks)
     return Spot(block.group, block.node, hardware)

@@ -1,4 +1,4 @@
-"""Pointing at the part of a text that is wrong: the same caret lines in both backends."""
+"""Formats texts in messages: caret lines under the wrong part, quotes, ranges of ranks, counts."""
 
 import re
 from collections.abc import Sequence
@@ -9,46 +9,46 @@ __all__ = ["Span", "compress", "encodable", "plural", "point", "quote", "show", 
 Span = tuple[int, int]
 
 _LINE: Final = 96
-"""How much of a long text stands above the carets, in characters."""
+"""Maximum number of characters of a text above the carets."""
 _BEFORE: Final = 32
-"""How much of it stands before the span."""
+"""Number of characters shown before the span in a long text."""
 _QUOTE: Final = 64
-"""How much of a long text is quoted within a sentence."""
+"""Maximum number of characters of a text quoted within a sentence."""
 _RUNS: Final = 8
-"""How many runs of ranks a message lists."""
+"""Maximum number of runs of ranks that a message lists."""
 
-# Characters that terminals show two columns wide. A table of our own, as in Rust, because the
-# tables of two Unicode versions differ.
+# Characters that terminals show two columns wide. Both cores have this table of their own, because
+# Unicode tables of different versions differ.
 _WIDE: Final = re.compile(
     "[\u1100-\u115f\u2e80-\u303e\u3041-\u33ff\u3400-\u4dbf\u4e00-\u9fff\ua000-\ua4cf\ua960-\ua97c"
     "\uac00-\ud7a3\uf900-\ufaff\ufe10-\ufe19\ufe30-\ufe6f\uff01-\uff60\uffe0-\uffe6"
     "\U0001f300-\U0001f64f\U0001f900-\U0001f9ff\U00020000-\U0003fffd]"
 )
-# Characters that stand on the one before.
+# Characters that combine with the character before them.
 _COMBINING: Final = re.compile(
     "[\u0300-\u036f\u0483-\u0489\u1ab0-\u1aff\u1dc0-\u1dff\u20d0-\u20ff\ufe00-\ufe0f\ufe20-\ufe2f]"
 )
-# Characters that would end a line, turn its direction, or not be seen at all.
+# Characters that would end a line, change the writing direction, or be invisible.
 _HIDDEN: Final = re.compile(
     "[\x00-\x1f\x7f-\x9f\xad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff]"
 )
 
 
 def show(text: str) -> str:
-    """Replace what cannot be seen, one for one: the text stays on one line, in one direction."""
+    """Replace each hidden character by a visible one: the text keeps to one line and direction."""
     return _HIDDEN.sub("\N{REPLACEMENT CHARACTER}", text)
 
 
 def quote(text: str) -> str:
-    """Return a text for use within a sentence: shown, and cut where it is long."""
+    """Return a text for use within a sentence: without hidden characters, and cut if it is long."""
     shown = show(text)
     return shown if len(shown) <= _QUOTE else f"{shown[:_QUOTE]}…"
 
 
 def point(text: str, span: Span) -> str:
-    """Return two indented lines: the text, and carets under the span (one at least).
+    """Return two indented lines: the text, and at least one caret under the span.
 
-    Of a long text the part around the span is shown.
+    Of a long text only the part around the span is shown.
     """
     start, end = span
     shown = show(text)
@@ -66,7 +66,7 @@ def _columns(c: str) -> int:
 
 
 def compress(ranks: Sequence[int]) -> str:
-    """Write ranks as ranges, in their order: `0-3,8`; many ranges are cut."""
+    """Return ranks as ranges, in their order: `0-3,8`; a long list of ranges is cut."""
     runs: list[list[int]] = []
     for rank in ranks:
         if runs and rank == runs[-1][1] + 1:
@@ -86,11 +86,11 @@ def plural(count: int, noun: str) -> str:
 
 
 def encodable(value: object, what: str) -> str:
-    """Return `value` when it is a text that UTF-8 can hold; Rust has no other texts.
+    """Return `value` if it is a text that UTF-8 can encode; Rust has no other texts.
 
     Raises:
-        TypeError: `value` is no `str`.
-        UnicodeEncodeError: It holds a lone surrogate.
+        TypeError: `value` is not a `str`.
+        UnicodeEncodeError: `value` contains a lone surrogate.
     """
     if not isinstance(value, str):
         raise TypeError(f"{what} must be a str, not {type_name(value)}")

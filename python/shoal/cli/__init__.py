@@ -1,4 +1,4 @@
-"""The commands: `shoal plan`. Importing this imports neither Ray nor torch."""
+"""The command-line program `shoal`. Importing this module imports neither Ray nor torch."""
 
 import importlib
 import sys
@@ -9,9 +9,9 @@ _INTERRUPTED = 130
 
 
 def main() -> None:
-    """Run the program that the command line names."""
+    """Run the command that the command line names."""
     try:
-        # Here, since Ctrl-C while this is read should end as quietly as later.
+        # Imported here, so that Ctrl-C during the import also exits without a traceback.
         app = importlib.import_module("shoal.cli.app").app
     except KeyboardInterrupt:
         sys.exit(_INTERRUPTED)

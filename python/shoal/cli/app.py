@@ -1,4 +1,4 @@
-"""The program `shoal`, which the commands are put into."""
+"""The Typer app of the program `shoal`, with its commands and global options."""
 
 from typing import Annotated
 
@@ -15,7 +15,7 @@ app = typer.Typer(
     help="Places, launches and wires fleets of Python workers on a Ray cluster.",
     no_args_is_help=True,
     add_completion=False,
-    # Plain help: what it says has brackets that are no markup.
+    # Without markup: help texts contain brackets.
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},

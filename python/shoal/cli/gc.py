@@ -1,4 +1,4 @@
-"""`shoal gc`: what crashed jobs of this user left in shared memory goes away."""
+"""`shoal gc`: removes what this user's crashed jobs left in shared memory."""
 
 from pathlib import Path
 from typing import Annotated
@@ -14,15 +14,15 @@ def gc_command(
     folder: Annotated[
         Path | None,
         typer.Argument(
-            help="Where sessions were made with `dir`; without it, where they are made by default.",
+            help="The `dir` that sessions were created with; without it, the default folders.",
             show_default=False,
         ),
     ] = None,
 ) -> None:
-    """Remove sessions of shared memory in which no process is alive any more.
+    """Remove sessions of shared memory whose processes have all died.
 
-    What is alive, or only stopped, is left alone. The next session that this user makes does the
-    same, so that this is needed only where none is made.
+    Sessions with a running or stopped process stay. Creating a session does the same, so this
+    command is needed only if this user creates no further sessions.
     """
     if folder is not None and not folder.is_dir():
         raise typer.BadParameter(f"there is no folder {folder}", param_hint="FOLDER")

@@ -1,4 +1,4 @@
-"""`shoal plan`: what would run where, on a cluster that there need not be."""
+"""`shoal plan`: the command line of the planner, which shows what would run where."""
 
 import importlib
 from pathlib import Path
@@ -16,7 +16,7 @@ def plan_command(
     nodes: Annotated[
         str | None,
         typer.Option(
-            help="What the cluster has: COUNTxACCELERATORS[:[VENDOR:]MODEL][/64cpu][/2xFranka], "
+            help="The cluster's nodes: COUNTxACCELERATORS[:[VENDOR:]MODEL][/64cpu][/2xFranka], "
             "several separated by commas, such as 16x8:H100/64cpu,2x0.",
             show_default=False,
         ),
@@ -25,9 +25,7 @@ def plan_command(
         Path | None,
         typer.Option(help="The same as a YAML file; see docs/plan.md.", show_default=False),
     ] = None,
-    live: Annotated[
-        bool, typer.Option("--live", help="Plan on the Ray cluster that runs.")
-    ] = False,
+    live: Annotated[bool, typer.Option("--live", help="Plan on the running Ray cluster.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
     as_markdown: Annotated[bool, typer.Option("--markdown", help="Print Markdown.")] = False,
     html: Annotated[
@@ -44,7 +42,7 @@ def plan_command(
 ) -> None:
     """Show which process would run where, with which devices and environment.
 
-    Nothing is started, no device is touched. Exit code 0: it fits; 1: it does not, and every
+    Starts nothing and touches no device. Exit code 0: the plan fits; 1: it does not fit, and every
     problem is printed; 2: the command itself is wrong.
     """
     given = [nodes is not None, inventory is not None, live]
@@ -57,7 +55,7 @@ def plan_command(
             raise typer.BadParameter(f"there is no file {path}", param_hint=hint)
         if path is not None and path.is_dir():
             raise typer.BadParameter(f"{path} is a folder, not a file", param_hint=hint)
-    # Only now, so that help and wrong commands need not wait for it.
+    # Imported only now, so that help and usage errors are fast.
     importlib.import_module("shoal.cli.run_plan").run(
         config,
         inventory or nodes,

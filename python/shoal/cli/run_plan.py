@@ -1,4 +1,4 @@
-"""The work of `shoal plan`, once its command line is understood."""
+"""Runs `shoal plan` after its command line is parsed: reads, plans and prints."""
 
 import importlib
 import os
@@ -21,7 +21,7 @@ __all__ = ["run"]
 
 _DOES_NOT_FIT = 1
 _USAGE = 2
-_READER_GONE = 141  # as a shell tells that a command ended by SIGPIPE
+_READER_GONE = 141  # the exit code that shells report for a command ended by SIGPIPE
 
 
 def run(
@@ -34,13 +34,13 @@ def run(
     html: Path | None,
     diff: Path | None,
 ) -> None:
-    """Plan and print; see `shoal.cli.plan` for what the arguments mean."""
+    """Plan and print; `shoal.cli.plan` explains the arguments."""
     try:
         source: Any = _live() if live else inventory
         made = plan(config, source)
         other = None if diff is None else _other(diff, source)
     except ShoalError as error:
-        # Only what needs an inventory to be given is an error of no other kind.
+        # Without an inventory, a plain ShoalValueError means that one is needed.
         usage = not live and inventory is None and type(error) is ShoalValueError
         _say(f"{error} (--nodes, --inventory or --live)" if usage else str(error))
         for note in getattr(error, "__notes__", ()):
@@ -57,7 +57,7 @@ def _live() -> Any:
 
 
 def _other(path: Path, source: Any) -> Plan:
-    """Plan what to compare with; a plan that --json wrote is read."""
+    """Return the plan to compare with: planned from a configuration, or read if --json wrote it."""
     if path.suffix == ".json":
         try:
             text = path.read_text(encoding="utf-8")
@@ -81,10 +81,10 @@ def _write(path: Path, text: str) -> None:
 
 
 def _print(made: Plan, other: Plan | None, *, as_json: bool, as_markdown: bool) -> None:
-    if sys.stdout is None:  # closed (`>&-`): only the exit code and the page are wanted
+    if sys.stdout is None:  # closed (`>&-`): the caller wants only the exit code and the page
         return
     if isinstance(sys.stdout, TextIOWrapper):
-        if as_json or as_markdown:  # made to be stored: the same everywhere
+        if as_json or as_markdown:  # for storage: the same encoding everywhere
             sys.stdout.reconfigure(encoding="utf-8")
         else:
             sys.stdout.reconfigure(errors="replace")
@@ -102,7 +102,7 @@ def _print(made: Plan, other: Plan | None, *, as_json: bool, as_markdown: bool) 
                     print_diff(made, other, out)
         sys.stdout.flush()
     except OSError as error:
-        # What is left in the buffer must not fail once more at the end of the program.
+        # The rest of the buffer must not fail again when the program ends.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         if isinstance(error, BrokenPipeError):
             raise typer.Exit(_READER_GONE) from None

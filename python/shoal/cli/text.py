@@ -1,4 +1,4 @@
-"""Plans and differences on a terminal, or as plain text where there is none."""
+"""Prints plans and differences for `shoal plan`: on a terminal, or as plain text elsewhere."""
 
 import os
 import shutil
@@ -20,15 +20,15 @@ from shoal.planner.report import Section, headline, sections, shown_warnings, su
 
 __all__ = ["console", "print_diff", "print_plan"]
 
-# Where no terminal tells its width: what a log or a pull request shows without wrapping.
+# Columns without a terminal: a log or a pull request shows them without wrapping.
 _PLAIN_WIDTH = 120
-# Below it the tables of a usual job no longer fit.
+# Below this number of columns the tables of a typical job do not fit.
 _NARROW = 72
 
 
 @contextmanager
 def console() -> Iterator[Console]:
-    """Print to the standard output: as wide as a terminal and in its colours, else plainly."""
+    """Return a console for the standard output: in a terminal's width and colours, else plain."""
     options: dict[str, Any] = {"highlight": False, "emoji": False}
     if sys.stdout.isatty():
         yield Console(width=shutil.get_terminal_size().columns, **options)
@@ -61,7 +61,7 @@ def print_diff(before: Plan, after: Plan, out: Console) -> None:
 
 
 def print_sections(made: Iterable[Section], out: Console) -> None:
-    """Print tables; what is in them comes from users and is no markup."""
+    """Print tables; their contents come from users and are not interpreted as markup."""
     for section in made:
         out.print()
         out.print(Text(section.title, style="bold"))
@@ -87,7 +87,7 @@ def _print_rows(section: Section, out: Console) -> None:
     """Print each row as a paragraph, where columns would be a few letters wide."""
     first = ""
     for row in section.rows:
-        first = row[0] or first  # what is empty is as above
+        first = row[0] or first  # an empty cell repeats the one above
         cells = (
             f"{column.lstrip('#')} {cell}"
             for column, cell in zip(section.columns[1:], row[1:], strict=True)
@@ -99,5 +99,5 @@ def _print_rows(section: Section, out: Console) -> None:
 
 
 def shown(text: str) -> str:
-    """Return a text without what would move a terminal's cursor."""
+    """Return a text with all unprintable characters replaced, as they could move the cursor."""
     return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)

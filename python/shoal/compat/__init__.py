@@ -1,1 +1,1 @@
-"""Other packages' names for what shoal has, so that code written against them runs on shoal."""
+"""Compatibility layers: code that imports other packages' modules runs on shoal instead."""

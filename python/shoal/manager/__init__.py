@@ -1,4 +1,4 @@
-"""The job's managers: asyncio actors on node 0 that know workers, groups and nodes."""
+"""The managers of a job: asyncio actors on node 0 that keep its workers, nodes and groups."""
 
 from shoal.manager.base import Manager, ManagerProxy
 from shoal.manager.collective_manager import CollectiveGroupInfo, CollectiveManager

@@ -1,4 +1,4 @@
-"""What all managers share: a well-known name, and a proxy that calls the actor with a deadline."""
+"""Base class of all managers, and the proxy that calls a manager's actor with a deadline."""
 
 import inspect
 import logging
@@ -16,12 +16,12 @@ from shoal.errors import ClusterNotFoundError
 
 __all__ = ["Manager", "ManagerProxy", "connection", "find_namespace", "required_namespace"]
 
-# Added to the deadline that a waiting method gets, so that its own answer arrives first.
+# Seconds added to the deadline of a waiting method, so that its own answer arrives first.
 _ANSWER_S = 5.0
 
 
 def find_namespace() -> str:
-    """Return the namespace of this process's job, an empty text where it belongs to none."""
+    """Return the namespace of this process's job; empty if the process belongs to no job."""
     return current().namespace or os.environ.get("CLUSTER_NAMESPACE", "")
 
 
@@ -41,7 +41,10 @@ def required_namespace() -> str:
 
 
 def connection() -> tuple[str, str] | None:
-    """Tell this process's connection to Ray from any other one; handles are valid in one only."""
+    """Return the identity of this process's connection to Ray, or None if it has none.
+
+    Actor handles are valid only in the connection that they come from.
+    """
     if not ray.is_initialized():
         return None
     context = ray.get_runtime_context()
@@ -49,9 +52,9 @@ def connection() -> tuple[str, str] | None:
 
 
 class Manager:
-    """A class of which one actor runs for each job, on node 0.
+    """The base class of managers: each job runs one actor of each manager class, on node 0.
 
-    A manager can be used directly, in process; its methods that wait are coroutines.
+    A manager can also be used directly, without an actor; its methods that wait are coroutines.
     """
 
     MANAGER_NAME: ClassVar[str] = ""
@@ -65,11 +68,11 @@ class Manager:
 
     @classmethod
     def get_proxy(cls, no_wait: bool = False, *, timeout: float | None = None) -> Any:
-        """Return this process's proxy of the job's manager.
+        """Return this process's proxy for the job's manager.
 
         Args:
-            no_wait: Do not start a manager that is started when it is first needed. The others
-                exist before any worker of their job, so there is nothing to wait for.
+            no_wait: Do not start the manager, if it is one that starts on first use. All others
+                start before any worker of their job.
             timeout: Limit in seconds for each call through the proxy; None for the default.
 
         Raises:
@@ -93,18 +96,18 @@ class Manager:
 
     @classmethod
     def _find_actor(cls, namespace: str, *, starts: bool) -> Any | None:
-        """Return the manager's actor, None where there is none.
+        """Return the manager's actor, or None if there is none.
 
         Args:
             namespace: The job's namespace.
-            starts: Whether a manager may be started that is started when it is first needed.
+            starts: Whether to start the manager if it is one that starts on first use.
         """
         del starts
         return find_actor(cls.MANAGER_NAME, namespace)
 
     @classmethod
     def sync_cluster_namespace(cls) -> None:
-        """Take the job's namespace from the environment."""
+        """Set this process's namespace from the environment variable `CLUSTER_NAMESPACE`."""
         namespace = os.environ.get("CLUSTER_NAMESPACE")
         if namespace:
             set_context(namespace=namespace)
@@ -119,8 +122,8 @@ class Manager:
 class ManagerProxy:
     """Calls a manager's public methods and waits for the answers.
 
-    A method that takes `timeout` is given the proxy's, where the caller gives none; the proxy
-    waits a little longer, so that the method's own answer arrives first.
+    A method with a `timeout` parameter receives the proxy's timeout if the caller passes none. The
+    proxy waits a little longer than that, so that the method's own answer arrives first.
     """
 
     def __init__(
@@ -155,4 +158,4 @@ class ManagerProxy:
 
 def _takes_timeout(cls: type[Manager], name: str, args: tuple[Any, ...]) -> bool:
     names = list(inspect.signature(getattr(cls, name)).parameters)
-    return "timeout" in names[1 + len(args) :]  # after `self` and what is given by position
+    return "timeout" in names[1 + len(args) :]  # after `self` and the positional arguments

@@ -1,4 +1,4 @@
-"""Knows the job's collective groups and where they meet; started when it is first needed."""
+"""The manager of a job's collective groups: their members and their master's address and port."""
 
 import asyncio
 import time
@@ -17,19 +17,19 @@ from shoal.manager.worker_manager import WorkerInfo
 __all__ = ["CollectiveGroupInfo", "CollectiveManager"]
 
 _START_S = 60.0
-"""Seconds within which the manager must have been started."""
+"""Seconds before a start of the manager fails."""
 _RETRY_S = 0.02
 
 
 @dataclass
 class CollectiveGroupInfo:
-    """Members and meeting point of a collective group.
+    """The record of a collective group: its members, and where they meet.
 
     Attributes:
-        group_name: Unique in the job.
+        group_name: The group's name, unique in the job.
         workers: The members; the first one is the master.
         master_addr: The master's IP address.
-        master_port: Its port, once it is known. Not part of equality.
+        master_port: The master's port, None until it is known. Ignored by `==`.
 
     Raises:
         ShoalValueError: A worker is a member twice.
@@ -56,9 +56,9 @@ class CollectiveGroupInfo:
 
 
 class CollectiveManager(Manager):
-    """Members register their group here; others look it up, or wait for it.
+    """Members register their group here; other workers look it up, or wait for it.
 
-    Most jobs have no use for it, so the `NodeManager` starts it when `get_proxy` is first called.
+    Most jobs do not need it, so the `NodeManager` starts it when `get_proxy` is first called.
     """
 
     MANAGER_NAME: ClassVar[str] = "CollectiveManager"
@@ -87,21 +87,21 @@ class CollectiveManager(Manager):
                 nodes = NodeManager.get_proxy(timeout=deadline.remaining)
                 return nodes.start_host(cls.MANAGER_NAME, cls)
             except NameTakenError:
-                time.sleep(_RETRY_S)  # another process was faster, or the name is about to be free
+                time.sleep(_RETRY_S)  # another process is starting it, or the name is not free yet
 
     def ping(self) -> None:
-        """Answer, which tells that the manager runs."""
+        """Answer: a caller learns from this that the manager runs."""
 
     def register_collective_group(
         self,
         collective_group: CollectiveGroupInfo,
         instead_of: CollectiveGroupInfo | None = None,
     ) -> None:
-        """Record a group. An equal record replaces the former one, so its port is forgotten.
+        """Record a group. An equal record replaces the previous one and forgets its port.
 
         Args:
             collective_group: The group.
-            instead_of: The record of a group of this name that has ended; it may be replaced.
+            instead_of: The record of an ended group with this name, which may be replaced.
 
         Raises:
             ShoalValueError: Another group has this name.
@@ -128,7 +128,7 @@ class CollectiveManager(Manager):
         group_name: str,
         timeout: float | None = None,  # noqa: ASYNC109  (part of the API)
     ) -> CollectiveGroupInfo | None:
-        """Return a group's record as soon as there is one; None when the time is over."""
+        """Wait for a group's record and return it; None after the timeout."""
         deadline = Deadline(timeout)
         while group_name not in self._groups:
             event = self._waiting.setdefault(group_name, asyncio.Event())
@@ -141,23 +141,23 @@ class CollectiveManager(Manager):
     def remove_collective_group(
         self, group_name: str, info: CollectiveGroupInfo | None = None
     ) -> None:
-        """Forget a group; idempotent.
+        """Forget a group. Idempotent.
 
         Args:
             group_name: The group's name.
-            info: The record to forget: another one of this name stays. None for any.
+            info: The record to forget; a different record with this name stays. None for any.
         """
         if info is None or self._groups.get(group_name) == info:
             self._groups.pop(group_name, None)
 
     def remove_groups_of(self, worker_group: str) -> None:
-        """Forget the collective groups that a worker of a closed worker group is a member of."""
+        """Forget every collective group with a member from a worker group that was closed."""
         for name, info in list(self._groups.items()):
             if any(worker.address.root_group_name == worker_group for worker in info.workers):
                 del self._groups[name]
 
     def set_master_port_info(self, group_name: str, port: int) -> None:
-        """Record the port on which a group meets.
+        """Record the port of a group's master.
 
         Raises:
             ShoalValueError: There is no such group.
@@ -165,12 +165,12 @@ class CollectiveManager(Manager):
         self._known(group_name).master_port = port
 
     def get_master_port_info(self, group_name: str) -> int | None:
-        """Return a group's port, or None while it, or the group, is not known."""
+        """Return the port of a group's master; None while the port or the group is not known."""
         info = self._groups.get(group_name)
         return None if info is None else info.master_port
 
     def reset_master_port_info(self, group_name: str) -> None:
-        """Forget a group's port.
+        """Forget the port of a group's master.
 
         Raises:
             ShoalValueError: There is no such group.

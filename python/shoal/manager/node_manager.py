@@ -1,4 +1,4 @@
-"""Knows the job's nodes, and owns the actors that must outlive the worker who asked for them."""
+"""The manager of a job's nodes; also owns actors that must outlive the worker that started them."""
 
 import asyncio
 import contextlib
@@ -17,12 +17,12 @@ from shoal.ports import hold_port
 
 __all__ = ["NodeManager"]
 
-# Ray runs at most this many calls of an asyncio actor at once; a blocked call is one of them.
+# Maximum number of concurrent calls of an asyncio actor, blocked calls included.
 _HOST_CALLS = 1_000_000
 
 
 class NodeManager(Manager):
-    """The job's nodes, groups and configuration, as the driver that launched it found them.
+    """Keeps the job's nodes, node groups and configuration, as its driver found them at launch.
 
     Args:
         nodes: The nodes, in rank order.
@@ -45,8 +45,8 @@ class NodeManager(Manager):
         self._cluster_cfg = cluster_cfg
         self._master_port = hold_port()
         self._namespace = namespace
-        # Ray ends an actor when the last handle of its creator's making goes; what is found by its
-        # name does not count. So the handles of all hosts stay here.
+        # Ray ends an actor when the last handle from its creation is dropped; handles looked up by
+        # name do not count. So the handles of all hosts stay here.
         self._hosts: dict[str, Any] = {}
         self._notes: dict[str, Any] = {}
         if namespace:
@@ -63,7 +63,10 @@ class NodeManager(Manager):
     def get_hardware_infos(
         self, node_group_label: str, node_rank: int
     ) -> tuple[str | None, list[Any]]:
-        """Return what a node group counts, and what of it a node has."""
+        """Return the hardware type of a node group, and the node's hardware of that type.
+
+        The result is `(None, [])` if there is no such group or the node is not in it.
+        """
         group = self._node_groups.get(node_group_label)
         if group is None or node_rank not in group.node_ranks:
             return None, []
@@ -78,7 +81,7 @@ class NodeManager(Manager):
         return str(self._nodes[0].node_ip)
 
     def get_master_port(self) -> int:
-        """Return a port on node 0 that is held for the job's life."""
+        """Return a port on node 0 that is reserved while the job lives."""
         return self._master_port
 
     def get_num_gpus_per_node(self) -> int:
@@ -109,15 +112,15 @@ class NodeManager(Manager):
     ) -> Any:
         """Start a named asyncio actor on a node and wait until it answers.
 
-        It belongs to this manager, so it lives as long as the job, not as long as the worker that
-        asked for it. `cls` needs a method `ping`; with `restarts` another process takes the place
-        of one that died, made of the same arguments, and finds what that one noted here.
+        The actor belongs to this manager, so it lives as long as the job, not as long as the worker
+        that requested it. `cls` needs a method `ping`. With `restarts`, a process that dies is
+        replaced by a new one with the same arguments, which can read the former one's `note`.
 
         Raises:
             NameTakenError: The name is taken in the job's namespace.
             ShoalValueError: There is no such node.
-            PeerLostError: The actor died while it started.
-            ShoalTimeoutError: It did not answer in time.
+            PeerLostError: The actor died during its start.
+            ShoalTimeoutError: The actor did not answer in time.
         """
         if not 0 <= node_rank < len(self._nodes):
             raise ShoalValueError(
@@ -131,7 +134,7 @@ class NodeManager(Manager):
             "num_cpus": 0,
             "max_concurrency": _HOST_CALLS,
             "max_restarts": -1 if restarts else 0,
-            # Ray would record every call for its dashboard, which is not there.
+            # Otherwise Ray records every call for its dashboard, which shoal does not start.
             "enable_task_events": False,
             "scheduling_strategy": NodeAffinitySchedulingStrategy(
                 node_id=self._nodes[node_rank].ray_id, soft=False
@@ -144,7 +147,7 @@ class NodeManager(Manager):
             raise NameTakenError(
                 f"the name {name!r} is taken in the job {self._namespace!r}"
             ) from error
-        # Those of another one that had the name; this one has not begun.
+        # Drop the note of a previous actor with this name.
         self._notes.pop(name, None)
         try:
             await aget(actor.ping.remote(), deadline, lambda: f"starting {name}", name)
@@ -155,16 +158,16 @@ class NodeManager(Manager):
         return actor
 
     def note(self, name: str, value: Any) -> None:
-        """Keep something for the process that takes the place of a host, should it die."""
+        """Keep a value of a host for the process that replaces the host if it dies."""
         self._notes[name] = value
 
     def noted(self, name: str) -> Any:
-        """Return what a host noted, None where it did not."""
+        """Return the value that a host noted, or None."""
         return self._notes.get(name)
 
     async def end_hosts(self, timeout: float | None = None) -> None:  # noqa: ASYNC109  (as above)
-        """Let the hosts clean up before they are killed; one that does not answer is left alone."""
-        self._notes.clear()  # they end, and do not die
+        """Let the hosts clean up before they are killed; ignore those that do not answer."""
+        self._notes.clear()  # the hosts end on purpose and are not replaced
         hosts = [host for host in self._hosts.values() if hasattr(host, "end")]
 
         async def end(host: Any) -> None:

@@ -1,4 +1,4 @@
-"""Knows every worker of the job by its address."""
+"""The manager of a job's workers: their records by address, and which worker waits for which."""
 
 import asyncio
 from dataclasses import dataclass, field
@@ -16,23 +16,23 @@ _UNKNOWN = ProcessId("", 0, 0)
 
 @dataclass
 class WorkerInfo:
-    """What a worker tells of itself when it starts.
+    """The record that a worker registers when it starts.
 
     Attributes:
         address: Its address.
         rank: Its rank in the group.
         group_world_size: The number of ranks in the group.
         cluster_node_rank: The rank of its node in the cluster.
-        accelerator_type: The kind of accelerator, `NO_ACCEL` without one.
-        accelerator_model: The model, empty without one.
-        accelerator_rank: The first visible accelerator's rank on the node, -1 without one.
+        accelerator_type: The type of its accelerators, `NO_ACCEL` if it has none.
+        accelerator_model: Their model, empty if it has none.
+        accelerator_rank: The first visible accelerator's rank on the node, -1 if it has none.
         node_ip: The node's IP address.
         node_port: A port that the worker holds; rank 0's is the group's MASTER_PORT.
         available_accelerators: Cluster-wide ranks of the visible accelerators.
         hardware_infos: The assigned hardware.
-        pid: The process.
-        process: The process, with its machine and its start time.
-        memory: Which shared memory it can use: equal for processes that can share some.
+        pid: The pid of its process.
+        process: Its process, identified across machines and reused pids.
+        memory: Identifies its shared memory: equal for processes that can share memory.
     """
 
     address: WorkerAddress
@@ -70,7 +70,7 @@ class WorkerInfo:
 
 
 class WorkerManager(Manager):
-    """Workers register here; others look them up, or wait for them."""
+    """Workers register here; other workers look them up, or wait for them."""
 
     MANAGER_NAME: ClassVar[str] = "WorkerManager"
 
@@ -81,9 +81,9 @@ class WorkerManager(Manager):
         self._waits: dict[str, dict[int, tuple[str, ...]]] = {}
 
     def register_worker(self, worker_address: WorkerAddress, worker_info: WorkerInfo) -> None:
-        """Record a worker; a worker that is started again replaces its former record."""
+        """Record a worker; a worker that is started again replaces its previous record."""
         self._infos[worker_address] = worker_info
-        self._waits.pop(worker_address.get_name(), None)  # those of the process before
+        self._waits.pop(worker_address.get_name(), None)  # waits of its previous process
         event = self._waiting.pop(worker_address, None)
         if event is not None:
             event.set()
@@ -97,7 +97,7 @@ class WorkerManager(Manager):
         worker_address: WorkerAddress,
         timeout: float | None = None,  # noqa: ASYNC109  (part of the API)
     ) -> WorkerInfo | None:
-        """Return a worker's record as soon as there is one; None when the time is over."""
+        """Wait for a worker's record and return it; None after the timeout."""
         deadline = Deadline(timeout)
         while worker_address not in self._infos:
             event = self._waiting.setdefault(worker_address, asyncio.Event())
@@ -117,7 +117,7 @@ class WorkerManager(Manager):
         return sorted(found, key=lambda info: info.rank)
 
     def unregister_group(self, group_name: str) -> None:
-        """Forget a group that was closed, with all workers below it."""
+        """Forget a closed group, with all workers below it."""
         for address in [a for a in self._infos if a.root_group_name == group_name]:
             del self._infos[address]
             self._waits.pop(address.get_name(), None)
@@ -132,9 +132,9 @@ class WorkerManager(Manager):
         """Propose a session for the workers with this memory; the first proposal wins.
 
         Args:
-            memory: Which memory, as `WorkerInfo.memory` names it.
+            memory: The memory, as in `WorkerInfo.memory`.
             token: The token of the proposed session.
-            instead_of: A token that this manager returned before, and whose session is gone.
+            instead_of: A token that this manager returned earlier and whose session is gone.
 
         Returns:
             The token of the session to use.
@@ -144,25 +144,25 @@ class WorkerManager(Manager):
             self._sessions[memory] = known = token
         return known
 
-    # Which worker waits for which, so that a cycle can be told.
+    # Which worker waits for which, to detect cycles.
 
     def note_wait(self, waiter: str, number: int, peers: tuple[str, ...]) -> None:
-        """Record that a worker waits for others; `number` tells its waits apart."""
+        """Record that a worker waits for others; `number` identifies the wait among its waits."""
         self._waits.setdefault(waiter, {})[number] = peers
 
     def end_wait(self, waiter: str, number: int) -> None:
-        """Record that a wait has ended; harmless where it is not known."""
+        """Record that a wait has ended; does nothing if the wait is not known."""
         waits = self._waits.get(waiter, {})
         waits.pop(number, None)
         if not waits:
             self._waits.pop(waiter, None)
 
     def find_wait_cycle(self, waiter: str, number: int) -> list[str]:
-        """Return the workers that a wait leads through back to its own worker.
+        """Return the cycle of waiting workers that a wait is part of.
 
         Returns:
-            The workers in order, the first of them one that the wait is for; empty where the wait
-            is not part of a cycle.
+            The other workers of the cycle in order, starting with one that the wait is for; empty
+            if the wait is not part of a cycle.
         """
         paths = [[peer] for peer in self._waits.get(waiter, {}).get(number, ())]
         seen: set[str] = set()

@@ -1,4 +1,4 @@
-"""Which process of which component runs where."""
+"""Placement: assigns the processes of each component to nodes and hardware."""
 
 from shoal._backend import NodeGroup, NodeResources, Placement, Placements, RankLists
 from shoal.placement.component import ComponentPlacement

@@ -1,4 +1,4 @@
-"""The placement of every component of a job, from its configuration."""
+"""Resolves the `component_placement` section of a configuration to a strategy per component."""
 
 from collections.abc import Mapping
 from typing import Any, TypeVar
@@ -22,7 +22,7 @@ _T = TypeVar("_T")
 
 
 class ComponentPlacement:
-    """Which component runs where: the `component_placement` of a configuration, resolved.
+    """The placement of every component, from the `component_placement` of a configuration.
 
     Args:
         config: A mapping, an OmegaConf `DictConfig` or the path of a YAML file; the whole document
@@ -30,7 +30,7 @@ class ComponentPlacement:
         cluster: The cluster whose resources the ranks count.
 
     Raises:
-        PlacementError: Entries cannot be; it names all of them, each with its place.
+        PlacementError: Entries are invalid; the error names each with its path in the document.
         ClusterConfigError: There is no `cluster` section.
     """
 
@@ -85,7 +85,7 @@ class ComponentPlacement:
 
     @property
     def placement_mode(self) -> Any:
-        """None here; for subclasses that distinguish modes."""
+        """None; subclasses that distinguish modes set it."""
         return self._placement_mode
 
     @property
@@ -104,7 +104,7 @@ class ComponentPlacement:
     def get_hardware_ranks(self, component_name: str) -> list[int]:
         """Return the resource ranks of a component within its node groups, ascending.
 
-        They are node ranks where the resources of the groups are whole nodes.
+        They are node ranks if the resources of the groups are whole nodes.
 
         Raises:
             PlacementError: There is no such component.
@@ -112,7 +112,7 @@ class ComponentPlacement:
         return self._of(self._component_rank_map, component_name).unique()
 
     def get_strategy(self, component_name: str) -> PlacementStrategy:
-        """Return the strategy of a component, for `launch`; components of one entry share it.
+        """Return the strategy of a component, for `launch`; components of one entry share one.
 
         Raises:
             PlacementError: There is no such component.
@@ -130,11 +130,11 @@ class ComponentPlacement:
 
 
 def _problem(error: PlacementError, entry: Entry, document: Document) -> str:
-    """Say where in the document an entry cannot be, and why."""
+    """Return the text of a problem: the path of an entry in the document, and the error."""
     path = entry.text_path
     if error.text is None and path != entry.path:
-        path = (*entry.path, "node_group")  # the groups cannot be, whatever the text says
-    what = str(error).removeprefix(f'component "{entry.name}": ')  # the path says it
+        path = (*entry.path, "node_group")  # the fault is in the groups, not in the text
+    what = str(error).removeprefix(f'component "{entry.name}": ')  # the path names it already
     if entry.hint and error.text is not None and not document.is_file:
         what += f"\n  {entry.hint}"
     return f"{document.where(*path)}: {what}"

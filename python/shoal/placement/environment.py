@@ -1,6 +1,6 @@
-"""The environment variables by which a process, and the frameworks in it, know their place.
+"""The environment variables that tell a process, and the frameworks in it, its placement.
 
-Launch sets them and plans tell them, both from here.
+Launch sets these variables, and plans show them.
 """
 
 from collections.abc import Sequence
@@ -23,15 +23,15 @@ class _ClusterLike(Protocol):
 def group_environment(
     group: str, placements: Sequence[Placement], cluster: _ClusterLike
 ) -> dict[str, str]:
-    """Make the variables that all processes of a group have alike.
+    """Return the variables that are the same in all processes of a group.
 
     Args:
         group: The group's name.
-        placements: Where its processes go.
-        cluster: The cluster that they go to.
+        placements: The placements of its processes.
+        cluster: The cluster that they run on.
 
     Returns:
-        The variables; without `MASTER_ADDR` where the address of rank 0's node is not known.
+        The variables; without `MASTER_ADDR` if the address of rank 0's node is not known.
     """
     env = {"GROUP_NAME": group, "WORLD_SIZE": str(len(placements)), "RAY_ACTOR": "1"}
     first = min(placements, key=lambda placement: placement.rank)
@@ -40,17 +40,17 @@ def group_environment(
 
 
 def process_environment(group: str, placement: Placement, accelerator_model: str) -> dict[str, str]:
-    """Make the variables of one process, beside those of its group.
+    """Return the variables of one process, without those of its group.
 
     Args:
         group: The group's name.
-        placement: Where the process goes.
+        placement: The placement of the process.
         accelerator_model: The model of its node's accelerators.
 
     Returns:
-        The variables, without those of the accelerators' vendor, which depend on what else the
-        process's environment has. `NODE_ID`, `GPU_ID` and `ISOLATE_GPU` are older names of the ones
-        beside them.
+        The variables, without those of the accelerators' vendor, which depend on the rest of the
+        process's environment. `NODE_ID`, `GPU_ID` and `ISOLATE_GPU` are older names of
+        `CLUSTER_NODE_RANK`, `LOCAL_ACCELERATOR_RANK` and `ISOLATE_ACCELERATOR`.
     """
     visible = placement.visible_accelerators
     accelerator = str(placement.local_accelerator_rank)

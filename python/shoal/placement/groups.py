@@ -1,4 +1,4 @@
-"""What placement asks of a cluster, and how it is described to the solver."""
+"""Describes the node groups of a cluster to the solver."""
 
 from collections.abc import Sequence
 from typing import Protocol
@@ -14,7 +14,7 @@ _ALWAYS = ("cluster", "node")
 
 
 class NodeLike(Protocol):
-    """A node, as far as placement needs to know it."""
+    """The attributes of a node that placement uses."""
 
     @property
     def node_rank(self) -> int:
@@ -22,18 +22,18 @@ class NodeLike(Protocol):
 
     @property
     def num_accelerators(self) -> int:
-        """How many accelerators it has."""
+        """The number of its accelerators."""
 
     @property
     def accelerator_type(self) -> str:
-        """Their type."""
+        """The type of its accelerators."""
 
     def get_hw_resource_count(self, hw_type: str, /) -> int:
-        """Return how many resources of a hardware type it has."""
+        """Return the number of its resources of a hardware type."""
 
 
 class GroupLike(Protocol):
-    """A node group, as far as placement needs to know it."""
+    """The attributes of a node group that placement uses."""
 
     @property
     def label(self) -> str:
@@ -45,22 +45,22 @@ class GroupLike(Protocol):
 
     @property
     def hardware_type(self) -> str | None:
-        """What its ranks count; None where each is a whole node."""
+        """The hardware type that its ranks count; None if each rank is a whole node."""
 
 
 class ClusterLike(Protocol):
-    """A cluster, as far as placement needs to know it."""
+    """The methods of a cluster that placement uses."""
 
     def get_node_group(self, label: str, /) -> GroupLike | None:
-        """Return the group of a label; None, or an `AssertionError`, where there is none."""
+        """Return the group with a label; return None or raise `AssertionError` if there is none."""
 
 
 def find_groups(cluster: ClusterLike, labels: Sequence[str]) -> list[NodeGroup]:
-    """Describe node groups to the solver.
+    """Find node groups by label and describe them to the solver.
 
     Args:
-        cluster: The cluster that has them.
-        labels: Their labels, in the order in which their ranks are numbered.
+        cluster: The cluster to search.
+        labels: The labels, in the order in which the groups' ranks are numbered.
 
     Raises:
         PlacementError: The cluster has no such group.
@@ -86,14 +86,14 @@ def _find(cluster: ClusterLike, label: str) -> GroupLike | None:
 
 
 def _labels(cluster: ClusterLike) -> list[str]:
-    """Return the labels of a cluster's groups: those that always exist, and what its nodes tell."""
+    """Return the labels of a cluster's groups: those that always exist, and its nodes' labels."""
     everything = _find(cluster, "cluster")
     nodes = everything.nodes if everything else ()
     return sorted({*_ALWAYS, *(label for n in nodes for label in getattr(n, "node_labels", ()))})
 
 
 def describe(group: GroupLike) -> NodeGroup:
-    """Describe a node group to the solver: its nodes by rank, and what they count."""
+    """Describe a node group to the solver: its nodes by rank, with their resources."""
     kind = group.hardware_type
     nodes = []
     for node in sorted(group.nodes, key=_node_rank):
@@ -105,7 +105,7 @@ def describe(group: GroupLike) -> NodeGroup:
 
 
 def hardware_count(node: NodeLike, kind: str) -> int:
-    """Return how much hardware of a type a node has."""
+    """Return the number of a node's resources of a hardware type."""
     return (
         node.num_accelerators if kind == ACCELERATOR_HW_TYPE else node.get_hw_resource_count(kind)
     )

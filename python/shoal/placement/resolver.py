@@ -1,4 +1,4 @@
-"""One numbering of the resources of several node groups."""
+"""Maps a resource rank to its node and group if several node groups are numbered together."""
 
 import bisect
 import itertools
@@ -14,9 +14,9 @@ _Group = TypeVar("_Group", bound=GroupLike)
 
 
 class MultiNodeGroupResolver(Generic[_Group]):
-    """Tells what a resource rank is, where the ranks of several node groups are numbered through.
+    """Looks up resource ranks that are numbered consecutively over several node groups.
 
-    Ranks count the hardware of a group, node by node, and whole nodes where a group has none.
+    Ranks count the hardware of a group, node by node, or whole nodes if a group has no hardware.
 
     Args:
         node_groups: The groups, in the order in which their ranks are numbered.
@@ -47,7 +47,7 @@ class MultiNodeGroupResolver(Generic[_Group]):
 
     @property
     def hardware_types(self) -> list[str] | None:
-        """The hardware types of the groups, each once; None where a group counts whole nodes."""
+        """The hardware types of the groups, each once; None if any group counts whole nodes."""
         kinds = [group.hardware_type for group in self.node_groups]
         found = [kind for kind in kinds if kind is not None]
         return list(dict.fromkeys(found)) if len(found) == len(kinds) else None
@@ -77,7 +77,7 @@ class MultiNodeGroupResolver(Generic[_Group]):
         return self.get_node_group(rank).label
 
     def get_hardware_type_for_rank(self, rank: int) -> str | None:
-        """Return the type of a resource, None for a whole node.
+        """Return the hardware type of a resource, or None for a whole node.
 
         Raises:
             PlacementIndexError: There is no such rank.

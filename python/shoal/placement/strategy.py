@@ -1,4 +1,4 @@
-"""The strategies: how the processes of a worker group are laid on a cluster."""
+"""Placement strategies: how the processes of a worker group are distributed over a cluster."""
 
 import contextlib
 import logging
@@ -32,10 +32,10 @@ _logger = logging.getLogger(__name__)
 
 
 class PlacementStrategy(ABC):
-    """Decides where the processes of a worker group run; the base of strategies of your own.
+    """Decides where the processes of a worker group run; the base class of user strategies.
 
     Args:
-        node_group: The label of the node group, or several, whose resources the ranks count; None
+        node_group: The label, or labels, of the node groups whose resources the ranks count; None
             for all nodes.
 
     Attributes:
@@ -54,18 +54,18 @@ class PlacementStrategy(ABC):
         """Return one placement for each process, by rank.
 
         Args:
-            cluster: Where to place.
+            cluster: The cluster to place the processes on.
             isolate_accelerator: Whether a process sees only the accelerators that it owns.
 
         Raises:
-            PlacementError: The cluster has not what the strategy asks for.
+            PlacementError: The cluster does not have the resources that the strategy needs.
         """
 
 
 class _SolvedStrategy(PlacementStrategy):
-    """A strategy whose placements the core finds."""
+    """A strategy whose placements the solver in the core computes."""
 
-    # A cluster, and its groups as the solver sees them.
+    # A cluster, and its groups as described to the solver.
     _described: tuple[weakref.ref[Any], list[NodeGroup]] | None = None
 
     def get_placement(
@@ -84,14 +84,14 @@ class _SolvedStrategy(PlacementStrategy):
         return placements
 
     def solve(self, cluster: ClusterLike, isolate_accelerator: bool = True) -> Placements:
-        """Return the same as `get_placement`, but make each placement when it is asked for.
+        """Same as `get_placement`, but each placement is created on access.
 
         Args:
-            cluster: Where to place.
+            cluster: The cluster to place the processes on.
             isolate_accelerator: Whether a process sees only the accelerators that it owns.
 
         Raises:
-            PlacementError: The cluster has not what the strategy asks for.
+            PlacementError: The cluster does not have the resources that the strategy needs.
         """
         if self._described is not None and self._described[0]() is cluster:
             groups = self._described[1]
@@ -100,8 +100,8 @@ class _SolvedStrategy(PlacementStrategy):
         return self._place(groups, isolate=isolate_accelerator)
 
     def remember(self, cluster: ClusterLike, groups: list[NodeGroup]) -> None:
-        """Keep the groups of a cluster: of large ones, describing them takes most of the time."""
-        with contextlib.suppress(TypeError):  # an object that nothing can refer to weakly
+        """Cache a cluster's groups: describing a large cluster takes most of the time."""
+        with contextlib.suppress(TypeError):  # the object supports no weak references
             self._described = (weakref.ref(cluster), groups)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -109,7 +109,7 @@ class _SolvedStrategy(PlacementStrategy):
 
     @abstractmethod
     def _place(self, groups: list[NodeGroup], *, isolate: bool) -> Placements:
-        """Place on groups that exist."""
+        """Compute the placements on these groups."""
 
 
 class _OlderPacked(TypedDict, total=False):
@@ -122,20 +122,21 @@ class _OlderPacked(TypedDict, total=False):
 
 
 class PackedPlacementStrategy(_SolvedStrategy):
-    """Processes side by side on a range of hardware ranks, both ends included.
+    """Places processes side by side on a range of hardware ranks, both ends included.
 
     The keywords of older versions (`start_gpu_id`, `start_accelerator_id`, …) mean the same.
 
     Args:
         start_hardware_rank: The first hardware rank.
-        end_hardware_rank: The last one.
-        num_hardware_per_process: How many each process owns.
-        stride: The distance between the ranks of one process: with 2 a process, stride 2 gives
-            [0, 2], [1, 3], [4, 6], [5, 7].
-        node_group: The label of the node group, or several; None for all nodes.
+        end_hardware_rank: The last hardware rank.
+        num_hardware_per_process: The number of hardware ranks of each process; 1 by default.
+        stride: The distance between the ranks of one process: with 2 ranks for each process,
+            stride 2 gives [0, 2], [1, 3], [4, 6], [5, 7].
+        node_group: The label, or labels, of the node groups; None for all nodes.
 
     Raises:
-        PlacementError: The numbers cannot be, or the ranks do not divide.
+        PlacementError: A number is out of bounds, or the number of ranks is not divisible by
+            `num_hardware_per_process * stride`.
     """
 
     _placement_strategy = "PACKED"
@@ -166,7 +167,7 @@ class PackedPlacementStrategy(_SolvedStrategy):
         size = values["num_hardware_per_process"]
         self._size = 1 if size is None else size
         self._stride = stride
-        packed_ranks(self._start, self._end, self._size, stride)  # raises where it cannot be
+        packed_ranks(self._start, self._end, self._size, stride)  # raises if they are invalid
 
     def _place(self, groups: list[NodeGroup], *, isolate: bool) -> Placements:
         return place_packed(groups, self._start, self._end, self._size, self._stride, isolate)
@@ -179,17 +180,17 @@ class PackedPlacementStrategy(_SolvedStrategy):
 
 
 class FlexiblePlacementStrategy(_SolvedStrategy):
-    """Each process on hardware ranks of its own choice, all on one node.
+    """Places each process on a given set of hardware ranks, all on one node.
 
-    Process ranks follow hardware ranks: the list is taken in the order of first ranks. Several
-    processes may have the same hardware.
+    Process ranks follow hardware ranks: the list is sorted by the first rank of each process.
+    Several processes may share hardware.
 
     Args:
         hardware_ranks_list: The hardware ranks of each process.
-        node_group_label: The label of the node group, or several; None for all nodes.
+        node_group_label: The label, or labels, of the node groups; None for all nodes.
 
     Raises:
-        PlacementError: There are no processes, or one has no hardware ranks.
+        PlacementError: There are no processes, or a process has no hardware ranks.
     """
 
     _placement_strategy = "FLEXIBLE"
@@ -219,13 +220,13 @@ class FlexiblePlacementStrategy(_SolvedStrategy):
 
 
 class NodePlacementStrategy(_SolvedStrategy):
-    """Each process on a node, which it may share with others.
+    """Places each process on a given node, which it may share with other processes.
 
     Process ranks follow node ranks. All accelerators of the node are visible.
 
     Args:
-        node_ranks: The node rank of each process, within the node group.
-        node_group_label: The label of the node group, or several; None for all nodes.
+        node_ranks: The node rank of each process, within the node groups.
+        node_group_label: The label, or labels, of the node groups; None for all nodes.
         node_ids: The older name of `node_ranks`.
 
     Raises:
@@ -262,7 +263,7 @@ def _newer(
     older: Mapping[str, Any],
     names: Mapping[str, Sequence[str]],
 ) -> dict[str, Any]:
-    """Put the values of older keywords under their newer names."""
+    """Return the values by their newer names, with those of older keywords merged in."""
     values = dict(given)
     newer = {old: new for new, olds in names.items() for old in olds}
     for old, value in older.items():

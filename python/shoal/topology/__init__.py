@@ -1,4 +1,4 @@
-"""What a cluster consists of: nodes, and groups of nodes. Nothing here needs Ray."""
+"""The description of a cluster: its nodes and node groups. Works without Ray."""
 
 from shoal.topology.described import DescribedCluster
 from shoal.topology.groups import build_groups

@@ -1,4 +1,4 @@
-"""A cluster as its nodes and groups describe it, whether it runs or is only planned."""
+"""A cluster described by its nodes and node groups, running or only planned."""
 
 from collections.abc import Sequence
 from operator import index
@@ -11,7 +11,7 @@ __all__ = ["DescribedCluster"]
 
 
 class DescribedCluster:
-    """Nodes and node groups, as placement asks for them; no process is needed behind them.
+    """The nodes and node groups of a cluster, for placement; no cluster needs to run.
 
     Args:
         nodes: The nodes, by rank.
@@ -51,7 +51,7 @@ class DescribedCluster:
         return ranks
 
     def get_node_group(self, label: object = "cluster") -> NodeGroupInfo | None:
-        """Return the node group of a label (None means `cluster`); None where there is none."""
+        """Return the node group with a label (None means `cluster`), or None."""
         return self._node_groups.get("cluster" if label is None else str(label))
 
     def get_node_info(self, node_rank: int) -> NodeInfo:
@@ -60,7 +60,7 @@ class DescribedCluster:
         Raises:
             ShoalValueError: There is no such node.
         """
-        rank: Any = node_rank  # typed, but it comes from a user
+        rank: Any = node_rank  # users may pass any type
         if not isinstance(rank, SupportsIndex) or not 0 <= index(rank) < len(self._nodes):
             raise ShoalValueError(
                 f"node {rank!r} does not exist; this cluster has nodes 0 to {len(self._nodes) - 1}"

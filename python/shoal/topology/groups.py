@@ -1,4 +1,4 @@
-"""The node groups of a job, from its nodes and its configuration."""
+"""Builds the node groups of a job from its nodes and its configuration."""
 
 from shoal.config import ClusterConfig
 from shoal.errors import ClusterError
@@ -8,10 +8,12 @@ __all__ = ["build_groups"]
 
 
 def build_groups(nodes: list[NodeInfo], config: ClusterConfig | None) -> dict[str, NodeGroupInfo]:
-    """Make the node groups: those of the configuration, then `cluster` and `node`, all nodes each.
+    """Return the configured node groups, then `cluster` and `node`, which contain all nodes.
+
+    Also adds the configured variables and the group labels to the nodes.
 
     Raises:
-        ClusterError: A configured group names nodes that are not there.
+        ClusterError: A configured group names nodes that do not exist.
     """
     groups: dict[str, NodeGroupInfo] = {}
     for entry in (config.node_groups if config is not None else None) or []:

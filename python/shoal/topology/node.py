@@ -1,4 +1,4 @@
-"""Nodes and node groups, as every process of a job sees them."""
+"""Records of nodes and node groups, which every process of a job receives."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -29,14 +29,14 @@ class NodeInfo:
         node_rank: Its rank in the cluster.
         ray_id: Ray's identity of the node, hexadecimal.
         node_ip: Its IP address.
-        num_cpus: The number of CPUs that Ray counts there.
+        num_cpus: Its number of CPUs, as Ray counts them.
         python_interpreter_path: The interpreter that runs Ray's workers.
-        default_env_vars: The node's own `SHOAL_*`, `RLINF_*` and path-like variables, and the ones
-            that decide how its devices are used.
-        env_vars: What the configuration adds to them. No other variable leaves its node.
-        hardware_resources: Its hardware, one entry a type.
-        profiler_backends: Profilers that are installed.
-        hostname: Its own name.
+        default_env_vars: The node's own `SHOAL_*`, `RLINF_*` and path-like variables, and those
+            that control how its devices are used. No other variables leave their node.
+        env_vars: The variables that the configuration adds.
+        hardware_resources: Its hardware, one entry for each type.
+        profiler_backends: The installed profilers.
+        hostname: Its host name.
     """
 
     node_labels: list[str]
@@ -64,31 +64,31 @@ class NodeInfo:
 
     @property
     def accelerator_type(self) -> str:
-        """The kind of the node's accelerators, `NO_ACCEL` without any."""
+        """The type of the node's accelerators, `NO_ACCEL` if it has none."""
         return self.accelerator_model.partition(":")[0] or AcceleratorType.NO_ACCEL.value
 
     @property
     def accelerator_model(self) -> str:
-        """The model of the node's accelerators (`NV_GPU:H200`), empty without any."""
+        """The model of the node's accelerators (`NV_GPU:H200`), empty if it has none."""
         resource = self._resource(ACCELERATOR_HW_TYPE)
         return resource.infos[0].model if resource is not None and resource.infos else ""
 
     def get_hw_resource_count(self, hw_type: str | None) -> int:
-        """Return how many pieces of a hardware type the node has; 0 for None."""
+        """Return the number of the node's devices of a hardware type; 0 for None."""
         return len(self.get_hardware_infos(hw_type))
 
     def get_hardware_infos(self, hw_type: str | None) -> list[Any]:
-        """Return the node's pieces of a hardware type, in the order of their ranks."""
+        """Return the node's devices of a hardware type, in the order of their ranks."""
         resource = self._resource(hw_type)
         return [] if resource is None else resource.infos
 
     def device_names(self) -> list[str]:
-        """Return the node's own names of its accelerators; empty where they are plain indices."""
+        """Return the node's own names of its accelerators; empty if they are plain indices."""
         resource = self._resource(ACCELERATOR_HW_TYPE)
         return [] if resource is None else resource.device_names
 
     def egl_ids(self) -> list[int]:
-        """Return the EGL index of each accelerator; empty where it is not known."""
+        """Return the EGL index of each accelerator; empty if it is not known."""
         resource = self._resource(ACCELERATOR_HW_TYPE)
         return [] if resource is None else resource.egl_ids
 
@@ -108,7 +108,7 @@ class NodeInfo:
         return yaml.safe_dump(shown, sort_keys=False).rstrip()
 
     def _resource(self, hw_type: str | None) -> HardwareResource | None:
-        # Not a generator: placement asks this of every node several times.
+        # A loop is faster than a generator here; placement calls this several times for each node.
         for resource in self.hardware_resources:
             if resource.type == hw_type:
                 return resource
@@ -122,8 +122,8 @@ class NodeGroupInfo:
     Attributes:
         label: The label.
         nodes: The nodes, in rank order.
-        hardware_type: The type that its ranks count; None where each node is one resource.
-        ignore_hardware: Whether the group is to be used as if it had no hardware.
+        hardware_type: The hardware type that its ranks count; None if each node is one resource.
+        ignore_hardware: Whether to use the group as if it had no hardware.
         env_configs: Variables and interpreters of some of its nodes.
     """
 
@@ -147,7 +147,7 @@ class NodeGroupInfo:
         if self.label == self.NODE_PLACEMENT_GROUP_LABEL or self.ignore_hardware:
             self.hardware_type = None
         elif self.hardware_type is None:
-            # By the whole group: beside nodes with accelerators, one without has nothing to count.
+            # Decided for the whole group: next to nodes with accelerators, one without counts 0.
             kind = Hardware.DEFAULT_HW_TYPE
             if any(node.get_hw_resource_count(kind) for node in self.nodes):
                 self.hardware_type = kind
@@ -159,12 +159,12 @@ class NodeGroupInfo:
 
     @property
     def hardware_resource_count(self) -> int:
-        """The number of resources: hardware, or nodes without any."""
+        """The number of resources: devices, or nodes if the group counts whole nodes."""
         return sum(self._count(node) for node in self.nodes)
 
     @property
     def local_hardware_ranks(self) -> list[list[int]]:
-        """The group's resource ranks of each node, in node order."""
+        """The resource ranks of each node within the group, in node order."""
         return [list(range(first, first + count)) for _, first, count in self._blocks()]
 
     def _count(self, node: NodeInfo) -> int:
@@ -180,7 +180,7 @@ class NodeGroupInfo:
             first += count
 
     def get_hardware_infos(self, node_rank: int) -> list[Any]:
-        """Return the pieces of the group's hardware on a node; none where each node is a resource.
+        """Return the devices of the group's hardware type on a node; empty if it counts nodes.
 
         Raises:
             PlacementIndexError: The group has no such node.
@@ -210,7 +210,7 @@ class NodeGroupInfo:
         return next((n for n, first, count in self._blocks() if 0 <= rank - first < count), None)
 
     def get_local_hardware_rank(self, rank: int) -> int:
-        """Return a resource's rank on its own node, -1 where there is no such resource."""
+        """Return a resource's rank on its own node, -1 if there is no such resource."""
         return next(
             (rank - first for _, first, count in self._blocks() if 0 <= rank - first < count), -1
         )
@@ -227,7 +227,7 @@ class NodeGroupInfo:
         """Return the interpreter that the configuration asks for on a node, or None.
 
         Raises:
-            ClusterConfigError: It asks for two different ones.
+            ClusterConfigError: The configuration asks for several interpreters.
         """
         paths = {
             config.python_interpreter_path

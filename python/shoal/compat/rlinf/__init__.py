@@ -1,12 +1,12 @@
-"""`rlinf.scheduler`, served by shoal.
+"""Replaces `rlinf.scheduler` with shoal, so that programs for RLinf run unchanged.
 
-`install()` makes `from rlinf.scheduler import Cluster, Worker` give shoal's classes, in this
-process and in all workers that it launches. A script need not be changed for it:
+`install()` makes `from rlinf.scheduler import Cluster, Worker` import shoal's classes, in this
+process and in all workers that it launches. A script can also run unchanged:
 
     python -m shoal.compat.rlinf train.py --steps 100
 
-Only `rlinf.scheduler` and what is below it is shoal's. Where RLinf is installed, the rest of
-`rlinf` stays its own, running on shoal.
+Only `rlinf.scheduler` and its submodules are replaced. If RLinf is installed, all other modules of
+`rlinf` are RLinf's own and run on shoal.
 """
 
 from shoal.compat.rlinf.importer import install

@@ -1,4 +1,4 @@
-"""Makes Python's import system find shoal under the old module paths."""
+"""The import hook that makes Python find shoal under the module paths of `rlinf.scheduler`."""
 
 import importlib
 import sys
@@ -22,13 +22,13 @@ _HOOK = "shoal.compat.rlinf:install"
 
 
 def install() -> None:
-    """Serve `rlinf.scheduler` from shoal, here and in every worker launched from here.
+    """Replace `rlinf.scheduler` with shoal in this process and in every worker that it launches.
 
-    Calling it again changes nothing.
+    Idempotent.
 
     Raises:
-        ImportError: Another `rlinf.scheduler` is already imported, so that some code holds its
-            classes and some would get shoal's.
+        ImportError: Another `rlinf.scheduler` is already imported: code that imported it would use
+            its classes, and other code shoal's.
     """
     if not any(isinstance(finder, _Importer) for finder in sys.meta_path):
         other = sys.modules.get(_SCHEDULER)
@@ -47,7 +47,7 @@ def install() -> None:
 
 
 class _Importer(MetaPathFinder, Loader):
-    """Finds the modules of `TABLE`; explains what there is not, also to `from … import`."""
+    """Finds the modules of `TABLE`; explains missing names, also in `from … import`."""
 
     def find_spec(
         self,
@@ -56,18 +56,18 @@ class _Importer(MetaPathFinder, Loader):
         target: ModuleType | None = None,
     ) -> ModuleSpec | None:
         if fullname in TABLE:
-            # A package each: for a name that a package lacks, `from package import name` asks
-            # its finders for a submodule, which lets us say why there is none. An AttributeError's
-            # text would be lost.
+            # Every module is a package: for a missing name, `from package import name` asks the
+            # finders for a submodule, and this finder then explains why there is none. The text of
+            # an AttributeError would be lost.
             return ModuleSpec(fullname, self, origin="shoal.compat.rlinf", is_package=True)
         if fullname.startswith(f"{_SCHEDULER}."):
             module, _, name = fullname.rpartition(".")
-            # Under its own name the error would be taken for "no such submodule" and replaced.
+            # With `name=fullname` Python would take it for a missing submodule and replace it.
             raise ModuleNotFoundError(_explain(module, name), name=module)
         if fullname != _ROOT and not fullname.startswith(f"{_ROOT}."):
             return None
         spec = self._find_installed(fullname, path, target)
-        # A folder of this name that is no package, somewhere on the path, is not RLinf.
+        # A folder named `rlinf` without `__init__.py`, anywhere on the path, is not RLinf.
         if spec is not None and (spec.loader is not None or fullname != _ROOT):
             return spec
         if fullname == _ROOT:
@@ -89,7 +89,7 @@ class _Importer(MetaPathFinder, Loader):
         return None
 
     def exec_module(self, module: ModuleType) -> None:
-        """Fill a module: names are resolved when they are used, as in shoal itself."""
+        """Fill a module; its names are resolved when they are first used, as in shoal itself."""
         names = sorted(TABLE.get(module.__name__, {}))
         module.__dict__["__all__"] = names
         module.__dict__["__getattr__"] = partial(_resolve, module)
@@ -111,7 +111,7 @@ def _resolve(module: ModuleType, name: str) -> Any:
 
 
 def _explain(module: str, name: str) -> str:
-    """Say why a module has no such name, and what to write."""
+    """Return why a module has no such name, and what to write instead."""
     lacks = f"{module}, as served by shoal {shoal.__version__}, has no {name!r}"
     if name in INSTEAD:
         return f"{lacks}; use {INSTEAD[name]}"

@@ -1,8 +1,8 @@
-"""The names of `rlinf.scheduler`, and where shoal has them.
+"""The names of `rlinf.scheduler`, and the modules of shoal that define them.
 
-`TABLE` is made of two lists: the old module paths with the names that each of them offers, and
-the modules of shoal with the old names that they serve. A name is called alike on both sides. One
-that no module of shoal serves does not exist yet; the message about it says so.
+`TABLE` combines two lists: the names in each old module, and the old names in each module of shoal.
+A name is the same on both sides. A name that no module of shoal defines does not exist in shoal
+yet; the error about it says so.
 """
 
 __all__ = ["INSTEAD", "OFFERED", "TABLE"]
@@ -140,7 +140,7 @@ _OURS = {
 OFFERED: dict[str, frozenset[str]] = {
     module: frozenset(names.split()) for module, names in _OLD_MODULES.items()
 }
-"""The names that each old module has, whether or not shoal has them too."""
+"""All names of each old module, including those that shoal does not have."""
 
 _HOMES = {name: f"{module}:{name}" for module, names in _OURS.items() for name in names.split()}
 
@@ -148,9 +148,9 @@ TABLE: dict[str, dict[str, str]] = {
     module: {name: _HOMES[name] for name in sorted(names) if name in _HOMES}
     for module, names in OFFERED.items()
 }
-"""Where shoal has them: {old module: {name: "module:name"}}."""
+"""The names that shoal has, and their modules in it: {old module: {name: "module:name"}}."""
 
 INSTEAD = {
     "StridedPlacementStrategy": "PackedPlacementStrategy(..., stride=n)",
 }
-"""Names that the older documents use and shoal does not have, with what to write."""
+"""Names of older documents that shoal does not have, with their replacements."""
