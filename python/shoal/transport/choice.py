@@ -44,7 +44,7 @@ class Choice(NamedTuple):
 
     Attributes:
         name: `shm`, `torch`, `cuda_ipc`, `ray`, or the name of a registered transport.
-        reason: A sentence.
+        reason: The reason, as text for users.
         staged: Whether tensors of an accelerator go through the CPU's memory.
     """
 

@@ -33,7 +33,7 @@ class Outcome(IntEnum):
     CLOSED = 6
     CANCELLED = 7
     GONE = 8
-    """The receiver's process has died, or the key was dropped."""
+    """`drop` has removed the key."""
     ERROR = 9
     """The reply is an exception."""
 

@@ -145,7 +145,7 @@ class PutSequence:
         self._give_up(put)
         if self._look is None or put not in self._together:
             return
-        # The call that carries the put has no deadline of its own for it.
+        # The call that carries the put has one deadline for all its puts, which may be later.
         try:
             await self._look()
         except HostSilentError as error:
