@@ -1,41 +1,42 @@
-"""Queues between processes of one host, in shared memory, that survive the processes.
+"""Queues in shared memory between processes of one node; the queues survive the processes.
 
 ::
 
     from shoal import shm
 
-    session = shm.Session.create()  # session.token: for other processes
+    session = shm.Session.create()  # other processes attach with session.token
     queue = session.queue("rollouts", maxsize=64)
     queue.put({"obs": array, "reward": 1.0})  # in any process
-    batch = queue.get()  # in any other
+    batch = queue.get()  # in any other process
 
 Any number of processes put and get. Each message goes to exactly one consumer, in the order of the
-puts of its key. Large arrays and tensors are received as writable views of shared memory that
-are the receiver's alone; nothing is copied out, and their memory is free again when they are gone.
+puts of its key. Large arrays and tensors arrive as writable views of shared memory that only the
+receiver has; they are not copied, and their memory is released when the views are gone.
 
-What is promised:
+Guarantees:
 
-- A process may die at any instruction, by SIGKILL too. It blocks nobody, no committed message of
-  it is lost or damaged, and its memory is found again: by those who wait, by `Session.sweep`, and
-  by the next session or `gc` once all of them are dead.
-- A message that a consumer had taken when it died is lost with it, and counted in
+- A process may die at any instruction, even by SIGKILL. It blocks no other process, and none of
+  its committed messages is lost or damaged. Its memory is reclaimed by processes that wait, by
+  `Session.sweep`, or, once all processes of the session are dead, by the next session or `gc`.
+- A message that a consumer had taken when it died is lost, and counted in
   `stats()["lost_messages"]`, unless it was leased: `get(lease=True)` returns a message with
-  `ack()`, and what dies before is delivered again, at the end of the queue, as `redelivered`.
-- What goes in comes out, type for type; objects without a way of their own by pickle. An
-  object that stands in a message twice is one object in what arrives.
-- `maxsize`, `max_bytes` and the session's memory are bounds that hold. A put waits for room.
-- Ctrl-C ends a call that waits, and loses nothing; nor does the cancellation of `aput` and `aget`.
+  `ack()`. If its consumer dies before that call, the message is put at the end of the queue again
+  and its next delivery is marked `redelivered`.
+- Objects arrive with the types they were put with; types without a format of their own use pickle.
+  An object that occurs twice in a message is one object in the received message.
+- `maxsize`, `max_bytes` and the session's memory are hard bounds. A put waits for room.
+- Ctrl-C ends a waiting call and loses nothing; nor does the cancellation of `aput` and `aget`.
 
-What is not:
+Limits:
 
-- A queue without `maxsize` holds as many messages as the session's `backlog`; then puts wait.
-- Who waits longest is not served first.
-- Messages are pickles: a session is for processes that trust each other, of one user, on one host.
-- A leased array that its consumer wrote to before it died may be delivered as written.
-- Nothing survives the host.
+- A queue without `maxsize` holds at most `backlog` messages (set for the session); then puts wait.
+- Callers are not served in the order in which they began to wait.
+- Messages are pickles: a session is for processes of one user on one node that trust each other.
+- If a consumer wrote to a leased array before it died, the array may be delivered as written.
+- Nothing survives a restart of the node.
 
-Where many processes read every message, or hard real time counts, iceoryx2 is the better tool:
-it publishes to all, and never waits for a kernel.
+iceoryx2 is the better tool if many processes read every message, or for hard real time: it
+publishes to all, and never waits for a kernel.
 """
 
 from shoal._backend import (

@@ -1,8 +1,9 @@
-"""Waiting in asyncio: one doorbell a process and session, for all loops and tasks.
+"""Lets asyncio tasks wait for queues: one doorbell for each process and session.
 
-Who waits registers first, asks for the bell, tries once more, and then waits. The bell wakes all
-who are registered, in every loop, and each tries again: a wake-up is nobody's own, so that a task
-that is cancelled takes none away from the others. Loops without `add_reader` are not supported.
+A task registers as a waiter, asks queues to ring the bell, tries its operation once more, and then
+waits. The bell wakes all waiters in every loop, and each tries again. So no wake-up belongs to one
+task, and a cancelled task does not take one away from the others. Loops without `add_reader` are
+not supported.
 """
 
 import asyncio
@@ -18,37 +19,37 @@ from shoal.fork import ChildStage, in_child
 __all__ = ["Bells", "Rung", "bells_of", "silence"]
 
 _TICK_S = 1.0
-"""How often all try again without a bell: who should have rung it may have died."""
+"""Seconds before all waiters try again without a bell: the process to ring it may have died."""
 
 
 class Rung(Protocol):
-    """What a queue offers to those who wait."""
+    """The part of a queue that the bell needs."""
 
     def fileno(self) -> int:
         """Return the bell's descriptor."""
 
     def clear_bell(self) -> None:
-        """Make it unreadable again."""
+        """Make the descriptor unreadable again."""
 
     def arm(self, side: Literal["get", "put"]) -> None:
-        """Ask to be rung."""
+        """Ask the next process that puts or gets here to ring the bell."""
 
 
 class _OfLoop:
-    """Who waits in one loop, and the loop's own descriptor of the bell.
+    """The waiters of one loop, and the loop's own descriptor of the bell.
 
-    A descriptor of its own can stay with the loop until the loop has let go of it, whenever the
-    session closes.
+    The descriptor is a duplicate, so that it stays valid until the loop has removed its reader,
+    even if the session is closed before.
     """
 
     def __init__(self, bell: int) -> None:
-        self.waiters: dict[asyncio.Future[None], None] = {}  # in the order of their coming
+        self.waiters: dict[asyncio.Future[None], None] = {}  # a dict, as an ordered set
         self.descriptor = os.dup(bell)
         self.tick: asyncio.TimerHandle | None = None
         weakref.finalize(self, os.close, self.descriptor)
 
     def wake(self) -> None:
-        """Let all of this loop try again."""
+        """Make all waiters of this loop try again."""
         for waiter in self.waiters:
             if not waiter.done():
                 waiter.set_result(None)
@@ -58,7 +59,7 @@ class Bells:
     """The bell of this process in one session."""
 
     def __init__(self) -> None:
-        # A session that is dropped, or a signal, may come in on the thread that has it, hence the R.
+        # Reentrant: a session that is dropped, or a signal, may interrupt the thread that holds it.
         self._lock = threading.RLock()
         self._loops: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _OfLoop] = (
             weakref.WeakKeyDictionary()
@@ -66,7 +67,7 @@ class Bells:
         self._armed: set[tuple[bytes, str]] = set()
 
     def register(self, queue: Rung) -> "asyncio.Future[None]":
-        """Return what is done when the bell has rung, or some time has passed."""
+        """Add a waiter: a future that is done when the bell has rung or `_TICK_S` has passed."""
         loop = asyncio.get_running_loop()
         waiter = loop.create_future()
         with self._lock:
@@ -80,7 +81,7 @@ class Bells:
         return waiter
 
     def leave(self, waiter: "asyncio.Future[None]") -> None:
-        """Wait no more."""
+        """Remove a waiter."""
         loop = waiter.get_loop()
         with self._lock:
             of_loop = self._loops.get(loop)
@@ -88,18 +89,18 @@ class Bells:
                 return
             of_loop.waiters.pop(waiter, None)
             if not of_loop.waiters:
-                self._let_go(loop, of_loop)
+                self._detach(loop, of_loop)
 
     def arm(self, queue: Rung, key: bytes, side: Literal["get", "put"]) -> None:
-        """Ask for the bell, unless somebody of this process has since it last rang."""
+        """Ask a queue to ring the bell, unless this process has asked since it last rang."""
         with self._lock:
             if (key, side) not in self._armed:
-                # Before anybody else may think that it is done.
+                # Arm first: another waiter relies on the queue being armed once it is recorded.
                 queue.arm(side)
                 self._armed.add((key, side))
 
     def wake_all(self) -> None:
-        """Let all try again, in every loop."""
+        """Make all waiters try again, in every loop."""
         with self._lock:
             self._armed.clear()
             loops = list(self._loops.items())
@@ -114,10 +115,10 @@ class Bells:
                 try:
                     loop.call_soon_threadsafe(of_loop.wake)
                 except RuntimeError:
-                    continue  # it was closed meanwhile, and nobody waits in it
+                    continue  # the loop was closed meanwhile, so no task waits in it
 
     def _rang(self, queue: Rung) -> None:
-        with contextlib.suppress(ChannelClosed):  # those who wait find that out themselves
+        with contextlib.suppress(ChannelClosed):  # the waiters notice that themselves
             queue.clear_bell()
         self.wake_all()
 
@@ -131,12 +132,12 @@ class Bells:
             of_loop.wake()
 
     @staticmethod
-    def _let_go(loop: asyncio.AbstractEventLoop, of_loop: _OfLoop) -> None:
+    def _detach(loop: asyncio.AbstractEventLoop, of_loop: _OfLoop) -> None:
         if not loop.is_closed():
             loop.remove_reader(of_loop.descriptor)
         if of_loop.tick is not None:
             of_loop.tick.cancel()
-            of_loop.tick = None  # it knows the loop, which may come to its end
+            of_loop.tick = None  # it refers to the loop and would keep it alive
 
 
 _of_sessions: dict[str, Bells] = {}
@@ -149,11 +150,11 @@ def bells_of(token: str) -> Bells:
 
 
 def silence(token: str) -> None:
-    """Let all who wait in a session find that it was closed."""
+    """Wake all waiters of a closed session, so that they notice that it was closed."""
     bells = _of_sessions.pop(token, None)
     if bells is not None:
         bells.wake_all()
 
 
-# A child has another bell, and none of its parent's loops runs in it.
+# A forked child gets a bell of its own, and runs none of its parent's loops.
 in_child(ChildStage.FORGET, _of_sessions.clear)

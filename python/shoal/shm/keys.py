@@ -1,11 +1,12 @@
-"""Keys of queues as bytes: equal keys are the same bytes, in every process.
+"""Encodes keys of queues as bytes: equal keys have the same bytes in every process.
 
-Equal is what Python calls equal, so that `1`, `1.0` and `True` are one key, and a named tuple is
-the tuple that it equals. A dataclass is its class and the fields that it compares; dates with a
-time, ranges, paths and UUIDs are what they say, however they say it. An instance of any other class
-is its class and what it is made of, as for pickle, but that no order of a dict or a set and no
-sharing of parts shows in it, nor what a `cached_property` has kept: two that are equal by an
-`__eq__` of their own, and made of different parts, are two keys.
+Keys are equal if Python says so: `1`, `1.0` and `True` are one key, and a named tuple is the same
+key as the tuple that it equals. A dataclass instance is encoded as its class and the fields that
+it compares. Datetimes, times, ranges, paths and UUIDs are encoded by their value, in whichever way
+it is written. An instance of any other class is encoded as its class and its state, as pickle does,
+but without the order of dicts and sets, the sharing of parts, and values that a `cached_property`
+has stored. Two such instances that are equal by an `__eq__` of their own, but differ in their
+state, are two keys.
 """
 
 import dataclasses
@@ -28,12 +29,12 @@ from shoal.errors import ShoalTypeError, ShoalValueError
 __all__ = ["canonical"]
 
 _LONGEST: Final = 1024
-"""Longer keys are known by a digest."""
+"""Maximum length of an encoded key in bytes; a longer one is replaced by a digest."""
 _DEEPEST: Final = 64
 
 _BOUND = (types.MethodType, types.BuiltinFunctionType, types.MethodWrapperType)
 _HOLDERS = (type, types.ModuleType, types.NoneType)
-"""What a bound method may be bound to: methods of two objects differ, also where those are equal."""
+"""Types whose bound methods may be keys. Methods of other objects differ, even of equal objects."""
 _HINT: Final = "other processes do not have it: use a str, a number or a tuple"
 
 
@@ -41,9 +42,9 @@ def canonical(key: Hashable) -> bytes:
     """Return a key as bytes.
 
     Raises:
-        ShoalTypeError: It is not hashable, or cannot be told from others in another process.
-        ShoalValueError: It does not equal itself, is a time that daylight saving makes ambiguous,
-            or is nested too deeply.
+        ShoalTypeError: The key is not hashable, or another process cannot have an equal one.
+        ShoalValueError: The key does not equal itself, is a time that daylight saving makes
+            ambiguous, or is nested too deeply.
     """
     try:
         hash(key)
@@ -69,7 +70,7 @@ def _encoded(part: Any, key: Any, depth: int) -> bytes:
 
 
 def _simple(part: Any, key: Any) -> bytes | None:
-    """The form of what has no parts, None for anything else."""
+    """Encode a value without parts; return None for any other value."""
     numpy = sys.modules.get("numpy")
     if numpy is not None and isinstance(part, numpy.generic):
         if isinstance(part, (numpy.datetime64, numpy.timedelta64)):
@@ -90,13 +91,13 @@ def _simple(part: Any, key: Any) -> bytes | None:
 
 
 def _told(part: Any, key: Any) -> bytes | None:
-    """The form of what says the same in several ways, None for anything else."""
+    """Encode a time, range, path or UUID, which can be written in several ways; else None."""
     if isinstance(part, dt.datetime) and _equals_as(part, dt.datetime):
         return _time(b"m", part, part.toordinal(), key)
     if isinstance(part, dt.time) and _equals_as(part, dt.time):
         return _time(b"w", part, 0, key)
     if isinstance(part, range):
-        # A step that is not made does not count.
+        # The step counts only if the range has a second number.
         ends = [part[0], part[-1]] if part else []
         steps = [part.step] if part[1:] else []
         return _node(b"a", *(_number(number, key) for number in ends + steps))
@@ -110,9 +111,9 @@ def _told(part: Any, key: Any) -> bytes | None:
 
 
 def _time(tag: bytes, time: dt.datetime | dt.time, days: int, key: Any) -> bytes:
-    """A time as the one that it is in UTC, where it says so."""
+    """Encode a time, converted to UTC if it has a UTC offset."""
     offset = time.replace(fold=0).utcoffset()
-    if offset != time.replace(fold=1).utcoffset():  # equals no time of another zone
+    if offset != time.replace(fold=1).utcoffset():  # it does not equal a time of any other zone
         raise ShoalValueError(
             f"key={reprlib.repr(key)}: {time} is a time that daylight saving makes ambiguous: "
             "give it in UTC"
@@ -149,7 +150,7 @@ def _instance(part: Any, key: Any, depth: int) -> bytes:
         ) from error
     if isinstance(reduced, str):
         return _named(part, reduced, key)
-    # The items of lists and dicts come as iterators.
+    # `__reduce_ex__` returns the items of lists and dicts as iterators.
     parts = [list(item) if isinstance(item, Iterator) else item for item in reduced]
     parts[2:3] = [_settled(state, type(part)) for state in parts[2:3]]
     return _node(b"o", *(_encoded(item, key, depth + 1) for item in parts))
@@ -157,25 +158,25 @@ def _instance(part: Any, key: Any, depth: int) -> bytes:
 
 def _member(member: Any, key: Any) -> bytes:
     kind = _named(type(member), type(member).__qualname__, key)
-    if member.name is None:  # a flag of none of the names
+    if member.name is None:  # a flag value without a name
         return _node(b"z", kind, _number(member.value, key))
     return _node(b"e", kind, member.name.encode())
 
 
 def _settled(state: Any, kind: type) -> Any:
-    """The state of an instance, without what was made of the rest when it was asked for."""
-    if isinstance(state, tuple) and state:  # of one with slots: its dict, and them
+    """Return the state of an instance without the values of its cached properties."""
+    if isinstance(state, tuple) and state:  # of an instance with slots: its dict and its slots
         return (_settled(state[0], kind), *state[1:])
     if isinstance(state, dict):
         kept = {n: v for n, v in state.items() if not _is_cached(kind, n)}
-        return kept if kept or not state else None  # as before anything was kept
+        return kept if kept or not state else None  # as before any value was cached
     return state
 
 
 def _compared(kind: type) -> list[str] | None:
-    """The fields that the instances of a dataclass are compared by; None where they are not."""
+    """Return the fields by which a dataclass compares its instances; None for other classes."""
     owner = next(one for one in kind.__mro__ if "__eq__" in vars(one))
-    # Whether `dataclass` made it: what somebody wrote may compare anything.
+    # Only an `__eq__` that `dataclass` made: a handwritten one may compare anything.
     made = getattr(getattr(owner.__eq__, "__code__", None), "co_qualname", "")
     if not dataclasses.is_dataclass(owner) or not made.startswith("__create_fn__."):
         return None
@@ -187,7 +188,7 @@ def _is_cached(kind: type, name: Any) -> bool:
 
 
 def _mutable(part: Any, key: Any, depth: int) -> bytes:
-    if isinstance(part, bytearray):  # equals the bytes, as a set does the frozenset
+    if isinstance(part, bytearray):  # equals the same `bytes`, as a set equals the frozenset
         return _node(b"b", bytes(part))
     if isinstance(part, list):
         return _node(b"l", *(_encoded(item, key, depth + 1) for item in part))
@@ -205,13 +206,13 @@ def _node(tag: bytes, *parts: bytes) -> bytes:
 
 
 def _named(thing: Any, name: str, key: Any) -> bytes:
-    """What is found by its name in its module, as that name."""
+    """Encode a class, function or other object as its module and its name there."""
     module = str(thing.__module__)
     found: Any = sys.modules.get(module)
     for step in name.split("."):
         found = getattr(found, step, None)
-    # What a script defines goes to workers by value: their `__main__` is another. So does what is
-    # in a module that they do not have.
+    # Workers receive objects that a script defines by value, because their `__main__` is another
+    # module. They also receive objects of a module that they do not have by value.
     sent = found is None and "<" not in name
     if found is not thing and not sent:
         raise ShoalTypeError(
@@ -221,7 +222,7 @@ def _named(thing: Any, name: str, key: Any) -> bytes:
 
 
 def _equals_as(part: Any, kind: type) -> bool:
-    """Whether an instance of a subclass equals the plain value that it looks like."""
+    """Whether a value, possibly of a subclass of `kind`, is compared like a plain `kind`."""
     return type(part).__eq__ == kind.__eq__
 
 
@@ -233,7 +234,7 @@ def _number(number: Any, key: Any) -> bytes:
             return _number(number.real, key)
         return _node(b"c", _number(number.real, key), _number(number.imag, key))
     value: Any = number
-    if value != value:  # noqa: PLR0124  (what does not equal itself)
+    if value != value:  # noqa: PLR0124  (a NaN does not equal itself)
         raise ShoalValueError(f"key={reprlib.repr(key)}: a NaN does not equal itself")
     if math.isinf(value):
         return _node(b"x", b"+" if value > 0 else b"-")

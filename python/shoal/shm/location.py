@@ -1,4 +1,4 @@
-"""Which shared memory a process can use."""
+"""Identifies the shared memory that a process can use, to tell which processes can share it."""
 
 import os
 import tempfile
@@ -11,13 +11,13 @@ __all__ = ["memory_id"]
 
 
 def memory_id() -> str:
-    """Return a text that is equal in processes that can share memory, and different in others.
+    """Return a text that is the same in processes that can share memory, and differs in others.
 
-    It names the boot of the kernel and the namespace of process numbers, the device and inode of
-    the folder in which sessions are made (containers of one machine may each have a `/dev/shm`),
-    the core that lays the memory out, and the user.
+    It consists of the boot id of the kernel, the pid namespace, the device and inode of the folder
+    in which sessions are made (containers of one node may each have a `/dev/shm`), the backend,
+    which determines the memory layout, and the user.
     """
-    folder = Path(os.environ.get("SHOAL_SHM_DIR") or "/dev/shm")  # noqa: S108  (its inode is all that is read)
+    folder = Path(os.environ.get("SHOAL_SHM_DIR") or "/dev/shm")  # noqa: S108  (only its inode is read)
     if not folder.is_dir():
         folder = Path(tempfile.gettempdir())
     found = folder.stat()

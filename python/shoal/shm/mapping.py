@@ -1,7 +1,7 @@
-"""Mappings of files without a descriptor, and the copy into them.
+"""Maps files into memory without keeping a descriptor, and copies buffers into the mappings.
 
-`mmap.mmap` keeps a descriptor for each mapping before Python 3.13. A process that holds thousands
-of received arrays would run out of them, so that these mappings are made with the system call.
+Before Python 3.13, `mmap.mmap` keeps a descriptor for each mapping, and a process that holds
+thousands of received arrays would run out of descriptors. So this module uses the system call.
 """
 
 import ctypes
@@ -23,35 +23,35 @@ _COLLAPSE = 25  # MADV_COLLAPSE, since Linux 6.1
 _FAILED = ctypes.c_void_p(-1).value
 
 HUGE_PAGE = 2**21
-"""Bytes of a huge page; a mapping of at least this size starts at a multiple of it."""
+"""Size of a huge page in bytes; a mapping of at least this size starts at a multiple of it."""
 
 _PARALLEL = 32 * 2**20
-"""Copy with several threads from this many bytes on; below it a thread costs more than it saves."""
+"""Minimum number of bytes to copy with several threads: for less, they cost more than they save."""
 
 _MOST_THREADS = 4
-"""Threads of one copy: a few saturate the memory of a node."""
+"""Maximum number of threads of one copy: a few saturate the memory of a node."""
 
 
 def map_private(descriptor: int, size: int, *, keep: bool = False) -> memoryview:
-    """Map a file copy-on-write: what is written to the view stays in this process.
+    """Map a file copy-on-write: other processes do not see writes to the view.
 
     Args:
         descriptor: An open file of at least `size` bytes.
-        size: Bytes from the start of the file; at least 1.
-        keep: Hold the descriptor as long as the mapping. It belongs to the mapping from then on.
+        size: Number of bytes to map, from the start of the file; at least 1.
+        keep: Keep the descriptor open as long as the mapping exists, which then owns it.
 
     Returns:
-        A writable view of bytes. The mapping lives as long as any view or array that is made of it.
+        A writable view of bytes. The mapping lives as long as any view of it or array on it.
 
     Raises:
         OSError: The file cannot be mapped.
     """
-    # Without a reservation: a strict kernel would count the whole payload once for each reader.
+    # No reservation: a kernel with strict overcommit would count the payload for each reader.
     return _mapped(descriptor, size, mmap.MAP_PRIVATE | _NO_RESERVE, descriptor if keep else None)
 
 
 def map_shared(descriptor: int, size: int) -> memoryview:
-    """Map a file: what is written to the view is in the file. A forked child does not have it.
+    """Map a file: writes to the view change the file. A forked child does not have the mapping.
 
     Raises:
         OSError: The file cannot be mapped.
@@ -63,33 +63,35 @@ def map_shared(descriptor: int, size: int) -> memoryview:
 
 
 def use_huge_page(view: memoryview, start: int) -> bool:
-    """Put one huge page of a file behind a shared mapping, where the kernel can.
+    """Ask the kernel to back a piece of a shared mapping with one huge page.
 
-    A reader then maps 512 pages by one fault. The mount options of `/dev/shm` rarely ask for huge
-    pages; this call does not need them.
+    A reader then maps 512 pages with one fault. The mount options of `/dev/shm` rarely ask for huge
+    pages; this call does not depend on them.
 
     Args:
-        view: What `map_shared` returned.
-        start: An offset in bytes, a multiple of `HUGE_PAGE` with as many bytes behind it.
+        view: A view that `map_shared` returned.
+        start: The offset of the piece in bytes: a multiple of `HUGE_PAGE`, with at least as many
+            bytes after it.
 
     Returns:
-        Whether it is worth trying others: False on an older kernel, and where memory is fragmented.
+        Whether it is worth trying other pieces: False on an older kernel, or if memory is
+        fragmented.
     """
     libc, address = _libc(), ctypes.addressof(view.obj) + start  # type: ignore[arg-type]  # as above
     if libc.madvise(address, HUGE_PAGE, _COLLAPSE) == 0:
         return True
-    # The page was in use at that moment.
+    # EAGAIN: the page was in use at that moment, so other pieces may succeed.
     return ctypes.get_errno() == errno.EAGAIN
 
 
 def copy_into(target: memoryview, parts: Sequence[tuple[int, Any]]) -> None:
-    """Copy buffers to their offsets in a view, without the interpreter's lock.
+    """Copy buffers to their offsets in a view, without holding the interpreter lock.
 
     Args:
         target: A writable view of bytes.
         parts: Pairs of an offset in bytes and a contiguous buffer.
     """
-    # A process that sends nothing this large does without it.
+    # Imported here, so that only processes that copy payloads load numpy.
     np = importlib.import_module("numpy")
 
     whole = np.frombuffer(target, dtype=np.uint8)
@@ -133,16 +135,16 @@ def _mapped(descriptor: int, size: int, flags: int, held: int | None) -> memoryv
         libc.munmap(address, size)
         raise OSError(number, f"mmap: {os.strerror(number)}")
     memory = (ctypes.c_ubyte * size).from_address(address)
-    # A shared mapping is not in a forked child, which may have another one at its address.
+    # A forked child does not have a shared mapping, and may have another one at its address.
     only_in = os.getpid() if flags & mmap.MAP_SHARED else None
     finalizer = weakref.finalize(memory, _unmap, libc.munmap, address, size, held, only_in)
-    # At the end of the interpreter other threads may still read the views.
+    # When the interpreter exits, other threads may still read the views.
     finalizer.atexit = False
     return memoryview(memory).cast("B")
 
 
 def _reserved(size: int) -> int:
-    """Reserve addresses for a mapping, from a multiple of a huge page on where it is that large."""
+    """Reserve addresses for a mapping; one of at least a huge page starts at a multiple of it."""
     libc = _libc()
     length = -(-size // mmap.PAGESIZE) * mmap.PAGESIZE
     more = HUGE_PAGE if size >= HUGE_PAGE else 0

@@ -1,12 +1,12 @@
-"""Names of payload files and of the links to them: they say which processes they belong to.
+"""Names of payload files and of the links to them, and the removal of those of dead processes.
 
-A file is named after its writer, and a link after the file and the reader it is for:
+A file is named after its writer, and a link after the file and the reader:
 
     p<namespace>-<pid>-<start>-<file>
     p<namespace>-<pid>-<start>-<file>-<link>-<namespace>-<pid>-<start>
 
-The namespace is the inode number of the pid namespace. Only a process of the same namespace can
-tell whether the process of a name is dead, and only such a process removes the name.
+The namespace is the inode number of the pid namespace. Only a process in the same namespace can
+tell whether the process in a name is dead, and only such a process removes the name.
 """
 
 import contextlib
@@ -23,11 +23,11 @@ _NAME = re.compile(rf"p{_PROCESS}-(\d+)(?:-(\d+)-{_PROCESS})?")
 _NAMESPACE = re.compile(r"pid:\[(\d+)\]$")
 
 Key = tuple[int, int, int]
-"""A process in a name: its pid namespace, its pid there and its start time."""
+"""A process as written in a name: its pid namespace, its pid there and its start time."""
 
 
 class FileName(NamedTuple):
-    """The name of a payload file: its writer, and a number that the writer has not used before."""
+    """The name of a payload file: its writer, and a number that is unique for the writer."""
 
     writer: Key
     number: int
@@ -37,7 +37,7 @@ class FileName(NamedTuple):
 
 
 class LinkName(NamedTuple):
-    """The name of a link: the file, a number unique for the writer, and the reader it is for."""
+    """The name of a link: the file, a number that is unique for the writer, and the reader."""
 
     file: FileName
     number: int
@@ -48,13 +48,13 @@ class LinkName(NamedTuple):
 
 
 def key_of(process: ProcessId) -> Key:
-    """Return a process as names hold it."""
+    """Return a process as written in names."""
     namespace = _NAMESPACE.search(process.host)
     return int(namespace[1]) if namespace else 0, process.pid, process.started
 
 
 def parse(name: str) -> FileName | LinkName | None:
-    """Return what a name says, None for a name of another form."""
+    """Parse a name; return None for a name of another form."""
     found = _NAME.fullmatch(name)
     if found is None:
         return None
@@ -68,7 +68,7 @@ def parse(name: str) -> FileName | LinkName | None:
 
 
 def is_dead(process: Key) -> bool:
-    """Whether a process has ended; False for one of another namespace, which cannot be seen."""
+    """Whether a process has ended; False for a process of another namespace, which is invisible."""
     own = own_process()
     namespace, pid, started = process
     return namespace == key_of(own)[0] and not is_running(ProcessId(own.host, pid, started))
@@ -77,7 +77,7 @@ def is_dead(process: Key) -> bool:
 def sweep(folder: str) -> list[str]:
     """Remove the files of dead writers and the links of dead readers.
 
-    What a dead writer announced stays: the links of living readers keep its bytes.
+    Payloads that a dead writer announced stay: the links of living readers keep their bytes.
 
     Args:
         folder: A folder of payload files; it need not exist.

@@ -1,4 +1,7 @@
-"""The files that a writer of payloads owns, and when it may write to one again."""
+"""The pool of files that a writer of payloads owns, and the test for reusing one.
+
+`payloads` explains the steps of writers and readers, and why they are safe.
+"""
 
 import contextlib
 import errno
@@ -19,15 +22,15 @@ from shoal.shm.payload_names import FileName, LinkName, is_dead, key_of
 __all__ = ["NoRoomError", "PayloadFile", "Pool"]
 
 _STEP = HUGE_PAGE
-"""Sizes of larger files are multiples of this, so that payloads of nearly one size share a file."""
+"""Sizes of larger files are multiples of this, so that payloads of similar sizes reuse a file."""
 
 _PAGE = 4096
 
 _PIECE = 2**30
-"""Bytes that are allocated by one call: a signal makes the kernel begin such a call afresh."""
+"""Maximum number of bytes that one call allocates: after a signal the kernel restarts the call."""
 
 _numbers = itertools.count(secrets.randbits(40))
-"""Numbers of files and links. Random, as a process keeps its identity when it calls `exec`."""
+"""Numbers of files and links. Random start: a process keeps its identity across `exec`."""
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 
@@ -42,21 +45,21 @@ class PayloadFile:
     Attributes:
         path: Its base path, which the writer owns.
         capacity: Its size in bytes.
-        nbytes: The size of the payload in it.
-        links: The links that were made for readers and are not known to be gone.
-        used: When it was last seen in use, in seconds of the monotonic clock.
+        nbytes: The size of its current payload in bytes.
+        links: The links that were made for readers and are not known to be removed.
+        used: The last time at which it was in use, in seconds of the monotonic clock.
     """
 
     def __init__(self, path: Path, capacity: int) -> None:
         self.path = path
         self.capacity = capacity
         self.nbytes = 0
-        self._huge = 0  # the file is in huge pages up to here, as far as possible
+        self._huge = 0  # up to this offset, the file has been put in huge pages where possible
         self.links: dict[str, ProcessId] = {}
         self.used = time.monotonic()
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         try:
-            # A page that is missing later would be a SIGBUS in the middle of the copy.
+            # A page that cannot be allocated later would cause a SIGBUS during the copy.
             for start in range(0, capacity, _PIECE):
                 os.posix_fallocate(descriptor, start, min(_PIECE, capacity - start))
             self.memory = map_shared(descriptor, capacity)
@@ -67,10 +70,10 @@ class PayloadFile:
             os.close(descriptor)
 
     def write(self, parts: Sequence[tuple[int, Any]]) -> None:
-        """Copy buffers to their offsets, and spend as long again on huge pages.
+        """Copy buffers to their offsets, then spend up to the same time on making huge pages.
 
-        The kernel may need many times as long as the copy to find them, so that a large file gets
-        them by several writes.
+        The kernel may need far longer than the copy to find huge pages, so a large file gets them
+        over several writes.
         """
         start = time.monotonic()
         copy_into(self.memory, parts)
@@ -81,27 +84,27 @@ class PayloadFile:
             self._huge = self._huge + HUGE_PAGE if worth else self.capacity
 
     def is_idle(self) -> bool:
-        """Whether no reader can see the file: the two steps of the writer's test, in this order."""
+        """Whether no reader can see the file. The order of the tests matters; see `payloads`."""
         try:
             if self.path.stat().st_nlink != 1:
                 return False
             return not _is_locked(self.path)
         except FileNotFoundError:
-            return False  # the folder was removed: nothing can be announced in it any more
+            return False  # the folder was removed, so the file cannot be reused
 
     def link(self, path: str, reader: ProcessId) -> None:
-        """Make the link of one reader."""
+        """Make a link for one reader."""
         os.link(self.path, path)
         self.links[path] = reader
 
     def withdraw(self, paths: Sequence[str]) -> None:
-        """Remove links, as far as their readers have not."""
+        """Remove links that their readers have not removed yet."""
         for path in paths:
             Path(path).unlink(missing_ok=True)
             self.links.pop(path, None)
 
     def drop_dead(self) -> None:
-        """Forget the links that are gone, and remove those of dead readers."""
+        """Forget links that were removed, and remove the links of dead readers."""
         for path, reader in list(self.links.items()):
             if not os.path.lexists(path):
                 self.links.pop(path, None)
@@ -109,7 +112,7 @@ class PayloadFile:
                 self.withdraw([path])
 
     def remove(self) -> None:
-        """Remove the base name: the kernel frees the memory with the last link and mapping."""
+        """Remove the base name; the kernel frees the memory with the last link and mapping."""
         self.path.unlink(missing_ok=True)
 
 
@@ -121,7 +124,8 @@ class Pool:
 
     Raises:
         ChannelNotFoundError: The folder does not exist.
-        ChannelError: Its file system has no locks or links that tell who uses a file.
+        ChannelError: Its file system lacks the locks or link counts that show whether a file is in
+            use.
     """
 
     def __init__(self, folder: str) -> None:
@@ -131,10 +135,12 @@ class Pool:
         self.keeps_descriptor = self._probe()
 
     def take(self, size: int) -> PayloadFile:
-        """Return a file that no reader can see and that holds `size` bytes; it leaves the pool.
+        """Remove a file from the pool that no reader can see and that has room for `size` bytes.
+
+        Makes a new file if no file fits.
 
         Raises:
-            NoRoomError: There is none, and no room for another.
+            NoRoomError: No file fits, and the file system has no room for a new one.
             ChannelNotFoundError: The folder was removed.
         """
         fitting = [f for f in self.files if size <= f.capacity <= max(4 * size, 2 * _STEP)]
@@ -149,7 +155,7 @@ class Pool:
         return self._create(size)
 
     def put_back(self, file: PayloadFile) -> None:
-        """Return a file that `take` gave."""
+        """Return a file to the pool that `take` removed."""
         file.used = time.monotonic()
         self.files.append(file)
 
@@ -157,7 +163,7 @@ class Pool:
         """Make a link of a file for one reader and return its path.
 
         Raises:
-            NoRoomError: The file system has no inode for it.
+            NoRoomError: The file system has no inode for the link.
             ChannelNotFoundError: The folder was removed.
         """
         name = LinkName(FileName(self._owner, _number(file)), next(_numbers), key_of(reader))
@@ -170,9 +176,9 @@ class Pool:
         """Remove files that no reader can see.
 
         Args:
-            idle_s: Seconds that a file must have been out of use.
-            keep_bytes: Keep the files used last up to this many bytes together.
-            keep_files: Keep at least this many, whatever their size.
+            idle_s: Remove files that have been out of use for at least this many seconds.
+            keep_bytes: Of the other files, keep the last used ones up to this many bytes together.
+            keep_files: Keep at least this many of the other files, whatever their size.
         """
         now = time.monotonic()
         kept = count = 0
@@ -193,7 +199,7 @@ class Pool:
             self.files.remove(file)
 
     def close(self) -> None:
-        """Remove the base names. Links stay for the readers that they are for."""
+        """Remove the base names. The links stay for their readers."""
         for file in self.files:
             file.remove()
         self.files.clear()
@@ -218,9 +224,10 @@ class Pool:
             raise ChannelError(f"no payload can be written to {self.folder}: {error}") from error
 
     def _probe(self) -> bool:
-        """Find out whether a mapping holds the lock of its file here, or a descriptor has to.
+        """Return whether readers must keep a descriptor open to hold the lock on a file.
 
-        Overlay file systems map another file than the one that was opened and locked.
+        Usually the mapping holds the lock. Overlay file systems do not map the file that was opened
+        and locked, but another one.
         """
         base = FileName(self._owner, next(_numbers))
         path = self.folder / str(base)
@@ -252,17 +259,17 @@ def lock_and_map(path: str, size: int, *, keep: bool) -> memoryview:
     """Open a link, lock the file for reading and map it privately.
 
     Raises:
-        OSError: One of these failed; BlockingIOError where a writer has the file.
+        OSError: One of these steps failed; BlockingIOError if a writer has locked the file.
         ChannelCorruptError: The file is too short.
     """
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
     try:
-        # The writer locks a file only when no link is left, so that this lock never waits.
+        # The writer locks a file only when it has no links, so this lock is available at once.
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
         there = os.fstat(descriptor).st_size
         if there < size:
             raise ChannelCorruptError(f"the payload at {path} is shorter than {size} bytes")  # noqa: TRY301  (the descriptor is closed below)
-        # The whole of the last huge page, where the file has it.
+        # Map the last huge page whole, as far as the file reaches.
         mapped = min(there, -(-size // HUGE_PAGE) * HUGE_PAGE)
         view = map_private(descriptor, mapped, keep=keep)[:size]
     except BaseException:
@@ -277,7 +284,7 @@ def _is_locked(path: Path) -> bool:
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        # Not left to `close`: a child forked meanwhile has the descriptor and with it the lock.
+        # `close` would not unlock it if a child forked meanwhile has inherited the descriptor.
         fcntl.flock(descriptor, fcntl.LOCK_UN)
     except BlockingIOError:
         return True

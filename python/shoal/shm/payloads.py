@@ -1,42 +1,44 @@
-"""Payloads that are written once and read by many processes of a node without a copy.
+"""Payloads that one process writes once and many processes of its node read without a copy.
 
 A writer copies an object's bytes into a file in memory and makes one hard link to it for each
-reader. A reader maps the file copy-on-write: what it gets is its own, writable, and costs memory
-only where it writes. The kernel counts who still uses a file, so that a process that is killed at
-any instruction leaves no wrong count behind.
+reader. A reader maps the file copy-on-write: it gets a writable payload of its own, which costs
+memory only where it is written to. The kernel counts the users of a file, so the count stays right
+when a process is killed at any instruction.
 
-The steps, and why each may be the last one of its process:
+The steps (a process may die after each of them):
 
 1. The writer takes a file *that no reader can see* and copies the payload into it.
-2. It makes the links, each under a name that is used once, and sends each reader the name.
+2. It makes the links, each under a name that is used only once, and sends each reader its name.
 3. A reader opens its link, takes a shared `flock`, maps the file privately, closes the descriptor
    and unlinks the link, in this order. The lock belongs to the open file, which the mapping keeps
-   open until the last view of it is gone or the process is dead. (Where a file system does not
-   keep the opened file open, the descriptor stays open as long as the mapping; `Pool` finds out.)
-4. The writer takes the file again for step 1 after two tests, in this order: its link count is 1,
-   which is the base name alone, and then an exclusive `flock` can be had.
+   open until the last view of it is gone or the process is dead. (On file systems where the
+   mapping does not keep the opened file open, the descriptor stays open instead; `Pool` detects
+   that.)
+4. The writer reuses the file for step 1 after two tests, in this order: the link count is 1, so
+   only the base name is left; and an exclusive `flock` succeeds.
 
-*No reader's bytes change.* Only the writer makes links, so that after a link count of 1 there is
-no further reader of this payload until the next step 2. A reader holds its link (count above 1)
-until it has the lock, and the lock until its mapping is gone. So a reader that is anywhere between
-the creation of its link and its `unlink` fails the first test; one that is between the `unlink`
-and the end of its mapping had its lock before the first test, and fails the second. The opposite
-order of the tests would be wrong: a reader could take its lock and drop its link between them.
-One that holds neither has no mapping. If a link is removed by a process that takes the reader for
-dead while another process opens it (a forked child of the reader), the opener finds at its own
-`unlink` that the link is gone, and raises an error instead of using the bytes: an `unlink` that
-succeeds proves that the link was there the whole time before, when the lock was taken.
+*The bytes of a reader never change.* Only the writer makes links, so after a link count of 1 this
+payload gets no new reader until the next step 2. A reader holds its link (link count above 1) until
+it has the lock, and the lock until its mapping is gone. So a reader between the creation of its
+link and its `unlink` makes the first test fail. A reader between its `unlink` and the end of its
+mapping had the lock before the first test, and makes the second test fail. A reader that holds
+neither link nor lock has no mapping. The opposite order of the tests would be wrong: a reader could
+take its lock and remove its link between them. A process that considers the reader dead may remove
+the link while a forked child of the reader opens it. The child's own `unlink` then fails, and the
+child raises an error instead of using the bytes: an `unlink` that succeeds proves that the link
+existed until then, also when the lock was taken.
 
-*Nothing that was announced is lost.* The links keep the bytes when the writer dies, and when its
-base name is removed. A reader that fails before its `unlink` can open the same link again.
+*No announced payload is lost.* The links keep the bytes when the writer dies, and when its base
+name is removed. A reader that fails before its `unlink` can open the same link again.
 
-*Everything is given back.* A dead reader's lock and mapping go with it; its link, if it had not
-taken the payload, is removed by `PayloadWriter.forget`, by the writer when it looks for a free
-file, or by `sweep`. A dead writer's base names are removed by the `sweep` of the next writer that
-starts in the folder; the bytes then go with the last link and mapping. Links that a writer made
-but did not announce before it died stay until their readers are dead or the folder is removed. So
-do links whose reader is alive but whose user, a forked child of it, died. All of this holds for the
-fallback folder too, which is not removed with a session: the next writer that needs it sweeps it.
+*All memory is reclaimed.* The lock and mapping of a reader end with its process. If it had not
+taken the payload, its link is removed by `PayloadWriter.forget`, by the writer when it looks for a
+free file, or by `sweep`. The base names of a dead writer are removed by the `sweep` of the next
+writer that starts in the folder; the bytes then go with the last link and mapping. Links that a
+writer made but did not announce before it died stay until their readers are dead or the folder is
+removed. So do links whose reader is alive but whose user, a forked child of the reader, died. All
+of this also holds for the fallback folder, which is not removed with a session: the next writer
+that needs it sweeps it.
 """
 
 import array
@@ -66,8 +68,8 @@ from shoal.shm.payload_pool import NoRoomError, Pool, lock_and_map
 __all__ = ["PayloadRef", "PayloadWriter", "open_payload", "sweep", "withdraw"]
 
 PayloadRef = tuple[str, int, int]
-"""One reader's reference: the path of its link, the size in bytes, and 1 where the descriptor must
-stay open, else 0. It is valid for one `open_payload`."""
+"""One reader's reference to a payload: the path of its link, the size in bytes, and 1 if the
+descriptor must stay open, else 0. It is valid for one `open_payload`."""
 
 _ALIGNMENT = 64
 _IDLE_S = 30.0
@@ -76,20 +78,21 @@ _KEPT_FILES = 2
 
 
 class PayloadWriter:
-    """Writes payloads for other processes of this node; one for each process and folder.
+    """Writes payloads for other processes of this node; one object for each process and folder.
 
     Free files are kept for the next payload, because fresh memory is several times slower: up to
     512 MiB or 2 files, for 30 s. The methods may be called from any thread. A forked child that
-    uses the object begins with files of its own.
+    uses the object starts with files of its own.
 
     Args:
-        folder: A folder of this user in memory, as `Session.token` names one.
-        fallback: Where payloads go that have no room there; None for `SHOAL_SHM_DIR`, else the
-            temporary folder.
+        folder: A folder of this user in memory, such as `Session.token`.
+        fallback: The folder for payloads that find no room in `folder`; None for `SHOAL_SHM_DIR`,
+            else the temporary folder.
 
     Raises:
         ChannelNotFoundError: `folder` does not exist.
-        ChannelError: Its file system has no locks or links that tell who uses a file.
+        ChannelError: Its file system lacks the locks or link counts that show whether a file is in
+            use.
     """
 
     def __init__(self, folder: str, fallback: str | None = None) -> None:
@@ -113,16 +116,16 @@ class PayloadWriter:
         """Write a payload once, for several readers.
 
         Args:
-            head: Bytes, as `shoal.pickling.dumps` returns them first.
-            buffers: Contiguous buffers, as it returns them second. They may change afterwards.
-            readers: The processes that will open the payload, of this node.
+            head: The pickle that `shoal.pickling.dumps` returned.
+            buffers: The contiguous buffers that it returned. They may change after this call.
+            readers: The processes of this node that will open the payload.
 
         Returns:
-            One reference for each reader, in their order. Pass a reference that cannot be sent to
-            `withdraw`.
+            One reference for each reader, in the order of `readers`. Pass a reference that cannot
+            be sent to `withdraw`.
 
         Raises:
-            ChannelMemoryError: There is no room, in the fallback folder either.
+            ChannelMemoryError: There is no room, not even in the fallback folder.
             ChannelNotFoundError: The folder was removed.
             ChannelClosed: `close` was called.
         """
@@ -130,7 +133,7 @@ class PayloadWriter:
         if not readers:
             return []
         parts, size = _laid_out(head, buffers)
-        # The texts alone: an error would hold the frames that it passed, and with them files.
+        # Only the texts: an error would keep its frames alive, and with them files.
         refused: list[str] = []
         for pool in self._with_room(refused):
             try:
@@ -142,10 +145,10 @@ class PayloadWriter:
         )
 
     def untaken(self, reader: ProcessId | None = None) -> int:
-        """Return the bytes of the payloads that some living reader has not opened yet.
+        """Return the total size of the payloads that a living reader has not opened yet.
 
         Args:
-            reader: Count those that this one has not opened; None for any.
+            reader: Count the payloads that this reader has not opened; None for any reader.
         """
         self._check()
         with self._lock:
@@ -161,21 +164,21 @@ class PayloadWriter:
             )
 
     def forget(self, reader: ProcessId) -> None:
-        """Remove what a reader has not opened: it is dead, or will not open it."""
+        """Remove a reader's links to payloads that it has not opened and will not open."""
         self._check()
         with self._lock:
             for file in [file for pool in self._pools for file in pool.files]:
                 file.withdraw([path for path, its in list(file.links.items()) if its == reader])
 
     def trim(self) -> None:
-        """Give back the memory of all files that no reader uses."""
+        """Release the memory of all files that no reader uses."""
         self._check()
         with self._lock:
             for pool in self._pools:
                 pool.trim(0)
 
     def close(self) -> None:
-        """Remove the files. Readers can still open what was announced to them. Idempotent."""
+        """Remove the files. Readers can still open their references. Idempotent."""
         if self._pid != os.getpid():
             return
         with self._lock:
@@ -258,25 +261,25 @@ class PayloadWriter:
 
 
 def open_payload(ref: PayloadRef) -> tuple[memoryview, list[memoryview]]:
-    """Take a payload: map it for this process alone.
+    """Open a payload: map it for this process only.
 
     Args:
         ref: A reference that was made for this process. It can be opened once.
 
     Returns:
         The head and the buffers, for `shoal.pickling.loads`: writable views that start at multiples
-        of 64 bytes. They hold the memory of the whole payload as long as any of them is in use.
+        of 64 bytes. They keep the memory of the whole payload as long as any of them is in use.
 
     Raises:
-        ChannelNotFoundError: The payload was opened or withdrawn already, or its folder removed.
-        ChannelMemoryError: There is no room for the mapping; the reference stays valid.
+        ChannelNotFoundError: The payload was already opened or withdrawn, or its folder removed.
+        ChannelMemoryError: There is no memory for the mapping; the reference stays valid.
         ChannelCorruptError: The file does not hold the payload.
     """
     path, size, keeps = ref
     try:
         view = lock_and_map(path, size, keep=bool(keeps))
-        # Last, and it has to succeed: that the link was there until now is what keeps the writer
-        # from the file.
+        # Last, and it must succeed: it proves that the link existed when the lock was taken, so
+        # the writer cannot have reused the file.
         Path(path).unlink()
     except FileNotFoundError as error:
         raise ChannelNotFoundError(
@@ -292,12 +295,12 @@ def open_payload(ref: PayloadRef) -> tuple[memoryview, list[memoryview]]:
 
 
 def withdraw(ref: PayloadRef) -> None:
-    """Give back a reference that was not sent. Idempotent."""
+    """Cancel a reference that was not sent, by removing its link. Idempotent."""
     Path(ref[0]).unlink(missing_ok=True)
 
 
 def _laid_out(head: Any, buffers: Sequence[Any]) -> tuple[list[tuple[int, Any]], int]:
-    """Return each part with its offset, and the end of the last; the first is a table of sizes."""
+    """Return each part with its offset, and the total size; the first part is a table of sizes."""
     views = [memoryview(head), *(memoryview(buffer) for buffer in buffers)]
     table = array.array("Q", [len(views), *(view.nbytes for view in views)])
     parts: list[tuple[int, Any]] = []
@@ -350,10 +353,10 @@ def _close(pid: int, pools: list[Pool]) -> None:
         pool.close()
     for pool in pools[1:]:
         with contextlib.suppress(OSError):
-            pool.folder.rmdir()  # shared with other writers: it goes with the last one
+            pool.folder.rmdir()  # succeeds only for the last of the writers that share it
 
 
 def _trim_idle(writer: "weakref.ref[PayloadWriter]") -> None:
     found = writer()
     if found is not None:
-        found._trim_idle()  # noqa: SLF001  (a method in a function, so that the timer holds nothing)
+        found._trim_idle()  # noqa: SLF001  (a function, so that the timer keeps no writer alive)

@@ -1,4 +1,4 @@
-"""How objects without a faster way of their own travel: the core calls it by this name."""
+"""Pickling of objects for which the core has no faster format; the core imports this module."""
 
 from shoal.pickling import dumps, loads
 

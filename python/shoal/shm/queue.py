@@ -1,5 +1,5 @@
 # ruff: noqa: ASYNC109  (the calls with and without asyncio take the same arguments)
-"""Queues, for programs with and without asyncio."""
+"""`Queue`: one queue of a session, with blocking and asyncio operations."""
 
 import asyncio
 import math
@@ -24,31 +24,32 @@ T = TypeVar("T")
 
 
 class Queue(ShmQueue):
-    """One queue of a session: each message to exactly one consumer, in the order of the puts.
+    """One queue of a session; delivers each message to one consumer, in the order of the puts.
 
-    `Session.queue` makes them; a pickle of one opens the same queue where it is loaded. Threads
-    may share one.
+    Made by `Session.queue`. A pickle of a queue opens the same queue in the process that loads it.
+    Threads may share a queue.
 
     Args:
         session: The session.
         key: Any hashable key; equal keys are the same queue.
-        maxsize: The most messages that it may hold; 0 for the session's backlog. None for whatever
-            it is, and 0 where it is new.
-        max_bytes: The most bytes that its messages may have; 0 for no limit but the session's
-            memory. None alike.
-        name: What messages call it; None for `queue` and the key.
-        parcels: Whether gets hand messages on as they are, as `Parcel`s, for who passes them on.
-        encoded: The canonical form of the key, for who has it already.
+        maxsize: Maximum number of messages; 0 for the session's backlog. None for the bound that
+            the queue has, 0 if it is new.
+        max_bytes: Maximum number of bytes of its messages; 0 for no limit but the session's
+            memory. None for the bound that the queue has, 0 if it is new.
+        name: The queue's name in error messages; None for `queue` and the key.
+        parcels: Whether gets return messages undecoded, as `Parcel`s, for a caller that passes
+            them on.
+        encoded: The canonical form of the key, if the caller has it already.
 
     Raises:
-        ChannelExistsError: It exists with other bounds.
+        ChannelExistsError: The queue exists with other bounds.
         ShoalTypeError: The key is not hashable, or equals nothing but itself.
     """
 
     session: ShmSession
-    """The session that it is of."""
+    """The session of the queue."""
     key: Hashable
-    """Its key."""
+    """The key of the queue."""
     _canonical: bytes
 
     def __new__(
@@ -62,7 +63,7 @@ class Queue(ShmQueue):
         parcels: bool = False,
         encoded: bytes | None = None,
     ) -> Self:
-        """Open the queue, which is made where it does not exist."""
+        """Open the queue; create it if it does not exist."""
         encoded = canonical(key) if encoded is None else encoded
         name = f"queue {reprlib.repr(key)}" if name is None else name
         self = super().__new__(cls, session, encoded, maxsize, max_bytes, name, parcels)
@@ -72,9 +73,9 @@ class Queue(ShmQueue):
         return self
 
     async def aput(self, obj: Any, weight: int = 0, timeout: float | None = None) -> None:
-        """Append an object as `put` does, while other tasks go on.
+        """Append an object like `put`, without blocking the event loop.
 
-        Cancelled, it has put nothing. `timeout` is in seconds, None for no limit.
+        If it is cancelled, nothing was put. `timeout` is in seconds, None for no limit.
         """
         refused = f"put_nowait: no room in {self.name}: "
 
@@ -92,9 +93,9 @@ class Queue(ShmQueue):
     @overload
     async def aget(self, timeout: float | None = None, *, lease: Literal[True]) -> ShmMessage: ...
     async def aget(self, timeout: float | None = None, lease: bool = False) -> Any:
-        """Take the first object as `get` does, while other tasks go on.
+        """Take the first object like `get`, without blocking the event loop.
 
-        Cancelled, it has taken nothing. `timeout` is in seconds, None for no limit.
+        If it is cancelled, nothing was taken. `timeout` is in seconds, None for no limit.
         """
 
         def late(_: Exception, limit: float) -> str:
@@ -113,17 +114,17 @@ class Queue(ShmQueue):
         timeout: float | None,
         late: Callable[[Exception, float], str],
     ) -> T:
-        """Attempt something until it is not refused, while other tasks go on.
+        """Repeat an attempt until it is not refused, without blocking the event loop.
 
-        Nothing is awaited between an attempt that succeeds and the end of the call, so that no
-        cancellation can come in between.
+        There is no await between a successful attempt and the end of the call, so a cancellation
+        cannot lose its result.
 
         Args:
-            side: What is waited for: messages (`get`), or room (`put`).
-            attempt: Does it, or raises at once.
-            refused: What it raises where it is to be tried again.
+            side: The event to wait for: a message (`get`) or room (`put`).
+            attempt: Does the operation, or raises at once.
+            refused: The errors of `attempt` after which to try again.
             timeout: Seconds; None for no limit.
-            late: Makes the text of the error at their end, of the last refusal and the seconds.
+            late: Makes the text of the timeout error from the last refusal and the timeout.
         """
         limit = _checked(timeout)
         loop = asyncio.get_running_loop()
@@ -132,7 +133,7 @@ class Queue(ShmQueue):
             try:
                 return attempt()
             except refused as error:
-                last = error.with_traceback(None)  # its frames are this one, and have the object
+                last = error.with_traceback(None)  # its frames would keep the object alive
             bells = bells_of(self.session.token)
             waiter = bells.register(self)
             try:
@@ -145,7 +146,9 @@ class Queue(ShmQueue):
                 if remaining <= 0:
                     raise ShoalTimeoutError(late(last, limit))
                 if side == "put" and not self.full():
-                    self.tell_no_room()  # it lacks memory, which who waits for weight may have
+                    # The session lacks memory: a get that waits for a batch must not wait for
+                    # messages that have no room.
+                    self.tell_no_room()
                 await _rung(waiter, remaining)
             finally:
                 bells.leave(waiter)
@@ -155,13 +158,13 @@ class Queue(ShmQueue):
         return f"<shm.Queue {reprlib.repr(self.key)}, {bounds}>"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # With its bounds: nobody may have it open when it is loaded, and it is made again then.
+        # With its bounds: if no process has the queue open at loading, it is created again.
         bounds = (self.maxsize, self.max_bytes)
         return type(self), (self.session, self.key, *bounds, self.name)
 
 
 async def _rung(waiter: "asyncio.Future[None]", seconds: float) -> None:
-    """Wait for the bell, no longer than some seconds."""
+    """Wait for the bell, for at most `seconds`."""
     timer = None
     if seconds < math.inf:
         timer = waiter.get_loop().call_later(seconds, _over, waiter)

@@ -1,4 +1,7 @@
-"""Sessions, and what becomes of them at the end of the process."""
+"""`Session`: a shared-memory session of this process, left when the process ends.
+
+Also finds the session that this process already has for a token, and removes dead sessions.
+"""
 
 import atexit
 import contextlib
@@ -16,14 +19,14 @@ __all__ = ["Session", "gc", "joined"]
 
 
 class Session(ShmSession):
-    """Memory that processes of one user on one host share, with queues in it.
+    """Memory with queues that processes of one user on one node share.
 
-    `create` makes one and `attach` joins it in another process, with the token of the first. A
-    pickle of a session, or of one of its queues, attaches where it is loaded, unless that process
-    is in the session already. A child made by fork can use what it inherits.
+    `create` makes a session, and `attach` joins it in another process by its token. A pickle of a
+    session, or of one of its queues, attaches the process that loads it, unless that process is in
+    the session already. A forked child can use the session that it inherits.
 
-    The last process that closes the session removes it, with all that is in it; the end of a
-    process that is not killed closes it too.
+    The last process that closes the session removes it, with everything in it. A process that ends
+    without being killed closes its sessions.
     """
 
     @classmethod
@@ -36,21 +39,22 @@ class Session(ShmSession):
         spill_dir: str | None = None,
         backlog: int = 65535,
     ) -> Self:
-        """Make a session, and remove those of this user that crashed processes left.
+        """Make a session, and remove sessions that crashed processes of this user left behind.
 
         Args:
-            dir: The folder to make it in; None for `SHOAL_SHM_DIR`, else `/dev/shm`, else, or
-                where that is too small, the temporary folder.
-            max_bytes: The most that all messages may take together; None for a quarter of what is
-                free there, at most 4 GiB.
-            memory_policy: What a put does where that is used up: `block` until there is room,
-                `error` to raise `ChannelMemoryError`, `spill` to use a disk.
-            spill_dir: Where `spill` puts what does not fit; None for the temporary folder.
-            backlog: How many messages a queue without `maxsize` holds at most.
+            dir: The folder of the session. None for `SHOAL_SHM_DIR`, else `/dev/shm`; the
+                temporary folder if `/dev/shm` does not exist or is too small.
+            max_bytes: Maximum number of bytes of all messages; None for a quarter of the free
+                space of the folder, at most 4 GiB.
+            memory_policy: The behaviour of a put when `max_bytes` is used up: `block` until there
+                is room, `error` to raise `ChannelMemoryError`, `spill` to use a disk.
+            spill_dir: The folder for messages that `spill` moves to disk; None for the temporary
+                folder.
+            backlog: Maximum number of messages of a queue without `maxsize`.
 
         Raises:
-            ShoalValueError: An argument cannot be.
-            ChannelMemoryError: There is no room for it.
+            ShoalValueError: An argument is invalid.
+            ChannelMemoryError: The folder has no room for the session.
         """
         made = cls(
             None,
@@ -67,28 +71,29 @@ class Session(ShmSession):
         """Join a session.
 
         Args:
-            token: `Session.token` of a process that is in it.
+            token: `Session.token` of a process in the session.
 
         Raises:
-            ShoalValueError: `token` is none.
-            ChannelNotFoundError: The session was closed, or is on another host.
-            ChannelError: It is another user's, another backend's or another version's.
+            ShoalValueError: `token` is not a session's token.
+            ChannelNotFoundError: The session was closed, or is on another node.
+            ChannelError: The session belongs to another user, or was made by another backend or
+                another version.
         """
-        # None would be a new session to the core.
+        # For the core, None means a new session.
         return _kept(cls(token or ""))
 
     def queue(
         self, key: Hashable, maxsize: int | None = None, max_bytes: int | None = None
     ) -> Queue:
-        """Open the queue of a key, which is made where it does not exist; see `Queue`."""
+        """Open the queue of a key; create it if it does not exist. See `Queue`."""
         return Queue(self, key, maxsize, max_bytes)
 
     def close(self) -> None:
-        """Leave the session; again is nothing.
+        """Leave the session. Idempotent.
 
         Calls that wait in other threads and tasks of this process end with `ChannelClosed`.
-        Arrays that were received stay valid. What was leased and not acknowledged is delivered
-        again, to others, once this process refers to no lease and no such array any more.
+        Received arrays stay valid. Leased messages that were not acknowledged are delivered again,
+        to other processes, once this process has dropped the leases and the arrays of the messages.
         """
         if not self.closed:
             token = self.token
@@ -109,12 +114,13 @@ class Session(ShmSession):
 
 
 def gc(dir: str | None = None) -> list[str]:  # noqa: A002  (as in tempfile)
-    """Remove the sessions of this user and backend in which nobody is alive any more.
+    """Remove the sessions of this user and backend of which no process is alive.
 
-    Whoever is stopped is alive. Each new session does it too, where it is made.
+    A stopped process counts as alive. `Session.create` does the same in the folder of the new
+    session.
 
     Args:
-        dir: The folder to look in; None for those in which sessions are made by default.
+        dir: The folder to search; None for the folders in which sessions are made by default.
 
     Returns:
         The folders that were removed.
@@ -128,15 +134,15 @@ _open: weakref.WeakSet[Session] = weakref.WeakSet()
 
 
 def _kept(session: S) -> S:
-    """Note a session that this process has, to be closed at its end at the latest."""
+    """Remember a session of this process, so that it is closed when the process ends."""
     _open.add(session)
-    # The process may leave with it, and has another bell when it comes back.
+    # With this object the process may leave the session. If it joins again, it has another bell.
     weakref.finalize(session, silence, session.token).atexit = False
     return session
 
 
 def joined(token: str) -> Session:
-    """Return the session of a token: the one that this process has, or a new part in it."""
+    """Return the session of a token: this process's session object, or a newly attached one."""
     for session in list(_open):
         if session.token == token and not session.closed:
             return session
@@ -149,8 +155,8 @@ def _leave() -> None:
             session.close()
 
 
-# The extension leaves by itself, and keeps daemon threads from telling that they were in a call.
+# The Rust core leaves sessions by itself, and silences daemon threads that wait in a call.
 if backend() == "pure":
     atexit.register(_leave)
-    # What is registered last comes first.
+    # Registered last, so it runs first.
     atexit.register(importlib.import_module("shoal._pure.shm.ending").begin)

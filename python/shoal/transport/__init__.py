@@ -1,8 +1,8 @@
-"""How bytes move between two processes.
+"""Moves bytes between two processes.
 
-`choice` decides which transport carries what between two workers, and says why; packages can
-register transports of their own. `torch` moves tensors over groups of `torch.distributed`. The
-other modules make the calls of channels to their actors: `client` (operations, run in a thread or
-in an event loop), `wire` (packing), `sequence` and `turns` (the order of asynchronous operations)
-and `queues` (keyed queues in one process).
+`choice` chooses the transport between two workers and gives the reason; packages can register
+transports of their own. `torch` moves tensors over groups of `torch.distributed`. The other
+modules serve channels: `client` makes the calls to a channel's actor (from a thread or an event
+loop), `wire` packs requests and replies, `sequence` and `turns` keep asynchronous puts and gets in
+order, and `queues` holds the keyed queues of a channel within one process.
 """

@@ -1,4 +1,7 @@
-"""Which transport carries what between two workers, and why."""
+"""Chooses the transport between two workers for each kind of data, and gives the reason.
+
+Also defines the interface of transports that other packages register.
+"""
 
 import importlib.util
 from collections.abc import Callable
@@ -28,7 +31,7 @@ ENTRY_POINT = "shoal.transports"
 """The group of entry points under which packages register transports of their own."""
 
 OBJECTS = "objects"
-"""The kind of data that is no tensor; the other kinds are torch's device types."""
+"""The kind of data that is not a tensor; the other kinds are torch's device types."""
 
 _BUILT_IN = ("shm", "ray", "torch")
 
@@ -37,11 +40,11 @@ Watch = Callable[[], BaseException | None]
 
 
 class Choice(NamedTuple):
-    """A transport, and why it is the one.
+    """A transport, and the reason for choosing it.
 
     Attributes:
         name: `shm`, `torch`, `cuda_ipc`, `ray`, or the name of a registered transport.
-        reason: A sentence.
+        reason: The reason, as text for users.
         staged: Whether tensors of an accelerator go through the CPU's memory.
     """
 
@@ -51,35 +54,35 @@ class Choice(NamedTuple):
 
 
 class TensorLane(Protocol):
-    """One direction between two workers, through which tensors go in their order.
+    """One direction between two workers; tensors arrive in the order in which they were sent.
 
-    The description of the tensors goes ahead by shoal's own means, so that the receiver has
-    tensors of the same shapes and dtypes when `recv` is called.
+    Shoal itself sends the description of the tensors ahead, so the receiver has tensors of the
+    same shapes and dtypes when it calls `recv`.
     """
 
     def send(self, tensors: list[Any], deadline: Deadline, watch: Watch) -> None:
-        """Send tensors; return when their memory may be used again."""
+        """Send tensors; return when the caller may reuse their memory."""
 
     def recv(self, into: list[Any], deadline: Deadline, watch: Watch) -> None:
-        """Receive into tensors of the sent shapes and dtypes."""
+        """Receive into tensors that have the shapes and dtypes of the sent ones."""
 
     def close(self) -> None:
-        """Release what the lane holds; idempotent."""
+        """Release the lane's resources. Idempotent."""
 
 
 class Transport(Protocol):
-    """What a package registers under the entry point group `shoal.transports`: an object.
+    """An object that a package registers under the entry point group `shoal.transports`.
 
     Attributes:
-        name: Its name, which is also a value of `SHOAL_TRANSPORT`.
+        name: Its name; `SHOAL_TRANSPORT` accepts it as a value.
     """
 
     name: str
 
     def reason(self, here: WorkerInfo, there: WorkerInfo, data: str) -> str | None:
-        """Say why it carries this kind of data between two workers; None where it does not.
+        """Return why it carries this kind of data between two workers; None if it does not.
 
-        Both workers are asked, with the sender as `here`, and must come to the same answer.
+        Shoal calls this in both workers, with the sender as `here`; both answers must be equal.
 
         Args:
             here: The sender.
@@ -88,12 +91,12 @@ class Transport(Protocol):
         """
 
     def sender(self, here: WorkerInfo, there: WorkerInfo) -> tuple[TensorLane, dict[str, Any]]:
-        """Make the sender's end, and plain data from which the receiver makes its own."""
+        """Make the sender's end, and plain data from which the receiver makes its end."""
 
     def receiver(
         self, address: dict[str, Any], here: WorkerInfo, there: WorkerInfo, deadline: Deadline
     ) -> TensorLane:
-        """Make the receiver's end of what `sender` described."""
+        """Make the receiver's end from the data that `sender` returned."""
 
 
 @cache
@@ -111,7 +114,7 @@ def _registered() -> dict[str, Transport]:
 
 
 def has_registered() -> bool:
-    """Whether any package registers a transport here."""
+    """Whether any package registers a transport in this process."""
     return bool(_registered())
 
 
@@ -119,7 +122,7 @@ def find_transport(name: str) -> Transport:
     """Return a registered transport.
 
     Raises:
-        TransportError: No package registers one of this name here.
+        TransportError: No package registers a transport of this name in this process.
     """
     transport = _registered().get(name)
     if transport is None:
@@ -131,10 +134,10 @@ def find_transport(name: str) -> Transport:
 
 
 def forced_transport() -> str | None:
-    """Return the transport that `SHOAL_TRANSPORT` asks for, None for the best that is possible.
+    """Return the transport that `SHOAL_TRANSPORT` asks for; None if shoal chooses the best one.
 
     Raises:
-        ShoalValueError: It is not one of the transports that exist.
+        ShoalValueError: `SHOAL_TRANSPORT` does not name a transport.
     """
     text, name = env_var("TRANSPORT")
     if not text or text in _BUILT_IN:
@@ -154,11 +157,11 @@ def choose(
         here: The sender.
         there: The receiver.
         data: `OBJECTS`, or the device type of tensors: `cpu`, `cuda`, ...
-        device_rank: The cluster-wide rank of the accelerator that the tensors are on; None where
-            it is not known.
+        device_rank: The cluster-wide rank of the accelerator that holds the tensors; None if it
+            is not known.
 
     Raises:
-        TransportError: `SHOAL_TRANSPORT` asks for one that cannot carry it.
+        TransportError: `SHOAL_TRANSPORT` asks for a transport that cannot carry this data.
     """
     forced = forced_transport()
     together = bool(here.memory) and here.memory == there.memory
@@ -217,7 +220,7 @@ def _accelerator_tensors(
     there: WorkerInfo,
     device_rank: int | None,
 ) -> Choice:
-    """Choose for tensors that are on an accelerator of the sender."""
+    """Choose for tensors on an accelerator of the sender."""
     mine, theirs = set(here.available_accelerators), set(there.available_accelerators)
     same_kind = here.accelerator_type == there.accelerator_type and bool(mine and theirs)
     if forced in (None, "torch") and same_kind:

@@ -1,9 +1,8 @@
-"""The client's side of a host: operations written once, run in two ways.
+"""Makes calls to Ray actors, called hosts here: operations written once, run in two ways.
 
-An operation is a generator: it yields the calls it wants made and is sent their replies. `run`
-makes the calls in the caller's thread, `arun` in an event loop. Both give up in an orderly way:
-when the caller is interrupted or cancelled, what the host may already have handed over is given
-back to it.
+An operation is a generator: it yields the calls to make and receives their replies. `run` makes
+the calls in the caller's thread, `arun` in an event loop. When the caller is interrupted or
+cancelled, both cancel the call and give back to the host any messages that it handed over anyway.
 """
 
 import asyncio
@@ -43,16 +42,16 @@ __all__ = [
 ]
 
 _ANSWER_S = 30.0
-"""How much longer than it may wait a host may take to answer: it may be moving large messages."""
+"""Seconds that a host has to answer, beyond its wait: it may be moving large messages."""
 
 _LOOK_S = 1.0
-"""After how much of it to look whether this process is still connected."""
+"""Seconds beyond the host's wait before checking that this process is still connected to Ray."""
 
 _SPARE_S = 0.25
-"""How much later than its deadline an operation asks whether the host answers at all."""
+"""Seconds after its deadline before an operation pings a host that has not answered."""
 
 _PING_S = 1.75
-"""How long that may take: then the operation ends, two seconds late."""
+"""Seconds that the ping may take; then the operation ends, two seconds after its deadline."""
 
 _DISCONNECTED = "this process is not connected to Ray any more"
 
@@ -60,15 +59,15 @@ _T = TypeVar("_T")
 
 
 class HostLostError(Exception):
-    """The host died or does not answer; whoever called says what that means."""
+    """The host died or does not answer; the caller decides what that means."""
 
 
 class HostRestartsError(HostLostError):
-    """The host's process died, and another one takes its place: what was asked may be done."""
+    """The host's process died and another one takes its place; the call may have taken effect."""
 
 
 class HostSilentError(HostLostError):
-    """The host does not answer: what was asked may be done."""
+    """The host does not answer; the call may have taken effect, or may still do so."""
 
 
 class Request(NamedTuple):
@@ -77,14 +76,14 @@ class Request(NamedTuple):
     Attributes:
         handle: The host.
         method: The method's name.
-        packed: Its argument.
+        packed: The method's first argument.
         seconds: How long the host may wait before it answers.
-        refusal: For a call that takes messages: makes of its answer what `give_back` of the host
-            takes, when the caller has gone.
-        ticket: For a call that waits: what to cancel.
+        refusal: For a call that takes messages: turns its reply into the argument of the host's
+            `give_back`, for when the caller has gone.
+        ticket: For a call that waits: identifies it when it is cancelled.
         more: Further arguments, for the methods of managers.
-        until: The deadline of whoever waits: a host that answers nothing then is silent. One that
-            answers other calls may be moving large messages, and has the usual time.
+        until: The caller's deadline. A host that does not even answer a ping then is silent; one
+            that does may be moving large messages, and keeps its full `limit`.
     """
 
     handle: Any
@@ -98,12 +97,12 @@ class Request(NamedTuple):
 
     @property
     def limit(self) -> float:
-        """How many seconds the host has."""
+        """Seconds that the host has to answer."""
         return self.seconds + _ANSWER_S
 
     @property
     def first(self) -> float:
-        """After how many of them to ask whether it answers at all; no less than `limit` for not."""
+        """Seconds before the host is pinged; at or above `limit`, it is not pinged."""
         return math.inf if self.until is None else self.until.remaining + _SPARE_S
 
 
@@ -114,12 +113,12 @@ _uid = int.from_bytes(os.urandom(6))
 
 
 def pause(seconds: float) -> Request:
-    """Return a request that is none: some seconds without one."""
+    """Return a request that makes no call, but waits for some seconds."""
     return Request(None, "", None, seconds)
 
 
 def new_ticket() -> tuple[int, int]:
-    """Return what names one waiting call of this process."""
+    """Return an identifier for one waiting call of this process."""
     return _uid, next(_client)
 
 
@@ -136,7 +135,7 @@ def run(steps: Steps[_T], wait: LongWait | None = None) -> _T:
 
     Args:
         steps: The operation.
-        wait: Logs when the operation takes long.
+        wait: Logs an operation that takes long.
 
     Raises:
         HostLostError: The host died or does not answer.
@@ -145,7 +144,8 @@ def run(steps: Steps[_T], wait: LongWait | None = None) -> _T:
         request = next(steps)
         while True:
             if request.handle is None:
-                # These steps wait for what tells nobody, such as the process that Ray starts next.
+                # The operation polls for an event without a notification, such as the restart of
+                # an actor's process.
                 time.sleep(request.seconds)
                 request = steps.send(None)
                 continue
@@ -154,7 +154,7 @@ def run(steps: Steps[_T], wait: LongWait | None = None) -> _T:
                 ref = _send(request)
                 reply = _open(_finish(ref, request))
             except HostSilentError as error:
-                _clean_up(request, ref)  # it may answer still
+                _clean_up(request, ref)  # it may still answer
                 request = steps.throw(error)
                 continue
             except Exception as error:  # noqa: BLE001  (the operation decides what it means)
@@ -172,12 +172,12 @@ def run(steps: Steps[_T], wait: LongWait | None = None) -> _T:
 
 
 async def arun(steps: Steps[_T], wait: LongWait | None = None) -> _T:
-    """Run an operation in an event loop; as `run`."""
+    """Run an operation in an event loop; otherwise the same as `run`."""
     try:
         request = next(steps)
         while True:
             if request.handle is None:
-                await asyncio.sleep(request.seconds)  # as in `run`: nobody tells
+                await asyncio.sleep(request.seconds)  # polls, as in `run`
                 request = steps.send(None)
                 continue
             ref = None
@@ -185,7 +185,7 @@ async def arun(steps: Steps[_T], wait: LongWait | None = None) -> _T:
                 ref = _send(request)
                 reply = _open(await _finish_in_loop(ref, request))
             except HostSilentError as error:
-                _clean_up(request, ref)  # it may answer still
+                _clean_up(request, ref)  # it may still answer
                 request = steps.throw(error)
                 continue
             except Exception as error:  # noqa: BLE001  (the operation decides what it means)
@@ -203,10 +203,10 @@ async def arun(steps: Steps[_T], wait: LongWait | None = None) -> _T:
 
 
 def tell(handle: Any, method: str, value: Any) -> None:
-    """Make a call whose answer nobody waits for.
+    """Make a call without waiting for its reply.
 
     Raises:
-        HostLostError: It could not be made.
+        HostLostError: The call could not be made.
     """
     _call(handle, method, pack(value))
 
@@ -216,14 +216,14 @@ async def _finish_in_loop(ref: Any, request: Request) -> Any:
     began = time.monotonic()
 
     async def answered(by: float) -> bool:
-        # Not wait_for: it would lose an answer that comes together with a cancellation.
+        # Not wait_for: it would lose an answer that arrives together with a cancellation.
         left = began + min(by, request.limit) - time.monotonic()
         done, _ = await asyncio.wait({answer}, timeout=max(0.0, left))
         return bool(done)
 
     first = request.first
     if not await answered(min(first, request.seconds + _LOOK_S)):
-        if not ray.is_initialized():  # then Ray completes nothing any more
+        if not ray.is_initialized():  # then Ray does not complete any call
             raise HostLostError(_DISCONNECTED)
         if not await answered(first) and first < request.limit:
             ping = asyncio.wrap_future(_call(request.handle, "ping").future())
@@ -247,8 +247,8 @@ def _call(handle: Any, method: str, *args: Any) -> Any:
         raise HostLostError(_DISCONNECTED)
     try:
         return getattr(handle, method).remote(*args)
-    # Ray has no class of its own for a handle that belongs to a Ray that was shut down.
-    except Exception as error:  # noqa: BLE001  (whatever it says, the call was not made)
+    # Ray has no error class for a handle that belongs to a Ray that was shut down.
+    except Exception as error:  # noqa: BLE001  (whatever the error, the call was not made)
         raise HostLostError(_first_line(error)) from None
 
 
@@ -267,7 +267,7 @@ def _finish(ref: Any, request: Request) -> Any:
 
 
 def _get(ref: Any, seconds: float, since: float | None = None) -> Any:
-    """Wait for an answer, some seconds from a point in time, or from now."""
+    """Wait for an answer for some seconds, counted from `since` or from now."""
     left = seconds if since is None else max(0.0, since + seconds - time.monotonic())
     try:
         with _understood():
@@ -277,7 +277,7 @@ def _get(ref: Any, seconds: float, since: float | None = None) -> Any:
 
 
 def _looked_at(ended: "asyncio.Future[Any]") -> None:
-    """Let asyncio not complain of an error that nobody asked for."""
+    """Retrieve a ping's error, so that asyncio does not log that it was never retrieved."""
     if not ended.cancelled():
         ended.exception()
 
@@ -316,7 +316,7 @@ async def _cancel(handle: Any, ticket: tuple[int, int]) -> None:
 
 
 async def _abandon(request: Request, ref: Any) -> None:
-    """Cancel a call whose caller has gone, and return what it was given all the same."""
+    """Cancel a call whose caller has gone, and give back the messages it received anyway."""
     if request.ticket is not None:
         await _cancel(request.handle, request.ticket)
     try:

@@ -1,11 +1,11 @@
-"""Keyed first-in-first-out queues as a state machine: no threads, no event loop, no clock.
+"""Keyed first-in-first-out queues within one process, as a state machine.
 
-The shells around it decide how to wait: the actor `QueueHost` with asyncio, `LocalChannel` with
-a lock. Each key has its own queue and its own waiters, so that keys never block each other. What
-cannot be done at once becomes a `Waiter`, whose `wake` is called when its turn has come.
+It has no threads, no event loop, no lock and no clock: the caller, `LocalChannel`, decides how to
+wait. Each key has its own queue and its own waiters, so keys never block each other. A put or get
+that cannot be done at once becomes a `Waiter`, whose `wake` is called when it ends.
 
-A getter that waits for a batch reserves nothing: until its batch is complete, others may take
-the items, so that an item is never held while somebody could use it.
+A get that waits for a batch reserves nothing: until its batch is complete, other gets may take
+the items, so an item is never held back while another get could use it.
 """
 
 from collections import deque
@@ -17,15 +17,15 @@ from typing import Any, NamedTuple
 __all__ = ["CAPACITY", "KeyedQueues", "Message", "Outcome", "Waiter"]
 
 CAPACITY = 262_144
-"""How many messages a key holds at least when its channel has no `maxsize`."""
+"""Maximum number of messages of a key whose channel has no `maxsize`."""
 
 
 class Outcome(IntEnum):
-    """What became of a put or a get."""
+    """The outcome of a put or a get."""
 
     OK = 0
     NEAR_CAPACITY = 1
-    """As OK, and the key holds more than 80 % of what an unbounded queue may hold."""
+    """Same as OK, but a queue without `maxsize` has reached 80 % of its capacity."""
     PENDING = 2
     FULL = 3
     EMPTY = 4
@@ -33,21 +33,21 @@ class Outcome(IntEnum):
     CLOSED = 6
     CANCELLED = 7
     GONE = 8
-    """The process that the message is for has died."""
+    """`drop` has removed the key."""
     ERROR = 9
     """The reply is an exception."""
 
 
 class Message(NamedTuple):
-    """One message: a weight, a size in bytes and the payload, which nobody here looks into."""
+    """One message: a weight, a size in bytes and the payload, which is opaque here."""
 
     weight: int
     size: int
     payload: Any
 
 
-def _nobody() -> None:
-    """Stand for the wake of a waiter that nobody attends."""
+def _no_wake() -> None:
+    """The `wake` of a waiter until its caller sets another."""
 
 
 def _always() -> bool:
@@ -59,27 +59,28 @@ class Waiter:
     """A put or a get that could not be done at once.
 
     Attributes:
-        key: The queue it waits at.
-        message: What to put, or None for a get.
-        target: The weight a get wants; 0 for one item.
-        least: The weight that will do; None for the target.
+        key: The key of the queue where it waits.
+        message: The message to put; None for a get.
+        target: The weight that a get wants; 0 for one item.
+        least: The weight that is enough; None for `target`.
         wake: Called once, when `outcome` is no longer PENDING.
-        alive: Asked at the moment of handing over; a waiter that is not alive receives nothing.
-        outcome: PENDING, then what became of it.
-        items: What a get received.
+        alive: Called when items are about to be delivered; if it returns False, the waiter receives
+            nothing and ends as CANCELLED.
+        outcome: PENDING until the put or get has ended, then its outcome.
+        items: The messages that a get received.
     """
 
     key: Hashable
     message: Message | None = None
     target: int = 0
     least: int | None = None
-    wake: Callable[[], None] = _nobody
+    wake: Callable[[], None] = _no_wake
     alive: Callable[[], bool] = _always
     outcome: Outcome = Outcome.PENDING
     items: list[Message] = field(default_factory=list)
 
     def finish(self, outcome: Outcome) -> None:
-        """Set the outcome and wake whoever waits."""
+        """Set the outcome and wake the caller."""
         self.outcome = outcome
         self.wake()
 
@@ -90,7 +91,7 @@ class _Queue:
     messages: deque[Message] = field(default_factory=deque)
     weight: int = 0
     size: int = 0
-    # Dicts, used as ordered sets: a waiter may leave from the middle.
+    # Dicts, used as ordered sets: a waiter can be removed from the middle.
     getters: dict[Waiter, None] = field(default_factory=dict)
     putters: dict[Waiter, None] = field(default_factory=dict)
     declared: bool = False
@@ -104,10 +105,10 @@ class KeyedQueues:
     """Queues by key, created on first use and forgotten once empty.
 
     Args:
-        maxsize: How many messages each key holds; 0 for `capacity`.
-        capacity: The bound of a key without `maxsize`.
-        max_bytes: How many bytes each key holds, 0 for no bound. A message that is larger by
-            itself is accepted by an empty queue.
+        maxsize: Maximum number of messages of each key; 0 for `capacity`.
+        capacity: Maximum number of messages of a key without `maxsize`.
+        max_bytes: Maximum number of bytes of each key; 0 for no bound. An empty queue accepts a
+            message that is larger.
     """
 
     def __init__(self, maxsize: int = 0, capacity: int = CAPACITY, max_bytes: int = 0) -> None:
@@ -117,12 +118,12 @@ class KeyedQueues:
         self.closed = False
         self._queues: dict[Hashable, _Queue] = {}
 
-    # What a caller does at once.
+    # Operations that never wait.
 
     def put(self, key: Hashable, message: Message) -> Outcome:
-        """Append a message: OK, NEAR_CAPACITY, FULL or CLOSED.
+        """Append a message; return OK, NEAR_CAPACITY, FULL or CLOSED.
 
-        Behind puts that wait already, this one has to wait too: a key keeps its order.
+        Returns FULL while other puts wait at the key, to keep the order of the puts.
         """
         if self.closed:
             return Outcome.CLOSED
@@ -137,9 +138,9 @@ class KeyedQueues:
         return Outcome.NEAR_CAPACITY if near else Outcome.OK
 
     def take(self, key: Hashable, target: int = 0, least: int | None = None) -> list[Message]:
-        """Take one item, or a batch of weight `target`; nothing when it is not there yet.
+        """Take one item, or a batch of weight `target`; an empty list if that is not available.
 
-        With `least`, what is there will do when it has that weight.
+        With `least`, a batch of at least that weight is enough.
         """
         queue = self._queues.get(key)
         if queue is None:
@@ -161,27 +162,27 @@ class KeyedQueues:
         self._settle(key, queue)
 
     def put_again(self, key: Hashable, message: Message) -> None:
-        """Append a message that was taken before, whatever the bound is."""
+        """Append a message that was taken before, regardless of the bound."""
         queue = self._of(key)
         self._append(queue, message)
         self._settle(key, queue)
 
-    # What a caller waits for.
+    # Operations that wait.
 
     def wait_put(self, key: Hashable, message: Message) -> Waiter:
-        """Queue up a put that found no room."""
+        """Add a waiter for a put that found no room."""
         waiter = Waiter(key, message)
         self._of(key).putters[waiter] = None
         return waiter
 
     def wait_get(self, key: Hashable, target: int = 0, least: int | None = None) -> Waiter:
-        """Queue up a get that found too little."""
+        """Add a waiter for a get that found too few items."""
         waiter = Waiter(key, target=target, least=least)
         self._of(key).getters[waiter] = None
         return waiter
 
     def cancel(self, waiter: Waiter) -> None:
-        """Forget a waiter; what it received and nobody has seen goes back to the front."""
+        """Remove a waiter; items that it already received go back to the front."""
         if waiter.outcome is Outcome.PENDING:
             waiter.outcome = Outcome.CANCELLED
             queue = self._queues.get(waiter.key)
@@ -193,51 +194,51 @@ class KeyedQueues:
             items, waiter.items = waiter.items, []
             self.give_back(waiter.key, items)
 
-    # What a caller asks.
+    # Queries.
 
     def qsize(self, key: Hashable) -> int:
-        """How many messages a key holds."""
+        """Return the number of messages of a key."""
         queue = self._queues.get(key)
         return len(queue.messages) if queue else 0
 
     def maxsize(self, key: Hashable) -> int:
-        """The bound of a key as it was asked for: 0 for none."""
+        """Return the bound that was requested for a key; 0 for none."""
         queue = self._queues.get(key)
         return queue.maxsize if queue else self.default_maxsize
 
     def full(self, key: Hashable) -> bool:
-        """Whether a put of an item would wait for room."""
+        """Return whether a put would have to wait for room."""
         queue = self._queues.get(key)
         return queue is not None and self._is_full(queue)
 
     def peek_all(self, key: Hashable) -> list[Message]:
-        """What a key holds, oldest first."""
+        """Return the messages of a key, oldest first, without taking them."""
         queue = self._queues.get(key)
         return list(queue.messages) if queue else []
 
     def waiting(self, key: Hashable) -> tuple[int, int]:
-        """How many puts and how many gets wait at a key."""
+        """Return the number of puts and the number of gets that wait at a key."""
         queue = self._queues.get(key)
         return (len(queue.putters), len(queue.getters)) if queue else (0, 0)
 
     def active_keys(self) -> list[Hashable]:
-        """The keys that hold messages or waiters."""
+        """Return the keys that have messages, waiters or a bound of their own."""
         return list(self._queues)
 
     @property
     def size(self) -> int:
-        """The bytes of all messages."""
+        """The total size of all messages in bytes."""
         return sum(queue.size for queue in self._queues.values())
 
     @property
     def empty(self) -> bool:
-        """Whether no key holds a message."""
+        """Whether all queues are empty."""
         return not any(queue.messages for queue in self._queues.values())
 
-    # What changes the queues themselves.
+    # Changes to the queues themselves.
 
     def declared(self, key: Hashable) -> bool:
-        """Whether a key has a bound of its own."""
+        """Return whether a key has a bound of its own."""
         queue = self._queues.get(key)
         return queue is not None and queue.declared
 
@@ -249,7 +250,7 @@ class KeyedQueues:
         self._settle(key, queue)
 
     def drop(self, key: Hashable) -> None:
-        """Throw a key away, with its messages; its waiters end as GONE."""
+        """Remove a key and its messages; its waiters end as GONE."""
         queue = self._queues.pop(key, None)
         if queue is None:
             return
@@ -257,7 +258,7 @@ class KeyedQueues:
             waiter.finish(Outcome.GONE)
 
     def close(self) -> None:
-        """Accept nothing more: waiting puts fail, gets take what is left and then fail."""
+        """Accept no more puts: waiting puts fail; gets take the remaining messages, then fail."""
         self.closed = True
         for key, queue in list(self._queues.items()):
             putters, queue.putters = queue.putters, {}
@@ -265,7 +266,7 @@ class KeyedQueues:
                 waiter.finish(Outcome.CLOSED)
             self._settle(key, queue)
 
-    # How it works.
+    # Internals.
 
     def _of(self, key: Hashable) -> _Queue:
         queue = self._queues.get(key)
@@ -300,8 +301,8 @@ class KeyedQueues:
         """Take the longest prefix whose weight does not exceed `target`; at least one item."""
         if not queue.messages:
             return []
-        # Below the target no prefix can be complete, so there is no need to look at the items;
-        # unless more cannot come: then what is there has to do.
+        # Below the needed weight no prefix can be complete, so the items need not be examined. But
+        # if no more messages can arrive, the present ones have to be enough.
         needed = target if least is None else least
         if queue.weight < needed and not (self.closed or self._is_full(queue)):
             return []
@@ -320,7 +321,7 @@ class KeyedQueues:
         return items
 
     def _settle(self, key: Hashable, queue: _Queue) -> None:
-        """Let waiters go on until nobody can."""
+        """Complete waiters until none can proceed."""
         moved = True
         while moved:
             moved = self._serve(queue) or self._admit(queue)

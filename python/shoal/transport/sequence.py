@@ -1,4 +1,7 @@
-"""Asynchronous puts in the order of the calls: one at a time for each queue, or many in one call."""
+"""Keeps the asynchronous puts of this process to one queue in order, and batches them into calls.
+
+`turns` does the same for asynchronous gets.
+"""
 
 import asyncio
 import concurrent.futures
@@ -34,7 +37,7 @@ class _Put:
     deadline: Deadline
     then: Callable[[Outcome], None]
     future: Future = field(default_factory=concurrent.futures.Future)
-    # Of one that is made by a call, all under the lock of its sequence:
+    # For a put made by a call to an actor; the lock of its sequence guards these three fields.
     sent: bool = False
     unwanted: bool = False
     stop: Callable[[], Any] | None = None
@@ -43,7 +46,7 @@ class _Put:
         fulfil(self.future, lambda: self.then(outcome))
 
     def drop(self) -> None:
-        """Note that it was cancelled, and is not in its queue."""
+        """Mark it as cancelled: the message is not in the queue."""
         if isinstance(self.future, Asking):
             self.future.end()
         else:
@@ -53,18 +56,20 @@ class _Put:
 class PutSequence:
     """The asynchronous puts of this process to one queue.
 
-    Those that wait while a call is under way go together in the next call. When the key is full,
-    the first one waits for room alone, and the others behind it; and the next call has no more
-    than twice as many as there was room for, so that what is refused does not travel in vain.
+    Puts that arrive while a call is under way go together in the next call. When the queue is
+    full, the first put waits for room alone, and the others wait behind it. The next call then
+    takes at most twice as many messages as there was room for, because refused messages travel in
+    vain.
 
     Args:
-        put_many: Puts as many messages as there is room for; returns how many.
+        put_many: Puts as many messages as there is room for; returns their number.
         put_one: Puts one message, waiting for room.
-        translate: Makes the error that callers see of what went wrong.
-        look: For those that make calls: raises `HostSilentError` if the host answers nothing at
-            all. A put which is under way may have happened already there. To cancel its future is
-            to ask for it: that cancels `put_one`, which goes on until it knows, and raises
-            `CancelledError` only if the message was not put.
+        translate: Turns an error into the one that callers see.
+        look: Given if puts are calls to an actor: raises `HostSilentError` if that actor does not
+            answer at all. A put whose call is under way may already have happened there, so
+            cancelling its future is only a request: it cancels the task of `put_one`, which must
+            then find out whether the message was put, and raise `CancelledError` only if it was
+            not.
     """
 
     def __init__(
@@ -98,15 +103,15 @@ class PutSequence:
         then: Callable[[Outcome], None],
         future: Future | None = None,
     ) -> Future:
-        """Put a message after those that were added before.
+        """Put a message after all messages that were added before.
 
         Args:
             weight: Its weight.
             payload: The message.
-            size: How many bytes it has.
-            deadline: Until when to wait for room.
+            size: Its size in bytes.
+            deadline: The deadline of the wait for room.
             then: Raises the error that an outcome stands for.
-            future: Its future, for who needs that to put it; made where it is not given.
+            future: The put's future, for a caller whose payload refers to it; None to create one.
         """
         put = _Put(weight, payload, size, deadline, then)
         if future is not None:
@@ -119,14 +124,14 @@ class PutSequence:
         if start:
             submit(self._pump())
         if not math.isinf(deadline.timeout):
-            # A put may be overdue while the one before it, which has more time, is still waiting.
+            # A put may expire while an earlier put with a later deadline is still waiting.
             timer = submit(self._time_out(put))
-            # The timer holds the message; it must not outlive the put by hours.
+            # The timer refers to the message, so it must not outlive the put by hours.
             put.future.add_done_callback(lambda _: timer.cancel())
         return put.future
 
     def _ask(self, put: _Put) -> None:
-        """Cancel a put that was not sent, and have one that was wait no more."""
+        """Cancel a put that was not sent; tell one that was sent to stop waiting."""
         with self._lock:
             put.unwanted = True
             sent, stop = put.sent, put.stop
@@ -140,13 +145,13 @@ class PutSequence:
         self._give_up(put)
         if self._look is None or put not in self._together:
             return
-        # The call that it is in has a deadline for all.
+        # The call that carries the put has one deadline for all its puts, which may be later.
         try:
             await self._look()
         except HostSilentError as error:
             fail(put.future, self._translate(error))
         except HostLostError:
-            pass  # so it is to the call
+            pass  # the call itself fails with the same error
 
     def _give_up(self, put: _Put) -> None:
         with self._lock:
@@ -161,7 +166,7 @@ class PutSequence:
                 accepted = 0
                 if len(batch) > 1:
                     accepted = await self._put_together(batch)
-                # The others wait in the queue while one waits alone: their deadlines go on there.
+                # While one put waits alone, the others wait in `_waiting`, where they can expire.
                 alone = batch[0] if accepted == 0 else None
                 rest = batch[max(accepted, 1) :]
                 if accepted == len(batch):
@@ -172,7 +177,7 @@ class PutSequence:
                 if alone is not None:
                     batch = [alone]
                     for put in rest:
-                        if put.deadline.expired:  # its timer came while it was tried
+                        if put.deadline.expired:  # its timer fired during the call
                             self._give_up(put)
                     await self._put_alone(alone)
                     if not rest:
@@ -192,7 +197,7 @@ class PutSequence:
                     self._waiting.popleft()
                     continue
                 if put.deadline.expired and put.deadline.timeout > 0:
-                    # Its timer may have come while it was tried.
+                    # Its timer may have fired during a call.
                     overdue.append(self._waiting.popleft())
                     continue
                 size += put.size
@@ -207,7 +212,7 @@ class PutSequence:
         return batch
 
     def _put_back(self, puts: list[_Put]) -> None:
-        """Have those wait for which there was no room."""
+        """Return puts that found no room to the front of the waiting ones."""
         with self._lock:
             for put in puts:
                 put.sent = False
@@ -233,7 +238,7 @@ class PutSequence:
             with self._lock:
                 put.stop = stop
                 if put.unwanted or put.future.done():
-                    task.cancel()  # before it has begun
+                    task.cancel()  # before it starts
         else:
             put.future.add_done_callback(lambda done: stop() if done.cancelled() else None)
         try:

@@ -1,7 +1,7 @@
-"""Asynchronous operations that take messages from one queue, one after the other.
+"""Runs the asynchronous gets of this process on one queue one after the other.
 
-Ray may run two calls of one client in any order, so the second is made when the first has
-answered: the first work then holds the older message.
+Ray may run two calls of one caller in any order, so the second is made after the first has
+answered: the first future then holds the older message. `sequence` does the same for puts.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ _T = TypeVar("_T")
 
 
 class Turns:
-    """The queues of one client at which asynchronous operations wait for their turn."""
+    """Orders the asynchronous operations of one client, separately for each queue."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -39,16 +39,16 @@ class Turns:
         refuse: Callable[[_T], None] | None = None,
         future: Future | None = None,
     ) -> Future:
-        """Start an operation after those on the same queue that were started before.
+        """Start an operation; it runs after all operations on the same queue started before.
 
         Args:
             name: The queue.
-            deadline: The operation's deadline, which includes waiting for its turn.
+            deadline: The operation's deadline, which includes the wait for its turn.
             work: Makes the operation's coroutine.
-            finish: Makes the future's result of the coroutine's.
+            finish: Turns the coroutine's result into the future's.
             too_late: Makes the error for a turn that did not come in time.
-            refuse: Receives the coroutine's result when nobody wants it any more.
-            future: The future, for an operation that needs it; made where it is not given.
+            refuse: Receives the coroutine's result if the future was cancelled.
+            future: The operation's future, for an operation that refers to it; None to create one.
         """
 
         async def in_turn() -> _T:

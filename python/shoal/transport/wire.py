@@ -1,7 +1,7 @@
-"""What crosses between a client and the actor of a channel: requests and replies.
+"""Packs the requests and replies between a client and the actor of a channel.
 
-Ray moves `bytes` without pickling them, so that a small request is one `bytes`. Large buffers
-travel beside it, each copied once into shared memory by Ray and once out of it here: the
+Ray moves `bytes` without pickling them, so a small request is one `bytes`. Large buffers travel
+beside it: Ray copies each once into shared memory, and this module copies it once out. The
 receiver then owns writable memory, and a full queue does not pin Ray's object store.
 """
 
@@ -12,7 +12,7 @@ from typing import Any
 __all__ = ["Bulk", "pack", "unpack"]
 
 _BESIDE = 64 * 1024
-"""Buffers from this size on travel beside the request, not in it."""
+"""Buffers of at least this many bytes travel beside the request, not in it."""
 
 Buffer = bytes | bytearray | memoryview | pickle.PickleBuffer
 
@@ -39,7 +39,7 @@ def _size(part: Buffer) -> int:
 
 
 def pack(value: Any) -> bytes | Bulk:
-    """Turn a request or a reply into what Ray shall carry."""
+    """Turn a request or a reply into the object that Ray sends."""
     beside: list[pickle.PickleBuffer] = []
 
     def stays_inside(buffer: pickle.PickleBuffer) -> bool:
@@ -53,7 +53,7 @@ def pack(value: Any) -> bytes | Bulk:
 
 
 def unpack(packed: bytes | Bulk) -> Any:
-    """Turn what Ray carried back into the request or the reply."""
+    """Undo `pack`."""
     if isinstance(packed, Bulk):
         return pickle.loads(packed.head, buffers=packed.buffers)
     return pickle.loads(packed)

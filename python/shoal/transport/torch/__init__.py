@@ -1,7 +1,8 @@
-"""Tensors between two processes by the process groups of `torch.distributed`.
+"""Moves tensors between processes through the process groups of `torch.distributed`.
 
-The groups stand beside the user's default group and never touch it: they are made from torch's
-process-group classes on a store of shoal's own. `pair` moves tensors of one direction between two
-processes over gloo, `accelerator` and `ipc` move tensors between accelerators. Nothing that comes
-over these connections is unpickled, because neither the store nor gloo knows who connects.
+The groups are independent of the user's default group: shoal makes them from torch's
+process-group classes, with a store of its own. `pair` sends tensors from one process to another
+over gloo, `group` broadcasts them among several ranks over gloo, and `accelerator` and `ipc` move
+tensors between accelerators. Data from these connections is never unpickled, because neither the
+store nor gloo authenticates the peer.
 """

@@ -1,8 +1,8 @@
-"""Tensors between different accelerators, by the vendor's library or through host memory.
+"""Sends tensors between different accelerators, by the vendor's library or through host memory.
 
 Frames travel over a `TorchPair`, with the sizes of the tensors. The tensors go directly from
-device to device where both are of one kind that torch has a library for, and through pinned host
-memory otherwise.
+device to device if both devices are of one kind for which torch has a library, otherwise through
+pinned host memory. `ipc` serves two processes on the same device.
 """
 
 import contextlib
@@ -38,7 +38,7 @@ _LOOK_EVERY_S = 0.5
 _REACH_S = 30.0
 _SIZE = struct.Struct("<I")
 
-# NCCL's names of the options, with what the options mean when they are left out.
+# NCCL's names of the options. Each with shoal's name, and its value if only others are given.
 _NCCL_CONFIG = {
     "cga_cluster_size": ("accel_cluster_size", 4),
     "max_ctas": ("accel_max_ctas", 32),
@@ -47,7 +47,7 @@ _NCCL_CONFIG = {
 
 
 class AcceleratorOptions(Protocol):
-    """The options of a group; `shoal.collective.CollectiveGroupOptions` has them."""
+    """The options of a group, as in `shoal.collective.CollectiveGroupOptions`."""
 
     accel_cluster_size: int | None
     accel_max_ctas: int | None
@@ -59,14 +59,14 @@ def needs_staging(kind: str, peer_kind: str) -> bool:
     """Whether tensors between two kinds of devices go through host memory.
 
     Args:
-        kind: torch's name of the kind here, for example `cuda`.
-        peer_kind: The peer's.
+        kind: torch's name of this process's kind, for example `cuda`.
+        peer_kind: torch's name of the peer's kind.
     """
     return kind != peer_kind or _find_backend(kind) is None
 
 
 def stage_to_pinned_cpu(tensor: "torch.Tensor") -> "torch.Tensor":
-    """Return a contiguous copy in pinned host memory; of a host tensor its contiguous view."""
+    """Return a contiguous copy in pinned host memory; for a CPU tensor, `tensor.contiguous()`."""
     import torch
 
     tensor = tensor.detach()
@@ -91,15 +91,15 @@ def make_accelerator_group(
     options: AcceleratorOptions | None,
     timeout: float,
 ) -> Any:
-    """Return a group of the vendor's backend class, beside the user's default group.
+    """Return a group of the vendor's backend class, independent of the user's default group.
 
     Args:
-        store: A store with a prefix that no other group has had. It is kept as long as the group.
+        store: A store with a prefix that no other group has used. The group keeps it alive.
         rank: The rank of this process.
         size: The number of ranks.
         kind: torch's name of the kind of device, for example `cuda`.
-        options: Options of the vendor's library; None for its own defaults.
-        timeout: Seconds after which the library gives an operation up.
+        options: Options of the vendor's library; None for the library's defaults.
+        timeout: Seconds before the library gives up an operation.
 
     Raises:
         TransportError: The installed torch has no library for such devices.
@@ -140,14 +140,14 @@ def _find_backend(kind: str) -> Any | None:
 
 
 def _vendor_options(backend: Any, options: AcceleratorOptions | None) -> Any | None:
-    """Return the backend's own options, or None where it has none."""
+    """Return an options object of the backend, or None if the backend has no such class."""
     kind = getattr(backend, "Options", None)
     if kind is None:
         return None
     made = kind()
     if options is None:
         return made
-    with contextlib.suppress(AttributeError):  # libraries without streams of a priority
+    with contextlib.suppress(AttributeError):  # libraries without stream priorities
         made.is_high_priority_stream = options.is_high_priority_stream
     config = getattr(made, "config", None)
     given = [getattr(options, ours) for ours, _ in _NCCL_CONFIG.values()]
@@ -159,14 +159,14 @@ def _vendor_options(backend: Any, options: AcceleratorOptions | None) -> Any | N
 
 
 class AcceleratorPair:
-    """Tensors of one direction between two accelerators; used as a `TorchPair`.
+    """Sends tensors in one direction between two accelerators; used like a `TorchPair`.
 
     Both ends must be made with the same `staged` and the same options, which the caller knows from
-    the peer's record. A transfer is done when the device has done it: `send` and `recv_tensors`
-    return then, so that errors and deadlines belong to them.
+    the peer's record. `send` and `recv_tensors` return when the device has done the transfer, so
+    they also raise its errors and enforce its deadline.
 
     Args:
-        host: This process's end of a pair for frames and staged tensors.
+        host: This process's end of a pair in host memory, for frames and staged tensors.
         device: The device of this process.
         staged: Whether the tensors go through host memory.
         options: Options of the vendor's library.
@@ -200,7 +200,7 @@ class AcceleratorPair:
         *,
         staged: bool = False,
     ) -> Self:
-        """Make the sender's end; as `TorchPair.offer`."""
+        """Make the sender's end; see `TorchPair.offer`."""
         return cls(TorchPair.offer(ip, me, peer), device, options, staged=staged)
 
     @classmethod
@@ -217,7 +217,7 @@ class AcceleratorPair:
         *,
         staged: bool = False,
     ) -> Self:
-        """Make the receiver's end; as `TorchPair.join`."""
+        """Make the receiver's end; see `TorchPair.join`."""
         host = TorchPair.join(address, ip, me, peer, deadline, watch)
         pair = cls(host, device, options, staged=staged)
 
@@ -230,7 +230,7 @@ class AcceleratorPair:
 
     @property
     def address(self) -> dict[str, Any]:
-        """What the receiver needs to join; as `TorchPair.address`."""
+        """The data that the receiver needs to join; same as `TorchPair.address`."""
         return self.host.address
 
     @property
@@ -239,7 +239,7 @@ class AcceleratorPair:
         return self.host.closed
 
     def connect(self, deadline: Deadline, watch: Watch | None = None) -> None:
-        """Wait for the receiver to join; as `TorchPair.connect`."""
+        """Wait for the receiver to join; see `TorchPair.connect`."""
         self.host.connect(deadline, watch)
         server = server_at(self.address["host"])
         self._connect(server.store.clone, 0, deadline)
@@ -265,7 +265,7 @@ class AcceleratorPair:
         deadline: Deadline,
         watch: Watch | None = None,
     ) -> None:
-        """Send a frame and tensors of this device; as `TorchPair.send`."""
+        """Send a frame and tensors of this device; see `TorchPair.send`."""
         if self.staged:
             self.host.send(frame, [stage_to_pinned_cpu(t) for t in tensors], deadline, watch)
             return
@@ -277,11 +277,11 @@ class AcceleratorPair:
         self._run("send to", [(t, self._group.send, 1) for t in flat], deadline, watch)
 
     def recv_frame(self, deadline: Deadline, watch: Watch | None = None) -> bytes:
-        """Receive the frame of the next message; as `TorchPair.recv_frame`."""
+        """Receive the frame of the next message; see `TorchPair.recv_frame`."""
         if not self.staged and self._sizes:
             import torch
 
-            # The tensors of the message before that were not received are dropped.
+            # The tensors of the previous message were not received: drop them.
             dropped = [
                 torch.empty(size, dtype=torch.uint8, device=self.device) for size in self._sizes
             ]
@@ -296,9 +296,9 @@ class AcceleratorPair:
     def recv_tensors(
         self, into: "Sequence[torch.Tensor]", deadline: Deadline, watch: Watch | None = None
     ) -> None:
-        """Receive the tensors of the last frame into tensors of this device.
+        """Receive the last frame's tensors into tensors of this device.
 
-        As `TorchPair.recv_tensors`.
+        See `TorchPair.recv_tensors`.
         """
         if self.staged:
             staged = [_pinned_like(tensor) for tensor in into]
@@ -318,7 +318,7 @@ class AcceleratorPair:
         self._sizes = ()
 
     def close(self) -> None:
-        """End the pair: waits in it fail, the peer's too. Idempotent."""
+        """Close the pair: waits in it fail, the peer's too. Idempotent."""
         if os.getpid() != self._pid:
             return
         self.host.close()
@@ -347,7 +347,7 @@ class AcceleratorPair:
         deadline: Deadline,
         watch: Watch | None,
     ) -> None:
-        """Post transfers and wait until the device has done them."""
+        """Post transfers and wait until the device has completed them."""
         try:
             works = [post([t], rank, 0) for t, post, rank in transfers if t.numel()]
             self._wait(verb, works, deadline, watch)
@@ -373,7 +373,7 @@ class AcceleratorPair:
                         raise error
                 time.sleep(pause)
                 pause = min(2 * pause, _LONGEST_PAUSE_S)
-            work.wait()  # has the caller's stream come after it, and raises its error
+            work.wait()  # orders the caller's stream after the transfer; raises its error
 
     def _what(self, verb: str) -> str:
         return f"{self.host.me}: {verb} {self.host.peer} ({self.device})"

@@ -1,4 +1,4 @@
-"""What the ends of a pair tell each other, checked, and what is said where it does not fit."""
+"""Checks of the data that the two ends of a pair exchange, and the texts of their errors."""
 
 from typing import Any
 
@@ -8,11 +8,13 @@ __all__ = ["check_address", "mismatch"]
 
 
 def check_address(address: dict[str, Any], me: str, peer: str) -> None:
-    """Raise if an address is not that of a pair from `peer` to `me`; it is never shown.
+    """Raise if an address is not that of a pair from `peer` to `me`.
+
+    The errors never show the address, because it is a secret.
 
     Raises:
         ShoalValueError: It is not an address of a pair.
-        TransportError: It is that of another pair.
+        TransportError: It is the address of another pair.
     """
     expected = {"host": str, "port": int, "token": str, "sender": str, "receiver": str}
     wrong = [key for key, kind in expected.items() if not isinstance(address.get(key), kind)]
@@ -29,7 +31,7 @@ def check_address(address: dict[str, Any], me: str, peer: str) -> None:
 
 
 def mismatch(what: str, peer: str, sent: tuple[int, ...], given: tuple[int, ...]) -> str:
-    """Say how the sizes of tensors to receive into differ from those that were sent."""
+    """Return how the sizes of the tensors to receive into differ from the sizes that were sent."""
     if len(sent) != len(given):
         return f"{what}: {peer} sent {len(sent)} tensors; {len(given)} were given to receive into"
     index = next(i for i, (a, b) in enumerate(zip(sent, given, strict=True)) if a != b)

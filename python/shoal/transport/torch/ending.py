@@ -1,9 +1,9 @@
-"""The end of the interpreter, while threads wait in torch.
+"""Ends the waits in torch before the interpreter exits.
 
 Python stops a daemon thread when the thread next asks for the interpreter. If that happens inside
-torch, the process aborts. So before the interpreter ends, all waits in torch are ended, and the
-daemon threads that waited are kept from doing anything else. Groups are left to the system: to
-destroy one takes longer, and would end waits that have just begun.
+torch, the process aborts. So before the interpreter exits, this module ends all waits in torch and
+stops the daemon threads that waited. It does not destroy groups, which would take longer and would
+end waits that have just begun.
 """
 
 import atexit
@@ -24,12 +24,12 @@ _hooks: list[Callable[[], bool]] = []
 
 
 def at_end(hook: Callable[[], bool]) -> None:
-    """Have a function called before the interpreter ends, until it returns True."""
+    """Register a function that is called before the interpreter exits, until it returns True."""
     _hooks.append(hook)
 
 
 def stop_if_ending() -> None:
-    """Stop a daemon thread here for good if the interpreter is ending."""
+    """Block this thread for good if it is a daemon and the interpreter is exiting."""
     if _ending and threading.current_thread().daemon:
         threading.Event().wait()
 

@@ -1,8 +1,8 @@
-"""Protection of torch's process groups from forked children.
+"""Protects torch's process groups from forked children.
 
 A child has none of the threads that serve its parent's groups. Destroying a group there hangs, and
-using one ends the parent too, because both share one epoll descriptor. So a child may not use
-them, and what it inherited is never destroyed in it.
+using one ends the parent too, because both share one epoll descriptor. So a child may not use its
+parent's groups, and never destroys what it inherited.
 """
 
 import ctypes
@@ -19,12 +19,12 @@ _kept: "weakref.WeakSet[Any]" = weakref.WeakSet()
 
 
 def keep_in_children(thing: Any) -> None:
-    """Have every child that is forked from now on leak an object and all that it refers to."""
+    """Make every child that is forked later leak an object and everything it refers to."""
     _kept.add(thing)
 
 
 def is_inherited(pid: int) -> bool:
-    """Whether an object that was made by the process `pid` is a forked child's copy."""
+    """Whether an object that process `pid` made is a forked child's copy in this process."""
     return os.getpid() != pid
 
 
@@ -33,10 +33,10 @@ def check_fork(pid: int, what: str) -> None:
 
     Args:
         pid: The process that made the object.
-        what: Names the object in the message.
+        what: The name of the object, for the error.
 
     Raises:
-        TransportError: This process is another one.
+        TransportError: Another process made the object.
     """
     if is_inherited(pid):
         raise TransportError(
@@ -47,12 +47,12 @@ def check_fork(pid: int, what: str) -> None:
 
 
 def leak(thing: Any) -> None:
-    """Never destroy an object, nor what it refers to; for use in a forked child."""
+    """Never destroy an object or anything it refers to; for use in a forked child."""
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(thing))
 
 
 def leak_all() -> None:
-    """Never destroy what is kept in children; for use where a process ends, too."""
+    """Leak everything given to `keep_in_children`; for use in a child, or before a process exits."""
     for thing in list(_kept):
         leak(thing)
 

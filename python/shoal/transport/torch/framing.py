@@ -1,13 +1,13 @@
-"""The layout of a message: one control message, then tensors in as many messages as it takes.
+"""The layout of the messages of a pair: one control message, then the tensors in further messages.
 
-The control message tells the size of everything that follows, so that the receiver never posts a
-buffer that is smaller than what comes: gloo ends the process for that. Layout, little endian::
+The control message gives the size of everything that follows, so the receiver never posts a buffer
+that is smaller than the incoming message: gloo would end the process. Layout, little endian::
 
     magic "sT01" | tensors: u32 | bytes of the head: u64 | inline: u8 | head | tensors, if inline
 
 The head is the byte sizes of the tensors, u64 each, and the caller's frame. A control message has
 at most `CONTROL_BYTES`. A head that does not fit follows in a message of its own; the tensors are
-in the control message when they fit.
+in the control message if they fit.
 """
 
 import struct
@@ -33,11 +33,11 @@ CONTROL_BYTES = 4096
 MAX_FRAME_BYTES = 16 * 2**20
 MAX_TENSORS = 2**20
 SMALL_BYTES = 64 * 2**10
-"""Neighbouring tensors that are smaller travel together."""
+"""Neighbouring tensors that are smaller than this travel together."""
 PACK_BYTES = 2**20
-"""Most bytes of such tensors in one message."""
+"""Maximum number of bytes of such tensors in one message."""
 PART_BYTES = 2**30
-"""Most bytes of one message; larger tensors travel in several."""
+"""Maximum number of bytes of one message; larger tensors travel in several."""
 
 _MAGIC = b"sT01"
 _PREFIX = struct.Struct("<4sIQB")
@@ -50,8 +50,8 @@ class Control(NamedTuple):
         tensors: The number of tensors.
         head_bytes: The size of the head.
         inline: Whether the tensors are in this message.
-        body: What follows the fixed fields: the head unless it did not fit, then the tensors if
-            they are inline.
+        body: The bytes after the fixed fields: the head unless it did not fit, then the tensors
+            if they are inline.
     """
 
     tensors: int
@@ -61,7 +61,7 @@ class Control(NamedTuple):
 
     @property
     def has_head(self) -> bool:
-        """Whether the head is in the body; it follows in a message of its own otherwise."""
+        """Whether the head is in the body; otherwise it follows in a message of its own."""
         return _PREFIX.size + self.head_bytes <= CONTROL_BYTES
 
 
@@ -70,8 +70,8 @@ class Part(NamedTuple):
 
     Attributes:
         first: The index of its first tensor.
-        tensors: How many tensors it holds; several are whole, one may be a piece.
-        offset: Where it starts in its first tensor, in bytes.
+        tensors: The number of its tensors. Several are whole tensors; one may be a piece of one.
+        offset: The offset of its first byte within its first tensor, in bytes.
         size: Its size in bytes.
     """
 
@@ -87,7 +87,7 @@ def pack_head(sizes: Sequence[int], frame: bytes) -> bytes:
 
 
 def unpack_head(head: bytes, tensors: int) -> tuple[tuple[int, ...], bytes]:
-    """Return the sizes of the tensors and the frame of a head that `unpack_control` let pass."""
+    """Return the tensors' sizes and the frame of a head that `unpack_control` has checked."""
     return struct.unpack_from(f"<{tensors}Q", head), head[8 * tensors :]
 
 
@@ -100,8 +100,8 @@ def pack_control(tensors: int, head: bytes, total: int) -> tuple[bytearray, bool
         total: The size of all tensors in bytes.
 
     Returns:
-        The message, to which the tensors are to be appended if they are inline; whether the head
-        is in it; whether the tensors shall be.
+        The message; whether the head is in it; whether the tensors are inline, so that the caller
+        has to append them.
     """
     space = CONTROL_BYTES - _PREFIX.size - len(head)
     inline = 0 < total <= space
@@ -115,7 +115,7 @@ def unpack_control(buffer: bytes | bytearray) -> Control:
     """Return the control message in a buffer of `CONTROL_BYTES`.
 
     Raises:
-        TransportError: It is not one.
+        TransportError: The buffer does not hold a control message.
     """
     magic, tensors, head_bytes, inline = _PREFIX.unpack_from(buffer)
     possible = (
@@ -131,9 +131,9 @@ def unpack_control(buffer: bytes | bytearray) -> Control:
 
 
 def parts(sizes: Sequence[int]) -> list[Part]:
-    """Return the messages for tensors of some sizes; both sides come to the same ones."""
+    """Return the messages for tensors of given sizes; the same for the sender and the receiver."""
     found: list[Part] = []
-    first, total = 0, 0  # the run of small tensors that is being gathered
+    first, total = 0, 0  # the current run of small tensors
     for index, size in enumerate(sizes):
         if size < SMALL_BYTES and total + size <= PACK_BYTES:
             total += size

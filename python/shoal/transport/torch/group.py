@@ -1,6 +1,7 @@
-"""Groups of several ranks over gloo whose broadcasts cannot end the process.
+"""Broadcasts tensors in host memory among several ranks, over gloo.
 
-gloo ends a process whose tensor is smaller than what comes. Here the source sends the size first.
+gloo ends a process whose tensor is smaller than the incoming message, so here the source sends the
+size first.
 """
 
 import concurrent.futures
@@ -37,11 +38,11 @@ _TRY_AGAIN_S = 0.02
 
 
 class Meeting:
-    """The store at which the ranks of several groups meet; rank 0 serves it.
+    """The store in which the ranks of several groups find each other; rank 0 serves it.
 
     Args:
         host: The IP address of rank 0.
-        port: The port to serve at.
+        port: The port on which rank 0 serves it.
         rank: The rank of this process.
         deadline: When to give up.
 
@@ -60,7 +61,7 @@ class Meeting:
         keep_in_children(self)
 
     def store(self) -> "Store":
-        """Return the store; ranks other than 0 wait until it is served."""
+        """Return the store; ranks other than 0 wait until rank 0 serves it."""
         with self._lock:
             while self._store is None:
                 try:
@@ -73,7 +74,7 @@ class Meeting:
 
 
 def local_ip_towards(host: str, port: int) -> str:
-    """Return this machine's IP address on the way to another one; nothing is sent."""
+    """Return the IP address from which this machine would reach another one; sends nothing."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family, socket.SOCK_DGRAM) as probe:
         probe.connect((host, port))
@@ -87,14 +88,14 @@ class HostGroup:
     deadline closes the group for all ranks.
 
     Args:
-        meeting: Where the ranks meet.
-        name: The name of the group, which no other group of the meeting has.
+        meeting: The store in which the ranks find each other.
+        name: The name of the group, unique in `meeting`.
         rank: The rank of this process.
         size: The number of ranks.
         deadline: When to give up.
 
     Raises:
-        ShoalTimeoutError: A rank did not come in time.
+        ShoalTimeoutError: A rank did not join in time.
         PeerLostError: A rank cannot be reached.
     """
 
@@ -118,11 +119,11 @@ class HostGroup:
         """Post a broadcast of one tensor.
 
         Args:
-            tensors: The tensor; it is written by ranks other than the source.
+            tensors: The tensor; ranks other than the source receive into it.
             options: torch's `BroadcastOptions`; its `rootRank` is the source.
 
         Returns:
-            A work, whose `wait` raises what went wrong.
+            A work, whose `wait` raises the error of the broadcast.
         """
         check_fork(self._pid, self._what)
         root = options.rootRank
@@ -130,8 +131,8 @@ class HostGroup:
         sequence, self._sequence = self._sequence, (self._sequence + 1) % _SEQUENCES
         work = HostWork(self, tensor, root, sequence)
         if root != self.rank and options.asyncOp:
-            # The tensor can be posted when its size has come, although nothing waits for it yet:
-            # two ranks that wait for their sends first would wait for each other otherwise.
+            # Another thread posts the tensor as soon as its size arrives, before the caller waits.
+            # Otherwise two ranks that first wait for their sends would wait for each other.
             work.start(self._receive_soon)
         return work
 
@@ -190,7 +191,7 @@ class HostGroup:
         try:
             self._group.recv([tensor], other, _CANCEL_TAG).wait(timedelta(milliseconds=1))
         except RuntimeError:
-            return  # as intended: a wait that runs out of time closes the group
+            return  # as intended: a wait that times out closes the group
 
 
 def _run_all(functions: "queue.SimpleQueue[Callable[[], None]]") -> None:
@@ -199,7 +200,7 @@ def _run_all(functions: "queue.SimpleQueue[Callable[[], None]]") -> None:
 
 
 class HostWork:
-    """A broadcast under way; `wait` must be called."""
+    """A broadcast under way; the caller must call `wait`."""
 
     def __init__(self, group: HostGroup, tensor: "torch.Tensor", root: int, sequence: int) -> None:
         self._group = group
@@ -226,7 +227,7 @@ class HostWork:
             ]
 
     def start(self, soon: Callable[[Callable[[], None]], None]) -> None:
-        """Receive in another thread; `wait` then waits for that."""
+        """Receive in another thread; `wait` then waits for that thread's result."""
         received: concurrent.futures.Future[None] = concurrent.futures.Future()
         deadline = Deadline(None)
 
@@ -245,11 +246,11 @@ class HostWork:
         """Wait until the tensor may be used.
 
         Args:
-            timeout: The limit; None for the default of point to point.
+            timeout: The limit; None for the default of point-to-point operations.
 
         Raises:
-            TransportError: The tensor is not of the size that the source sent; it is untouched.
-            ShoalTimeoutError: It took too long. The group is closed.
+            TransportError: The source sent a tensor of another size; this tensor is unchanged.
+            ShoalTimeoutError: The broadcast took too long. The group is closed.
             PeerLostError: A connection is lost. The group is closed.
         """
         if self._done:
@@ -273,7 +274,7 @@ class HostWork:
     def _receive(self, deadline: Deadline) -> None:
         sent, size = int.from_bytes(self._size, "little"), self._tensor.nbytes
         if sent:
-            # What does not fit is received and dropped, so that the source is not kept waiting.
+            # A tensor that does not fit is received and dropped, so that the source need not wait.
             target = alias(self._tensor.data_ptr(), size) if sent == size else own(sent)[1]
             work = self._group.post(to=None, source=self._root, tensor=target, tag=self._tags[1])
             self._group.wait([work], deadline)

@@ -1,7 +1,8 @@
-"""Tensors between two processes on one CUDA device: the receiver copies from the sender's memory.
+"""Moves tensors between two processes on one CUDA device, without host memory.
 
-The sender's handle and the receiver's acknowledgement travel over lanes that the caller gives.
-They are JSON, because a handle must not be able to run code.
+The receiver copies from the sender's memory. The sender's handles and the receiver's
+acknowledgement travel over lanes that the caller provides. The handles are JSON, not a pickle,
+because a message must not be able to run code.
 """
 
 import base64
@@ -24,12 +25,12 @@ _FIELDS = ("handle", "ref_counter", "event")
 
 
 def send_by_ipc(tensors: "Sequence[torch.Tensor]", put: Put, take: Take) -> None:
-    """Let another process on the same device copy tensors; return when it has.
+    """Let another process on the same device copy tensors; return when it has copied them.
 
     Args:
-        tensors: CUDA tensors; strides are kept.
+        tensors: CUDA tensors; the receiver's copies have the same strides.
         put: Sends bytes to the receiver.
-        take: Waits for bytes from the receiver; it has the deadline.
+        take: Waits for bytes from the receiver; it enforces the deadline.
 
     Raises:
         ShoalValueError: A tensor is not on a CUDA device.
@@ -50,13 +51,13 @@ def receive_by_ipc(put: Put, take: Take) -> "list[torch.Tensor]":
 
     Args:
         put: Sends bytes to the sender.
-        take: Waits for bytes from the sender; it has the deadline.
+        take: Waits for bytes from the sender; it enforces the deadline.
 
     Returns:
         New tensors on that device.
 
     Raises:
-        TransportError: This process cannot see the sender's device, or what came is not a list of
+        TransportError: This process cannot see the sender's device, or did not receive a list of
             handles.
     """
     try:
@@ -71,7 +72,7 @@ def receive_by_ipc(put: Put, take: Take) -> "list[torch.Tensor]":
 
 
 def describe_handles(shared: list[dict[str, Any]]) -> bytes:
-    """Return handles as JSON; their bytes in base64."""
+    """Return handles as JSON, with their bytes in base64."""
     text = [
         {k: base64.b64encode(v).decode() if k in _FIELDS else v for k, v in handle.items()}
         for handle in shared
@@ -90,7 +91,7 @@ def device_index(uuid: str, uuids: Sequence[str]) -> int:
     """Return the index of a device among those that this process sees.
 
     Raises:
-        TransportError: It is not among them.
+        TransportError: The device is not among them.
     """
     if uuid not in uuids:
         raise TransportError(

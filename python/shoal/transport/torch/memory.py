@@ -1,4 +1,4 @@
-"""The bytes of tensors, as torch's groups and Python see them."""
+"""Access to the bytes of CPU tensors: checks before a transfer, views of memory, and copies."""
 
 import ctypes
 import functools
@@ -22,21 +22,21 @@ def _from_buffer() -> "Callable[[Any], torch.Tensor]":
 
 
 def own(size: int) -> "tuple[bytearray, torch.Tensor]":
-    """Return new memory of some bytes, which must not be 0, and a tensor of it."""
+    """Return new memory of `size` bytes (at least 1), and a tensor over it."""
     memory = bytearray(size)
     return memory, _from_buffer()(memory)
 
 
 def as_bytes(memory: bytes | bytearray) -> "torch.Tensor":
-    """Return a tensor of bytes, which must not be empty and is not to be written."""
+    """Return a tensor of bytes that are not empty; the tensor must not be written to."""
     return _from_buffer()(bytearray(memory) if isinstance(memory, bytes) else memory)
 
 
 def alias(address: int, size: int) -> "torch.Tensor":
-    """Return a tensor of memory that it does not keep alive.
+    """Return a tensor over memory that it does not keep alive.
 
-    torch keeps the tensors of a transfer as long as its work, which has to live longer than the
-    transfer; a caller's tensor must be free as soon as the transfer is over.
+    torch keeps the tensors of a transfer as long as its work, which outlives the transfer; a
+    caller's tensor must become free as soon as the transfer is over.
     """
     return _from_buffer()((ctypes.c_ubyte * size).from_address(address))
 
@@ -48,12 +48,12 @@ def check_tensors(
 
     Args:
         tensors: Dense tensors in host memory.
-        what: Names this process, the operation and the peer.
-        written: Whether they will be written.
+        what: The name of this process, the operation and the peer, for errors.
+        written: Whether the transfer writes to them.
 
     Raises:
-        ShoalTypeError: One is not a tensor.
-        ShoalValueError: One is not contiguous, not dense or not in host memory.
+        ShoalTypeError: An item is not a tensor.
+        ShoalValueError: A tensor is not contiguous, not dense or not in host memory.
     """
     import torch
 
@@ -75,7 +75,7 @@ def check_tensors(
                 "call .contiguous()"
             )
         if tensor.is_conj() or tensor.is_neg():
-            # Its memory holds the values before the conjugation, which is done when it is read.
+            # Its memory holds the values before the conjugation, which torch does on reading.
             if written:
                 raise ShoalValueError(
                     f"{what}: tensor {index} is a conjugated or negated view; expected a tensor "
@@ -87,7 +87,7 @@ def check_tensors(
 
 
 def gather(tensors: "Sequence[torch.Tensor]", part: Part) -> "torch.Tensor":
-    """Return the bytes of a part to send: the tensor's own memory, or a copy of several."""
+    """Return the bytes of a part to send: one tensor's own memory, or a copy of several tensors."""
     if part.tensors == 1:
         return alias(tensors[part.first].data_ptr() + part.offset, part.size)
     memory, tensor = own(part.size)
@@ -96,12 +96,12 @@ def gather(tensors: "Sequence[torch.Tensor]", part: Part) -> "torch.Tensor":
         size = source.nbytes
         ctypes.memmove(target, source.data_ptr(), size)
         target += size
-    del memory  # the tensor keeps it
+    del memory  # the tensor keeps it alive
     return tensor
 
 
 def scatter(source: Any, tensors: "Sequence[torch.Tensor]") -> None:
-    """Copy bytes into tensors, one after the other; there are as many as the tensors have."""
+    """Copy bytes into tensors, one after the other; `source` has as many bytes as they have."""
     view = memoryview(source)
     for tensor in tensors:
         size = tensor.nbytes

@@ -1,7 +1,7 @@
-"""Tensors of one direction between two processes, over gloo.
+"""Sends tensors in one direction between two processes, over gloo.
 
-Several messages may be under way; they arrive in order. A pair ends with the first trouble: gloo
-closes a group when one wait in it is given up. Another pair can then be made.
+Several messages may be under way; they arrive in order. The first error closes a pair, because
+gloo closes a group when one wait in it is given up. Both processes can then make another pair.
 """
 
 import ctypes
@@ -45,7 +45,7 @@ _CONTROL_TAG, _HEAD_TAG, _PAYLOAD_TAG, _CANCEL_TAG = 0, 1, 2, 3
 _KEPT_WORKS = 64
 _NO_LIMIT = timedelta(days=3650)
 _REACH_S = 30.0
-"""Seconds for the connection to the sender's store, which runs already."""
+"""Seconds for connecting to the sender's store, which is already running."""
 
 
 class _Pending:
@@ -57,10 +57,10 @@ class _Pending:
 
 
 class Sending:
-    """A message that was posted; its tensors must not change before `wait` has returned.
+    """A message that was posted; its tensors must not change before `wait` returns.
 
     Attributes:
-        done: Whether a wait has ended well.
+        done: Whether `wait` has succeeded.
     """
 
     def __init__(self, pair: "TorchPair", works: list[Work], kept: object) -> None:
@@ -70,7 +70,7 @@ class Sending:
         self.done = False
 
     def wait(self, deadline: Deadline, watch: Watch | None = None) -> None:
-        """Wait until the memory of the tensors is free; same errors as `TorchPair.send`."""
+        """Wait until the caller may reuse the tensors' memory; same errors as `TorchPair.send`."""
         if not self.done:
             self._pair.finish(self, self._works, deadline, watch)
             self.done = True
@@ -88,22 +88,22 @@ class TorchPair:
         pair.send(frame, tensors, deadline)
 
         pair = TorchPair.join(address, ip, "b:1", "a:0", deadline)  # the receiver
-        frame = pair.recv_frame(deadline)  # tells what to allocate
+        frame = pair.recv_frame(deadline)  # describes the tensors to allocate
         pair.recv_tensors(buffers, deadline)
 
     Tensors are dense, contiguous and in host memory, of any dtype, shape and size. A pair costs
-    one connection and no thread. Any number of threads may send; one may receive at a time. A wait
-    that ends by its deadline, its watch or an error closes the pair at both ends.
+    one connection and no thread. Any number of threads may send; only one at a time may receive. A
+    wait that ends by its deadline, its watch or an error closes the pair at both ends.
 
-    Every `watch` is a function that tells why waiting is hopeless, for example because the peer
-    died: it returns that exception, or None. It is called about once a second, in another thread,
+    Every `watch` is a function that returns an exception if waiting is hopeless, for example
+    because the peer died, and None otherwise. It is called about once a second, in another thread,
     and must not block.
 
     Attributes:
-        address: What the receiver needs to join: plain JSON data. It is a secret, because the
-            store and gloo ask for nothing else.
+        address: The data that the receiver needs to join, plain JSON. It is a secret, because the
+            store and gloo require no other proof.
         me: The address of this process.
-        peer: The address of the other one.
+        peer: The address of the other process.
     """
 
     def __init__(self, address: dict[str, Any], rank: int, me: str, peer: str) -> None:
@@ -117,9 +117,9 @@ class TorchPair:
         self._pid = os.getpid()
         self._group: Group | None = None
         self._closed: str | None = None
-        self._lock = threading.RLock()  # the posts of a message are not mixed with those of others
+        self._lock = threading.RLock()  # keeps the posts of one message together
         self._receiving = threading.Lock()
-        # Destroying a work at once waits for gloo's thread to release it.
+        # Kept, because destroying a work at once would wait for gloo's thread to release it.
         self._recent: deque[Work] = deque(maxlen=_KEPT_WORKS)
         self._unwaited: set[Sending] = set()
         self._forget_keys: Callable[[], None] | None = None
@@ -133,7 +133,7 @@ class TorchPair:
 
     @classmethod
     def offer(cls, ip: str, me: str, peer: str) -> Self:
-        """Make the sender's end; `address` then goes to the receiver, and `connect` waits for it.
+        """Make the sender's end; pass its `address` to the receiver, then call `connect`.
 
         Args:
             ip: The IP address of this machine that the receiver can reach.
@@ -163,7 +163,7 @@ class TorchPair:
         deadline: Deadline,
         watch: Watch | None = None,
     ) -> Self:
-        """Make the receiver's end and connect it to a sender that waits in `connect`, or will.
+        """Make the receiver's end and connect it to the sender, which has to call `connect`.
 
         Args:
             address: The sender's `address`.
@@ -171,11 +171,12 @@ class TorchPair:
             me: The address of this process, the receiver.
             peer: The address of the sender.
             deadline: When to give up.
-            watch: Tells why waiting is hopeless.
+            watch: Returns why waiting is hopeless, or None.
 
         Raises:
             ShoalValueError: `address` is not an address of a pair.
-            TransportError: It is the address of another pair; `ip` is not one of this machine.
+            TransportError: It is the address of another pair, or `ip` is not an address of this
+                machine.
             ShoalTimeoutError: The sender did not connect in time.
             PeerLostError: The sender cannot be reached.
         """
@@ -199,9 +200,9 @@ class TorchPair:
         """Wait for the receiver to join.
 
         Raises:
-            ShoalTimeoutError: It did not join in time.
-            PeerLostError: It cannot be reached.
-            TransportError: This end is not a sender's, or is closed or connected already.
+            ShoalTimeoutError: The receiver did not join in time.
+            PeerLostError: The receiver cannot be reached.
+            TransportError: This is the receiver's end, or it is already closed or connected.
         """
         self._check_fork()
         if self._rank != _SENDER or self._group is not None:
@@ -242,21 +243,22 @@ class TorchPair:
         deadline: Deadline,
         watch: Watch | None = None,
     ) -> None:
-        """Send a frame and tensors; return when the memory of the tensors may change.
+        """Send a frame and tensors; return when the caller may reuse the tensors' memory.
 
         Args:
-            frame: Anything that tells the receiver what the tensors are, at most 16 MiB.
+            frame: Bytes that describe the tensors to the receiver, at most 16 MiB.
             tensors: Dense contiguous tensors in host memory.
             deadline: When to give up.
-            watch: Tells why waiting is hopeless.
+            watch: Returns why waiting is hopeless, or None.
 
         Raises:
-            ShoalValueError: A tensor is not contiguous, or not in host memory; the frame is too
-                long. Nothing was sent.
-            ShoalTimeoutError: The receiver did not take it in time. If the deadline had passed
-                before the call, nothing was sent and the pair is open.
-            PeerLostError: The connection is lost, or was before.
-            TransportError: The pair is not connected, or is closed, or belongs to a parent.
+            ShoalValueError: A tensor is not contiguous, or not in host memory; or the frame is
+                too long. Nothing was sent.
+            ShoalTimeoutError: The receiver did not take the message in time. If the deadline had
+                passed before the call, nothing was sent and the pair stays open.
+            PeerLostError: The connection is lost.
+            TransportError: The pair is not connected, or is closed, or was made by this process's
+                parent.
         """
         self.start_send(frame, tensors, deadline).wait(deadline, watch)
 
@@ -299,12 +301,12 @@ class TorchPair:
     def finish(
         self, sending: Sending, works: list[Work], deadline: Deadline, watch: Watch | None
     ) -> None:
-        """Wait for the works of a message that was posted; part of `Sending.wait`."""
+        """Wait for the works of a posted message; part of `Sending.wait`."""
         self._check_fork()
         self._wait(works, self._sending, deadline, watch)
         self._unwaited.discard(sending)
         if self._forget_keys is not None:
-            # The receiver has posted a buffer: it does not need the store any more.
+            # The receiver has posted a buffer, so it does not need the store any more.
             forget, self._forget_keys = self._forget_keys, None
             forget()
 
@@ -312,24 +314,24 @@ class TorchPair:
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """The sizes in bytes of the tensors that come next; empty when there are none."""
+        """The sizes in bytes of the tensors of the last frame; empty if none are left to receive."""
         return () if self._pending is None else self._pending.sizes
 
     def recv_frame(self, deadline: Deadline, watch: Watch | None = None) -> bytes:
         """Receive the frame of the next message; `recv_tensors` then receives its tensors.
 
-        Tensors of the message before that were not received are received and dropped.
+        If the tensors of the previous message were not received, this drops them first.
 
         Args:
             deadline: When to give up.
-            watch: Tells why waiting is hopeless.
+            watch: Returns why waiting is hopeless, or None.
 
         Raises:
-            ShoalTimeoutError: Nothing came in time. If the deadline had passed before the call,
-                the pair is open.
-            PeerLostError: The connection is lost, or was before.
-            TransportError: The pair is closed, or belongs to a parent, or another thread receives,
-                or what came is not of a pair.
+            ShoalTimeoutError: No frame arrived in time. If the deadline had passed before the
+                call, the pair stays open.
+            PeerLostError: The connection is lost.
+            TransportError: The pair is closed, or was made by this process's parent; or another
+                thread is receiving; or the received bytes are not a message of a pair.
         """
         self._check_fork()
         self._begin_receiving()
@@ -347,7 +349,7 @@ class TorchPair:
                 head, rest = bytes(memory), b""
             sizes, frame = unpack_head(head, control.tensors)
             if control.inline and sum(sizes) > len(rest):
-                self._break("what came is not a message of a pair")
+                self._break("the received bytes are not a message of a pair")
             self._pending = _Pending(sizes, rest if control.inline else None) if sizes else None
             return frame
         finally:
@@ -359,19 +361,20 @@ class TorchPair:
         deadline: Deadline,
         watch: Watch | None = None,
     ) -> None:
-        """Receive the tensors of the frame that came last into tensors of exactly their sizes.
+        """Receive the tensors of the last frame into tensors of exactly their sizes.
 
         Args:
             into: Dense contiguous tensors in host memory, of the sizes that were sent.
             deadline: When to give up.
-            watch: Tells why waiting is hopeless.
+            watch: Returns why waiting is hopeless, or None.
 
         Raises:
             ShoalValueError: A tensor is not contiguous, or not in host memory.
-            TransportError: Their number or sizes differ from what was sent; the tensors are
-                untouched, and the right ones can be given in another call. Or as `recv_frame`.
-            ShoalTimeoutError: The tensors did not come in time.
-            PeerLostError: The connection is lost, or was before.
+            TransportError: The number or sizes of the tensors differ from those that were sent;
+                the tensors are unchanged, and another call can pass the right ones. Or for the
+                same reasons as `recv_frame`.
+            ShoalTimeoutError: The tensors did not arrive in time.
+            PeerLostError: The connection is lost.
         """
         self._check_fork()
         self._begin_receiving()
@@ -428,7 +431,7 @@ class TorchPair:
         try:
             self._control_work = group.recv([tensor], _SENDER, _CONTROL_TAG)
         except RuntimeError as error:
-            # The sender ended after this message, which is whole all the same.
+            # The sender ended after this message, but the message is complete.
             self._control_error = error
         return control
 
@@ -455,7 +458,7 @@ class TorchPair:
     # Waiting and ending.
 
     def _wait(self, works: list[Work], what: str, deadline: Deadline, watch: Watch | None) -> None:
-        """Wait for works; the pair is closed if one fails, or this thread is interrupted."""
+        """Wait for works; close the pair if one fails or this thread is interrupted."""
         wait = Wait(what, deadline, watch, self._cancel, works)
         begin(wait)
         try:
@@ -515,11 +518,11 @@ class TorchPair:
 
     @property
     def closed(self) -> bool:
-        """Whether the pair can no longer be used: after `close`, or the first trouble."""
+        """Whether the pair can no longer be used: after `close`, or the first error."""
         return self._closed is not None
 
     def close(self) -> None:
-        """End the pair: waits in it fail, the peer's too. Idempotent; nothing in a child."""
+        """Close the pair: waits in it fail, the peer's too. Idempotent; no effect in a child."""
         if not is_inherited(self._pid):
             self._close(_BY_CLOSE)
 
@@ -538,9 +541,9 @@ class TorchPair:
         self._unwaited.clear()
 
     def _cancel(self) -> None:
-        """Make all waits in the group return; nothing in torch's interface does that.
+        """Make all waits in the group return, although torch has no function for that.
 
-        gloo closes the connection when a wait runs out of time, so one is made to.
+        gloo closes the connection when a wait times out, so this starts one that does.
         """
         group = self._group
         if group is None:
@@ -563,7 +566,7 @@ _BY_CLOSE = "close() was called"
 
 
 class _Failing:
-    """Turns the errors of posting into those of the pair."""
+    """Turns errors of posting into errors of the pair."""
 
     def __init__(self, pair: TorchPair, what: str, deadline: Deadline) -> None:
         self._pair = pair
@@ -579,5 +582,5 @@ class _Failing:
 
 def _limit(deadline: Deadline) -> timedelta:
     left = deadline.remaining
-    # Less than a millisecond would be rounded to 0, which gloo takes for its default.
+    # Less than a millisecond would be rounded to 0, which gloo takes as its default.
     return _NO_LIMIT if left > _NO_LIMIT.total_seconds() else timedelta(seconds=max(left, 0.001))

@@ -1,9 +1,9 @@
-"""Making a gloo group: its members find each other in a store, then connect.
+"""Makes a gloo group: its members find each other in a store, then connect.
 
-torch makes a group in one call that blocks until all members are there. That call runs in a thread
-of its own, with a store that asks shoal's store again and again instead of waiting in it. So the
-caller notices deadlines, dead peers and Ctrl-C, and no connection to the store is held longer
-than the rendezvous takes.
+torch makes a group in one call that blocks until all members are there. Here that call runs in a
+thread of its own, with a store that polls shoal's store instead of waiting in it. So the caller
+notices deadlines, dead peers and Ctrl-C, and a connection to the store lasts no longer than the
+rendezvous.
 """
 
 import concurrent.futures
@@ -31,9 +31,9 @@ __all__ = ["Party", "make_group", "one_line"]
 
 _LOOK_EVERY_S = 0.5
 _SOURCE = re.compile(r"^\[\S+:\d+\] ")
-"""Where in torch's sources an error was raised, as its message starts."""
+"""The position in torch's sources at which the message of an error starts."""
 _CONNECT_S = 30.0
-"""Seconds for the connections between members that have all found each other."""
+"""Seconds that the members may take to connect after they have found each other."""
 _FIRST_PAUSE_S = 0.0002
 _LONGEST_PAUSE_S = 0.02
 
@@ -44,11 +44,11 @@ class Party:
 
     Attributes:
         open_store: Returns the store; called in the thread of the rendezvous.
-        prefix: The prefix of the group's keys, which no other group has ever had.
+        prefix: The prefix of the group's keys; no other group has ever used it.
         rank: The rank of this member.
         size: The number of members.
-        ip: The IP address of this machine that the others connect to.
-        what: Names this process, the operation and the peer, for the log and for errors.
+        ip: The IP address of this machine to which the other members connect.
+        what: The name of this process, the operation and the peer, for the log and for errors.
         keys: The keys of the rendezvous in the store, without the prefix.
     """
 
@@ -77,7 +77,7 @@ at_end(_give_all_up)
 
 
 class _GivenUpError(Exception):
-    """The caller does not wait any more."""
+    """The caller has stopped waiting."""
 
 
 def make_group(party: Party, deadline: Deadline, watch: Watch | None = None) -> Group:
@@ -86,10 +86,11 @@ def make_group(party: Party, deadline: Deadline, watch: Watch | None = None) -> 
     Args:
         party: This member.
         deadline: When to give up.
-        watch: Tells why the wait is hopeless; called about twice a second in this thread.
+        watch: Returns why the wait is hopeless, or None; called about twice a second in this
+            thread.
 
     Returns:
-        The group. It has no threads: it can send and receive, and runs no collectives.
+        The group. It has no threads: it can send and receive, but not run collectives.
 
     Raises:
         ShoalTimeoutError: A member did not come in time.
@@ -105,7 +106,7 @@ def make_group(party: Party, deadline: Deadline, watch: Watch | None = None) -> 
         except BaseException as error:  # noqa: BLE001  (raised in the caller's thread)
             made.set_exception(error)
 
-    # A daemon: one that is stuck in torch must not keep the interpreter from ending.
+    # A daemon: a thread that is stuck in torch must not keep the interpreter from exiting.
     thread = threading.Thread(target=work, name="shoal-rendezvous", daemon=True)
     _under_way[thread] = given_up
     thread.start()
@@ -140,7 +141,7 @@ def _check(party: Party, deadline: Deadline, watch: Watch | None) -> None:
 
 
 def one_line(error: BaseException) -> str:
-    """Return what torch says in an error, without its stack and its hints."""
+    """Return the message of an error of torch, without its stack and hints."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     text = _SOURCE.sub("", lines[0] if lines else "").partition(". This is typically")[0]
     return text or type(error).__name__
@@ -157,7 +158,7 @@ def _meet(party: Party, deadline: Deadline, given_up: threading.Event) -> Group:
     kind: Any = ProcessGroupGloo
     options = kind._Options()  # noqa: SLF001  (torch has no other name for it)
     options._timeout = timedelta(seconds=max(0.001, min(deadline.remaining, _CONNECT_S)))  # noqa: SLF001  (as above)
-    options._threads = 0  # noqa: SLF001  (they run collectives only)
+    options._threads = 0  # noqa: SLF001  (as above; threads run only collectives)
     options._devices = [device]  # noqa: SLF001  (as above)
     try:
         group: Any = ProcessGroupGloo(bridge, party.rank, party.size, options)
@@ -189,11 +190,11 @@ def _bridge_class() -> Any:  # noqa: C901  (a class, which needs torch)
     from torch._C._distributed_c10d import Store
 
     class Bridge(Store):
-        """A store that is in the way only while a group is made.
+        """A store that holds a connection only while a group is made.
 
-        A wait in a `TCPStore` cannot be ended, and it locks the connection for everyone else. This
-        store asks instead, until the caller gives up. torch keeps it as long as the group, so it
-        lets go of the connection.
+        A wait in a `TCPStore` cannot be ended, and it locks the connection for all other threads.
+        This store polls instead, until the caller gives up. torch keeps the store as long as the
+        group, so `release` drops the connection.
         """
 
         def __init__(self, store: "Store", keys: set[str], given_up: threading.Event) -> None:
@@ -222,7 +223,7 @@ def _bridge_class() -> Any:  # noqa: C901  (a class, which needs torch)
             return self._real().check(keys)
 
         def wait(self, keys: list[str], timeout: timedelta | None = None) -> None:
-            del timeout  # the caller's deadline is what counts
+            del timeout  # the caller's deadline counts instead
             self._keys.update(keys)
             store, pause = self._real(), _FIRST_PAUSE_S
             while not store.check(keys):

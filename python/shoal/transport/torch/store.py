@@ -1,9 +1,9 @@
-"""The store in which the two ends of a group find each other's addresses.
+"""The key-value store in which the members of a group find each other's addresses.
 
-A process has one server for each IP address that it is reached by, made at first need and shared
-by all its groups; each group has a prefix of its own. The server listens on that address only: on
-a socket that is bound before and handed over, because the store by itself would listen on all
-addresses of the machine.
+A process has one server for each of its IP addresses in use. It is started on first use and shared
+by all groups, each of which has a prefix of its own. The server listens on that address only:
+shoal binds a socket and hands it over, because the store itself would listen on all addresses of
+the machine.
 """
 
 import os
@@ -31,8 +31,8 @@ class StoreServer:
 
     Attributes:
         host: The IP address.
-        port: The port, which the system chose.
-        store: A client of it. All its operations must be short: it is one locked connection.
+        port: The port, chosen by the system.
+        store: A client of the server. Its operations must be short: they lock one connection.
     """
 
     host: str
@@ -45,10 +45,10 @@ _lock = threading.Lock()
 
 
 def server_at(ip: str) -> StoreServer:
-    """Return the server of this process at an address, which is started at first need.
+    """Return the server of this process at an address, started on first use.
 
     Raises:
-        TransportError: The address is not one of this machine.
+        TransportError: The address is not an address of this machine.
     """
     key = (os.getpid(), ip)  # by pid: a forked child needs a server of its own
     with _lock:
@@ -62,19 +62,19 @@ def server_at(ip: str) -> StoreServer:
 
 
 def listen_on(ip: str, port: int) -> socket.socket:
-    """Return a listening socket of one address of this machine.
+    """Return a socket that listens on one address of this machine.
 
     Args:
         ip: The address.
         port: The port; 0 for one that the system chooses.
 
     Raises:
-        TransportError: The address is not one of this machine, or the port is taken.
+        TransportError: The address is not an address of this machine, or the port is taken.
     """
     family = socket.AF_INET6 if ":" in ip else socket.AF_INET
     listening = socket.socket(family)
     try:
-        # A port that this process keeps by a bound socket may be listened on by this one.
+        # Allows a port that this process has reserved with another bound socket.
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listening.bind((ip, port))
         listening.listen(1024)
@@ -88,7 +88,7 @@ def listen_on(ip: str, port: int) -> socket.socket:
 
 
 def store_on_socket(listening: socket.socket) -> "TCPStore":
-    """Start a store's server on a listening socket, which belongs to it from then on."""
+    """Start a store's server on a listening socket, and pass the socket to it."""
     from torch._C._distributed_c10d import TCPStore
 
     host, port = listening.getsockname()[:2]
@@ -113,18 +113,18 @@ def connect_store(host: str, port: int, timeout: float) -> "TCPStore":
 
     Raises:
         OSError: Nothing listens there any more, or it does not answer.
-        RuntimeError: The same, as torch has it.
+        RuntimeError: The same, raised by torch.
     """
     from torch._C._distributed_c10d import TCPStore
 
-    # torch would try again and again until its time is over, with a log line for each try.
+    # torch would retry until the timeout, with a log line for each attempt.
     socket.create_connection((host, port), max(timeout, 0.001)).close()
     limit = timedelta(seconds=max(timeout, 0.001))
     return TCPStore(host, port, None, is_master=False, timeout=limit, wait_for_workers=False)
 
 
 def _renew_lock() -> None:
-    global _lock  # noqa: PLW0603  (a thread that is not in the child may have it)
+    global _lock  # noqa: PLW0603  (a thread of the parent may have held it at the fork)
     _lock = threading.Lock()
 
 

@@ -1,4 +1,4 @@
-"""The parts of torch's groups that shoal uses; torch's own stubs lack most of them."""
+"""Types of the parts of torch's groups that shoal uses; torch's own stubs lack most of them."""
 
 from collections.abc import Sequence
 from datetime import timedelta
@@ -14,7 +14,7 @@ class Work(Protocol):
     """A posted transfer."""
 
     def wait(self, timeout: timedelta = ...) -> bool:
-        """Block until the transfer is done; RuntimeError where it failed."""
+        """Block until the transfer is done; raise RuntimeError if it failed."""
         ...
 
 

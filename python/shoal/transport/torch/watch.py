@@ -1,8 +1,8 @@
-"""The watchdog of waits that block in torch: it looks at each of them about once a second.
+"""The watchdog of waits that block in torch: it checks each of them about once a second.
 
-A thread that waits in torch cannot look at anything itself. The watchdog is a task on the event
-loop of the process and runs only while something waits. It logs long waits, and ends a wait when
-its peer is known to be dead.
+A thread that waits in torch cannot check anything itself. The watchdog is a task on the event loop
+of the process and runs only while a thread waits. It logs long waits, and ends a wait whose peer
+is known to be dead.
 """
 
 import asyncio
@@ -23,10 +23,10 @@ __all__ = ["Wait", "Watch", "begin", "end"]
 
 _LOOK_EVERY_S = 0.8
 _GRACE_S = 2.0
-"""Seconds after its deadline at which a wait that should have ended by itself is ended."""
+"""Seconds after its deadline before the watchdog ends a wait that should have ended by itself."""
 
 Watch = Callable[[], BaseException | None]
-"""Tells why a wait is hopeless, or None. It is called on the event loop and must not block."""
+"""Returns why a wait is hopeless, or None. It is called on the event loop and must not block."""
 
 
 class Wait:
@@ -35,14 +35,15 @@ class Wait:
     Args:
         what: The sentence for the log: this process, the operation and the peer.
         deadline: The deadline of the wait.
-        watch: Tells why the wait is hopeless.
-        cancel: Makes the blocked thread return; called on the event loop, again and again until
-            the wait has ended.
-        works: What the thread waits for, kept here so that forked children do not destroy it.
+        watch: Returns why the wait is hopeless, or None.
+        cancel: Makes the blocked thread return; called on the event loop, repeatedly until the
+            wait has ended.
+        works: The works for which the thread waits, kept here so that forked children do not
+            destroy them.
 
     Attributes:
         cancel: As given.
-        error: Why the watchdog ended the wait, or None.
+        error: The error with which the watchdog ended the wait, or None.
     """
 
     __slots__ = (
@@ -80,7 +81,7 @@ class Wait:
         return time.monotonic() - self._start
 
     def look(self) -> None:
-        """Log the line that is due; end the wait if it is hopeless."""
+        """Log the wait if a log line is due; end it if it is hopeless."""
         if self._long is None:
             self._long = LongWait(lambda: self.what, self._deadline, self.seconds)
         self._long.tick()
@@ -107,10 +108,11 @@ _lock = threading.Lock()
 
 
 def begin(wait: Wait) -> None:
-    """Have the watchdog look at a wait until `end`."""
+    """Have the watchdog check a wait until `end`."""
     global _looking  # noqa: PLW0603  (one watchdog a process is the point)
     _waits[id(wait)] = wait
-    # The task looks for waits under the lock before it stops: it sees this one, or has stopped.
+    # Before the task stops it looks for waits, under the lock: it either finds this one, or has
+    # stopped and cleared `_looking`.
     if not _looking:
         with _lock:
             if not _looking:
@@ -119,7 +121,7 @@ def begin(wait: Wait) -> None:
 
 
 def end(wait: Wait) -> None:
-    """Have the watchdog forget a wait; a daemon thread stays here if the interpreter ends."""
+    """Have the watchdog forget a wait. Blocks a daemon thread if the interpreter is exiting."""
     _waits.pop(id(wait), None)
     stop_if_ending()
 
@@ -142,7 +144,7 @@ async def _look_at_all() -> None:
                 _looking = False
                 return
         for wait in list(_waits.values()):
-            with contextlib.suppress(Exception):  # one wait's trouble is not that of the others
+            with contextlib.suppress(Exception):  # an error in one wait must not affect the others
                 wait.look()
 
 
