@@ -15,7 +15,7 @@ __all__ = ["KunlunXPUManager"]
 
 _LIBRARY = "torch_xmlir"
 _LIMIT_S = 50.0
-# In a process of its own, because it imports torch.
+# Runs in a separate process, because it imports torch.
 _QUESTION = """
 import json, sys
 import torch, torch_xmlir
@@ -40,7 +40,7 @@ class KunlunXPUManager(AcceleratorManager):
         """Ask torch_xmlir, where it is installed.
 
         Raises:
-            ClusterError: It failed.
+            ClusterError: torch_xmlir failed.
         """
         if importlib.util.find_spec(_LIBRARY) is None:
             return []
