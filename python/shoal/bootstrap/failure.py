@@ -20,12 +20,12 @@ class Failure:
     Attributes:
         address: The worker's address.
         rank: Its rank in the group.
-        when: Wall-clock time of the failure, in seconds. The earliest of several failures is shown
-            as their cause.
+        when: Wall-clock time of the failure, in seconds; a group's error lists its failures in
+            this order.
         type_name: Qualified name of the exception's class.
         text: The message.
         traceback_text: The traceback with its causes, as text.
-        pickled: The exception itself, where it can be pickled.
+        pickled: The exception itself, if it can be pickled.
     """
 
     address: str

@@ -37,7 +37,7 @@ class KunlunXPUManager(AcceleratorManager):
 
     @classmethod
     def ask(cls) -> list[Device]:
-        """Ask torch_xmlir, where it is installed.
+        """Ask torch_xmlir, if it is installed.
 
         Raises:
             ClusterError: torch_xmlir failed.

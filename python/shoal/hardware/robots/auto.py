@@ -87,7 +87,8 @@ def _count(names: Sequence[str], env: Mapping[str, str]) -> int:
             + [f"{name} is not set" for name in missing]
         )
         raise ShoalValueError(
-            f"{names[0]}: {listed}; expected as many comma-separated values in each, one a robot"
+            f"{names[0]}: {listed}; expected the same number of comma-separated values in each, "
+            "one per robot"
         )
     return next(iter(counts.values()))
 
