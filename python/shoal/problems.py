@@ -1,4 +1,4 @@
-"""Making a dataclass of a mapping that a user wrote, with all that is wrong with the mapping."""
+"""Builds a dataclass from a user's mapping, and reports all problems of the mapping at once."""
 
 import functools
 import re
@@ -25,12 +25,12 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Problem:
-    """Something that cannot be.
+    """One problem of a user's mapping.
 
     Attributes:
-        path: Where it stands, from what was given on.
-        message: What is wrong, and what was expected.
-        key: Whether the last key of the path is what is wrong, rather than its value.
+        path: The keys and list indices that lead from the mapping to the problem.
+        message: A description of the problem, and of the expected value.
+        key: Whether the last key of the path is wrong, rather than its value.
     """
 
     path: tuple[str | int, ...]
@@ -38,15 +38,15 @@ class Problem:
     key: bool = False
 
     def under(self, *path: str | int) -> "Problem":
-        """Return it as it is seen from further outside."""
+        """Return the same problem with `path` put before its own path."""
         return Problem((*path, *self.path), self.message, self.key)
 
 
 class ArgumentsError(ClusterConfigError):
-    """Several things that cannot be, in what a dataclass was made of.
+    """The problems of a mapping from which a dataclass cannot be built.
 
     Attributes:
-        found: Each of them.
+        found: The problems.
     """
 
     def __init__(self, found: Sequence[Problem], where: str = "") -> None:
@@ -56,13 +56,13 @@ class ArgumentsError(ClusterConfigError):
 
 
 def shown(value: object) -> str:
-    """Return a value as a message shows it: its `repr`, cut where it is long."""
+    """Return a value as a message shows it: its `repr`, shortened if it is long."""
     text = repr(value)
     return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"
 
 
 def path_text(root: str, path: Sequence[str | int]) -> str:
-    """Return a path as people write it: `cluster.node_groups[1].label`."""
+    """Return a path as text: `cluster.node_groups[1].label`."""
     return (root + "".join(map(_step, path))).removeprefix(".")
 
 
@@ -78,19 +78,20 @@ def dataclass_arg_check(
     no_check_unknown: bool = False,
     error_suffix: str = "",
 ) -> tuple[list[str], set[str], set[str]]:
-    """Compare what a dataclass is to be made of with its fields.
+    """Compare the arguments for a dataclass with its fields.
 
     Args:
         dataclass: The dataclass.
-        kwargs: Values by the names of fields.
-        no_check_unknown: Whether to allow names that are no fields.
-        error_suffix: What to add to a message.
+        kwargs: Values, by the names of fields.
+        no_check_unknown: Whether to allow names that are not fields.
+        error_suffix: Text to append to an error message.
 
     Returns:
-        No field, since an error says which are missing; the names that are no fields; the others.
+        An empty list, because missing fields raise an error; the names that are not fields; the
+        names that are.
 
     Raises:
-        ClusterConfigError: Fields without a default are missing, or names are no fields.
+        ClusterConfigError: Fields without a default are missing, or names are not fields.
     """
     names = [str(name) for name in kwargs]
     missing, unknown = _missing(dataclass, names), _unknown(dataclass, names)
@@ -114,7 +115,7 @@ def _unknown(cls: type[Any], values: Collection[str]) -> list[str]:
 
 
 def _read_fields(cls: Any) -> dict[str, bool]:
-    """Return the fields that a dataclass is made of, and whether each has to be given."""
+    """Return the fields of a dataclass's constructor, and whether each is required."""
     return {
         field.name: field.default is MISSING and field.default_factory is MISSING
         for field in fields(cls)
@@ -122,15 +123,15 @@ def _read_fields(cls: Any) -> dict[str, bool]:
     }
 
 
-# Thousands of robots are of one class.
+# Cached, because a configuration may hold thousands of robots of one class.
 _fields: Callable[[Any], dict[str, bool]] = functools.cache(_read_fields)
 
 
 def construct(cls: type[T], values: Mapping[Any, Any]) -> tuple[T | None, list[Problem]]:
-    """Make a dataclass of a mapping of its fields.
+    """Build a dataclass from a mapping of its fields.
 
     Returns:
-        The object, None where there are problems; and the problems.
+        The object, or None if there are problems; and the problems.
     """
     named = {str(key): value for key, value in values.items()}
     known = _fields(cls)
@@ -149,12 +150,12 @@ def construct(cls: type[T], values: Mapping[Any, Any]) -> tuple[T | None, list[P
     except ArgumentsError as error:
         return None, error.found
     except (ValueError, AssertionError, TypeError) as error:
-        # A class of the user's may refuse a value in any of these ways.
+        # A user's class may refuse a value with any of these errors.
         return None, [_problem(str(error), known)]
 
 
 def _problem(message: str, known: Mapping[str, bool]) -> Problem:
-    """Point at a field where the message begins with its name."""
+    """Return the problem of a message; its path is the field whose name begins the message."""
     name, colon, rest = message.partition(": ")
     if colon and name in known:
         return Problem((name,), rest)

@@ -205,7 +205,7 @@ RULES = [
     ),
     (robots({**ARM, "robot_ip": "10.0.0"}), f"{H}.configs[0].robot_ip: "),
     (robots({**ARM, "node_rank": "0"}), f"{H}.configs[0].node_rank: expected a node rank"),
-    (robots(ARM, ARM), f"{H}.configs[1]: Duplicate hardware configs: as configs[0]"),
+    (robots(ARM, ARM), f"{H}.configs[1]: Duplicate hardware configs: same as configs[0]"),
     (
         robots({**ARM, "node_rank": 2}),
         f"{H}.configs[0].node_rank: must be within node_ranks of the group (0-1), not 2",

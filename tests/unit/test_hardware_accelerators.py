@@ -224,7 +224,9 @@ def test_a_vendor_without_what_shoal_asks_for_is_refused(monkeypatch):
     with pytest.raises(ShoalValueError, match=r"Acme: RESTRICTIONS, TORCH_DEVICE, ask\(\) missing"):
         AcceleratorManager.register_manager("ACME")(Acme)
     for name in (3, "", "A B", "A:B", "NO_ACCEL"):
-        with pytest.raises(ShoalValueError, match=f"{name!r} is no name for an accelerator type"):
+        with pytest.raises(
+            ShoalValueError, match=f"{name!r} is not a name for an accelerator type"
+        ):
             AcceleratorManager.register_manager(name)
     assert "ACME" not in known
 
@@ -347,7 +349,9 @@ def test_devices_may_be_named_by_their_unique_names(kind):
 @pytest.mark.parametrize("name", ["x", "-1", "", "1.5", None, True, 1.5, -1])
 @pytest.mark.parametrize("names", [[], ["GPU-a", "GPU-b"]])
 def test_what_is_no_device(name, names):
-    with pytest.raises(ShoalValueError, match=r"^NV_GPU device .* (is no device|does not exist)"):
+    with pytest.raises(
+        ShoalValueError, match=r"^NV_GPU device .* (is not a device|does not exist)"
+    ):
         visibility_env("NV_GPU", [name], names)
 
 
@@ -475,7 +479,7 @@ def test_reading_the_visible_devices_back(kind, monkeypatch):
         assert AcceleratorUtil.get_visible_devices(kind) == ["GPU-a", "MIG-b"]
     monkeypatch.setenv(VISIBLE[kind], "0,one")
     with pytest.raises(
-        ShoalValueError, match="'one' is no device; expected numbers or unique names"
+        ShoalValueError, match="'one' is not a device; expected numbers or unique names"
     ):
         AcceleratorUtil.get_visible_devices(kind)
     monkeypatch.delenv(VISIBLE[kind])

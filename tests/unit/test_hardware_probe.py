@@ -185,8 +185,8 @@ def test_an_interpreter_that_runs_workers(kinds):
     ("path", "message"),
     [
         ("/no/such/python", "python_interpreter_path '/no/such/python' does not exist"),
-        ("/bin/false", "'/bin/false' is no Python that runs: .* non-zero exit status 1"),
-        ("/bin/echo", "'/bin/echo' is no Python that runs"),
+        ("/bin/false", "'/bin/false' is not a Python that runs: .* non-zero exit status 1"),
+        ("/bin/echo", "'/bin/echo' is not a Python that runs"),
     ],
 )
 def test_an_interpreter_that_runs_none(path, message, kinds):

@@ -166,5 +166,5 @@ def test_pieces_that_only_look_alike_are_no_duplicates(registries):
 
     pieces = [{"node_rank": 0, "token": token} for token in ("a", "b", "c")]
     assert len(NodeHardwareConfig("Safe", pieces).configs) == 3
-    with pytest.raises(ShoalValueError, match=r"configs\[3\]: Duplicate.*: as configs\[1\]"):
+    with pytest.raises(ShoalValueError, match=r"configs\[3\]: Duplicate.*: same as configs\[1\]"):
         NodeHardwareConfig("Safe", [*pieces, {"node_rank": 0, "token": "b"}])

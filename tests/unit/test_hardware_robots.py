@@ -93,8 +93,8 @@ def enumerate_robots(kind, node_rank, configs=None):
     [
         (lambda: FrankaConfig("0"), "node_rank: expected a node rank"),
         (lambda: FrankaConfig(-1), "node_rank: expected a node rank"),
-        (lambda: FrankaConfig(0, "robot.local"), "robot_ip: 'robot.local' is no IP address"),
-        (lambda: FrankaConfig(0, 16), "robot_ip: 16 is no IP address"),
+        (lambda: FrankaConfig(0, "robot.local"), "robot_ip: 'robot.local' is not an IP address"),
+        (lambda: FrankaConfig(0, 16), "robot_ip: 16 is not an IP address"),
         (lambda: FrankaConfig(0, camera_serials="12"), "camera_serials: expected a list, not '12'"),
         (lambda: FrankaConfig(0, camera_serials=["1", 1]), "camera_serials: the same entry twice"),
         (
@@ -135,7 +135,10 @@ def enumerate_robots(kind, node_rank, configs=None):
         ),
         (lambda: FrankaConfig(0, gripper_type="claw"), "gripper_type: 'claw' is not supported"),
         (lambda: FrankaConfig(0, controller_node_rank="1"), "controller_node_rank: expected"),
-        (lambda: DualFrankaConfig(0, right_robot_ip="x"), "right_robot_ip: 'x' is no IP address"),
+        (
+            lambda: DualFrankaConfig(0, right_robot_ip="x"),
+            "right_robot_ip: 'x' is not an IP address",
+        ),
         (lambda: DualFrankaConfig(0, left_camera_type="x"), "left_camera_type: 'x' is not"),
         (lambda: GimArmConfig(0, arm_variant="gim"), "arm_variant: 'gim' is not supported"),
         (lambda: GimArmConfig(0, can_interface="../can0"), "can_interface: expected a network"),

@@ -87,7 +87,7 @@ def test_all_problems_come_at_once_with_their_places(tmp_path):
         f"nodes[2].vendor ({file}:4:14): expected one of NV_GPU, AMD_GPU, INTEL_GPU, NPU, "
         "MUSA_GPU, KUNLUN_XPU, not 'NVGPU'; did you mean 'NV_GPU'?",
         f"nodes[3].hostnames ({file}:5:27): expected one for each of 2 nodes, not 1",
-        f"nodes[3].ips[0] ({file}:5:38): 'x' is no IP address",
+        f"nodes[3].ips[0] ({file}:5:38): 'x' is not an IP address",
         f"nodes[4].hardware.franka ({file}:6:17): there is no such hardware type; "
         "did you mean 'Franka'?",
         f"nodes[4].hardware.Excavator ({file}:6:39): expected a number from 0 to 1024, not 'many'",

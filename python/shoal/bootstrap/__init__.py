@@ -1,5 +1,6 @@
-"""What runs first in a process that Ray started for shoal.
+"""The code that runs first in a process that Ray starts for shoal.
 
-These modules import the standard library and Ray only: the environment, the backend and the hooks
-of a worker are settled here, before the user's class, and what it imports, is loaded.
+Here a worker gets its environment and backend, and runs its hooks, before the user's class and the
+modules that it imports are loaded. These modules therefore import little: the standard library, Ray
+and small modules of shoal.
 """

@@ -1,4 +1,4 @@
-"""The user's own module, which makes shoal know their hardware and their classes."""
+"""Loads the user's extension module, which registers the user's hardware and classes."""
 
 import importlib
 import logging
@@ -7,25 +7,26 @@ from shoal.context import current, env_var
 
 __all__ = ["load_user_extension_module"]
 
-# A process that ran one task may be given another by Ray: registering twice would fail.
+# Modules that this process has loaded. Ray may run several tasks in one process, and registering
+# twice would fail.
 _loaded: set[str] = set()
-# Several parts of a process ask for the module; one line is enough where it cannot be had.
+# Modules whose failure was logged. Several parts of a process load the module; one line is enough.
 _told: set[str] = set()
 
 
 def load_user_extension_module(
     logger: logging.Logger | None = None, *, name: str | None = None
 ) -> None:
-    """Import `SHOAL_EXT_MODULE` and call its `register()`, once a process.
+    """Import `SHOAL_EXT_MODULE` and call its `register()`, once per process.
 
-    It runs in the driver before a configuration is read, on each node before its hardware is asked
-    for, and in each worker before the user's class is made. What fails in it is logged: whatever
-    needs what was not registered fails by itself and says so.
+    Runs in the driver before a configuration is read, on each node before its hardware is probed,
+    and in each worker before the user's class is constructed. A failure is only logged: code that
+    needs something unregistered raises its own error.
 
     Args:
-        logger: Where to log; None for shoal's own log.
-        name: The module, for a process that must tell of a failure each time it is asked; None for
-            what the variable names.
+        logger: The log for failures; None for shoal's own log.
+        name: The module, for a process that must log a failure on each call and not only once;
+            None for the module that the variable names.
     """
     variable, module = "SHOAL_EXT_MODULE", name
     if module is None:

@@ -1,4 +1,4 @@
-"""An exception as a value: captured where it was raised, rebuilt where somebody waits for it."""
+"""An exception as a value: captured in the process that raised it, rebuilt in the one that waits."""
 
 import time
 import traceback
@@ -15,16 +15,17 @@ __all__ = ["Failure"]
 
 @dataclass(frozen=True)
 class Failure:
-    """What is known of an exception in another process. Always picklable.
+    """The description of an exception in another process. Always picklable.
 
     Attributes:
         address: The worker's address.
         rank: Its rank in the group.
-        when: Wall-clock time of the failure, in seconds; orders failures by cause.
+        when: Wall-clock time of the failure, in seconds; a group's error lists its failures in
+            this order.
         type_name: Qualified name of the exception's class.
         text: The message.
         traceback_text: The traceback with its causes, as text.
-        pickled: The exception itself, where it can be pickled.
+        pickled: The exception itself, if it can be pickled.
     """
 
     address: str
@@ -45,7 +46,7 @@ class Failure:
             error: The exception.
             address: The worker's address.
             rank: Its rank in the group.
-            skip_frames_of: A file whose frames, at the outer end of the traceback, say nothing.
+            skip_frames_of: A file whose frames are removed from the outer end of the traceback.
         """
         error = error.with_traceback(_without(error.__traceback__, skip_frames_of))
         if not isinstance(error, Exception):
@@ -62,7 +63,7 @@ class Failure:
         )
 
     def rebuild(self) -> Exception:
-        """Make the exception again: its own type where possible, else a `RemoteError`.
+        """Rebuild the exception: its own type if possible, else a `RemoteError`.
 
         A note names the rank, the address and the remote traceback.
         """
@@ -79,7 +80,7 @@ class Failure:
 
     @classmethod
     def of_peer(cls, error: Exception, address: str, rank: int) -> Self:
-        """Describe an error that this process found out about a worker: it has no traceback."""
+        """Describe an error of a worker that this process detected: it has no traceback."""
         return replace(cls.capture(error, address, rank), traceback_text="")
 
     def _original(self) -> Exception | None:
@@ -114,8 +115,8 @@ def _text(error: Exception) -> str:
 
 
 def _pickled(error: Exception) -> bytes | None:
-    # An exception is rebuilt by calling its class with `args`. A constructor that takes something
-    # else fails at that, or makes another message of it; then its parts are put together.
+    # Pickle rebuilds an exception by calling its class with `args`. If the constructor takes other
+    # arguments, the call fails or changes the message; then the parts are pickled instead.
     for form in (error, _Parts(error)):
         try:
             data: bytes = pickle.dumps(form)

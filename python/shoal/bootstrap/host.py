@@ -1,10 +1,10 @@
-"""The Ray actor that stands around a user's object.
+"""The Ray actor that holds a user's object and calls its methods.
 
-Ray would import the user's class before any code of ours could run. The host is made of our code
-alone: it sets the worker's environment, loads the driver's backend, runs the hooks, and only then
-unpickles and constructs the user's class. So a worker needs no process of its own from Ray for the
-sake of its variables (Ray's `runtime_env` starts one), and whatever fails on the way is a value
-that the driver can show.
+Ray imports the class of an actor before any other code runs. The actor's class is therefore shoal's
+own, not the user's: it sets the worker's environment, loads the driver's backend, runs the hooks,
+and only then unpickles and constructs the user's class. So a worker's variables do not require a
+new process (Ray's `runtime_env` would start one), and a failure on the way becomes a value that the
+driver can show.
 """
 
 import importlib
@@ -27,17 +27,17 @@ from shoal.errors import LaunchError
 
 __all__ = ["CALL_PREFIX", "AsyncWorkerHost", "LaunchSpec", "WorkerHost", "host_class"]
 
-# Ray's log monitor takes a line with this prefix as the name of the process from here on.
+# After a line with this prefix, Ray's log monitor uses the rest of it as the process's name.
 _NAME_PREFIX = ":actor_name:"
 
 
 CALL_PREFIX = "_shoal_call_"
-"""Before a method's name: the host's method that calls it for a group, failures being values."""
+"""Prefix of the actor's methods for group calls, which return a failure instead of raising it."""
 
 
 @dataclass(frozen=True)
 class LaunchSpec:
-    """Everything a host needs to construct the user's object.
+    """Everything that a `WorkerHost` needs to construct the user's object.
 
     Attributes:
         name: The actor's name, `group:rank` for workers.
@@ -73,7 +73,7 @@ class _Slot:
 
 
 def own_versions() -> dict[str, str]:
-    """Return the versions that driver and workers must share."""
+    """Return this process's versions of what must be the same in the driver and in workers."""
     return {
         "python": ".".join(platform.python_version_tuple()[:2]),
         "ray": ray.__version__,
@@ -84,7 +84,7 @@ def own_versions() -> dict[str, str]:
 def pack(
     cls: type, args: Sequence[Any], kwargs: dict[str, Any]
 ) -> tuple[bytes, list["ray.ObjectRef[Any]"]]:
-    """Pickle a class with its arguments; object references are passed beside it, to be resolved.
+    """Pickle a class with its arguments; return Ray's object references apart, for Ray to resolve.
 
     Raises:
         LaunchError: The class or an argument cannot be pickled.
@@ -108,7 +108,7 @@ def pack(
 
 
 class WorkerHost:
-    """Holds one user's object and calls its methods; failures come back as values."""
+    """Holds a user's object and calls its methods; a failure is returned as a value."""
 
     def __init__(self, spec: LaunchSpec, *resolved: Any) -> None:
         self._shoal_spec = spec
@@ -134,11 +134,11 @@ class WorkerHost:
         return f"{group}(rank={spec.rank})"
 
     def _shoal_ready(self) -> Failure | None:
-        """Tell whether the user's object was constructed."""
+        """Return the failure of the user's constructor; None if it succeeded."""
         return self._shoal_failure
 
     def _shoal_ping(self) -> None:
-        """Answer. A call that is pending here fails when the process dies."""
+        """Do nothing. A pending call fails when the process dies."""
 
     def _shoal_call(self, name: str, /, *args: Any, **kwargs: Any) -> Any:
         """Call a method of the user's object; returns its value, or a `Failure`."""
@@ -166,7 +166,7 @@ class WorkerHost:
         return self._shoal_seconds.get(name, 0.0)
 
     def _shoal_direct(self, name: str) -> Callable[..., Any]:
-        """Return a method for a caller who uses the Ray handle itself; it raises."""
+        """Return a method for a caller that uses the Ray handle itself; failures are raised."""
         if self._shoal_failure is not None:
             raise self._shoal_failure.rebuild()
         method: Callable[..., Any] = getattr(self._shoal_object, name)
@@ -174,7 +174,7 @@ class WorkerHost:
 
 
 class AsyncWorkerHost(WorkerHost):
-    """The host of a class with coroutine methods: an asyncio actor, as Ray makes of such classes."""
+    """The `WorkerHost` of a class with coroutine methods: Ray runs it as an asyncio actor."""
 
     async def _shoal_call(self, name: str, /, *args: Any, **kwargs: Any) -> Any:
         """Call a method of the user's object, and await what it returns."""
@@ -212,11 +212,11 @@ def public_methods(cls: type) -> dict[str, Callable[..., Any]]:
 
 
 def host_class(cls: type) -> type[WorkerHost]:
-    """Make the host for a class, with its public methods, so that the Ray handle has them too."""
+    """Create the actor class for a user's class; the Ray handle has the same public methods."""
     methods = public_methods(cls)
     is_async = any(inspect.iscoroutinefunction(m) for m in methods.values())
     members: dict[str, Any] = {name: _direct_call(name, m) for name, m in methods.items()}
-    # One method for each method, because Ray would send a name as a further argument: 0.1 ms.
+    # One method for each of the user's: passing its name as an argument would take 0.1 ms more.
     group_call = _async_group_call if is_async else _group_call
     members |= {CALL_PREFIX + name: group_call(name) for name in methods}
     members["__doc__"] = cls.__doc__
@@ -240,7 +240,7 @@ def _async_group_call(name: str) -> Callable[..., Any]:
 
 
 def _direct_call(name: str, method: Callable[..., Any]) -> Callable[..., Any]:
-    # Ray decides by the function's kind how to run it; the stand-in is of the method's kind.
+    # Ray runs a function according to its kind, so the wrapper is of the same kind as the method.
     if inspect.iscoroutinefunction(method):
 
         async def coroutine_call(self: WorkerHost, *args: Any, **kwargs: Any) -> Any:
@@ -261,7 +261,7 @@ def _direct_call(name: str, method: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _ends_process(error: BaseException) -> bool:
-    # Ray marks the SystemExit by which it ends a process on SIGTERM: no failure of the user's code.
+    # Ray marks the SystemExit that ends a process on SIGTERM. That is not the user's failure.
     return hasattr(error, "ray_terminate_msg")
 
 

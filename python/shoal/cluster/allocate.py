@@ -1,4 +1,4 @@
-"""Starts one process of a user's class on a node."""
+"""Starts an actor of a user's class on a node: the work of `Cluster.allocate`."""
 
 import os
 import shlex
@@ -32,24 +32,24 @@ hooks: list[str] = []
 
 _MAX_CONCURRENCY = 2**31 - 1
 
-# Variables of one process or one shell, which say nothing to another.
+# Variables that belong to one process or shell, and are not passed to workers.
 _NOT_SHARED = frozenset({"_", "OLDPWD", "PWD", "SHLVL", "SHOAL_BACKEND"})
 _NOT_SHARED_PREFIXES = ("RAY_", "__RAY")
 
 
 @dataclass
 class Allocation:
-    """The arguments of `Cluster.allocate`, whichever spelling they came in.
+    """The arguments of `Cluster.allocate`, whichever signature the caller used.
 
     Attributes:
         cls: The class to construct.
         worker_name: The actor's name.
         node_rank: The node.
         env_vars: Variables of this worker.
-        worker_rank: Its rank; taken from the name's last part where it is not given.
-        gpu_id: The accelerator on the node; None where `env_vars` says, -1 for none.
-        max_concurrency: How many calls run at once, as Ray understands it; None for its default.
-        node_group_label: The group whose variables and interpreter hold.
+        worker_rank: Its rank; None for the number at the end of its name.
+        gpu_id: The accelerator on the node; None or -1 for those that `env_vars` names, if any.
+        max_concurrency: Ray's option: how many calls run at once; None for Ray's default.
+        node_group_label: The node group whose variables and interpreter apply.
         cls_args: Positional arguments of the class.
         cls_kwargs: Keyword arguments of the class.
     """
@@ -66,7 +66,7 @@ class Allocation:
     cls_kwargs: Mapping[str, Any] = field(default_factory=dict)
 
 
-# The parameters after `cls, worker_name` in the three spellings that documents and code use.
+# The parameters after `cls, worker_name` in the three signatures that documents and code use.
 _TODAY = (
     "worker_rank", "node_rank", "max_concurrency", "env_vars", "node_group_label",
     "disable_distributed_log", "cls_args", "cls_kwargs",
@@ -79,11 +79,11 @@ _RENAMED = {"node_id": "node_rank"}
 def read_arguments(
     cls: type, worker_name: str, args: Sequence[Any], kwargs: dict[str, Any]
 ) -> Allocation:
-    """Tell the spellings of `Cluster.allocate` apart, and name the arguments.
+    """Find the signature of `Cluster.allocate` that a call uses, and name the arguments.
 
     Raises:
-        TypeError: The arguments fit none of them.
-        ShoalTypeError: `env_vars` is no mapping.
+        TypeError: The arguments fit no signature.
+        ShoalTypeError: `env_vars` is not a mapping.
     """
     names = _spelling(args, kwargs)
     if len(args) > len(names):
@@ -121,11 +121,11 @@ def _spelling(args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[str, ...]:
 
 
 def allocate(job: Job, request: Allocation, reports: Sequence[NodeReport]) -> Any:
-    """Start the process; returns the actor's handle without waiting for it.
+    """Start the actor, and return its handle without waiting for it.
 
     Raises:
-        ShoalValueError: There is no such node, accelerator or node group.
-        NameTakenError: The name belongs to somebody who is alive.
+        ShoalValueError: The node, accelerator or node group does not exist.
+        NameTakenError: The name belongs to a live worker.
     """
     node = job.nodes[_checked_node(job, request)]
     calls: Any = request.max_concurrency  # typed, but it comes from a user
@@ -195,7 +195,7 @@ _actor_classes: dict[type, Any] = {}
 
 
 def _actor_class(cls: type) -> Any:
-    # Ray exports an actor class once; making it anew for each worker would export it each time.
+    # Ray exports each actor class once; creating a class per worker would export it each time.
     made = _actor_classes.get(cls)
     if made is None:
         made = _actor_classes[cls] = ray.remote(host_class(cls))
@@ -215,7 +215,7 @@ def _checked_node(job: Job, request: Allocation) -> int:
 def _accelerator_env(
     node: NodeInfo, request: Allocation, environment: Mapping[str, str]
 ) -> dict[str, str]:
-    """Return the variables that show a worker its devices, as its placement or `gpu_id` says."""
+    """Return the variables that restrict a worker to the devices of its placement or `gpu_id`."""
     gpu: Any = request.gpu_id  # typed, but it comes from a user
     env: dict[str, str] = {}
     if gpu is None or gpu == -1:
@@ -251,7 +251,7 @@ def _device_hooks(env: Mapping[str, str]) -> list[str]:
 
 
 def _laid(base: Mapping[str, str], *layers: Mapping[str, str]) -> dict[str, str]:
-    """Lay environments over each other, later ones winning; path-like variables merge."""
+    """Merge environments: a later one overrides an earlier one; path-like variables merge."""
     env = dict(base)
     for layer in layers:
         env = merge_worker_env_vars(env, layer, merge_mode(env | dict(layer)))
@@ -261,10 +261,10 @@ def _laid(base: Mapping[str, str], *layers: Mapping[str, str]) -> dict[str, str]
 def _interpreter(
     node: NodeInfo, group: NodeGroupInfo, worker_name: str, profiling: ProfileConfig | None
 ) -> str | None:
-    """Return the shell command that runs a worker where it is not simply the node's interpreter.
+    """Return the shell command that runs a worker; None for the interpreter of Ray's node.
 
     Raises:
-        LaunchError: The worker is to be profiled, and the node has not the profiler.
+        LaunchError: The worker is to be profiled, but the node does not have the profiler.
     """
     own = group.get_node_python_interpreter_path(node.node_rank)
     if profiling is None or not profiling.profiles_worker_group(worker_name.partition(":")[0]):
@@ -279,7 +279,7 @@ def _interpreter(
 
 
 def _changed_here(reports: Sequence[NodeReport]) -> dict[str, str]:
-    # What this driver's environment has and that of its node, when Ray started there, had not.
+    # The driver's variables that its node did not have, or had with other values, when Ray started.
     if not reports:
         return {}
     head = reports[max(0, current().node_rank)]

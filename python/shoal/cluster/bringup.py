@@ -51,15 +51,15 @@ def connect(address: str | None, namespace: str, namespaces_like: str) -> bool:
         address: `auto` for any running Ray of this machine, None for one that `ray start` or
             RAY_ADDRESS names, else a new local one.
         namespace: The namespace to use.
-        namespaces_like: What the namespace of an already initialised Ray must start with.
+        namespaces_like: The prefix that the namespace of an already initialised Ray must have.
 
     Returns:
         Whether this call started a local Ray.
 
     Raises:
-        ConnectionError: `auto`, and no Ray runs.
+        ConnectionError: The address is `auto`, and no Ray runs.
         NamespaceConflictError: Ray is initialised in another namespace.
-        ClusterError: Ray did not start, or the one that is named does not answer.
+        ClusterError: Ray did not start, or the named Ray does not answer.
     """
     if ray.is_initialized():
         found = ray.get_runtime_context().namespace
@@ -70,7 +70,7 @@ def connect(address: str | None, namespace: str, namespaces_like: str) -> bool:
                 f'namespace="{namespaces_like}")'
             )
         return False
-    # Ray must not empty the visibility variable of an actor that asks it for no accelerator.
+    # Ray must not empty the visibility variable of an actor that requests no accelerator from it.
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     _keep_every_line()
     if address == "auto":
@@ -89,7 +89,7 @@ def connect(address: str | None, namespace: str, namespaces_like: str) -> bool:
         raise ClusterError(
             "Ray's address is set (RAY_ADDRESS, or the file that `ray start` left), but no Ray "
             "answers there; end it with `ray stop`, or set RAY_ADDRESS=local for a new local one. A "
-            "Ray that wants a token also answers nobody who comes without: set RAY_AUTH_MODE=token"
+            "Ray that requires a token also does not answer without it: set RAY_AUTH_MODE=token"
         ) from None
     except (RuntimeError, OSError, ValueError) as error:
         raise ClusterError(
@@ -107,20 +107,20 @@ def connect(address: str | None, namespace: str, namespaces_like: str) -> bool:
 
 
 def disconnect() -> None:
-    """Disconnect this process from Ray; the exit code of a program that Ctrl-C ended stays its own."""
+    """Disconnect this process from Ray; keeps the exit code of a program that Ctrl-C ended."""
     ray.shutdown()
     if getattr(sys, "last_type", None) is KeyboardInterrupt:
-        # The interpreter remembers that Ctrl-C ended the program, to end by that signal, until it
-        # evaluates a text again; Ray did, it imports dataclasses at its end. This reminds it.
+        # After Ctrl-C the interpreter exits by that signal, unless it evaluates a string before.
+        # Ray's shutdown does so (it imports dataclasses); this restores the exit by the signal.
         with suppress(KeyboardInterrupt):
-            exec("raise KeyboardInterrupt")  # noqa: S102  (a constant text, to be evaluated as one)
+            exec("raise KeyboardInterrupt")  # noqa: S102  (a constant string, which must be evaluated)
 
 
 def _refuse_several() -> None:
-    """Raise when `auto` would take any one of several Rays of this machine."""
+    """Raise if `auto` would choose an arbitrary one of several Rays on this machine."""
     services: Any = importlib.import_module("ray._private.services")
     if os.environ.get("RAY_ADDRESS") or services.find_bootstrap_address(None):
-        return  # the user, or `ray start`, has said which
+        return  # the user, or `ray start`, has chosen one
     getattr(services.find_gcs_addresses, "cache_clear", lambda: None)()
     found = sorted(services.find_gcs_addresses())
     if len(found) > 1:
@@ -131,14 +131,15 @@ def _refuse_several() -> None:
 
 
 def _keep_every_line() -> None:
-    """Stop Ray from folding like lines of several workers into one, unless the user chose."""
+    """Stop Ray from merging similar lines of several workers, unless the user set RAY_DEDUP_LOGS."""
     if "RAY_DEDUP_LOGS" not in os.environ:
-        # Ray reads the variable when it is imported, which the user may have done before.
+        # Ray reads the variable when it is imported, which may have happened before.
         importlib.import_module("ray._private.ray_logging").RAY_DEDUP_LOGS = False  # type: ignore[attr-defined]  # set whether or not this Ray has it
 
 
 def _started_raylet() -> int | None:
-    # Ray keeps the processes that this one started at its "global node"; a head only if it did.
+    # Ray's "global node" holds the processes that this process started; it is a head only if this
+    # process started a Ray.
     node: Any = ray._private.worker._global_node  # noqa: SLF001  (Ray has no public way to tell)
     if node is None or not node.head:
         return None
@@ -150,7 +151,7 @@ def _sigterm_handler() -> Any:
 
 
 def _restore_sigterm(before: Any) -> None:
-    """Undo Ray's SIGTERM handler, whose exit code is 15 or 1; by default exit with 143."""
+    """Replace Ray's SIGTERM handler (exit code 15 or 1) with the old one, or one that exits with 143."""
     if threading.current_thread() is not threading.main_thread():
         return
     signal.signal(signal.SIGTERM, exit_by_signal if before in (signal.SIG_DFL, None) else before)
@@ -163,10 +164,10 @@ def running_jobs(manager_name: str) -> list[str]:
 
 
 def wanted_nodes(num_nodes: int | None, config: ClusterConfig | None) -> int | None:
-    """Return how many nodes a job waits for: 0 for those that are there, None to join a job.
+    """Return how many nodes a job waits for: 0 for those connected now, None to join a job.
 
     Raises:
-        ShoalValueError: The number cannot be, or contradicts the configuration.
+        ShoalValueError: The number is invalid, or contradicts the configuration.
     """
     given: Any = num_nodes  # typed, but it comes from a user
     if given is not None and (isinstance(given, bool) or not isinstance(given, int) or given < 0):
@@ -184,11 +185,14 @@ def wanted_nodes(num_nodes: int | None, config: ClusterConfig | None) -> int | N
 def find_nodes(
     num_nodes: int, *, local: bool, config: ClusterConfig | None, deadline: Deadline
 ) -> tuple[list[NodeInfo], list[NodeReport]]:
-    """Wait until `num_nodes` nodes are there (0: take those that are), and describe them in order.
+    """Wait until `num_nodes` nodes are connected, and describe them in the order of their ranks.
+
+    With `num_nodes` 0 it takes the nodes that are connected now.
 
     Raises:
-        ClusterError: There cannot be as many, or their ranks contradict each other.
-        ShoalTimeoutError: They did not come in time.
+        ClusterError: A local Ray cannot have that many nodes, or the nodes' ranks contradict each
+            other.
+        ShoalTimeoutError: The nodes did not connect in time.
     """
     with stage("nodes") as step:
         alive = _wait_for_nodes(num_nodes, local=local, deadline=deadline)
@@ -225,7 +229,7 @@ def _wait_for_nodes(num_nodes: int, *, local: bool, deadline: Deadline) -> list[
         alive = _alive()
         enough = len(alive) >= max(1, num_nodes)
         now = {node["NodeManagerAddress"] for node in alive}
-        if now != told and not (enough and not told):  # no line where nobody had to wait
+        if now != told and not (enough and not told):  # no line if there was no wait
             told = now
             listed = ", ".join(sorted(now, key=ipaddress.ip_address)) or "none yet"
             _log.info("%d of %d nodes are connected (%s)", len(alive), num_nodes, listed)
@@ -237,7 +241,7 @@ def _wait_for_nodes(num_nodes: int, *, local: bool, deadline: Deadline) -> list[
                 f"{len(alive)} of {num_nodes} nodes connected within {deadline.timeout:g} s "
                 f"({ips}); check `ray start --address=...` on the others"
             )
-        # Ray tells nobody when a node joins; this is the one place that asks now and then.
+        # Ray does not notify when a node joins, so this loop polls.
         time.sleep(wait.step(_POLL_S))
         wait.tick()
 
@@ -265,7 +269,7 @@ def _probe(alive: Sequence[dict[str, Any]], deadline: Deadline) -> list[NodeRepo
 def _order(
     alive: Sequence[dict[str, Any]], reports: Sequence[NodeReport]
 ) -> list[tuple[dict[str, Any], NodeReport]]:
-    """Order by SHOAL_NODE_RANK where all nodes set it; else this node first, the others by IP."""
+    """Order by SHOAL_NODE_RANK if all nodes set it; else this node first, the others by IP."""
     pairs = list(zip(alive, reports, strict=True))
     if len(pairs) == 1:
         return pairs

@@ -1,4 +1,4 @@
-"""`Cluster`: launches a job on Ray, or joins one that runs."""
+"""`Cluster`: launches a job on Ray, or joins a running one."""
 
 import atexit
 import contextlib
@@ -44,9 +44,9 @@ __all__ = ["Cluster"]
 _log = logging.getLogger("shoal")
 
 _MAX_NAMESPACES = 100
-# Ray reads the workers' output every 0.1 s; what they printed last is shown before Ray goes.
+# Seconds before Ray ends, so that it shows the workers' last output: it reads that every 0.1 s.
 _LAST_OUTPUT_S = 0.3
-# Ray notices the end of a killed actor within milliseconds; this is for a machine that is busy.
+# Seconds for Ray to notice the end of killed actors: milliseconds, or more on a busy machine.
 _END_S = 5.0
 
 
@@ -64,22 +64,23 @@ class _ClassOrInstanceMethod:
 
         @functools.wraps(function)
         def on_class(*args: Any, **kwargs: Any) -> Any:
-            # Made when it is called: looking at the class (help, a mock) must start no cluster.
+            # Created on the call: inspecting the class (help, a mock) must not start a cluster.
             return function(owner(), *args, **kwargs)
 
         return on_class
 
 
 class Cluster(DescribedCluster):
-    """The cluster of this process's job: one instance a process.
+    """The cluster of this process's job: one instance per process.
 
     A driver that gives `num_nodes` or `cluster_cfg` launches a job, on the Ray that `ray start`
-    made or else on a local one. `Cluster()` without arguments joins: in a worker its own job; in
-    another driver the one that runs, or, where none does, it launches one over all connected nodes
-    and says so. A second construction in one process returns the first instance, until `shutdown`.
+    started or else on a local one. `Cluster()` without arguments joins a job: a worker joins its
+    own, a driver joins the running one. If no job runs, the driver launches one over all connected
+    nodes and logs that. Until `shutdown`, a second construction in a process returns the first
+    instance.
 
     Args:
-        num_nodes: How many nodes the job waits for; 0 for all that are connected.
+        num_nodes: Number of nodes that the job waits for; 0 for all that are connected.
         cluster_cfg: The configuration: a mapping, an OmegaConf `DictConfig` or a YAML path; the
             whole document or its `cluster` section.
         distributed_log_dir: Not supported yet; a warning says where Ray keeps the logs.
@@ -92,10 +93,10 @@ class Cluster(DescribedCluster):
 
     Raises:
         ShoalValueError: `num_nodes` is negative or contradicts the configuration.
-        ClusterConfigError: The configuration cannot be.
+        ClusterConfigError: The configuration is invalid.
         ClusterError: Ray, a node or a manager did not come up.
         ClusterNotFoundError: A worker finds no managers of its job.
-        ShoalTimeoutError: The nodes did not come in time.
+        ShoalTimeoutError: The nodes did not connect in time.
     """
 
     SYS_NAME: ClassVar[str] = "shoal"
@@ -107,10 +108,10 @@ class Cluster(DescribedCluster):
     _has_initialized: ClassVar[bool] = False
 
     def __new__(cls, *_args: Any, **_kwargs: Any) -> Self:
-        """Return the process's instance, or a fresh one when it has none that lives."""
+        """Return the process's instance, or a new one if it has none that is connected."""
         found = getattr(cls, "_instance", None)
         if found is not None and cls._has_initialized and not found.is_connected():
-            # Somebody called ray.shutdown(): what this instance described is gone.
+            # ray.shutdown() was called: the cluster that this instance described is gone.
             found._forget()  # noqa: SLF001  (the class's own instance)
             found = None
         if found is None:
@@ -157,10 +158,10 @@ class Cluster(DescribedCluster):
                 os.environ.get("RAY_TMPDIR", "/tmp") + "/ray",  # noqa: S108  (Ray's own default)
             )
 
-    # --- coming and going ---
+    # --- start and shutdown ---
 
     def _bring_up(self, num_nodes: int | None, cluster_cfg: Any, deadline: Deadline) -> Job:
-        load_user_extension_module()  # it may register hardware that nodes tell of
+        load_user_extension_module()  # it may register kinds of hardware that nodes report
         config = None if cluster_cfg is None else load(cluster_cfg)
         wanted = wanted_nodes(num_nodes, config)
         own = current().namespace or os.environ.get("CLUSTER_NAMESPACE", "")
@@ -219,15 +220,15 @@ class Cluster(DescribedCluster):
         raise ClusterError(f"{_MAX_NAMESPACES} jobs run on this Ray: {', '.join(sorted(taken))}")
 
     def shutdown(self) -> None:
-        """End what this process has: its workers, and the job if it launched it.
+        """End this process's workers, and the job if this process launched it.
 
-        A Ray that this process started ends too; one that it joined goes on. Afterwards a new
-        `Cluster` can be made. Calling it again does nothing.
+        A Ray that this process started ends too; a Ray that it joined keeps running. Afterwards a
+        new `Cluster` can be created. Idempotent.
         """
         if getattr(Cluster, "_instance", None) is not self:
             return
         atexit.unregister(self.shutdown)
-        # Where Ray was shut down before, everything has ended, and another Ray is none of ours.
+        # If Ray was shut down before, everything has ended, and another Ray is not ours.
         if Cluster._has_initialized and self.is_connected():
             if self._actors:
                 time.sleep(_LAST_OUTPUT_S)
@@ -236,18 +237,18 @@ class Cluster(DescribedCluster):
                 self._end_actors([*self._actors.values(), *self._job.managers])
             self._disconnect()
             if self._owner:
-                shm_gc()  # what hosts left that were killed before
+                shm_gc()  # memory of host actors that were killed before
         self._forget()
 
     def _end_hosts(self) -> None:
-        """Have the hosts remove what they have in shared memory: a killed process does not."""
+        """Make the job's host actors remove their shared memory: a killed process does not."""
         if self._owner:
             with contextlib.suppress(ShoalError):
                 NodeManager.get_proxy(timeout=_END_S).end_hosts()
 
     @staticmethod
     def _end_actors(actors: list[Any]) -> None:
-        """Kill what this process made, and wait until its names are free for the next job."""
+        """Kill actors of this process, and wait until their names are free for the next job."""
         pings = [actor.__ray_ready__.remote() for actor in actors]
         for actor in actors:
             ray.kill(actor)
@@ -263,7 +264,7 @@ class Cluster(DescribedCluster):
             del Cluster._instance
         Cluster._has_initialized = False
         Cluster.NAMESPACE = Cluster.SYS_NAME
-        if not os.environ.get("RAY_ACTOR"):  # a worker stays where it is, in its job
+        if not os.environ.get("RAY_ACTOR"):  # a worker stays in its job
             set_context(namespace="", node_rank=-1)
 
     def __enter__(self) -> Self:
@@ -274,19 +275,19 @@ class Cluster(DescribedCluster):
 
     @classmethod
     def has_initialized(cls) -> bool:
-        """Whether this process has a cluster."""
+        """Return whether this process has a cluster."""
         return cls._has_initialized
 
     def is_connected(self) -> bool:
-        """Whether this process is still connected to the Ray that the cluster was made on."""
+        """Return whether this process is still connected to the Ray of this cluster."""
         return self._session == connection()
 
     # --- processes ---
 
     def _allocate(self, cls: type, worker_name: str, *args: Any, **kwargs: Any) -> Any:
-        """Start one process of a class on a node, without waiting for it.
+        """Start an actor of a class on a node, without waiting for it.
 
-        Can be called on the class (it uses this process's cluster) and on an instance, as
+        Can be called on the class (for this process's cluster) and on an instance, as
         `allocate(cls, worker_name, worker_rank, node_rank, max_concurrency, env_vars,
         node_group_label, disable_distributed_log, cls_args, cls_kwargs)`, or as
         `allocate(cls, worker_name, node_id, gpu_id, env_vars, cls_args, cls_kwargs)`.
@@ -295,8 +296,8 @@ class Cluster(DescribedCluster):
             The actor's handle.
 
         Raises:
-            ShoalValueError: There is no such node, accelerator or node group.
-            NameTakenError: The name belongs to somebody who is alive.
+            ShoalValueError: The node, accelerator or node group does not exist.
+            NameTakenError: The name belongs to a live worker.
         """
         request = read_arguments(cls, worker_name, args, kwargs)
         actor = allocate(self._job, request, self._reports)
@@ -306,7 +307,7 @@ class Cluster(DescribedCluster):
     allocate = _ClassOrInstanceMethod(_allocate)
 
     def release(self, worker_name: str) -> None:
-        """Forget a process that `allocate` started, after it has ended."""
+        """Forget an actor that `allocate` started, after it has ended."""
         self._actors.pop(worker_name, None)
 
     # --- topology ---
@@ -318,10 +319,10 @@ class Cluster(DescribedCluster):
 
     @property
     def num_gpus_per_node(self) -> int:
-        """The number of accelerators of every node.
+        """The number of accelerators of each node.
 
         Raises:
-            ClusterError: The nodes differ.
+            ClusterError: The nodes have different numbers.
         """
         return int(self._node_manager.get_num_gpus_per_node())
 
@@ -336,7 +337,7 @@ class Cluster(DescribedCluster):
 
     @property
     def master_port(self) -> int:
-        """A port on node 0 that is held for the job's life."""
+        """A port on node 0 that is reserved until the job ends."""
         return self._master_port
 
     @staticmethod
@@ -348,7 +349,7 @@ class Cluster(DescribedCluster):
 
     @classmethod
     def find_free_port(cls, max_port_num: int | None = None) -> int:
-        """Return a TCP port of this machine that nobody else is given while this process lives."""
+        """Return a free TCP port of this machine, which stays reserved until this process ends."""
         return hold_port(max_port_num)
 
     @staticmethod
@@ -358,7 +359,7 @@ class Cluster(DescribedCluster):
 
     @staticmethod
     def get_sys_env_var(env_var: str, default: str | None = None) -> str | None:
-        """Return the value of one of shoal's variables (`RLINF_X` where `SHOAL_X` is not set)."""
+        """Return the value of one of shoal's variables (`RLINF_X` if `SHOAL_X` is not set)."""
         return env_value(getattr(env_var, "value", env_var), default)
 
     @classmethod
@@ -373,7 +374,7 @@ class Cluster(DescribedCluster):
         incoming_env_vars: dict[str, str],
         mode: PathEnvMergeMode,
     ) -> dict[str, str]:
-        """Lay one environment over another; path-like variables merge in mode `append`."""
+        """Override one environment with another; path-like variables merge in mode `append`."""
         return merge_worker_env_vars(base_env_vars, incoming_env_vars, mode)
 
     _merge_path_like_env_value = staticmethod(merge_path_like)
@@ -396,7 +397,7 @@ class Cluster(DescribedCluster):
         return get_profiling_env_vars_for_worker(worker_name, profiling_cfg)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Another process has its own instance; a worker's joins the same job.
+        # Unpickling returns the process's own instance, which in a worker joins the same job.
         return _this_process, ()
 
 

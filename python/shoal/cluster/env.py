@@ -1,4 +1,4 @@
-"""The environment of workers: names of shoal's variables, and how values from two places merge."""
+"""The environment of workers: names of shoal's variables, and how two environments merge."""
 
 import logging
 import os
@@ -31,7 +31,7 @@ PATH_LIKE_ENV_VARS = frozenset(
 
 
 class ClusterEnvVar(StrEnum):
-    """shoal's variables; the full name is `SHOAL_` and the value (`RLINF_` is read as well)."""
+    """shoal's variables; the full name is `SHOAL_` plus the value (`RLINF_` is read as well)."""
 
     CATCH_FAILURE = "CATCH_FAILURE"
     LOG_LEVEL = "LOG_LEVEL"
@@ -45,7 +45,7 @@ class ClusterEnvVar(StrEnum):
 
 
 class PathEnvMergeMode(StrEnum):
-    """What happens to a path-like variable that a node has already."""
+    """Whether a worker's path-like variable extends or overrides the same variable of its node."""
 
     APPEND = "append"
     OVERRIDE = "override"
@@ -77,7 +77,7 @@ def merge_path_like(env_var_name: str, existing_value: str, incoming_value: str)
 def merge_worker_env_vars(
     base_env_vars: Mapping[str, str], incoming_env_vars: Mapping[str, str], mode: PathEnvMergeMode
 ) -> dict[str, str]:
-    """Lay `incoming_env_vars` over `base_env_vars`; path-like ones merge in mode `append`."""
+    """Override `base_env_vars` with `incoming_env_vars`; path-like ones merge in mode `append`."""
     merged = dict(base_env_vars)
     for name, value in incoming_env_vars.items():
         if mode is PathEnvMergeMode.APPEND and name in merged:
@@ -88,5 +88,5 @@ def merge_worker_env_vars(
 
 
 def needs_fresh_process(name: str) -> bool:
-    """Whether a variable must be there before the interpreter starts to have an effect."""
+    """Return whether a variable has an effect only if it is set before the interpreter starts."""
     return name.startswith(("LD_", "PYTHON"))

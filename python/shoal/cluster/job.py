@@ -19,15 +19,15 @@ from shoal.topology import NodeGroupInfo, NodeInfo, build_groups
 __all__ = ["MANAGERS", "Job", "find_job", "launch_managers"]
 
 MANAGERS: tuple[type[Manager], ...] = (NodeManager, WorkerManager)
-"""The managers that every job has. Others are started by the NodeManager when needed first."""
+"""The managers that every job has. The NodeManager starts others when they are first needed."""
 
-# A blocked call of an asyncio actor counts against this; every rank of a job may wait at once.
+# Ray's limit of concurrent calls of a manager. Blocked calls count, and all ranks may wait at once.
 _MANAGER_CALLS = 1_000_000
 
 
 @dataclass
 class Job:
-    """What is known of a job in every process.
+    """The description of a job, in each of its processes.
 
     Attributes:
         namespace: Its Ray namespace.
@@ -35,9 +35,9 @@ class Job:
         groups: Its node groups, by label.
         config: The configuration it was launched with, or None.
         master_ip: Node 0's IP address.
-        master_port: A port there, held for the job's life.
+        master_port: A port on node 0, reserved until the job ends.
         managers: The managers' handles, in the process that launched them. Ray ends an actor when
-            its creator's last handle goes.
+            its creator drops the last handle.
     """
 
     namespace: str
@@ -63,9 +63,9 @@ def launch_managers(
         NodeManager: (nodes, groups, config, namespace)
     }
     affinity = NodeAffinitySchedulingStrategy(node_id=nodes[0].ray_id, soft=False)
-    # On a Ray that somebody else started the actors do not have this process's variables. What the
-    # managers start has theirs. Variables of its own cost an actor a process that is started for
-    # it, so that those who have what all have by default get none.
+    # On a Ray that another program started, actors do not have this process's variables; actors
+    # that the managers start inherit the managers' variables. Ray starts a new process for an actor
+    # with a `runtime_env`, so the managers get one only for the backend that is not the default.
     own = {"env_vars": {"SHOAL_BACKEND": "pure"}} if backend() == "pure" else None
     with stage("managers"):
         actors: list[Any] = []
@@ -102,7 +102,7 @@ def find_job(namespace: str, deadline: Deadline) -> Job:
     """Describe a running job.
 
     Raises:
-        ClusterNotFoundError: There is none in this namespace.
+        ClusterNotFoundError: No job runs in this namespace.
         ShoalTimeoutError: Its manager did not answer in time.
     """
     if find_actor(NodeManager.MANAGER_NAME, namespace) is None:

@@ -1,4 +1,4 @@
-"""The lines that tell what a start is waiting for and how long each step took."""
+"""Log lines and a spinner that show the steps of a start and how long each took."""
 
 import importlib
 import logging
@@ -16,7 +16,7 @@ _log = logging.getLogger("shoal")
 
 
 def log_to_stderr() -> None:
-    """Show shoal's own log lines where the program has set up no logging."""
+    """Log to stderr if the program has not set up logging."""
     _log.setLevel(log_level())
     if _log.hasHandlers():
         return
@@ -26,7 +26,7 @@ def log_to_stderr() -> None:
 
 
 class Stage:
-    """One step of a start; `detail` ends up in its line."""
+    """One step of a start; its log line shows `detail`."""
 
     def __init__(self) -> None:
         self.detail = ""
@@ -43,7 +43,7 @@ def stage(name: str) -> Iterator[Stage]:
 
 
 def _spinner(text: str) -> AbstractContextManager[Any]:
-    # Loaded here: every worker pulls this module in, and only a driver on a terminal draws.
+    # Imported here: every worker imports this module, but only a driver on a terminal draws.
     console = importlib.import_module("rich.console").Console(stderr=True)
     status: AbstractContextManager[Any] = console.status(text)
     return status

@@ -1,9 +1,9 @@
-"""Ends what a killed driver leaves of the Ray that it started.
+"""Ends the Ray processes that a killed driver leaves behind.
 
-Ray's own processes end with the process that started them, but for some that wait for one that is
-gone: the agents of its raylet for a minute, a worker that was just starting for half of one. This
-module, run as a program beside the driver, ends them. It imports the standard library only:
-`python -I -S reaper.py RAYLET`.
+Ray's own processes end with the process that started them. A few of them first wait for a process
+that is gone: the agents of its raylet for a minute, a worker that was just starting for half a
+minute. This module, run as a program beside the driver, ends them. It imports the standard library
+only: `python -I -S reaper.py RAYLET`.
 """
 
 import contextlib
@@ -18,28 +18,28 @@ from pathlib import Path
 
 __all__ = ["start_reaper"]
 
-# Workers notice by themselves in this time, and run their exit handlers.
+# Seconds before the kill. Workers notice the raylet's end earlier, and run their exit handlers.
 _GRACE_S = 3.0
 _START_LIMIT_S = 30.0
 _PROC = Path("/proc")
 
 Process = tuple[int, str]
-"""A process's number, and when it started: numbers are given again."""
+"""A process id and the process's start time, because the system reuses process ids."""
 
 
 def start_reaper(raylet: int) -> None:
-    """Start the program; it ends soon after the raylet, which ends with its driver.
+    """Start the program that cleans up; it ends soon after the raylet, which ends with its driver.
 
     Args:
-        raylet: The process number of the raylet that this process started.
+        raylet: The process id of the raylet that this process started.
     """
     if not _PROC.is_dir() or not hasattr(os, "pidfd_open"):
-        return  # not Linux: Ray's own minute has to do
+        return  # not Linux: Ray's processes end by themselves, after a minute
     try:
-        # The program goes into the background by itself, so that no child is left to be waited for.
+        # The program forks into the background, so that this process has no child to wait for.
         subprocess.run(  # noqa: S603  (this interpreter and this file)
             [sys.executable, "-I", "-S", __file__, str(raylet)],
-            # Ctrl-C reaches all processes of a terminal's session; this one has to outlive it.
+            # Ctrl-C reaches all processes of a terminal's session; this program must survive it.
             start_new_session=True,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
@@ -49,7 +49,7 @@ def start_reaper(raylet: int) -> None:
             timeout=_START_LIMIT_S,
         )
     except (OSError, subprocess.SubprocessError) as error:
-        # A job that runs without it is better than none.
+        # The job can run without the program.
         logging.getLogger("shoal").warning(
             "the program that cleans up after a killed driver did not start (%s): should this "
             "driver be killed, some of Ray's processes stay for about a minute",
@@ -69,7 +69,7 @@ def _pids() -> list[int]:
 
 
 def _fields(pid: int) -> list[str]:
-    # What stands behind the name, which is in parentheses and may hold anything: state, parent, …
+    # The fields after the name (state, parent, …); the name is in parentheses and may hold anything.
     return _read(pid, "stat").rpartition(b")")[2].decode().split()
 
 
@@ -90,7 +90,7 @@ def _marked(mark: bytes) -> set[Process]:
 
 
 def _shares_numbers(pid: int) -> bool:
-    # In a container a raylet may have the same number as ours; its workers are none of ours.
+    # A raylet in a container may have the same process id as ours; its workers are not ours.
     try:
         return (_PROC / str(pid) / "ns/pid").readlink() == (_PROC / "self/ns/pid").readlink()
     except OSError:  # it ended, or is another user's
@@ -98,10 +98,10 @@ def _shares_numbers(pid: int) -> bool:
 
 
 def _main(raylet: int) -> None:
-    agents = _children(raylet)  # Ray starts them with the raylet, and they live as long
+    agents = _children(raylet)  # Ray starts them with the raylet, and they live as long as it
     with contextlib.suppress(ProcessLookupError):  # it has ended already
         select.select([os.pidfd_open(raylet)], [], [])
-    # Ray gives its mark to workers, and they to what they start themselves. An agent has lost it.
+    # Workers have this variable from Ray, and their own children inherit it. Agents do not have it.
     mark = f"RAY_RAYLET_PID={raylet}".encode()
     limit = time.monotonic() + _GRACE_S
     while alive := {p for p in agents if _identify(p[0]) == p} | _marked(mark):
@@ -111,7 +111,7 @@ def _main(raylet: int) -> None:
                     os.kill(pid, signal.SIGKILL)
             break
         time.sleep(0.1)
-    # What channels had in shared memory is nobody's now.
+    # Remove the channels' shared memory, which no process uses any more.
     with contextlib.suppress(OSError, subprocess.SubprocessError):
         subprocess.run(
             [sys.executable, "-m", "shoal", "gc"],

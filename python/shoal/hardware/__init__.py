@@ -1,4 +1,4 @@
-"""Hardware: accelerators, robots and what users add; what a configuration says, what a node has."""
+"""Hardware of nodes: accelerators, robots and users' own kinds, configured or detected."""
 
 from shoal.hardware.accelerators import (
     ACCELERATOR_HW_TYPE,

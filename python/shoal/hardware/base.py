@@ -1,8 +1,8 @@
-"""Hardware of any kind: what a configuration says of it, and how a node finds what it has.
+"""Base classes of a kind of hardware: `Hardware`, which detects it, and `HardwareConfig`.
 
-A kind of hardware is a subclass of `Hardware` that is registered with `Hardware.register()`. On
-each node its `enumerate` tells what is there. Where a configuration can say more than that, a
-dataclass derived from `HardwareConfig` is registered for the kind as well.
+A kind of hardware is a subclass of `Hardware` that is registered with `Hardware.register()`. Its
+`enumerate` runs on each node and returns the hardware that it finds there. A kind that can be
+configured also has a dataclass, derived from `HardwareConfig` and registered for the kind.
 """
 
 import inspect
@@ -30,13 +30,13 @@ H = TypeVar("H", bound=type["Hardware"])
 
 @dataclass
 class HardwareConfig:
-    """What a configuration says of one piece of hardware. Derive dataclasses from it.
+    """Configuration of one piece of hardware; each kind derives its own dataclass from it.
 
     Attributes:
         node_rank: The rank of its node in the cluster.
 
     Raises:
-        ShoalValueError: A value cannot be; the message begins with the field's name.
+        ShoalValueError: A value is invalid; the message begins with the field's name.
     """
 
     node_rank: int
@@ -67,10 +67,9 @@ class HardwareResource:
     Attributes:
         type: The hardware type.
         infos: One entry for each piece.
-        device_names: How the node itself names each device in its visibility variable; empty
-            where rank i is simply `i`.
-        egl_ids: The EGL index of each device, for off-screen rendering; empty where it is not
-            known.
+        device_names: The name of each device in the node's visibility variable; empty if the
+            device of rank i is named `i`.
+        egl_ids: The EGL index of each device, for off-screen rendering; empty if unknown.
     """
 
     type: str
@@ -80,7 +79,7 @@ class HardwareResource:
 
     @property
     def count(self) -> int:
-        """How many there are."""
+        """The number of pieces."""
         return len(self.infos)
 
 
@@ -89,7 +88,7 @@ class Hardware(ABC):
 
     Attributes:
         HW_TYPE: The name of the kind, as configurations write it.
-        DEFAULT_HW_TYPE: The kind that a node group counts when its configuration names none.
+        DEFAULT_HW_TYPE: The kind that a node group counts if its configuration names none.
         policy_registry: All kinds, by name, in the order of their registration.
 
     Example:
@@ -112,23 +111,24 @@ class Hardware(ABC):
     def enumerate(
         cls, node_rank: int, configs: Sequence[Any] | None = None
     ) -> HardwareResource | None:
-        """Tell what of this kind the node has that this process runs on.
+        """Return the hardware of this kind on the node that this process runs on.
 
         Args:
             node_rank: The rank of the node.
-            configs: What the configuration says of hardware on this node, of any kind.
+            configs: The configured hardware of this node, of all kinds.
 
         Returns:
-            The hardware; None where there is none.
+            The hardware; None if there is none.
         """
 
     @classmethod
     def configured(
         cls, node_rank: int, configs: Sequence[Any] | None = None
     ) -> HardwareResource | None:
-        """Tell what the configuration alone promises, without asking any device.
+        """Return the hardware that the configuration names, without querying any device.
 
-        Plans are made from it. Override it with `enumerate` where pieces have infos of their own.
+        The planner uses it. Override it together with `enumerate` if the kind has its own subclass
+        of `HardwareInfo`.
         """
         kind = NodeHardwareConfig.hardware_config_registry.get(cls.HW_TYPE)
         own = [] if kind is None else own_configs(kind, node_rank, configs)
@@ -138,14 +138,14 @@ class Hardware(ABC):
 
     @staticmethod
     def register(is_default_hw: bool = False) -> Callable[[H], H]:
-        """Return a decorator that makes a kind of hardware known to this process.
+        """Return a decorator that registers a kind of hardware in this process.
 
         Args:
-            is_default_hw: Whether node groups count it when their configuration names no kind.
+            is_default_hw: Whether node groups count this kind if their configuration names none.
 
         Raises:
             ShoalValueError: The kind has no name, the name is taken, a method is missing, or
-                there is a default already.
+                another kind is the default already.
         """
         given: Any = is_default_hw  # typed, but it comes from a user
         if isinstance(given, type):
@@ -182,9 +182,9 @@ def own_configs(kind: type[Any], node_rank: int, configs: Sequence[Any] | None) 
 
 
 def configured_hardware(node_rank: int, configs: Sequence[Any]) -> list[HardwareResource]:
-    """Return the hardware that a configuration promises for a node, without asking any device.
+    """Return the hardware that a configuration names for a node, without querying any device.
 
-    Accelerators are not among it: those are found, not configured.
+    Accelerators are not included: they are detected, not configured.
     """
     found = [kind.configured(node_rank, configs) for kind in Hardware.policy_registry.values()]
     return [resource for resource in found if resource is not None and resource.count]
@@ -192,15 +192,15 @@ def configured_hardware(node_rank: int, configs: Sequence[Any]) -> list[Hardware
 
 @dataclass
 class NodeHardwareConfig:
-    """The `hardware` of a node group: one kind, and its pieces.
+    """The `hardware` section of a node group: one kind, and the configuration of each piece.
 
     Attributes:
         type: The kind.
-        configs: The pieces; mappings are turned into the dataclass that is registered.
-        hardware_config_registry: The dataclass of each kind.
+        configs: The configurations; a mapping becomes the dataclass registered for the kind.
+        hardware_config_registry: The configuration dataclass of each kind, by name.
 
     Raises:
-        ShoalValueError: The kind is not known, or a piece cannot be.
+        ShoalValueError: The kind is unknown, or the configuration of a piece is invalid.
     """
 
     hardware_config_registry: ClassVar[dict[str, type[HardwareConfig]]] = {}
@@ -222,17 +222,18 @@ class NodeHardwareConfig:
             raise ArgumentsError([Problem(("configs",), f"must be a list, not {shown(entries)}")])
         made: list[Any] = []
         problems: list[Problem] = []
-        alike: dict[str, list[int]] = {}
+        by_text: dict[str, list[int]] = {}
         for index, entry in enumerate(entries):
             piece, found = self._read(entry)
             if piece is not None:
-                # By their text, which also finds what has no hash, without comparing each to each.
-                others = alike.setdefault(repr(piece), [])
+                # Grouped by text, which works for unhashable pieces and avoids comparing all pairs.
+                others = by_text.setdefault(repr(piece), [])
                 other = next((i for i in others if made[i] == piece), None)
                 if other is None:
                     others.append(index)
                 else:
-                    found.append(Problem((), f"Duplicate hardware configs: as configs[{other}]"))
+                    message = f"Duplicate hardware configs: same as configs[{other}]"
+                    found.append(Problem((), message))
             problems += [problem.under("configs", index) for problem in found]
             made.append(piece)
         if problems:
@@ -253,7 +254,7 @@ class NodeHardwareConfig:
         """Return a decorator that registers the configuration dataclass of a kind.
 
         Raises:
-            ShoalValueError: The kind has one already, or this is none.
+            ShoalValueError: The kind already has one, or the class is not a `HardwareConfig`.
         """
 
         def add(config_cls: C) -> C:

@@ -1,4 +1,4 @@
-"""Calls into other people's libraries that may hang: drivers, cameras, the network."""
+"""Time limit for calls into third-party libraries that may hang: drivers, cameras, the network."""
 
 import threading
 from collections.abc import Callable
@@ -12,13 +12,13 @@ T = TypeVar("T")
 
 
 def within(seconds: float, what: str, function: Callable[[], T]) -> T:
-    """Call a function and give up on it after some time.
+    """Call a function, and stop waiting for it after `seconds`.
 
-    It runs in a thread of its own, which a hanging call keeps: nothing can end it, but it keeps no
-    program from ending.
+    The function runs in its own daemon thread. A call that hangs cannot be ended and occupies its
+    thread for ever, but it does not keep the program from exiting.
 
     Raises:
-        ShoalTimeoutError: It did not return in time; names `what`.
+        ShoalTimeoutError: The function did not return in time; the message names `what`.
     """
     done: list[T] = []
     failed: list[BaseException] = []
@@ -26,7 +26,7 @@ def within(seconds: float, what: str, function: Callable[[], T]) -> T:
     def run() -> None:
         try:
             done.append(function())
-        except BaseException as error:  # noqa: BLE001  (raised again where somebody waits)
+        except BaseException as error:  # noqa: BLE001  (raised again in the caller's thread)
             failed.append(error)
 
     thread = threading.Thread(target=run, name=f"shoal: {what}", daemon=True)

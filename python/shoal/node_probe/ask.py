@@ -1,4 +1,4 @@
-"""Asks every node of a job for its hardware, and for what the configuration wants there."""
+"""Asks every node of a job for its hardware, and for unmet requirements of the configuration."""
 
 import logging
 import os
@@ -32,15 +32,15 @@ def probe_hardware_of(
     config: ClusterConfig | None,
     deadline: Deadline,
 ) -> list[HardwareReport]:
-    """Ask all nodes at once.
+    """Ask all nodes in parallel; log their warnings.
 
     Args:
-        nodes: Ray's records of the nodes and what they told of themselves, in rank order.
+        nodes: Ray's records of the nodes and the nodes' own reports, in rank order.
         config: The configuration, or None.
         deadline: When to give up.
 
     Raises:
-        ClusterError: Something is not as the configuration wants it; all such things of all nodes.
+        ClusterError: Nodes do not meet the configuration; the message has the problems of all.
         ShoalTimeoutError: A node did not answer in time.
     """
     task = ray.remote(probe_hardware)
@@ -73,7 +73,7 @@ def probe_hardware_of(
 
 @dataclass
 class _Wish:
-    """What a configuration says of one node."""
+    """The part of a configuration that concerns one node."""
 
     pieces: list[Any] = field(default_factory=list)
     kinds: set[str] = field(default_factory=set)
@@ -82,7 +82,7 @@ class _Wish:
 
 
 def _wishes(config: ClusterConfig | None) -> Mapping[int, _Wish]:
-    """Turn the configuration of groups into one of nodes."""
+    """Return the parts of a configuration's node groups that concern each node, by rank."""
     wishes: defaultdict[int, _Wish] = defaultdict(_Wish)
     for group in (config.node_groups if config is not None else None) or []:
         if group.hardware_type is not None:

@@ -1,4 +1,4 @@
-"""What a node tells of its hardware, and of what a configuration wants of it."""
+"""Task that runs on each node: reports its hardware and the requirements that it does not meet."""
 
 import logging
 import os
@@ -27,18 +27,19 @@ _IMPORTABLE = "the module that registers it (SHOAL_EXT_MODULE) must be importabl
 
 @dataclass(frozen=True)
 class HardwareQuestion:
-    """What a node is asked.
+    """The question to a node about its hardware.
 
     Attributes:
-        node_rank: Its rank.
-        configs: What the configuration says of hardware there: a pickled list, because a user's
-            classes can be loaded only when their module is.
-        wanted: The kinds that the configuration's groups count there: what goes wrong with one of
-            these is an error, with another a warning.
-        interpreters: The interpreters that it names for workers there.
-        versions: What has to be installed there, by package, `python` among them.
-        extension: The user's module that registers kinds of hardware; empty for the node's own.
-        python_path: Folders in which that module may be.
+        node_rank: The node's rank.
+        configs: The configured hardware of the node: a pickled list, because a user's classes can
+            be loaded only after the module that defines them.
+        wanted: The kinds that the configuration's node groups count on the node. A failure of one
+            of these kinds is an error, a failure of another kind is a warning.
+        interpreters: The interpreters that the configuration names for workers on the node.
+        versions: The versions that these interpreters must have, by package, including `python`.
+        extension: The user's module that registers kinds of hardware; empty for the one that the
+            node's environment names.
+        python_path: Folders to add to `sys.path`, in which that module may be.
     """
 
     node_rank: int
@@ -52,13 +53,13 @@ class HardwareQuestion:
 
 @dataclass(frozen=True)
 class HardwareReport:
-    """What it answers.
+    """The node's answer to a `HardwareQuestion`.
 
     Attributes:
-        resources: Its hardware, one entry a kind.
+        resources: The node's hardware, one entry per kind.
         profiler_backends: The profilers that are installed.
-        problems: What is not as the configuration wants it.
-        warnings: What is wrong besides.
+        problems: The requirements of the configuration that the node does not meet.
+        warnings: The warnings that shoal logged during the probe.
     """
 
     resources: list[HardwareResource] = field(default_factory=list)
@@ -113,10 +114,10 @@ def _resources(question: HardwareQuestion) -> tuple[list[HardwareResource], list
 
 
 def _checked(name: str, answer: Any) -> HardwareResource | None:
-    """Return the answer of a kind, which may be the user's.
+    """Return the answer of an `enumerate` method, which may be a user's, after checking its type.
 
     Raises:
-        ShoalTypeError: It is none.
+        ShoalTypeError: The answer is neither hardware of the kind `name` nor None.
     """
     if answer is None:
         return None
@@ -134,7 +135,7 @@ def _checked(name: str, answer: Any) -> HardwareResource | None:
 
 @contextmanager
 def _devices_as_at_start() -> Iterator[None]:
-    """Undo what Ray made of the visibility variables when it gave this process a task."""
+    """Undo, within a block, Ray's changes to the visibility variables of a process with a task."""
     born = environment_at_start()
     names = {kind.RESTRICTIONS.visible for kind in AcceleratorManager.manager_register.values()}
     now = {name: os.environ.get(name) for name in names}
@@ -164,7 +165,7 @@ class _Collector(logging.Handler):
 
 @contextmanager
 def _collected() -> Iterator[list[str]]:
-    """Collect warnings of shoal's log: the driver says them, with the node's name."""
+    """Collect the warnings of shoal's log, which the driver logs with the node's name."""
     collector = _Collector()
     propagate = _log.propagate
     _log.addHandler(collector)

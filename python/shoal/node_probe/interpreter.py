@@ -1,4 +1,4 @@
-"""Whether an interpreter that a configuration names can run workers."""
+"""Checks that an interpreter that a configuration names can run workers."""
 
 import json
 import os
@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 __all__ = ["check_interpreter"]
 
 _LIMIT_S = 60.0
-# From the packages' metadata: importing Ray would take a second.
+# Reads the packages' metadata, because importing Ray would take a second.
 _QUESTION = """
 import importlib.metadata as metadata, json, sys
 found = {"python": "%d.%d" % sys.version_info[:2]}
@@ -23,15 +23,15 @@ sys.stdout.write("\\n" + json.dumps(found))
 
 
 def check_interpreter(path: str, wanted: Mapping[str, str], python_path: Sequence[str] = ()) -> str:
-    """Find out what is wrong with an interpreter on this machine.
+    """Check that an interpreter on this machine runs and has the wanted versions.
 
     Args:
         path: The interpreter.
-        wanted: The versions that it must have, by package, `python` among them.
+        wanted: The versions that it must have, by package, including `python`.
         python_path: Folders that workers have on `PYTHONPATH` besides this process's own.
 
     Returns:
-        A sentence; empty where nothing is wrong.
+        A sentence about the problem; empty if there is none.
     """
     if shutil.which(path) is None:
         return f"python_interpreter_path {path!r} does not exist, or cannot be executed"
@@ -49,7 +49,7 @@ def check_interpreter(path: str, wanted: Mapping[str, str], python_path: Sequenc
     except subprocess.TimeoutExpired:
         return f"python_interpreter_path {path!r} did not answer within {_LIMIT_S:g} s"
     except (OSError, subprocess.SubprocessError, ValueError, IndexError) as error:
-        return f"python_interpreter_path {path!r} is no Python that runs: {error}"
+        return f"python_interpreter_path {path!r} is not a Python that runs: {error}"
     if differ := [name for name in wanted if found.get(name) != wanted[name]]:
         theirs = ", ".join(f"{name} {found.get(name)}" for name in differ)
         ours = ", ".join(f"{name} {wanted[name]}" for name in differ)

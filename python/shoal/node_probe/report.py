@@ -1,4 +1,4 @@
-"""What a node tells of itself when the cluster comes up."""
+"""Task that runs on each node when the cluster starts: reports its name, Python and variables."""
 
 import hashlib
 import os
@@ -11,21 +11,21 @@ from pathlib import Path
 __all__ = ["NodeReport", "environment_at_start", "fingerprint", "probe_node"]
 
 _OURS = ("SHOAL_", "RLINF_")
-# What the variables that shoal sets for a worker's devices depend on.
+# Variables that affect the variables that shoal sets for a worker's devices.
 _DEVICES = frozenset({"MUJOCO_GL", "NCCL_CUMEM_ENABLE"})
 
 
 @dataclass(frozen=True)
 class NodeReport:
-    """Facts of one node, gathered by a short task on it.
+    """Facts about one node, gathered by a short task on it.
 
     Attributes:
-        hostname: The node's own name.
+        hostname: The node's host name.
         python: Path of the interpreter that runs Ray's workers there.
         variables: The node's `SHOAL_*` and `RLINF_*` variables, the path-like ones, and those that
             decide how a worker uses its devices.
-        fingerprints: Salted digests of the whole environment, by name. They tell which variables
-            of the driver differ without any value, a token say, leaving the node.
+        fingerprints: Salted digests of all variables, by name. They show which of the driver's
+            variables differ, while no value (a token, for example) leaves the node.
         salt: The key of the digests.
     """
 
@@ -38,7 +38,7 @@ class NodeReport:
 
 def fingerprint(value: str, salt: str) -> str:
     """Digest the value of an environment variable."""
-    # Bytes that are no UTF-8 are among the values of some people's variables.
+    # The value of a variable may hold bytes that are not UTF-8.
     return hashlib.blake2b(os.fsencode(value), key=salt.encode(), digest_size=16).hexdigest()
 
 
@@ -62,9 +62,9 @@ def probe_node(salt: str, path_like: Sequence[str]) -> NodeReport:
 
 
 def environment_at_start() -> dict[str, str]:
-    """Return the variables that this process was born with.
+    """Return the variables that this process was started with.
 
-    Ray changes some afterwards (visible devices), and the user's code may.
+    Ray changes some variables later (visible devices), and the user's code may change others.
     """
     entries = Path("/proc/self/environ").read_bytes().split(b"\0")
     pairs = (entry.partition(b"=") for entry in entries if b"=" in entry)

@@ -145,7 +145,7 @@ class _Reader:
         try:
             ipaddress.ip_address(text or "::")
         except ValueError:
-            self.wrong(path, f"{text!r} is no IP address")
+            self.wrong(path, f"{text!r} is not an IP address")
 
     def model(self, path: _Path, entry: Mapping[str, Any]) -> tuple[str, str]:
         """Read vendor and model."""

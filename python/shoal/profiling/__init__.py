@@ -1,4 +1,4 @@
-"""Profilers around workers: what a configuration says of them, and what it changes at launch."""
+"""Profilers of workers (Nsight Systems, ROCm): their configuration and the launch under them."""
 
 from shoal.profiling.base import ProfileConfig
 from shoal.profiling.launch import (

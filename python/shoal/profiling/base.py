@@ -1,4 +1,4 @@
-"""What every profiler's configuration says: which workers, which steps, and where the results go."""
+"""Base class of the profilers' configurations: the workers and steps to profile, the results."""
 
 import shutil
 from collections.abc import Callable, Mapping, Sequence
@@ -16,20 +16,20 @@ P = TypeVar("P", bound=type["ProfileConfig"])
 
 @dataclass
 class ProfileConfig:
-    """The `profiling` of a configuration. A profiler's own is derived from it and registered.
+    """The `profiling` section of a configuration; each profiler registers a class derived from it.
 
     Attributes:
         backend: The profiler's name.
         enabled: Whether to profile at all.
-        worker_groups: The groups to profile: names, in any case, or `all`; None for no group.
+        worker_groups: The groups to profile: names (case is ignored) or `all`; None for no group.
         steps: The steps to profile; None for all.
         output_dir: Where the results go; None for the temporary directory.
-        BACKEND_TYPE: The name of a profiler that a derived class is for.
-        EXECUTABLE: The program that has to be on a node's `PATH`.
+        BACKEND_TYPE: The name of the profiler that a derived class configures.
+        EXECUTABLE: The program that must be on a node's `PATH`.
         registry: The derived classes, by the name of their profiler.
 
     Raises:
-        ArgumentsError: Values cannot be; all of them are named.
+        ArgumentsError: Values are invalid; the message names all of them.
     """
 
     BACKEND_TYPE: ClassVar[str] = ""
@@ -48,7 +48,7 @@ class ProfileConfig:
             raise ArgumentsError([Problem((name,), message) for name, message in problems])
 
     def _read(self) -> list[tuple[str, str]]:
-        """Bring the fields into their final form; return the names of those that cannot be."""
+        """Normalize the fields; return the name and the problem of each invalid one."""
         # Typed, but a user wrote them.
         given: dict[str, Any] = vars(self)
         problems = []
@@ -76,10 +76,10 @@ class ProfileConfig:
 
     @staticmethod
     def register() -> Callable[[P], P]:
-        """Return a decorator that makes a profiler known, by its `BACKEND_TYPE`.
+        """Return a decorator that registers a profiler under its `BACKEND_TYPE`.
 
         Raises:
-            ShoalValueError: It has no name, or one that is taken.
+            ShoalValueError: The name is empty or taken.
         """
 
         def add(cls: P) -> P:
@@ -95,10 +95,10 @@ class ProfileConfig:
 
     @staticmethod
     def read(values: Any) -> "tuple[ProfileConfig | None, list[Problem]]":
-        """Make the configuration of the profiler that a mapping names.
+        """Build the configuration of the profiler that a mapping names.
 
         Returns:
-            The configuration, None where there are problems; and the problems.
+            The configuration, or None if there are problems; and the problems.
         """
         if not isinstance(values, Mapping):
             return None, [Problem((), f"must be a mapping with a backend, not {shown(values)}")]
@@ -130,11 +130,11 @@ class ProfileConfig:
         return self.enabled and (self.steps is None or step_idx in self.steps)
 
     def command(self, python_interpreter_path: str, output_prefix: str) -> str:
-        """Return the command that runs a worker under the profiler, to stand before its script.
+        """Return the command that runs a worker under the profiler; the script is appended to it.
 
         Args:
-            python_interpreter_path: The interpreter that would run it.
-            output_prefix: What the paths of the results begin with; `%p` stands for the process.
+            python_interpreter_path: The worker's interpreter.
+            output_prefix: The prefix of the results' paths; `%p` stands for the process id.
         """
         del output_prefix
         return python_interpreter_path
@@ -154,7 +154,7 @@ def _all_of(kind: type[Any], values: Any) -> bool:
 
 
 def option_tokens(name: str, *values: str) -> list[str]:
-    """Return an option of a command line, long (`--name=value`) or of one letter (`-n value`)."""
+    """Return a command-line option, long (`--name=value`) or of one letter (`-n value`)."""
     if len(name) == 1:
         return [f"-{name}", *values]
     if len(values) == 1:

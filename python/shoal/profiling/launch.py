@@ -1,4 +1,4 @@
-"""What a profiler changes in the launch of a worker."""
+"""Launch of a worker under a profiler: its command and its environment variables."""
 
 import re
 import tempfile
@@ -14,14 +14,14 @@ __all__ = ["get_profiling_env_vars_for_worker", "modify_profile_context"]
 def modify_profile_context(
     python_interpreter_path: str, worker_name: str, profiling_cfg: ProfileConfig | None
 ) -> str:
-    """Return the command that runs a worker: its interpreter, under the profiler where asked for.
+    """Return the command that runs a worker: its interpreter, under the profiler if configured.
 
-    Creates the folder of the results on this node.
+    Creates the folder for the results on this node.
 
     Args:
         python_interpreter_path: The interpreter.
         worker_name: The worker's name, `group:rank`.
-        profiling_cfg: The profiling of the configuration; None for none.
+        profiling_cfg: The `profiling` section of the configuration, or None.
 
     Raises:
         ClusterConfigError: The folder cannot be created.
@@ -47,7 +47,7 @@ def modify_profile_context(
 def get_profiling_env_vars_for_worker(
     worker_name: str, profiling_cfg: ProfileConfig | None
 ) -> dict[str, str]:
-    """Return the variables that a profiler needs in a worker's environment; often none."""
+    """Return the variables that the profiler needs in a worker's environment; often none."""
     if profiling_cfg is None or not _profiles(worker_name, profiling_cfg):
         return {}
     return profiling_cfg.env_vars(str(_output_prefix(worker_name, profiling_cfg)))

@@ -1,4 +1,4 @@
-"""NVIDIA's Nsight Systems around a worker: `nsys profile … python`."""
+"""Runs a worker under NVIDIA's Nsight Systems: `nsys profile … python`."""
 
 import shlex
 from collections.abc import Mapping
@@ -11,7 +11,7 @@ from shoal.profiling.base import ProfileConfig, option_tokens
 __all__ = ["NsightConfig"]
 
 _RANGE_END = "capture-range-end"
-# What older versions of nsys called it, with a truth value.
+# The name of the same option in older versions of nsys, where its value is true or false.
 _OLD_RANGE_END = "stop-on-range-end"
 
 
@@ -22,7 +22,7 @@ class NsightConfig(ProfileConfig):
 
     Attributes:
         options: Options of `nsys profile` with their values, without dashes.
-        flags: Options without a value; a list or a text.
+        flags: Options without a value, as a list or one string.
     """
 
     BACKEND_TYPE: ClassVar[str] = "nsight"
@@ -44,7 +44,7 @@ class NsightConfig(ProfileConfig):
         flags = [] if given["flags"] is None else given["flags"]
         try:
             flags = shlex.split(flags) if isinstance(flags, str) else flags
-        except ValueError as error:  # a quotation without its end
+        except ValueError as error:  # an unclosed quotation
             problems.append(("flags", f"Nsight flags cannot be split, {error}: {shown(flags)}"))
             flags = []
         if not isinstance(flags, (list, tuple)) or not all(isinstance(f, str) for f in flags):
@@ -67,7 +67,7 @@ class NsightConfig(ProfileConfig):
             else:
                 self._rename_range_end()
         if self.steps is not None:
-            # Nothing is captured but between start and stop of a step.
+            # Capture only between the start and the stop of a step.
             defaults = {"capture-range": "cudaProfilerApi", _RANGE_END: "stop"}
             for name, value in defaults.items():
                 if name not in self._flag_names():
@@ -86,7 +86,7 @@ class NsightConfig(ProfileConfig):
         """Return the arguments of `nsys profile`.
 
         Args:
-            default_output_prefix: Where results go when the options do not say it.
+            default_output_prefix: The prefix of the results' paths, if the options give none.
         """
         options = dict(self.options)
         if default_output_prefix is not None and not {"o", "output"} & (

@@ -1,4 +1,4 @@
-"""AMD's ROCm Systems Profiler around a worker: `rocprof-sys-python … --`."""
+"""Runs a worker under AMD's ROCm Systems Profiler: `rocprof-sys-python … --`."""
 
 import shlex
 from collections.abc import Mapping
@@ -19,8 +19,8 @@ class RocprofSysConfig(ProfileConfig):
 
     Attributes:
         args: Options of `rocprof-sys-python` with their values, without dashes; true or None for
-            an option without a value, false for none.
-        env: Variables for the worker; they win over those that shoal sets.
+            an option without a value, false to leave the option out.
+        env: Variables for the worker; they override those that shoal sets.
     """
 
     BACKEND_TYPE: ClassVar[str] = "rocprof_sys"
@@ -53,14 +53,14 @@ class RocprofSysConfig(ProfileConfig):
         return tokens
 
     def command(self, python_interpreter_path: str, output_prefix: str) -> str:
-        """Return `rocprof-sys-python … --`, which stands in the interpreter's place."""
-        del output_prefix  # it goes by the environment
-        # The launcher runs a script, not a command, with the interpreter that this variable names.
+        """Return `rocprof-sys-python … --`, which replaces the interpreter."""
+        del output_prefix  # `env_vars` passes it
+        # The launcher runs a script, not a command; this variable names the interpreter for it.
         tokens = ["env", f"PYTHON_EXECUTABLE={python_interpreter_path}", self.EXECUTABLE]
         return shlex.join([*tokens, *self.to_cli_tokens(), "--"])
 
     def env_vars(self, output_prefix: str) -> dict[str, str]:
-        """Return where results go, under names that tell the workers apart; and the user's own."""
+        """Return the variables that name the results after the worker, and the user's variables."""
         path = PurePath(output_prefix)
         return {
             "ROCPROFSYS_TIME_OUTPUT": "false",

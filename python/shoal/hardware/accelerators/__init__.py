@@ -1,6 +1,6 @@
-"""Accelerators: a class for each vendor, and what is asked of them all.
+"""Accelerators: one class per vendor, and the functions that work for every vendor.
 
-A node asks the vendors in the order of the imports below; a user's own come after them.
+A node queries the vendors in the order of the imports below, and then those of the user.
 """
 
 # isort: off

@@ -1,4 +1,4 @@
-"""Accelerators as hardware: the default of node groups."""
+"""`Accelerator`: the kind of hardware that node groups count by default."""
 
 import os
 from collections.abc import Sequence
@@ -14,13 +14,13 @@ __all__ = ["Accelerator", "accelerator_model"]
 
 
 def accelerator_model(kind: str, name: str) -> str:
-    """Return a model as nodes report it: `NV_GPU:H200`, with no other colon."""
+    """Return a model as nodes report it: `NV_GPU:H200`. Colons in the name become spaces."""
     return f"{kind}:{name.replace(':', ' ')}"
 
 
 @Hardware.register(is_default_hw=True)
 class Accelerator(Hardware):
-    """The accelerators of one vendor: of the first, in the order of registration, that has some."""
+    """The accelerators of a node, all of one vendor: the first registered one that finds any."""
 
     HW_TYPE: ClassVar[str] = ACCELERATOR_HW_TYPE
 
@@ -28,7 +28,7 @@ class Accelerator(Hardware):
     def enumerate(
         cls, node_rank: int, configs: Sequence[Any] | None = None
     ) -> HardwareResource | None:
-        """Return the accelerators that this node may use, by its environment."""
+        """Return the accelerators that this node may use according to its environment."""
         del node_rank, configs
         for kind, manager in AcceleratorManager.manager_register.items():
             devices, names = manager.probe(os.environ)
@@ -43,15 +43,15 @@ class Accelerator(Hardware):
 
     @staticmethod
     def get_accelerator_type_from_model(model: str) -> str:
-        """Return the kind of a model as nodes report it: `NV_GPU` of `NV_GPU:H200`.
+        """Return the accelerator type of a model that a node reported: `NV_GPU` for `NV_GPU:H200`.
 
         Raises:
-            ShoalValueError: It is not written like that, or there is no such kind.
+            ShoalValueError: The model is not written like that, or its type is unknown.
         """
         kind, colon, rest = model.partition(":")
         if not colon or ":" in rest or kind not in AcceleratorManager.manager_register:
             raise ShoalValueError(
-                f"{model!r} is no accelerator model; expected one like NV_GPU:H200"
+                f"{model!r} is not an accelerator model; expected one like NV_GPU:H200"
             )
         members = AcceleratorType.__members__
         return members.get(kind, kind)

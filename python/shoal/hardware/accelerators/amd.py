@@ -10,7 +10,7 @@ from shoal.hardware.accelerators.manager import AcceleratorManager, ray_devices
 
 __all__ = ["AMDGPUManager"]
 
-# Restricts the devices below HIP, which numbers the ones that are left from 0 on.
+# Hides devices from HIP, which numbers the remaining ones from 0.
 _BELOW_HIP = "ROCR_VISIBLE_DEVICES"
 
 
@@ -34,7 +34,7 @@ class AMDGPUManager(CudaProfiler):
 
     @classmethod
     def probe(cls, environment: Mapping[str, str]) -> tuple[list[Device], list[str]]:
-        """Return what the node may use; what ROCm itself hides is not counted."""
+        """Return the devices that the node may use, without those that ROCm itself hides."""
         devices, names = super().probe(environment)
         below = environment.get(_BELOW_HIP)
         if below is None or cls.RESTRICTIONS.visible in environment:

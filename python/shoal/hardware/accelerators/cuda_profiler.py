@@ -1,4 +1,4 @@
-"""Recording by CUDA's profiler interface, which ROCm's torch has as well."""
+"""Profiling through torch's CUDA interface, which torch has for ROCm as well."""
 
 import contextlib
 import importlib
@@ -11,20 +11,20 @@ __all__ = ["CudaProfiler"]
 
 
 class CudaProfiler(AcceleratorManager):
-    """A vendor whose profiler records between `torch.cuda.profiler.start` and `stop`."""
+    """Base class of vendors whose profiler records between `torch.cuda.profiler.start` and `stop`."""
 
     _recording: ClassVar[bool] = False
 
     @classmethod
     def start_profiling(cls, step_idx: int | None = None) -> None:
-        """Let the profiler record from here on."""
+        """Start the profiler's recording."""
         del step_idx
         CudaProfiler._recording = True
         cls._cuda().profiler.start()
 
     @classmethod
     def stop_profiling(cls) -> None:
-        """Let it record no more."""
+        """Stop the profiler's recording."""
         CudaProfiler._recording = False
         cls._cuda().profiler.stop()
 

@@ -1,8 +1,8 @@
-"""Which of a machine's devices a node may use, and how the node itself calls them.
+"""Chooses the devices of a machine that a node may use, and the node's names for them.
 
-A node may have been given a part of a machine: by its own visibility variable, by SLURM, or by a
-container's runtime. Hardware rank i is the i-th device of that part. What is written into workers'
-variables later are the names used here, because in the node's own terms they mean the same device.
+A node may be restricted to a part of a machine by its own visibility variable, by SLURM, or by a
+container runtime. Hardware rank i is the i-th device of that part. The names chosen here are later
+written into workers' visibility variables, because on this node they mean the same devices.
 """
 
 import logging
@@ -14,9 +14,9 @@ __all__ = ["Device", "Restrictions", "split_visible", "usable_devices"]
 
 _log = logging.getLogger("shoal")
 
-# The words that stand for "no device"; what comes after one of them does not count.
+# The words that mean "no device"; entries after one of them are ignored.
 _NOTHING = frozenset({"-1", "nodevfiles", "none"})
-# What a container's runtime has beside names: no restriction of its own.
+# The values of a container runtime's variable that restrict nothing.
 _EVERYTHING = frozenset({"", "all", "void"})
 _SLURM = ("SLURM_STEP_GPUS", "SLURM_JOB_GPUS")
 _RANGE = re.compile(r"(\d{1,4})(?:-(\d{1,4}))?")
@@ -24,13 +24,13 @@ _RANGE = re.compile(r"(\d{1,4})(?:-(\d{1,4}))?")
 
 @dataclass(frozen=True)
 class Device:
-    """One device, as its vendor's library tells.
+    """One device, as its vendor's library describes it.
 
     Attributes:
         model: Its model.
-        uuid: Its unique name (`GPU-…`, `MIG-…`), empty where there is none.
-        index: Its number in the visibility variable; None where only the unique name will do.
-        is_part: Whether it is a part of a device.
+        uuid: Its unique name (`GPU-…`, `MIG-…`); empty if it has none.
+        index: Its number in the visibility variable; None if only the unique name selects it.
+        is_part: Whether it is a part of a divided device.
     """
 
     model: str
@@ -39,22 +39,22 @@ class Device:
     is_part: bool = False
 
     def is_called(self, name: str) -> bool:
-        """Whether a name in a visibility variable means this device."""
+        """Return whether a name in a visibility variable means this device."""
         if name.isdecimal():
             return self.index == int(name)
-        # The beginning of a unique name is enough where it is the only one.
+        # The beginning of a unique name is enough; `_named` refuses an ambiguous one.
         return bool(self.uuid) and self.uuid.lower().startswith(name.lower())
 
 
 @dataclass(frozen=True)
 class Restrictions:
-    """The variables by which a node is given a part of a machine.
+    """The variables that restrict a node to a part of a machine.
 
     Attributes:
         visible: The visibility variable.
-        container: The variable of the vendor's container runtime, or an empty text.
-        obeyed: Whether the vendor's library obeys the visibility variable, so that it tells of
-            visible devices only.
+        container: The variable of the vendor's container runtime, or an empty string.
+        obeyed: Whether the vendor's library obeys the visibility variable and lists only visible
+            devices.
     """
 
     visible: str
@@ -63,7 +63,7 @@ class Restrictions:
 
 
 def split_visible(text: str) -> list[str]:
-    """Split the value of a visibility variable; what follows a word for "none" does not count."""
+    """Split the value of a visibility variable; entries after a word for "none" are ignored."""
     names: list[str] = []
     for part in text.split(","):
         name = part.strip()
@@ -76,16 +76,16 @@ def split_visible(text: str) -> list[str]:
 def usable_devices(
     devices: Sequence[Device], environment: Mapping[str, str], restrictions: Restrictions
 ) -> tuple[list[Device], list[str]]:
-    """Choose what a node may use.
+    """Choose the devices that a node may use.
 
     Args:
-        devices: All devices that the vendor's library tells of.
+        devices: All devices that the vendor's library lists.
         environment: The node's environment.
-        restrictions: What to look for in it.
+        restrictions: The variables of the environment to respect.
 
     Returns:
-        The devices in the order of their hardware ranks, and the node's names of them; no names
-        where they are the ranks themselves.
+        The devices in the order of their hardware ranks, and the node's names for them; no names
+        if each device's name is its rank.
     """
     text = environment.get(restrictions.visible)
     if text is None:
@@ -101,7 +101,7 @@ def usable_devices(
 
 
 def _own_names(devices: Sequence[Device]) -> list[tuple[Device, str]]:
-    # Numbers mean whole GPUs: of a divided one a number shows the first part alone.
+    # A number means a whole GPU; for a divided GPU it shows only the first part.
     if any(device.is_part for device in devices):
         return [(device, device.uuid) for device in devices]
     return [(device, str(device.index)) for device in devices]
@@ -110,12 +110,12 @@ def _own_names(devices: Sequence[Device]) -> list[tuple[Device, str]]:
 def _named(
     devices: Sequence[Device], names: Sequence[str], variable: str
 ) -> list[tuple[Device, str]]:
-    """Find the devices of a visibility variable; as for the vendors, a wrong name ends the list."""
+    """Find the devices of a visibility variable; as in vendors' libraries, a wrong name ends it."""
     chosen: list[tuple[Device, str]] = []
     for name in names:
         called = [device for device in devices if device.is_called(name)]
         if not called and not name.isdecimal() and not any(device.uuid for device in devices):
-            called = list(devices[:1])  # nothing is known of unique names: the user's word holds
+            called = list(devices[:1])  # no device's unique name is known: trust the user's
             twice = any(name == other for _, other in chosen)
         else:
             twice = any(device in called for device, _ in chosen)
@@ -138,12 +138,12 @@ def _named(
 def _allocated(
     devices: Sequence[Device], environment: Mapping[str, str], container: str
 ) -> list[tuple[Device, str]]:
-    """Take what SLURM or a container's runtime allotted, where the library tells of more."""
+    """Return the devices that SLURM or a container runtime allots, or all if there are no more."""
     everything = _own_names(devices)
     for variable in _SLURM:
         numbers = _numbers(environment.get(variable, ""))
         if numbers:
-            # Where SLURM confines its jobs, the library tells of their devices only, from 0 on.
+            # If SLURM confines its jobs, the library lists only their devices, numbered from 0.
             part = [pair for pair in everything if pair[0].index in numbers]
             return part if len(part) == len(numbers) < len(devices) else everything
     text = environment.get(container, "") if container else ""
@@ -155,8 +155,8 @@ def _allocated(
     called = [[pair for pair in everything if pair[0].is_called(name)] for name in names]
     known = all(len(pairs) == 1 for pairs in called)
     part = list(dict.fromkeys(pair for pairs in called for pair in pairs))
-    # A container that sees only its own devices numbers them from 0 on; one that sees all of the
-    # machine (a privileged one) has to keep to its own.
+    # A container that sees only its own devices numbers them from 0. A privileged container sees
+    # the whole machine and must restrict itself to its own devices.
     return part if known and len(part) < len(devices) else everything
 
 

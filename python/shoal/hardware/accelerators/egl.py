@@ -12,8 +12,8 @@ __all__ = ["egl_ids"]
 _log = logging.getLogger("shoal")
 
 _LIMIT_S = 20.0
-# EGL counts its devices in an order of its own; NVIDIA's tell which CUDA device they are, as the
-# process counts them that asks. In a process of its own: drivers have crashed on this question.
+# EGL lists devices in its own order. NVIDIA's EGL devices report their CUDA index, as counted by
+# the process that queries it. Runs in a separate process, because drivers have crashed on it.
 _QUESTION = """
 import ctypes, json, sys
 CUDA_DEVICE, MOST = 0x323A, 64
@@ -42,11 +42,11 @@ def egl_ids(visible: str, count: int, environment: Mapping[str, str] | None = No
 
     Args:
         visible: The devices, as CUDA's visibility variable names them; empty for all.
-        count: How many they are.
-        environment: The environment of the process that asks; None for this one's.
+        count: The number of devices.
+        environment: The environment of the process that queries EGL; None for this process's.
 
     Returns:
-        One index a device, -1 where it has none; empty where EGL tells of none.
+        One index per device, -1 if it has none; an empty list if EGL reports no indices.
     """
     env = dict(os.environ if environment is None else environment)
     if visible:
@@ -66,7 +66,7 @@ def egl_ids(visible: str, count: int, environment: Mapping[str, str] | None = No
             int(cuda): int(egl) for cuda, egl in json.loads(done.stdout.splitlines()[-1]).items()
         }
     except (OSError, subprocess.SubprocessError, ValueError, IndexError) as error:
-        _log.debug("EGL tells nothing of this node's devices: %s", error)
+        _log.debug("EGL reports nothing about this node's devices: %s", error)
         return []
     indices = [found.get(rank, -1) for rank in range(count)]
     return indices if any(index >= 0 for index in indices) else []

@@ -30,17 +30,17 @@ class IntelGPUManager(AcceleratorManager):
 
     @classmethod
     def probe(cls, environment: Mapping[str, str]) -> tuple[list[Device], list[str]]:
-        """Return what the node may use."""
+        """Return the devices that the node may use."""
         return super().probe(_with_numbers(environment))
 
     @classmethod
     def visible_devices(cls, environment: Mapping[str, str]) -> list[int | str]:
-        """Read the selector, with or without its backend before the numbers."""
+        """Read the numbers of the selector, which may have its backend before them."""
         return super().visible_devices(_with_numbers(environment))
 
 
 def _with_numbers(environment: Mapping[str, str]) -> dict[str, str]:
-    """Leave of the selector what are numbers; `level_zero:gpu` and `*:*` select all devices."""
+    """Reduce the selector to numbers; remove one for all devices (`level_zero:gpu`, `*:*`)."""
     env = dict(environment)
     if _SELECTOR in env:
         env[_SELECTOR] = env[_SELECTOR].removeprefix(_BACKEND)

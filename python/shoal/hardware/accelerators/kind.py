@@ -1,4 +1,4 @@
-"""The vendors' kinds of accelerators."""
+"""`AcceleratorType`: the accelerator types that shoal knows."""
 
 from enum import StrEnum
 
@@ -8,7 +8,7 @@ ACCELERATOR_HW_TYPE = "Accelerator"
 
 
 class AcceleratorType(StrEnum):
-    """The vendors' kinds of accelerators; a member equals its name."""
+    """An accelerator type that shoal knows, one per vendor; a member equals its name."""
 
     NV_GPU = "NV_GPU"
     AMD_GPU = "AMD_GPU"

@@ -15,7 +15,7 @@ __all__ = ["KunlunXPUManager"]
 
 _LIBRARY = "torch_xmlir"
 _LIMIT_S = 50.0
-# In a process of its own, because it imports torch.
+# Runs in a separate process, because it imports torch.
 _QUESTION = """
 import json, sys
 import torch, torch_xmlir
@@ -37,10 +37,10 @@ class KunlunXPUManager(AcceleratorManager):
 
     @classmethod
     def ask(cls) -> list[Device]:
-        """Ask torch_xmlir, where it is installed.
+        """Ask torch_xmlir, if it is installed.
 
         Raises:
-            ClusterError: It failed.
+            ClusterError: torch_xmlir failed.
         """
         if importlib.util.find_spec(_LIBRARY) is None:
             return []

@@ -1,4 +1,4 @@
-"""What shoal knows of a vendor's accelerators: the base class of one class a vendor."""
+"""`AcceleratorManager`: the base class of the classes that each support one vendor's devices."""
 
 import contextlib
 import importlib
@@ -26,7 +26,7 @@ P = TypeVar("P", bound=type[ProfileConfig])
 _log = logging.getLogger("shoal")
 
 _REQUIRED = ("RESTRICTIONS", "CCL_BACKEND", "CCL_IFNAME", "TORCH_DEVICE")
-# A driver that is about to initialise its devices takes seconds, a broken one for ever.
+# Seconds to wait for a vendor's library: initialising devices takes some, a broken driver hangs.
 _ASK_S = 60.0
 
 
@@ -34,16 +34,16 @@ class AcceleratorManager(ABC):
     """One vendor's accelerators. Derive from it and decorate with `register_manager(type)`.
 
     Attributes:
-        manager_register: The classes of the vendors, by kind, in the order in which a node asks.
-        profiling_config_register: The settings of the vendors' profilers, by kind.
-        profile_backend_register: The same, by the name that configurations use.
-        TYPE: The kind.
+        manager_register: The vendors' classes, by accelerator type, in the order of queries.
+        profiling_config_register: The configuration classes of profilers, by accelerator type.
+        profile_backend_register: The configuration classes of profilers, by profiler name.
+        TYPE: The accelerator type.
         RESTRICTIONS: The variables that restrict a node to some devices.
         NOT_SET_BY_RAY: Variables that stop Ray from writing the visibility variable.
         CCL_BACKEND: The backend for `torch.distributed`.
-        CCL_IFNAME: The variable that names the network devices for it.
-        TORCH_DEVICE: torch's name of the devices, which is its module's name too.
-        TORCH_EXTENSION: The package that adds that module to torch; empty where torch has it.
+        CCL_IFNAME: The variable that names the network devices for that backend.
+        TORCH_DEVICE: torch's name for the devices and for its module for them.
+        TORCH_EXTENSION: The package that adds that module to torch; empty if torch has it.
     """
 
     manager_register: ClassVar[dict[str, type["AcceleratorManager"]]] = {}
@@ -60,19 +60,21 @@ class AcceleratorManager(ABC):
 
     @staticmethod
     def register_manager(type: str) -> Callable[[M], M]:  # noqa: A002  (part of the API)
-        """Return a decorator that makes a vendor known.
+        """Return a decorator that registers a vendor's class.
 
         Args:
-            type: The kind: an `AcceleratorType`, or a name of the user's own.
+            type: The accelerator type: an `AcceleratorType`, or the user's own name.
 
         Raises:
-            ShoalValueError: The kind has a vendor already, its name cannot be, or the class misses
-                something that shoal asks for.
+            ShoalValueError: The type is registered already, its name is invalid, or the class lacks
+                a required attribute or method.
         """
         given: Any = type  # typed, but it comes from a user
         word = isinstance(given, str) and given.isidentifier()
         if not word or given == AcceleratorType.NO_ACCEL:
-            raise ShoalValueError(f"{type!r} is no name for an accelerator type; expected one word")
+            raise ShoalValueError(
+                f"{type!r} is not a name for an accelerator type; expected one word"
+            )
 
         def add(cls: M) -> M:
             known = AcceleratorManager.manager_register
@@ -93,7 +95,7 @@ class AcceleratorManager(ABC):
 
     @staticmethod
     def register_profiling_config(type: str) -> Callable[[P], P]:  # noqa: A002  (part of the API)
-        """Return a decorator that registers the settings of a vendor's profiler."""
+        """Return a decorator that registers the configuration class of a vendor's profiler."""
 
         def add(cls: P) -> P:
             AcceleratorManager.profiling_config_register[type] = cls
@@ -103,32 +105,32 @@ class AcceleratorManager(ABC):
 
         return add
 
-    # --- what the node has ---
+    # --- the node's devices ---
 
     @classmethod
     @abstractmethod
     def ask(cls) -> list[Device]:
-        """Ask the vendor's library for its devices: the one place where anything is asked."""
+        """Ask the vendor's library for its devices. No other method queries devices."""
 
     @classmethod
     def probe(cls, environment: Mapping[str, str]) -> tuple[list[Device], list[str]]:
-        """Return the devices that a node may use, and its names of them.
+        """Return the devices that a node may use, and the node's names for them.
 
-        A library that fails, or does not answer, has no devices; a warning names it.
+        A library that fails or does not answer is logged as a warning and counts as no devices.
 
         Args:
             environment: The node's environment.
         """
         try:
             devices = within(_ASK_S, f"the library of {cls.TYPE} devices", cls.ask)
-        except Exception as error:  # noqa: BLE001  (a broken library is no reason to stop a job)
+        except Exception as error:  # noqa: BLE001  (a broken library must not stop a job)
             _log.warning(
                 "no %s devices are used here: %s: %s", cls.TYPE, type(error).__name__, error
             )
             return [], []
         return usable_devices(devices, environment, cls.RESTRICTIONS)
 
-    # --- what a worker sees ---
+    # --- a worker's environment ---
 
     @classmethod
     def visibility_env(
@@ -138,20 +140,20 @@ class AcceleratorManager(ABC):
         egl_ids: Sequence[int],
         environment: Mapping[str, str],
     ) -> dict[str, str]:
-        """Return the variables that show a worker only some devices.
+        """Return the variables that restrict a worker to some devices.
 
         Args:
-            names: The node's names of the devices.
-            ranks: Their hardware ranks.
-            egl_ids: The EGL index of every device of the node; empty where it is not known.
-            environment: What the worker's environment has besides.
+            names: The node's names for the devices.
+            ranks: Their hardware ranks; -1 for a device of which only the unique name is known.
+            egl_ids: The EGL index of every device of the node; empty if unknown.
+            environment: The worker's other variables.
         """
         del ranks, egl_ids, environment
         return {cls.RESTRICTIONS.visible: ",".join(names)} | dict.fromkeys(cls.NOT_SET_BY_RAY, "1")
 
     @classmethod
     def worker_env(cls) -> dict[str, str]:
-        """Return variables that depend on what is installed where the worker runs."""
+        """Return the variables that depend on the packages installed on the worker's node."""
         return {}
 
     @classmethod
@@ -173,7 +175,7 @@ class AcceleratorManager(ABC):
             importlib.import_module(cls.TORCH_EXTENSION)
         platform: Any = getattr(importlib.import_module("torch"), cls.TORCH_DEVICE)
         if not hasattr(platform, "ipc_collect"):
-            # Only CUDA shares memory between processes this way; elsewhere there is none to free.
+            # Only CUDA shares memory between processes in this way; others have none to free.
             platform.ipc_collect = _nothing
         return platform
 
@@ -187,12 +189,12 @@ class AcceleratorManager(ABC):
 
     @classmethod
     def start_profiling(cls, step_idx: int | None = None) -> None:
-        """Begin the range that a profiler records; by default there is none."""
+        """Start the range that a profiler records; does nothing by default."""
         del step_idx
 
     @classmethod
     def stop_profiling(cls) -> None:
-        """End it; by default there is none."""
+        """End the range that a profiler records; does nothing by default."""
         return
 
     @classmethod
@@ -200,13 +202,13 @@ class AcceleratorManager(ABC):
     def profiling_range(
         cls, label: str, color: str | None = None, domain: str | None = None
     ) -> Iterator[None]:
-        """Mark a `with` block for the profiler, while it records."""
+        """Mark a `with` block for the profiler while it records; does nothing by default."""
         del label, color, domain
         yield
 
 
 def ray_devices(name: str) -> list[Device]:
-    """Ask a vendor's library through one of Ray's classes for that."""
+    """Ask a vendor's library for its devices through the class `name` of Ray."""
     manager = getattr(importlib.import_module("ray._private.accelerators"), name)
     count = manager.get_current_node_num_accelerators()
     model = (manager.get_current_node_accelerator_type() if count else None) or "UNKNOWN"
@@ -214,7 +216,7 @@ def ray_devices(name: str) -> list[Device]:
 
 
 def is_unique_name(name: str) -> bool:
-    """Whether a name of a device is its own on every machine."""
+    """Return whether the name of a device is unique among all machines."""
     return name.startswith(("GPU-", "MIG-"))
 
 
@@ -223,7 +225,7 @@ def _entry(name: str, variable: str, text: str) -> int | str:
         return int(name)
     if not is_unique_name(name):
         raise ShoalValueError(
-            f"{variable}={text!r}: {name!r} is no device; expected numbers or unique names "
+            f"{variable}={text!r}: {name!r} is not a device; expected numbers or unique names "
             "(GPU-…, MIG-…) with commas between"
         )
     return name

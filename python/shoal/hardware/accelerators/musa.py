@@ -28,7 +28,7 @@ class MUSAGPUManager(AcceleratorManager):
 
     @classmethod
     def ask(cls) -> list[Device]:
-        """Ask pymtml, where it is installed."""
+        """Ask pymtml, if it is installed."""
         if importlib.util.find_spec(_LIBRARY) is None:
             return []
         mtml: Any = importlib.import_module(_LIBRARY)

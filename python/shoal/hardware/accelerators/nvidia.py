@@ -21,17 +21,17 @@ _log = logging.getLogger("shoal")
 
 _DRIVER = Path("/proc/driver/nvidia")
 _NVML = ("pynvml", "ray._private.thirdparty.pynvml")
-# Words of a product's name that say nothing.
+# Words of a product's name that do not tell models apart.
 _NOISE = re.compile(r"\b(?:NVIDIA|GeForce)\b")
-# OpenGL without EGL: MuJoCo's other ways to render.
+# MuJoCo's ways to render without EGL.
 _NO_EGL = frozenset({"osmesa", "glx"})
-# From this version on torch does by itself what the variable asked for.
+# Since this version torch does by default what TORCH_NCCL_AVOID_RECORD_STREAMS requests.
 _TORCH_KEEPS_STREAMS = (2, 8)
 
 
 @AcceleratorManager.register_manager(AcceleratorType.NV_GPU)
 class NvidiaGPUManager(CudaProfiler):
-    """NVIDIA's GPUs, found through NVML; a GPU that is divided (MIG) counts as its parts."""
+    """NVIDIA's GPUs, found through NVML; each part of a divided GPU (MIG) counts as one device."""
 
     RESTRICTIONS: ClassVar[Restrictions] = Restrictions(
         "CUDA_VISIBLE_DEVICES", container="NVIDIA_VISIBLE_DEVICES"
@@ -43,7 +43,7 @@ class NvidiaGPUManager(CudaProfiler):
 
     @classmethod
     def ask(cls) -> list[Device]:
-        """Ask NVML; where only its library is missing (a small container), the kernel's driver."""
+        """Ask NVML, or the kernel driver if only NVML's library is missing (a small container)."""
         nvml = _nvml()
         try:
             nvml.nvmlInit()
@@ -69,9 +69,9 @@ class NvidiaGPUManager(CudaProfiler):
         egl_ids: Sequence[int],
         environment: Mapping[str, str],
     ) -> dict[str, str]:
-        """Return the variables that show a worker only some devices, and its way to render."""
+        """Return the variables that restrict a worker to some devices, for CUDA and rendering."""
         env = super().visibility_env(names, ranks, egl_ids, environment)
-        # Of a device of which only the unique name is known, EGL's index is not.
+        # A device of which only the unique name is known (rank -1) has no known EGL index.
         if ranks and ranks[0] >= 0 and environment.get("MUJOCO_GL", "").lower() not in _NO_EGL:
             egl = _egl_id(names[0], ranks[0], egl_ids)
             env |= {"MUJOCO_EGL_DEVICE_ID": egl, "EGL_DEVICE_ID": egl}
@@ -84,7 +84,7 @@ class NvidiaGPUManager(CudaProfiler):
 
     @classmethod
     def worker_env(cls) -> dict[str, str]:
-        """Ask older versions of torch to keep tensors alive by references, not by streams."""
+        """Return the variable that makes older torch keep tensors alive by references, not streams."""
         try:
             found = importlib.metadata.version("torch")
         except importlib.metadata.PackageNotFoundError:
@@ -94,7 +94,7 @@ class NvidiaGPUManager(CudaProfiler):
 
     @classmethod
     def pg_options(cls, options: Any) -> Any:
-        """Make NCCL's options; None where all are defaults."""
+        """Make NCCL's options; None if all are defaults."""
         if options is None or options.is_empty_options():
             return None
         distributed: Any = importlib.import_module("torch.distributed")
@@ -113,16 +113,16 @@ class NvidiaGPUManager(CudaProfiler):
 
 
 def _nvml() -> Any:
-    """Return the installed bindings of NVML, else those that Ray brings."""
+    """Return the installed bindings of NVML, or else those that Ray includes."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # a package of the same name says that it is outdated
+        warnings.simplefilter("ignore")  # an outdated package of this name warns that it is
         with suppress(ImportError):
             return importlib.import_module(_NVML[0])
     return importlib.import_module(_NVML[1])
 
 
 def _device(nvml: Any, index: int) -> list[Device]:
-    """Describe one GPU, or the parts of one that is divided."""
+    """Describe one GPU, or the parts of a divided GPU."""
     handle = nvml.nvmlDeviceGetHandleByIndex(index)
     model = _model(nvml, handle)
     parts: list[Device] = []
@@ -135,10 +135,10 @@ def _device(nvml: Any, index: int) -> list[Device]:
 def _parts(nvml: Any, handle: Any, gpu: int) -> list[Device]:
     parts: list[Device] = []
     for number in range(nvml.nvmlDeviceGetMaxMigDeviceCount(handle)):
-        with suppress(nvml.NVMLError):  # there may be fewer than the most
+        with suppress(nvml.NVMLError):  # there may be fewer parts than the maximum
             part = nvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, number)
             uuid = _text(nvml.nvmlDeviceGetUUID(part))
-            # CUDA takes the GPU's number for its first part.
+            # To CUDA the GPU's number means its first part.
             parts.append(Device(_model(nvml, part), uuid, None if parts else gpu, is_part=True))
     return parts
 

@@ -1,4 +1,4 @@
-"""`AcceleratorUtil`: what other parts ask of accelerators, whatever their vendor."""
+"""`AcceleratorUtil`: vendor-independent access to accelerators, for the other parts of shoal."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -15,15 +15,15 @@ from shoal.nearest import did_you_mean
 
 __all__ = ["AcceleratorUtil", "complete_environment", "manager_of", "visibility_env"]
 
-# What gloo, which needs no accelerator, reads.
+# The variable that gloo reads, the backend for workers without accelerators.
 _GLOO_IFNAME = "GLOO_SOCKET_IFNAME"
 
 
 def manager_of(accelerator_type: str) -> type[AcceleratorManager] | None:
-    """Return the vendor's class; None for no accelerator.
+    """Return the class of an accelerator type; None for `NO_ACCEL`.
 
     Raises:
-        ShoalValueError: There is no such kind.
+        ShoalValueError: The accelerator type is unknown.
     """
     manager = AcceleratorManager.manager_register.get(accelerator_type)
     if manager is None and accelerator_type != AcceleratorType.NO_ACCEL:
@@ -43,23 +43,23 @@ def visibility_env(
     egl_ids: Sequence[int] = (),
     environment: Mapping[str, str] | None = None,
 ) -> dict[str, str]:
-    """Return the variables that show a worker only some of its node's accelerators.
+    """Return the variables that restrict a worker to some of its node's accelerators.
 
-    Nothing is asked of any device, so that a plan can tell them, too.
+    Queries no device, so that a plan can show the variables, too.
 
     Args:
-        accelerator_type: The kind, as the node reports it.
+        accelerator_type: The accelerator type, as the node reports it.
         visible: Hardware ranks of the devices on the node, or unique names (`GPU-…`, `MIG-…`).
-        device_names: The node's own names of its devices (UUIDs, MIG instances, or physical
-            indices where the node was given a part of a machine); empty for the ranks themselves.
-        egl_ids: The EGL index of each of the node's devices; empty where it is not known.
-        environment: What the worker's environment has besides: some variables give way to it.
+        device_names: The node's names for its devices: UUIDs, MIG instances, or physical indices
+            if the node is restricted to a part of a machine; empty if each name is the rank.
+        egl_ids: The EGL index of each of the node's devices; empty if unknown.
+        environment: The worker's other variables; some values of the user's are kept.
 
     Returns:
-        The variables; empty for a kind that has none.
+        The variables; empty for `NO_ACCEL`.
 
     Raises:
-        ShoalValueError: There is no such kind, or no such device.
+        ShoalValueError: The accelerator type or a device does not exist.
     """
     manager = manager_of(accelerator_type)
     if manager is None:
@@ -72,7 +72,7 @@ def visibility_env(
 
 
 def _device(kind: str, device: Any, names: Sequence[str]) -> tuple[str, int]:
-    """Return the node's name of a device, and its rank; -1 where only its name is known."""
+    """Return the node's name for a device, and its rank; -1 if only its name is known."""
     text = "" if isinstance(device, bool) else str(device).strip()
     rank = int(text) if text.isdecimal() else names.index(text) if text in names else -1
     if 0 <= rank < len(names):
@@ -83,16 +83,16 @@ def _device(kind: str, device: Any, names: Sequence[str]) -> tuple[str, int]:
         )
     if rank < 0 and not is_unique_name(text):
         raise ShoalValueError(
-            f"{kind} device {device!r} is no device; expected hardware ranks or unique names "
+            f"{kind} device {device!r} is not a device; expected hardware ranks or unique names "
             "(GPU-…, MIG-…)"
         )
     return text, rank
 
 
 def complete_environment() -> None:
-    """Set, in a worker, the variables that depend on what is installed where it runs.
+    """Set, in a worker, the variables that depend on the packages installed on its node.
 
-    The kind may be one that the user's module has to register first.
+    Loads the user's extension module first, because it may register the accelerator type.
     """
     load_user_extension_module()
     manager = manager_of(os.environ.get("ACCELERATOR_TYPE") or AcceleratorType.NO_ACCEL)
@@ -109,7 +109,7 @@ def _own_type() -> str:
 
 
 class AcceleratorUtil:
-    """Questions about a kind of accelerator; all answers for `NO_ACCEL` are empty."""
+    """Functions of an accelerator type; for `NO_ACCEL` they do nothing or return None or empty."""
 
     CCL_SUPPORT_LIST: ClassVar[list[AcceleratorType]] = [
         AcceleratorType.NV_GPU,
@@ -119,19 +119,19 @@ class AcceleratorUtil:
 
     @staticmethod
     def get_accelerator_type() -> str:
-        """Return the kind of this machine's accelerators; asked once a process."""
+        """Return the type of this machine's accelerators; detected once per process."""
         return _own_type()
 
     @staticmethod
     def get_accelerator_env_var(
         accelerator_type: str, visible_accelerators: Sequence[str]
     ) -> dict[str, str]:
-        """Return the variables that show only some devices; see `visibility_env`."""
+        """Return the variables that restrict a process to some devices; see `visibility_env`."""
         return visibility_env(accelerator_type, visible_accelerators, environment=os.environ)
 
     @staticmethod
     def get_visible_devices(accelerator_type: str) -> list[int | str]:
-        """Return the devices of this process's visibility variable.
+        """Return the devices that this process's visibility variable names.
 
         Raises:
             ShoalValueError: An entry is neither a number nor a unique name.
@@ -147,7 +147,7 @@ class AcceleratorUtil:
 
     @staticmethod
     def get_ccl_socket_ifname_env_var(accelerator_type: str) -> str:
-        """Return the variable that names the network devices for that backend, or for gloo."""
+        """Return the variable that names the network devices for that backend, else for gloo."""
         manager = manager_of(accelerator_type)
         return _GLOO_IFNAME if manager is None else manager.CCL_IFNAME
 
@@ -159,7 +159,7 @@ class AcceleratorUtil:
 
     @staticmethod
     def get_device_type(accelerator_type: str) -> str | None:
-        """Return torch's name of the devices: `cuda`."""
+        """Return torch's name for the devices: `cuda`."""
         manager = manager_of(accelerator_type)
         return None if manager is None else manager.TORCH_DEVICE
 
@@ -171,14 +171,14 @@ class AcceleratorUtil:
 
     @staticmethod
     def start_profiling(accelerator_type: str, step_idx: int | None = None) -> None:
-        """Begin the range that a profiler records."""
+        """Start the range that a profiler records."""
         manager = manager_of(accelerator_type)
         if manager is not None:
             manager.start_profiling(step_idx)
 
     @staticmethod
     def stop_profiling(accelerator_type: str) -> None:
-        """End it."""
+        """End the range that a profiler records."""
         manager = manager_of(accelerator_type)
         if manager is not None:
             manager.stop_profiling()
@@ -187,6 +187,6 @@ class AcceleratorUtil:
     def profiling_range(
         accelerator_type: str, label: str, color: str | None = None, domain: str | None = None
     ) -> AbstractContextManager[None]:
-        """Mark a `with` block for the profiler, while it records."""
+        """Mark a `with` block for the profiler while it records."""
         manager = manager_of(accelerator_type)
         return nullcontext() if manager is None else manager.profiling_range(label, color, domain)

@@ -1,4 +1,4 @@
-"""Robots as hardware: their configurations, and what a node knows of them."""
+"""Robots as hardware: their configurations, and the checks of them on a node."""
 
 from shoal.hardware.robots.auto import RobotAutoConfig
 from shoal.hardware.robots.base import Robot

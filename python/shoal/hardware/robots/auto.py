@@ -1,4 +1,4 @@
-"""Robots as the variables of a node describe them: `ROBOT_IP`, `CAMERA_SERIALS` and so on."""
+"""Fills robots' configurations from a node's variables such as `ROBOT_IP`, `CAMERA_SERIALS`."""
 
 import os
 import types
@@ -30,23 +30,24 @@ class RobotAutoConfig:
     ) -> list[Any]:
         """Complete the configurations of one node's robots of one kind.
 
-        A field that is None is taken from the variable of its name in capitals. One robot takes the
-        whole value; of several, each takes its own of as many values with commas between. Without
-        any configuration the robots are made from the variables of `count_fields`, and then every
-        field takes its variable, where there is one. Node ranks are never taken from variables.
+        A field that is None is read from the variable of its name in capitals. A single robot takes
+        the whole value; of several robots, each takes one of the comma-separated values, and there
+        must be one value per robot. Without any configuration, robots are created from the
+        variables of `count_fields`, and each of their fields is read from its variable if that is
+        set. Node ranks are never read from variables.
 
         Args:
             configs: The configurations, all of one class; they are not changed.
-            config_cls: Their class; needed where there may be none.
-            node_rank: The node, for robots that are made.
-            count_fields: The fields whose variables tell how many robots there are.
-            environment: The variables; None for this process's.
+            config_cls: Their class; required if `configs` may be empty.
+            node_rank: The node's rank, for robots that are created.
+            count_fields: The fields whose variables tell how many robots to create.
+            environment: The variables; None for those of this process.
 
         Returns:
             The completed configurations.
 
         Raises:
-            ShoalValueError: A variable has another number of values, or one that cannot be.
+            ShoalValueError: A variable has the wrong number of values, or an invalid value.
         """
         env = os.environ if environment is None else environment
         given = list(configs or ())
@@ -86,7 +87,8 @@ def _count(names: Sequence[str], env: Mapping[str, str]) -> int:
             + [f"{name} is not set" for name in missing]
         )
         raise ShoalValueError(
-            f"{names[0]}: {listed}; expected as many comma-separated values in each, one a robot"
+            f"{names[0]}: {listed}; expected the same number of comma-separated values in each, "
+            "one per robot"
         )
     return next(iter(counts.values()))
 
@@ -94,7 +96,7 @@ def _count(names: Sequence[str], env: Mapping[str, str]) -> int:
 def _values(
     kind: type[HardwareConfig], count: int, names: set[str], env: Mapping[str, str]
 ) -> dict[str, list[Any]]:
-    """Read the variables of fields: for each name one value a robot."""
+    """Read the variables of fields: for each name one value per robot."""
     hints = get_type_hints(kind)
     found: dict[str, list[Any]] = {}
     for name in sorted(names):
@@ -133,7 +135,7 @@ def _parse(name: str, text: str, hint: Any) -> Any:
 
 
 def _plain_type(hint: Any) -> type:
-    """`list` of `list[str] | None`, `int` of `int`."""
+    """Return the class in a type hint: `list` for `list[str] | None`, `int` for `int`."""
     if get_origin(hint) in (Union, types.UnionType):
         hint = next(arg for arg in get_args(hint) if arg is not type(None))
     plain: type = get_origin(hint) or hint

@@ -1,4 +1,4 @@
-"""What all robots have in common: where their configuration comes from, and when it is checked."""
+"""Base class of robots: completes their configurations on the node, and checks them there."""
 
 from abc import abstractmethod
 from collections.abc import Sequence
@@ -21,8 +21,8 @@ class Robot(Hardware):
     """A kind of robot.
 
     Attributes:
-        IDENTIFIERS: The fields that tell a robot from others. Where the configuration names no
-            robot, their variables on the node do.
+        IDENTIFIERS: The fields that identify a robot. If the configuration names no robot, the
+            node's variables for these fields do.
     """
 
     IDENTIFIERS: ClassVar[tuple[str, ...]] = ()
@@ -34,7 +34,7 @@ class Robot(Hardware):
 
     @classmethod
     def validate(cls, config: Any) -> None:
-        """Ask the devices whether they are as configured; by default nothing is asked."""
+        """Check that the devices are as configured; does nothing by default."""
 
     @classmethod
     def enumerate(
@@ -43,9 +43,9 @@ class Robot(Hardware):
         """Return the node's robots, their configurations complete and checked.
 
         Raises:
-            ShoalValueError: A value is missing or cannot be, or a camera is not there.
+            ShoalValueError: A value is missing or invalid, or a camera is not connected.
             ConnectionError: A robot does not answer.
-            ImportError: A package that the check needs is missing.
+            ImportError: A package that the check needs is not installed.
         """
         kind = cls._config_class()
         own = RobotAutoConfig.resolve(

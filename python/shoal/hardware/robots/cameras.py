@@ -1,4 +1,4 @@
-"""Whether a robot's cameras are there."""
+"""Checks that a robot's cameras are connected to the node."""
 
 import importlib
 import logging
@@ -16,24 +16,26 @@ _LIMIT_S = 20.0
 
 
 def check_cameras(field: str, make: str, serials: Sequence[str] | None) -> list[str] | None:
-    """Look for cameras by the library of their make.
+    """Look for connected cameras with the library of their make.
 
     Args:
         field: The field that holds the serial numbers, for messages.
         make: The cameras' make.
-        serials: The serial numbers that must be there; None for all that are found.
+        serials: Serial numbers of cameras that must be connected; None for all that are found.
 
     Returns:
-        The serial numbers; where the make cannot be asked, as they were given.
+        The serial numbers; `serials` unchanged if shoal cannot look for cameras of this make.
 
     Raises:
         ModuleNotFoundError: The make's library is not installed.
-        ShoalValueError: There is no camera, or not the one that is named.
+        ShoalValueError: No camera is connected, or one of `serials` is not.
         ShoalTimeoutError: The library did not answer.
     """
     entry = _LIBRARIES.get(make)
     if entry is None:
-        _log.warning("%s: cameras of the type %s are not checked: shoal knows no way", field, make)
+        _log.warning(
+            "%s: cameras of the type %s are not checked: shoal does not know how", field, make
+        )
         return None if serials is None else list(serials)
     name, package, listed = entry
     try:

@@ -1,4 +1,4 @@
-"""Checks of the fields that the robots' configurations share. Each names the field first."""
+"""Checks of fields that robots' configurations share; each error begins with the field's name."""
 
 import ipaddress
 from collections.abc import Sequence
@@ -32,7 +32,7 @@ def check_ip(config: Any, *names: str) -> None:
             ipaddress.ip_address(value if isinstance(value, str) else "")
         except ValueError:
             raise ShoalValueError(
-                f"{name}: {value!r} is no IP address; expected one like 172.16.0.2"
+                f"{name}: {value!r} is not an IP address; expected one like 172.16.0.2"
             ) from None
 
 
@@ -56,7 +56,7 @@ def check_rank(config: Any, *names: str) -> None:
 
 
 def check_texts(config: Any, *names: str) -> None:
-    """Check fields that are lists of texts or None; numbers, as YAML reads serials, become texts."""
+    """Check fields that are lists of strings or None; numbers (serials in YAML) become strings."""
     for name in names:
         value = getattr(config, name)
         if value is None:
@@ -73,7 +73,7 @@ def check_texts(config: Any, *names: str) -> None:
 
 
 def check_text(config: Any, *names: str) -> None:
-    """Check fields that are texts or None."""
+    """Check fields that are strings or None."""
     for name in names:
         value = getattr(config, name)
         if value is not None and not (isinstance(value, str) and value):
@@ -81,7 +81,7 @@ def check_text(config: Any, *names: str) -> None:
 
 
 def check_flag(config: Any, *names: str) -> None:
-    """Check fields that are true or false: a word such as `no` would count as true."""
+    """Check fields that are true or false; the string `no`, for example, would count as true."""
     for name in names:
         value = getattr(config, name)
         if not isinstance(value, bool):

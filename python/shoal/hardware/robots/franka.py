@@ -1,4 +1,4 @@
-"""Franka arms: one, or two that are one robot."""
+"""Franka arms: single arms, and pairs of arms that form one robot."""
 
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -31,16 +31,16 @@ __all__ = [
 @NodeHardwareConfig.register_hardware_config("Franka")
 @dataclass
 class FrankaConfig(HardwareConfig):
-    """One Franka arm. What is None is taken from the node's variable of the field's name.
+    """One Franka arm. A field that is None is read from the node's variable of the same name.
 
     Attributes:
         robot_ip: The arm's IP address (`ROBOT_IP` on the node).
-        camera_serials: Serial numbers of its cameras; None for all that are found.
+        camera_serials: Serial numbers of its cameras; None for all that the node finds.
         camera_type: The cameras' make.
         gripper_type: The gripper's make.
         gripper_connection: How the gripper is reached.
-        controller_node_rank: The node that runs the arm's controller; None for its own.
-        disable_validate: Whether to believe all this without asking the devices.
+        controller_node_rank: The node that runs the arm's controller; None for the arm's node.
+        disable_validate: Whether to skip the check of the devices.
     """
 
     robot_ip: str | None = None
@@ -87,7 +87,7 @@ class Franka(Robot):
 
     @classmethod
     def validate(cls, config: FrankaConfig) -> None:
-        """Ping the arm and look for its cameras; serials that are not given are filled in."""
+        """Ping the arm and look for its cameras; missing serial numbers are filled in."""
         check_alive("robot_ip", config.robot_ip)
         config.camera_serials = check_cameras(
             "camera_serials", config.camera_type, config.camera_serials
@@ -97,25 +97,25 @@ class Franka(Robot):
 @NodeHardwareConfig.register_hardware_config("DualFranka")
 @dataclass
 class DualFrankaConfig(HardwareConfig):
-    """Two Franka arms that are one robot. What is None is taken from the node's variables.
+    """Two Franka arms that form one robot. Fields that are None are read from the node's variables.
 
     Attributes:
         left_robot_ip: The left arm's IP address (`LEFT_ROBOT_IP` on the node).
-        right_robot_ip: The right arm's.
+        right_robot_ip: The right arm's IP address (`RIGHT_ROBOT_IP` on the node).
         left_camera_serials: Serial numbers of the cameras on the left arm.
-        right_camera_serials: Those on the right arm.
-        base_camera_serials: Those that stand beside the robot.
-        camera_type: The make of cameras whose own type is not given.
+        right_camera_serials: Serial numbers of the cameras on the right arm.
+        base_camera_serials: Serial numbers of the cameras beside the robot.
+        camera_type: The make of the cameras whose own type is None.
         base_camera_type: The make of the cameras beside the robot.
-        left_camera_type: The make of those on the left arm.
-        right_camera_type: The make of those on the right arm.
+        left_camera_type: The make of the cameras on the left arm.
+        right_camera_type: The make of the cameras on the right arm.
         left_gripper_type: The left gripper's make.
-        right_gripper_type: The right one's.
+        right_gripper_type: The right gripper's make.
         left_gripper_connection: How the left gripper is reached.
-        right_gripper_connection: How the right one is.
+        right_gripper_connection: How the right gripper is reached.
         left_controller_node_rank: The node that runs the left arm's controller.
-        right_controller_node_rank: The node that runs the right one's.
-        disable_validate: Whether to believe all this without asking the devices.
+        right_controller_node_rank: The node that runs the right arm's controller.
+        disable_validate: Whether to skip the check of the devices.
     """
 
     left_robot_ip: str | None = None
@@ -172,9 +172,10 @@ class DualFranka(Robot):
 
     @classmethod
     def validate(cls, config: DualFrankaConfig) -> None:
-        """Ping both arms, and look for the cameras whose serials are given.
+        """Ping both arms, and look for the cameras whose serial numbers are given.
 
-        Serials are not filled in: which arm carries which camera cannot be found out.
+        Missing serial numbers are not filled in, because no library tells which arm carries a
+        camera.
         """
         check_alive("left_robot_ip", config.left_robot_ip)
         check_alive("right_robot_ip", config.right_robot_ip)

@@ -1,4 +1,4 @@
-"""Robots about which there is little to check: Turtle2, GimArm and DOS-W1."""
+"""Robots with few or no checks: Turtle2, GimArm and DOS-W1."""
 
 import logging
 from dataclasses import dataclass
@@ -72,13 +72,13 @@ class GimArmConfig(HardwareConfig):
 
     Attributes:
         can_interface: The network device of the bus (`CAN_INTERFACE` on the node).
-        arm_variant: Which arm it is.
+        arm_variant: The model of the arm.
         camera_serials: Serial numbers of its cameras.
         camera_type: The cameras' make.
         enable_gripper: Whether it has a gripper.
         gripper_type: The gripper's make.
-        controller_node_rank: The node that runs its controller; None for its own.
-        disable_validate: Whether to believe all this without looking.
+        controller_node_rank: The node that runs its controller; None for the arm's node.
+        disable_validate: Whether to skip the check of the bus.
     """
 
     can_interface: str = "can0"
@@ -128,7 +128,7 @@ class GimArm(Robot):
 
     @classmethod
     def validate(cls, config: GimArmConfig) -> None:
-        """Warn where the bus is not there: it may still be brought up before the arm moves."""
+        """Warn if the bus is missing; it may still be brought up before the arm is used."""
         if not (_NETWORK_DEVICES / config.can_interface).exists():
             _log.warning(
                 "GimArm on node %d: the network device %s is not there; bring it up before the "
@@ -143,11 +143,11 @@ class DOSW1HWConfig(HardwareConfig):
     """A DOS-W1, reached over the network.
 
     Attributes:
-        robot_url: Its host (`ROBOT_URL` on the node).
+        robot_url: Its host name (`ROBOT_URL` on the node).
         left_arm_port: The left arm's port.
-        right_arm_port: The right arm's.
+        right_arm_port: The right arm's port.
         left_lead_port: The port of the left leading arm.
-        right_lead_port: The port of the right one.
+        right_lead_port: The port of the right leading arm.
         camera_serials: Serial numbers of its cameras.
     """
 

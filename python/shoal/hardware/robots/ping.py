@@ -1,4 +1,4 @@
-"""Whether a robot answers on the network."""
+"""Checks that a robot answers a ping."""
 
 import importlib
 import logging
@@ -19,18 +19,18 @@ _LIMIT_S = 10.0
 def check_alive(field: str, address: str | None) -> None:
     """Ping a robot.
 
-    Where this process may not ping, or pinging fails for another reason of this machine's, a
-    warning says so.
+    If this process may not ping, or the ping fails for another reason on this machine, the failure
+    is logged as a warning.
 
     Args:
         field: The field that holds the address, for messages.
         address: The address.
 
     Raises:
-        ShoalValueError: There is no address.
-        ConnectionError: It does not answer.
-        DependencyError: icmplib, which can ping, is not installed.
-        ShoalTimeoutError: The ping did not end.
+        ShoalValueError: The address is missing.
+        ConnectionError: The robot does not answer.
+        DependencyError: icmplib, which sends the ping, is not installed.
+        ShoalTimeoutError: The ping did not end in time.
     """
     if not address:
         raise ShoalValueError(
