@@ -318,7 +318,7 @@ impl<'a> Ring<'a> {
     ///
     /// # Errors
     ///
-    /// So many messages cannot have been published.
+    /// The position is further ahead of `head` than the ring allows: the memory is damaged.
     pub(super) fn room(&self, position: u64, head: u64, bound: i64) -> Result<bool, Corrupt> {
         let used = distance(position, head);
         if used >= self.length() {

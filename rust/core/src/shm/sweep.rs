@@ -52,7 +52,7 @@ struct Candidate<'a> {
     spared_by_lanes: bool,
 }
 
-/// What to do with a candidate.
+/// The action for a candidate.
 #[derive(Clone, Copy, Debug)]
 enum What<'a> {
     Free,
@@ -180,7 +180,7 @@ impl<'a, F: Futex> Sweeper<'a, F> {
             })
         };
         // The ring was written before the word. If it already belongs to a later message, the word
-        // has changed too, and the exchange that is decided here fails.
+        // has changed too, and the exchange that follows from this decision fails.
         let ring = || {
             let ring = descriptor.ring();
             let found = self.rings.get(ring as usize);

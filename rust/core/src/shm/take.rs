@@ -14,7 +14,7 @@ use super::sync::{self, Ordering};
 use super::wait::{Futex, wake};
 use super::word::{State, Word};
 
-/// What to do if the first message is heavier than the target.
+/// The action if the first message is heavier than the target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Heavy {
     /// Take it alone.
@@ -37,7 +37,7 @@ pub enum Want {
         /// The weight that is enough without reaching the target, with at least one message. None:
         /// no weight is.
         least: Option<u64>,
-        /// What to do if the first message alone exceeds it.
+        /// The action if the first message alone exceeds it.
         heavy: Heavy,
     },
 }
