@@ -17,10 +17,10 @@ use crate::text::{Span, point, show};
 /// The highest rank.
 pub const MAX_RANK: u32 = i32::MAX as u32;
 
-/// Where a worker stands in the tree of groups. Ordered by group name, then by path.
+/// The address of a worker in the tree of groups. Ordered by group name, then by path.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct WorkerAddress {
-    /// The whole name; equality and hash are the name's alone, as the path follows from it.
+    /// The whole address as text. The other fields follow from it, so it alone decides equality.
     name: String,
     /// The length of the group name, in bytes.
     root: usize,
@@ -28,11 +28,11 @@ pub struct WorkerAddress {
 }
 
 impl WorkerAddress {
-    /// Makes an address of a group name and ranks in decimal.
+    /// Makes an address from a group name and ranks in decimal.
     ///
     /// # Errors
     ///
-    /// The group name is empty or contains `:`, or a rank is none.
+    /// The group name is empty or contains `:`, or a rank is not valid.
     pub fn new(root_group_name: &str, ranks: &[String]) -> Result<Self, AddressError> {
         if let Some(colon) = root_group_name.chars().position(|c| c == ':') {
             let span = Span::new(colon, colon + 1);
@@ -70,7 +70,7 @@ impl WorkerAddress {
         &self.name
     }
 
-    /// The rank before the last, 0 when there is none.
+    /// The second-to-last rank, 0 if there is none.
     pub fn parent_rank(&self) -> u32 {
         self.path.iter().rev().nth(1).copied().unwrap_or(0)
     }
@@ -90,7 +90,7 @@ impl WorkerAddress {
     ///
     /// # Errors
     ///
-    /// It is no rank.
+    /// `rank` is not a valid rank.
     pub fn child(&self, rank: &str) -> Result<Self, AddressError> {
         let name = format!("{}:{rank}", self.name);
         let start = name.chars().count() - rank.chars().count();
@@ -173,18 +173,18 @@ pub enum AddressErrorKind {
     Group,
     /// A group name given by itself contains a colon.
     Colon,
-    /// A rank is no number.
+    /// A rank is not a number.
     Digits,
-    /// A rank starts with a zero that it does not need.
+    /// A rank has a leading zero.
     LeadingZero,
     /// A rank is above [`MAX_RANK`].
     TooLarge,
 }
 
-/// A text that is no address; shows it and the position.
+/// The error for a text that is not an address; its message shows the text and the wrong part.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AddressError {
-    /// What was expected.
+    /// The rule that is broken.
     pub kind: AddressErrorKind,
     /// The whole text.
     pub text: String,

@@ -1,6 +1,6 @@
-//! The core of shoal, without Python.
+//! The core of shoal without Python, in three parts.
 //!
-//! Three parts. [`address`]: the names of workers.
+//! [`address`]: the names of workers.
 //!
 //! ```
 //! use shoal_core::WorkerAddress;
@@ -10,7 +10,7 @@
 //! # Ok::<(), shoal_core::AddressError>(())
 //! ```
 //!
-//! [`placement`]: which process goes where.
+//! [`placement`]: the node and the hardware of each process.
 //!
 //! ```
 //! use std::sync::Arc;
@@ -24,7 +24,7 @@
 //! # Ok::<(), shoal_core::PlacementError>(())
 //! ```
 //!
-//! [`shm`]: a queue between processes that survives them.
+//! [`shm`]: a shared-memory queue between processes, any of which may be killed.
 
 pub mod address;
 pub mod placement;

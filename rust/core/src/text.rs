@@ -1,4 +1,4 @@
-//! Pointing at the part of a text that is wrong.
+//! Text in error messages: quotes, carets under the wrong part, ranges of ranks, plurals.
 
 use std::fmt::Write as _;
 
@@ -7,7 +7,7 @@ use std::fmt::Write as _;
 pub struct Span {
     /// The first character.
     pub start: usize,
-    /// The character after the last.
+    /// The first character after the part.
     pub end: usize,
 }
 
@@ -18,17 +18,17 @@ impl Span {
     }
 }
 
-/// How much of a long text stands above the carets, in characters.
+/// Maximum number of characters of a long text above the carets.
 const LINE: usize = 96;
-/// How much of it stands before the span.
+/// Maximum number of those characters before the span.
 const BEFORE: usize = 32;
-/// How much of a long text is quoted within a sentence.
+/// Maximum number of characters of a text that is quoted within a sentence.
 const QUOTE: usize = 64;
-/// How many runs of ranks a message lists.
+/// Maximum number of ranges of ranks in a message.
 const RUNS: usize = 8;
 
-/// Characters that terminals show two columns wide. The twin in Python has the same table, because
-/// the tables of two Unicode versions differ.
+/// Characters that terminals show two columns wide. The pure-Python core has the same table,
+/// because the tables of Rust and Python may be of different Unicode versions.
 const WIDE: [(char, char); 16] = [
     ('\u{1100}', '\u{115F}'),
     ('\u{2E80}', '\u{303E}'),
@@ -48,7 +48,7 @@ const WIDE: [(char, char); 16] = [
     ('\u{20000}', '\u{3FFFD}'),
 ];
 
-/// Characters that stand on the one before.
+/// Characters that combine with the previous one and take no column.
 const COMBINING: [(char, char); 7] = [
     ('\u{0300}', '\u{036F}'),
     ('\u{0483}', '\u{0489}'),
@@ -59,7 +59,7 @@ const COMBINING: [(char, char); 7] = [
     ('\u{FE20}', '\u{FE2F}'),
 ];
 
-/// Characters that would end a line, turn its direction, or not be seen at all.
+/// Characters that would end a line, change its direction, or be invisible.
 const HIDDEN: [(char, char); 8] = [
     ('\u{0000}', '\u{001F}'),
     ('\u{007F}', '\u{009F}'),
@@ -75,14 +75,15 @@ fn within(table: &[(char, char)], c: char) -> bool {
     table.iter().any(|&(first, last)| first <= c && c <= last)
 }
 
-/// Replaces what cannot be seen, one for one, so that a text stays on one line and in one direction.
+/// Replaces each control character and each invisible character by one U+FFFD, so that the text
+/// stays on one line and in one direction.
 pub fn show(text: &str) -> String {
     text.chars()
         .map(|c| if within(&HIDDEN, c) { '\u{FFFD}' } else { c })
         .collect()
 }
 
-/// A text within a sentence: shown, and cut where it is long.
+/// A text for use within a sentence: made visible by [`show`], and cut if it is long.
 pub fn quote(text: &str) -> String {
     let shown = show(text);
     match shown.char_indices().nth(QUOTE) {
@@ -91,9 +92,9 @@ pub fn quote(text: &str) -> String {
     }
 }
 
-/// Two indented lines: the text, and carets under the span (one at least).
+/// Two indented lines: the text, and carets under the span (at least one).
 ///
-/// Of a long text the part around the span is shown.
+/// Of a long text, only the part around the span is shown.
 ///
 /// ```
 /// use shoal_core::text::{Span, point};
@@ -139,7 +140,7 @@ fn columns(c: char) -> usize {
     }
 }
 
-/// Writes ranks as ranges, in their order: `0-3,8`; many ranges are cut.
+/// Writes ranks as ranges in the given order, such as `0-3,8`; a list of many ranges is cut.
 pub fn compress(ranks: &[u32]) -> String {
     let mut runs: Vec<(u32, u32)> = Vec::new();
     for &rank in ranks {

@@ -1,4 +1,5 @@
-//! Any text is a placement, or an error that points into it: `cargo +nightly fuzz run placement`.
+//! Fuzz target: any text is a valid placement, or gives an error that points into it (`cargo
+//! +nightly fuzz run placement`).
 //!
 //! The first byte chooses the cluster, the rest is the text.
 
@@ -37,7 +38,8 @@ fuzz_target!(|data: &[u8]| {
             let (at, span) = error.at.expect("an error of the text points at it");
             assert_eq!(at, text);
             assert!(span.start <= span.end && span.end <= text.chars().count());
-            // Nothing but a hint ends so: what was found stands in quotes.
+            // Only a hint ends like this: a found text in quotes is not followed by a question
+            // mark.
             let head = error.message.lines().next().unwrap_or_default();
             if let Some(head) = head.strip_suffix("\"?") {
                 let hint = head

@@ -1,8 +1,9 @@
-//! A control segment with any bytes changed gives errors: `cargo +nightly fuzz run segment`.
+//! Fuzz target: a control segment with changed bytes gives errors and nothing worse (`cargo
+//! +nightly fuzz run segment`).
 //!
-//! Each ten bytes of the input change a word: two choose which part of the segment and which word of
-//! it, the others are the word. Then everything is done that a process does, by one that was there
-//! before and by one that comes.
+//! Each ten bytes of the input change one word: two bytes choose the part of the segment and the
+//! word in it, the other eight are its new content. Then a process that was attached before the
+//! change and one that attaches after it do everything that a process can do.
 
 #![no_main]
 
@@ -17,8 +18,8 @@ use libfuzzer_sys::fuzz_target;
 use shoal_core::shm::session::{Bounds, Error, MemoryPolicy, Session, SessionQueue, Settings};
 use shoal_core::shm::{Heavy, Keep, Label, Vigil, Want};
 
-/// Where the tables begin, how long their entries are, and how many words of each are used: as the
-/// table in `session/layout.rs` has it. The last two are rings.
+/// The offset of each table, the length of its entries, and the number of used words of each entry,
+/// as in the table in `session/layout.rs`. The last two are rings.
 const PARTS: [(u64, u64, u64); 10] = [
     (0, 128, 12),
     (256, 128, 6),
@@ -37,7 +38,7 @@ const BOUNDS: Bounds = Bounds {
 };
 const MOMENT: Duration = Duration::from_micros(100);
 
-/// A folder in memory that is removed.
+/// A folder in memory, which is removed when dropped.
 struct Folder(PathBuf);
 
 impl Folder {
@@ -83,7 +84,7 @@ fn take(queue: &SessionQueue, want: Want, keep: Keep) -> Result<(), Error> {
     result.map(drop)
 }
 
-/// Everything that a process does; the results are of no interest, only that there are some.
+/// Does everything that a process can do. The results do not matter, only that each call returns.
 fn everything(session: &Arc<Session>) {
     let _ = session.stats();
     let Ok(queue) = session.queue(b"a", BOUNDS) else {
@@ -148,7 +149,8 @@ fuzz_target!(|data: &[u8]| {
     let _ = put(&queue, 5000);
     let _ = take(&queue, Want::Count(1), Keep::Lease);
     edit(&Path::new(session.token()).join("ctl"), data);
-    // This process has it a second time by another spelling of its folder, as another one would.
+    // This process attaches a second time by another spelling of the folder, as another process
+    // would.
     let again = session.token().replacen("/one/", "/other/", 1);
     if let Ok(session) = Session::attach(&again) {
         everything(&session);

@@ -1,7 +1,7 @@
-//! Closing: a plug in the slot that would be published next.
+//! The closer, which closes a queue by a plug in the slot that would be published next.
 //!
-//! It is found where a message would be, so that neither side pays for asking whether the queue is
-//! closed, and a put that races with the close is wholly before or wholly after it.
+//! The plug is found where a message would be, so neither side pays for a check whether the queue
+//! is closed, and a put that races with the close is completely before or completely after it.
 
 use crate::protocol::{Mutant, Protocol, Seen};
 use crate::state::{Entry, Pc, Process, State};
@@ -26,7 +26,7 @@ impl Protocol {
                         r.position = next;
                         Pc::LoadSlot
                     }
-                    // Somebody else closed it, and may have died before waking.
+                    // Another process closed it, and may have died before it woke the sleepers.
                     Seen::Closed => Pc::Wake,
                 };
             }

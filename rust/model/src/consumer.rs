@@ -1,4 +1,4 @@
-//! Taking messages: read slots, announce, take by one compare-and-swap, release, wake.
+//! The consumer: reads slots, announces, takes by one compare-and-swap, releases, wakes.
 
 use crate::protocol::{Keep, Mutant, Protocol, Role};
 use crate::state::{Entry, Lane, NOBODY, Pc, Process, State, Word, has};
@@ -177,7 +177,7 @@ impl Protocol {
         let descriptor = usize::from(old.hand[usize::from(old.at)]);
         let position = old.position + old.at;
         let word = state.words[descriptor];
-        // A sweeper may hand it over in between.
+        // A sweeper may hand the message over to `NOBODY` in between.
         let handed_over = matches!(
             (word, old.word),
             (

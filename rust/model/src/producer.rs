@@ -1,4 +1,5 @@
-//! Putting messages: fill, announce, publish by one compare-and-swap, mend `tail`, wake.
+//! The producer: fills descriptors, announces, publishes by one compare-and-swap, advances `tail`,
+//! wakes.
 
 use crate::protocol::{Mutant, Protocol, Role, Seen};
 use crate::state::{Entry, Lane, Pc, Process, State, Word};
@@ -21,8 +22,8 @@ impl Protocol {
             }
             Pc::Claim => return self.claim(state, me, puts, batch, out),
             Pc::Announce => {
-                // The first item, and one that waited, begin at `tail`; the next of a batch behind
-                // the one before it.
+                // The first message of a batch, and one that waited, start at `tail`; the others
+                // start behind the previous message.
                 r.pc = if old.at == 0 || old.woken {
                     Pc::LoadTail
                 } else {
@@ -35,7 +36,7 @@ impl Protocol {
                 r.pc = self.first_look();
             }
             Pc::Room => {
-                // `head` only grows: the private copy can only be too careful.
+                // `head` only grows, so the private copy can only be too careful.
                 let room =
                     |head: u8| i16::from(old.position) - i16::from(head) < self.maxsize.into();
                 if !room(old.head) {
@@ -118,11 +119,11 @@ impl Protocol {
                 r.pc = Pc::ChainTail;
             }
             Pc::ChainTail => {
-                r.epoch = state.tail; // free at this point; `position` is still needed
+                r.epoch = state.tail; // a free register here; `position` is still needed
                 r.pc = Pc::ChainHead;
             }
             Pc::ChainHead => {
-                // Room that is left after a waiter was let in belongs to the next waiter.
+                // Room that is left after this waiter belongs to the next one.
                 r.pc = self.go_on(state, me, waits);
                 if i16::from(old.epoch) - i16::from(state.head) < self.maxsize.into() {
                     return out.extend(self.wake(&next, Which::NotFull, 1));
@@ -167,7 +168,8 @@ impl Protocol {
         out.push(next);
     }
 
-    /// Whether the queue is closed comes before whether it is full: who waits for room learns of it.
+    /// The first check of a put: "closed" before "full", so that a producer that waits for room
+    /// learns of the close.
     fn first_look(&self) -> Pc {
         if self.is(Mutant::FullBeforeClosed) {
             Pc::Room
@@ -197,7 +199,8 @@ impl Protocol {
         }
     }
 
-    /// The slot of a position takes a descriptor: the moment at which its message is in the queue.
+    /// Writes a descriptor into the slot of a position. At this moment its message enters the
+    /// queue.
     pub(crate) fn publish(&self, next: &mut State, at: u8, descriptor: usize) {
         if at != next.published {
             next.fault = Some("a message was published out of order");
@@ -211,12 +214,12 @@ impl Protocol {
         next.fates[usize::from(next.content[descriptor])].published = true;
     }
 
-    /// Moves `tail` behind what this process has seen published; two steps.
+    /// Moves `tail` behind the messages that this process has seen published, in two steps.
     pub(crate) fn fix_tail(state: &State, me: Process, next: &mut State) {
         let old = state.registers[usize::from(me)];
         let r = &mut next.registers[usize::from(me)];
         if old.pc == Pc::LoadTailToFix {
-            // The loaded tail lies in the register that is free at this point.
+            // The loaded tail is kept in a register that is free here.
             r.epoch = state.tail;
             r.pc = if state.tail < old.position {
                 Pc::FixTail
@@ -231,7 +234,7 @@ impl Protocol {
         }
     }
 
-    /// Where a put goes after its wake-ups: it is complete, waits for room, or gives up.
+    /// The next step of a put after its wake-ups: it is complete, waits for room, or gives up.
     fn go_on(&self, state: &State, me: Process, waits: bool) -> Pc {
         let r = state.registers[usize::from(me)];
         if r.at == r.count {

@@ -1,4 +1,4 @@
-//! What holds in every state.
+//! The properties of the protocol, which hold in every state.
 
 use stateright::Property;
 
@@ -14,8 +14,8 @@ pub(crate) fn all() -> Vec<Property<Protocol>> {
             state.published - state.head <= model.maxsize + state.salvaged
         }),
         Property::always("what is queued is intact", queued_is_intact),
-        Property::always("nobody sleeps for ever", nobody_sleeps_for_ever),
-        Property::always("who runs alone comes to an end", alone_it_ends),
+        Property::always("no process sleeps forever", no_process_sleeps_forever),
+        Property::always("a process that runs alone finishes", alone_it_finishes),
         Property::always(
             "a sweep loses nothing and leaks nothing",
             a_sweep_is_complete,
@@ -34,10 +34,11 @@ fn queued_is_intact(model: &Protocol, state: &State) -> bool {
     })
 }
 
-/// With nobody dead and nobody able to move, nobody sleeps beside what he waits for.
+/// If no process is dead and no process can take a step, then no process sleeps although the thing
+/// that it waits for is there.
 ///
-/// After a death the slices of a wait, which the model leaves out, take over from the wake-ups.
-fn nobody_sleeps_for_ever(model: &Protocol, state: &State) -> bool {
+/// After a death, sleepers wake up by themselves at the end of a slice, which the model leaves out.
+fn no_process_sleeps_forever(model: &Protocol, state: &State) -> bool {
     if state.dead != 0
         || !model
             .processes()
@@ -56,15 +57,15 @@ fn nobody_sleeps_for_ever(model: &Protocol, state: &State) -> bool {
         && (state.not_full.sleepers == 0 || !(room || plugged))
 }
 
-/// Whether a process is between operations, or waits.
+/// Whether a process is between two operations, or waits.
 fn is_quiet(state: &State, process: Process) -> bool {
     let pc = state.registers[usize::from(process)].pc;
     matches!(pc, Pc::Idle | Pc::Done | Pc::Asleep | Pc::Hold)
 }
 
-/// Where all the living but one are between operations, that one finishes its own, whatever the
-/// dead left behind.
-fn alone_it_ends(model: &Protocol, state: &State) -> bool {
+/// If all living processes but one are between operations, that one finishes its operation,
+/// whatever the dead ones left behind.
+fn alone_it_finishes(model: &Protocol, state: &State) -> bool {
     let mut busy = model
         .processes()
         .filter(|&p| !has(state.dead, p) && !is_quiet(state, p));
@@ -74,7 +75,7 @@ fn alone_it_ends(model: &Protocol, state: &State) -> bool {
     }
 }
 
-/// Lets one process run to the end of its operation; None if it does not get there.
+/// Lets one process run to the end of its operation; None if it does not reach it.
 fn run_alone(model: &Protocol, state: &State, process: Process) -> Option<State> {
     const MORE_THAN_ENOUGH: usize = 300;
     let mut now = state.clone();
@@ -91,8 +92,9 @@ fn run_alone(model: &Protocol, state: &State, process: Process) -> Option<State>
     None
 }
 
-/// Where the living are between operations, one sweep by a living sweeper leaves every descriptor
-/// free, queued, or with somebody who lives; and what was put and not yet taken is in the queue.
+/// If the living processes are between operations, one sweep by a living sweeper leaves every
+/// descriptor free, queued, or owned by a living process; and every message that was put and not
+/// taken yet is in the queue.
 fn a_sweep_is_complete(model: &Protocol, state: &State) -> bool {
     let sweeper = |role: &Role| *role == Role::Sweeper;
     let living = || model.processes().filter(|&p| !has(state.dead, p));
@@ -114,7 +116,7 @@ fn a_sweep_is_complete(model: &Protocol, state: &State) -> bool {
     let no_room = swept.published - swept.head + 1 >= model.slots;
     let accounted = (0..model.descriptors).all(|d| match swept.words[usize::from(d)] {
         Word::Free => true,
-        // No word names the dead: their places may be taken.
+        // No word names a dead process: its index may be given to another.
         Word::Queued { by, .. } => queued.contains(&d) && !has(swept.dead, by),
         Word::Writing(by) | Word::Loaned(by, _) | Word::Leased(by, _) => !swept.is_dead(by),
         Word::Salvage(_) => no_room,

@@ -1,4 +1,4 @@
-//! A configuration of processes, and the steps that each may take.
+//! `Protocol`: a configuration of processes, and the steps that each may take.
 
 use stateright::{Model, Property};
 
@@ -8,7 +8,7 @@ use crate::state::{
     Process, Registers, Slot, State, Word, has,
 };
 
-/// What a consumer does with a message.
+/// How a consumer keeps a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Keep {
     /// It copies the payload out at once.
@@ -24,25 +24,25 @@ pub enum Keep {
 pub enum Role {
     /// Puts `puts` messages, up to `batch` in one call; waits for room or gives up.
     Producer {
-        /// Messages in all.
+        /// The total number of messages.
         puts: u8,
-        /// Messages in one call.
+        /// The maximum number of messages in one call.
         batch: u8,
         /// Whether it waits for room.
         waits: bool,
     },
     /// Takes `gets` messages, up to `batch` in one call; waits or asks again.
     Consumer {
-        /// Messages in all.
+        /// The total number of messages.
         gets: u8,
-        /// Messages in one call, at most.
+        /// The maximum number of messages in one call.
         batch: u8,
-        /// What it does with them.
+        /// How it keeps them.
         keep: Keep,
-        /// Whether it sleeps where there is nothing.
+        /// Whether it sleeps if there is no message.
         waits: bool,
     },
-    /// Cleans up after the dead, again and again.
+    /// Cleans up after dead processes, again and again.
     Sweeper,
     /// Closes the queue.
     Closer,
@@ -59,42 +59,42 @@ pub enum Mutant {
     LanesReadFirst,
     /// The sweeper judges by `head` alone whether a position was consumed.
     SweepByHeadOnly,
-    /// The sweeper takes "not published yet" of a living producer for "never".
+    /// The sweeper takes a living producer's "not published yet" for "never published".
     LivingNotPublished,
-    /// Whoever finds a slot of a later lap starts again at `tail`.
+    /// A process that finds a slot of a later lap starts again at `tail`.
     TailReloaded,
     /// A producer that lost its position leaves the old one in the word.
     WordNotRemarked,
     /// A consumer takes any other lap for an empty queue.
     AnyLapIsEmpty,
-    /// A sweeper marks what it puts back as if it were a put of its own.
+    /// A sweeper marks a message that it puts back as if it were its own put.
     SalvageAsPut,
-    /// The sweeper frees what a consumer had taken and not handed on.
+    /// The sweeper frees a message that a consumer had taken and not handed on.
     TakenIsFreed,
-    /// The sweeper leaves the names of the dead on what is in the queue.
+    /// The sweeper leaves queued messages in the name of dead producers.
     NotHandedOver,
-    /// The sweeper hands over without looking whether the word is still the same.
+    /// The sweeper hands a message over without checking that the word is still the same.
     HandedOverBlindly,
     /// The sweeper replaces the plug of a closed queue without a new one behind it.
     NoSecondPlug,
     /// A sleeper does not look again after it set the waiting bit.
     NoRecheck,
-    /// A woken sleeper does not care for the other sleepers.
+    /// A woken sleeper does not wake the other sleepers.
     NoChain,
     /// A producer looks for room before it looks whether the queue is closed.
     FullBeforeClosed,
-    /// Closing wakes nobody.
+    /// Closing wakes no sleeper.
     CloseWithoutWake,
 }
 
-/// What a slot tells of a position.
+/// The state of a position, as its slot shows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Seen {
     /// Nothing was published there yet.
     Unpublished,
-    /// Everything before this later position was.
+    /// Everything before this later position was published.
     PublishedUpTo(Position),
-    /// It is where the queue ends.
+    /// The queue is closed and ends here.
     Closed,
 }
 
@@ -103,21 +103,21 @@ pub(crate) enum Seen {
 pub struct Protocol {
     /// The processes.
     pub roles: Vec<Role>,
-    /// The slots of the ring: 2 or 4.
+    /// The number of slots of the ring: 1, 2 or 4.
     pub slots: u8,
-    /// The descriptors.
+    /// The number of descriptors.
     pub descriptors: u8,
     /// The bound of the queue.
     pub maxsize: u8,
     /// The processes that may die.
     pub mortal: Vec<Process>,
-    /// How many of them may.
+    /// The maximum number of deaths.
     pub deaths: u8,
-    /// What is broken.
+    /// The error in the protocol, if it has one.
     pub mutant: Option<Mutant>,
 }
 
-/// What happens next: which process, and which of its possible steps.
+/// One transition: a process, and one of its possible steps.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
     /// A process takes a step.
@@ -140,9 +140,9 @@ impl Protocol {
         state.slots[usize::from(at % self.slots)] = Slot { lap, entry };
     }
 
-    /// What a slot that was loaded for a position tells of it.
+    /// The state of a position, from the slot that was loaded for it.
     ///
-    /// A slot of a later lap was published at a later position, and so was everything before it.
+    /// A slot of a later lap was published at a later position, and so was everything before that.
     /// To load `tail` again instead would be a trap: it stays where a dead producer left it.
     pub(crate) fn seen(&self, slot: Slot, at: Position) -> Seen {
         let lap = self.lap(at);
@@ -209,7 +209,7 @@ impl Model for Protocol {
             };
             registers.head = self.slots;
         }
-        // Slots of lap 0 and positions of lap 1: zeroed memory holds nothing that looks published.
+        // Slots start at lap 0 and positions at lap 1: zeroed memory does not look published.
         vec![State {
             tail: self.slots,
             head: self.slots,
@@ -256,7 +256,7 @@ impl Model for Protocol {
                 next.dead |= 1 << process;
                 next.not_empty.sleepers &= !(1 << process);
                 next.not_full.sleepers &= !(1 << process);
-                // What it had in its registers is gone: fewer states to tell apart.
+                // Its registers are lost. To reset them leaves fewer different states.
                 next.registers[usize::from(process)] = Registers::default();
                 Some(next)
             }

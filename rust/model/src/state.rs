@@ -1,4 +1,4 @@
-//! What the processes share, and what each of them has in its registers.
+//! `State`: the shared memory, and the registers of each process.
 
 use std::fmt;
 
@@ -15,12 +15,12 @@ pub(crate) type Position = u8;
 pub(crate) type Index = u8;
 /// A process, by its index in the configuration.
 pub(crate) type Process = u8;
-/// Who is always dead, and answers for what is in the queue when its producer is dead.
+/// The process that is always dead. It owns the messages in the queue whose producer is dead.
 pub(crate) const NOBODY: Process = 7;
 /// A message: unique to the put that made it.
 pub(crate) type Message = u8;
 
-/// What a slot holds besides its lap.
+/// The content of a slot besides its lap.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Entry {
     /// A message.
@@ -34,33 +34,33 @@ pub(crate) enum Entry {
 pub(crate) struct Slot {
     /// The lap of the position that was written last; 0 before the first.
     pub(crate) lap: u8,
-    /// What was written.
+    /// The entry that was written.
     pub(crate) entry: Entry,
 }
 
-/// The word of a descriptor: its state, and who answers for it.
+/// The word of a descriptor: its state, and the process that is responsible for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Word {
-    /// Nobody's.
+    /// No process uses it.
     Free,
     /// A producer fills it.
     Writing(Process),
     /// Complete, and published at a position or about to be. `again`: by a sweeper, which must not
-    /// drop it.
+    /// drop the message.
     Queued {
         by: Process,
         at: Position,
         again: bool,
     },
-    /// A consumer has it and may lose it.
+    /// A consumer has it; it is lost if the consumer dies.
     Loaned(Process, Position),
-    /// A consumer has it and will acknowledge it; else it is delivered again.
+    /// A consumer has it and will acknowledge it; it is delivered again if the consumer dies.
     Leased(Process, Position),
-    /// A sweeper puts it back into the queue.
+    /// A sweeper is putting it back into the queue.
     Salvage(Process),
 }
 
-/// What a process announces around its two compare-and-swaps.
+/// The operation that a process announces around its two compare-and-swaps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Lane {
     Idle,
@@ -74,7 +74,7 @@ pub(crate) enum Lane {
 }
 
 impl Lane {
-    /// Whether its process may still be in the middle of something with this descriptor.
+    /// Whether its process may still be in the middle of an operation on this descriptor.
     pub(crate) fn covers(self, descriptor: Index, at: Option<Position>) -> bool {
         match (self, at) {
             (Self::Enqueue(mine), _) => mine == descriptor,
@@ -84,12 +84,12 @@ impl Lane {
     }
 }
 
-/// A futex word, and who sleeps on it.
+/// A futex word, and its sleepers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct Futex {
     /// Incremented by each wake.
     pub(crate) epoch: u8,
-    /// Somebody sleeps, or is about to.
+    /// A process sleeps, or is about to.
     pub(crate) waiting: bool,
     /// The sleepers, as a set of processes.
     pub(crate) sleepers: u8,
@@ -100,11 +100,11 @@ pub(crate) struct Futex {
 pub(crate) struct Fate {
     /// Its put was published.
     pub(crate) published: bool,
-    /// A consumer has been handed it.
+    /// It was handed to a consumer.
     pub(crate) taken: bool,
-    /// The last of them will acknowledge it, and has not yet.
+    /// The last consumer will acknowledge it, and has not done so yet.
     pub(crate) leased: bool,
-    /// Who that was.
+    /// The last consumer.
     pub(crate) by: Process,
 }
 
@@ -136,7 +136,7 @@ pub struct State {
     pub(crate) fault: Option<&'static str>,
 }
 
-/// Where a process is in its program.
+/// The next step of a process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) enum Pc {
     #[default]
@@ -188,7 +188,7 @@ pub(crate) enum Pc {
     GiveUp,
 }
 
-/// A process's private memory.
+/// The private memory of a process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct Registers {
     pub(crate) pc: Pc,
@@ -197,7 +197,7 @@ pub(crate) struct Registers {
     /// The descriptors in hand, and how many of them.
     pub(crate) hand: [Index; 2],
     pub(crate) count: u8,
-    /// Which of them is worked at.
+    /// The index in `hand` of the current one.
     pub(crate) at: u8,
     /// A position: the producer's tail, the consumer's head.
     pub(crate) position: Position,
@@ -224,13 +224,13 @@ pub(crate) struct Candidate {
     pub(crate) spared_by_lanes: bool,
 }
 
-/// What to do with it.
+/// The action for a candidate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum What {
     Free,
-    /// To put it back into the queue.
+    /// Put it back into the queue.
     Salvage,
-    /// It stays in the queue, and its word no longer names a process that is gone.
+    /// Leave it in the queue, and replace the dead process in its word.
     HandOver,
 }
 

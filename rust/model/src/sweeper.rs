@@ -1,4 +1,4 @@
-//! Cleaning up after the dead: inspect every descriptor, then read all lanes, then act.
+//! The sweeper: inspects every descriptor, then reads all lanes, then acts.
 
 use crate::protocol::{Mutant, Protocol, Seen};
 use crate::state::{Candidate, Entry, Lane, NOBODY, Pc, Process, State, What, Word, has};
@@ -14,7 +14,7 @@ impl Protocol {
         match old.pc {
             Pc::Idle => {
                 if state.dead == 0 {
-                    return; // nothing to do, and nobody sweeps without a reason
+                    return; // nothing to do: no process sweeps without a reason
                 }
                 *r = crate::state::Registers {
                     pc: if self.is(Mutant::LanesReadFirst) {
@@ -62,7 +62,7 @@ impl Protocol {
                 r.pc = Pc::Room;
             }
             Pc::Room => {
-                // One slot stays for the plug, whatever the bound of the queue is.
+                // One slot stays free for the plug, whatever the bound of the queue is.
                 let room = i16::from(position) - i16::from(state.head) < i16::from(self.slots) - 1;
                 r.pc = if room { Pc::LoadSlot } else { Pc::GiveUp };
             }
@@ -81,7 +81,8 @@ impl Protocol {
             }
             Pc::PlugNext => {
                 r.pc = Pc::Mark;
-                // Behind the plug nobody publishes; it can only become one plug further.
+                // No process publishes behind the plug; the slot there can only become another
+                // plug.
                 let behind = self.slot(state, position + 1);
                 if behind.lap + 1 == self.lap(position + 1) {
                     self.set_slot(&mut next, position + 1, Entry::Plug);
@@ -158,7 +159,8 @@ impl Protocol {
         self.note(next, me, word, what, spared_by_lanes);
     }
 
-    /// A queued word: is it still queued, was it taken, or was it never published?
+    /// Decides whether the message of a queued word is still queued, was taken, or was never
+    /// published.
     fn judge(&self, state: &State, me: Process, next: &mut State) {
         let old = state.registers[usize::from(me)];
         let Some(word @ Word::Queued { by, at, again }) = old.word else {
@@ -175,8 +177,8 @@ impl Protocol {
             };
             self.note(next, me, word, what, true);
         } else if !here && (state.is_dead(by) || self.is(Mutant::LivingNotPublished)) {
-            // Its producer never published it, and nobody was told that it was put; what a sweeper
-            // did not get to publish was put before.
+            // Its producer never published it and never reported it as put. But a message that a
+            // sweeper did not get to publish again had been put before.
             let what = if again { What::Salvage } else { What::Free };
             self.note(next, me, word, what, false);
         } else if here && has(state.dead, by) && !self.is(Mutant::NotHandedOver) {
@@ -203,7 +205,8 @@ impl Protocol {
         r.pc = Pc::Inspect;
     }
 
-    /// One process's lane: it spares what it covers. `at` counts the processes here.
+    /// Reads the lane of one process, which protects the candidates that it covers. `at` counts the
+    /// processes here.
     fn read_lanes(&self, state: &State, me: Process, next: &mut State) {
         let r = &mut next.registers[usize::from(me)];
         let process = usize::from(r.at);
@@ -259,7 +262,7 @@ impl Protocol {
         }
     }
 
-    /// For the mutant that reads the lanes first: every descriptor as a candidate.
+    /// Every descriptor as a candidate, for the mutant that reads the lanes first.
     fn everything(&self, state: &State) -> [Option<Candidate>; crate::state::MAX_DESCRIPTORS] {
         std::array::from_fn(|d| {
             let descriptor = u8::try_from(d).unwrap_or(u8::MAX);

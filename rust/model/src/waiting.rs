@@ -1,13 +1,13 @@
 //! Sleeping and waking: a futex word with a waiting bit and an epoch.
 //!
-//! The bit is no count, because a count is wrong for ever once a sleeper is killed. Whoever clears
-//! it wakes; a woken sleeper sets it again for those who may still sleep, and wakes one of them
-//! itself when there is something left.
+//! There is a bit and not a count, because a count is wrong forever once a sleeper is killed. A
+//! process that clears the bit wakes sleepers. A woken sleeper sets it again for those that may
+//! still sleep, and wakes one of them itself if there is something left.
 
 use crate::protocol::Protocol;
 use crate::state::{Pc, Process, State, has};
 
-/// Which word.
+/// One of the two futex words.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Which {
     NotEmpty,
@@ -15,10 +15,11 @@ pub(crate) enum Which {
 }
 
 impl Protocol {
-    /// Clears the bit and wakes up to `count` sleepers; every choice of them is a successor.
+    /// Clears the bit and wakes up to `count` sleepers; returns a successor for every choice of
+    /// them.
     ///
-    /// The system call is a step of its own in reality; a sleeper that comes between the two finds
-    /// another epoch and does not sleep, so that one step shows the same.
+    /// In reality the system call is a separate step. A sleeper that comes between the two finds
+    /// another epoch and does not sleep, so one step has the same results.
     pub(crate) fn wake(&self, state: &State, which: Which, count: u8) -> Vec<State> {
         let word = match which {
             Which::NotEmpty => state.not_empty,

@@ -1,7 +1,7 @@
 //! The protocol of payloads holds in every configuration, and every mutant is found.
 #![allow(
     clippy::print_stdout,
-    reason = "the way to a broken property is what a failure has to show"
+    reason = "a failure has to show the path to the broken property"
 )]
 
 use std::collections::BTreeMap;
@@ -23,8 +23,8 @@ fn payloads(named: &[usize], payloads: u8, deaths: u8) -> Payloads {
     }
 }
 
-/// Searches all states, or until enough is found; returns the properties that were decided, with
-/// the way there printed.
+/// Searches all states, or until `enough` is found. Returns the properties that were decided, and
+/// prints the path to each.
 fn search(model: Payloads, enough: HasDiscoveries) -> Vec<&'static str> {
     let checker = model
         .checker()
@@ -48,7 +48,7 @@ macro_rules! holds {
     ($($name:ident: $model:expr;)*) => {$(
         #[test]
         fn $name() {
-            // The file is filled again, so that the tests of the writer do pass.
+            // The writer fills the file again, so its tests of links and lock do succeed.
             assert_eq!(search($model, HasDiscoveries::AnyFailures), [REUSED]);
         }
     )*};

@@ -1,7 +1,7 @@
 //! The protocol holds in every configuration, and every mutant is found.
 #![allow(
     clippy::print_stdout,
-    reason = "the way to a broken property is what a failure has to show"
+    reason = "a failure has to show the path to the broken property"
 )]
 
 use std::collections::BTreeMap;
@@ -88,8 +88,8 @@ fn full_and_closed() -> Protocol {
     }
 }
 
-/// Searches all states, or until enough is found; returns the properties that break, with the way
-/// there printed.
+/// Searches all states, or until `enough` is found. Returns the properties that break, and prints
+/// the path to each.
 fn search(protocol: Protocol, enough: HasDiscoveries) -> Vec<&'static str> {
     let checker = protocol
         .checker()
@@ -154,8 +154,8 @@ macro_rules! found {
 
 const DAMAGE: &str = "no process sees damage";
 const SWEPT: &str = "a sweep loses nothing and leaks nothing";
-const ALONE: &str = "who runs alone comes to an end";
-const ASLEEP: &str = "nobody sleeps for ever";
+const ALONE: &str = "a process that runs alone finishes";
+const ASLEEP: &str = "no process sleeps forever";
 
 found! {
     mutant_without_take_intents: NoTakeIntent

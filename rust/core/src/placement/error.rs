@@ -1,4 +1,4 @@
-//! What can be wrong with a placement.
+//! `PlacementError`: the rule that a placement breaks, and the complete message.
 
 use std::fmt;
 
@@ -11,25 +11,25 @@ pub enum PlacementErrorKind {
     Empty,
     /// A segment has two colons.
     Colons,
-    /// No resource rank, range or `all`.
+    /// A resource rank, a range or `all` is missing.
     ResourceSyntax,
-    /// A step that is none.
+    /// A step that is not valid: not a number of 1 or more, or without a range before it.
     Step,
     /// A step after an exclusion.
     StepAfterExclusion,
-    /// No rank or range after `!`.
+    /// A rank or a range is missing after `!`.
     Exclusion,
     /// An exclusion of ranks that are not selected.
     ExcludesNothing,
     /// Exclusions of all ranks.
     NothingLeft,
-    /// No process rank or range.
+    /// A process rank or a range is missing.
     ProcessSyntax,
     /// A range ends below its start.
     Descending,
     /// The cluster has no such resource.
     NoSuchResource,
-    /// A resource stands in two segments.
+    /// A resource is in two segments.
     ResourceNotUnique,
     /// Resources descend from one segment to the next.
     ResourceNotAscending,
@@ -39,7 +39,7 @@ pub enum PlacementErrorKind {
     ProcessSelection,
     /// The first process rank is not 0.
     ProcessStart,
-    /// A process rank stands in two segments.
+    /// A process rank is in two segments.
     ProcessNotUnique,
     /// Process ranks leave a gap.
     ProcessGap,
@@ -55,9 +55,9 @@ pub enum PlacementErrorKind {
     MixedGroups,
     /// Two groups have the same resources.
     SharedNode,
-    /// No group at all.
+    /// There are no groups.
     NoGroups,
-    /// Hardware is asked of groups that have none.
+    /// The placement needs hardware, and the groups have none.
     NoHardware,
     /// A list of processes is empty.
     NoProcesses,
@@ -75,14 +75,15 @@ pub enum PlacementErrorKind {
     PackedDivisible,
 }
 
-/// A placement that cannot be; the message is complete.
+/// The error for an impossible placement, with a complete message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PlacementError {
     /// The rule that is broken.
     pub kind: PlacementErrorKind,
-    /// What was wrong, where, what was expected and what there is.
+    /// The complete message: the fault, its position, what was expected and which resources there
+    /// are.
     pub message: String,
-    /// The placement string, where the error is about a part of it.
+    /// The placement string and its wrong part, if the error is about a part of a string.
     pub at: Option<(String, Span)>,
 }
 

@@ -1,9 +1,9 @@
-//! What is wrong with a placement string, and what it may have been meant to say.
+//! Faults of a placement string, and the corrected texts that an error message may suggest.
 
 use super::error::PlacementErrorKind as Kind;
 use crate::text::Span;
 
-/// A part of a text, and what to write in its place.
+/// A part of a text and its replacement.
 pub(super) type Fix = (Span, String);
 
 /// A rule that a placement string breaks.
@@ -13,7 +13,7 @@ pub(super) struct Fault {
     pub(super) span: Span,
     /// The rule in words.
     pub(super) what: String,
-    /// Changes to the text that may mend it, the likeliest first.
+    /// Changes that may correct the text, the likeliest first.
     pub(super) fixes: Vec<Fix>,
 }
 
@@ -27,13 +27,13 @@ impl Fault {
         }
     }
 
-    /// Adds a change that may mend the text.
+    /// Adds a change that may correct the text.
     pub(super) fn or(mut self, start: usize, end: usize, text: impl Into<String>) -> Self {
         self.fixes.push((Span::new(start, end), text.into()));
         self
     }
 
-    /// Texts that may have been meant; whether they are valid is not known yet.
+    /// Corrected texts that may be suggested; they may still be invalid.
     pub(super) fn candidates(&self, chars: &[char]) -> Vec<String> {
         let mut texts: Vec<String> = self
             .fixes
@@ -62,7 +62,7 @@ impl Fault {
     }
 }
 
-/// Replaces signs and words that people, editors and other formats use by those of the grammar.
+/// Replaces signs and words that people, editors and other formats use with those of the grammar.
 fn respell(chars: &[char]) -> String {
     let mut out = String::new();
     let mut word = String::new();
@@ -94,7 +94,8 @@ fn respell(chars: &[char]) -> String {
     out
 }
 
-/// The word of the grammar that a word in lower case stands for, or is one letter away from.
+/// The spelling in the grammar of a lower-case word: of a synonym, or of a word that is one letter
+/// away from `all`. Any other word stays the same.
 fn known_word(word: &str) -> &str {
     let letters = word.as_bytes();
     let near_all = match letters.len() {

@@ -1,19 +1,20 @@
-//! The placement string of one component: which process gets which resources.
+//! The parser of a placement string, which says which process of a component gets which resources.
 //!
 //! ```text
 //! placement = segment ("," segment)*            empty segments are skipped
-//! segment   = resources [":" range]             no processes: the next ones, one a resource
+//! segment   = resources [":" range]             without ":", one new process for each resource
 //! resources = (range | "all") ["/" step] ("!" range)*
 //! range     = rank | rank "-" rank
 //! ```
 //!
-//! A step takes every n-th of a range, from its first; an exclusion takes ranks out again. Resources
-//! ascend and are unique; process ranks run from 0 without gaps. For hardware one count of a
-//! segment is a multiple of the other. Where resources are whole nodes, every node gets its share of
-//! the processes and the remainder goes to the first nodes, one each.
+//! A step selects every n-th rank of a range, starting with the first; an exclusion removes ranks.
+//! Resources are ascending and unique; process ranks run from 0 without gaps. For hardware, one of
+//! the two counts of a segment must be a multiple of the other. If resources are whole nodes, every
+//! node gets an equal share of the processes, and the remainder goes to the first nodes, one each.
 //!
-//! Of several faults the first from the left is told; within a segment first those of its resources,
-//! then those of its processes, then how they fit.
+//! If there are several faults, the one in the leftmost segment is reported. Within a segment,
+//! faults of its resources come first, then those of its processes, then those of how they fit
+//! together.
 
 use std::sync::Arc;
 
@@ -26,17 +27,19 @@ use super::select::{Cursor, Selection, read_number, select};
 use super::token::{BLANKS, Token, TokenKind, tokenize};
 use crate::text::{Span, compress, plural, point, quote, show};
 
-/// Far beyond any cluster: `0:0-999999999` is a typing error, not a plan.
+/// Maximum number of processes, far beyond any cluster: `0:0-999999999` is a typing error, not a
+/// plan.
 pub const MAX_PROCESSES: u64 = 1_048_576;
 
-/// The longest text for which a nearest valid spelling is looked for, in characters.
+/// Maximum length of a text, in characters, for which an error suggests a valid spelling.
 const MAX_HINTED: usize = 256;
 
-/// Reads the placement string of one component: the resource ranks of each process.
+/// Parses the placement string of one component; returns the resource ranks of each process.
 ///
 /// # Errors
 ///
-/// A rule of the format is broken; the error points at the part.
+/// The text breaks a rule of the format (the error points at the wrong part), or the groups cannot
+/// be numbered together.
 pub fn parse_placement(
     text: &str,
     groups: &[Arc<NodeGroup>],
@@ -65,7 +68,8 @@ pub fn parse_placement(
     })
 }
 
-/// The first of the fault's candidates that is a valid placement.
+/// The suggestion for the error message: the first of the fault's candidates that is a valid
+/// placement. Empty if there is none.
 fn hint(fault: &Fault, chars: &[char], resources: &Resources<'_>) -> String {
     if chars.len() > MAX_HINTED {
         return String::new();
@@ -85,7 +89,7 @@ struct Parser<'a> {
     /// All resource ranks so far, ascending.
     used: Vec<u32>,
     processes: RankLists,
-    /// The end of the last segment, where that ended with an exclusion.
+    /// The end of the previous segment, if that ended with an exclusion.
     exclusion_end: Option<usize>,
 }
 
@@ -166,7 +170,7 @@ impl<'a> Parser<'a> {
         Ok(())
     }
 
-    /// Checks that the ranks stand in no segment before, and after all of them.
+    /// Checks that the ranks are above those of all previous segments, and records them.
     fn claim(&mut self, ranks: &Selection, tail: Option<&[Token]>) -> Result<(), Fault> {
         let (Some(&first), Some(&highest)) = (ranks.ranks.first(), self.used.last()) else {
             self.used.extend(&ranks.ranks);
@@ -184,7 +188,7 @@ impl<'a> Parser<'a> {
             let what =
                 format!("resource ranks must be unique: {shared} stands in a segment before");
             let fault = Fault::new(Kind::ResourceNotUnique, ranks.span, what);
-            // A comma ends the exclusions: `all!3,4` was perhaps meant to exclude both.
+            // A comma ends the exclusions: `all!3,4` may have been meant to exclude both.
             return Err(match (self.exclusion_end, tail) {
                 (Some(end), None) => fault.or(end, ranks.span.start, "!"),
                 _ => fault,
@@ -252,7 +256,7 @@ impl<'a> Parser<'a> {
         Err(Fault::new(kind, ranks.span, what).or(ranks.span.start, ranks.span.end, next))
     }
 
-    /// Shares the ranks out among `count` processes.
+    /// Divides the ranks among `count` processes.
     fn share(
         &mut self,
         ranks: &Selection,
@@ -299,7 +303,7 @@ impl<'a> Parser<'a> {
         Ok(())
     }
 
-    /// Adds the nearest numbers of processes that may do.
+    /// Adds fixes with the nearest numbers of processes that may work.
     fn or_counts(
         &self,
         mut fault: Fault,
@@ -317,7 +321,8 @@ impl<'a> Parser<'a> {
         fault
     }
 
-    /// Adds, to a fault that mends a rank which is too high, the same for equal process ranks.
+    /// For a resource rank that is too high, and process ranks that end with the same number: adds
+    /// fixes that correct both.
     fn with_processes(&self, fault: Fault, tail: Option<&[Token]>, span: Span) -> Fault {
         let (Some([first, ..]), Some([.., last]), Kind::NoSuchResource) = (tail, tail, fault.kind)
         else {
@@ -349,7 +354,7 @@ pub(super) fn too_many(span: Span) -> Fault {
     Fault::new(Kind::TooMany, span, what)
 }
 
-/// `count` ranks from `first`.
+/// The text of the range of `count` ranks that starts at `first`.
 fn write_range(first: u64, count: u64) -> String {
     match count {
         1 => first.to_string(),

@@ -1,4 +1,4 @@
-//! Which process goes where: plain values in, plain values out.
+//! Placement: decides the node and the hardware of each process. Plain values in, plain values out.
 
 mod error;
 mod fault;
@@ -19,7 +19,7 @@ pub use solve::{packed_ranks, place_flexible, place_nodes, place_packed};
 /// The hardware type of a group whose ranks are accelerators.
 pub const ACCELERATOR: &str = "Accelerator";
 
-/// One node as the solver sees it.
+/// The resources of one node.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct NodeResources {
     /// The rank of the node in the cluster.
@@ -28,7 +28,7 @@ pub struct NodeResources {
     pub num_hardware: u32,
     /// How many accelerators it has.
     pub num_accelerators: u32,
-    /// Their type, `NO_ACCEL` without any.
+    /// The type of the accelerators, `NO_ACCEL` if there are none.
     pub accelerator_type: String,
 }
 
@@ -54,7 +54,7 @@ impl NodeResources {
 pub struct NodeGroup {
     /// The label of the group.
     pub label: String,
-    /// What a rank counts; `None` where each rank is a whole node.
+    /// The hardware that a rank counts; `None` if each rank is a whole node.
     pub hardware_type: Option<String>,
     /// The nodes, in the order in which their resources are numbered.
     pub nodes: Vec<NodeResources>,
@@ -71,7 +71,7 @@ impl NodeGroup {
     }
 }
 
-/// Where one process goes, and what it may see there.
+/// The node of one process, and the accelerators and hardware that it may use there.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Placement {
     /// The rank of the process in its group.
@@ -80,7 +80,7 @@ pub struct Placement {
     pub cluster_node_rank: u32,
     /// The rank of its node among those that the placement uses, by first use.
     pub placement_node_rank: u32,
-    /// The first accelerator that it sees, -1 when it sees none.
+    /// The first accelerator that it sees, -1 if it sees none.
     pub local_accelerator_rank: i32,
     /// The type of the node's accelerators.
     pub accelerator_type: String,

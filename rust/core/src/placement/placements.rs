@@ -1,4 +1,4 @@
-//! The placements of all processes, in little memory until each is asked for.
+//! `Placements`: compact storage of the placements of all processes; each is built on request.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::resources::Resources;
 use super::{ACCELERATOR, NodeGroup, NodeResources, Placement};
 
-/// The resources that one node adds to a group: what the processes there have in common.
+/// The resources that one node adds to a group, shared by the processes placed there.
 #[derive(Clone, Debug)]
 pub struct Place {
     group: Arc<NodeGroup>,
@@ -37,11 +37,11 @@ impl Place {
 struct Process {
     place: u32,
     local_rank: u32,
-    /// Where its hardware ends in the list of all.
+    /// The end of its hardware in the list of all hardware.
     end: usize,
 }
 
-/// One process of [`Placements`], without copies.
+/// A view of one process of [`Placements`], without copies.
 #[derive(Clone, Copy, Debug)]
 pub struct Row<'a> {
     /// The index of the place among [`Placements::places`].
@@ -52,7 +52,7 @@ pub struct Row<'a> {
     pub local_world_size: u32,
     /// The hardware that it owns, as indices of its node.
     pub hardware: &'a [u32],
-    /// Whether it sees just that hardware, rather than every accelerator of the node.
+    /// Whether it sees only that hardware, rather than every accelerator of the node.
     pub sees_own: bool,
 }
 
@@ -61,7 +61,7 @@ pub struct Row<'a> {
 pub struct Placements {
     isolate: bool,
     places: Vec<Place>,
-    /// How many processes each node has, in the order of first use.
+    /// The number of processes on each node, in the order of first use.
     sizes: Vec<u32>,
     processes: Vec<Process>,
     hardware: Vec<u32>,
@@ -88,7 +88,7 @@ impl Placements {
         &self.places
     }
 
-    /// A process, which must exist.
+    /// The view of a process, which must exist.
     pub fn row(&self, rank: usize) -> Row<'_> {
         let process = &self.processes[rank];
         let start = rank
@@ -140,10 +140,10 @@ impl Placements {
     }
 }
 
-/// Puts placements together, process after process.
+/// Builds [`Placements`], one process after another.
 pub(super) struct Builder<'a> {
     resources: &'a Resources<'a>,
-    /// For each block of the resources its place, once it is used.
+    /// For each block of the resources, the index of its place once it is used.
     used: Vec<Option<u32>>,
     orders: BTreeMap<u32, u32>,
     made: Placements,

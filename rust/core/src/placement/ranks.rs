@@ -1,6 +1,6 @@
-//! The resource ranks of every process, in little memory.
+//! `RankLists`: compact storage of the resource ranks of every process.
 
-/// A list of ranks for each process, kept as one list and the ends of its parts.
+/// A list of ranks for each process, stored as one list and the end of each part.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RankLists {
     flat: Vec<u32>,
@@ -8,7 +8,7 @@ pub struct RankLists {
 }
 
 impl RankLists {
-    /// No process yet.
+    /// An empty list of processes.
     pub fn new() -> Self {
         Self::default()
     }

@@ -1,4 +1,4 @@
-//! The resources of one or several node groups, numbered through in the order given.
+//! `Resources`: one numbering of the resources of one or several node groups, in the given order.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -7,7 +7,7 @@ use super::error::{PlacementError, PlacementErrorKind as Kind};
 use super::{NodeGroup, NodeResources};
 use crate::text::compress;
 
-/// The consecutive ranks that one node adds.
+/// The consecutive ranks that one node adds to a numbering.
 pub(super) struct Block<'a> {
     pub(super) first: u64,
     pub(super) size: u64,
@@ -17,7 +17,7 @@ pub(super) struct Block<'a> {
 }
 
 impl<'a> Block<'a> {
-    /// Whether a rank is one of these, or a lower one.
+    /// Whether a rank is in this block or below it.
     pub(super) fn has(&self, rank: u32) -> bool {
         u64::from(rank) < self.first + self.size
     }
@@ -70,7 +70,7 @@ impl<'a> Resources<'a> {
         })
     }
 
-    /// Numbers what the groups count: hardware, or nodes where they have no hardware type.
+    /// Numbers the hardware of the groups, or their nodes if they have no hardware type.
     pub(super) fn of(groups: &'a [Arc<NodeGroup>]) -> Result<Self, PlacementError> {
         let whole = groups
             .first()
@@ -105,7 +105,7 @@ impl<'a> Resources<'a> {
         self.blocks.partition_point(|block| block.first <= rank) - 1
     }
 
-    /// Why one process cannot have all these ranks, if it cannot.
+    /// The reason why one process cannot have all these ranks; None if it can.
     pub(super) fn conflict(&self, ranks: &[u32]) -> Option<(Kind, String)> {
         let (lowest, highest) = (*ranks.iter().min()?, *ranks.iter().max()?);
         if self.blocks[self.index(lowest)].has(highest) {
@@ -120,7 +120,7 @@ impl<'a> Resources<'a> {
             let why = format!("on nodes {nodes}: one process cannot run across multiple nodes");
             return Some((Kind::SpansNodes, why));
         }
-        // A node has its hardware of one type in one block: these are of several types.
+        // The hardware of one type on a node is one block, so these ranks are of several types.
         let kinds: BTreeSet<&str> = ranks
             .iter()
             .filter_map(|&rank| self.block(rank).group.hardware_type.as_deref())
@@ -130,7 +130,7 @@ impl<'a> Resources<'a> {
         Some((Kind::MixedTypes, why))
     }
 
-    /// One indented line for each group: what it really has.
+    /// One indented line for each group, with the ranks and nodes that it has.
     pub(super) fn describe(&self) -> String {
         let lines: Vec<_> = self
             .groups
@@ -180,7 +180,7 @@ fn check_shared(blocks: &[Block<'_>], whole: bool) -> Result<(), PlacementError>
         };
         (block.node().node_rank, kind)
     };
-    // Nearly always the node ranks ascend, and nothing else has to be looked at.
+    // The node ranks nearly always ascend, and then no node is shared.
     let ranks = || blocks.iter().map(|block| block.node().node_rank);
     if ranks().is_sorted_by(|a, b| a < b) {
         return Ok(());

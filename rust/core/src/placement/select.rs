@@ -1,4 +1,4 @@
-//! The resources of one segment: a range or `all`, a step, exclusions.
+//! The parser of the resources of one segment: a range or `all`, a step, exclusions.
 
 use super::error::PlacementErrorKind as Kind;
 use super::fault::Fault;
@@ -6,17 +6,17 @@ use super::grammar::{MAX_PROCESSES, too_many};
 use super::token::{Token, TokenKind};
 use crate::text::{Span, compress, quote};
 
-/// No cluster has more resources of one numbering.
+/// Maximum number of resources in one numbering.
 const MAX_RANKS: u64 = 1 << 31;
 
-/// Numbers of more digits are all alike: too high.
+/// Maximum number of digits that are read; a number with more digits is too high in any case.
 const MAX_DIGITS: usize = 15;
 
-/// The ranks that a segment selects, ascending, and where they stand.
+/// The ranks that a segment selects, ascending, and their span in the text.
 pub(super) struct Selection {
     pub(super) ranks: Vec<u32>,
     pub(super) span: Span,
-    /// Whether some were excluded.
+    /// Whether the segment has exclusions.
     pub(super) excluding: bool,
 }
 
@@ -100,7 +100,7 @@ pub(super) fn select(
 pub(super) struct Cursor<'a> {
     chars: &'a [char],
     tokens: &'a [Token],
-    /// The end of the token before.
+    /// The end of the previous token.
     pub(super) end: usize,
 }
 
@@ -123,7 +123,7 @@ impl Cursor<'_> {
         }
     }
 
-    /// Where the next token starts, or the part ends.
+    /// The start of the next token, or the end of the part.
     fn here(&self) -> usize {
         self.tokens
             .first()
@@ -155,7 +155,7 @@ impl Cursor<'_> {
             return self
                 .range(Kind::ResourceSyntax, expected)
                 .map_err(|fault| match tokens {
-                    // Ranges that are open at an end, as in Python's slices.
+                    // Ranges without one of their ends, as in Python's slices.
                     [dash, number]
                         if dash.kind == TokenKind::Dash && number.kind == TokenKind::Number =>
                     {
@@ -248,7 +248,7 @@ impl Cursor<'_> {
         if range.last > total || total == 0 {
             return Err(fault);
         }
-        // One too high: counted from 1, or the number of ranks taken for the last one.
+        // One too high: ranks counted from 1, or the number of ranks used as the last rank.
         let highest = total - 1;
         Err(if range.first == 1 && total > 1 {
             fault.or(span.start, span.end, format!("0-{highest}"))
@@ -259,7 +259,7 @@ impl Cursor<'_> {
         })
     }
 
-    /// The fault of a token that is none of what may stand there.
+    /// The fault of a token that is not allowed at its position.
     pub(super) fn unexpected(&self, kind: Kind, token: Token, expected: &str) -> Fault {
         let found = quote(&self.text(token.span));
         Fault::new(kind, token.span, format!("{expected}; found \"{found}\""))
@@ -286,7 +286,7 @@ impl Cursor<'_> {
         }
     }
 
-    /// A number as it is written, without zeros in front.
+    /// The digits of a number without leading zeros.
     fn digits(&self, span: Span) -> String {
         let text = self.text(span);
         let digits = text.trim_start_matches('0');
@@ -298,7 +298,7 @@ impl Cursor<'_> {
     }
 }
 
-/// The value of a text of digits; a very long one has the value of a number that is too high.
+/// The value of a text of digits. A very long text gives a number that is too high in any case.
 pub(super) fn read_number(digits: &[char]) -> u64 {
     let zeros = digits.iter().take_while(|&&c| c == '0').count();
     let digits = &digits[zeros..];

@@ -1,4 +1,4 @@
-//! From resource ranks to placements: the three strategies.
+//! The three strategies that turn ranks into placements: packed, flexible, and by node.
 
 use std::num::NonZeroU32;
 use std::sync::Arc;
@@ -18,7 +18,8 @@ use crate::text::compress;
 ///
 /// # Errors
 ///
-/// The end is below the start, or the ranks do not divide.
+/// `end` is below `start`, there are too many ranks, or their number is not divisible by `size`
+/// times `stride`.
 pub fn packed_ranks(
     start: u32,
     end: u32,
@@ -42,7 +43,7 @@ pub fn packed_ranks(
         );
         return Err(PlacementError::new(Kind::PackedDivisible, message));
     }
-    // No overflow below: a block ends at `end` at the latest.
+    // No overflow below: no block ends after `end`.
     let step = size.get() * stride.get();
     let mut ranks = RankLists::new();
     for first in (0..count / block).map(|i| start + u32::try_from(i * block).unwrap_or(0)) {
@@ -58,7 +59,7 @@ pub fn packed_ranks(
 ///
 /// # Errors
 ///
-/// As [`packed_ranks`] and [`place_flexible`].
+/// Same as [`packed_ranks`] and [`place_flexible`].
 pub fn place_packed(
     groups: &[Arc<NodeGroup>],
     start: u32,
@@ -83,8 +84,8 @@ pub fn place_packed(
 ///
 /// # Errors
 ///
-/// The groups have no hardware, or a process has no ranks, a rank that does not exist or one twice,
-/// or ranks on several nodes or of several types.
+/// The groups have no hardware, or there are no processes; or a process has no ranks, a rank that
+/// does not exist, the same rank twice, or ranks on several nodes or of several types.
 pub fn place_flexible(
     groups: &[Arc<NodeGroup>],
     ranks: &RankLists,
@@ -97,7 +98,7 @@ pub fn place_flexible(
 ///
 /// # Errors
 ///
-/// A node rank does not exist, there are none, or two groups share a node.
+/// A node rank does not exist, the list is empty, or two groups share a node.
 pub fn place_nodes(
     groups: &[Arc<NodeGroup>],
     ranks: &[u32],
@@ -152,7 +153,7 @@ fn place_hardware(
     }
     let mut placements = Builder::new(resources, isolate, ranks.len());
     let mut sorted = Vec::new();
-    let mut at = 0; // Neighbours are often on one node: the block of the process before.
+    let mut at = 0; // The block of the previous process; the next one is often on the same node.
     for (process, ranks) in ranks.iter().enumerate() {
         sorted.clear();
         sorted.extend_from_slice(ranks);
@@ -162,7 +163,7 @@ fn place_hardware(
         if u64::from(first) < resources.blocks[at].first || !resources.blocks[at].has(first) {
             at = resources.index(first);
         }
-        // All of them are of one block, or they would be of several nodes or types.
+        // All ranks are in one block: `check` refuses ranks of several nodes or types.
         let start = resources.blocks[at].first;
         let local = |&rank: &u32| u32::try_from(u64::from(rank) - start).unwrap_or(u32::MAX);
         placements.push(at, sorted.iter().map(local));
@@ -170,7 +171,7 @@ fn place_hardware(
     Ok(placements.finish())
 }
 
-/// Checks the ranks of one process, as they were given and sorted.
+/// Checks the ranks of one process, which are passed both as given and sorted.
 fn check(
     resources: &Resources<'_>,
     process: usize,
@@ -197,7 +198,7 @@ fn check(
         return Ok(());
     }
     if let Some((kind, why)) = resources.conflict(sorted) {
-        // Callers of the API that shoal keeps look for "same node" in this message.
+        // Existing callers of the API look for "same node" in this message.
         let (shown, has) = (compress(ranks), resources.describe());
         let what = format!(
             ": hardware ranks {shown} are {why}; expected ranks of one type on the same node\n{has}"

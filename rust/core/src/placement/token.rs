@@ -1,16 +1,16 @@
-//! The tokens of a placement string, each with its place.
+//! The tokens of a placement string, each with its span in the text.
 
 use crate::text::Span;
 
-/// What may stand between tokens.
+/// Characters that separate tokens.
 pub(super) const BLANKS: [char; 4] = [' ', '\t', '\r', '\n'];
 
-/// What a token is.
+/// The kind of a token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum TokenKind {
     /// ASCII digits only.
     Number,
-    /// `all`, or anything else that is no number and no sign of the grammar.
+    /// `all`, or any other text that is neither a number nor a sign of the grammar.
     Word,
     /// `-`
     Dash,
@@ -24,7 +24,7 @@ pub(super) enum TokenKind {
     Comma,
 }
 
-/// A token, and where it stands.
+/// A token and its span in the text.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Token {
     pub(super) kind: TokenKind,

@@ -1,8 +1,8 @@
-//! Putting a message back that was delivered already: by a sweeper, after its consumer died, or by
-//! the consumer that gives it back.
+//! Publishing a delivered message again: by a sweeper after its consumer died, or by the consumer
+//! that gives it back.
 //!
-//! Its word is in the state `Salvage` meanwhile, and a lane announces it. Who dies in here leaves a
-//! word that the next sweep finds; so does one for whom there is no room.
+//! Meanwhile its word is in the state `Salvage`, and a lane announces it. A process that dies in
+//! this code, or finds no room, leaves a word that the next sweep finds.
 
 use super::bytes::Filled;
 use super::error::Corrupt;
@@ -13,33 +13,33 @@ use super::slot::Slot;
 use super::take::{Loan, wrong};
 use super::word::{Owner, State};
 
-/// What became of a message that was given back.
+/// The result of giving a message back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GivenBack {
     /// It is in its queue.
     Queued,
-    /// There was no room at all: the next sweep puts it there.
+    /// The ring had no room: the next sweep puts it into its queue.
     Postponed,
 }
 
 impl Loan {
-    /// Which ring the message came from.
+    /// The index of the ring that the message came from.
     ///
     /// # Errors
     ///
-    /// Where there is no such descriptor.
+    /// The descriptor does not exist.
     pub fn ring(&self, table: &Table<'_>) -> Result<u32, Corrupt> {
         Ok(table.descriptor(self.index(), 0)?.ring())
     }
 
-    /// Gives a lease back: the message goes to the end of its queue, for anybody, even of one that is
-    /// full or closed. Nobody is woken by it.
+    /// Gives a lease back: the message goes to the end of its queue, even if that is full or
+    /// closed, and any consumer may take it. Wakes no sleepers.
     ///
-    /// `ring` is the one that it came from, and `me` the participant that took it.
+    /// `ring` is the ring that the message came from, and `me` the participant that took it.
     ///
     /// # Errors
     ///
-    /// Where it is not leased: it was given back before, or this process was taken for dead; or where
+    /// The message is not leased (it was given back before, or this process was declared dead), or
     /// the shared memory is damaged.
     pub fn give_back(
         self,
@@ -51,8 +51,8 @@ impl Loan {
         let (index, word) = (self.index(), self.word());
         let descriptor = table.descriptor(index, 0)?;
         lane.announce(Intent::Enqueue(index));
-        // With the position of the lease, which does not come again: a sweeper that saw this word, and
-        // was slow, does not mistake a later one for it.
+        // The word keeps the position of the lease, which does not repeat: a slow sweeper that saw
+        // this word cannot mistake a later one for it.
         let salvage = word.with_state(State::Salvage);
         if !self.is_lease() || !descriptor.exchange_word(word, salvage) {
             lane.clear();
@@ -74,8 +74,8 @@ impl Loan {
     }
 }
 
-/// Publishes a message again that is the caller's, at the end of its queue, even of one that is full
-/// or closed; false where there is no room at all, or no memory for the slots.
+/// Publishes a message that the caller owns at the end of its queue, even if that is full or
+/// closed. Returns false if the ring has no free slot, or no memory for its slots.
 pub(super) fn publish_again(
     index: u32,
     ring: &Ring<'_>,
@@ -87,7 +87,7 @@ pub(super) fn publish_again(
     let mut position = tail;
     let mut turns = Turns::new();
     loop {
-        // One slot stays for the plug, whatever the bound of the queue is.
+        // One slot stays free for the plug, whatever the bound of the queue is.
         if !ring.room(position, ring.head(), ring.length() - 1)? {
             return Ok(false);
         }
@@ -115,11 +115,12 @@ pub(super) fn publish_again(
     }
 }
 
-/// A second plug, before the first one becomes a message: the queue stays closed.
+/// Writes a second plug before a message replaces the first one, so that the queue stays closed.
 fn plug_behind(ring: &Ring<'_>, plug: u64) {
     let next = plug.wrapping_add(1);
     let slot = ring.slot(next);
-    // Behind a plug nobody publishes: where this fails another sweeper did the same.
+    // No process publishes a message behind a plug: if this fails, another process has written the
+    // second plug.
     if slot.lap().ahead_of(ring.lap(next)) == -1 {
         ring.publish(next, slot, Slot::plug(ring.lap(next)));
     }

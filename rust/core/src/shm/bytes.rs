@@ -1,21 +1,24 @@
-//! The bound in bytes, with no counter: what is in the queue follows from two of its descriptors.
+//! The bound in bytes: the bytes in a queue are computed from two of its descriptors, without a
+//! counter.
 //!
-//! Each descriptor of such a ring says how many bytes had been put into the ring before it. What the
-//! last one ends with, less what the first one begins with, is in the queue. A counter would be
-//! wrong for ever once a process died between a change and the count of it; a descriptor is complete
-//! before it is published.
+//! Each descriptor of a ring with such a bound records how many bytes had been put into the ring
+//! before it. The sum at the end of the last message, minus the sum at the start of the first, is
+//! in the queue. A counter would be wrong forever once a process died between a change and its
+//! count; a descriptor is complete before it is published.
 //!
-//! Why it is exact. A producer works at a position that is not published, so that the message before
-//! it is the last one. Where `head` is not past that one afterwards, it was still in the queue, and
-//! its descriptor its own. Where it is past, the queue is empty until the producer's own
-//! compare-and-swap, and may begin at any number: nobody ever compares across an empty queue. Both
-//! sums are of one moment, because `head` is the same before and after; and until the
-//! compare-and-swap, which fails if anything was published, the queue only gets shorter.
+//! Why it is exact: a producer works at a position that is not published, so the message before
+//! that position is the last one. If `head` is not past that message afterwards, the message was
+//! still in the queue, and its descriptor still belonged to it. If `head` is past it, the queue is
+//! empty until the producer's own compare-and-swap, and its sums may start at any number: no
+//! process ever compares sums across an empty queue. Both sums are from one moment, because `head`
+//! is the same before and after. Until the compare-and-swap, which fails if anything was published,
+//! the queue only gets shorter.
 //!
-//! Who waits for weight has to know that no more can come, or waits for a producer that waits for
-//! it. A queue that is full in bytes is full only for what is too long, so that a producer that is
-//! refused marks the ring with the `head` that it was refused at. With the same `head` the queue
-//! only gets longer: the mark is right until somebody takes, and then says nothing.
+//! A consumer that waits for weight has to know when no more can come; otherwise it waits for a
+//! producer that waits for it. A queue that is full in bytes is full only for messages that are too
+//! long. Therefore a producer that is refused marks the ring with the `head` at which it was
+//! refused. While `head` is the same, the queue only gets longer: the mark is right until a
+//! consumer takes something, and has no meaning after that.
 
 use super::descriptor::Descriptor;
 use super::error::Corrupt;
@@ -26,18 +29,18 @@ use super::sync::{self, Ordering};
 use super::wait::{Futex, wake};
 use super::word::distance;
 
-/// How many bytes are in a ring.
+/// The number of bytes in a ring.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Filled {
-    /// The `head` at which it was so.
+    /// The `head` for which the other fields are right.
     head: u64,
     used: u64,
-    /// How many had been put at the end of the last message.
+    /// The number of bytes that had been put into the ring up to the end of the last message.
     end: u64,
 }
 
 impl Filled {
-    /// What is in the ring before a position that is not published.
+    /// The bytes in the ring before a position that is not published.
     pub(super) fn before(
         position: u64,
         ring: &Ring<'_>,
@@ -54,8 +57,9 @@ impl Filled {
             let first = message(head, ring, table)?;
             if let (Some(first), Some(last)) = (first, last) {
                 let (start, end) = (first.before(), last.before().wrapping_add(last.length()));
-                // ORDER: Acquire fence, pairs with the stores of those who use the descriptors
-                // again: whoever read of theirs sees the `head` that let them.
+                // ORDER: Acquire fence, pairs with the Release stores of processes that use these
+                // descriptors again: if one of their values was read, the `head` that let them
+                // write it is seen.
                 sync::fence(Ordering::Acquire);
                 if ring.head() == head {
                     let used = end.wrapping_sub(start);
@@ -66,18 +70,18 @@ impl Filled {
         }
     }
 
-    /// How many had been put at the end of the last message.
+    /// The number of bytes that had been put into the ring up to the end of the last message.
     pub(super) fn end(&self) -> u64 {
         self.end
     }
 
-    /// Whether a message of a length may come to it: any, where the queue is empty.
+    /// Whether a message of this length fits in; any message does if the queue is empty.
     fn has_room(&self, position: u64, length: u64, ring: &Ring<'_>) -> bool {
         distance(position, self.head) <= 0 || length <= ring.max_bytes().saturating_sub(self.used)
     }
 }
 
-/// The message of a position; None where it was taken meanwhile.
+/// The descriptor of the message at a position; None if the message was taken meanwhile.
 fn message<'a>(
     position: u64,
     ring: &Ring<'_>,
@@ -92,17 +96,17 @@ fn message<'a>(
 }
 
 impl<F: Futex> Queue<'_, F> {
-    /// How many bytes a message has.
+    /// The length of a message in bytes.
     pub fn length(&self, claim: &Claim) -> u64 {
         self.table.descriptors[claim.index as usize].length()
     }
 
-    /// How many bytes are in the queue, at this moment; None where it has no bound in bytes, and
-    /// nobody keeps count.
+    /// The number of bytes in the queue at this moment; None if the queue has no bound in bytes,
+    /// because then the bytes are not counted.
     ///
     /// # Errors
     ///
-    /// Where the shared memory is damaged.
+    /// The shared memory is damaged.
     pub fn queued_bytes(&self) -> Result<Option<u64>, Corrupt> {
         if self.ring.max_bytes() == 0 {
             return Ok(None);
@@ -113,16 +117,17 @@ impl<F: Futex> Queue<'_, F> {
         ))
     }
 
-    /// Tells those who wait for weight that no more can come before somebody takes: what there is,
-    /// is what they get. To be told again when somebody has taken and there is still no room.
+    /// Tells consumers that wait for weight that no more can come before a message is taken: they
+    /// get what there is. Call it again if a message was taken and there is still no room.
     ///
-    /// The queue does so itself where it is full. It is for who cannot put for a reason that the
-    /// queue does not know, such as that there is no memory for a payload.
+    /// The queue does this itself if it is full. This method is for producers that cannot put for a
+    /// reason that the queue does not know, such as a lack of memory for a payload.
     pub fn tell_no_room(&self) {
         self.refused(self.ring.head());
     }
 
-    /// E3, in bytes: whether there is room at a position. The descriptor is ready for it then.
+    /// E3, in bytes: whether there is room for the message at a position. If there is, records the
+    /// bytes put before it in its descriptor.
     pub(super) fn admit(&self, descriptor: &Descriptor, position: u64) -> Result<bool, Corrupt> {
         let filled = Filled::before(position, &self.ring, &self.table)?;
         let room = filled.has_room(position, descriptor.length(), &self.ring);
@@ -134,7 +139,7 @@ impl<F: Futex> Queue<'_, F> {
         Ok(room)
     }
 
-    /// Whether a message of a length would be put, or refused for another reason than "full".
+    /// Whether a message of this length would be put, or refused for a reason other than "full".
     pub(super) fn would_fit(&self, length: u64) -> Result<bool, Corrupt> {
         let (position, closed) = self.end()?;
         if closed {
@@ -156,9 +161,9 @@ impl<F: Futex> Queue<'_, F> {
         Ok(room)
     }
 
-    /// The first position that is not published, and whether the queue ends there.
+    /// The first position that is not published, and whether the queue is closed there.
     ///
-    /// It walks on from `tail`, which may not have come to the end yet.
+    /// It walks on from `tail`, which may be behind the end.
     pub(super) fn end(&self) -> Result<(u64, bool), Corrupt> {
         let mut position = self.ring.tail();
         loop {
@@ -172,7 +177,7 @@ impl<F: Futex> Queue<'_, F> {
 
     fn refused(&self, head: u64) {
         if self.ring.mark_refused(head) {
-            // ORDER: as in `wake_takers`: the mark, then a look at the sleepers.
+            // ORDER: as in `wake_takers`: set the mark, then look for sleepers.
             sync::fence(Ordering::SeqCst);
             let waits = self.ring.waits();
             wake(&waits.enough, u32::MAX, &self.futex);

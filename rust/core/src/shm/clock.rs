@@ -1,12 +1,12 @@
-//! A coarse time of messages: cheap enough to be asked for each.
+//! A coarse clock for the age of messages, cheap enough to be read for each of them.
 
-/// So many units are a second.
+/// Units of time per second.
 pub const PER_SECOND: u32 = 64;
 
-/// Times have so many bits: they come again after 72 hours.
+/// Number of bits of a time; times repeat after 72 hours.
 pub(super) const BITS: u32 = 24;
 
-/// The time now, of a clock that all processes of the machine share and that never goes back.
+/// The current time of a clock that all processes of the machine share and that never goes back.
 #[cfg(all(target_os = "linux", not(loom)))]
 #[inline]
 pub(super) fn now() -> u32 {
@@ -16,18 +16,18 @@ pub(super) fn now() -> u32 {
         .tv_sec
         .wrapping_mul(PER_SECOND.into())
         .wrapping_add(fraction);
-    // What is cut off is a multiple of all times.
+    // The bits that are cut off count whole repetitions.
     let [low, middle, high, ..] = units.to_le_bytes();
     u32::from_le_bytes([low, middle, high, 0])
 }
 
-/// Time stands still where all interleavings are searched, and where there are no sessions.
+/// Always 0 under loom, and on systems without sessions.
 #[cfg(not(all(target_os = "linux", not(loom))))]
 pub(super) fn now() -> u32 {
     0
 }
 
-/// How long ago a time was.
+/// The time since `then`.
 pub(super) fn since(then: u32) -> u32 {
     now().wrapping_sub(then) & ((1 << BITS) - 1)
 }

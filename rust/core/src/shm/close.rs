@@ -1,7 +1,7 @@
-//! Closing: a plug in the slot that would be published next.
+//! Closing a queue: a plug in the slot that would be published next.
 //!
-//! It is found where a message would be, so that neither side pays for asking whether the queue is
-//! closed, and a put that races with the close is wholly before or wholly after it.
+//! The plug is found where a message would be, so neither side pays for a check whether the queue
+//! is closed, and a put that races with the close is completely before or completely after it.
 
 use super::error::Corrupt;
 use super::queue::{Queue, wake_all};
@@ -10,28 +10,29 @@ use super::slot::Slot;
 use super::wait::Futex;
 
 impl<F: Futex> Queue<'_, F> {
-    /// Closes the queue: nothing can be put any more; what is in it can still be taken.
+    /// Closes the queue: no more messages can be put; those in the queue can still be taken.
     ///
-    /// Closing again does nothing but wake the sleepers, whom a closer that died may have left.
+    /// Idempotent. Closing again wakes the sleepers, in case a previous closer died before it woke
+    /// them.
     ///
     /// # Errors
     ///
-    /// Where the shared memory is damaged.
+    /// The shared memory is damaged.
     pub fn close(&self) -> Result<(), Corrupt> {
         close(&self.ring, &self.futex)
     }
 
-    /// Whether it was closed.
+    /// Whether the queue is closed.
     ///
     /// # Errors
     ///
-    /// Where the shared memory is damaged.
+    /// The shared memory is damaged.
     pub fn is_closed(&self) -> Result<bool, Corrupt> {
         is_plugged(&self.ring)
     }
 }
 
-/// Whether the queue of a ring was closed.
+/// Whether the queue of a ring is closed.
 pub(super) fn is_plugged(ring: &Ring<'_>) -> Result<bool, Corrupt> {
     let mut position = ring.tail();
     loop {
@@ -43,7 +44,7 @@ pub(super) fn is_plugged(ring: &Ring<'_>) -> Result<bool, Corrupt> {
     }
 }
 
-/// Closes the queue of a ring, and wakes all who sleep there.
+/// Closes the queue of a ring and wakes all its sleepers.
 pub(super) fn close<F: Futex>(ring: &Ring<'_>, futex: &F) -> Result<(), Corrupt> {
     let plugged = plug(ring);
     if plugged.is_err() {
@@ -53,7 +54,7 @@ pub(super) fn close<F: Futex>(ring: &Ring<'_>, futex: &F) -> Result<(), Corrupt>
     plugged
 }
 
-/// Closes the queue of a ring, and wakes nobody.
+/// Closes the queue of a ring without waking its sleepers.
 pub(super) fn plug(ring: &Ring<'_>) -> Result<(), Corrupt> {
     let mut position = ring.tail();
     let mut turns = Turns::new();
@@ -63,7 +64,7 @@ pub(super) fn plug(ring: &Ring<'_>) -> Result<(), Corrupt> {
             Seen::PublishedUpTo(next) => position = next,
             Seen::Closed => return Ok(()),
             Seen::Unpublished => {
-                // One slot is never a message's: see `slots_for`.
+                // One slot is always left for the plug: see `slots_for`.
                 ring.room(position, ring.head(), i64::MAX)?;
                 if ring.publish(position, slot, Slot::plug(ring.lap(position))) {
                     return Ok(());

@@ -1,4 +1,4 @@
-//! What lies in the tables of a session: descriptors, and the lanes of the participants.
+//! `Descriptor` and `Participant`, the entries of the two tables of a session: messages and lanes.
 
 use super::clock;
 use super::error::Corrupt;
@@ -6,20 +6,21 @@ use super::prefetch::prefetch;
 use super::sync::{self, AtomicU32, AtomicU64, Ordering};
 use super::word::Word;
 
-/// One word under loom, where each costs a search.
+/// Number of words of an inline payload; one under loom, because each word enlarges the search.
 const INLINE_WORDS: usize = if cfg!(loom) { 1 } else { 26 };
 
-/// The first word of the payload that lies on the second line of a descriptor.
+/// The first word of the inline payload that is on the second cache line of a descriptor.
 const SECOND_LINE: usize = 2;
 
-/// The rest of the word of the kind is a time.
+/// Number of bits of the kind in its word; the other bits are a time.
 const KIND_BITS: u32 = u32::BITS - clock::BITS;
 const KIND_MASK: u32 = (1 << KIND_BITS) - 1;
 
-/// How many lanes a process has: so many of its threads can be in the middle of an operation.
+/// Number of lanes of a process: how many of its threads can be in the middle of an operation at
+/// once.
 pub const LANES: usize = if cfg!(loom) { 1 } else { 8 };
 
-/// A participant's lanes, on a line of their own.
+/// The lanes of a participant, on a cache line of their own.
 #[repr(C, align(128))]
 #[derive(Debug)]
 pub struct Participant {
@@ -41,47 +42,47 @@ impl Default for Participant {
     }
 }
 
-/// What a message says of itself.
+/// Data about a message: its weight, its kind and its sender.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Label {
-    /// What it counts for where messages are taken by weight.
+    /// The weight of the message, for takes by weight.
     pub weight: u64,
-    /// How its bytes are to be read, below 256; the queue does not look at it.
+    /// The format of its bytes, below 256; the queue does not use it.
     pub kind: u32,
-    /// The process that put it, by the number that its user knows it by: for the texts of errors.
+    /// The process that put it, as the number that users know it by; for texts of errors.
     pub sender: u32,
 }
 
-/// A payload that lies outside of the descriptors.
+/// The location of a payload outside of the descriptors.
 ///
-/// The queue hands it on as it is. Who maps the memory has to check that it lies within: damage may
-/// have made it up.
+/// The queue passes it on unchecked. The code that maps the memory has to check that the block is
+/// within it, because damage may have produced any value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Block {
-    /// The index of the piece of memory that it lies in; not [`Block::NO_EXTENT`].
+    /// The index of the extent, a piece of memory, that contains it; not [`Block::NO_EXTENT`].
     pub extent: u32,
-    /// Where it begins there, in bytes.
+    /// The offset of its start in the extent, in bytes.
     pub offset: u64,
-    /// How many bytes it has.
+    /// Its length in bytes.
     pub length: u64,
 }
 
 impl Block {
-    /// Stands for "inline" where an extent is expected.
+    /// The value of `extent` in a descriptor whose payload is inline.
     pub const NO_EXTENT: u32 = u32::MAX;
 }
 
-/// Where the bytes of a message lie.
+/// The location of the bytes of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Payload {
-    /// In its descriptor: so many, at most [`Descriptor::INLINE`].
+    /// In its descriptor, with this length: at most [`Descriptor::INLINE`].
     Inline(usize),
     /// Outside, in memory that belongs to its producer until the descriptor is free.
     Block(Block),
 }
 
 impl Payload {
-    /// How many bytes they are, as the message says.
+    /// The length in bytes, as the message claims.
     pub fn length(&self) -> u64 {
         match self {
             Self::Inline(length) => *length as u64,
@@ -90,24 +91,24 @@ impl Payload {
     }
 }
 
-/// A descriptor: one message.
+/// The record of one message.
 ///
-/// The payload is made of atomics too. Only one process at a time has to do with it, but a process
-/// that breaks this rule then spoils a message and nothing else.
+/// The payload consists of atomics too. The protocol lets only one process at a time use it; a
+/// process that breaks this rule then spoils a message and nothing else.
 #[repr(C, align(256))]
 #[derive(Debug)]
 pub struct Descriptor {
     word: AtomicU64,
     weight: AtomicU64,
-    /// The ring that it was put into: a sweeper has to know.
+    /// The index of the ring that it was put into, for sweepers.
     ring: AtomicU32,
-    /// The kind in the low byte, and above it when the message was written.
+    /// The kind in the low byte, and above it the time at which the message was written.
     kind: AtomicU32,
-    /// In bytes, wherever they lie.
+    /// The length of the payload in bytes, wherever it is.
     length: AtomicU64,
-    /// How many bytes had been put into its ring before it: see [`super::bytes`].
+    /// The number of bytes that had been put into its ring before it: see [`super::bytes`].
     before: AtomicU64,
-    /// The extent of the payload's block.
+    /// The extent of the payload's block, or [`Block::NO_EXTENT`].
     extent: AtomicU32,
     sender: AtomicU32,
     /// The payload, or the offset of its block in the first word.
@@ -115,7 +116,7 @@ pub struct Descriptor {
 }
 
 impl Descriptor {
-    /// The longest payload that fits in.
+    /// The length of the longest payload that fits in, in bytes.
     pub const INLINE: usize = INLINE_WORDS * size_of::<u64>();
 
     /// A free descriptor, all zero.
@@ -136,20 +137,21 @@ impl Descriptor {
     /// Its word.
     pub fn word(&self) -> Word {
         // ORDER: Acquire, pairs with `set_word` and `exchange_word`: what was done to the
-        // descriptor under the word before.
+        // descriptor under the previous word is seen.
         Word::from_bits(self.word.load(Ordering::Acquire))
     }
 
-    /// Hands it on: what was done to it before is seen by whoever sees this word.
+    /// Hands the descriptor on: a process that sees this word sees what was done to the descriptor
+    /// before.
     pub(super) fn set_word(&self, word: Word) {
         // ORDER: Release. QUEUED (E4) makes the payload visible, and the intent of the lane. FREE
-        // (D7) ends the reads of the payload, before somebody else may write it.
+        // (D7) ends the reads of the payload, before another process may write it.
         sync::overwrite(&self.word, word.bits(), Ordering::Release);
     }
 
-    /// Claims it from the free ones: whether it was free, and is not any more.
+    /// Claims a free descriptor; returns whether it was free and now has the new word.
     pub(super) fn claim(&self, new: Word) -> bool {
-        // ORDER: Acquire, pairs with the release of the one before: its reads are over.
+        // ORDER: Acquire, pairs with the Release of the previous owner: its reads are over.
         self.word
             .compare_exchange(
                 Word::FREE.bits(),
@@ -160,16 +162,17 @@ impl Descriptor {
             .is_ok()
     }
 
-    /// Claims it from others: whether the word was as expected, and is the new one now.
+    /// Replaces the word if it is `old`; returns whether it did.
     pub(super) fn exchange_word(&self, old: Word, new: Word) -> bool {
-        // ORDER: AcqRel. The end of a loan ends reads (Release); a sweeper sees the message that it
-        // puts back (Acquire) and, where it announced that, its intent is seen with it (Release).
+        // ORDER: AcqRel. The end of a loan ends reads (Release). A sweeper sees the message that it
+        // puts back (Acquire); if it announced that, its intent is seen with the new word
+        // (Release).
         self.word
             .compare_exchange(old.bits(), new.bits(), Ordering::AcqRel, Ordering::Relaxed)
             .is_ok()
     }
 
-    /// Asks for the lines of a short message, before they are needed.
+    /// Prefetches the cache lines of a short message.
     #[inline]
     pub(crate) fn prefetch(&self) {
         prefetch(&self.word);
@@ -183,7 +186,8 @@ impl Descriptor {
     }
 
     pub(super) fn weight(&self) -> u64 {
-        // ORDER: Relaxed. Read before the message is taken, it counts only if `head` has not moved.
+        // ORDER: Relaxed. If read before the message is taken, it is valid only if `head` has not
+        // moved.
         self.weight.load(Ordering::Relaxed)
     }
 
@@ -195,20 +199,20 @@ impl Descriptor {
         }
     }
 
-    /// How long ago it was written, in units of time.
+    /// The time since it was written, in units of the `clock`.
     pub(super) fn age(&self) -> u32 {
         clock::since(self.kind.load(Ordering::Relaxed) >> KIND_BITS)
     }
 
-    /// Every word that damage can do harm in.
+    /// Every word in which damage can do harm.
     #[cfg(test)]
     pub(super) fn words_for_tests(&self) -> [&AtomicU64; 2] {
         [&self.word, &self.weight]
     }
 
-    /// Writes a message; only the process that claimed the descriptor may.
+    /// Writes a message; only the process that claimed the descriptor may call this.
     ///
-    /// Whether the payload fits in: nothing is written else.
+    /// Returns false, and writes nothing, if the payload does not fit in.
     pub(super) fn fill(&self, ring: u32, label: Label, payload: &[u8]) -> bool {
         if payload.len() > Self::INLINE {
             return false;
@@ -219,8 +223,8 @@ impl Descriptor {
             to.store(u64::from_le_bytes(*from), Ordering::Relaxed);
         }
         if let Some(to) = self.inline.get(words.len()).filter(|_| !rest.is_empty()) {
-            // Shifted together, because a word that is read soon after its bytes were written waits
-            // for the memory.
+            // Built by shifts, because the load of a word soon after stores of its single bytes
+            // waits for the memory.
             let last = match payload.last_chunk() {
                 Some(last) => u64::from_le_bytes(*last) >> (u64::BITS as usize - rest.len() * 8),
                 None => rest
@@ -233,7 +237,8 @@ impl Descriptor {
         true
     }
 
-    /// As `fill`, for a payload that lies outside; false where the block has no extent.
+    /// Same as `fill`, for a payload outside of the descriptor; returns false if the block has no
+    /// extent.
     pub(super) fn fill_external(&self, ring: u32, label: Label, block: Block) -> bool {
         if block.extent == Block::NO_EXTENT {
             return false;
@@ -244,13 +249,13 @@ impl Descriptor {
     }
 
     fn fill_head(&self, ring: u32, label: Label, extent: u32, length: u64) {
-        // ORDER: Release fence, pairs with the acquire fence of who looks without taking: whoever
-        // reads of this message sees that the one before is gone. Nothing at all on x86.
+        // ORDER: Release fence, pairs with the Acquire fence of a peek: a process that reads a part
+        // of this message sees that the previous one is gone. No instruction on x86.
         sync::fence(Ordering::Release);
-        // ORDER: Relaxed, as the payload: E4 releases it.
+        // ORDER: Relaxed, same as the payload: E4 releases it.
         self.ring.store(ring, Ordering::Relaxed);
-        // ORDER: Release: somebody may read it for the message before (D1), and then has to see the
-        // `head` that was moved for that one. See `set_before`.
+        // ORDER: Release: another process may read it as the weight of the previous message (D1),
+        // and then has to see the `head` that was moved past that message. See `set_before`.
         self.weight.store(label.weight, Ordering::Release);
         let kind = clock::now() << KIND_BITS | label.kind & KIND_MASK;
         self.kind.store(kind, Ordering::Relaxed);
@@ -260,23 +265,24 @@ impl Descriptor {
         self.length.store(length, Ordering::Release);
     }
 
-    /// How many bytes the message has.
+    /// The length of the message in bytes.
     pub(super) fn length(&self) -> u64 {
         self.length.load(Ordering::Relaxed)
     }
 
-    /// How many bytes had been put into its ring before it, where that has a bound in bytes.
+    /// The number of bytes that had been put into its ring before it, if the ring has a bound in
+    /// bytes.
     pub(super) fn before(&self) -> u64 {
         self.before.load(Ordering::Relaxed)
     }
 
     pub(super) fn set_before(&self, bytes: u64) {
-        // ORDER: Release. Somebody may read it for the message that the descriptor was before; it
-        // then has to see that that one was taken.
+        // ORDER: Release. Another process may read it as that of the previous message of the
+        // descriptor; it then has to see that the previous message was taken.
         self.before.store(bytes, Ordering::Release);
     }
 
-    /// Where the payload lies.
+    /// The location of the payload.
     pub(super) fn payload(&self, index: u32) -> Result<Payload, Corrupt> {
         let length = self.length();
         let extent = self.extent.load(Ordering::Relaxed);
@@ -294,7 +300,7 @@ impl Descriptor {
         }
     }
 
-    /// Copies the beginning of a payload that lies inline.
+    /// Copies the beginning of an inline payload.
     pub(super) fn copy(&self, to: &mut [u8]) {
         let (words, rest) = to.as_chunks_mut::<8>();
         let last = self.inline.get(words.len());
@@ -305,7 +311,7 @@ impl Descriptor {
         }
     }
 
-    /// The same in whole words.
+    /// Same as `copy`, in whole words.
     #[inline]
     pub(super) fn copy_words(&self, to: &mut [[u8; 8]]) {
         for (to, from) in to.iter_mut().zip(&self.inline) {

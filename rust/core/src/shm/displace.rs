@@ -1,9 +1,10 @@
-//! Making room in a queue that is full: its oldest messages are dropped, unread.
+//! Making room in a full queue: its oldest messages are dropped unread.
 //!
-//! It is a take (see [`super::take`]) that hands out nothing, and that happens only where the queue is
-//! full: that is known for one `head`, and the compare-and-swap of `head` proves that it still is,
-//! because with the same `head` the queue only gets longer. Who dies in the middle, after the
-//! compare-and-swap, has dropped nothing: a sweep delivers these messages again, at the end.
+//! This is a take (see [`super::take`]) that hands out nothing, and that succeeds only if the queue
+//! is full. The queue was found full for one `head`; the compare-and-swap of `head` proves that it
+//! still is, because with the same `head` the queue only gets longer. If a process dies after the
+//! compare-and-swap, a sweep delivers the messages that it had not freed again, at the end of the
+//! queue.
 
 use smallvec::SmallVec;
 
@@ -16,15 +17,16 @@ use super::wait::Futex;
 use super::word::{State, Word, distance};
 
 impl<F: Futex> Queue<'_, F> {
-    /// Drops the oldest message of a queue that holds as many as it may, or with `all` every one
-    /// that it holds; none where it holds fewer, or is closed. How many were dropped.
+    /// Drops the oldest message of a queue that holds `maxsize` messages, or with `all` every
+    /// message of it. Drops nothing if the queue holds fewer, or is closed. Returns the number of
+    /// dropped messages.
     ///
-    /// All are dropped in one step where they are no more than [`Intent::MAX_TAKE`]; else in steps of
-    /// so many, between which others may take some of them.
+    /// With `all`, one step drops at most [`Intent::MAX_TAKE`] messages. Between two steps
+    /// consumers may take some of the rest.
     ///
     /// # Errors
     ///
-    /// Where the shared memory is damaged.
+    /// The shared memory is damaged.
     pub fn displace(&self, lane: &mut Lane<'_>, all: bool) -> Result<u64, Corrupt> {
         let end = self.displace_each(lane, all);
         self.report(end)
@@ -42,7 +44,7 @@ impl<F: Futex> Queue<'_, F> {
                     None => return Ok(0),
                 },
             };
-            // No longer where others took what was left.
+            // Negative if others took all that was left, and more.
             let left = u64::try_from(distance(end, head)).unwrap_or(0);
             let count = match (all, left) {
                 (true, left) => u32::try_from(left).unwrap_or(u32::MAX),
@@ -75,10 +77,10 @@ impl<F: Futex> Queue<'_, F> {
         }
     }
 
-    /// Where the queue ends, if it is full with this `head`; None where it is not, or is closed.
+    /// The end of the queue if it is full with this `head`; None if it is not full, or is closed.
     fn end_if_full(&self, head: u64) -> Result<Option<u64>, Corrupt> {
         let (end, closed) = self.end()?;
-        // Behind another `head` it is shorter: less than full is never more than that.
+        // If `head` has moved since, the queue is even shorter: "not full" stays right.
         if closed || distance(end, head) < self.ring.bound() {
             self.ring.check_undamaged()?;
             return Ok(None);
@@ -86,7 +88,7 @@ impl<F: Futex> Queue<'_, F> {
         Ok(Some(end))
     }
 
-    /// The descriptors of messages from `head` on; false where others took some meanwhile.
+    /// Collects the descriptors of messages from `head` on; false if others took some meanwhile.
     fn pick(&self, head: u64, count: u32, hand: &mut SmallVec<[u32; 64]>) -> Result<bool, Corrupt> {
         let (mut seen, mut weight) = (0, 0);
         let mut add = |_, index| hand.push(index);
@@ -95,7 +97,7 @@ impl<F: Futex> Queue<'_, F> {
         Ok(matches!(end, End::Enough) && seen == count)
     }
 
-    /// D4 and D7 of a message that nobody gets.
+    /// D4 and D7 of a message that is dropped.
     fn drop_one(&self, index: u32, position: u64) -> Result<(), Corrupt> {
         let descriptor = self.table.descriptor(index, position)?;
         let word = descriptor.word();

@@ -1,39 +1,39 @@
-//! What can be found wrong in shared memory.
+//! `Corrupt`, the error for damaged shared memory.
 
 use std::fmt;
 
 use super::slot::Slot;
 use super::word::Word;
 
-/// Damage in shared memory: somebody wrote there who should not have.
+/// Damage in shared memory: a process wrote where it should not have.
 ///
-/// The queue is of no use from then on, for everybody: each operation that waits or finds no
-/// message, or no room, tells so.
+/// The queue is unusable from then on, for all processes: each operation that waits, or finds no
+/// message or no room, returns this error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Corrupt {
     /// `tail` or a slot is further ahead of `head` than the ring is long.
     TooFarAhead {
-        /// The position that it leads to.
+        /// The position that `tail` or the slot leads to.
         position: u64,
-        /// Where `head` is.
+        /// The value of `head`.
         head: u64,
     },
     /// A slot is more than a lap behind.
     LapBehind {
-        /// Where it was looked at.
+        /// The position for which the slot was loaded.
         position: u64,
-        /// What lies there.
+        /// The content of the slot.
         slot: Slot,
     },
-    /// A slot changes and changes, and nothing gets on.
+    /// A slot keeps changing, and no operation makes progress.
     NoProgress {
-        /// Where.
+        /// The position of the slot.
         position: u64,
     },
     /// A slot holds a descriptor that does not exist.
     NoSuchDescriptor {
-        /// Where.
+        /// The position of the slot.
         position: u64,
         /// The descriptor.
         index: u32,
@@ -45,20 +45,20 @@ pub enum Corrupt {
         /// The ring.
         ring: u32,
     },
-    /// A message was taken, and its descriptor says that it is something else.
+    /// The word of a descriptor is not that of a message in the expected state.
     WrongWord {
         /// The descriptor.
         index: u32,
-        /// Where it was published.
+        /// The position at which it was published, or 0 if that is not known.
         position: u64,
-        /// What it says.
+        /// The word.
         word: Word,
     },
-    /// A payload is longer than its place.
+    /// An inline payload is longer than a descriptor can hold.
     Length {
         /// The descriptor.
         index: u32,
-        /// How long it claims to be.
+        /// The length that it claims.
         length: u64,
     },
     /// Another process found the damage.

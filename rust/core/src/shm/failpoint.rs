@@ -1,11 +1,11 @@
-//! Atomics that kill: before any access a thread can come to its end, as by SIGKILL; or its process
-//! does, by SIGKILL itself.
+//! Atomics for crash tests: before any access, the thread can end as if by SIGKILL, or its process
+//! can be killed by a real SIGKILL.
 //!
-//! The death of a thread is a panic that no hook prints and no destructor of the queue takes notice
-//! of, because it has none that touch shared memory.
+//! The death of a thread is a panic that no hook prints. No destructor of the queue reacts to it,
+//! because none of them touches shared memory.
 //!
-//! A process dies before changes alone: who dies before a load leaves the same as who dies before
-//! the next change.
+//! A process dies only before changes: a death before a load leaves the same state as a death
+//! before the next change.
 
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -14,9 +14,10 @@ use std::sync::atomic::{self, Ordering};
 struct Died;
 
 thread_local! {
-    /// Accesses that are left to this thread.
+    /// Number of accesses that this thread makes before it dies; None: it does not die.
     static LEFT: Cell<Option<u64>> = const { Cell::new(None) };
-    /// Changes that are left to this process, by this thread.
+    /// Number of changes that this thread makes before its process is killed; None: it is not
+    /// killed.
     static CHANGES_LEFT: Cell<Option<u64>> = const { Cell::new(None) };
 }
 
@@ -30,7 +31,7 @@ fn step() {
     }
 }
 
-/// Something that others see is about to change: shared memory, a file, a lock.
+/// Called before each change that other processes can see: of shared memory, of a file, of a lock.
 pub(crate) fn change() {
     step();
     if let Some(left) = CHANGES_LEFT.get() {
@@ -41,16 +42,17 @@ pub(crate) fn change() {
     }
 }
 
-/// Ends this process here and now, with all its locks and in the middle of whatever it does.
+/// Kills this process immediately, with all its locks and in the middle of its work.
 pub(crate) fn end_this_process() -> ! {
     let _ = rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL);
     loop {
-        // The signal ends the process before the call returns to it; never go on.
+        // The signal ends the process before the call returns; never go on.
         std::thread::park();
     }
 }
 
-/// Runs `work`, and how many changes it made; this process is killed before it makes so many and one.
+/// Runs `work` and returns its result and the number of changes that it made. Kills this process
+/// before one change more than `changes`.
 pub(crate) fn killed_after<T>(changes: u64, work: impl FnOnce() -> T) -> (T, u64) {
     CHANGES_LEFT.set(Some(changes));
     let result = work();
@@ -58,7 +60,7 @@ pub(crate) fn killed_after<T>(changes: u64, work: impl FnOnce() -> T) -> (T, u64
     (result, changes - left)
 }
 
-/// Runs `work` until it is over (its result) or has made so many accesses (None: it died there).
+/// Runs `work` and returns its result, or None if the thread died after this number of accesses.
 pub(crate) fn dies_after<T>(accesses: u64, work: impl FnOnce() -> T) -> Option<T> {
     LEFT.set(Some(accesses));
     let result = catch_unwind(AssertUnwindSafe(work));
@@ -72,7 +74,7 @@ pub(crate) fn dies_after<T>(accesses: u64, work: impl FnOnce() -> T) -> Option<T
 
 macro_rules! atomic {
     ($name:ident, $value:ty) => {
-        /// As the one of the standard library.
+        /// Same as the type of the standard library, with a crash point before each access.
         #[repr(transparent)]
         #[derive(Debug)]
         pub struct $name(atomic::$name);

@@ -1,4 +1,4 @@
-//! The tables on the heap of one process: for tests, and for measuring.
+//! `Heap`: the tables and rings of a session on the heap of one process, for tests and benchmarks.
 
 use super::descriptor::{Descriptor, Participant};
 use super::queue::{Queue, Table};
@@ -9,7 +9,7 @@ use super::sync::AtomicU64;
 use super::wait::Futex;
 use super::word::Owner;
 
-/// Distinct for each ring, and far apart.
+/// The difference between the `base` values of two rings: all are distinct and far apart.
 const BASE_STEP: u64 = 0x9e37_79b9_7f4a_7c15;
 
 /// A session on the heap.
@@ -29,8 +29,8 @@ struct HeapRing {
 }
 
 impl Heap {
-    /// A session of so many descriptors and participants, without a ring. The participants count
-    /// from 1: 0 is [`Owner::NOBODY`].
+    /// A session with these numbers of descriptors and participants, and without rings.
+    /// Participants are numbered from 1, because 0 is [`Owner::NOBODY`].
     pub fn new(descriptors: u32, participants: u16) -> Self {
         Self {
             descriptors: (0..descriptors).map(|_| Descriptor::new()).collect(),
@@ -39,18 +39,18 @@ impl Heap {
         }
     }
 
-    /// With one ring more.
+    /// Adds a ring.
     #[must_use]
     pub fn with_ring(self, slots: u64, maxsize: u32) -> Self {
         self.with_ring_at(slots, maxsize, slots)
     }
 
-    /// With one ring more, which has come to a position already.
+    /// Adds a ring that has reached position `start` already.
     #[must_use]
     pub fn with_ring_at(mut self, slots: u64, maxsize: u32, start: u64) -> Self {
         let shift = slots.trailing_zeros();
         let used = start % slots;
-        // The slots before it are of its lap, those from there on of the lap before.
+        // Slots before the one of `start` are of its lap, the others of the previous lap.
         let last = |slot| start.wrapping_sub(if slot < used { 0 } else { slots });
         let memory: Box<_> = (0..slots)
             .map(|slot| AtomicU64::new(Slot::new(Lap::of(last(slot), shift), 0).bits()))
@@ -64,7 +64,7 @@ impl Heap {
         self
     }
 
-    /// With a bound in bytes on all rings so far.
+    /// Sets a bound in bytes for all rings so far.
     #[must_use]
     pub fn with_max_bytes(mut self, max_bytes: u64) -> Self {
         for ring in &mut self.rings {
@@ -73,7 +73,7 @@ impl Heap {
         self
     }
 
-    /// The rings; None where the slots of one are no power of two, or not more than its bound.
+    /// The rings; None if the number of slots of one is not a power of two, or not above its bound.
     pub fn rings(&self) -> Option<Vec<Ring<'_>>> {
         (1_u64..)
             .zip(&self.rings)
@@ -85,7 +85,7 @@ impl Heap {
             .collect()
     }
 
-    /// All of it.
+    /// A view of the tables and of these rings.
     pub fn view<'a>(&'a self, rings: &'a [Ring<'a>]) -> View<'a> {
         let table = Table {
             descriptors: &self.descriptors,
@@ -95,17 +95,17 @@ impl Heap {
     }
 }
 
-/// A session on the heap, as its processes see it.
+/// A view of a session on the heap, as its processes have it.
 #[derive(Clone, Copy, Debug)]
 pub struct View<'a> {
-    /// What all rings share.
+    /// The tables that all rings share.
     pub table: Table<'a>,
     /// The rings, each at its index.
     pub rings: &'a [Ring<'a>],
 }
 
 impl<'a> View<'a> {
-    /// The queue of a ring, as [`Queue::new`]; None where there is no such ring.
+    /// The queue of a ring, made by [`Queue::new`]; None if there is no such ring.
     pub fn queue<F: Futex>(
         &self,
         ring: u32,

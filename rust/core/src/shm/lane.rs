@@ -1,14 +1,14 @@
-//! A lane: what an operation announces around its two compare-and-swaps.
+//! `Lane`: a word in which an operation is announced around its two compare-and-swaps.
 //!
 //! ```text
 //! 63..62  0 idle; 1 publishes a descriptor; 2 takes messages
 //! 23..0   (1) the descriptor
-//! 61..48  (2) how many
-//! 47..0   (2) from which position on, modulo 2^48
+//! 61..48  (2) the number of messages
+//! 47..0   (2) the first position, modulo 2^48
 //! ```
 //!
-//! The ring is not named: that a sweeper takes the positions of one ring for those of another only
-//! leaves a descriptor to the next sweep.
+//! The ring is not named: if a sweeper takes the positions of one ring for those of another, it
+//! only leaves a descriptor to the next sweep.
 
 use super::descriptor::Participant;
 use super::sync::{AtomicU64, Ordering};
@@ -19,24 +19,24 @@ const COUNT_SHIFT: u32 = 48;
 const COUNT_BITS: u32 = 14;
 const POSITION_MASK: u64 = (1 << COUNT_SHIFT) - 1;
 
-/// What a lane says.
+/// The content of a lane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Intent {
-    /// Nothing.
+    /// No operation.
     Idle,
     /// Its process publishes this descriptor.
     Enqueue(u32),
     /// Its process takes `count` messages from `head` on.
     Dequeue {
-        /// The first position, cut to its 48 bits.
+        /// The low 48 bits of the first position.
         head: u64,
-        /// How many.
+        /// The number of messages.
         count: u32,
     },
 }
 
 impl Intent {
-    /// One take has no more messages.
+    /// Maximum number of messages in one take.
     pub const MAX_TAKE: u32 = (1 << COUNT_BITS) - 1;
 
     const fn to_bits(self) -> u64 {
@@ -49,10 +49,10 @@ impl Intent {
         }
     }
 
-    /// What lies in memory; what nobody writes there announces nothing.
+    /// The intent that these bits mean; bits that no process writes mean no operation.
     #[expect(
         clippy::cast_possible_truncation,
-        reason = "what is cut off is another field"
+        reason = "the bits that are cut off are another field"
     )]
     pub const fn from_bits(bits: u64) -> Self {
         match bits >> KIND_SHIFT {
@@ -65,8 +65,8 @@ impl Intent {
         }
     }
 
-    /// Whether its process may be in the middle of something with a descriptor; the position of a
-    /// word counts where it is queued.
+    /// Whether its process may be in the middle of an operation on this descriptor. `queued` is the
+    /// descriptor's word if that is queued: a take is compared with its position.
     pub(super) fn covers(self, descriptor: u32, queued: Option<Word>) -> bool {
         match (self, queued) {
             (Self::Enqueue(mine), _) => mine == descriptor,
@@ -79,32 +79,33 @@ impl Intent {
     }
 }
 
-/// A lane in the hands of one thread, for one operation at a time.
+/// A lane that one thread owns, for one operation at a time.
 #[derive(Debug)]
 pub struct Lane<'a> {
     word: &'a AtomicU64,
 }
 
 impl<'a> Lane<'a> {
-    /// The lane of a participant; None where it has no such lane.
+    /// A lane of a participant; None if it has no lane of this index.
     ///
-    /// The caller sees to it that one thread alone has it, and that the participant is its process.
+    /// The caller makes sure that only one thread has the lane, and that the participant is this
+    /// process.
     pub fn new(participant: &'a Participant, lane: usize) -> Option<Self> {
         let word = participant.lanes.get(lane)?;
         Some(Self { word })
     }
 
-    /// Announces, before anything that needs it is done.
+    /// Announces an operation, before its first step that needs the announcement.
     pub(super) fn announce(&self, intent: Intent) {
-        // ORDER: Relaxed. What it announces is done with Release or stronger (E4, D3) on another
-        // word; whoever saw that with Acquire sees this too.
+        // ORDER: Relaxed. The step that it announces is done with Release or stronger (E4, D3) on
+        // another word; a process that saw that step with Acquire sees this store too.
         self.word.store(intent.to_bits(), Ordering::Relaxed);
     }
 
-    /// Withdraws it, after the word of the descriptor says the same.
+    /// Withdraws the announcement, after the words of the descriptors show the result.
     pub(super) fn clear(&self) {
-        // ORDER: Release, pairs with the sweeper's load: who sees the lane idle sees what the
-        // operation did to the words.
+        // ORDER: Release, pairs with the sweeper's load: a sweeper that sees the lane idle sees
+        // what the operation did to the words.
         self.word.store(0, Ordering::Release);
     }
 }
@@ -117,7 +118,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bits_that_nobody_writes_announce_nothing() {
+    fn bits_that_no_process_writes_announce_nothing() {
         assert_eq!(Intent::from_bits(0), Intent::Idle);
         assert_eq!(Intent::from_bits(u64::MAX), Intent::Idle);
     }

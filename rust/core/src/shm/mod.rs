@@ -1,44 +1,48 @@
-//! The queue between processes: any number of producers and consumers, any of which may be killed.
+//! The shared-memory queue: any number of producer and consumer processes, any of which may be
+//! killed.
 //!
-//! Here is the ring, and nothing that knows where it lies: files, mappings and who is alive come
-//! from elsewhere. [`heap::Heap`] has everything in one process.
+//! The files of this folder are the ring, which does not depend on where it is stored. Its
+//! sub-folders add files and mappings (`memory`), large payloads (`payload`) and the processes of a
+//! session (`session`). [`heap::Heap`] keeps everything on the heap of one process.
 //!
 //! # How it works
 //!
-//! A message lies in a *descriptor*, or beside it in a [`Block`] that the descriptor names and whose
-//! memory is its producer's; the *ring* holds indices of descriptors. A producer fills a descriptor
-//! before one compare-and-swap of a slot publishes it, so that a producer that dies
-//! leaves no hole. A consumer takes `n` messages by one compare-and-swap of `head`, so that a batch
-//! is taken whole or not at all. Both announce in a *lane* what they are about to do, and the word
-//! of each descriptor names who answers for it: from these a [`Sweeper`] decides what became of what
-//! the dead had in hand.
+//! A message is stored in a *descriptor*, or in a [`Block`] that the descriptor names and whose
+//! memory belongs to the producer. The *ring* holds indices of descriptors. A producer fills a
+//! descriptor before it publishes it by one compare-and-swap of a slot, so a producer that dies
+//! leaves no hole. A consumer takes `n` messages by one compare-and-swap of `head`, so a batch is
+//! taken whole or not at all. Both announce in a *lane* what they are about to do, and the word of
+//! each descriptor names the process that is responsible for it. From lanes and words a [`Sweeper`]
+//! decides what to do with the messages that a dead process had in hand.
 //!
 //! # Guarantees
 //!
-//! - Each message goes to one consumer, in the order in which they were put. One that was on its
-//!   way to a consumer that died is delivered again, at the end, and says so.
-//! - A queue holds no more than `maxsize` messages, and where it has a bound in bytes no more than
-//!   these, or one message; only what is delivered again may exceed it.
-//! - Whoever is killed, and at whatever instruction, nobody waits for it and no queued message is
-//!   lost or damaged. What it had in use is free after the next sweep.
-//! - A message that is put before the queue is closed can be taken; after it, none is put.
+//! - Each message goes to one consumer, in the order in which messages were put. A message that was
+//!   on its way to a consumer that died is delivered again, at the end of the queue, and is marked
+//!   as such.
+//! - A queue holds at most `maxsize` messages. With a bound in bytes it also holds at most that
+//!   many bytes, or a single message of any length. Only messages that are delivered again may
+//!   exceed this.
+//! - If a process is killed, at any instruction, no other process waits for it and no queued
+//!   message is lost or damaged. The descriptors that it had in use are free after the next sweep.
+//! - A message that is put before the queue is closed can be taken; none is put after the close.
 //!
-//! Not guaranteed: an order among those who wait; an end to the retries of a producer that loses
-//! each race (somebody else wins it); and anything against a process that writes where it should
-//! not, but for this: the others get a [`Corrupt`] and nothing worse.
+//! Not guaranteed: an order among waiting processes; an end to the retries of a producer that loses
+//! every race (another process wins each of them); and protection against a process that writes
+//! where it should not, except that the others get a [`Corrupt`] error and nothing worse.
 //!
 //! # Shared words
 //!
 //! | word | written | order | read, with Acquire | makes visible |
 //! |---|---|---|---|---|
-//! | descriptor's word | claim: free to writing | Acquire | | that the reads of the one before are over |
+//! | descriptor's word | claim: free to writing | Acquire | | that the previous owner's reads are over |
 //! | | E4: queued | Release | D4, sweep | the payload, its label, and the intent of E1 |
 //! | | D7, release: free | Release | claim | the end of the reads |
-//! | | sweep | AcqRel | D4, claim | as what it stands for |
+//! | | sweep | AcqRel | D4, claim | same as for the state that it writes |
 //! | payload, label, ring | while writing | Relaxed, fence before | after D4: Relaxed | |
-//! | | | | look: Relaxed, fence after, counts if the word stays | that the message before is gone |
-//! | weight | while writing | Release | D1: Relaxed, fence after, counts if `head` stays | the `head` that let it be written |
-//! | length, bytes before | while writing | Release | E3: Relaxed, fence after, counts if `head` stays | the `head` that let it be written |
+//! | | | | peek: Relaxed, fence after, valid if the word is unchanged | that the previous message is gone |
+//! | weight | while writing | Release | D1: Relaxed, fence after, valid if `head` is unchanged | the `head` that let it be written |
+//! | length, bytes before | while writing | Release | E3: Relaxed, fence after, valid if `head` is unchanged | the `head` that let it be written |
 //! | slot | E5, plug, sweep | SeqCst | E2, D1, sweep | the word, and all slots before it |
 //! | `tail` | E6 | SeqCst | before E2 | the slots before it |
 //! | `head` | D3 | SeqCst | E3, D1, sweep | the end of the reads of the slots, and the intent of D2 |
@@ -48,32 +52,32 @@
 //! | | waker: bit cleared, epoch | AcqRel | the futex | |
 //! | bells | event loop: bit set | SeqCst, fence after | ringer: Relaxed, fence before | |
 //! | | ringer: all cleared | AcqRel | the bell | |
-//! | backed | more slots have memory | Release | a slot beyond the number known: Acquire | that it may be touched |
-//! | refused | E3, nobody fits | Relaxed, fence after | D1: Relaxed, fence before | |
-//! | damage | anybody | Relaxed | before "nothing there": Relaxed | |
+//! | backed | more slots have memory | Release | before a slot beyond the known number: Acquire | that the slot may be touched |
+//! | refused | E3, no room in bytes | Relaxed, fence after | D1: Relaxed, fence before | |
+//! | damage | any process that finds it | Relaxed | before "nothing there": Relaxed | |
 //!
-//! SeqCst on slot and `head` is there for the pair of fences with the sleepers, where on x86 the
-//! locked instruction is the fence; Release and Acquire are all that the rest needs.
+//! Slot and `head` need SeqCst only for the pair of fences with the sleepers; on x86 their locked
+//! instruction is that fence. Everything else needs only Release and Acquire.
 //!
-//! # Steps, and what a death there leaves
+//! # Steps, and the result of a death before each
 //!
-//! | step | | if its process dies before it |
+//! | step | what it does | if its process dies before it |
 //! |---|---|---|
 //! | E1 | lane: "I publish d" | d is freed |
-//! | E2 | slot at `tail`; published already: go on; the plug: closed | d is freed |
+//! | E2 | load the slot at `tail`; if published: go on to the next; if the plug: closed | d is freed |
 //! | E3 | full if the position is `maxsize` after `head`, or the bytes are too many | d is freed |
 //! | E4 | word: queued at this position | d is freed |
-//! | E5 | slot: d. **The message is in the queue** | d is freed; or put, where others went on from there: nobody can know |
-//! | E6 | `tail` behind it | the message stays; the next producer walks on |
+//! | E5 | slot: d. **The message is in the queue** | d is freed; or delivered, if the queue went on past this position: a sweep takes it for a taken one |
+//! | E6 | move `tail` behind it | the message stays; the next producer walks on from `tail` |
 //! | E7 | lane: idle | the message stays |
-//! | E8 | wake sleepers, ring event loops | the message stays; sleepers find it after a slice, or the sweep wakes |
-//! | D1 | `head`, slots from there on, weights | nothing |
+//! | E8 | wake sleepers, ring event loops | the message stays; sleepers find it after a slice, or the sweep wakes them |
+//! | D1 | load `head`, the slots from there on, and weights | nothing |
 //! | D2 | lane: "I take n from `head` on" | nothing |
 //! | D3 | `head + n`. **The messages are out of the queue** | nothing |
-//! | D4 | words: queued at these positions? | they are delivered again |
+//! | D4 | check the words: queued at these positions | they are delivered again |
 //! | D7 | words: free, loaned or leased | they are delivered again, though a copy may have been made |
 //! | D5 | lane: idle | a lease is delivered again, a loan is lost |
-//! | D6 | wake sleepers | likewise; they find room after a slice |
+//! | D6 | wake sleepers | same as D5; producers find room after a slice |
 
 mod again;
 mod bells;

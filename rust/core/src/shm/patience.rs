@@ -1,8 +1,9 @@
-//! How long to look before sleeping.
+//! `Patience`: how long a thread polls before it sleeps, adapted to how often polling helps.
 //!
-//! To sleep and to be woken costs some 25 µs. Who looks for about as long before it sleeps, waits
-//! no more than twice as long as who knew beforehand (Karlin, Li, Manasse, Owicki, SOSP 1991). Where
-//! looking was in vain lately, nobody is about to put: then it is not worth the processor's time.
+//! Sleeping and being woken costs about 25 µs. A thread that polls for about as long before it
+//! sleeps waits at most twice as long as a thread that knew the best choice beforehand (Karlin, Li,
+//! Manasse, Owicki, SOSP 1991). If polling was in vain lately, a put is unlikely to come soon, and
+//! polling is not worth the processor's time.
 
 use std::time::{Duration, Instant};
 
@@ -10,12 +11,12 @@ use super::error::Corrupt;
 use super::sync::hint::{AtomicU32, Ordering};
 use super::sync::spin;
 
-/// Looks between two looks at the clock, which costs as much as some.
+/// Number of polls between two readings of the clock; a reading costs as much as a few polls.
 const LOOKS: u32 = 16;
-/// The least part of the patience that is left when all was in vain.
+/// The maximum divided by this is the minimum, which is left if all polling was in vain.
 const LEAST: u32 = 16;
 
-/// How long a process looks before it sleeps, in nanoseconds; private to it, and no more than a
+/// How long a process polls before it sleeps, in nanoseconds. Private to the process, and only a
 /// guess.
 #[derive(Debug)]
 pub(super) struct Patience {
@@ -24,13 +25,14 @@ pub(super) struct Patience {
 }
 
 impl Patience {
-    /// Looks for so many nanoseconds at most; 0 is not at all.
+    /// Patience of at most this many nanoseconds; with 0 it never polls.
     pub(super) fn new(most: u32) -> Self {
         let now = AtomicU32::new(most);
         Self { most, now }
     }
 
-    /// Looks until it is ready, or patience or time is over; whether it is.
+    /// Polls until `ready` returns true, or until the patience or `limit` is over; returns whether
+    /// it is ready.
     pub(super) fn look(
         &self,
         limit: Duration,
@@ -56,8 +58,8 @@ impl Patience {
         Ok(false)
     }
 
-    /// It slept for so long and was woken: where looking on would have been better, there is more
-    /// patience the next time.
+    /// Records that the thread slept for this time and was woken. Raises the patience if polling
+    /// for longer would have been better.
     pub(super) fn woken_after(&self, slept: Duration) {
         if slept < Duration::from_nanos(self.most.into()) * 2 {
             let now = self.now.load(Ordering::Relaxed);
@@ -76,7 +78,7 @@ mod tests {
     const LONG: Duration = Duration::from_secs(60);
 
     #[test]
-    fn who_has_no_patience_does_not_look() {
+    fn without_patience_it_does_not_poll() {
         let looked = Cell::new(false);
         let ready = || {
             looked.set(true);
@@ -89,7 +91,7 @@ mod tests {
 
     #[test]
     fn patience_shrinks_in_vain_and_is_back_after_a_success() {
-        // Long enough that a look comes before its end, whatever else runs.
+        // Long enough that a poll happens before its end, whatever else runs on the machine.
         let patience = Patience::new(16_000_000);
         for left in [8, 4, 2, 1, 1] {
             assert_eq!(patience.look(LONG, &|| Ok(false)), Ok(false));

@@ -1,8 +1,8 @@
-//! Looking at messages that stay where they are.
+//! Peeking: reading messages without taking them.
 //!
-//! Nobody is kept from taking them meanwhile: who looks copies what a descriptor says, and then
-//! looks at its word again. The word of a message that waits names its position, which does not come
-//! again; as long as it is there, so was all that was copied. Who looks writes nothing.
+//! Consumers may take the messages meanwhile: a peek copies the content of a descriptor, and then
+//! reads its word again. The word of a queued message names its position, which does not repeat; if
+//! the word is unchanged, everything that was copied belongs to the message. A peek writes nothing.
 
 use super::descriptor::{Descriptor, Label, Payload};
 use super::error::Corrupt;
@@ -12,18 +12,18 @@ use super::sync::{self, Ordering};
 use super::wait::Futex;
 use super::word::{State, Word, distance};
 
-/// What there is at a position.
+/// The result of a peek at a position.
 #[derive(Debug)]
 pub enum Sight {
     /// A message.
     Message(Box<Glimpse>),
-    /// A message that somebody took.
+    /// A message that was taken.
     Gone,
     /// Nothing, and so nothing behind it either.
     End,
 }
 
-/// A message that was looked at.
+/// The copy of a message made by a peek.
 #[derive(Debug)]
 pub struct Glimpse {
     index: u32,
@@ -31,17 +31,17 @@ pub struct Glimpse {
     words: [[u8; 8]; Descriptor::INLINE / 8],
     payload: Payload,
     age: u32,
-    /// What it says of itself.
+    /// Its weight, kind and sender.
     pub label: Label,
 }
 
 impl Glimpse {
-    /// Where its bytes are, and how many.
+    /// The location and the length of its bytes.
     pub fn payload(&self) -> Payload {
         self.payload
     }
 
-    /// Its bytes; none where they lie outside.
+    /// Its bytes; empty if they are outside of the descriptor.
     pub fn bytes(&self) -> &[u8] {
         match self.payload {
             Payload::Inline(length) => self.words.as_flattened().get(..length),
@@ -50,18 +50,18 @@ impl Glimpse {
         .unwrap_or_default()
     }
 
-    /// How long ago it was written, in [units](super::clock::PER_SECOND) of time.
+    /// The time since it was written, in [units](super::clock::PER_SECOND).
     pub fn age(&self) -> u32 {
         self.age
     }
 }
 
 impl<F: Futex> Queue<'_, F> {
-    /// Looks at a position.
+    /// Peeks at a position.
     ///
     /// # Errors
     ///
-    /// Where the shared memory is damaged.
+    /// The shared memory is damaged.
     pub fn sight(&self, position: u64) -> Result<Sight, Corrupt> {
         let slot = self.ring.slot(position);
         match slot.lap().ahead_of(self.ring.lap(position)) {
@@ -101,34 +101,33 @@ impl<F: Futex> Queue<'_, F> {
         })))
     }
 
-    /// Whether a message is still where it was looked at, so that what was read of its block since
-    /// then is of it.
+    /// Whether a message is still where the peek found it. If so, everything that was read from its
+    /// block since then belongs to it.
     pub fn is_there(&self, glimpse: &Glimpse) -> bool {
         let descriptor = self.table.descriptors.get(glimpse.index as usize);
         descriptor.is_some_and(|descriptor| still(descriptor, glimpse.word))
     }
 
-    /// The positions of the messages: from the first on, to the one behind the last.
+    /// The position of the first message, and the one behind the last.
     ///
-    /// The first may be taken, and more may come, at any time.
+    /// Messages may be taken and put at any time.
     pub fn span(&self) -> (u64, u64) {
         self.ring.span()
     }
 
-    /// How many messages were put since the ring was made, and how many were taken of them. What is
-    /// delivered again is put again.
+    /// The number of messages that were put since the ring was made, and the number of them that
+    /// were taken. A message that is delivered again counts as put again.
     pub fn counts(&self) -> (u64, u64) {
         let (head, end) = self.ring.span();
         let start = self.ring.length().cast_unsigned();
         (end.wrapping_sub(start), head.wrapping_sub(start))
     }
 
-    /// How many bytes the messages have that are in the queue, and how long ago the first was
-    /// written.
+    /// The number of bytes of the messages in the queue, and the time since the first was written.
     ///
     /// # Errors
     ///
-    /// Where the shared memory is damaged.
+    /// The shared memory is damaged.
     pub fn load(&self) -> Result<(u64, u32), Corrupt> {
         let (head, end) = self.ring.span();
         let (mut bytes, mut oldest) = (0_u64, None);
@@ -143,11 +142,12 @@ impl<F: Futex> Queue<'_, F> {
         Ok((bytes, oldest.unwrap_or(0)))
     }
 
-    /// Who waits, producers and consumers: one for all who sleep for the same thing, or did so since
-    /// they were last woken, and each event loop that asked to be rung.
+    /// The numbers of waiting producers and consumers. All sleepers that wait for the same thing,
+    /// or did so since they were last woken, count as one; each event loop that asked to be rung
+    /// counts as one.
     pub fn waiting(&self) -> (u32, u32) {
         let waits = self.ring.waits();
-        // ORDER: Relaxed: each is of its own moment.
+        // ORDER: Relaxed: each value is from its own moment.
         let asleep = |word: &sync::AtomicU32| word.load(Ordering::Relaxed) & super::wait::WAITING;
         let putters = asleep(&waits.not_full) + waits.putters.count();
         let takers = asleep(&waits.not_empty) + asleep(&waits.enough) + waits.takers.count();
@@ -155,10 +155,10 @@ impl<F: Futex> Queue<'_, F> {
     }
 }
 
-/// Whether a descriptor still has the word that it had before it was read.
+/// Whether a descriptor still has the word that it had before its content was read.
 fn still(descriptor: &Descriptor, word: Word) -> bool {
-    // ORDER: Acquire fence, pairs with the release fence in `fill_head`: whoever read of the message
-    // that came after sees that this one is gone.
+    // ORDER: Acquire fence, pairs with the Release fence in `fill_head`: if a part of the next
+    // message was read, the load below sees that this one is gone.
     sync::fence(Ordering::Acquire);
     descriptor.word() == word
 }

@@ -1,19 +1,20 @@
-//! Asking for memory before it is needed.
+//! Prefetching of cache lines that are about to be written.
 //!
-//! What another core wrote last takes 60 to 130 ns to come, and a locked instruction waits for it.
+//! A line that another core wrote last takes 60 to 130 ns to arrive, and a locked instruction waits
+//! for it.
 
 #![cfg_attr(
     all(target_arch = "x86_64", not(loom)),
-    expect(unsafe_code, reason = "an instruction of the processor")
+    expect(unsafe_code, reason = "a processor instruction, in inline assembly")
 )]
 
-/// Asks for the line of something that is to be written soon. It changes nothing.
+/// Prefetches the cache line of a value that is written soon. It changes nothing.
 #[inline]
 pub(super) fn prefetch<T>(line: &T) {
     #[cfg(all(target_arch = "x86_64", not(loom)))]
     {
-        // SAFETY: it reads and writes nothing that a program could notice, wherever it points, and
-        // touches no register. Where a processor has no such instruction it does nothing at all.
+        // SAFETY: it reads and writes nothing that a program could notice, wherever the address
+        // points, and changes no register. On a processor without this instruction it does nothing.
         unsafe {
             std::arch::asm!(
                 "prefetchw byte ptr [{}]", in(reg) std::ptr::from_ref(line),
@@ -21,7 +22,7 @@ pub(super) fn prefetch<T>(line: &T) {
             );
         }
     }
-    // Others have no such instruction in stable Rust.
+    // Other architectures have no such instruction in stable Rust.
     #[cfg(not(all(target_arch = "x86_64", not(loom))))]
     let _ = line;
 }

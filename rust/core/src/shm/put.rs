@@ -1,4 +1,4 @@
-//! Putting messages: announce, publish by one compare-and-swap each, mend `tail`, wake.
+//! Putting messages: announce, publish each by one compare-and-swap, advance `tail`, wake.
 //!
 //! The steps E1 to E8 are those of the table in [`super`].
 
@@ -11,24 +11,24 @@ use super::sync;
 use super::wait::{Futex, wake};
 use super::word::{State, Word};
 
-/// Why a message was not put.
+/// The reason why a message was not put.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
-    /// The queue holds as many as it may, or no more bytes fit in.
+    /// The queue holds `maxsize` messages, or has no room in bytes.
     Full,
-    /// The queue is closed: it will take none ever again.
+    /// The queue is closed: no message can be put any more.
     Closed,
-    /// There is no memory for its slot: whoever makes rings has to see to that. See
+    /// There is no memory for its slot: the code that made the ring has to provide more. See
     /// [`Ring::growing`](super::Ring::growing).
     NoSlot,
 }
 
 impl<F: Futex> Queue<'_, F> {
-    /// Puts one message; gives it back where it is refused.
+    /// Puts one message; returns the claim with the refusal if it is refused.
     ///
     /// # Errors
     ///
-    /// Where the shared memory is damaged.
+    /// The shared memory is damaged.
     pub fn put(
         &self,
         lane: &mut Lane<'_>,
@@ -41,11 +41,11 @@ impl<F: Futex> Queue<'_, F> {
         })
     }
 
-    /// Puts messages in their order, as many as there is room for, and leaves the others.
+    /// Puts messages in order, as many as there is room for; leaves the others in `claims`.
     ///
     /// # Errors
     ///
-    /// Where the shared memory is damaged.
+    /// The shared memory is damaged.
     pub fn put_many(
         &self,
         lane: &mut Lane<'_>,
@@ -74,7 +74,8 @@ impl<F: Futex> Queue<'_, F> {
             match self.publish_one(claim.index, &mut position) {
                 Ok(None) => done += 1,
                 refused => {
-                    // Not published: as before the announcement, and before that is withdrawn.
+                    // Not published: restores the word from before the announcement, before that is
+                    // withdrawn.
                     let word = Word::new(State::Writing, self.me, 0);
                     self.table.descriptors[claim.index as usize].set_word(word);
                     end = refused;
@@ -92,14 +93,14 @@ impl<F: Futex> Queue<'_, F> {
         self.report(end).map(|refusal| (done, refusal))
     }
 
-    /// E2 to E5 from a position on, which moves to where the next message goes.
+    /// E2 to E5 from `position` on, which then becomes the position for the next message.
     #[inline]
     fn publish_one(&self, index: u32, position: &mut u64) -> Result<Option<Refusal>, Corrupt> {
         let ring = &self.ring;
         let mut turns = Turns::new();
         loop {
-            // Before the bound: a queue that is full and closed is closed, for else one who waits
-            // for room would wait on.
+            // This comes before the bound: a queue that is full and closed counts as closed,
+            // because otherwise a producer that waits for room would wait on.
             let slot = ring.slot(*position); // E2
             match ring.seen(slot, *position)? {
                 Seen::PublishedUpTo(next) => {
@@ -118,7 +119,7 @@ impl<F: Futex> Queue<'_, F> {
             if !ring.has_memory(*position) {
                 return Ok(Some(Refusal::NoSlot));
             }
-            // E4: again in each turn, because the position may be another.
+            // E4, again in each turn, because the position may have changed.
             let word = ring.word(State::Queued, self.me, *position);
             descriptor.set_word(word);
             // E5
@@ -130,7 +131,7 @@ impl<F: Futex> Queue<'_, F> {
         }
     }
 
-    /// E8: wakes as many as there are new messages, and all who wait for weight.
+    /// E8: wakes one consumer for each new message, and all consumers that wait for weight.
     fn wake_takers(&self, count: usize) {
         sync::fence_after_locked();
         let waits = self.ring.waits();

@@ -1,4 +1,5 @@
-//! What a process has of a queue: views of the shared memory, and what it remembers for itself.
+//! `Queue`, a process's handle to a queue: views of the shared memory, and private copies and
+//! hints.
 
 use super::descriptor::{Block, Descriptor, Label, Participant};
 use super::error::Corrupt;
@@ -9,7 +10,7 @@ use super::sync::hint as atomic;
 use super::wait::{Futex, wake};
 use super::word::{Owner, State, Word};
 
-/// The tables of a session, wherever they lie.
+/// The tables of a session, wherever they are stored.
 #[derive(Clone, Copy, Debug)]
 pub struct Table<'a> {
     /// The descriptors of all rings.
@@ -26,33 +27,34 @@ impl<'a> Table<'a> {
             .ok_or(Corrupt::NoSuchDescriptor { position, index })
     }
 
-    /// Claims a descriptor for participant `me`; None where it is in use or does not exist.
+    /// Claims a descriptor for participant `me`; None if it is in use or does not exist.
     ///
-    /// For who gives each process descriptors of its own; [`Queue::claim`] looks among all.
+    /// For callers that give each process its own descriptors; [`Queue::claim`] searches all of
+    /// them.
     pub fn claim(&self, index: u32, me: Owner) -> Option<Claim> {
         let descriptor = self.descriptors.get(index as usize)?;
         let free = descriptor.word() == Word::FREE;
         (free && descriptor.claim(Word::new(State::Writing, me, 0))).then_some(Claim { index })
     }
 
-    /// Gives a descriptor back that was not put.
+    /// Frees a claimed descriptor that was not put.
     pub fn unclaim(&self, claim: Claim) {
         if let Some(descriptor) = self.descriptors.get(claim.index as usize) {
             descriptor.set_word(Word::FREE);
         }
     }
 
-    /// How many descriptors are not free.
+    /// Number of descriptors that are not free.
     pub fn in_use(&self) -> usize {
         let used = |d: &&Descriptor| d.word() != Word::FREE;
         self.descriptors.iter().filter(used).count()
     }
 }
 
-/// A descriptor that its process fills: nobody else touches it until it is put or given back.
+/// A descriptor that its process fills: no other process touches it until it is put or given back.
 ///
-/// Dropping it leaks it until its process ends. So it must be: a process that is killed drops
-/// nothing either, and what has to work then has to work without it.
+/// Dropping a claim leaks the descriptor until its process ends. This is intended: a process that
+/// is killed drops nothing either, so everything has to work without it.
 #[derive(Debug)]
 #[must_use = "it stays in use until it is put or given back"]
 pub struct Claim {
@@ -60,15 +62,15 @@ pub struct Claim {
 }
 
 impl Claim {
-    /// Which descriptor it is.
+    /// The index of the descriptor.
     pub fn index(&self) -> u32 {
         self.index
     }
 }
 
-/// A queue, as one process has it; its threads share it.
+/// A process's handle to a queue, shared by its threads.
 ///
-/// What it remembers is private to the process and needs no ordering beyond its own.
+/// Its own values are private to the process and need no ordering beyond that of their atomics.
 #[derive(Debug)]
 pub struct Queue<'a, F> {
     pub(super) table: Table<'a>,
@@ -76,23 +78,23 @@ pub struct Queue<'a, F> {
     ring_index: u32,
     pub(super) me: Owner,
     pub(super) futex: F,
-    /// A copy of `head`. It only grows, so that an old copy is only too careful; and `head` stays
-    /// in the cache of the consumers (20 to 30 % between cores).
+    /// A copy of `head`. `head` only grows, so an old copy is only too careful. The copy leaves
+    /// `head` in the cache of the consumers, which gains 20 to 30 % between cores.
     head: atomic::AtomicU64,
-    /// Where the next claim looks first.
+    /// The index at which the next claim starts its search.
     cursor: atomic::AtomicUsize,
-    /// How long to look before sleeping.
+    /// How long to poll before sleeping.
     pub(super) patience: Patience,
 }
 
 impl<'a, F: Futex> Queue<'a, F> {
     /// The queue of a ring, for the process that is participant `me`.
     ///
-    /// `ring_index`: what a sweeper finds the ring by. `max_spin_ns`: how long the queue
-    /// looks before it sleeps; 0 where there is one processor.
+    /// `ring_index` is the index by which a sweeper finds the ring. `max_spin_ns` is the maximum
+    /// time for which the queue polls before it sleeps; pass 0 on a machine with one processor.
     ///
-    /// None where there is no such participant (or it is [`Owner::NOBODY`]), or more descriptors than
-    /// a slot can name.
+    /// None if the participant does not exist or is [`Owner::NOBODY`], or if there are more
+    /// descriptors than a slot can name.
     pub fn new(
         table: Table<'a>,
         ring: Ring<'a>,
@@ -112,7 +114,7 @@ impl<'a, F: Futex> Queue<'a, F> {
             futex,
             head: atomic::AtomicU64::new(ring.head()),
             ring,
-            // Processes begin in different places, so as not to meet.
+            // Each process starts its search at a different index, to avoid collisions.
             cursor: atomic::AtomicUsize::new(
                 table.descriptors.len() / table.participants.len() * me.index(),
             ),
@@ -125,7 +127,7 @@ impl<'a, F: Futex> Queue<'a, F> {
         &self.ring
     }
 
-    /// A descriptor to fill; None where all are in use.
+    /// Claims a descriptor to fill; None if all are in use.
     pub fn claim(&self) -> Option<Claim> {
         use atomic::Ordering::Relaxed;
         let from = self.cursor.load(Relaxed);
@@ -139,18 +141,19 @@ impl<'a, F: Futex> Queue<'a, F> {
         let wrap = |at: usize| if at < all { at } else { at - all };
         let at = wrap(from + found);
         self.cursor.store(wrap(at + 1), Relaxed);
-        // There are no more than a slot can name.
+        // It fits: `new` refuses more descriptors than a slot can name.
         let index = u32::try_from(at).unwrap_or(u32::MAX);
         Some(Claim { index })
     }
 
-    /// Writes the message into a descriptor; false, and nothing is written, where it does not fit.
+    /// Writes the message into a descriptor; returns false, and writes nothing, if it does not fit
+    /// in.
     pub fn fill(&self, claim: &Claim, label: Label, payload: &[u8]) -> bool {
         self.table.descriptors[claim.index as usize].fill(self.ring_index, label, payload)
     }
 
-    /// Names the block that the message is in, which its producer has filled; false, and nothing is
-    /// written, where the block has no extent.
+    /// Writes a message whose payload is in a block that the producer has filled; returns false,
+    /// and writes nothing, if the block has no extent.
     ///
     /// The block is in use for as long as the descriptor is. When the descriptor is free again its
     /// producer may use the block for another message.
@@ -158,14 +161,15 @@ impl<'a, F: Futex> Queue<'a, F> {
         self.table.descriptors[claim.index as usize].fill_external(self.ring_index, label, block)
     }
 
-    /// Gives a descriptor back that was not put.
+    /// Frees a claimed descriptor that was not put.
     pub fn unclaim(&self, claim: Claim) {
         self.table.descriptors[claim.index as usize].set_word(Word::FREE);
     }
 
     /// Whether a position is within the bound of the queue.
     pub(super) fn has_room(&self, position: u64) -> Result<bool, Corrupt> {
-        // The threads of this process hand the copy to each other with what `head` acquired.
+        // Acquire here and Release below: the threads of this process pass on what the load of
+        // `head` acquired together with the copy.
         let copy = self.head.load(atomic::Ordering::Acquire);
         let bound = self.ring.bound();
         if super::word::distance(position, copy) < bound {
@@ -176,7 +180,8 @@ impl<'a, F: Futex> Queue<'a, F> {
         self.ring.room(position, head, bound)
     }
 
-    /// Passes an error on, after it was made known to everybody who uses the ring.
+    /// Returns the result. If it is an error, first marks the ring as damaged for all processes and
+    /// wakes their sleepers.
     pub(super) fn report<T>(&self, result: Result<T, Corrupt>) -> Result<T, Corrupt> {
         if result.is_err() {
             self.ring.mark_damaged();

@@ -1,4 +1,4 @@
-//! The ring: positions, slots, and what a slot tells of a position.
+//! `Ring`: positions, `head` and `tail`, slots, and what a slot means for a position.
 
 use super::bells::Bells;
 use super::error::Corrupt;
@@ -6,33 +6,35 @@ use super::slot::{Entry, Lap, Slot};
 use super::sync::{AtomicU32, AtomicU64, Ordering, hint};
 use super::word::{Owner, State, Word, distance};
 
-/// A value on a line of its own (two lines: processors fetch them in pairs).
+/// A value on a cache line of its own (two lines: processors fetch them in pairs).
 ///
-/// Without it `head` and `tail` bounce together between the cores: 45 to 55 ns a message, and half
-/// of the rate of a stream.
+/// Without it `head` and `tail` would bounce between the cores together, which costs 45 to 55 ns a
+/// message, and half of the rate of a stream.
 #[repr(C, align(128))]
 #[derive(Debug)]
 pub struct Padded<T>(pub T);
 
-/// Where the two sides sleep; see [`super::wait`].
+/// The words on which producers and consumers sleep (see [`super::wait`]), and other marks of the
+/// ring.
 #[repr(C)]
 #[derive(Debug)]
 pub(super) struct WaitWords {
-    /// For a first message.
+    /// Consumers that wait for a message.
     pub(super) not_empty: AtomicU32,
-    /// For room.
+    /// Producers that wait for room.
     pub(super) not_full: AtomicU32,
-    /// For enough weight. A word of its own, for else one who needs ten messages more would
-    /// swallow the wake-up of one who needs this one.
+    /// Consumers that wait for enough weight. They have a word of their own, because otherwise a
+    /// consumer that needs ten more messages would swallow the wake-up of one that needs this
+    /// message.
     pub(super) enough: AtomicU32,
     damaged: AtomicU32,
     /// The last `head` at which there was no room in bytes: see [`super::bytes`].
     refused: AtomicU64,
-    /// Who waits for something to take in an event loop.
+    /// Event loops that wait for something to take.
     pub(super) takers: Bells,
-    /// Who waits for room in one.
+    /// Event loops that wait for room.
     pub(super) putters: Bells,
-    /// How many slots have memory: see [`Ring::growing`].
+    /// Number of slots that have memory: see [`Ring::growing`].
     backed: AtomicU64,
 }
 
@@ -46,8 +48,8 @@ pub struct Header {
 }
 
 impl Header {
-    /// The header of an empty ring that begins at a position: as many as it has slots, where these
-    /// are all zero.
+    /// The header of an empty ring that begins at position `start`. If all slots are zero, `start`
+    /// has to be the number of slots.
     pub fn new(start: u64) -> Self {
         Self {
             tail: Padded(AtomicU64::new(start)),
@@ -65,8 +67,8 @@ impl Header {
         }
     }
 
-    /// Makes zeroed memory the header of an empty ring, so many slots of which have memory; nobody
-    /// else knows of it yet.
+    /// Turns zeroed memory into the header of an empty ring with memory for `backed` slots. No
+    /// other process knows of the ring yet.
     #[cfg(not(loom))]
     pub(super) fn begin(&self, start: u64, backed: u64) {
         let Self { tail, head, waits } = self;
@@ -78,24 +80,24 @@ impl Header {
     }
 }
 
-/// What a slot tells of a position.
+/// The state of a position, as its slot shows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Seen {
     /// Nothing was published there yet.
     Unpublished,
-    /// Everything before this later position was.
+    /// Everything before this later position was published.
     PublishedUpTo(u64),
-    /// It is where the queue ends.
+    /// The queue is closed and ends here.
     Closed,
 }
 
-/// How many slots a queue of this bound needs: one more, for the plug that closes it, and no fewer
-/// than 64, so that a lap comes again only after 2^46 messages.
+/// The number of slots for a queue of this bound: one more than the bound, for the plug that closes
+/// it, and at least 64, so that a lap repeats only after 2^46 messages; a power of two.
 pub fn slots_for(maxsize: u32) -> u64 {
     (u64::from(maxsize) + 1).next_power_of_two().max(64)
 }
 
-/// A ring, as a process sees it: what does not change is copied, once it is found to be sound.
+/// A process's view of a ring. Values that do not change are copied, after they were checked.
 #[derive(Debug)]
 pub struct Ring<'a> {
     header: &'a Header,
@@ -104,7 +106,8 @@ pub struct Ring<'a> {
     maxsize: i64,
     max_bytes: u64,
     base: u64,
-    /// How many slots have memory for sure: a copy of what the header says, which only grows.
+    /// Number of slots that have memory for certain: a copy of the number in the header, which only
+    /// grows.
     backed: hint::AtomicU64,
 }
 
@@ -118,13 +121,15 @@ impl Clone for Ring<'_> {
 }
 
 impl<'a> Ring<'a> {
-    /// The ring of a header and its slots.
+    /// The ring with this header and these slots.
     ///
-    /// `base` is what the words of descriptors add to positions. Rings begin at the same position,
-    /// and a descriptor may go from one to another: with a base of its own for each ring a word
-    /// does not come again, and a sweeper that knows an old one does not mistake the new for it.
+    /// `base` is added to positions in the words of descriptors. All rings begin at the same
+    /// position, and a descriptor may go from one ring to another. With a different base for each
+    /// ring a word does not repeat, so a sweeper that knows an old word cannot mistake a new one
+    /// for it.
     ///
-    /// None unless the slots are a power of two and more than `maxsize`.
+    /// None unless the number of slots is a power of two and above `maxsize`, and `maxsize` is not
+    /// 0.
     pub fn new(
         header: &'a Header,
         slots: &'a [AtomicU64],
@@ -145,37 +150,38 @@ impl<'a> Ring<'a> {
         })
     }
 
-    /// A ring whose slots do not all have memory: those from the number on that the header says are
-    /// not touched, and read as zero, which is what they are until they are used first.
+    /// The same ring, in which only some slots have memory: as many as the header says. The other
+    /// slots are not touched and read as zero, which is their content until their first use.
     ///
-    /// Whoever publishes needs two that have some, one for what comes behind; so that the end of the
-    /// queue is always in one that can be written to.
+    /// A message is published only if its slot and the next one have memory, so that the end of the
+    /// queue is always in a slot that can be written.
     #[must_use]
     pub fn growing(self) -> Self {
         let backed = hint::AtomicU64::new(self.backed());
         Self { backed, ..self }
     }
 
-    /// How many slots have memory.
+    /// Number of slots that have memory.
     pub(super) fn backed(&self) -> u64 {
-        // ORDER: Acquire, pairs with `set_backed`. That the memory is there is known to the kernel;
-        // this is for who saw something later.
+        // ORDER: Acquire, pairs with `set_backed`. The kernel gives the memory to all processes,
+        // whatever the ordering; the pair orders what a process does after it has seen the number.
         let backed = self.waits().backed.load(Ordering::Acquire);
         backed.min(self.slots.len() as u64)
     }
 
-    /// More slots have memory; the caller has what keeps others from the same.
+    /// Records that more slots have memory. The caller holds the lock that keeps others from doing
+    /// the same.
     #[cfg(not(loom))]
     pub(super) fn set_backed(&self, slots: u64) {
         // ORDER: Release, pairs with `backed`.
         self.waits().backed.store(slots, Ordering::Release);
     }
 
-    /// Whether slots before a number have memory.
+    /// Whether the first `slots` slots have memory.
     #[inline]
     fn is_backed(&self, slots: u64) -> bool {
-        // ORDER: Relaxed, here and below: it is no more than a copy. Who sees a low number looks at the
-        // header; a high one says something of memory alone, which is there.
+        // ORDER: Relaxed, here and below: it is only a copy. If the number is too low, the header
+        // is read; a high number only says that there is memory, and there is.
         slots <= self.backed.load(Ordering::Relaxed) || self.is_backed_now(slots)
     }
 
@@ -186,7 +192,7 @@ impl<'a> Ring<'a> {
         slots <= backed
     }
 
-    /// Whether a message may be published at a position: its slot has memory, and so has the next.
+    /// Whether a message may be published at a position: its slot and the next one have memory.
     #[inline]
     pub(super) fn has_memory(&self, position: u64) -> bool {
         let slots = self.slots.len() as u64;
@@ -194,21 +200,21 @@ impl<'a> Ring<'a> {
         self.is_backed(slots.min(index + 2))
     }
 
-    /// With a bound in bytes too; 0 is none. Each process has to give the same one, from the first
-    /// message on.
+    /// The same ring with a bound in bytes; 0 means none. Every process has to pass the same bound,
+    /// from the first message on.
     ///
-    /// One message alone always fits.
+    /// A single message always fits into an empty queue.
     #[must_use]
     pub fn with_max_bytes(self, max_bytes: u64) -> Self {
         Self { max_bytes, ..self }
     }
 
-    /// The bound of the queue in bytes; 0 is none.
+    /// The bound of the queue in bytes; 0 means none.
     pub fn max_bytes(&self) -> u64 {
         self.max_bytes
     }
 
-    /// The bound of the queue.
+    /// The bound of the queue in messages.
     pub fn maxsize(&self) -> u64 {
         self.maxsize.unsigned_abs()
     }
@@ -217,7 +223,7 @@ impl<'a> Ring<'a> {
         &self.header.waits.0
     }
 
-    /// A position as the words of descriptors and lanes have it.
+    /// A position as it is written in the words of descriptors and lanes.
     pub(super) fn stamp(&self, position: u64) -> u64 {
         position.wrapping_add(self.base)
     }
@@ -226,7 +232,7 @@ impl<'a> Ring<'a> {
         Word::new(state, owner, self.stamp(position))
     }
 
-    /// The position in a word of this ring, which is near another.
+    /// The position that a word of this ring names: the possible one that is nearest to `near`.
     pub(super) fn position_of(&self, word: Word, near: u64) -> u64 {
         word.position_near(self.stamp(near)).wrapping_sub(self.base)
     }
@@ -235,29 +241,30 @@ impl<'a> Ring<'a> {
         Lap::of(position, self.shift)
     }
 
-    /// The slot of a position; None where it has no memory.
+    /// The slot of a position; None if it has no memory.
     #[inline]
     fn at(&self, position: u64) -> Option<&'a AtomicU64> {
         let index = position & (self.slots.len() as u64 - 1);
         if !self.is_backed(index + 1) {
             return None;
         }
-        // The mask is below 2^32: what is cut off above does not matter.
+        // The index is below 2^32, so the conversion never fails.
         self.slots.get(usize::try_from(index).unwrap_or(0))
     }
 
     pub(super) fn slot(&self, position: u64) -> Slot {
-        // ORDER: Acquire, pairs with `publish`: the word, the payload, and that everything before
-        // this position was published.
+        // ORDER: Acquire, pairs with `publish`: makes the word and the payload visible, and that
+        // everything before this position was published.
         let slot = self.at(position);
         Slot::from_bits(slot.map_or(0, |slot| slot.load(Ordering::Acquire)))
     }
 
-    /// E5: replaces a slot that was loaded. This is when a message is in the queue.
+    /// E5: replaces the content of a slot that was loaded as `old`. At this moment the message
+    /// enters the queue.
     pub(super) fn publish(&self, position: u64, old: Slot, new: Slot) -> bool {
-        // ORDER: SeqCst. It releases the payload and acquires the slot before it; and it is one
-        // half of the pair of "publish, then look for sleepers" and "wait, then look for messages"
-        // (see `wait`): on x86 it is the fence too.
+        // ORDER: SeqCst. It releases the payload and acquires the value that it replaces. It is
+        // also one half of the pair "publish, then look for sleepers" and "wait, then look for
+        // messages" (see `wait`); on x86 it is the fence too.
         let (old, new) = (old.bits(), new.bits());
         self.at(position).is_some_and(|slot| {
             slot.compare_exchange(old, new, Ordering::SeqCst, Ordering::Relaxed)
@@ -266,20 +273,20 @@ impl<'a> Ring<'a> {
     }
 
     pub(super) fn tail(&self) -> u64 {
-        // ORDER: Acquire, pairs with `advance_tail`: the slots before it.
+        // ORDER: Acquire, pairs with `advance_tail`: makes the slots before it visible.
         self.header.tail.0.load(Ordering::Acquire)
     }
 
     pub(super) fn head(&self) -> u64 {
-        // ORDER: Acquire, pairs with `take`: that the slots before it are read, and the intents of
-        // those who took them (the sweeper).
+        // ORDER: Acquire, pairs with `take`: the reads of the slots before it are over, and the
+        // intents of the consumers that took them are visible (for the sweeper).
         self.header.head.0.load(Ordering::Acquire)
     }
 
-    /// D3: takes the messages from `head` up to `to`. This is when they are out of the queue.
+    /// D3: takes the messages from `head` up to `to`. At this moment they leave the queue.
     pub(super) fn take(&self, head: u64, to: u64) -> bool {
         // ORDER: SeqCst. It releases the intent to sweepers and the reads of the slots to
-        // producers; and it stands before a look at the sleepers as `publish` does.
+        // producers; and, same as `publish`, it comes before a look for sleepers.
         self.header
             .head
             .0
@@ -287,14 +294,14 @@ impl<'a> Ring<'a> {
             .is_ok()
     }
 
-    /// E6: sees to it that `tail` is not before `to`, where everything before `to` is published.
+    /// E6: moves `tail` to `to` if it is before that. Everything before `to` has to be published.
     ///
-    /// `tail` is a hint that saves a walk. Whoever died before this left it behind.
+    /// `tail` is a hint that saves a walk. A process that died before this step left it behind.
     pub(super) fn advance_tail(&self, loaded: u64, to: u64) {
         let mut tail = loaded;
         while distance(to, tail) > 0 {
-            // ORDER: SeqCst, which releases the slots before `to`; only so much is needed, and on
-            // x86 it is the same.
+            // ORDER: SeqCst, which releases the slots before `to`. Release would be enough; on x86
+            // the two are the same.
             match self
                 .header
                 .tail
@@ -307,11 +314,11 @@ impl<'a> Ring<'a> {
         }
     }
 
-    /// Whether `bound` leaves room at a position, by `head` as it is now.
+    /// Whether a position is within `bound` of this `head`.
     ///
     /// # Errors
     ///
-    /// Where so much cannot have been published.
+    /// The position is further ahead of `head` than the ring allows: the memory is damaged.
     pub(super) fn room(&self, position: u64, head: u64, bound: i64) -> Result<bool, Corrupt> {
         let used = distance(position, head);
         if used >= self.length() {
@@ -324,14 +331,14 @@ impl<'a> Ring<'a> {
         self.maxsize
     }
 
-    /// How many slots there are.
+    /// The number of slots.
     pub(super) fn length(&self) -> i64 {
         1 << self.shift
     }
 
-    /// What a slot that was loaded for a position tells of it.
+    /// The state of a position, from the slot that was loaded for it.
     ///
-    /// A slot of a later lap was published at a later position, and so was everything before it.
+    /// A slot of a later lap was published at a later position, and so was everything before that.
     /// To load `tail` again instead would be a trap: it stays where a dead producer left it.
     pub(super) fn seen(&self, slot: Slot, at: u64) -> Result<Seen, Corrupt> {
         let ahead = slot.lap().ahead_of(self.lap(at));
@@ -352,7 +359,7 @@ impl<'a> Ring<'a> {
         })
     }
 
-    /// How many messages are in the queue; a moment later it may be another number.
+    /// The number of messages in the queue at this moment.
     pub fn len(&self) -> u64 {
         let (head, end) = self.span();
         end.wrapping_sub(head)
@@ -374,7 +381,7 @@ impl<'a> Ring<'a> {
         (head, end)
     }
 
-    /// How many messages were ever taken.
+    /// The number of messages that were ever taken.
     #[cfg(not(loom))]
     pub(super) fn taken(&self) -> u64 {
         self.head().wrapping_sub(self.slots.len() as u64)
@@ -385,20 +392,20 @@ impl<'a> Ring<'a> {
         self.len() == 0
     }
 
-    /// Every word that damage can do harm in.
+    /// Every word in which damage can do harm.
     #[cfg(test)]
     pub(super) fn words_for_tests(&self) -> impl Iterator<Item = &'a AtomicU64> {
         let ends = [&self.header.tail.0, &self.header.head.0];
         ends.into_iter().chain(self.slots)
     }
 
-    /// Marks the ring: at this `head` there was no room. Whether it was not marked so already.
+    /// Marks the ring: at this `head` there was no room. Returns whether the mark is new.
     pub(super) fn mark_refused(&self, head: u64) -> bool {
         let word = &self.waits().refused;
-        // ORDER: Relaxed here and below. It is the same number that `head` is compared with later;
-        // fences order it against the bit of the sleepers.
+        // ORDER: Relaxed here and below. The mark carries only its own value, which is later
+        // compared with `head`; fences order it against the bit of the sleepers.
         let mut now = word.load(Ordering::Relaxed);
-        // One that was slow must not put back an old mark.
+        // A slow process must not put back an old mark.
         while distance(head, now) > 0 {
             match word.compare_exchange(now, head, Ordering::Relaxed, Ordering::Relaxed) {
                 Ok(_) => return true,
@@ -413,15 +420,15 @@ impl<'a> Ring<'a> {
         self.waits().refused.load(Ordering::Relaxed) == head
     }
 
-    /// Marks the ring as damaged, for everybody.
+    /// Marks the ring as damaged, for all processes.
     pub(super) fn mark_damaged(&self) {
-        // ORDER: Relaxed: it carries nothing but itself, and is looked at again and again.
+        // ORDER: Relaxed: the mark carries nothing but itself, and is read again and again.
         self.waits().damaged.store(1, Ordering::Relaxed);
     }
 
     /// # Errors
     ///
-    /// Where somebody found damage.
+    /// A process has found damage.
     pub(super) fn check_undamaged(&self) -> Result<(), Corrupt> {
         match self.waits().damaged.load(Ordering::Relaxed) {
             0 => Ok(()),
@@ -430,10 +437,10 @@ impl<'a> Ring<'a> {
     }
 }
 
-/// Ends loops that a damaged slot would keep going for ever.
+/// Ends loops that a damaged slot would keep going forever.
 ///
-/// Each turn without getting on means that another process got on, so that many in a row at the
-/// same position mean that none does.
+/// In sound memory, a turn without progress means that another process made progress. So very many
+/// turns in a row at the same position mean that no process does.
 #[derive(Debug)]
 pub(super) struct Turns {
     position: u64,

@@ -1,23 +1,23 @@
-//! Loom's atomics, with two faults of its search mended.
+//! Loom's atomics, with workarounds for two faults of its search.
 //!
-//! Loom tries two accesses in the other order where one of them writes and neither is known to come
-//! before the other. Of each atomic it remembers the last access alone. Where `A` loads, then `B`
-//! loads and writes, the last access before the write is `B`'s own load, so that the write is never
-//! tried before `A`'s load: a consumer that finds nothing would be tried against no producer. Here
-//! each load first writes to a companion that nobody reads; two of these are always tried in both
-//! orders, and a relaxed write orders nothing else.
+//! Loom tries two accesses in both orders if one of them writes and neither is known to come before
+//! the other. But it remembers only the last access to each atomic. If thread `A` loads, and then
+//! thread `B` loads and writes, the last access before the write is `B`'s own load. So the write is
+//! never tried before `A`'s load: a consumer that finds nothing would never be tried against a
+//! producer. Here each load first writes to a companion that no thread reads. Two such writes are
+//! always tried in both orders, and a relaxed write orders nothing else.
 //!
-//! Where one thread stores and another compares and exchanges, loom lets the exchange find the value
-//! before the store, which is right, and then lets the first thread load what was exchanged, which
-//! no machine does: its own store comes after that. [`overwrite`](super::sync::overwrite) stores by
-//! an exchange, which loom gets right.
+//! If one thread stores and another compares and exchanges, loom lets the exchange find the value
+//! from before the store, which is right. But it then lets the first thread load the exchanged
+//! value, which no machine does: its own store comes after that.
+//! [`overwrite`](super::sync::overwrite) stores by an exchange, which loom handles correctly.
 
 use loom::sync::atomic;
 use std::sync::atomic::Ordering;
 
 macro_rules! atomic {
     ($name:ident, $value:ty) => {
-        /// As the one of the standard library.
+        /// Same as the type of the standard library.
         #[derive(Debug)]
         pub struct $name {
             value: atomic::$name,
@@ -32,7 +32,7 @@ macro_rules! atomic {
                 }
             }
 
-            /// As that of the standard library.
+            /// Same as `load` of the standard library.
             pub fn load(&self, order: Ordering) -> $value {
                 self.loads.store(0, Ordering::Relaxed);
                 self.value.load(order)

@@ -1,12 +1,12 @@
-//! A slot of a ring: a descriptor, valid for one lap.
+//! `Slot`: the content of one slot of a ring, a descriptor that is valid for one lap.
 //!
 //! ```text
-//! 63..24  lap          how often the ring had been gone round, modulo 2^40
+//! 63..24  lap          the number of times that positions had wrapped around the ring, modulo 2^40
 //! 23..0   descriptor   its index; all ones is the plug, the end of a closed queue
 //! ```
 //!
-//! A ring begins at position `slots`, which is of lap 1, so that zeroed slots, of lap 0, hold
-//! nothing that looks published.
+//! A ring begins at position `slots`, which is of lap 1. So zeroed slots, which are of lap 0, do
+//! not look published.
 
 use std::fmt;
 
@@ -16,7 +16,7 @@ const DESCRIPTOR_BITS: u32 = 24;
 const LAP_BITS: u32 = 40;
 const PLUG: u32 = (1 << DESCRIPTOR_BITS) - 1;
 
-/// How often a ring had been gone round, modulo 2^40.
+/// The number of times that positions had wrapped around a ring, modulo 2^40.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lap(u64);
 
@@ -26,13 +26,13 @@ impl Lap {
         Self((position >> shift) & ((1 << LAP_BITS) - 1))
     }
 
-    /// How many laps it is ahead of another; laps wrap.
+    /// The number of laps by which it is ahead of another; laps wrap.
     pub const fn ahead_of(self, other: Self) -> i64 {
         sign_extend(self.0.wrapping_sub(other.0), LAP_BITS)
     }
 }
 
-/// What a slot holds besides its lap.
+/// The content of a slot besides its lap.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Entry {
     /// A message.
@@ -46,7 +46,7 @@ pub enum Entry {
 pub struct Slot(u64);
 
 impl Slot {
-    /// No table has more descriptors.
+    /// Maximum number of descriptors in a table.
     pub const DESCRIPTOR_LIMIT: u32 = PLUG;
 
     /// A slot that holds a descriptor below the limit.
@@ -59,12 +59,12 @@ impl Slot {
         Self::new(lap, PLUG)
     }
 
-    /// What lies in memory.
+    /// The slot with these bits.
     pub const fn from_bits(bits: u64) -> Self {
         Self(bits)
     }
 
-    /// What lies in memory.
+    /// The bits in memory.
     pub const fn bits(self) -> u64 {
         self.0
     }
@@ -74,10 +74,10 @@ impl Slot {
         Lap(self.0 >> DESCRIPTOR_BITS)
     }
 
-    /// What it holds.
+    /// Its content besides the lap.
     #[expect(
         clippy::cast_possible_truncation,
-        reason = "what is cut off is the lap"
+        reason = "the bits that are cut off are the lap"
     )]
     pub const fn entry(self) -> Entry {
         match self.0 as u32 & PLUG {

@@ -1,13 +1,15 @@
-//! Cleaning up after the dead: inspect every descriptor, then read all lanes, then act.
+//! Cleaning up after dead processes: inspect every descriptor, then read all lanes, then act.
 //!
-//! What was never published is freed. What somebody took and died before handing it on, or before
-//! acknowledging it, is published again. What is queued stays, whoever put it; where that one is
-//! dead it is handed over to [`Owner::NOBODY`], so that another process may get its index. A sweeper
-//! that dies leaves nothing that the next sweep does not find.
+//! A descriptor that was never published is freed. A message whose consumer died before it handed
+//! the message on or acknowledged it is published again. A queued message stays in its queue,
+//! whichever process put it; if that process is dead, the message is handed over to
+//! [`Owner::NOBODY`], so that another process may get the dead one's index. A sweeper that dies
+//! leaves nothing that the next sweep does not find.
 //!
-//! A message is handed over by exchanging its word for one that differs in the owner. The consumer
-//! that takes it at the same moment looks at the state and the position alone, and then stores its
-//! own word: the exchange comes before that, and is overwritten, or after it, and fails.
+//! A message is handed over by exchanging its word for one that differs only in the owner. A
+//! consumer that takes the message at the same moment checks only the state and the position, and
+//! then stores its own word. The exchange comes before that store and is overwritten, or after it
+//! and fails.
 
 use super::again::publish_again;
 use super::descriptor::{Descriptor, Participant};
@@ -20,21 +22,22 @@ use super::sync::Ordering;
 use super::wait::Futex;
 use super::word::{Owner, State, Word, distance};
 
-/// What a sweep did.
+/// The results of a sweep.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Swept {
-    /// Descriptors that were filled, and never put.
+    /// Descriptors that were claimed or filled but never put; they are free now.
     pub unpublished: u64,
-    /// Messages on loan to somebody who died.
+    /// Messages that were on loan to a process that died.
     pub lost: u64,
-    /// Messages that are in their queue again.
+    /// Messages that were put back into their queue.
     pub redelivered: u64,
-    /// Messages that have to be, and found no room: the next sweep tries again.
+    /// Messages to put back for which there was no room: the next sweep tries again.
     pub postponed: u64,
-    /// Messages in a queue that nobody answers for any more.
+    /// Queued messages of dead producers that were handed over to [`Owner::NOBODY`].
     pub handed_over: u64,
-    /// What somebody alive is in the middle of, or seems to be: of its dead consumer, where the
-    /// positions are those of another ring. The next sweep knows more.
+    /// Descriptors that were left alone because a living process is, or seems to be, in the middle
+    /// of an operation on them. It only seems so if the announced positions are those of another
+    /// ring. The next sweep knows more.
     pub spared: u64,
 }
 
@@ -45,24 +48,24 @@ struct Candidate<'a> {
     descriptor: &'a Descriptor,
     word: Word,
     what: What<'a>,
-    /// Whether a lane that covers it spares it.
+    /// Whether it is left alone if a lane covers it.
     spared_by_lanes: bool,
 }
 
-/// What to do with it.
+/// The action for a candidate.
 #[derive(Clone, Copy, Debug)]
 enum What<'a> {
     Free,
-    /// To put it back into this ring.
+    /// Put it back into this ring.
     Salvage(&'a Ring<'a>),
-    /// It stays in the queue, under nobody's name.
+    /// Leave it in the queue, with [`Owner::NOBODY`] as its owner.
     HandOver,
 }
 
-/// One who cleans up.
+/// Cleans up after dead processes.
 ///
-/// Two may sweep at a time, but not two threads of one process: a sweeper takes what carries its own
-/// name, and no lane announces, for what was left over.
+/// Two processes may sweep at the same time, but not two threads of one process: a sweeper treats a
+/// message in state `Salvage` that its own process owns, and that no lane announces, as left over.
 #[derive(Debug)]
 pub struct Sweeper<'a, F> {
     table: Table<'a>,
@@ -74,8 +77,8 @@ pub struct Sweeper<'a, F> {
 impl<'a, F: Futex> Sweeper<'a, F> {
     /// A sweeper of these tables, for the process that is participant `me`.
     ///
-    /// `rings`: all of them, each at its index. None is made during a sweep: a message of a ring that
-    /// is not among them is taken for damage.
+    /// `rings` has to contain all rings, each at its index, and no ring may be made during a sweep:
+    /// a message of a ring that is missing here counts as damage.
     pub fn new(table: Table<'a>, rings: &'a [Ring<'a>], me: Owner, futex: F) -> Self {
         Self {
             table,
@@ -85,13 +88,14 @@ impl<'a, F: Futex> Sweeper<'a, F> {
         }
     }
 
-    /// Cleans up after the dead. Who is dead does not change meanwhile, nor does anybody get the
-    /// index of a dead participant before the sweep is over; and then only where it
-    /// [is free](Self::is_free_of). [`Owner::NOBODY`] is dead whatever `dead` says.
+    /// Cleans up after the participants for which `dead` returns true. Its answers must not change
+    /// during the sweep. No process may get the index of a dead participant before the sweep is
+    /// over, and then only if the index [is free](Self::is_free_of). [`Owner::NOBODY`] is dead
+    /// whatever `dead` says.
     ///
     /// # Errors
     ///
-    /// Where the shared memory is damaged.
+    /// The shared memory is damaged.
     pub fn sweep(
         &self,
         lane: &mut Lane<'_>,
@@ -115,8 +119,8 @@ impl<'a, F: Futex> Sweeper<'a, F> {
 
     /// Whether no descriptor names a participant.
     ///
-    /// After a sweep one that is dead may still be named, where somebody alive is taking its message
-    /// or there was no room to put one back: the next sweep tries again.
+    /// After a sweep a dead participant may still be named, if a living process is taking its
+    /// message or there was no room to put a message back: the next sweep tries again.
     pub fn is_free_of(&self, owner: Owner) -> bool {
         let named = |descriptor: &Descriptor| {
             let word = descriptor.word();
@@ -175,8 +179,8 @@ impl<'a, F: Futex> Sweeper<'a, F> {
                 spared_by_lanes,
             })
         };
-        // The ring was written before the word. Where it is of a later message already the word has
-        // changed too, and what is decided here fails on it.
+        // The ring was written before the word. If it already belongs to a later message, the word
+        // has changed too, and the exchange that follows from this decision fails.
         let ring = || {
             let ring = descriptor.ring();
             let found = self.rings.get(ring as usize);
@@ -185,11 +189,13 @@ impl<'a, F: Futex> Sweeper<'a, F> {
         Ok(match word.state() {
             Some(State::Writing | State::Loaned) if dead(by) => candidate(What::Free, false),
             Some(State::Leased) if dead(by) => candidate(What::Salvage(ring()?), false),
-            // Of somebody alive: another thread of this process too may be giving it back just now.
+            // If its owner is alive, that process may be giving it back right now; this may also be
+            // another thread of this process.
             Some(State::Salvage) => candidate(What::Salvage(ring()?), !dead(by)),
             Some(state @ (State::Queued | State::QueuedAgain)) => {
                 let ring = ring()?;
-                // The order matters: a consumer that took it may have been lapped since.
+                // `head` is loaded before the slot: if a consumer takes the message and the slot is
+                // written again in between, the lap of the slot shows it.
                 let head = ring.head();
                 let at = ring.position_of(word, head);
                 let slot = ring.slot(at);
@@ -198,8 +204,8 @@ impl<'a, F: Futex> Sweeper<'a, F> {
                 if distance(head, at) > 0 || ahead > 0 {
                     candidate(What::Salvage(ring), true)
                 } else if !here && dead(by) {
-                    // Its producer never published it, and nobody was told that it was put; what a
-                    // sweeper did not get to publish was put before.
+                    // Its producer never published it and never reported it as put. But a message
+                    // that a sweeper did not get to publish again had been put before.
                     let what = match state {
                         State::QueuedAgain => What::Salvage(ring),
                         _ => What::Free,
@@ -232,14 +238,15 @@ impl<'a, F: Futex> Sweeper<'a, F> {
             .filter(move |(owner, _)| !dead(*owner))
     }
 
-    /// Strikes out what somebody alive is in the middle of: all lanes are read once, after all
-    /// heads and slots.
+    /// Removes the candidates on which a living process is in the middle of an operation. All lanes
+    /// are read once, after all heads and slots.
     fn spare(&self, candidates: &mut Vec<Candidate<'_>>, dead: &dyn Fn(Owner) -> bool) {
         for (_, participant) in self.living(dead) {
             for lane in &participant.lanes {
-                // ORDER: Acquire, pairs with `Lane::clear`. Whoever took a message announced it
-                // before `head` moved, and withdraws only after the word changed: who saw the
-                // moved `head` sees the intent, or the changed word when it acts on the old one.
+                // ORDER: Acquire, pairs with `Lane::clear`. A consumer announces a take before
+                // `head` moves, and withdraws only after the word has changed. A sweeper that saw
+                // the moved `head` sees the intent, or it sees the changed word when it acts on the
+                // old one.
                 let intent = Intent::from_bits(lane.load(Ordering::Acquire));
                 if intent != Intent::Idle {
                     candidates.retain(|candidate| {
@@ -255,7 +262,7 @@ impl<'a, F: Futex> Sweeper<'a, F> {
         }
     }
 
-    /// Puts a message back, at the end of its queue, even of one that is full or closed.
+    /// Puts a message back at the end of its queue, even if that is full or closed.
     fn salvage(
         &self,
         lane: &Lane<'_>,

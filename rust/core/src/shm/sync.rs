@@ -1,7 +1,8 @@
-//! The only file that names atomics: those of the machine, or loom's, or those that count steps.
+//! The choice of atomics: those of the machine, loom's, or those that count steps in unit tests.
 //!
-//! Loom searches the orderings that weak memory allows. The atomics of the unit tests can kill
-//! their thread before any access, so that no crash point is forgotten.
+//! The other files take their atomics from here. Loom searches the orderings that weak memory
+//! allows. The atomics of the unit tests can kill their thread before any access, so that no crash
+//! point is forgotten.
 
 pub(super) use std::sync::atomic::Ordering;
 
@@ -12,14 +13,14 @@ pub use super::searched::{AtomicU32, AtomicU64};
 #[cfg(not(any(test, loom)))]
 pub use std::sync::atomic::{AtomicU32, AtomicU64};
 
-/// Words of one process that no other relies on: hints, which may be stale. They are not searched.
+/// Atomics for hints: private to one process, and possibly stale. Loom does not search them.
 pub(super) mod hint {
     #[cfg(not(loom))]
     pub(in crate::shm) use std::sync::atomic::AtomicBool;
     pub(in crate::shm) use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 }
 
-/// A full fence.
+/// A fence.
 pub(super) fn fence(ordering: Ordering) {
     #[cfg(loom)]
     loom::sync::atomic::fence(ordering);
@@ -27,10 +28,10 @@ pub(super) fn fence(ordering: Ordering) {
     std::sync::atomic::fence(ordering);
 }
 
-/// A full fence between a locked instruction, which precedes it, and a load.
+/// A full fence between a preceding locked instruction and a load.
 ///
 /// On x86 the locked instruction is that fence already, and a second one would cost 5 ns; only the
-/// compiler has to be told.
+/// compiler has to know of it.
 pub(super) fn fence_after_locked() {
     #[cfg(all(target_arch = "x86_64", not(loom)))]
     std::sync::atomic::compiler_fence(Ordering::SeqCst);
@@ -38,9 +39,10 @@ pub(super) fn fence_after_locked() {
     fence(Ordering::SeqCst);
 }
 
-/// A store to a word that another thread may exchange at the same time; see `searched` for what is
-/// the matter with it under loom. The ordering is to be Release, and who stores has acquired what it
-/// overwrites: the exchange then orders nothing that the store does not.
+/// A store to a word that another thread may exchange at the same time. Under loom it is an
+/// exchange, for the reason given in `searched`. The ordering has to be Release, and the caller
+/// must have acquired the value that it overwrites: the exchange then orders nothing that the store
+/// does not.
 pub(super) fn overwrite(word: &AtomicU64, value: u64, ordering: Ordering) {
     #[cfg(loom)]
     word.swap(value, ordering);
@@ -48,7 +50,7 @@ pub(super) fn overwrite(word: &AtomicU64, value: u64, ordering: Ordering) {
     word.store(value, ordering);
 }
 
-/// Another thread has to get on first.
+/// Lets another thread make progress, without which this one cannot.
 pub(super) fn spin() {
     #[cfg(loom)]
     loom::thread::yield_now();
@@ -56,7 +58,7 @@ pub(super) fn spin() {
     std::hint::spin_loop();
 }
 
-/// The word as the kernel wants it.
+/// The atomic of the standard library, for system calls.
 #[cfg(all(target_os = "linux", not(loom)))]
 pub(super) fn plain(word: &AtomicU32) -> &std::sync::atomic::AtomicU32 {
     #[cfg(test)]

@@ -14,70 +14,72 @@ use super::sync::{self, Ordering};
 use super::wait::{Futex, wake};
 use super::word::{State, Word};
 
-/// What to do where the first message is heavier than the target.
+/// The action if the first message is heavier than the target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Heavy {
-    /// Take it, alone.
+    /// Take it alone.
     Take,
-    /// Leave it and say so.
+    /// Leave it and return [`Taken::TooHeavy`].
     Refuse,
 }
 
 /// How much to take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Want {
-    /// What is there, up to so many.
+    /// The messages that are there, up to this number.
     Count(u32),
-    /// The most whose weights add up to no more than the target: not before the target is reached,
-    /// or the next message would exceed it, or no more can come (the queue is full or closed), or
-    /// what is there is enough all the same.
+    /// As many messages as together weigh at most the target. They are taken only once the target
+    /// is reached, or the next message would exceed it, or no more can come (the queue is full or
+    /// closed), or they weigh at least `least`.
     Weight {
         /// The target.
         target: u64,
-        /// From this weight on, and from one message on, what is there is enough. None: it never is.
+        /// The weight that is enough without reaching the target, with at least one message. None:
+        /// no weight is.
         least: Option<u64>,
-        /// What to do where the first message alone exceeds it.
+        /// The action if the first message alone exceeds it.
         heavy: Heavy,
     },
 }
 
-/// What becomes of the descriptors of the messages.
+/// How taken messages are kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Keep {
-    /// The payload is copied while the message is handed out, and its descriptor is free at once. A
-    /// message outside of its descriptor is a loan all the same: there is more to copy than should
-    /// be done in the middle of a take.
+    /// The payload is copied while the message is handed out, and the descriptor is free at once. A
+    /// payload outside of its descriptor becomes a loan nevertheless, because it is too long to be
+    /// copied in the middle of a take.
     Copy,
-    /// The payload is used in place until it is released; lost with its process.
+    /// The payload is used in place until it is released; the message is lost if its process dies.
     Loan,
-    /// Until it is acknowledged; delivered again if its process dies before.
+    /// The payload is used in place until it is acknowledged; the message is delivered again if its
+    /// process dies before.
     Lease,
 }
 
-/// What a take came to.
+/// The result of a take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Taken {
-    /// Messages.
+    /// Messages were taken.
     Messages {
-        /// How many.
+        /// The number of messages.
         count: u32,
-        /// What they count for together; more than the target where one alone was too heavy.
+        /// Their total weight; more than the target if a single message was too heavy.
         weight: u64,
     },
-    /// There was none.
+    /// The queue was empty.
     Empty,
     /// There was not enough weight, and more may come.
     Short,
-    /// The first is heavier than the target and was left.
+    /// The first message is heavier than the target and was left.
     TooHeavy {
-        /// How heavy.
+        /// Its weight.
         weight: u64,
     },
-    /// There is none and there will be none.
+    /// The queue is empty, and closed.
     Closed,
 }
 
-/// The descriptors of messages that are about to be taken, without an allocation for a few.
+/// The descriptors of messages that are about to be taken; up to 64 need no allocation.
 type Hand = SmallVec<[u32; 64]>;
 
 /// A message that is handed out.
@@ -87,19 +89,19 @@ pub struct Message<'a> {
     payload: Payload,
     index: u32,
     word: Word,
-    /// What it says of itself.
+    /// Its weight, kind and sender.
     pub label: Label,
-    /// It was delivered before, to a process that died with it.
+    /// It was delivered before, to a process that died with it or gave it back.
     pub redelivered: bool,
 }
 
 impl Message<'_> {
-    /// Where its bytes are, and how many.
+    /// The location and the length of its bytes.
     pub fn payload(&self) -> Payload {
         self.payload
     }
 
-    /// Copies its bytes, as many as `to` takes; none where they lie outside.
+    /// Copies its bytes, as many as fit into `to`; none if they are outside of the descriptor.
     pub fn copy(&self, to: &mut [u8]) {
         let Payload::Inline(all) = self.payload else {
             return;
@@ -108,10 +110,10 @@ impl Message<'_> {
         self.descriptor.copy(&mut to[..length]);
     }
 
-    /// Copies its bytes in whole words, as many as `to` takes: what is behind them is of no meaning.
-    /// None where they lie outside.
+    /// Copies its bytes in whole words; bytes of `to` behind them have no meaning. Copies nothing
+    /// if they are outside of the descriptor.
     ///
-    /// Faster than [`Self::copy`] where there is room for the longest.
+    /// Faster than [`Self::copy`], but needs room for the longest payload.
     #[inline]
     pub fn copy_words(&self, to: &mut [[u8; 8]; Descriptor::INLINE / 8]) {
         if let Payload::Inline(length) = self.payload
@@ -121,9 +123,9 @@ impl Message<'_> {
         }
     }
 
-    /// What gives it back; None where it was copied.
+    /// The loan by which the message is released; None if it was copied.
     ///
-    /// Dropping it gives nothing back: see [`super::Claim`].
+    /// Dropping the loan releases nothing: see [`super::Claim`].
     pub fn loan(&self) -> Option<Loan> {
         (self.word != Word::FREE).then_some(Loan {
             index: self.index,
@@ -132,7 +134,7 @@ impl Message<'_> {
     }
 }
 
-/// A message in use, or not acknowledged yet.
+/// A message that is in use, or not acknowledged yet.
 #[derive(Debug)]
 #[must_use = "it stays in use until it is released"]
 pub struct Loan {
@@ -149,16 +151,16 @@ impl Loan {
         self.word
     }
 
-    /// Whether it is delivered again should its process die.
+    /// Whether the message is delivered again if its process dies.
     pub fn is_lease(&self) -> bool {
         self.word.state() == Some(State::Leased)
     }
 
-    /// Acknowledges a lease whose payload is still in use: it is a loan from now on.
+    /// Acknowledges a lease whose payload is still in use: it becomes a loan.
     ///
     /// # Errors
     ///
-    /// As [`Self::release`].
+    /// Same as [`Self::release`].
     pub fn acknowledge(self, table: &Table<'_>) -> Result<Self, Corrupt> {
         let Self { index, word } = self;
         let loaned = word.with_state(State::Loaned);
@@ -170,13 +172,13 @@ impl Loan {
         Err(wrong(index, 0, descriptor.word()))
     }
 
-    /// Gives back what was taken as a loan, or acknowledges what was taken as a lease.
+    /// Releases a loan, or acknowledges a lease and releases it.
     ///
-    /// Any thread may, and the queue that it came from may be gone.
+    /// Any thread may call it, even after the handle of the queue is gone.
     ///
     /// # Errors
     ///
-    /// Where it is not in use: it was given back before, or this process was taken for dead.
+    /// The message is not in use: it was released before, or this process was declared dead.
     pub fn release(self, table: &Table<'_>) -> Result<(), Corrupt> {
         let Self { index, word } = self;
         let descriptor = table.descriptor(index, 0)?;
@@ -187,7 +189,7 @@ impl Loan {
     }
 }
 
-/// D1: what there is to take.
+/// The result of D1: the messages to take, or the reason why there are none.
 #[derive(Clone, Copy, Debug)]
 enum Plan {
     Take { head: u64, count: u32, weight: u64 },
@@ -196,7 +198,7 @@ enum Plan {
 
 /// Why the look at the slots ended.
 pub(super) enum End {
-    /// It has what it wants, or more cannot come.
+    /// The wanted amount is reached, or the next message does not fit into it.
     Enough,
     /// The next slot is not published.
     NothingYet,
@@ -207,14 +209,14 @@ pub(super) enum End {
 }
 
 impl<F: Futex> Queue<'_, F> {
-    /// Takes messages and hands them to `out`, in their order.
+    /// Takes messages and hands them to `out`, in order.
     ///
     /// `out` runs in the middle of the operation. It has to be short, and must not use the lane,
     /// unwind, or (with [`Keep::Copy`]) touch the message afterwards.
     ///
     /// # Errors
     ///
-    /// Where the shared memory is damaged. Messages may be lost then.
+    /// The shared memory is damaged. Messages may be lost then.
     #[inline]
     pub fn take(
         &self,
@@ -258,7 +260,7 @@ impl<F: Futex> Queue<'_, F> {
         }
     }
 
-    /// D4 and D7: one message that was taken.
+    /// D4 and D7 for one message that was taken.
     #[inline]
     fn hand_out(
         &self,
@@ -291,8 +293,8 @@ impl<F: Futex> Queue<'_, F> {
             label: descriptor.label(),
             redelivered,
         };
-        // The word comes to the consumer before or after the word changes. A copy has to be made
-        // before others may write there; a loan must not be in use before it is one.
+        // The message is handed out before or after its word changes. A copy has to be made before
+        // others may write there; a loan must not be used before the word says that it is one.
         if word == Word::FREE {
             out(message);
             descriptor.set_word(word); // D7
@@ -303,16 +305,16 @@ impl<F: Futex> Queue<'_, F> {
         Ok(())
     }
 
-    /// As [`Loan::release`], and fails as that.
+    /// Same as [`Loan::release`], with the same errors.
     pub fn release(&self, loan: Loan) -> Result<(), Corrupt> {
         loan.release(&self.table)
     }
 
-    /// Whether a take would come to something other than "not yet".
+    /// Whether a take would return something other than [`Taken::Empty`] or [`Taken::Short`].
     ///
     /// # Errors
     ///
-    /// Where the shared memory is damaged.
+    /// The shared memory is damaged.
     pub fn is_takeable(&self, want: Want) -> Result<bool, Corrupt> {
         let plan = self.plan(want, |_, _| ());
         Ok(!matches!(
@@ -321,11 +323,12 @@ impl<F: Futex> Queue<'_, F> {
         ))
     }
 
-    /// D1: reads slots and weights from `head` on, and hands the descriptors with their number to
+    /// D1: reads slots and weights from `head` on, and passes each descriptor, after its number, to
     /// `pick`.
     ///
-    /// They may be taken by others meanwhile. What it finds counts only if `head` is the same
-    /// afterwards: `take` proves that by its compare-and-swap, and so does "not enough" here.
+    /// Others may take the messages meanwhile. The result is valid only if `head` is the same
+    /// afterwards: `take` proves that by its compare-and-swap. For "too short" and "too heavy" it
+    /// is checked here.
     #[inline]
     fn plan(&self, want: Want, mut pick: impl FnMut(u32, u32)) -> Result<Plan, Corrupt> {
         let mut turns = Turns::new();
@@ -355,7 +358,7 @@ impl<F: Futex> Queue<'_, F> {
                 End::TooHeavy(weight) => Some(Taken::TooHeavy { weight }),
                 End::Stale => None,
             };
-            // ORDER: Acquire fence: the weights are read before `head` is looked at again.
+            // ORDER: Acquire fence: the weights are read before `head` is read again.
             sync::fence(Ordering::Acquire);
             if let Some(not) = not
                 && self.ring.head() == head
@@ -393,7 +396,7 @@ impl<F: Futex> Queue<'_, F> {
                 return Ok(End::Closed);
             };
             let descriptor = self.table.descriptor(index, at)?;
-            // It is read soon, and freed.
+            // It is read soon, and then freed.
             descriptor.prefetch();
             let this = descriptor.weight();
             if let Want::Weight { target, heavy, .. } = want {
@@ -414,7 +417,8 @@ impl<F: Futex> Queue<'_, F> {
         Ok(End::Enough)
     }
 
-    /// D6: wakes as many as there are new places; all where it depends on their length who fits in.
+    /// D6: wakes one producer for each message taken, or all producers if the queue has a bound in
+    /// bytes: then the length of a message decides whether it fits in.
     pub(super) fn wake_putters(&self, count: u32) {
         sync::fence_after_locked();
         let by_bytes = self.ring.max_bytes() > 0;

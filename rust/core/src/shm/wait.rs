@@ -2,13 +2,14 @@
 //!
 //! ```text
 //! 31..1  epoch     incremented by each wake-up
-//! 0      waiting   somebody sleeps, or is about to
+//! 0      waiting   a process sleeps, or is about to
 //! ```
 //!
-//! The bit is no count, because a count is wrong for ever once a sleeper is killed. Whoever clears
-//! it wakes; a woken sleeper sets it again for those who may still sleep, and wakes one of them
-//! itself when there is something left. Who waits for weight, or for room in bytes, wakes nobody:
-//! all of them are woken each time. Where a process died in between, a sleeper comes back by itself after a slice.
+//! There is a bit and not a count, because a count is wrong forever once a sleeper is killed. A
+//! process that clears the bit wakes sleepers. A woken sleeper sets it again for those that may
+//! still sleep, and wakes one of them itself if there is something left. Sleepers that wait for
+//! weight, or for room in bytes, wake no others, because all of them are woken each time. If a
+//! process died in between, a sleeper wakes up by itself after a slice.
 
 use std::time::{Duration, Instant};
 
@@ -20,22 +21,23 @@ use super::sync::{self, AtomicU32, Ordering};
 use super::take::{Keep, Message, Taken, Want};
 use super::word::Owner;
 
-/// Somebody sleeps on the word, or is about to.
+/// The bit of a word on which a process sleeps, or is about to.
 pub(super) const WAITING: u32 = 1;
 
-/// What puts a process to sleep, and wakes others.
+/// Puts a thread to sleep on a word, and wakes others.
 pub trait Futex {
-    /// Sleeps while the word is as expected, no longer than `limit` ([`Duration::MAX`] is none).
+    /// Sleeps while the word is as expected, for at most `limit` ([`Duration::MAX`] means no
+    /// limit).
     ///
-    /// Whether it was woken, or did not sleep because the word is another; false: the time is over,
-    /// or a signal came.
+    /// Returns true if it was woken, or did not sleep because the word has another value; false if
+    /// the time is over, or a signal came.
     fn wait(&self, word: &AtomicU32, expected: u32, limit: Duration) -> bool;
 
-    /// Wakes as many who sleep on the word.
+    /// Wakes up to `count` threads that sleep on the word.
     fn wake(&self, word: &AtomicU32, count: u32);
 
-    /// Rings the bell of a participant whose event loop asked for it ([`Queue::arm_take`]), or who
-    /// may have; where there are no event loops, nothing.
+    /// Rings the bell of a participant whose event loop asked for it ([`Queue::arm_take`]), or may
+    /// have asked. Without event loops it does nothing.
     fn ring(&self, participant: Owner) {
         let _ = participant;
     }
@@ -52,9 +54,9 @@ impl Futex for SystemFutex {
         use rustix::io::Errno;
         use rustix::thread::futex;
 
-        // A limit beyond what the kernel can count is none.
+        // A limit beyond what the kernel can count means no limit.
         let limit = futex::Timespec::try_from(limit).ok();
-        let flags = futex::Flags::empty(); // not PRIVATE: other processes wake
+        let flags = futex::Flags::empty(); // not PRIVATE: other processes wake this one
         match futex::wait(sync::plain(word), flags, expected, limit.as_ref()) {
             Ok(()) | Err(Errno::AGAIN) => true,
             Err(_) => false,
@@ -62,9 +64,9 @@ impl Futex for SystemFutex {
     }
 
     fn wake(&self, word: &AtomicU32, count: u32) {
-        // The kernel reads a signed number, and wakes one where it is negative.
+        // The kernel reads a signed number, and wakes one sleeper if it is negative.
         let count = count.min(i32::MAX.unsigned_abs());
-        // It fails only on an address that cannot be, and nobody sleeps there.
+        // It fails only for an invalid address, on which no thread sleeps.
         let _ = rustix::thread::futex::wake(
             sync::plain(word),
             rustix::thread::futex::Flags::empty(),
@@ -73,15 +75,16 @@ impl Futex for SystemFutex {
     }
 }
 
-/// Wakes up to `count` sleepers, if any; the caller has published what they wait for, and a fence
-/// stands between.
+/// Wakes up to `count` sleepers, if there are any. The caller has published what they wait for,
+/// followed by a fence.
 pub(super) fn wake<F: Futex>(word: &AtomicU32, count: u32, futex: &F) {
-    // ORDER: Relaxed: the fence before it orders it. Either this sees the bit, or the sleeper, who
-    // sets the bit before its own fence, sees what was published.
+    // ORDER: Relaxed: the fence before orders it. Either this load sees the bit, or the sleeper,
+    // which sets the bit before its own fence, sees what was published.
     let mut value = word.load(Ordering::Relaxed);
     while value & WAITING != 0 {
         let next = value.wrapping_add(2) & !WAITING;
-        // ORDER: AcqRel, so that wake-ups follow on each other; the futex needs nothing of it.
+        // ORDER: AcqRel, so that successive wake-ups are ordered; the futex itself does not need
+        // it.
         match word.compare_exchange(value, next, Ordering::AcqRel, Ordering::Relaxed) {
             Ok(_) => return futex.wake(word, count),
             Err(now) => value = now,
@@ -91,24 +94,26 @@ pub(super) fn wake<F: Futex>(word: &AtomicU32, count: u32, futex: &F) {
 
 /// A wait in progress; one for each call that waits.
 #[derive(Debug, Default)]
-#[must_use = "who was woken may have to wake the next"]
+#[must_use = "a woken thread may have to wake the next one"]
 pub struct Vigil {
     woken: bool,
 }
 
-/// How long to wait.
+/// The limits of a wait.
 #[expect(missing_debug_implementations, reason = "it holds a function")]
 pub struct Until<'f> {
-    /// When to give up; None is never.
+    /// The time to give up; None means never.
     pub deadline: Option<Instant>,
-    /// How long to sleep at most, before `idle` is asked again; [`Duration::MAX`] is for ever.
+    /// Maximum time of one sleep, before `idle` is called again; [`Duration::MAX`] means no
+    /// maximum.
     pub slice: Duration,
-    /// Asked before each sleep whether to go on. The place to look for signals, and for the dead.
+    /// Called before each sleep; returns whether to go on. The place to check for signals and for
+    /// dead processes.
     pub idle: &'f mut dyn FnMut() -> bool,
 }
 
 impl Until<'_> {
-    /// How long the next sleep may be; None where it is time to give up.
+    /// Maximum time of the next sleep; None if it is time to give up.
     fn sleep(&mut self) -> Option<Duration> {
         let left = self.deadline.map_or(Duration::MAX, |deadline| {
             deadline.saturating_duration_since(Instant::now())
@@ -122,7 +127,7 @@ impl<F: Futex> Queue<'_, F> {
     ///
     /// # Errors
     ///
-    /// Where the shared memory is damaged.
+    /// The shared memory is damaged.
     pub fn take_within(
         &self,
         lane: &mut Lane<'_>,
@@ -149,11 +154,11 @@ impl<F: Futex> Queue<'_, F> {
         end
     }
 
-    /// Puts messages in their order, and waits for room; leaves those that it did not put.
+    /// Puts messages in order, and waits for room; leaves in `claims` those that it did not put.
     ///
     /// # Errors
     ///
-    /// Where the shared memory is damaged.
+    /// The shared memory is damaged.
     pub fn put_within(
         &self,
         lane: &mut Lane<'_>,
@@ -179,12 +184,12 @@ impl<F: Futex> Queue<'_, F> {
         end
     }
 
-    /// Waits until there is something to take, but no longer than `limit`. It takes nothing; false:
+    /// Waits until there is something to take, for at most `limit`. Takes nothing. Returns false if
     /// the time is over.
     ///
     /// # Errors
     ///
-    /// Where the shared memory is damaged.
+    /// The shared memory is damaged.
     pub fn wait_to_take(
         &self,
         want: Want,
@@ -196,12 +201,12 @@ impl<F: Futex> Queue<'_, F> {
         })
     }
 
-    /// Waits until there is room for a message of a length (see [`Queue::length`]), or the queue is
-    /// closed, but no longer than `limit`; false: the time is over.
+    /// Waits until there is room for a message of this length (see [`Queue::length`]), or the queue
+    /// is closed, for at most `limit`. Returns false if the time is over.
     ///
     /// # Errors
     ///
-    /// Where the shared memory is damaged.
+    /// The shared memory is damaged.
     pub fn wait_to_put(
         &self,
         length: u64,
@@ -212,17 +217,18 @@ impl<F: Futex> Queue<'_, F> {
         self.wait(word, vigil, limit, || self.is_puttable(length))
     }
 
-    /// Ends a wait, whatever came of it: one who was woken wakes the next if something is left.
+    /// Ends a wait, whatever its result: a woken thread wakes the next one if something is left.
     pub fn done_taking(&self, want: Want, vigil: Vigil) {
         if vigil.woken && matches!(want, Want::Count(_)) {
-            // What is closed stays so: who comes to know of it tells one more, who tells one more.
+            // A closed queue stays closed: each woken thread wakes one more, until all have learned
+            // of it.
             self.chain(self.take_word(want), || self.is_takeable(want));
         }
     }
 
-    /// Ends a wait, whatever came of it: one who was woken wakes the next if there is room left.
+    /// Ends a wait, whatever its result: a woken thread wakes the next one if there is room left.
     pub fn done_putting(&self, vigil: Vigil) {
-        // Where it depends on their length who fits in, all were woken.
+        // With a bound in bytes all producers were woken.
         if vigil.woken && self.ring.max_bytes() == 0 {
             self.chain(&self.ring.waits().not_full, || self.is_puttable(0));
         }
@@ -235,11 +241,12 @@ impl<F: Futex> Queue<'_, F> {
         }
     }
 
-    /// Whether a put of a message of a length would come to something other than "full".
+    /// Whether a put of a message of this length would return something other than
+    /// [`Refusal::Full`].
     ///
     /// # Errors
     ///
-    /// Where the shared memory is damaged.
+    /// The shared memory is damaged.
     pub fn is_puttable(&self, length: u64) -> Result<bool, Corrupt> {
         let fits = self.would_fit(length);
         self.report(fits)
@@ -256,8 +263,8 @@ impl<F: Futex> Queue<'_, F> {
             return Ok(true);
         }
         let begin = Instant::now();
-        // ORDER: SeqCst, and a fence: one half of the pair of "wait, then look for messages" and
-        // "publish, then look for sleepers". One of the two sees the other.
+        // ORDER: SeqCst, and a fence: one half of the pair "wait, then look for messages" and
+        // "publish, then look for sleepers". At least one of the two sees the other.
         let seen = word.fetch_or(WAITING, Ordering::SeqCst) | WAITING;
         sync::fence(Ordering::SeqCst);
         if ready()? {
@@ -271,15 +278,15 @@ impl<F: Futex> Queue<'_, F> {
         Ok(woken)
     }
 
-    /// The next link of the chain of wake-ups.
+    /// Passes a wake-up on to the next sleeper.
     ///
-    /// The bit was cleared when this sleeper was woken, so that others may sleep behind a cleared
-    /// one; and what was put meanwhile woke nobody.
+    /// The bit was cleared when this sleeper was woken, so others may still sleep although the bit
+    /// is clear; messages that were put meanwhile woke none of them.
     fn chain(&self, word: &AtomicU32, left: impl Fn() -> Result<bool, Corrupt>) {
         // ORDER: as in `wait`.
         word.fetch_or(WAITING, Ordering::SeqCst);
         sync::fence(Ordering::SeqCst);
-        // Who finds damage wakes everybody; so does this.
+        // Every process that finds damage wakes all sleepers; so does this one.
         match left() {
             Ok(true) => wake(word, 1, &self.futex),
             Ok(false) => (),

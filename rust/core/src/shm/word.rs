@@ -1,4 +1,4 @@
-//! The word of a descriptor: its state, and who answers for it.
+//! `Word`: the state of a descriptor, and the participant that is responsible for it.
 //!
 //! ```text
 //! 63..60  state      0 free, 1 writing, 2 queued, 3 queued again, 4 loaned, 5 leased, 6 salvage
@@ -7,7 +7,7 @@
 //! ```
 //!
 //! Free is the whole word 0, so that zeroed memory is a table of free descriptors, and so that no
-//! word names an owner who no longer answers for it.
+//! word names an owner that is no longer responsible for it.
 
 use std::fmt;
 
@@ -21,14 +21,14 @@ const STATE_SHIFT: u32 = POSITION_BITS + OWNER_BITS;
 pub struct Owner(u16);
 
 impl Owner {
-    /// Who is always dead, and answers for what was in the queue when its producer was found dead.
-    /// No process gets this index.
+    /// The participant that is always dead. It owns the messages that were in a queue when their
+    /// producer was found dead. No process gets this index.
     pub const NOBODY: Self = Self(0);
 
-    /// No session has more participants.
+    /// The limit of indexes: no session has more participants.
     pub const LIMIT: u16 = 1 << OWNER_BITS;
 
-    /// The participant of this index; None above what a word can hold.
+    /// The participant of this index; None if a word cannot hold the index.
     pub const fn new(index: u16) -> Option<Self> {
         if index < Self::LIMIT {
             Some(Self(index))
@@ -43,22 +43,23 @@ impl Owner {
     }
 }
 
-/// What a word says of its descriptor.
+/// The state of a descriptor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
-    /// Nobody's.
+    /// No participant uses it.
     Free,
     /// A producer fills it.
     Writing,
     /// Complete, and published at the position or about to be.
     Queued,
-    /// As `Queued`, by a sweeper: it was put before, and must not be dropped.
+    /// Same as `Queued`, for a message that is published again: it was put before, and must not be
+    /// dropped.
     QueuedAgain,
-    /// A consumer has it and may lose it.
+    /// A consumer has it; it is lost if the consumer dies.
     Loaned,
-    /// A consumer has it and will acknowledge it; else it is delivered again.
+    /// A consumer has it and will acknowledge it; it is delivered again if the consumer dies.
     Leased,
-    /// A sweeper puts it back into the queue.
+    /// A sweeper, or the consumer that had it leased, is putting it back into the queue.
     Salvage,
 }
 
@@ -79,10 +80,10 @@ impl State {
 pub struct Word(u64);
 
 impl Word {
-    /// Nobody's.
+    /// The word of a free descriptor.
     pub const FREE: Self = Self(0);
 
-    /// A word of a state other than `Free`; the position is cut to its 48 bits.
+    /// A word of a state other than `Free`; only the low 48 bits of the position are kept.
     pub const fn new(state: State, owner: Owner, position: u64) -> Self {
         Self(
             (state as u64) << STATE_SHIFT
@@ -91,22 +92,22 @@ impl Word {
         )
     }
 
-    /// The same owner and position, in another state than `Free`.
+    /// The same owner and position, in a state other than `Free`.
     pub(super) const fn with_state(self, state: State) -> Self {
         Self(self.0 << 4 >> 4 | (state as u64) << STATE_SHIFT)
     }
 
-    /// What lies in memory.
+    /// The word with these bits.
     pub const fn from_bits(bits: u64) -> Self {
         Self(bits)
     }
 
-    /// What lies in memory.
+    /// The bits in memory.
     pub const fn bits(self) -> u64 {
         self.0
     }
 
-    /// Its state; None for bits that nobody writes.
+    /// Its state; None for bits that no process writes.
     pub fn state(self) -> Option<State> {
         if self == Self::FREE {
             return Some(State::Free);
@@ -115,13 +116,13 @@ impl Word {
         State::ALL.get(state).copied().filter(|&s| s != State::Free)
     }
 
-    /// The same message, which nobody answers for any more.
+    /// The same word, with [`Owner::NOBODY`] as its owner.
     pub(super) const fn handed_over(self) -> Self {
         let owner = (Owner::LIMIT as u64 - 1) << POSITION_BITS;
         Self(self.0 & !owner | (Owner::NOBODY.0 as u64) << POSITION_BITS)
     }
 
-    /// Who wrote it.
+    /// The participant that is responsible for the descriptor.
     pub const fn owner(self) -> Owner {
         Owner((self.0 >> POSITION_BITS) as u16 & (Owner::LIMIT - 1))
     }
@@ -131,7 +132,7 @@ impl Word {
         self.0 & POSITION_MASK == position & POSITION_MASK
     }
 
-    /// The position that it names, as the one that is nearest to another.
+    /// The position that it names: of the possible ones, the one that is nearest to `near`.
     pub const fn position_near(self, near: u64) -> u64 {
         near.wrapping_add(sign_extend(self.0.wrapping_sub(near), POSITION_BITS).cast_unsigned())
     }
@@ -152,13 +153,13 @@ impl fmt::Debug for Word {
     }
 }
 
-/// The low bits of a difference that wraps, as the number nearest to 0.
+/// The low bits of a wrapping difference, as the number nearest to 0.
 pub(super) const fn sign_extend(difference: u64, bits: u32) -> i64 {
     let unused = u64::BITS - bits;
     (difference << unused).cast_signed() >> unused
 }
 
-/// How far one position is ahead of another; they wrap.
+/// The number of positions by which one is ahead of another; positions wrap.
 pub(super) const fn distance(ahead: u64, of: u64) -> i64 {
     ahead.wrapping_sub(of).cast_signed()
 }

@@ -1,7 +1,7 @@
-//! The protocol of payloads that are written once for several readers, as a model.
+//! A model of the protocol of payloads that are written once for several readers.
 //!
-//! A writer fills a file, makes one hard link for each reader, and tells each reader the name of its
-//! link. A reader opens the link, takes a shared lock, maps the file privately, closes the
+//! A writer fills a file, makes one hard link for each reader, and tells each reader the name of
+//! its link. A reader opens the link, takes a shared lock, maps the file privately, closes the
 //! descriptor and removes the link. The writer fills the file again once the base name is the only
 //! link and then an exclusive lock is available. A step is one system call; a process may be killed
 //! before any of them. `python/shoal/shm/payloads.py` implements it.
@@ -23,17 +23,17 @@ type Reader = usize;
 /// One deliberate error in the protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PayloadMutant {
-    /// The writer does not ask for the lock.
+    /// The writer does not test the lock.
     OnlyLinkCount,
-    /// The writer does not look at the link count.
+    /// The writer does not test the link count.
     OnlyLock,
-    /// The writer asks for the lock before it looks at the link count.
+    /// The writer tests the lock before it tests the link count.
     LockTestFirst,
     /// The writer announces a payload before it makes the link.
     AnnouncedBeforeLinked,
     /// A reader removes its link before it has the lock.
     UnlinkBeforeLock,
-    /// A reader does not care whether its link was still there when it removed it.
+    /// A reader does not check whether its link was still there when it removed it.
     UnlinkNotChecked,
     /// A reader leaves its link.
     LinkLeft,
@@ -52,17 +52,18 @@ pub enum PayloadMutant {
 /// A configuration to search.
 #[derive(Clone, Debug)]
 pub struct Payloads {
-    /// For each reader the one whose name is in its links: itself, or a parent that was forked.
+    /// For each reader the process that its links name: itself, or the parent that it was forked
+    /// from.
     pub named: Vec<usize>,
-    /// How many payloads the writer writes into its one file.
+    /// The number of payloads that the writer writes into its one file.
     pub payloads: u8,
-    /// How many of the processes may be killed.
+    /// The maximum number of processes that are killed.
     pub deaths: u8,
-    /// What is broken.
+    /// The error in the protocol, if it has one.
     pub mutant: Option<PayloadMutant>,
 }
 
-/// Where the writer is.
+/// The next step of the writer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Writer {
     TestLinks,
@@ -87,13 +88,13 @@ enum Step {
     Unlink,
 }
 
-/// What a reader has. Sets of payloads are bits.
+/// The private memory of a reader. A set of payloads has one bit for each.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 struct Registers {
     step: Step,
-    /// The payload that it takes.
+    /// The payload that it is taking.
     payload: u8,
-    /// Announced to it and not yet opened.
+    /// Payloads announced to it and not opened yet.
     pending: u8,
     /// Payloads whose lock it holds.
     locks: u8,
@@ -120,16 +121,16 @@ pub struct PayloadState {
     writer: Writer,
     readers: [Registers; MAX_READERS],
     deaths: u8,
-    /// A living reader could not open what was announced to it.
+    /// A living reader could not open a payload that was announced to it.
     lost: bool,
 }
 
-/// What happens next.
+/// One transition.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PayloadAction {
     /// The writer takes a step.
     Write,
-    /// The writer takes back what it did not announce, as when a queue is closed.
+    /// The writer removes a link that it did not announce, as when a queue is closed.
     Withdraw,
     /// A reader takes a step.
     Read(usize),
@@ -162,7 +163,7 @@ impl Payloads {
         1..=self.payloads
     }
 
-    /// Whether the process is dead whose name is in a reader's links.
+    /// Whether the process that a reader's links name is dead.
     fn is_named_dead(&self, state: &PayloadState, reader: Reader) -> bool {
         state.readers[self.named[reader]].dead
     }
@@ -177,7 +178,7 @@ impl Payloads {
         state.base && state.writer == Writer::Dead && !self.is(PayloadMutant::BaseNotSwept)
     }
 
-    /// What is in the memory of a process stays as it was.
+    /// The payloads in the memory of a process stay as they were.
     fn views_are_intact(&self, state: &PayloadState) -> bool {
         self.readers().all(|reader| {
             let views = state.readers[reader].views;
@@ -186,12 +187,13 @@ impl Payloads {
         })
     }
 
-    /// Once no process uses it any more, one sweep leaves a file that can be filled again, or none.
+    /// Once no process uses the file any more, one sweep leaves a file that can be filled again, or
+    /// no file.
     fn all_is_given_back(&self, state: &PayloadState) -> bool {
         let writer_quiet = matches!(state.writer, Writer::Done | Writer::Dead);
         let quiet = self.readers().all(|reader| {
             let r = state.readers[reader];
-            // A link stays as long as the process lives that it names, whichever process reads it.
+            // A link stays as long as the process that it names lives, whichever process reads it.
             let ended = r.dead && self.is_named_dead(state, reader);
             ended || (!r.dead && r.step == Step::Open && r.pending == 0 && r.views == 0)
         });
@@ -205,7 +207,8 @@ impl Payloads {
                     state.links[reader] & bit(payload) != 0
                         && !self.is_swept(state, reader, payload)
                 });
-                // What a dead writer did not announce goes with the reader, or with the folder.
+                // A link that a dead writer did not announce is removed with the reader, or with
+                // the folder.
                 let unannounced = state.writer == Writer::Dead;
                 let mut left =
                     left.filter(|&p| !(unannounced && state.announced[reader] & bit(p) == 0));

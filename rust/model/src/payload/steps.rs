@@ -59,7 +59,7 @@ impl Payloads {
         };
     }
 
-    /// The links of the readers that the payload was not announced to are removed.
+    /// Removes the link of the next reader that the payload was not announced to.
     pub(super) fn withdraw(&self, next: &mut PayloadState) {
         let Writer::Announce(first) = next.writer else {
             return;
@@ -83,7 +83,7 @@ impl Payloads {
         }
     }
 
-    /// The same for the next reader, or what comes after the last one.
+    /// The same step for the next reader, or the step that follows for the last one.
     fn after(
         &self,
         next: &mut PayloadState,
