@@ -108,7 +108,7 @@ impl fmt::Display for Error {
             Self::Token { token, why } => {
                 write!(
                     f,
-                    "{token:?} is no token of a session: {why}; expected what `Session.token` of the process that made it says"
+                    "{token:?} is not a token of a session: {why}; expected what `Session.token` of the process that made it says"
                 )
             }
             Self::Foreign {
@@ -118,7 +118,7 @@ impl fmt::Display for Error {
                 expected,
             } => write!(
                 f,
-                "{} is no session of this version of shoal, or is damaged: its {what} is {found:#x}, expected {expected:#x}",
+                "{} is not a session of this version of shoal, or is damaged: its {what} is {found:#x}, expected {expected:#x}",
                 path.display()
             ),
             Self::NotReady(path) => write!(
@@ -157,7 +157,7 @@ impl fmt::Display for Error {
                 )
             }
             Self::KeyTooLong { length, limit } => {
-                write!(f, "a key of {length} bytes: expected no more than {limit}")
+                write!(f, "a key of {length} bytes: expected at most {limit}")
             }
             Self::OtherBounds { found, asked } => write!(
                 f,

@@ -143,7 +143,7 @@ impl FromStr for Token {
         };
         let folder = Path::new(token);
         if !folder.is_absolute() {
-            return refuse("it is no absolute path");
+            return refuse("it is not an absolute path");
         }
         let Some(name) = Name::of(folder) else {
             return refuse("it does not end in shoal-<user id>-<32 hexadecimal digits>");
@@ -191,7 +191,7 @@ mod tests {
         let digits = "0123456789abcdef0123456789abcdef";
         let own = geteuid().as_raw();
         let refused = [
-            (format!("shoal-{own}-{digits}"), "no absolute path"),
+            (format!("shoal-{own}-{digits}"), "not an absolute path"),
             (format!("/tmp/shoal-{own}-{digits}0"), "does not end in"),
             (format!("/tmp/shoal-+{own}-{digits}"), "does not end in"),
             (format!("/tmp/shoal-0{own}-{digits}"), "does not end in"),
@@ -203,7 +203,7 @@ mod tests {
                 format!("/tmp/shoal-{}-{digits}", own + 1),
                 "of another user",
             ),
-            (String::new(), "no absolute path"),
+            (String::new(), "not an absolute path"),
         ];
         for (token, why) in refused {
             let error = token.parse::<Token>().expect_err(&token).to_string();

@@ -95,7 +95,7 @@ fn a_file_of_another_length_mode_or_kind_is_refused() {
     std::fs::create_dir(&path).expect("made");
     let error = refusal(&survivor);
     assert!(
-        error.starts_with("cannot open ") || error.contains("no ordinary file"),
+        error.starts_with("cannot open ") || error.contains("not an ordinary file"),
         "{error}"
     );
     std::fs::remove_dir(&path).expect("removed");
