@@ -35,7 +35,7 @@ pub(crate) fn usage(control: &Control) -> Usage {
             continue;
         }
         usage.descriptors += 1;
-        // One that is being filled may say still what it said before.
+        // A descriptor that is being filled may still describe its earlier message.
         if state == Some(State::Writing) {
             continue;
         }
@@ -63,7 +63,7 @@ fn add(to: &mut BTreeMap<u32, u64>, key: u32, bytes: u64) {
     *sum = sum.saturating_add(bytes);
 }
 
-/// The largest first; of those that are equal, the lowest number.
+/// The largest first; of equal ones, the lowest number first.
 fn largest(sums: BTreeMap<u32, u64>) -> Vec<(u32, u64)> {
     let mut sums: Vec<_> = sums.into_iter().collect();
     sums.sort_by_key(|&(number, bytes)| (std::cmp::Reverse(bytes), number));

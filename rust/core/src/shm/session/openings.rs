@@ -120,7 +120,7 @@ impl Session {
             return;
         }
         // A process that has left is no longer among the users, and another may have its index by
-        // now. If it leaves soon, recovery clears the bit.
+        // now. One that is about to leave need not clear the bit: leaving clears it.
         let here = Use::of(self);
         self.openings.end(index, || {
             if here.is_ok() {

@@ -1,4 +1,4 @@
-//! Looks at messages that stay, and the numbers of a queue.
+//! Looks at messages that stay in the queue, and statistics of a queue.
 
 use super::*;
 

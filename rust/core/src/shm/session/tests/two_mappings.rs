@@ -1,10 +1,10 @@
-//! A session that one process has twice, each time with mappings of its own: for the sanitizer.
+//! A session that one process has twice, each time with its own mappings: for ThreadSanitizer.
 //!
-//! `make test-tsan` runs it so.
+//! `make test-tsan` runs these tests with it.
 //!
-//! The sanitizer goes by addresses: between threads that share a mapping it finds races, between
-//! two mappings it sees neither the payload as the same nor the atomics that order it. There the
-//! contents of the messages are the proof.
+//! The sanitizer works on addresses: it finds races between threads that share a mapping, but
+//! between two mappings it recognises neither the payload as the same nor the atomics that order
+//! it. There the contents of the messages are the proof.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -123,8 +123,8 @@ fn messages_cross_between_two_mappings_and_among_threads_of_one() {
     let queues = sessions
         .each_ref()
         .map(|session| session.queue(b"q", BOUNDS).expect("room"));
-    // Each gets descriptors and memory now: two of one process cannot exclude each other from the
-    // tables as two processes do.
+    // Each gets descriptors and memory now: two participants of one process cannot exclude each
+    // other from the tables as two processes do.
     for queue in &queues {
         for number in [0, 1] {
             put(queue, number);
@@ -154,7 +154,8 @@ fn messages_cross_between_two_mappings_and_among_threads_of_one() {
                 }));
             }
         }
-        // Joined one by one: the sanitizer sees a join, but not how a scope waits for who is left.
+        // Joined one by one: the sanitizer sees a join, but not how a scope waits for the threads
+        // that remain.
         for producer in producers {
             producer.join().expect("no panic");
         }
