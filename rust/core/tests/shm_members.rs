@@ -206,7 +206,7 @@ fn a_session_is_there_until_its_last_process_left() {
     assert_eq!(
         other.ask("take loan").as_deref(),
         Some("7"),
-        "of one who left"
+        "of a process that left"
     );
     assert!(clear(base.path()).is_empty());
     other.ask("leave").expect("it runs");

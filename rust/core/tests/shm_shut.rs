@@ -56,9 +56,9 @@ fn nobody_leaves_in_the_middle_of_a_take() {
             let (leaving, session) = (leaving.clone(), &session);
             scope.spawn(move || {
                 session.shut();
-                leaving.send(()).expect("somebody listens");
+                leaving.send(()).expect("the receiver lives");
             });
-            // It has not left while this takes.
+            // It has not left while this take is in progress.
             let early = left.recv_timeout(Duration::from_millis(200));
             assert!(early.is_err() && is_there(session));
             seen += 1;
@@ -87,13 +87,13 @@ fn what_was_taken_is_there_until_it_is_given_back_though_the_process_left_at_onc
             .expect("sound");
         let (loan, place) = taken.expect("there is one");
         session.shut();
-        assert!(is_there(&session), "somebody reads");
+        assert!(is_there(&session), "the message is still in use");
         let held = queue.hold(loan, place).expect("it is there");
         let mut byte = [0];
         held.read(9, &mut byte).expect("inside");
         assert!([7, 8].contains(&byte[0]));
         if keep == Keep::Loan {
-            let same = Session::attach(session.token()).expect("nobody left");
+            let same = Session::attach(session.token()).expect("it has not left");
             assert!(Arc::ptr_eq(&same, &session));
         }
         drop(held);

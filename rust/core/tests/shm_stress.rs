@@ -50,7 +50,7 @@ fn repeats(number: u64) -> usize {
 fn number(message: &Message<'_>) -> u64 {
     let mut bytes = [0; 160];
     let Payload::Inline(length) = message.payload() else {
-        panic!("nobody put a block");
+        panic!("no process put a block");
     };
     let bytes = &mut bytes[..length];
     message.copy(bytes);

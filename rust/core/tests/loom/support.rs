@@ -66,7 +66,7 @@ impl Bell {
 
 impl Futex for Bell {
     fn wait(&self, _: &AtomicU32, _: u32, _: Duration) -> bool {
-        unreachable!("nobody waits")
+        unreachable!("no process waits")
     }
 
     fn wake(&self, _: &AtomicU32, _: u32) {}
@@ -84,7 +84,7 @@ pub(crate) struct Both(pub(crate) [Bell; 2]);
 
 impl Futex for Both {
     fn wait(&self, _: &AtomicU32, _: u32, _: Duration) -> bool {
-        unreachable!("nobody waits")
+        unreachable!("no process waits")
     }
 
     fn wake(&self, _: &AtomicU32, _: u32) {}
@@ -101,7 +101,7 @@ pub(crate) struct Awake;
 
 impl Futex for Awake {
     fn wait(&self, _: &AtomicU32, _: u32, _: Duration) -> bool {
-        unreachable!("nobody waits")
+        unreachable!("no process waits")
     }
 
     fn wake(&self, _: &AtomicU32, _: u32) {}

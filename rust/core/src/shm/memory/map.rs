@@ -246,7 +246,7 @@ mod tests {
 
     fn mapped(length: usize) -> Mapping {
         let file = tempfile::tempfile().expect("a file");
-        file.set_len(length as u64).expect("so long");
+        file.set_len(length as u64).expect("this length");
         Mapping::new(&file, length).expect("mapped")
     }
 
@@ -265,7 +265,7 @@ mod tests {
     #[test]
     fn two_mappings_of_a_file_are_the_same_memory() {
         let file = tempfile::tempfile().expect("a file");
-        file.set_len(4096).expect("so long");
+        file.set_len(4096).expect("this length");
         let one = Mapping::new(&file, 4096).expect("mapped");
         let two = Mapping::new(&file, 4096).expect("mapped");
         one.write(4095, &[3]).expect("inside");

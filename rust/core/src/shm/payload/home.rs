@@ -104,8 +104,8 @@ impl Home {
         }
         let all = control.descriptors().len() / CHUNK;
         let here = chunk.min(all);
-        let mut everybodys = (here..all).chain(0..here);
-        everybodys.find_map(|at| self.claim_in(control, at, 0..CHUNK))
+        let mut all_chunks = (here..all).chain(0..here);
+        all_chunks.find_map(|at| self.claim_in(control, at, 0..CHUNK))
     }
 
     #[inline]

@@ -21,11 +21,11 @@ impl Noted {
 
 impl Futex for &Noted {
     fn wait(&self, _: &AtomicU32, _: u32, _: Duration) -> bool {
-        panic!("nobody sleeps here")
+        panic!("no process sleeps here")
     }
 
     fn wake(&self, _: &AtomicU32, _: u32) {
-        panic!("nobody sleeps here")
+        panic!("no process sleeps here")
     }
 
     fn ring(&self, participant: Owner) {
@@ -76,7 +76,7 @@ fn who_is_armed_is_rung_once() {
     assert!(other.put());
     assert_eq!(noted.rung(), [owner(WAITS)]);
 
-    assert!(other.take() && other.put(), "nobody is armed any more");
+    assert!(other.take() && other.put(), "no process is armed any more");
     assert!(noted.rung().is_empty());
     assert!(waits.queue.arm_put() && other.queue.arm_put());
     assert!(!waits.put() && noted.rung().is_empty(), "it is full");

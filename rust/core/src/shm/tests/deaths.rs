@@ -322,12 +322,12 @@ fn what_is_no_lease_any_more_is_not_given_back() {
     let (_, mut leases) = process.take(Want::Count(1), Keep::Lease, &mut taken);
     process
         .give_back(loans.remove(0))
-        .expect_err("it is no lease");
+        .expect_err("it is not a lease");
     // The process was taken for dead.
     assert_eq!(sweep(view, 1, &[0]).redelivered, 1);
     process
         .give_back(leases.remove(0))
-        .expect_err("somebody did it already");
+        .expect_err("it was given back already");
     taken.clear();
     process.drain(&mut taken);
     assert_eq!(taken, [(1, true)]);

@@ -22,7 +22,7 @@ fn until(limit: Duration, idle: &mut dyn FnMut() -> bool) -> Until<'_> {
 fn asleep(word: &AtomicU32) {
     let start = Instant::now();
     while word.load(Ordering::Relaxed) & WAITING == 0 {
-        assert!(start.elapsed() < LONG, "nobody went to sleep");
+        assert!(start.elapsed() < LONG, "no process went to sleep");
         std::thread::yield_now();
     }
 }
@@ -101,7 +101,7 @@ fn sleepers_on_both_sides_are_woken() {
             });
         }
     });
-    assert!(start.elapsed() < LONG, "somebody was left asleep");
+    assert!(start.elapsed() < LONG, "a process was left asleep");
     assert_eq!(view.table.in_use(), 0);
 }
 
@@ -147,7 +147,7 @@ fn waiting_for_weight_and_for_one_do_not_disturb_each_other() {
         while !got.load(Ordering::Relaxed) {
             assert!(
                 start.elapsed() < LONG / 2,
-                "the one message woke nobody who can use it"
+                "the one message woke no process that can use it"
             );
             std::thread::yield_now();
         }

@@ -127,7 +127,7 @@ fn messages_of_the_dead_stay_until_they_are_read() {
     assert_eq!(consumer.held().count(), 2);
     assert_eq!(consumer.get(message), 1);
     let reclaimed = consumer.recover(&[]);
-    assert_eq!(reclaimed.extents, 1, "now nobody needs it");
+    assert_eq!(reclaimed.extents, 1, "now it is not needed");
     assert_eq!(consumer.get(theirs), 1);
     drop(pending);
 }

@@ -120,7 +120,7 @@ fn inner_others() {
     .expect_err("full");
     let error = producer
         .try_put(1000)
-        .expect_err("nobody could make room")
+        .expect_err("no process could make room")
         .to_string();
     assert!(error.contains("No space left on device"), "{error}");
     producer.assert_nothing_left(&folder);

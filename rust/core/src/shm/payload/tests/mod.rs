@@ -193,7 +193,10 @@ impl Process {
         let mut bytes = vec![0; usize::try_from(block.length).expect("small")];
         mapping.read(block.offset, &mut bytes).expect("inside");
         let sender = bytes[0];
-        assert!(bytes == vec![sender; bytes.len()], "somebody wrote into it");
+        assert!(
+            bytes == vec![sender; bytes.len()],
+            "another process wrote into it"
+        );
         self.control.descriptors()[index as usize].set_word(Word::FREE);
         sender
     }

@@ -118,7 +118,7 @@ pub(crate) fn say(what: &str) {
 pub(crate) fn eventually(mut what: impl FnMut() -> bool) {
     let deadline = Instant::now() + PATIENCE;
     while !what() {
-        assert!(Instant::now() < deadline, "in vain");
+        assert!(Instant::now() < deadline, "it did not happen in time");
         std::thread::sleep(Duration::from_millis(1));
     }
 }

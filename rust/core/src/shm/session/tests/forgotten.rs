@@ -119,7 +119,10 @@ fn a_queue_with_messages_or_open_elsewhere_is_kept() {
     let later: Vec<_> = (0..100_u16)
         .map(|number| open(&session, &number.to_le_bytes()).index())
         .collect();
-    assert!(later.contains(&index), "nobody has it open any more");
+    assert!(
+        later.contains(&index),
+        "no participant has it open any more"
+    );
     other.shut();
 }
 

@@ -30,7 +30,7 @@ fn noticed<T>(survivor: &Survivor, act: Act, mut look: impl FnMut() -> Option<T>
             writeln!(std::io::stderr(), "{act:?} was noticed after {waited:?}").expect("written");
             return found;
         }
-        assert!(killed.elapsed() < PROMISED, "in vain");
+        assert!(killed.elapsed() < PROMISED, "it was not noticed in time");
         survivor.session.tend();
     }
 }

@@ -54,7 +54,7 @@ fn put(queue: &SessionQueue, number: u64) {
             let this = draft.take().unwrap_or_else(|| {
                 let draft = queue.draft(LENGTH as u64).expect("sound").expect("room");
                 let bytes = number.to_ne_bytes().repeat(LENGTH / 8);
-                draft.write(0, &bytes).expect("it is so long");
+                draft.write(0, &bytes).expect("it has this length");
                 draft
             });
             queue
@@ -76,7 +76,7 @@ fn put(queue: &SessionQueue, number: u64) {
             None => break,
             Some(refusal) => assert_eq!(refusal, Refusal::Full),
         }
-        assert!(begun.elapsed() < LONG, "in vain");
+        assert!(begun.elapsed() < LONG, "it did not happen in time");
         let length = if is_long(number) { LENGTH } else { 8 };
         queue
             .wait_to_put(length as u64, &mut vigil, SLICE)
@@ -97,7 +97,7 @@ fn take(queue: &SessionQueue) -> Option<u64> {
         });
         match taken.expect("sound") {
             Taken::Messages { .. } | Taken::Closed => break,
-            _ => assert!(begun.elapsed() < LONG, "in vain"),
+            _ => assert!(begun.elapsed() < LONG, "it did not happen in time"),
         }
         queue.wait_to_take(want, &mut vigil, SLICE).expect("sound");
     }
@@ -109,7 +109,7 @@ fn take(queue: &SessionQueue) -> Option<u64> {
     assert!(matches!(payload, Payload::Block(_)));
     let held = queue.hold(loan, payload).expect("sound");
     let mut bytes = [0; LENGTH];
-    held.read(0, &mut bytes).expect("it is so long");
+    held.read(0, &mut bytes).expect("it has this length");
     let (numbers, _) = bytes.as_chunks::<8>();
     let number = u64::from_ne_bytes(numbers[0]);
     assert!(numbers.iter().all(|one| u64::from_ne_bytes(*one) == number));
