@@ -1,10 +1,10 @@
 //! The folders of a session: their files, and how they are removed.
 //!
-//! One folder has everything, unless payloads go to disk. Then a second folder has the payloads: it
-//! has the same name, and the link `disk` in the first folder leads to it (to the first folder
-//! itself if that is on the disk). A file `home` in the second folder says where the first one is,
-//! so that the second can be recognised as a leftover when the first is gone, as after a restart of
-//! the machine.
+//! One folder has everything, unless payloads go to disk. Then a second folder with the same name
+//! has the payloads, and the link `disk` in the first folder leads to it; if the first folder is on
+//! the disk itself, there is no second one, and the link leads to the first. A file `home` in the
+//! second folder says where the first one is, so that the second can be recognised as a leftover
+//! when the first is gone, as after a restart of the machine.
 
 use std::fs;
 use std::io::{self, Write};

@@ -61,8 +61,8 @@ pub(crate) const MAGIC: u64 = u64::from_ne_bytes(*b"shoalshm");
 /// Increases with each change of the layout or of the protocol.
 pub(crate) const VERSION: u64 = 3;
 
-/// Maximum number of processes that take part at a time, plus one: the index 0 belongs to no
-/// process.
+/// Number of entries in the table of participants. Index 0 belongs to no process, so 255 processes
+/// can take part at a time.
 pub(crate) const PARTICIPANTS: usize = 256;
 /// Words of the users of a queue: one bit for each participant.
 pub(crate) const USERS_WORDS: usize = PARTICIPANTS.div_ceil(64);

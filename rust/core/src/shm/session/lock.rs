@@ -3,7 +3,8 @@
 //! Bytes of one file are locked: byte 0 by the process that changes the tables (the structural
 //! lock), byte `1 + i` by participant `i` for as long as it takes part (its lease). The kernel
 //! releases the locks of a process when its last thread has ended for good; a stopped process keeps
-//! its locks, and a forked child inherits none. So a free lease is a fact about death, not a guess.
+//! its locks, and a forked child inherits none. So the locks show which processes are dead, without
+//! a guess.
 //!
 //! But the kernel also releases all of them when the process closes *any* descriptor of the file,
 //! including one that it opened in addition. So a process opens the file only once; [`look`] is for

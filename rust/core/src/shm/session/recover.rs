@@ -1,7 +1,7 @@
 //! Recovery: cleans up after dead processes, as if they had left in good order.
 //!
 //! The holder of the structural lock does it, so that meanwhile no process joins or makes queues,
-//! and the index of a dead participant is not given out before no word carries it. It cleans up, in
+//! and the index of a dead participant is given out only when no word carries it. It cleans up, in
 //! this order: the messages that the dead were putting or taking ([`Sweeper`]), their descriptors,
 //! their payload memory, the queues that they had open, their doorbells, their entries. If the
 //! process dies halfway, the next recovery finds and repeats each step that is not complete.
