@@ -232,8 +232,8 @@ impl Arena {
             .collect()
     }
 
-    /// Takes away memory that others do not use, unless a recent search found none; whether there
-    /// was any.
+    /// Takes away memory that others do not use, unless a recent search found none; returns whether
+    /// there was any.
     fn retire_idle(&self, control: &Control) -> bool {
         let Some(begin) = self.looking.begin() else {
             return false;

@@ -20,8 +20,8 @@ const YOUNG: Duration = Duration::from_secs(10);
 /// Time for which a session is spared after each request.
 const SPARED: Duration = YOUNG;
 
-/// Spares a session for a moment, and as long as the process `pid` lives: one that starts processes
-/// in place of the dead.
+/// Spares a session for [`SPARED`], but not beyond the life of the process `pid`, which starts
+/// processes in place of the dead.
 ///
 /// # Errors
 ///

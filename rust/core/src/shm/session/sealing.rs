@@ -30,9 +30,9 @@ impl Session {
         self.keeps.store(true, Ordering::SeqCst);
     }
 
-    /// Spares the session when all participants are dead: for ten seconds from each call, and as
-    /// long as the process `pid` lives, which starts processes in place of the dead. A process that
-    /// finds the session during this time may continue with it.
+    /// Spares the session when all participants are dead: for ten seconds from each call, but not
+    /// beyond the life of the process `pid`, which starts processes in place of the dead. A process
+    /// that finds the session during this time may continue with it.
     ///
     /// # Errors
     ///
