@@ -4,10 +4,10 @@
 //! the entries that were added and those that got another key. The latest changes of keys are in a
 //! list; a process that missed more of them reads all entries.
 //!
-//! A queue may be forgotten if it is empty, open, and has no [users](super::users): then its ring
-//! becomes that of another key with the same bounds and continues from its present position. So no
-//! position is used twice, and a stale reference to a position of the earlier queue finds what it
-//! would find one lap later.
+//! A queue may be forgotten if it is empty, open, and has no [users]: then its ring becomes that of
+//! another key with the same bounds and continues from its present position. So no position is used
+//! twice, and a stale reference to a position of the earlier queue finds what it would find one lap
+//! later.
 //!
 //! | step, under the lock | result if the process dies after it |
 //! |---|---|

@@ -7,8 +7,8 @@
 //! a guess.
 //!
 //! But the kernel also releases all of them when the process closes *any* descriptor of the file,
-//! including one that it opened in addition. So a process opens the file only once; [`look`] is for
-//! a process that wants to look at the lock file of another session.
+//! including one that it opened in addition. So a process opens the file only once;
+//! [`look`](mod@look) is for a process that wants to look at the lock file of another session.
 
 use std::io;
 use std::os::fd::OwnedFd;
