@@ -1,14 +1,14 @@
-//! What the machine allows: the floors that a queue between two processes is measured against.
+//! Measures the limits of the machine, with which a queue between two processes is compared.
 //!
 //! `cargo run --release -p shoal-core --example limits -- WHAT COUNT BYTES CORE CORE`
 //!
-//! Prints nanoseconds, one for each of COUNT samples:
-//! - `spin`: half of a word's way to the other process and back, both of them spinning;
-//! - `futex`, `eventfd`: from the wake of a sleeping process until it runs;
+//! Prints nanoseconds, one number for each of COUNT samples:
+//! - `spin`: half of a word's round trip to the other process, with both processes spinning;
+//! - `futex`, `eventfd`: from the wake-up of a sleeping process until it runs;
 //! - `write`: from the start of a write of BYTES to warm shared memory until the other process,
-//!   spinning, knows of it; always into the same block;
+//!   which spins, knows of it; always into the same block;
 //! - `fill`: such a write alone, into one of 4 blocks in turn.
-#![allow(clippy::print_stdout, reason = "what it is for")]
+#![allow(clippy::print_stdout, reason = "printing is the purpose")]
 
 #[cfg(target_os = "linux")]
 mod peers {
@@ -41,7 +41,8 @@ mod peers {
         tv_nsec: 0,
     };
 
-    /// What both processes share; each word has a line, and its neighbour, to itself.
+    /// The memory that both processes share; each word has its cache line and the next one to
+    /// itself.
     struct Board {
         memory: Mapping,
         count: u64,
@@ -57,12 +58,12 @@ mod peers {
             STAMPS + (count * 8).next_multiple_of(PAGE)
         }
 
-        /// How many messages were sent.
+        /// Number of messages that were sent.
         fn sent(&self) -> Result<&AtomicU32, Error> {
             Ok(self.memory.view(0)?)
         }
 
-        /// How many came back.
+        /// Number of messages that came back.
         fn back(&self) -> Result<&AtomicU32, Error> {
             Ok(self.memory.view(128)?)
         }
@@ -72,7 +73,7 @@ mod peers {
             Ok(self.memory.view(256)?)
         }
 
-        /// When each message arrived.
+        /// The time at which each message arrived.
         fn arrivals(&self) -> Result<&[AtomicU64], Error> {
             Ok(self.memory.views(STAMPS, usize::try_from(self.count)?)?)
         }
@@ -88,11 +89,11 @@ mod peers {
         u64::try_from(time.tv_sec * 1_000_000_000 + time.tv_nsec).unwrap_or(0)
     }
 
-    /// Looks without a pause between, as who wants to be told first does.
+    /// Looks without a pause in between, for the shortest delay.
     fn until(mut done: impl FnMut() -> bool) -> Result<(), Error> {
         let mut deadline = None;
         loop {
-            // Most looks go without asking for the time.
+            // Most looks do not ask for the time.
             for _ in 0..1000 {
                 if done() {
                     return Ok(());
@@ -117,7 +118,7 @@ mod peers {
         Ok(sched_setaffinity(None, &cores)?)
     }
 
-    /// The process that answers. Its eventfd is its standard input, to get there without unsafe code.
+    /// The process that answers. Its eventfd is its standard input, which needs no unsafe code.
     fn answer(what: &str, board: &Board) -> Result<(), Error> {
         let (sent, back, arrivals) = (board.sent()?, board.back()?, board.arrivals()?);
         board.ready()?.store(1, Ordering::Release);
@@ -127,7 +128,7 @@ mod peers {
             match what {
                 "futex" => {
                     while !there() {
-                        // Woken, not asleep, or a second over: what counts is the word.
+                        // Woken, not asleep, or a second over: only the word counts.
                         let _ = wait(sent, Flags::empty(), number - 1, Some(&SLICE));
                     }
                 }
@@ -150,7 +151,7 @@ mod peers {
         Ok(())
     }
 
-    /// Sends `count` messages, each when the one before has arrived.
+    /// Sends `count` messages, each when the previous one has arrived.
     fn ask(what: &str, board: &Board, bell: &OwnedFd) -> Result<Vec<u64>, Error> {
         let (sent, back, arrivals) = (board.sent()?, board.back()?, board.arrivals()?);
         let source = vec![1; usize::try_from(board.bytes)?];

@@ -1,7 +1,8 @@
-//! How long a put and a take of a small message are, on one thread, with all that survives a crash.
+//! Measures a put and a take of a small message on one thread, with everything that crash safety
+//! needs.
 //!
 //! `cargo run --release -p shoal-core --example put_and_take`
-#![allow(clippy::print_stdout, reason = "what it is for")]
+#![allow(clippy::print_stdout, reason = "printing is the purpose")]
 
 use std::time::Instant;
 

@@ -1,8 +1,8 @@
-//! What a put and a take through a session cost, in one process: messages in their descriptor, and
-//! messages in a block.
+//! Measures a put and a take through a session in one process, for messages in their descriptor and
+//! for messages in a block.
 //!
 //! `cargo run --release -p shoal-core --example session`
-#![expect(clippy::print_stdout, reason = "it is what this program is for")]
+#![expect(clippy::print_stdout, reason = "printing is the purpose")]
 
 #[cfg(target_os = "linux")]
 fn main() -> Result<(), Box<dyn std::error::Error>> {

@@ -1,4 +1,4 @@
-//! The parser of placement strings against any text: what `rust/fuzz` does without end, bounded.
+//! The parser of placement strings against any text: a bounded version of `rust/fuzz`.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ fn clusters() -> impl Strategy<Value = Vec<Arc<NodeGroup>>> {
     (sizes, any::<bool>()).prop_map(|(sizes, whole)| groups(&sizes, whole))
 }
 
-/// Texts that follow the grammar, if not always the rules beyond it.
+/// Texts that follow the grammar, though not always the other rules.
 fn specs() -> impl Strategy<Value = String> {
     let number = prop_oneof![0_u64..12, Just(1_048_575), Just(99_999_999_999)];
     let range = prop_oneof![
@@ -51,7 +51,7 @@ fn texts() -> impl Strategy<Value = String> {
     prop_oneof![3 => slip, 1 => odd, 1 => "\\PC{0,8}", 1 => any::<String>(), 1 => "[0-9,]{90,200}"]
 }
 
-/// Writes placements as a string that gives them again.
+/// Writes placements as a string that is parsed to the same placements.
 fn print(lists: &RankLists, whole: bool) -> String {
     let mut segments: Vec<String> = Vec::new();
     let mut process = 0;
@@ -110,9 +110,9 @@ proptest! {
                 let carets = lines[2].trim_start_matches(' ');
                 prop_assert!(!carets.is_empty() && carets.chars().all(|c| c == '^'));
                 prop_assert!(lines[1].chars().count() <= 100);
-                // Two columns for each character at most, and one past the end.
+                // At most two columns for each character, and one past the end.
                 prop_assert!(lines[2].len() <= 2 * lines[1].chars().count() + 1);
-                // Nothing but a hint ends so: what was found stands in quotes.
+                // Only a hint ends like this: the text that was found is in quotes.
                 if let Some(head) = lines[0].strip_suffix("\"?") {
                     let hint = head.rsplit_once('"').map(|(_, hint)| hint).unwrap_or_default();
                     prop_assert!(parse_placement(hint, &groups, "c").is_ok(), "{}", hint);

@@ -1,4 +1,4 @@
-//! What holds for every input.
+//! Properties of placement that hold for every input.
 
 use std::collections::BTreeMap;
 use std::num::NonZeroU32;
@@ -27,7 +27,7 @@ fn sizes() -> impl Strategy<Value = Vec<u32>> {
     prop::collection::vec(0_u32..9, 1..6)
 }
 
-/// What every answer of the solver keeps, whatever was asked.
+/// Checks the properties of every answer of the solver.
 fn check(placements: &Placements) -> Result<(), TestCaseError> {
     let placements: Vec<Placement> = placements.iter().collect();
     let mut nodes: BTreeMap<u32, Vec<&Placement>> = BTreeMap::new();

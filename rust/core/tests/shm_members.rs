@@ -1,4 +1,4 @@
-//! Sessions as their users have them, with payloads in blocks, and processes that are killed.
+//! Sessions as callers use them, with payloads in blocks, and processes that are killed.
 #![cfg(all(target_os = "linux", not(loom)))]
 
 #[path = "../src/shm/session/processes/process.rs"]
@@ -16,10 +16,10 @@ use shoal_core::shm::session::{
 use shoal_core::shm::{Keep, Label, Want};
 
 const TOKEN: &str = "SHOAL_TEST_TOKEN";
-/// Of one message: so that a few of them need more than one extent.
+/// Length of a message: a few of them need more than one extent.
 const LENGTH: usize = 6 << 20;
 
-/// A message that is all one number, unless it is spoilt.
+/// The payload of a message: one number, repeated, which shows damage.
 fn payload(number: u8) -> Vec<u8> {
     vec![number; LENGTH]
 }
@@ -54,7 +54,7 @@ fn put(queue: &SessionQueue, number: u8) {
     );
 }
 
-/// A message, read; and what holds it.
+/// Takes a message; returns its number, and the object that holds it.
 fn take(queue: &SessionQueue, keep: Keep) -> (u8, Held) {
     let mut taken = None;
     let mut out = |message: shoal_core::shm::Message<'_>| {
@@ -71,7 +71,7 @@ fn take(queue: &SessionQueue, keep: Keep) -> (u8, Held) {
     (bytes[0], held)
 }
 
-/// Not a test but the child of others: without a token there is nothing to do.
+/// Not a test but the child of other tests: without a token it does nothing.
 #[test]
 fn child() {
     let Some(token) = std::env::var_os(TOKEN) else {
@@ -118,7 +118,7 @@ fn start(session: &Session) -> Process {
     child
 }
 
-/// Sweeps until so many are found dead.
+/// Sweeps until `dead` processes were found dead.
 fn swept(session: &Session, dead: u64) -> Recovery {
     let mut all = Recovery::default();
     eventually(|| {
@@ -144,7 +144,7 @@ fn what_killed_producers_put_is_read_and_then_their_memory_is_free() {
         }
     }
     for producer in &mut producers {
-        // What it was about to put nobody misses.
+        // A message that was not put yet is not missed.
         producer.ask("draft").expect("it runs");
         producer.kill();
     }
@@ -206,7 +206,7 @@ fn a_session_is_there_until_its_last_process_left() {
     assert_eq!(
         other.ask("take loan").as_deref(),
         Some("7"),
-        "of one who left"
+        "of a process that left"
     );
     assert!(clear(base.path()).is_empty());
     other.ask("leave").expect("it runs");

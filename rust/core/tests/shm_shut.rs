@@ -1,4 +1,4 @@
-//! A process that leaves a session while its other threads are in the middle of something.
+//! A process that leaves a session while its other threads are in the middle of an operation.
 #![cfg(all(target_os = "linux", not(loom)))]
 
 use std::path::Path;
@@ -31,7 +31,7 @@ fn session(base: &Path) -> (Arc<Session>, SessionQueue) {
     (session, queue)
 }
 
-/// Whether the session is still there: its last process removes it when it leaves.
+/// Whether the session still exists: its last process removes it when it leaves.
 fn is_there(session: &Session) -> bool {
     Path::new(session.token()).exists()
 }
@@ -56,9 +56,9 @@ fn nobody_leaves_in_the_middle_of_a_take() {
             let (leaving, session) = (leaving.clone(), &session);
             scope.spawn(move || {
                 session.shut();
-                leaving.send(()).expect("somebody listens");
+                leaving.send(()).expect("the receiver lives");
             });
-            // As long as this takes, it has not left.
+            // It has not left while this take is in progress.
             let early = left.recv_timeout(Duration::from_millis(200));
             assert!(early.is_err() && is_there(session));
             seen += 1;
@@ -87,13 +87,13 @@ fn what_was_taken_is_there_until_it_is_given_back_though_the_process_left_at_onc
             .expect("sound");
         let (loan, place) = taken.expect("there is one");
         session.shut();
-        assert!(is_there(&session), "somebody reads");
+        assert!(is_there(&session), "the message is still in use");
         let held = queue.hold(loan, place).expect("it is there");
         let mut byte = [0];
         held.read(9, &mut byte).expect("inside");
         assert!([7, 8].contains(&byte[0]));
         if keep == Keep::Loan {
-            let same = Session::attach(session.token()).expect("nobody left");
+            let same = Session::attach(session.token()).expect("it has not left");
             assert!(Arc::ptr_eq(&same, &session));
         }
         drop(held);
@@ -150,7 +150,8 @@ fn who_attaches_while_the_last_object_goes_waits_until_it_is_gone() {
         thread::scope(|scope| {
             scope.spawn(move || drop(session));
             match Session::attach(&token) {
-                // It came first, or found it gone; never both at once in one process.
+                // It came first, or found the session gone; one process never has two participants
+                // at once.
                 Ok(session) => assert_eq!(session.stats().expect("sound").participants, 1),
                 Err(Error::Gone(_) | Error::File(_)) => (),
                 Err(error) => panic!("{error}"),

@@ -46,11 +46,11 @@ fn repeats(number: u64) -> usize {
     1 + usize::from(number.to_ne_bytes()[0] % 20)
 }
 
-/// The number that is the message, in each of its parts.
+/// The number of a message, which is the same in each of its parts.
 fn number(message: &Message<'_>) -> u64 {
     let mut bytes = [0; 160];
     let Payload::Inline(length) = message.payload() else {
-        panic!("nobody put a block");
+        panic!("no process put a block");
     };
     let bytes = &mut bytes[..length];
     message.copy(bytes);
@@ -67,7 +67,7 @@ fn number(message: &Message<'_>) -> u64 {
 fn until(idle: &mut dyn FnMut() -> bool) -> Until<'_> {
     Until {
         deadline: Some(Instant::now() + 20 * LONG),
-        // A lost wake-up costs this much, and the test its time.
+        // A lost wake-up costs this much, so the test would take too long.
         slice: 20 * LONG,
         idle,
     }
@@ -138,7 +138,8 @@ fn consume(view: View<'_>, me: u16) -> Vec<u64> {
     got
 }
 
-/// Each message once, whole, in the order of its producer; a sweep in between takes nothing.
+/// Each message comes out once, whole, in the order of its producer; a sweep meanwhile takes
+/// nothing.
 #[test]
 fn four_put_and_four_take() {
     for maxsize in [1, 7, 64] {
@@ -166,8 +167,8 @@ fn four_put_and_four_take() {
             while Instant::now() < end {
                 let mut lane =
                     Lane::new(&view.table.participants[me.index()], 0).expect("it exists");
-                // Nobody is dead: there is nothing to clean up, whatever the others are in the middle
-                // of. Who panics here would leave the others waiting.
+                // No process is dead, so there is nothing to clean up, whatever the others are
+                // doing. A panic here would leave the others waiting.
                 let swept = sweeper.sweep(&mut lane, |_| false).expect("undamaged");
                 cleaned |= Swept { spared: 0, ..swept } != Swept::default();
                 std::thread::sleep(Duration::from_millis(1));

@@ -5,7 +5,7 @@ use shoal_core::shm::{Heavy, Keep, Want};
 
 use super::support::*;
 
-/// What was put before is read from a descriptor while others use it again.
+/// The length of an earlier message is read from a descriptor while others use it again.
 #[test]
 fn a_bound_in_bytes_is_exact() {
     search(
@@ -22,7 +22,7 @@ fn a_bound_in_bytes_is_exact() {
             vec![puts(1, &[2]), passes]
         },
         |view, results| {
-            // Two fit in. The first was taken before, so that one of the three at most was refused.
+            // Two fit. The first was taken before, so at most one of the three was refused.
             let put = results[0].len() + results[1].len() - 1;
             assert_eq!((results[1][0], put), (1, 2));
             let queue = Process::new(view, 3, Awake).queue;
@@ -32,7 +32,7 @@ fn a_bound_in_bytes_is_exact() {
     );
 }
 
-/// One waits for weight that cannot come before it takes, one for room in bytes.
+/// One process waits for weight that cannot come before it takes, another for room in bytes.
 #[test]
 fn who_waits_for_weight_learns_that_no_more_bytes_fit_in() {
     search(

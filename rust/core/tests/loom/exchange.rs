@@ -66,7 +66,7 @@ fn one_puts_a_batch_and_two_take_batches() {
     );
 }
 
-/// A put is before the end or refused.
+/// A put comes before the end or is refused.
 #[test]
 fn a_put_races_with_the_end() {
     search(

@@ -1,4 +1,4 @@
-//! What is given back or dropped while others go on.
+//! Messages that are given back or dropped while other processes go on.
 
 use shoal_core::shm::heap::Heap;
 use shoal_core::shm::{GivenBack, Keep, Want};
@@ -43,8 +43,8 @@ fn what_is_given_back_during_a_sweep_comes_once() {
     );
 }
 
-/// One makes room while others put and take: what is dropped nobody gets, and only a full queue loses
-/// something.
+/// One process makes room while others put and take: no process gets a dropped message, and only a
+/// full queue loses one.
 #[test]
 fn a_full_queue_is_displaced_once() {
     search(

@@ -12,7 +12,7 @@ use shoal_core::shm::{
     Until, Want,
 };
 
-/// A futex that never comes back by itself: who is not woken is found as a deadlock.
+/// A futex that never returns by itself: a process that is not woken shows as a deadlock.
 #[derive(Clone)]
 pub(crate) struct Sleep(Arc<(Mutex<()>, Condvar)>);
 
@@ -26,7 +26,7 @@ impl Futex for Sleep {
     fn wait(&self, word: &AtomicU32, expected: u32, _: Duration) -> bool {
         let (mutex, condvar) = &*self.0;
         let guard = mutex.lock().unwrap();
-        // As the kernel: it looks at the word under the lock that wakers take.
+        // As in the kernel, the word is read under the lock that wakers take.
         if word.load(std::sync::atomic::Ordering::Relaxed) == expected {
             drop(condvar.wait(guard).unwrap());
         }
@@ -44,7 +44,7 @@ impl Futex for Sleep {
     }
 }
 
-/// The bell of an event loop; nobody sleeps in its model.
+/// The bell of an event loop, in a model without sleepers.
 #[derive(Clone)]
 pub(crate) struct Bell(Arc<(Mutex<bool>, Condvar)>);
 
@@ -66,7 +66,7 @@ impl Bell {
 
 impl Futex for Bell {
     fn wait(&self, _: &AtomicU32, _: u32, _: Duration) -> bool {
-        unreachable!("nobody waits")
+        unreachable!("no process waits")
     }
 
     fn wake(&self, _: &AtomicU32, _: u32) {}
@@ -84,7 +84,7 @@ pub(crate) struct Both(pub(crate) [Bell; 2]);
 
 impl Futex for Both {
     fn wait(&self, _: &AtomicU32, _: u32, _: Duration) -> bool {
-        unreachable!("nobody waits")
+        unreachable!("no process waits")
     }
 
     fn wake(&self, _: &AtomicU32, _: u32) {}
@@ -95,13 +95,13 @@ impl Futex for Both {
     }
 }
 
-/// Nobody sleeps in this model.
+/// A model without sleepers.
 #[derive(Clone)]
 pub(crate) struct Awake;
 
 impl Futex for Awake {
     fn wait(&self, _: &AtomicU32, _: u32, _: Duration) -> bool {
-        unreachable!("nobody waits")
+        unreachable!("no process waits")
     }
 
     fn wake(&self, _: &AtomicU32, _: u32) {}
@@ -112,7 +112,7 @@ pub(crate) fn owner(number: u16) -> Owner {
     Owner::new(number + 1).unwrap()
 }
 
-/// What a process does with a queue; everything it needs is made anew in its thread.
+/// A process's operations on a queue; each thread makes one for itself.
 pub(crate) struct Process<'a, F: Futex> {
     pub(crate) queue: Queue<'a, F>,
     pub(crate) lane: Lane<'a>,
@@ -194,7 +194,7 @@ impl<'a, F: Futex> Process<'a, F> {
     }
 }
 
-/// The number that is the message; as its weight it has to be the same.
+/// The number that is the message; its weight must be the same.
 pub(crate) fn number(message: &shoal_core::shm::Message<'_>) -> u64 {
     let mut bytes = [0; 8];
     message.copy(&mut bytes);
@@ -223,7 +223,7 @@ pub(crate) fn sweep(view: View<'_>, me: u16, dead: u16) -> Swept {
         .unwrap()
 }
 
-/// A sweep beside messages of participant 1, all of which are published.
+/// A sweep during operations of participant 1, whose messages are all published.
 pub(crate) fn takes_nothing(view: View<'_>) {
     let swept = sweep(view, 0, 1);
     let handed_over = swept.handed_over;
@@ -285,7 +285,7 @@ pub(crate) fn all(lists: Vec<Vec<u64>>) -> Vec<u64> {
     all
 }
 
-/// What is left in the queue.
+/// The messages that are left in the queue.
 pub(crate) fn rest(view: View<'_>) -> Vec<u64> {
     Process::new(view, 0, Awake).take(Want::Count(9), Keep::Copy)
 }
@@ -312,7 +312,7 @@ pub(crate) fn takes(me: u16, times: u32, want: Want) -> Work<Numbers> {
     })
 }
 
-/// Of what was put, everything was taken or is left, once, and nothing is in use.
+/// Checks that each message was taken or is left, once, and that no descriptor is in use.
 pub(crate) fn nothing_lost(view: View<'_>, put: Vec<Numbers>, taken: Vec<Numbers>) {
     assert_eq!(all(put), all([taken, vec![rest(view)]].concat()));
     assert_eq!(view.table.in_use(), 0);

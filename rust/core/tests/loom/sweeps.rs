@@ -1,12 +1,12 @@
-//! Sweeps while others go on.
+//! Sweeps while other processes go on.
 
 use shoal_core::shm::heap::Heap;
 use shoal_core::shm::{Keep, Want};
 
 use super::support::*;
 
-/// One died after its message was published, with `tail` behind, and one with a lease; the others
-/// go on while somebody cleans up.
+/// One process died after its message was published, with `tail` behind, and another with a lease;
+/// the others go on during a recovery.
 #[test]
 fn a_sweep_takes_nothing_from_the_living() {
     search(
@@ -47,7 +47,7 @@ fn a_sweep_judges_a_ring_that_moves() {
             let passes = work(|view| {
                 let mut process = Process::new(view, 2, Awake);
                 let mut got = process.take(Want::Count(1), Keep::Copy);
-                // The only descriptor is free again, and put by another one than before.
+                // The only descriptor is free again, and used for a put by the other process.
                 assert_eq!(process.put(2), Ok(()));
                 got.extend(process.take(Want::Count(1), Keep::Copy));
                 got
@@ -65,7 +65,7 @@ fn a_sweep_judges_a_ring_that_moves() {
     );
 }
 
-/// The slot of a message that somebody is taking is used again while a sweep looks at it.
+/// The slot of a message that is being taken is used again while a sweep looks at it.
 #[test]
 fn a_sweep_is_lapped() {
     search(

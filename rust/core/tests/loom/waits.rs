@@ -31,7 +31,7 @@ fn a_sleeping_consumer_is_woken() {
     );
 }
 
-/// The first message wakes one; the second wakes nobody, if the bit is not set again by then.
+/// The first message wakes one; the second wakes none if the bit is not set again by then.
 #[test]
 fn two_sleeping_consumers_are_woken() {
     search(
@@ -89,7 +89,7 @@ fn a_sleeping_producer_is_woken() {
     );
 }
 
-/// An event loop: it arms, looks, and waits for its bell. None is where the queue ends.
+/// An event loop: arms, looks, and waits for its bell. None at the end of the queue.
 fn take_by_bell(view: View<'_>, me: u16, bell: &Bell) -> Option<u64> {
     let mut process = Process::new(view, me, bell.clone());
     loop {
@@ -190,7 +190,7 @@ fn an_event_loop_that_waits_for_room_is_rung() {
     );
 }
 
-/// Who waits for messages, and who waits for room that does not come, learn of the end.
+/// A process that waits for messages, and one that waits for room, both learn of the end.
 #[test]
 fn closing_ends_every_wait() {
     for full in [false, true] {

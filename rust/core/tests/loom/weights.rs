@@ -5,7 +5,8 @@ use shoal_core::shm::{Heavy, Keep, Taken, Want};
 
 use super::support::*;
 
-/// The descriptor of a message is filled again, and not put, while somebody looks at the message.
+/// The descriptor of a message is filled again, and not put, while another process looks at the
+/// message.
 #[test]
 fn a_weight_counts_only_for_a_message_that_is_there() {
     search(

@@ -1,10 +1,10 @@
-//! What the operating system refused.
+//! The error of a call of the operating system on a file.
 
 use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// A call that failed: what was tried, with which file, and what the system said.
+/// A failed call: the action, the file, and the system's error.
 #[derive(Debug)]
 pub struct Error {
     doing: &'static str,
@@ -13,7 +13,7 @@ pub struct Error {
 }
 
 impl Error {
-    /// The error of a call on a file; `doing` reads as in "cannot map /dev/shm/…".
+    /// The error of a call on a file; `doing` completes the text "cannot {doing} {path}".
     pub fn new(doing: &'static str, path: &Path, source: impl Into<io::Error>) -> Self {
         Self {
             doing,
@@ -22,7 +22,7 @@ impl Error {
         }
     }
 
-    /// What the system said.
+    /// The kind of the system's error.
     pub fn kind(&self) -> io::ErrorKind {
         self.source.kind()
     }
@@ -32,7 +32,7 @@ impl Error {
         self.source.raw_os_error()
     }
 
-    /// With which file.
+    /// The file.
     pub fn path(&self) -> &Path {
         &self.path
     }

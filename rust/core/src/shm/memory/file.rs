@@ -17,16 +17,16 @@ const FOLDER_MODE: Mode = Mode::from_raw_mode(0o700);
 ///
 /// # Errors
 ///
-/// What the system says: it exists, no permission, a read-only file system.
+/// The system's error: it exists, no permission, a read-only file system.
 pub fn make_folder(path: &Path) -> Result<(), Error> {
     mkdir(path, FOLDER_MODE).map_err(|error| Error::new("make the folder", path, error))
 }
 
-/// Makes a file of a length, without any memory yet; it must not exist.
+/// Makes a file of a given length, without any memory yet; it must not exist.
 ///
 /// # Errors
 ///
-/// What the system says: it exists, no permission, too long.
+/// The system's error: it exists, no permission, too long.
 pub fn create(path: &Path, length: u64) -> Result<OwnedFd, Error> {
     let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let file = open(path, flags, FILE_MODE).map_err(|error| Error::new("create", path, error))?;
@@ -34,11 +34,11 @@ pub fn create(path: &Path, length: u64) -> Result<OwnedFd, Error> {
     Ok(file)
 }
 
-/// Opens a file of a session and tells its length, if it belongs to this user and to nobody else.
+/// Opens a file of a session and returns its length, if only this user can access it.
 ///
 /// # Errors
 ///
-/// What the system says; a link, another owner, or a mode that lets others in.
+/// The system's error; a link, another owner, or a mode that lets others in.
 pub fn open_own(path: &Path) -> Result<(OwnedFd, u64), Error> {
     let flags = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
     let refuse = |why: String| {
@@ -48,7 +48,7 @@ pub fn open_own(path: &Path) -> Result<(OwnedFd, u64), Error> {
     let file = open(path, flags, Mode::empty()).map_err(|error| Error::new("open", path, error))?;
     let status = fstat(&file).map_err(|error| Error::new("look at", path, error))?;
     if !rustix::fs::FileType::from_raw_mode(status.st_mode).is_file() {
-        return Err(refuse("it is no ordinary file".to_owned()));
+        return Err(refuse("it is not an ordinary file".to_owned()));
     }
     if status.st_uid != geteuid().as_raw() {
         return Err(refuse(format!(
@@ -66,22 +66,22 @@ pub fn open_own(path: &Path) -> Result<(OwnedFd, u64), Error> {
     Ok((file, u64::try_from(status.st_size).unwrap_or(0)))
 }
 
-/// Gives a part of a file memory, or space on its disk, so that touching it cannot fail any more.
+/// Gives a part of a file memory, or space on its disk, so that touching it cannot fail later.
 ///
-/// Without it a full file system kills whoever touches a fresh page (SIGBUS). A part that has
-/// memory already is left as it is.
+/// Without this, a full file system kills a process that touches a fresh page (SIGBUS). A part that
+/// has memory already stays as it is.
 ///
 /// # Errors
 ///
-/// What the system says: no space, above all.
+/// The system's error: no space, above all.
 pub fn allocate(file: impl AsFd, path: &Path, offset: u64, length: u64) -> Result<(), Error> {
     let failed = |error: Errno| Error::new("allocate memory for", path, error);
     loop {
         match fallocate(&file, FallocateFlags::empty(), offset, length) {
             Ok(()) => return Ok(()),
             Err(Errno::INTR) => (),
-            // Some file systems cannot: then zeros do it, which is right for fresh parts only, and
-            // only those are ever asked for there.
+            // Some file systems cannot allocate. Writing zeros does the same for fresh parts, and
+            // no others are ever passed here on such a file system.
             Err(Errno::OPNOTSUPP) => return fill_with_zeros(&file, path, offset, length),
             Err(error) => return Err(failed(error)),
         }

@@ -1,8 +1,8 @@
 //! A file mapped into this process, and views of it.
 //!
-//! What lies there may change at any time, because other processes write it. So a view is made of
-//! atomics and nothing else (the trait [`Shared`]), and bytes are only copied in and out, by whoever
-//! has them for itself: a producer that fills its block, a consumer that has its message on loan.
+//! The contents may change at any time, because other processes write them. So a view consists of
+//! atomics only (the trait [`Shared`]), and bytes are only copied in and out, by a process that has
+//! them to itself: a producer that fills its block, or a consumer that has its message on loan.
 
 #![expect(
     unsafe_code,
@@ -21,17 +21,17 @@ use super::super::ring::Header;
 use super::super::session::layout;
 use super::super::sync::{AtomicU32, AtomicU64};
 
-/// A type that may lie in memory that others write.
+/// A type that may lie in memory that other processes write.
 ///
 /// # Safety
 ///
-/// It is `repr(C)` or `repr(transparent)`, every bit pattern is a value of it, and all of it is
-/// atomics, so that a reference to it may exist while others write.
+/// The type is `repr(C)` or `repr(transparent)`, every bit pattern is a value of it, and it
+/// consists of atomics only, so that a reference to it may exist while others write.
 pub unsafe trait Shared: Sync {}
 
-// SAFETY: an atomic is all of it.
+// SAFETY: it is an atomic and nothing else.
 unsafe impl Shared for AtomicU32 {}
-// SAFETY: an atomic is all of it.
+// SAFETY: it is an atomic and nothing else.
 unsafe impl Shared for AtomicU64 {}
 // SAFETY: `repr(C)`, and its fields are padded atomics.
 unsafe impl Shared for Header {}
@@ -40,7 +40,7 @@ unsafe impl Shared for Descriptor {}
 // SAFETY: `repr(C)`, and its fields are atomics.
 unsafe impl Shared for Participant {}
 
-// SAFETY: `repr(C)`, and its fields are padded atomics; what is padding nobody reads.
+// SAFETY: `repr(C)`, and its fields are padded atomics; the padding is never read.
 unsafe impl Shared for layout::Superblock {}
 // SAFETY: `repr(C)`, and its fields are atomics.
 unsafe impl Shared for layout::Process {}
@@ -51,14 +51,14 @@ unsafe impl Shared for layout::Extent {}
 // SAFETY: `repr(C)`, and its fields are atomics.
 unsafe impl Shared for layout::QueueEntry {}
 
-/// A part of a mapping that does not lie in it.
+/// A range that does not lie in a mapping.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Outside {
-    /// Where it begins.
+    /// Where the range begins.
     pub offset: u64,
-    /// How long it is.
+    /// Length of the range.
     pub length: u64,
-    /// How long the mapping is.
+    /// Length of the mapping.
     pub mapped: u64,
 }
 
@@ -78,7 +78,8 @@ impl fmt::Display for Outside {
 
 impl std::error::Error for Outside {}
 
-/// A file, mapped until this is dropped; its length and address do not change.
+/// A mapped file; it stays mapped, at the same address and with the same length, until this is
+/// dropped.
 pub struct Mapping {
     start: NonNull<u8>,
     length: usize,
@@ -90,13 +91,15 @@ unsafe impl Send for Mapping {}
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
-    /// Maps the first `length` bytes of a file, to read and to write, shared with all who map it.
+    /// Maps the first `length` bytes of a file for reading and writing, shared with all that map
+    /// it.
     ///
-    /// The file has to be so long: what lies behind its end kills whoever touches it.
+    /// The file must have at least this length: a process that touches a page behind its end is
+    /// killed.
     ///
     /// # Errors
     ///
-    /// What the system says: no address space, a length of 0.
+    /// The system's error: no address space, a length of 0.
     pub fn new(file: impl AsFd, length: usize) -> io::Result<Self> {
         let protection = ProtFlags::READ | ProtFlags::WRITE;
         // SAFETY: the kernel chooses an address that nothing else has.
@@ -113,31 +116,33 @@ impl Mapping {
         let start = NonNull::new(start.cast())
             .ok_or_else(|| io::Error::other("the system mapped a file at address 0"))?;
         let mapping = Self { start, length };
-        // It would only blow up core dumps. Where the system does not know the advice, it does.
+        // The mapping would only make core dumps huge. A system that does not know the advice
+        // writes it to them.
         let _ = mapping.advise(Advice::LinuxDontDump);
         Ok(mapping)
     }
 
     fn advise(&self, advice: Advice) -> io::Result<()> {
-        // SAFETY: the range is this mapping, and the advices that are given keep its contents.
+        // SAFETY: the range is this mapping, and both advices that are used keep its contents.
         unsafe { madvise(self.start.as_ptr().cast(), self.length, advice) }?;
         Ok(())
     }
 
     /// Makes all its pages present, writable and warm, as far as the system can.
     ///
-    /// To write into fresh pages is nine times slower than into warm ones; a producer does it once
-    /// for an extent. The file has to be allocated. Linux before 5.14 cannot; then it stays slow.
+    /// Writing to fresh pages is nine times slower than to warm ones, so a producer does this once
+    /// for each extent. The file must be allocated. Linux before 5.14 cannot do it, and the first
+    /// writes stay slow.
     pub fn populate(&self) {
         let _ = self.advise(Advice::LinuxPopulateWrite);
     }
 
-    /// How many bytes are mapped.
+    /// Number of bytes that are mapped.
     pub fn len(&self) -> usize {
         self.length
     }
 
-    /// Whether none are; never so.
+    /// Whether no bytes are mapped; never true.
     pub fn is_empty(&self) -> bool {
         self.length == 0
     }
@@ -155,27 +160,27 @@ impl Mapping {
             return Err(outside);
         }
         // SAFETY: `at` is within the mapping, or right behind its end for a length of 0. The
-        // mapping begins at a page, so that what is aligned from its beginning is aligned.
+        // mapping begins at a page, so an offset that is aligned gives an address that is aligned.
         Ok(unsafe { self.start.add(at) })
     }
 
-    /// A view at an offset.
+    /// A view of the value at an offset.
     ///
     /// # Errors
     ///
-    /// Where it does not lie in the mapping, or the offset is not aligned for it.
+    /// If it does not lie in the mapping, or the offset is not aligned for it.
     pub fn view<T: Shared>(&self, offset: u64) -> Result<&T, Outside> {
         let at = self.within(offset, size_of::<T>() as u64, align_of::<T>())?;
-        // SAFETY: it lies in the mapping, which outlives the reference, it is aligned, and by
-        // `Shared` any bits are a value and writes by others are writes to atomics.
+        // SAFETY: it lies in the mapping, which outlives the reference; it is aligned; and by
+        // `Shared` any bits are a value, and writes by others are writes to atomics.
         Ok(unsafe { at.cast::<T>().as_ref() })
     }
 
-    /// A view of `count` in a row.
+    /// A view of `count` values in a row.
     ///
     /// # Errors
     ///
-    /// As `view`.
+    /// Same as `view`.
     pub fn views<T: Shared>(&self, offset: u64, count: usize) -> Result<&[T], Outside> {
         let length = (count as u64).saturating_mul(size_of::<T>() as u64);
         let at = self.within(offset, length, align_of::<T>())?;
@@ -183,16 +188,16 @@ impl Mapping {
         Ok(unsafe { std::slice::from_raw_parts(at.cast::<T>().as_ptr(), count) })
     }
 
-    /// Copies bytes into the mapping: into a part that the caller has for itself.
+    /// Copies bytes into a part of the mapping that the caller has to itself.
     ///
     /// # Errors
     ///
-    /// Where they do not lie in the mapping.
+    /// If they do not lie in the mapping.
     pub fn write(&self, offset: u64, bytes: &[u8]) -> Result<(), Outside> {
         let at = self.within(offset, bytes.len() as u64, 1)?;
-        // SAFETY: the part lies in the mapping; `bytes` is memory of this process that nobody
-        // writes, so that it is not this part. A process that writes here at the same time breaks
-        // the protocol, and spoils these bytes, which have no meaning to this module.
+        // SAFETY: the part lies in the mapping; `bytes` is memory of this process that nothing writes
+        // meanwhile, so the two do not overlap. A process that writes to this part at the same time
+        // breaks the protocol and spoils these bytes, which have no meaning to this module.
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), at.as_ptr(), bytes.len()) };
         Ok(())
     }
@@ -201,19 +206,20 @@ impl Mapping {
     ///
     /// # Errors
     ///
-    /// Where they do not lie in the mapping.
+    /// If they do not lie in the mapping.
     pub fn read(&self, offset: u64, to: &mut [u8]) -> Result<(), Outside> {
         let at = self.within(offset, to.len() as u64, 1)?;
-        // SAFETY: as in `write`, the other way round.
+        // SAFETY: as in `write`, in the other direction.
         unsafe { std::ptr::copy_nonoverlapping(at.as_ptr(), to.as_mut_ptr(), to.len()) };
         Ok(())
     }
 
-    /// Where a part lies in this process: for who lends it out as a buffer, and keeps the mapping.
+    /// Address of a part in this process: for a caller that exports it as a buffer and keeps the
+    /// mapping.
     ///
     /// # Errors
     ///
-    /// Where it does not lie in the mapping.
+    /// If it does not lie in the mapping.
     pub fn pointer(&self, offset: u64, length: u64) -> Result<NonNull<u8>, Outside> {
         self.within(offset, length, 1)
     }
@@ -221,8 +227,8 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: the mapping is this one, and no view outlives it. It fails only on an address
-        // that was never mapped.
+        // SAFETY: the mapping is this one, and no view outlives it. The call fails only for an
+        // address that was never mapped.
         let _ = unsafe { munmap(self.start.as_ptr().cast(), self.length) };
     }
 }
@@ -240,7 +246,7 @@ mod tests {
 
     fn mapped(length: usize) -> Mapping {
         let file = tempfile::tempfile().expect("a file");
-        file.set_len(length as u64).expect("so long");
+        file.set_len(length as u64).expect("this length");
         Mapping::new(&file, length).expect("mapped")
     }
 
@@ -259,7 +265,7 @@ mod tests {
     #[test]
     fn two_mappings_of_a_file_are_the_same_memory() {
         let file = tempfile::tempfile().expect("a file");
-        file.set_len(4096).expect("so long");
+        file.set_len(4096).expect("this length");
         let one = Mapping::new(&file, 4096).expect("mapped");
         let two = Mapping::new(&file, 4096).expect("mapped");
         one.write(4095, &[3]).expect("inside");

@@ -1,4 +1,4 @@
-//! Files, and the memory that processes share through them. Unsafe code is in [`map`] alone.
+//! Files, and the memory that processes share through them. All unsafe code is in [`map`].
 
 mod error;
 pub mod file;

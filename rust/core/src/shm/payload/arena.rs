@@ -1,9 +1,9 @@
-//! The memory that this process puts messages into.
+//! `Arena`: the memory that this process puts messages into.
 //!
-//! A producer allocates from extents of its own, and knows alone what is free in them: nothing in
-//! shared memory could spoil its allocator, and its death makes what it knew irrelevant. A block is
-//! bound to the descriptor of its message and comes back with it, whoever frees that. There is no
-//! list to be kept of what comes back: the producer looks at the descriptors when it allocates.
+//! A producer allocates from extents of its own, and it alone knows which parts of them are free:
+//! nothing in shared memory can spoil its allocator, and its death makes that knowledge irrelevant.
+//! A block is bound to the descriptor of its message and is freed with it, by any process. There is
+//! no list of freed blocks: the producer looks at the descriptors when it allocates.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
@@ -22,22 +22,24 @@ use super::space::ALIGN;
 use super::stock::{Fit, Stock};
 use super::tenure::Held;
 
-/// Messages that are longer than half of it have extents of their own.
+/// Messages longer than half of this have extents of their own.
 const UNIT: u64 = 16 << 20;
-/// It is shorter where there may be little memory, so that every producer can have one.
+/// Lower bound of the unit, which is shorter if the quota is small, so that every producer can have
+/// one.
 const SMALLEST_UNIT: u64 = 64 << 10;
 const SHARES: u64 = 16;
-/// How long an extent for many blocks is at least, if there is memory, and at most.
+/// Minimum length of an extent for many blocks, if there is memory, and its maximum.
 const SHORTEST: u64 = 4 << 20;
 const LONGEST: u64 = 64 << 20;
-/// In between it is one part in so many of what there is: so much may be without use at most.
+/// In between, the length is one part in `GROWTH` of all such extents together, so that at most
+/// about this part of them is unused.
 const GROWTH: u64 = 24;
-/// The allocator looks for a place that is longer than the block by up to one part in so many.
+/// The allocator looks for a place that is longer than the block by up to one part in `ROUNDING`.
 const ROUNDING: u64 = 8;
-/// The length of an extent for one message is a multiple of so many parts of the unit.
+/// The length of an extent for one message is a multiple of one part in `STEPS` of the unit.
 const STEPS: u64 = 32;
 
-/// What this process puts messages into; all its threads share it.
+/// The memory that this process puts messages into; all its threads share it.
 #[derive(Debug)]
 pub(crate) struct Arena {
     files: ExtentFiles,
@@ -47,9 +49,9 @@ pub(crate) struct Arena {
     quota: u64,
     unit: u64,
     stock: Mutex<Stock>,
-    /// Of looking for what others do not use: at every descriptor.
+    /// Limits how often to look for memory that others do not use: that looks at every descriptor.
     looking: Pace,
-    /// Of making files where the file system has no room for them.
+    /// Limits how often to try to make files when the file system has no room for them.
     making: Pace,
 }
 
@@ -81,11 +83,13 @@ impl Arena {
         }
     }
 
-    /// A block of memory, to be bound; None where there is none now and the policy is to wait.
+    /// Allocates a block, which must be bound; None if there is no memory now and the policy is to
+    /// wait.
     ///
     /// # Errors
     ///
-    /// Where it can never fit; there is none, and the policy is to say so; or what the system says.
+    /// If it can never fit; if there is no memory and the policy is an error; or the system's
+    /// error.
     pub(crate) fn allocate(&self, control: &Control, length: u64) -> Result<Option<Placed>, Error> {
         if length > self.quota && self.policy != MemoryPolicy::Spill {
             return Err(Error::TooLarge {
@@ -111,14 +115,14 @@ impl Arena {
         }
     }
 
-    /// A block in a new extent, or in one that has to be taken from somewhere.
+    /// Allocates in a new extent, or in memory that has to be taken from elsewhere.
     fn extend(&self, control: &Control, length: u64) -> Result<Option<Placed>, Error> {
         let mut full = match self.create(control, length, self.place)? {
             Ok(placed) => return Ok(Some(placed)),
             Err(full) => full,
         };
-        // There is no more. What this process keeps for other messages may serve this one, or make
-        // room; and so may what other processes keep.
+        // No more memory can be reserved. Memory that this process keeps for other messages may
+        // serve this one, or may be given up to make room; so may memory that other processes keep.
         let mut stock = self.stock();
         if let Some(placed) = stock.place(control, length, Fit::Any) {
             return Ok(Some(placed));
@@ -146,7 +150,8 @@ impl Arena {
                 Err(Full::Space(error)) => Err(error.into()),
                 Err(Full::Quota) => Ok(None),
             },
-            // The file system is full, and not of this session: nobody here could make room.
+            // The file system is full, and this session uses none of it: no process of the session
+            // could make room.
             (_, Full::Space(error))
                 if self.policy == MemoryPolicy::Error || reserved(control) == 0 =>
             {
@@ -161,7 +166,7 @@ impl Arena {
         }
     }
 
-    /// A block in a new extent: as long as it should be, or as it can be.
+    /// Allocates in a new extent of the best length for which there is memory.
     fn create(
         &self,
         control: &Control,
@@ -175,7 +180,8 @@ impl Arena {
         let mut full = Full::Quota;
         let begin = match self.making.begin() {
             Some(begin) => begin,
-            // Who waits tries again anyway; who does not wants to know what it fails of.
+            // A caller that waits tries again anyway; under another policy the caller needs the
+            // reason of the failure.
             None if self.policy == MemoryPolicy::Block => return Ok(Err(full)),
             None => Instant::now(),
         };
@@ -197,7 +203,8 @@ impl Arena {
         Ok(Err(full))
     }
 
-    /// How long an extent for a block should be, and whether for many, the best first.
+    /// Lengths to try for the new extent of a block, the best first, each with whether it is for
+    /// many blocks.
     fn lengths(&self, length: u64) -> Vec<(u64, bool)> {
         let round = |step: u64| length.max(1).checked_next_multiple_of(step);
         let tight = round(PAGE).map(|length| (length, false));
@@ -208,7 +215,7 @@ impl Arena {
         }
         let there = self.stock().divided_length();
         let wanted = (there / GROWTH).clamp(SHORTEST.min(self.unit), LONGEST);
-        // As many blocks of this length as fit in, and what the allocator wants beyond the last.
+        // As many blocks of this length as fit, and what the allocator needs beyond the last.
         let block = length.max(1).next_multiple_of(ALIGN);
         let blocks = (wanted / block).max(2);
         let best = block
@@ -225,7 +232,8 @@ impl Arena {
             .collect()
     }
 
-    /// Takes away what others do not use, if that was not looked for lately; whether it did.
+    /// Takes away memory that others do not use, unless a recent search found none; returns whether
+    /// there was any.
     fn retire_idle(&self, control: &Control) -> bool {
         let Some(begin) = self.looking.begin() else {
             return false;
@@ -237,8 +245,8 @@ impl Arena {
         found
     }
 
-    /// Makes a descriptor name the block, so that the block comes back with it. The descriptor is
-    /// filled with what the message says of itself afterwards, and put.
+    /// Makes a descriptor name the block, so that the block is freed with it. Afterwards the caller
+    /// fills the descriptor with the message's label, and puts it.
     pub(crate) fn bind(&self, control: &Control, claim: &Claim, placed: &Placed) {
         let Some(descriptor) = control.descriptors().get(claim.index() as usize) else {
             return;
@@ -250,7 +258,7 @@ impl Arena {
         self.stock().bind(claim.index(), placed);
     }
 
-    /// Gives up all extents in which nothing is: for a process that will not put for a while.
+    /// Gives up all extents that hold no block: for a process that will not put for a while.
     pub(crate) fn trim(&self, control: &Control) {
         let mut stock = self.stock();
         stock.collect_all(control);
@@ -259,13 +267,14 @@ impl Arena {
         self.remove(&free);
     }
 
-    /// The same, and takes away what other processes keep and do not use.
+    /// Same as `trim`; also takes away memory that other processes keep and do not use.
     pub(crate) fn trim_all(&self, control: &Control) {
         self.trim(control);
         retire_idle(control, &self.files, self.me);
     }
 
-    /// Gives up what was not used for a while, beyond what may stay warm. Allocating does so too.
+    /// Gives up memory that was not used for a while, beyond what may stay warm. Allocating does
+    /// this too.
     pub(crate) fn cool(&self, control: &Control, now: Instant) {
         let mut stock = self.stock();
         stock.collect_all(control);
@@ -281,7 +290,7 @@ impl Arena {
     }
 
     fn stock(&self) -> MutexGuard<'_, Stock> {
-        // A panic in there is a bug; what it left half done is memory that is not used.
+        // A panic in there is a bug; anything that it left half done is memory that stays unused.
         self.stock.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

@@ -1,4 +1,4 @@
-//! The extents that this process reads from: each is mapped once, and stays.
+//! `Extents`: the extents that this process reads from; each is mapped once, and stays mapped.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -11,16 +11,16 @@ use super::super::sync::Ordering;
 use super::files::ExtentFiles;
 use super::tenure::Held;
 
-/// What this process has mapped to read from.
+/// The extents that this process has mapped in order to read.
 #[derive(Debug)]
 pub(crate) struct Extents {
     files: ExtentFiles,
-    /// By the index of the entry, with the number of the file: an entry is used again.
+    /// By the index of the entry, with the file's serial number, because entries are used again.
     mapped: Mutex<BTreeMap<u32, (u64, Arc<Mapping>)>>,
 }
 
 impl Extents {
-    /// Nothing is mapped yet.
+    /// Without any mapping.
     pub(crate) fn new(files: ExtentFiles) -> Self {
         Self {
             files,
@@ -28,13 +28,13 @@ impl Extents {
         }
     }
 
-    /// The mapping of an extent that a message lies in; the caller holds the message, so that the
-    /// extent stays what it is.
+    /// The mapping of an extent that holds a message. The caller holds the message, so the extent
+    /// does not change.
     ///
     /// # Errors
     ///
-    /// Where there is no such extent, or its file is not what its entry says, which is damage; or
-    /// the system cannot map it.
+    /// If there is no such extent, or its file does not match its entry, which is damage; or if the
+    /// system cannot map it.
     pub(crate) fn mapping(&self, control: &Control, index: u32) -> Result<Arc<Mapping>, Error> {
         let entry = control
             .extents()
@@ -51,7 +51,7 @@ impl Extents {
         if is_vacant(entry) {
             return Err(Error::NoSuchExtent(index));
         }
-        // A new one is rare enough to look for what is gone.
+        // New extents are rare, so this is the time to drop the mappings of removed ones.
         mapped.retain(|&index, (serial, _)| {
             let entry = control.extents().get(index as usize);
             entry.is_some_and(|entry| {
@@ -63,12 +63,12 @@ impl Extents {
         Ok(mapping)
     }
 
-    /// Copies a part of an extent that nobody holds: the caller finds out afterwards whether it was
-    /// what it should be.
+    /// Copies a part of an extent without holding the message in it: the caller checks afterwards
+    /// whether the bytes are those of the message.
     ///
     /// # Errors
     ///
-    /// Where there is no such extent or part, or the system does not read it.
+    /// If there is no such extent or part, or the system cannot read it.
     pub(crate) fn read(&self, control: &Control, block: &Block) -> Result<Vec<u8>, Error> {
         match control.extents().get(block.extent as usize) {
             Some(entry) if !is_vacant(entry) => self.files.read(entry, block),
@@ -76,14 +76,14 @@ impl Extents {
         }
     }
 
-    /// How many are mapped.
+    /// Number of mapped extents.
     #[cfg(test)]
     pub(super) fn count(&self) -> usize {
         self.lock().len()
     }
 
     fn lock(&self) -> MutexGuard<'_, BTreeMap<u32, (u64, Arc<Mapping>)>> {
-        // There is nothing in it that could be half done.
+        // No change of the map can be left half done.
         self.mapped.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

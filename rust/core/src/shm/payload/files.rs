@@ -1,4 +1,4 @@
-//! The files of extents: made, found by their entry, and removed.
+//! `ExtentFiles`: makes, opens, reads and removes the files of extents.
 
 use std::fs::File;
 use std::io;
@@ -19,14 +19,14 @@ use super::tenure::Held;
 /// The unit of memory.
 pub(super) const PAGE: u64 = 4096;
 
-/// Where an extent is, as its entry says.
+/// Where the file of an extent is, as its entry says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Place {
     /// In the folder of the session.
     Memory = 0,
     /// In its folder on disk, where all payloads are.
     Disk = 1,
-    /// There too, for lack of memory: it does not count.
+    /// In the folder on disk for lack of memory: it does not count as reserved.
     Spilled = 2,
 }
 
@@ -40,16 +40,16 @@ impl Place {
     }
 }
 
-/// Why there can be no new extent now.
+/// Why no extent can be made now.
 #[derive(Debug)]
 pub(super) enum Full {
-    /// The session may not have more memory.
+    /// The session's quota is used up.
     Quota,
-    /// Its file system has no more.
+    /// The file system has no space left.
     Space(FileError),
 }
 
-/// An extent that was just made; its first block is pending.
+/// A new extent; its first block is pending.
 #[derive(Debug)]
 pub(super) struct Made {
     pub(super) index: u32,
@@ -58,7 +58,7 @@ pub(super) struct Made {
     pub(super) mapping: Mapping,
 }
 
-/// Where the files of a session's extents are.
+/// The folders of a session's extents.
 #[derive(Clone, Debug)]
 pub(crate) struct ExtentFiles {
     folder: PathBuf,
@@ -66,7 +66,7 @@ pub(crate) struct ExtentFiles {
 }
 
 impl ExtentFiles {
-    /// In the session's folder, and in its folder on disk: what `disk` in it leads to.
+    /// The session's folder, and its folder on disk, to which `disk` in the first leads.
     pub(crate) fn new(folder: &Path) -> Self {
         Self {
             folder: folder.to_owned(),
@@ -82,9 +82,10 @@ impl ExtentFiles {
         folder.join(format!("x{serial}"))
     }
 
-    /// Makes an extent: takes a free entry, sees that it is within the quota, makes the file.
+    /// Makes an extent: takes a free entry, checks the quota, makes the file.
     ///
-    /// Whatever fails, or dies, leaves nothing that counts once it is known to have died.
+    /// A failure leaves nothing that counts as reserved. A death leaves nothing either, once a
+    /// recovery has noticed it.
     pub(super) fn create(
         &self,
         control: &Control,
@@ -100,8 +101,8 @@ impl ExtentFiles {
                 limit: EXTENTS_LIMIT as u64,
             })?;
         let serial = &control.superblock().used.0.next_serial;
-        // ORDER: Relaxed: the number only has to be another one; and who reads the entry of an
-        // extent does it for a message in it, or after a claim.
+        // ORDER: Relaxed: the number only has to be different; and a reader of an extent's entry
+        // has a message in the extent, or has claimed the entry.
         let serial = serial.fetch_add(1, Ordering::Relaxed).wrapping_add(1);
         entry.serial.store(serial, Ordering::Relaxed);
         entry.place.store(place as u64, Ordering::Relaxed);
@@ -125,8 +126,8 @@ impl ExtentFiles {
         serial: u64,
         length: u64,
     ) -> Result<Result<Mapping, Full>, Error> {
-        // ORDER: SeqCst, as the loads of the sum: of two who take the last of the quota, at least
-        // one sees the other. Both may, and step back: the quota is never exceeded.
+        // ORDER: SeqCst, as the loads of the sum: of two processes that take the last of the quota,
+        // at least one sees the other. Both may, and step back: the quota is never exceeded.
         entry.length.store(length, Ordering::SeqCst);
         if place != Place::Spilled && reserved(control) > quota(control) {
             return Ok(Err(Full::Quota));
@@ -152,7 +153,7 @@ impl ExtentFiles {
         let serial = entry.serial.load(Ordering::Relaxed);
         let path = self.path(Place::of(entry), serial);
         crash_point("seized");
-        // Consumers may have it mapped still: the memory goes at once all the same.
+        // Consumers may still have it mapped; its memory is freed at once even so.
         if let Ok((file, length)) = file::open_own(&path)
             && length > 0
         {
@@ -160,13 +161,14 @@ impl ExtentFiles {
             while fallocate(&file, flags, 0, length) == Err(Errno::INTR) {}
         }
         crash_point("emptied");
-        // Not there: its producer died before it made it, or somebody else died here.
+        // It may not exist: its producer died before it made the file, or another process died
+        // here.
         let _ = std::fs::remove_file(&path);
         clear(entry);
     }
 
-    /// Copies a part of an extent that may be removed meanwhile: from its file, because a mapping of
-    /// one that is emptied would take memory anew.
+    /// Copies a part of an extent that may be removed meanwhile. Reads the file, because reading
+    /// through a mapping of an emptied file would allocate its memory again.
     pub(super) fn read(&self, entry: &Extent, block: &Block) -> Result<Vec<u8>, Error> {
         let serial = entry.serial.load(Ordering::Relaxed);
         let path = self.path(Place::of(entry), serial);
@@ -176,7 +178,7 @@ impl ExtentFiles {
             length: block.length,
             mapped,
         };
-        // Before memory is taken for a length that damage may have made up.
+        // Checked before memory is allocated for a length that damage may have made up.
         let end = block.offset.checked_add(block.length);
         if end.is_none_or(|end| end > mapped) {
             return Err(outside.into());
@@ -188,7 +190,7 @@ impl ExtentFiles {
         Ok(bytes)
     }
 
-    /// Opens an extent for its consumers; `serial` and `length` as its entry has them.
+    /// Opens an extent for a consumer; `serial` is that of its entry, whose length is checked.
     pub(super) fn open(&self, entry: &Extent, serial: u64) -> Result<Mapping, Error> {
         let place = Place::of(entry);
         let path = self.path(place, serial);
@@ -206,9 +208,10 @@ impl ExtentFiles {
     }
 }
 
-/// Frees an entry that the caller holds, and that has no file any more.
+/// Frees an entry that the caller holds and that has no file any more.
 fn clear(entry: &Extent) {
-    // Whoever still takes the entry for what it was sees that it is not: see `Stock::place`.
+    // A process that still takes the entry for the earlier extent sees from this that it is not:
+    // see `Stock::place`.
     entry.serial.store(0, Ordering::Relaxed);
     entry.length.store(0, Ordering::SeqCst);
     entry.vacate();
@@ -231,17 +234,18 @@ fn mapping(
     let failed = |error| FileError::new("map", path, error);
     let length = usize::try_from(length).map_err(|_| failed(Errno::NOMEM.into()))?;
     let mapping = Mapping::new(file, length).map_err(failed)?;
-    // On a disk it would make the whole of it dirty.
+    // On a disk this would make all of its pages dirty.
     if place == Place::Memory {
         mapping.populate();
     }
     Ok(mapping)
 }
 
-/// How many bytes of extents there are, those that were spilled not counted.
+/// Number of bytes of all extents, without those that were spilled.
 ///
-/// It is added up from the entries rather than counted: so it is right whoever died when. For a
-/// moment it may be more than the quota, while somebody finds out that there is too little left.
+/// The sum is taken over the entries rather than kept in a counter, so it is right even after
+/// deaths. It may exceed the quota for a moment, until a process that took too much notices it and
+/// steps back.
 pub(crate) fn reserved(control: &Control) -> u64 {
     control
         .extents()
@@ -252,7 +256,7 @@ pub(crate) fn reserved(control: &Control) -> u64 {
         .fold(0, |sum, (length, _)| sum.saturating_add(length))
 }
 
-/// How many there may be: whole pages, so that a message of `max_bytes` fits.
+/// Maximum of `reserved`: in whole pages, so that a message of `max_bytes` fits.
 pub(super) fn quota(control: &Control) -> u64 {
     let max_bytes = &control.superblock().constants.0.max_bytes;
     let max_bytes = max_bytes.load(Ordering::Relaxed);

@@ -1,4 +1,5 @@
-//! The descriptors of this process: chunks of its own, so that processes do not meet there.
+//! `Home`: the free descriptors of this process, in chunks that other processes do not normally
+//! use.
 
 use std::io;
 use std::ops::Range;
@@ -11,32 +12,36 @@ use super::super::sync::Ordering;
 use super::super::sync::hint::{AtomicBool, AtomicU64, AtomicUsize};
 use super::super::word::{Owner, Word};
 
-/// How many descriptors of the first chunk are looked at before going on to a further one.
+/// Number of descriptors of the first chunk that are looked at before going on to another.
 const GLANCE: usize = 8;
-/// How many descriptors ahead memory is asked for: what the consumers wrote last is theirs still.
+/// Prefetch distance in descriptors: their latest writers are consumers, whose caches still have
+/// them.
 const AHEAD: usize = 4;
-/// So that a place behind the last of a chunk is another than one before the first of the next.
+/// Twice the chunk, so that the place behind a chunk's last descriptor is not a place in the next
+/// chunk.
 const STRIDE: usize = 2 * CHUNK;
-/// How many looks in vain each claim earns: where fewer than a third of the descriptors are free,
-/// there may be more.
+/// Number of failed looks that each claim earns: if fewer than a third of the descriptors are free,
+/// it is better to add a chunk.
 const EARNED: usize = 2;
 const BITS: usize = u64::BITS as usize;
 
 /// The chunks of this process, and where it looks next.
 ///
-/// A claim is decided by the compare-and-swap of the descriptor's word, whoever else tries: that
-/// only its owner looks into a chunk is for speed.
+/// The compare-and-swap of the descriptor's word decides a claim, whichever processes try. That
+/// only the owner looks into a chunk is for speed.
 #[derive(Debug)]
 pub(crate) struct Home {
     me: Owner,
     /// One bit for each chunk.
     mine: [AtomicU64; CHUNKS_LIMIT / BITS],
-    /// Where the next claim looks first: a chunk, times [`STRIDE`], and how many of it are behind.
+    /// Where the next claim begins: a chunk's index times [`STRIDE`], plus the index within the
+    /// chunk.
     place: AtomicUsize,
-    /// How many descriptors may be looked at in vain, before another chunk is the better choice:
-    /// else who fills a queue of many chunks looked through all of them before each new one.
+    /// Number of looks that may fail before another chunk is the better choice. Without this limit,
+    /// a process that fills a queue of many chunks would look through all of them before each new
+    /// one.
     looks: AtomicUsize,
-    /// There can be no more chunks for this process: it looks into those of others.
+    /// Set if there can be no more chunks for this process: then it looks into those of others.
     cramped: AtomicBool,
 }
 
@@ -52,7 +57,7 @@ impl Home {
         }
     }
 
-    /// A descriptor to fill; None where [`Self::grow`] has to get more first, or where it could not.
+    /// Claims a descriptor to fill; None if [`Self::grow`] has to get more first, or could not.
     #[inline]
     pub(crate) fn claim(&self, control: &Control) -> Option<Claim> {
         let place = self.place.load(Ordering::Relaxed);
@@ -66,9 +71,9 @@ impl Home {
         self.claim_elsewhere(control, chunk)
     }
 
-    /// At the end of a chunk: the first one, if something is free there, so that few messages stay
-    /// in little memory; else the next one, and so on, round to the whole of this one, as far as the
-    /// looks go that were earned.
+    /// Claims at the end of a chunk. Looks at the beginning of the first chunk, so that few
+    /// messages stay in little memory; then at the next chunks in turn, round to the whole of this
+    /// one, until the earned looks are used up.
     #[cold]
     fn claim_elsewhere(&self, control: &Control, chunk: usize) -> Option<Claim> {
         let first = self.next_after(None);
@@ -78,7 +83,7 @@ impl Home {
             return Some(claim);
         }
         let cramped = self.cramped.load(Ordering::Relaxed);
-        // One look at each: what was earned long ago is no reason to look in vain for ever.
+        // At most one look at each descriptor: looks that were earned long ago do not accumulate.
         let chunks: u32 = self
             .mine
             .iter()
@@ -99,8 +104,8 @@ impl Home {
         }
         let all = control.descriptors().len() / CHUNK;
         let here = chunk.min(all);
-        let mut everybodys = (here..all).chain(0..here);
-        everybodys.find_map(|at| self.claim_in(control, at, 0..CHUNK))
+        let mut all_chunks = (here..all).chain(0..here);
+        all_chunks.find_map(|at| self.claim_in(control, at, 0..CHUNK))
     }
 
     #[inline]
@@ -128,17 +133,18 @@ impl Home {
         None
     }
 
-    /// Gets one more chunk; the caller holds the structural lock. False where there can be no more:
-    /// from then on claims look among everybody's descriptors too.
+    /// Gets one more chunk; the caller holds the structural lock. False if there can be no more:
+    /// from then on claims also look among the descriptors of other processes.
     ///
     /// # Errors
     ///
-    /// No space for the first one, or whatever else the system says.
+    /// No space for the first chunk, or another error of the system.
     pub(crate) fn grow(&self, control: &Control) -> Result<bool, Error> {
         let chunks = control.chunks();
         let used = control.descriptors().len() / CHUNK;
         for (number, chunk) in chunks.iter().take(used).enumerate() {
-            // Nobody's, and of use: messages of one who died may lie in it still.
+            // A chunk without an owner; all of its descriptors may still carry messages of an owner
+            // that died, so one must be free.
             let owner = chunk.owner.load(Ordering::Relaxed);
             let descriptors = &control.descriptors()[number * CHUNK..(number + 1) * CHUNK];
             if owner == 0 && descriptors.iter().any(|one| one.word() == Word::FREE) {
@@ -159,14 +165,14 @@ impl Home {
             result => result?,
         }
         self.move_in(chunk, used);
-        // ORDER: Release, pairs with `Control::descriptors`: there is memory.
+        // ORDER: Release, pairs with `Control::descriptors`: the chunk has memory.
         let count = &control.superblock().used.0.chunks;
         count.store(used as u64 + 1, Ordering::Release);
         Ok(true)
     }
 
     fn move_in(&self, chunk: &Chunk, number: usize) {
-        // ORDER: Relaxed: all who change it hold the structural lock.
+        // ORDER: Relaxed: it is changed only under the structural lock.
         let me = self.me.index() as u64;
         chunk.owner.store(me, Ordering::Relaxed);
         self.mine[number / BITS].fetch_or(1 << (number % BITS), Ordering::Relaxed);
@@ -178,7 +184,7 @@ impl Home {
         word.is_some_and(|word| word.load(Ordering::Relaxed) >> (chunk % BITS) & 1 == 1)
     }
 
-    /// The first chunk of this process behind another, or at all.
+    /// This process's first chunk after `chunk`, or its first one of all if that is None.
     fn next_after(&self, chunk: Option<usize>) -> Option<usize> {
         let from = chunk.map_or(0, |chunk| chunk + 1);
         let masks = std::iter::once(u64::MAX << (from % BITS)).chain(std::iter::repeat(u64::MAX));

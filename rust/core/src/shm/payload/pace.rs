@@ -1,29 +1,29 @@
-//! How often to try again what is dear and was in vain.
+//! `Pace`: limits how often an expensive action that failed is tried again.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-/// It takes no more than about one part in so many of the time.
+/// The action takes at most about one part in `PARTS` of the time.
 const PARTS: u32 = 16;
 
-/// Something that may be in vain.
+/// An action that may fail.
 #[derive(Debug, Default)]
 pub(super) struct Pace(Mutex<Option<Instant>>);
 
 impl Pace {
-    /// When it begins; None where it was in vain so lately that it is too early.
+    /// Begins an attempt; None if the last one failed so recently that it is too early.
     pub(super) fn begin(&self) -> Option<Instant> {
         let now = Instant::now();
         let next = *self.next();
         next.is_none_or(|next| next <= now).then_some(now)
     }
 
-    /// It came to nothing.
+    /// Notes that the attempt failed.
     pub(super) fn in_vain(&self, begin: Instant) {
         *self.next() = Some(Instant::now() + begin.elapsed() * PARTS);
     }
 
-    /// Something has changed: it may not be in vain now.
+    /// Allows an attempt at once: something has changed, so it may succeed.
     pub(super) fn again(&self) {
         *self.next() = None;
     }

@@ -1,4 +1,4 @@
-//! A block that was allocated.
+//! `Placed`: a block that was allocated.
 
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use super::space::Piece;
 
 /// A block of memory, for its producer alone until its message is put.
 ///
-/// It is bound to a descriptor and comes back with that. Dropping one that was not bound leaves it
+/// It is bound to a descriptor and is freed with it. Dropping a block that was not bound leaves it
 /// allocated until this process ends.
 #[derive(Debug)]
 #[must_use = "it stays allocated until it is bound"]
@@ -21,12 +21,12 @@ pub(crate) struct Placed {
 }
 
 impl Placed {
-    /// Where it is, for everybody.
+    /// The block, as other processes find it.
     pub(crate) fn block(&self) -> Block {
         self.block
     }
 
-    /// The extent that it lies in.
+    /// The mapping of its extent.
     pub(crate) fn mapping(&self) -> Arc<Mapping> {
         Arc::clone(&self.mapping)
     }
@@ -35,7 +35,7 @@ impl Placed {
     ///
     /// # Errors
     ///
-    /// Where it has no such part.
+    /// If it has no such part.
     pub(crate) fn write(&self, offset: u64, bytes: &[u8]) -> Result<(), Outside> {
         let outside = Outside {
             offset,
@@ -49,11 +49,11 @@ impl Placed {
         self.mapping.write(self.block.offset + offset, bytes)
     }
 
-    /// Where it lies in this process.
+    /// Its address in this process.
     ///
     /// # Errors
     ///
-    /// Where it does not lie in its mapping: never, without damage.
+    /// If it does not lie in its mapping: only after damage.
     pub(crate) fn pointer(&self) -> Result<NonNull<u8>, Outside> {
         self.mapping.pointer(self.block.offset, self.block.length)
     }

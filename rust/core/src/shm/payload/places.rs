@@ -1,11 +1,11 @@
-//! Where the memory of a session lies.
+//! The choice of a session's folders, and of its memory limit.
 //!
-//! In `/dev/shm`, which is memory; where there is none, or too little, in the folder for temporary
-//! files. Containers have 64 MiB of it unless told otherwise.
+//! Sessions are in `/dev/shm`, which is memory; if it is missing or too small, in the folder for
+//! temporary files. Containers have a `/dev/shm` of 64 MiB unless told otherwise.
 //!
-//! Memory without a name (memfd), which no mount bounds, is deliberately not used: others could
-//! open it only through the process that made it, so that a producer that is killed would take with
-//! it the messages that nobody has read yet.
+//! Memory without a name (memfd), which no mount limits, is deliberately not used: other processes
+//! could open it only through the process that made it, so that the death of a producer would also
+//! destroy its messages that were not read yet.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -18,38 +18,39 @@ use super::super::session::Error;
 
 const MEMORY: &str = "/dev/shm";
 const MIB: u64 = 1 << 20;
-/// The most that a session takes unless told to.
+/// Maximum size of a session, unless its maker sets one.
 const DEFAULT_LIMIT: u64 = 4 << 30;
-/// The part of what is free that it takes: one in so many.
+/// The default size is one part in `DEFAULT_PART` of the free memory.
 const DEFAULT_PART: u64 = 4;
-/// With less than this, memory is too small for payloads.
+/// With less free memory than this, payloads go to disk.
 const SMALL: u64 = 256 * MIB;
-/// With less than this, it is too small for anything.
+/// With less free memory than this, the whole session goes to disk.
 const TINY: u64 = 8 * MIB;
 
-/// Where a session's files go, and how much of them there may be.
+/// Where a session's files go, and their maximum size.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Chosen {
-    /// The folder for the session's folder.
+    /// The folder in which the session's folder is made.
     pub folder: PathBuf,
-    /// The folder for what goes to disk.
+    /// The folder for payloads on disk.
     pub disk: PathBuf,
-    /// Whether all payloads do.
+    /// Whether all payloads go to disk.
     pub payload_on_disk: bool,
-    /// How many bytes of payloads there may be.
+    /// Maximum number of bytes of payloads.
     pub max_bytes: u64,
-    /// What the user should know.
+    /// A warning for the user.
     pub warning: Option<String>,
 }
 
 /// Chooses where a session's memory lies.
 ///
-/// `folder`: what the user asked for; else what `SHOAL_SHM_DIR` names. `disk`: likewise, for what goes
-/// to disk. `max_bytes`: likewise; else a quarter of what is free there, at most 4 GiB.
+/// `folder`: the folder that the user asked for; by default the one in `SHOAL_SHM_DIR`, if it is
+/// set. `disk`: the folder for payloads on disk; by default the one for temporary files.
+/// `max_bytes`: by default a quarter of the free space there, at most 4 GiB.
 ///
 /// # Errors
 ///
-/// Where a folder that was asked for is none, or cannot be written to; or none can be.
+/// If a given folder is not a folder, or cannot be written to; or if no folder can be used.
 pub fn choose(
     folder: Option<&Path>,
     disk: Option<&Path>,
@@ -61,14 +62,14 @@ pub fn choose(
     choose_from(Path::new(MEMORY), &temporary, folder, disk, max_bytes)
 }
 
-/// The folders in which sessions may be that were made without naming one.
+/// The folders in which sessions are made unless a folder is given.
 pub(crate) fn default_folders() -> Vec<PathBuf> {
     let mut folders: Vec<_> = named().into_iter().collect();
     folders.extend([MEMORY.into(), std::env::temp_dir()]);
     folders
 }
 
-/// What the environment names.
+/// The folder that the environment names.
 fn named() -> Option<PathBuf> {
     let named = std::env::var_os("SHOAL_SHM_DIR");
     named.filter(|name| !name.is_empty()).map(PathBuf::from)
@@ -105,7 +106,7 @@ pub(super) fn choose_from(
         ));
         return Ok(chosen);
     };
-    // Who wants less than half of what is free has it.
+    // A session that asks for less than half of the free memory gets it.
     let needed = max_bytes.map_or(SMALL, |bytes| bytes.saturating_mul(2).min(SMALL));
     if available >= needed.max(TINY) {
         return Ok(chosen(memory, available));
@@ -136,7 +137,7 @@ fn default_limit(available: u64) -> u64 {
     (available / DEFAULT_PART).clamp(MIB, DEFAULT_LIMIT)
 }
 
-/// How many bytes are free in a folder that can be written to.
+/// Number of free bytes in a folder, which must be writable.
 fn free(folder: &Path) -> Result<u64, FileError> {
     let failed = |source: io::Error| FileError::new("use the folder", folder, source);
     if !folder.metadata().map_err(failed)?.is_dir() {

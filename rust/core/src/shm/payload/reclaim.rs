@@ -1,4 +1,5 @@
-//! Taking away extents that no message is in: those of the dead, and idle ones of the living.
+//! Takes away extents that hold no message: those of dead processes, and idle ones of live
+//! processes.
 
 use super::super::descriptor::Payload;
 use super::super::session::Control;
@@ -8,19 +9,20 @@ use super::super::word::{Owner, State};
 use super::files::ExtentFiles;
 use super::tenure::{Held, Tenure};
 
-/// What was taken away.
+/// The extents that were taken away.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Reclaimed {
-    /// How many extents.
+    /// Number of extents.
     pub(crate) extents: u64,
-    /// How many bytes they had.
+    /// Number of their bytes.
     pub(crate) bytes: u64,
 }
 
-/// Takes away what the dead had, where no descriptor names it, and leaves the rest to nobody.
+/// Takes away the extents of dead processes that no descriptor names, and leaves their others
+/// without a holder.
 ///
-/// Afterwards no extent is held by a dead participant, so that its index can be given out again.
-/// Who is dead does not change meanwhile; nobody's are taken too.
+/// Afterwards no extent is held by a dead participant, so its index can be given out again. The set
+/// of dead processes does not change meanwhile. Extents that already have no holder are taken too.
 pub(crate) fn retire_unreferenced(
     control: &Control,
     files: &ExtentFiles,
@@ -34,13 +36,13 @@ pub(crate) fn retire_unreferenced(
     })
 }
 
-/// Takes away what others keep and do not use, so that their memory can be had.
+/// Takes away extents that other processes keep and do not use, so that their memory is available.
 pub(super) fn retire_idle(control: &Control, files: &ExtentFiles, me: Owner) -> Reclaimed {
     let found = candidates(control, |seen, owner| seen.is_quiet() && owner != me);
     retire(control, files, me, &found, |_, _| ())
 }
 
-/// An extent that may go, as it was before the look at the descriptors.
+/// An extent that may be taken away, with its tenure from before the look at the descriptors.
 type Candidate<'a> = (usize, &'a Extent, Tenure);
 
 fn candidates(control: &Control, wanted: impl Fn(Tenure, Owner) -> bool) -> Vec<Candidate<'_>> {
@@ -52,7 +54,7 @@ fn candidates(control: &Control, wanted: impl Fn(Tenure, Owner) -> bool) -> Vec<
         .collect()
 }
 
-/// Takes away those that no descriptor names; `spare` gets the others.
+/// Takes away those that no descriptor names; calls `spare` for the others.
 fn retire(
     control: &Control,
     files: &ExtentFiles,
@@ -64,7 +66,7 @@ fn retire(
     if found.is_empty() {
         return reclaimed;
     }
-    // After the tenures: what changed since does not let itself be seized.
+    // Read after the tenures: an extent that changed since then cannot be seized.
     let named = named(control);
     for &(index, entry, seen) in found {
         let length = entry.length.load(Ordering::Relaxed);
@@ -79,7 +81,7 @@ fn retire(
     reclaimed
 }
 
-/// Which extents a message lies in, or may come to lie in.
+/// For each extent: whether a message lies in it, or may soon.
 fn named(control: &Control) -> Vec<bool> {
     let extents = control.extents();
     let mut named = vec![false; extents.len()];
@@ -94,8 +96,8 @@ fn named(control: &Control) -> Vec<bool> {
         };
         named[extent] |= match word.state() {
             Some(State::Free) => false,
-            // What is being filled may say still what it said before. It comes to lie in extents
-            // of its producer only.
+            // While a descriptor is being filled, it may still name an earlier block. Its next
+            // block can only lie in an extent of its producer.
             Some(State::Writing) => entry.seen().holder() == Some(word.owner()),
             _ => true,
         };

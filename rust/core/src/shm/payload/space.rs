@@ -1,4 +1,4 @@
-//! What is free in one extent, as its producer knows it.
+//! `Space`: the free parts of one extent, as its producer knows them.
 
 use std::fmt;
 use std::sync::Arc;
@@ -9,11 +9,11 @@ use offset_allocator::{Allocation, Allocator};
 use super::super::memory::Mapping;
 use super::files::Made;
 
-/// The unit of blocks, and what their beginnings are aligned to.
+/// The unit of blocks; each begins at a multiple of it.
 pub(super) const ALIGN: u64 = 64;
 
-/// So many units a block has on average, at least; an extent of smaller ones is full before its end.
-/// What the allocator notes of each block is two units long.
+/// Minimum average size of a block in units; an extent of smaller blocks is full before its end.
+/// The allocator's record of each block is two units long.
 const UNITS_PER_BLOCK: u32 = 8;
 
 /// A part of an extent.
@@ -45,9 +45,9 @@ pub(super) struct Space {
     pub(super) length: u64,
     pub(super) mapping: Arc<Mapping>,
     kind: Kind,
-    /// Blocks in it that are not free.
+    /// Number of blocks in it that are not free.
     blocks: usize,
-    /// Since when there are none.
+    /// The time since which it has no blocks.
     free_since: Option<Instant>,
 }
 
@@ -71,9 +71,9 @@ impl Space {
         }
     }
 
-    /// A block, and where it begins; None where there is no room for it.
+    /// Allocates a block; also returns its offset. None if there is no room for it.
     ///
-    /// `wasteful`: whether an extent of its own may be more than twice as long as the block.
+    /// `wasteful`: whether an extent for one block may be more than twice as long as the block.
     pub(super) fn allocate(&mut self, length: u64, wasteful: bool) -> Option<(Piece, u64)> {
         let found = match &mut self.kind {
             Kind::Divided(allocator) => {
@@ -94,7 +94,7 @@ impl Space {
         Some(found)
     }
 
-    /// A block is free again.
+    /// Frees a block.
     pub(super) fn free(&mut self, piece: Piece, now: impl FnOnce() -> Instant) {
         if let (Kind::Divided(allocator), Piece(Some(allocation))) = (&mut self.kind, piece) {
             allocator.free(allocation);
@@ -105,7 +105,7 @@ impl Space {
         }
     }
 
-    /// Since when all of it is free; None where something is not.
+    /// The time since which all of it is free; None if some part is in use.
     pub(super) fn free_since(&self) -> Option<Instant> {
         self.free_since
     }

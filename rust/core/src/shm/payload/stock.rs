@@ -1,4 +1,4 @@
-//! What a producer has: its extents, and which block comes back with which descriptor.
+//! `Stock`: the extents of a producer, and which of their blocks is bound to which descriptor.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -14,21 +14,21 @@ use super::files::Made;
 use super::space::{Piece, Space};
 use super::tenure::Held;
 
-/// How many blocks an allocation gets back at most, if there is no need.
+/// Maximum number of blocks that an allocation takes back if it does not need more.
 const SOME: usize = 8;
-/// So much memory may stay warm without being used.
+/// Bytes of free memory that may always stay warm.
 const WARM: u64 = 64 << 20;
-/// Memory that was not used for so long is cold.
+/// Time without use after which memory is cold.
 const COLD: Duration = Duration::from_secs(1);
 
-/// Which extents a block may lie in.
+/// The extents in which a block may be placed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fit {
-    /// In those for many blocks.
+    /// Extents for many blocks.
     Shared,
-    /// In one of its own that is not much too long.
+    /// Extents for one block that are not much longer than it.
     Alone,
-    /// In any, rather than wait.
+    /// Any extent, rather than wait.
     Any,
 }
 
@@ -40,19 +40,20 @@ struct Bound {
     block: Block,
 }
 
-/// What a producer has; for one thread at a time.
+/// The extents and blocks of a producer; used by one thread at a time.
 #[derive(Debug)]
 pub(super) struct Stock {
     me: Owner,
-    /// By their numbers: the oldest first, so that the latest come free.
+    /// By serial number: the oldest is used first, so that the latest become free.
     spaces: BTreeMap<u64, Space>,
     /// The extent of the last block: the next one is likely to fit there too.
     last: u64,
-    /// By descriptor.
+    /// The bound blocks by descriptor.
     bound: BTreeMap<u32, Bound>,
-    /// The keys of `bound` in the order in which they were put, and so likely come back.
+    /// The keys of `bound` in the order of their puts, which is likely the order in which they are
+    /// freed.
     order: VecDeque<u32>,
-    /// When to look whether memory is cold.
+    /// When to look next whether memory is cold.
     cooling: Option<Instant>,
 }
 
@@ -68,14 +69,14 @@ impl Stock {
         }
     }
 
-    /// How many bytes the extents for many blocks have.
+    /// Total length of the extents for many blocks.
     pub(super) fn divided_length(&self) -> u64 {
         let divided = self.spaces.values().filter(|space| space.is_divided());
         divided.map(|space| space.length).sum()
     }
 
-    /// A new extent, and the block in it that is pending; None, and the block is no longer pending,
-    /// where it does not fit.
+    /// Adds a new extent and allocates in it the block that is already pending. None if the block
+    /// does not fit; then it is no longer pending.
     pub(super) fn add(
         &mut self,
         control: &Control,
@@ -84,7 +85,7 @@ impl Stock {
         length: u64,
     ) -> Option<Placed> {
         let Made { index, serial, .. } = made;
-        // What had the entry before was taken away, if this was not noticed yet.
+        // The entry's earlier extent was taken away, if that was not noticed yet.
         self.spaces.retain(|_, space| space.index != index);
         let mut space = Space::new(made, divided);
         let placed = placed(&mut space, serial, length, Fit::Any);
@@ -96,9 +97,9 @@ impl Stock {
         placed
     }
 
-    /// A block in an extent that is there.
+    /// Allocates a block in an existing extent.
     pub(super) fn place(&mut self, control: &Control, length: u64, fit: Fit) -> Option<Placed> {
-        // The usual case, without a look at the others.
+        // The usual case: no need to try the others.
         if let Some(placed) = self.place_in(control, self.last, length, fit) {
             return Some(placed);
         }
@@ -134,11 +135,11 @@ impl Stock {
             if entry.serial.load(Ordering::Relaxed) == serial {
                 return Some(placed);
             }
-            // Taken away, and the entry is this process's again, for another extent.
+            // The extent was taken away, and the entry is this process's again, for another extent.
             entry.end(self.me);
             self.spaces.remove(&serial);
         } else if entry.seen().holder() == Some(self.me) {
-            // Too many are pending.
+            // Too many blocks are pending.
             space.free(placed.piece, Instant::now);
         } else {
             self.spaces.remove(&serial);
@@ -146,8 +147,8 @@ impl Stock {
         None
     }
 
-    /// Notes that a block comes back with a descriptor; with the one that came before it, if it did
-    /// come back since.
+    /// Notes that a block is bound to a descriptor, and frees the block that was bound to it
+    /// before, if that was not noticed yet.
     pub(super) fn bind(&mut self, descriptor: u32, placed: &Placed) {
         let Placed {
             serial,
@@ -161,15 +162,15 @@ impl Stock {
             block,
         };
         match self.bound.insert(descriptor, bound) {
-            // It was claimed once more: what it had is free.
+            // The descriptor was claimed again, so its earlier block is free.
             Some(before) => self.free(before.serial, before.piece),
             None => self.order.push_back(descriptor),
         }
     }
 
-    /// A block is free.
+    /// Frees a block.
     pub(super) fn free(&mut self, serial: u64, piece: Piece) {
-        // Not there: its extent was taken away, because nothing was in it any more.
+        // If it is missing, the extent was taken away, because nothing was in it any more.
         let Some(space) = self.spaces.get_mut(&serial) else {
             return;
         };
@@ -182,7 +183,7 @@ impl Stock {
         }
     }
 
-    /// Gets back some of what consumers have released, the oldest first.
+    /// Takes back some of the blocks that consumers have released, the oldest first.
     pub(super) fn collect_some(&mut self, control: &Control) {
         for _ in 0..SOME {
             let Some(&first) = self.order.front() else {
@@ -193,7 +194,7 @@ impl Stock {
                 self.take_back(first);
                 continue;
             }
-            // Somebody may keep one for long, and give back those that were put after it.
+            // A consumer may keep one message for long, and give back those that were put after it.
             match self.order.get(1) {
                 Some(&second) if self.is_released(control, second) => self.order.rotate_left(1),
                 _ => return,
@@ -201,7 +202,7 @@ impl Stock {
         }
     }
 
-    /// Gets back all that consumers have released.
+    /// Takes back all blocks that consumers have released.
     pub(super) fn collect_all(&mut self, control: &Control) {
         for _ in 0..self.order.len() {
             let Some(descriptor) = self.order.pop_front() else {
@@ -221,9 +222,9 @@ impl Stock {
         }
     }
 
-    /// Whether nobody uses the block of a descriptor any more: it is free, or claimed once more and
-    /// of another message. It named the block before it was put, and does so until it is filled
-    /// anew, by whomever.
+    /// Whether the block of a descriptor is no longer used: the descriptor is free, or was claimed
+    /// again for another message. The descriptor named the block before the put, and does so until
+    /// any process fills it again.
     fn is_released(&self, control: &Control, descriptor: u32) -> bool {
         let (Some(bound), Some(found)) = (
             self.bound.get(&descriptor),
@@ -231,7 +232,7 @@ impl Stock {
         ) else {
             return true;
         };
-        // The word first: what it says of the descriptor was written before it.
+        // The word is read first: all that it says about the descriptor was written before it.
         if found.word() == Word::FREE {
             return true;
         }
@@ -243,7 +244,7 @@ impl Stock {
         }
     }
 
-    /// So many bytes are free beyond what may stay warm.
+    /// Number of free bytes beyond those that may stay warm.
     fn surplus(&self) -> u64 {
         let (mut free, mut used) = (0, 0);
         for space in self.spaces.values() {
@@ -255,8 +256,8 @@ impl Stock {
         u64::saturating_sub(free, WARM.max(used / 4))
     }
 
-    /// Gives up what is cold, as far as it is more than may stay warm: the largest first. What it
-    /// returns was seized, and is the caller's to remove.
+    /// Gives up cold memory beyond what may stay warm, the largest extents first. The extents
+    /// returned are seized; the caller must remove them.
     pub(super) fn cool<'a>(
         &mut self,
         control: &'a Control,
@@ -290,7 +291,7 @@ impl Stock {
         seized
     }
 
-    /// Gives up all that is free, as `cool`.
+    /// Gives up all free extents; the result is as for `cool`.
     pub(super) fn drain<'a>(&mut self, control: &'a Control) -> Vec<&'a Extent> {
         let free = self.spaces.iter();
         let free: Vec<u64> = free
@@ -302,19 +303,20 @@ impl Stock {
             .collect()
     }
 
-    /// Gives up an extent; None where somebody else took it away before.
+    /// Gives up an extent; None if another process took it away before.
     fn seize<'a>(&mut self, control: &'a Control, serial: u64) -> Option<&'a Extent> {
         let space = self.spaces.remove(&serial)?;
         let entry = entry(control, space.index)?;
         let seen = entry.seen();
-        // Its number after its holder: of another extent of this process nothing is known here.
+        // The serial number is read after the holder: the entry may be another extent of this
+        // process by now, of which this object knows nothing.
         let mine = seen.holder() == Some(self.me)
             && seen.is_quiet()
             && entry.serial.load(Ordering::Relaxed) == serial;
         (mine && entry.seize(seen, self.me)).then_some(entry)
     }
 
-    /// Bytes of blocks, extents and bound blocks: for tests.
+    /// Number of extents and of bound blocks: for tests.
     #[cfg(test)]
     pub(super) fn counts(&self) -> (usize, usize) {
         assert_eq!(self.bound.len(), self.order.len());

@@ -1,29 +1,31 @@
-//! Who has an extent: one word, so that there is no moment at which memory belongs to nobody.
+//! The word that says who holds an extent, so that payload memory always has a known owner.
 //!
 //! ```text
-//! 63..32  changes  counts every change, so that who looked away can tell that nothing happened
-//! 31..16  pending  blocks that were allocated and that no descriptor names yet;
-//!                  all ones: it is being removed
+//! 63..32  changes  increases with every change, so that a process can tell that nothing happened
+//!                  between two looks
+//! 31..16  pending  number of blocks that were allocated and that no descriptor names yet;
+//!                  all ones: the extent is being removed
 //! 15..0   holder   1 + the participant that allocates from it; 0: the entry is free;
-//!                  1: of nobody, for its producer died while messages were in it
+//!                  1: no holder, because its producer died while messages were in it
 //! ```
 //!
-//! The allocator of an extent is private to its producer, so that nobody else can know what is free
-//! in it. But anybody can find out that *all* of it is: nothing is pending, no descriptor names it,
-//! and the word is the same afterwards as before the look at the descriptors. Then whoever needs the
-//! memory may take it away. So an idle process that keeps memory warm for itself never makes others
-//! wait; it notices the next time it wants to allocate there.
+//! The allocator of an extent is private to its producer, so other processes cannot know which
+//! parts of the extent are free. But any process can find out that *all* of it is free: no block is
+//! pending, no descriptor names it, and the word is the same before and after the look at the
+//! descriptors. Then a process that needs the memory may take it away. So an idle process that
+//! keeps memory warm for itself never makes others wait; it notices the loss when it next allocates
+//! there.
 //!
-//! | from | to | who, when |
+//! | from | to | by whom, when |
 //! |---|---|---|
 //! | free | held, one pending | a producer, before it makes the file |
 //! | held | held, pending + 1 | its producer: a block is allocated |
 //! | held | held, pending - 1 | its producer: a descriptor names the block |
-//! | held, none pending | held by the one who removes it | anybody, if no descriptor names it |
-//! | held by one who died | the same, or held by nobody | a recovery |
-//! | being removed | free | who removes it, after the file |
+//! | held, none pending | held by the process that removes it | any process, if no descriptor names it |
+//! | held by a dead process | the same, or no holder | a recovery |
+//! | being removed | free | the process that removes it, after the file |
 //!
-//! A process that dies on the way is a dead holder, whatever it was about to do.
+//! A process that dies during any of these is a dead holder, whatever it was about to do.
 
 use super::super::session::layout::Extent;
 use super::super::sync::{AtomicU64, Ordering};
@@ -35,12 +37,12 @@ const PENDING_MASK: u64 = 0xffff << PENDING_SHIFT;
 const PENDING_ONE: u64 = 1 << PENDING_SHIFT;
 const CHANGE_ONE: u64 = 1 << 32;
 
-/// The word, at one moment.
+/// The value of the word at one moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Tenure(u64);
 
 impl Tenure {
-    /// Who holds it; None where the entry is free or the word cannot be.
+    /// The holder; None if the entry is free or the value is not valid.
     pub(super) fn holder(self) -> Option<Owner> {
         let holder = u16::try_from(self.0 & HOLDER_MASK).ok()?;
         Owner::new(holder.checked_sub(1)?)
@@ -50,12 +52,12 @@ impl Tenure {
         self.0 & HOLDER_MASK == 0
     }
 
-    /// Whether nobody is about to make a descriptor name it, or to remove it.
+    /// Whether no block is pending, and the extent is not being removed.
     pub(super) fn is_quiet(self) -> bool {
         self.0 & PENDING_MASK == 0
     }
 
-    /// The same entry, changed.
+    /// The next value of the word, with this holder and this many pending blocks.
     fn next(self, holder: Option<Owner>, pending: u64) -> Self {
         let changes = (self.0 & !(HOLDER_MASK | PENDING_MASK)).wrapping_add(CHANGE_ONE);
         let holder = holder.map_or(0, |owner| owner.index() as u64 + 1);
@@ -63,27 +65,28 @@ impl Tenure {
     }
 }
 
-/// What may be done with the word of an entry.
+/// Operations on the word of an entry.
 pub(super) trait Held {
-    /// The word now.
+    /// The value now.
     fn seen(&self) -> Tenure;
 
-    /// Takes a free entry, with one block pending; whether it was free.
+    /// Takes a free entry, with one block pending; false if it was not free.
     fn claim(&self, me: Owner) -> bool;
 
-    /// A block is about to be allocated: whether this participant still has the extent.
+    /// Announces that a block is about to be allocated; false if this participant lost the extent.
     fn begin(&self, me: Owner) -> bool;
 
-    /// A block that `begin` announced is named by a descriptor.
+    /// Ends what `begin` announced: a descriptor names the block.
     fn end(&self, me: Owner);
 
-    /// Takes it, to remove it; whether nothing happened since it was seen.
+    /// Takes the extent in order to remove it; false if anything happened since it was seen.
     fn seize(&self, seen: Tenure, me: Owner) -> bool;
 
-    /// Leaves it to nobody, until no descriptor names it; whether nothing happened since.
+    /// Leaves the extent without a holder, until no descriptor names it; false if anything happened
+    /// since it was seen.
     fn orphan(&self, seen: Tenure) -> bool;
 
-    /// Frees the entry that was seized, after its file is gone.
+    /// Frees an entry that was seized, after its file is gone.
     fn vacate(&self);
 }
 
@@ -102,7 +105,7 @@ impl Held for Extent {
         let mut seen = self.seen();
         loop {
             let pending = seen.0 & PENDING_MASK;
-            // The last number but one stays free, for all ones is something else.
+            // The largest number is not used: all ones means that the extent is being removed.
             if seen.holder() != Some(me) || pending + PENDING_ONE >= PENDING_MASK {
                 return false;
             }
@@ -121,7 +124,7 @@ impl Held for Extent {
         let mut seen = self.seen();
         loop {
             let pending = seen.0 & PENDING_MASK;
-            // Else this process was taken for dead, and it is not its extent any more.
+            // Otherwise this process was taken for dead, and the extent is no longer its own.
             if seen.holder() != Some(me) || pending == 0 || pending == PENDING_MASK {
                 return;
             }
@@ -145,15 +148,15 @@ impl Held for Extent {
     }
 
     fn vacate(&self) {
-        // ORDER: Release, pairs with `claim`: the next one's numbers come after this one's.
+        // ORDER: Release, pairs with `claim`: the next holder's values come after this one's.
         let free = self.seen().next(None, 0);
         self.tenure.store(free.0, Ordering::Release);
     }
 }
 
 fn exchange(word: &AtomicU64, old: Tenure, new: Tenure) -> bool {
-    // ORDER: AcqRel. Release: what was done to descriptors before a block is no longer pending.
-    // Acquire: who takes an extent sees what its holder did before.
+    // ORDER: AcqRel. Release: the changes to descriptors, before a block is no longer pending.
+    // Acquire: a process that takes an extent sees what its holder did before.
     word.compare_exchange(old.0, new.0, Ordering::AcqRel, Ordering::Relaxed)
         .is_ok()
 }

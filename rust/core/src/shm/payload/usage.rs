@@ -1,4 +1,4 @@
-//! What uses the memory: for statistics, and for the texts of errors.
+//! How the memory of payloads is used: for statistics, and for the texts of errors.
 
 use std::collections::BTreeMap;
 
@@ -6,25 +6,25 @@ use super::super::descriptor::{Descriptor, Payload};
 use super::super::session::Control;
 use super::super::word::State;
 
-/// How many of the largest are told.
+/// Number of the largest users that are reported.
 const TOLD: usize = 3;
 
-/// What the messages of a session use, at about one moment.
+/// The memory that the messages of a session use, at about one moment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
     /// Descriptors that are not free.
     pub descriptors: u64,
     /// Bytes of payloads outside of descriptors.
     pub bytes: u64,
-    /// The queues whose messages have most of these bytes, by their index, with how many; of
-    /// messages that were taken too, as long as they are in use.
+    /// Queues whose messages have most of these bytes: the index of each, with the bytes. Messages
+    /// that were taken count as long as they are in use.
     pub queues: Vec<(u32, u64)>,
-    /// The processes that sent most of these bytes, by their number, with how many: by what the
-    /// messages say, so that one may be of another host, or gone.
+    /// Processes that sent most of these bytes: the number of each, with the bytes. The numbers
+    /// come from the messages, so a process may be on another node, or gone.
     pub senders: Vec<(u32, u64)>,
 }
 
-/// What the messages of a session use. It looks at every descriptor.
+/// Computes how the memory is used. Looks at every descriptor.
 pub(crate) fn usage(control: &Control) -> Usage {
     let mut usage = Usage::default();
     let mut queues = BTreeMap::new();
@@ -35,7 +35,7 @@ pub(crate) fn usage(control: &Control) -> Usage {
             continue;
         }
         usage.descriptors += 1;
-        // One that is being filled may say still what it said before.
+        // A descriptor that is being filled may still describe its earlier message.
         if state == Some(State::Writing) {
             continue;
         }
@@ -63,7 +63,7 @@ fn add(to: &mut BTreeMap<u32, u64>, key: u32, bytes: u64) {
     *sum = sum.saturating_add(bytes);
 }
 
-/// The largest first; of those that are equal, the lowest number.
+/// The largest first; of equal ones, the lowest number first.
 fn largest(sums: BTreeMap<u32, u64>) -> Vec<(u32, u64)> {
     let mut sums: Vec<_> = sums.into_iter().collect();
     sums.sort_by_key(|&(number, bytes)| (std::cmp::Reverse(bytes), number));

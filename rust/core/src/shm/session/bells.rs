@@ -1,4 +1,4 @@
-//! Doorbells: a FIFO for each process that waits in an event loop, and futexes for the others.
+//! Doorbells: a FIFO for each process that waits in an event loop; other processes wait on futexes.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -20,18 +20,18 @@ fn path_of(folder: &Path, owner: Owner) -> PathBuf {
     folder.join(format!("b{}", owner.index()))
 }
 
-/// The doorbell of this process: a FIFO that is readable once somebody rang.
+/// The doorbell of this process: a FIFO that is readable after it was rung.
 #[derive(Debug)]
 pub(crate) struct Bell {
     fifo: OwnedFd,
 }
 
 impl Bell {
-    /// Puts one up, in place of one that a dead process of this index left.
+    /// Makes the doorbell, in place of one that a dead process with this index left.
     ///
     /// # Errors
     ///
-    /// What the system says.
+    /// The system's error.
     pub(crate) fn put_up(folder: &Path, me: Owner) -> Result<Self, Error> {
         let path = path_of(folder, me);
         take_down(folder, me);
@@ -39,19 +39,19 @@ impl Bell {
         mknodat(rustix::fs::CWD, &path, FileType::Fifo, mode, 0)
             .map_err(|error| FileError::new("make the doorbell", &path, error))?;
         crash_point("hung");
-        // Open for writing too: then there always is a writer, and it never reads as ended.
+        // Opened for writing too: then there always is a writer, and a read never finds the end.
         let flags = OFlags::RDWR | OFlags::NONBLOCK | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let fifo = open(&path, flags, Mode::empty())
             .map_err(|error| FileError::new("open the doorbell", &path, error))?;
         Ok(Self { fifo })
     }
 
-    /// What an event loop watches.
+    /// The descriptor that an event loop watches.
     pub(crate) fn fd(&self) -> BorrowedFd<'_> {
         self.fifo.as_fd()
     }
 
-    /// Makes it unreadable until it is rung again.
+    /// Empties it, so that it is not readable until it is rung again.
     pub(crate) fn clear(&self) {
         let mut bytes = [0; 256];
         loop {
@@ -66,11 +66,11 @@ impl Bell {
 
 /// Removes the doorbell of a participant, if there is one.
 pub(crate) fn take_down(folder: &Path, owner: Owner) {
-    // One that cannot be removed is in nobody's way: nobody reads it.
+    // A doorbell that cannot be removed does no harm: no process reads it.
     let _ = std::fs::remove_file(path_of(folder, owner));
 }
 
-/// How a process of a session wakes the others.
+/// Wakes other processes of a session: through futexes, and through their doorbells.
 #[derive(Clone, Debug)]
 pub(crate) struct Signals {
     folder: Arc<Path>,
@@ -93,14 +93,16 @@ impl Futex for Signals {
         SystemFutex.wake(word, count);
     }
 
-    /// It is opened each time: a descriptor for each of many processes would be dearer than the
-    /// two microseconds, and whoever waits in an event loop is not in a hurry.
+    /// The FIFO is opened each time. Keeping a descriptor for each of many processes would cost
+    /// more than these two microseconds, and a process that waits in an event loop is not in a
+    /// hurry.
     fn ring(&self, participant: Owner) {
         let flags = OFlags::WRONLY | OFlags::NONBLOCK | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let rung = open(path_of(&self.folder, participant), flags, Mode::empty())
             .map_err(io::Error::from)
             .and_then(|fifo| Ok(write(&fifo, &[1])?));
-        // Full: it was rung often enough. Nobody there: it is dead, or about to take it down.
+        // If the FIFO is full, it was rung often enough. If it has no reader, its process is dead,
+        // or about to remove it.
         drop(rung);
     }
 }
@@ -125,7 +127,7 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let me = Owner::new(3).expect("in range");
         let signals = Signals::new(folder.path());
-        signals.ring(me); // nobody there
+        signals.ring(me); // there is no doorbell
         let bell = Bell::put_up(folder.path(), me).expect("put up");
         assert!(!is_readable(&bell));
         for _ in 0..1000 {

@@ -1,4 +1,4 @@
-//! The control segment as a process has it: mapped, checked, and seen as its tables.
+//! The control segment as a process has it: mapped, checked, and viewed as its tables.
 
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
@@ -20,11 +20,11 @@ pub(crate) struct Control {
 }
 
 impl Control {
-    /// Makes one; it is ready only once [`Self::set_ready`] says so.
+    /// Makes a control segment; it is not ready before [`Self::set_ready`].
     ///
     /// # Errors
     ///
-    /// What the system says: no space, above all.
+    /// The system's error: no space, above all.
     pub(crate) fn create(
         path: &Path,
         session: [u64; 2],
@@ -51,11 +51,11 @@ impl Control {
         Ok(control)
     }
 
-    /// Opens the one of a session that is there; waits for one that is being made.
+    /// Opens the control segment of an existing session; waits for one that is being made.
     ///
     /// # Errors
     ///
-    /// Where it is of another user, version or layout, damaged, gone, or not ready in time.
+    /// If it is of another user, version or layout, damaged, gone, or not ready in time.
     pub(crate) fn open(path: &Path, session: [u64; 2], deadline: Instant) -> Result<Self, Error> {
         let (file, length) = file::open_own(path)?;
         if length != at::TOTAL {
@@ -91,7 +91,7 @@ impl Control {
         Ok(Self { map, file, path })
     }
 
-    /// Whether it is what this version of shoal makes.
+    /// Checks that the constants are those that this version of shoal writes.
     fn check(&self, session: [u64; 2]) -> Result<(), Error> {
         let constants = &self.superblock().constants.0;
         let get = |word: &super::super::AtomicU64| word.load(Ordering::Relaxed);
@@ -119,26 +119,26 @@ impl Control {
         Ok(())
     }
 
-    /// Opens the session to everybody.
+    /// Opens the session to other processes.
     pub(crate) fn set_ready(&self) {
         // ORDER: Release, pairs with `open`.
         let state = &self.superblock().state.0;
         state.store(state::READY, Ordering::Release);
     }
 
-    /// Closes it to everybody who comes from now on.
+    /// Closes the session to all processes that come from now on.
     pub(crate) fn set_gone(&self) {
         // ORDER: Release, pairs with `open`; it carries nothing.
         let state = &self.superblock().state.0;
         state.store(state::GONE, Ordering::Release);
     }
 
-    /// Whether it was cleared away.
+    /// Whether the session ended or was removed.
     pub(crate) fn is_gone(&self) -> bool {
         self.superblock().state.0.load(Ordering::Acquire) == state::GONE
     }
 
-    /// Gives a part of it memory, once: see [`file::allocate`].
+    /// Gives a part of the segment memory, once: see [`file::allocate`].
     ///
     /// # Errors
     ///
@@ -171,7 +171,7 @@ impl Control {
         self.fixed(at::QUEUES, at::QUEUES_LIMIT)
     }
 
-    /// All descriptors that there could be; those behind the chunks that have memory must not be
+    /// All descriptors that can ever exist; those behind the chunks that have memory must not be
     /// touched.
     pub(crate) fn all_descriptors(&self) -> &[Descriptor] {
         self.fixed(at::DESCRIPTORS, at::DESCRIPTORS_LIMIT)
@@ -179,13 +179,13 @@ impl Control {
 
     /// The descriptors that have memory.
     pub(crate) fn descriptors(&self) -> &[Descriptor] {
-        // ORDER: Acquire, pairs with who allocated the last chunk.
+        // ORDER: Acquire, pairs with the process that allocated the last chunk.
         let chunks = self.superblock().used.0.chunks.load(Ordering::Acquire);
         let chunks = usize::try_from(chunks).unwrap_or(usize::MAX);
         &self.all_descriptors()[..chunks.min(at::CHUNKS_LIMIT) * at::CHUNK]
     }
 
-    /// The tables of the queues.
+    /// The tables that the queues use.
     pub(crate) fn table(&self) -> Table<'_> {
         Table {
             descriptors: self.all_descriptors(),
@@ -193,16 +193,16 @@ impl Control {
         }
     }
 
-    /// A view of what lies behind the tables: rings, whose places are not known before.
+    /// A view of the part behind the tables: rings, whose places are not constants.
     ///
     /// # Errors
     ///
-    /// Where it does not lie in the segment.
+    /// If it does not lie in the segment.
     pub(crate) fn views<T: Shared>(&self, offset: u64, count: usize) -> Result<&[T], Outside> {
         self.map.views(offset, count)
     }
 
-    /// The mapping itself.
+    /// The mapping of the segment.
     pub(crate) fn map_of(&self) -> &Mapping {
         &self.map
     }
@@ -211,7 +211,7 @@ impl Control {
         &self.path
     }
 
-    /// A table whose place and length are constants within the length that was mapped.
+    /// A table whose place and length are constants within the mapped length.
     fn fixed<T: Shared>(&self, offset: u64, count: usize) -> &[T] {
         self.map.views(offset, count).unwrap_or_default()
     }

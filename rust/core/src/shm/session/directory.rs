@@ -1,19 +1,20 @@
-//! The key directory: which key is which queue's.
+//! The key directory: finds the queue of a key, makes queues, and gives unused ones to new keys.
 //!
-//! Each process has the keys in a map of its own, and brings it up to date under the structural
-//! lock: by the entries that were added, and by those that got another key. The last of these are in
-//! a list; who missed more reads all entries.
+//! Each process keeps the keys in a map of its own, and updates it under the structural lock with
+//! the entries that were added and those that got another key. The latest changes of keys are in a
+//! list; a process that missed more of them reads all entries.
 //!
-//! A queue that nobody [uses](super::users), that is empty and open, may be forgotten: then its ring
-//! goes on as that of another key with the same bounds, from where it is. So no position comes again,
-//! and whatever still names one of an earlier queue finds what it would find a lap later.
+//! A queue may be forgotten if it is empty, open, and has no [users]: then its ring becomes that of
+//! another key with the same bounds and continues from its present position. So no position is used
+//! twice, and a stale reference to a position of the earlier queue finds what it would find one lap
+//! later.
 //!
-//! | step, under the lock | if its process dies after it |
+//! | step, under the lock | result if the process dies after it |
 //! |---|---|
-//! | the entry is in the list of changes | it is read again, with its old key |
-//! | it has no key | it is nobody's, and the next one that looks for a ring may have it |
-//! | how many messages there were, the key | the same |
-//! | the length of the key | an empty queue that nobody has open |
+//! | the entry is in the list of changes | other processes read it again, with its old key |
+//! | the entry has no key | the queue has no key; the next search for an unused ring may use it |
+//! | the number of earlier messages and the key are written | the same |
+//! | the length of the key is written | an empty queue that no process has open |
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -26,35 +27,35 @@ use super::layout::{self as at, CHANGED};
 use super::queues::{Bounds, Entry, Found, KEY_LIMIT, count, is_sealed};
 use super::{Control, Error, recover, users};
 
-/// So many queues are there before one is forgotten: for keys that come again.
+/// Number of queues below which none is forgotten, in case their keys are used again.
 const KEPT: u64 = 64;
-/// At so many entries a new key looks for one that is free, so that it costs the same however many
-/// queues there are.
+/// Number of entries in which a new key looks for an unused queue: a constant, so that the cost
+/// does not grow with the number of queues.
 const LOOKS: u64 = 16;
 
-/// What a process knows of the directory.
+/// A process's copy of the directory.
 #[derive(Debug, Default)]
 pub(crate) struct Directory {
     known: BTreeMap<Arc<[u8]>, Found>,
-    /// The keys of the entries that were read.
+    /// The key of each entry that was read, by index.
     keys: Vec<Option<Arc<[u8]>>>,
-    /// How many changes were seen.
+    /// The number of changes that were seen.
     changes: u64,
-    /// Where the next look for a free entry begins.
+    /// Where the next search for an unused entry begins.
     cursor: u64,
 }
 
 impl Directory {
-    /// The queue of a key, if there is one: as of the last refresh.
+    /// The queue of a key, if there was one at the last refresh.
     pub(crate) fn find(&self, key: &[u8]) -> Option<Found> {
         self.known.get(key).copied()
     }
 
-    /// Brings it up to date; the caller holds the structural lock.
+    /// Updates this copy; the caller holds the structural lock.
     ///
     /// # Errors
     ///
-    /// Where the directory is damaged.
+    /// If the directory is damaged.
     pub(crate) fn refresh(&mut self, control: &Control) -> Result<(), Error> {
         let superblock = control.superblock();
         let now = superblock.used.0.changes.load(Ordering::Relaxed);
@@ -76,7 +77,7 @@ impl Directory {
         Ok(())
     }
 
-    /// Reads an entry, again or for the first time. What is not next is read when it is.
+    /// Reads an entry again, or as the next new one. Entries further ahead are read in their turn.
     fn read(&mut self, control: &Control, index: u64) -> Result<(), Error> {
         let place = usize::try_from(index).unwrap_or(usize::MAX);
         if place > self.keys.len() {
@@ -88,7 +89,7 @@ impl Directory {
             self.keys.push(None);
         }
         let before = std::mem::replace(&mut self.keys[place], key.clone());
-        // It may be another entry's by now.
+        // Another entry may have this key by now.
         if let Some(before) = before
             && self
                 .known
@@ -103,11 +104,11 @@ impl Directory {
         Ok(())
     }
 
-    /// Makes a queue; the caller holds the structural lock, and found that there is none.
+    /// Makes a queue; the caller holds the structural lock, and found no queue with this key.
     ///
     /// # Errors
     ///
-    /// Where there are too many, no memory, or the directory is damaged.
+    /// If there are too many queues, there is no memory, or the directory is damaged.
     pub(crate) fn make(
         &mut self,
         control: &Control,
@@ -139,16 +140,16 @@ impl Directory {
         Ok(Entry::read(control, index)?.found())
     }
 
-    /// A queue that may be forgotten and has a ring as a new one needs it, if there is one among the
-    /// next so many.
+    /// Searches the next `looks` entries for a queue that may be forgotten and whose ring suits the
+    /// new one.
     fn unused(
         &mut self,
         control: &Control,
         new: &Entry,
         looks: u64,
     ) -> Result<Option<Entry>, Error> {
-        // What could not be put back into its queue yet names its ring. And a session whose queues
-        // are all closed needs no more of them.
+        // A message that could not be put back into its queue yet names the ring of that queue. And
+        // a session whose queues are all closed needs no further queues.
         if recover::is_due_again(control) || is_sealed(control) {
             return Ok(None);
         }
@@ -164,7 +165,8 @@ impl Directory {
     }
 }
 
-/// Whether a queue may be forgotten. Nobody changes it meanwhile: who would has it open.
+/// Whether a queue may be forgotten. Nothing changes this meanwhile: a process that could change it
+/// would have the queue open.
 fn is_unused(control: &Control, entry: &Entry) -> Result<bool, Error> {
     if users::has_any(control, entry)? {
         return Ok(false);
@@ -187,8 +189,8 @@ fn add(control: &Control, entry: &Entry, key: &[u8]) -> Result<(), Error> {
         .ok_or_else(|| no_room("bytes of rings", at::TOTAL - at::RINGS))?;
     let (beginning, backed) = entry.beginning();
     control.allocate(entry.offset, beginning - entry.offset)?;
-    // Before anything is written there: what is left of one who dies from here on is nobody's,
-    // and not in the slots of the next queue, which may be more.
+    // Before anything is written there: if this process dies from here on, what it wrote is lost
+    // space, and does not end up in the slots of the next queue, which may have more of them.
     used.rings_end.store(end, Ordering::Relaxed);
     entry.begin(control, backed)?;
     if is_sealed(control) {
@@ -201,18 +203,18 @@ fn add(control: &Control, entry: &Entry, key: &[u8]) -> Result<(), Error> {
     Ok(())
 }
 
-/// Gives the ring of an entry that is unused to another key; its number.
+/// Gives the ring of an unused entry to another key; returns the entry's index.
 fn rename(control: &Control, entry: &Entry, key: &[u8]) -> Result<u64, Error> {
     let Some(shared) = entry.shared(control) else {
         return Ok(entry.index);
     };
     let superblock = control.superblock();
     let ring = entry.ring(control)?;
-    // An event loop may think that it is rung for the old key still. Nobody else waits here.
+    // An event loop may still wait to be rung for the old key. No other waiter can be here.
     wake_all(&ring, &Signals::new(recover::folder_of(control)));
     let before = ring.taken();
-    // ORDER: Relaxed, here and below: the next one that has the lock reads them. The fences are for
-    // one who dies in between: each step is written before the next.
+    // ORDER: Relaxed, here and below: the next holder of the lock reads them. The fences are for a
+    // death in between: each step is written before the next.
     let changes = superblock.used.0.changes.load(Ordering::Relaxed);
     let index = u32::try_from(entry.index).unwrap_or(u32::MAX);
     superblock.changed.0[place_of(changes)].store(index, Ordering::Relaxed);

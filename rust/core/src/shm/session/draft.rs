@@ -1,4 +1,4 @@
-//! Messages that are made and not put yet.
+//! `Draft` and `Batch`: messages that are filled but not put yet.
 
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use super::handle::{SessionQueue, too_long};
 use super::uses::Use;
 use super::{Error, Session};
 
-/// A descriptor and a block of memory for one message, which nobody else has to do with until it is
+/// A descriptor and a block of memory for one message, for this process alone until the message is
 /// put. Dropping it gives both back.
 #[derive(Debug)]
 pub struct Draft {
@@ -45,12 +45,12 @@ impl Draft {
         }
     }
 
-    /// How many bytes the message has.
+    /// Number of bytes of the message.
     pub fn len(&self) -> u64 {
         self.placed.block().length
     }
 
-    /// Whether it has none.
+    /// Whether it has no bytes.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -59,26 +59,26 @@ impl Draft {
     ///
     /// # Errors
     ///
-    /// Where the message has no such part.
+    /// If the message has no such part.
     pub fn write(&self, offset: u64, bytes: &[u8]) -> Result<(), Error> {
         Ok(self.placed.write(offset, bytes)?)
     }
 
-    /// Where its bytes lie in this process: nobody else reads or writes there until it is put.
+    /// Address of its bytes in this process: nothing else reads or writes there until it is put.
     ///
     /// # Errors
     ///
-    /// Where the block does not lie in its mapping: never, without damage.
+    /// If the block does not lie in its mapping: only after damage.
     pub fn pointer(&self) -> Result<NonNull<u8>, Error> {
         Ok(self.placed.pointer()?)
     }
 
-    /// The mapping that its bytes lie in, and from where on: for who keeps them in view.
+    /// The mapping of its bytes, and their offset: for a caller that keeps a view of them.
     pub fn place(&self) -> (Arc<Mapping>, u64) {
         (self.placed.mapping(), self.placed.block().offset)
     }
 
-    /// In which process it was made.
+    /// Whether it was made in this process, not in the parent of this one.
     pub fn is_here(&self) -> bool {
         self.session.origin().is_here()
     }
@@ -109,15 +109,14 @@ impl Drop for Draft {
         if let Some(claim) = self.claim.take()
             && self.is_here()
         {
-            // Its block comes back with its descriptor.
+            // The block is freed with its descriptor.
             self.session.give_back(claim);
         }
         self.session.end_use();
     }
 }
 
-/// Messages that are filled, in the order in which they are to be put. Dropping it gives back those
-/// that were not.
+/// Filled messages, in the order of their puts. Dropping it gives back those that were not put.
 #[derive(Debug)]
 pub struct Batch<'a> {
     to: &'a SessionQueue,
@@ -131,7 +130,7 @@ impl<'a> Batch<'a> {
         Self { to, claims }
     }
 
-    /// How many are not put.
+    /// Number of messages that are not put.
     pub fn len(&self) -> usize {
         self.claims.len()
     }
@@ -141,11 +140,11 @@ impl<'a> Batch<'a> {
         self.claims.is_empty()
     }
 
-    /// Adds a message that fits into a descriptor; false where there is none left.
+    /// Adds a message that fits into a descriptor; false if there is no descriptor left.
     ///
     /// # Errors
     ///
-    /// Where it does not fit in, or this process left the session.
+    /// If it does not fit, or this process left the session.
     pub fn push(&mut self, label: Label, payload: &[u8]) -> Result<bool, Error> {
         let session = self.to.session();
         session.check_open()?;
@@ -169,12 +168,12 @@ impl<'a> Batch<'a> {
         }
     }
 
-    /// Puts as many as there is room for, in their order; the others stay. With
-    /// [`Refusal::NoSlot`] there is no memory for them: [`SessionQueue::grow`] says why.
+    /// Puts as many messages as there is room for, in their order; the others stay. With
+    /// [`Refusal::NoSlot`] there is no memory for their slots: [`SessionQueue::grow`] says why.
     ///
     /// # Errors
     ///
-    /// Where this process left the session, or there is damage.
+    /// If this process left the session, or there is damage.
     pub fn put(&mut self) -> Result<Option<Refusal>, Error> {
         let session = self.to.session();
         session.check_open()?;

@@ -1,4 +1,4 @@
-//! What can go wrong with a session.
+//! The error of a session: `Error`, and its texts.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -9,64 +9,64 @@ use rustix::io::Errno;
 use super::super::error::Corrupt;
 use super::super::memory::{Error as FileError, Outside};
 
-/// Why a session, or something in it, is not to be had.
+/// Why a session, or something in it, is not available.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Error {
-    /// The operating system refused.
+    /// The operating system refused a call.
     File(FileError),
-    /// A token that is none.
+    /// The token is not valid.
     Token {
         /// The token.
         token: String,
         /// What is wrong with it.
         why: &'static str,
     },
-    /// A file that is no control segment of this version of shoal, or is damaged.
+    /// A file that is not a control segment of this version of shoal, or is damaged.
     Foreign {
         /// The file.
         path: PathBuf,
-        /// What is not as it should be.
+        /// The property that is wrong.
         what: &'static str,
-        /// What it is.
+        /// Its value.
         found: u64,
-        /// What it should be.
+        /// The value that it should have.
         expected: u64,
     },
-    /// Whoever makes the session did not finish.
+    /// The process that makes the session did not finish.
     NotReady(PathBuf),
-    /// Its last process left, or it was cleared away.
+    /// The session's last process left, or it was removed.
     Gone(PathBuf),
-    /// This process closed it.
+    /// This process closed the session.
     Closed(PathBuf),
-    /// Somebody holds the structural lock and does not let go.
+    /// The structural lock was not released in time.
     Locked {
-        /// The file of the lock.
+        /// The lock file.
         path: PathBuf,
-        /// Who holds it, if the system tells.
+        /// The process that holds it, if the system tells.
         pid: Option<i32>,
-        /// How long was waited.
+        /// How long the caller waited.
         waited: Duration,
     },
     /// A table has no free entry.
     NoRoom {
-        /// Of what there are too many.
+        /// The kind of entry.
         what: &'static str,
-        /// How many there can be.
+        /// Maximum number of entries.
         limit: u64,
     },
-    /// A key of a queue that is too long.
+    /// A key of a queue is too long.
     KeyTooLong {
-        /// How many bytes it has.
+        /// Length of the key in bytes.
         length: usize,
-        /// How many it may have.
+        /// Maximum length in bytes.
         limit: usize,
     },
-    /// The queue is there with other bounds.
+    /// The queue exists with other bounds.
     OtherBounds {
-        /// The bounds that it has: messages, and bytes.
+        /// The bounds that it has: messages and bytes.
         found: (u64, u64),
-        /// The bounds that were asked for.
+        /// The bounds that the caller asked for.
         asked: (u64, u64),
     },
     /// The shared memory is damaged.
@@ -75,26 +75,26 @@ pub enum Error {
     Outside(Outside),
     /// A message lies in an extent that does not exist: the shared memory is damaged.
     NoSuchExtent(u32),
-    /// There is no memory for a message, and the session is not to wait for it.
+    /// There is no memory for a message, and the session's policy is not to wait for it.
     MemoryUsedUp {
-        /// How long the message is.
+        /// Length of the message.
         length: u64,
-        /// How many bytes are taken for payloads.
+        /// Number of bytes reserved for payloads.
         reserved: u64,
-        /// How many there may be.
+        /// Maximum number of bytes reserved for payloads.
         limit: u64,
     },
-    /// A message that cannot fit, however long one waits.
+    /// A message that can never fit.
     TooLarge {
-        /// How long it is.
+        /// Length of the message.
         length: u64,
-        /// How many bytes there may be.
+        /// Maximum number of bytes for payloads.
         limit: u64,
     },
 }
 
 impl Error {
-    /// Whether the same may succeed later: this process, or the system, has too much in use now.
+    /// Whether a retry may succeed: this process, or the system, has too much in use now.
     pub fn is_passing(&self) -> bool {
         let passing = [Errno::MFILE, Errno::NFILE, Errno::NOMEM].map(Errno::raw_os_error);
         matches!(self, Self::File(file) if file.errno().is_some_and(|errno| passing.contains(&errno)))
@@ -108,7 +108,7 @@ impl fmt::Display for Error {
             Self::Token { token, why } => {
                 write!(
                     f,
-                    "{token:?} is no token of a session: {why}; expected what `Session.token` of the process that made it says"
+                    "{token:?} is not a token of a session: {why}; expected what `Session.token` of the process that made it says"
                 )
             }
             Self::Foreign {
@@ -118,7 +118,7 @@ impl fmt::Display for Error {
                 expected,
             } => write!(
                 f,
-                "{} is no session of this version of shoal, or is damaged: its {what} is {found:#x}, expected {expected:#x}",
+                "{} is not a session of this version of shoal, or is damaged: its {what} is {found:#x}, expected {expected:#x}",
                 path.display()
             ),
             Self::NotReady(path) => write!(
@@ -157,7 +157,7 @@ impl fmt::Display for Error {
                 )
             }
             Self::KeyTooLong { length, limit } => {
-                write!(f, "a key of {length} bytes: expected no more than {limit}")
+                write!(f, "a key of {length} bytes: expected at most {limit}")
             }
             Self::OtherBounds { found, asked } => write!(
                 f,

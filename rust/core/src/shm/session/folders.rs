@@ -1,8 +1,10 @@
-//! The folders of a session, what may lie in them, and how they go away.
+//! The folders of a session: their files, and how they are removed.
 //!
-//! One folder has everything. Where payloads go to disk a second one has them: of the same name,
-//! to which the link `disk` in the first leads (to the first itself, where that is on the disk). It says itself, in a file `home`, where the first is, so
-//! that it can be told for a leftover when that is gone: after the machine was started again.
+//! One folder has everything, unless payloads go to disk. Then a second folder with the same name
+//! has the payloads, and the link `disk` in the first folder leads to it; if the first folder is on
+//! the disk itself, there is no second one, and the link leads to the first. A file `home` in the
+//! second folder says where the first one is, so that the second can be recognised as a leftover
+//! when the first is gone, as after a restart of the machine.
 
 use std::fs;
 use std::io::{self, Write};
@@ -16,21 +18,22 @@ use super::Error;
 use super::lock::LOCKS;
 use super::name::Name;
 
-/// The control segment.
+/// Name of the control segment.
 pub(crate) const CONTROL: &str = "ctl";
-/// The link to the folder on disk.
+/// Name of the link to the folder on disk.
 pub(crate) const DISK: &str = "disk";
 const HOME: &str = "home";
-/// Says for whom the session is spared when all who take part are dead.
+/// Name of the file that says for which process the session is spared when all participants are
+/// dead.
 pub(super) const SPARED: &str = "spared";
-/// So often a folder is removed that somebody makes a file in meanwhile.
+/// Maximum number of attempts to remove a folder in which other processes make files meanwhile.
 const ATTEMPTS: usize = 8;
 
-/// Makes the folder on disk of a session: in `base`, and linked from its folder.
+/// Makes the folder on disk of a session, in `base`, and links it from the session's folder.
 ///
 /// # Errors
 ///
-/// What the system says.
+/// The system's error.
 pub(crate) fn make_disk(folder: &Path, base: &Path) -> Result<(), Error> {
     let base = base
         .canonicalize()
@@ -49,24 +52,24 @@ pub(crate) fn make_disk(folder: &Path, base: &Path) -> Result<(), Error> {
             symlink(&disk, &link).map_err(|error| FileError::new("make the link", &link, error))
         });
     if written.is_err() {
-        // Nobody knows of it yet. What cannot be removed now is a leftover.
+        // No other process knows of it yet. Anything that cannot be removed now is a leftover.
         let _ = remove_known(&disk);
     }
     Ok(written?)
 }
 
-/// The folder on disk. The link is followed only to where a session would have made it.
+/// The folder on disk. The link is followed only to a folder where a session would have made it.
 fn linked_disk(folder: &Path) -> Option<PathBuf> {
     let target = fs::read_link(folder.join(DISK)).ok()?;
-    let named_alike = target.is_absolute() && target.file_name() == folder.file_name();
-    named_alike.then_some(target)
+    let same_name = target.is_absolute() && target.file_name() == folder.file_name();
+    same_name.then_some(target)
 }
 
-/// Removes the folders of a session with all that a session makes in them, and nothing else.
+/// Removes the folders of a session with all files that a session makes in them, and nothing else.
 ///
 /// # Errors
 ///
-/// What the system says: what is not removed is a leftover.
+/// The system's error: anything that is not removed is a leftover.
 pub(super) fn remove(folder: &Path) -> io::Result<()> {
     if let Some(disk) = linked_disk(folder)
         && is_own_folder(&disk)
@@ -76,14 +79,14 @@ pub(super) fn remove(folder: &Path) -> io::Result<()> {
     remove_known(folder)
 }
 
-/// Whether a path is a folder, and no link to one, with the name of a session of this user.
+/// Whether a path is a folder, not a link to one, with the name of a session of this user.
 pub(super) fn is_own_folder(path: &Path) -> bool {
     let named = Name::of(path).is_some_and(Name::is_own);
     let status = path.symlink_metadata();
     named && status.is_ok_and(|status| status.is_dir() && status.uid() == geteuid().as_raw())
 }
 
-/// Whether a session makes everything that lies in a folder: the other backend's does not.
+/// Whether a folder has only files that a session makes: a folder of the other backend has others.
 pub(super) fn has_only_known(folder: &Path) -> io::Result<bool> {
     for entry in fs::read_dir(folder)? {
         if !is_known(entry?.file_name().to_str()) {
@@ -93,7 +96,7 @@ pub(super) fn has_only_known(folder: &Path) -> io::Result<bool> {
     Ok(true)
 }
 
-/// Removes a folder, and what participants make in it meanwhile: a doorbell each, at most.
+/// Removes a folder, and files that participants make in it meanwhile: at most a doorbell each.
 fn remove_known(folder: &Path) -> io::Result<()> {
     for _ in 1..ATTEMPTS {
         match try_remove_known(folder) {
@@ -104,7 +107,7 @@ fn remove_known(folder: &Path) -> io::Result<()> {
     try_remove_known(folder)
 }
 
-/// The file of its locks last: a folder that has it still can be told to be a leftover.
+/// Removes the lock file last: a folder that still has it can be recognised as a leftover.
 fn try_remove_known(folder: &Path) -> io::Result<()> {
     for entry in fs::read_dir(folder)? {
         let entry = entry?;
@@ -147,11 +150,12 @@ fn write_new(path: &Path, text: &str) -> io::Result<()> {
     file.write_all(text.as_bytes())
 }
 
-/// Whether a folder on disk is of a session whose own folder is gone; None where it is no such one.
+/// Whether a folder on disk is of a session whose own folder is gone; None if it is not a folder on
+/// disk of a session.
 ///
-/// That a path is not there means something only to who sees the same files as its maker: on the
-/// same machine, in the same mount namespace; or on the same machine when it was started again. It
-/// is spared else.
+/// A missing path means something only to a process that sees the same files as the maker of the
+/// path: on the same machine, in the same mount namespace; or on the same machine after a restart.
+/// In other cases the folder is not taken for an orphan.
 pub(super) fn is_orphan(disk: &Path) -> Option<bool> {
     let home = Home::parse(&fs::read_to_string(disk.join(HOME)).ok()?)?;
     let here = Home::of(&home.folder);
@@ -162,17 +166,17 @@ pub(super) fn is_orphan(disk: &Path) -> Option<bool> {
 }
 
 fn exists(path: &Path) -> bool {
-    // A doubt is existence.
+    // If in doubt, the path exists.
     !matches!(path.symlink_metadata(), Err(error) if error.kind() == io::ErrorKind::NotFound)
 }
 
-/// Where a session is, and who can see it there.
+/// The place of a session's folder, and the machine and mount namespace in which it is visible.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Home {
     folder: PathBuf,
     /// The name of the machine, or of its container.
     host: String,
-    /// Another after each start of the machine.
+    /// The id of the machine's boot; it is different after each restart.
     boot: String,
     /// The mount namespace.
     mounts: String,
@@ -270,13 +274,13 @@ mod tests {
             assert_eq!(linked_disk(&folder), None);
             remove(&folder).expect("removed");
         }
-        // The right name, but a link.
+        // It has the right name, but it is a link.
         let folder = session(base.path());
-        let alike = other.path().join(folder.file_name().expect("named"));
-        symlink(&foreign, &alike).expect("linked");
-        symlink(&alike, folder.join(DISK)).expect("linked");
+        let link = other.path().join(folder.file_name().expect("named"));
+        symlink(&foreign, &link).expect("linked");
+        symlink(&link, folder.join(DISK)).expect("linked");
         remove(&folder).expect("removed");
-        assert!(exists(&alike) && exists(&foreign.join("x1")));
+        assert!(exists(&link) && exists(&foreign.join("x1")));
     }
 
     #[test]

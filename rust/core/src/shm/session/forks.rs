@@ -1,19 +1,20 @@
-//! Forks: what a child inherits is its parent's.
+//! Forks: an object that a child inherits still belongs to its parent.
 //!
-//! A child has its parent's memory, and so believes to be the participant that its parent is. It
-//! must not give back, publish or leave anything in its name. Each object that stands for this
-//! process remembers how often the process had been forked when it was made.
+//! A child has a copy of its parent's memory, and so its objects claim to be the participant that
+//! the parent is. They must not give back, publish or leave anything in the parent's name. So each
+//! object that acts for its process remembers how often the process had been forked when the object
+//! was made.
 
 use super::super::sync::hint::{AtomicU32, Ordering};
 
 static FORKS: AtomicU32 = AtomicU32::new(0);
 
-/// To be called in each child of a fork, before anything else of this module.
+/// To be called in each child of a fork, before anything else in this module.
 pub fn forked() {
     FORKS.fetch_add(1, Ordering::Relaxed);
 }
 
-/// In which process something was made.
+/// The process in which an object was made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Origin(u32);
 
@@ -23,12 +24,12 @@ impl Origin {
         Self(FORKS.load(Ordering::Relaxed))
     }
 
-    /// Another one for each fork in a row.
+    /// The number of forks that led to the process.
     pub(super) fn number(self) -> usize {
         self.0 as usize
     }
 
-    /// Whether it was made in this process, and not in one that this is a fork of.
+    /// Whether the object was made in this process, not in one of which this is a fork.
     #[inline]
     pub fn is_here(self) -> bool {
         self == Self::here()

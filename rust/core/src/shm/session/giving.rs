@@ -1,4 +1,4 @@
-//! Giving a leased message back to its queue.
+//! Gives a leased message back to its queue.
 
 use super::super::again::GivenBack;
 use super::super::error::Corrupt;
@@ -8,11 +8,11 @@ use super::super::take::Loan;
 use super::{Error, Session, queues};
 
 impl Session {
-    /// Puts a message that this process has leased at the end of its queue, for anybody.
+    /// Puts a message that this process has leased at the end of its queue, for any consumer.
     ///
     /// # Errors
     ///
-    /// Where this process was taken for dead, or there is damage.
+    /// If this process was taken for dead, or there is damage.
     pub(super) fn redeliver(&self, loan: Loan) -> Result<(), Error> {
         let control = self.control();
         let table = control.table();
@@ -24,8 +24,8 @@ impl Session {
         let ring = queues::ring(control, ring)?;
         let given_back = self.with_lane(|lane| loan.give_back(lane, &table, &ring, self.me()));
         if given_back == Ok(GivenBack::Postponed) {
-            // ORDER: Release, pairs with the recovery: the word of the message. Where this process
-            // dies before it, there is somebody dead to clean up after anyway.
+            // ORDER: Release, pairs with the recovery: the word of the message. If this process
+            // dies before the count, the recovery has a dead process to clean up after anyway.
             let counter = &control.superblock().counters.0.given_back;
             counter.fetch_add(1, Ordering::Release);
         }

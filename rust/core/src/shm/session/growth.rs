@@ -1,4 +1,4 @@
-//! Memory for more slots of a ring.
+//! Gives a ring memory for more slots.
 
 use std::io;
 
@@ -9,13 +9,13 @@ use super::uses::Use;
 use super::{Error, MemoryPolicy, Session, queues};
 
 impl Session {
-    /// Gives a ring memory for the next message; false where there is none now. A put waits then as
-    /// for any other memory.
+    /// Gives a ring memory for the next message; false if there is no memory now. Then a put waits
+    /// as it does for any other memory.
     ///
     /// # Errors
     ///
-    /// Where there is no space, and the session is not to wait, or nobody in it could make room; where
-    /// this process left the session, or there is damage.
+    /// If there is no space, and the session is not to wait for it or none of its processes could
+    /// make room; if this process left the session, or there is damage.
     #[cold]
     pub(super) fn grow_ring(&self, index: u32) -> Result<bool, Error> {
         let _use = Use::of(self)?;

@@ -1,4 +1,4 @@
-//! A queue of a session, as this process has it.
+//! `SessionQueue`: a queue of a session, as this process has it open.
 
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -29,12 +29,12 @@ self_cell!(
     }
 );
 
-/// How long to look before sleeping, in nanoseconds: about what sleeping and waking takes, and half
-/// as long again for the message of a megabyte that is just being written. Nothing to look for
-/// where there is one processor.
+/// Time to look before sleeping, in nanoseconds: about as long as going to sleep and waking take,
+/// plus half as much again for a message of a megabyte that is just being written. 0 on a machine
+/// with one processor, where looking gains nothing.
 ///
-/// It counts the machine's, not those that this process may use: one who is pinned to a processor
-/// waits for others who are pinned to others.
+/// It depends on the processors of the machine, not on those that this process may use: a process
+/// that is pinned to one processor waits for others that are pinned to others.
 fn patience_ns() -> u32 {
     static PATIENCE: OnceLock<u32> = OnceLock::new();
     *PATIENCE.get_or_init(|| {
@@ -44,14 +44,14 @@ fn patience_ns() -> u32 {
     })
 }
 
-/// What an offer came to.
+/// The result of an offer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Offer {
     /// The message is in the queue.
     Put,
     /// The queue refused it.
     Refused(Refusal),
-    /// The session has no descriptor left.
+    /// The session has no free descriptor, or no memory for the slot.
     NoMemory,
 }
 
@@ -88,43 +88,43 @@ impl SessionQueue {
         self.bound.borrow_dependent()
     }
 
-    /// Its session.
+    /// The session of the queue.
     #[inline]
     pub fn session(&self) -> &Arc<Session> {
         self.bound.borrow_owner()
     }
 
-    /// The most messages it may hold, 0 where only the session's backlog bounds it.
+    /// Maximum number of messages, 0 if only the session's backlog limits it.
     pub fn maxsize(&self) -> u64 {
         self.found.maxsize
     }
 
-    /// The most messages it may hold in any case.
+    /// Maximum number of messages: `maxsize`, or the session's backlog.
     pub fn bound(&self) -> u64 {
         self.queue().ring().maxsize()
     }
 
-    /// The most bytes its messages may have, 0 for no limit.
+    /// Maximum number of bytes of its messages, 0 for no limit.
     pub fn max_bytes(&self) -> u64 {
         self.found.max_bytes
     }
 
-    /// How many messages went through its ring before it was this queue's.
+    /// Number of messages that went through its ring before the ring was this queue's.
     pub(super) fn before(&self) -> u64 {
         self.found.before
     }
 
-    /// Which of the session's queues it is.
+    /// The queue's index in the session.
     pub fn index(&self) -> u32 {
         self.found.index
     }
 
-    /// How many messages are in it.
+    /// Number of messages in it.
     pub fn len(&self) -> u64 {
         self.queue().ring().len()
     }
 
-    /// Whether there are none.
+    /// Whether it is empty.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -133,7 +133,7 @@ impl SessionQueue {
     ///
     /// # Errors
     ///
-    /// Where it does not fit in, this process left the session, or there is damage.
+    /// If the message does not fit, this process left the session, or there is damage.
     #[inline]
     pub fn offer(&self, label: Label, payload: &[u8]) -> Result<Offer, Error> {
         match self.offer_now(label, payload)? {
@@ -142,10 +142,10 @@ impl SessionQueue {
         }
     }
 
-    /// The same where its slot has no memory.
+    /// Same as `offer`, for a slot that has no memory yet.
     #[cold]
     fn offer_with_more_slots(&self, label: Label, payload: &[u8]) -> Result<Offer, Error> {
-        // Others may be so fast that it has to be done again; but no ring grows for ever.
+        // Other producers may use up the new slots first; but a ring does not grow for ever.
         while self.grow()? {
             let offered = self.offer_now(label, payload)?;
             if offered != Offer::Refused(Refusal::NoSlot) {
@@ -155,12 +155,12 @@ impl SessionQueue {
         Ok(Offer::NoMemory)
     }
 
-    /// Gives it memory for the next message, where it has none: see [`Refusal::NoSlot`]. False where
-    /// there is none now.
+    /// Gives the ring memory for the next message if it has none: see [`Refusal::NoSlot`]. False if
+    /// there is no memory now.
     ///
     /// # Errors
     ///
-    /// Where there is none, and the session is not to wait for it; where this process left the
+    /// If there is no memory and the session is not to wait for it; if this process left the
     /// session, or there is damage.
     pub fn grow(&self) -> Result<bool, Error> {
         self.session().grow_ring(self.found.index)
@@ -179,7 +179,7 @@ impl SessionQueue {
         }
     }
 
-    /// The same where this process has no free descriptor.
+    /// Same as `offer_now`, for a process without a free descriptor.
     #[cold]
     fn offer_with_more(&self, label: Label, payload: &[u8]) -> Result<Offer, Error> {
         let session = self.session();
@@ -212,21 +212,21 @@ impl SessionQueue {
         }
     }
 
-    /// A message of a length to be written in place; None where there is no memory now.
+    /// A message of a given length, to be written in place; None if there is no memory now.
     ///
     /// # Errors
     ///
-    /// Where it can never fit, or memory is used up and the session says that this is an error.
+    /// If it can never fit, or memory is used up and the session's policy is an error.
     pub fn draft(&self, length: u64) -> Result<Option<Draft>, Error> {
         Draft::new(self.session(), length)
     }
 
-    /// Puts a message that was written in place; gives it back where it is refused. With
-    /// [`Refusal::NoSlot`] there is no memory for it: [`Self::grow`] says why.
+    /// Puts a message that was written in place; returns it if the queue refuses it. With
+    /// [`Refusal::NoSlot`] there is no memory for its slot: [`Self::grow`] says why.
     ///
     /// # Errors
     ///
-    /// Where this process left the session, or there is damage.
+    /// If this process left the session, or there is damage.
     pub fn put(&self, draft: Draft, label: Label) -> Result<Result<(), (Draft, Refusal)>, Error> {
         match draft.put(self, label)? {
             Err((draft, Refusal::NoSlot)) if matches!(self.grow(), Ok(true)) => {
@@ -236,19 +236,19 @@ impl SessionQueue {
         }
     }
 
-    /// Messages to be put together.
+    /// An empty batch: messages that are put together.
     pub fn batch(&self) -> Batch<'_> {
         Batch::new(self)
     }
 
-    /// Takes messages and hands them to `out`, in their order: see [`Queue::take`].
+    /// Takes messages and passes them to `out`, in their order: see [`Queue::take`].
     ///
-    /// Each that has a loan keeps this process in the session until it is [held](Self::hold) and
-    /// given back.
+    /// Each message with a loan keeps this process in the session until it is [held](Self::hold)
+    /// and given back.
     ///
     /// # Errors
     ///
-    /// Where this process left the session, or there is damage.
+    /// If this process left the session, or there is damage.
     #[inline]
     pub fn take(
         &self,
@@ -273,12 +273,12 @@ impl SessionQueue {
         Ok(taken)
     }
 
-    /// Drops the oldest message where the queue is full, or with `all` every one: see
-    /// [`Queue::displace`]. How many were dropped.
+    /// Drops the oldest message if the queue is full, or all messages if `all` is set: see
+    /// [`Queue::displace`]. Returns how many were dropped.
     ///
     /// # Errors
     ///
-    /// Where this process left the session, or there is damage.
+    /// If this process left the session, or there is damage.
     pub fn displace(&self, all: bool) -> Result<u64, Error> {
         let session = self.session();
         let queue = self.queue();
@@ -291,19 +291,20 @@ impl SessionQueue {
         Ok(dropped)
     }
 
-    /// What was taken and is not free yet: a payload outside of its descriptor, or a lease.
+    /// Holds a message that was taken and is not free yet: its payload is outside of its
+    /// descriptor, or it is a lease.
     ///
     /// # Errors
     ///
-    /// Where the payload does not lie where it should. It is given back then.
+    /// If the payload is not where it should be. The message is given back then.
     pub fn hold(&self, loan: Loan, payload: Payload) -> Result<Held, Error> {
         let held = self.keep(loan, payload);
         held.reach()?;
         Ok(held)
     }
 
-    /// The same where the caller has it [reached](Held::reach): what cannot be mapped now is not
-    /// given back by that.
+    /// Same as `hold`, but the caller [reaches](Held::reach) the payload: if it cannot be mapped
+    /// now, the message is not given back.
     pub fn keep(&self, loan: Loan, payload: Payload) -> Held {
         Held::new(self.session(), loan, payload, self.found.index)
     }
@@ -314,7 +315,7 @@ impl SessionQueue {
     ///
     /// # Errors
     ///
-    /// Where this process left the session, or there is damage.
+    /// If this process left the session, or there is damage.
     pub fn wait_to_take(
         &self,
         want: Want,
@@ -325,11 +326,11 @@ impl SessionQueue {
         Ok(self.queue().wait_to_take(want, vigil, limit)?)
     }
 
-    /// Waits until there is room for a message of a length: see [`Queue::wait_to_put`].
+    /// Waits until there is room for a message of a given length: see [`Queue::wait_to_put`].
     ///
     /// # Errors
     ///
-    /// Where this process left the session, or there is damage.
+    /// If this process left the session, or there is damage.
     pub fn wait_to_put(
         &self,
         length: u64,
@@ -340,26 +341,27 @@ impl SessionQueue {
         Ok(self.queue().wait_to_put(length, vigil, limit)?)
     }
 
-    /// Ends a wait, whatever came of it: see [`Queue::done_taking`].
+    /// Ends a wait, whatever its result: see [`Queue::done_taking`].
     pub fn done_taking(&self, want: Want, vigil: Vigil) {
-        // Also where this process left meanwhile: else it took a wake-up along.
+        // Needed even if this process has left meanwhile: it may have consumed a wake-up that
+        // others need.
         if self.session().check_here().is_ok() {
             self.queue().done_taking(want, vigil);
         }
     }
 
-    /// Ends a wait, whatever came of it: see [`Queue::done_putting`].
+    /// Ends a wait, whatever its result: see [`Queue::done_putting`].
     pub fn done_putting(&self, vigil: Vigil) {
         if self.session().check_here().is_ok() {
             self.queue().done_putting(vigil);
         }
     }
 
-    /// How many bytes the messages in it have; 0 where it has no bound for them.
+    /// Number of bytes of the messages in it; 0 if it has no bound in bytes.
     ///
     /// # Errors
     ///
-    /// Where there is damage.
+    /// If there is damage.
     pub fn bytes(&self) -> Result<u64, Error> {
         Ok(self.queue().queued_bytes()?.unwrap_or(0))
     }
@@ -368,12 +370,12 @@ impl SessionQueue {
     ///
     /// # Errors
     ///
-    /// Where there is damage.
+    /// If there is damage.
     pub fn is_full(&self) -> Result<bool, Error> {
         Ok(!self.queue().is_puttable(1)?)
     }
 
-    /// Tells those who wait for weight that no more comes before somebody takes: see
+    /// Tells those that wait for weight that no more arrives before something is taken: see
     /// [`Queue::tell_no_room`].
     pub fn tell_no_room(&self) {
         if self.session().check_open().is_ok() {
@@ -381,25 +383,25 @@ impl SessionQueue {
         }
     }
 
-    /// Whether a take would come to something.
+    /// Whether a take would return something now.
     ///
     /// # Errors
     ///
-    /// Where there is damage.
+    /// If there is damage.
     pub fn is_takeable(&self, want: Want) -> Result<bool, Error> {
         Ok(self.queue().is_takeable(want)?)
     }
 
-    /// Whether a put of so many bytes would come to something.
+    /// Whether a put of a message of this length would succeed now.
     ///
     /// # Errors
     ///
-    /// Where there is damage.
+    /// If there is damage.
     pub fn is_puttable(&self, length: u64) -> Result<bool, Error> {
         Ok(self.queue().is_puttable(length)?)
     }
 
-    /// Asks for the doorbell to be rung, once, when there is something to take; false where this
+    /// Asks for the doorbell to be rung, once, when there is something to take; false if this
     /// participant cannot be rung.
     pub fn arm_take(&self) -> bool {
         self.queue().arm_take()
@@ -410,20 +412,20 @@ impl SessionQueue {
         self.queue().arm_put()
     }
 
-    /// Whether it was closed.
+    /// Whether it is closed.
     ///
     /// # Errors
     ///
-    /// Where there is damage.
+    /// If there is damage.
     pub fn is_closed(&self) -> Result<bool, Error> {
         Ok(self.queue().is_closed()?)
     }
 
-    /// Closes it to puts, for everybody.
+    /// Closes the queue: all further puts, by any process, are refused.
     ///
     /// # Errors
     ///
-    /// Where this process left the session, or there is damage.
+    /// If this process left the session, or there is damage.
     pub fn close(&self) -> Result<(), Error> {
         self.session().check_open()?;
         Ok(self.queue().close()?)

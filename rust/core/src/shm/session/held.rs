@@ -1,4 +1,4 @@
-//! A message that was taken and is not free yet.
+//! `Held`: a message that was taken and is not free yet.
 
 use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -8,26 +8,26 @@ use super::super::memory::Mapping;
 use super::super::take::Loan;
 use super::{Error, Session};
 
-/// A message in use: a payload that is read where it lies, a lease, or both.
+/// A message in use: a payload that is read in place, a lease, or both.
 ///
-/// Dropping it gives the message back, but for a lease that was not acknowledged: that stays until
-/// this process ends or leaves, and is delivered again then. In a child of the process that took
-/// it, it does nothing.
+/// Dropping it gives the message back, unless it is a lease that was not acknowledged: that stays
+/// leased until this process ends or leaves, and then it is delivered again. In a forked child of
+/// the process that took it, dropping it does nothing.
 #[derive(Debug)]
 pub struct Held {
     session: Arc<Session>,
     /// None once it is given back.
     loan: Mutex<Option<Loan>>,
-    /// None where the payload was in the descriptor, and was copied.
+    /// None if the payload was in the descriptor, and was copied.
     block: Option<Block>,
-    /// Where the block lies, once it was reached.
+    /// The mapping of the block, once `reach` has mapped it.
     mapping: OnceLock<Arc<Mapping>>,
-    /// The queue that it came from, and goes back to if it is a lease: which then stays in use.
+    /// The queue of the message. A lease goes back to it, and so keeps it in use.
     queue: u32,
 }
 
 impl Held {
-    /// The loan is a use of the session already, which ends with this.
+    /// The caller has counted the loan as a use of the session; the use ends when this is dropped.
     pub(super) fn new(session: &Arc<Session>, loan: Loan, payload: Payload, queue: u32) -> Self {
         if loan.is_lease() {
             session.keep_open(queue);
@@ -44,41 +44,41 @@ impl Held {
         }
     }
 
-    /// Maps where its bytes lie; it has none before. Again is nothing.
+    /// Maps the payload's bytes; before this call there are none to read. Idempotent.
     ///
     /// # Errors
     ///
-    /// Where the payload does not lie where it should, or the system does not map it: it may do so
-    /// later, see [`Error::is_passing`].
+    /// If the payload is not where it should be, or the system does not map it: it may do so later,
+    /// see [`Error::is_passing`].
     pub fn reach(&self) -> Result<(), Error> {
         if let Some(block) = &self.block
             && self.mapping.get().is_none()
         {
             let mapping = self.session.mapping(block.extent)?;
-            // Once and for all: what is read later lies within.
+            // Checked once here: all later reads are within this range.
             mapping.pointer(block.offset, block.length)?;
-            // Another thread may be faster, with the same.
+            // Another thread may have set the same mapping first.
             let _ = self.mapping.set(mapping);
         }
         Ok(())
     }
 
-    /// How many bytes lie in its block; 0 where the payload was copied, or was not reached yet.
+    /// Number of bytes in its block; 0 if the payload was copied, or was not reached yet.
     pub fn len(&self) -> u64 {
         self.place().map_or(0, |(_, block)| block.length)
     }
 
-    /// Whether there are none.
+    /// Whether `len` is 0.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Where a part of its bytes lies in this process: nobody else reads or writes there while this
-    /// lives.
+    /// Address of a part of its bytes in this process. Nothing else reads or writes there while
+    /// this lives.
     ///
     /// # Errors
     ///
-    /// Where the message has no such part.
+    /// If the message has no such part.
     pub fn pointer(&self, offset: u64, length: u64) -> Result<NonNull<u8>, Error> {
         let (mapping, at) = self.part(offset, length)?;
         Ok(mapping.pointer(at, length)?)
@@ -88,7 +88,7 @@ impl Held {
     ///
     /// # Errors
     ///
-    /// Where the message has no such part.
+    /// If the message has no such part.
     pub fn read(&self, offset: u64, to: &mut [u8]) -> Result<(), Error> {
         let (mapping, at) = self.part(offset, to.len() as u64)?;
         Ok(mapping.read(at, to)?)
@@ -111,17 +111,17 @@ impl Held {
         }
     }
 
-    /// In which process it was taken.
+    /// Whether it was taken in this process, not in the parent of this one.
     pub fn is_here(&self) -> bool {
         self.session.origin().is_here()
     }
 
     /// Acknowledges a lease: from now on dropping it gives it back, and so does the death of this
-    /// process. Again is nothing.
+    /// process. Idempotent.
     ///
     /// # Errors
     ///
-    /// Where this process did not take it, or was taken for dead meanwhile.
+    /// If this process did not take it, or was taken for dead meanwhile.
     pub fn acknowledge(&self) -> Result<(), Error> {
         self.session.check_here()?;
         let mut loan = self.loan.lock().unwrap_or_else(PoisonError::into_inner);
@@ -132,14 +132,14 @@ impl Held {
         Ok(())
     }
 
-    /// Gives a lease back: the message is delivered again, to anybody. From now on its bytes are not
-    /// this process's any more. Again, or after the acknowledgement, is nothing.
+    /// Gives a lease back: the message is delivered again, to any consumer, and its bytes no longer
+    /// belong to this process. Does nothing if the lease was already given back or acknowledged.
     ///
-    /// Whether it was given back.
+    /// Returns whether it was given back.
     ///
     /// # Errors
     ///
-    /// Where this process did not take it, or was taken for dead meanwhile; or there is damage.
+    /// If this process did not take it, or was taken for dead meanwhile; or if there is damage.
     pub fn give_back(&self) -> Result<bool, Error> {
         self.session.check_here()?;
         let mut loan = self.loan.lock().unwrap_or_else(PoisonError::into_inner);
@@ -164,7 +164,7 @@ impl Drop for Held {
             && !loan.is_lease()
             && self.is_here()
         {
-            // It fails where this process was taken for dead: then it is given back already.
+            // Fails if this process was taken for dead: then the message is given back already.
             let _ = loan.release(&self.session.control().table());
             self.session.freed();
         }

@@ -1,20 +1,20 @@
-//! The lanes of this process, handed out to its threads for one operation each.
+//! `Lanes`: hands out the lanes of this process to its threads, for one operation each.
 
 use super::super::descriptor::{LANES, Participant};
 use super::super::lane::Lane;
 use super::super::sync::hint::{AtomicU32, Ordering};
 
-/// The lanes of a process: each is in the hands of one thread at a time.
+/// The lanes of a process; each is held by one thread at a time.
 ///
-/// The numbers grow by one when a lane is taken, and by one when it is given back: odd is in use.
-/// A mutex would do, and would cost a second locked instruction to be let go of: about 10 ns of the
-/// 50 that a put or a take has.
+/// Each number increases by one when its lane is taken, and by one when the lane is released: odd
+/// is in use. A mutex would do the same, but its release costs a second locked instruction: about
+/// 10 ns of the 50 that a put or a take has.
 #[derive(Debug, Default)]
 pub(crate) struct Lanes {
     turns: [AtomicU32; LANES],
 }
 
-/// A lane in use; dropped, it is free.
+/// A lane in use; dropping this releases it.
 struct Turn<'a> {
     turn: &'a AtomicU32,
     taken: u32,
@@ -28,8 +28,8 @@ impl<'a> Turn<'a> {
             return None;
         }
         let taken = free.wrapping_add(1);
-        // ORDER: SeqCst. It acquires what the one before did; and it stands before a look at
-        // whether this process leaves, as `settle` stands behind the word that says so.
+        // ORDER: SeqCst. It acquires what the previous holder did. It also comes before the check
+        // whether this process is leaving, as `settle` comes after the store that says so.
         turn.compare_exchange(free, taken, Ordering::SeqCst, Ordering::Relaxed)
             .ok()?;
         Some(Self { turn, taken })
@@ -39,8 +39,9 @@ impl<'a> Turn<'a> {
 impl Drop for Turn<'_> {
     #[inline]
     fn drop(&mut self) {
-        // ORDER: Release, pairs with the next one's `take`, and with `settle`. Also after a panic:
-        // the lane may still announce what was begun then; the next operation overwrites that.
+        // ORDER: Release, pairs with the next holder's `take`, and with `settle`. This also runs
+        // after a panic: the lane may still announce what was begun then, and the next operation
+        // overwrites that.
         self.turn
             .store(self.taken.wrapping_add(1), Ordering::Release);
     }
@@ -51,10 +52,10 @@ fn is_taken(turn: u32) -> bool {
 }
 
 impl Lanes {
-    /// Does something with a lane.
+    /// Runs `work` with a lane.
     ///
-    /// Where all are in use it waits for one, for as long as an operation takes: nobody who has a
-    /// lane waits for anything.
+    /// If all lanes are in use it waits for one, for as long as an operation takes: a thread that
+    /// holds a lane waits for nothing.
     #[inline]
     pub(crate) fn with<R>(
         &self,
@@ -79,8 +80,8 @@ impl Lanes {
         }
     }
 
-    /// Waits until what is being done with a lane is over. Who gets one later sees what the caller
-    /// did before, with [`Ordering::SeqCst`].
+    /// Waits until all operations that now hold a lane have ended. A thread that takes a lane later
+    /// sees what the caller stored before with [`Ordering::SeqCst`].
     pub(crate) fn settle(&self) {
         for turn in &self.turns {
             // ORDER: SeqCst: see `Turn::take`.

@@ -1,4 +1,4 @@
-//! What crashed jobs left: sessions in which nobody is alive any more.
+//! Leftovers of crashed jobs: finds and removes sessions in which no process is alive.
 
 use std::fs;
 use std::io::{self, Write};
@@ -12,21 +12,22 @@ use super::lock::{LOCKS, Locks, look, opening};
 use super::name::Name;
 use super::{Control, Error, folders, liveness};
 
-/// A session that nobody has joined yet is not cleared away before it is so old: between its folder
-/// and the lease of its maker nobody can tell that it is alive. Its maker needs milliseconds.
+/// Minimum age before a session that no process has joined is removed: between its folder and the
+/// lease of its maker, no other process can tell that the maker is alive. The maker needs
+/// milliseconds.
 const YOUNG: Duration = Duration::from_secs(10);
 
-/// So long from each time that somebody asked for it a session is spared.
+/// Time for which a session is spared after each request.
 const SPARED: Duration = YOUNG;
 
-/// Has a session spared for a moment, and as long as a process lives that starts others in the place
-/// of the dead.
+/// Spares a session for [`SPARED`], but not beyond the life of the process `pid`, which starts
+/// processes in place of the dead.
 ///
 /// # Errors
 ///
-/// What the system says; NotFound where the session was removed.
+/// The system's error; NotFound if the session was removed.
 pub(super) fn spare(folder: &Path, pid: u32) -> io::Result<()> {
-    // Not truncated: a reader finds one of the two lines.
+    // Not truncated, so that a reader finds either the old line or the new one.
     let mut file = fs::OpenOptions::new()
         .write(true)
         .create(true)
@@ -36,12 +37,12 @@ pub(super) fn spare(folder: &Path, pid: u32) -> io::Result<()> {
     file.write_all(Identity::of_pid(pid).to_line().as_bytes())
 }
 
-/// Removes the sessions of this user in a folder in which nobody is alive, and what is left of their
-/// folders on disk in it. What was removed.
+/// Removes the sessions of this user in a folder in which no process is alive, and leftover folders
+/// on disk of such sessions in it. Returns the folders that were removed.
 ///
-/// Where nobody can tell whether somebody is alive, where the session is being made or spared, or
-/// where somebody else is at it, it is left alone; so are sessions of this process and those of the
-/// other backend.
+/// A session is left alone if it is not known whether a process is alive, if it is being made or
+/// spared, or if another process is removing it. Sessions of this process and of the other backend
+/// are left alone too.
 pub fn clear(base: &Path) -> Vec<PathBuf> {
     let Ok(entries) = fs::read_dir(base) else {
         return Vec::new();
@@ -51,12 +52,12 @@ pub fn clear(base: &Path) -> Vec<PathBuf> {
         .filter(|path| folders::is_own_folder(path))
         .collect();
     folders.sort_unstable();
-    // What cannot be removed stays for the next time.
+    // Folders that cannot be removed stay for the next time.
     folders.retain(|folder| remove_if_dead(folder).unwrap_or(false));
     folders
 }
 
-/// The same in a folder, or in those in which sessions are made unless told otherwise.
+/// Same as `clear`, in one folder or, with None, in the default folders of sessions.
 pub fn clear_all(base: Option<&Path>) -> Vec<PathBuf> {
     match base {
         Some(base) => clear(base),
@@ -67,7 +68,7 @@ pub fn clear_all(base: Option<&Path>) -> Vec<PathBuf> {
     }
 }
 
-/// Whether it was removed.
+/// Removes a session if all its participants are dead; returns whether it did.
 fn remove_if_dead(folder: &Path) -> Result<bool, Error> {
     let read = |error| Error::from(super::super::memory::Error::new("read", folder, error));
     if !folders::has_only_known(folder).map_err(read)? {
@@ -83,7 +84,7 @@ fn remove_if_dead(folder: &Path) -> Result<bool, Error> {
     if locks.is_in_use().map_err(read)? {
         return Ok(false);
     }
-    // Who attaches waits for this lock, and finds the session gone.
+    // A process that attaches waits for this lock, and then finds the session gone.
     let Some(_guard) = locks.try_lock()? else {
         return Ok(false);
     };
@@ -96,7 +97,8 @@ fn remove_if_dead(folder: &Path) -> Result<bool, Error> {
     Ok(folders::remove(folder).is_ok())
 }
 
-/// A folder on disk, or one whose maker or remover died between the folder and the locks.
+/// Removes a folder on disk, or a folder whose maker or remover died while the lock file was
+/// missing.
 fn remove_without_locks(folder: &Path) -> bool {
     match folders::is_orphan(folder) {
         Some(true) => folders::remove(folder).is_ok(),
@@ -105,8 +107,9 @@ fn remove_without_locks(folder: &Path) -> bool {
     }
 }
 
-/// Whether all are dead who took part: their leases are free, and their processes gone (see
-/// `liveness`). Where nobody took part it is being made, or its maker died: its age tells.
+/// Whether all participants are dead: their leases are free, and their processes gone (see
+/// `liveness`). If there are none, the session is being made or its maker died, and its age
+/// decides.
 fn is_dead(folder: &Path, locks: &Locks) -> bool {
     let Some(name) = Name::of(folder) else {
         return false;
@@ -121,25 +124,25 @@ fn is_dead(folder: &Path, locks: &Locks) -> bool {
             }
             taking_part.all(|(owner, process)| liveness::is_dead(locks, owner, process))
         }
-        // It is not finished, of another version, or damaged: the leases decide.
+        // It is not finished, of another version, or damaged: the leases and the age decide.
         Err(_) => is_old(),
     }
 }
 
-/// Whether somebody asked a moment ago to have it spared, for a process that lives.
+/// Whether the session is spared: a request was made a moment ago, for a process that lives.
 fn is_spared(folder: &Path) -> bool {
     let path = folder.join(folders::SPARED);
     let keeper = || Identity::parse(&fs::read_to_string(&path).ok()?);
-    // What cannot be read is being written.
+    // A file that cannot be parsed is just being written.
     was_written_within(SPARED, &path) && keeper().is_none_or(|keeper| !keeper.is_gone())
 }
 
-/// Whether a file that nobody writes was just made.
+/// Whether a file that is not written again was made recently.
 fn is_young(path: &Path) -> bool {
     was_written_within(YOUNG, path)
 }
 
-/// By a clock that may be set.
+/// Uses a clock that may be changed, so a time in the future counts as a distance too.
 fn was_written_within(time: Duration, path: &Path) -> bool {
     let written = path.symlink_metadata().and_then(|status| status.modified());
     match written.map(|written| SystemTime::now().duration_since(written)) {

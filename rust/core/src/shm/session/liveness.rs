@@ -1,10 +1,11 @@
-//! Who is dead: two facts of the kernel have to agree, and a doubt is life.
+//! Liveness: a participant is dead only if two facts of the kernel agree; if in doubt, it is alive.
 //!
-//! The lease of a participant is free, *and* its process is not in `/proc` any more: not its number,
-//! or another process with that number, or one that has ended and waits for its parent. Each alone
-//! is known to err: a process can lose its lease (see `lock`), and numbers come again. `/proc` is
-//! asked only where it shows our own namespace of process ids and the participant is of that one;
-//! else the lease decides. How long a process did nothing says nothing: it may be stopped.
+//! A participant is dead if its lease is free, *and* `/proc` no longer shows its process: the pid
+//! is not there, or belongs to another process, or to a process that has ended and waits for its
+//! parent. Either fact alone can be wrong: a process can lose its lease (see `lock`), and pids are
+//! used again. `/proc` is asked only if it shows our own pid namespace and the participant is in
+//! that namespace; otherwise the lease decides. A process that does nothing for long is not taken
+//! for dead: it may be stopped.
 
 use std::fs;
 use std::io;
@@ -17,24 +18,24 @@ use super::Control;
 use super::layout::{PARTICIPANTS, Process};
 use super::lock::Locks;
 
-/// What a participant says of its process.
+/// The identity of a participant's process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Identity {
-    /// Its number; 0 where no process answers for the participant any more.
+    /// The pid; 0 if no process acts as the participant any more.
     pub(super) pid: u32,
-    /// When it started, in ticks since the machine did; 0 is unknown.
+    /// The start time, in ticks since the machine started; 0 if unknown.
     pub(super) start_time: u64,
-    /// The inode of its namespace of process ids; 0 is unknown.
+    /// The inode of the pid namespace; 0 if unknown.
     pub(super) pid_namespace: u64,
 }
 
 impl Identity {
-    /// That of this process.
+    /// The identity of this process.
     pub(super) fn own() -> Self {
         Self::of_pid(process::id())
     }
 
-    /// That of a process of the own namespace.
+    /// The identity of a process in this pid namespace.
     pub(super) fn of_pid(pid: u32) -> Self {
         let start_time = match Fate::of(pid) {
             Fate::Runs { start_time } => start_time,
@@ -47,7 +48,7 @@ impl Identity {
         }
     }
 
-    /// That of a participant.
+    /// The identity of a participant's process.
     pub(super) fn of(process: &Process) -> Self {
         Self {
             pid: u32::try_from(process.pid.load(Ordering::Relaxed)).unwrap_or(0),
@@ -56,7 +57,7 @@ impl Identity {
         }
     }
 
-    /// As a line that [`Self::parse`] reads.
+    /// A line of text that [`Self::parse`] reads.
     pub(super) fn to_line(self) -> String {
         let Self {
             pid,
@@ -66,7 +67,7 @@ impl Identity {
         format!("{pid} {start_time} {pid_namespace}\n")
     }
 
-    /// Reads what begins with a line of [`Self::to_line`].
+    /// Parses text that begins with a line of [`Self::to_line`].
     pub(super) fn parse(text: &str) -> Option<Self> {
         let (line, _) = text.split_once('\n')?;
         let mut words = line.split(' ');
@@ -77,7 +78,7 @@ impl Identity {
         })
     }
 
-    /// Whether `/proc` does not show it any more, or cannot tell.
+    /// Whether `/proc` no longer shows the process, or cannot tell.
     pub(super) fn is_gone(self) -> bool {
         let own = own_namespace();
         if self.pid == 0 || own == 0 || self.pid_namespace != own {
@@ -91,7 +92,7 @@ impl Identity {
     }
 }
 
-/// What `/proc` says of a number.
+/// The state of a pid as `/proc` shows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fate {
     Runs { start_time: u64 },
@@ -114,8 +115,8 @@ impl Fate {
         }
     }
 
-    /// Field 3 is the state, field 22 when it started. Field 2 is the name of its program, in
-    /// parentheses, which may have blanks and parentheses itself.
+    /// Field 3 is the state, field 22 the start time. Field 2 is the name of the program in
+    /// parentheses, and may contain blanks and parentheses itself.
     fn parse(stat: &[u8]) -> Self {
         let fields = || {
             let end = stat.iter().rposition(|&byte| byte == b')')?;
@@ -131,8 +132,8 @@ impl Fate {
     }
 }
 
-/// The inode of the namespace that the process ids of this process are of; 0 where `/proc` is not
-/// there or is that of another namespace.
+/// The inode of the pid namespace of this process; 0 if `/proc` is missing or shows another
+/// namespace.
 fn own_namespace() -> u64 {
     let shown = fs::read_link("/proc/self").ok();
     let own = process::id().to_string();
@@ -142,14 +143,15 @@ fn own_namespace() -> u64 {
     fs::metadata("/proc/self/ns/pid").map_or(0, |namespace| namespace.ino())
 }
 
-/// Whether a participant that is entered in the table is dead.
+/// Whether a participant whose entry is taken is dead.
 pub(super) fn is_dead(locks: &Locks, owner: Owner, process: &Process) -> bool {
     matches!(locks.is_leased(owner), Ok(false)) && Identity::of(process).is_gone()
 }
 
-/// The participants of a moment: who is alive, and who is entered in the table but dead.
+/// The participants at one moment: those that are alive, and those whose entries are taken but are
+/// dead.
 ///
-/// It holds as long as the structural lock is held: the dead stay dead, and nobody joins.
+/// It stays true while the structural lock is held: the dead stay dead, and no process joins.
 #[derive(Debug)]
 pub(super) struct Census {
     alive: Vec<bool>,
@@ -157,7 +159,7 @@ pub(super) struct Census {
 }
 
 impl Census {
-    /// Asks for each participant that is entered.
+    /// Applies `is_dead` to each participant whose entry is taken.
     pub(super) fn take(control: &Control, is_dead: impl Fn(Owner, &Process) -> bool) -> Self {
         let mut census = Self {
             alive: vec![false; PARTICIPANTS],
@@ -173,30 +175,31 @@ impl Census {
         census
     }
 
-    /// Whether nobody answers for what carries this name: an entry that is free, NOBODY, or the dead.
+    /// Whether no live process owns an index: its entry is free, it is NOBODY, or its process is
+    /// dead.
     pub(super) fn is_dead(&self, owner: Owner) -> bool {
         !self.alive.get(owner.index()).copied().unwrap_or(false)
     }
 
-    /// Who is entered, but dead.
+    /// The participants that are dead.
     pub(super) fn dead(&self) -> &[Owner] {
         &self.dead
     }
 
-    /// Whether anybody but this one is alive.
+    /// Whether any participant other than `than` is alive.
     pub(super) fn has_others(&self, than: Owner) -> bool {
         let mut alive = self.alive.iter().enumerate();
         alive.any(|(index, alive)| *alive && index != than.index())
     }
 }
 
-/// The entries that are taken.
+/// The participants whose entries are taken.
 pub(super) fn entered(control: &Control) -> impl Iterator<Item = (Owner, &Process)> {
     (0..)
         .map_while(Owner::new)
         .zip(control.processes())
         .skip(1)
-        // ORDER: Acquire, pairs with the end of a join: who the process is.
+        // ORDER: Acquire, pairs with the end of a join: the identity of the process.
         .filter(|(_, process)| process.taken.load(Ordering::Acquire) != 0)
 }
 
@@ -242,7 +245,7 @@ mod tests {
         assert!(!is_gone(|identity| identity.start_time = 0));
         assert!(is_gone(|identity| identity.start_time += 1));
         assert!(is_gone(|identity| identity.pid = 0));
-        // Beyond the largest number that Linux gives.
+        // Above the largest pid of Linux.
         assert!(is_gone(|identity| identity.pid = 1 << 30));
         // Its lease alone decides.
         assert!(is_gone(|identity| identity.pid_namespace += 1));

@@ -1,12 +1,14 @@
-//! The locks of a session: who changes its tables, and who is alive.
+//! The lock file of a session: the structural lock over its tables, and the leases of participants.
 //!
-//! One file, of which bytes are locked: byte 0 by who changes the tables (the structural lock), byte
-//! `1 + i` by participant `i` for as long as it takes part (its lease). The kernel gives back what a
-//! process held when its last thread is gone for good, a stopped process holds what it has, and a
-//! forked child gets nothing of it. That is all there is to know who is dead without a guess.
+//! Bytes of one file are locked: byte 0 by the process that changes the tables (the structural
+//! lock), byte `1 + i` by participant `i` for as long as it takes part (its lease). The kernel
+//! releases the locks of a process when its last thread has ended for good; a stopped process keeps
+//! its locks, and a forked child inherits none. So the locks show which processes are dead, without
+//! a guess.
 //!
-//! But it gives them back too when the process closes *any* descriptor of the file, also one that
-//! it opened besides. So the file is opened once; see [`look`] for who wants to look at another's.
+//! But the kernel also releases all of them when the process closes *any* descriptor of the file,
+//! including one that it opened in addition. So a process opens the file only once;
+//! [`look`](mod@look) is for a process that wants to look at the lock file of another session.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -29,7 +31,7 @@ pub(super) use look::{look, opening};
 
 mod look;
 
-/// The name of the file.
+/// Name of the lock file.
 pub(super) const LOCKS: &str = "locks";
 
 /// The lock file of a session, as this process has it open.
@@ -40,11 +42,12 @@ pub(crate) struct Locks {
     path: PathBuf,
     process: u32,
     structural: Solo,
-    /// The lease of this process, which it cannot see by asking: its process and index, see `mine`.
+    /// The lease of this process, which the kernel does not report to its holder: process and
+    /// index, see `mine`.
     lease: AtomicU64,
 }
 
-/// Bytes of the file.
+/// A range of bytes of the file.
 #[derive(Clone, Copy, Debug)]
 struct Range {
     start: usize,
@@ -59,7 +62,7 @@ const LEASES: Range = Range {
     start: 1,
     length: PARTICIPANTS,
 };
-/// All that there is, to any end.
+/// All bytes: a length of 0 reaches to any end.
 const ALL: Range = Range {
     start: 0,
     length: 0,
@@ -73,22 +76,22 @@ const fn lease(of: Owner) -> Range {
 }
 
 impl Locks {
-    /// Makes the file of a new session.
+    /// Makes the lock file of a new session.
     ///
     /// # Errors
     ///
-    /// What the system says.
+    /// The system's error.
     pub(crate) fn create(folder: &Path) -> Result<Self, Error> {
         let path = folder.join(LOCKS);
         let _opening = opening(&path)?;
         Ok(Self::new(file::create(&path, 0)?, path))
     }
 
-    /// Opens that of a session which this process has not open.
+    /// Opens the lock file of a session; this process must not have it open already.
     ///
     /// # Errors
     ///
-    /// [`Error::Gone`] where there is none; where it is of another user; what the system says.
+    /// [`Error::Gone`] if there is none; if it belongs to another user; the system's error.
     pub(crate) fn open(folder: &Path) -> Result<Self, Error> {
         let path = folder.join(LOCKS);
         let _opening = opening(&path)?;
@@ -111,11 +114,11 @@ impl Locks {
         }
     }
 
-    /// Takes the structural lock, for as long as the guard is there.
+    /// Takes the structural lock, until the guard is dropped.
     ///
     /// # Errors
     ///
-    /// [`Error::Locked`] where somebody has it until the deadline; what the system says.
+    /// [`Error::Locked`] if the lock is not free before the deadline; the system's error.
     pub(crate) fn lock(&self, deadline: Instant) -> Result<Guard<'_>, Error> {
         let begin = Instant::now();
         loop {
@@ -124,7 +127,7 @@ impl Locks {
             }
             if Instant::now() >= deadline {
                 let pid = match self.query(STRUCTURAL) {
-                    // Not another process: a thread of this one.
+                    // Another thread of this process holds it, not another process.
                     Ok(Holder::Nobody) => i32::try_from(process::id()).ok(),
                     Ok(Holder::Process(pid)) => Some(pid),
                     Ok(Holder::Unknown) | Err(_) => None,
@@ -139,11 +142,11 @@ impl Locks {
         }
     }
 
-    /// Takes the structural lock; None where somebody has it.
+    /// Takes the structural lock; None if it is held.
     ///
     /// # Errors
     ///
-    /// What the system says.
+    /// The system's error.
     pub(crate) fn try_lock(&self) -> Result<Option<Guard<'_>>, Error> {
         let Some(inside) = self.structural.try_enter() else {
             return Ok(None);
@@ -155,11 +158,12 @@ impl Locks {
         }))
     }
 
-    /// Takes the lease of a participant for this process, until it ends; false: somebody has it.
+    /// Takes the lease of a participant for this process, for the rest of its life; false if the
+    /// lease is held.
     ///
     /// # Errors
     ///
-    /// What the system says.
+    /// The system's error.
     pub(crate) fn take_lease(&self, of: Owner) -> Result<bool, Error> {
         let taken = self.set(lease(of))?;
         if taken {
@@ -168,13 +172,13 @@ impl Locks {
         Ok(taken)
     }
 
-    /// Gives the lease back.
+    /// Releases the lease.
     pub(crate) fn end_lease(&self, of: Owner) {
         self.lease.store(0, Ordering::Relaxed);
         self.unset(lease(of));
     }
 
-    /// Closes the file, and gives back all that this process has by it.
+    /// Closes the file, which releases all locks that this process has on it.
     pub(crate) fn close(&self) {
         if self.process != process::id() {
             return; // see `drop`
@@ -187,11 +191,11 @@ impl Locks {
         );
     }
 
-    /// Whether a process has the lease of a participant.
+    /// Whether a process holds the lease of a participant.
     ///
     /// # Errors
     ///
-    /// What the system says; then nobody knows.
+    /// The system's error: the answer is not known.
     pub(crate) fn is_leased(&self, of: Owner) -> io::Result<bool> {
         Ok(self.lease.load(Ordering::Relaxed) == mine(of)
             || self.query(lease(of))? != Holder::Nobody)
@@ -201,21 +205,21 @@ impl Locks {
     ///
     /// # Errors
     ///
-    /// What the system says; then nobody knows.
+    /// The system's error: the answer is not known.
     pub(crate) fn anybody_else(&self) -> io::Result<bool> {
         Ok(self.query(LEASES)? != Holder::Nobody)
     }
 
-    /// Whether another process has any lock of the file.
+    /// Whether another process holds any lock of the file.
     ///
     /// # Errors
     ///
-    /// What the system says; then nobody knows.
+    /// The system's error: the answer is not known.
     pub(super) fn is_in_use(&self) -> io::Result<bool> {
         Ok(self.query(ALL)? != Holder::Nobody)
     }
 
-    /// Whether it was locked; false: somebody else has it.
+    /// Locks a range; false if another process holds a lock in it.
     fn set(&self, range: Range) -> Result<bool, Error> {
         loop {
             match self.call(FcntlArg::F_SETLK(&region(range, libc::F_WRLCK))) {
@@ -228,11 +232,11 @@ impl Locks {
     }
 
     fn unset(&self, range: Range) {
-        // It fails where the file is not open, and then it is not locked either.
+        // Fails if the file is not open; then nothing is locked either.
         let _ = self.call(FcntlArg::F_SETLK(&region(range, libc::F_UNLCK)));
     }
 
-    /// Which other process has a lock there.
+    /// Which other process holds a lock in the range.
     fn query(&self, range: Range) -> io::Result<Holder> {
         let mut found = region(range, libc::F_WRLCK);
         self.call(FcntlArg::F_GETLK(&mut found))?;
@@ -253,8 +257,8 @@ impl Locks {
 
 impl Drop for Locks {
     fn drop(&mut self) {
-        // In a forked child this is what its parent had. If it were closed there, the child would
-        // lose the locks that it took by an object of its own.
+        // In a forked child this is the descriptor of its parent. Closing it there would release
+        // the locks that the child took through an object of its own.
         if self.process != process::id() {
             let file = self.file.get_mut();
             std::mem::forget(file.unwrap_or_else(PoisonError::into_inner).take());
@@ -262,7 +266,7 @@ impl Drop for Locks {
     }
 }
 
-/// Who holds the structural lock.
+/// The structural lock; dropping this releases it.
 #[derive(Debug)]
 #[must_use = "the lock is free again when this is dropped"]
 pub(crate) struct Guard<'a> {
@@ -280,11 +284,11 @@ impl Drop for Guard<'_> {
 enum Holder {
     Nobody,
     Process(i32),
-    /// One of another namespace of process ids.
+    /// A process of another pid namespace.
     Unknown,
 }
 
-/// How this process notes its own lease; a forked child does not take it for its own.
+/// The value of `lease` for a participant; a forked child does not take it for its own lease.
 fn mine(of: Owner) -> u64 {
     u64::from(process::id()) << 32 | of.index() as u64
 }

@@ -1,13 +1,13 @@
 //! Joining a session and leaving it.
 //!
-//! | step of a join, under the structural lock | if its process dies after it |
+//! | step of a join, under the structural lock | result if the process dies after it |
 //! |---|---|
-//! | a free entry is chosen | nothing happened |
-//! | its lease is taken | the kernel gives it back |
-//! | lanes idle, who the process is | the entry is free still |
-//! | the entry is taken | a participant that is dead, with nothing in hand: the next sweep |
+//! | a free entry is chosen | nothing |
+//! | its lease is taken | the kernel releases the lease |
+//! | lanes are idle, the identity of the process is written | the entry is still free |
+//! | the entry is taken | a dead participant with nothing in hand, for the next sweep |
 //!
-//! Leaving is dying in good order: the one who leaves cleans up after itself as after a dead one.
+//! A process that leaves cleans up after itself as after a dead one.
 
 use std::io;
 use std::time::Instant;
@@ -29,17 +29,17 @@ pub(crate) struct Member {
 }
 
 impl Member {
-    /// The name that it signs with.
+    /// The index that it writes into shared words.
     pub(crate) fn owner(self) -> Owner {
         self.owner
     }
 }
 
-/// Joins a session; cleans up after the dead first where there is no free entry.
+/// Joins a session; if there is no free entry, cleans up after dead processes first.
 ///
 /// # Errors
 ///
-/// [`Error::Gone`] where it was cleared away meanwhile; [`Error::NoRoom`]; what the system says.
+/// [`Error::Gone`] if the session was removed meanwhile; [`Error::NoRoom`]; the system's error.
 pub(crate) fn join(control: &Control, locks: &Locks, guard: &Guard<'_>) -> Result<Member, Error> {
     if control.is_gone() || is_unlinked(control) {
         return Err(Error::Gone(folder_of(control).to_owned()));
@@ -63,7 +63,8 @@ pub(crate) fn join(control: &Control, locks: &Locks, guard: &Guard<'_>) -> Resul
     }
 }
 
-/// Whether its file was removed. The path never names another: its random part does not come again.
+/// Whether its file was removed. The path never names another session: its random part is not used
+/// again.
 fn is_unlinked(control: &Control) -> bool {
     let status = control.path().symlink_metadata();
     matches!(status, Err(error) if error.kind() == io::ErrorKind::NotFound)
@@ -91,7 +92,8 @@ fn enter(control: &Control, locks: &Locks) -> Result<Option<Owner>, Error> {
             .generation
             .store(generation.wrapping_add(1), Ordering::Relaxed);
         crash_point("written");
-        // ORDER: Release, pairs with `entered`: who the process is, and that its lanes are idle.
+        // ORDER: Release, pairs with `entered`: the identity of the process, and that its lanes are
+        // idle.
         process.taken.store(1, Ordering::Release);
         crash_point("entered");
         return Ok(Some(owner));
@@ -99,13 +101,13 @@ fn enter(control: &Control, locks: &Locks) -> Result<Option<Owner>, Error> {
     Ok(None)
 }
 
-/// Leaves: gives back what the participant still has, and its entry. The last one removes the
-/// session, unless it `keeps` it. Nothing of this process may be in the middle of an operation, or
-/// use a message.
+/// Leaves the session: gives back all that the participant still has, and its entry. The last
+/// participant removes the session, unless `keeps` is set. No thread of this process may be in the
+/// middle of an operation, or use a message.
 ///
 /// # Errors
 ///
-/// Where the structural lock is not to be had, or the session is damaged: then the next sweep finds
+/// If the structural lock is not available, or the session is damaged: then the next sweep finds
 /// this participant dead.
 pub(crate) fn leave(around: &Around<'_>, keeps: bool, deadline: Instant) -> Result<(), Error> {
     let Around { control, locks, .. } = *around;
@@ -114,7 +116,7 @@ pub(crate) fn leave(around: &Around<'_>, keeps: bool, deadline: Instant) -> Resu
         .lock(deadline)
         .and_then(|guard| clean_up_after_oneself(around, &guard).map(|()| guard));
     let process = &control.processes()[me.index()];
-    // It lives on, but not as this participant.
+    // The process lives on, but not as this participant.
     process.pid.store(0, Ordering::Relaxed);
     crash_point("left");
     locks.end_lease(me);
@@ -123,7 +125,8 @@ pub(crate) fn leave(around: &Around<'_>, keeps: bool, deadline: Instant) -> Resu
     if !keeps && !others.has_others(me) && matches!(locks.anybody_else(), Ok(false)) {
         control.set_gone();
         crash_point("gone");
-        // What cannot be removed now is a leftover, which the next start removes.
+        // Anything that cannot be removed now is a leftover, which the next session to be made
+        // removes.
         let _ = folders::remove(folder_of(control));
     }
     Ok(())
@@ -141,7 +144,7 @@ fn clean_up_after_oneself(around: &Around<'_>, guard: &Guard<'_>) -> Result<(), 
     Ok(())
 }
 
-/// How many take part, the dead who were not found yet among them.
+/// Number of participants, including dead ones that were not found yet.
 pub(crate) fn count(control: &Control) -> u64 {
     entered(control).count() as u64
 }

@@ -1,4 +1,4 @@
-//! A session: a folder of files that processes share, who takes part in it, and its queues.
+//! A session: a folder of files that processes share, its participants, and its queues.
 
 mod bells;
 mod control;

@@ -1,4 +1,4 @@
-//! The name of a session: that of its folder, and the token that another process attaches with.
+//! The name of a session: the name of its folder, and the token that another process attaches with.
 
 use std::fmt;
 use std::io;
@@ -15,7 +15,7 @@ const DIGITS: usize = 32;
 
 /// The name of a session's folder: `shoal-<user id>-<32 hexadecimal digits>`.
 ///
-/// The digits are random and never come again, so that a path names one session for ever.
+/// The digits are random and never used again, so a path names one session for ever.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Name {
     user: u32,
@@ -23,11 +23,11 @@ pub(crate) struct Name {
 }
 
 impl Name {
-    /// A new one, of this user.
+    /// A new name, of this user.
     ///
     /// # Errors
     ///
-    /// Where the system has no random numbers.
+    /// If the system has no random numbers.
     fn random() -> Result<Self, Error> {
         let source = Path::new("/dev/urandom");
         let number = || {
@@ -42,7 +42,7 @@ impl Name {
         })
     }
 
-    /// The name that a folder has; None where no session of any user has such a one.
+    /// Parses the name of a folder; None if it is not the name of a session of any user.
     fn parse(name: &str) -> Option<Self> {
         let (user, digits) = name
             .strip_prefix(PREFIX)?
@@ -60,11 +60,11 @@ impl Name {
                 u64::from_str_radix(second, 16).ok()?,
             ],
         };
-        // One spelling for each: no sign, no leading zeros.
+        // There is one spelling for each name: no sign, no leading zeros.
         (parsed.to_string() == name).then_some(parsed)
     }
 
-    /// That of the folder at a path.
+    /// The name of the folder at a path.
     pub(crate) fn of(folder: &Path) -> Option<Self> {
         Self::parse(folder.file_name()?.to_str()?)
     }
@@ -98,11 +98,11 @@ pub struct Token {
 }
 
 impl Token {
-    /// The token of a new session, whose folder is to be made in another.
+    /// The token of a new session, whose folder will be made in `base`.
     ///
     /// # Errors
     ///
-    /// Where that is not there, or its path is no text.
+    /// If `base` does not exist, or its path is not text.
     pub(crate) fn random(base: &Path) -> Result<Self, Error> {
         let absolute = base
             .canonicalize()
@@ -117,7 +117,7 @@ impl Token {
         Ok(Self { text, name })
     }
 
-    /// What [`str::parse`] makes the token of again.
+    /// The text, which [`str::parse`] reads.
     pub fn as_str(&self) -> &str {
         &self.text
     }
@@ -143,7 +143,7 @@ impl FromStr for Token {
         };
         let folder = Path::new(token);
         if !folder.is_absolute() {
-            return refuse("it is no absolute path");
+            return refuse("it is not an absolute path");
         }
         let Some(name) = Name::of(folder) else {
             return refuse("it does not end in shoal-<user id>-<32 hexadecimal digits>");
@@ -191,7 +191,7 @@ mod tests {
         let digits = "0123456789abcdef0123456789abcdef";
         let own = geteuid().as_raw();
         let refused = [
-            (format!("shoal-{own}-{digits}"), "no absolute path"),
+            (format!("shoal-{own}-{digits}"), "not an absolute path"),
             (format!("/tmp/shoal-{own}-{digits}0"), "does not end in"),
             (format!("/tmp/shoal-+{own}-{digits}"), "does not end in"),
             (format!("/tmp/shoal-0{own}-{digits}"), "does not end in"),
@@ -203,7 +203,7 @@ mod tests {
                 format!("/tmp/shoal-{}-{digits}", own + 1),
                 "of another user",
             ),
-            (String::new(), "no absolute path"),
+            (String::new(), "not an absolute path"),
         ];
         for (token, why) in refused {
             let error = token.parse::<Token>().expect_err(&token).to_string();

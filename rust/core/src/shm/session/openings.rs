@@ -1,4 +1,4 @@
-//! Which queues this process has open, and how often.
+//! Counts how often this process has each queue open, and opens queues by key.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -9,13 +9,13 @@ use super::{Error, Session, SessionQueue, users};
 
 /// How often each queue is open in this process: by objects, and by leases that it has.
 ///
-/// As long as one is, the participant is among the users of the queue, and its entry keeps its key.
-/// Whoever has this in hand waits for nothing.
+/// While a count is not 0, this participant is among the users of the queue, and the queue's entry
+/// keeps its key. A thread that holds this lock never waits for anything.
 #[derive(Debug, Default)]
 pub(super) struct Openings(Mutex<Vec<u32>>);
 
 impl Openings {
-    /// Once more, where it is open already; whether it is.
+    /// Increments the count if it is not 0; returns whether it did.
     fn again(&self, index: u32) -> bool {
         let mut counts = self.counts();
         let count = counts.get_mut(index as usize).filter(|count| **count > 0);
@@ -25,7 +25,7 @@ impl Openings {
         })
     }
 
-    /// Once more, open or not.
+    /// Increments the count in any case.
     fn once_more(&self, index: u32) {
         let mut counts = self.counts();
         let index = index as usize;
@@ -35,7 +35,7 @@ impl Openings {
         counts[index] += 1;
     }
 
-    /// Once less, where it stays open; whether it does.
+    /// Decrements the count unless it is the last one; returns whether it did.
     fn less(&self, index: u32) -> bool {
         let mut counts = self.counts();
         let count = counts.get_mut(index as usize).filter(|count| **count > 1);
@@ -45,7 +45,8 @@ impl Openings {
         })
     }
 
-    /// Once less; does something where it is not open any more, before anybody can open it.
+    /// Decrements the count; calls `ended` if it becomes 0, before any thread can open the queue
+    /// again.
     fn end(&self, index: u32, ended: impl FnOnce()) {
         let mut counts = self.counts();
         if let Some(count) = counts.get_mut(index as usize) {
@@ -62,11 +63,12 @@ impl Openings {
 }
 
 impl Session {
-    /// A queue, made where there is none of this key.
+    /// Opens the queue of a key; makes it if there is none.
     ///
     /// # Errors
     ///
-    /// Where it is there with other bounds, there are too many queues, no memory, or damage.
+    /// If it exists with other bounds, there are too many queues, there is no memory, or there is
+    /// damage.
     pub fn queue(self: &Arc<Self>, key: &[u8], bounds: Bounds) -> Result<SessionQueue, Error> {
         let _use = Use::of(self)?;
         let found = self.open(key, bounds)?;
@@ -76,7 +78,8 @@ impl Session {
 
     fn open(&self, key: &[u8], bounds: Bounds) -> Result<Found, Error> {
         let mut directory = self.directory();
-        // What is open keeps its key, and what is known of it was true when it was opened.
+        // An open queue keeps its key, so its entry of the directory has been true since it was
+        // opened.
         if let Some(found) = directory.find(key)
             && self.openings.again(found.index)
         {
@@ -96,27 +99,28 @@ impl Session {
             None => directory.make(control, key, bounds)?,
         };
         found.check(bounds)?;
-        // Counted first: one who lets go of it at this moment leaves the bit to us, or takes away
-        // one that is set again.
+        // Counted first: a thread that releases the queue at this moment leaves the bit to this
+        // one, or clears it before this one sets it again.
         self.openings.once_more(found.index);
         let added = users::add(control, found.index, self.me());
         added.inspect_err(|_| self.let_go(found.index))?;
         Ok(found)
     }
 
-    /// A lease of a queue that is open keeps it so: until it is [let go of](Self::let_go).
+    /// Keeps an open queue open for a lease of one of its messages, until it is
+    /// [released](Self::let_go).
     pub(super) fn keep_open(&self, index: u32) {
         self.openings.once_more(index);
     }
 
-    /// An object or a lease that had a queue open is no more. It waits for nobody; in a child of the
-    /// process that opened it, it is nothing.
+    /// Releases a queue for an object or a lease that had it open. Never waits. In a child of the
+    /// process that opened it, does nothing.
     pub(super) fn let_go(&self, index: u32) {
         if !self.origin().is_here() || self.openings.less(index) {
             return;
         }
-        // Who left is among the users no more, and somebody else may have the name. Who is about to
-        // leave need not care.
+        // A process that has left is no longer among the users, and another may have its index by
+        // now. One that is about to leave need not clear the bit: leaving clears it.
         let here = Use::of(self);
         self.openings.end(index, || {
             if here.is_ok() {

@@ -1,4 +1,4 @@
-//! The session of this process: what the parts of a session do together.
+//! `Session`: this process's part in a session, with all that the other modules share through it.
 
 use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -31,16 +31,17 @@ use super::solo::{PAUSE, Solo};
 use super::uses::Use;
 use super::{Control, Error, MemoryPolicy, Settings, Token};
 
-/// How long anything waits for the structural lock, which is held for milliseconds.
+/// Maximum wait for the structural lock, which is normally held for milliseconds.
 pub(super) const PATIENCE: Duration = Duration::from_secs(10);
-/// How long a put does: it has a deadline of its own, and looks for signals before it tries again.
+/// Maximum wait of a put for the lock: a put has a deadline of its own, and looks for signals
+/// before it tries again.
 pub(super) const MOMENT: Duration = Duration::from_millis(50);
 
-/// Held while a session is attached to or left: who closes the lock file of one gives back what
-/// another object of the process got by it.
+/// Held while this process attaches to or leaves a session: closing the lock file of one object
+/// releases the locks that another object of the process holds on the same file.
 static COMING_OR_GOING: Solo = Solo::new();
 
-/// A session, as the one participant that this process is in it.
+/// A session, in which this process is one participant.
 #[derive(Debug)]
 pub struct Session {
     control: Control,
@@ -55,13 +56,13 @@ pub struct Session {
     pub(super) openings: Openings,
     pub(super) lanes: Lanes,
     bell: OnceLock<Bell>,
-    /// Set once this process wants to leave; nothing new begins then.
+    /// Set once this process wants to leave; no operation begins after that.
     shut: AtomicBool,
     /// Whether it has left.
     left: AtomicBool,
-    /// Whether the session stays where it is when this process leaves last.
+    /// Whether the files of the session stay if this process is the last to leave.
     pub(super) keeps: AtomicBool,
-    /// What still needs this participant: messages in use, or not put yet.
+    /// Number of things that still need this participant: messages in use, or not put yet.
     uses: AtomicUsize,
 }
 
@@ -70,36 +71,36 @@ pub struct Session {
 pub struct Stats {
     /// Messages that wait, in all queues.
     pub messages: u64,
-    /// Descriptors that are not free: messages that wait, and those in use.
+    /// Descriptors that are not free: messages that wait or are in use.
     pub descriptors_in_use: u64,
-    /// Bytes of their payloads, outside of descriptors.
+    /// Bytes of payloads outside of descriptors.
     pub bytes_in_use: u64,
-    /// Bytes of memory for payloads.
+    /// Bytes of memory reserved for payloads.
     pub bytes_reserved: u64,
-    /// The most that these may be.
+    /// Maximum of `bytes_reserved`.
     pub max_bytes: u64,
     /// Processes that take part.
     pub participants: u64,
-    /// Queues: those in use, and those that were and are not forgotten.
+    /// Queues in use, and former queues that are not forgotten yet.
     pub queues: u64,
     /// Messages that consumers had on loan when they died.
     pub lost_messages: u64,
-    /// Descriptors that were taken back from the dead.
+    /// Descriptors that were taken back from dead processes.
     pub recovered: u64,
-    /// Messages that are delivered again.
+    /// Messages that were delivered again.
     pub redelivered: u64,
     /// Messages that were dropped to make room.
     pub dropped_messages: u64,
 }
 
 impl Session {
-    /// Makes a session, and takes part in it.
+    /// Makes a session and takes part in it.
     ///
     /// # Errors
     ///
-    /// What the system says: no space, no permission.
+    /// The system's error: no space, no permission.
     pub fn create(settings: &Settings) -> Result<Arc<Self>, Error> {
-        // What crashed jobs left would take the place of this one.
+        // Leftovers of crashed jobs would take the space that this one needs.
         clear(&settings.folder);
         if settings.disk != settings.folder {
             clear(&settings.disk);
@@ -107,7 +108,7 @@ impl Session {
         let token = Token::random(&settings.folder)?;
         let made = Self::make(&token, settings);
         if made.is_err() {
-            // Nobody knows of it yet. What cannot be removed now is a leftover.
+            // No other process knows of it yet. Anything that cannot be removed now is a leftover.
             let _ = folders::remove(token.folder());
         }
         made.map(registry::add)
@@ -119,7 +120,7 @@ impl Session {
         crash_point("folder");
         let locks = Locks::create(folder)?;
         crash_point("locks");
-        // From now on it is nobody's leftover.
+        // From here on the lock keeps `clear` of other processes away.
         let guard = locks.lock(deadline())?;
         if settings.payload_on_disk || settings.memory_policy == MemoryPolicy::Spill {
             folders::make_disk(folder, &settings.disk)?;
@@ -132,15 +133,16 @@ impl Session {
         Ok(Self::of(token.clone(), control, locks, me))
     }
 
-    /// Takes part in a session that is there. A process takes part once, however often it attaches.
+    /// Takes part in an existing session. A process takes part once, however often it attaches.
     ///
     /// # Errors
     ///
-    /// Where the token is none; the session is gone, of another user or version, or damaged.
+    /// If the token is not valid, or the session is gone, of another user or version, or damaged.
     pub fn attach(token: &str) -> Result<Arc<Self>, Error> {
         let token: Token = token.parse()?;
         let deadline_of_others = deadline();
-        // To be let go of after the lock: the last of one leaves it, and that takes the lock.
+        // Declared first, so that it is dropped after the lock: dropping the last reference to an
+        // object leaves the session, which takes the lock.
         let known;
         let coming = loop {
             let coming = COMING_OR_GOING
@@ -171,8 +173,8 @@ impl Session {
         Ok(session)
     }
 
-    /// The same session once more in this process, as another participant with mappings of its own.
-    /// Who is dead cannot be told between the two, because a process does not see its own locks.
+    /// Attaches once more in this process, as another participant with mappings of its own. Neither
+    /// of the two can tell whether the other is dead, because a process does not see its own locks.
     #[cfg(test)]
     pub(super) fn again(&self) -> Result<Arc<Self>, Error> {
         let token = self.token.clone();
@@ -207,32 +209,32 @@ impl Session {
         }
     }
 
-    /// What another process attaches with.
+    /// The token: the text that another process attaches with.
     pub fn token(&self) -> &str {
         self.token.as_str()
     }
 
-    /// The most bytes of memory for payloads that there may be.
+    /// Maximum number of bytes of memory for payloads.
     pub fn max_bytes(&self) -> u64 {
         let constants = &self.control.superblock().constants.0;
         constants.max_bytes.load(Ordering::Relaxed)
     }
 
-    /// How many there are.
+    /// Number of bytes reserved for payloads.
     pub fn reserved(&self) -> u64 {
         reserved(&self.control)
     }
 
-    /// In which process this was made.
+    /// The process in which this object was made.
     pub fn origin(&self) -> Origin {
         self.origin
     }
 
-    /// How it is used, at this moment.
+    /// How the session is used at this moment.
     ///
     /// # Errors
     ///
-    /// Where the session is damaged.
+    /// If the session is damaged.
     pub fn stats(&self) -> Result<Stats, Error> {
         self.check_open()?;
         let get = |word: &AtomicU64| word.load(Ordering::Relaxed);
@@ -241,7 +243,7 @@ impl Session {
         let rings = queues::rings(&self.control)?;
         let usage = usage(&self.control);
         Ok(Stats {
-            // Damage may make the sum as large as can be.
+            // Damage may make a length, and so the sum, as large as possible.
             messages: rings.iter().map(Ring::len).fold(0, u64::saturating_add),
             descriptors_in_use: usage.descriptors,
             bytes_in_use: usage.bytes,
@@ -256,65 +258,67 @@ impl Session {
         })
     }
 
-    /// What uses the memory for payloads: for the texts of errors.
+    /// How the memory for payloads is used: for the texts of errors.
     pub fn usage(&self) -> Usage {
         usage(&self.control)
     }
 
-    /// The key of a queue, by its number in [`Usage`].
+    /// The key of a queue, by its index in [`Usage`].
     ///
     /// # Errors
     ///
-    /// Where there is no such queue, or the session is damaged.
+    /// If there is no such queue, or the session is damaged.
     pub fn key_of(&self, queue: u32) -> Result<Vec<u8>, Error> {
         queues::key(&self.control, queue)
     }
 
-    /// Gives up the memory that this process keeps for messages to come.
+    /// Gives up the memory that this process keeps for later messages.
     pub fn trim(&self) {
         if let Ok(_use) = Use::of(self) {
             self.arena.trim(&self.control);
         }
     }
 
-    /// The same for all processes: only memory that a message is in stays.
+    /// Same as `trim` for all processes: only memory that holds a message stays.
     pub fn trim_all(&self) {
         if let Ok(_use) = Use::of(self) {
             self.arena.trim_all(&self.control);
         }
     }
 
-    /// Cleans up after the dead, now.
+    /// Cleans up after dead processes, now.
     ///
     /// # Errors
     ///
-    /// Where the session is damaged, or its lock is not to be had.
+    /// If the session is damaged, or its lock is not available in time.
     pub fn sweep(&self) -> Result<Recovery, Error> {
         let _use = Use::of(self)?;
         let guard = self.locks.lock(deadline())?;
         recover::run(&self.around(), &guard)
     }
 
-    /// Looks for the dead, if nobody did lately: to be called now and then by whoever waits.
+    /// Looks for dead processes unless one did so recently. A process that waits calls this now and
+    /// then.
     pub fn tend(&self) {
         let Ok(_use) = Use::of(self) else {
             return;
         };
         if recover::due(&self.control) {
-            // Who waits now may not put for long.
+            // A process that waits now may not put for a while.
             self.arena.cool(&self.control, Instant::now());
-            // Somebody else at it is as good; and damage shows where the queue is used.
+            // If another process holds the lock, it does the same work. Damage shows again when the
+            // queue is used.
             if let Ok(Some(guard)) = self.locks.try_lock() {
                 let _ = recover::run(&self.around(), &guard);
             }
         }
     }
 
-    /// The doorbell of this process, put up by the first call.
+    /// The doorbell of this process, made by the first call.
     ///
     /// # Errors
     ///
-    /// What the system says.
+    /// The system's error.
     pub fn bell(&self) -> Result<BorrowedFd<'_>, Error> {
         self.check_open()?;
         if let Some(bell) = self.bell.get() {
@@ -329,24 +333,26 @@ impl Session {
         self.bell()
     }
 
-    /// Makes the doorbell unreadable until somebody rings.
+    /// Empties the doorbell: it is not readable until it is rung again.
     pub fn clear_bell(&self) {
         if let Some(bell) = self.bell.get() {
             bell.clear();
         }
     }
 
-    /// Sleeps until memory or a descriptor may be free: no longer than `limit`, or 5 ms.
+    /// Sleeps until memory or a descriptor may be free, for at most `limit` or 5 ms, whichever is
+    /// shorter.
     ///
-    /// Who frees something looks at the word without a fence, because a fence for each message is
-    /// too dear for what happens so rarely. So a wake-up can be missed, and nobody sleeps for long.
+    /// A process that frees something looks at the word without a fence, because a fence for each
+    /// message costs too much for so rare a case. So a wake-up can be missed, and no sleep is long.
     pub fn wait_for_memory(&self, limit: Duration) {
         let word = &self.control.superblock().memory.0.freed;
         let seen = word.fetch_or(WAITING, Ordering::SeqCst) | WAITING;
         SystemFutex.wait(word, seen, limit.min(Duration::from_millis(5)));
     }
 
-    /// Leaves the session: nothing new begins, and once nothing is in use any more it is left.
+    /// Leaves the session: new operations are refused, and this process leaves when the last use
+    /// has ended.
     pub fn shut(&self) {
         self.shut.store(true, Ordering::SeqCst);
         if self.uses.load(Ordering::SeqCst) == 0 {
@@ -357,13 +363,14 @@ impl Session {
     /// Whether this process is leaving.
     #[inline]
     pub fn is_shut(&self) -> bool {
-        // ORDER: SeqCst: who began a use and does not see it is seen by who leaves.
+        // ORDER: SeqCst: a process that began a use and does not see this store is seen by the one
+        // that leaves.
         self.shut.load(Ordering::SeqCst)
     }
 
     /// # Errors
     ///
-    /// Where this process is leaving, or is not the one that attached.
+    /// If this process is leaving, or is not the one that attached.
     #[inline]
     pub(super) fn check_open(&self) -> Result<(), Error> {
         if self.is_shut() || !self.origin.is_here() {
@@ -372,7 +379,7 @@ impl Session {
         Ok(())
     }
 
-    /// Something begins that needs this participant until [`Self::end_use`].
+    /// Counts one more use: this process stays in the session until [`Self::end_use`].
     pub(super) fn begin_use(&self) {
         self.uses.fetch_add(1, Ordering::SeqCst);
     }
@@ -387,17 +394,17 @@ impl Session {
         if !self.origin.is_here() {
             return;
         }
-        // Where it is not to be had in time this process loses what another object of it holds, and
-        // is found dead: nobody is worse off than by its death.
+        // If it is not available in time, closing the file releases the locks of another object of
+        // this process, which is then found dead. That does no more harm than its death would.
         let _going = COMING_OR_GOING.enter(deadline());
-        // Who is in the middle of an operation may take something into use.
+        // A thread in the middle of an operation may still begin a use.
         self.lanes.settle();
-        // Somebody may have come back meanwhile, or have left for us.
+        // Another thread may have attached again in the meantime, or may have left already.
         let goes = self.shut.load(Ordering::SeqCst) && self.uses.load(Ordering::SeqCst) == 0;
         if !goes || self.left.swap(true, Ordering::SeqCst) {
             return;
         }
-        // Where it does not work the next sweep does it: this process will be found dead.
+        // If this fails the next sweep does it: this process will be found dead.
         let _ = members::leave(
             &self.around(),
             self.keeps.load(Ordering::SeqCst),
@@ -406,7 +413,7 @@ impl Session {
         self.locks.close();
     }
 
-    /// Comes back to a session that was shut, or takes part anyway; false where it was left.
+    /// Takes part again in a session that was shut, or stays in it; false if this process has left.
     fn come_back(&self) -> bool {
         let here = self.origin.is_here() && !self.left.load(Ordering::SeqCst);
         if here {
@@ -415,7 +422,7 @@ impl Session {
         here
     }
 
-    /// What recovery works on.
+    /// The context of a recovery.
     fn around(&self) -> Around<'_> {
         Around {
             control: &self.control,
@@ -427,7 +434,7 @@ impl Session {
 
     /// # Errors
     ///
-    /// Where this process is not the one that attached.
+    /// If this process is not the one that attached.
     pub(super) fn check_here(&self) -> Result<(), Error> {
         if self.origin.is_here() {
             return Ok(());
@@ -435,16 +442,16 @@ impl Session {
         Err(Error::Closed(self.token.folder().to_owned()))
     }
 
-    /// The structural lock; to be called within a use.
+    /// Takes the structural lock; to be called within a use.
     ///
     /// # Errors
     ///
-    /// Where it is not to be had within a limit.
+    /// If it is not available within `limit`.
     pub(super) fn lock(&self, limit: Duration) -> Result<Guard<'_>, Error> {
         self.locks.lock(Instant::now() + limit)
     }
 
-    /// What this process knows of the keys. Who has it may wait for the structural lock.
+    /// This process's copy of the key directory. Its holder may wait for the structural lock.
     pub(super) fn directory(&self) -> MutexGuard<'_, Directory> {
         locked(&self.directory)
     }
@@ -453,7 +460,7 @@ impl Session {
         &self.control
     }
 
-    /// The random part of its name.
+    /// The random part of the session's name.
     pub(super) fn id(&self) -> [u64; 2] {
         self.token.session()
     }
@@ -466,38 +473,38 @@ impl Session {
         Signals::new(self.token.folder())
     }
 
-    /// An operation, in the middle of which this process does not leave: nobody needs to count it
-    /// as a use, but what it takes into use.
+    /// Runs an operation, in the middle of which this process does not leave. The operation itself
+    /// need not be counted as a use; only what it leaves in use must be.
     ///
     /// # Errors
     ///
-    /// Where this process is leaving, or is not the one that attached; and those of `work`.
+    /// If this process is leaving, or is not the one that attached; and the errors of `work`.
     #[inline]
     pub(super) fn operate<R>(
         &self,
         work: impl FnOnce(&mut Lane<'_>) -> Result<R, Error>,
     ) -> Result<R, Error> {
-        // Who leaves says so, and then waits until each lane was free: see `leave`.
+        // A thread that leaves sets `shut` first, then waits until each lane was free: see `leave`.
         self.with_lane(|lane| {
             self.check_open()?;
             work(lane)
         })
     }
 
-    /// The lane of the operation that `work` does; the caller has this process in the session.
+    /// Runs `work` with a lane. The caller makes sure that this process stays in the session.
     #[inline]
     pub(super) fn with_lane<R>(&self, work: impl FnOnce(&mut Lane<'_>) -> R) -> R {
         let participant = &self.control.lanes()[self.me.owner().index()];
         self.lanes.with(participant, work)
     }
 
-    /// A free descriptor of those that this process has already.
+    /// Claims a free descriptor among those that this process already has.
     #[inline]
     pub(super) fn claim_own(&self) -> Option<Claim> {
         self.home.claim(&self.control)
     }
 
-    /// A free descriptor; None where there is none now. To be called within a use.
+    /// Claims a free descriptor; None if there is none now. To be called within a use.
     #[inline]
     pub(super) fn claim(&self) -> Result<Option<Claim>, Error> {
         if let Some(claim) = self.claim_own() {
@@ -509,11 +516,11 @@ impl Session {
     #[cold]
     fn claim_more(&self) -> Result<Option<Claim>, Error> {
         let _guard = match self.locks.lock(Instant::now() + MOMENT) {
-            // Its holder may be stopped: who puts waits as for memory.
+            // The holder may be stopped: the put waits as it does for memory.
             Err(Error::Locked { .. }) => return Ok(None),
             guard => guard?,
         };
-        // Another thread may have been here meanwhile.
+        // Another thread may have added some in the meantime.
         if let Some(claim) = self.home.claim(&self.control) {
             return Ok(Some(claim));
         }
@@ -526,12 +533,12 @@ impl Session {
         self.freed();
     }
 
-    /// A block of memory; None where there is none now.
+    /// Allocates a block of memory; None if there is none now.
     pub(super) fn allocate(&self, length: u64) -> Result<Option<Placed>, Error> {
         self.arena.allocate(&self.control, length)
     }
 
-    /// From now on the block comes back with the descriptor.
+    /// Binds a block to a descriptor: from now on the block is freed with it.
     pub(super) fn bind(&self, claim: &Claim, placed: &Placed) {
         self.arena.bind(&self.control, claim, placed);
     }
@@ -540,12 +547,12 @@ impl Session {
         self.extents.mapping(&self.control, extent)
     }
 
-    /// Copies a part of an extent that nobody holds.
+    /// Copies a part of an extent, without holding the message in it.
     pub(super) fn read(&self, block: &Block) -> Result<Vec<u8>, Error> {
         self.extents.read(&self.control, block)
     }
 
-    /// Tells those who wait for memory, if any.
+    /// Wakes the processes that wait for memory, if any.
     #[inline]
     pub(super) fn freed(&self) {
         let word = &self.control.superblock().memory.0.freed;
@@ -558,7 +565,7 @@ impl Session {
 
 impl Drop for Session {
     fn drop(&mut self) {
-        // Nobody can use it any more, whatever was forgotten to be given back.
+        // No caller can use it any more, even if some use was never ended.
         *self.uses.get_mut() = 0;
         self.shut();
         if self.origin.is_here() {
@@ -572,7 +579,7 @@ fn deadline() -> Instant {
 }
 
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // What a panic left half done in there is private to this process.
+    // Anything that a panic left half done in there is private to this process.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 

@@ -1,46 +1,46 @@
-//! Looking at the messages of a queue, and at how it is used.
+//! Copies of queued messages without taking them, and statistics of a queue.
 
 use super::super::clock::PER_SECOND;
 use super::super::descriptor::{Label, Payload};
 use super::super::peek::Sight;
 use super::{Error, SessionQueue};
 
-/// A copy of a message that is still in its queue, or was so a moment ago.
+/// A copy of a message that is still in its queue, or was a moment ago.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Peeked {
-    /// What it says of itself.
+    /// The message's label.
     pub label: Label,
-    /// Its bytes.
+    /// The message's bytes.
     pub bytes: Vec<u8>,
 }
 
 /// How a queue is used.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct QueueStats {
-    /// How many messages are in it.
+    /// Messages in the queue.
     pub messages: u64,
-    /// How many bytes these have.
+    /// Bytes of these messages.
     pub bytes: u64,
-    /// How many were put since it was made; what is delivered again is put again.
+    /// Messages that were put since it was made; one that is delivered again counts again.
     pub puts: u64,
-    /// How many were taken.
+    /// Messages that were taken.
     pub gets: u64,
-    /// Who waits for room: see [`super::super::Queue::waiting`].
+    /// Producers that wait for room: see [`super::super::Queue::waiting`].
     pub producers_waiting: u32,
-    /// Who waits for messages.
+    /// Consumers that wait for messages.
     pub consumers_waiting: u32,
-    /// How many seconds ago the first was written; 0 where there is none. It begins anew at 72
+    /// Age of the oldest message in seconds; 0 if there is none. It wraps around to 0 after 72
     /// hours.
     pub oldest_s: f64,
 }
 
 impl SessionQueue {
-    /// Copies the first messages, at most so many, oldest first. All of them stay; what others take
-    /// meanwhile is left out.
+    /// Copies the first `most` messages, oldest first. All of them stay in the queue; messages that
+    /// others take meanwhile are left out.
     ///
     /// # Errors
     ///
-    /// Where this process left the session, there is damage, or a message cannot be read now.
+    /// If this process left the session, there is damage, or a message cannot be read now.
     pub fn peek(&self, most: u64) -> Result<Vec<Peeked>, Error> {
         self.session().check_open()?;
         let queue = self.queue();
@@ -70,17 +70,17 @@ impl SessionQueue {
         self.session().read(&block)
     }
 
-    /// How it is used. Each number is of its own moment.
+    /// How the queue is used. Each number is of its own moment.
     ///
     /// # Errors
     ///
-    /// Where this process left the session, or there is damage.
+    /// If this process left the session, or there is damage.
     pub fn stats(&self) -> Result<QueueStats, Error> {
         self.session().check_open()?;
         let queue = self.queue();
         let before = self.before();
         let (puts, gets) = queue.counts();
-        // What went through the ring before it was this queue's is none of it.
+        // Messages that went through the ring before it was this queue's do not count.
         let [puts, gets] = [puts, gets].map(|count| count.wrapping_sub(before));
         let (bytes, age) = queue.load()?;
         let (producers_waiting, consumers_waiting) = queue.waiting();

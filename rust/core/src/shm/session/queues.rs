@@ -1,7 +1,7 @@
-//! The queues of a session, by their number: what their entries say, and their rings.
+//! The queues of a session by index: their entries, checked when read, and their rings.
 //!
-//! Entries are only ever added, by whoever holds the structural lock, and are complete before the
-//! count of them grows. What changes of one later is its key alone: see [`super::directory`].
+//! Entries are only ever added, under the structural lock, and are complete before the count of
+//! them grows. Only the key of an entry changes later: see [`super::directory`].
 
 use super::super::close::close;
 use super::super::ring::{Header, Ring, slots_for};
@@ -11,44 +11,48 @@ use super::super::wait::Futex;
 use super::layout::{self as at, QueueEntry};
 use super::{Control, Error, users};
 
-/// Distinct for each ring, and far apart: see [`Ring::new`].
+/// Distance between the first positions of two rings, so that they do not overlap: see
+/// [`Ring::new`].
 const BASE_STEP: u64 = 0x9e37_79b9_7f4a_7c15;
-/// What memory is given by.
+/// Unit in which memory is allocated.
 const PAGE: u64 = 4096;
 const SLOT: u64 = size_of::<Slot>() as u64;
-/// So many slots have memory from the beginning, and as many as are in the same page.
+/// Minimum number of slots that have memory from the beginning; the rest of their last page has
+/// too.
 const FIRST_SLOTS: u64 = 64;
-/// The longest key.
+/// Maximum length of a key.
 pub(crate) const KEY_LIMIT: usize = 0xffff;
-/// Each entry has room for a key of so many bytes, so that it does for most other keys.
+/// Minimum room for a key in each entry, so that the entry can be used again for most other keys.
 const KEY_ROOM: u64 = 128;
 
 /// The bounds of a queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bounds {
-    /// The most messages, 0 for as many as the session's backlog allows. None: whatever it is.
+    /// Maximum number of messages, 0 for the session's backlog. None accepts any bound.
     pub maxsize: Option<u64>,
-    /// The most bytes of messages, 0 for no limit. None: whatever it is.
+    /// Maximum number of bytes of messages, 0 for no limit. None accepts any bound.
     pub max_bytes: Option<u64>,
 }
 
-/// A queue that is there.
+/// An existing queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Found {
-    /// Which.
+    /// Its index.
     pub(crate) index: u32,
-    /// As its maker asked: 0 is the backlog.
+    /// The bound that its maker asked for: 0 is the backlog.
     pub(crate) maxsize: u64,
-    /// 0 is no limit.
+    /// Bound in bytes: 0 is no limit.
     pub(crate) max_bytes: u64,
-    /// How many messages went through its ring before it was this queue's.
+    /// Number of messages that went through its ring before the ring was this queue's.
     pub(crate) before: u64,
 }
 
 impl Found {
+    /// Checks the bounds that a caller asks for.
+    ///
     /// # Errors
     ///
-    /// Where these bounds are not its own.
+    /// If they are not the bounds of this queue.
     pub(crate) fn check(&self, bounds: Bounds) -> Result<(), Error> {
         let found = (self.maxsize, self.max_bytes);
         let asked = (
@@ -62,14 +66,15 @@ impl Found {
     }
 }
 
-/// Closes all queues, those too that will be made; the caller holds the structural lock. Where it
-/// dies in here the next call closes the rest.
+/// Closes all queues, including those made later; the caller holds the structural lock. If the
+/// process dies halfway, the next call closes the rest.
 ///
 /// # Errors
 ///
-/// Where the session is damaged; what is not is closed all the same.
+/// If the session is damaged; all undamaged queues are closed even so.
 pub(crate) fn seal<F: Futex>(control: &Control, futex: &F) -> Result<(), Error> {
-    // ORDER: Relaxed, here and below: who makes queues holds the lock too, and nobody else acts on it.
+    // ORDER: Relaxed, here and below: makers of queues hold the lock too, and nothing else depends
+    // on it.
     let sealed = &control.superblock().used.0.sealed;
     sealed.store(1, Ordering::Relaxed);
     let mut end = Ok(());
@@ -81,15 +86,15 @@ pub(crate) fn seal<F: Futex>(control: &Control, futex: &F) -> Result<(), Error> 
     end
 }
 
-/// Whether all queues were closed, or are about to be.
+/// Whether all queues are closed, or being closed.
 pub(crate) fn is_sealed(control: &Control) -> bool {
     let sealed = &control.superblock().used.0.sealed;
     sealed.load(Ordering::Relaxed) != 0
 }
 
-/// Gives a ring memory for the next message, and for as many slots again as have some, if the system
-/// has so much; the caller holds the structural lock. Who dies in here leaves memory that is given
-/// again.
+/// Gives a ring memory for the next message, and for as many more slots as have memory already if
+/// the system has that much; the caller holds the structural lock. If the process dies halfway, the
+/// same memory is given again.
 ///
 /// # Errors
 ///
@@ -106,7 +111,7 @@ pub(crate) fn grow(control: &Control, index: u32) -> Result<(), Error> {
             control.allocate(from, end - from).map(|()| slots)
         };
         let backed = allocate(backed.saturating_mul(2).max(FIRST_SLOTS)).or_else(|error| {
-            // For a page there may be room.
+            // There may be room for one more page.
             let next = allocate(backed + 1);
             next.map_err(|_| error)
         })?;
@@ -115,12 +120,12 @@ pub(crate) fn grow(control: &Control, index: u32) -> Result<(), Error> {
     Ok(())
 }
 
-/// Gives all rings memory for the next message whose end has come to where there is none; whether
-/// there was one. The caller holds the structural lock.
+/// Gives memory for the next message to each ring whose next slot has none; returns whether there
+/// was such a ring. The caller holds the structural lock.
 ///
 /// # Errors
 ///
-/// As of [`grow`].
+/// Same as [`grow`].
 pub(crate) fn grow_all(control: &Control) -> Result<bool, Error> {
     let mut grown = false;
     for (index, ring) in (0..).zip(rings(control)?) {
@@ -132,7 +137,7 @@ pub(crate) fn grow_all(control: &Control) -> Result<bool, Error> {
     Ok(grown)
 }
 
-/// How many queues there are.
+/// Number of queues.
 pub(crate) fn count(control: &Control) -> u64 {
     // ORDER: Acquire, pairs with `make`.
     let count = control.superblock().used.0.queues.load(Ordering::Acquire);
@@ -143,7 +148,7 @@ pub(crate) fn count(control: &Control) -> u64 {
 ///
 /// # Errors
 ///
-/// Where the directory is damaged.
+/// If the directory is damaged.
 pub(crate) fn ring(control: &Control, index: u32) -> Result<Ring<'_>, Error> {
     Entry::read(control, u64::from(index))?.ring(control)
 }
@@ -152,7 +157,7 @@ pub(crate) fn ring(control: &Control, index: u32) -> Result<Ring<'_>, Error> {
 ///
 /// # Errors
 ///
-/// Where the directory is damaged.
+/// If the directory is damaged.
 pub(crate) fn rings(control: &Control) -> Result<Vec<Ring<'_>>, Error> {
     (0..count(control))
         .map(|index| ring(control, u32::try_from(index).unwrap_or(u32::MAX)))
@@ -163,7 +168,7 @@ pub(crate) fn rings(control: &Control) -> Result<Vec<Ring<'_>>, Error> {
 ///
 /// # Errors
 ///
-/// Where the directory is damaged.
+/// If the directory is damaged.
 pub(crate) fn key(control: &Control, index: u32) -> Result<Vec<u8>, Error> {
     let key = Entry::read(control, u64::from(index))?.key(control)?;
     Ok(key.unwrap_or_default())
@@ -184,7 +189,7 @@ pub(super) struct Entry {
 }
 
 impl Entry {
-    /// The one of a queue that is not there yet.
+    /// The entry of a queue that does not exist yet.
     pub(super) fn new(control: &Control, index: u64, key: &[u8], bounds: Bounds) -> Self {
         let (maxsize, max_bytes) = (bounds.maxsize.unwrap_or(0), bounds.max_bytes.unwrap_or(0));
         let superblock = control.superblock();
@@ -206,15 +211,17 @@ impl Entry {
         }
     }
 
-    /// Whether a queue with the bounds and the key of another entry may have its ring.
+    /// Whether this entry's ring can serve a queue with the bounds and key of another entry.
     pub(super) fn does_for(&self, other: &Self) -> bool {
         let bounds = |entry: &Self| (entry.slots, entry.bound, entry.maxsize, entry.max_bytes);
         bounds(self) == bounds(other) && other.key_length <= self.key_room
     }
 
+    /// Reads an entry.
+    ///
     /// # Errors
     ///
-    /// Where there is none, or it is damaged.
+    /// If there is no such entry, or it is damaged.
     pub(super) fn read(control: &Control, index: u64) -> Result<Self, Error> {
         let place = usize::try_from(index).unwrap_or(usize::MAX);
         let Some(entry) = control
@@ -250,7 +257,7 @@ impl Entry {
         Ok(read)
     }
 
-    /// What lies in memory of it.
+    /// The entry in shared memory.
     pub(super) fn shared<'a>(&self, control: &'a Control) -> Option<&'a QueueEntry> {
         let index = usize::try_from(self.index).ok()?;
         control.queues().get(index)
@@ -290,12 +297,12 @@ impl Entry {
     }
 
     fn slots_offset(&self) -> u64 {
-        // Of a damaged entry nothing has to fit.
+        // In a damaged entry these sums may overflow.
         let end = self.key_offset().saturating_add(self.key_room);
         end.checked_next_multiple_of(SLOT).unwrap_or(u64::MAX)
     }
 
-    /// Where the next ring goes: rings begin on pages, so that each has its memory for itself.
+    /// Where the next ring begins: rings begin on page boundaries, so that no two share a page.
     pub(super) fn end(&self) -> Option<u64> {
         self.slots
             .checked_mul(SLOT)?
@@ -303,24 +310,24 @@ impl Entry {
             .checked_next_multiple_of(PAGE)
     }
 
-    /// The end of the page in which so many slots end, and how many slots there are before it.
+    /// The end of the page in which `slots` slots end, and the number of slots before that end.
     fn pages(&self, slots: u64) -> (u64, u64) {
         let begin = self.slots_offset();
         let end = (begin + slots.min(self.slots) * SLOT).next_multiple_of(PAGE);
         (end, self.slots.min((end - begin) / SLOT))
     }
 
-    /// What gets memory when the ring is made: as far as it goes, and how many slots.
+    /// The part that gets memory when the ring is made: its end, and the number of slots in it.
     pub(super) fn beginning(&self) -> (u64, u64) {
         self.pages(FIRST_SLOTS)
     }
 
-    /// Who has it open.
+    /// The users of the queue, one bit for each participant.
     pub(super) fn users<'a>(&self, control: &'a Control) -> Result<&'a [AtomicU64], Error> {
         Ok(control.views(self.users_offset(), at::USERS_WORDS)?)
     }
 
-    /// Makes the ring of one that nobody knows of yet.
+    /// Initialises the ring of an entry that no other process knows of yet.
     pub(super) fn begin(&self, control: &Control, backed: u64) -> Result<(), Error> {
         self.memory(control)?.0.begin(self.slots, backed);
         Ok(())
@@ -342,7 +349,7 @@ impl Entry {
             .ok_or_else(|| damaged(control, "number of slots", self.slots, slots_for(bound)))
     }
 
-    /// Its key; None where somebody died while it changed.
+    /// Its key; None if a process died while it changed the key.
     pub(super) fn key(&self, control: &Control) -> Result<Option<Vec<u8>>, Error> {
         if self.key_length == at::NO_KEY {
             return Ok(None);
@@ -401,7 +408,8 @@ mod tests {
         Control::create(&folder.join("ctl"), [1, 2], &settings).expect("space")
     }
 
-    /// Makes a queue that is larger than the one whose maker died; the words that are not 0 in it.
+    /// Makes a queue larger than one whose maker died; returns how many words of its slots are not
+    /// 0.
     fn made_after_a_death(accesses: u64) -> (bool, usize) {
         let folder = tempfile::tempdir().expect("a folder");
         let control = control(folder.path());
@@ -422,7 +430,7 @@ mod tests {
         let key = vec![1; KEY_LIMIT + 1];
         let error = Directory::default().make(&control, &key, bounds(3));
         let text = error.expect_err("too long").to_string();
-        assert_eq!(text, "a key of 65536 bytes: expected no more than 65535");
+        assert_eq!(text, "a key of 65536 bytes: expected at most 65535");
         assert_eq!(count(&control), 0);
         let made = Directory::default().make(&control, &key[1..], bounds(3));
         let mut directory = Directory::default();
@@ -450,7 +458,8 @@ mod tests {
         ring.seen(slot, ring.tail()) == Ok(Seen::Closed)
     }
 
-    /// Somebody dies while it closes all queues, and another while it makes one more; whether they did.
+    /// One process dies while it closes all queues, and another while it makes one more; returns
+    /// whether each of them died.
     fn sealed_after_deaths(accesses: u64) -> (bool, bool) {
         let folder = tempfile::tempdir().expect("a folder");
         let control = control(folder.path());

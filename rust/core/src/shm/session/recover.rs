@@ -1,10 +1,10 @@
-//! Recovery: after the dead, everything is as if they had left in good order.
+//! Recovery: cleans up after dead processes, as if they had left in good order.
 //!
-//! Who has the structural lock does it, so that meanwhile nobody joins or makes queues, and nobody
-//! gets the index of a dead participant before no word carries it. In this order, and each step is
-//! found again by the next recovery where the one who did it died: what they had in hand
-//! ([`Sweeper`]), their descriptors, their payload memory, what queues they had open, their
-//! doorbells, their entries.
+//! The holder of the structural lock does it, so that meanwhile no process joins or makes queues,
+//! and the index of a dead participant is given out only when no word carries it. It cleans up, in
+//! this order: the messages that the dead were putting or taking ([`Sweeper`]), their descriptors,
+//! their payload memory, the queues that they had open, their doorbells, their entries. If the
+//! process dies halfway, the next recovery finds and repeats each step that is not complete.
 
 use std::path::Path;
 use std::time::Duration;
@@ -24,30 +24,30 @@ use super::liveness::{self, Census, entered};
 use super::lock::{Guard, Locks};
 use super::{Control, Error, queues, users};
 
-/// Nobody asks who is dead more often than this,
+/// Minimum time between two looks for dead processes.
 const PAUSE: Duration = Duration::from_millis(80);
-/// or than this for each participant, so that many of them do not ask all the time.
+/// Minimum time for each participant, so that many of them do not look all the time.
 const PAUSE_EACH: Duration = Duration::from_millis(2);
 
-/// What a recovery works on.
+/// The context of a recovery.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Around<'a> {
     /// The session.
     pub(crate) control: &'a Control,
     /// Its locks.
     pub(crate) locks: &'a Locks,
-    /// Who cleans up; NOBODY is who is no participant yet, or no more.
+    /// The participant that cleans up; NOBODY before this process joins and after it leaves.
     pub(crate) me: Owner,
     /// The lanes of this process.
     pub(crate) lanes: &'a Lanes,
 }
 
-/// What a recovery did.
+/// The result of a recovery.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Recovery {
     /// Participants that were found dead.
     pub dead: u64,
-    /// Descriptors that were taken back, the following among them.
+    /// Descriptors that were taken back, including those of the messages counted below.
     pub recovered: u64,
     /// Messages that are in their queue again.
     pub redelivered: u64,
@@ -55,12 +55,13 @@ pub struct Recovery {
     pub lost: u64,
 }
 
-/// Whether it is time to look for the dead; then nobody else is told so for a while.
+/// Whether it is time to look for dead processes; if so, no other process is told so for a while.
 pub(crate) fn due(control: &Control) -> bool {
     let last = &control.superblock().counters.0.last_probe;
     let seen = last.load(Ordering::Relaxed);
     let now = now_ms();
-    // Ahead of now is another clock, of a container, or damage: it must not put this off for ever.
+    // A time ahead of now comes from another clock (a container) or from damage: it must not delay
+    // this for ever.
     let passed = now
         .checked_sub(seen)
         .map_or(Duration::MAX, Duration::from_millis);
@@ -68,15 +69,15 @@ pub(crate) fn due(control: &Control) -> bool {
         return false;
     }
     let participants = u32::try_from(entered(control).count()).unwrap_or(u32::MAX);
-    // ORDER: Relaxed: it decides who does it, and nothing else.
+    // ORDER: Relaxed: it decides which process looks, and nothing else.
     passed >= PAUSE_EACH.saturating_mul(participants)
         && last
             .compare_exchange(seen, now, Ordering::Relaxed, Ordering::Relaxed)
             .is_ok()
 }
 
-/// Whether messages may be left that could not be put back into their queues: those of somebody dead,
-/// or that somebody gave back. The caller holds the structural lock.
+/// Whether there may be messages that could not be put back into their queues: those of dead
+/// processes, or those that were given back. The caller holds the structural lock.
 pub(crate) fn is_due_again(control: &Control) -> bool {
     let counters = &control.superblock().counters.0;
     // ORDER: Acquire, as in `run_where`.
@@ -85,7 +86,7 @@ pub(crate) fn is_due_again(control: &Control) -> bool {
         || counters.given_back_seen.load(Ordering::Relaxed) != given_back
 }
 
-/// Milliseconds of the monotonic clock, which is one for all processes of the machine.
+/// Milliseconds of the monotonic clock, which all processes of the machine share.
 fn now_ms() -> u64 {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
     let [seconds, nanoseconds] =
@@ -93,18 +94,18 @@ fn now_ms() -> u64 {
     seconds * 1000 + nanoseconds / 1_000_000
 }
 
-/// Cleans up after the dead, if there are any.
+/// Cleans up after dead processes, if there are any.
 ///
 /// # Errors
 ///
-/// Where the session is damaged.
+/// If the session is damaged.
 pub(crate) fn run(around: &Around<'_>, guard: &Guard<'_>) -> Result<Recovery, Error> {
     run_where(around, guard, |owner, process| {
         liveness::is_dead(around.locks, owner, process)
     })
 }
 
-/// The same, where somebody else says who is dead.
+/// Same as `run`, with another rule for which participants are dead.
 pub(super) fn run_where(
     around: &Around<'_>,
     _guard: &Guard<'_>,
@@ -114,7 +115,7 @@ pub(super) fn run_where(
     let census = Census::take(control, is_dead);
     let counters = &control.superblock().counters.0;
     let postponed = &counters.postponed;
-    // ORDER: Acquire, pairs with who gives a message back: the sweep finds it.
+    // ORDER: Acquire, pairs with a process that gives a message back: the sweep finds that message.
     let given_back = counters.given_back.load(Ordering::Acquire);
     let nothing_left = postponed.load(Ordering::Relaxed) == 0
         && counters.given_back_seen.load(Ordering::Relaxed) == given_back;
@@ -122,10 +123,11 @@ pub(super) fn run_where(
         retire_extents(around, &census);
         return Ok(Recovery::default());
     }
-    // Until it is known: whoever dies in here may leave some in nobody's name.
+    // Until the real number is known: if this process dies in here, it may leave messages that name
+    // no owner.
     postponed.store(1, Ordering::Relaxed);
     let mut swept = sweep(around, &census)?;
-    // They may lack nothing but memory for their slots.
+    // These messages may lack nothing but memory for their slots.
     while swept.postponed > 0 && matches!(queues::grow_all(control), Ok(true)) {
         let more = sweep(around, &census)?;
         swept = Swept {
@@ -147,7 +149,7 @@ pub(super) fn run_where(
     for chunk in control.chunks().iter().take(used) {
         let owner = chunk.owner.load(Ordering::Relaxed);
         if names_the_dead(&census, owner) {
-            // ORDER: Release, pairs with who takes it over: the sweep.
+            // ORDER: Release, pairs with the process that takes the chunk over: the sweep.
             let nobody = Owner::NOBODY.index() as u64;
             chunk.owner.store(nobody, Ordering::Release);
         }
@@ -156,7 +158,7 @@ pub(super) fn run_where(
     crash_point("retired");
     free_entries(control, &census);
     postponed.store(swept.postponed + swept.spared, Ordering::Relaxed);
-    // Those that came later are for the next one.
+    // Messages that were given back later are for the next recovery.
     counters
         .given_back_seen
         .store(given_back, Ordering::Relaxed);
@@ -183,16 +185,16 @@ fn sweep(around: &Around<'_>, census: &Census) -> Result<Swept, Error> {
     Ok(around.lanes.with(participant, sweep)?)
 }
 
-/// Takes away what the dead had of payload memory, and what nobody has: after the last message in it
-/// was taken nobody else would.
+/// Takes away the payload memory of dead processes, and memory that no process holds: after the
+/// last message in it was taken, nothing else would free it.
 fn retire_extents(around: &Around<'_>, census: &Census) {
     let files = ExtentFiles::new(folder_of(around.control));
     let is_dead = |owner| census.is_dead(owner);
     retire_unreferenced(around.control, &files, around.me, &is_dead);
 }
 
-/// Frees the entries of the dead whose name no word carries. The others stay until the next time:
-/// a living consumer has such a message in hand at this moment.
+/// Frees the entries of dead processes whose index no word carries. The others stay until the next
+/// recovery: a living consumer has such a message in hand at this moment.
 fn free_entries(control: &Control, census: &Census) {
     let mut carried = vec![false; control.processes().len()];
     for descriptor in control.descriptors() {
@@ -209,13 +211,13 @@ fn free_entries(control: &Control, census: &Census) {
     crash_point("unused");
     for owner in free {
         bells::take_down(folder_of(control), owner);
-        // ORDER: Release, pairs with `entered`: nothing carries the name.
+        // ORDER: Release, pairs with `entered`: no word carries the index.
         let taken = &control.processes()[owner.index()].taken;
         taken.store(0, Ordering::Release);
     }
 }
 
-/// Wakes all who wait for memory or descriptors; who waits for a queue the sweep woke.
+/// Wakes all that wait for memory or descriptors; the sweep has woken those that wait for a queue.
 fn wake_all(control: &Control) {
     let freed = &control.superblock().memory.0.freed;
     fence(Ordering::SeqCst);
@@ -232,7 +234,7 @@ pub(super) fn folder_of(control: &Control) -> &Path {
     control.path().parent().unwrap_or(control.path())
 }
 
-/// Only who has the structural lock writes them.
+/// The counters are written only under the structural lock.
 fn add(counter: &AtomicU64, number: u64) {
     let before = counter.load(Ordering::Relaxed);
     counter.store(before.wrapping_add(number), Ordering::Relaxed);

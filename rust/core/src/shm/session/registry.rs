@@ -1,30 +1,31 @@
-//! The sessions of this process: one object for each, so that nobody opens its lock file twice.
+//! The sessions of this process: one live object each, so that a lock file is opened only once.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use super::{Origin, Session};
 
-/// A child has lists of its own: one that is forked while a thread of its parent has a list in hand
-/// would wait for that one for ever. A list comes again only after so many forks in a row.
+/// Number of lists: each child of a fork uses another. If it used its parent's, and another thread
+/// of the parent held that list during the fork, the child would wait for ever. A list is used
+/// again only after this many forks in a row.
 const LISTS: usize = 64;
 
 static SESSIONS: [Mutex<Vec<Known>>; LISTS] = [const { Mutex::new(Vec::new()) }; LISTS];
 
 struct Known {
-    /// The random part of its name: a folder may have several paths.
+    /// The random part of the session's name: a folder may have several paths.
     id: [u64; 2],
     session: Weak<Session>,
 }
 
-/// What this process has of a session.
+/// The objects that this process has of a session.
 pub(super) enum Here {
-    /// Objects; all but one of them were left, if not all.
+    /// The existing objects, possibly none; all but at most one of them have left.
     Objects(Vec<Arc<Session>>),
-    /// One that nobody has any more, and that is about to be left.
+    /// An object that has no references any more, and is about to leave.
     Going,
 }
 
-/// What there is of a session.
+/// Finds the objects of a session.
 pub(super) fn find(id: [u64; 2]) -> Here {
     let all = list();
     let of_it = || all.iter().filter(|known| known.id == id);
@@ -37,7 +38,7 @@ pub(super) fn find(id: [u64; 2]) -> Here {
     Here::Objects(objects)
 }
 
-/// Makes one known, until it is removed.
+/// Registers a session until it is removed.
 pub(super) fn add(session: Session) -> Arc<Session> {
     let id = session.id();
     let session = Arc::new(session);
@@ -48,7 +49,7 @@ pub(super) fn add(session: Session) -> Arc<Session> {
     session
 }
 
-/// Forgets what nobody has any more of a session, after it was left.
+/// Removes the objects of a session that have no references any more, after they left.
 pub(super) fn remove(id: [u64; 2]) {
     list().retain(|known| known.id != id || known.session.strong_count() > 0);
 }

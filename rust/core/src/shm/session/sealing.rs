@@ -1,4 +1,4 @@
-//! The end of a session for all who take part: no more puts, nobody who joins.
+//! The end of a session for all participants: `close_queues`, `keep`, `spare`, `remove`.
 
 use std::io;
 
@@ -11,30 +11,32 @@ use super::uses::Use;
 use super::{Error, Session, folders, leftovers, queues};
 
 impl Session {
-    /// Refuses further puts to all queues, for everybody: to those that are there, and to those that
-    /// will be made. Again is nothing, but for what somebody who died in the middle left open.
+    /// Refuses further puts to all queues, by any process: to existing queues, and to those made
+    /// later. Idempotent. If a previous caller died halfway, closes the remaining queues.
     ///
     /// # Errors
     ///
-    /// Where this process left the session, the session is damaged, or its lock is not to be had.
+    /// If this process left the session, the session is damaged, or its lock is not available in
+    /// time.
     pub fn close_queues(&self) -> Result<(), Error> {
         let _use = Use::of(self)?;
         let _guard = self.lock(PATIENCE)?;
         queues::seal(self.control(), &self.signals())
     }
 
-    /// Leaves the session where it is when this process leaves it as the last one: somebody comes and
-    /// goes on with it, or it is a leftover.
+    /// Makes the files of the session stay if this process is the last to leave. Either another
+    /// process comes and continues with the session, or it is a leftover.
     pub fn keep(&self) {
         self.keeps.store(true, Ordering::SeqCst);
     }
 
-    /// Has the session spared when all who take part are dead: for ten seconds from each call, and as
-    /// long as a process lives that starts others in their place. Whoever finds it then may go on.
+    /// Spares the session when all participants are dead: for ten seconds from each call, but not
+    /// beyond the life of the process `pid`, which starts processes in place of the dead. A process
+    /// that finds the session during this time may continue with it.
     ///
     /// # Errors
     ///
-    /// Where this process left the session; what the system says, but not that it was removed.
+    /// If this process left the session; the system's error, but not that the session was removed.
     pub fn spare(&self, pid: u32) -> Result<(), Error> {
         let _use = Use::of(self)?;
         let folder = folder_of(self.control());
@@ -46,26 +48,26 @@ impl Session {
         }
     }
 
-    /// Removes what the session has in the file system: nobody can join it any more. Who takes part
-    /// keeps what is mapped, and no more memory is to be had.
+    /// Removes the session's files: no process can join any more. Participants keep what they have
+    /// mapped, but get no more memory.
     ///
     /// # Errors
     ///
-    /// Where this process left the session, or its lock is not to be had.
+    /// If this process left the session, or its lock is not available in time.
     pub fn remove(&self) -> Result<(), Error> {
         let _use = Use::of(self)?;
         let _guard = self.lock(PATIENCE)?;
         self.control().set_gone();
-        // What is not removed is a leftover.
+        // Anything that is not removed is a leftover.
         let _ = folders::remove(folder_of(self.control()));
         Ok(())
     }
 
-    /// Whether somebody called [`Self::close_queues`].
+    /// Whether a process called [`Self::close_queues`].
     ///
     /// # Errors
     ///
-    /// Where this process left the session.
+    /// If this process left the session.
     pub fn is_sealed(&self) -> Result<bool, Error> {
         self.check_open()?;
         Ok(queues::is_sealed(self.control()))

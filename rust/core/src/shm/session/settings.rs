@@ -1,33 +1,33 @@
-//! How a session is made.
+//! The settings with which a session is made.
 
 use std::path::PathBuf;
 
-/// What to do where a message finds no memory.
+/// What to do if there is no memory for a message.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum MemoryPolicy {
-    /// Wait until there is some.
+    /// Wait until there is memory.
     #[default]
     Block = 0,
-    /// Say so.
+    /// Return an error.
     Error = 1,
-    /// Put it on disk.
+    /// Put the payload on disk.
     Spill = 2,
 }
 
-/// What the one who makes a session decides for everybody.
+/// The choices of a session's maker, which hold for all participants.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// The folder that the session's folder is made in.
+    /// The folder in which the session's folder is made.
     pub folder: PathBuf,
-    /// The folder for payloads that do not go there: spilled ones, or all of them where the first
-    /// has too little room.
+    /// The folder for payloads on disk: for spilled ones, or for all of them if `folder` has too
+    /// little room.
     pub disk: PathBuf,
     /// Whether all payloads go to `disk`.
     pub payload_on_disk: bool,
-    /// How many bytes of payload memory there may be.
+    /// Maximum number of bytes of payload memory.
     pub max_bytes: u64,
-    /// How many messages a queue without a bound holds.
+    /// Maximum number of messages in a queue without a bound.
     pub backlog: u32,
-    /// What to do where a message finds no memory.
+    /// What to do if there is no memory for a message.
     pub memory_policy: MemoryPolicy,
 }

@@ -1,15 +1,15 @@
-//! One thread of this process at a time, with a deadline, across forks.
+//! `Solo`: a lock between the threads of one process, with a deadline, that is free after a fork.
 
 use std::process;
 use std::time::{Duration, Instant};
 
 use super::super::sync::hint::{AtomicU32, Ordering};
 
-/// How often to look again.
+/// Time between two attempts.
 pub(super) const PAUSE: Duration = Duration::from_micros(200);
 
-/// A lock that no child inherits: one that is forked while a thread of its parent is inside finds
-/// it free. The id of the process that is inside is kept; 0 is none.
+/// A lock that no child inherits: in a child that is forked while a thread of its parent holds it,
+/// it is free. Its value is the id of the process that holds it, or 0.
 #[derive(Debug, Default)]
 pub(super) struct Solo(AtomicU32);
 
@@ -18,7 +18,7 @@ impl Solo {
         Self(AtomicU32::new(0))
     }
 
-    /// Goes in; None where another thread is.
+    /// Takes the lock; None if another thread holds it.
     pub(super) fn try_enter(&self) -> Option<Inside<'_>> {
         let (me, inside) = (process::id(), self.0.load(Ordering::Relaxed));
         let free = inside != me;
@@ -31,7 +31,7 @@ impl Solo {
         entered.then(|| Inside(self))
     }
 
-    /// Goes in when it is free; None where that was not so before the deadline.
+    /// Takes the lock as soon as it is free; None if it is not free before the deadline.
     pub(super) fn enter(&self, deadline: Instant) -> Option<Inside<'_>> {
         loop {
             let inside = self.try_enter();
@@ -43,7 +43,7 @@ impl Solo {
     }
 }
 
-/// Who is inside.
+/// The lock; dropping this releases it.
 #[derive(Debug)]
 #[must_use = "it is free again when this is dropped"]
 pub(super) struct Inside<'a>(&'a Solo);

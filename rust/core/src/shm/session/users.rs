@@ -1,13 +1,13 @@
-//! Who has which queue open.
+//! The users of a queue: the participants that have it open.
 //!
-//! Each queue has a bit for each participant: set while its process may do something with the ring,
-//! by an object that it has, or a lease that may come back. A queue without any is nobody's, and its
-//! ring may become that of another key.
+//! Each queue has a bit for each participant. The bit is set while the participant may still use
+//! the ring: while it has an object of the queue, or a lease that may go back to it. A queue
+//! without users is free, and its ring may become that of another key.
 //!
-//! A bit is set under the structural lock, which who gives a ring another key has as well: he finds
-//! it, or the opener finds the other key. It is taken away without the lock, by the process itself
-//! once it is done with the ring; or by recovery, after the sweep that put back what the dead had in
-//! hand.
+//! A bit is set under the structural lock, which a process that gives a ring another key holds too:
+//! either that process finds the bit, or the opener finds the other key. A bit is cleared without
+//! the lock, by the participant itself once it is done with the ring; or by recovery, after the
+//! sweep has put back the messages that a dead participant had in hand.
 
 use super::super::sync::{AtomicU64, Ordering};
 use super::super::word::Owner;
@@ -15,7 +15,7 @@ use super::layout::USERS_WORDS;
 use super::queues::{self, Entry};
 use super::{Control, Error};
 
-/// How many bytes they take of a ring.
+/// Size of the users of a ring in bytes.
 pub(super) const LENGTH: u64 = (USERS_WORDS * size_of::<AtomicU64>()) as u64;
 
 const BITS: usize = u64::BITS as usize;
@@ -24,31 +24,31 @@ fn bit_of(owner: Owner) -> (usize, u64) {
     (owner.index() / BITS, 1 << (owner.index() % BITS))
 }
 
-/// A participant opens a queue; the caller holds the structural lock. Again is nothing.
+/// Adds a participant to the users of a queue; the caller holds the structural lock. Idempotent.
 ///
 /// # Errors
 ///
-/// Where the directory is damaged.
+/// If the directory is damaged.
 pub(super) fn add(control: &Control, index: u32, owner: Owner) -> Result<(), Error> {
     let users = Entry::read(control, index.into())?.users(control)?;
     let (word, bit) = bit_of(owner);
     if let Some(word) = users.get(word) {
-        // ORDER: Relaxed: who looks for it has the lock that the caller has.
+        // ORDER: Relaxed: readers hold the lock that the caller holds.
         word.fetch_or(bit, Ordering::Relaxed);
     }
     Ok(())
 }
 
-/// A participant is done with a queue.
+/// Removes a participant from the users of a queue.
 pub(super) fn remove(control: &Control, index: u32, owner: Owner) {
     let entry = Entry::read(control, index.into());
-    // What is damaged stays in use.
+    // A damaged entry stays in use.
     if let Ok(users) = entry.and_then(|entry| entry.users(control)) {
         clear(users, owner);
     }
 }
 
-/// The dead are done with all queues; the caller holds the structural lock, and swept.
+/// Removes dead participants from all queues; the caller holds the structural lock, and has swept.
 pub(super) fn remove_from_all(control: &Control, dead: &[Owner]) {
     if dead.is_empty() {
         return;
@@ -63,14 +63,14 @@ pub(super) fn remove_from_all(control: &Control, dead: &[Owner]) {
     }
 }
 
-/// Whether anybody has the queue of an entry open; the caller holds the structural lock.
+/// Whether the queue of an entry has any user; the caller holds the structural lock.
 ///
 /// # Errors
 ///
-/// Where the directory is damaged.
+/// If the directory is damaged.
 pub(super) fn has_any(control: &Control, entry: &Entry) -> Result<bool, Error> {
     let users = entry.users(control)?;
-    // ORDER: Acquire, pairs with `clear`: what the last one did to the ring.
+    // ORDER: Acquire, pairs with `clear`: what the last user did to the ring.
     Ok(users.iter().any(|word| word.load(Ordering::Acquire) != 0))
 }
 

@@ -1,18 +1,20 @@
-//! What needs this process to take part in a session.
+//! `Use`: keeps this process in a session during a call.
 
 use super::{Error, Session};
 
-/// Keeps this process in the session while a call does something.
+/// Keeps this process in the session while a call is running.
 #[must_use = "the process may leave when this is dropped"]
 pub(super) struct Use<'a>(&'a Session);
 
 impl<'a> Use<'a> {
+    /// Begins a use.
+    ///
     /// # Errors
     ///
-    /// Where this process is leaving, or is not the one that attached.
+    /// If this process is leaving, or is not the one that attached.
     pub(super) fn of(session: &'a Session) -> Result<Self, Error> {
         session.begin_use();
-        // From now on it is not left; if it was before, the check says so.
+        // From now on this process does not leave; if it left before, the check says so.
         let this = Self(session);
         session.check_open()?;
         Ok(this)

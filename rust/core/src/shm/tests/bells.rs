@@ -1,4 +1,4 @@
-//! Event loops are rung when there is something for them, whoever dies on the way.
+//! Event loops are rung when there is something for them, whichever process dies.
 
 use std::sync::Mutex;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use super::*;
 const WAITS: u16 = 1;
 const OTHER: u16 = 2;
 
-/// Notes who was rung.
+/// Notes which participants were rung.
 #[derive(Default)]
 struct Noted(Mutex<Vec<Owner>>);
 
@@ -21,11 +21,11 @@ impl Noted {
 
 impl Futex for &Noted {
     fn wait(&self, _: &AtomicU32, _: u32, _: Duration) -> bool {
-        panic!("nobody sleeps here")
+        panic!("no process sleeps here")
     }
 
     fn wake(&self, _: &AtomicU32, _: u32) {
-        panic!("nobody sleeps here")
+        panic!("no process sleeps here")
     }
 
     fn ring(&self, participant: Owner) {
@@ -76,7 +76,7 @@ fn who_is_armed_is_rung_once() {
     assert!(other.put());
     assert_eq!(noted.rung(), [owner(WAITS)]);
 
-    assert!(other.take() && other.put(), "nobody is armed any more");
+    assert!(other.take() && other.put(), "no process is armed any more");
     assert!(noted.rung().is_empty());
     assert!(waits.queue.arm_put() && other.queue.arm_put());
     assert!(!waits.put() && noted.rung().is_empty(), "it is full");
@@ -123,7 +123,7 @@ fn participants_of_every_index_are_rung_and_none_beyond_the_last_bit() {
     assert_eq!(indices, [63, 64, 65, 128, 255]);
 }
 
-/// Wherever the one who has to ring dies: who waits is rung, by it or by the sweep.
+/// A process that must ring dies at any place: the waiting one is rung, by it or by the sweep.
 #[test]
 fn who_waits_is_rung_though_the_ringer_dies() {
     type Act = fn(&mut Member<'_>) -> bool;

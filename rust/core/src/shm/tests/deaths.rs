@@ -1,5 +1,5 @@
-//! A process dies before any of its accesses to shared memory, then perhaps the one who cleans up:
-//! each message comes as often as it should, nothing leaks, and everybody goes on.
+//! A process dies before any of its accesses to shared memory, then perhaps the one that recovers
+//! too: each message comes as often as it should, nothing leaks, and all others go on.
 
 use super::super::failpoint::dies_after;
 use super::*;
@@ -7,7 +7,7 @@ use super::*;
 const VICTIM: u16 = 1;
 const SWEEPER: u16 = 2;
 
-/// What the victim is about to do.
+/// The act of the victim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Act {
     Put,
@@ -29,7 +29,8 @@ const ACTS: [Act; 9] = [
     Act::Close,
 ];
 
-/// Where the ring begins, how many messages are in it, and its bound in bytes; there is room for 3.
+/// First position of the ring, number of messages in it, and its bound in bytes; there is room for
+/// 3.
 const STARTS: [(u64, u64, u64); 6] = [
     (4, 0, 0),
     (4, 1, 24),
@@ -39,12 +40,12 @@ const STARTS: [(u64, u64, u64); 6] = [
     (u64::MAX, 2, 24),
 ];
 
-/// How many bytes are in the queue, of messages of 8.
+/// Number of bytes in the queue, with messages of 8 bytes.
 fn bytes(messages: u64, bound: u64) -> Option<u64> {
     (bound > 0).then_some(8 * messages)
 }
 
-/// Does it, as far as it gets; `out` has what it took.
+/// Runs the act as far as it gets; `out` receives the messages that it took.
 fn act(view: View<'_>, act: Act, accesses: u64, out: &mut Vec<(u64, bool)>) -> bool {
     let finished = dies_after(accesses, || {
         let mut victim = Process::new(view, VICTIM);
@@ -72,7 +73,7 @@ fn act(view: View<'_>, act: Act, accesses: u64, out: &mut Vec<(u64, bool)>) -> b
     finished.is_some()
 }
 
-/// One death, or two; whether the first happened before the end, and the second.
+/// Runs one death, or two; returns whether each came before the end.
 fn die(
     what: Act,
     (start, before, max_bytes): (u64, u64, u64),
@@ -93,7 +94,7 @@ fn die(
     let finished = act(view, what, at, &mut by_victim);
     let queued = rings[0].len();
 
-    // Nobody waits for the dead.
+    // No process waits for the dead one.
     let mut later = Vec::new();
     if busy {
         survivor.drain(&mut out);
@@ -130,7 +131,7 @@ fn die(
     survivor.drain(&mut out);
     assert_eq!(view.table.in_use(), 0);
 
-    // Each message as often as it should, and in order.
+    // Each message came out as often as it should, and in order.
     let times = |number| out.iter().filter(|(n, _)| *n == number).count();
     let first: Vec<_> = out
         .iter()
@@ -149,7 +150,7 @@ fn die(
             Act::Take(Keep::Copy, _) if handed_on && finished => 0..=0,
             Act::Take(Keep::Copy, _) if handed_on => 0..=1,
             Act::Take(Keep::Loan, _) if handed_on => 0..=0,
-            // It died between the loan and the moment when it could use it.
+            // It died between the loan and the moment when it could use the message.
             Act::Take(Keep::Loan, _) if !finished => 0..=1,
             _ => 1..=1,
         };
@@ -162,8 +163,8 @@ fn die(
     }
     if let Act::Put | Act::PutMany = what {
         for number in [1, 2] {
-            // Of one that it was about to publish when the others went on, nobody can know whether
-            // it did: it is put then.
+            // If it was about to publish a message when the others went on, it is unclear whether
+            // it did; the message counts as put.
             let unclear = usize::from(busy && out.contains(&(number, true)));
             let put = usize::from(queued - before >= number).max(unclear);
             assert_eq!(times(number), put, "{number}: {out:?}");
@@ -229,7 +230,7 @@ fn who_cleans_up_may_die_too() {
     assert!(deaths > 5000, "only {deaths}");
 }
 
-/// A lease of the dead comes back into a queue that is closed; one that finds no room comes later.
+/// A dead process's lease goes back into a closed queue; one that finds no room goes back later.
 #[test]
 fn a_lease_comes_back_into_a_closed_queue_and_into_a_full_one() {
     for close in [false, true] {
@@ -254,7 +255,7 @@ fn a_lease_comes_back_into_a_closed_queue_and_into_a_full_one() {
         } else {
             assert_eq!((survivor.put(3), survivor.put(4)), (Ok(()), Ok(())));
         }
-        // Three fit in, one slot stays for the plug.
+        // Three messages fit, and one slot stays for the plug.
         let swept = sweep(view, 0, &[VICTIM]);
         let (now, later) = if close { (2, 0) } else { (0, 2) };
         assert_eq!((swept.redelivered, swept.postponed), (now, later));
@@ -269,8 +270,8 @@ fn a_lease_comes_back_into_a_closed_queue_and_into_a_full_one() {
     }
 }
 
-/// What is given back comes at the end; where there is no room the next sweep sees to it, of its own
-/// process too.
+/// A message that is given back goes to the end; if there is no room, the next sweep puts it there,
+/// even a sweep by the same process.
 #[test]
 fn a_lease_is_given_back_into_a_closed_queue_and_into_a_full_one() {
     for close in [false, true] {
@@ -321,19 +322,19 @@ fn what_is_no_lease_any_more_is_not_given_back() {
     let (_, mut leases) = process.take(Want::Count(1), Keep::Lease, &mut taken);
     process
         .give_back(loans.remove(0))
-        .expect_err("it is no lease");
-    // It was taken for dead.
+        .expect_err("it is not a lease");
+    // The process was taken for dead.
     assert_eq!(sweep(view, 1, &[0]).redelivered, 1);
     process
         .give_back(leases.remove(0))
-        .expect_err("somebody did it already");
+        .expect_err("it was given back already");
     taken.clear();
     process.drain(&mut taken);
     assert_eq!(taken, [(1, true)]);
     assert_eq!(view.table.in_use(), 0);
 }
 
-/// What the dead put stays in the queue under nobody's name, and the next process gets its index.
+/// A dead process's messages stay in the queue with no owner, and the next process gets its index.
 #[test]
 fn the_place_of_a_dead_producer_is_free_while_its_messages_are_queued() {
     let heap = Heap::new(8, 3).with_ring(8, 7);

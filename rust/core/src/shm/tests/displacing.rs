@@ -1,4 +1,4 @@
-//! Who displaces the messages of a full queue, and what is when it dies in the middle.
+//! Displacing messages of a full queue, and the state that a death in the middle leaves.
 
 use super::super::failpoint::dies_after;
 use super::*;
@@ -60,7 +60,7 @@ fn more_than_one_take_can_have_are_dropped_too() {
     assert_eq!(process.queue.table.in_use(), 0);
 }
 
-/// A death in the middle; whether it came before the end.
+/// Runs one death in the middle; returns whether it came before the end.
 fn die(start: u64, all: bool, max_bytes: u64, busy: bool, at: u64) -> bool {
     let heap = Heap::new(8, 3)
         .with_ring_at(4, 3, start)

@@ -1,11 +1,11 @@
-//! Any bytes in shared memory give errors: no panic, and no loop without an end.
+//! Any bytes in shared memory give errors: no panic, no endless loop.
 
 use proptest::prelude::*;
 
 use super::super::sync::Ordering;
 use super::*;
 
-/// Values that are near to something, and any.
+/// Values near to a valid one, and any.
 fn value() -> impl Strategy<Value = u64> {
     let small = 0..40_u64;
     let word = (0..16_u64, 0..4_u64, 0..40_u64).prop_map(|(s, o, p)| s << 60 | o << 48 | p);
@@ -34,7 +34,7 @@ proptest! {
             at.get(&words).store(value, Ordering::Relaxed);
         }
         for round in 0..6 {
-            // The results are of no interest, only that there are some.
+            // The results do not matter, only that each call returns.
             if let Some(claim) = process.queue.claim() {
                 process.queue.fill(&claim, Label::default(), b"");
                 let _ = process.queue.put(&mut process.lane, claim);

@@ -1,4 +1,4 @@
-//! Any sequence of operations does what a simple queue does.
+//! Any sequence of operations gives the same results as a simple queue.
 
 use std::collections::VecDeque;
 
@@ -37,7 +37,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// How long a message is: every third lies outside.
+/// Length of a message: every third lies outside of its descriptor.
 fn bytes(number: u64) -> u64 {
     if number.is_multiple_of(3) {
         length(number)
@@ -53,7 +53,7 @@ fn fits(queue: &VecDeque<(u64, u64)>, number: u64, maxsize: u32, max_bytes: u64)
     queue.len() < maxsize as usize && fits
 }
 
-/// What a simple queue would give; `full`: no more can come before somebody takes.
+/// The result of a simple queue; `full`: no more can come before a message is taken.
 fn expected(queue: &VecDeque<(u64, u64)>, want: Want, full: bool) -> Taken {
     let Some(&(_, first)) = queue.front() else {
         return Taken::Empty;
@@ -161,7 +161,7 @@ proptest! {
                     prop_assert_eq!(process.queue.close(), Ok(()));
                     closed = true;
                 }
-                // Somebody who had nothing died.
+                // A process that had nothing in use died.
                 Step::Sweep => prop_assert_eq!(sweep(view, 0, &[1]), Swept::default()),
             }
             prop_assert_eq!(rings[0].len(), model.len() as u64);

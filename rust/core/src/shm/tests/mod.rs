@@ -32,7 +32,7 @@ impl<'a> Process<'a> {
         }
     }
 
-    /// A descriptor with a number as its message, which is its weight too where it has none.
+    /// A descriptor whose message is a number, which is also its weight if it has none.
     fn claim(&self, number: u64, weight: u64) -> Claim {
         let claim = self.queue.claim().expect("there are enough descriptors");
         let bytes = &number.to_ne_bytes();
@@ -40,7 +40,7 @@ impl<'a> Process<'a> {
         claim
     }
 
-    /// As `claim`, for a message that lies outside; the number is where.
+    /// Same as `claim`, for a message outside of the descriptor; the number gives its place.
     fn claim_outside(&self, number: u64, weight: u64) -> Claim {
         let claim = self.queue.claim().expect("there are enough descriptors");
         let block = outside(number);
@@ -73,7 +73,7 @@ impl<'a> Process<'a> {
         lease.give_back(lane, &queue.table, queue.ring(), queue.me)
     }
 
-    /// Takes what there is.
+    /// Takes all messages.
     fn drain(&mut self, out: &mut Vec<(u64, bool)>) {
         while let (Taken::Messages { .. }, _) = self.take(Want::Count(2), Keep::Copy, out) {}
     }
@@ -95,7 +95,7 @@ fn outside(number: u64) -> Block {
     }
 }
 
-/// How long a message outside is; inside they have 8 bytes.
+/// Length of a message outside of its descriptor; the others have 8 bytes.
 fn length(number: u64) -> u64 {
     1 + number % 11
 }

@@ -1,4 +1,4 @@
-//! Looks at messages that stay, and the numbers of a queue.
+//! Looks at messages that stay in the queue, and statistics of a queue.
 
 use super::*;
 
@@ -92,7 +92,7 @@ fn what_was_taken_since_it_was_seen_is_not_there() {
     assert!(matches!(process.queue.sight(head + 2), Ok(Sight::End)));
     process.queue.close().expect("undamaged");
     assert!(matches!(process.queue.sight(head + 2), Ok(Sight::End)));
-    assert_eq!(process.queue.counts(), (2, 1), "the end is no message");
+    assert_eq!(process.queue.counts(), (2, 1), "the end is not a message");
 }
 
 #[test]

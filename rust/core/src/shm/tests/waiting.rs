@@ -1,4 +1,4 @@
-//! Those who wait are woken, and come back in time.
+//! Waiting processes are woken, and return in time.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -18,11 +18,11 @@ fn until(limit: Duration, idle: &mut dyn FnMut() -> bool) -> Until<'_> {
     }
 }
 
-/// Waits until somebody sleeps on a word, or is about to.
+/// Waits until a process sleeps on a word, or is about to.
 fn asleep(word: &AtomicU32) {
     let start = Instant::now();
     while word.load(Ordering::Relaxed) & WAITING == 0 {
-        assert!(start.elapsed() < LONG, "nobody went to sleep");
+        assert!(start.elapsed() < LONG, "no process went to sleep");
         std::thread::yield_now();
     }
 }
@@ -101,11 +101,11 @@ fn sleepers_on_both_sides_are_woken() {
             });
         }
     });
-    assert!(start.elapsed() < LONG, "somebody was left asleep");
+    assert!(start.elapsed() < LONG, "a process was left asleep");
     assert_eq!(view.table.in_use(), 0);
 }
 
-/// One who waits for much does not keep the wake-ups of one who waits for little.
+/// A process that waits for much does not swallow the wake-ups of one that waits for little.
 #[test]
 fn waiting_for_weight_and_for_one_do_not_disturb_each_other() {
     let heap = Heap::new(16, 4).with_ring(16, 10);
@@ -147,7 +147,7 @@ fn waiting_for_weight_and_for_one_do_not_disturb_each_other() {
         while !got.load(Ordering::Relaxed) {
             assert!(
                 start.elapsed() < LONG / 2,
-                "the one message woke nobody who can use it"
+                "the one message woke no process that can use it"
             );
             std::thread::yield_now();
         }
@@ -158,7 +158,7 @@ fn waiting_for_weight_and_for_one_do_not_disturb_each_other() {
     assert_eq!(view.table.in_use(), 0);
 }
 
-/// Two wait for each other: one for more weight, one for room for a long message.
+/// Two processes wait for each other: one for more weight, one for room for a long message.
 #[test]
 fn who_waits_for_weight_gets_what_there_is_where_no_more_bytes_fit_in() {
     let heap = Heap::new(16, 4).with_ring(16, 10).with_max_bytes(20);
@@ -188,7 +188,7 @@ fn who_waits_for_weight_gets_what_there_is_where_no_more_bytes_fit_in() {
         };
         assert_eq!(taker.join().expect("no panic"), both);
     });
-    // Only as long as nobody takes: the queue is not full any more.
+    // Only until a message is taken: then the queue is not full any more.
     let want = Want::Weight {
         target: 9,
         heavy: Heavy::Refuse,
@@ -201,7 +201,7 @@ fn who_waits_for_weight_gets_what_there_is_where_no_more_bytes_fit_in() {
     assert!(matches!(taken, Taken::Messages { count: 1, .. }));
 }
 
-/// One message makes room for several shorter ones, and wakes all who wait with them.
+/// One message makes room for several shorter ones, and wakes all that wait with them.
 #[test]
 fn all_who_wait_for_room_in_bytes_are_woken() {
     let heap = Heap::new(16, 4).with_ring(16, 10).with_max_bytes(8);

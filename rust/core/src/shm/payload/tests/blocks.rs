@@ -1,4 +1,4 @@
-//! What an arena gives, and what it does where there is no more.
+//! The blocks that an arena allocates, and its behaviour when there is no more memory.
 
 use super::*;
 
@@ -11,7 +11,7 @@ fn messages_share_an_extent_and_come_back_with_their_descriptors() {
     for message in messages {
         assert_eq!(consumer.get(message.expect("room")), 1);
     }
-    // Nothing is told to the producer: it looks when it needs memory.
+    // The producer is not told: it looks when it needs memory.
     let message = producer.put(1000).expect("room");
     assert!(producer.arena.counts().1 < 199);
     consumer.get(message);

@@ -1,16 +1,16 @@
-//! Whoever dies, at whatever access, leaves nothing that is not found again.
+//! A process that dies at any access leaves nothing that is not found later.
 
 use super::super::super::failpoint::dies_after;
 use super::super::super::session::layout::EXTENTS_LIMIT;
 use super::*;
 
-/// The accesses at which to die in work that makes so many: all but those in the middle of the long
-/// loops over the table of extents, which do the same as their neighbours.
+/// The accesses at which to die in work that makes `all` of them: every one except those in the
+/// middle of the long loops over the table of extents, which do the same as their neighbours.
 fn deaths(all: u64) -> impl Iterator<Item = u64> {
     (0..all).filter(move |&at| at < 80 || at + 80 > all || at % 211 == 0)
 }
 
-/// How many accesses some work makes.
+/// Number of accesses of some work.
 fn accesses_of(mut work: impl FnMut()) -> u64 {
     let mut died = 1;
     while dies_after(died, &mut work).is_none() {
@@ -121,13 +121,13 @@ fn messages_of_the_dead_stay_until_they_are_read() {
         "the index can be given out again"
     );
 
-    // Somebody else gets the index, and has nothing to do with it.
+    // Another process gets the index, and has nothing to do with it.
     let next = folder.process(1);
     let theirs = next.put(3000).expect("room");
     assert_eq!(consumer.held().count(), 2);
     assert_eq!(consumer.get(message), 1);
     let reclaimed = consumer.recover(&[]);
-    assert_eq!(reclaimed.extents, 1, "now nobody needs it");
+    assert_eq!(reclaimed.extents, 1, "now it is not needed");
     assert_eq!(consumer.get(theirs), 1);
     drop(pending);
 }

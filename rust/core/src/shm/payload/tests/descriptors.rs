@@ -89,7 +89,7 @@ fn a_chunk_of_the_dead_is_taken_over_with_the_messages_in_it() {
     let message = dead.put(1000).expect("room");
     (1..CHUNK).for_each(|_| drop(dead.claim()));
     dead.control.chunks()[0].owner.store(0, Ordering::Relaxed);
-    // Nothing is free there: of no use yet.
+    // Nothing is free in the dead one's chunk, so it is of no use yet.
     drop(heir.claim());
     assert_eq!(chunks_of(&heir), [1]);
     (1..CHUNK).for_each(|_| drop(heir.claim()));

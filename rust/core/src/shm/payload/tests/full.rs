@@ -1,4 +1,4 @@
-//! File systems that are really full: in a mount namespace of its own, as a container has it.
+//! Full file systems: each in a mount namespace of its own, as in a container.
 
 use std::ffi::OsStr;
 use std::io::Write as _;
@@ -10,10 +10,10 @@ use super::super::super::take::{Keep, Taken, Want};
 use super::super::places::choose_from;
 use super::*;
 
-/// Where the inner tests find the file system.
+/// The variable that tells the inner tests where the file system is.
 const FOLDER: &str = "SHOAL_TEST_FOLDER";
 
-/// Runs an inner test of this module, with a memory file system of so many MiB.
+/// Runs an inner test of this module, with a memory file system of `mib` MiB.
 fn within(mib: u64, inner: &str) {
     let folder = tempfile::tempdir().expect("a folder");
     let user: &[&str] = if rustix::process::geteuid().is_root() {
@@ -30,7 +30,7 @@ fn within(mib: u64, inner: &str) {
     let mount = "mount -t tmpfs -o size=${2}m,mode=700 tmpfs \"$1\"";
     let permitted = in_namespace(mount).status();
     if !permitted.is_ok_and(|status| status.success()) {
-        // Not by a macro: what a test that passes prints so is not shown.
+        // Not printed by a macro: that output is not shown for a test that passes.
         let why = "this system does not let a test mount a file system";
         let _ = writeln!(std::io::stderr(), "SKIPPED {inner}: {why}");
         return;
@@ -60,7 +60,7 @@ fn given() -> PathBuf {
         .into()
 }
 
-/// A session in the small file system, which claims that there is much more of it.
+/// A session in the small file system, with a limit far above the size of the file system.
 fn small(policy: MemoryPolicy) -> Folder {
     let parent = tempfile::tempdir_in(given()).expect("a folder");
     Folder::within(parent, 1024 * MIB, policy, false)
@@ -77,7 +77,7 @@ fn inner_waits() {
     let folder = small(MemoryPolicy::Block);
     let (producer, consumer) = (folder.process(1), folder.process(2));
     let mut messages = Vec::new();
-    // Every byte of each is written: whoever touches what is not there is killed.
+    // Every byte of each is written: a process that touches missing memory is killed.
     while let Some(message) = producer.put(MIB) {
         messages.push(message);
         assert!(messages.len() < 16);
@@ -112,7 +112,7 @@ fn inner_others() {
     let producer = folder.process(1);
     assert!(producer.home.grow(&producer.control).expect("room"));
     let filler = folder.path.join("filler");
-    // It ends by the error that there is no space.
+    // Ends with the error that there is no space.
     std::io::copy(
         &mut std::io::repeat(1),
         &mut fs::File::create(&filler).expect("made"),
@@ -120,7 +120,7 @@ fn inner_others() {
     .expect_err("full");
     let error = producer
         .try_put(1000)
-        .expect_err("nobody could make room")
+        .expect_err("no process could make room")
         .to_string();
     assert!(error.contains("No space left on device"), "{error}");
     producer.assert_nothing_left(&folder);
@@ -203,7 +203,7 @@ fn a_ring_that_finds_no_memory_makes_puts_wait_and_kills_nobody() {
     within(16, "inner_slots");
 }
 
-/// What fills the rest of the file system; removing it makes room.
+/// Fills the rest of the file system with a file; removing the file makes room.
 fn fill_up() -> PathBuf {
     let filler = given().join("filler");
     std::io::copy(
@@ -233,11 +233,11 @@ fn inner_slots() {
         };
         let [queue, other] = [b"q", b"r"].map(|key| session.queue(key, any).expect("room"));
         let label = Label::default();
-        // Descriptors for all of them, so that only slots are lacking.
+        // Descriptors for all messages, so that only slots are lacking.
         let mut batch = queue.batch();
         (0..2000).for_each(|_| assert!(batch.push(label, b"").expect("space")));
         drop(batch);
-        // Memory that others of the session could make free.
+        // Memory that other processes of the session could free.
         let draft = queue.draft(1000).expect("space").expect("there is some");
         let filler = fill_up();
         let put = |queue: &SessionQueue, number: u32| queue.offer(label, &number.to_ne_bytes());
@@ -261,7 +261,7 @@ fn inner_slots() {
             panic!("there is no slot");
         };
         assert_eq!(refusal, Refusal::NoSlot);
-        // What is in it can be looked at, taken, and closed.
+        // Its messages can be looked at and taken, and it can be closed.
         assert_eq!(queue.len(), fitted.into());
         assert!(queue.is_puttable(1).expect("sound"));
         session.sweep().expect("sound");
@@ -280,7 +280,7 @@ fn inner_slots() {
         other.close().expect("the end has a place");
         take(&other).expect("sound");
         assert_eq!(take(&other).expect("sound"), Taken::Closed);
-        // With room again all goes on.
+        // Once there is room, everything continues.
         fs::remove_file(filler).expect("removed");
         queue.put(draft, label).expect("sound").expect("it fits");
         for number in fitted + 1..1900 {

@@ -1,4 +1,4 @@
-//! Memory that one keeps warm and another needs.
+//! Memory that one process keeps warm and another needs.
 
 use super::*;
 
@@ -14,7 +14,7 @@ fn what_an_idle_process_keeps_warm_makes_nobody_wait() {
     );
     let message = busy.put(MIB).expect("taken away from the other");
 
-    // The idle one notices when it comes back, and waits its turn.
+    // The idle process notices when it comes back, and waits its turn.
     assert!(idle.put(1000).is_none());
     assert_eq!(idle.get(message), 2);
     let back = idle.put_soon(MIB);
@@ -51,7 +51,7 @@ fn who_lost_an_extent_does_not_take_the_next_one_in_its_entry_for_it() {
     one.get(one.put(2 * MIB).expect("room"));
     let theirs = two.put(2 * MIB).expect("taken");
     two.get(theirs);
-    // Its record of the lost one is still there, and the entry is its own again.
+    // Its record of the lost extent still exists, and the entry is its own again.
     let placed = one.put_soon(1500 * 1024);
     assert_eq!(placed.block.extent, 0);
     assert_eq!(one.arena.counts().0, 1);
@@ -93,7 +93,7 @@ fn length_of(entry: &Extent) -> u64 {
     entry.length.load(Ordering::Relaxed)
 }
 
-/// How many messages each thread is to find memory for, and how long it may try.
+/// Number of messages for which each thread must find memory, and the time that it may take.
 const PUTS: u32 = 50;
 const LONG: std::time::Duration = std::time::Duration::from_secs(60);
 
@@ -132,7 +132,7 @@ fn threads_of_two_who_take_from_each_other_spoil_nothing() {
         let joined = threads.map(|thread| thread.join().expect("no panic"));
         joined.to_vec()
     });
-    assert_eq!(put, [PUTS; 4], "nobody is shut out");
+    assert_eq!(put, [PUTS; 4], "no thread is shut out");
     for process in &processes {
         process.arena.trim(&process.control);
         assert_eq!(process.arena.counts().1, 0);

@@ -1,4 +1,4 @@
-//! Random operations of two processes, against what must always hold.
+//! Random operations of two processes, checked against invariants.
 
 use proptest::prelude::*;
 
@@ -26,7 +26,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// No two blocks have a byte in common, and each lies in its extent.
+/// Checks that no two blocks share a byte, and that each lies in its extent.
 fn assert_sound(process: &Process, blocks: impl Iterator<Item = Block>) {
     let mut blocks: Vec<_> = blocks.map(|b| (b.extent, b.offset, b.length)).collect();
     blocks.sort_unstable();

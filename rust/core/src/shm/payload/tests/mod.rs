@@ -1,4 +1,4 @@
-//! Several processes of a session, in one process: each has a control segment of its own.
+//! Several processes of a session in one process: each has its own control segment object.
 
 mod blocks;
 mod deaths;
@@ -27,21 +27,21 @@ fn owner(index: u16) -> Owner {
     Owner::new(index).expect("in range")
 }
 
-/// A folder in memory where there is such, to spare the disk.
+/// A temporary folder in memory if possible, to spare the disk.
 fn in_memory() -> tempfile::TempDir {
     tempfile::tempdir_in("/dev/shm")
         .or_else(|_| tempfile::tempdir())
         .expect("a folder")
 }
 
-/// The folder of a session; gone with this.
+/// The folder of a session; removed when this is dropped.
 struct Folder {
     path: PathBuf,
     _parent: tempfile::TempDir,
 }
 
 impl Folder {
-    /// A session of so much memory.
+    /// A session with this much memory.
     fn new(max_bytes: u64, policy: MemoryPolicy) -> Self {
         Self::within(in_memory(), max_bytes, policy, false)
     }
@@ -101,7 +101,7 @@ fn files_in(folder: &Path) -> Vec<String> {
     names.filter(|name| name.starts_with('x')).collect()
 }
 
-/// What a process has of a session.
+/// A process's part in a session.
 struct Process {
     me: Owner,
     control: Control,
@@ -140,7 +140,7 @@ impl Process {
         &self.control.descriptors()[claim.index() as usize]
     }
 
-    /// A message of so many bytes, all of them its sender's number.
+    /// Makes a message of `length` bytes, each of them its sender's number.
     fn try_put(&self, length: u64) -> Result<Option<Message>, Error> {
         let claim = self.claim();
         let index = claim.index();
@@ -171,7 +171,7 @@ impl Process {
         self.try_put(length).expect("no error")
     }
 
-    /// As soon as what was in vain is tried again.
+    /// Puts a message as soon as failed attempts may be repeated.
     fn put_soon(&self, length: u64) -> Message {
         let begin = Instant::now();
         loop {
@@ -183,7 +183,7 @@ impl Process {
         }
     }
 
-    /// Reads a message and gives it back; whose it was.
+    /// Reads a message and gives it back; returns its sender.
     fn get(&self, message: Message) -> u8 {
         let Message { index, block } = message;
         let mapping = self
@@ -193,12 +193,16 @@ impl Process {
         let mut bytes = vec![0; usize::try_from(block.length).expect("small")];
         mapping.read(block.offset, &mut bytes).expect("inside");
         let sender = bytes[0];
-        assert!(bytes == vec![sender; bytes.len()], "somebody wrote into it");
+        assert!(
+            bytes == vec![sender; bytes.len()],
+            "another process wrote into it"
+        );
         self.control.descriptors()[index as usize].set_word(Word::FREE);
         sender
     }
 
-    /// Cleans up after the dead: what they were filling first, as a sweep does.
+    /// Cleans up after dead processes: first the descriptors that they were filling, as a sweep
+    /// does.
     fn recover(&self, dead: &[u16]) -> Reclaimed {
         let is_dead = |owner: Owner| dead.contains(&u16::try_from(owner.index()).expect("one"));
         for descriptor in self.control.descriptors() {
@@ -219,7 +223,7 @@ impl Process {
         entries.filter(|entry| entry.seen().holder().is_some())
     }
 
-    /// Nothing of any message is left: no entry, no byte, no file.
+    /// Checks that nothing of any message is left: no entry, no byte, no file.
     fn assert_nothing_left(&self, folder: &Folder) {
         assert_eq!(self.reserved(), 0);
         assert_eq!(self.held().count(), 0);

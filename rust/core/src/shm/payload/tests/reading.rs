@@ -1,4 +1,4 @@
-//! What consumers map.
+//! Mappings of consumers.
 
 use std::os::unix::fs::PermissionsExt;
 
@@ -25,7 +25,7 @@ fn an_extent_is_mapped_once() {
 fn what_was_retired_is_unmapped_on_the_way_and_its_memory_is_gone_at_once() {
     let folder = Folder::new(64 * MIB, MemoryPolicy::Block);
     let (producer, consumer) = (folder.process(1), folder.process(2));
-    // Two extents, for the entry of one to be used again.
+    // Two extents, so that the entry of one is used again.
     let [small, large] = [1000, 8 * MIB].map(|length| producer.put(length).expect("room"));
     let kept = consumer
         .extents

@@ -38,7 +38,7 @@ fn queue(directory: &mut Directory, control: &Control, key: &[u8]) -> Found {
     found.unwrap_or_else(|| directory.make(control, key, BOUNDS).expect("room"))
 }
 
-/// As many queues as are there before one is forgotten.
+/// Makes as many queues as exist before one is forgotten.
 fn filled(directory: &mut Directory, control: &Control) -> Vec<Vec<u8>> {
     let keys = (0..KEPT).map(|number| format!("key {number}").into_bytes());
     let keys: Vec<_> = keys.collect();
@@ -48,14 +48,14 @@ fn filled(directory: &mut Directory, control: &Control) -> Vec<Vec<u8>> {
     keys
 }
 
-/// Each key of the directory, by its number: as one who comes new reads them.
+/// Each key of the directory, by index, as a new process reads them.
 fn keys(control: &Control) -> Vec<Option<Arc<[u8]>>> {
     let mut directory = Directory::default();
     directory.refresh(control).expect("sound");
     directory.keys
 }
 
-/// Two who read the same directory know the same.
+/// Two copies of the directory have the same contents.
 fn assert_alike(one: &Directory, other: &Directory) {
     assert_eq!(one.known, other.known);
     assert_eq!(one.keys, other.keys);
@@ -101,7 +101,7 @@ fn who_missed_many_changes_reads_all_entries() {
         one.refresh(&control).expect("sound");
         assert_alike(&one, &other);
     }
-    // Damage makes nobody read what is not there.
+    // After damage, no process reads an entry that does not exist.
     let superblock = control.superblock();
     superblock.changed.0[0].store(u32::MAX, Ordering::Relaxed);
     for changes in [u64::MAX, 0, 1] {
@@ -118,7 +118,7 @@ fn a_queue_in_use_keeps_its_key() {
     let control = control(folder.path());
     let mut directory = Directory::default();
     let all = filled(&mut directory, &control);
-    // All of them are open, each by somebody else.
+    // All of them are open, each by another participant.
     for (number, index) in (1..=255).cycle().zip(0..64) {
         users::add(&control, index, owner(number)).expect("sound");
     }
@@ -127,7 +127,7 @@ fn a_queue_in_use_keeps_its_key() {
     for key in &all {
         assert!(directory.find(key).is_some());
     }
-    // Two let go of theirs, but one is closed.
+    // Two participants release theirs, but one queue is closed.
     for index in [20_u16, 40] {
         users::remove(&control, index.into(), owner(index + 1));
     }
@@ -207,7 +207,7 @@ fn a_forgotten_queue_is_a_new_one() {
     let control = control(folder.path());
     let mut directory = Directory::default();
     let all = filled(&mut directory, &control);
-    // As many messages went through it as through no other.
+    // More messages went through this ring than through any other.
     let entry = Entry::read(&control, 0).expect("sound");
     let position = ring(&control, 0).expect("sound").head();
     assert!(
@@ -226,7 +226,7 @@ fn a_forgotten_queue_is_a_new_one() {
     assert_eq!(directory.find(b"new"), Some(made));
 }
 
-/// Somebody dies while it makes a queue of one that nobody uses; whether it did.
+/// A process dies while it makes a queue of one that is not used; returns whether it did.
 fn made_after_a_death(accesses: u64) -> bool {
     let folder = tempfile::tempdir().expect("a folder");
     let control = control(folder.path());
@@ -237,7 +237,7 @@ fn made_after_a_death(accesses: u64) -> bool {
     let died = dies_after(accesses, || dying.make(&control, b"new", BOUNDS)).is_none();
     let context = format!("died at {accesses}");
 
-    // Whoever looks finds the same: the old key, the new one, or none.
+    // All copies find the same: the old key, the new one, or none.
     before.refresh(&control).expect("sound");
     let mut after = Directory::default();
     after.refresh(&control).expect("sound");
@@ -250,7 +250,7 @@ fn made_after_a_death(accesses: u64) -> bool {
         assert!(before.find(key).is_some(), "{context}");
     }
 
-    // And another makes it, in the same place.
+    // Another process then makes the queue, in the same place.
     let made = queue(&mut before, &control, b"new");
     assert_eq!(u64::from(made.index), 0, "{context}");
     assert!(ring(&control, 0).expect("sound").is_empty());

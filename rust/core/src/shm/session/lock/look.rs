@@ -1,8 +1,8 @@
-//! Looking at a lock file that one does not take part by.
+//! A look at the lock file of a session in which this process does not take part.
 //!
-//! The process that looks opens the file and closes it again. Where it takes part in the session
-//! itself, that would give back what it holds. So it finds out first whether it has the file open,
-//! by whatever object, also of the other backend.
+//! The process that looks opens the file and closes it again. If it takes part in the session
+//! itself, closing the file would release its locks. So it first finds out whether it has the file
+//! open, through any object, including those of the other backend.
 
 use std::fs;
 use std::io;
@@ -16,17 +16,17 @@ use super::super::Error;
 use super::super::solo::{Inside, Solo};
 use super::{LOCKS, Locks};
 
-/// Held while a lock file is opened, or opened and closed for a look: between the question whether
-/// this process has it open and the closing, no other thread may open it for good.
+/// Held while a lock file is opened, or opened and closed for a look: from the check whether this
+/// process has it open until the closing, no other thread may open it to keep it.
 static OPENING: Solo = Solo::new();
-/// How long it may be held: for as long as it takes to remove the files of a session.
+/// Maximum wait for `OPENING`: as long as it may take to remove the files of a session.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// To be held while a lock file is opened.
+/// Takes `OPENING`, which must be held while a lock file is opened.
 ///
 /// # Errors
 ///
-/// Where another thread is at it for too long.
+/// If another thread holds it for too long.
 pub(in super::super) fn opening(path: &Path) -> Result<Inside<'static>, Error> {
     let begin = Instant::now();
     OPENING
@@ -38,12 +38,12 @@ pub(in super::super) fn opening(path: &Path) -> Result<Inside<'static>, Error> {
         })
 }
 
-/// Opens a lock file for a look, if this process does not have it open: closing it would give back
-/// what the process holds.
+/// Opens a lock file for a look; None if this process has it open already, because closing it would
+/// release this process's locks.
 ///
 /// # Errors
 ///
-/// What the system says; then nobody knows.
+/// The system's error: the state of the locks is not known.
 pub(in super::super) fn look(folder: &Path, _opening: &Inside<'_>) -> Result<Option<Locks>, Error> {
     let path = folder.join(LOCKS);
     let here = opened_here(&path)
@@ -59,7 +59,8 @@ fn opened_here(path: &Path) -> io::Result<bool> {
     let same = |status: &fs::Metadata| (status.dev(), status.ino());
     let file = same(&path.symlink_metadata()?);
     for descriptor in fs::read_dir("/proc/self/fd")? {
-        // One that is closed meanwhile, or the one that reads this folder: not it.
+        // A descriptor that was closed meanwhile, or the one that reads this folder, is not the
+        // file.
         if let Ok(status) = descriptor?.path().metadata()
             && same(&status) == file
         {

@@ -1,5 +1,5 @@
-//! Who waits is not held up by others: by one that holds the structural lock and does not let go,
-//! because it is stopped, say; or by its clock.
+//! A caller that waits is not held up by others: by a holder of the structural lock that is
+//! stopped, for example, or by another process's clock.
 
 use std::path::Path;
 

@@ -1,4 +1,4 @@
-//! What a child can do.
+//! The child process of tests: its commands, and its part in a session.
 
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -20,7 +20,7 @@ use super::super::{Control, Error, MemoryPolicy, Settings, folders, leftovers};
 use super::process::answer_lines;
 use super::{FOLDER, PATIENCE};
 
-/// Not a test but the child of others: without a folder there is nothing to do.
+/// Not a test but the child of other tests: without a folder it does nothing.
 #[test]
 fn runs() {
     let Some(folder) = std::env::var_os(FOLDER).map(PathBuf::from) else {
@@ -67,7 +67,7 @@ fn act(member: &mut Participant, words: &[&str]) -> String {
     }
 }
 
-/// A process that the child starts, and that lives on when the child is killed.
+/// Starts a process that lives on when the child is killed; returns its pid.
 fn descendant() -> String {
     let child = std::process::Command::new("sleep").arg("60").spawn();
     child.expect("started").id().to_string()
@@ -77,19 +77,19 @@ pub(super) fn deadline() -> Instant {
     Instant::now() + PATIENCE
 }
 
-/// A participant, with all that a process has for it.
+/// A participant, with everything that a process has for it.
 #[derive(Debug)]
 pub(super) struct Participant {
     pub(super) control: Control,
     pub(super) locks: Locks,
     pub(super) lanes: Lanes,
     pub(super) me: Member,
-    /// What it took and did not give back.
+    /// Messages that it took and did not give back.
     in_use: Vec<Loan>,
 }
 
 impl Participant {
-    /// Makes a session in a folder, with a queue of 63 in it.
+    /// Makes a session in a folder, with a queue of 63 messages in it.
     pub(super) fn create(base: &Path) -> (Self, PathBuf) {
         let token = Token::random(base).expect("a name");
         let folder = token.folder().to_owned();
@@ -129,7 +129,7 @@ impl Participant {
         (Self::of(control, locks, me), folder)
     }
 
-    /// Takes part in one that is there.
+    /// Takes part in an existing session.
     pub(super) fn attach(folder: &Path) -> Result<Self, Error> {
         let token: Token = folder.to_str().expect("text").parse()?;
         let path = folder.join(folders::CONTROL);
@@ -173,7 +173,7 @@ impl Participant {
         }
     }
 
-    /// How many descriptors are not free.
+    /// Number of descriptors that are not free.
     pub(super) fn in_use(&self) -> usize {
         self.table().in_use()
     }

@@ -1,4 +1,4 @@
-//! Processes that are killed, stopped, or die in the middle of cleaning up.
+//! Processes that are killed, stopped, or die in the middle of a recovery.
 
 use std::time::Instant;
 
@@ -241,7 +241,7 @@ fn who_dies_while_it_cleans_up_is_cleaned_up_with_the_rest() {
         let mut victim = start(&folder, None);
         assert_eq!(victim.ask("join").as_deref(), Some("2"), "{point}");
         let mut sweeper = start(&folder, Some(point));
-        // "entered" and so on are other points.
+        // "entered" and the like are other points.
         assert_eq!(sweeper.ask("join").as_deref(), Some("3"), "{point}");
         me.put(1);
         me.put(2);
@@ -267,7 +267,7 @@ fn a_full_table_has_room_after_its_dead() {
     let base = tempfile::tempdir().expect("a folder");
     let (me, folder) = Participant::create(base.path());
     for process in &me.control.processes()[2..] {
-        // Of no process: dead as soon as somebody asks.
+        // The entry belongs to no process, so it is dead at the next look.
         process.taken.store(1, Ordering::Relaxed);
     }
     let mut other = start(&folder, None);
@@ -297,7 +297,7 @@ fn nobody_looks_for_the_dead_too_often() {
     let last = &me.control.superblock().counters.0.last_probe;
     last.store(0, Ordering::Relaxed);
     assert!(recover::due(&me.control));
-    assert!(!recover::due(&me.control), "somebody just did");
+    assert!(!recover::due(&me.control), "it was just done");
     let just = last.load(Ordering::Relaxed);
     last.store(just - 150, Ordering::Relaxed);
     assert!(recover::due(&me.control));
@@ -306,7 +306,7 @@ fn nobody_looks_for_the_dead_too_often() {
     }
     last.store(just - 150, Ordering::Relaxed);
     assert!(!recover::due(&me.control), "there are many");
-    // By a clock that is ahead, of another container: it is not waited for.
+    // The time comes from a clock that is ahead, in another container: a look does not wait for it.
     last.store(u64::MAX, Ordering::Relaxed);
     assert!(recover::due(&me.control));
     assert!(!recover::due(&me.control));

@@ -1,4 +1,4 @@
-//! How a session ends: its last process leaves, or is killed and somebody clears away.
+//! How a session ends: its last process leaves, or is killed and another process clears it away.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -93,7 +93,7 @@ fn a_message_in_hand_keeps_only_the_entry_of_who_left() {
     let mut other = start(&folder, None);
     other.ask("join").expect("it runs");
     other.ask("put 7").expect("it runs");
-    // This process announces that it takes what it then does not take.
+    // This process announces a take that it then does not make.
     let announce = |me: &Participant, bits| {
         let lane = &me.control.lanes()[1].lanes[7];
         lane.store(bits, super::super::super::sync::Ordering::Relaxed);
@@ -108,7 +108,7 @@ fn a_message_in_hand_keeps_only_the_entry_of_who_left() {
     other.ask("leave").expect("it runs");
     assert_eq!(me.take(Keep::Copy), 7);
     announce(&me, 0);
-    // Its process runs, but does not answer for it.
+    // Its process runs, but no longer acts as the participant.
     eventually(|| {
         me.sweep();
         members::count(&me.control) == 1
@@ -130,7 +130,7 @@ fn what_killed_jobs_left_is_cleared_and_nothing_that_is_alive() {
     };
     let mut made: Vec<_> = (0..3).map(create).collect();
     let (me, own) = Participant::create(base.path());
-    // Another backend's, and one of whom nobody knows what it is.
+    // One folder of the other backend, and one of unknown origin.
     let foreign = Token::random(base.path())
         .expect("a name")
         .folder()
@@ -152,11 +152,11 @@ fn what_killed_jobs_left_is_cleared_and_nothing_that_is_alive() {
     assert!(made[1].1.is_dir());
     assert!(own.is_dir() && foreign.is_dir());
 
-    // This process still has its lease, though it looked at the folder.
+    // This process still has its lease, though it has looked at the folder.
     let mut other = start(&own, None);
     other.ask("join").expect("it runs");
     assert_eq!(other.ask("others").as_deref(), Some("true"));
-    // Then it has none; but it is entered, and runs.
+    // Now it has none; but its entry is taken, and its process runs.
     drop(me);
     assert_eq!(other.ask("others").as_deref(), Some("false"));
     for process in [&mut other, &mut made[1].0] {
@@ -182,7 +182,7 @@ fn what_a_maker_or_a_remover_left_half_done_is_cleared_when_it_is_old() {
     drop(Locks::create(&locks_only).expect("made"));
     let not_ours = fresh();
     fs::write(not_ours.join("x1"), "").expect("written");
-    // All who took part left, and it stays for somebody who comes.
+    // All participants left, but the session stays for a process that comes later.
     let (me, kept) = Participant::create(base.path());
     members::leave(&me.around(), true, deadline()).expect("left");
     drop(me);
@@ -193,7 +193,7 @@ fn what_a_maker_or_a_remover_left_half_done_is_cleared_when_it_is_old() {
         age(folder);
     }
     assert_eq!(clear(base.path()), expected);
-    assert_eq!(listed(base.path()), 1, "with files but no locks: who knows");
+    assert_eq!(listed(base.path()), 1, "it has files but no locks");
     assert_eq!(clear(&base.path().join("no")), [] as [PathBuf; 0]);
 }
 
@@ -227,7 +227,7 @@ fn who_attaches_while_the_session_ends_is_told() {
     let locks = Locks::open(&folder).expect("there");
     maker.kill();
     age(&folder);
-    // Another process clears it away before this one has the lock.
+    // Another process removes the session before this one has the lock.
     let mut cleaner = start(base.path(), None);
     let cleared = cleaner.ask(&format!("clear {}", base.path().display()));
     assert!(cleared.expect("it runs").contains("shoal-"));

@@ -9,7 +9,7 @@ use std::path::Path;
 
 use process::{PATIENCE, Process, eventually};
 
-/// Where the session of a child is.
+/// The variable that names the folder of a child's session.
 const FOLDER: &str = "SHOAL_TEST_SESSION_FOLDER";
 
 /// Starts a process that can take part in a session; it kills itself at a crash point, if given.

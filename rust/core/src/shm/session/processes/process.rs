@@ -1,7 +1,7 @@
-//! A process that a test starts, talks to, and kills: the test program itself, started again.
+//! A child process for tests: the test program started again, with commands and answers.
 //!
-//! It does what it reads from its standard input, one line each, and answers with a line. It ends
-//! when its input does, so that it does not outlive its parent.
+//! It executes each line of its standard input and answers with a line. It ends when its input
+//! does, so that it does not outlive its parent.
 
 use std::ffi::OsStr;
 use std::io::{BufRead, BufReader, Write};
@@ -12,12 +12,12 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 
-/// No child needs so long.
+/// Longer than any child needs.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
-/// Begins each answer: the test program says other things too.
+/// Begins each answer: the test program prints other lines too.
 const ANSWER: char = '@';
 
-/// A process of a test; killed when the test is over, whatever it came to.
+/// A process of a test; killed when the test is over, whatever its result.
 #[derive(Debug)]
 pub(crate) struct Process {
     pub(crate) child: Child,
@@ -26,7 +26,7 @@ pub(crate) struct Process {
 }
 
 impl Process {
-    /// Starts one: the test of this name, with these variables.
+    /// Starts a process that runs the test of this name, with these variables.
     pub(crate) fn start(test: &str, variables: &[(&str, &OsStr)]) -> Self {
         let program = std::env::current_exe().expect("this test program");
         let mut child = Command::new(program)
@@ -55,18 +55,18 @@ impl Process {
         }
     }
 
-    /// Tells it what to do next.
+    /// Sends a command.
     pub(crate) fn tell(&mut self, what: &str) {
         let input = self.input.as_mut().expect("piped");
         writeln!(input, "{what}").expect("it runs");
     }
 
-    /// Its next answer; None where it died.
+    /// Its next answer; None if it died.
     pub(crate) fn answer(&self) -> Option<String> {
         self.answers.recv_timeout(PATIENCE).ok()
     }
 
-    /// Tells it what to do, and waits for the answer; None where it died.
+    /// Sends a command and waits for the answer; None if the process died.
     pub(crate) fn ask(&mut self, what: &str) -> Option<String> {
         self.tell(what);
         self.answer()
@@ -83,7 +83,7 @@ impl Process {
         assert!(self.is_killed());
     }
 
-    /// Waits until it ended: whether it was killed.
+    /// Waits until it has ended; returns whether it was killed.
     pub(crate) fn is_killed(&mut self) -> bool {
         let mut status = None;
         eventually(|| {
@@ -109,16 +109,16 @@ pub(crate) fn answer_lines(mut act: impl FnMut(&[&str]) -> String) {
     }
 }
 
-/// In the child: an answer, or something to be told on the way to one.
+/// In the child: prints an answer, or a message before the answer.
 pub(crate) fn say(what: &str) {
-    writeln!(std::io::stdout(), "{ANSWER}{what}").expect("somebody listens");
+    writeln!(std::io::stdout(), "{ANSWER}{what}").expect("the parent listens");
 }
 
-/// Waits for something.
+/// Waits until a condition holds.
 pub(crate) fn eventually(mut what: impl FnMut() -> bool) {
     let deadline = Instant::now() + PATIENCE;
     while !what() {
-        assert!(Instant::now() < deadline, "in vain");
+        assert!(Instant::now() < deadline, "it did not happen in time");
         std::thread::sleep(Duration::from_millis(1));
     }
 }

@@ -1,4 +1,4 @@
-//! One case: a process dies, perhaps the one who cleans up after it too, and what then is.
+//! One case: a process dies, perhaps the one that recovers too, and then everything is checked.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -11,24 +11,24 @@ use super::super::{MemoryPolicy, Recovery, Session, SessionQueue, Stats, users};
 use super::messages::{Kind, drain, put};
 use super::victim::{Act, BOUNDS, Story, dies, other, settings};
 
-/// More than anything does.
+/// Longer than anything takes.
 const FOREVER: u64 = 1 << 40;
 
-/// What the queue is like when the process dies; there is room for 3.
+/// The state of the queue when the process dies; there is room for 3.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Start {
     Empty,
     One,
-    /// It is full, and full again when somebody cleans up.
+    /// It is full, and full again when the recovery runs.
     Full,
-    /// Two messages; then others go more than once round the ring, before somebody cleans up.
+    /// Two messages; then others go more than once round the ring before the recovery runs.
     Lapped,
 }
 
 impl Start {
     pub(super) const ALL: [Self; 4] = [Self::Empty, Self::One, Self::Full, Self::Lapped];
 
-    /// How many messages are in the queue.
+    /// Number of messages in the queue.
     fn messages(self) -> u64 {
         match self {
             Self::Empty => 0,
@@ -39,13 +39,13 @@ impl Start {
     }
 }
 
-/// Who died.
+/// The deaths of a case.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Deaths {
     pub(super) act: Act,
-    /// After so many changes.
+    /// Number of changes after which the process dies.
     pub(super) at: u64,
-    /// One who cleaned up too, after so many.
+    /// Number of changes after which the process that recovers dies, if it does.
     pub(super) sweeper_at: Option<u64>,
 }
 
@@ -54,12 +54,12 @@ pub(super) struct Deaths {
 pub(super) struct Survivor {
     pub(super) session: Arc<Session>,
     cases: u64,
-    /// Removed when it is dropped.
+    /// The folder is removed when this is dropped.
     _folder: tempfile::TempDir,
 }
 
 impl Survivor {
-    /// Makes the session; what its processes do where there is no memory.
+    /// Makes the session; the policy says what its processes do if there is no memory.
     pub(super) fn new(memory_policy: MemoryPolicy) -> Self {
         let folder = tempfile::tempdir().expect("a folder");
         let settings = settings(folder.path(), memory_policy);
@@ -70,7 +70,8 @@ impl Survivor {
         }
     }
 
-    /// One case; whether the process came to the end of what it did, and the one who cleaned up.
+    /// Runs one case; returns whether the process finished its act, and whether the recovery
+    /// finished.
     pub(super) fn sees(&mut self, start: Start, deaths: Deaths) -> (bool, bool) {
         let key = format!("case-{}", self.cases);
         self.cases += 1;
@@ -120,9 +121,9 @@ impl Survivor {
         self.session.stats().expect("sound")
     }
 
-    /// Nothing is left of the dead.
+    /// Checks that nothing is left of the dead processes.
     fn check_base(&self, deaths: Deaths, fds: &[String]) {
-        // The extent of a dead producer goes with the first recovery after its last message.
+        // The extent of a dead producer is removed by the first recovery after its last message.
         self.session.sweep().expect("sound");
         self.session.trim();
         let Stats {
@@ -143,10 +144,10 @@ impl Survivor {
         assert_eq!(files, ["ctl", "locks"], "{deaths:?}");
         assert_eq!(fds_in(self.folder()), fds, "{deaths:?}");
         let control = self.session.control();
-        // One of the survivor's, and one of each who is dead, which the next one gets.
+        // One chunk of the survivor, and one of each dead process, which the next process gets.
         let chunks = control.superblock().used.0.chunks.load(Ordering::Relaxed);
         assert!(chunks <= 3, "{deaths:?}: {chunks}");
-        // Its holder is in the lowest 16 bits.
+        // The holder is in the lowest 16 bits.
         let free = |extent: &&super::super::layout::Extent| {
             extent.tenure.load(Ordering::Relaxed) << 48 == 0
         };
@@ -155,7 +156,8 @@ impl Survivor {
         self.check_users(deaths);
     }
 
-    /// No queue is in use, but those of whoever else survived: the next one may get the names.
+    /// Checks that no queue has users, except those of another survivor: the next process may get
+    /// the dead one's index.
     fn check_users(&self, deaths: Deaths) {
         let control = self.session.control();
         for index in 0..queues::count(control) {
@@ -168,7 +170,7 @@ impl Survivor {
     }
 }
 
-/// What is open of a session.
+/// Descriptors of this process that are open on files of a session.
 fn fds_in(folder: &Path) -> Vec<String> {
     let fds = std::fs::read_dir("/proc/self/fd").expect("there");
     let targets = fds.filter_map(|fd| std::fs::read_link(fd.ok()?.path()).ok());
@@ -187,11 +189,11 @@ struct Case<'a> {
     start: Start,
     deaths: Deaths,
     story: Story,
-    /// How many messages were in the queue when the process was dead.
+    /// Number of messages in the queue when the process was dead.
     published: u64,
-    /// What the others put meanwhile.
+    /// Messages that the others put meanwhile.
     later: Vec<u64>,
-    /// What came out, with whether it was delivered before.
+    /// Messages that came out, with whether each was delivered before.
     out: Vec<(u64, bool)>,
 }
 
@@ -204,7 +206,7 @@ impl Case<'_> {
         self.out.extend(drain(&self.queue).expect("sound"));
     }
 
-    /// Nobody waits for the dead.
+    /// Checks that no process waits for the dead one.
     fn go_on_without_it(&mut self) {
         self.published = self.queue.len();
         let rounds = match self.start {
@@ -245,7 +247,8 @@ impl Case<'_> {
         self.drain();
     }
 
-    /// No extent is held in the name of the dead, which another process may get now.
+    /// Checks that no extent is held by the dead process's index, which another process may get
+    /// now.
     fn check_holders(&self) {
         let mine = self.session.me().index() as u64 + 1;
         for extent in self.session.control().extents() {
@@ -259,7 +262,7 @@ impl Case<'_> {
         self.out.iter().filter(|(n, _)| *n == number).count()
     }
 
-    /// Each message as often as it should, and in order.
+    /// Checks that each message came out as often as it should, and in order.
     fn check_messages(&self, lost_before: u64) {
         let Self {
             deaths, story, out, ..
@@ -300,7 +303,7 @@ impl Case<'_> {
         assert_eq!(missing.count() as u64, lost, "{}", context());
     }
 
-    /// How often a message may come out that was in the queue before.
+    /// How often a message that was in the queue before may come out.
     fn allowed(&self, number: u64) -> std::ops::RangeInclusive<usize> {
         let Story {
             took,
@@ -311,12 +314,12 @@ impl Case<'_> {
         let took = took.contains(&number);
         match self.deaths.act {
             _ if freed.contains(&number) => 0..=0,
-            // It had it, though it may not have come so far as to mark that.
+            // It had the message, though it may have died before it marked that.
             Act::Take(Keep::Copy, _, Kind::Inline) | Act::Acknowledge(_) if took => {
                 0..=usize::from(!finished)
             }
             Act::Take(Keep::Copy | Keep::Loan, ..) if took => 0..=0,
-            // It may have died between the loan and the moment when it could use it.
+            // It may have died between the loan and the moment when it could use the message.
             Act::Take(Keep::Copy, _, Kind::Block) | Act::Take(Keep::Loan, ..) => {
                 usize::from(finished)..=1
             }
@@ -324,7 +327,7 @@ impl Case<'_> {
         }
     }
 
-    /// What the dead one was about to put, or had put.
+    /// Checks the messages that the dead process was about to put, or had put.
     fn check_new_messages(&self, context: &dyn Fn() -> String) {
         let wanted = match self.deaths.act {
             Act::Put(_) | Act::PutAgain(_) | Act::Leave => 1,
@@ -342,7 +345,7 @@ impl Case<'_> {
             let put = self.deaths.act == Act::Leave
                 || self.story.changes.is_some()
                 || self.published >= before + number;
-            // Where others went on from there, nobody can know whether it was put.
+            // If others went on from there, it is unclear whether the message was put.
             let unclear = self.start == Start::Lapped && !put;
             let expected = if unclear {
                 0..=1
@@ -354,7 +357,7 @@ impl Case<'_> {
         assert!(self.times(2) <= self.times(1), "{}", context());
     }
 
-    /// The queue is as good as new, or closed.
+    /// Checks that the queue is as good as new, or closed.
     fn check_queue(&mut self, key: &str) {
         if self.deaths.act == Act::MakeQueue {
             let made = self.session.queue(other(key).as_bytes(), BOUNDS);
@@ -373,7 +376,7 @@ impl Case<'_> {
     }
 }
 
-/// All deaths of a process that does something; how many there were.
+/// Runs an act with a death at each change; returns how many deaths there were.
 pub(super) fn dies_everywhere(act: Act, start: Start) -> u64 {
     let mut survivor = Survivor::new(MemoryPolicy::Error);
     (0..FOREVER)
@@ -388,7 +391,8 @@ pub(super) fn dies_everywhere(act: Act, start: Start) -> u64 {
         .expect("it finishes some time")
 }
 
-/// All deaths of one who cleans up after a process that died; how many there were.
+/// Runs a recovery after a dead process, with a death at each change of the recovery; returns how
+/// many deaths there were.
 pub(super) fn sweeper_dies_everywhere(act: Act, start: Start, at: u64) -> u64 {
     let mut survivor = Survivor::new(MemoryPolicy::Error);
     (0..FOREVER)

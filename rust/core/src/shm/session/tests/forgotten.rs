@@ -1,4 +1,4 @@
-//! Queues that nobody uses any more become those of other keys, and no message goes astray by it.
+//! Queues without users become those of other keys, and no message goes astray.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
@@ -30,7 +30,7 @@ fn open(session: &Arc<Session>, key: &[u8]) -> SessionQueue {
     session.queue(key, any).expect("room")
 }
 
-/// How many queues there are.
+/// Number of queues.
 fn queues(session: &Session) -> u64 {
     session.stats().expect("sound").queues
 }
@@ -80,7 +80,7 @@ fn a_key_that_comes_back_is_a_new_queue() {
     let other = session.queue(b"k", bounds(4));
     assert!(matches!(other, Err(Error::OtherBounds { .. })));
     drop(queue);
-    // Those of the same bounds take its place.
+    // Queues with the same bounds take its place.
     for number in 0..MANY {
         session
             .queue(&number.to_le_bytes(), bounds(3))
@@ -119,7 +119,10 @@ fn a_queue_with_messages_or_open_elsewhere_is_kept() {
     let later: Vec<_> = (0..100_u16)
         .map(|number| open(&session, &number.to_le_bytes()).index())
         .collect();
-    assert!(later.contains(&index), "nobody has it open any more");
+    assert!(
+        later.contains(&index),
+        "no participant has it open any more"
+    );
     other.shut();
 }
 
@@ -181,7 +184,7 @@ fn what_a_process_that_left_had_open_is_free() {
     other.shut();
     use_others(&session);
     assert_eq!(queues(&session), 200);
-    // The name may be another's by now, who has some open.
+    // Another participant may have the index by now, with some queues open.
     let next = session.again().expect("there is a place");
     assert_eq!(next.me(), other.me());
     let kept: Vec<_> = (0..200_u16)

@@ -1,4 +1,4 @@
-//! Rings take memory for their slots when somebody first gets there.
+//! Rings get memory for their slots when a process first reaches them.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
@@ -12,7 +12,7 @@ use super::super::{Bounds, MemoryPolicy, Offer, Session, SessionQueue, Settings,
 use super::messages::{Kind, drain, put, take};
 
 const BACKLOG: u32 = 262_144;
-/// How many slots a ring with a short key has from the beginning: those in its first page.
+/// Number of slots that a ring with a short key has from the beginning: those in its first page.
 const FIRST: u64 = (4096 - 384 - 32 - 128) / 8;
 
 fn session(folder: &Path) -> Arc<Session> {
@@ -35,13 +35,13 @@ fn open(session: &Arc<Session>, key: &[u8]) -> SessionQueue {
     session.queue(key, any).expect("room")
 }
 
-/// How much memory the control segment has.
+/// Memory of the control segment in bytes.
 fn memory(session: &Session) -> u64 {
     let path = Path::new(session.token()).join(folders::CONTROL);
     path.metadata().expect("there").blocks() * 512
 }
 
-/// Whether the next message would find a slot.
+/// Whether the slot of the next message has memory.
 fn has_slot(queue: &SessionQueue) -> bool {
     let ring = queue.queue().ring();
     ring.has_memory(ring.head().wrapping_add(ring.len()))
@@ -54,7 +54,7 @@ fn a_queue_takes_a_page_and_more_only_for_messages() {
     let before = memory(&session);
     let keys: Vec<_> = (0..200_u32).map(u32::to_le_bytes).collect();
     let queues: Vec<_> = keys.iter().map(|key| open(&session, key)).collect();
-    // The file system may take some for itself.
+    // The file system may take some memory for itself.
     let pages = |count: u64| count * 4096..count * 4096 + 65_536;
     assert!(pages(200).contains(&(memory(&session) - before)));
     for queue in &queues {
@@ -108,7 +108,7 @@ fn who_dies_while_a_ring_grows_leaves_a_sound_one() {
     let folder = tempfile::tempdir().expect("a folder");
     let session = session(folder.path());
     let mut deaths = 0;
-    // Each has a ring of its own, as long as it is open.
+    // Each queue has a ring of its own as long as it is open.
     let mut all = Vec::new();
     for accesses in 0..1000 {
         all.push(open(&session, &accesses.to_string().into_bytes()));
@@ -138,8 +138,8 @@ fn who_dies_while_a_ring_grows_leaves_a_sound_one() {
     assert!((10..900).contains(&deaths), "{deaths}");
 }
 
-/// What is given back where there is no memory for it is put back by the next recovery, which sees
-/// to the memory.
+/// A message that is given back when there is no memory for its slot is put back by the next
+/// recovery, which also gets the memory.
 #[test]
 fn a_message_that_is_given_back_gets_memory_too() {
     let folder = tempfile::tempdir().expect("a folder");

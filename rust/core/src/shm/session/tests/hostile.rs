@@ -1,4 +1,4 @@
-//! Any bytes in a control segment give errors: no panic, no crash, and no loop without an end.
+//! Any bytes in a control segment give errors: no panic, no crash, no endless loop.
 
 use std::mem::offset_of;
 use std::sync::Arc;
@@ -21,11 +21,11 @@ use super::case::Survivor;
 use super::messages::{Kind, put, put_many, take};
 use super::victim::{BOUNDS, MEMORY};
 
-/// Where the slots of a ring are: behind its header, its users and its key.
+/// Offset of the slots of a ring: behind its header, its users and its key.
 const SLOTS: u64 = size_of::<Header>() as u64 + 32 + 128;
 
-/// Parts of the segment: where the first is, how many there are, how far apart, and how many words of
-/// each. What is in use, and a little more.
+/// Parts of the segment that are in use, and a little more: offset of the first, number, distance,
+/// and words of each.
 const PARTS: [(u64, u64, usize, u64); 18] = [
     (at::SUPERBLOCK, 1, 0, size_of::<at::Constants>() as u64 / 8),
     (offset_of!(at::Superblock, state) as u64, 1, 0, 1),
@@ -48,7 +48,7 @@ const PARTS: [(u64, u64, usize, u64); 18] = [
     (at::RINGS + 4096 + SLOTS, 1, 0, 9),
 ];
 
-/// Where the words are that are worth an edit.
+/// Offsets of the words that are worth changing.
 fn words() -> Vec<u64> {
     let parts = PARTS.iter();
     parts
@@ -65,14 +65,14 @@ fn edit(control: &Control, place: u64, value: u64) {
     view.expect("inside")[0].store(value, Ordering::Relaxed);
 }
 
-/// How many cases: more where the variable says so.
+/// Number of cases: more if the variable says so.
 fn cases() -> u32 {
     let asked = std::env::var_os("SHOAL_TEST_HOSTILE_CASES");
     let asked = asked.and_then(|cases| cases.to_str()?.parse().ok());
     asked.unwrap_or(64)
 }
 
-/// Values that are near to something, and any.
+/// Values near to a valid one, and any.
 fn value() -> impl Strategy<Value = u64> {
     let small = 0..40_u64;
     let word = (0..16_u64, 0..5_u64, 0..40_u64).prop_map(|(s, o, p)| s << 60 | o << 48 | p);
@@ -102,7 +102,7 @@ fn used(policy: MemoryPolicy) -> (Survivor, SessionQueue, Vec<super::messages::R
     (survivor, queue, in_use)
 }
 
-/// Everything that a process does. The results are of no interest, only that there are some.
+/// Every operation of a process. The results do not matter, only that each call returns.
 fn everything(session: &Arc<Session>, queue: &SessionQueue) -> Result<(), Error> {
     let anything = |result: Result<(), Error>| {
         if let Err(error) = result {
@@ -159,7 +159,7 @@ fn everything(session: &Arc<Session>, queue: &SessionQueue) -> Result<(), Error>
     Ok(())
 }
 
-/// What a process does that attaches.
+/// The operations of a process that attaches.
 fn fresh(path: &std::path::Path, session: [u64; 2]) -> Result<(), Error> {
     let control = Control::open(path, session, Instant::now())?;
     Directory::default().refresh(&control)?;
@@ -170,7 +170,7 @@ fn fresh(path: &std::path::Path, session: [u64; 2]) -> Result<(), Error> {
     Ok(())
 }
 
-/// Memory may be full of what damage made unfreeable.
+/// Puts a message if there is memory: damage may have made all of it impossible to free.
 fn put_any(queue: &SessionQueue, kind: Kind) -> Result<(), Error> {
     if kind == Kind::Block {
         for length in [1, 5000, MEMORY] {

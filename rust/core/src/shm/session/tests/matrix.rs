@@ -1,4 +1,4 @@
-//! Who does what, times where it dies, times what the queue is like.
+//! Every act, times every place of a death, times every state of the queue.
 
 use std::path::PathBuf;
 use std::time::Instant;
@@ -12,7 +12,7 @@ use super::case::{Start, dies_everywhere, sweeper_dies_everywhere};
 use super::messages::Kind;
 use super::victim::{Act, dies};
 
-/// All deaths of the acts that are chosen; how many there were.
+/// Runs the chosen acts with all their deaths; returns how many deaths there were.
 fn deaths(chosen: impl Fn(Act) -> bool) -> u64 {
     let acts = Act::ALL.into_iter().filter(|&act| chosen(act));
     acts.flat_map(|act| Start::ALL.map(|start| dies_everywhere(act, start)))
@@ -64,7 +64,8 @@ fn who_dies_making_a_session_leaves_a_leftover() {
         let story = dies(Act::Create, token, "q", at);
         let made = folders();
         assert_eq!(made.len(), 1, "after {at}: {made:?}");
-        // Nobody takes it for one that is ready, and nobody waits for it longer than he wants to.
+        // No process takes it for a session that is ready, and no process waits for it longer than
+        // it wants to.
         let token: Token = made[0].to_str().expect("text").parse().expect("a token");
         let path = made[0].join(folders::CONTROL);
         let opened = Control::open(&path, token.session(), Instant::now());
@@ -72,7 +73,7 @@ fn who_dies_making_a_session_leaves_a_leftover() {
         drop(opened);
         let cleared = clear(base.path());
         if cleared.is_empty() {
-            assert!(story.changes.is_none(), "somebody took part");
+            assert!(story.changes.is_none(), "a process took part");
             age(&made[0]);
             assert_eq!(clear(base.path()), made, "after {at}");
         } else {
@@ -86,7 +87,7 @@ fn who_dies_making_a_session_leaves_a_leftover() {
 
 #[test]
 fn who_cleans_up_may_die_too() {
-    // Each with something else that has to be cleaned up.
+    // Each case leaves something else to clean up.
     let first = [
         (Act::Put(Kind::Block), 22),
         (Act::PutMany(Kind::Inline), 15),

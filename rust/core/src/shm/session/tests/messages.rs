@@ -1,11 +1,11 @@
-//! Messages whose content says which they are.
+//! Messages whose contents identify them.
 
 use super::super::super::descriptor::{Label, Payload};
 use super::super::super::put::Refusal;
 use super::super::super::take::{Keep, Taken, Want};
 use super::super::{Error, Held, Offer, SessionQueue};
 
-/// How many bytes a message in a block has: too many for a descriptor.
+/// Length of a message in a block: too long for a descriptor.
 const LENGTH: usize = 5000;
 
 /// Where the bytes of a message lie.
@@ -33,7 +33,7 @@ fn label() -> Label {
     }
 }
 
-/// The bytes of a message: its number, again and again.
+/// The bytes of a message: its number, repeated.
 fn bytes(number: u64, kind: Kind) -> Vec<u8> {
     let length = match kind {
         Kind::Inline => 8,
@@ -42,7 +42,7 @@ fn bytes(number: u64, kind: Kind) -> Vec<u8> {
     number.to_ne_bytes().repeat(length / 8)
 }
 
-/// The number of a message; it panics where the bytes are no message's.
+/// The number of a message; panics if the bytes are not those of a message.
 fn number(bytes: &[u8]) -> u64 {
     let (numbers, rest) = bytes.as_chunks::<8>();
     let number = u64::from_ne_bytes(numbers[0]);
@@ -50,7 +50,7 @@ fn number(bytes: &[u8]) -> u64 {
     number
 }
 
-/// Puts a message; whether it was put, or why not.
+/// Puts a message; returns whether it was put, or why not.
 pub(super) fn put(
     queue: &SessionQueue,
     number: u64,
@@ -69,7 +69,7 @@ pub(super) fn put(
     Ok(queue.put(draft, label())?.map_err(|(_, refusal)| refusal))
 }
 
-/// Puts messages together; what of it was refused is given back.
+/// Puts messages together; those that are refused are given back.
 pub(super) fn put_many(queue: &SessionQueue, numbers: &[u64], kind: Kind) -> Result<(), Error> {
     let mut batch = queue.batch();
     for &number in numbers {
@@ -86,7 +86,7 @@ pub(super) fn put_many(queue: &SessionQueue, numbers: &[u64], kind: Kind) -> Res
     Ok(())
 }
 
-/// Takes up to so many messages; `seen` is told the number of each as soon as it is known.
+/// Takes up to `count` messages; `seen` gets the number of each as soon as it is known.
 pub(super) fn take(
     queue: &SessionQueue,
     count: u32,
@@ -149,7 +149,7 @@ pub(super) fn take(
         .collect()
 }
 
-/// Takes all that there is: the numbers, and whether each was delivered before.
+/// Takes all messages: their numbers, and whether each was delivered before.
 pub(super) fn drain(queue: &SessionQueue) -> Result<Vec<(u64, bool)>, Error> {
     let mut all = Vec::new();
     loop {

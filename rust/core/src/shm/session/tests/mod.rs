@@ -1,4 +1,4 @@
-//! Tests of a session as a whole, most of them with real processes that are killed while they use it.
+//! Tests of a whole session, most of them with real processes that are killed while they use it.
 
 mod case;
 mod forgotten;

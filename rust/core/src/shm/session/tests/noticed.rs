@@ -1,4 +1,4 @@
-//! A death is noticed by those who wait: nobody has to ask for a sweep.
+//! Waiting processes notice a death: no process has to ask for a sweep.
 
 use std::io::Write;
 use std::time::{Duration, Instant};
@@ -10,14 +10,14 @@ use super::case::Survivor;
 use super::messages::{Kind, put, take};
 use super::victim::{Act, BOUNDS, MEMORY, does};
 
-/// Who waits looks at least so often whether somebody died.
+/// Longest time for which a waiting process does not look for dead ones.
 const SLICE: Duration = Duration::from_millis(50);
-/// What is promised for a dead process. It is a bound, and no matter of speed.
+/// The promised time in which a death is noticed. It is a limit, not a measure of speed.
 const PROMISED: Duration = Duration::from_secs(2);
 const KEY: &str = "waited-for";
 
-/// A process does something and is killed; how long it takes until `noticed` gives something, which
-/// is asked again after each of its waits.
+/// Runs an act in a process that is then killed; returns the result of `look`, which is called
+/// until it gives one.
 fn noticed<T>(survivor: &Survivor, act: Act, mut look: impl FnMut() -> Option<T>) -> T {
     let mut victim = does(act, survivor.session.token(), KEY);
     assert!(look().is_none(), "it lives");
@@ -30,7 +30,7 @@ fn noticed<T>(survivor: &Survivor, act: Act, mut look: impl FnMut() -> Option<T>
             writeln!(std::io::stderr(), "{act:?} was noticed after {waited:?}").expect("written");
             return found;
         }
-        assert!(killed.elapsed() < PROMISED, "in vain");
+        assert!(killed.elapsed() < PROMISED, "it was not noticed in time");
         survivor.session.tend();
     }
 }

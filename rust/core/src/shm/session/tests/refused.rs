@@ -1,4 +1,4 @@
-//! A session that is not what it should be is refused, and the error says what is wrong with it.
+//! A session that is not valid is refused, and the error says what is wrong with it.
 
 use std::fs::{Permissions, set_permissions};
 use std::os::unix::fs::PermissionsExt;
@@ -11,7 +11,7 @@ use super::super::name::Token;
 use super::super::{Control, Error, MemoryPolicy, folders};
 use super::case::Survivor;
 
-/// Opens the control segment of a session as one who attaches does.
+/// Opens the control segment of a session as a process that attaches does.
 fn open(survivor: &Survivor) -> Result<Control, Error> {
     let (path, session) = names(survivor);
     Control::open(&path, session, Instant::now())
@@ -39,7 +39,7 @@ fn each_constant_that_is_another_is_named() {
         (&constants.total_length, "length"),
         (&constants.session[1], "name"),
         (&constants.checksum, "checksum"),
-        // What has no check of its own.
+        // A constant without a check of its own.
         (&constants.max_bytes, "checksum"),
     ];
     for (word, what) in words {
@@ -74,7 +74,7 @@ fn a_file_of_another_length_mode_or_kind_is_refused() {
     assert!(error.contains("its mode 644 lets others in"), "{error}");
     set_permissions(&path, Permissions::from_mode(0o600)).expect("set");
 
-    // The session has its own mapped: what is tried here lies beside it.
+    // The session has its own file mapped: the files that are tried here lie beside it.
     let kept = path.with_file_name("kept");
     std::fs::rename(&path, &kept).expect("renamed");
     for length in [0, 4095, 1 << 20] {
@@ -95,7 +95,7 @@ fn a_file_of_another_length_mode_or_kind_is_refused() {
     std::fs::create_dir(&path).expect("made");
     let error = refusal(&survivor);
     assert!(
-        error.starts_with("cannot open ") || error.contains("no ordinary file"),
+        error.starts_with("cannot open ") || error.contains("not an ordinary file"),
         "{error}"
     );
     std::fs::remove_dir(&path).expect("removed");
@@ -109,7 +109,7 @@ fn a_file_of_another_length_mode_or_kind_is_refused() {
 fn a_file_of_another_user_is_refused() {
     let survivor = Survivor::new(MemoryPolicy::Error);
     let (path, _) = names(&survivor);
-    // Only root can give a file away; nobody else can make this mistake either.
+    // Only root can give a file away, so only root can make this mistake.
     if std::os::unix::fs::chown(&path, Some(12345), None).is_ok() {
         let error = refusal(&survivor);
         assert!(error.contains("it belongs to user 12345"), "{error}");

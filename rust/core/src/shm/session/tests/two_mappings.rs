@@ -1,10 +1,10 @@
-//! A session that one process has twice, each time with mappings of its own: for the sanitizer.
+//! A session that one process has twice, each time with its own mappings: for ThreadSanitizer.
 //!
-//! `make test-tsan` runs it so.
+//! `make test-tsan` runs these tests with it.
 //!
-//! The sanitizer goes by addresses: between threads that share a mapping it finds races, between
-//! two mappings it sees neither the payload as the same nor the atomics that order it. There the
-//! contents of the messages are the proof.
+//! The sanitizer works on addresses: it finds races between threads that share a mapping, but
+//! between two mappings it recognises neither the payload as the same nor the atomics that order
+//! it. There the contents of the messages are the proof.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -54,7 +54,7 @@ fn put(queue: &SessionQueue, number: u64) {
             let this = draft.take().unwrap_or_else(|| {
                 let draft = queue.draft(LENGTH as u64).expect("sound").expect("room");
                 let bytes = number.to_ne_bytes().repeat(LENGTH / 8);
-                draft.write(0, &bytes).expect("it is so long");
+                draft.write(0, &bytes).expect("it has this length");
                 draft
             });
             queue
@@ -76,7 +76,7 @@ fn put(queue: &SessionQueue, number: u64) {
             None => break,
             Some(refusal) => assert_eq!(refusal, Refusal::Full),
         }
-        assert!(begun.elapsed() < LONG, "in vain");
+        assert!(begun.elapsed() < LONG, "it did not happen in time");
         let length = if is_long(number) { LENGTH } else { 8 };
         queue
             .wait_to_put(length as u64, &mut vigil, SLICE)
@@ -97,7 +97,7 @@ fn take(queue: &SessionQueue) -> Option<u64> {
         });
         match taken.expect("sound") {
             Taken::Messages { .. } | Taken::Closed => break,
-            _ => assert!(begun.elapsed() < LONG, "in vain"),
+            _ => assert!(begun.elapsed() < LONG, "it did not happen in time"),
         }
         queue.wait_to_take(want, &mut vigil, SLICE).expect("sound");
     }
@@ -109,7 +109,7 @@ fn take(queue: &SessionQueue) -> Option<u64> {
     assert!(matches!(payload, Payload::Block(_)));
     let held = queue.hold(loan, payload).expect("sound");
     let mut bytes = [0; LENGTH];
-    held.read(0, &mut bytes).expect("it is so long");
+    held.read(0, &mut bytes).expect("it has this length");
     let (numbers, _) = bytes.as_chunks::<8>();
     let number = u64::from_ne_bytes(numbers[0]);
     assert!(numbers.iter().all(|one| u64::from_ne_bytes(*one) == number));
@@ -123,8 +123,8 @@ fn messages_cross_between_two_mappings_and_among_threads_of_one() {
     let queues = sessions
         .each_ref()
         .map(|session| session.queue(b"q", BOUNDS).expect("room"));
-    // Each gets descriptors and memory now: two of one process cannot exclude each other from the
-    // tables as two processes do.
+    // Each gets descriptors and memory now: two participants of one process cannot exclude each
+    // other from the tables as two processes do.
     for queue in &queues {
         for number in [0, 1] {
             put(queue, number);
@@ -154,7 +154,8 @@ fn messages_cross_between_two_mappings_and_among_threads_of_one() {
                 }));
             }
         }
-        // Joined one by one: the sanitizer sees a join, but not how a scope waits for who is left.
+        // Joined one by one: the sanitizer sees a join, but not how a scope waits for the threads
+        // that remain.
         for producer in producers {
             producer.join().expect("no panic");
         }

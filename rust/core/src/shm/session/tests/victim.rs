@@ -1,4 +1,4 @@
-//! The process that dies: what it does, and up to where.
+//! The process that dies in a test: its act, and how far it gets.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -11,17 +11,17 @@ use super::super::processes::process::{Process, answer_lines, say};
 use super::super::{Bounds, Error, MemoryPolicy, Session, SessionQueue, Settings};
 use super::messages::{self, Kind, put, put_many};
 
-/// Tells a child that it is one.
+/// The variable that tells a child that it is one.
 const CHILD: &str = "SHOAL_TEST_SESSION_VICTIM";
-/// More changes than anything makes.
+/// More changes than any act makes.
 const FOREVER: u64 = 1 << 40;
 
-/// What a process is about to do.
+/// The act of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Act {
     /// Puts message 1, with its first descriptor and its first extent.
     Put(Kind),
-    /// Puts message 1 into memory that it has already.
+    /// Puts message 1 into memory that it already has.
     PutAgain(Kind),
     /// Puts messages 1 and 2 together.
     PutMany(Kind),
@@ -31,30 +31,30 @@ pub(super) enum Act {
     Acknowledge(Kind),
     /// Takes a message as a lease, and gives it back to the queue.
     GiveBack(Kind),
-    /// Gives up the memory that it kept for messages to come.
+    /// Gives up the memory that it kept for later messages.
     Trim,
-    /// Waits for a message, for a moment.
+    /// Waits briefly for a message.
     Wait,
-    /// Hangs up its doorbell and asks to be rung.
+    /// Makes its doorbell and asks to be rung.
     HangBell,
     /// Closes the queue.
     Close,
     /// Makes another queue.
     MakeQueue,
-    /// Makes a session of its own, in the folder that is given for the token.
+    /// Makes a session of its own, in the folder that is given as the token.
     Create,
     /// Joins the session and finds the queue.
     Join,
     /// Leaves the session, having put message 1 and leased one.
     Leave,
-    /// Cleans up after the dead.
+    /// Cleans up after dead processes.
     Sweep,
-    /// Takes all the memory that there is, and keeps it.
+    /// Takes all memory, and keeps it.
     Hoard,
 }
 
 impl Act {
-    /// All of them.
+    /// All acts.
     pub(super) const ALL: [Self; 23] = [
         Self::Put(Kind::Inline),
         Self::Put(Kind::Block),
@@ -99,7 +99,7 @@ impl Act {
     }
 }
 
-/// How much memory a session has for payloads.
+/// Memory of a session for payloads.
 pub(super) const MEMORY: u64 = 1 << 20;
 /// The bounds of all queues.
 pub(super) const BOUNDS: Bounds = Bounds {
@@ -107,7 +107,7 @@ pub(super) const BOUNDS: Bounds = Bounds {
     max_bytes: Some(0),
 };
 
-/// How sessions are made.
+/// Settings of all sessions.
 pub(super) fn settings(folder: &Path, memory_policy: MemoryPolicy) -> Settings {
     Settings {
         folder: folder.to_owned(),
@@ -119,19 +119,19 @@ pub(super) fn settings(folder: &Path, memory_policy: MemoryPolicy) -> Settings {
     }
 }
 
-/// What is known of what a process did before it died.
+/// What is known of the actions of a process before it died.
 #[derive(Debug, Default)]
 pub(super) struct Story {
-    /// How many changes it made, where it came to the end.
+    /// Number of changes that it made, if it finished its act.
     pub(super) changes: Option<u64>,
-    /// The messages that it got to see.
+    /// Messages that it took.
     pub(super) took: Vec<u64>,
-    /// Those of them that it gave back, or acknowledged and gave back.
+    /// Messages that it gave back, or acknowledged and gave back.
     pub(super) freed: Vec<u64>,
 }
 
-/// Starts a process that does something and is killed after so many changes of what others see; or
-/// after the end, where that came first.
+/// Starts a process that runs an act and is killed after `changes` changes that others can see, or
+/// when it has finished.
 pub(super) fn dies(act: Act, token: &str, key: &str, changes: u64) -> Story {
     let mut process = starts(act, token, key, changes);
     let mut story = Story::default();
@@ -154,7 +154,7 @@ pub(super) fn dies(act: Act, token: &str, key: &str, changes: u64) -> Story {
     story
 }
 
-/// Starts a process that does something, and lives on.
+/// Starts a process that runs an act and lives on.
 pub(super) fn does(act: Act, token: &str, key: &str) -> Process {
     let process = starts(act, token, key, FOREVER);
     while let Some(said) = process.answer() {
@@ -173,7 +173,7 @@ fn starts(act: Act, token: &str, key: &str, changes: u64) -> Process {
     process
 }
 
-/// Not a test but the child of others: without the variable there is nothing to do.
+/// Not a test but the child of other tests: without the variable it does nothing.
 #[test]
 fn runs() {
     if std::env::var_os(CHILD).is_none() {
@@ -189,7 +189,7 @@ fn runs() {
         let act = all.into_iter().find(|act| act.name() == *name);
         let changes = changes.parse().expect("a number");
         let done = Victim::run(act.expect("an act"), token, key, changes);
-        // Everything in use stays so: it is killed in a moment.
+        // Everything stays in use: the process is killed in a moment.
         match done {
             Ok((victim, made)) => {
                 std::mem::forget(victim);
@@ -200,7 +200,7 @@ fn runs() {
     });
 }
 
-/// What the process has.
+/// Everything that the process has open.
 #[derive(Debug)]
 struct Victim {
     session: Arc<Session>,
@@ -233,7 +233,7 @@ impl Victim {
         Ok((victim, made))
     }
 
-    /// What it did before, at leisure.
+    /// Runs the preparation of an act, without a death.
     fn prepare(&self, act: Act) -> Result<(), Error> {
         match act {
             Act::PutAgain(_) | Act::Trim => drop(self.queue.draft(64)?),
