@@ -308,7 +308,7 @@ class Exchange:
         """Make every call raise in a forked child: the messages belong to its parent."""
         # Kept, because destroying objects on which threads of the parent wait may hang here.
         self._parents = (os.getppid(), self._outboxes, self._inboxes)
-        self._outboxes, self._inboxes = {}, {}  # so that the fast paths of `send` and `recv` raise too
+        self._outboxes, self._inboxes = {}, {}  # the fast paths of `send` and `recv` miss
 
     def _check_fork(self) -> None:
         if self._parents:

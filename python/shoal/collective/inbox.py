@@ -237,7 +237,7 @@ class Inbox:
                             continue
                         if future.cancel():
                             raise self._too_late(deadline) from None
-                    received: Received = future.result()  # past the deadline only if it was arriving
+                    received: Received = future.result()  # late only if it was arriving
                     return received
         except BaseException:
             if not future.cancel():

@@ -140,7 +140,7 @@ class MultiChannelProcessGroup:
 
         Raises:
             RuntimeError: `init` was not called.
-            ValueError: There is no such channel.
+            ValueError: The channel does not exist.
         """
         return self._move("send", tensor, device, channel_id, self._cur_rank, async_op=async_op)
 
