@@ -140,7 +140,7 @@ class Outbox:
         self._drains = False
 
     def heed(self, options: CollectiveGroupOptions | None) -> None:
-        """Use these options of the accelerators' libraries; later calls have no effect."""
+        """Use options of the accelerators' libraries; only the first ones that are given count."""
         if self._lanes.options is None:
             self._lanes.options = options
 
