@@ -325,7 +325,7 @@ class Inbox:
             note = f"process {info.pid} ended"
             return lost(self._what, self.peer.get_name(), deadline, note)
 
-        # Checked here for `_LOOK_S` and not for each message: it may take a call to another node.
+        # Checked once in `_LOOK_S`, not for each message: it may take a call to another node.
         if info is not None and monotonic() > self._lives_until and not peers.is_dead(info):
             self._lives_until = monotonic() + _LOOK_S
         if info is not None and monotonic() <= self._lives_until:
