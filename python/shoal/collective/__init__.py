@@ -1,4 +1,4 @@
-"""Messages between two workers, and from one to many."""
+"""Messages between two workers and from one to many: `Collective` and `CollectiveGroup`."""
 
 from shoal.collective.collective import Collective
 from shoal.collective.collective_group import CollectiveGroup

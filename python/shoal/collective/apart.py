@@ -1,7 +1,7 @@
-"""Threads for waits that cannot be made in the caller's thread, kept for a while for the next.
+"""Threads for waits that cannot run in the caller's thread; idle threads are reused for a while.
 
-To start a thread for each message would cost more than the message; to keep one for each peer would
-cost a thread for each peer.
+Starting a thread for each message would cost more than the message, and keeping one for each peer
+would cost a thread for each peer.
 """
 
 import threading
@@ -13,11 +13,11 @@ from shoal.fork import ChildStage, in_child
 __all__ = ["run_apart"]
 
 _IDLE_S = 5.0
-"""How long a thread waits for more before it ends."""
+"""Seconds that an idle thread waits for another function before it ends."""
 
 
 class _Waiter:
-    """A thread that runs one function after the other."""
+    """A thread that runs one function after another."""
 
     def __init__(self, idle: "list[_Waiter]") -> None:
         self._idle = idle
@@ -38,10 +38,10 @@ class _Waiter:
                 try:
                     self._idle.remove(self)
                 except ValueError:
-                    continue  # it is given a function at this moment
+                    continue  # `run_apart` has just taken this thread and is giving it a function
                 return
             function()
-            del function  # what it refers to must not live as long as this thread
+            del function  # so that an idle thread does not keep alive what it refers to
             self._idle.append(self)
 
 
@@ -49,7 +49,7 @@ _idle: list[_Waiter] = []
 
 
 def run_apart(function: Callable[[], None]) -> None:
-    """Run a function that raises nothing in a thread other than the caller's, at once."""
+    """Run a function in another thread at once; the function must not raise."""
     try:
         waiter = _idle.pop()
     except IndexError:

@@ -40,8 +40,8 @@ from shoal.work import AsyncWork
 __all__ = ["Broadcasts"]
 
 _ONCE_FROM = 256 * 1024
-"""From so many bytes on a payload is written once and mapped by the members of the node; below
-that a copy in each member's queue costs less."""
+"""Minimum bytes of a payload that is written once and mapped by the members of the node; for a
+smaller one a copy in each member's queue costs less."""
 
 _POLL_S = 0.01
 
@@ -52,7 +52,7 @@ class Broadcasts:
     Args:
         routes: The way to other workers.
         kind: Keeps them apart from the broadcasts of the worker's other exchanges.
-        label: Names the exchange in messages.
+        label: Prefix of the broadcasts in errors and log lines.
     """
 
     def __init__(self, routes: Routes, kind: str, label: str = "") -> None:
@@ -77,7 +77,7 @@ class Broadcasts:
         course = self._courses.get(key)
         if course is None:
             made = _Course(self._routes, self._kind, self._label, list(members), root, ring)
-            course = self._courses.setdefault(key, made)  # of two threads one wins
+            course = self._courses.setdefault(key, made)  # another thread may have made it
         if options is not None:
             course.options = options
         deadline = Deadline(timeout)
@@ -86,13 +86,13 @@ class Broadcasts:
         return course.run(value, deadline)
 
     def close(self) -> None:
-        """Release what is held for other members."""
+        """Release resources held for other members."""
         for course in self._courses.values():
             course.close()
 
 
 class _Course:
-    """A broadcast that the same members make again and again from the same source."""
+    """The broadcasts among the same members from the same source, one after another."""
 
     def __init__(
         self,
@@ -109,7 +109,7 @@ class _Course:
         self._root = root
         self._ring = ring
         self.options: CollectiveGroupOptions | None = None
-        """Options of the accelerators' libraries, heeded when the members are found."""
+        """Options of the accelerators' libraries, applied when the members are found."""
         names = sorted(member.get_name() for member in members)
         text = "\n".join([kind, root.get_name(), str(ring), *names])
         digest = hashlib.blake2s(text.encode(), digest_size=12).hexdigest()
@@ -121,12 +121,12 @@ class _Course:
         self._far: list[Outbox] = []
         self._written = Untaken()
         self._lock = threading.Lock()
-        # Asynchronous ones that wait in a thread until all members are known, or have room.
+        # Asynchronous broadcasts that wait in a thread until all members are known, or have room.
         self._backlog: deque[tuple[Any, Deadline, Future]] = deque()
         self._drains = False
 
     def run(self, value: Any, deadline: Deadline) -> Any:
-        """Take part, and return the object."""
+        """Take part in the next broadcast, and return its object."""
         if self._drains:
             return self.start(value, deadline).wait()
         return self._run(value, deadline)
@@ -141,7 +141,7 @@ class _Course:
         return received.value
 
     def start(self, value: Any, deadline: Deadline) -> AsyncWork:
-        """Take part in the background."""
+        """Take part in the next broadcast in the background."""
         with self._lock:
             if self._edges is None or self._drains or self._passes_on or self._may_wait(value):
                 future: Future = Future()
@@ -157,27 +157,27 @@ class _Course:
 
     @property
     def _passes_on(self) -> bool:
-        """Whether this member receives for others, too."""
+        """Whether this member passes on to others the objects that it receives."""
         return self._inbox is not None and bool(self._near or self._far)
 
     def _may_wait(self, value: Any) -> bool:
-        """Whether to start with a value may take until members have taken what came before."""
+        """Whether starting to send a value may have to wait until members take earlier ones."""
         if self._inbox is not None or not self._near[1:]:
             return False
         nbytes = nbytes_of(value)
         return (nbytes is None or nbytes >= _ONCE_FROM) and self._written.nbytes() > 0
 
     def close(self) -> None:
-        """Release what is held for other members."""
+        """Release resources held for other members."""
         for box in (*self._near, *self._far):
             box.close()
         if self._inbox is not None:
             self._inbox.close()
 
-    # Knowing the members.
+    # Finding the members.
 
     def _prepare(self, deadline: Deadline) -> None:
-        """Find all members, and this one's place among them."""
+        """Find all members, and which of them this one receives from and sends to."""
         if self._edges is not None:
             return
         peers = self._routes.peers
@@ -209,7 +209,7 @@ class _Course:
         return outbox
 
     def _drain(self) -> None:
-        """Start what waits for the members to be known; the thread ends with the backlog."""
+        """Start the broadcasts of the backlog in order; the thread ends when there are none."""
         while True:
             with self._lock:
                 if not self._backlog:
@@ -218,7 +218,7 @@ class _Course:
                 value, deadline, future = self._backlog.popleft()
             try:
                 self._prepare(deadline)
-                if self._passes_on:  # one after the other, before any caller has the object
+                if self._passes_on:  # in order, and before the caller gets the object
                     fulfil(future, partial(self._run, value, deadline))
                     continue
                 inner, _ = self._begin(value, deadline)
@@ -227,7 +227,7 @@ class _Course:
                 continue
             inner.add_done_callback(partial(_move, future))
 
-    # Giving.
+    # Sending.
 
     def _begin(self, value: Any, deadline: Deadline) -> tuple[Future, Callable[[], None] | None]:
         if self._inbox is None:
@@ -238,7 +238,7 @@ class _Course:
         return request.future, partial(inbox.give_back, request)
 
     def _give(self, value: Any, deadline: Deadline) -> None:
-        """Send to the members that receive from this one; raise the first error at the end."""
+        """Send to all members that receive from this one, then raise the first error, if any."""
         errors: list[BaseException] = []
         for outbox, message, reference in self._messages(value, deadline, errors):
             try:
@@ -252,7 +252,7 @@ class _Course:
             raise errors[0]
 
     def _started(self, value: Any, deadline: Deadline) -> Future:
-        """Start to send to them; the future's result is the object."""
+        """Start to send to those members; the future's result is the object."""
         errors: list[BaseException] = []
         sends = [
             (outbox.start_send(message, deadline), reference)
@@ -279,9 +279,9 @@ class _Course:
     def _messages(
         self, value: Any, deadline: Deadline, errors: list[BaseException]
     ) -> list[tuple[Outbox, Any, PayloadRef | None]]:
-        """Return what goes to whom: those of other nodes first, which takes longer.
+        """Return the messages with their outboxes; other nodes come first, as they take longer.
 
-        Errors of members to which nothing can be sent are added to `errors`.
+        The error of a member that cannot be sent to is added to `errors`.
         """
         if not self._near and not self._far:
             return []
@@ -311,7 +311,7 @@ class _Course:
             try:
                 living.append((outbox, outbox.info(deadline).process))
             except PeerLostError as error:
-                errors.append(error)  # the others receive it all the same
+                errors.append(error)  # the other members still receive the message
         readers = [process for _, process in living]
         names = [(outbox.peer.get_name(), process) for outbox, process in living]
         self._wait_for_room(size, names, deadline)
@@ -325,7 +325,7 @@ class _Course:
     def _wait_for_room(
         self, size: int, names: list[tuple[str, ProcessId]], deadline: Deadline
     ) -> None:
-        """Wait until the members have taken what was written before, but for some of it."""
+        """Wait until the members have taken enough earlier payloads to make room for this one."""
         pause = _POLL_S / 50
         late: list[str] = []
 
@@ -342,7 +342,7 @@ class _Course:
                         f"{describe()}: they took nothing within {deadline.timeout:g} s"
                     )
                 wait.tick()
-                sleep(min(pause, deadline.remaining))  # no event tells that a payload was opened
+                sleep(min(pause, deadline.remaining))  # opening a payload sets no event
                 pause = min(2 * pause, _POLL_S)
 
 

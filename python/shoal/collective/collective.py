@@ -1,4 +1,4 @@
-"""`Collective`: the messages of a worker, and the groups it is a member of."""
+"""`Collective`: a worker's sends, receives and broadcasts, and the groups it is a member of."""
 
 import threading
 from collections.abc import Sequence
@@ -20,10 +20,10 @@ _P2P = "p2p"
 
 
 class Collective(Exchange):
-    """The messages of one worker to and from others; see `Exchange`.
+    """Sends, receives and broadcasts of one worker, and its collective groups; see `Exchange`.
 
     Args:
-        cur_worker: The worker: anything with a `worker_info`.
+        cur_worker: The worker, or any object with a `worker_info`.
         directory: Where workers look each other up; None for the job's managers.
     """
 
@@ -33,7 +33,7 @@ class Collective(Exchange):
         self._groups_lock = threading.Lock()
 
     def join(self) -> None:
-        """Join the memory of the node, before other workers know of this one."""
+        """Join the node's shared memory; called before other workers can find this one."""
         self._routes.memory.join()
 
     def create_collective_group(
@@ -43,18 +43,18 @@ class Collective(Exchange):
         *,
         timeout: float | None = None,
     ) -> CollectiveGroup:
-        """Make a group of workers; every member calls it with the same addresses and name.
+        """Make a group of workers; every member calls this with the same addresses and name.
 
         The messages of a group are kept apart from those of other groups, of `send` and of
         `broadcast`. A call with the same arguments returns the same group until it is closed.
 
         Args:
             worker_addresses: The members, this worker among them; the first one is the master.
-            group_name: Unique in the job; `cg-` and the addresses by default.
+            group_name: A name that is unique in the job; by default `cg-` and the addresses.
             timeout: Seconds to wait for the members to exist; None for the default.
 
         Raises:
-            ShoalTimeoutError: Some members did not come up; the message names them.
+            ShoalTimeoutError: Some members did not register in time; the error names them.
             PeerLostError: A member has died.
             ShoalValueError: Another group has the name, a member is named twice, or this worker
                 is not a member.
@@ -67,17 +67,17 @@ class Collective(Exchange):
             group = self._groups.get(name)
             if group is None or group.worker_addresses != members:
                 if group is not None:
-                    group.end()  # its name was free again: one of its members has ended
+                    group.end()  # a member of it has ended, so that its name was free again
                 group = self._groups[name] = CollectiveGroup(info, self, name, members, me)
             group.group_info = info
             return group
 
     def apart(self, kind: str, label: str) -> Exchange:
-        """Return an exchange of this worker whose messages are kept apart.
+        """Return an exchange of this worker whose messages are kept apart from all others.
 
         Args:
-            kind: Keeps it apart; the other workers use the same text.
-            label: Names it in messages.
+            kind: Identifies the exchange; the other workers use the same text.
+            label: Prefix of its operations in errors and log lines.
         """
         return Exchange(self._routes, kind, label)
 
@@ -100,7 +100,7 @@ class Collective(Exchange):
             The transport's `name` and the `reason` for it.
 
         Raises:
-            ShoalTimeoutError: The receiver did not come up.
+            ShoalTimeoutError: The receiver did not register in time.
             TransportError: `SHOAL_TRANSPORT` asks for one that cannot carry it.
         """
         info = self._outbox(group_name, rank).info(Deadline(None))
@@ -110,9 +110,9 @@ class Collective(Exchange):
         return choose(self._routes.info, info, device)
 
     def close(self) -> None:
-        """Close the groups, leave the memory of the node, and release what is held for others."""
+        """Close the groups, leave the node's memory, and release resources held for others."""
         if self._parents:
-            return  # it is the parent's to close
+            return  # in a forked child: the parent closes it
         for group in list(self._groups.values()):
             group.close()
         super().close()

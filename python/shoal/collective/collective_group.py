@@ -1,4 +1,4 @@
-"""`CollectiveGroup`: named workers whose messages are kept apart from all others."""
+"""`CollectiveGroup`: a named group of workers whose messages are kept apart from all others."""
 
 import hashlib
 import os
@@ -23,22 +23,22 @@ _A_PAIR = 2
 
 
 class _Owner(Protocol):
-    """What a group needs of the `Collective` that made it."""
+    """The part of `Collective` that a group uses."""
 
     def apart(self, kind: str, label: str) -> Exchange:
-        """Return an exchange whose messages are kept apart."""
+        """Return an exchange whose messages are kept apart from all others."""
 
     def forget_group(self, group: Any) -> None:
         """Remove the record of a group that was closed."""
 
 
 class CollectiveGroup:
-    """Workers that send to each other under a name; `Collective.create_collective_group` makes it.
+    """A named group of workers, made by `Collective.create_collective_group`.
 
-    Two members send and receive point to point, more of them broadcast. The messages are kept
-    apart from those of other groups with the same members, and from the workers' own `send` and
-    `broadcast`. A group that is made again with the same name and members goes on where the former
-    one ended: a message that was sent and not received is received by the new one.
+    Point to point (`send`, `recv`) needs a group of two members; `broadcast` works in any group.
+    The messages are kept apart from those of other groups with the same members, and from the
+    workers' own `send` and `broadcast`. A group that is made again with the same name and members
+    continues where the former one ended: it receives the messages that the former one did not.
 
     Args:
         group_info: The group's record.
@@ -60,7 +60,7 @@ class CollectiveGroup:
     ACCEL: ClassVar[str | None] = AcceleratorUtil.get_device_type(
         os.environ.get("ACCELERATOR_TYPE") or "NO_ACCEL"
     )
-    """torch's name of this process's accelerators, None where it has none."""
+    """torch's device type of this process's accelerators; None for a process without any."""
     CPU: ClassVar[str] = "cpu"
     TENSOR: ClassVar[int] = tensor_data.TENSOR
     TENSOR_LIST: ClassVar[int] = tensor_data.TENSOR_LIST
@@ -93,7 +93,7 @@ class CollectiveGroup:
 
     @property
     def group_info(self) -> CollectiveGroupInfo:
-        """The group's record; replaced when a member was started again."""
+        """The group's record; replaced when a member is started again."""
         return self._group_info
 
     @group_info.setter
@@ -112,7 +112,7 @@ class CollectiveGroup:
         """Send an object to the other of two members; see `Collective.send`.
 
         Raises:
-            ShoalValueError: The group has not two members.
+            ShoalValueError: The group does not have two members.
             TransportError: The group is closed.
         """
         peer, path = self._other("send")
@@ -127,7 +127,7 @@ class CollectiveGroup:
         *,
         timeout: float | None = None,
     ) -> Any:
-        """Receive what the other of two members sent with `send`; see `Collective.recv`."""
+        """Receive an object that the other of two members sent; see `Collective.recv`."""
         peer, path = self._other("recv")
         return self._exchange.recv(peer, path, async_op, options, timeout=timeout)
 
@@ -164,17 +164,17 @@ class CollectiveGroup:
         *,
         timeout: float | None = None,
     ) -> Any:
-        """Give one member's object to all members; every member calls it with the same source.
+        """Give one member's object to all members; every member calls this with the same source.
 
         Args:
-            object: What the source gives; other members give None.
+            object: The object, at the source; other members pass None.
             src_addr: The source, one of the members.
-            async_op: Return a work at once.
-            options: For the accelerators' libraries.
+            async_op: Return an `AsyncWork` at once.
+            options: Options of the accelerators' libraries.
             timeout: Seconds to wait for the others; None for the default.
 
         Returns:
-            The object, the source's own for the source; a work with `async_op`.
+            The object, which at the source is the one it passed; an `AsyncWork` with `async_op`.
 
         Raises:
             ShoalTypeError: `src_addr` is not a WorkerAddress.
@@ -204,7 +204,7 @@ class CollectiveGroup:
             self._collective.forget_group(self)
 
     def end(self) -> None:
-        """End this worker's part and leave the record of the group alone. Idempotent."""
+        """End this worker's part in the group, but keep the group's record. Idempotent."""
         self._closed = True
         self._exchange.close()
 
@@ -247,14 +247,15 @@ class CollectiveGroup:
         """Return the type id of a payload and a description of its tensors."""
         return object_type(object), TensorData.of(object)
 
-    # Which members share accelerators, by their records alone.
+    # Which members share accelerators, according to their records.
 
     def _classify_broadcast_ranks(self, src_rank: int) -> tuple[list[int], list[int], list[int]]:
         """Sort the other ranks by what they share with a source.
 
         Returns:
-            The ranks whose one accelerator is the source's one; those that share some and have
-            more of them, so that only the tensor's own device tells; and those that share none.
+            The ranks whose only accelerator is the source's only one; the other ranks that share
+            an accelerator with the source, for which only the tensor's device decides; and the
+            ranks that share none.
         """
         workers = self._group_info.workers
         same: list[int] = []
@@ -274,10 +275,10 @@ class CollectiveGroup:
         return same, uncertain, different
 
     def _group_ranks_by_device(self, ranks: Sequence[int]) -> list[list[int]]:
-        """Put ranks with one and the same accelerator together, the first one given first.
+        """Group the ranks that have the same single accelerator, in the order given.
 
         Returns:
-            The ranks by accelerator; then, each alone, those that have several or none.
+            One list for each accelerator; then one for each rank with several accelerators or none.
         """
         together: dict[frozenset[tuple[int, int]], list[int]] = {}
         alone: list[list[int]] = []

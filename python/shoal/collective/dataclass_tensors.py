@@ -1,4 +1,4 @@
-"""The tensors in the fields of a dataclass, as a flat list and back."""
+"""Extracts the tensors in a dataclass's fields as a flat list, and puts them back."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -20,10 +20,10 @@ Metadata = dict[str, dict[str, Any]]
 def extract_dataclass_tensor_fields(
     obj: Any,
 ) -> tuple[dict[str, Any], list[Any], Metadata]:
-    """Find the fields of a dataclass that are tensors, or containers of nothing else.
+    """Find the fields of a dataclass that are tensors, or containers of tensors alone.
 
-    A list, tuple or dict that is empty counts as such a container. Fields of any other kind,
-    nested containers among them, are left out.
+    An empty list, tuple or dict counts as such a container. Fields of any other kind, including
+    nested containers, are left out.
 
     Args:
         obj: An instance of a dataclass.
@@ -69,7 +69,7 @@ def _describe(value: Any) -> tuple[dict[str, Any], list[Any]] | None:
 
 
 def unflatten_dataclass_tensor_fields(metadata: Metadata, flat: Sequence[Any]) -> dict[str, Any]:
-    """Put the tensors of a flat list back into the fields they are of.
+    """Put the tensors of a flat list back into the fields they belong to.
 
     Args:
         metadata: As `extract_dataclass_tensor_fields` returned it.
@@ -86,7 +86,7 @@ def unflatten_dataclass_tensor_fields(metadata: Metadata, flat: Sequence[Any]) -
     if wanted != len(flat):
         raise ShoalValueError(
             f"unflatten_dataclass_tensor_fields: the fields {', '.join(metadata) or '(none)'} have "
-            f"{wanted} tensors, given are {len(flat)}"
+            f"{wanted} tensors, but {len(flat)} were given"
         )
     fields: dict[str, Any] = {}
     rest = iter(flat)

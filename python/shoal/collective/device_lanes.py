@@ -1,7 +1,7 @@
-"""Lanes for tensors on accelerators, in the form in which packages register transports.
+"""Built-in transports for tensors on accelerators, with the interface of registered transports.
 
 `torch` goes from device to device by the vendor's library, `cuda_ipc` within one device. Both were
-written against torch's interfaces and are marked as not run on hardware in the documentation.
+written against torch's interfaces; the documentation marks them as not run on hardware.
 """
 
 import importlib
@@ -25,15 +25,15 @@ _SLICE_S = 0.8
 def lane_transport(
     name: str, memory: NodeMemory, options: CollectiveGroupOptions | None = None
 ) -> Transport:
-    """Return the transport of a name.
+    """Return the transport with this name.
 
     Args:
-        name: As `Choice.name` gives it.
-        memory: The memory of this node.
-        options: Options of the vendor's library, where this is the sender.
+        name: A `Choice.name`.
+        memory: The shared memory of this node.
+        options: Options of the vendor's library, if this worker is the sender.
 
     Raises:
-        TransportError: There is none of this name in this process.
+        TransportError: This process has no transport with this name.
     """
     if name == "torch":
         return _Vendor(options)
@@ -43,7 +43,7 @@ def lane_transport(
 
 
 class _Vendor:
-    """Between different devices of one kind, by NCCL or another vendor's library."""
+    """Transport between different devices of one kind, by NCCL or another vendor's library."""
 
     name = "torch"
 
@@ -56,7 +56,7 @@ class _Vendor:
         return None
 
     def sender(self, here: WorkerInfo, there: WorkerInfo) -> tuple[TensorLane, dict[str, Any]]:
-        """Offer a pair."""
+        """Offer a pair to the receiver."""
         pair = _pairs().offer(
             here.node_ip,
             here.address.get_name(),
@@ -71,7 +71,7 @@ class _Vendor:
     def receiver(
         self, address: dict[str, Any], here: WorkerInfo, there: WorkerInfo, deadline: Deadline
     ) -> TensorLane:
-        """Join the pair."""
+        """Join the sender's pair."""
         given = address["options"]
         pair = _pairs().join(
             address["pair"],
@@ -108,7 +108,7 @@ class _VendorLane:
 
 
 class _Ipc:
-    """Within one physical device: a handle, a copy by the receiver, an acknowledgement."""
+    """Transport within one device: send a handle; the receiver copies and acknowledges."""
 
     name = "cuda_ipc"
 
@@ -121,7 +121,7 @@ class _Ipc:
         return None
 
     def sender(self, here: WorkerInfo, there: WorkerInfo) -> tuple[TensorLane, dict[str, Any]]:
-        """Make the queues of handles and of acknowledgements."""
+        """Make a queue of handles and a queue of acknowledgements."""
         del here, there
         token = secrets.token_hex(8)
         return self._lane(token, "handles", "acknowledgements"), {"token": token}
@@ -143,7 +143,7 @@ class _IpcLane:
         self._out, self._in = out, into
 
     def send(self, tensors: list[Any], deadline: Deadline, watch: Watch) -> None:
-        """Let the receiver copy tensors; return when it has."""
+        """Let the receiver copy tensors; return when it has done so."""
         _ipc().send_by_ipc(tensors, self._out.put, lambda: self._take(deadline, watch))
 
     def recv(self, into: list[Any], deadline: Deadline, watch: Watch) -> None:
@@ -153,7 +153,7 @@ class _IpcLane:
             tensor.copy_(copy)
 
     def close(self) -> None:
-        """Leave the queues to be forgotten: they are empty, or their other end is gone."""
+        """Do nothing: the queues are empty, or their other end is gone."""
 
     def _take(self, deadline: Deadline, watch: Watch) -> bytes:
         while True:

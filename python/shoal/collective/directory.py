@@ -1,4 +1,4 @@
-"""Where workers look each other and their groups up: the job's managers."""
+"""`Directory`: how workers look up other workers, groups and sessions: in the job's managers."""
 
 from typing import Any, Protocol
 
@@ -13,14 +13,14 @@ from shoal.manager import CollectiveGroupInfo, CollectiveManager, WorkerInfo, Wo
 __all__ = ["Directory", "ManagerDirectory"]
 
 _SPARE_S = 5.0
-"""How much later than its deadline the manager may answer."""
+"""Seconds by which the manager's answer may come after the deadline."""
 _ASK_S = 2.0
 
 
 class Directory(Protocol):
-    """What a worker has to ask to reach others; one for each process.
+    """The requests that a worker makes to reach others; one for each process.
 
-    A test can give another one than the job's manager, and needs no Ray then.
+    A test that passes its own directory needs no Ray.
     """
 
     def wait_for(self, address: WorkerAddress, what: str, deadline: Deadline) -> WorkerInfo | None:
@@ -36,13 +36,13 @@ class Directory(Protocol):
         """Propose a session; return the token of the one to use."""
 
     def note_wait(self, waiter: str, number: int, peers: tuple[str, ...]) -> None:
-        """Record that a worker waits for others; nothing is waited for."""
+        """Record that a worker waits for others; returns at once."""
 
     def end_wait(self, waiter: str, number: int) -> None:
-        """Record that it does not any more; nothing is waited for."""
+        """Record that this wait has ended; returns at once."""
 
     def wait_cycle(self, waiter: str, number: int) -> list[str]:
-        """Return the workers through which a wait leads back to its worker; often none."""
+        """Return the workers through which a wait leads back to its waiter; empty for no cycle."""
 
     def group(self, name: str, deadline: Deadline) -> CollectiveGroupInfo | None:
         """Return the record of a collective group, None where it is not registered."""
@@ -50,18 +50,18 @@ class Directory(Protocol):
     def register_group(
         self, info: CollectiveGroupInfo, ended: CollectiveGroupInfo | None, deadline: Deadline
     ) -> None:
-        """Record a collective group, also in place of the record of one that has ended.
+        """Record a collective group; `ended` is the record of a former one to replace, if any.
 
         Raises:
             ShoalValueError: Another group has the name.
         """
 
     def remove_group(self, info: CollectiveGroupInfo) -> None:
-        """Forget this record of a collective group; nothing is waited for."""
+        """Remove this record of a collective group; returns at once."""
 
 
 class ManagerDirectory:
-    """The job's `WorkerManager` and `CollectiveManager`, asked by Ray calls."""
+    """Asks the job's `WorkerManager` and `CollectiveManager` by Ray calls."""
 
     def wait_for(self, address: WorkerAddress, what: str, deadline: Deadline) -> WorkerInfo | None:
         """Wait with one pending call."""
@@ -100,17 +100,17 @@ class ManagerDirectory:
         self._tell("end_wait", waiter, number)
 
     def wait_cycle(self, waiter: str, number: int) -> list[str]:
-        """Ask the manager, for a short while."""
+        """Ask the manager; gives up after a short time."""
         try:
             actor = WorkerManager.get_proxy().actor
             asked = actor.find_wait_cycle.remote(waiter, number)
             found: list[str] = ray.get(asked, timeout=_ASK_S)
         except (ShoalError, ray.exceptions.RayError):
-            return []  # the line is logged without it
+            return []  # the log line then names no cycle
         return found
 
     def group(self, name: str, deadline: Deadline) -> CollectiveGroupInfo | None:
-        """Ask for the record, which starts the manager of groups where there is none."""
+        """Ask for the record; starts the manager of groups if there is none."""
         check_fork()
         manager = CollectiveManager.get_proxy(timeout=deadline.remaining)
         found: CollectiveGroupInfo | None = manager.get_collective_group(name)
@@ -124,18 +124,18 @@ class ManagerDirectory:
         manager.register_collective_group(info, ended)
 
     def remove_group(self, info: CollectiveGroupInfo) -> None:
-        """Tell the manager, where it runs."""
+        """Tell the manager, if it runs."""
         if not ray.is_initialized():
             return  # the job has ended
         try:
             actor = CollectiveManager.get_proxy(no_wait=True).actor
             actor.remove_collective_group.remote(info.group_name, info)
         except (ShoalError, ray.exceptions.RayError):
-            return  # it has ended, and the record with it
+            return  # the manager has ended, and the record with it
 
     @staticmethod
     def _tell(method: str, *args: Any) -> None:
         try:
             getattr(WorkerManager.get_proxy().actor, method).remote(*args)
         except (ShoalError, ray.exceptions.RayError):
-            return  # what is lost is a part of a log line
+            return  # only a part of a log line is lost

@@ -1,4 +1,4 @@
-"""`Exchange`: what a worker's send, receive and broadcast do."""
+"""`Exchange`: a worker's send, recv and broadcast, checked and handed to inboxes and outboxes."""
 
 import os
 import weakref
@@ -39,17 +39,17 @@ Ranks = int | list[int] | tuple[int, ...]
 
 
 class Exchange:
-    """The messages of one worker to and from others, apart from those of its other exchanges.
+    """Sends, receives and broadcasts of one worker, kept apart from those of its other exchanges.
 
     Sends are buffered, up to 16 messages or 64 MiB for each receiver, and then wait. Messages
-    between two workers arrive in the order in which they were sent, also asynchronous ones. What
-    is received belongs to the receiver alone and can be written to; a tensor of an accelerator
+    between two workers arrive in the order in which they were sent, including asynchronous ones. A
+    received object belongs to the receiver alone and can be written to; a tensor of an accelerator
     arrives on the receiver's current device of that type.
 
     Args:
         routes: The way to other workers.
-        kind: Keeps this exchange apart; the other workers use the same text.
-        label: Names the exchange in messages: ends with a space where it is not empty.
+        kind: Identifies this exchange; the other workers use the same text.
+        label: Prefix of its operations in errors and log lines: empty, or ends with a space.
     """
 
     def __init__(self, routes: Routes, kind: str, label: str = "") -> None:
@@ -58,7 +58,7 @@ class Exchange:
         self._label = label
         self._name = routes.name
         self._broadcasts = Broadcasts(routes, kind, label)
-        # By group and rank as callers give them, so that a message costs one look.
+        # By group and rank as callers give them, so that a message costs one look-up.
         self._outboxes: dict[tuple[str, Any], Outbox] = {}
         self._inboxes: dict[tuple[str, Any], Inbox] = {}
         self._parents: tuple[Any, ...] = ()
@@ -81,13 +81,14 @@ class Exchange:
             object: Anything that can be pickled. A tuple of tensors arrives as a list.
             dst_group_name: The receiver's group.
             dst_rank: Its rank; a list is a path to a worker below another.
-            async_op: Return a work at once; arrays and tensors must not change until it is done.
-            options: For the accelerators' libraries; both ends give the same.
-            piggyback_payload: Something to receive beside the object.
+            async_op: Return an `AsyncWork` at once; arrays and tensors must not change until it is
+                done.
+            options: Options of the accelerators' libraries; both ends pass the same.
+            piggyback_payload: A second object that arrives with the first one.
             timeout: Seconds to wait for the receiver to exist and for room; None for the default.
 
         Raises:
-            ShoalTimeoutError: The receiver did not come up, or takes nothing.
+            ShoalTimeoutError: The receiver did not register, or did not make room, in time.
             PeerLostError: The receiver died.
             ShoalValueError: The object cannot be pickled, or a tensor is not contiguous.
         """
@@ -117,15 +118,15 @@ class Exchange:
         *,
         timeout: float | None = None,
     ) -> Any:
-        """Receive what another worker sent with `send`.
+        """Receive an object that another worker sent with `send`.
 
         Returns:
-            The object; with the piggyback payload, as a pair, when the sender gave one; a work
-            with `async_op`.
+            The object; a pair of it and the piggyback payload if the sender gave one; an
+            `AsyncWork` with `async_op`.
 
         Raises:
-            ShoalTimeoutError: Nothing came in time.
-            PeerLostError: The sender died and has left no message.
+            ShoalTimeoutError: No message came in time.
+            PeerLostError: The sender died and left no message.
             TransportError: The message was sent with `send_tensor`; it stays where it is. Or it
                 cannot be rebuilt in this process; then it is lost.
         """
@@ -159,7 +160,7 @@ class Exchange:
         *,
         timeout: float | None = None,
     ) -> AsyncWork | None:
-        """Send a tensor to a worker that calls `recv_tensor` with one like it; same as `send`."""
+        """Send a tensor to a worker that calls `recv_tensor`; otherwise the same as `send`."""
         _check_options(options)
         if not is_tensor(tensor):
             raise ShoalTypeError(
@@ -189,7 +190,7 @@ class Exchange:
         *,
         timeout: float | None = None,
     ) -> AsyncWork | None:
-        """Receive into a tensor what another worker sent with `send_tensor`; same as `recv`.
+        """Receive into a tensor one that was sent with `send_tensor`; otherwise same as `recv`.
 
         Raises:
             TransportError: The sent tensor has another shape, dtype or device type, or it was
@@ -205,7 +206,7 @@ class Exchange:
         into = tensor.detach()
 
         def copy(received: Received) -> None:
-            if received.value is not into:  # it may have been received into at once
+            if received.value is not into:  # otherwise the values were received into it directly
                 fill(into, received.value)
 
         if async_op:
@@ -225,21 +226,21 @@ class Exchange:
         timeout: float | None = None,
         ranks: Sequence[int] | None = None,
     ) -> Any:
-        """Give one worker's object to all members; every member calls it with the same groups.
+        """Give one worker's object to all members; every member calls this with the same groups.
 
         Args:
-            object: What the source gives; other members leave it out.
-            groups: (group name, ranks) of the members, where ranks is an integer, a tuple (a path
-                to a worker below another) or a list of those. A list of integers is the older
-                form: `ranks`.
+            object: The object, at the source; other members leave it out.
+            groups: List of (group name, ranks) that names the members, where ranks is an integer,
+                a tuple (a path to a worker below another) or a list of those. A list of integers
+                is the older form and means `ranks`.
             src: The source, as (group name, rank); None for the first one that `groups` names.
-            async_op: Return a work at once.
-            options: For the accelerators' libraries.
+            async_op: Return an `AsyncWork` at once.
+            options: Options of the accelerators' libraries.
             timeout: Seconds to wait for the others; None for the default.
             ranks: The members within the caller's own group, the source first.
 
         Returns:
-            The object, the source's own for the source; a work with `async_op`.
+            The object, which at the source is the one it passed; an `AsyncWork` with `async_op`.
 
         Raises:
             ShoalValueError: The caller is not a member, or `groups` names no worker.
@@ -263,7 +264,7 @@ class Exchange:
         options: CollectiveGroupOptions | None,
         timeout: float | None,
     ) -> Any:
-        """Give the object of `root`, one of `members`, to all of them; same as `broadcast`."""
+        """Give the object of `root` to all `members`; otherwise the same as `broadcast`."""
         _check_options(options)
         self._check_fork()
         me = self._routes.info.address
@@ -273,9 +274,9 @@ class Exchange:
         return self._broadcasts.among(members, root, value, async_op, timeout, options)
 
     def close(self) -> None:
-        """Release what is held for other workers."""
+        """Release resources held for other workers."""
         if self._parents:
-            return  # it is the parent's to close
+            return  # in a forked child: the parent closes it
         for inbox in self._inboxes.values():
             inbox.close()
         for outbox in self._outboxes.values():
@@ -291,7 +292,7 @@ class Exchange:
         found = self._outboxes.get(key)
         if found is None:
             made = Outbox(self._routes, self._kind, peer, f"{self._label}send to")
-            found = self._outboxes.setdefault(key, made)  # of two threads one wins
+            found = self._outboxes.setdefault(key, made)  # another thread may have made it
         return found
 
     def _inbox(self, group: str, rank: Ranks) -> Inbox:
@@ -305,10 +306,10 @@ class Exchange:
         return found
 
     def leave_to_parent(self) -> None:
-        """Have every call raise in a child that was forked: the messages are its parent's."""
-        # Kept, because to destroy what waits in other threads of the parent may hang here.
+        """Make every call raise in a forked child: the messages belong to its parent."""
+        # Kept, because destroying objects on which threads of the parent wait may hang here.
         self._parents = (os.getppid(), self._outboxes, self._inboxes)
-        self._outboxes, self._inboxes = {}, {}  # the short ways of `send` and `recv` end, too
+        self._outboxes, self._inboxes = {}, {}  # the fast paths of `send` and `recv` miss
 
     def _check_fork(self) -> None:
         if self._parents:

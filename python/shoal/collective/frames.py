@@ -1,9 +1,9 @@
-"""Messages between nodes that hold tensors: announced by frames, their bytes over gloo.
+"""Tensors between nodes: frames that announce messages, and the tensors' bytes, over gloo.
 
-The first tensor that a worker sends to one of another node opens a pair (`TorchPair`), whose
-address goes through the queue. From then on each message to that worker is announced by a frame of
-the pair, so that the receiver knows in which order messages of the queue and tensors come. A frame
-is JSON: nothing that comes over gloo is unpickled.
+The first tensor that a worker sends to a worker of another node opens a pair (`TorchPair`), whose
+address goes through the queue. From then on a frame of the pair announces each message to that
+worker, so that the receiver knows in which order messages of the queue and tensors come. A frame is
+JSON: nothing that comes over gloo is unpickled.
 """
 
 import importlib
@@ -23,11 +23,11 @@ __all__ = ["FrameReceiver", "FrameSender", "Place"]
 
 _QUEUED, _TENSORS, _TENSOR = "queued", "tensors", "tensor"
 _UNREAD = 32
-"""Frames without tensors that may wait for their receiver; the queue holds fewer messages."""
+"""Maximum number of unread frames without tensors; the queue holds fewer messages."""
 
 
 Place = Callable[[Facts], Any]
-"""Returns the tensor into which values of these facts are to be received; None for a new one."""
+"""Returns the tensor to receive values of these facts into; None for a new one."""
 
 
 def _pairs() -> Any:
@@ -35,7 +35,7 @@ def _pairs() -> Any:
 
 
 class FrameSender:
-    """The sender's end.
+    """The sender's end of a pair, which is opened when it is first needed.
 
     Args:
         ip: The IP address of this node.
@@ -54,7 +54,7 @@ class FrameSender:
         return self._pair is not None and not self._pair.closed
 
     def open(self) -> Any:
-        """Make a new pair; return the message that tells the receiver of it."""
+        """Make a new pair; return the message that brings its address to the receiver."""
         self._pair = _pairs().offer(self._ip, self._me, self._peer)
         self._unread.clear()
         return special(FRAMES, self._pair.address)
@@ -70,12 +70,12 @@ class FrameSender:
     def send(
         self, layout: Layout, tensors: Sequence[Any], single: bool, deadline: Deadline, watch: Watch
     ) -> None:
-        """Send tensors; `single` says that they are the one of `send_tensor`."""
+        """Send tensors; `single` means that they are the one tensor of `send_tensor`."""
         frame = {"kind": _TENSOR if single else _TENSORS, "layout": layout.to_json()}
         self._send(frame, [_on_cpu(tensor) for tensor in tensors], deadline, watch)
 
     def send_parts(self, buffers: Sequence[Any], deadline: Deadline, watch: Watch) -> None:
-        """Announce a message of the queue, and send what lies beside its pickle."""
+        """Announce a message of the queue, and send the buffers of its pickle."""
         import torch
 
         tensors = [
@@ -85,7 +85,7 @@ class FrameSender:
         self._send({"kind": _QUEUED}, tensors, deadline, watch)
 
     def announce(self, watch: Watch) -> None:
-        """Announce a message that is in the queue; nothing is waited for, so that no time ends."""
+        """Announce a message that is in the queue; needs no deadline, because it does not wait."""
         if not self.is_open:
             return
         deadline = Deadline(math.inf)
@@ -93,10 +93,10 @@ class FrameSender:
             frame = json.dumps({"kind": _QUEUED}).encode()
             self._unread.append(self._pair.start_send(frame, [], deadline))
             while len(self._unread) > _UNREAD:
-                # It was read: the queue has accepted so many messages since.
+                # It was read: the queue holds fewer messages than were put since.
                 self._unread.popleft().wait(deadline, watch)
         except (PeerLostError, TransportError):
-            self.close()  # the receiver reads the queue again
+            self.close()  # the receiver then reads the queue again
 
     def close(self) -> None:
         """End the pair; the receiver then reads the queue again."""
@@ -115,12 +115,12 @@ class FrameReceiver:
     """The receiver's end of a pair that the sender has opened.
 
     Args:
-        address: The pair's address, as the queue brought it.
+        address: The pair's address, which came through the queue.
         ip: The IP address of this node.
         me: The address of the receiver.
         peer: The address of the sender.
-        deadline: Until when to wait for the connection.
-        watch: Says why waiting is in vain.
+        deadline: Deadline of the wait for the connection.
+        watch: Returns the error with which to end a wait, or None.
     """
 
     def __init__(
@@ -143,16 +143,16 @@ class FrameReceiver:
         """Wait for the next frame.
 
         Returns:
-            The message; or, where it is the next one of the queue, what lies beside its pickle:
-            a list of buffers, often empty.
+            The message; or, if it is the next one of the queue, the list of the buffers of its
+            pickle, which is often empty.
         """
         text = self._pair.recv_frame(deadline, watch)
         try:
             return self._follow(json.loads(text), deadline, watch, into)
         except (ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
-            # gloo does not know who connects: what comes may be anything.
+            # gloo does not authenticate its connections: the bytes may come from anywhere.
             self._pair.close()
-            raise TransportError(f"what came over gloo is not a frame: {error!r}") from error
+            raise TransportError(f"data that came over gloo is not a frame: {error!r}") from error
 
     def _follow(
         self, frame: Any, deadline: Deadline, watch: Watch, into: Place

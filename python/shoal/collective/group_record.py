@@ -1,4 +1,4 @@
-"""Agreement on a collective group: its members come, and its record is registered."""
+"""Record of a collective group: checks its members, waits for them and registers the record."""
 
 from collections.abc import Sequence
 
@@ -14,16 +14,16 @@ __all__ = ["agree", "checked_members", "default_name"]
 
 
 def default_name(members: Sequence[WorkerAddress]) -> str:
-    """Return the name of a group that its creator gives none."""
+    """Return the name of a group that was made without a name."""
     return "cg-" + "-".join(member.get_name() for member in members)
 
 
 def checked_members(addresses: Sequence[WorkerAddress], me: WorkerAddress) -> list[WorkerAddress]:
-    """Return the members of a group.
+    """Check the members of a group, and return them as a list.
 
     Raises:
-        ShoalTypeError: They are not a list of addresses.
-        ShoalValueError: One is named twice, or the worker itself is not a member.
+        ShoalTypeError: The members are not a list of addresses.
+        ShoalValueError: A member is named twice, or the worker itself is not a member.
     """
     members = list(addresses) if isinstance(addresses, (list, tuple)) else None
     if members is None or not all(isinstance(member, WorkerAddress) for member in members):
@@ -94,5 +94,5 @@ def _has_ended(info: CollectiveGroupInfo, directory: Directory) -> bool:
 
 
 def _is_dead(info: WorkerInfo) -> bool:
-    """Whether a process of this machine has ended; one elsewhere may have."""
+    """Whether a process of this node has ended; False for other nodes, where it is not known."""
     return info.process.host == own_process().host and not is_running(info.process)

@@ -1,4 +1,4 @@
-"""Receives from one worker, in the order of its sends."""
+"""`Inbox`: receives from one worker, in the order of its sends."""
 
 import bisect
 import itertools
@@ -48,11 +48,11 @@ __all__ = ["NOT_YET", "Inbox", "Request"]
 Then = Callable[[Received], Any]
 
 NOT_YET: Any = object()
-"""What `Inbox.at_once` returns instead of an object."""
+"""Returned by `Inbox.at_once` instead of an object."""
 
 _NOT_NOW = (ShoalTimeoutError, ChannelClosed)
 _LOOK_S = 0.5
-"""How long a sender that was seen alive counts as alive."""
+"""Seconds for which a sender that was seen alive counts as alive."""
 _NO_LIMIT = Deadline(math.inf)
 
 
@@ -70,7 +70,7 @@ class Request:
         self.unwanted = False  # given up while its message was arriving
 
     def claim(self) -> bool:
-        """Let it be cancelled no more, because it gets a message; whether it still wants one."""
+        """Make the receive uncancellable, to give it a message; return False if it is over."""
         return self.future.running() or (
             not self.future.done() and self.future.set_running_or_notify_cancel()
         )
@@ -79,14 +79,14 @@ class Request:
 class Inbox:
     """The receives from one worker.
 
-    A message that was taken from the queue and that no receive got, because it was cancelled or
-    expects another kind, is kept aside for the next one.
+    If a receive is cancelled or expects another kind of message, the message that was taken from
+    the queue for it is kept aside for the next receive.
 
     Args:
         routes: The way to other workers.
-        kind: Keeps point to point and each broadcast apart.
+        kind: Keeps point-to-point messages and those of each broadcast apart.
         peer: The sender.
-        what: Names the operation in messages: `recv from`.
+        what: Name of the operation in errors and log lines, such as `recv from`.
     """
 
     def __init__(self, routes: Routes, kind: str, peer: WorkerAddress, what: str) -> None:
@@ -107,7 +107,7 @@ class Inbox:
         self._lives_until = 0.0
         self._requests: deque[Request] = deque()
         self._taking: Future | None = None
-        self._alone = threading.Lock()  # held by the thread that takes for itself
+        self._alone = threading.Lock()  # held by the thread that takes in a blocking receive
 
     def at_once(self, seconds: float) -> Any:
         """Wait for an object with one operation on the queue.
@@ -116,10 +116,10 @@ class Inbox:
             seconds: How long to wait.
 
         Returns:
-            The object, or `NOT_YET` where there is none, or the message has to be looked into.
+            The object; `NOT_YET` if there is none, or the message is more than a plain object.
         """
         queue = self._queue
-        # In the order in which a message passes them: it must not slip past between two looks.
+        # Checked in the order in which a message passes them, so that it is not missed between two.
         if queue is None or self._requests or self._taking is not None or self._aside:
             return NOT_YET
         if self._early or self._parts.by_frames:
@@ -127,7 +127,7 @@ class Inbox:
         try:
             message = queue.get(seconds)
         except _NOT_NOW:
-            return NOT_YET  # the way that waits says what is wrong
+            return NOT_YET  # `recv` raises the error
         except ChannelDecodeError as error:
             raise self._translated(error, _NO_LIMIT) from error
         if type(message) is not tuple or not is_envelope(message):
@@ -142,9 +142,9 @@ class Inbox:
         """Wait for the next message.
 
         Args:
-            accept: Raises where the receiver does not expect the message, which then stays.
-            deadline: Until when.
-            into: The tensor of `recv_tensor`, which may be received into at once.
+            accept: Raises if the receiver does not expect the message, which then stays.
+            deadline: Deadline of the receive.
+            into: The tensor of `recv_tensor`, into which values may be received directly.
         """
         while True:
             if self._is_busy() or not self._alone.acquire(blocking=False):
@@ -168,16 +168,16 @@ class Inbox:
     def start_recv(
         self, accept: Accept, then: Then, deadline: Deadline, into: Any = None
     ) -> "Request":
-        """Start a receive, after those that were started before.
+        """Start an asynchronous receive, which comes after those that were started before.
 
         Args:
             accept: Same as for `recv`.
-            then: Makes the result of the message.
-            deadline: Until when.
+            then: Makes the result from the message.
+            deadline: Deadline of the receive.
             into: Same as for `recv`.
 
         Returns:
-            The receive; `give_back` returns its message where nothing has its result.
+            The receive; `give_back` keeps its message for the next one if its result is not used.
         """
         request = Request(accept, then, deadline, into)
         request.future.add_done_callback(self._left)
@@ -188,10 +188,10 @@ class Inbox:
         return request
 
     def look(self) -> bool:
-        """Fail the asynchronous receives that are late, or whose sender has died.
+        """Fail the asynchronous receives whose deadline has passed or whose sender has died.
 
         Returns:
-            Whether any is left.
+            Whether any receive is left.
         """
         with self._lock:
             requests = [request for request in self._requests if not request.future.running()]
@@ -207,23 +207,23 @@ class Inbox:
         return bool(self._requests)
 
     def close(self) -> None:
-        """Release what is held for the sender."""
+        """Release resources held for the sender."""
         self._parts.close()
 
     # Taking from the queue.
 
     def _is_busy(self) -> bool:
-        """Whether a receive has to be a request: others come first, or torch has to be waited in.
+        """Whether a receive has to be a request: others come first, or it has to wait in torch.
 
-        A wait in torch is one of a thread apart. The caller's could not be interrupted, and the
-        end of its deadline would end the connection, with what is on its way.
+        A wait in torch runs in a separate thread. In the caller's thread it could not be
+        interrupted, and a deadline that passes would end the connection and lose the data on it.
         """
         return bool(
             self._requests or self._taking is not None or self._early or self._parts.by_frames
         )
 
     def _recv_by_request(self, accept: Accept, deadline: Deadline, into: Any) -> Received:
-        """Wait for a receive that was started."""
+        """Start an asynchronous receive and wait for it."""
         request = self.start_recv(accept, lambda received: received, deadline, into)
         future = request.future
         try:
@@ -237,7 +237,7 @@ class Inbox:
                             continue
                         if future.cancel():
                             raise self._too_late(deadline) from None
-                    received: Received = future.result()  # late only where it is arriving
+                    received: Received = future.result()  # late only if it was arriving
                     return received
         except BaseException:
             if not future.cancel():
@@ -245,7 +245,7 @@ class Inbox:
             raise
 
     def _take_from_queue(self, deadline: Deadline) -> Any:
-        """Take the next message in the caller's thread; `NOT_HERE` where torch has the rest."""
+        """Take the next message in the caller's thread; `NOT_HERE` if its rest comes by torch."""
         seen: set[int] = set()
         with self._waiting(deadline) as wait:
             message = self._wait_for_message(deadline, seen, wait)
@@ -258,7 +258,7 @@ class Inbox:
         return NOT_HERE
 
     def _take(self, request: "Request") -> Received:
-        """Take the next message in a thread of its own, however long that takes."""
+        """Take the next message without a deadline; runs in a separate thread."""
         deadline, seen = Deadline(math.inf), request.seen
         into = partial(self._place, request)
         while True:
@@ -273,7 +273,7 @@ class Inbox:
                 return received
 
     def _place(self, request: "Request", facts: Facts) -> Any:
-        """Return the tensor that a receive gave for values of these facts, if any is to be used."""
+        """Claim a receive and return its tensor, if values of these facts fit into it, else None."""
         with self._lock:
             while self._requests and self._requests[0].future.done():
                 self._requests.popleft()
@@ -283,7 +283,7 @@ class Inbox:
     def _wait_for_message(
         self, deadline: Deadline, seen: set[int], wait: PeerWait | None = None
     ) -> Any:
-        """Take the next message of the queue."""
+        """Wait for the next message of the queue."""
         lost_peer: PeerLostError | None = None
         while True:
             route = self._route or self._open(deadline)
@@ -306,7 +306,7 @@ class Inbox:
                 raise self._translated(error, deadline) from error
 
     def _next_frame(self, deadline: Deadline, seen: set[int], into: Place) -> Any:
-        """Wait for the frame that announces a message, where frames do."""
+        """Wait for the frame that announces the next message, if frames announce messages."""
         if self._announced or self._early or not self._parts.by_frames:
             return NOT_HERE
         found = self._parts.next(deadline, self._watch(deadline, seen), into)
@@ -315,7 +315,7 @@ class Inbox:
         return found
 
     def _watch(self, deadline: Deadline, seen: set[int]) -> Watch:
-        """Return what a transport that waits asks for the death of the sender."""
+        """Return the function with which a waiting transport checks if the sender has died."""
         peers = self._routes.peers
         info = peers.found(self.peer)
 
@@ -325,7 +325,7 @@ class Inbox:
             note = f"process {info.pid} ended"
             return lost(self._what, self.peer.get_name(), deadline, note)
 
-        # From here, for another node may have to be asked; not for each of many messages.
+        # Checked once in `_LOOK_S`, not for each message: it may take a call to another node.
         if info is not None and monotonic() > self._lives_until and not peers.is_dead(info):
             self._lives_until = monotonic() + _LOOK_S
         if info is not None and monotonic() <= self._lives_until:
@@ -356,32 +356,32 @@ class Inbox:
         Args:
             deadline: The deadline of the receive.
             seen: The processes that the receive saw alive.
-            info: The record to look at; None for the one that is used now.
+            info: The record to check; None for the one that was found last.
         """
         peers = self._routes.peers
         error = peers.check(self.peer, self._what, deadline, seen, info)
         info = peers.found(self.peer)
         if info is not None and self._sender is not None and info.process != self._sender.process:
-            self._route = self._queue = self._sender = None  # it may be on another node
+            self._route = self._queue = self._sender = None  # the successor may be on another node
             taking = self._taking
             if taking is not None:
                 taking.cancel()
         return error
 
     def _last_words(self) -> bool:
-        """Whether messages of a dead sender are left."""
+        """Whether messages of a dead sender are left to receive."""
         route = self._route
         return bool(self._aside) or (route is not None and route.queues.qsize(route.key) > 0)
 
     # Asynchronous receives.
 
     def _serve(self) -> None:
-        """Give what is aside to the receives that wait, and take more as long as some wait."""
+        """Give kept messages to waiting receives, and take more as long as a receive waits."""
         while self._hand_out() and self._start_taking():
             pass
 
     def _hand_out(self) -> bool:
-        """Give what is aside to the receives that wait; return whether some still wait."""
+        """Give kept messages to waiting receives; return whether a receive still waits."""
         while True:
             with self._lock:
                 while self._requests and self._requests[0].future.done():
@@ -401,8 +401,8 @@ class Inbox:
                     refusal: ShoalError | None = error
                 else:
                     refusal = None
-                    # It is given out in one step with the end of the time in which it may be
-                    # cancelled: a message that came back later would come after its successors.
+                    # In one step the receive gets the message and becomes uncancellable: a message
+                    # given back later would come after its successors.
                     request.taken = (number, received)
                     if request.unwanted or not request.claim():
                         request.taken = None
@@ -414,7 +414,7 @@ class Inbox:
                 fulfil(request.future, partial(request.then, received))
 
     def _start_taking(self) -> bool:
-        """Start to take the next message; return whether that has ended already."""
+        """Start to take the next message; return whether that has already ended."""
         with self._lock:
             if self._taking is not None or not self._requests:
                 return False
@@ -431,7 +431,7 @@ class Inbox:
             self._end_taking(taking)
             fail(first.future, self._translated(error, first.deadline))
             return True
-        if inner.done():  # not by its callback: as many calls within each other as messages
+        if inner.done():  # without its callback: calls would nest, one level for each message
             return self._has_arrived(inner, taking, first)
         taking.add_done_callback(partial(_cancel_with, inner))
         inner.add_done_callback(lambda ended: self._arrived(ended, taking, first))
@@ -441,7 +441,7 @@ class Inbox:
         run_apart(partial(function, *args))
 
     def _take_apart(self, request: Request, taking: Future) -> None:
-        """Take the next message in a thread of its own, for an asynchronous receive."""
+        """Take the next message for an asynchronous receive; runs in a separate thread."""
         error: BaseException | None = None
         try:
             if self._route is None:
@@ -456,12 +456,12 @@ class Inbox:
         self._serve()
 
     def _arrived(self, ended: Future, taking: Future, request: Request) -> None:
-        """Go on with what a get of the queue took."""
+        """Keep the message that a get of the queue took, and serve the receives."""
         if self._has_arrived(ended, taking, request):
             self._serve()
 
     def _has_arrived(self, ended: Future, taking: Future, request: Request) -> bool:
-        """Keep what a get of the queue took; return whether the next get may begin."""
+        """Keep the message that a get of the queue took; return whether the next may begin."""
         error = None if ended.cancelled() else ended.exception()
         if error is None and not ended.cancelled():
             found = ended.result()
@@ -491,7 +491,7 @@ class Inbox:
             self._aside.append((next(self._numbers), received))
 
     def give_back(self, request: Request) -> None:
-        """Keep the message of a receive whose result nothing has for the next one."""
+        """Keep a receive's message for the next receive, because its result is not used."""
         with self._lock:
             taken, request.taken = request.taken, None
             if taken is None:
@@ -522,7 +522,7 @@ class Inbox:
 
 
 def _nowhere(_: Facts) -> None:
-    """Give no tensor to receive into: only what comes through torch could be received so."""
+    """Return no tensor to receive into: only data that comes by torch could use one."""
 
 
 def _cancel_with(inner: Future, outer: Future) -> None:

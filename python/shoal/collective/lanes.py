@@ -1,4 +1,4 @@
-"""Sends that take more than their queue: tensors between nodes, and on accelerators."""
+"""`SendLanes`: sends that take more than the queue: tensors between nodes, and on accelerators."""
 
 import sys
 from collections.abc import Callable
@@ -20,14 +20,14 @@ from shoal.transport.choice import Choice, TensorLane, Watch, choose
 __all__ = ["SendLanes", "has_tensors"]
 
 _BESIDE_FROM = 64 * 1024
-"""From so many bytes on the arrays and tensors in an object travel over gloo."""
+"""Minimum bytes of the arrays and tensors in an object for which they travel over gloo."""
 
 Put = Callable[[Any], None]
 """Puts a message into the queue to the receiver, waiting for room."""
 
 
 class SendLanes:
-    """What a worker has beside the queue to one receiver.
+    """The connections of a worker to one receiver beside the queue: frames over gloo, and lanes.
 
     Args:
         routes: The way to other workers.
@@ -65,7 +65,7 @@ class SendLanes:
         """Send a message whose tensors do not go through the queue.
 
         Returns:
-            Whether it is sent; otherwise it is a message for the queue.
+            Whether the message is sent; if not, it has to go through the queue.
         """
         single = tensor_in(message)
         described = describe(message if single is None else single)
@@ -88,21 +88,21 @@ class SendLanes:
         return False
 
     def announce(self, watch: Watch) -> None:
-        """Say that the next message is in the queue, where frames announce messages."""
+        """Announce that the next message is in the queue, if frames announce messages."""
         self._frames.announce(watch)
 
     def end_frames(self) -> None:
-        """Announce nothing more by frames, until a tensor is sent again."""
+        """Stop announcing messages by frames, until a tensor is sent again."""
         self._frames.close()
 
     def close(self) -> None:
-        """Release what is held for the receiver, or for the process before it."""
+        """Release resources held for the receiver, or for its former process."""
         self._frames.close()
         while self._lanes:
             self._lanes.popitem()[1].close()
 
     def _choice(self, info: WorkerInfo, tensors: list[Any]) -> Choice | None:
-        """Return the transport of tensors; None for those of several devices, which are staged."""
+        """Return the transport of tensors; None if they are on several devices: then staged."""
         devices = {tensor.device for tensor in tensors}
         if len(devices) > 1:
             return None

@@ -1,4 +1,4 @@
-"""Tensors without their values: what a receiver must know before the bytes arrive.
+"""`Layout`: shape, dtype and device of tensors, which a receiver needs before the bytes arrive.
 
 A layout is plain JSON, because it travels where nothing is unpickled.
 """
@@ -15,13 +15,13 @@ _ONE, _LIST, _DICT = "tensor", "list", "dict"
 
 
 class Layout(NamedTuple):
-    """The tensors of a value: a tensor, a list of tensors, or a dict of them by text.
+    """The tensors of a value: a tensor, a list of tensors, or a dict of them with text keys.
 
     Attributes:
         form: `tensor`, `list` or `dict`.
         keys: The keys of a dict, in order.
         facts: Shape, dtype and device type of each tensor.
-        wants_grad: Whether each asks for gradients where it arrives.
+        wants_grad: For each tensor, whether it requires gradients where it arrives.
     """
 
     form: str
@@ -35,18 +35,18 @@ class Layout(NamedTuple):
 
     @classmethod
     def of_json(cls, data: Any) -> "Layout":
-        """Make a layout of what `to_json` returned."""
+        """Make a layout from the result of `to_json`."""
         form, keys, facts, wants_grad = data
         found = [(tuple(shape), dtype, device) for shape, dtype, device in facts]
         return cls(form, list(keys), found, list(wants_grad))
 
     def sizes(self) -> list[int]:
-        """Return the bytes of each tensor."""
+        """Return the number of bytes of each tensor."""
         return [math.prod(shape) * _dtype(dtype).itemsize for shape, dtype, _ in self.facts]
 
 
 def _dtype(name: str) -> Any:
-    """Return torch's dtype of a name, which may have come from anywhere."""
+    """Return the torch dtype with a name, which is not trusted: it may have come from anywhere."""
     import torch
 
     found = getattr(torch, name, None)
@@ -75,7 +75,7 @@ def describe(value: Any) -> tuple[Layout, list[Any]] | None:
 
 
 def _is_plain(tensor: Any) -> bool:
-    """Whether a tensor is its values and nothing else: what else there is travels by pickle."""
+    """Whether a tensor consists of its values alone; any other tensor travels by pickle."""
     import torch
 
     return (
@@ -91,11 +91,11 @@ def _is_plain(tensor: Any) -> bool:
 
 
 def allocate(layout: Layout, *, staged: bool) -> list[Any]:
-    """Return tensors of a layout, with values still to be received.
+    """Return tensors of a layout, whose values are not set yet.
 
     Args:
         layout: The layout.
-        staged: Whether the values come through the CPU's memory, whatever device they are of.
+        staged: Whether the values come through the CPU's memory, whatever their device.
     """
     import torch
 
@@ -106,7 +106,7 @@ def allocate(layout: Layout, *, staged: bool) -> list[Any]:
 
 
 def rebuild(layout: Layout, tensors: list[Any]) -> Any:
-    """Return the value of received tensors, each on its own device."""
+    """Return the value that received tensors make up, each moved to its own device."""
     found = []
     for tensor, (_, _, device), wants_grad in zip(
         tensors, layout.facts, layout.wants_grad, strict=True
@@ -119,7 +119,7 @@ def rebuild(layout: Layout, tensors: list[Any]) -> Any:
 
 
 def fits(into: Any, facts: Facts) -> bool:
-    """Whether the values of a tensor can be received into a given one at once."""
+    """Whether values of these facts can be received into a given tensor directly."""
     return (
         into is not None
         and tensor_facts(into) == (tuple(facts[0]), *facts[1:])

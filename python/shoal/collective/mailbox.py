@@ -1,8 +1,8 @@
-"""The channel of a node through which its workers receive from workers of other nodes.
+"""Mailboxes: one channel for each node, through which its workers receive from other nodes.
 
-A sender puts by calls to the channel's actor, which is on the receiver's node; the receiver gets
-from shared memory. It is made when the first worker of another node needs it, and lives as long as
-the job.
+A sender puts by calling the channel's actor, which runs on the receiver's node; the receiver gets
+from shared memory. A mailbox is made when the first worker of another node needs it, and lives as
+long as the job.
 """
 
 import contextlib
@@ -23,24 +23,24 @@ from shoal.transport.choice import forced_transport
 __all__ = ["MOST_MESSAGES", "Mailboxes"]
 
 MOST_MESSAGES = 16
-"""Messages between two workers that are sent and not received; further sends wait."""
+"""Maximum number of sent but unreceived messages between two workers; further sends wait."""
 
 _START_S = 60.0
 
 
 class Mailboxes:
-    """The mailboxes of a job's nodes, as this process reaches them."""
+    """The connections of this process to the mailboxes of the job's nodes."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._known: dict[int, Replicas] = {}
 
     def queues(self, node_rank: int, key: str) -> Backend:
-        """Return the queues of the mailbox of a node, which is started where there is none."""
+        """Return the queues of a node's mailbox; starts the mailbox if there is none."""
         return self._open(node_rank).of(key)
 
     def direct(self, node_rank: int) -> dict[Any, Any]:
-        """Return the queues of a mailbox in this process's memory, by key."""
+        """Return the queues of a mailbox that this process can use directly, by key."""
         return self._open(node_rank).direct
 
     def handle(self, node_rank: int) -> Any:
@@ -48,7 +48,7 @@ class Mailboxes:
         return next(iter(self._open(node_rank).hosts())).handle
 
     def forget(self, node_rank: int) -> bool:
-        """Look a node's mailbox up again; return whether it answers."""
+        """Connect to a node's mailbox again; return whether it answers."""
         with self._lock:
             self._known.pop(node_rank, None)
         with contextlib.suppress(ShoalError, ray.exceptions.RayError):
@@ -76,5 +76,5 @@ class Mailboxes:
 
 
 def _forced() -> str | None:
-    """Return what `SHOAL_TRANSPORT` asks of objects: `torch` is about tensors alone."""
+    """Return the transport that `SHOAL_TRANSPORT` sets for objects; `torch` is for tensors only."""
     return "ray" if forced_transport() == "ray" else None

@@ -1,4 +1,4 @@
-"""Who takes part in a broadcast: the forms in which callers name groups, ranks and the source."""
+"""Members of a broadcast: turns the arguments `groups`, `ranks` and `src` into addresses."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -13,11 +13,11 @@ _FORM = "a list of (group name, rank, path of ranks, or list of those)"
 
 
 def expand(groups: Any) -> list[WorkerAddress]:
-    """Return the addresses that `groups` names, in the order in which it names them.
+    """Return the addresses that `groups` names, in the same order.
 
     Raises:
         ShoalTypeError: A container, an entry or a rank is of the wrong type.
-        ShoalValueError: There is none, or one is named twice.
+        ShoalValueError: No worker is named, or one is named twice.
     """
     if groups is None:
         raise ShoalValueError(f"broadcast: groups is missing; expected {_FORM}")
@@ -57,10 +57,10 @@ def _is_rank(value: Any) -> bool:
 
 
 def source(src: Any, members: Sequence[WorkerAddress]) -> WorkerAddress:
-    """Return the member that has the object: `src`, else the first one.
+    """Return the member that has the object: `src`, or the first member if that is None.
 
     Raises:
-        ShoalTypeError: `src` is no (group name, rank).
+        ShoalTypeError: `src` is not a (group name, rank).
         ShoalValueError: It is not a member.
     """
     if src is None:
@@ -76,11 +76,11 @@ def source(src: Any, members: Sequence[WorkerAddress]) -> WorkerAddress:
 
 
 def own_group(own: WorkerAddress, ranks: Sequence[int]) -> list[WorkerAddress]:
-    """Return the workers of one's own group with these ranks; the older form of a broadcast.
+    """Return the workers of the caller's own group with these ranks: a broadcast's older form.
 
     Raises:
-        ShoalTypeError: They are not a list of integers.
-        ShoalValueError: There is none, or one is named twice.
+        ShoalTypeError: The ranks are not a list of integers.
+        ShoalValueError: There is no rank, or one is named twice.
     """
     if not isinstance(ranks, (list, tuple, range)) or not all(map(_is_rank, ranks)):
         raise ShoalTypeError(f"broadcast: ranks={ranks!r}: expected a list of integers")

@@ -1,8 +1,8 @@
-"""What lies in a queue between two workers: the object itself, or an envelope around more.
+"""Format of the messages in a queue between two workers: plain objects and envelopes.
 
-Almost every message is the object that was sent, as it is. Everything else is a tuple that begins
-with a mark: a tensor of `send_tensor`, an object with a piggyback payload, a payload that lies
-beside the queue. An object that looks like such a tuple travels in an envelope itself.
+Almost every message is the sent object itself. Any other message is an envelope, which is a tuple
+that begins with a mark: for a tensor of `send_tensor`, an object with a piggyback payload, or a
+payload that lies beside the queue. An object that looks like an envelope travels inside one.
 """
 
 import sys
@@ -41,16 +41,16 @@ __all__ = [
 _MARK = "\0shoal"
 _OBJECT, _PAIR, _TENSOR = "object", "pair", "tensor"
 BESIDE = "beside"
-"""The kind of an envelope whose object is a shared payload, or came beside the queue."""
+"""Kind of an envelope whose object is a shared payload, or came beside the queue."""
 BUFFERS = "buffers"
-"""The kind of an envelope that is a pickle, whose buffers came with the frame that announced it."""
+"""Kind of an envelope with a pickle, whose buffers came with the frame that announced it."""
 FRAMES = "frames"
-"""The kind of an envelope after which the messages are announced by frames of `torch`."""
+"""Kind of an envelope after which frames of `torch` announce the messages."""
 LANE = "lane"
-"""The kind of an envelope whose tensors come through a lane of their own."""
+"""Kind of an envelope whose tensors come through a lane of their own."""
 
 PLAIN = frozenset({bytes, bytearray, str, int, float, bool, complex, type(None)})
-"""Types whose objects need no look before they are sent."""
+"""Types whose objects need no check before they are sent."""
 
 _FILLED_BY_ONE = 4 * 1024 * 1024
 """Copy tensors of at most this many bytes in one thread."""
@@ -61,7 +61,7 @@ _MOST_PARTS = 4096
 Facts = tuple[tuple[int, ...], str, str]
 """Shape, dtype and device type of a tensor."""
 Accept = Callable[["Received", str], None]
-"""Raises when the receiver does not expect such a message, which then stays where it is."""
+"""Raises if the receiver does not expect the message, which then stays where it is."""
 
 
 class Received(NamedTuple):
@@ -69,7 +69,7 @@ class Received(NamedTuple):
 
     Attributes:
         value: The object, or the tensor of `send_tensor`.
-        piggyback: What came beside it; None for nothing.
+        piggyback: The piggyback payload; None if there is none.
         tensor: Shape, dtype and device type of a tensor of `send_tensor`; None for an object.
     """
 
@@ -78,12 +78,12 @@ class Received(NamedTuple):
     tensor: Facts | None = None
 
     def result(self) -> Any:
-        """Return what `recv` returns."""
+        """Return the result of `recv`."""
         return self.value if self.piggyback is None else (self.value, self.piggyback)
 
 
 def envelope(value: Any, piggyback: Any = None) -> Any:
-    """Return the message of an object: the object itself, where nothing stands against it."""
+    """Return the message for an object: the object itself, unless it needs an envelope."""
     if piggyback is not None:
         return (_MARK, _PAIR, value, piggyback)
     if type(value) is tuple and is_envelope(value):
@@ -92,7 +92,7 @@ def envelope(value: Any, piggyback: Any = None) -> Any:
 
 
 def tensor_message(tensor: Any) -> Any:
-    """Return the message of a tensor that is sent to `recv_tensor`."""
+    """Return the message for a tensor that is sent to `recv_tensor`."""
     return (_MARK, _TENSOR, tensor)
 
 
@@ -102,12 +102,12 @@ def special(kind: str, *parts: Any) -> Any:
 
 
 def tensor_in(message: Any) -> Any:
-    """Return the tensor of a message of `send_tensor`, None for another message."""
+    """Return the tensor of a message of `send_tensor`; None for any other message."""
     return message[2] if is_envelope(message) and message[1] == _TENSOR else None
 
 
 def is_envelope(message: Any) -> bool:
-    """Whether a message is more than an object."""
+    """Whether a message is an envelope, not a plain object."""
     return (
         type(message) is tuple
         and len(message) > 0
@@ -117,14 +117,14 @@ def is_envelope(message: Any) -> bool:
 
 
 def special_of(message: Any) -> tuple[str, tuple[Any, ...]] | None:
-    """Return the kind and the parts of an envelope that has to be fetched first, else None."""
+    """Return the kind and parts of an envelope whose object must be fetched first, else None."""
     if is_envelope(message) and message[1] in (BESIDE, BUFFERS, FRAMES, LANE):
         return message[1], message[2:]
     return None
 
 
 def open_message(message: Any) -> Received:
-    """Look into a message that is complete."""
+    """Return the contents of a complete message."""
     if not is_envelope(message):
         return Received(message)
     kind = message[1]
@@ -135,11 +135,11 @@ def open_message(message: Any) -> Received:
     return Received(message[2])
 
 
-# What the receiver expects.
+# Checks by the receiver.
 
 
 def expects_object(received: Received, where: str) -> None:
-    """Raise where a message is one of `send_tensor`."""
+    """Raise if a message was sent with `send_tensor`."""
     if received.tensor is not None:
         raise TransportError(
             f"{where}: it was sent with send_tensor ({_show(received.tensor)}) and received with "
@@ -148,7 +148,7 @@ def expects_object(received: Received, where: str) -> None:
 
 
 def expects_tensor(tensor: Any) -> Accept:
-    """Return what raises where a message does not fit into a tensor."""
+    """Return a function that raises if a message does not fit into a tensor."""
     wanted = tensor_facts(tensor)
 
     def accept(received: Received, where: str) -> None:
@@ -158,14 +158,14 @@ def expects_tensor(tensor: Any) -> Accept:
             )
         if received.tensor != wanted:
             raise TransportError(
-                f"{where}: sent is a tensor of {_show(received.tensor)}, recv_tensor was given one "
-                f"of {_show(wanted)}; both must agree"
+                f"{where}: a tensor of {_show(received.tensor)} was sent, but recv_tensor was given "
+                f"one of {_show(wanted)}; both must agree"
             )
 
     return accept
 
 
-# What can be sent.
+# Objects to send.
 
 
 def is_tensor(value: Any) -> bool:
@@ -175,7 +175,7 @@ def is_tensor(value: Any) -> bool:
 
 
 def sendable(value: Any) -> Any:
-    """Check tensors that are sent as such, and give a tuple of tensors the type it arrives with.
+    """Check the tensors of an object, and turn a tuple of tensors into the list it arrives as.
 
     Raises:
         ShoalValueError: A tensor is not contiguous.
@@ -189,7 +189,7 @@ def sendable(value: Any) -> Any:
 
 
 def tensors_of(value: Any) -> Sequence[Any]:
-    """Return the tensors of a tensor, or of a list, tuple or dict of nothing else; else nothing."""
+    """Return a tensor, or those of a list, tuple or dict of tensors alone, as a tuple; else ()."""
     torch = sys.modules.get("torch")
     if torch is None:
         return ()
@@ -218,10 +218,10 @@ def fill(into: Any, tensor: Any) -> None:
 
 
 def check_contiguous(tensor: Any) -> None:
-    """Raise where a tensor's values do not lie in one piece.
+    """Raise if a tensor is not contiguous.
 
     Raises:
-        ShoalValueError: They do not.
+        ShoalValueError: It is not contiguous.
     """
     if not tensor.is_contiguous():
         raise ShoalValueError(
@@ -231,7 +231,7 @@ def check_contiguous(tensor: Any) -> None:
 
 
 def nbytes_of(message: Any, depth: int = 4) -> int | None:
-    """Return about how many bytes a message takes; None where only encoding it would tell."""
+    """Return the approximate bytes of a message; None if only encoding it would tell."""
     kind = type(message)
     if kind in (int, float, bool, type(None)):
         return 16

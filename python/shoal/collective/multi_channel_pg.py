@@ -1,4 +1,4 @@
-"""The torch groups of a collective group: to send, to receive and to broadcast."""
+"""`MultiChannelProcessGroup`: torch process groups to send, to receive and to broadcast."""
 
 import logging
 import re
@@ -24,17 +24,17 @@ _TCP = re.compile(r"tcp://(?:\[(?P<six>[^\]]+)\]|(?P<four>[^:/]+)):(?P<port>\d+)
 
 
 class MultiChannelProcessGroup:
-    """Groups of `torch.distributed` beside the user's default group.
+    """Process groups of `torch.distributed`, separate from the user's default group.
 
-    Each channel has a group to send, one to receive and one to broadcast, so that transfers of the
-    two directions do not wait for each other; and three more of the vendor's library where all
-    members have accelerators of one kind that has one.
+    Each channel has three gloo groups: to send, to receive and to broadcast, so that transfers of
+    the two directions do not wait for each other. If all members have accelerators of one kind that
+    has a vendor's library, each channel has three more groups of that library.
 
     Args:
         cur_rank: The rank of this process.
         num_channels: The number of channels.
         group_info: The members.
-        logger: Logs failures; None for shoal's log.
+        logger: Logs failures; None for shoal's own logger.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class MultiChannelProcessGroup:
 
         Raises:
             ShoalValueError: `init_method` is of another form.
-            ShoalTimeoutError: A member did not come in time.
+            ShoalTimeoutError: A member did not join in time.
             PeerLostError: A member cannot be reached.
         """
         if self._is_initialized:
@@ -119,7 +119,7 @@ class MultiChannelProcessGroup:
         for channel in range(self._num_channels):
             first = make(f"{self._group_name}/{library}/{channel}/0-1")
             second = make(f"{self._group_name}/{library}/{channel}/1-0")
-            # What rank 0 sends by, the others receive by.
+            # The group with which rank 0 sends is the one with which the others receive.
             sends, receives = (first, second) if self._cur_rank == 0 else (second, first)
             getattr(self, f"_send_{library}_process_groups").append(sends)
             getattr(self, f"_recv_{library}_process_groups").append(receives)
@@ -140,14 +140,14 @@ class MultiChannelProcessGroup:
 
         Raises:
             RuntimeError: `init` was not called.
-            ValueError: There is no such channel.
+            ValueError: The channel does not exist.
         """
         return self._move("send", tensor, device, channel_id, self._cur_rank, async_op=async_op)
 
     def recv(
         self, tensor: "torch.Tensor", device: str, channel_id: int, async_op: bool = False
     ) -> Any:
-        """Receive a tensor from the other member of a group of two; as `send`."""
+        """Receive a tensor from the other member of a group of two; same arguments as `send`."""
         return self._move("recv", tensor, device, channel_id, self._peer_rank, async_op=async_op)
 
     def broadcast(
@@ -158,7 +158,7 @@ class MultiChannelProcessGroup:
         src: int,
         async_op: bool = False,
     ) -> Any:
-        """Broadcast a tensor of the member `src` to all others; as `send`."""
+        """Broadcast a tensor of the member `src` to all others; otherwise the same as `send`."""
         return self._move("collective", tensor, device, channel_id, src, async_op=async_op)
 
     def _move(
@@ -217,12 +217,12 @@ class MultiChannelProcessGroup:
     def _copy_to_accel_tensor(
         device: str, accel_tensor: "torch.Tensor", cpu_tensor: "torch.Tensor"
     ) -> None:
-        del device  # the tensor knows it
+        del device  # the tensor has it
         accel_tensor.detach().copy_(cpu_tensor)
 
 
 class _LoggedWork:
-    """A work whose failure is logged once, and raised as it is by every wait."""
+    """A work whose failure is logged once, and raised unchanged by every wait."""
 
     def __init__(
         self,
@@ -253,7 +253,7 @@ class _LoggedWork:
 
 
 def _has_no_library(group_info: CollectiveGroupInfo) -> bool:
-    """Whether some member has no accelerator, or one of another kind, or one without a library."""
+    """Whether a member has no accelerator, one of another kind, or one without a vendor library."""
     kinds = {(w.accelerator_type, w.accelerator_model) for w in group_info.workers}
     if len(kinds) != 1:
         return True

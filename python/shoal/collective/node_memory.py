@@ -1,7 +1,7 @@
-"""The shared memory through which the workers of a node send to each other.
+"""`NodeMemory`: the shared memory through which the workers of a node send to each other.
 
-One session for each node and job. The first worker that needs it makes it and tells the manager of
-workers; the others join it. There is no actor for it: a message is one operation on a queue.
+There is one session for each node and job. The first worker that needs it makes it and tells the
+manager of workers; the others join it. No actor takes part: a message is one operation on a queue.
 """
 
 import contextlib
@@ -23,10 +23,10 @@ from shoal.shm.payloads import PayloadWriter
 __all__ = ["MOST_BYTES", "NodeMemory"]
 
 MOST_BYTES = 64 * 1024 * 1024
-"""Bytes between two workers that are sent and not received; further sends wait."""
+"""Maximum sent but unreceived bytes between two workers; further sends wait."""
 
 _ENVELOPE = 1024 * 1024
-"""Room beside the bytes of a message of `MOST_BYTES`: its description."""
+"""Bytes of additional room for the description of a message of `MOST_BYTES`."""
 
 
 _log = logging.getLogger("shoal")
@@ -36,7 +36,7 @@ class NodeMemory:
     """This process's part in the session of its node.
 
     Args:
-        directory: Where the session is known.
+        directory: Where the session's token is registered.
     """
 
     def __init__(self, directory: Directory) -> None:
@@ -46,10 +46,10 @@ class NodeMemory:
         self._queues: SharedQueues | None = None
         self._payloads: PayloadWriter | None = None
         self.direct: dict[Any, Any] = {}
-        """The queues that may be used at once, by key."""
+        """The queues that can be used directly, by key."""
 
     def queues(self) -> SharedQueues:
-        """Return the queues of the node, joining its session at the first call."""
+        """Return the queues of the node; the first call joins its session."""
         with self._lock:
             if self._queues is None:
                 facts = Facts(
@@ -62,23 +62,25 @@ class NodeMemory:
             return self._queues
 
     def join(self) -> None:
-        """Join the session before others know of this worker, which send to it from then on.
+        """Join the session; called before other workers can find this one and send to it.
 
-        The session ends with the last process in it, and with it what a sender has sent that ended
-        before its receiver joined.
+        The session ends with the last process in it. If a sender ended before its receiver joined,
+        its messages could be lost with the session.
         """
         try:
             self.queues()
         except ShoalError as error:
-            _log.warning("%s: its node's memory for messages: %s", describe_self(), error)
+            _log.warning(
+                "%s: cannot join its node's memory for messages: %s", describe_self(), error
+            )
 
     def session(self) -> Session:
-        """Return the session of the node, joining it at the first call."""
+        """Return the session of the node; the first call joins it."""
         self.queues()
         return self._joined()
 
     def payloads(self) -> PayloadWriter:
-        """Return what writes payloads that several receivers read, or that fit into no queue."""
+        """Return the writer of payloads that several receivers read or no queue can hold."""
         self.queues()
         with self._lock:
             if self._payloads is None:
@@ -86,7 +88,7 @@ class NodeMemory:
             return self._payloads
 
     def forget(self, key: str, reader: ProcessId) -> None:
-        """Free what was sent to a process that has died.
+        """Free the messages that were sent to a process that has died.
 
         Args:
             key: The queue of the messages.
@@ -127,7 +129,7 @@ class NodeMemory:
                 try:
                     self._session = joined(token)
                 except ChannelNotFoundError:
-                    gone = token  # all that were in it have left
+                    gone = token  # all its processes have left it
                 else:
                     return self._session
             made = Session.create()

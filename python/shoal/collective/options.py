@@ -15,17 +15,17 @@ _LIMITS = {
 
 @dataclass
 class CollectiveGroupOptions:
-    """How an accelerator's library shall move tensors; other transports do not need them.
+    """Options of an accelerator's collective library; other transports need none.
 
     Attributes:
         accel_cluster_size: NCCL's cluster size, 0 to 8; None for its default.
-        accel_max_ctas: Most blocks a kernel uses, 1 to 32; None for its default.
-        accel_min_ctas: Fewest blocks a kernel uses, 1 to 32; None for its default.
-        is_high_priority_stream: Whether the kernels run on a stream of high priority.
+        accel_max_ctas: Maximum number of blocks of a kernel, 1 to 32; None for its default.
+        accel_min_ctas: Minimum number of blocks of a kernel, 1 to 32; None for its default.
+        is_high_priority_stream: Whether the kernels run on a high-priority stream.
         use_ring_broadcast: Whether a broadcast goes from receiver to receiver.
 
     Raises:
-        ShoalValueError: A value is out of its range, or the fewest are more than the most.
+        ShoalValueError: A value is out of range, or the minimum is greater than the maximum.
     """
 
     accel_cluster_size: int | None = None
@@ -42,9 +42,9 @@ class CollectiveGroupOptions:
         most, fewest = self.accel_max_ctas, self.accel_min_ctas
         if most is not None and fewest is not None and most < fewest:
             raise ShoalValueError(
-                f"accel_max_ctas={most} is less than accel_min_ctas={fewest}: expected at least it"
+                f"accel_max_ctas={most} is less than accel_min_ctas={fewest}: expected at least that"
             )
 
     def is_empty_options(self) -> bool:
-        """Whether everything is left to its default."""
+        """Whether every option has its default."""
         return all(getattr(self, field.name) == field.default for field in fields(self))

@@ -1,4 +1,4 @@
-"""Sends from one worker to another, in the order of the calls."""
+"""`Outbox`: sends from one worker to another, in the order of the calls."""
 
 import contextlib
 import threading
@@ -37,13 +37,13 @@ from shoal.transport.choice import Watch
 __all__ = ["LOOK_S", "SLICE_S", "Outbox"]
 
 SLICE_S = 0.8
-"""How long to wait before a look at the peer: a death is seen within 2 s, at the second look."""
+"""Seconds to wait between checks that the peer lives; the second check sees a death, within 2 s."""
 
 LOOK_S = 0.1
-"""Sends look after so many seconds whether their receiver still lives."""
+"""Seconds after which a send checks again that its receiver lives."""
 
 _POLL_S = 0.01
-"""The longest pause between two looks whether a payload beside the queue was taken."""
+"""Longest pause between checks whether a payload beside the queue was taken, in seconds."""
 
 
 _NOT_NOW = (ShoalTimeoutError, ChannelMemoryError, ChannelClosed)
@@ -54,8 +54,8 @@ class _Sending:
 
     Attributes:
         message: The message.
-        deadline: Until when it waits for room.
-        future: Completes when it is sent; to cancel it is to ask for that.
+        deadline: Deadline of its wait for room.
+        future: Completes when the message is sent; `cancel` only asks for a cancellation.
     """
 
     def __init__(
@@ -73,18 +73,18 @@ class _Sending:
         self._unwanted = False
 
     def begin(self) -> bool:
-        """Let it be cancelled no more; return whether it is still wanted."""
+        """Make the send uncancellable; return whether it is still wanted."""
         if self._unwanted or self.future.done():
             return False
         return self.future.set_running_or_notify_cancel()
 
     def follow(self, inner: Future) -> None:
-        """Let a put to the queue decide what becomes of it."""
+        """Complete the send when a put to the queue completes."""
         self._inner = inner
         inner.add_done_callback(self._move)
 
     def give_up(self, error: BaseException) -> None:
-        """Fail, unless it is sent already."""
+        """Fail the send, unless the message is sent already."""
         self._error = error
         if self._inner is None:
             fail(self.future, error)
@@ -114,9 +114,9 @@ class Outbox:
 
     Args:
         routes: The way to other workers.
-        kind: Keeps point to point and each broadcast apart.
+        kind: Keeps point-to-point messages and those of each broadcast apart.
         peer: The receiver.
-        what: Names the operation in messages: `send to`.
+        what: Name of the operation in errors and log lines, such as `send to`.
     """
 
     def __init__(self, routes: Routes, kind: str, peer: WorkerAddress, what: str) -> None:
@@ -130,29 +130,29 @@ class Outbox:
         self._route: Route | None = None
         self._queue: ShmQueue | None = None
         self._look_at = 0.0
-        # Asynchronous sends: those that a put to the queue decides, and those that wait for a
-        # thread, because the receiver is not known yet or they take more than one put.
         self._has_lanes = routes.has_lanes
         self._lanes = SendLanes(routes, peer)
         self._beside = Untaken()
+        # Asynchronous sends: those that complete with a put to the queue, and those that wait for
+        # a thread, because the receiver is not known yet or they take more than one put.
         self._putting: set[_Sending] = set()
         self._backlog: deque[_Sending] = deque()
         self._drains = False
 
     def heed(self, options: CollectiveGroupOptions | None) -> None:
-        """Use options for the accelerators' libraries; only those of the first send count."""
+        """Use options of the accelerators' libraries; only the first ones that are given count."""
         if self._lanes.options is None:
             self._lanes.options = options
 
     def offer(self, message: Any, seconds: float = 0.0) -> bool:
-        """Send a message if that takes one operation on a queue.
+        """Send a message if that takes a single operation on a queue.
 
         Args:
             message: The message.
-            seconds: How long to wait for room; the receiver is looked at after that.
+            seconds: How long to wait for room before `send` has to check the receiver.
 
         Returns:
-            Whether it is sent.
+            Whether the message is sent.
         """
         queue = self._queue
         if queue is None or self._putting or self._drains or monotonic() > self._look_at:
@@ -162,7 +162,7 @@ class Outbox:
         try:
             queue.put(message, 0, seconds)
         except _NOT_NOW:
-            return False  # the way that waits says what is wrong
+            return False  # `send` raises the error
         return True
 
     def send(self, message: Any, deadline: Deadline) -> None:
@@ -173,7 +173,7 @@ class Outbox:
         self._send_in_slices(message, deadline)
 
     def _send_behind(self, message: Any, deadline: Deadline) -> None:
-        """Send behind asynchronous sends, and wait for it."""
+        """Send after the asynchronous sends that were started before, and wait for it."""
         future = self.start_send(message, deadline)
         try:
             with self.waiting(deadline) as wait:
@@ -190,7 +190,7 @@ class Outbox:
         future.result()
 
     def start_send(self, message: Any, deadline: Deadline) -> Future:
-        """Start a send, after those that were started before."""
+        """Start an asynchronous send, which comes after those that were started before."""
         with self._at_once_or_later() as found:
             route = found
             if route is not None and not self._lanes.needed_for(message, route):
@@ -221,10 +221,10 @@ class Outbox:
 
     @contextlib.contextmanager
     def _at_once_or_later(self) -> Iterator[Route | None]:
-        """Give the route for a send that does not wait; None for one that has to.
+        """Yield the route if a send can start now, None if it has to wait.
 
-        A send waits for its receiver to be found again where that has died. Between nodes it also
-        waits for a send of another thread: a message and what announces it belong together.
+        A send has to wait if its receiver has died and must be found again. Between nodes it also
+        waits while another thread sends: a message and its announcement belong together.
         """
         info, route = self._info, self._route
         if info is None or route is None:
@@ -246,13 +246,13 @@ class Outbox:
             yield None
 
     def look(self) -> bool:
-        """Fail the asynchronous sends that are late, or to a receiver that has died.
+        """Fail the asynchronous sends whose deadline has passed or whose receiver has died.
 
         Returns:
             Whether any send is left.
         """
         with self._lock:
-            # Behind one whose deadline may be later.
+            # Also those behind a send with a later deadline.
             late = [sending for sending in self._backlog if sending.deadline.expired]
             for sending in late:
                 self._backlog.remove(sending)
@@ -272,8 +272,8 @@ class Outbox:
         """Return the receiver's record, waiting for it to exist.
 
         Raises:
-            PeerLostError: It died.
-            ShoalTimeoutError: It did not register in time.
+            PeerLostError: The receiver died.
+            ShoalTimeoutError: The receiver did not register in time.
         """
         peers, info = self._routes.peers, self._info
         if info is not None and monotonic() < self._look_at:
@@ -291,14 +291,14 @@ class Outbox:
         return found
 
     def write_beside(self, message: Any, info: WorkerInfo, deadline: Deadline) -> Any:
-        """Write a message that fits into no queue beside it; return what goes into the queue."""
+        """Write a message too large for the queue beside it; return its reference to be queued."""
         payloads = self._routes.memory.payloads()
         pause = _POLL_S / 50
         with self.waiting(deadline) as wait:
             while self._beside.nbytes():
                 if deadline.expired:
                     raise self._too_late(deadline)
-                time.sleep(min(pause, deadline.remaining))  # no event tells that it was opened
+                time.sleep(min(pause, deadline.remaining))  # opening it sets no event
                 pause = min(2 * pause, _POLL_S)
                 wait.tick()
                 info = self.info(deadline)
@@ -308,11 +308,11 @@ class Outbox:
         return special(BESIDE, reference)
 
     def close(self) -> None:
-        """Release what is held for the receiver."""
+        """Release resources held for the receiver."""
         self._lanes.close()
 
     def waiting(self, deadline: Deadline) -> PeerWait:
-        """Return what logs and records a wait for the receiver."""
+        """Return the `PeerWait` that logs and records a wait for the receiver."""
         me, peer = self._routes.name, self.peer.get_name()
 
         def describe() -> str:
@@ -323,14 +323,14 @@ class Outbox:
     # How it works.
 
     def _take(self, info: WorkerInfo) -> None:
-        """Use the record of a receiver that was found, or that took the place of a dead one."""
+        """Use the record of a receiver that was found, or that replaced a dead one."""
         self._route = self._queue = self._info = None
         self._lanes.close()
         self._route = self._routes.outgoing(self._kind, info)
-        self._info = info  # last: without a route the next send tries again
+        self._info = info  # last, so that after an error above the next send tries again
 
     def _forget(self, dead: WorkerInfo) -> None:
-        """Free the memory of what was sent to a receiver that died and did not take it."""
+        """Free the memory of the messages that a dead receiver did not take."""
         route = self._route
         if route is not None and route.name == "shm":
             with contextlib.suppress(ShoalError):  # the session may be closed
@@ -351,7 +351,7 @@ class Outbox:
     def _send_in_steps(
         self, message: Any, info: WorkerInfo, route: Route, deadline: Deadline
     ) -> None:
-        """Send a message that may take more than one put, alone among all threads."""
+        """Send a message that may take more than one put; the caller holds `_one_at_a_time`."""
         watch = self._watch(info, deadline)
 
         def put(part: Any) -> None:
@@ -365,7 +365,7 @@ class Outbox:
             put(message)
             self._lanes.announce(watch)
         except BaseException:
-            # The receiver would pair what it was told with the wrong messages: it begins anew.
+            # Otherwise the receiver would match earlier announcements with later messages.
             self._lanes.end_frames()
             raise
 
@@ -377,12 +377,12 @@ class Outbox:
             # Another thread has just found a successor.
 
     def _put_in_slices(self, message: Any, receiver: WorkerInfo, deadline: Deadline) -> None:
-        """Put a message into the queue to one process of the receiver, waiting for room."""
+        """Put a message into the queue to one process of the receiver; wait for room."""
         with self.waiting(deadline) as wait:
             while True:
                 info, route = self._reach(deadline)
                 if info.process != receiver.process:
-                    # What was sent before it is lost, so that its successor must not have this.
+                    # Earlier messages are lost, so the receiver's successor must not get this one.
                     raise self._dead(receiver, deadline)
                 if route.name == "ray":
                     self._put_far(route, message, deadline, wait)
@@ -406,7 +406,7 @@ class Outbox:
                     return
 
     def _put_far(self, route: Route, message: Any, deadline: Deadline, wait: PeerWait) -> None:
-        """Put a message into the queue on another node; it travels once, however long that waits."""
+        """Put a message into the queue on another node; it travels once, even if the put waits."""
         putting = route.queues.start_put(route.key, message, 0, deadline)
         try:
             while True:
@@ -426,7 +426,7 @@ class Outbox:
             raise self._translated(error, deadline) from error
 
     def _watch(self, info: WorkerInfo, deadline: Deadline) -> Watch:
-        """Return what a transport that waits asks for the death of the receiver."""
+        """Return the function with which a waiting transport checks if the receiver has died."""
 
         def watch() -> BaseException | None:
             if self._routes.peers.is_dead(info):
@@ -436,7 +436,7 @@ class Outbox:
         return watch
 
     def _drain(self) -> None:
-        """Send what waits for a thread; the thread ends with the backlog."""
+        """Send the messages of the backlog in order; the thread ends when there are none."""
         while True:
             with self._lock:
                 if not self._backlog:
@@ -454,7 +454,7 @@ class Outbox:
                 sending.future.end()
 
     def _translated(self, error: BaseException, deadline: Deadline) -> BaseException:
-        """Say of the error of a queue which send it is of."""
+        """Turn an error of a queue into one that names the send."""
         if isinstance(error, ShoalTimeoutError):
             return self._too_late(deadline)
         if isinstance(error, ChannelClosed):

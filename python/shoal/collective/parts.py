@@ -1,4 +1,4 @@
-"""Receives of which a part does not lie in the queue: the counterpart of `SendLanes`."""
+"""`Parts`: receives what is not in the queue of messages; the counterpart of `SendLanes`."""
 
 from typing import Any
 
@@ -24,11 +24,11 @@ from shoal.transport.choice import TensorLane, Watch
 __all__ = ["NOT_HERE", "Parts", "Place"]
 
 NOT_HERE: Any = object()
-"""What `Parts.next` returns where the next message is one of the queue."""
+"""Returned by `Parts.next` if the next message is to be taken from the queue."""
 
 
 class Parts:
-    """What one worker receives from another beside the queue.
+    """The parts of messages that one worker receives from another beside the queue.
 
     Args:
         routes: The way to other workers.
@@ -52,7 +52,7 @@ class Parts:
         """Wait for the next frame.
 
         Returns:
-            The message, or `NOT_HERE` where it is to be taken from the queue.
+            The message, or `NOT_HERE` if it is to be taken from the queue.
         """
         frames = self._frames
         if frames is None:
@@ -60,8 +60,8 @@ class Parts:
         try:
             found = frames.next(deadline, watch, into)
         except PeerLostError:
-            # The sender ended the pair, which it does when a send fails: what it sends from now on
-            # begins in the queue. Whether it lives the queue's wait tells.
+            # The sender ended the pair, which it does when a send fails: its next messages begin
+            # in the queue. The wait for the queue notices if the sender has died.
             self._end_frames()
             error = watch()
             if error is not None:
@@ -77,7 +77,7 @@ class Parts:
         return found
 
     def complete(self, message: Any, deadline: Deadline, watch: Watch, into: Place) -> Any:
-        """Complete a message of the queue; `NOT_HERE` where it only tells of what follows."""
+        """Complete a message of the queue; `NOT_HERE` if it holds no object to receive."""
         special = special_of(message)
         if special is None:
             return open_message(message)
@@ -95,12 +95,12 @@ class Parts:
         if kind == BUFFERS:
             buffers, self._buffers = self._buffers, []
             head, count = parts
-            # Without them its send failed, and the sender knows it.
+            # If buffers are missing, the send has failed with an error at the sender.
             return self._rebuilt(head, buffers) if len(buffers) == count else NOT_HERE
         return self._shared(parts[0])
 
     def close(self) -> None:
-        """Release what is held for the sender."""
+        """Release resources held for the sender."""
         self._end_frames()
         while self._lanes:
             self._lanes.popitem()[1].close()

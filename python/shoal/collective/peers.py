@@ -1,4 +1,4 @@
-"""Finding other workers, and noticing that one has died while it is waited for."""
+"""`Peers`: finds other workers, and notices when one dies while a caller waits for it."""
 
 import threading
 from collections.abc import Sequence
@@ -22,8 +22,8 @@ def peer_address(group_name: Any, rank: int | Sequence[int]) -> WorkerAddress:
     """Return a worker's address; a list of ranks is a path.
 
     Raises:
-        ShoalTypeError: The group's name or the rank is of another type.
-        AddressError: They are no address.
+        ShoalTypeError: The group's name or the rank is of the wrong type.
+        AddressError: They do not form an address.
     """
     path = [rank] if isinstance(rank, int) else rank
     if not isinstance(group_name, str) or isinstance(path, (str, bytes)):
@@ -35,11 +35,11 @@ def peer_address(group_name: Any, rank: int | Sequence[int]) -> WorkerAddress:
 
 
 class Peers:
-    """The workers that this one has to do with: their records, and whether they live.
+    """Records of the workers that this one communicates with, and whether they are alive.
 
     Args:
         directory: Where workers look each other up.
-        mailboxes: The actors of the nodes, which watch processes that cannot be seen from here.
+        mailboxes: The mailboxes of the nodes, whose actors watch processes on other nodes.
     """
 
     def __init__(self, directory: Directory, mailboxes: Mailboxes) -> None:
@@ -70,10 +70,10 @@ class Peers:
         return self._infos.get(address)
 
     def is_dead(self, info: WorkerInfo) -> bool:
-        """Whether a worker's process has ended, as far as it can be told now.
+        """Whether a worker's process has ended, as far as is known now.
 
-        A process of another node is watched by an actor there from the first question on, whose
-        answer comes when the process has ended.
+        For a process on another node, the first call makes an actor there watch it. The actor
+        answers when the process has ended.
         """
         process = info.process
         if process.host == own_process().host:
@@ -98,7 +98,7 @@ class Peers:
         try:
             ray.get(watch, timeout=0)
         except ray.exceptions.RayError as error:
-            # The actor that watched has ended. Another one takes its place on a node that lives.
+            # The watching actor has ended. If its node is alive, another actor takes its place.
             if isinstance(error, ray.exceptions.ActorUnavailableError):
                 return False
             if self._mailboxes.forget(info.cluster_node_rank):
@@ -107,7 +107,7 @@ class Peers:
         return True
 
     def successor(self, dead: WorkerInfo) -> WorkerInfo | None:
-        """Return the record of the process that took the place of one that died, if any."""
+        """Return the record of the process that replaced a dead one, if any."""
         info = self._directory.look_up(dead.address)
         if info is None or info.process == dead.process:
             return None
@@ -122,15 +122,15 @@ class Peers:
         seen: set[int],
         info: WorkerInfo | None = None,
     ) -> PeerLostError | None:
-        """Return the error of a wait for a worker that is dead; None while it may go on.
+        """Return the error with which a wait for a dead worker ends; None while it may go on.
 
         Args:
             address: The worker.
             what: The operation that waits.
             deadline: Its deadline.
-            seen: The processes that this operation saw alive, kept by this method: one that ended
-                before the operation began, and has a successor, is no loss.
-            info: The record of the process to look at; None for the one that was found last.
+            seen: Ids of the processes that this operation saw alive; this method adds to them. A
+                process that ended before the operation began, and has a successor, is not a loss.
+            info: The record of the process to check; None for the one that was found last.
         """
         info = info or self._infos.get(address)
         if info is None:

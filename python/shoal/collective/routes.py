@@ -1,4 +1,4 @@
-"""Which queue leads from one worker to another, and through which memory."""
+"""`Routes`: finds the queue from one worker to another, in shared memory or in a mailbox."""
 
 from typing import Any, NamedTuple
 
@@ -19,9 +19,9 @@ class Route(NamedTuple):
 
     Attributes:
         name: The transport: `shm` or `ray`.
-        queues: The queues it is one of.
-        key: Which of them.
-        direct: Those that may be used at once: in shared memory, with nothing under way.
+        queues: The queues that it is one of.
+        key: Its key among them.
+        direct: The queues that can be used directly: in shared memory, with nothing pending.
     """
 
     name: str
@@ -31,7 +31,7 @@ class Route(NamedTuple):
 
 
 class Routes:
-    """What one worker needs to reach others.
+    """The directory, memory, mailboxes and peers by which one worker reaches others.
 
     Args:
         info: The worker's own record.
@@ -41,7 +41,7 @@ class Routes:
     def __init__(self, info: WorkerInfo, directory: Directory | None = None) -> None:
         self.info = info
         self.name = info.address.get_name()
-        # Without accelerators, and transports of other packages, all tensors go with the objects.
+        # Without accelerators and registered transports, all tensors travel with the objects.
         self.has_lanes = bool(info.available_accelerators) or has_registered()
         self.directory = directory or ManagerDirectory()
         self.memory = NodeMemory(self.directory)
@@ -49,7 +49,7 @@ class Routes:
         self.peers = Peers(self.directory, self.mailboxes)
 
     def accelerator_rank(self, device: Any) -> int | None:
-        """Return the cluster-wide rank of a torch device; None for one that cannot be told."""
+        """Return the cluster-wide rank of a torch device; None if it is not known."""
         visible = self.info.available_accelerators
         index = device.index or 0
         return visible[index] if device.type != "cpu" and index < len(visible) else None
@@ -58,7 +58,7 @@ class Routes:
         """Return the queue to another worker.
 
         Args:
-            kind: Keeps point to point and each broadcast apart.
+            kind: Keeps point-to-point messages and those of each broadcast apart.
             peer: The receiver.
         """
         key = _key(kind, self.info.address, peer)
@@ -67,7 +67,7 @@ class Routes:
         return Route("ray", self.mailboxes.queues(peer.cluster_node_rank, key), key, {})
 
     def incoming(self, kind: str, peer: WorkerInfo) -> Route:
-        """Return the queue from another worker; the arguments are those of `outgoing`."""
+        """Return the queue from another worker; same arguments as `outgoing`."""
         key = _key(kind, peer.address, self.info)
         if choose(peer, self.info, OBJECTS).name == "shm":
             return Route("shm", self.memory.queues(), key, self.memory.direct)
@@ -81,7 +81,7 @@ class Routes:
 
 
 def _key(kind: str, src: WorkerAddress, dst: WorkerInfo) -> str:
-    # With the receiver's process: what was sent to a worker that died is not received by the one
-    # that takes its name. Not with the sender's: what it sent before it died is received.
+    # Names the receiver's process, so that messages to a worker that died do not reach the one
+    # that takes its name; not the sender's, whose messages arrive even after it died.
     process = dst.process
     return f"{kind}|{src.get_name()}|{dst.address.get_name()}|{process.pid}.{process.started}"

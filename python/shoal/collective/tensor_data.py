@@ -1,7 +1,7 @@
-"""Kinds of payloads, and a description of the tensors in one.
+"""`TensorData`: kinds of payloads, and the tensors in one.
 
-Sending does not need it: the tensors of any object travel beside its pickle. It tells code that
-sends what its payloads are made of.
+Sending does not need it, because the tensors of any object travel beside its pickle. It is for
+callers that want to know what their payloads are made of.
 """
 
 import dataclasses
@@ -51,7 +51,7 @@ class TensorData:
 
     @classmethod
     def of(cls, value: Any) -> Self:
-        """Describe a payload; an object of no kind with tensors of its own has none."""
+        """Describe a payload; one of the kind `OBJECT` counts as having no tensors."""
         _, tensors, fields, metadata = _split(value)
         mask = [tensor.device.type == "cpu" for tensor in tensors]
         return cls(

@@ -1,4 +1,4 @@
-"""Along which edges a broadcast goes: written once on each node, one transfer between nodes."""
+"""Edges of a broadcast between workers: one transfer to each node, written there once."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -9,7 +9,7 @@ from shoal.manager import WorkerInfo
 __all__ = ["RING_FROM", "Edges", "edges_of"]
 
 RING_FROM = 3
-"""From so many nodes on beside the source's, a node passes the object on to the next."""
+"""Minimum number of nodes beside the source's for a ring, in which each node sends to the next."""
 
 
 class Edges(NamedTuple):
@@ -17,8 +17,8 @@ class Edges(NamedTuple):
 
     Attributes:
         parent: The member that it receives from; None for the source.
-        near: The members that it gives to on its own node.
-        far: The members that it gives to on other nodes.
+        near: The members on its own node that it sends to.
+        far: The members on other nodes that it sends to.
     """
 
     parent: WorkerAddress | None
@@ -34,17 +34,17 @@ def edges_of(
     apart: bool = False,
     ring: bool = False,
 ) -> Edges:
-    """Return the edges of one member; all members come to the same picture.
+    """Return the edges of one member; the results of all members fit together.
 
-    The source gives to the members of its node, and to one leader on each other node, which gives
+    The source sends to the members of its node, and to one leader on each other node, which sends
     to the others there. In a ring each leader receives from the one before it instead.
 
     Args:
         me: The member.
         source: The member that has the object.
         members: The records of all members.
-        apart: Whether shared memory must not be used: then every member is a node of its own.
-        ring: Whether to make a ring of the nodes however few they are.
+        apart: Whether shared memory must not be used: every member then counts as its own node.
+        ring: Whether to make a ring of the nodes even if they are few.
     """
     nodes: dict[str, list[WorkerInfo]] = {}
     for info in sorted(members, key=lambda info: info.address.get_name()):

@@ -1,4 +1,4 @@
-"""Payloads beside the queue that their readers have not opened yet, of one sender and purpose."""
+"""`Untaken`: payloads beside a queue, or of a broadcast, that readers have not opened yet."""
 
 import os
 import threading
@@ -11,9 +11,10 @@ __all__ = ["Untaken"]
 
 
 class Untaken:
-    """The payloads that one queue, or one broadcast, waits for.
+    """The unopened payloads of one queue or one broadcast.
 
-    Each has its own bound: a receiver that waits for one may not have come to the other yet.
+    Each queue and each broadcast has its own bound: a receiver that waits for a payload of one may
+    not have reached the other yet.
     """
 
     def __init__(self) -> None:
@@ -23,20 +24,20 @@ class Untaken:
     def add(
         self, size: int, references: Sequence[PayloadRef], readers: Sequence[ProcessId]
     ) -> None:
-        """Note a payload of `size` bytes, with the reference of each reader."""
+        """Add a payload of `size` bytes, with the reference of each reader."""
         links = [(ref[0], reader) for ref, reader in zip(references, readers, strict=True)]
         with self._lock:
             self._payloads.append((size, links))
 
     def nbytes(self) -> int:
-        """Return the bytes of the payloads that some living reader has not opened."""
+        """Return the total bytes of the payloads that a living reader has not opened."""
         with self._lock:
             left = [(size, _left(links)) for size, links in self._payloads]
             self._payloads = [(size, links) for size, links in left if links]
             return sum(size for size, _ in self._payloads)
 
     def readers(self) -> set[ProcessId]:
-        """Return the readers that have not opened all of theirs."""
+        """Return the living readers that have not opened all their payloads."""
         with self._lock:
             return {reader for _, links in self._payloads for _, reader in _left(links)}
 

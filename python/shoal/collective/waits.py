@@ -1,4 +1,4 @@
-"""Waits for other workers: their log lines, and the cycles that they are part of."""
+"""`PeerWait`: logs a long wait for other workers, and the cycle of waits that it is part of."""
 
 import itertools
 from collections.abc import Callable, Sequence
@@ -11,18 +11,18 @@ from shoal.deadline import Deadline, LongWait
 __all__ = ["PeerWait"]
 
 _NOTE_AFTER_S = 1.0
-"""A wait that takes longer is recorded, so that the line of another one can name it."""
+"""Seconds after which a wait is recorded, so that log lines of other waits can name it."""
 _numbers = itertools.count()
 
 
 class PeerWait:
-    """One wait of a worker for others: logs when it is long, and names the cycle it is part of.
+    """A worker's wait for others; logs it when it is long, and names the cycle it is part of.
 
     Args:
         directory: Where the wait is recorded.
         waiter: The address of the worker that waits.
-        peers: The addresses of those it waits for.
-        describe: Makes the sentence: who waits, in which operation, and for whom.
+        peers: The addresses of the workers it waits for.
+        describe: Makes the sentence that names the waiter, the operation and the peers.
         deadline: The deadline of the wait.
     """
 
@@ -66,7 +66,7 @@ class PeerWait:
         self._wait.tick()
 
     def end(self) -> None:
-        """Let no other line name this wait any more."""
+        """Remove the record of this wait, so that log lines no longer name it."""
         if self._number is not None:
             self._directory.end_wait(self._waiter, self._number)
             self._number = None

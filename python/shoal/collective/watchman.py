@@ -1,7 +1,7 @@
-"""Looks after asynchronous sends and receives: whether their peers live, and their deadlines.
+"""Watches asynchronous sends and receives: fails those with dead peers or passed deadlines.
 
-A call that waits looks by itself. What was started with `async_op=True` has no thread: one task on
-the process's event loop looks at all of it, as long as there is any.
+A blocking call checks this by itself. Operations that were started with `async_op=True` have no
+thread: one task on the process's event loop checks all of them, as long as there are any.
 """
 
 import asyncio
@@ -20,10 +20,10 @@ _log = logging.getLogger("shoal")
 
 
 class Attended(Protocol):
-    """Something with asynchronous operations under way."""
+    """An object with pending asynchronous operations."""
 
     def look(self) -> bool:
-        """Fail what cannot come to an end by itself; return whether any operation is left."""
+        """Fail operations that cannot complete; return whether any operation is left."""
 
 
 class _Watchman:
@@ -41,14 +41,14 @@ class _Watchman:
 
     async def _go_round(self) -> None:
         loop = asyncio.get_running_loop()
-        failed: weakref.WeakSet[Attended] = weakref.WeakSet()  # one line for each
+        failed: weakref.WeakSet[Attended] = weakref.WeakSet()  # each is logged once
         while True:
             await asyncio.sleep(_LOOK_S)
             for thing in list(self._attended):
-                # Before the look: what begins during it is attended to again.
+                # Before the look, so that an operation that begins during it is attended again.
                 self._attended.discard(thing)
                 try:
-                    # In a thread: to look may take a call to another node.
+                    # In a thread, because a look may call another node.
                     look = loop.run_in_executor(None, thing.look)
                 except RuntimeError:
                     return  # the interpreter ends
@@ -56,7 +56,7 @@ class _Watchman:
                     goes_on = await look
                 except Exception as error:  # noqa: BLE001  (the others are looked at all the same)
                     if thing not in failed:
-                        _log.warning("a look at the peers of messages under way failed: %r", error)
+                        _log.warning("checking the peers of pending messages failed: %r", error)
                     failed.add(thing)
                     goes_on = True
                 if goes_on:
@@ -71,7 +71,7 @@ _watchman = _Watchman()
 
 
 def attend(thing: Attended) -> None:
-    """Have something looked at about twice a second until its `look` returns False."""
+    """Call the `look` of an object about twice a second until it returns False."""
     _watchman.attend(thing)
 
 

@@ -1,7 +1,7 @@
-"""A queue that runs functions one after another, beside the caller.
+"""`CollectiveWorkQueue`: runs functions one after another in a background thread.
 
-Sends, receives and broadcasts keep their order without it. It is for callers that put functions
-of their own between them.
+Sends, receives and broadcasts keep their order without it. It is for callers that run functions of
+their own between them.
 """
 
 import threading
@@ -53,12 +53,12 @@ class CollectiveWorkQueue:
 
         Args:
             work: The function; its result and its error are the work's own.
-            comm_id: Which order of messages it is part of: 0, because there is only one.
-            event: An event of an accelerator's stream, for the work's stream to wait for: what
-                the caller's stream was given before it was recorded.
+            comm_id: The order of messages that it is part of: 0, because there is only one.
+            event: An event that the caller recorded on an accelerator's stream: the work's stream
+                waits for everything that the caller's stream was given before the event.
 
         Raises:
-            ShoalValueError: There is no such order.
+            ShoalValueError: `comm_id` is not 0.
         """
         if comm_id != 0:
             raise ShoalValueError(f"comm_id={comm_id!r}: expected 0, the only one")
