@@ -1,4 +1,4 @@
-"""The configuration of a job, read and checked."""
+"""`load`: read and check the configuration of a job."""
 
 import importlib
 from typing import Any
@@ -14,16 +14,18 @@ def load(source: Any) -> ClusterConfig:
     """Read and check a configuration.
 
     Args:
-        source: A mapping, an OmegaConf `DictConfig` or the path of a YAML file; the whole document
-            or its `cluster` section, told apart by that key. A `ClusterConfig` is returned as it is.
+        source: A mapping, an OmegaConf `DictConfig` or the path of a YAML file. It is the whole
+            document if it has a key `cluster`, otherwise the `cluster` section alone. A
+            `ClusterConfig` is returned as it is.
 
     Raises:
-        ClusterConfigError: It cannot be; all its problems at once, each with its path.
+        ClusterConfigError: The configuration is invalid; the error lists all problems, each with
+            its path.
     """
     if isinstance(source, ClusterConfig):
         return source
     load_user_extension_module()  # it may register hardware that the configuration names
     document = read_document(source)
-    # pydantic takes 0.2 s to import: only what reads a configuration pays for it.
+    # Imported here: pydantic takes 0.2 s, which only a process that reads a configuration pays.
     config: ClusterConfig = importlib.import_module("shoal.config.schema").check(document)
     return config
