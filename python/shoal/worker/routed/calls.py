@@ -70,7 +70,7 @@ class RoutedCalls:
             None; with `async_op` a work whose result is None.
 
         Raises:
-            ShoalValueError: The rows cannot be divided among the ranks without a rest, the group
+            ShoalValueError: The rows cannot be divided evenly among the ranks, the group
                 is unknown, or arguments contradict each other. Nothing was sent.
             ShoalTimeoutError: There was no room in time. A note says how many pieces were sent.
         """
