@@ -164,7 +164,7 @@ def test_an_argument_that_failed(one):
 
     with pytest.raises(KeyError, match="look here") as info:
         one.rank_of(broken.remote()).wait(20)
-    assert "one of its arguments could not be had there" in info.value.__notes__[-1]
+    assert "one of its arguments was not available there" in info.value.__notes__[-1]
 
 
 def test_an_error_in_a_coroutine(launch):
@@ -244,7 +244,7 @@ def test_what_nobody_waits_for_is_logged(pair, caplog):
     with caplog.at_level(logging.ERROR, "shoal"):
         pair.fail("unseen")
         wait_for_log(caplog, "failed on rank 1")
-    assert "pair.fail (nobody waited for it) failed on rank 0:\nTraceback" in caplog.text
+    assert "pair.fail (not waited for) failed on rank 0:\nTraceback" in caplog.text
     assert "KeyError: 'unseen'" in caplog.text
 
 
@@ -254,7 +254,7 @@ def test_a_failure_that_only_done_has_seen_is_logged(pair, caplog):
         time.sleep(0.05)
     with caplog.at_level(logging.ERROR, "shoal"):
         del result
-    assert "pair.fail (nobody waited for it) failed on rank 1:\nTraceback" in caplog.text
+    assert "pair.fail (not waited for) failed on rank 1:\nTraceback" in caplog.text
     assert "KeyError: 'seen by done'" in caplog.text
 
 
@@ -264,7 +264,7 @@ def test_a_death_that_nobody_waits_for_is_logged_but_not_that_of_a_closed_group(
         (pid,) = group.pid().wait()
         group.sleep(30)
         os.kill(pid, signal.SIGKILL)
-        wait_for_log(caplog, "dying.sleep (nobody waited for it)")
+        wait_for_log(caplog, "dying.sleep (not waited for)")
         closed = launch(Fails, name="closed")
         closed.sleep(30)
         closed.close()

@@ -64,8 +64,11 @@ cluster:
             ":3:3: the key 'num_nodes' stands twice, first in line 2",
         ),
         ("cluster: !!python/object:os.system {}", ":1:10: not YAML as shoal reads it"),
-        ("cluster: !!timestamp x", ":1:10: not YAML as shoal reads it: this is no timestamp"),
-        ("cluster: " + "1" * 5000, ":1:10: not YAML as shoal reads it: this is no int"),
+        (
+            "cluster: !!timestamp x",
+            ":1:10: not YAML as shoal reads it: this is not a valid timestamp",
+        ),
+        ("cluster: " + "1" * 5000, ":1:10: not YAML as shoal reads it: this is not a valid int"),
         ("{<<: " * 2000 + "{}" + "}" * 2000, "nested too deep, or in themselves"),
         ("cluster: {}\n---\n", "not YAML as shoal reads it: expected a single document"),
         ("cluster: \0", "not YAML as shoal reads it: "),

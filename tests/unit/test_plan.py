@@ -260,7 +260,7 @@ def test_problems_of_the_configuration_and_of_the_inventory_come_together():
         plan(job({"actor": "0"}, num_nodes="two"), "2y8")
     text = str(caught.value)
     assert "'num_nodes' must be a positive integer" in text
-    assert "no number of nodes" in text
+    assert "is not a number of nodes" in text
     assert len(caught.value.problems) == 2
 
 

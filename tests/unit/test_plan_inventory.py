@@ -91,7 +91,7 @@ def test_all_problems_come_at_once_with_their_places(tmp_path):
         f"nodes[4].hardware.franka ({file}:6:17): there is no such hardware type; "
         "did you mean 'Franka'?",
         f"nodes[4].hardware.Excavator ({file}:6:39): expected a number from 0 to 1024, not 'many'",
-        f"nodes[5] ({file}:7:5): nodes \"2y8\": '2y8' is no number of nodes",
+        f"nodes[5] ({file}:7:5): nodes \"2y8\": '2y8' is not a number of nodes",
         f"nodes[6] ({file}:8:5): expected a mapping or a text such as 16x8:H100, not [8]",
         f"nodes[7].model ({file}:9:13): expected a text such as H100, not ''",
         f"nodes[8].hostnames ({file}:10:17): expected one for each of 1 node, not 2",

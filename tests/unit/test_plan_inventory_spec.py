@@ -42,7 +42,7 @@ nodes "2x8,,1": nodes are missing here
       ^
   expected COUNTxACCELERATORS[:[VENDOR:]MODEL][/64cpu][/2xFranka], such as 16x8:H100/64cpu,2x0""",
     "2x8, x8": """\
-nodes "2x8, x8": 'x8' is no number of nodes
+nodes "2x8, x8": 'x8' is not a number of nodes
   2x8, x8
        ^^
   expected COUNTxACCELERATORS[:[VENDOR:]MODEL][/64cpu][/2xFranka], such as 16x8:H100/64cpu,2x0""",
@@ -102,7 +102,7 @@ nodes "8/Franka/2xFranka": Franka stands twice
            ^^^^^^^^
   expected it once""",
     "\uff18": """\
-nodes "\uff18": '\uff18' is no number of nodes
+nodes "\uff18": '\uff18' is not a number of nodes
   \uff18
   ^
   expected COUNTxACCELERATORS[:[VENDOR:]MODEL][/64cpu][/2xFranka], such as 16x8:H100/64cpu,2x0""",
@@ -112,7 +112,7 @@ nodes "8/8xAccelerator": accelerators stand before the first '/'
     ^^^^^^^^^^^^^
   expected 8:H100/64cpu, for example""",
     "8\x1b[2J": """\
-nodes "8\ufffd[2J": '8\\x1b[2J' is no number of nodes
+nodes "8\ufffd[2J": '8\\x1b[2J' is not a number of nodes
   8\ufffd[2J
   ^^^^^
   expected COUNTxACCELERATORS[:[VENDOR:]MODEL][/64cpu][/2xFranka], such as 16x8:H100/64cpu,2x0""",

@@ -130,7 +130,7 @@ def test_what_is_no_plan_is_refused_by_its_part(shared, change, told):
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", "{", "null", "7", "[" * 100_000])
 def test_other_json_is_no_plan(text):
-    with pytest.raises(ShoalValueError, match="this is no plan"):
+    with pytest.raises(ShoalValueError, match="this is not a plan"):
         from_json(text)
 
 

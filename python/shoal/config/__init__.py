@@ -1,4 +1,4 @@
-"""The `cluster` section of a configuration: read, checked, and turned into dataclasses."""
+"""The `cluster` section of a configuration: read, check and convert it to dataclasses."""
 
 from shoal.config.document import Document, read_document
 from shoal.config.model import ClusterConfig, NodeGroupConfig, NodeGroupEnvConfig, load

@@ -1,4 +1,4 @@
-"""Where a configuration comes from: a mapping, an OmegaConf `DictConfig`, or a YAML file."""
+"""Read a configuration (mapping, OmegaConf `DictConfig` or YAML file) without checking it."""
 
 import dataclasses
 import os
@@ -25,7 +25,7 @@ class Document:
     """A configuration that was read and not yet checked.
 
     Attributes:
-        name: What to call it in a message: the path of its file, or "the configuration".
+        name: Its name in messages: the path of its file, or "the configuration".
         section: The `cluster` section as plain data.
     """
 
@@ -36,19 +36,19 @@ class Document:
 
     @property
     def is_file(self) -> bool:
-        """Whether it was read from a file, by the rules of YAML 1.2."""
+        """Whether it was read from a file, which follows YAML 1.2."""
         return self._marks is not None
 
     def where(self, *path: str | int, key: bool = False) -> str:
-        """Return a path within the section as text, with the place in the file where there is one.
+        """Return a path within the section as text, with its position if there is a file.
 
         Args:
-            path: Keys and indices, from the section on: `"node_groups", 1, "label"`.
+            path: Keys and indices, relative to the section: `"node_groups", 1, "label"`.
             key: Whether to point at the last key, rather than at its value.
 
         Returns:
-            `cluster.node_groups[1].label (job.yaml:7:12)`; of a part that is not there, the place
-            of the nearest part around it.
+            `cluster.node_groups[1].label (job.yaml:7:12)`; for a part that does not exist, the
+            position of the nearest part that encloses it.
         """
         text = path_text(_SECTION, path)
         if self._marks is None:
@@ -60,9 +60,9 @@ def read_document(source: Any) -> Document:
     """Read a configuration, without checking it.
 
     Args:
-        source: A mapping, an OmegaConf `DictConfig` or the path of a YAML file; the whole document
-            or its `cluster` section, told apart by that key. A `ClusterConfig` is taken apart, and
-            a `Document` returned as it is.
+        source: A mapping, an OmegaConf `DictConfig` or the path of a YAML file. It is the whole
+            document if it has a key `cluster`, otherwise the `cluster` section alone. A
+            `ClusterConfig` is converted back to plain data, and a `Document` is returned as it is.
 
     Raises:
         ClusterConfigError: There is no `cluster` section, or a part of it cannot be read.
@@ -89,7 +89,7 @@ def read_document(source: Any) -> Document:
         raise ClusterConfigError(
             f"{name} has no key {_SECTION!r}; it has {', '.join(keys) or 'no keys'}{near}"
         )
-    # Only this part: elsewhere an OmegaConf document may have values that are still missing.
+    # Convert only this section: other parts of an OmegaConf document may have missing values.
     try:
         section = plain_section(content, _SECTION if root else None, _KNOWN, name)
     except RecursionError as error:
@@ -114,7 +114,7 @@ def _is_checked(source: Any) -> bool:
 
 
 def _taken_apart(config: Any) -> dict[str, Any]:
-    # Not `asdict`: what placements hold is passed on as it is, not copied.
+    # Not `asdict` of the whole: it would copy the values in component_placement.
     section = {field: getattr(config, field) for field in _KNOWN}
     section["node_groups"] = (
         None if config.node_groups is None else [dataclasses.asdict(g) for g in config.node_groups]

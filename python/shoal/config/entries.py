@@ -1,4 +1,4 @@
-"""The entries of `component_placement`, before anything is known of the cluster."""
+"""Parse and check the entries of `component_placement`, without knowing the cluster."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -24,9 +24,9 @@ class Entry:
         components: Their names.
         labels: The node groups, in the order in which their ranks are numbered.
         text: The placement string.
-        hint: What to add to an error about the text, unless it was read from a file; often empty.
-        path: Where the entry stands in the `cluster` section.
-        text_path: Where its placement string stands.
+        hint: Advice for an error about the text, unless it was read from a file; often empty.
+        path: Path of the entry in the `cluster` section.
+        text_path: Path of its placement string in the section.
     """
 
     components: tuple[str, ...]
@@ -38,21 +38,21 @@ class Entry:
 
     @property
     def name(self) -> str:
-        """The names as they are written."""
+        """The component names, separated by commas."""
         return ",".join(self.components)
 
 
 def labels_of(node_group: str | Sequence[str] | None) -> list[str]:
-    """Return the labels that an argument or an entry names: none, one, `a,b`, or a list.
+    """Return the labels that a `node_group` value names: None, one label, `a,b`, or a list.
 
     Raises:
-        PlacementError: It is nothing of that.
+        PlacementError: It has another type, or names no label.
     """
     if node_group is None:
         return [DEFAULT_GROUP]
     # A YAML label may be a number: 4090.
     one = isinstance(node_group, (str, int, float))
-    given: Any = [node_group] if one else node_group  # typed, but it comes from a user
+    given: Any = [node_group] if one else node_group  # a user may pass another type
     if not isinstance(given, Sequence) or not all(
         isinstance(label, (str, int, float)) and not isinstance(label, bool) for label in given
     ):
@@ -70,8 +70,8 @@ def parse_entries(placement: Any) -> Iterator[tuple[Entry | None, list[Problem]]
     """Read `component_placement`: a mapping, or a list of mappings.
 
     Yields:
-        In the order of the document, an entry; or None, and what is wrong there as it is seen from
-        the section.
+        In document order, each entry and its problems; None for an entry with problems. Paths of
+        problems are relative to the section.
     """
     first: dict[str, str] = {}
     for path, key, value in _pairs(placement):
@@ -88,12 +88,12 @@ def parse_entries(placement: Any) -> Iterator[tuple[Entry | None, list[Problem]]
 
 
 def entry_problems(placement: Any) -> list[Problem]:
-    """Return what is wrong with `component_placement`, as it is seen from the section."""
+    """Return the problems of `component_placement`, with paths relative to the section."""
     return [problem for _, wrong in parse_entries(placement) for problem in wrong]
 
 
 def _pairs(placement: Any) -> Iterator[tuple[tuple[str | int, ...], str | None, Any]]:
-    """Yield path, name and value of each entry; the name is None where there is no entry."""
+    """Yield path, name and value of each entry; the name is None for a value without entries."""
     if isinstance(placement, Mapping):
         for key, value in placement.items():
             yield (_SECTION, str(key)), str(key), value

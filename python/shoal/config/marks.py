@@ -1,4 +1,4 @@
-"""Where the keys and values of a YAML file stand in it."""
+"""Positions (line and column) of the keys and values of a YAML file."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -14,22 +14,22 @@ _TEXT = "tag:yaml.org,2002:str"
 
 @dataclass
 class _Mapping:
-    """The entries of one mapping of the file: key and value by the key's text; what it merges."""
+    """One mapping of the file: its entries by the key's text, and the mappings it merges."""
 
     own: dict[str, tuple[yaml.Node, yaml.Node]] = field(default_factory=dict)
     merged: list[yaml.Node] = field(default_factory=list)
 
 
 class Marks:
-    """The places of a file's keys and values.
+    """The positions of a file's keys and values, and its duplicate keys.
 
     Args:
-        name: What to call the file.
-        root: Its root, before anything is constructed of it; None for an empty file.
-        construct: Makes the value of a scalar.
+        name: Name of the file in messages.
+        root: Its root node, before objects are constructed from it; None for an empty file.
+        construct: Constructs the value of a scalar node.
 
     Attributes:
-        twice: A line for each key that stands twice in one mapping.
+        twice: A line for each key that occurs twice in one mapping.
     """
 
     def __init__(
@@ -37,13 +37,13 @@ class Marks:
     ) -> None:
         self._name = name
         self._root = root
-        # By identity: an anchor and its aliases are one node.
+        # By `id` of the node: an anchor and its aliases are the same node.
         self._mappings: dict[int, _Mapping] = {}
         self.twice: list[str] = []
         self._index(root, construct)
 
     def place(self, path: Sequence[str | int], *, key: bool = False) -> str:
-        """Return `file:line:column` of what stands at a path, or of the nearest part around it.
+        """Return `file:line:column` of the part at a path, or of the nearest part around it.
 
         Args:
             path: Keys and indices from the root.
@@ -75,7 +75,7 @@ class Marks:
             tried.add(id(mapping))
             if found := known.own.get(str(part)):
                 return found
-            # The first of several merged mappings wins, with all that it merges itself.
+            # The first of several merged mappings wins, together with the mappings it merges.
             waiting = known.merged + waiting
         return None
 

@@ -1,4 +1,4 @@
-"""The configuration as its users see it: plain dataclasses, checked also where they are made."""
+"""The dataclasses of a configuration; they also check values that are passed to them directly."""
 
 import importlib
 from collections.abc import Callable
@@ -23,15 +23,15 @@ __all__ = ["ClusterConfig", "NodeGroupConfig", "NodeGroupEnvConfig", "load"]
 
 @dataclass
 class NodeGroupEnvConfig:
-    """Variables and interpreter of some nodes of a group.
+    """Environment variables and interpreter of some nodes of a group.
 
     Attributes:
         node_ranks: The nodes, by their rank in the cluster.
-        env_vars: One mapping of one variable each.
+        env_vars: Mappings of one variable each.
         python_interpreter_path: The interpreter for workers there; None for the node's own.
 
     Raises:
-        ClusterConfigError: A value cannot be.
+        ClusterConfigError: A value is invalid.
     """
 
     node_ranks: list[int]
@@ -54,13 +54,13 @@ class NodeGroupConfig:
         label: The name that placements use.
         node_ranks: The nodes, by their rank in the cluster.
         env_configs: Variables and interpreters of some of the nodes.
-        hardware: The group's own hardware, robots for example; None to use what is detected.
-        hardware_type: The type that the ranks of the group count: that of `hardware`, or of what
-            is to be used of the detected; None to detect it.
-        ignore_hardware: Whether the nodes are to be used as if they had no hardware.
+        hardware: The group's own hardware, robots for example; None to use the detected hardware.
+        hardware_type: The type of hardware that the group's ranks count: the type of `hardware`, or
+            one of the detected types; None to detect it.
+        ignore_hardware: Whether to use the nodes as if they had no hardware.
 
     Raises:
-        ClusterConfigError: A value cannot be, or values do not fit together.
+        ClusterConfigError: A value is invalid, or values contradict each other.
     """
 
     label: str
@@ -71,7 +71,7 @@ class NodeGroupConfig:
     ignore_hardware: bool = False
 
     def __post_init__(self) -> None:
-        given: dict[str, Any] = vars(self)  # typed, but it comes from a user
+        given: dict[str, Any] = vars(self)  # a user may pass other types
         if not (
             _are(NodeGroupEnvConfig, given["env_configs"])
             and isinstance(given["hardware"], NodeHardwareConfig | None)
@@ -97,13 +97,13 @@ class ClusterConfig:
     """The `cluster` section.
 
     Attributes:
-        num_nodes: How many nodes the job has.
-        component_placement: Which component runs where, one mapping an entry.
+        num_nodes: Number of nodes of the job.
+        component_placement: Which component runs where; one mapping for each entry.
         node_groups: The labelled sets of nodes, besides `cluster` and `node`, which always exist.
-        profiling: The profiler, and what it is to profile; None for none.
+        profiling: The profiler and what it profiles; None for no profiling.
 
     Raises:
-        ClusterConfigError: A value cannot be, or values do not fit together.
+        ClusterConfigError: A value is invalid, or values contradict each other.
     """
 
     num_nodes: int
@@ -112,7 +112,7 @@ class ClusterConfig:
     profiling: ProfileConfig | None = None
 
     def __post_init__(self) -> None:
-        given: dict[str, Any] = vars(self)  # typed, but it comes from a user
+        given: dict[str, Any] = vars(self)  # a user may pass other types
         if not (
             _are(NodeGroupConfig, given["node_groups"])
             and isinstance(given["profiling"], ProfileConfig | None)
@@ -126,7 +126,7 @@ class ClusterConfig:
 
     @staticmethod
     def from_dict_cfg(cfg_dict: Any) -> "ClusterConfig":
-        """Read a configuration; see `load`, which this is the older name of."""
+        """Read and check a configuration. Older name of `load`."""
         return load(cfg_dict)
 
     def get_node_labels_by_rank(self, node_rank: int) -> list[str]:
@@ -134,7 +134,7 @@ class ClusterConfig:
         return [group.label for group in self.node_groups or [] if node_rank in group.node_ranks]
 
     def get_node_python_interpreter_path_by_rank(self, node_rank: int) -> list[str]:
-        """Return the interpreters that the groups of a node ask for there."""
+        """Return the interpreters that the groups configure for a node."""
         return [
             env.python_interpreter_path
             for group in self.node_groups or []
@@ -143,7 +143,7 @@ class ClusterConfig:
         ]
 
     def get_node_hw_configs_by_rank(self, node_rank: int) -> list[Any]:
-        """Return what the groups say of the hardware of a node."""
+        """Return the hardware configurations that the groups have for a node."""
         return [
             config
             for group in self.node_groups or []
@@ -162,11 +162,13 @@ def load(source: Any) -> ClusterConfig:
     """Read and check a configuration.
 
     Args:
-        source: A mapping, an OmegaConf `DictConfig` or the path of a YAML file; the whole document
-            or its `cluster` section, told apart by that key. A `ClusterConfig` is returned as it is.
+        source: A mapping, an OmegaConf `DictConfig` or the path of a YAML file. It is the whole
+            document if it has a key `cluster`, otherwise the `cluster` section alone. A
+            `ClusterConfig` is returned as it is.
 
     Raises:
-        ClusterConfigError: The configuration has problems; all of them, each with its path.
+        ClusterConfigError: The configuration is invalid; the error lists all problems, each with
+            its path.
     """
     if isinstance(source, ClusterConfig):
         return source
@@ -177,7 +179,7 @@ def load(source: Any) -> ClusterConfig:
 
 
 def _schema() -> ModuleType:
-    """Import the check, with pydantic (0.2 s): a worker that was sent a configuration has no use for it."""
+    """Import the check and pydantic (0.2 s), which only a process that reads needs."""
     return importlib.import_module("shoal.config.schema")
 
 
@@ -186,10 +188,10 @@ def _kinds() -> Any:
 
 
 class _Dumper(yaml.SafeDumper):
-    """Writes what it does not know, a value of a user's hardware perhaps, as text."""
+    """Writes values of unknown types, of a user's hardware for example, as text."""
 
     def ignore_aliases(self, data: Any) -> bool:
-        """Write what stands at two places twice."""
+        """Write an object that occurs twice in full both times."""
         del data
         return True
 
@@ -204,14 +206,14 @@ def _plain(value: Any) -> Any:
 
 
 def _are(cls: type[Any], entries: Any) -> bool:
-    """Return whether a user gave a list of these, or None."""
+    """Return whether entries is a list of `cls` objects, or None."""
     return entries is None or (
         isinstance(entries, list) and all(isinstance(entry, cls) for entry in entries)
     )
 
 
 def _read_by(given: Any, cls: type[Any], reader: str) -> None:
-    """Read what a dataclass was given where other dataclasses belong, as `load` would."""
+    """Convert mappings in fields that should hold dataclasses, as `load` would."""
     names = [field.name for field in fields(cls)]
     values = {name: getattr(given, name) for name in names}
     read = getattr(_schema(), reader)

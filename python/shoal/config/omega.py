@@ -1,4 +1,4 @@
-"""OmegaConf's containers as plain data. OmegaConf is no dependency of shoal."""
+"""Convert OmegaConf's containers to plain data. OmegaConf is not a dependency of shoal."""
 
 import sys
 from collections.abc import Collection, Mapping
@@ -12,19 +12,19 @@ __all__ = ["plain_section"]
 def plain_section(
     content: Mapping[Any, Any], key: str | None, known: Collection[str], name: str
 ) -> Any:
-    """Return a section as plain data, whether or not it is, or holds, OmegaConf's containers.
+    """Return a section as plain data; convert it if it is, or holds, a container of OmegaConf.
 
     Args:
         content: The document.
         key: The section's key in it; None when the document is the section.
-        known: The keys of the section that are used. The values of others, which OmegaConf may
-            have still to compute, or to be given, are left out.
-        name: What to call the document in a message.
+        known: The keys of the section that are used. If the section is a container of OmegaConf,
+            other keys get the value None: their values may be missing or not computable.
+        name: Name of the document in messages.
 
     Raises:
         ClusterConfigError: Values are missing or cannot be computed; all of them are named.
     """
-    # Whoever made such a container has imported OmegaConf.
+    # A container of OmegaConf can only exist once OmegaConf is imported.
     omegaconf = sys.modules.get("omegaconf")
     if omegaconf is None:
         return content if key is None else content[key]
@@ -63,25 +63,25 @@ class _Reader:
         return isinstance(value, (self._mapping, self._list))
 
     def get(self, container: Any, key: Any, path: str) -> Any:
-        """Return an entry of a container, None with a problem noted."""
+        """Return an entry of a container; on failure record a problem and return None."""
         try:
             return container[key]
         except self._error as error:
-            # What follows the first line repeats the path.
+            # The lines after the first repeat the path.
             self.problems.append(f"{path}: {str(error).partition(chr(10))[0]}")
             return None
 
     def entry(self, container: Any, key: Any, path: str) -> Any:
-        """Return an entry of a container as plain data, None with a problem noted."""
+        """Return an entry of a container as plain data; on failure record a problem."""
         return self.read(self.get(container, key, path), path)
 
     def read(self, value: Any, path: str) -> Any:
-        """Return a value as plain data, with the problems of its parts noted."""
+        """Return a value as plain data and record the problems of its parts."""
         if self.is_container(value):
             try:
                 return self._convert(value, resolve=True, throw_on_missing=True)
             except self._error:
-                # Part by part, to name all that is wrong and not only the first.
+                # Read it part by part, to report all problems and not only the first.
                 pass
         if isinstance(value, (dict, self._mapping)):
             return {key: self.entry(value, key, f"{path}.{key}") for key in value}

@@ -1,4 +1,4 @@
-"""Lists of ranks as people write them: `0-3,5`, `all`, `2`, `[0, 1]`."""
+"""Parse and show lists of ranks: `0-3,5`, `all`, `2`, `[0, 1]`."""
 
 import re
 from collections.abc import Sequence
@@ -24,25 +24,25 @@ def parse_rank_config(
     Args:
         rank_config: A rank, a text of ranks and ranges separated by commas, `all`, or a list of
             these.
-        available_ranks: The ranks that exist; None when any may.
-        rank_type: What the ranks count, for messages.
+        available_ranks: The ranks that exist; None to allow any rank.
+        rank_type: The kind of rank, for messages: `node` for example.
 
     Returns:
-        The ranks in ascending order, each once; an empty text has none.
+        The ranks in ascending order, without duplicates; empty for an empty text.
 
     Raises:
-        ClusterConfigError: It is not written like that, or a rank does not exist.
+        ClusterConfigError: The format is wrong, or a rank does not exist.
     """
     what = f"{rank_type} rank" if rank_type else "rank"
     ranks: set[int] = set()
     listed: list[Any] = rank_config if isinstance(rank_config, list) else [rank_config]
     if all(type(rank) is int and rank >= 0 for rank in listed):
-        ranks.update(listed)  # thousands of nodes are checked again and again in this form
+        ranks.update(listed)  # fast path: lists of thousands of nodes are checked repeatedly
     else:
         for part in _parts(rank_config):
             ranks |= _part(part, available_ranks, what)
     if available_ranks is not None:
-        # A long list would be searched for every rank, and a set made for every call.
+        # Searching a list for every rank is slow; a range is fast without making a set.
         known = available_ranks if isinstance(available_ranks, range) else set(available_ranks)
         if unknown := sorted(_outside(ranks, known)):
             raise ClusterConfigError(
@@ -100,7 +100,7 @@ def _invalid(part: object) -> ClusterConfigError:
 
 
 def show_ranks(ranks: Sequence[int]) -> str:
-    """Return ranks as they are written, `0-3, 7`; the middle of many ranges is left out."""
+    """Return ranks as text, `0-3, 7`; of many ranges, leave out the middle."""
     spans: list[list[int]] = []
     steps = [[ranks.start, ranks.stop - 1]] if isinstance(ranks, range) and ranks else None
     for rank in [] if steps else sorted(ranks):

@@ -1,7 +1,7 @@
-"""What a `cluster` section has to keep to, apart from the kinds of its values.
+"""The rules for values of a `cluster` section, beyond their types.
 
-Each rule stands here once. The schema applies them to what it reads, to report all problems with
-their places; the dataclasses apply them to what is passed to them directly.
+Each rule is defined once, here. The schema applies the rules to the values it reads and reports all
+problems with their positions; the dataclasses apply them to the values passed to them directly.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -32,7 +32,7 @@ _RESERVED = ("cluster", "node")
 
 
 class EnvLike(Protocol):
-    """Variables and interpreter of some nodes."""
+    """Environment variables and interpreter of some nodes."""
 
     node_ranks: list[int]
     env_vars: list[dict[str, str]] | None
@@ -40,7 +40,7 @@ class EnvLike(Protocol):
 
 
 class GroupLike(Protocol):
-    """A node group, as far as other groups matter to it."""
+    """The fields of a node group that are compared with those of other groups."""
 
     label: str
     node_ranks: list[int]
@@ -48,14 +48,14 @@ class GroupLike(Protocol):
 
 
 def read_num_nodes(value: Any) -> int:
-    """Return a number of nodes."""
+    """Check and return a number of nodes."""
     if type(value) is not int or value <= 0:
         raise ClusterConfigError(f"'num_nodes' must be a positive integer, not {shown(value)}")
     return value
 
 
 def read_label(value: Any) -> str:
-    """Return the label of a group; YAML may have made a number of it."""
+    """Check the label of a group and return it as text; YAML may have made it a number."""
     if not isinstance(value, (str, int, float)) or isinstance(value, bool):
         raise ClusterConfigError(f"a label must be a text, not {shown(value)}")
     label = str(value)
@@ -72,7 +72,12 @@ def read_label(value: Any) -> str:
 
 
 def read_node_ranks(value: Any, nodes: Sequence[int] | None = None) -> list[int]:
-    """Return the nodes that a text, a number or a list names, of those that exist."""
+    """Return the nodes that a text, a number or a list names.
+
+    Args:
+        value: The text, number or list.
+        nodes: The nodes that exist; None to allow any.
+    """
     try:
         ranks = parse_rank_config(value, nodes, "node")
     except ClusterConfigError as error:
@@ -83,7 +88,7 @@ def read_node_ranks(value: Any, nodes: Sequence[int] | None = None) -> list[int]
 
 
 def read_env_vars(value: Any) -> list[dict[str, str]] | None:
-    """Return variables, one mapping each."""
+    """Check environment variables and return them, one mapping each."""
     listed = list_of_env_vars(value)
     if listed is None:
         return None
@@ -97,7 +102,7 @@ def read_env_vars(value: Any) -> list[dict[str, str]] | None:
 
 
 def list_of_env_vars(value: Any) -> list[Any] | None:
-    """Return a list whose entries should be variables."""
+    """Return a value as the list it must be, without checking the variables in it."""
     if value is None:
         return None
     if isinstance(value, (str, bytes)) or not isinstance(value, Sequence):
@@ -108,7 +113,7 @@ def list_of_env_vars(value: Any) -> list[Any] | None:
 
 
 def read_env_var(value: Any) -> dict[str, str]:
-    """Return one variable, `{name: text}`."""
+    """Check one environment variable and return it as `{name: text}`."""
     if not isinstance(value, Mapping):
         raise ClusterConfigError(
             f"Each node env_var must be a dict (- NAME: value), not {shown(value)}"
@@ -131,14 +136,14 @@ def read_env_var(value: Any) -> dict[str, str]:
 
 
 def read_interpreter(value: Any) -> str | None:
-    """Return the path of an interpreter."""
+    """Check and return the path of an interpreter."""
     if value is not None and (not isinstance(value, str) or not value.strip()):
         raise ClusterConfigError(f"must be the path of a Python interpreter, not {shown(value)}")
     return value
 
 
 def env_problems(env: EnvLike) -> Iterator[Problem]:
-    """Yield what is wrong with the variables of some nodes together."""
+    """Yield a problem for each environment variable that one entry sets twice."""
     first: dict[str, int] = {}
     for index, entry in enumerate(env.env_vars or ()):
         for name in entry:
@@ -157,14 +162,14 @@ def group_problems(
     hardware_type: str | None,
     ignore_hardware: bool,
 ) -> Iterator[Problem]:
-    """Yield what does not fit together within a group.
+    """Yield the contradictions within a group.
 
     Args:
-        node_ranks: Its nodes; none where they could not be read.
-        envs: Its variables and interpreters.
+        node_ranks: Its nodes; empty if they could not be read.
+        envs: Its environment variables and interpreters.
         hardware: Its own hardware.
-        hardware_type: The type that its ranks count.
-        ignore_hardware: Whether it is to be used as if it had no hardware.
+        hardware_type: The type of hardware that its ranks count.
+        ignore_hardware: Whether to use its nodes as if they had no hardware.
     """
     own = set(node_ranks)
     seen: dict[int, int] = {}
@@ -188,7 +193,7 @@ def group_problems(
 
 
 def _overlap(envs: Sequence[EnvLike], index: int, seen: Mapping[int, int]) -> Iterator[Problem]:
-    """Yield what an entry says of nodes that an earlier one speaks of."""
+    """Yield the problems of an entry that names the same nodes as an earlier entry."""
     env = envs[index]
     twice = [rank for rank in env.node_ranks if rank in seen]
     if not twice:
@@ -237,10 +242,10 @@ def _hardware_problems(
 def cluster_problems(
     num_nodes: int | None, groups: Sequence[GroupLike | None]
 ) -> Iterator[Problem]:
-    """Yield what does not fit together between groups, and with the number of nodes.
+    """Yield the contradictions between groups, and between a group and the number of nodes.
 
     Args:
-        num_nodes: How many nodes the job has; None where that could not be read.
+        num_nodes: Number of nodes of the job; None if it could not be read.
         groups: The groups; None for each that could not be read.
     """
     labels: dict[str, int] = {}

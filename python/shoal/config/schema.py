@@ -1,4 +1,7 @@
-"""The check of a `cluster` section; the only place that knows pydantic."""
+"""Check a `cluster` section with pydantic, and build its dataclasses.
+
+The only module of this package that imports pydantic.
+"""
 
 import contextlib
 import warnings
@@ -33,7 +36,7 @@ class Kinds(NamedTuple):
 
 
 def _by(rule: Callable[[Any], Any]) -> BeforeValidator:
-    """Return a rule as pydantic calls them."""
+    """Return a rule as a validator of pydantic."""
 
     def validate(value: Any) -> Any:
         try:
@@ -54,7 +57,7 @@ def _ranks(value: Any, info: ValidationInfo) -> list[int]:
         return rules.read_node_ranks(value, None if nodes == _UNKNOWN else nodes)
     except ClusterConfigError as error:
         if nodes == _UNKNOWN and "all" in str(value).lower():
-            # Which nodes these are depends on num_nodes, of which a problem was reported already.
+            # The nodes depend on num_nodes, whose problem is reported already.
             return []
         raise _custom(error) from None
 
@@ -96,7 +99,7 @@ class _Cluster(_Strict):
 
 @dataclass
 class _Parts:
-    """What was read of a group."""
+    """The parts of a node group, as far as they could be read."""
 
     label: str
     node_ranks: list[int]
@@ -106,7 +109,7 @@ class _Parts:
     ignore_hardware: bool
 
     def make(self, kinds: Kinds) -> Any:
-        """Return the group as its users see it."""
+        """Return the group as its dataclass."""
         envs = None
         if self.envs is not None:
             envs = [
@@ -129,11 +132,11 @@ def check(document: Document, kinds: Kinds) -> Any:
     """Check a section and return it as dataclasses.
 
     Args:
-        document: The configuration that has it.
-        kinds: The dataclasses.
+        document: The configuration that contains the section.
+        kinds: The dataclasses to make.
 
     Raises:
-        ClusterConfigError: It has problems; all of them, each with its path.
+        ClusterConfigError: The section has problems; the error lists all, each with its path.
     """
     known = {key: document.section[key] for key in document.section if key in _Cluster.model_fields}
     _warn_of_unknown(document)
@@ -148,10 +151,10 @@ def check(document: Document, kinds: Kinds) -> Any:
 
 
 def read_cluster(values: Mapping[str, Any], kinds: Kinds) -> Any:
-    """Return a configuration of values of which some are still mappings.
+    """Make a `ClusterConfig` from its fields, some of which may still be mappings.
 
     Raises:
-        ArgumentsError: It has problems; all of them.
+        ArgumentsError: The values have problems; the error lists all.
     """
     problems: list[Problem] = []
     config = _cluster(values, problems, kinds)
@@ -161,10 +164,10 @@ def read_cluster(values: Mapping[str, Any], kinds: Kinds) -> Any:
 
 
 def read_group(values: Mapping[str, Any], kinds: Kinds) -> Any:
-    """Return a node group of values of which some are still mappings.
+    """Make a `NodeGroupConfig` from its fields, some of which may still be mappings.
 
     Raises:
-        ArgumentsError: It has problems; all of them.
+        ArgumentsError: The values have problems; the error lists all.
     """
     problems: list[Problem] = []
     parts = _group(values, None, problems, kinds)
@@ -185,7 +188,7 @@ def _warn_of_unknown(document: Document) -> None:
 def _cluster(values: Mapping[str, Any], problems: list[Problem], kinds: Kinds) -> Any:
     cluster = _validate(_Cluster, values, problems)
     num_nodes: int | None = None
-    with contextlib.suppress(ClusterConfigError):  # said already
+    with contextlib.suppress(ClusterConfigError):  # reported already
         num_nodes = rules.read_num_nodes(values.get("num_nodes"))
     placement = values.get("component_placement")
     if "component_placement" in values:
@@ -217,7 +220,7 @@ def _listed(placement: Any) -> list[dict[str, Any]]:
 
 
 def _group(entry: Any, nodes: Any, problems: list[Problem], kinds: Kinds) -> _Parts | None:
-    """Read a group as far as it can be; the problems are as seen from it."""
+    """Read a group as far as possible; paths of problems are relative to the group."""
     if isinstance(entry, kinds.group):
         entry = {name: getattr(entry, name) for name in _Group.model_fields}
     context = {"nodes": nodes}
@@ -239,7 +242,7 @@ def _group(entry: Any, nodes: Any, problems: list[Problem], kinds: Kinds) -> _Pa
 
 
 def _tried(value: Any, nodes: Any) -> list[int]:
-    """Read the nodes of a group that has another problem, to compare its parts with them."""
+    """Read the nodes of a group or entry that has problems, to compare other parts with them."""
     try:
         return rules.read_node_ranks(value, None if nodes == _UNKNOWN else nodes)
     except ClusterConfigError:
@@ -258,7 +261,7 @@ def _envs(
         if not isinstance(entry, kinds.env):
             env = _validate(_Env, _all_of(own, entry), found, context)
         if env is None:
-            # With another problem: its nodes alone, to compare them with the group's.
+            # The entry has problems: read only its nodes, to compare them with the group's.
             ranks = entry.get("node_ranks") if isinstance(entry, Mapping) else None
             env = _Env.model_construct(node_ranks=_tried(ranks, context["nodes"]))
         found += rules.env_problems(env)
@@ -268,7 +271,7 @@ def _envs(
 
 
 def _all_of(own: list[int], entry: Any) -> Any:
-    """Let `all` stand for the nodes of the group, not of the cluster."""
+    """Replace `all` by the nodes of the group; it does not mean those of the cluster here."""
     if not own or not isinstance(entry, Mapping):
         return entry
     given = entry.get("node_ranks")

@@ -1,4 +1,4 @@
-"""Texts of the format that YAML would take for numbers or truth values: `0755`, `1.10`, `true`."""
+"""Keep texts that YAML would read as numbers or booleans as written: `0755`, `1.10`, `true`."""
 
 from typing import Final
 
@@ -25,17 +25,17 @@ _TEXTS: Final = (
     ("component_placement", _ENTRY, _KEY, "node_group", _ENTRY),
     ("profiling", "env", _KEY),
 )
-"""Where these stand in the section. Where a path ends with any key, the key is such a text too."""
+"""Paths of values that are texts. Where a path ends with `_KEY`, the key itself is a text, too."""
 
 _Path = tuple[str, ...]
 
 
 def keep_spelling(root: yaml.Node | None) -> None:
-    """Let these texts be what stands in the file, whatever YAML would make of it.
+    """Make the values at `_TEXTS` texts, spelled as in the file.
 
     Args:
-        root: The root of a file, before anything is constructed of it; its section may be all of
-            it, or stand under a key.
+        root: The root node of a file, before objects are constructed from it: the `cluster`
+            section, or a document that has it under that key.
     """
     seen: set[tuple[int, _Path]] = set()
     for path in _TEXTS:
@@ -44,7 +44,7 @@ def keep_spelling(root: yaml.Node | None) -> None:
 
 
 def _keep(node: yaml.Node | None, path: _Path, seen: set[tuple[int, _Path]]) -> None:
-    # A file may name one part at many places, or within itself.
+    # Aliases may repeat a node in many places, or within itself.
     if isinstance(node, yaml.ScalarNode) or (id(node), path) in seen:
         return
     seen.add((id(node), path))
@@ -59,7 +59,7 @@ def _keep(node: yaml.Node | None, path: _Path, seen: set[tuple[int, _Path]]) -> 
             if key.tag == _MERGE:
                 for merged in value.value if isinstance(value, yaml.SequenceNode) else [value]:
                     _keep(merged, path, seen)
-            elif path == (_KEY,):  # a variable, which knows no truth values either
+            elif path == (_KEY,):  # an environment variable: booleans are texts, too
                 node.value[index] = (_text(key, also=_BOOL), _text(value, also=_BOOL))
             elif path == (key.value,):
                 node.value[index] = (key, _text(value))
@@ -68,7 +68,7 @@ def _keep(node: yaml.Node | None, path: _Path, seen: set[tuple[int, _Path]]) -> 
 
 
 def _text(node: yaml.Node, also: str = "") -> yaml.Node:
-    """Return a number as a text; it is not changed, since another place may mean the number."""
+    """Return a number as a new text node; the old node may mean the number in another place."""
     if not isinstance(node, yaml.ScalarNode) or node.tag not in {*_NUMBERS, also}:
         return node
     return yaml.ScalarNode(f"{_TAG}str", node.value, node.start_mark, node.end_mark, node.style)

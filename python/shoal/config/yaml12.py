@@ -1,7 +1,7 @@
-"""YAML files without the surprises of YAML 1.1.
+"""Read YAML files by the rules of YAML 1.2.
 
-`1:0` is a text and not the number 60, `on` and `no` are texts, `010` is ten, `2024-01-01` is a text,
-and a key that stands twice in a mapping is an error, not a silent loss.
+Unlike in YAML 1.1, `1:0` is a text and not the number 60, `on` and `no` are texts, `010` is ten,
+and `2024-01-01` is a text. A key that occurs twice in a mapping is an error, not a silent loss.
 """
 
 import re
@@ -15,7 +15,7 @@ from shoal.config.spelling import keep_spelling
 from shoal.errors import ClusterConfigError
 
 try:
-    # libyaml reads a long file in a tenth of the time; some builds of PyYAML come without it.
+    # libyaml reads a long file in a tenth of the time; some builds of PyYAML lack it.
     from yaml import CSafeLoader as _Base
 except ImportError:
     from yaml import SafeLoader as _Base  # type: ignore[assignment]  # another class with the same methods
@@ -34,10 +34,10 @@ class _Loader(_Base):
         try:
             return super().construct_object(node, deep)
         except (ValueError, LookupError, AttributeError, TypeError) as error:
-            # What yaml's own constructors raise of a text that does not fit its explicit tag.
+            # yaml's own constructors raise these when a text does not fit its explicit tag.
             kind = node.tag.removeprefix(_TAG)
             raise yaml.constructor.ConstructorError(
-                None, None, f"this is no {kind}: {error}", node.start_mark
+                None, None, f"this is not a valid {kind}: {error}", node.start_mark
             ) from error
 
 
@@ -66,14 +66,14 @@ def read_yaml(path: Path) -> tuple[Any, Marks]:
     """Read a YAML file.
 
     Returns:
-        What it holds, and where each part of that stands.
+        Its content, and the positions of the parts.
 
     Raises:
-        ClusterConfigError: It cannot be read, or is no YAML; with line and column.
+        ClusterConfigError: The file cannot be read, or is not YAML; the message has the position.
     """
     try:
         text = path.read_text(encoding="utf-8-sig")
-    except (OSError, ValueError) as error:  # a path with a NUL, or no UTF-8
+    except (OSError, ValueError) as error:  # a NUL in the path, or a file that is not UTF-8
         raise ClusterConfigError(f"cannot read the configuration {path}: {error}") from error
     try:
         loader = _Loader(text)
@@ -97,7 +97,7 @@ def read_yaml(path: Path) -> tuple[Any, Marks]:
 def _construct(loader: _Loader, name: str) -> tuple[Any, Marks]:
     root = loader.get_single_node()
     keep_spelling(root)
-    # Before the construction, which puts merged keys among a mapping's own.
+    # Before the construction, which adds merged keys to a mapping's own.
     marks = Marks(name, root, loader.construct_object)
     if marks.twice:
         lines = "\n".join(f"  {problem}" for problem in marks.twice)

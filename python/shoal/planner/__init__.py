@@ -1,4 +1,4 @@
-"""`shoal plan`: what would run where, without starting anything."""
+"""`shoal plan`: compute what would run where, without starting anything."""
 
 from shoal.planner.inventory import Inventory, read_inventory
 from shoal.planner.model import (

@@ -1,4 +1,4 @@
-"""What a plan allows and its author perhaps did not mean."""
+"""Warnings of a plan: settings that are allowed but perhaps mistakes."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
@@ -18,13 +18,13 @@ _NOT_KNOWN = dict.fromkeys(SET_AT_LAUNCH)
 def advise(
     plan: Plan, config: ClusterConfig, inventory_nodes: int, hardware_types: Sequence[str]
 ) -> list[str]:
-    """Return a line for each thing to look at.
+    """Return the warnings, one line each.
 
     Args:
-        plan: The plan, before its warnings.
+        plan: The plan, still without warnings.
         config: The configuration.
-        inventory_nodes: How many nodes the inventory has.
-        hardware_types: The hardware types that there are, beside accelerators.
+        inventory_nodes: Number of nodes in the inventory.
+        hardware_types: The registered hardware types other than accelerators.
     """
     return [
         *_surplus_nodes(plan, inventory_nodes),
@@ -59,7 +59,7 @@ def _surplus_nodes(plan: Plan, inventory_nodes: int) -> Iterator[str]:
 
 
 def _unknown_hardware(plan: Plan, hardware_types: Sequence[str]) -> Iterator[str]:
-    """What the inventory counts and no configuration can name: `8/gpu`."""
+    """Warn of hardware types in the inventory that no configuration can name: `8/gpu`."""
     found = {device.hardware_type for _, device in plan.devices()}
     for unknown in sorted(found - {ACCELERATOR_HW_TYPE, *hardware_types}):
         yield (
@@ -76,7 +76,7 @@ def _unused_nodes(plan: Plan) -> Iterator[str]:
 
 
 def _sharing(plan: Plan) -> Iterator[str]:
-    """Devices of components that no common entry places: nothing says that they share."""
+    """Warn of devices shared by components of different entries: it may not be intended."""
     entries = {component.name: component.entry for component in plan.components}
     shared: dict[tuple[str, ...], dict[int, int]] = defaultdict(lambda: defaultdict(int))
     for node, device in plan.devices():
@@ -124,7 +124,7 @@ def _ignored_hardware(plan: Plan, config: ClusterConfig) -> Iterator[str]:
 
 
 def _overwritten(plan: Plan) -> Iterator[str]:
-    """Variables of `env_vars` that launch sets itself, to something else."""
+    """Warn of variables in `env_vars` that launch sets to another value."""
     lost: dict[str, set[str]] = defaultdict(set)
     for component in plan.components:
         for process in component.processes:

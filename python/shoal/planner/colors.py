@@ -1,10 +1,10 @@
-"""Colours that people with any kind of colour vision can tell apart, and what comes after them."""
+"""The colours of components on the page, distinct with any kind of colour vision."""
 
 from collections.abc import Sequence
 
 __all__ = ["color_rules", "split", "stripes"]
 
-# Okabe and Ito's palette, calm colours first, each with the text colour that can be read on it.
+# Okabe and Ito's palette, calm colours first, each with a text colour that is readable on it.
 _PALETTE = (
     ("#0072b2", "#fff"),
     ("#e69f00", "#000"),
@@ -14,7 +14,7 @@ _PALETTE = (
     ("#d55e00", "#fff"),
     ("#f0e442", "#000"),
 )
-# Components beyond the palette get its colours again, with a mark at an edge, beside the number.
+# More components than colours: the colours repeat, with a mark at an edge, beside the number.
 _MARKS = (
     "",
     "linear-gradient(135deg, var(--box) 0 25%, transparent 25%)",
@@ -27,7 +27,7 @@ _MOST_STRIPES = 6
 
 
 def color_rules(components: int) -> list[str]:
-    """Return a rule for each component: the class `c` and its number."""
+    """Return a CSS rule for each component, of the class `c` and its number: `c0`."""
     rules = []
     for index in range(components):
         color, ink = _PALETTE[index % len(_PALETTE)]
@@ -39,7 +39,7 @@ def color_rules(components: int) -> list[str]:
 
 
 def stripes(components: Sequence[int]) -> str:
-    """Return a background with stripes of the colours of some components."""
+    """Return a CSS background striped in the colours of some components."""
     colors = _colors(components)
     parts = [
         f"{color} {position * _STRIPE_PX}px {(position + 1) * _STRIPE_PX}px"
@@ -49,7 +49,7 @@ def stripes(components: Sequence[int]) -> str:
 
 
 def split(components: Sequence[int]) -> str:
-    """Return a background with one part for each of some components, for cells of a few pixels."""
+    """Return a CSS background with one part for each component, for cells of a few pixels."""
     colors = _colors(components)
     width = 100 / len(colors)
     parts = [

@@ -1,4 +1,4 @@
-"""What one plan changes against another: what appears, disappears, moves and changes."""
+"""Compare two plans: which processes appear, disappear, move or change."""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -25,16 +25,16 @@ _What = Literal["appears", "disappears", "moves", "changes"]
 
 @dataclass(frozen=True)
 class Change:
-    """What becomes of some processes of a component.
+    """One change of some processes of a component.
 
     Attributes:
         component: The component.
         what: `appears`, `disappears`, `moves` (other hardware, another node), or `changes` (its
             environment, interpreter or group).
         ranks: The processes, as ranges.
-        count: How many they are.
-        before: Where and how they were; empty for those that appear.
-        after: Where and how they are; empty for those that disappear.
+        count: The number of processes.
+        before: Their old hardware or settings; empty for those that appear.
+        after: Their new hardware or settings; empty for those that disappear.
     """
 
     component: str
@@ -56,7 +56,7 @@ def diff_plans(before: Plan, after: Plan) -> list[Change]:
 
 
 def diff_sections(before: Plan, after: Plan) -> list[Section]:
-    """Return the changes as a table; one row says so where there are none."""
+    """Return the changes as a table; without changes, a note that says so."""
     changes = diff_plans(before, after)
     columns = ("component", "what", "ranks", "#count", "before", "after")
     rows = [tuple(map(str, astuple(change))) for change in changes[:_MOST_ROWS]]
@@ -70,7 +70,7 @@ def diff_sections(before: Plan, after: Plan) -> list[Section]:
 
 
 def diff_headline(before: Plan, after: Plan) -> str:
-    """Return what is compared."""
+    """Return a title that names both plans."""
     if before.inventory == after.inventory:
         return f"{before.source} → {after.source} on {before.inventory}"
     return f"{before.source} on {before.inventory} → {after.source} on {after.inventory}"
@@ -140,15 +140,14 @@ def _places(processes: Sequence[PlannedProcess]) -> str:
 
 
 def _settings(old: PlannedProcess, new: PlannedProcess) -> dict[str, tuple[str | None, str | None]]:
-    """Return what else differs, by name: the values that the configuration sets, None for others.
+    """Return the settings that differ, by name: (old, new), or (None, None) if launch sets them.
 
-    Of a process that moves, only what the configuration sets: that the rest differs goes without
-    saying.
+    For a process that moves, only settings of the configuration count: the others differ anyway.
     """
     was, now = _configured(old), _configured(new)
     found = {name: (was.get(name), now.get(name)) for name in _differing(was, now)}
     if _place(old) == _place(new):
-        # Their values may differ from process to process: neighbours are told together all the same.
+        # No values: they may differ between processes that are to be reported together.
         found |= dict.fromkeys(_differing(old.environment, new.environment), (None, None))
     return found
 
@@ -175,7 +174,7 @@ def _change(
     new: Mapping[str, str],
     names: tuple[str, ...],
 ) -> Change:
-    """Describe a change of variables by the first of the processes that have it."""
+    """Describe a change of variables, with the values of the first process."""
     more = [f"and {len(names) - _MOST_NAMES} more"] if len(names) > _MOST_NAMES else []
     before = [f"{n}={old[n]}" for n in names[:_MOST_NAMES] if n in old]
     after = [f"{n}={new[n]}" for n in names[:_MOST_NAMES] if n in new]

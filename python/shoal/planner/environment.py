@@ -1,4 +1,4 @@
-"""The variables that launch would set, as far as they are known before it."""
+"""The environment variables that a launch would set, as far as they are known before it."""
 
 from collections.abc import Mapping
 from functools import lru_cache
@@ -11,27 +11,27 @@ from shoal.topology import NodeInfo
 __all__ = ["AT_LAUNCH", "SET_AT_LAUNCH", "planned_environment"]
 
 AT_LAUNCH = ("CATCH_SYSTEM_FAILURE", "CLUSTER_NAMESPACE", "MASTER_PORT")
-"""What only launch knows."""
+"""Variables whose values are known only at launch."""
 SET_AT_LAUNCH = (*AT_LAUNCH, "MASTER_ADDR")
-"""What launch sets even where a plan does not know to what: no value of a configuration stays."""
+"""Variables that launch always sets, whatever the configuration says; a plan may not know them."""
 
 
 def planned_environment(
     name: str, placement: Placement, node: NodeInfo, configured: Mapping[str, str]
 ) -> dict[str, str]:
-    """Return the variables of one process, beside those of its component.
+    """Return the variables of one process, without those of its whole component.
 
-    The group is taken to be launched under the component's name.
+    The group is assumed to be launched under the component's name.
 
     Args:
         name: The component.
-        placement: Where the process goes.
+        placement: The placement of the process.
         node: Its node.
-        configured: What the configuration sets there, to which some variables give way.
+        configured: The variables that the configuration sets there; a few win over computed ones.
     """
     isolated = placement.isolate_accelerator
     env = process_environment(name, placement, node.accelerator_model) | {
-        # What the worker itself sets when it starts, for frameworks.
+        # The worker itself sets these when it starts, for frameworks.
         "LOCAL_RANK": "0" if isolated else str(max(placement.local_accelerator_rank, 0)),
         "LOCAL_WORLD_SIZE": "1" if isolated else str(placement.local_world_size),
     }
@@ -52,5 +52,5 @@ def _visibility(
     egl_ids: tuple[int, ...],
     environment: tuple[tuple[str, str], ...],
 ) -> dict[str, str]:
-    # Thousands of processes see the same few sets of devices.
+    # Cached: thousands of processes see the same few sets of devices.
     return visibility_env(kind, visible, names, egl_ids=egl_ids, environment=dict(environment))

@@ -1,4 +1,4 @@
-"""The running cluster as an inventory; the only part of planning that needs Ray."""
+"""Read the running cluster as an inventory; the only module of planning that needs Ray."""
 
 import ray
 
@@ -12,16 +12,16 @@ __all__ = ["read_live"]
 
 
 def read_live(timeout: float | None = 60.0) -> Inventory:
-    """Look at the nodes of the running Ray as a launch would, and leave it as it was.
+    """Read the nodes of the running Ray cluster, as a launch would, and leave it as it was.
 
-    A short task on each node reports its devices and its rank; a job that runs is not disturbed.
+    A short task on each node reports its devices and its rank. Running jobs are not disturbed.
 
     Args:
         timeout: Limit in seconds.
 
     Raises:
-        ClusterNotFoundError: No Ray runs.
-        ClusterError: Its nodes contradict each other, or it does not answer.
+        ClusterNotFoundError: No Ray cluster is running.
+        ClusterError: The nodes contradict each other, or Ray does not answer.
         ShoalTimeoutError: A node did not answer in time.
     """
     before = ray.is_initialized()
@@ -30,7 +30,7 @@ def read_live(timeout: float | None = 60.0) -> Inventory:
             connect("auto", Cluster.SYS_NAME, Cluster.SYS_NAME)
     except ConnectionError:
         raise ClusterNotFoundError(
-            "no Ray that --live could look at answers on this machine; start one with `ray start "
+            "--live found no running Ray cluster on this machine; start one with `ray start "
             "--head`, set RAY_ADDRESS, or describe the cluster with --nodes"
         ) from None
     try:

@@ -1,4 +1,4 @@
-"""Processes in few lines: neighbours that are placed alike on neighbouring nodes are one block."""
+"""Fold processes that are placed the same way into `Block`s, and equal nodes into `NodeRow`s."""
 
 import shlex
 from collections.abc import Iterable, Iterator, Sequence
@@ -15,13 +15,13 @@ __all__ = ["Block", "NodeRow", "blocks_of", "node_rows", "variables_of"]
 
 _MOST_PARTS = 4
 _UNKNOWN = f":{UNKNOWN_MODEL}"
-# What every launched process gets; a block shows only what its processes get beyond it.
+# Of the variables that launch sets, a block shows only those with these endings.
 _SHOWN = ("_VISIBLE_DEVICES", "DEVICE_SELECTOR")
 
 
 @dataclass(frozen=True)
 class Block:
-    """Processes of consecutive ranks on consecutive nodes, placed alike on each.
+    """Processes of consecutive ranks on consecutive nodes, placed the same way on each node.
 
     Attributes:
         processes: The processes, by rank.
@@ -38,7 +38,7 @@ class Block:
 
     @property
     def per_node(self) -> int:
-        """How many processes each node has."""
+        """Number of processes on each node."""
         return len(self.processes) // (self.nodes[1] - self.nodes[0] + 1)
 
     @property
@@ -48,12 +48,12 @@ class Block:
 
     @property
     def hardware(self) -> str:
-        """What the processes of one node own: `0-7, 2 each`."""
+        """The hardware that the processes of one node own: `0-7, 2 each`."""
         return _describe(self.processes[: self.per_node])
 
     @property
     def visible(self) -> str:
-        """The accelerators that its processes see."""
+        """The accelerators that the processes see."""
         if all(p.visible_devices == () for p in self.processes):
             return "none"
         first = self.processes[: self.per_node]
@@ -78,7 +78,7 @@ def blocks_of(component: PlannedComponent) -> list[Block]:
 
 
 def variables_of(component: PlannedComponent, block: Block) -> dict[str, str]:
-    """Return what the configuration sets for a block, and which devices it is shown."""
+    """Return the variables that the configuration sets for a block, and its visible devices."""
     first, last = block.processes[0], block.processes[-1]
     own = component.environment | first.environment
     shown = {
@@ -95,14 +95,14 @@ def variables_of(component: PlannedComponent, block: Block) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class NodeRow:
-    """Nodes that are alike.
+    """Nodes with the same hardware, processes and node groups.
 
     Attributes:
         nodes: The nodes.
-        hardware: Their hardware: `8 NV_GPU:H100`.
-        processes: Their processes: `actor 8, agent 100`.
-        idle: How much of their hardware nobody owns, on each.
-        shared: How much of it several own, on each.
+        hardware: The hardware of each node: `8 NV_GPU:H100`.
+        processes: The processes on each node: `actor 8, agent 100`.
+        idle: Number of devices without a process, on each node.
+        shared: Number of devices with several processes, on each node.
     """
 
     nodes: tuple[PlannedNode, ...]
@@ -113,7 +113,7 @@ class NodeRow:
 
     @property
     def names(self) -> str:
-        """Hostnames or addresses, as far as they are known."""
+        """The known hostnames or addresses."""
         known = [node.hostname or node.ip for node in self.nodes if node.hostname or node.ip]
         if len(known) > _MOST_PARTS:
             return f"{known[0]} … {known[-1]}"
@@ -121,18 +121,18 @@ class NodeRow:
 
 
 def node_rows(nodes: Iterable[PlannedNode]) -> list[NodeRow]:
-    """Group the nodes that are alike, in the order of the first of each."""
-    alike: dict[tuple[str, str, int, int, int, tuple[str, ...]], list[PlannedNode]] = {}
+    """Group equal nodes, in the order of the first node of each group."""
+    groups: dict[tuple[str, str, int, int, int, tuple[str, ...]], list[PlannedNode]] = {}
     for node in nodes:
         hardware = _models(node)
         processes = ", ".join(f"{name} {n:,}" for name, n in node.processes.items())
         idle = sum(not device.users for device in node.devices)
         shared = sum(len(device.users) > 1 for device in node.devices)
         key = (hardware, processes or "none", idle, shared, node.cpus, node.groups)
-        alike.setdefault(key, []).append(node)
+        groups.setdefault(key, []).append(node)
     return [
         NodeRow(tuple(group), hardware, processes, idle, shared)
-        for (hardware, processes, idle, shared, *_), group in alike.items()
+        for (hardware, processes, idle, shared, *_), group in groups.items()
     ]
 
 
@@ -155,9 +155,9 @@ def _describe(processes: Sequence[PlannedProcess]) -> str:
     shared = [
         (ranks, len(list(group))) for ranks, group in groupby(p.hardware_ranks for p in processes)
     ]
-    # Neighbours that own equally many, in equally large companies, are told together.
+    # Neighbouring sets of equal size, with equally many processes on each, are one part.
     parts = [
-        _describe_alike([ranks for ranks, _ in group], count)
+        _describe_sets([ranks for ranks, _ in group], count)
         for (count, _), group in groupby(shared, key=lambda entry: (entry[1], len(entry[0])))
     ]
     more = "; …" if len(parts) > _MOST_PARTS else ""
@@ -165,7 +165,7 @@ def _describe(processes: Sequence[PlannedProcess]) -> str:
     return f"{name}{'; '.join(parts[:_MOST_PARTS])}{more}"
 
 
-def _describe_alike(owned: Sequence[tuple[int, ...]], count: int) -> str:
+def _describe_sets(owned: Sequence[tuple[int, ...]], count: int) -> str:
     """Describe sets of hardware of one size, with `count` processes on each."""
     every = [rank for ranks in owned for rank in ranks]
     size = len(owned[0])

@@ -1,7 +1,7 @@
-"""A plan as one self-contained page: nodes as boxes, devices as cells coloured by component.
+"""Render a plan as one HTML page: nodes as boxes, devices as cells coloured by component.
 
 The page needs no network and shows everything without its script; the script adds tooltips and
-the filter. What comes from users is escaped as text, and as JSON within the script's data.
+the filter. Texts from users are escaped: as HTML in the page, as JSON in the script's data.
 """
 
 import json
@@ -27,7 +27,7 @@ _POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inl
 
 
 def render_html(plan: Plan) -> str:
-    """Write the page."""
+    """Return a plan as an HTML page."""
     return "".join(_page(plan))
 
 
@@ -59,14 +59,14 @@ def _page(plan: Plan) -> Iterator[str]:
     for section in sections(plan):
         yield _table(section)
     yield '</div>\n<div id="tip" role="tooltip" hidden></div>\n'
-    # "<" would end the element that holds the data.
+    # "<" could end the element that holds the data.
     data = json.dumps(_data(plan, numbers), separators=(",", ":")).replace("<", "\\u003c")
     yield f'<script type="application/json" id="plan">{data}</script>\n'
     yield f"<script>\n{script}</script>\n</body>\n</html>\n"
 
 
 def _size(plan: Plan) -> str:
-    # A node without devices takes about as much room as a few of them.
+    # A node without devices takes about as much space as two devices.
     cells = sum(max(len(node.devices), 2) for node in plan.nodes)
     return "small" if cells > _SMALL_FROM else "medium" if cells > _MEDIUM_FROM else "large"
 
@@ -119,7 +119,7 @@ def _bar(plan: Plan) -> Iterator[str]:
 def _stripes(
     plan: Plan, numbers: Mapping[str, int]
 ) -> tuple[list[str], dict[tuple[str, ...], str]]:
-    """Return the rules and the class names of devices that several components own."""
+    """Return CSS rules and class names for devices that several components own."""
     together = {device.components for _, device in plan.devices() if len(device.components) > 1}
     names = {components: f"s{index}" for index, components in enumerate(sorted(together))}
     rules = []
@@ -198,7 +198,7 @@ def _table(section: Section) -> str:
 
 
 def _data(plan: Plan, numbers: Mapping[str, int]) -> dict[str, Any]:
-    """Return what tooltips show."""
+    """Return the content of the tooltips."""
     return {
         "components": [_columns(component) for component in plan.components],
         "nodes": [
@@ -224,7 +224,7 @@ def _kind(device: PlannedDevice) -> str:
 
 
 def _columns(component: PlannedComponent) -> dict[str, Any]:
-    """Return the variables of a component's processes, column by column and without repetition."""
+    """Return the variables of a component's processes as columns, each equal column only once."""
     environments: list[dict[str, str]] = [
         ({"interpreter": process.interpreter} if process.interpreter else {})
         | component.environment_of(process)

@@ -1,4 +1,4 @@
-"""What a cluster would consist of: from a short text, a YAML file, plain data, or nodes."""
+"""Read an inventory (the nodes to plan on): a short text, a YAML file, plain data or nodes."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -23,10 +23,10 @@ _SUFFIXES = (".yaml", ".yml", ".json")
 
 @dataclass(frozen=True)
 class Inventory:
-    """The nodes that there are, or would be.
+    """The nodes to plan on, which need not exist.
 
     Attributes:
-        name: What to call it in messages.
+        name: Its name in messages.
         nodes: The nodes, by rank.
     """
 
@@ -38,13 +38,13 @@ def read_inventory(source: Any, hardware_types: Sequence[str] = ()) -> Inventory
     """Read an inventory.
 
     Args:
-        source: The short form (`16x8:H100/64cpu,2x0`), the path of a YAML file, what such a file
-            holds, a list of `NodeInfo`, or anything with `nodes`, a `Cluster` for example.
-        hardware_types: The hardware types that exist, to find the nearest to a misspelt one.
+        source: The short form (`16x8:H100/64cpu,2x0`), the path of a YAML file, the content of
+            such a file, a list of `NodeInfo`, or anything with `nodes`, a `Cluster` for example.
+        hardware_types: The known hardware types, to suggest one for a misspelt name.
 
     Raises:
-        ClusterConfigError: It cannot be; all its problems at once.
-        ShoalValueError: It is none of these.
+        ClusterConfigError: The inventory is invalid; the error lists all problems.
+        ShoalValueError: The source is none of these.
     """
     if isinstance(source, Inventory):
         return source

@@ -1,4 +1,4 @@
-"""The short form of an inventory: `16x8:H100/64cpu,2x0`.
+"""Parse the short form of an inventory: `16x8:H100/64cpu,2x0`.
 
 ::
 
@@ -30,7 +30,7 @@ __all__ = [
 
 MAX_NODES = 65_536
 MAX_DEVICES = 1_024
-"""Of one kind on one node."""
+"""Maximum number of devices of one kind on one node."""
 
 FORM = "COUNTxACCELERATORS[:[VENDOR:]MODEL][/64cpu][/2xFranka], such as 16x8:H100/64cpu,2x0"
 UNKNOWN_MODEL = "UNKNOWN"
@@ -44,16 +44,16 @@ _ROBOTS = re.compile(r"(?:(?P<count>[0-9]+)\s*[xX*]\s*)?(?P<type>[A-Za-z_][\w.-]
 
 @dataclass(frozen=True)
 class NodeKind:
-    """What one node has.
+    """The hardware, name and address of one node.
 
     Attributes:
-        accelerators: How many accelerators.
-        vendor: Their kind, as it is registered.
+        accelerators: Number of accelerators.
+        vendor: Their vendor, as it is registered.
         model: Their model.
-        cpus: How many CPUs; 0 for not known.
-        hardware: How many of each other hardware type.
-        hostname: The node's name, empty for not known.
-        ip: Its address, empty for not known.
+        cpus: Number of CPUs; 0 if unknown.
+        hardware: Number of devices of each other hardware type.
+        hostname: The node's name, empty if unknown.
+        ip: Its address, empty if unknown.
     """
 
     accelerators: int = 0
@@ -70,13 +70,13 @@ def parse_nodes(text: str, hardware_types: Sequence[str] = ()) -> list[NodeKind]
 
     Args:
         text: The text.
-        hardware_types: The hardware types that exist, to find the nearest to a misspelt one.
+        hardware_types: The known hardware types, to suggest one for a misspelt name.
 
     Returns:
-        One entry a node, in the order written, which is that of node ranks.
+        One entry for each node, in the order of node ranks, which is that of the text.
 
     Raises:
-        ClusterConfigError: It is not written like that; with a caret under the wrong part.
+        ClusterConfigError: The text is malformed; the message has a caret under the wrong part.
     """
     nodes: list[NodeKind] = []
     for part, start in _split(text, 0, ","):
@@ -90,13 +90,13 @@ def parse_nodes(text: str, hardware_types: Sequence[str] = ()) -> list[NodeKind]
 
 
 def vendors() -> list[str]:
-    """Return the vendors: those that shoal brings, then those that the user registered."""
+    """Return the vendors: those built into shoal, then those that the user registered."""
     known = map(str, (*AcceleratorType, *AcceleratorManager.manager_register))
     return [kind for kind in dict.fromkeys(known) if kind != AcceleratorType.NO_ACCEL]
 
 
 def vendor_of(name: str) -> str | None:
-    """Return the vendor of a name, whatever its case; None where there is none."""
+    """Return the vendor with this name in any case, or None."""
     wanted = name.strip().upper()
     return next((vendor for vendor in vendors() if vendor.upper() == wanted), None)
 
@@ -105,7 +105,7 @@ def _nodes(text: str, part: str, start: int, hardware_types: Sequence[str]) -> t
     (head, _), *items = _split(part, start, "/")
     match = _HEAD.fullmatch(head)
     if match is None:
-        _fail(text, start, head, f"{head.strip()!r} is no number of nodes", f"expected {FORM}")
+        _fail(text, start, head, f"{head.strip()!r} is not a number of nodes", f"expected {FORM}")
 
     def fail(group: str, problem: str, advice: str) -> NoReturn:
         _fail(text, start + match.start(group), match[group], problem, advice)
@@ -144,7 +144,7 @@ def _nodes(text: str, part: str, start: int, hardware_types: Sequence[str]) -> t
 
 
 def _item(text: str, item: str, start: int, hardware_types: Sequence[str]) -> tuple[str, int]:
-    """Read what follows a slash: the hardware type (empty for CPUs) and how many."""
+    """Read the part after a slash; return its hardware type (empty for CPUs) and its number."""
 
     def fail(problem: str, advice: str) -> NoReturn:
         _fail(text, start, item, problem, advice)
@@ -166,7 +166,7 @@ def _item(text: str, item: str, start: int, hardware_types: Sequence[str]) -> tu
 
 
 def _number(digits: str, limit: int, what: str, fail: Callable[[str, str], NoReturn]) -> int:
-    # A number of thousands of digits is not worth converting.
+    # Check the length first: a number of thousands of digits is slow to convert.
     if len(digits.lstrip("0")) > len(str(limit)) or int(digits) > limit:
         fail(f"more than {limit} {what}", "expected fewer")
     return int(digits)

@@ -1,4 +1,4 @@
-"""The long form of an inventory, as a YAML file holds it.
+"""Parse the long form of an inventory, as in a YAML file.
 
 ::
 
@@ -40,13 +40,14 @@ def read_nodes(
     """Read the long form.
 
     Args:
-        name: What to call the inventory.
+        name: Name of the inventory in messages.
         document: Its content: a list of nodes, or a mapping with the key `nodes`.
-        hardware_types: The hardware types that exist.
-        marks: Where its parts stand in its file.
+        hardware_types: The known hardware types, to suggest one for a misspelt name.
+        marks: The positions of its parts in its file; None without a file.
 
     Raises:
-        ClusterConfigError: It cannot be; all its problems at once, each with its path.
+        ClusterConfigError: The inventory is invalid; the error lists all problems, each with its
+            path.
     """
     reader = _Reader(hardware_types, marks)
     entries, root = document, _Path(())
@@ -73,7 +74,7 @@ def read_nodes(
 
 
 class _Reader:
-    """Reads entries and collects what is wrong with them."""
+    """Reads entries and collects their problems."""
 
     def __init__(self, hardware_types: Sequence[str], marks: Marks | None) -> None:
         self._hardware_types = hardware_types
@@ -85,7 +86,7 @@ class _Reader:
         self.problems.append(f"{path_text('', path) or 'inventory'}{place}: {message}")
 
     def entry(self, path: _Path, entry: Any) -> list[NodeKind]:
-        """Read one entry of `nodes`: alike nodes, in the short or the long form."""
+        """Read one entry of `nodes`, in the short or the long form."""
         if isinstance(entry, (str, int)) and not isinstance(entry, bool):
             try:
                 return parse_nodes(str(entry), self._hardware_types)
@@ -115,7 +116,7 @@ class _Reader:
         ]
 
     def number(self, path: _Path, entry: Mapping[str, Any], key: str, least: int, most: int) -> int:
-        """Read a number; `least` where it is not given."""
+        """Read a number; return `least` if it is missing."""
         value = entry.get(key)
         if value is None:
             return least
@@ -164,7 +165,7 @@ class _Reader:
         return found or default.vendor, str(model)
 
     def hardware(self, path: _Path, value: Any) -> dict[str, int]:
-        """Read `hardware`: how many of each type."""
+        """Read `hardware`, the number of devices of each type."""
         if value is None:
             return {}
         if not isinstance(value, Mapping):

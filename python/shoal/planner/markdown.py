@@ -1,4 +1,4 @@
-"""A plan as Markdown, for an issue or a pull request."""
+"""Render a plan or a comparison as Markdown, for an issue or a pull request."""
 
 import re
 from collections.abc import Iterable
@@ -23,7 +23,7 @@ def render_markdown(plan: Plan) -> str:
 
 
 def diff_to_markdown(before: Plan, after: Plan) -> str:
-    """Write what changes from one plan to another as Markdown."""
+    """Write the changes from one plan to another as Markdown."""
     parts = [f"## Plan: {escape(diff_headline(before, after))}"]
     parts += [table(section) for section in diff_sections(before, after)]
     return "\n\n".join(parts) + "\n"
@@ -45,9 +45,9 @@ def table(section: Section) -> str:
 
 
 def escape(text: str) -> str:
-    """Return a text that Markdown shows as it is, on one line."""
+    """Escape a text so that Markdown shows it literally, on one line."""
     printable = "".join(c if c.isprintable() else " " for c in text)
-    # An underscore inside a word means nothing, and names are full of them.
+    # Names have many underscores; inside a word they need no escape.
     return re.sub(r"(?<=\w)\\_(?=\w)", "_", _SPECIAL.sub(r"\\\1", printable))
 
 

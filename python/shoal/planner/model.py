@@ -1,7 +1,6 @@
-"""A plan as data: what would run where, before anything is started.
+"""The dataclasses of a plan: what would run where.
 
-Everything here is frozen and made of plain values, so that a plan can be written down, read back
-and compared.
+All are frozen and hold plain values, so that a plan can be saved, loaded and compared.
 """
 
 from collections.abc import Iterator
@@ -22,7 +21,7 @@ __all__ = [
 
 
 ProcessId = tuple[str, int]
-"""A component and a rank of it."""
+"""The name of a component, and a rank in it."""
 
 
 @dataclass(frozen=True)
@@ -33,14 +32,14 @@ class PlannedProcess:
         rank: Its rank in the component.
         node: The rank of its node in the cluster.
         node_group: The label of the node group that its resources belong to.
-        hardware_type: What it owns: `Accelerator`, the type of a robot, or None where its resource
-            is the node.
-        hardware_ranks: The hardware that it owns, as indices of its node.
-        visible_devices: The accelerators that it sees, in the node's own terms.
+        hardware_type: The type of hardware that it owns: `Accelerator`, the type of a robot, or
+            None if its resource is the whole node.
+        hardware_ranks: The hardware that it owns, as indices on its node.
+        visible_devices: The accelerators that it sees, by their names on the node.
         interpreter: The Python that runs it; empty for the node's own.
         configured: The variables that the configuration sets for its node.
-        environment: The variables that launch sets for this process, beside those of its component;
-            they win over the configured ones.
+        environment: The variables that launch sets for this process, without those of its
+            component; they override the configured ones.
     """
 
     rank: int
@@ -60,11 +59,11 @@ class PlannedComponent:
 
     Attributes:
         name: Its name.
-        entry: The names of the configuration's entry that places it, itself among them.
+        entry: The components of the configuration's entry that places it, including itself.
         node_groups: The labels of the node groups whose resources its placement counts.
         processes: Its processes, by rank.
         profiler: The profiler that they run under, empty for none.
-        environment: The variables that launch sets for all of them alike.
+        environment: The variables that launch sets to the same values for all of them.
     """
 
     name: str
@@ -107,12 +106,12 @@ class PlannedNode:
 
     Attributes:
         rank: Its rank in the cluster.
-        hostname: Its name, empty where the inventory does not tell.
-        ip: Its address, empty where the inventory does not tell.
-        cpus: Its CPUs, 0 where the inventory does not tell.
+        hostname: Its name, empty if unknown.
+        ip: Its address, empty if unknown.
+        cpus: Its number of CPUs, 0 if unknown.
         groups: The labels of the configured node groups that it belongs to.
         devices: Its hardware, in the order of type and index.
-        processes: How many processes of each component it has.
+        processes: The number of its processes, by component.
     """
 
     rank: int
@@ -126,16 +125,16 @@ class PlannedNode:
 
 @dataclass(frozen=True)
 class Totals:
-    """What a plan adds up to.
+    """The totals of a plan.
 
     Attributes:
-        nodes: Nodes.
-        cpus: Their CPUs, as far as they are known.
-        accelerators: Their accelerators.
-        robots: Their other hardware.
-        processes: Processes.
-        idle_devices: Hardware that no process owns.
-        shared_devices: Hardware that several processes own.
+        nodes: Number of nodes.
+        cpus: Number of known CPUs.
+        accelerators: Number of accelerators.
+        robots: Number of other pieces of hardware.
+        processes: Number of processes.
+        idle_devices: Number of pieces of hardware that no process owns.
+        shared_devices: Number of pieces of hardware that several processes own.
     """
 
     nodes: int
@@ -152,11 +151,11 @@ class Plan:
     """What would run where.
 
     Attributes:
-        source: What the configuration is called.
-        inventory: What the inventory is called.
+        source: Name of the configuration.
+        inventory: Name of the inventory.
         components: The components, in the order of the configuration.
         nodes: The nodes, by rank.
-        warnings: What is allowed, and perhaps not meant.
+        warnings: Settings that are allowed but perhaps mistakes.
     """
 
     source: str
@@ -166,18 +165,18 @@ class Plan:
     warnings: tuple[str, ...] = ()
 
     def devices(self) -> Iterator[tuple[PlannedNode, PlannedDevice]]:
-        """Every piece of hardware with its node, in the order of nodes."""
+        """Yield every piece of hardware with its node, in the order of nodes."""
         for node in self.nodes:
             for device in node.devices:
                 yield node, device
 
     def component(self, name: str) -> PlannedComponent | None:
-        """Return the component of a name, None where there is none."""
+        """Return the component with this name, or None."""
         return next((c for c in self.components if c.name == name), None)
 
     @cached_property
     def totals(self) -> Totals:
-        """What it adds up to."""
+        """The totals of the plan."""
         devices = [device for _, device in self.devices()]
         accelerators = sum(device.hardware_type == ACCELERATOR_HW_TYPE for device in devices)
         return Totals(

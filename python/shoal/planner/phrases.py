@@ -1,4 +1,4 @@
-"""Many ranks in few words: `0-7`, `0-3, 8`."""
+"""Write ranks as ranges (`0-3, 8`) and counts with their noun (`2 nodes`)."""
 
 from collections.abc import Iterable
 
@@ -8,7 +8,7 @@ _MOST_RANGES = 8
 
 
 def show_ranks(ranks: Iterable[int]) -> str:
-    """Write ranks as ranges, ascending; of more than eight ranges the rest is counted."""
+    """Write ranks as ascending ranges; after eight ranges, only count the other ranks."""
     runs: list[list[int]] = []
     ordered = sorted(set(ranks))
     for rank in ordered:

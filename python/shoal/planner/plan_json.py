@@ -1,8 +1,8 @@
-"""A plan as JSON, and back.
+"""Write a plan as JSON, and read it back.
 
-The document has `kind: "shoal.plan"` and `schema: 1`; the rest is the fields of the plan's
-dataclasses under their names, and `totals` for readers who want no more. A change that a reader of
-schema 1 would misread gets a new number; new fields do not.
+The document has `kind: "shoal.plan"`, `schema: 1`, the fields of the plan's dataclasses under their
+names, and `totals` for readers that need nothing else. A change that a reader of schema 1 would
+misread gets a new schema number; a new field does not.
 """
 
 import json
@@ -43,19 +43,19 @@ def from_json(text: str) -> Plan:
     """Read a plan that `to_json` wrote.
 
     Raises:
-        ShoalValueError: It is none, or of another schema; with the part that is wrong.
+        ShoalValueError: The text is not a plan, or has another schema; names the wrong part.
     """
     try:
         document = json.loads(text)
     except (json.JSONDecodeError, RecursionError) as error:
-        raise ShoalValueError(f"this is no plan: {error}") from error
+        raise ShoalValueError(f"this is not a plan: {error}") from error
     kind = document.get("kind") if isinstance(document, dict) else None
     if kind != KIND:
-        raise ShoalValueError(f"this is no plan: expected kind {KIND!r}, not {kind!r}")
+        raise ShoalValueError(f"this is not a plan: expected kind {KIND!r}, not {kind!r}")
     if document.get("schema") != SCHEMA:
         raise ShoalValueError(
             f"this plan has schema {document.get('schema')!r}, and this version of shoal reads "
-            f"{SCHEMA}; make it anew from its configuration"
+            f"{SCHEMA}; make it again from its configuration"
         )
     try:
         plan: Plan = TypeAdapter(Plan).validate_json(text, strict=True)
@@ -64,7 +64,9 @@ def from_json(text: str) -> Plan:
         where = path_text("plan", first["loc"])
         more = f" (and {len(others)} more)" if others else ""
         found = "" if first["type"] == "missing" else f", not {first['input']!r:.60}"
-        raise ShoalValueError(f"this is no plan: {where}: {first['msg']}{found}{more}") from error
+        raise ShoalValueError(
+            f"this is not a plan: {where}: {first['msg']}{found}{more}"
+        ) from error
     return plan
 
 

@@ -1,4 +1,4 @@
-"""What a plan says, as titled tables, for every output that is text."""
+"""The tables, headline and summary of a plan, shared by the text, Markdown and HTML outputs."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -12,9 +12,9 @@ from shoal.planner.phrases import count_of, show_ranks
 __all__ = ["Section", "headline", "sections", "shown_warnings", "summary"]
 
 MOST_BLOCKS = 12
-"""Rows of one component; the rest is counted."""
+"""Maximum number of rows of one component; one more row counts the rest."""
 MOST_ROWS = 24
-"""Rows of a table of nodes or devices, and warnings."""
+"""Maximum number of rows in a table of nodes or devices, and of warnings."""
 
 
 @dataclass(frozen=True)
@@ -23,9 +23,9 @@ class Section:
 
     Attributes:
         title: The title.
-        columns: The titles of the columns; those of numbers start with `#`.
+        columns: The titles of the columns; those of columns of numbers start with `#`.
         rows: The cells.
-        note: What to say below it.
+        note: A text below the table.
     """
 
     title: str
@@ -35,7 +35,7 @@ class Section:
 
 
 def headline(plan: Plan) -> str:
-    """Return what is planned on what."""
+    """Return a title: the names of the configuration and the inventory."""
     return f"{plan.source} on {plan.inventory}"
 
 
@@ -56,7 +56,7 @@ def summary(plan: Plan) -> str:
 
 
 def shown_warnings(plan: Plan) -> list[str]:
-    """Return the warnings; of very many the rest is counted."""
+    """Return at most `MOST_ROWS` warnings, and a line that counts the rest."""
     more = _more(len(plan.warnings), "warnings")
     return [*plan.warnings[:MOST_ROWS], *([more] if more else [])]
 
@@ -72,7 +72,7 @@ def sections(plan: Plan) -> list[Section]:
 
 
 def _without_blanks(section: Section) -> Section:
-    """Drop the columns that tell nothing: a dash in every row."""
+    """Drop the columns that have a dash or nothing in every row."""
     kept = [
         i
         for i in range(len(section.columns))
@@ -135,7 +135,7 @@ def _environment(plan: Plan, all_blocks: list[list[Block]]) -> Section:
 
 
 def _nodes(plan: Plan) -> Section:
-    alike = node_rows(plan.nodes)
+    kinds = node_rows(plan.nodes)
     rows = [
         (
             show_ranks(node.rank for node in row.nodes),
@@ -146,10 +146,10 @@ def _nodes(plan: Plan) -> Section:
             row.processes,
             f"{row.idle:,}",
         )
-        for row in alike[:MOST_ROWS]
+        for row in kinds[:MOST_ROWS]
     ]
     columns = ("nodes", "name", "#CPUs", "groups", "hardware", "processes on each", "#idle")
-    return Section("Nodes", columns, rows, _more(len(alike), "kinds of nodes"))
+    return Section("Nodes", columns, rows, _more(len(kinds), "kinds of nodes"))
 
 
 def _idle(plan: Plan) -> Section:
@@ -175,10 +175,10 @@ def _by_nodes(
             f"{name} {sum(c == name for c, _ in device.users)}" for name in device.components
         )
         by_node.setdefault((node.rank, device.hardware_type, users), []).append(device.index)
-    alike: dict[tuple[str, str, str], list[int]] = {}
+    folded: dict[tuple[str, str, str], list[int]] = {}
     for (rank, kind, users), indices in by_node.items():
-        alike.setdefault((users, kind, show_ranks(indices)), []).append(rank)
-    for (users, kind, shown), ranks in alike.items():
+        folded.setdefault((users, kind, show_ranks(indices)), []).append(rank)
+    for (users, kind, shown), ranks in folded.items():
         name = "accelerator" if kind == ACCELERATOR_HW_TYPE else kind
         yield users, show_ranks(ranks), f"{name} {shown}"
 

@@ -1,4 +1,4 @@
-"""Makes a plan: the configuration and the inventory, resolved as a launch would resolve them."""
+"""`plan`: resolve a configuration on an inventory, as a launch would."""
 
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -43,17 +43,17 @@ def plan(config: Any, inventory: Any = None) -> Plan:
     Args:
         config: A mapping, an OmegaConf `DictConfig` or the path of a YAML file; the whole document
             or its `cluster` section.
-        inventory: What the cluster would have: `16x8:H100/64cpu,2x0`, the path of a YAML file, what
-            such a file holds, a list of `NodeInfo`, or a `Cluster`. Robots that the configuration
+        inventory: The nodes to plan on: `16x8:H100/64cpu,2x0`, the path of a YAML file, the content
+            of such a file, a list of `NodeInfo`, or a `Cluster`. Robots that the configuration
             lists need not be repeated.
 
     Returns:
         The plan.
 
     Raises:
-        ClusterConfigError: The configuration or the inventory cannot be; all their problems.
-        PlacementError: A component does not fit; all of them, where several do not.
-        ShoalValueError: No inventory is given, or something that is none.
+        ClusterConfigError: The configuration or the inventory is invalid; lists all problems.
+        PlacementError: Components do not fit; lists all of them.
+        ShoalValueError: The inventory is missing, or has a wrong type.
 
     Example:
         >>> import shoal
@@ -95,8 +95,8 @@ def plan(config: Any, inventory: Any = None) -> Plan:
 def _checked(document: Document, problems: "_Problems") -> ClusterConfig | None:
     """Check a configuration.
 
-    Where only entries of `component_placement` are wrong there is no problem yet: the placement
-    tells them together with the entries that do not fit.
+    If only entries of `component_placement` are wrong, this does not report them: the placement
+    reports them later, together with the entries that do not fit.
     """
     try:
         return load(document)
@@ -106,13 +106,13 @@ def _checked(document: Document, problems: "_Problems") -> ClusterConfig | None:
             if document.section.keys() == section.keys():
                 return load(replace(document, section=section))
         except (ShoalValueError, ClusterError):
-            pass  # it is more than that
+            pass  # other parts are wrong as well
         problems.append(error)
         return None
 
 
 class _Problems:
-    """Collects the problems of steps that do not need each other."""
+    """Collects the problems of independent steps."""
 
     def __init__(self) -> None:
         self._errors: list[ShoalValueError | ClusterError] = []
@@ -122,7 +122,7 @@ class _Problems:
         return bool(self._errors)
 
     def of(self, step: Callable[[], _T]) -> _T | None:
-        """Return what a step returns; None where it fails."""
+        """Run a step and return its result; if it fails, record the error and return None."""
         try:
             return step()
         except (ShoalValueError, ClusterError) as error:
@@ -140,7 +140,7 @@ class _Problems:
             raise self.as_error(document)
 
     def as_error(self, document: Document) -> Exception:
-        """Return the only error, or one that says what all of them say; with the notes."""
+        """Return the only error, or one error that lists all problems; with the notes."""
         error = self._errors[0] if len(self._errors) == 1 else self._joined(document)
         for note in self.notes:
             error.add_note(note)
@@ -165,7 +165,7 @@ def _no_inventory(num_nodes: int) -> str:
 
 
 def _hardware_types() -> list[str]:
-    """The hardware types that are registered; a configuration can name no others."""
+    """Return the registered hardware types, the only ones that a configuration can name."""
     return sorted({*Hardware.policy_registry} - {ACCELERATOR_HW_TYPE})
 
 
@@ -178,7 +178,7 @@ def _count_nodes(config: ClusterConfig, inventory: Inventory, problems: _Problem
 
 
 def _cluster(config: ClusterConfig, inventory: Inventory) -> DescribedCluster:
-    # Copies: making the groups notes labels and variables at the nodes.
+    # Copies, since `build_groups` stores labels and variables in the nodes.
     pieces: dict[int, list[Any]] = {}
     for group in config.node_groups or []:
         for piece in group.hardware.configs if group.hardware is not None else ():
@@ -196,7 +196,7 @@ def _cluster(config: ClusterConfig, inventory: Inventory) -> DescribedCluster:
 
 
 def _hardware(node: NodeInfo, pieces: list[Any], inventory: Inventory) -> list[HardwareResource]:
-    """Join what the inventory has on a node and what the configuration lists there."""
+    """Combine the hardware that inventory and configuration list for a node."""
     by_type = {resource.type: resource for resource in node.hardware_resources}
     for resource in configured_hardware(node.node_rank, pieces):
         known = by_type.get(resource.type)
@@ -212,7 +212,7 @@ def _hardware(node: NodeInfo, pieces: list[Any], inventory: Inventory) -> list[H
 def _place(
     placement: ComponentPlacement, cluster: DescribedCluster
 ) -> dict[PlacementStrategy, Sequence[Placement]]:
-    """Place once for each entry: its components share one strategy."""
+    """Compute the placements once for each entry, since its components share one strategy."""
     strategies = dict.fromkeys(map(placement.get_strategy, placement.components))
     return {strategy: strategy.get_placement(cluster) for strategy in strategies}
 

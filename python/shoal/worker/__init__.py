@@ -1,4 +1,4 @@
-"""Workers, groups of them that are called as one, and the results of such calls."""
+"""Workers, worker groups that are called as one, results of such calls, and batch routing."""
 
 from shoal._backend import WorkerAddress
 from shoal.worker.group import WorkerGroup, WorkerGroupFunc

@@ -1,4 +1,4 @@
-"""`WorkerGroup`: ranks of one class, launched side by side and called as one."""
+"""`WorkerGroup`: workers of one class, launched together and called as one."""
 
 import inspect
 import logging
@@ -38,15 +38,15 @@ __all__ = ["WorkerGroup", "WorkerGroupFunc"]
 
 _log = logging.getLogger("shoal")
 
-# Names of ours that are newer than the API we keep: a user's method of such a name wins.
+# Methods that were added to the compatible API: a user's method with such a name hides them.
 _NEW_NAMES = frozenset({"call_ranks", "close", "ready", "seconds_of"})
-# How long a name may stay taken by a process that is just dying.
+# Seconds for which a dying process may keep its name.
 _DYING_S = 2.0
 _RETRY_S = 0.02
 
 
 class WorkerGroupFunc:
-    """One method of a group: calling it calls the method on the ranks, all at once."""
+    """One method of a group; calling it calls the method on all ranks at once."""
 
     def __init__(self, worker_group: "WorkerGroup", func_name: str) -> None:
         self.worker_group = worker_group
@@ -74,7 +74,7 @@ class WorkerGroup:
         kwargs: Keyword arguments of its constructor.
 
     Raises:
-        ShoalValueError: A public method of the class has the name of one of the group's own.
+        ShoalValueError: A public method of the class has the name of a method of the group.
     """
 
     @dataclass(frozen=True)
@@ -93,7 +93,7 @@ class WorkerGroup:
         self._name = f"worker_group_{worker_cls.__name__}"
         self._workers: list[WorkerGroup.WorkerRank] = []
         self._ready_refs: list[Any] = []
-        # What `execute_on` chose, by thread: two threads that call a group do not mix.
+        # The ranks that `execute_on` chose, by thread: threads do not affect each other.
         self._next_ranks: dict[int, list[int]] = {}
         self._cluster: Cluster | None = None
         self._launched_at = 0.0
@@ -169,11 +169,11 @@ class WorkerGroup:
 
         Args:
             cluster: The cluster.
-            placement_strategy: Where the ranks go; by default one on each accelerator, or one on
-                node 0 where there is none.
+            placement_strategy: The placement of the ranks; by default one on each accelerator, or
+                one on node 0 if there is no accelerator.
             name: The group's name; by default `worker_group_<class>`.
-            max_concurrency: How many calls a worker runs at once, as Ray understands it; a bool
-                here is `isolate_gpu`, which older code has in this place.
+            max_concurrency: Maximum number of calls that a worker runs at once, as in Ray. A bool
+                is taken as `isolate_gpu`, which older code passes in this position.
             isolate_gpu: Whether a worker sees its own accelerators only.
             catch_system_failure: Whether a crash or a signal prints all stacks; by default
                 `SHOAL_CATCH_FAILURE`.
@@ -186,7 +186,8 @@ class WorkerGroup:
 
         Raises:
             NameTakenError: A worker of this name is alive.
-            PlacementError: The placement cannot be.
+            PlacementError: The placement does not fit the cluster, or has no process.
+            LaunchError: The group is launched already.
         """
         del disable_distributed_log
         if isinstance(max_concurrency, bool):
@@ -249,7 +250,7 @@ class WorkerGroup:
             except NameTakenError:
                 if _is_alive(name, cluster.namespace, deadline) or deadline.expired:
                     raise
-            # The former owner is dead, and its name is free within milliseconds.
+            # The previous owner is dead, and its name is free within milliseconds.
             time.sleep(_RETRY_S)
 
     def _watch_start(self) -> None:
@@ -283,7 +284,7 @@ class WorkerGroup:
         Raises:
             WorkerGroupError: Constructors of a group of several ranks failed.
             Exception: The constructor of the only rank failed: its own error.
-            ShoalTimeoutError: The time was over.
+            ShoalTimeoutError: The timeout expired.
         """
         limit = Deadline(timeout).timeout
         WorkerGroupFuncResult(self, self._ready_refs, "launch", self.worker_cls_name).wait(limit)
@@ -328,14 +329,14 @@ class WorkerGroup:
         chosen: list[Any] = (
             list(ranks[0]) if len(ranks) == 1 and isinstance(ranks[0], Iterable) else list(ranks)
         )
-        self._take_next_ranks()  # a wrong choice leaves no former one behind
+        self._take_next_ranks()  # drop an earlier choice even if this one is wrong
         self._next_ranks[get_ident()] = self._checked_ranks(chosen)
         return self
 
     def call_ranks(
         self, ranks: Sequence[int], method: str, /, *args: Any, **kwargs: Any
     ) -> WorkerGroupFuncResult:
-        """Call a method on some ranks; what the group's own methods do.
+        """Call a method on some ranks; the group's own methods call this.
 
         Args:
             ranks: The ranks, in the order of the results.
@@ -364,7 +365,7 @@ class WorkerGroup:
 
     def _checked_ranks(self, ranks: Sequence[Any]) -> list[int]:
         size = len(self._workers)
-        # Other integers, numpy's say, count as well; a bool is a mistake.
+        # Other integers, such as numpy's, are valid; a bool is a mistake.
         found = [
             operator.index(r)
             for r in ranks
@@ -397,31 +398,31 @@ class WorkerGroup:
         if inspect.isroutine(getattr(self._worker_cls, "_close", None)):
             try:
                 WorkerGroup.call_ranks(self, range(len(self._workers)), "_close").wait(timeout)
-            except Exception as error:  # noqa: BLE001  (the end goes on whatever a user's hook raises)
+            except Exception as error:  # noqa: BLE001  (a user's hook that raises must not keep the workers alive)
                 _log.warning("closing %s: %s", self._name, error)
         pings = [w.worker._shoal_ping.remote() for w in self._workers]  # noqa: SLF001  (the host's own method)
         self._kill()
-        # A ping that waits behind a kill ends when Ray has noticed the death.
+        # A pending ping ends when Ray has noticed the death of its worker.
         ray.wait(pings, num_returns=len(pings), timeout=Deadline(timeout).remaining_or_none())
 
     def _close(self) -> None:
         WorkerGroup.close(self)
 
     def _is_in_reach(self) -> bool:
-        """Whether the job that the workers run in is still this process's."""
+        """Whether this process is still connected to the job of the workers."""
         connected = ray.is_initialized() if self._cluster is None else self._cluster.is_connected()
         return connected and bool(find_namespace())
 
     def _kill(self) -> None:
         if not self._workers:
-            return  # nothing was started: the records of this name are somebody else's
+            return  # nothing was started: the records of this name are another group's
         is_ours = True
         for worker in self._workers:
             name = f"{self._name}:{worker.rank}"
             ray.kill(worker.worker)
             holder = find_actor(name, required_namespace())
             if holder is not None and holder != worker.worker:
-                is_ours = False  # this group had died, and another one has its name by now
+                is_ours = False  # this group had died, and another group has its name now
             elif self._cluster is not None:
                 self._cluster.release(name)
         self._workers = []
@@ -429,7 +430,7 @@ class WorkerGroup:
         if is_ours:
             with suppress(RayError, ShoalError):
                 WorkerManager.get_proxy().unregister_group(self._name)
-                # Not started for this: without it there are no collective groups to forget.
+                # `no_wait` does not start the manager: without it there are no groups to remove.
                 CollectiveManager.get_proxy(no_wait=True).remove_groups_of(self._name)
 
     def _require_cluster(self) -> Cluster:
@@ -445,13 +446,12 @@ def _default_strategy(cluster: Cluster) -> PlacementStrategy:
 
 
 def _forget_dead(group_name: str, namespace: str) -> None:
-    """Drop what a dead group of this name left in the WorkerManager.
+    """Remove the records of a dead group of this name from the WorkerManager.
 
-    Its ranks would else be found in place of the new ones: rank 1 would meet at the port of a
-    rank 0 that is gone.
+    Otherwise the new ranks would find the old ones: rank 1 would use the port of a dead rank 0.
 
     Raises:
-        NameTakenError: A rank of it is alive.
+        NameTakenError: A rank of the old group is alive.
     """
     manager = WorkerManager.get_proxy()
     infos = manager.get_group(group_name)
@@ -468,7 +468,7 @@ def _forget_dead(group_name: str, namespace: str) -> None:
 
 
 def _is_alive(name: str, namespace: str, deadline: Deadline) -> bool:
-    """Whether a named actor lives: it answers, or is too busy to, or it has failed already."""
+    """Whether a named actor is alive: it answers (even if its constructor failed), or is busy."""
     actor = find_actor(name, namespace)
     if actor is None:
         return False

@@ -1,4 +1,4 @@
-"""What a worker's environment says of it."""
+"""`Identity`: a worker's ranks and hardware, read from its environment variables."""
 
 import os
 from dataclasses import dataclass
@@ -21,22 +21,22 @@ def _integers(name: str) -> list[int]:
 
 @dataclass
 class Identity:
-    """A worker's place in its group and in the cluster, from the variables that launch sets.
+    """A worker's ranks and hardware in its group and in the cluster, from variables of launch.
 
     Attributes:
         address: The worker's address.
         world_size: The number of ranks in the group.
         cluster_node_rank: The node's rank in the cluster.
         node_rank: The node's index among the nodes of this placement.
-        node_local_rank: The rank among the group's workers of the node.
-        node_local_world_size: Their number.
+        node_local_rank: The rank among the group's workers on the node.
+        node_local_world_size: The number of the group's workers on the node.
         local_accelerator_rank: The first visible accelerator, -1 without one.
         accelerator_type: The kind of accelerator.
         accelerator_model: Its model, empty without one.
         isolate: Whether the node's other accelerators are hidden.
-        local_hardware_ranks: The node's ranks of the assigned hardware.
-        visible_accelerators: The node's ranks of the visible accelerators.
-        node_group_label: The node group.
+        local_hardware_ranks: The ranks of the assigned hardware on the node.
+        visible_accelerators: The ranks of the visible accelerators on the node.
+        node_group_label: The label of the node group.
     """
 
     address: WorkerAddress
@@ -57,10 +57,10 @@ class Identity:
     def read(
         cls, parent_address: WorkerAddress | None, world_size: int | None, rank: int | None
     ) -> Self:
-        """Read the environment, and the arguments of a worker that is a plain process.
+        """Read the environment, and the arguments of a worker that Ray did not start.
 
         Raises:
-            NotLaunchedError: Neither says who this worker is.
+            NotLaunchedError: Neither of them identifies the worker.
         """
         launched = bool(os.environ.get("RAY_ACTOR") and os.environ.get("WORKER_NAME"))
         if parent_address is not None and world_size is not None and rank is not None:
@@ -94,9 +94,9 @@ class Identity:
         )
 
     def set_local_rank(self) -> tuple[int, int]:
-        """Set LOCAL_RANK and LOCAL_WORLD_SIZE as frameworks read them, and return both.
+        """Set LOCAL_RANK and LOCAL_WORLD_SIZE, which frameworks read, and return both.
 
-        A worker that sees only its own devices is rank 0 of 1 to them.
+        For frameworks, a worker that sees only its own devices is rank 0 of 1.
         """
         if self.isolate:
             local_rank, local_world_size = 0, 1

@@ -21,18 +21,18 @@ __all__ = ["WorkerGroupFuncResult", "log_failure"]
 
 _log = logging.getLogger("shoal")
 
-# After the first failure the other ranks get this long, so that one error can name them all.
+# Seconds that the other ranks get after the first failure, so that one error can name them all.
 _GRACE_S = 2.0
-# A call that is over this soon costs one wait in Ray; longer ones are watched rank by rank.
+# Seconds within which one `ray.get` waits for all ranks; then each rank is watched by itself.
 _FIRST_LOOK_S = 0.05
-# What Ray says of an actor that was ended with a call.
+# Part of Ray's message about an actor that was killed with this function.
 _KILLED = "ray.kill"
 
 
 class WorkerGroupFuncResult:
-    """What a call on a group returns at once; `wait` gives the values in rank order.
+    """The result of a call on a group, returned at once; `wait` returns the values in rank order.
 
-    A result that nobody waits for logs its failures when it goes away.
+    A result that is deleted before it was waited for logs its failures.
 
     Args:
         worker_group: The group that was called.
@@ -73,10 +73,10 @@ class WorkerGroupFuncResult:
 
         Raises:
             WorkerGroupError: Ranks of a call on several ranks failed; first cause first.
-            Exception: The one rank that was called failed: its own error, with a note that has
+            Exception: The only rank that was called failed: its own error, with a note that has
                 rank, address and the remote traceback.
-            ShoalTimeoutError: The time was over, and no rank had failed.
-            ClusterError: The cluster was shut down before.
+            ShoalTimeoutError: The timeout expired, and no rank had failed.
+            ClusterError: The cluster was shut down before the wait.
         """
         self._waited = True
         self._check_ray()
@@ -93,8 +93,8 @@ class WorkerGroupFuncResult:
             log.tick()
         return self._values(deadline)
 
-    async def async_wait(self, timeout: float | None = math.inf, *, all: bool = False) -> list[Any]:  # noqa: A002, ASYNC109  (as `wait`)
-        """As `wait`, in an event loop."""
+    async def async_wait(self, timeout: float | None = math.inf, *, all: bool = False) -> list[Any]:  # noqa: A002, ASYNC109  (same as `wait`)
+        """Same as `wait`, in an event loop."""
         self._waited = True
         self._check_ray()
         deadline = Deadline(timeout, default=math.inf)
@@ -120,7 +120,7 @@ class WorkerGroupFuncResult:
         return self._values(deadline)
 
     def done(self) -> bool:
-        """Whether `wait` would not wait: all ranks have ended, or one has failed 2 s ago."""
+        """Whether `wait` returns at once: all ranks have ended, or one failed at least 2 s ago."""
         self._look(0.0)
         return not self._pending() or self._grace_left() <= 0
 
@@ -136,23 +136,23 @@ class WorkerGroupFuncResult:
             reduction_type: The name of a numpy reduction: `max`, `min`, `mean`, `sum`, …
 
         Returns:
-            Seconds. Where the worker has a timer named like the method, that timer's value, which
-            is taken from the worker; else the time that the method ran.
+            Seconds: the worker's timer with the name of the method, which is then removed; if
+            there is none, the time that the method ran.
         """
         return float(_reduction(reduction_type)(self._durations(self._func_name)))
 
     def consume_durations(
         self, reduction_type: str = "max", return_per_rank: bool = False
     ) -> dict[str, Any]:
-        """Return all timers of the ranks, reduced, and take them from the workers.
+        """Return all timers of the ranks, reduced, and remove them from the workers.
 
         Args:
             reduction_type: The name of a numpy reduction.
             return_per_rank: Whether to return each rank's values as well.
 
         Returns:
-            Seconds by timer, together with the call itself under its method's name; with
-            `return_per_rank` a pair of that and a list of each rank's timers.
+            Seconds by timer, including the call itself under its method's name; with
+            `return_per_rank` a pair of this dict and a list of each rank's timers.
         """
         reduce = _reduction(reduction_type)
         self.wait()
@@ -172,7 +172,7 @@ class WorkerGroupFuncResult:
         return [seconds if timer is None else timer for timer, seconds in pairs]
 
     def _call_seconds(self) -> list[float]:
-        return self._group.seconds_of(self._ranks, self._func_name)  # type: ignore[no-any-return]  # the group is Any here, to break no layer
+        return self._group.seconds_of(self._ranks, self._func_name)  # type: ignore[no-any-return]  # the group is Any here: importing its class would break the layers
 
     # --- inside ---
 
@@ -181,7 +181,7 @@ class WorkerGroupFuncResult:
         return f"{self._group.worker_group_name}.{self._func_name}"
 
     def _check_ray(self) -> None:
-        # Without this, Ray would start anew by itself, to wait there for what it does not have.
+        # Without this check, Ray would start a new cluster and wait for results that it lacks.
         if self._pending() and not ray.is_initialized():
             raise ClusterError(
                 f"{self._call}: the cluster was shut down before the call was waited for"
@@ -198,7 +198,7 @@ class WorkerGroupFuncResult:
         return f"{self._group.worker_group_name} rank{'s' if ',' in ranks else ''} {ranks}"
 
     def _grace_left(self) -> float:
-        """How long the other ranks have left after the first failure, in seconds."""
+        """Return the seconds that the other ranks have left after the first failure."""
         if self._grace is None and self._failed():
             self._grace = Deadline(_GRACE_S)
         return math.inf if self._grace is None else self._grace.remaining
@@ -207,24 +207,24 @@ class WorkerGroupFuncResult:
         return f"{describe_self()}: {self._call} waits for {self._peers(self._pending())}"
 
     def _look_first(self, seconds: float) -> None:
-        """Take all replies in one step, if they come this soon and all ranks live."""
+        """Take all replies in one step, if they arrive within this time and all ranks live."""
         if self._replies:
             return
         try:
             self._replies.update(enumerate(ray.get(self._refs, timeout=seconds)))
         except RayError:
-            # Too early, or a rank died: `_look` finds out which ones are there.
+            # Too early, or a rank died: `_look` finds out which replies have arrived.
             return
 
     def _look(self, seconds: float, *, at_least: int | None = None) -> None:
-        """Wait for replies for a time, and take those that are there."""
+        """Wait for replies at most this long, and take those that have arrived."""
         by_ref = {self._refs[i]: i for i in self._pending()}
         if not by_ref:
             return
         timeout = None if math.isinf(seconds) else seconds
         ready, _ = ray.wait(list(by_ref), num_returns=at_least or len(by_ref), timeout=timeout)
         if at_least and ready:
-            # More may have come with the first one.
+            # More may have arrived with the first one.
             ready, _ = ray.wait(list(by_ref), num_returns=len(by_ref), timeout=0)
         for ref in ready:
             self._take(by_ref[ref])
@@ -252,7 +252,7 @@ class WorkerGroupFuncResult:
             cause = error.cause
             cause.add_note(
                 f"{self._call} on rank {rank} ({address}): what it returned cannot be pickled, or "
-                "one of its arguments could not be had there"
+                "one of its arguments was not available there"
             )
         return Failure.of_peer(cause, address, rank)
 
@@ -277,7 +277,7 @@ class WorkerGroupFuncResult:
     def __del__(self) -> None:
         if getattr(self, "_waited", True) or sys.is_finalizing() or not ray.is_initialized():
             return
-        what = f"{self._call} (nobody waited for it)"
+        what = f"{self._call} (not waited for)"
         for index in self._pending():
             log_failure(self._refs[index], what)
         for index in self._failed():
@@ -285,14 +285,14 @@ class WorkerGroupFuncResult:
 
 
 def log_failure(ref: Any, what: str) -> None:
-    """Log the failure that a Ray reference will hold, if it does, as soon as it is there."""
+    """If a Ray reference becomes a failure, log it as soon as it arrives."""
 
     def look(future: Any) -> None:
         if sys.is_finalizing() or future.cancelled():
             return
         error = future.exception()
         if error is not None:
-            # Whom somebody killed on purpose, a group's close for one, is no news.
+            # Do not log an actor that was killed on purpose, by a group's `close` for example.
             if not isinstance(error, RayActorError) or _KILLED not in str(error):
                 _log.error("%s: %s", what, error)
         elif isinstance(failure := future.result(), Failure):
@@ -307,10 +307,10 @@ def _log_failed(what: str, failure: Failure) -> None:
 
 
 def _reduction(name: str) -> Any:
-    # Loaded here: a worker's class pulls this module in, and few workers need numpy for it.
+    # Imported here: every worker loads this module, and few need numpy for it.
     function = getattr(importlib.import_module("numpy"), name, None)
     if not callable(function) or name.startswith("_"):
         raise ShoalValueError(
-            f"reduction_type={name!r} is no numpy reduction; expected max, min, mean, sum, …"
+            f"reduction_type={name!r} is not a numpy reduction; expected max, min, mean, sum, …"
         )
     return function

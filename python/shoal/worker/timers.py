@@ -1,4 +1,4 @@
-"""Named timers of a worker: seconds by tag, added up until they are taken."""
+"""Named timers of a worker: seconds by tag, added up until they are read."""
 
 import functools
 import inspect
@@ -16,7 +16,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 class Timers:
-    """Durations by tag."""
+    """Seconds by tag."""
 
     def __init__(self) -> None:
         self.seconds: dict[str, float] = {}
@@ -26,7 +26,7 @@ class Timers:
 
         Args:
             tag: The timer's name; None for the name of the calling function.
-            depth: How many calls lie between this one and that function.
+            depth: Number of calls between this one and that function.
         """
         name = sys._getframe(depth).f_code.co_name if tag is None else tag  # noqa: SLF001  (the documented way to the caller's name)
         return self._measure(name)

@@ -1,4 +1,4 @@
-"""`Worker`: the base class of what runs on the cluster."""
+"""`Worker`: the base class of the processes that a group launches on the cluster."""
 
 import faulthandler
 import logging
@@ -34,7 +34,7 @@ from shoal.worker.timers import Timers, timer
 
 __all__ = ["Worker"]
 
-# SIGSEGV, SIGABRT and their like are faulthandler's own.
+# `faulthandler.enable` covers SIGSEGV, SIGABRT and similar signals.
 _CRASH_SIGNALS = (
     signal.SIGTERM,
     signal.SIGQUIT,
@@ -57,7 +57,7 @@ def _torch_platform() -> Any:
 
 
 class WorkerMeta(ABCMeta):
-    """Class attributes that would load torch are computed when somebody reads them.
+    """Metaclass that computes class attributes which need torch only when they are read.
 
     Derived from `ABCMeta`, so that workers may have abstract methods.
     """
@@ -89,7 +89,7 @@ class Worker(RoutedCalls, metaclass=WorkerMeta):
     Args:
         parent_address: The address of the worker that starts this one.
         world_size: The size of this worker's group, in a process that Ray did not start.
-        rank: The rank in it, likewise.
+        rank: The rank of this worker, in a process that Ray did not start.
 
     Example:
         >>> class Greeter(Worker):
@@ -112,7 +112,7 @@ class Worker(RoutedCalls, metaclass=WorkerMeta):
     _worker_address: WorkerAddress
 
     def __new__(cls, *_args: Any, **_kwargs: Any) -> Self:
-        """Make the worker; its rank, address and log exist before any constructor runs."""
+        """Make the worker; its rank, address and logger exist before any constructor runs."""
         self = super().__new__(cls)
         if "CLUSTER_NODE_RANK" in os.environ and os.environ.get("WORKER_NAME"):
             self._env_setup_before_init(Identity.read(None, None, None))
@@ -183,7 +183,7 @@ class Worker(RoutedCalls, metaclass=WorkerMeta):
         Worker.logger = self._logger
 
     def _set_master(self) -> None:
-        """Learn from rank 0 where the group meets, and tell frameworks."""
+        """Get address and port of rank 0, and set MASTER_ADDR and MASTER_PORT for frameworks."""
         if self._rank == 0:
             info = self._worker_info
         else:
@@ -207,7 +207,7 @@ class Worker(RoutedCalls, metaclass=WorkerMeta):
 
     @classmethod
     def create_group(cls, *args: Any, **kwargs: Any) -> WorkerGroup:
-        """Return a group of this class, still to be launched; the arguments are the constructor's."""
+        """Return a group of this class, not yet launched; takes the constructor's arguments."""
         return WorkerGroup(cls, args, kwargs)
 
     # --- identity ---
@@ -219,7 +219,7 @@ class Worker(RoutedCalls, metaclass=WorkerMeta):
 
     @property
     def worker_info(self) -> WorkerInfo:
-        """What the worker registered of itself."""
+        """The worker's entry in the WorkerManager."""
         return self._worker_info
 
     @property
@@ -239,7 +239,7 @@ class Worker(RoutedCalls, metaclass=WorkerMeta):
 
     @property
     def torch_device_type(self) -> str | None:
-        """The device type that torch has for them: `cuda`, or None."""
+        """The device type that torch has for the worker's accelerators: `cuda`, or None."""
         return _torch_device_type()
 
     @property
@@ -259,12 +259,12 @@ class Worker(RoutedCalls, metaclass=WorkerMeta):
 
     @property
     def accelerator_model(self) -> str:
-        """Their model (`NV_GPU:H200`), empty without any."""
+        """The model of the worker's accelerators (`NV_GPU:H200`), empty without any."""
         return self._identity.accelerator_model
 
     @property
     def hardware_type(self) -> str | None:
-        """What kind of hardware the worker was placed on; None for a whole node."""
+        """The type of hardware that the worker was placed on; None for a whole node."""
         return self._hardware_type
 
     @property
@@ -286,7 +286,7 @@ class Worker(RoutedCalls, metaclass=WorkerMeta):
         return self._worker_name
 
     def get_parent_rank(self) -> int:
-        """Return the rank of the worker that started this one, 0 where none did."""
+        """Return the rank of the worker that started this one; 0 if none did."""
         return self._worker_address.get_parent_rank()
 
     # --- other workers ---
@@ -360,20 +360,20 @@ class Worker(RoutedCalls, metaclass=WorkerMeta):
         timeout: float | None = None,
         **older: Any,
     ) -> Any:
-        """Give an object of one worker to all members of `groups`; see `Collective.broadcast`."""
+        """Send an object of one worker to all members of `groups`; see `Collective.broadcast`."""
         return self._collective.broadcast(
             object, groups, src, async_op, options, timeout=timeout, **older
         )
 
     def transport_to(self, group_name: str, rank: int | list[int], data: Any = None) -> Choice:
-        """Tell which transport carries data to another worker, and why.
+        """Return the transport that carries data to another worker, and the reason.
 
         See `Collective.transport_to`.
         """
         return self._collective.transport_to(group_name, rank, data)
 
     def create_channel(self, *args: Any, **kwargs: Any) -> Channel:
-        """Create a channel, or connect to the one of this name; see `Channel.create_for`."""
+        """Create a channel, or connect to the one with this name; see `Channel.create_for`."""
         if "name" in kwargs:  # the older spelling
             kwargs["channel_name"] = kwargs.pop("name")
         return Channel.create_for(self, *args, **kwargs)
@@ -387,7 +387,7 @@ class Worker(RoutedCalls, metaclass=WorkerMeta):
     # --- services ---
 
     def acquire_free_port(self, max_port_num: int | None = None) -> int:
-        """Take a TCP port of this node for the life of this process."""
+        """Reserve a TCP port of this node for the life of this process."""
         return hold_port(max_port_num)
 
     def worker_timer(self, tag: str | None = None, trace: bool = True) -> Any:
@@ -396,7 +396,7 @@ class Worker(RoutedCalls, metaclass=WorkerMeta):
         return self._timers.measure(tag, depth=2)
 
     def start_profile(self, step_idx: int) -> None:
-        """Let the job's profiler record from here on, where it is to record this step and group."""
+        """Start the job's profiler, if it is configured for this step and group."""
         profiling = self._profiling
         if (
             profiling is not None
@@ -407,7 +407,7 @@ class Worker(RoutedCalls, metaclass=WorkerMeta):
             self._is_profiling = True
 
     def stop_profile(self) -> None:
-        """Let it record no more; without effect where it does not."""
+        """Stop the profiler; does nothing if it is not running."""
         if self._is_profiling:
             self._is_profiling = False
             AcceleratorUtil.stop_profiling(self._accelerator_type)
@@ -470,10 +470,10 @@ def _worker_logger(address: WorkerAddress) -> logging.Logger:
     logger = logging.getLogger(f"shoal.worker.{address.get_name()}")
     if not logger.handlers:
         handler = logging.StreamHandler(sys.stdout)
-        who = f"{address.root_group_name}-Rank-{':'.join(map(str, address.rank_path))}"
+        label = f"{address.root_group_name}-Rank-{':'.join(map(str, address.rank_path))}"
         handler.setFormatter(
             logging.Formatter(
-                f"[%(levelname)s %(asctime)s {who}][%(filename)s:%(lineno)d] %(message)s",
+                f"[%(levelname)s %(asctime)s {label}][%(filename)s:%(lineno)d] %(message)s",
                 "%H:%M:%S",
             )
         )
@@ -484,7 +484,7 @@ def _worker_logger(address: WorkerAddress) -> logging.Logger:
 
 
 def _set_network_devices(accelerator_type: str) -> None:
-    """Tell gloo and the vendor's library which network devices to use, where the user says so."""
+    """Set the network devices for gloo and the vendor's library, if the user names some."""
     devices = env_value("COMM_NET_DEVICES")
     if not devices:
         return
@@ -500,7 +500,7 @@ def _set_network_devices(accelerator_type: str) -> None:
 
 
 def _watch_crashes() -> None:
-    """Print all stacks when a signal ends the process, where the user asked for it at launch."""
+    """Print all stacks when a signal ends the process, if the user asked for it at launch."""
     if os.environ.get("CATCH_SYSTEM_FAILURE") != "1":
         return
     faulthandler.enable()

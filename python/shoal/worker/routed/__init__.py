@@ -1,4 +1,4 @@
-"""`Worker.send_to` and `Worker.recv_from`: batches between the ranks of two groups."""
+"""`Worker.send_to` and `Worker.recv_from`: send batches between the ranks of two groups."""
 
 from shoal.worker.routed.calls import RoutedCalls
 

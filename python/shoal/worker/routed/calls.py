@@ -1,4 +1,4 @@
-"""The routed calls of `Worker`, as a class of their own."""
+"""`RoutedCalls`: the public methods `send_to` and `recv_from` of `Worker`."""
 
 from collections.abc import Callable, Sequence
 from functools import cached_property
@@ -14,7 +14,7 @@ __all__ = ["RoutedCalls"]
 
 
 class RoutedCalls:
-    """`send_to` and `recv_from`; a base of `Worker`, which has what they need."""
+    """`send_to` and `recv_from`, as a base class of `Worker`."""
 
     _group_name: str
     _rank: int
@@ -41,27 +41,28 @@ class RoutedCalls:
         """Send this rank's rows of a batch to the ranks of another group that own them.
 
         The batch is the rows of all ranks of this group, in rank order. In fixed mode each rank of
-        the other group receives its block of it. In decoupled mode pieces of one size go to any
-        ranks, or, where this worker has messages to answer, to those that sent them.
+        the other group receives its block of the batch. In decoupled mode pieces of equal size go
+        to any ranks or, if this worker has messages to answer, to the ranks that sent them.
 
         Args:
             group_name: The other group.
-            channel: Carries the pieces, in keys of their own; None with `enable_p2p`.
+            channel: The channel for the pieces, which get keys of their own; None with
+                `enable_p2p`.
             data: Tensor, array, list, or a dict of them, whose first dimension counts rows.
             route_key: Separates parallel streams of one tag.
             mode: In fixed mode the receiver's tag is then `<mode>_<tag>`. In decoupled mode it
-                travels with a first message, and must hold no underscore.
+                is sent with a first message, and must not contain an underscore.
             tag: The kind of message; None for `default`.
-            async_op: Return a work at once; `data` must not change until it is done.
+            async_op: Return a work at once; `data` must not change until the work is done.
             batch_size: Rows of all ranks together; None to count those of `data`.
             split_fn: Called with the data and the rows of each piece; returns the pieces.
             enable_p2p: Use `send` to each rank instead of the channel.
-            options: For `send`.
+            options: Options of `send`.
             decoupled_mode: See above; needs `self.batch_router`, a dict: `{}` in a worker that
-                asks, `{tag: []}` in one that answers. A message that was received stays there
-                until its answer was sent.
-            send_queue_size: Pieces that a rank of the smaller group sends in decoupled mode; 0 for
-                as many as the larger group has ranks for each of its own.
+                asks, `{tag: []}` in one that answers. A received message stays in it until its
+                answer is sent.
+            send_queue_size: Number of pieces that a rank of the smaller group sends in decoupled
+                mode; 0 for the size of the larger group divided by that of the smaller one.
             timeout: Seconds for all pieces together; None for the default of `Channel.put` or
                 `send`.
 
@@ -69,9 +70,9 @@ class RoutedCalls:
             None; with `async_op` a work whose result is None.
 
         Raises:
-            ShoalValueError: The rows cannot be shared among the ranks without leaving some out,
-                the group is not known, or arguments do not go together. Nothing was sent.
-            ShoalTimeoutError: No room in time. A note says how many pieces were sent before.
+            ShoalValueError: The rows cannot be divided evenly among the ranks, the group
+                is unknown, or arguments contradict each other. Nothing was sent.
+            ShoalTimeoutError: There was no room in time. A note says how many pieces were sent.
         """
         return send_to(
             self._routing,
@@ -110,38 +111,39 @@ class RoutedCalls:
     ) -> Any:
         """Receive this rank's rows of a batch that another group sends with `send_to`.
 
-        What a call has taken when it fails or is cancelled is kept for the next one, in its order.
-        First messages of decoupled mode, which any rank may take, go back to the channel.
+        If a call fails or is cancelled, the items that it has taken are kept for the next call, in
+        their order. First messages of decoupled mode, which any rank may take, go back to the
+        channel.
 
         Args:
             group_name: The other group.
-            channel: Carries the pieces; None with `enable_p2p`.
-            route_key: The sender's.
-            tag: The sender's, `<mode>_<tag>` where it has a mode in fixed mode.
+            channel: The channel for the pieces; None with `enable_p2p`.
+            route_key: The sender's route key.
+            tag: The sender's tag; `<mode>_<tag>` if the sender has a mode in fixed mode.
             async_op: Return a work at once.
-            batch_size: Rows of all ranks together; each piece is checked. None takes one piece of
-                each sender, whatever its size.
-            merge_fn: Called with the list of pieces, also of one; None to join them.
+            batch_size: Rows of all ranks together, to check the size of each piece. None to take
+                one piece of any size from each sender.
+            merge_fn: Called with the list of pieces, even of one; None for `merge_batches`.
             infer_batch_size_fn: Counts the rows of a piece.
-            enable_p2p: Use `recv` from each rank instead of the channel. Messages then come in the
-                order of the sends; one of another tag or route key is an error.
-            options: For `recv`.
-            decoupled_mode: Where `self.batch_router` has the tag, take any ranks' messages and
-                record there whom to answer; else take the answers to this rank's own messages, in
-                the order of those.
-            recv_queue_size: Pieces that a rank of the smaller group takes in decoupled mode; 0 for
-                as many as the larger group has ranks for each of its own.
+            enable_p2p: Use `recv` from each rank instead of the channel. Messages then arrive in
+                the order of the sends; a message with another tag or route key is an error.
+            options: Options of `recv`.
+            decoupled_mode: If `self.batch_router` has the tag, take messages of any ranks and
+                record there which to answer. Otherwise take the answers to this rank's own
+                messages, in the order of those messages.
+            recv_queue_size: Number of pieces that a rank of the smaller group takes in decoupled
+                mode; 0 for the size of the larger group divided by that of the smaller one.
             timeout: Seconds for all pieces together; None for the default of `Channel.get` or
                 `recv`.
 
         Returns:
-            The batch, None where no rows are this rank's; with `async_op` a work. Pieces are
-            joined in the thread that waits.
+            The batch, or None if no rows belong to this rank; with `async_op` a work. The thread
+            that waits joins the pieces.
 
         Raises:
-            ShoalValueError: A piece has another number of rows, pieces do not fit each other, the
-                group is not known, or arguments do not go together.
-            ShoalTimeoutError: A piece did not come in time.
+            ShoalValueError: A piece has a wrong number of rows, pieces cannot be joined, the group
+                is unknown, or arguments contradict each other.
+            ShoalTimeoutError: A piece did not arrive in time.
         """
         return recv_from(
             self._routing,

@@ -1,4 +1,4 @@
-"""Items that a failed `recv_from` had taken already, for the next one."""
+"""Items that a failed `recv_from` has taken, kept for the next call."""
 
 import bisect
 import itertools
@@ -19,15 +19,15 @@ _numbers = itertools.count()
 
 @dataclass(slots=True)
 class Taken:
-    """An item that was taken for a `recv_from`, until that has returned it.
+    """An item that a `recv_from` has taken and not yet returned.
 
     Attributes:
-        place: Where it was taken from: the link and the key.
-        number: Its turn among the items of its place.
+        place: The queue that it was taken from, as `Link.place` identifies it.
+        number: Its number in the order in which items are taken.
         value: The item.
-        lease: Its lease, where the channel has leases: the item is delivered again if this process
+        lease: Its lease, if the channel has leases: the item is delivered again if this process
             dies meanwhile.
-        link: Keeps the channel alive, whose identity is part of `place`.
+        link: Keeps the channel alive, since `place` may contain its `id`.
     """
 
     place: Hashable
@@ -37,23 +37,23 @@ class Taken:
     link: Any = None
 
     def received(self) -> None:
-        """Note that the caller has it."""
+        """Acknowledge the item, since the caller has it."""
         if self.lease is None:
             return
         try:
             self.lease.ack()
         except ShoalError as error:
-            # The item is in the result already: to raise would lose it.
+            # The item is in the result already: an exception would lose it.
             _log.warning(
                 "recv_from: an item may be delivered twice, its receipt did not arrive: %s", error
             )
 
 
 class KeptItems:
-    """Items by place, in the order in which they were taken.
+    """Kept items by their queue (`Taken.place`), in the order in which they were taken.
 
-    Given back to a channel, an item would come after younger ones of the same sender, and the next
-    batch would mix rows of two.
+    They do not go back to the channel: there an item would come after later items of the same
+    sender, and the next batch would mix rows of two batches.
     """
 
     def __init__(self) -> None:
@@ -62,17 +62,17 @@ class KeptItems:
 
     @staticmethod
     def next_number() -> int:
-        """Return the turn of an item that is going to be taken."""
+        """Return the number of the next item to be taken."""
         return next(_numbers)
 
     def keep(self, taken: Taken) -> None:
-        """Keep an item at its turn."""
+        """Keep an item, in the order of the numbers."""
         with self._lock:
             items = self._items.setdefault(taken.place, [])
             bisect.insort(items, taken, key=operator.attrgetter("number"))
 
     def take(self, place: Hashable) -> Taken | None:
-        """Return the oldest item of a place, if any."""
+        """Remove and return the oldest item of a queue, or None."""
         with self._lock:
             items = self._items.get(place)
             if not items:

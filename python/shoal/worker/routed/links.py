@@ -1,4 +1,4 @@
-"""How routed items travel: through a channel, or from worker to worker."""
+"""Links that carry routed items: through a channel, or directly between workers."""
 
 import functools
 import inspect
@@ -21,7 +21,7 @@ __all__ = ["ChannelLink", "Link", "PeerLink", "link_of"]
 
 
 class Link(Protocol):
-    """Moves items to and from the ranks of one other group."""
+    """Carries items to and from the ranks of one other group."""
 
     def put(self, item: Any, key: RouteKey, rank: int | None) -> None:
         """Send an item, and wait until it is sent."""
@@ -36,10 +36,10 @@ class Link(Protocol):
         """Start to wait for an item."""
 
     def place(self, key: RouteKey, rank: int | None) -> Hashable:
-        """Name the queue of a route; two links of one channel name it alike."""
+        """Identify the queue of a route; two links of one channel return equal values."""
 
     def opened(self, value: Any, key: RouteKey) -> Any:
-        """Return the item of what arrived, or raise an error if it belongs to another route."""
+        """Return the item in a received value; raise an error if it belongs to another route."""
 
 
 def link_of(
@@ -56,7 +56,7 @@ def link_of(
     """Return the link of a call.
 
     Raises:
-        ShoalValueError: The arguments do not go together.
+        ShoalValueError: The arguments contradict each other.
     """
     if enable_p2p:
         if decoupled_mode:
@@ -71,17 +71,17 @@ def link_of(
 
 
 class ChannelLink:
-    """Items in the keys of a channel.
+    """Carries items through a channel, each in the key of its route.
 
     Args:
-        channel: Anything with `put(item=, key=, async_op=)` and `get(key=, async_op=)`. Where its
-            `get` takes `lease`, an item is delivered again if this process dies before it is
-            received.
+        channel: Anything with `put(item=, key=, async_op=)` and `get(key=, async_op=)`. If its
+            `get` has a parameter `lease`, an item is delivered again if this process dies before
+            it has received the item.
         timeout: Seconds for all operations together; None for the channel's default.
-        operation: The method that is going to be called: `put` or `get`.
+        operation: The method that will be called: `put` or `get`.
 
     Raises:
-        ShoalValueError: There is a timeout, and the method takes none.
+        ShoalValueError: A timeout is given, and the method has no such parameter.
     """
 
     def __init__(self, channel: Any, timeout: float | None, operation: str) -> None:
@@ -119,7 +119,7 @@ class ChannelLink:
         return _started(self._channel.get, key=key, async_op=True, **self._limit())
 
     def place(self, key: RouteKey, rank: int | None) -> Hashable:
-        """Name a queue: handles of one channel are made again whenever they are pickled."""
+        """Identify a queue, by the channel's name if it has one: unpickling makes new handles."""
         del rank
         channel = self._channel
         if isinstance(channel, Channel) and not channel.is_local:
@@ -127,7 +127,7 @@ class ChannelLink:
         return ("channel", id(channel), key)
 
     def opened(self, value: Any, key: RouteKey) -> Any:
-        """Return the item: the key of a channel holds nothing else."""
+        """Return the value, which is the item: a key of a channel holds only one route."""
         del key
         return value
 
@@ -136,16 +136,16 @@ class ChannelLink:
 
 
 class PeerLink:
-    """Items by `send` and `recv` of the workers, which arrive in the order of the sends.
+    """Carries items with `send` and `recv` of the workers; they arrive in the order of the sends.
 
-    An item with a tag or a route key carries its key, so that the receiver does not take one kind
-    of item for another.
+    An item with a tag or a route key carries both as a label, so that the receiver does not
+    confuse one kind of item with another.
 
     Args:
-        worker: Has `send` and `recv`.
+        worker: The worker, with `send` and `recv`.
         group: The other group.
         timeout: Seconds for all operations together; None for the default of `send` and `recv`.
-        options: For the accelerators' libraries.
+        options: Options for the accelerators' libraries.
     """
 
     def __init__(self, worker: Any, group: str, timeout: float | None, options: Any) -> None:
@@ -173,7 +173,7 @@ class PeerLink:
         return _started(self._recv, rank, async_op=True)
 
     def place(self, key: RouteKey, rank: int | None) -> Hashable:
-        """Name the queue of a rank, which all its routes share."""
+        """Identify the queue of a rank, which all its routes share."""
         del key
         return ("p2p", self._group, rank)
 
@@ -181,7 +181,7 @@ class PeerLink:
         """Return the item of a message.
 
         Raises:
-            ShoalValueError: The message is of another route.
+            ShoalValueError: The message belongs to another route.
         """
         label = None
         if isinstance(value, tuple) and len(value) == 2 and isinstance(value[1], _Label):  # noqa: PLR2004  (an object and its piggyback)
@@ -231,9 +231,9 @@ def _shown(label: _Label | None) -> str:
 
 
 def _takes(channel: Any, method: str, name: str) -> bool:
-    """Whether a method of a channel has a parameter of that name."""
+    """Whether a method of a channel has a parameter with this name."""
     function = getattr(type(channel), method, None)
-    if function is None:  # an instance with functions of its own
+    if function is None:  # the method is an attribute of the instance
         return name in _parameters(getattr(channel, method))
     return name in _parameters_of_class(function)
 
@@ -246,12 +246,12 @@ def _parameters_of_class(function: Callable[..., Any]) -> frozenset[str]:
 def _parameters(function: Callable[..., Any]) -> frozenset[str]:
     try:
         return frozenset(inspect.signature(function).parameters)
-    except (TypeError, ValueError):  # a function of an extension module that does not say
+    except (TypeError, ValueError):  # a function of an extension module without a signature
         return frozenset()
 
 
 def _started(start: Callable[..., Any], *args: Any, **kwargs: Any) -> AsyncWork:
-    """Start an operation; an error of the start is the error of its work."""
+    """Start an operation; if that fails, return a work with the error."""
     try:
         begun = start(*args, **kwargs)
     except Exception as error:  # noqa: BLE001  (the other operations of the call go on)
@@ -260,7 +260,7 @@ def _started(start: Callable[..., Any], *args: Any, **kwargs: Any) -> AsyncWork:
         return failed
     if isinstance(begun, AsyncWork):
         return begun
-    if not hasattr(begun, "wait"):  # it was done at once
+    if not hasattr(begun, "wait"):  # it has completed already
         return AsyncWork(done(begun), "a routed operation")
     work = AsyncFuncWork(begun.wait)
     threading.Thread(target=work, name="shoal-routed-wait", daemon=True).start()

@@ -1,4 +1,4 @@
-"""`recv_from`: take one item from each sender, check them and join them."""
+"""`recv_from`: take the items of a batch, check them and join them."""
 
 import concurrent.futures
 from collections.abc import Callable, Sequence
@@ -33,12 +33,12 @@ Infer = Callable[[Any], int]
 
 @dataclass
 class _Expected:
-    """An item that a call takes.
+    """An item that a call will take.
 
     Attributes:
         key: The route's key.
         rank: The sender; None for any.
-        rows: Its rows; None where they are not known.
+        rows: Its number of rows; None if unknown.
     """
 
     key: RouteKey
@@ -132,7 +132,7 @@ def _decoupled(
 
 @dataclass
 class _Merge:
-    """The caller's functions."""
+    """The caller's functions, or the default ones, to join items and to count their rows."""
 
     merge_fn: Join | None
     infer_batch_size_fn: Infer | None
@@ -143,14 +143,14 @@ class _Merge:
         return batches[0] if len(batches) == 1 else merge_batches(batches)
 
     def check(self, batch: Any, rows: int | None, sender: str) -> None:
-        """Check the rows of an item."""
+        """Check the number of rows of an item."""
         try:
             validate_batch_size(batch, rows, self.infer_batch_size_fn)
         except ShoalValueError as error:
             raise ShoalValueError(f"{sender}: {error}") from error
 
     def rows(self, batch: Any) -> int | None:
-        """Count the rows of an item; None where it has none to count."""
+        """Return the number of rows of an item; None if it has none."""
         try:
             return get_batch_size(batch, self.infer_batch_size_fn)
         except ShoalValueError:
@@ -169,7 +169,7 @@ def _join_fixed(merge: _Merge, expected: Sequence[_Expected], link: Link, values
 def _join_decoupled(
     merge: _Merge, expected: Sequence[_Expected], routes: Routes | None, values: list[Any]
 ) -> Any:
-    """Join first messages in the order of their arrival, and answers in that of the questions."""
+    """Join first messages in order of arrival, and answers in the order of their questions."""
     messages = [_index_and_batch(value) for value in values]
     for (index, batch), one in zip(messages, expected, strict=True):
         merge.check(batch, one.rows, f"the message {index!r}")
@@ -195,7 +195,7 @@ def _index_and_batch(value: Any) -> tuple[str, Any]:
 
 
 def _check_equal_rows(merge: _Merge, messages: Sequence[tuple[str, Any]]) -> None:
-    """Check what answers rely on, which are cut into pieces of one size."""
+    """Check that messages have equally many rows: answers are cut into pieces of one size."""
     rows = {index: merge.rows(batch) for index, batch in messages}
     if None not in rows.values() and len(set(rows.values())) > 1:
         shown = ", ".join(f"{index!r} has {count}" for index, count in rows.items())
@@ -233,7 +233,7 @@ _KEPT = (
 
 
 def _put_back(item: Taken, one: _Expected, kept: KeptItems) -> None:
-    """Keep an item for the next call; what any receiver may take goes back to the channel."""
+    """Keep an item for the next call, or give it back to the channel if any rank may take it."""
     if one.rank is None and one.key[6] is None and item.lease is not None:
         item.lease.give_back()
     else:
@@ -249,12 +249,12 @@ def _start(
 
 
 class _Arrival:
-    """An item that an asynchronous call takes, or waits for.
+    """An item that an asynchronous call has taken, or waits for.
 
     Args:
-        link: Where it comes from.
+        link: The link that carries it.
         expected: The item.
-        kept: Has it where a former call took it.
+        kept: The items that earlier calls took; this item may be among them.
     """
 
     def __init__(self, link: Link, expected: _Expected, kept: KeptItems) -> None:
@@ -270,18 +270,18 @@ class _Arrival:
             self.work = AsyncWork(done(self._held.value), "an item that was taken before")
 
     def received(self) -> None:
-        """Note that the caller has it."""
+        """Acknowledge the item, since the caller has it."""
         self.work.result()
         if self._held is not None:
             self._held.received()
 
     def put_back(self) -> None:
-        """Keep the item, or wait for it no more."""
+        """Keep the item for the next call, or stop waiting for it."""
         future = self.work.future
         if future.cancel() or future.cancelled():
             return
         if not future.done():
-            # Too late to cancel: it is being completed at this moment.
+            # Too late to cancel: the operation is completing right now.
             future.add_done_callback(lambda _: soon(self.put_back))
         elif future.exception() is not None:
             self.work.seen = True
@@ -295,7 +295,7 @@ class _Arrival:
 
 
 class _Arrivals(AsyncRouteWork):
-    """The items of an asynchronous `recv_from`; joined by the first wait, in its thread.
+    """The items of an asynchronous `recv_from`; the first wait joins them, in its thread.
 
     Args:
         arrivals: The items.
@@ -309,7 +309,7 @@ class _Arrivals(AsyncRouteWork):
         super().__init__([arrival.work for arrival in arrivals], finish)
 
     def finalize(self) -> Any:
-        """Join the items; those of a call that fails are kept for the next one."""
+        """Join the items; if that fails, keep them for the next call."""
         try:
             values = self.future.result()
         except BaseException:
@@ -328,7 +328,7 @@ class _Arrivals(AsyncRouteWork):
         return result
 
     async def async_wait(self) -> Any:
-        """Wait in an event loop; an error or a cancellation loses nothing."""
+        """Wait in an event loop; an error or a cancellation loses no item."""
         try:
             return await super().async_wait()
         except BaseException:
@@ -336,12 +336,12 @@ class _Arrivals(AsyncRouteWork):
             raise
 
     def abandon(self) -> None:
-        """Wait no more, and keep what has arrived."""
+        """Stop waiting, and keep the items that have arrived."""
         self.future.cancel()
         self._put_back()
 
     def _claim(self) -> bool:
-        """Whether the caller is the first to decide what becomes of the items."""
+        """Return True to the first caller only, which then returns or keeps the items."""
         try:
             return self._unclaimed.pop()  # no lock: a finalizer calls this
         except IndexError:

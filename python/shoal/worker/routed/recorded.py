@@ -1,7 +1,7 @@
-"""`batch_router` of a worker that answers: which messages it received and has not answered yet.
+"""Messages that a worker has received and not yet answered, recorded in its `batch_router`.
 
-The dict belongs to the user's class and holds, by tag, the indices of messages as texts. The texts
-that are recorded here know the stream that they came from and whether an answer is under way.
+The dict belongs to the user's class; by tag, it holds the indices of messages as texts. The texts
+recorded here also have the stream of the message, and a flag that its answer is under way.
 """
 
 import threading
@@ -38,8 +38,8 @@ class Routes:
 
     Args:
         router: The worker's `batch_router`.
-        lock: Held while it changes.
-        route_key: The stream.
+        lock: Held while the router changes.
+        route_key: The route key of the stream.
     """
 
     def __init__(
@@ -69,16 +69,16 @@ class Routes:
             ]
 
     def reserve(self, routes: Sequence[RecordedRoute]) -> None:
-        """Note that answers are under way; the messages stay recorded."""
+        """Mark messages whose answers are under way; they stay recorded."""
         with self._lock:
             for route in routes:
                 route.answering = True
 
     def settle(self, tag: str, route: RecordedRoute, *, sent: bool) -> None:
-        """Forget a message whose answer was sent, or leave it to another answer."""
+        """Remove a message whose answer was sent; if it was not, allow another answer."""
         with self._lock:
             if sent:
-                # By identity: two messages may have one index.
+                # By identity: two messages may have equal indices.
                 recorded = self._router.get(tag, [])
                 recorded[:] = [index for index in recorded if index is not route]
             else:

@@ -31,7 +31,7 @@ class _Piece:
     """A piece of a batch.
 
     Attributes:
-        item: What is sent.
+        item: The item to send.
         key: The route's key.
         rank: The receiver; None for any.
         settle: Called with `sent=` when it is known whether the piece was sent.
@@ -116,22 +116,22 @@ def _start(link: Link, piece: _Piece) -> AsyncWork:
 def _joined_tag(mode: str | None, tag: str | None) -> str:
     """Return the tag of fixed mode: `<mode>_<tag>` with a mode.
 
-    Neither part is ever the text `None`: without a mode it is the tag alone, without a tag it is
-    `<mode>_default`, because no tag means `default` everywhere else.
+    Without a mode the result is the tag alone; without a tag it is `<mode>_default`, because no tag
+    means `default` everywhere else. It never contains the text `None`.
     """
     tag = normalize_route_tag(tag)
     return f"{mode}_{tag}" if mode else tag
 
 
 class _Cut:
-    """Cuts the data of this rank into pieces that leave no row out.
+    """Cuts the data of this rank into pieces, without leaving rows out.
 
     Args:
         state: The sender.
         peer: The receiving group.
         data: The rows of this rank.
         batch_size: Rows of all ranks together; None to count those of `data`.
-        split_fn: Cuts instead of `split_batch`.
+        split_fn: Used instead of `split_batch`.
     """
 
     def __init__(
@@ -153,7 +153,7 @@ class _Cut:
         """Return the rows of all ranks together.
 
         Args:
-            pieces: The number of pieces in decoupled mode.
+            pieces: The number of pieces in decoupled mode; None in fixed mode.
         """
         if self._batch_size is not None:
             return self._batch_size
@@ -188,7 +188,7 @@ class _Cut:
         try:
             rows = infer_batch_size(self._data)
         except ShoalValueError:
-            return  # split_batch tells whether it can be cut
+            return  # split_batch checks whether it can be cut
         if rows != sum(sizes):
             raise ShoalValueError(
                 f"batch_size={self._batch_size} is {sum(sizes)} rows for rank {self.state.rank} of "
@@ -222,7 +222,7 @@ def _decoupled(
 ) -> list[_Piece]:
     state, worlds = cut.state, (cut.state.world_size, cut.peer_world_size)
     tag = normalize_route_tag(tag)
-    # The number of pieces does not depend on the rows; the larger size is a batch that fits.
+    # The number of pieces does not depend on the batch size: any valid one will do here.
     pieces = len(CommMapper.decoupled_get_batch_size(max(worlds), *worlds, queue_size))
     answered = routes.open(tag) if routes.answers(tag) else None
     plan = decoupled_build_send_plan(

@@ -1,4 +1,4 @@
-"""What a worker remembers between its routed calls."""
+"""`RoutingState`: the state that a worker keeps between its routed calls."""
 
 import contextlib
 import threading
@@ -13,10 +13,11 @@ __all__ = ["RoutingState"]
 
 
 class RoutingState:
-    """The routing of one worker: who it is, its peers' world sizes, and items that it kept.
+    """The routing state of one worker: its identity, its peers' world sizes, and kept items.
 
     Args:
-        worker: Has `send`, `recv`, `manager_proxy`, and `batch_router` in decoupled mode.
+        worker: The worker, with `send`, `recv`, `manager_proxy`, and in decoupled mode
+            `batch_router`.
         group: The worker's group.
         rank: Its rank.
         world_size: The size of its group.
@@ -33,7 +34,7 @@ class RoutingState:
         self._peer_world_sizes: dict[str, int] = {}
 
     def peer_world_size(self, group: str) -> int:
-        """Return the size of another group; the manager is asked once.
+        """Return the size of another group; asks the manager only once.
 
         Raises:
             ShoalValueError: There is no such group.
@@ -45,7 +46,7 @@ class RoutingState:
         return size
 
     def forget_peer(self, group: str) -> None:
-        """Ask the manager again at the next call: the group may have been launched anew."""
+        """Ask the manager again at the next call: the group may have been launched again."""
         self._peer_world_sizes.pop(group, None)
 
     def batch_router(self) -> dict[str, list[str]]:
@@ -67,7 +68,7 @@ class RoutingState:
 
     @contextlib.contextmanager
     def call(self, operation: str, peer: str) -> Iterator[None]:
-        """Let errors of a call name the worker and the call, and forget the peer's size."""
+        """On an error in the block, name worker and call in it, and forget the peer's size."""
         try:
             yield
         except ShoalValueError as error:

@@ -1,7 +1,6 @@
-"""Routing of batches between the ranks of two groups: who exchanges how many rows with whom.
+"""Plan which ranks of two groups exchange which rows of a batch, and cut and join batches.
 
-Pure functions: they plan, cut and join, and communicate nothing. `Worker.send_to` and
-`Worker.recv_from` put them to work.
+Pure functions without communication, which `Worker.send_to` and `Worker.recv_from` use.
 """
 
 from shoal.worker.routing.batches import (

@@ -1,4 +1,4 @@
-"""Batches of rows: their size, cut into pieces, and joined again.
+"""Count the rows of a batch, cut a batch into pieces, and join batches.
 
 A batch is a torch tensor, a numpy array or a list, whose first dimension counts rows, or a dict of
 batches. Within a dict None stays None, and a number, a flag or a text belongs to every row.
@@ -24,10 +24,10 @@ _SCALARS = (bool, int, float, str)
 
 
 def infer_batch_size(data: Any) -> int:
-    """Return the number of rows; of a dict that of its first value that is not None.
+    """Return the number of rows; for a dict that of its first value that is not None.
 
     Raises:
-        ShoalValueError: The data is not a batch, or a dict without any.
+        ShoalValueError: The data is not a batch, or a dict that contains none.
     """
     if _kind(data) in ("tensor", "array", "list"):
         return _rows(data, "data")
@@ -43,7 +43,7 @@ def infer_batch_size(data: Any) -> int:
 
 
 def get_batch_size(data: Any, infer_batch_size_fn: Callable[[Any], int] | None = None) -> int:
-    """Return the number of rows, as `infer_batch_size_fn` counts them where one is given."""
+    """Return the number of rows, counted by `infer_batch_size_fn` if it is given."""
     return infer_batch_size(data) if infer_batch_size_fn is None else infer_batch_size_fn(data)
 
 
@@ -52,10 +52,10 @@ def validate_batch_size(
     expected_batch_size: int | None,
     infer_batch_size_fn: Callable[[Any], int] | None = None,
 ) -> None:
-    """Check the number of rows; None expects nothing.
+    """Check the number of rows; None skips the check.
 
     Raises:
-        ShoalValueError: There are more or fewer.
+        ShoalValueError: There are more or fewer rows.
     """
     if expected_batch_size is None:
         return
@@ -65,7 +65,7 @@ def validate_batch_size(
 
 
 def split_batch(data: Any, split_sizes: Sequence[int]) -> list[Any]:
-    """Cut a batch into pieces; no row is left out, and none is in two pieces.
+    """Cut a batch into pieces; each row is in exactly one piece.
 
     Tensors become contiguous chunks and arrays become views, both of the same memory where
     possible. A number, a flag or a text is in every piece.
@@ -78,8 +78,8 @@ def split_batch(data: Any, split_sizes: Sequence[int]) -> list[Any]:
         The pieces, each of the type of the batch.
 
     Raises:
-        ShoalValueError: The sizes do not sum exactly to the rows, anywhere in the batch; or it
-            holds something of another type.
+        ShoalValueError: The sizes do not sum exactly to the rows of every part of the batch, or a
+            part has an unsupported type.
     """
     sizes = [operator.index(size) for size in split_sizes]
     if any(size < 0 for size in sizes):
@@ -94,10 +94,10 @@ def merge_batches(batches: Sequence[Any]) -> Any:
     stay as they are.
 
     Returns:
-        The batch; of a single one itself, and None of nothing but None.
+        The joined batch. A single batch is returned as it is; None, if all batches are None.
 
     Raises:
-        ShoalValueError: There are none, or they do not fit each other.
+        ShoalValueError: There are no batches, or they cannot be joined.
     """
     if not batches:
         raise ShoalValueError("Cannot merge an empty batch list.")
@@ -206,7 +206,7 @@ def _check_keys(batches: list[dict[Any, Any]], where: str) -> None:
 def _same(batches: list[Any], where: str) -> Any:
     try:
         equal = all(bool(batch == batches[0]) for batch in batches[1:])
-    except (TypeError, ValueError, RuntimeError):  # it compares element by element
+    except (TypeError, ValueError, RuntimeError):  # the value compares element by element
         equal = False
     if not equal:
         raise ShoalValueError(
@@ -217,6 +217,6 @@ def _same(batches: list[Any], where: str) -> Any:
 
 
 def _is_array(value: Any) -> bool:
-    """Whether a value is a numpy array; numpy is not loaded to find out."""
+    """Whether a value is a numpy array; does not load numpy."""
     numpy = sys.modules.get("numpy")
     return numpy is not None and isinstance(value, numpy.ndarray)

@@ -23,9 +23,9 @@ class DecoupledRouteEntry:
     """One message of a plan of decoupled mode.
 
     Attributes:
-        batch_size: Its rows; None where they are not known.
+        batch_size: Its number of rows; None if unknown.
         key: The channel key.
-        batch_index: The text that travels with a message; None in the plan of a receiver.
+        batch_index: The index that is sent with a message; None in the plan of a receiver.
     """
 
     batch_size: int | None
@@ -41,7 +41,7 @@ def _build_channel_message(
     A missing mode is written as `None`, a missing tag as `default`: the tag of the message's key.
 
     Raises:
-        ShoalValueError: The mode holds an underscore, so that the tag could not be told from it.
+        ShoalValueError: The mode contains an underscore, so that its end would be ambiguous.
     """
     if mode is not None and "_" in mode:
         raise ShoalValueError(
@@ -52,7 +52,7 @@ def _build_channel_message(
 
 
 def split_channel_message(message: str) -> tuple[int, int, str, str]:
-    """Take an index apart: sender's rank, number of the piece, mode (`"None"` for none) and tag.
+    """Split an index into sender's rank, number of the piece, mode (or `"None"`) and tag.
 
     Raises:
         ShoalValueError: The text is not an index.
@@ -87,7 +87,7 @@ def decoupled_build_send_plan(
     """Plan what one rank sends: first messages, for any receiver, or answers to received ones.
 
     An answer carries the index of the message that it answers, goes to the rank that sent that
-    message, and has its tag; `mode` is then the recorded one.
+    message, and has its tag and mode.
 
     Args:
         src_group_name: The sending group.
@@ -98,14 +98,15 @@ def decoupled_build_send_plan(
         tag: The kind of message.
         route_key: Separates parallel streams of one kind.
         batch_size: Rows of all ranks together.
-        mode: Goes into the index of a first message, and into nothing else.
+        mode: Part of the index of a first message, and used for nothing else. For answers it must
+            not contradict the recorded mode.
         tag_batch_router: Indices of the messages to answer, oldest first; the plan takes as many
             as it has pieces. None for first messages.
         send_queue_size: Number of pieces, where the sending group is the smaller one.
 
     Raises:
-        ShoalValueError: As `CommMapper.decoupled_get_batch_size`; or there are fewer messages to
-            answer than pieces; or `mode` differs from the recorded one.
+        ShoalValueError: Same as `CommMapper.decoupled_get_batch_size`; or there are fewer messages
+            to answer than pieces; or `mode` differs from the recorded one.
     """
     sizes = CommMapper.decoupled_get_batch_size(
         batch_size, src_world_size, dst_world_size, send_queue_size
@@ -155,12 +156,11 @@ def decoupled_build_recv_plan(
         dst_world_size: Size of the other group, the senders'.
         tag: The kind of message.
         route_key: Separates parallel streams of one kind.
-        batch_size: Rows of all ranks together; None where they are not known: the entries then
-            have no sizes.
+        batch_size: Rows of all ranks together; None if unknown: the entries then have no sizes.
         recv_queue_size: Number of pieces, where the receiving group is the smaller one.
 
     Raises:
-        ShoalValueError: As `CommMapper.decoupled_get_batch_size`.
+        ShoalValueError: Same as `CommMapper.decoupled_get_batch_size`.
     """
     known = batch_size is not None
     rows = batch_size if batch_size is not None else max(src_world_size, dst_world_size)

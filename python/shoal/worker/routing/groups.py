@@ -1,4 +1,4 @@
-"""What the job's WorkerManager knows of a group."""
+"""Look up a group in the job's WorkerManager."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ __all__ = ["get_group_info", "get_group_world_size"]
 
 
 def get_group_info(manager_proxy: Any, group_name: str) -> WorkerInfo:
-    """Return what rank 0 of a group registered.
+    """Return the `WorkerInfo` that rank 0 of a group registered.
 
     Args:
         manager_proxy: The proxy of the WorkerManager.
@@ -29,5 +29,5 @@ def get_group_info(manager_proxy: Any, group_name: str) -> WorkerInfo:
 
 
 def get_group_world_size(manager_proxy: Any, group_name: str) -> int:
-    """Return the number of ranks of a group; errors as `get_group_info`."""
+    """Return the number of ranks of a group; raises the same errors as `get_group_info`."""
     return get_group_info(manager_proxy, group_name).group_world_size

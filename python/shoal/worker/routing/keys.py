@@ -16,7 +16,7 @@ ROUTING_KEY_PREFIX = "scheduler_route"
 """First part of every key of a route."""
 
 ROUTING_DEFAULT_TAG = "default"
-"""The tag of messages that are given none."""
+"""The tag of messages for which no tag is given."""
 
 RouteKey = tuple[str, str, str, str, str, int | None, int | None]
 """(prefix, source group, destination group, tag, route key, source rank, destination rank)."""
@@ -28,7 +28,7 @@ def normalize_route_tag(tag: str | None) -> str:
 
 
 def normalize_route_key(key: Any) -> str:
-    """Return a route key as text: an empty one for None, `repr` of what is not a text."""
+    """Return a route key as text: empty for None, `repr` of a value that is not a text."""
     if key is None:
         return ""
     return key if isinstance(key, str) else repr(key)

@@ -10,9 +10,9 @@ __all__ = ["CommMapper"]
 class CommMapper:
     """Maps the blocks of one group's ranks to the blocks of another group's.
 
-    The batch is a row of `batch_size` samples. Rank r of the S sources owns the samples from
-    `r * batch_size / S` to `(r + 1) * batch_size / S`, and destinations own blocks in the same way.
-    Two ranks exchange the overlap of their blocks.
+    A batch has `batch_size` rows. Rank r of the S sources owns the rows from `r * batch_size / S`
+    to `(r + 1) * batch_size / S`, and destinations own blocks in the same way. Two ranks exchange
+    the overlap of their blocks.
     """
 
     @staticmethod
@@ -24,7 +24,7 @@ class CommMapper:
     def get_dst_ranks(
         batch_size: int, src_world_size: int, dst_world_size: int, src_rank: int
     ) -> list[tuple[int, int]]:
-        """Return where the rows of one source go.
+        """Return the destinations of one source's rows.
 
         Args:
             batch_size: Rows of all ranks together.
@@ -36,8 +36,8 @@ class CommMapper:
             (destination rank, rows) by ascending rank, without pairs that exchange nothing.
 
         Raises:
-            ShoalValueError: `batch_size` is negative or not divisible by both sizes, or there is
-                no such rank.
+            ShoalValueError: `batch_size` is negative or not divisible by both sizes, or the rank
+                does not exist.
         """
         rows = _checked(batch_size, src_world_size, dst_world_size)
         return _overlaps(rows, src_world_size, dst_world_size, src_rank, "src_rank")
@@ -46,7 +46,7 @@ class CommMapper:
     def get_src_ranks(
         batch_size: int, src_world_size: int, dst_world_size: int, dst_rank: int
     ) -> list[tuple[int, int]]:
-        """Return where the rows of one destination come from, as (source rank, rows).
+        """Return the sources of one destination's rows, as (source rank, rows).
 
         Arguments and errors are those of `get_dst_ranks`, with `dst_rank` the destination.
         """

@@ -1,4 +1,4 @@
-"""Plans of one rank for one batch in fixed mode, where ranks alone decide who talks to whom."""
+"""Plans of fixed mode: the messages of one rank for one batch, determined by ranks alone."""
 
 import math
 from dataclasses import dataclass
@@ -15,8 +15,8 @@ class RouteEntry:
     """One message of a plan.
 
     Attributes:
-        peer_rank: The other end.
-        batch_size: Its rows; None where they are not known.
+        peer_rank: The rank at the other end.
+        batch_size: Its number of rows; None if unknown.
         key: The channel key.
     """
 
@@ -34,10 +34,10 @@ class RoutePlan:
         dst_group_name: The receiving group.
         src_rank: The sender; None in the plan of a receiver.
         dst_rank: The receiver; None in the plan of a sender.
-        src_world_size: Size of the sending group; in decoupled mode of the planner's own.
-        dst_world_size: Size of the receiving group; in decoupled mode of the other one.
+        src_world_size: Size of the sending group; in decoupled mode of the caller's own group.
+        dst_world_size: Size of the receiving group; in decoupled mode of the other group.
         tag: The kind of message, normalised.
-        route_key: The stream, as it was given.
+        route_key: The route key, as it was given.
         entries: The messages: `RouteEntry`, or `DecoupledRouteEntry` in decoupled mode.
     """
 
@@ -76,7 +76,7 @@ def build_send_plan(
         batch_size: Rows of all sources together.
 
     Raises:
-        ShoalValueError: As `CommMapper.get_dst_ranks`.
+        ShoalValueError: Same as `CommMapper.get_dst_ranks`.
     """
     pairs = CommMapper.get_dst_ranks(batch_size, src_world_size, dst_world_size, src_rank)
     names = (src_group_name, dst_group_name)
@@ -109,14 +109,14 @@ def build_recv_plan(
         dst_world_size: Number of destinations.
         tag: The kind of message.
         route_key: Separates parallel streams of one kind.
-        batch_size: Rows of all destinations together. None where they are not known: the peers
-            are the same for every size above 0, and the entries have no sizes.
+        batch_size: Rows of all destinations together. None if unknown: the peers are the same for
+            every size above 0, and the entries have no sizes.
 
     Raises:
-        ShoalValueError: As `CommMapper.get_src_ranks`.
+        ShoalValueError: Same as `CommMapper.get_src_ranks`.
     """
     known = batch_size is not None
-    # The smallest batch that both groups can share has the overlaps of every larger one.
+    # The smallest batch that both sizes divide has the same peers as every larger one.
     rows = batch_size if batch_size is not None else math.lcm(src_world_size, dst_world_size)
     pairs = CommMapper.get_src_ranks(rows, src_world_size, dst_world_size, dst_rank)
     names = (src_group_name, dst_group_name)
