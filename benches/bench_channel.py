@@ -44,7 +44,7 @@ SLOW = (RAY, PURE, QUEUE)
 FRESH = {SHM: fresh_session, CHANNEL: fresh_channel, PURE: fresh_channel}
 NEAR = Goal(f"≤ 1.3 of {SHM}", times=1.3)
 
-everyone = pytest.mark.parametrize("contender", CONTENDERS)
+all_contenders = pytest.mark.parametrize("contender", CONTENDERS)
 
 
 @pytest.fixture(scope="module")
@@ -71,8 +71,10 @@ def send(measure, jobs):
             optional=SLOW, load=load, roles=roles, **more,
         )  # fmt: skip
         openers = {}
-        for who, (core, line) in CONTENDERS.items():
-            openers[who] = by_job(row, who, jobs[core], lambda n, line=line: line(load, n))
+        for contender, (core, line) in CONTENDERS.items():
+            openers[contender] = by_job(
+                row, contender, jobs[core], lambda n, line=line: line(load, n)
+            )
         measure(row, openers)
 
     return run
@@ -99,7 +101,7 @@ def stream(send):
     return run
 
 
-@everyone
+@all_contenders
 @pytest.mark.parametrize("name", LOADS)
 def test_one_way_spinning(send, name):
     load = LOADS[name]
@@ -115,7 +117,7 @@ def test_one_way_spinning(send, name):
     )
 
 
-@everyone
+@all_contenders
 @pytest.mark.parametrize("name", LOADS)
 def test_one_way_asleep(send, name):
     load = LOADS[name]
@@ -128,19 +130,19 @@ def test_one_way_asleep(send, name):
     )
 
 
-@everyone
+@all_contenders
 @pytest.mark.parametrize("name", LOADS)
 def test_stream(stream, name):
     stream(name)
 
 
-@everyone
+@all_contenders
 @pytest.mark.parametrize("name", SMALL)
 def test_stream_in_batches(stream, name):
     stream(name, BATCH)
 
 
-@everyone
+@all_contenders
 def test_stream_in_large_batches(stream):
     """Calls between nodes take about as long for many items as for one: large batches pay off."""
     stream("64 B", LARGE_BATCH, by_calls=[Goal("≥ 50,000/s", cost=1e9 / 50_000)])
@@ -163,7 +165,9 @@ def test_memory(measure, jobs, size):
         ),
     )  # fmt: skip
     openers = {}
-    for who, fresh in FRESH.items():
+    for contender, fresh in FRESH.items():
         role = FillAndDrain(fresh, load, FULL // load.size)
-        openers[who] = by_job(row, who, jobs[CONTENDERS[who][0]], roles=lambda role=role: [role])
+        openers[contender] = by_job(
+            row, contender, jobs[CONTENDERS[contender][0]], roles=lambda role=role: [role]
+        )
     measure(row, openers)

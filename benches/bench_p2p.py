@@ -66,10 +66,10 @@ def pair(start_job):
 def send(measure, pair):
     """Measure a row of messages."""
 
-    def run(name, load, roles, who, limit=None, **more):
+    def run(name, load, roles, contenders, limit=None, **more):
         row = Row(name, CHANNEL, limit=limit and limit.name, load=load, roles=roles, **more)
         openers = {limit.name: by_limit(limit)} if limit else {}
-        for each in who:
+        for each in contenders:
             openers[each] = by_job(row, each, pair, lambda n, kind=LINES[each]: kind(load, n))
         measure(row, openers)
 

@@ -61,7 +61,7 @@ def case(name, load, roles, *, goal=None, limit=None, floor=None, rivals=tuple(R
         name, Shoal.name, goals, load=load, roles=roles, optional=optional,
         limit=limit and limit.name, **more,
     )  # fmt: skip
-    CASES.extend(pytest.param(row, limit, who, id=f"{name}-{who}") for who in names)
+    CASES.extend(pytest.param(row, limit, each, id=f"{name}-{each}") for each in names)
 
 
 def alone(kind):

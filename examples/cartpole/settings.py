@@ -24,7 +24,7 @@ class Settings:
         learning_rate: Adam's step size.
         clip: Maximum relative change of an action's probability in one iteration.
         value_coefficient: Weight of the value function's error in the loss.
-        entropy_coefficient: Weight of the entropy bonus, which keeps the policy from getting certain
+        entropy_coefficient: Weight of the entropy bonus, which keeps the policy from certainty
             too early.
         max_grad_norm: Maximum length of a gradient; longer ones are shortened.
     """
