@@ -1,7 +1,7 @@
 # The commands of the project. `make help` lists them; .ci/run calls them too.
 #
-# Everything lives in one environment, .venv, made by uv. The stamps under .make/ record what was
-# done, so that a second `make` with nothing changed does no work.
+# Everything is installed into one environment, .venv, by uv. The stamps under .make/ record finished
+# steps, so that a second `make` without changes does no work.
 
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
@@ -9,14 +9,14 @@ SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 MAKEFLAGS += --no-builtin-rules --no-print-directory
 
-# Which Python the environment is made from; the first that is new enough wins.
+# Candidates for the environment's Python; the first that is new enough is used.
 PYTHONS ?= python3 python3.11 python3.12 python3.13 python3.14
-# uv from the path, else the one that is installed into .venv.
+# uv from the path, else from .venv.
 UV := $(or $(shell command -v uv),.venv/bin/uv)
 # Arguments for the programs: make demo ARGS="--seed 3", make test ARGS="-k channel -x".
 ARGS ?=
 
-# The backend that `make test` is restricted to; empty for both.
+# The only backend that `make test` tests; empty for both.
 BACKEND := $(filter-out auto,$(SHOAL_BACKEND))
 ifneq ($(filter-out rust pure auto,$(SHOAL_BACKEND)),)
 $(error SHOAL_BACKEND=$(SHOAL_BACKEND) is not a backend; expected rust, pure or auto (auto and unset test both))
@@ -27,12 +27,12 @@ RUST_SOURCES := Cargo.toml $(wildcard Cargo.lock rust/*/Cargo.toml) $(shell find
 PYTHON_SOURCES := $(shell find python -name '*.py' -o -name '*.pyi' -o -name py.typed -o -name '*.css' -o -name '*.js')
 
 export UV_PYTHON_DOWNLOADS := never
-# uv brings certificates of its own; the machine's are what pip and cargo trust.
+# Makes uv trust the machine's certificates, as pip and cargo do, instead of its own.
 export UV_SYSTEM_CERTS ?= true
-# pyo3 and maturin take the interpreter from the environment that they are run in.
+# pyo3 and maturin use the interpreter of the active environment.
 export VIRTUAL_ENV := $(CURDIR)/.venv
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
-# Without compiled files every process compiles torch, which takes longer than all that it does here.
+# Without compiled files every process would compile torch, which takes longer than its own work.
 unexport PYTHONHOME PYTHONPATH PYTHONDONTWRITEBYTECODE
 
 .PHONY: help
@@ -46,7 +46,7 @@ setup: .make/package ## Make .venv with all dependencies and the package, editab
 demo: .make/package ## Set everything up and train CartPole, the main example.
 	.venv/bin/python examples/cartpole/train.py $(ARGS)
 
-# The Rust tests run on a debug build: overflow checks and debug assertions are on.
+# The Rust tests use a debug build, with overflow checks and debug assertions.
 .PHONY: test-rust
 test-rust: .make/package ## Run the tests of the Rust crates.
 	if cargo nextest --version >/dev/null 2>&1; then \
@@ -54,18 +54,18 @@ test-rust: .make/package ## Run the tests of the Rust crates.
 	else cargo test --workspace --locked --all-targets; fi
 	cargo test --workspace --locked --doc
 
-# Every interleaving of a few threads, under the memory model of the language. The build differs in
-# all crates, so that it has a folder of its own.
+# Searches every interleaving of a few threads under the memory model of Rust. All crates are built
+# with other flags, so the build has its own folder.
 .PHONY: test-loom
-test-loom: ## Search the shared-memory queue's interleavings with loom (minutes).
+test-loom: ## Search the interleavings of the shared-memory queue with loom (minutes).
 	RUSTFLAGS="--cfg loom" CARGO_TARGET_DIR=target/loom \
 	  CARGO_PROFILE_RELEASE_LTO=off CARGO_PROFILE_RELEASE_CODEGEN_UNITS=16 \
 	  nice -n 19 cargo test --release --locked --package shoal-core --test loom -- --test-threads 1
 
-# Threads under the sanitizer, which stable compilers have but do not offer. The standard library
-# is not instrumented: tsan.supp says what follows from that.
+# RUSTC_BOOTSTRAP lets a stable compiler use the sanitizer. The standard library is not instrumented;
+# tsan.supp suppresses the reports that follow from that.
 .PHONY: test-tsan
-test-tsan: ## Run the shared-memory queue's threads under ThreadSanitizer.
+test-tsan: ## Run the threads of the shared-memory queue under ThreadSanitizer.
 	export TSAN_OPTIONS=suppressions=$(CURDIR)/rust/core/tests/tsan.supp RUSTC_BOOTSTRAP=1 \
 	  RUSTFLAGS="-Zsanitizer=thread -Cunsafe-allow-abi-mismatch=sanitizer" CARGO_TARGET_DIR=target/tsan; \
 	test="cargo test --locked --package shoal-core --target $$(rustc -vV | sed -n 's/^host: //p')"; \
@@ -137,19 +137,19 @@ docs: .make/package ## Build the documentation of the Rust crates.
 	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --locked
 
 .PHONY: bench
-bench: .make/package ## Run the benchmarks beside their rivals.
+bench: .make/package ## Run the benchmarks, with installed rivals.
 	.venv/bin/pytest benches -o timeout=1200 -o faulthandler_timeout=1100 $(ARGS)
 
 .PHONY: wheel
 wheel: .make/wheel ## Build the wheel and the source distribution into dist/.
 
 .PHONY: clean
-clean: ## Remove everything that these commands made, .venv included.
+clean: ## Remove everything that these commands made, including .venv.
 	rm -rf .make .venv dist outputs target $(EXTENSION)
 	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find python tests benches examples -name __pycache__ -prune -exec rm -rf {} +
 
-# pyvenv.cfg stands for the environment: unlike bin/python it is no link to an older file.
+# The target is pyvenv.cfg and not bin/python, because that is a link to an older file.
 .venv/pyvenv.cfg:
 	@for candidate in $(PYTHONS); do \
 	  if "$$candidate" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then \
@@ -163,9 +163,9 @@ clean: ## Remove everything that these commands made, .venv included.
 	$(UV) pip install --requirements pyproject.toml --extra dev --extra examples
 	mkdir -p .make && touch $@
 
-# A release build, because the demo and the benchmarks are judged by their speed, and one installed
-# build keeps the tests on what users get. The stamp depends on the extension that the recipe
-# makes: one that is missing, or was built by hand since, is built again.
+# A release build, because the speed of the demo and the benchmarks matters, and because the tests
+# should run on the build that users get. The stamp depends on the extension that the recipe makes:
+# it is built again if it is missing or was built by hand meanwhile.
 .make/package: .make/dependencies pyproject.toml $(RUST_SOURCES) $(EXTENSION)
 	@command -v cargo >/dev/null || { echo "make: no cargo in the path; install Rust $(shell sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml) or newer" >&2; exit 1; }
 	.venv/bin/maturin develop --release --locked --uv

@@ -1,4 +1,4 @@
-"""Checks that a wheel holds what users and type checkers need, and nothing of the workshop."""
+"""Checks that a wheel holds the files that users and type checkers need, and no other files."""
 
 import sys
 import zipfile
@@ -12,7 +12,7 @@ NEEDED_ENDS = ("licenses/LICENSE", "/METADATA")
 
 
 def problems(names: list[str]) -> list[str]:
-    """Say what is missing from a wheel with these files, and what does not belong there."""
+    """Return the missing and the superfluous files of a wheel with these files."""
     found = [f"{name} is missing" for name in NEEDED if name not in names]
     found += [
         f"no file ends in {end}"
@@ -35,7 +35,7 @@ def main() -> int:
     if "-abi3-" not in wheel.name:
         wrong.append("it is not built for every Python from 3.11 on (abi3)")
     for line in wrong:
-        print(f"{wheel.name}: {line}", file=sys.stderr)  # noqa: T201  (a program's output)
+        print(f"{wheel.name}: {line}", file=sys.stderr)  # noqa: T201  (the output of a program)
     return 1 if wrong else 0
 
 

@@ -1,4 +1,4 @@
-"""A call on a group of 4 ranks, beside the same calls on bare actor handles."""
+"""A call on a group of 4 ranks, compared with the same calls on bare actor handles."""
 
 import pytest
 import ray

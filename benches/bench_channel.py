@@ -1,8 +1,8 @@
-"""A channel between two workers of one node, beside the queue that it consists of and Ray's own.
+"""A channel between two workers of one node, compared with a bare queue and with Ray's queue.
 
-The workers of a job have a core each. The same two send by `shoal.shm`, which is what a channel is
-measured by, through the channel, through the channel as if they were on two nodes, and through
-`ray.util.queue`; those of a second job do so with the core in Python.
+Each worker of a job has its own core. The two workers send through `shoal.shm`, which is the
+reference, through the channel, through the channel as if they were on two nodes, and through
+`ray.util.queue`. The workers of a second job send through a channel with the core in Python.
 """
 
 from contextlib import ExitStack
@@ -20,7 +20,7 @@ from harness.roles_memory import FillAndDrain, fresh_channel, fresh_session
 from harness.row import Goal, Row, Unit
 
 KIB, MIB = 2**10, 2**20
-# Nanoseconds between a message's arrival and the next: long enough for the receiver to sleep.
+# Nanoseconds between the arrival of a message and the next put: the receiver falls asleep.
 ASLEEP = 300_000
 BATCH, LARGE_BATCH = 64, 1024
 SMALL = {"64 B": Load("bytes"), "1 KiB": Load("bytes", KIB), "dict of five values": Load("dict")}
@@ -31,7 +31,7 @@ FULL = 64 * MIB
 
 SHM, CHANNEL, RAY, QUEUE = Shoal.name, ByChannel.name, ByCalls.name, RayQueue.name
 PURE = "channel, in pure Python"
-# The core of a contender's job, and its line.
+# Each contender: the core of its job, and the function that makes its line.
 CONTENDERS = {
     SHM: ("rust", lambda load, _number: Shoal(load)),
     CHANNEL: ("rust", ByChannel),
@@ -39,17 +39,17 @@ CONTENDERS = {
     PURE: ("pure", ByChannel),
     QUEUE: ("rust", RayQueue),
 }
-# These have fewer rounds. None of them has to work for the table to be made.
+# Contenders that have fewer rounds, and whose failure does not fail the benchmark.
 SLOW = (RAY, PURE, QUEUE)
 FRESH = {SHM: fresh_session, CHANNEL: fresh_channel, PURE: fresh_channel}
 NEAR = Goal(f"≤ 1.3 of {SHM}", times=1.3)
 
-everyone = pytest.mark.parametrize("contender", CONTENDERS)
+all_contenders = pytest.mark.parametrize("contender", CONTENDERS)
 
 
 @pytest.fixture(scope="module")
 def jobs(cluster):
-    """Start both jobs at the same time."""
+    """The two jobs by their core, started at the same time."""
     address = ray.get_runtime_context().gcs_address
     with ExitStack() as stack:
         made = {
@@ -71,8 +71,10 @@ def send(measure, jobs):
             optional=SLOW, load=load, roles=roles, **more,
         )  # fmt: skip
         openers = {}
-        for who, (core, line) in CONTENDERS.items():
-            openers[who] = by_job(row, who, jobs[core], lambda n, line=line: line(load, n))
+        for contender, (core, line) in CONTENDERS.items():
+            openers[contender] = by_job(
+                row, contender, jobs[core], lambda n, line=line: line(load, n)
+            )
         measure(row, openers)
 
     return run
@@ -91,7 +93,7 @@ def stream(send):
             read=time_of_all,
             unit=Unit.per_second(0 if small else load.size),
             least=max(batch, 50) if small else 2,
-            # 64 MiB of distinct messages are enough.
+            # At most 64 MiB of distinct messages.
             most=min(200_000, FULL // load.size) if small else 20_000,
             **more,
         )
@@ -99,7 +101,7 @@ def stream(send):
     return run
 
 
-@everyone
+@all_contenders
 @pytest.mark.parametrize("name", LOADS)
 def test_one_way_spinning(send, name):
     load = LOADS[name]
@@ -115,7 +117,7 @@ def test_one_way_spinning(send, name):
     )
 
 
-@everyone
+@all_contenders
 @pytest.mark.parametrize("name", LOADS)
 def test_one_way_asleep(send, name):
     load = LOADS[name]
@@ -128,28 +130,28 @@ def test_one_way_asleep(send, name):
     )
 
 
-@everyone
+@all_contenders
 @pytest.mark.parametrize("name", LOADS)
 def test_stream(stream, name):
     stream(name)
 
 
-@everyone
+@all_contenders
 @pytest.mark.parametrize("name", SMALL)
 def test_stream_in_batches(stream, name):
     stream(name, BATCH)
 
 
-@everyone
+@all_contenders
 def test_stream_in_large_batches(stream):
-    """A call between nodes takes as long as that for many items, where there are many."""
+    """Calls between nodes take about as long for many items as for one: large batches pay off."""
     stream("64 B", LARGE_BATCH, by_calls=[Goal("≥ 50,000/s", cost=1e9 / 50_000)])
 
 
 @pytest.mark.parametrize("contender", FRESH)
 @pytest.mark.parametrize("size", ["64 KiB", pytest.param("1 MiB", marks=pytest.mark.measured)])
 def test_memory(measure, jobs, size):
-    """Put 64 MiB and get them; one round is enough for the memory, which does not vary."""
+    """Put 64 MiB and get them. One round is enough, because the memory does not vary."""
     load = Load("array", SIZES[size])
     goals = [
         Goal("full ≤ 110 %", cost=110, of="full, % of payload"),
@@ -163,7 +165,9 @@ def test_memory(measure, jobs, size):
         ),
     )  # fmt: skip
     openers = {}
-    for who, fresh in FRESH.items():
+    for contender, fresh in FRESH.items():
         role = FillAndDrain(fresh, load, FULL // load.size)
-        openers[who] = by_job(row, who, jobs[CONTENDERS[who][0]], roles=lambda role=role: [role])
+        openers[contender] = by_job(
+            row, contender, jobs[CONTENDERS[contender][0]], roles=lambda role=role: [role]
+        )
     measure(row, openers)

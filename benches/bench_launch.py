@@ -1,9 +1,9 @@
-"""Launching 1, 4 and 8 workers, beside bare Ray actors.
+"""Launch of 1, 4 and 8 workers, compared with bare Ray actors.
 
-`shoal` makes a group, sets its workers' environment and waits until all constructors returned.
-`Ray, same variables` makes as many bare actors that get the same variables from Ray's runtime
-environment; `Ray, no variables` makes bare actors without any. After each all actors are killed
-and have ended, so that the next one starts new processes.
+`shoal` makes a group, sets the environment of its workers and waits until all constructors have
+returned. `Ray, same variables` makes the same number of bare actors, which get the same variables
+through Ray's runtime environment. `Ray, no variables` makes bare actors without variables. After
+each launch all actors are killed and have ended, so that the next launch starts new processes.
 """
 
 import pytest
@@ -41,7 +41,7 @@ class ShoalLaunch:
 
 
 class RayLaunch:
-    """Launches bare actors; `env` gives the variables of a placement, or None."""
+    """Launches bare actors. `env` returns the variables of a placement; None sets no variables."""
 
     def __init__(self, placements, env):
         self.placements, self.env = placements, env

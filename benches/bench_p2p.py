@@ -1,7 +1,7 @@
-"""Point to point and broadcasts between workers, beside a channel, bare gloo and the machine.
+"""Point to point and broadcasts, compared with a channel, bare gloo and the machine's limits.
 
-The two workers of a job have a core each, and send by `Worker.send` and `recv`, by `send_tensor` and
-`recv_tensor`, and through a channel. Larger jobs broadcast, and count what a peer costs.
+The two workers of a job have a core each. They send by `Worker.send` and `recv`, by `send_tensor`
+and `recv_tensor`, and through a channel. Larger jobs broadcast, and measure the cost of a peer.
 """
 
 import os
@@ -24,12 +24,12 @@ from harness.row import Limit, Row, UnavailableError, Unit
 from support.machines import RAY_PORT, RAY_TOKEN, connected
 
 MIB = 2**20
-# Nanoseconds between a message's arrival and the next: the receiver sleeps, or spins again.
+# Nanoseconds between the arrival of a message and the next put: the receiver sleeps, or spins.
 ASLEEP, SPINNING = 300_000, 5_000
 SMALL, DICT = Load("bytes"), Load("dict")
 TENSORS = {"1 MiB": Load("array", MIB, depth=4), "64 MiB": Load("array", 64 * MIB, depth=4)}
 CHANNEL, SEND, TENSOR, GLOO = ByChannel.name, BySend.name, BySendTensor.name, Gloo.name
-# How to make the line with a number.
+# For each contender, the function that makes its line from a load and a number.
 LINES = {
     CHANNEL: ByChannel,
     SEND: lambda load, _number: BySend(load),
@@ -44,7 +44,7 @@ MEASURED = pytest.mark.measured
 
 @pytest.fixture(scope="module")
 def start_job(cluster):
-    """Start jobs on the cluster's Ray; they end with the module."""
+    """A function that starts jobs on the cluster's Ray; they end with the module."""
     with ExitStack() as stack:
 
         def start(nodes=(0, 0), **options):
@@ -66,10 +66,10 @@ def pair(start_job):
 def send(measure, pair):
     """Measure a row of messages."""
 
-    def run(name, load, roles, who, limit=None, **more):
+    def run(name, load, roles, contenders, limit=None, **more):
         row = Row(name, CHANNEL, limit=limit and limit.name, load=load, roles=roles, **more)
         openers = {limit.name: by_limit(limit)} if limit else {}
-        for each in who:
+        for each in contenders:
             openers[each] = by_job(row, each, pair, lambda n, kind=LINES[each]: kind(load, n))
         measure(row, openers)
 
@@ -165,7 +165,7 @@ def test_broadcast(measure, start_job):
     "peers", [1, pytest.param(10, marks=MEASURED), pytest.param(50, marks=MEASURED)]
 )
 def test_cost_of_a_peer(measure, start_job, peers):
-    """The first message to a peer and its answer: nothing is known of it before."""
+    """Measure the first message to a new peer, and its answer."""
     row = Row(
         f"first contact with each of {peers} peers",
         SEND,
@@ -184,7 +184,7 @@ TORCH = {"SHOAL_TRANSPORT": "torch"}
 
 @pytest.fixture(scope="module")
 def folder():
-    """A folder that processes of all machines of this host see."""
+    """A folder that the processes of all network namespaces see."""
     with TemporaryDirectory(prefix="shoal-bench-", dir="/tmp") as path:
         yield path
 
@@ -196,7 +196,7 @@ def one_machine(start_job):
 
 @pytest.fixture(scope="module")
 def two_machines(folder):
-    """A job with a worker on each of two network namespaces, where the kernel permits them."""
+    """A job with one worker in each of two network namespaces, if the kernel permits them."""
     here = os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])
     with connected("first", "second") as (first, second):
         first.start_ray(PYTHONPATH=here)
@@ -226,7 +226,7 @@ def test_torch(measure, request, folder, where, size):
 
 
 def by_gloo(row, job, line):
-    """Let a job with `SHOAL_TRANSPORT=torch` send by a line, if its tensors go through gloo."""
+    """Make the contender of a line with `SHOAL_TRANSPORT=torch`, if its tensors go through gloo."""
 
     def open_(stack):
         sends, _ = job.play(line.name, f"check of {row.name}", [CountGlooSends(line)] * 2, 1)

@@ -1,7 +1,7 @@
-"""Placing 8 to 65,536 processes, 8 on a node: with either core, and with rivals of the same API.
+"""Placement of 8 to 65,536 processes, 8 on a node, by both cores and by a rival with the same API.
 
-(a) The plan is ready: a configuration is parsed, checked and solved. (b) Every placement is made,
-and every field is read once. A rival makes its placements in (a) already.
+Row (a): a configuration is parsed, checked and solved. Row (b): every placement is made, and every
+field is read once. The rival makes its placements in (a) already.
 """
 
 import importlib
@@ -23,7 +23,7 @@ CORES = {"rust": _backend.load("rust"), "pure": _backend.load("pure")}
 
 
 class Cluster:
-    """The groups of a cluster of our own nodes, without Ray."""
+    """A stand-in for a cluster: its nodes and groups, without Ray."""
 
     def __init__(self, processes):
         self.nodes = [make_node(rank) for rank in range(processes // PER_NODE)]
@@ -51,7 +51,7 @@ def make_node(rank):
 
 
 def use(core):
-    """Make the public classes run on a core."""
+    """Make the public classes use a core."""
     for module in (placement.groups, placement.strategy, placement.component):
         for name in vars(module).keys() & set(_backend.__all__) - {"backend", "load"}:
             setattr(module, name, getattr(core, name))
@@ -75,7 +75,7 @@ def solve(config, cluster):
 
 
 def rival():
-    """Another package with the same API, where one is installed: a call that places."""
+    """Return a function that places with another package of the same API, if it is installed."""
     try:
         importlib.metadata.distribution(RIVAL)
     except importlib.metadata.PackageNotFoundError:
@@ -93,7 +93,7 @@ def rival():
 
 
 def read(placements):
-    """Read every field; the work of the loop itself is the same for all."""
+    """Read every field of every placement."""
     row = ()
     for p in placements:
         row = (

@@ -1,8 +1,8 @@
-"""`shoal.shm` beside its rivals and beside what the machine allows.
+"""`shoal.shm`, compared with rival queues and with the limits of the machine.
 
-Two processes, each on a core of its own. In the same run and by the same clock, the Rust example
+Two processes run, each on its own core. In the same run and by the same clock, the Rust example
 `limits` measures how fast a word changes hands, a sleeping process is woken, and bytes are written
-to shared memory. No process waits by a pause: a receiver spins or sleeps as its queue does.
+to shared memory. No process waits by a fixed pause: a receiver spins or sleeps as its queue does.
 """
 
 import pytest
@@ -27,7 +27,7 @@ from harness.roles_alone import Attach, Calls, GetQueued, MakeAndKeep, MakeKeys,
 from harness.row import Goal, Limit, Row, Unit
 
 KIB, MIB = 2**10, 2**20
-# Nanoseconds between a message's arrival and the next: the receiver sleeps, or spins again.
+# Nanoseconds between the arrival of a message and the next put: the receiver sleeps, or spins.
 ASLEEP, SPINNING = 300_000, 5_000
 BATCH = 64
 SMALL, DICT = Load("bytes"), Load("dict")
@@ -37,7 +37,7 @@ LARGE = {
         "64 KiB": 64 * KIB, "1 MiB": MIB, "16 MiB": 16 * MIB, "64 MiB": 64 * MIB
     }.items()
 }  # fmt: skip
-# Queues to which any number of processes may put; the others have one process at each end.
+# Queues with any number of producers and consumers; the other lines have one process at each end.
 QUEUES = (Multiprocessing, Torch, FasterFifo)
 RIVALS = {kind.name: kind for kind in (*QUEUES, Pipe, Iceoryx, Kickmsg)}
 SPIN, FUTEX, EVENTFD = (
@@ -45,7 +45,7 @@ SPIN, FUTEX, EVENTFD = (
     Limit("raw futex", "futex"),
     Limit("raw eventfd", "eventfd"),
 )
-# What Python itself needs for its part.
+# The time that Python itself needs for its part.
 NO_CALLS, MAKING = "two calls that do nothing", "Python: bytes made and kept"
 FLOORS = {NO_CALLS: Calls, MAKING: MakeAndKeep}
 CASES = []
@@ -61,11 +61,11 @@ def case(name, load, roles, *, goal=None, limit=None, floor=None, rivals=tuple(R
         name, Shoal.name, goals, load=load, roles=roles, optional=optional,
         limit=limit and limit.name, **more,
     )  # fmt: skip
-    CASES.extend(pytest.param(row, limit, who, id=f"{name}-{who}") for who in names)
+    CASES.extend(pytest.param(row, limit, each, id=f"{name}-{each}") for each in names)
 
 
 def alone(kind):
-    """Make the role of a row that one process measures without another."""
+    """Make the roles of a row that is measured in a single process."""
     return lambda line: [kind(line)]
 
 
@@ -81,7 +81,7 @@ def stream(load, batch=1, pairs=1):
 
 
 def either(answers, count):
-    """Read the time of all messages, or the samples of a single process."""
+    """Return the samples of a single process, or else the time of all messages."""
     return answers[0] if len(answers) == 1 else time_of_all(answers, count)
 
 

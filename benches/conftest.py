@@ -1,4 +1,4 @@
-"""The fixtures of all benchmarks, the timer of pytest-benchmark, and the tables."""
+"""Fixtures of all benchmarks, the timer of pytest-benchmark, and the tables."""
 
 import os
 import tempfile
@@ -22,18 +22,18 @@ def pytest_addoption(parser):
 
 
 def pytest_configure(config):
-    """Let our tables take the place of pytest-benchmark's own, except in a comparison."""
+    """Print our tables instead of those of pytest-benchmark, except in a comparison."""
     config.stash[TABLES] = Tables()
     if not (config.getoption("benchmark_compare") or config.getoption("benchmark_verbose")):
         config.option.benchmark_quiet = True
-    # As errors these warnings would hide the results, or the failure that they follow from.
+    # Warnings are errors: these would hide the results, or the failure that caused them.
     for said in ("Not saving anything", "Benchmark machine_info is", "Benchmark fixture was not"):
         config.addinivalue_line("filterwarnings", f"default:{said}")  # during a test
         warnings.filterwarnings("default", message=said)  # before and after
 
 
 def pytest_collection_modifyitems(config, items):
-    """Set the timer; leave out sizes of which a smaller one runs the same code."""
+    """Set the timer. With `--smoke`, leave out sizes for which a smaller one runs the same code."""
     for item in items:
         if "measure" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.benchmark(timer=replay_clock))
@@ -44,10 +44,10 @@ def pytest_collection_modifyitems(config, items):
 
 
 def pytest_terminal_summary(config):
-    """Print the tables. pytest lists the skipped contenders below, with the reasons."""
+    """Print the tables. Below them pytest lists the skipped contenders with the reasons."""
     notes = [f"on cores {cores()[0]} and {cores()[1]}; shoal's backend is {_backend.NAME}"]
     if cores()[0] == cores()[1]:
-        notes.append("one core only: no process can spin, and all figures are of taking turns")
+        notes.append("one core only: no process can spin, and the processes take turns in all rows")
     if config.getoption("--smoke"):
         notes.append("smoke: one short round, with memory that no process has touched yet")
     config.stash[TABLES].print(notes)
@@ -55,24 +55,24 @@ def pytest_terminal_summary(config):
 
 @pytest.fixture(scope="session", autouse=True)
 def release_build():
-    """Stop where the extension was built without optimisation: its times mean nothing."""
+    """Stop if the extension was built without optimisation, because its times mean nothing."""
     if _backend.build_profile == "debug":
         pytest.exit("shoal._rust is a debug build; run `make bench`, which builds a release")
 
 
 @pytest.fixture
-def measure(request, benchmark, pytestconfig, contender):  # parametrizes every test that measures
-    """Measure a row with all its contenders, and report the one of this test."""
+def measure(request, benchmark, pytestconfig, contender):  # a parameter of every test
+    """A function that measures a row with all its contenders, and reports this test's contender."""
     smoke = pytestconfig.getoption("--smoke")
     return Measure(request, benchmark, pytestconfig.stash[TABLES], smoke=smoke)
 
 
 @pytest.fixture(scope="session")
 def cluster():
-    """A job on a local Ray with a temporary directory of its own."""
+    """A job on a local Ray that has a temporary directory of its own."""
     with tempfile.TemporaryDirectory(prefix="shoal-b-", dir="/tmp") as folder:
         os.environ["RAY_TMPDIR"] = folder
-        # The workers' classes are defined in the benchmarks and the harness.
+        # Workers import their classes from the benchmarks and the harness.
         os.environ["PYTHONPATH"] = os.pathsep.join(
             [str(Path(__file__).parent), *filter(None, [os.environ.get("PYTHONPATH")])]
         )

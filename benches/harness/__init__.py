@@ -1,1 +1,1 @@
-"""Support for the benchmarks beside pytest-benchmark: contenders that take turns, and their tables."""
+"""Support code of the benchmarks: contenders that take turns, and their tables."""

@@ -1,4 +1,7 @@
-"""Contenders take turns in random order, so that a busy machine slows all of them by the same factor."""
+"""The turns of the contenders, in random order.
+
+A busy machine then slows all contenders by the same factor.
+"""
 
 import random
 import time
@@ -9,13 +12,14 @@ from harness.row import Measured, Row
 
 __all__ = ["Opener", "Outcome", "Timed", "take_turns"]
 
+# Maximum number of rounds of a slow contender.
 SLOW_ROUNDS = 3
-# Aimed length of a round.
+# Target length of a round.
 SECONDS = 0.25
 
-# Runs one round of so many messages.
+# Runs one round with the given number of messages.
 Timed = Callable[[int], Measured]
-# Makes a contender ready; what it registers on the stack runs at its end.
+# Makes a contender ready; its clean-up is registered on the stack.
 Opener = Callable[[ExitStack], Timed]
 # The rounds of a contender, or the error that ended it.
 Outcome = tuple[int, list[Measured]] | Exception
@@ -62,9 +66,9 @@ def take_turns(row: Row, openers: Mapping[str, Opener], *, smoke: bool) -> dict[
 
 
 def _count(row: Row, timed: Timed) -> int:
-    """Choose the number of messages of a round by up to two rounds, which warm everything up."""
+    """Choose the number of messages of a round, by up to two rounds that warm everything up."""
     if row.rounds == 1:
-        return row.least  # the first time is what is measured
+        return row.least  # the first round is measured, so it must not be warmed up
     count = row.least
     for _ in range(2 if row.most > row.least else 1):
         start = time.perf_counter()

@@ -1,4 +1,4 @@
-"""Contenders of the rows: functions, crews of processes, workers of a job, and the machine's limits."""
+"""Makers of contenders from functions, crews of processes, workers of a job, and limits."""
 
 import time
 from collections.abc import Callable
@@ -22,7 +22,7 @@ def by_function(
     before: Callable[[], object] = lambda: None,
     after: Callable[[], object] = lambda: None,
 ) -> Opener:
-    """Time a function in this process; `before` and `after` run beside each call, untimed."""
+    """Time a function in this process; `before` and `after` run around each call, untimed."""
 
     def round_(count: int) -> Measured:
         spent = []
@@ -38,7 +38,7 @@ def by_function(
 
 
 def by_limit(limit: Limit) -> Opener:
-    """Run a mode of the Rust example `limits`."""
+    """Measure a limit with the Rust example `limits`."""
 
     def open_(_stack: ExitStack) -> Timed:
         program = build()
@@ -50,7 +50,7 @@ def by_limit(limit: Limit) -> Opener:
 
 
 def by_crew(row: Row, kind: type[Line], roles: Callable[..., list] | None = None) -> Opener:
-    """Let processes of their own play the row's roles, or other `roles`, on lines of a kind."""
+    """Let new processes play the row's roles, or other `roles`, on lines of a kind."""
 
     def open_(stack: ExitStack) -> Timed:
         if issubclass(kind, Rival) and kind.missing():
@@ -78,11 +78,11 @@ def by_job(
 
     Args:
         row: The row.
-        name: The contender's.
+        name: Name of the contender.
         job: The job.
         line: Makes the line with a number: 0 leads from rank 0 to rank 1, 1 leads back. None if
             the roles take no lines.
-        roles: The roles.
+        roles: Makes the roles; by default the row does.
     """
 
     def open_(stack: ExitStack) -> Timed:

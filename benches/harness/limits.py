@@ -1,6 +1,6 @@
-"""The machine's limits, from the Rust example `limits`: the floors for a queue in Python.
+"""The machine's limits, from the Rust example `limits`: lower bounds for a queue in Python.
 
-The example measures as the processes of `processes.py` do: two of them on the same two cores.
+The example measures like the processes of `processes.py`: with two processes on the same two cores.
 """
 
 import json
@@ -12,12 +12,21 @@ from pathlib import Path
 __all__ = ["build", "samples"]
 
 ROOT = Path(__file__).parents[2]
+# Seconds before a build or a measurement is given up.
 DEADLINE = 600
 BUILD = "cargo build --release --locked --message-format=json-render-diagnostics"
 
 
 def samples(program: Path, mode: str, count: int, size: int, on: tuple[int, int]) -> list[int]:
-    """Return `count` samples in nanoseconds of a mode of the example; `size` is in bytes."""
+    """Return `count` samples, in nanoseconds, of a mode of the example.
+
+    Args:
+        program: The example.
+        mode: The mode.
+        count: Number of samples.
+        size: Size of a message in bytes.
+        on: The two cores.
+    """
     command = [str(program), mode, *map(str, (count, size, *on))]
     made = subprocess.run(command, check=True, capture_output=True, text=True, timeout=DEADLINE)
     return [int(line) for line in made.stdout.split()]
@@ -25,7 +34,7 @@ def samples(program: Path, mode: str, count: int, size: int, on: tuple[int, int]
 
 @cache
 def build() -> Path | None:
-    """Build the example; None where there is no cargo."""
+    """Build the example; return None if there is no cargo."""
     if shutil.which("cargo") is None:
         return None
     command = [*BUILD.split(), "--package", "shoal-core", "--example", "limits"]

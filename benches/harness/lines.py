@@ -1,4 +1,4 @@
-"""Messages, and the line that they are sent through: a queue of `shoal.shm`, or of a rival."""
+"""The messages of a row, the interface `Line` of what carries them, and the line of `shoal.shm`."""
 
 import time
 from collections.abc import Awaitable, Callable
@@ -24,8 +24,8 @@ class Load:
 
     Attributes:
         kind: `bytes`, `dict` (of five plain values) or `array`.
-        size: Of a message, in bytes.
-        depth: How many messages the line has to have room for.
+        size: Bytes of a message.
+        depth: Number of messages that the line has room for.
     """
 
     kind: str
@@ -34,11 +34,11 @@ class Load:
 
     @property
     def kept(self) -> bool:
-        """Whether the receiver keeps them, as a consumer of small messages does."""
+        """Whether the receiver keeps the messages, as a consumer of small ones does."""
         return self.kind != "array"
 
     def make(self, number: int, arrays: str) -> Any:
-        """Return a message, different for each number; but an array is one and the same."""
+        """Return the message with a number; arrays are the same for all numbers."""
         if self.kind == "bytes":
             return b"%0*d" % (self.size, number)
         if self.kind == "dict":
@@ -46,13 +46,13 @@ class Load:
         return _array(self.size // 4, arrays)
 
     def check(self, message: Any, number: int) -> None:
-        """Raise if a message is not the one of that number."""
+        """Raise if a message is not the one with that number."""
         if self.kind == "array":
             right = len(message) == self.size // 4 and message[0] == message[-1] == FILLING
         else:
             right = message == self.make(number, "")
         if not right:
-            raise ValueError(f"message {number} is another: {message!r}")
+            raise ValueError(f"not message {number}: {message!r}")
 
 
 @lru_cache(maxsize=1)
@@ -65,12 +65,12 @@ def _array(length: int, arrays: str) -> Any:
 
 
 class Line:
-    """A queue from one process to another: made by the conductor, pickled, opened at both ends.
+    """A queue between two processes: made by the conductor, pickled, opened at both ends.
 
     Attributes:
         name: Its name as a contender.
-        arrays: Whose arrays go through it: `numpy` where it pickles them, `torch` where it knows
-            tensors.
+        arrays: The kind of arrays that it carries: `numpy` if it pickles them, `torch` if it
+            supports tensors.
         can: Its abilities besides put and get: `many`, `await`, `wait`.
     """
 
@@ -90,23 +90,23 @@ class Line:
         raise NotImplementedError
 
     def many_putter(self) -> Callable[[list[Any]], object]:
-        """Open the sending end for many messages by one call."""
+        """Open the sending end: a function that puts many messages in one call."""
         raise NotImplementedError
 
     def many_getter(self) -> Callable[[int], list[Any]]:
-        """Open the receiving end for up to so many messages by one call."""
+        """Open the receiving end: a function that gets up to a number of messages in one call."""
         raise NotImplementedError
 
     def awaiter(self) -> Callable[[], Awaitable[Any]]:
-        """Open the receiving end for a loop of asyncio."""
+        """Open the receiving end: a coroutine function that gets a message."""
         raise NotImplementedError
 
     def waiter(self) -> Callable[[float], None]:
-        """Open the receiving end to wait so many seconds for what does not come."""
+        """Open the receiving end: a function that waits some seconds in vain for a message."""
         raise NotImplementedError
 
     def close(self) -> None:
-        """Remove what it left, once the processes have ended."""
+        """Remove what the line left, once the processes have ended."""
 
 
 class Rival(Line):
@@ -120,12 +120,12 @@ class Rival(Line):
 
     @classmethod
     def missing(cls) -> bool:
-        """Whether it is not installed."""
+        """Whether the package is not installed."""
         return find_spec(cls.module) is None
 
     @classmethod
     def package(cls) -> Any:
-        """Import it."""
+        """Import the package."""
         return import_module(cls.module)
 
 

@@ -1,4 +1,4 @@
-"""Channels, and Ray's queue, as lines that both workers of a job find by their names."""
+"""Channels and Ray's queue as lines, which both workers of a job find by name."""
 
 import os
 import time
@@ -20,28 +20,28 @@ __all__ = [
     "make_channels",
 ]
 
-# The workers.
+# The group of the workers.
 GROUP = "pair"
-# The lines' names, by their numbers.
+# Names of the lines, by their numbers.
 NAMES = ("there", "back")
-# The key of arrays, of which few have room; everything else goes through the default one.
+# The key of arrays, with room for a few; all other messages use the default key.
 ARRAYS = "arrays"
-# A put or get of many that Ray's queue refuses is tried again that long.
+# Seconds for which a batch call that Ray's queue refuses is repeated.
 PATIENCE = 60.0
 
 
 def make_channels() -> None:
-    """Make the channels of a job, which its workers find by name."""
+    """Make the channels of a job; its workers find them by name."""
     for name in NAMES:
         Channel.create(name, maxsize=Load("bytes").depth).create_queue(ARRAYS, maxsize=4)
 
 
 class Named(Line):
-    """A line that the job has under one of `NAMES`.
+    """A line that the workers of the job find under one of `NAMES`.
 
     Args:
         load: The messages.
-        number: 0 from rank 0 to rank 1, 1 back.
+        number: 0 for the line from rank 0 to rank 1, 1 for the way back.
     """
 
     def __init__(self, load: Load, number: int) -> None:
@@ -62,7 +62,7 @@ class ByChannel(Named):
         os.environ["SHOAL_TRANSPORT"] = self.transport
         try:
             found = Channel.connect(self.called)
-            if found.transport != self.transport:  # this also settles it
+            if found.transport != self.transport:  # this also makes the channel choose it
                 raise RuntimeError(f"the channel is reached by {found.transport}")
         finally:
             del os.environ["SHOAL_TRANSPORT"]
@@ -86,7 +86,7 @@ class ByChannel(Named):
 
 
 class ByCalls(ByChannel):
-    """A channel, by calls to its host, as from another node."""
+    """A channel used by calls to its actor, as from another node."""
 
     name = "channel, SHOAL_TRANSPORT=ray"
     transport = "ray"

@@ -1,4 +1,4 @@
-"""Point to point between two workers of a job, and bare torch.distributed, as lines."""
+"""`Worker.send`, `send_tensor` and bare torch.distributed as lines between two workers of a job."""
 
 from collections import deque
 from collections.abc import Callable
@@ -15,7 +15,8 @@ from shoal import Worker
 __all__ = ["BySend", "BySendTensor", "Gloo"]
 
 PATIENCE = timedelta(seconds=60)
-# The destructor of a work that has just finished waits for gloo's thread: older ones are dropped.
+# Number of finished works to keep: the destructor of a work that has just finished would wait for
+# gloo's thread, so only older ones are dropped.
 WORKS_KEPT = 64
 
 
@@ -48,7 +49,7 @@ class BySend(Line):
 
 
 class _IntoBuffer(Line):
-    """A line of tensors that are received into a tensor of the receiver."""
+    """A line that receives each tensor into the same tensor of the receiver."""
 
     arrays = "torch"
 
@@ -60,7 +61,7 @@ class _IntoBuffer(Line):
         receive, buffer = self.receiver(), _buffer(self.load)
 
         def get() -> Any:
-            # The check of the message must not find the one before.
+            # So that the check of the message cannot succeed on the previous one.
             buffer[0] = buffer[-1] = 0
             receive(buffer)
             return buffer

@@ -1,4 +1,4 @@
-"""Rivals of `shoal.shm` that publish to subscribers, as lines: of one sender and one receiver."""
+"""Publish-subscribe rivals of `shoal.shm` as lines, each with one sender and one receiver."""
 
 import ctypes
 import itertools
@@ -17,28 +17,28 @@ __all__ = ["Iceoryx", "Kickmsg"]
 
 numbers = itertools.count()
 
-# In seconds. Seen with kickmsg, about once in 200,000 messages.
+# Seconds before a message counts as lost. kickmsg lost about one message in 200,000.
 LOST = 10.0
 
 
 class Coded(Rival):
-    """A rival that knows bytes only: objects are pickled, an array is its bytes."""
+    """A rival that carries bytes only: objects are pickled, arrays are sent as their bytes."""
 
     def encoder(self) -> Callable[[Any], Any]:
-        """Return what makes bytes of a message."""
+        """Return a function that turns a message into bytes."""
         if self.load.kind == "dict":
             return lambda message: pickle.dumps(message, protocol=5)
         return lambda message: message
 
     def decoder(self) -> Callable[[bytes], Any]:
-        """Return what makes a message of bytes."""
+        """Return a function that turns bytes into a message."""
         return pickle.loads if self.load.kind == "dict" else lambda data: data
 
 
 class Iceoryx(Coded):
-    """Publish and subscribe without a copy. The receiver polls. One sender, one receiver.
+    """iceoryx2: publish and subscribe without a copy. The receiver polls.
 
-    An array is received as a view, which is valid until the next one is got.
+    An array is received as a view, which is valid until the next get.
     """
 
     name = "iceoryx2 (polls)"
@@ -57,7 +57,7 @@ class Iceoryx(Coded):
         builder = node.service_builder(iceoryx2.ServiceName.new(self._service))
         builder = builder.publish_subscribe(iceoryx2.Slice[ctypes.c_uint8])
         builder = builder.subscriber_max_buffer_size(self.load.depth)
-        builder = builder.enable_safe_overflow(False)  # noqa: FBT003  (it has no keyword)
+        builder = builder.enable_safe_overflow(False)  # noqa: FBT003  (it has no keywords)
         return node, builder.open_or_create()
 
     def putter(self):
@@ -110,9 +110,9 @@ class Iceoryx(Coded):
 
 
 class Kickmsg(Coded):
-    """Publish and subscribe without a copy. It overwrites what was not received.
+    """kickmsg: publish and subscribe without a copy. It overwrites messages that were not received.
 
-    So the sender waits here while a counter of what was received says that there is no room.
+    Here the sender prevents that: it waits while a counter of received messages shows no room.
     """
 
     name = "kickmsg"

@@ -1,4 +1,4 @@
-"""Rivals of `shoal.shm` that are queues, or pipes, as lines."""
+"""Rival queues and pipes of `shoal.shm` as lines."""
 
 import os
 import queue as queues
@@ -10,6 +10,7 @@ from harness.processes import CONTEXT
 
 __all__ = ["FasterFifo", "Multiprocessing", "Pipe", "Ray", "Torch"]
 
+# Timeout of faster-fifo's calls in seconds: longer than any round.
 LONG = 600.0
 
 
@@ -50,10 +51,10 @@ class Multiprocessing(Rival):
 
 
 class Torch(Multiprocessing):
-    """torch's queue: a tensor's memory is moved to where all can map it, and its name is sent.
+    """torch's queue: it moves the memory of a tensor to a shared mapping and sends its name.
 
-    It would send the same memory again and again, so that each message is a tensor of its own here,
-    as it is to all others.
+    It would send the same memory each time. Here each message is a new tensor, as with all other
+    queues.
     """
 
     name = "torch.multiprocessing.Queue"
@@ -69,7 +70,7 @@ class Torch(Multiprocessing):
 
 
 class Pipe(Rival):
-    """The standard library's pipe: one process at each end, and no more room than the kernel's."""
+    """The standard library's pipe: one process at each end, and only the kernel's buffer."""
 
     name = "multiprocessing.Pipe"
     module = "multiprocessing"
@@ -131,8 +132,8 @@ class Ray(Rival):
         super().__init__(load)
         ray = self.package()
         self._address = ray.get_runtime_context().gcs_address
-        # How drivers prove themselves is settled when the cluster starts, in its driver's
-        # environment; processes that are forked from a server begun before do not have it.
+        # The cluster's driver sets this variable when the cluster starts. Processes that are forked
+        # from a server started earlier do not have it.
         self._mode = os.environ.get("RAY_AUTH_MODE", "disabled")
         self._queue = import_module("ray.util.queue").Queue(
             load.depth, actor_options={"num_cpus": 0}

@@ -1,8 +1,8 @@
-"""Processes that work together on one row of the table, in rounds that a conductor calls.
+"""Crews: processes that work together on one row of the table, in rounds that a conductor starts.
 
-Each process has a core, and opens its ends of the lines once. In a round all meet, so that they
-begin together, and work through `count` messages. Times are of the one monotonic clock that all
-processes of a machine share.
+Each process has a core, and opens its ends of the lines once. In a round all processes meet, so
+that they begin together, and then handle `count` messages. Times are from the monotonic clock that
+all processes of a machine share.
 """
 
 import ctypes
@@ -18,50 +18,50 @@ from typing import Any
 
 __all__ = ["CONTEXT", "LIFE", "Board", "Crew", "Round", "breathe", "cores"]
 
-# Lets other threads run, of this process too because ctypes gives up the GIL: a microsecond, where
-# a sleep of no length takes 80.
+# Lets other threads run, including those of this process because ctypes releases the GIL. It takes
+# 1 µs; `time.sleep(0)` takes 80.
 breathe = ctypes.CDLL(None).sched_yield
 
-# Seconds after which a process ends, whatever it waits for: another may have died.
+# Seconds before a process ends itself, because a process that it waits for may have died.
 LIFE = 900
-# Seconds in which every process has to finish a round.
+# Seconds within which every process has to finish a round.
 ANSWER = 300
 # Maximum number of messages in a round that are timed one by one.
 STAMPS = 20_000
 
-# A server that has imported what is slow to import forks the processes: none starts from nothing,
-# and none has the threads of pytest or Ray.
+# Processes are forked from a server that has done the slow imports: they start fast, and without
+# the threads of pytest or Ray.
 CONTEXT = multiprocessing.get_context("forkserver")
 CONTEXT.set_forkserver_preload(["numpy", "pytest", "torch", "shoal.shm"])
 
-# Called with the number of messages, in every process of the crew at once.
+# Works through a round of the given number of messages; called in all processes of a crew at once.
 Round = Callable[[int], Any]
 
 
 def cores() -> tuple[int, int]:
-    """Return the two cores that are measured on, which are one where there is only one."""
+    """Return the two cores to measure on; they are the same if there is only one."""
     allowed = sorted(os.sched_getaffinity(0))
     return allowed[0], allowed[-1]
 
 
 class Board:
-    """Words that the processes of a crew share: which are ready, and when messages went and came.
+    """Shared words of a crew: which processes are ready, and when messages were sent and received.
 
     Args:
-        members: How many processes share them.
-        path: A file for the words; None where the processes inherit them.
+        members: Number of processes that share the words.
+        path: A file for the words; None if the processes inherit them.
     """
 
     def __init__(self, members: int, path: str | None = None) -> None:
         self._members = members
-        # 64 words are 512 bytes, so that no two words that are polled share a line.
+        # 64 words are 512 bytes, so that no two polled words share a cache line.
         self._count = 64 * members + 2 * STAMPS
         self._path = path
         self._words = CONTEXT.RawArray("q", self._count) if path is None else None
         self._round = 0
 
     def open(self) -> None:
-        """Make the words quick to read and write, in the process that uses them."""
+        """Make fast views of the words, in the process that uses them."""
         words = memoryview(self._words or self._mapped()).cast("B").cast("q")
         self._ready = words[: 64 * self._members : 64]
         self.sent = words[64 * self._members : -STAMPS]
@@ -73,7 +73,7 @@ class Board:
             return mmap.mmap(file.fileno(), 8 * self._count)
 
     def meet(self, member: int) -> None:
-        """Wait until all members are here."""
+        """Wait until all members have called this."""
         self._round += 1
         self._ready[member] = self._round
         while min(self._ready) < self._round:
@@ -81,11 +81,11 @@ class Board:
 
 
 class Crew:
-    """Starts processes, calls rounds, and ends them.
+    """Starts processes, runs rounds, and ends the processes.
 
     Args:
-        roles: One for each process: called once there, with the board and the process's number,
-            for the function that works through a round. They are pickled.
+        roles: One for each process, sent as a pickle. The process calls it once, with the board and
+            its number, to get the function that works through a round.
         on: The cores of each process.
     """
 
@@ -108,7 +108,7 @@ class Crew:
             raise
 
     def round(self, count: int) -> list[Any]:
-        """Let all work through `count` messages; returns what each of them returned."""
+        """Let all processes work through `count` messages; return their results."""
         for end in self._ends:
             end.send(count)
         return self._answers()
@@ -122,7 +122,7 @@ class Crew:
                 raise TimeoutError(f"{len(missing)} processes did not answer within {ANSWER} s")
             for end in came:
                 answers[end] = end.recv()
-                # At once: the others may wait for this one.
+                # Raise at once: the others may wait for this process.
                 if isinstance(answers[end], Exception):
                     raise answers[end]
         return [answers[end] for end in self._ends]

@@ -1,7 +1,7 @@
-"""Jobs whose workers play the roles of a row, in rounds that a conductor calls.
+"""Jobs on Ray whose workers play the roles of a row, in rounds that a conductor starts.
 
-A process cannot have two cores of shoal, nor two jobs: each job has a driver process of its own,
-which starts with the first round and ends when the conductor closes it, or is gone.
+A process can have only one core of shoal and one job. So each job has its own driver process, which
+starts with the first round and ends when the conductor closes it or is gone.
 """
 
 import ctypes
@@ -26,25 +26,28 @@ from shoal import NodePlacementStrategy, Worker
 
 __all__ = ["Job"]
 
+# Seconds for the start of a job.
 START = 120
-# Seconds more for each worker, of which few start at the same time.
+# Additional seconds for each worker, because few of them start at the same time.
 START_EACH = 5
+# Seconds within which the workers have to finish a round.
 ANSWER = 90
+# Seconds before a driver that does not end is killed.
 END = 20
 
-# See prctl(2): a driver whose conductor was killed is killed too, whatever it waits for.
+# For prctl(2): the driver is killed when its conductor dies, whatever it waits for.
 _PR_SET_PDEATHSIG = 1
 
 
 class Member(Worker):
-    """One of the workers."""
+    """A worker of a job."""
 
     def join(self, path: str, workers: int) -> None:
-        """Get ready for rounds, none of which shall take the time of an import.
+        """Get ready for rounds, and do the imports now so that no round includes them.
 
         Args:
-            path: Of the board's file.
-            workers: How many there are. Two have a core each, and torch.
+            path: Path of the board's file.
+            workers: Number of workers. Two workers get a core each; up to five import torch.
         """
         if workers == 2:
             os.sched_setaffinity(0, {cores()[self._rank]})
@@ -55,7 +58,7 @@ class Member(Worker):
         self._parts: dict[str, tuple[str, Callable[[int], Any]]] = {}
 
     def play(self, contender: str, row: str, roles: bytes, count: int) -> Any:
-        """Work through `count` messages of a contender, in the row's role of this rank."""
+        """Work through `count` messages of a contender, in this rank's role of the row."""
         known, work = self._parts.get(contender, ("", None))
         if known != row:
             self._parts.pop(contender, None)
@@ -66,16 +69,15 @@ class Member(Worker):
 
 
 class Job:
-    """A job, as its conductor sees it.
+    """The conductor's side of a job.
 
-    Whatever goes wrong in a round ends the job, with all that waits in it; the next round starts
-    another one.
+    Any error in a round ends the job, with all its waits; the next round starts a new job.
 
     Args:
-        environment: Variables of its driver: the Ray that it runs on, the core of its processes.
+        environment: Variables of the driver: the Ray to run on, the core of the processes.
         nodes: The node of each worker.
         prefix: A command that runs another command on the driver's machine.
-        folder: Where the file of the words lies that workers share.
+        folder: Folder of the board's file, which the workers share.
         channels: Whether to make the channels of `lines_in_job`.
     """
 
@@ -97,7 +99,7 @@ class Job:
         self._ready = False
 
     def start(self) -> None:
-        """Let the driver begin, without waiting for it."""
+        """Start the driver, without waiting for it."""
         self._end, theirs = Pipe()
         program = "from harness.ray_job import drive; import sys; drive(int(sys.argv[1]))"
         path = os.pathsep.join([str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")])
@@ -111,7 +113,7 @@ class Job:
         self._ready = False
 
     def play(self, contender: str, row: str, roles: Sequence[Role], count: int) -> list[Any]:
-        """Let the workers work through `count` messages; returns what each of them returned."""
+        """Let the workers work through `count` messages; return their results."""
         if self._driver is None:
             self.start()
         try:
@@ -146,7 +148,7 @@ class Job:
 
 
 def drive(descriptor: int) -> None:
-    """Run a job's driver; the conductor is at the other end of the descriptor's pipe."""
+    """Run the driver of a job; the descriptor is a pipe to the conductor."""
     signal.alarm(LIFE)
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     end = Connection(descriptor)

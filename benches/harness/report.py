@@ -1,8 +1,8 @@
-"""The way of measured rounds into pytest-benchmark, and from there into our tables.
+"""The fixture `measure`: it replays measured rounds to pytest-benchmark and fills our tables.
 
-pytest-benchmark times a function by itself, one contender after the other, and in one process. Here
-the rounds have been measured already when a contender's turn to report comes. They are replayed:
-the timer of pytest-benchmark is a clock that shows what was measured.
+pytest-benchmark times a function itself, one contender after the other, and in one process. Here
+the rounds have already been measured when a contender reports. So they are replayed: the timer of
+pytest-benchmark is a clock that shows the measured times.
 """
 
 import statistics
@@ -41,13 +41,13 @@ def _set(seconds: float) -> None:
 
 
 class Measure:
-    """Measures a row at the first of its results, and reports the result of one contender.
+    """Measures a row when its first result is asked for, and reports the result of one contender.
 
     Args:
-        request: Of the test, which is parametrized by `contender`.
+        request: Request of the test, which is parametrized by `contender`.
         benchmark: The fixture of pytest-benchmark.
-        tables: Where the table's lines go.
-        smoke: Whether everything runs once, as shortly as possible.
+        tables: The tables to add to.
+        smoke: Whether to run only one shortest round of each contender.
     """
 
     def __init__(
@@ -59,11 +59,11 @@ class Measure:
         self._smoke = smoke
 
     def __call__(self, row: Row, openers: Mapping[str, Opener]) -> None:
-        """Report this test's contender.
+        """Report the contender of this test.
 
         Args:
-            row: The row; the same one for all its contenders.
-            openers: All contenders of the row. Those whose tests are selected take part.
+            row: The row; the same for all its contenders.
+            openers: All contenders of the row. Only those whose tests are selected take part.
         """
         contender = self._request.node.callspec.params["contender"]
         self._benchmark.group = row.name
@@ -133,5 +133,5 @@ def _median(outcome: Outcome | None) -> float | None:
 
 
 def _percentile(samples: Sequence[float], share: float) -> float:
-    """Return the sample below which that share of them lies."""
+    """Return the sample below which the given share of the samples lies."""
     return sorted(samples)[min(int(len(samples) * share), len(samples) - 1)]

@@ -1,7 +1,7 @@
-"""Roles of two processes in a round: senders and receivers, and what they time.
+"""Roles of two processes in a round: senders and receivers, and the times that they measure.
 
-Roles are classes so that they can be pickled: made by the conductor with the lines, called in the
-process, where they open their ends and return what to do in a round.
+Roles are classes so that they can be pickled. The conductor makes them with the lines. The process
+calls its role once, which opens its ends of the lines and returns the function for a round.
 """
 
 import asyncio
@@ -31,17 +31,17 @@ __all__ = [
 
 now = time.perf_counter_ns
 
-# So many messages a consumer keeps: each has memory of its own, and the process does not grow. To
-# keep all of them would measure how fast the kernel gives memory: 100 ns and more for 64 bytes.
+# Number of messages that a consumer keeps, so that each has its own memory but the process does not
+# grow. Keeping all would measure how fast the kernel gives memory: 100 ns and more for 64 bytes.
 KEPT = 10_000
 
-# Called once in a process of a crew, with its number.
+# Called once in each process of a crew, with the process's number.
 Role = Callable[[Board, int], Round]
 
 
 @dataclass(frozen=True)
 class Ask:
-    """Sends a message and waits for it to come back; returns halves of these times."""
+    """Sends a message and waits until it comes back; returns half of each round trip's time."""
 
     there: Line
     back: Line
@@ -53,7 +53,7 @@ class Ask:
 
         def work(count: int) -> list[int]:
             board.meet(member)
-            # One look at the clock for each: it costs a tenth of what is measured.
+            # The clock is read once for each round trip: a reading costs a tenth of the result.
             stamps = [now()]
             for _ in range(count):
                 put(message)
@@ -66,7 +66,7 @@ class Ask:
 
 @dataclass(frozen=True)
 class Answer:
-    """Sends back what comes."""
+    """Sends each message back."""
 
     there: Line
     back: Line
@@ -84,9 +84,9 @@ class Answer:
 
 @dataclass(frozen=True)
 class SendApart:
-    """Sends each message a while after the one before arrived; returns how long each took.
+    """Sends each message a while after the one before arrived; returns the time of each message.
 
-    While it waits it lets other threads of its process run: some queues send in one.
+    Waiting lets other threads of the process run, because some queues send in a thread.
     """
 
     line: Line
@@ -118,7 +118,7 @@ class SendApart:
 
 @dataclass(frozen=True)
 class ReceiveApart:
-    """Notes when each message is there, whole, and drops it."""
+    """Records the time at which each whole message has arrived, and drops the message."""
 
     line: Line
     load: Load
@@ -141,7 +141,7 @@ class ReceiveApart:
 
 @dataclass(frozen=True)
 class AwaitApart:
-    """As `ReceiveApart`, in a loop of asyncio that has nothing else to do."""
+    """Same as `ReceiveApart`, in an event loop of asyncio that has nothing else to do."""
 
     line: Line
     load: Load
@@ -166,7 +166,7 @@ class AwaitApart:
 
 @dataclass(frozen=True)
 class Send:
-    """Sends distinct messages as fast as it can, `batch` by one call; returns when it began."""
+    """Sends distinct messages as fast as it can, `batch` in each call; returns the start time."""
 
     line: Line
     load: Load
@@ -191,13 +191,13 @@ class Send:
 
 @dataclass(frozen=True)
 class Receive:
-    """Receives messages as fast as it can; returns when it had the last.
+    """Receives messages as fast as it can; returns the time at which it had the last.
 
     Args:
-        line: The line that they come through.
+        line: The line of the messages.
         load: The messages.
-        batch: The most messages of one call.
-        alone: Whether it gets all that are sent, in their order, which it checks then.
+        batch: Maximum number of messages in one call.
+        alone: Whether it is the only receiver. If so, it checks that messages keep their order.
     """
 
     line: Line
@@ -241,15 +241,16 @@ class Receive:
         return one_by_one if self.load.kept else dropping
 
     def check(self, kept: deque[Any], count: int) -> None:
-        """Raise if these are not the last of so many messages, in their order."""
+        """Raise if `kept` are not the last of `count` messages, in order."""
         for number, message in enumerate(kept, count - len(kept)):
             self.load.check(message, number)
 
 
 @dataclass(frozen=True)
 class Idle:
-    """Waits `count` milliseconds for what does not come; returns the nanoseconds that it waited, and
-    its use of a core in percent.
+    """Waits `count` milliseconds in vain.
+
+    Returns the nanoseconds of the wait, and the use of a core in percent.
     """
 
     line: Line
@@ -267,8 +268,9 @@ class Idle:
 
 
 def time_of_all(answers: list[int], count: int) -> list[float]:
-    """Read what `Send` and `Receive` returned: nanoseconds of a message, from the first start until
-    the last end.
+    """Return the time of a message in nanoseconds from the results of `Send` and `Receive`.
+
+    The total time is from the first start until the last end.
     """
     half = len(answers) // 2
     return [(max(answers[half:]) - min(answers[:half])) / (count * half)]

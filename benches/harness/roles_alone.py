@@ -1,4 +1,4 @@
-"""Roles of one process of `shoal.shm` without a partner."""
+"""Roles for rows of `shoal.shm` that one process measures alone."""
 
 import time
 from collections import deque
@@ -16,7 +16,7 @@ now = time.perf_counter_ns
 
 @dataclass(frozen=True)
 class Calls:
-    """Calls two methods that do nothing; returns how long the two took, on average."""
+    """Calls two methods that do nothing; returns the average time of the two."""
 
     line: Shoal
 
@@ -35,7 +35,7 @@ class Calls:
 
 @dataclass(frozen=True)
 class MakeAndKeep:
-    """Makes messages of other bytes, as a get does, and keeps them as a receiver does."""
+    """Makes messages from other bytes, as a get does, and keeps them, as a receiver does."""
 
     line: Shoal
 
@@ -55,7 +55,7 @@ class MakeAndKeep:
 
 @dataclass(frozen=True)
 class MakeKeys:
-    """Makes queues that were not there before; returns how long each took."""
+    """Makes new queues; returns the time of each."""
 
     line: Shoal
 
@@ -74,7 +74,7 @@ class MakeKeys:
 
 @dataclass(frozen=True)
 class Attach:
-    """Joins a session of another process, and leaves it; returns how long the joining took."""
+    """Joins a session of another process and leaves it; returns the time of each joining."""
 
     line: Shoal
 
@@ -91,7 +91,7 @@ class Attach:
 
 @dataclass(frozen=True)
 class PutGet:
-    """Puts a message and gets it; returns how long the two took, on average."""
+    """Puts a message and gets it; returns the average time of the two."""
 
     line: Shoal
 
@@ -112,7 +112,7 @@ class PutGet:
 
 @dataclass(frozen=True)
 class GetQueued:
-    """Gets messages that lie in the queue already; returns how long each took."""
+    """Gets messages that are already in the queue; returns the time of each get."""
 
     line: Shoal
 

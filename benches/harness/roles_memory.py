@@ -1,4 +1,4 @@
-"""A role that fills a queue, and looks at how much memory its files have."""
+"""The role that fills a queue and measures the memory of its files."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -13,7 +13,7 @@ from shoal import Channel, shm
 
 __all__ = ["FillAndDrain", "fresh_channel", "fresh_session"]
 
-# Seconds to wait for memory to be given back.
+# Maximum number of seconds to wait until memory is given back.
 DRAINED_S = 5.0
 
 Fresh = tuple[Callable[[Any], object], Callable[[], Any], str]
@@ -21,7 +21,7 @@ Fresh = tuple[Callable[[Any], object], Callable[[], Any], str]
 
 @contextmanager
 def fresh_channel(depth: int) -> Iterator[Fresh]:
-    """Make a channel that no process has used, and remove it; yields put, get and its folder."""
+    """Make a new channel, and remove it at the end; yield put, get and its folder."""
     channel = Channel.create(f"fresh {depth}", maxsize=depth)
     try:
         yield channel.put, channel.get, channel._facts.places[0].token
@@ -31,7 +31,7 @@ def fresh_channel(depth: int) -> Iterator[Fresh]:
 
 @contextmanager
 def fresh_session(depth: int) -> Iterator[Fresh]:
-    """Make a queue without a channel; the same otherwise."""
+    """Same as `fresh_channel` for a queue without a channel."""
     with shm.Session.create() as session:
         queue = session.queue("fresh", maxsize=depth)
         yield queue.put, queue.get, session.token
@@ -41,9 +41,9 @@ def fresh_session(depth: int) -> Iterator[Fresh]:
 class FillAndDrain:
     """Fills a queue with `count` messages and takes all of them out.
 
-    Returns the nanoseconds of a put and its get on average, and the memory of the queue's files as
-    percentages of the payload: when it is full, and when it has been empty for at most `DRAINED_S`,
-    the latter without the memory that the files had before.
+    Returns the average nanoseconds of a put and its get, and the memory of the queue's files as
+    percentages of the payload: when the queue is full, and when it has been empty for at most
+    `DRAINED_S`. The latter excludes the memory that the files had before.
     """
 
     fresh: Callable[[int], Any]
@@ -69,12 +69,12 @@ class FillAndDrain:
                 spent = time.perf_counter_ns() - draining + filled - start
                 until = time.monotonic() + DRAINED_S
                 while (drained := on_disk(folder) - base) > 0 and time.monotonic() < until:
-                    time.sleep(0.1)  # a channel gives memory back when it is empty for a while
+                    time.sleep(0.1)  # a channel gives it back after a while
                 return spent / count, 100 * full / payload, 100 * drained / payload
 
         return work
 
 
 def on_disk(folder: str) -> int:
-    """Return the bytes that a folder's files have allocated: memory, where it lies in that."""
+    """Return the bytes that the files of a folder have allocated; in /dev/shm these are memory."""
     return sum(512 * path.stat().st_blocks for path in Path(folder).rglob("*"))

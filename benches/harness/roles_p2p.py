@@ -1,4 +1,4 @@
-"""Roles of a job's workers around point to point: broadcasts, first contacts, and a look at gloo."""
+"""Roles of the workers of a job in point to point rows: broadcasts, first contacts, use of gloo."""
 
 import mmap
 import os
@@ -22,15 +22,15 @@ now = time.perf_counter_ns
 
 
 def last_end(answers: list[list[int]], _count: int) -> list[int]:
-    """Read the time of each broadcast: from the source's start until the last receiver's end."""
+    """Return the time of each broadcast: from the source's start until the last receiver's end."""
     starts, *ends = answers
     return [max(each) - start for start, *each in zip(starts, *ends, strict=True)]
 
 
 def _in_step(board: Board, member: int, give: Callable[[], object], take: Callable[[], object]):
-    """Make rounds in which all meet before each message; member 0 gives, the others take.
+    """Make a round in which all members meet before each message; member 0 gives, the others take.
 
-    A round returns when the giver began, or when the taker had the message.
+    For each message the round returns the time at which the giver began, or the taker had it.
     """
 
     def work(count: int) -> list[int]:
@@ -50,10 +50,10 @@ def _in_step(board: Board, member: int, give: Callable[[], object], take: Callab
 
 @dataclass(frozen=True)
 class Broadcast:
-    """Takes part in broadcasts of rank 0 to all `workers` by `Worker.broadcast`.
+    """Takes part in broadcasts from rank 0 to all `workers` by `Worker.broadcast`.
 
-    Each receiver copies the whole object into memory of its own, as the floor does: to map it costs
-    little, to read it is what counts.
+    Each receiver copies the whole object into its own memory, as in the limit: mapping it costs
+    little, reading it is what counts.
     """
 
     load: Load
@@ -75,7 +75,7 @@ class Broadcast:
 
 @dataclass(frozen=True)
 class CopyFromMapping:
-    """The floor of a broadcast: rank 0 writes into a shared mapping once, each other copies it.
+    """The limit of a broadcast: rank 0 writes once into a shared mapping, the others copy it.
 
     Attributes:
         load: The message.
@@ -90,7 +90,7 @@ class CopyFromMapping:
             os.truncate(file.fileno(), self.load.size)
             mapped = mmap.mmap(file.fileno(), self.load.size)
         shared = np.frombuffer(mapped, dtype=np.float32)
-        # Written now: what is timed later has warm memory on both sides.
+        # Written now, so that the timed copies have warm memory on both sides.
         own = np.zeros_like(shared)
         if member == 0:
             own[:] = self.load.make(0, "numpy")
@@ -118,7 +118,7 @@ class CopyFromMapping:
 class Contact:
     """Rank 0 exchanges a first message with each of the others, one after the other.
 
-    It returns the nanoseconds for each peer, and by how many its threads and descriptors grew.
+    It returns the nanoseconds for each peer, and the numbers of additional threads and descriptors.
     """
 
     peers: int
@@ -132,7 +132,7 @@ class Contact:
             for peer in range(1, self.peers + 1):
                 worker.send(peer, GROUP, peer)
                 if worker.recv(GROUP, peer) != peer:
-                    raise ValueError(f"rank {peer} answered another message")
+                    raise ValueError(f"rank {peer} answered with another message")
             spent = (now() - start) / self.peers
             return spent, held("task") - threads, held("fd") - descriptors
 
@@ -143,13 +143,13 @@ class Contact:
 
 
 def held(what: str) -> int:
-    """Count what this process has of something: `task` for threads, `fd` for descriptors."""
+    """Count the threads (`task`) or descriptors (`fd`) of this process."""
     return sum(1 for _ in Path(f"/proc/self/{what}").iterdir())
 
 
 @dataclass(frozen=True)
 class CountGlooSends:
-    """Sends a tensor from rank 0 to rank 1; returns how often gloo was asked to send meanwhile."""
+    """Sends a tensor from rank 0 to rank 1; returns the number of sends by gloo meanwhile."""
 
     line: Line
 
@@ -169,12 +169,12 @@ class CountGlooSends:
             kind.send = counted
             try:
                 put(message)
-                # A send that is buffered returns before another thread begins with it.
+                # A buffered send returns before another thread begins with it.
                 until = time.monotonic() + 2
                 while not calls and time.monotonic() < until:
                     time.sleep(0.01)
             finally:
-                del kind.send  # the method that it inherits is in its place again
+                del kind.send  # uncovers the inherited method
             return len(calls)
 
         return work

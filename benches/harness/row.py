@@ -1,4 +1,4 @@
-"""A row: one thing that several contenders do, and what is expected of them."""
+"""A row of the tables: one operation, its contenders' goals, and how its results are written."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -29,10 +29,10 @@ class Measured:
 
 @dataclass(frozen=True)
 class Unit:
-    """How the table writes nanoseconds for each message.
+    """The unit in which the table shows nanoseconds for each message.
 
     Attributes:
-        write: Makes the text.
+        write: Turns nanoseconds into text.
         rate: Whether more is better.
     """
 
@@ -41,12 +41,12 @@ class Unit:
 
     @classmethod
     def time(cls) -> "Unit":
-        """A time."""
+        """The unit of times."""
         return cls(_time)
 
     @classmethod
     def per_second(cls, size: int = 0) -> "Unit":
-        """Messages a second; bytes a second if the message has a size."""
+        """The unit of rates: messages a second, or bytes a second if the message has a size."""
         if size:
             return cls(lambda cost: f"{size / cost:.3g} GB/s", rate=True)
         return cls(_rate, rate=True)
@@ -74,7 +74,7 @@ class Goal:
         text: The goal as the table prints it.
         cost: The bound in nanoseconds, or in the unit of `of`.
         times: The bound as a multiple of the cost of the row's limit.
-        of: The extra number that is bounded; None for the cost.
+        of: Name of the extra number that is bounded; None for the cost.
     """
 
     text: str
@@ -83,7 +83,7 @@ class Goal:
     of: str | None = None
 
     def judge(self, cost: float, limit: float | None, extra: Mapping[str, float]) -> str:
-        """Say how much of the bound was used; without a measured limit there is no verdict."""
+        """Say which share of the bound was used; without a measured limit there is no verdict."""
         allowed = self.cost if self.times is None else limit and limit * self.times
         if not allowed:
             return f"{self.text}: not judged"
@@ -93,7 +93,7 @@ class Goal:
 
 @dataclass(frozen=True)
 class Limit:
-    """A mode of the Rust example `limits`, and its name as a contender."""
+    """A limit of the machine: a mode of the Rust example `limits`, with its name as a contender."""
 
     name: str
     mode: str
@@ -101,7 +101,7 @@ class Limit:
 
 
 def first(answers: list[Any], _count: int) -> Sequence[float]:
-    """Read the samples that the first process took."""
+    """Return the samples that the first process took."""
     return answers[0]
 
 
@@ -113,17 +113,17 @@ class Row:
         name: The group's name in pytest-benchmark, and the row's in the table.
         reference: The contender that the others are compared with.
         goals: Goals by contender.
-        unit: How the table writes a cost.
+        unit: The unit in which the table shows a cost.
         least: Smallest number of messages in a round; the others are multiples of it.
         most: Largest number of messages in a round.
         rounds: Number of rounds.
         slow: Contenders with at most 3 rounds.
-        optional: Contenders whose failure skips their result and fails nothing else.
-        limit: The contender whose cost goals are multiples of.
+        optional: Contenders whose failure only skips their own result.
+        limit: The contender whose cost the goals may be multiples of.
         load: The messages; None if no messages are sent.
         roles: Makes the roles of the processes from the row's lines.
-        read: Makes samples of the processes' answers and the number of messages.
-        extra: Makes other numbers of the processes' answers.
+        read: Makes samples from the answers of the processes and the number of messages.
+        extra: Makes other numbers from the answers of the processes.
         lines: Number of lines that `roles` takes.
         can: The ability that a line needs.
         processes: Number of processes that do the work.

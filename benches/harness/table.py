@@ -1,4 +1,4 @@
-"""The tables: all contenders of a row beside each other, with ratios and goals."""
+"""The printed tables: the contenders of each row, with ratios and goals."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,11 +20,11 @@ class Entry:
     """One contender's entry in a table.
 
     Attributes:
-        contender: Its name.
+        contender: Name of the contender.
         median: Median of the rounds, in nanoseconds.
         tail: Median of the rounds' 99th percentiles, in seconds; None if rounds have one sample.
         reference: Median of the row's reference, in nanoseconds; None if it was not measured.
-        limit: Median of the row's limit, likewise.
+        limit: Median of the row's limit; None if it was not measured.
         extra: Other numbers by name.
         goals: The verdict on each goal.
     """
@@ -38,7 +38,7 @@ class Entry:
     goals: Sequence[str]
 
     def beside(self, row: Row) -> str:
-        """Return the ratio to the reference: of times, or of rates if the row counts in rates."""
+        """Return the ratio to the reference: of times, or of rates if the row's unit is a rate."""
         if self.reference is None:
             return ""
         over, under = self.median, self.reference
@@ -57,12 +57,12 @@ class Tables:
         self._rows: dict[ModuleType, dict[str, tuple[Row, list[str], list[Entry]]]] = {}
 
     def add(self, module: ModuleType, row: Row, order: list[str], entry: Entry) -> None:
-        """Add a contender; `order` names all of the row."""
+        """Add the entry of a contender; `order` lists all contenders of the row."""
         rows = self._rows.setdefault(module, {})
         rows.setdefault(row.name, (row, order, []))[2].append(entry)
 
     def print(self, notes: Sequence[str]) -> None:
-        """Print all tables; the notes stand below each."""
+        """Print all tables, with the notes below each."""
         console = Console(width=140)
         for module, rows in self._rows.items():
             title = (module.__doc__ or module.__name__).splitlines()[0]

@@ -1,4 +1,4 @@
-"""The actors: they take episodes out of the channel and improve the policy, in step."""
+"""The actors: workers that take episodes from the channel and improve the policy together."""
 
 from datetime import timedelta
 
@@ -11,16 +11,16 @@ from settings import Settings
 from shoal import Channel, Worker
 
 PATIENCE_S = 60.0
-"""How long an actor waits for the other actors, and for the next episode."""
+"""Maximum number of seconds that an actor waits for the other actors, or for the next episode."""
 
 
 class Actor(Worker):
     """Learns from its share of the episodes; the gradients of all actors are averaged.
 
     Args:
-        settings: The numbers of the job.
-        share: How many steps each actor gets in one iteration.
-        audience: Who takes part in the broadcast of new weights, for `Worker.broadcast`.
+        settings: The settings of the job.
+        share: Number of steps that each actor gets in one iteration.
+        audience: The members of the broadcast of new weights, for `Worker.broadcast`.
     """
 
     def __init__(
@@ -41,7 +41,7 @@ class Actor(Worker):
         self._random = torch.Generator().manual_seed(settings.seed * 1000 + self._rank)
 
     def learn(self, channel: Channel) -> float:
-        """Send the weights out, take what was played with them, and improve them.
+        """Broadcast the weights, take the episodes that were played with them, and improve them.
 
         Returns:
             The mean loss.
@@ -74,10 +74,10 @@ class Actor(Worker):
 
     def _take_share(self, channel: Channel) -> list[Episode]:
         episodes: list[Episode] = []
-        # One `get_batch` is enough unless the channel's bound made it hand out less.
+        # One `get_batch` is enough unless the channel was full and so returned less.
         while (missing := self._share - sum(map(len, episodes))) > 0:
             episodes += channel.get_batch(missing, key=self._rank, timeout=PATIENCE_S)
-        # The order of arrival differs from run to run; with this a run can be repeated.
+        # The order of arrival differs from run to run; sorting makes runs repeatable.
         return sorted(episodes, key=lambda episode: episode.stream)
 
     def _average_gradients(self) -> None:

@@ -1,4 +1,4 @@
-"""What travels from the rollout workers to the actors."""
+"""Episodes: the messages from the rollout workers to the actors."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -9,17 +9,17 @@ from numpy.typing import NDArray
 
 @dataclass(frozen=True)
 class Episode:
-    """One game, or as much of it as fits into an iteration.
+    """One game, or the part of it that fits into an iteration.
 
     Attributes:
-        stream: Which game it comes from, counted over all rollout workers.
-        observations: What the policy saw before each step, shape (steps, 4).
-        actions: What it did, shape (steps,).
-        log_probs: How likely it was to do that, as a logarithm, shape (steps,).
-        rewards: What it got, shape (steps,).
-        last_observation: What came after the last step, shape (4,).
+        stream: Number of its game, counted over all rollout workers.
+        observations: The observation before each step, shape (steps, 4).
+        actions: The chosen actions, shape (steps,).
+        log_probs: Logarithms of the actions' probabilities, shape (steps,).
+        rewards: The rewards, shape (steps,).
+        last_observation: The observation after the last step, shape (4,).
         terminated: Whether the pole fell. If not, the game went on (or ran into its limit of 500
-            steps), and the value of `last_observation` stands for the rewards to come.
+            steps), and the value of `last_observation` stands for the later rewards.
     """
 
     stream: int
@@ -35,7 +35,7 @@ class Episode:
 
 
 class Recorder:
-    """Writes down one iteration of games that run side by side, and cuts episodes out of it."""
+    """Records one iteration of games that run side by side, and cuts it into episodes."""
 
     def __init__(self, steps: int, games: int, *, first_stream: int) -> None:
         self._observations = np.empty((steps, games, 4), np.float32)
@@ -43,7 +43,7 @@ class Recorder:
         self._log_probs = np.empty((steps, games), np.float32)
         self._rewards = np.empty((steps, games), np.float32)
         self._first_stream = first_stream
-        self._started = np.zeros(games, int)  # where the running episode of each game begins
+        self._started = np.zeros(games, int)  # first step of the running episode of each game
         self._now = 0
 
     def record(
@@ -53,7 +53,7 @@ class Recorder:
         log_probs: NDArray[np.float32],
         rewards: NDArray[Any],
     ) -> None:
-        """Write down one step of all games."""
+        """Record one step of all games."""
         self._observations[self._now] = observations
         self._actions[self._now] = actions
         self._log_probs[self._now] = log_probs
@@ -61,11 +61,11 @@ class Recorder:
         self._now += 1
 
     def running(self) -> list[int]:
-        """Return the games that have steps which no episode holds yet."""
+        """Return the games with steps that are not part of an episode yet."""
         return [int(game) for game in np.flatnonzero(self._started < self._now)]
 
     def cut(self, game: int, last_observation: NDArray[np.float32], *, terminated: bool) -> Episode:
-        """Take the steps of `game` since its last episode."""
+        """Return the steps of `game` since its last episode as an episode."""
         steps = slice(self._started[game], self._now)
         self._started[game] = self._now
         return Episode(

@@ -1,4 +1,4 @@
-"""The policy as the rollout workers know it: plain numpy, so that they start without torch."""
+"""The policy of the rollout workers: plain numpy, so that they start without torch."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,7 +23,7 @@ def choose(
 ) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
     """Draw an action for each game.
 
-    The largest of `log p + Gumbel noise` is a draw from p: one line for any number of actions.
+    The index of the largest `log p + Gumbel noise` is a draw from p, for any number of actions.
 
     Returns:
         The actions, and the logarithms of their probabilities.

@@ -1,4 +1,4 @@
-"""Proximal policy optimisation: the learning, and nothing of how it is distributed.
+"""Proximal policy optimisation: the learning algorithm, without its distribution.
 
 Sources: Schulman et al., "Proximal Policy Optimization Algorithms", 2017 (arXiv 1707.06347), for
 the clipped objective; Schulman et al., "High-Dimensional Continuous Control Using Generalized
@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 
 class Network(nn.Module):
-    """Two small networks: what to do (`policy`) and what it will bring (`value`).
+    """Two small networks: the choice of actions (`policy`) and the expected return (`value`).
 
     To use a trained policy: `network = Network(4, 2)`, then
     `network.load_state_dict(torch.load("policy.pt"))`, and the action for an observation is
@@ -27,7 +27,7 @@ class Network(nn.Module):
 
     def __init__(self, observation_size: int, num_actions: int, hidden: int = 64) -> None:
         super().__init__()
-        # The last layer of the policy starts near zero: all actions are about equally likely.
+        # The last layer of the policy starts near zero, so all actions are about equally likely.
         self.policy = _layers((observation_size, hidden, hidden, num_actions), last_gain=0.01)
         self.value = _layers((observation_size, hidden, hidden, 1), last_gain=1.0)
 
@@ -66,7 +66,7 @@ class Batch:
         return len(self.actions)
 
     def minibatches(self, size: int, random: torch.Generator) -> Iterator["Batch"]:
-        """Go through the steps once, in random order, in pieces of at most `size`."""
+        """Yield all steps once, in random order, in pieces of at most `size`."""
         for rows in torch.split(torch.randperm(len(self), generator=random), size):
             yield Batch(
                 self.observations[rows],
@@ -88,8 +88,8 @@ def advantages(
 
     Args:
         rewards: The reward of each step.
-        values: What was expected before each step.
-        next_value: What is expected after the last one; 0 where the game is over.
+        values: The expected return before each step.
+        next_value: The expected return after the last step; 0 if the game is over.
         discount: Gamma.
         gae_lambda: Lambda.
     """

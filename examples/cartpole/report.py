@@ -1,4 +1,4 @@
-"""What the driver shows: tables, a line that follows the training, and the learning curve."""
+"""The output of the driver: tables, a progress line, and the learning curve."""
 
 import time
 from collections import deque
@@ -12,13 +12,15 @@ from rich.live import Live
 from rich.table import Table
 
 LAST = 100
-"""How many scores the mean is taken over."""
+"""Number of scores in the mean."""
 REFRESH_S = 0.25
+"""Seconds between two updates of the line on a terminal."""
 PLAIN_LINE_S = 5.0
+"""Seconds between two printed lines without a terminal."""
 
 
 class Progress:
-    """How far the training is."""
+    """The progress of the training."""
 
     def __init__(self) -> None:
         self.steps = 0
@@ -29,16 +31,16 @@ class Progress:
 
     @property
     def seconds(self) -> float:
-        """How long the training has taken."""
+        """Seconds that the training has taken."""
         return (self._stop or time.monotonic()) - self._start
 
     @property
     def mean(self) -> float:
-        """The mean of the last 100 scores; 0 until there are so many."""
+        """The mean of the last 100 scores; 0 until there are 100."""
         return sum(self._scores) / LAST if len(self._scores) == LAST else 0.0
 
     def add(self, scores: Sequence[float], steps: int) -> None:
-        """Count one iteration."""
+        """Add one iteration."""
         self._scores.extend(scores)
         self.steps += steps
         if self.mean:
@@ -50,7 +52,7 @@ class Progress:
 
 
 class Board:
-    """One line about the training: redrawn on a terminal, else printed now and then."""
+    """The progress line: redrawn on a terminal, else printed every few seconds."""
 
     def __init__(self, console: Console, progress: Progress) -> None:
         self._console = console
@@ -75,7 +77,7 @@ class Board:
             self._live.stop()
 
     def refresh(self, depth: Callable[[], int]) -> None:
-        """Show the line again if it is time to.
+        """Show the line again if it is due.
 
         Args:
             depth: Counts the episodes in the channel; called only when the line is shown.
@@ -96,7 +98,7 @@ class Board:
 
 
 def placement_table(plan: Sequence[dict[str, Any]]) -> Table:
-    """Lay out which worker runs where."""
+    """Make the table of the nodes and devices of the workers."""
     table = Table("component", "rank", "node", "address", "devices", title="Placement")
     for entry in plan:
         devices = ", ".join(map(str, entry["devices"])) or "CPU"
@@ -107,11 +109,11 @@ def placement_table(plan: Sequence[dict[str, Any]]) -> Table:
 
 
 def times_table(times: dict[str, list[dict[str, float]]], total: float) -> Table:
-    """Lay out where the time went.
+    """Make the table of the time that each component spent on each task.
 
     Args:
-        times: For each component, what the timers of each rank added up to.
-        total: How long the training took.
+        times: For each component, the sums of the timers of each rank.
+        total: Seconds that the training took.
     """
     table = Table("component", "doing", title=f"Where {total:.1f} s went (mean of the ranks)")
     table.add_column("seconds", justify="right")
@@ -128,7 +130,7 @@ def times_table(times: dict[str, list[dict[str, float]]], total: float) -> Table
 
 
 def write_curve(progress: Progress, path: Path) -> None:
-    """Draw the mean score over the steps played."""
+    """Plot the mean score against the steps played."""
     from matplotlib.figure import Figure  # noqa: PLC0415  (slow, and needed once, at the end)
 
     figure = Figure(figsize=(7, 4), layout="constrained")

@@ -1,4 +1,4 @@
-"""The rollout workers: they play, and put what happened into the channel."""
+"""The rollout workers: workers that play and put the episodes into the channel."""
 
 import gymnasium as gym
 import numpy as np
@@ -13,9 +13,9 @@ class Rollout(Worker):
     """Plays many games of CartPole side by side, with the actors' newest policy.
 
     Args:
-        settings: The numbers of the job.
-        num_actors: How many actors share what is played.
-        audience: Who takes part in the broadcast of new weights, for `Worker.broadcast`.
+        settings: The settings of the job.
+        num_actors: Number of actors that share the episodes.
+        audience: The members of the broadcast of new weights, for `Worker.broadcast`.
     """
 
     def __init__(
@@ -25,7 +25,7 @@ class Rollout(Worker):
         self._settings = settings
         self._num_actors = num_actors
         self._audience = audience
-        # A game that ends starts again within the same step, so that no step is lost.
+        # A game that ends is restarted within the same step, so that no step is lost.
         self._games = gym.make_vec(
             "CartPole-v1",
             num_envs=settings.environments,
@@ -41,7 +41,7 @@ class Rollout(Worker):
         """Play one iteration.
 
         Returns:
-            The scores of the games that ended, first to end first.
+            The scores of the games that ended, in the order of their ends.
         """
         with self.worker_timer("wait for weights"):
             weights: Weights = self.broadcast(groups=self._audience, src=("actor", 0))
@@ -67,7 +67,7 @@ class Rollout(Worker):
         return scores
 
     def _hand_over(self, channel: Channel, episode: Episode) -> None:
-        # Each game plays for one actor, under the actor's rank as the key. All games make equally
-        # many steps, so every actor finds its exact share, however many episodes that is.
+        # Each game plays for one actor; the actor's rank is the key. All games make the same number
+        # of steps, so every actor gets exactly its share, in any number of episodes.
         with self.worker_timer("hand over episodes"):
             channel.put(episode, weight=len(episode), key=episode.stream % self._num_actors)

@@ -1,4 +1,4 @@
-"""What the job itself can be told: the `train:` section of `cartpole.yaml`."""
+"""The settings of the training: the `train:` section of `cartpole.yaml`."""
 
 import dataclasses
 import difflib
@@ -9,22 +9,24 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Settings:
-    """The numbers of the training job.
+    """The settings of the training job.
 
     Attributes:
         seed: Fixes environments, first weights, actions and minibatches. With the same seed on the
             same machine a run repeats itself exactly.
-        environments: How many games each rollout worker plays side by side.
-        steps: How many steps of each game make one iteration.
-        discount: What a reward is worth one step later (gamma).
-        gae_lambda: Between one-step estimates (0) and whole returns (1) of the advantage.
-        epochs: How often each iteration's steps are gone through.
-        minibatch: Steps of each actor in one gradient; the effective size is this times the actors.
+        environments: Number of games that each rollout worker plays side by side.
+        steps: Number of steps of each game in one iteration.
+        discount: Value of a reward one step later (gamma).
+        gae_lambda: Position between one-step estimates (0) and whole returns (1) of the advantage.
+        epochs: Number of passes over the steps of each iteration.
+        minibatch: Steps of each actor in one gradient; the effective size is this times the number
+            of actors.
         learning_rate: Adam's step size.
-        clip: How far one iteration may move an action's probability.
+        clip: Maximum relative change of an action's probability in one iteration.
         value_coefficient: Weight of the value function's error in the loss.
-        entropy_coefficient: Weight of the bonus for not being sure too early.
-        max_grad_norm: Longer gradients are shortened to this.
+        entropy_coefficient: Weight of the entropy bonus, which keeps the policy from certainty
+            too early.
+        max_grad_norm: Maximum length of a gradient; longer ones are shortened.
     """
 
     seed: int
@@ -45,7 +47,7 @@ class Settings:
         """Read the section.
 
         Raises:
-            ValueError: A value is missing, or there is one that the job does not know.
+            ValueError: A value is missing, or a name is unknown.
         """
         names = [field.name for field in dataclasses.fields(cls)]
         for key in section:

@@ -1,15 +1,16 @@
-"""Learn CartPole with PPO: workers that play, workers that learn, and a channel between them.
+"""The driver of the example: trains CartPole with PPO.
 
     python examples/cartpole/train.py
 
-This file is the driver. It starts two groups of workers where `cartpole.yaml` places them, calls
-their methods until the policy is good enough, and writes to the output folder:
+It starts two groups of workers, which play and learn, where `cartpole.yaml` places them, and a
+channel between them. It calls their methods until the policy is good enough, and writes to the
+output folder:
 
-- `learning_curve.png`: the mean score over the steps played,
+- `learning_curve.png`: the mean score against the steps played,
 - `policy.pt`: the weights, for `Network.load_state_dict` (see `ppo.py`),
-- `plan.yaml`: which worker ran where.
+- `plan.yaml`: the node and devices of each worker.
 
-The exit code is 0 when the target was reached, 1 when it was not.
+The exit code is 0 if the target was reached, else 1.
 """
 
 import time
@@ -33,17 +34,17 @@ HERE = Path(__file__).parent
 
 def main(
     config: Annotated[Path, typer.Argument(exists=True)] = HERE / "cartpole.yaml",
-    output: Annotated[Path, typer.Option(help="Where the results go.")] = Path("outputs/cartpole"),
+    output: Annotated[Path, typer.Option(help="Folder of results.")] = Path("outputs/cartpole"),
     target: Annotated[float, typer.Option(help="Stop at this mean of 100 scores.")] = 475.0,
     max_seconds: Annotated[float, typer.Option(help="Give up after this long.")] = 300.0,
-    seed: Annotated[int | None, typer.Option(help="Instead of the one in CONFIG.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Replaces the seed in CONFIG.")] = None,
 ) -> None:
     """Train a CartPole policy on the workers that CONFIG places."""
     console = Console()
     document = yaml.safe_load(config.read_text())
     settings = read_settings(document, seed)
 
-    # The `cluster:` section says how many nodes there are and what runs where.
+    # The `cluster:` section has the number of nodes and the placement of the components.
     with Cluster(cluster_cfg=document) as cluster:
         placement = ComponentPlacement(document, cluster)
         plan = resolve(placement, cluster)
@@ -59,8 +60,8 @@ def main(
             )
         audience = [("actor", [0]), ("rollout", list(range(num_rollouts)))]
 
-        # A group is one worker class at as many ranks as it has places. `launch` returns at once,
-        # so the groups start side by side; `ready` waits, and raises what a constructor raised.
+        # A group runs one worker class in a process for each placement. `launch` returns at once,
+        # so the groups start side by side. `ready` waits, and raises the error of a constructor.
         rollouts = Rollout.create_group(settings, num_actors, audience).launch(
             cluster, placement.get_strategy("rollout"), name="rollout"
         )
@@ -76,8 +77,8 @@ def main(
         progress = Progress()
         with Board(console, progress) as board:
             while progress.mean < target and progress.seconds < max_seconds:
-                # One iteration is one method of each group, at the same time. They meet twice: in
-                # the broadcast of the actors' weights, and in the channel.
+                # One iteration is one call on each group, at the same time. The groups exchange
+                # data twice: in the broadcast of the actors' weights, and through the channel.
                 calls = [rollouts.play(episodes), actors.learn(episodes)]
                 while not finished(calls):
                     board.refresh(lambda: sum(episodes.qsize(rank) for rank in range(num_actors)))
@@ -99,7 +100,7 @@ def main(
 
 
 def finished(calls: Sequence[WorkerGroupFuncResult]) -> bool:
-    """Say whether all calls are over; raise when one failed, because the others may need it."""
+    """Say whether all calls have ended; raise if one failed, because others may wait for it."""
     over = [call for call in calls if call.done()]
     for call in over:
         call.wait()
@@ -107,7 +108,7 @@ def finished(calls: Sequence[WorkerGroupFuncResult]) -> bool:
 
 
 def read_settings(document: Any, seed: int | None) -> Settings:
-    """Read the `train:` section; a seed of the command line wins."""
+    """Read the `train:` section; a seed from the command line overrides its seed."""
     section = document.get("train") if isinstance(document, dict) else None
     try:
         return Settings.from_mapping((section or {}) | ({} if seed is None else {"seed": seed}))
@@ -116,7 +117,7 @@ def read_settings(document: Any, seed: int | None) -> Settings:
 
 
 def resolve(placement: ComponentPlacement, cluster: Cluster) -> list[dict[str, Any]]:
-    """Return what runs where: one entry for each worker."""
+    """Return the placement as one entry for each worker."""
     return [
         {
             "component": component,
@@ -133,7 +134,7 @@ def resolve(placement: ComponentPlacement, cluster: Cluster) -> list[dict[str, A
 def write_results(
     output: Path, plan: list[dict[str, Any]], progress: Progress, weights: dict[str, Any]
 ) -> None:
-    """Write the files that the head of this module lists."""
+    """Write the files that the module's docstring lists."""
     output.mkdir(parents=True, exist_ok=True)
     (output / "plan.yaml").write_text(yaml.safe_dump(plan, sort_keys=False))
     torch.save(weights, output / "policy.pt")

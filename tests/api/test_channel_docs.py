@@ -11,7 +11,7 @@ from shoal.channel import ChannelStats
 
 TEXT = (Path(__file__).parents[2] / "docs" / "channels.md").read_text(encoding="utf-8")
 PROGRAMS = re.findall(r"^```python\n(.*?)^```$", TEXT, re.MULTILINE | re.DOTALL)
-STATS = re.search(r"returns a `ChannelStats`: (.*?)\. `peek", TEXT, re.DOTALL)
+STATS = re.search(r"returns a `ChannelStats`: (.*?)\.\s+`peek", TEXT, re.DOTALL)
 
 
 def test_there_are_programs():
