@@ -5,6 +5,7 @@ gloo closes a group when one wait in it is given up. Both processes can then mak
 """
 
 import ctypes
+import math
 import os
 import secrets
 import threading
@@ -581,6 +582,9 @@ class _Failing:
 
 
 def _limit(deadline: Deadline) -> timedelta:
+    """Return the limit of a wait in torch, which ends after the deadline, never before it."""
     left = deadline.remaining
-    # Less than a millisecond would be rounded to 0, which gloo takes as its default.
-    return _NO_LIMIT if left > _NO_LIMIT.total_seconds() else timedelta(seconds=max(left, 0.001))
+    if left > _NO_LIMIT.total_seconds():
+        return _NO_LIMIT
+    # torch cuts off what is less than a millisecond, and gloo takes 0 as its default.
+    return timedelta(milliseconds=math.ceil(left * 1000) + 1)
