@@ -22,7 +22,7 @@ from shoal.transport.torch.memory import alias, as_bytes, check_tensors, own
 from shoal.transport.torch.rendezvous import Party, make_group, one_line
 from shoal.transport.torch.store import connect_store, listen_on, store_on_socket
 from shoal.transport.torch.typing import Group, Work
-from shoal.transport.torch.watch import Wait, begin, end
+from shoal.transport.torch.watch import Wait, begin, end, limit_of
 
 if TYPE_CHECKING:
     import torch
@@ -160,7 +160,7 @@ class HostGroup:
         begin(wait)
         try:
             for work in works:
-                work.wait(timedelta(seconds=max(0.001, min(deadline.remaining, 1e8))))
+                work.wait(limit_of(deadline))
         except RuntimeError as error:
             if wait.error is not None:
                 raise wait.error from None

@@ -5,7 +5,6 @@ gloo closes a group when one wait in it is given up. Both processes can then mak
 """
 
 import ctypes
-import math
 import os
 import secrets
 import threading
@@ -33,7 +32,7 @@ from shoal.transport.torch.memory import alias, as_bytes, check_tensors, gather,
 from shoal.transport.torch.rendezvous import Party, make_group, one_line
 from shoal.transport.torch.store import connect_store, server_at
 from shoal.transport.torch.typing import Group, Work
-from shoal.transport.torch.watch import Wait, Watch, begin, end
+from shoal.transport.torch.watch import Wait, Watch, begin, end, limit_of
 
 if TYPE_CHECKING:
     import torch
@@ -44,7 +43,6 @@ __all__ = ["TorchPair"]
 _SENDER, _RECEIVER = 0, 1
 _CONTROL_TAG, _HEAD_TAG, _PAYLOAD_TAG, _CANCEL_TAG = 0, 1, 2, 3
 _KEPT_WORKS = 64
-_NO_LIMIT = timedelta(days=3650)
 _REACH_S = 30.0
 """Seconds for connecting to the sender's store, which is already running."""
 
@@ -464,7 +462,7 @@ class TorchPair:
         begin(wait)
         try:
             for work in works:
-                work.wait(_limit(deadline))
+                work.wait(limit_of(deadline))
         except RuntimeError as error:
             self._fail(what, deadline, wait, error)
         except BaseException as error:
@@ -579,12 +577,3 @@ class _Failing:
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         if isinstance(error, RuntimeError) and not isinstance(error, PeerLostError):
             self._pair._fail(self._what, self._deadline, None, error)  # noqa: SLF001  (a part of the pair)
-
-
-def _limit(deadline: Deadline) -> timedelta:
-    """Return the limit of a wait in torch, which ends after the deadline, never before it."""
-    left = deadline.remaining
-    if left > _NO_LIMIT.total_seconds():
-        return _NO_LIMIT
-    # torch cuts off what is less than a millisecond, and gloo takes 0 as its default.
-    return timedelta(milliseconds=math.ceil(left * 1000) + 1)

@@ -7,9 +7,11 @@ is known to be dead.
 
 import asyncio
 import contextlib
+import math
 import threading
 import time
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
 
 from shoal.deadline import Deadline, LongWait
@@ -19,9 +21,10 @@ from shoal.loop import submit
 from shoal.transport.torch.ending import at_end, stop_if_ending
 from shoal.transport.torch.forks import leak
 
-__all__ = ["Wait", "Watch", "begin", "end"]
+__all__ = ["Wait", "Watch", "begin", "end", "limit_of"]
 
 _LOOK_EVERY_S = 0.8
+_NO_LIMIT = timedelta(days=3650)
 _GRACE_S = 2.0
 """Seconds after its deadline before the watchdog ends a wait that should have ended by itself."""
 
@@ -100,6 +103,15 @@ class Wait:
             return self._watch()
         except Exception as error:  # noqa: BLE001  (raised where the caller waits)
             return error
+
+
+def limit_of(deadline: Deadline) -> timedelta:
+    """Return the limit of a wait in torch, which ends after the deadline, never before it."""
+    left = deadline.remaining
+    if left > _NO_LIMIT.total_seconds():
+        return _NO_LIMIT
+    # torch cuts off what is less than a millisecond, and gloo takes 0 as its default.
+    return timedelta(milliseconds=math.ceil(left * 1000) + 1)
 
 
 _waits: dict[int, Wait] = {}
