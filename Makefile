@@ -77,14 +77,15 @@ test-tsan: ## Run the threads of the shared-memory queue under ThreadSanitizer.
 # SHOAL_BACKEND restricts `make test` to one core.
 CORE := $(or $(BACKEND),rust)
 PYTEST = SHOAL_BACKEND=$(1) .venv/bin/pytest tests --backend $(1) $(if $(BACKEND),--ignore tests/parity)
-# ARGS may select nothing of a run, which pytest tells by 5; nothing of all runs is an error.
+# ARGS may select no test of one run (pytest's exit code 5); no test of all runs is an error.
 OR_NONE := || test $$? = 5
-# What waits for processes and timers leaves the machine idle: two at once.
+# Tests that wait for processes and timers leave the machine idle, so two run at once.
 TWO := --numprocesses 2 --dist worksteal
 
-# What needs Ray takes longest: `make -j2 test` begins it at once and runs the others meanwhile.
+# The tests that need Ray take longest: they start at once, and the others run meanwhile.
 .PHONY: test
-test: $(if $(ARGS),test-selection) $(if $(filter pure,$(CORE)),,test-rust) test-ray test-units ## Set everything up and run the tests (SHOAL_BACKEND=rust|pure: on that core alone).
+test: $(if $(ARGS),test-selection) .make/package ## Set everything up and run the tests (SHOAL_BACKEND=rust|pure: on that core alone).
+	+$(MAKE) -j2 test-ray $(if $(filter pure,$(CORE)),,test-rust) test-units
 
 .PHONY: test-selection
 test-selection: .make/package ## Check that ARGS selects a test of Python.
@@ -102,10 +103,10 @@ test-ray: .make/package ## Run the Python tests that need Ray.
 	$(call PYTEST,$(CORE)) -m "ray and not slow" $(ARGS) $(OR_NONE)
 
 .PHONY: test-slow
-test-slow: test-slow-ray test-slow-units test-loom test-tsan ## Run what `make test` leaves out (minutes).
+test-slow: .make/package ## Run the tests that `make test` leaves out (minutes).
+	+$(MAKE) -j3 test-slow-ray test-slow-units test-loom test-tsan
 
-# Of the tests that need Ray those run again with the pure core that use most of a core: channels in
-# shared memory.
+# On Ray, the pure core runs the tests that use most of a core: channels in shared memory.
 .PHONY: test-slow-ray
 test-slow-ray: .make/package ## Run the slow tests that need Ray, and channels of the pure core on Ray.
 	$(call PYTEST,rust) -m "ray and slow" $(ARGS) $(OR_NONE)
