@@ -17,9 +17,9 @@ from types import SimpleNamespace
 import pytest
 
 from shoal.collective import CollectiveGroupOptions
+from shoal.collective.broadcast_topology import RING_FROM
 from shoal.collective.mailbox import MOST_MESSAGES
 from shoal.collective.node_memory import MOST_BYTES
-from shoal.collective.topology import RING_FROM
 from shoal.deadline import Deadline
 from shoal.errors import PeerLostError, ShoalTimeoutError
 from shoal.transport import choice

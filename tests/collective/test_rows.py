@@ -10,8 +10,8 @@ import json
 import numpy as np
 import pytest
 
-from shoal.collective.frames import FrameSender
-from shoal.collective.layout import describe
+from shoal.collective.tensor_frames import FrameSender
+from shoal.collective.tensor_layout import describe
 from support.collective_crew import collective
 
 

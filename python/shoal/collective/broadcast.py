@@ -10,6 +10,7 @@ from typing import Any
 
 from shoal._backend import WorkerAddress
 from shoal.channel.backend import Future
+from shoal.collective.broadcast_topology import Edges, edges_of
 from shoal.collective.inbox import Inbox, Request
 from shoal.collective.message import (
     BESIDE,
@@ -23,10 +24,9 @@ from shoal.collective.message import (
 from shoal.collective.node_memory import MOST_BYTES
 from shoal.collective.options import CollectiveGroupOptions
 from shoal.collective.outbox import Outbox
+from shoal.collective.peer_waits import PeerWait
 from shoal.collective.routes import Routes
-from shoal.collective.topology import Edges, edges_of
-from shoal.collective.untaken import Untaken
-from shoal.collective.waits import PeerWait
+from shoal.collective.unread_payloads import UnreadPayloads
 from shoal.deadline import Deadline
 from shoal.errors import PeerLostError, ShoalError, ShoalTimeoutError
 from shoal.futures import fulfil
@@ -119,7 +119,7 @@ class _Course:
         self._inbox: Inbox | None = None
         self._near: list[Outbox] = []
         self._far: list[Outbox] = []
-        self._written = Untaken()
+        self._written = UnreadPayloads()
         self._lock = threading.Lock()
         # Asynchronous broadcasts that wait in a thread until all members are known, or have room.
         self._backlog: deque[tuple[Any, Deadline, Future]] = deque()

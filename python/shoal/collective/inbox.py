@@ -14,8 +14,6 @@ from shoal._backend import ShmQueue, WorkerAddress
 from shoal._ray import lost, timed_out
 from shoal.channel.backend import Future
 from shoal.channel.want import ONE
-from shoal.collective.apart import run_apart
-from shoal.collective.layout import fits
 from shoal.collective.message import (
     BESIDE,
     Accept,
@@ -26,10 +24,12 @@ from shoal.collective.message import (
     special_of,
 )
 from shoal.collective.outbox import SLICE_S
-from shoal.collective.parts import NOT_HERE, Parts, Place
+from shoal.collective.peer_waits import PeerWait
 from shoal.collective.routes import Route, Routes
-from shoal.collective.waits import PeerWait
-from shoal.collective.watchman import attend
+from shoal.collective.tensor_layout import fits
+from shoal.collective.tensor_receives import NOT_HERE, Place, TensorReceives
+from shoal.collective.wait_threads import run_in_thread
+from shoal.collective.watchdog import attend
 from shoal.deadline import Deadline
 from shoal.errors import (
     ChannelClosed,
@@ -99,7 +99,7 @@ class Inbox:
         self._route: Route | None = None
         self._queue: ShmQueue | None = None
         self._sender: WorkerInfo | None = None
-        self._parts = Parts(routes, peer)
+        self._parts = TensorReceives(routes, peer)
         self._numbers = itertools.count()
         self._aside: list[tuple[int, Received]] = []
         self._early: deque[Any] = deque()
@@ -423,7 +423,7 @@ class Inbox:
             route = self._route
         if route is None or self._early or self._parts.by_frames:
             # The sender has to be found first, or the wait needs a thread.
-            self._start_thread(self._take_apart, first, taking)
+            self._start_thread(self._take_in_thread, first, taking)
             return False
         try:
             inner = route.queues.start_take(route.key, ONE, Deadline(math.inf))
@@ -438,9 +438,9 @@ class Inbox:
         return False
 
     def _start_thread(self, function: Callable[..., None], *args: Any) -> None:
-        run_apart(partial(function, *args))
+        run_in_thread(partial(function, *args))
 
-    def _take_apart(self, request: Request, taking: Future) -> None:
+    def _take_in_thread(self, request: Request, taking: Future) -> None:
         """Take the next message for an asynchronous receive; runs in a separate thread."""
         error: BaseException | None = None
         try:
@@ -469,7 +469,7 @@ class Inbox:
             message = found.value
             if is_envelope(message) and special_of(message) is not None:
                 self._early.append(message)
-                self._start_thread(self._take_apart, request, taking)
+                self._start_thread(self._take_in_thread, request, taking)
                 return False
             self._keep(open_message(message))
         self._end_taking(taking)

@@ -11,15 +11,15 @@ from typing import Any
 from shoal._backend import ShmQueue, WorkerAddress
 from shoal._ray import lost, timed_out
 from shoal.channel.backend import Future
-from shoal.collective.apart import run_apart
-from shoal.collective.lanes import SendLanes, has_tensors
 from shoal.collective.message import BESIDE, nbytes_of, special
 from shoal.collective.node_memory import MOST_BYTES
 from shoal.collective.options import CollectiveGroupOptions
+from shoal.collective.peer_waits import PeerWait
 from shoal.collective.routes import Route, Routes
-from shoal.collective.untaken import Untaken
-from shoal.collective.waits import PeerWait
-from shoal.collective.watchman import attend
+from shoal.collective.tensor_sends import TensorSends, has_tensors
+from shoal.collective.unread_payloads import UnreadPayloads
+from shoal.collective.wait_threads import run_in_thread
+from shoal.collective.watchdog import attend
 from shoal.deadline import Deadline
 from shoal.errors import (
     ChannelClosed,
@@ -131,8 +131,8 @@ class Outbox:
         self._queue: ShmQueue | None = None
         self._look_at = 0.0
         self._has_lanes = routes.has_lanes
-        self._lanes = SendLanes(routes, peer)
-        self._beside = Untaken()
+        self._lanes = TensorSends(routes, peer)
+        self._beside = UnreadPayloads()
         # Asynchronous sends: those that complete with a put to the queue, and those that wait for
         # a thread, because the receiver is not known yet or they take more than one put.
         self._putting: set[_Sending] = set()
@@ -215,7 +215,7 @@ class Outbox:
                 except ShoalError as error:
                     fail(sending.future, self._translated(error, deadline))
         if starts:
-            run_apart(self._drain)
+            run_in_thread(self._drain)
         attend(self)
         return sending.future
 

@@ -10,7 +10,7 @@ from queue import Empty, SimpleQueue
 
 from shoal.fork import ChildStage, in_child
 
-__all__ = ["run_apart"]
+__all__ = ["run_in_thread"]
 
 _IDLE_S = 5.0
 """Seconds that an idle thread waits for another function before it ends."""
@@ -28,7 +28,7 @@ class _Waiter:
 
     def start(self, function: Callable[[], None]) -> None:
         self.run(function)
-        threading.Thread(target=self._work, name="shoal-apart", daemon=True).start()
+        threading.Thread(target=self._work, name="shoal-wait", daemon=True).start()
 
     def _work(self) -> None:
         while True:
@@ -38,7 +38,7 @@ class _Waiter:
                 try:
                     self._idle.remove(self)
                 except ValueError:
-                    continue  # `run_apart` has just taken this thread and is giving it a function
+                    continue  # `run_in_thread` has just taken this thread and is giving it a function
                 return
             function()
             del function  # so that an idle thread does not keep alive what it refers to
@@ -48,7 +48,7 @@ class _Waiter:
 _idle: list[_Waiter] = []
 
 
-def run_apart(function: Callable[[], None]) -> None:
+def run_in_thread(function: Callable[[], None]) -> None:
     """Run a function in another thread at once; the function must not raise."""
     try:
         waiter = _idle.pop()

@@ -1,11 +1,9 @@
-"""`Parts`: receives what is not in the queue of messages; the counterpart of `SendLanes`."""
+"""`TensorReceives`: receives what is not in the queue of messages; the counterpart of `TensorSends`."""
 
 from typing import Any
 
 from shoal._backend import WorkerAddress
-from shoal.collective.device_lanes import lane_transport
-from shoal.collective.frames import FrameReceiver, Place
-from shoal.collective.layout import Layout, allocate, rebuild
+from shoal.collective.device_transports import lane_transport
 from shoal.collective.message import (
     BUFFERS,
     FRAMES,
@@ -15,19 +13,21 @@ from shoal.collective.message import (
     special_of,
 )
 from shoal.collective.routes import Routes
+from shoal.collective.tensor_frames import FrameReceiver, Place
+from shoal.collective.tensor_layout import Layout, allocate, rebuild
 from shoal.deadline import Deadline
 from shoal.errors import ChannelNotFoundError, PeerLostError, TransportError
 from shoal.pickling import loads
 from shoal.shm.payloads import open_payload
 from shoal.transport.choice import TensorLane, Watch
 
-__all__ = ["NOT_HERE", "Parts", "Place"]
+__all__ = ["NOT_HERE", "Place", "TensorReceives"]
 
 NOT_HERE: Any = object()
-"""Returned by `Parts.next` if the next message is to be taken from the queue."""
+"""Returned by `TensorReceives.next` if the next message is to be taken from the queue."""
 
 
-class Parts:
+class TensorReceives:
     """The parts of messages that one worker receives from another beside the queue.
 
     Args:

@@ -66,7 +66,7 @@ class _Vendor:
         )
         # The receiver makes its group with the options of the first send.
         given = None if self._options is None else vars(self._options)
-        return _VendorLane(pair), {"pair": pair.address, "options": given}
+        return _VendorLink(pair), {"pair": pair.address, "options": given}
 
     def receiver(
         self, address: dict[str, Any], here: WorkerInfo, there: WorkerInfo, deadline: Deadline
@@ -82,10 +82,10 @@ class _Vendor:
             deadline,
             options=None if given is None else CollectiveGroupOptions(**given),
         )
-        return _VendorLane(pair, connected=True)
+        return _VendorLink(pair, connected=True)
 
 
-class _VendorLane:
+class _VendorLink:
     def __init__(self, pair: Any, *, connected: bool = False) -> None:
         self._pair = pair
         self._connected = connected
@@ -133,12 +133,12 @@ class _Ipc:
         del here, there, deadline
         return self._lane(address["token"], "acknowledgements", "handles")
 
-    def _lane(self, token: str, out: str, into: str) -> "_IpcLane":
+    def _lane(self, token: str, out: str, into: str) -> "_IpcLink":
         session = self._memory.session()
-        return _IpcLane(session.queue(f"ipc {token} {out}"), session.queue(f"ipc {token} {into}"))
+        return _IpcLink(session.queue(f"ipc {token} {out}"), session.queue(f"ipc {token} {into}"))
 
 
-class _IpcLane:
+class _IpcLink:
     def __init__(self, out: Queue, into: Queue) -> None:
         self._out, self._in = out, into
 

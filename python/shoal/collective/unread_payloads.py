@@ -1,4 +1,4 @@
-"""`Untaken`: payloads beside a queue, or of a broadcast, that readers have not opened yet."""
+"""`UnreadPayloads`: payloads beside a queue, or of a broadcast, that readers have not opened yet."""
 
 import os
 import threading
@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from shoal.process import ProcessId, is_running
 from shoal.shm.payloads import PayloadRef
 
-__all__ = ["Untaken"]
+__all__ = ["UnreadPayloads"]
 
 
-class Untaken:
+class UnreadPayloads:
     """The unopened payloads of one queue or one broadcast.
 
     Each queue and each broadcast has its own bound: a receiver that waits for a payload of one may

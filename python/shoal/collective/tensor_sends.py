@@ -1,23 +1,23 @@
-"""`SendLanes`: sends that take more than the queue: tensors between nodes, and on accelerators."""
+"""`TensorSends`: sends that take more than the queue: tensors between nodes, and on accelerators."""
 
 import sys
 from collections.abc import Callable
 from typing import Any
 
 from shoal._backend import WorkerAddress
-from shoal.collective.device_lanes import lane_transport
-from shoal.collective.frames import FrameSender
-from shoal.collective.layout import Layout, describe
+from shoal.collective.device_transports import lane_transport
 from shoal.collective.message import BUFFERS, LANE, nbytes_of, special, tensor_in, tensors_of
 from shoal.collective.options import CollectiveGroupOptions
 from shoal.collective.routes import Route, Routes
+from shoal.collective.tensor_frames import FrameSender
+from shoal.collective.tensor_layout import Layout, describe
 from shoal.deadline import Deadline
 from shoal.manager import WorkerInfo
 from shoal.pickling import dumps
 from shoal.shm import Parcel
 from shoal.transport.choice import Choice, TensorLane, Watch, choose
 
-__all__ = ["SendLanes", "has_tensors"]
+__all__ = ["TensorSends", "has_tensors"]
 
 _BESIDE_FROM = 64 * 1024
 """Minimum bytes of the arrays and tensors in an object for which they travel over gloo."""
@@ -26,7 +26,7 @@ Put = Callable[[Any], None]
 """Puts a message into the queue to the receiver, waiting for room."""
 
 
-class SendLanes:
+class TensorSends:
     """The connections of a worker to one receiver beside the queue: frames over gloo, and lanes.
 
     Args:

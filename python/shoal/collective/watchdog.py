@@ -13,26 +13,26 @@ from typing import Protocol
 from shoal.fork import ChildStage, in_child
 from shoal.loop import submit
 
-__all__ = ["Attended", "attend"]
+__all__ = ["Watched", "attend"]
 
 _LOOK_S = 0.5
 _log = logging.getLogger("shoal")
 
 
-class Attended(Protocol):
+class Watched(Protocol):
     """An object with pending asynchronous operations."""
 
     def look(self) -> bool:
         """Fail operations that cannot complete; return whether any operation is left."""
 
 
-class _Watchman:
+class _Watchdog:
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._attended: set[Attended] = set()
+        self._attended: set[Watched] = set()
         self._runs = False
 
-    def attend(self, thing: Attended) -> None:
+    def attend(self, thing: Watched) -> None:
         with self._lock:
             self._attended.add(thing)
             starts, self._runs = not self._runs, True
@@ -41,7 +41,7 @@ class _Watchman:
 
     async def _go_round(self) -> None:
         loop = asyncio.get_running_loop()
-        failed: weakref.WeakSet[Attended] = weakref.WeakSet()  # each is logged once
+        failed: weakref.WeakSet[Watched] = weakref.WeakSet()  # each is logged once
         while True:
             await asyncio.sleep(_LOOK_S)
             for thing in list(self._attended):
@@ -67,17 +67,17 @@ class _Watchman:
                     return
 
 
-_watchman = _Watchman()
+_watchdog = _Watchdog()
 
 
-def attend(thing: Attended) -> None:
+def attend(thing: Watched) -> None:
     """Call the `look` of an object about twice a second until it returns False."""
-    _watchman.attend(thing)
+    _watchdog.attend(thing)
 
 
 def _begin_again() -> None:
-    global _watchman  # noqa: PLW0603  (a forked child has operations of its own)
-    _watchman = _Watchman()
+    global _watchdog  # noqa: PLW0603  (a forked child has operations of its own)
+    _watchdog = _Watchdog()
 
 
 in_child(ChildStage.RENEW, _begin_again)

@@ -13,8 +13,8 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from shoal.collective.layout import Layout, allocate, rebuild
 from shoal.collective.message import FRAMES, Facts, Received, special
+from shoal.collective.tensor_layout import Layout, allocate, rebuild
 from shoal.deadline import Deadline
 from shoal.errors import PeerLostError, TransportError
 from shoal.transport.choice import Watch
