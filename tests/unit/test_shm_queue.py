@@ -409,7 +409,7 @@ WRONG = [
     (lambda q: q.session.queue("n", True), ShoalTypeError, "maxsize=True: expected an int"),
     (lambda q: q.session.queue("n", 0, -1), ShoalValueError, "max_bytes=-1: expected 0 to"),
     (lambda q: q.session.queue("n", 0, "1"), ShoalTypeError, "max_bytes='1': expected an int"),
-    (lambda q: q.session.queue([]), ShoalTypeError, r"key=\[\]: expected something hashable"),
+    (lambda q: q.session.queue([]), ShoalTypeError, r"key=\[\]: a list cannot be a key"),
 ]
 
 

@@ -4,7 +4,8 @@ import operator
 from collections.abc import Hashable
 from typing import Any
 
-from shoal.errors import ShoalTypeError, ShoalValueError
+from shoal.errors import ShoalValueError
+from shoal.shm.keys import refusal
 
 __all__ = ["checked_count", "checked_key", "checked_weight"]
 
@@ -15,13 +16,13 @@ def checked_key(key: Hashable, queue_name: Hashable = None) -> Hashable:
     """Return the key that a caller means.
 
     Raises:
-        ShoalTypeError: It is not hashable.
+        ShoalTypeError: The key is not hashable.
     """
     key = key if queue_name is None else queue_name
     try:
         hash(key)
     except TypeError:
-        raise ShoalTypeError(f"key={key!r}: expected something hashable") from None
+        raise refusal(key, key) from None
     return key
 
 

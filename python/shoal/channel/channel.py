@@ -227,7 +227,8 @@ class Channel:
             item: Any object. With `async_op`, its arrays and tensors must not change until the
                 work is done.
             weight: What `get_batch` adds up.
-            key: The queue; any hashable.
+            key: The queue: a str, bytes, int, float, bool, None or enum member, or a tuple or
+                frozenset of them.
             async_op: Return a work at once. Works of one key are done in the order of the calls.
             timeout: Seconds to wait for room; None for no limit.
             queue_name: Older name of `key`.

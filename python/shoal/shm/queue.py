@@ -31,7 +31,8 @@ class Queue(ShmQueue):
 
     Args:
         session: The session.
-        key: Any hashable key; equal keys are the same queue.
+        key: A str, bytes, int, float, bool, None or enum member, or a tuple or frozenset of them.
+            Equal keys are the same queue.
         maxsize: Maximum number of messages; 0 for the session's backlog. None for the bound that
             the queue has, 0 if it is new.
         max_bytes: Maximum number of bytes of its messages; 0 for no limit but the session's
@@ -43,7 +44,7 @@ class Queue(ShmQueue):
 
     Raises:
         ChannelExistsError: The queue exists with other bounds.
-        ShoalTypeError: The key is not hashable, or equals nothing but itself.
+        ShoalTypeError: The key has another type.
     """
 
     session: ShmSession
