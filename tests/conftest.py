@@ -9,7 +9,7 @@ import pytest
 from shoal import _backend
 
 # The folder of Ray sessions, and the check that nothing is left behind.
-pytest_plugins = ["support.leaks"]
+pytest_plugins = ["support.leaks", "support.core_fixtures"]
 
 BACKENDS = ("rust", "pure")
 

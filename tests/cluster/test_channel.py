@@ -197,3 +197,9 @@ def test_a_distributed_channel_on_one_node(channel):
     one.put("a", key="k")
     assert one.get(key="k") == "a"
     assert one.transport == "shm"
+
+
+def test_a_handle_of_another_policy_is_not_handed_out(channel):
+    one = channel(maxsize=3, policy="drop_oldest")
+    with pytest.raises(ChannelExistsError, match="policy='drop_oldest'"):
+        Channel.create(one.name, 3)

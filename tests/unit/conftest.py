@@ -5,39 +5,10 @@ import os
 import select
 import subprocess
 import sys
-import tempfile
-from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
-import shoal
-from shoal import _backend
-
-CORE = ("ShmMessage", "ShmParcel", "ShmPort", "ShmQueue", "ShmReservation", "ShmSession", "shm_gc")
 DEADLINE_S = 30
-MEMORY = Path("/dev/shm")
-
-
-@pytest.fixture
-def shm(backend, monkeypatch):
-    """The public module as it is where this backend was chosen."""
-    for name in CORE:
-        monkeypatch.setattr(_backend, name, getattr(backend, name))
-    ours = [name for name in sys.modules if name == "shoal.shm" or name.startswith("shoal.shm.")]
-    for name in ours:
-        monkeypatch.delitem(sys.modules, name)
-    yield importlib.import_module("shoal.shm")
-    for name in [name for name in sys.modules if name.startswith("shoal.shm")]:
-        del sys.modules[name]
-
-
-@pytest.fixture
-def place():
-    """A folder for sessions in memory; nothing may be left in it."""
-    with tempfile.TemporaryDirectory(prefix="shoal-test-", dir=MEMORY) as folder:
-        yield folder
-        assert list(Path(folder).iterdir()) == []
 
 
 @pytest.fixture
@@ -47,23 +18,9 @@ def session(shm, place):
 
 
 @pytest.fixture
-def channel(shm, place, monkeypatch):
+def channel(channel_modules):
     """The modules of channels as they are where this core was chosen."""
-
-    def names():
-        return [name for name in sys.modules if f"{name}.".startswith("shoal.channel.")]
-
-    monkeypatch.setenv("SHOAL_SHM_DIR", place)
-    # So that it is put back, as the modules are.
-    monkeypatch.setattr(shoal, "channel", importlib.import_module("shoal.channel"))
-    for name in names():
-        monkeypatch.delitem(sys.modules, name)
-    parts = ("calls", "channel", "facts", "host", "lease", "remote", "replicas", "shared", "want")
-    yield SimpleNamespace(
-        shm=shm, **{part: importlib.import_module(f"shoal.channel.{part}") for part in parts}
-    )
-    for name in names():
-        del sys.modules[name]
+    return channel_modules
 
 
 @pytest.fixture

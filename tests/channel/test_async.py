@@ -12,7 +12,7 @@ from shoal.errors import ShoalTimeoutError
 from support.channel_peers import DEADLINE_S, until
 
 everywhere = pytest.mark.parametrize("transport", ["local", "shm", "ray"], indirect=True)
-pytestmark = [pytest.mark.ray, everywhere]
+pytestmark = everywhere
 
 ROUNDS = 40
 

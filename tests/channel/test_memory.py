@@ -8,8 +8,6 @@ import pytest
 from shoal.errors import ChannelMemoryError, ShoalTimeoutError
 from support.channel_peers import DEADLINE_S
 
-pytestmark = pytest.mark.ray
-
 MB = 2**20
 BOUND = 4 * MB
 

@@ -5,12 +5,10 @@ import threading
 
 import pytest
 
-from shoal import Channel
 from shoal.errors import ChannelExistsError, ChannelFull, ShoalTimeoutError, ShoalValueError
 from support.channel_peers import DEADLINE_S, until
 
 everywhere = pytest.mark.parametrize("transport", ["local", "shm", "ray"], indirect=True)
-pytestmark = pytest.mark.ray
 
 
 @everywhere
@@ -171,9 +169,3 @@ def test_a_policy_that_does_not_exist_is_named(channel):
         channel(policy="drop_newest")
     with pytest.raises(ShoalValueError, match="memory_policy='swap': expected one of block"):
         channel(memory_policy="swap")
-
-
-def test_a_handle_of_another_policy_is_not_handed_out(channel):
-    one = channel(maxsize=3, policy="drop_oldest")
-    with pytest.raises(ChannelExistsError, match="policy='drop_oldest'"):
-        Channel.create(one.name, 3)
