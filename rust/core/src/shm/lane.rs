@@ -114,8 +114,8 @@ impl<'a> Lane<'a> {
 mod tests {
     use proptest::prelude::*;
 
-    use super::super::word::{Owner, State};
     use super::*;
+    use crate::shm::word::{Owner, State};
 
     #[test]
     fn bits_that_no_process_writes_announce_nothing() {

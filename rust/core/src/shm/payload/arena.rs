@@ -8,12 +8,6 @@
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-use super::super::descriptor::Label;
-use super::super::queue::Claim;
-use super::super::session::layout::Extent;
-use super::super::session::{Control, Error, MemoryPolicy};
-use super::super::sync::Ordering;
-use super::super::word::Owner;
 use super::Placed;
 use super::files::{ExtentFiles, Full, PAGE, Place, quota, reserved};
 use super::pace::Pace;
@@ -21,6 +15,12 @@ use super::reclaim::retire_idle;
 use super::space::ALIGN;
 use super::stock::{Fit, Stock};
 use super::tenure::Held;
+use crate::shm::descriptor::Label;
+use crate::shm::queue::Claim;
+use crate::shm::session::layout::Extent;
+use crate::shm::session::{Control, Error, MemoryPolicy};
+use crate::shm::sync::Ordering;
+use crate::shm::word::Owner;
 
 /// Messages longer than half of this have extents of their own.
 const UNIT: u64 = 16 << 20;

@@ -3,13 +3,13 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::super::descriptor::Block;
-use super::super::memory::Mapping;
-use super::super::session::layout::Extent;
-use super::super::session::{Control, Error};
-use super::super::sync::Ordering;
 use super::files::ExtentFiles;
 use super::tenure::Held;
+use crate::shm::descriptor::Block;
+use crate::shm::memory::Mapping;
+use crate::shm::session::layout::Extent;
+use crate::shm::session::{Control, Error};
+use crate::shm::sync::Ordering;
 
 /// The extents that this process has mapped in order to read.
 #[derive(Debug)]

@@ -4,13 +4,13 @@
 use std::io;
 use std::ops::Range;
 
-use super::super::descriptor::Descriptor;
-use super::super::queue::Claim;
-use super::super::session::layout::{CHUNK, CHUNKS_LIMIT, Chunk, DESCRIPTORS};
-use super::super::session::{Control, Error};
-use super::super::sync::Ordering;
-use super::super::sync::hint::{AtomicBool, AtomicU64, AtomicUsize};
-use super::super::word::{Owner, Word};
+use crate::shm::descriptor::Descriptor;
+use crate::shm::queue::Claim;
+use crate::shm::session::layout::{CHUNK, CHUNKS_LIMIT, Chunk, DESCRIPTORS};
+use crate::shm::session::{Control, Error};
+use crate::shm::sync::Ordering;
+use crate::shm::sync::hint::{AtomicBool, AtomicU64, AtomicUsize};
+use crate::shm::word::{Owner, Word};
 
 /// Number of descriptors of the first chunk that are looked at before going on to another.
 const GLANCE: usize = 8;

@@ -3,9 +3,9 @@
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use super::super::descriptor::Block;
-use super::super::memory::{Mapping, Outside};
 use super::space::Piece;
+use crate::shm::descriptor::Block;
+use crate::shm::memory::{Mapping, Outside};
 
 /// A block of memory, for its producer alone until its message is put.
 ///

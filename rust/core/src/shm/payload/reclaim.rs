@@ -1,13 +1,13 @@
 //! Takes away extents that hold no message: those of dead processes, and idle ones of live
 //! processes.
 
-use super::super::descriptor::Payload;
-use super::super::session::Control;
-use super::super::session::layout::Extent;
-use super::super::sync::Ordering;
-use super::super::word::{Owner, State};
 use super::files::ExtentFiles;
 use super::tenure::{Held, Tenure};
+use crate::shm::descriptor::Payload;
+use crate::shm::session::Control;
+use crate::shm::session::layout::Extent;
+use crate::shm::sync::Ordering;
+use crate::shm::word::{Owner, State};
 
 /// The extents that were taken away.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -6,8 +6,8 @@ use std::time::Instant;
 
 use offset_allocator::{Allocation, Allocator};
 
-use super::super::memory::Mapping;
 use super::files::Made;
+use crate::shm::memory::Mapping;
 
 /// The unit of blocks; each begins at a multiple of it.
 pub(super) const ALIGN: u64 = 64;

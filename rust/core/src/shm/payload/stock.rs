@@ -4,15 +4,15 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::super::descriptor::{Block, Payload};
-use super::super::session::Control;
-use super::super::session::layout::Extent;
-use super::super::sync::Ordering;
-use super::super::word::{Owner, Word};
 use super::Placed;
 use super::files::Made;
 use super::space::{Piece, Space};
 use super::tenure::Held;
+use crate::shm::descriptor::{Block, Payload};
+use crate::shm::session::Control;
+use crate::shm::session::layout::Extent;
+use crate::shm::sync::Ordering;
+use crate::shm::word::{Owner, Word};
 
 /// Maximum number of blocks that an allocation takes back if it does not need more.
 const SOME: usize = 8;

@@ -27,9 +27,9 @@
 //!
 //! A process that dies during any of these is a dead holder, whatever it was about to do.
 
-use super::super::session::layout::Extent;
-use super::super::sync::{AtomicU64, Ordering};
-use super::super::word::Owner;
+use crate::shm::session::layout::Extent;
+use crate::shm::sync::{AtomicU64, Ordering};
+use crate::shm::word::Owner;
 
 const HOLDER_MASK: u64 = 0xffff;
 const PENDING_SHIFT: u32 = 16;

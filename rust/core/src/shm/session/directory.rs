@@ -19,13 +19,13 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::super::close::{is_plugged, plug};
-use super::super::queue::wake_all;
-use super::super::sync::{Ordering, fence};
 use super::bells::Signals;
 use super::layout::{self as at, CHANGED};
 use super::queues::{Bounds, Entry, Found, KEY_LIMIT, count, is_sealed};
 use super::{Control, Error, recover, users};
+use crate::shm::close::{is_plugged, plug};
+use crate::shm::queue::wake_all;
+use crate::shm::sync::{Ordering, fence};
 
 /// Number of queues below which none is forgotten, in case their keys are used again.
 const KEPT: u64 = 64;

@@ -3,14 +3,14 @@
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use super::super::descriptor::Label;
-use super::super::memory::Mapping;
-use super::super::payload::Placed;
-use super::super::put::Refusal;
-use super::super::queue::Claim;
 use super::handle::{SessionQueue, too_long};
 use super::uses::Use;
 use super::{Error, Session};
+use crate::shm::descriptor::Label;
+use crate::shm::memory::Mapping;
+use crate::shm::payload::Placed;
+use crate::shm::put::Refusal;
+use crate::shm::queue::Claim;
 
 /// A descriptor and a block of memory for one message, for this process alone until the message is
 /// put. Dropping it gives both back.
@@ -202,9 +202,9 @@ impl Drop for Batch<'_> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::super::descriptor::Descriptor;
-    use super::super::{Bounds, MemoryPolicy, Settings};
     use super::*;
+    use crate::shm::descriptor::Descriptor;
+    use crate::shm::session::{Bounds, MemoryPolicy, Settings};
 
     #[test]
     fn what_does_not_fit_into_a_descriptor_is_refused_and_the_rest_is_put() {

@@ -1,11 +1,11 @@
 //! Gives a leased message back to its queue.
 
-use super::super::again::GivenBack;
-use super::super::error::Corrupt;
-use super::super::queue::wake_all;
-use super::super::sync::Ordering;
-use super::super::take::Loan;
 use super::{Error, Session, queues};
+use crate::shm::again::GivenBack;
+use crate::shm::error::Corrupt;
+use crate::shm::queue::wake_all;
+use crate::shm::sync::Ordering;
+use crate::shm::take::Loan;
 
 impl Session {
     /// Puts a message that this process has leased at the end of its queue, for any consumer.

@@ -2,11 +2,11 @@
 
 use std::io;
 
-use super::super::payload::reserved;
-use super::super::sync::Ordering;
 use super::own::MOMENT;
 use super::uses::Use;
 use super::{Error, MemoryPolicy, Session, queues};
+use crate::shm::payload::reserved;
+use crate::shm::sync::Ordering;
 
 impl Session {
     /// Gives a ring memory for the next message; false if there is no memory now. Then a put waits

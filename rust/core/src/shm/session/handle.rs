@@ -5,19 +5,19 @@ use std::time::Duration;
 
 use self_cell::self_cell;
 
-use super::super::descriptor::{Label, Payload};
-use super::super::lane::Lane;
-use super::super::put::Refusal;
-use super::super::queue::{Claim, Queue};
-use super::super::sync::Ordering;
-use super::super::take::{Keep, Loan, Message, Taken, Want};
-use super::super::wait::Vigil;
 use super::bells::Signals;
 use super::draft::{Batch, Draft};
 use super::held::Held;
 use super::queues::{self, Found};
 use super::uses::Use;
 use super::{Error, Session};
+use crate::shm::descriptor::{Label, Payload};
+use crate::shm::lane::Lane;
+use crate::shm::put::Refusal;
+use crate::shm::queue::{Claim, Queue};
+use crate::shm::sync::Ordering;
+use crate::shm::take::{Keep, Loan, Message, Taken, Want};
+use crate::shm::wait::Vigil;
 
 type Signalled<'a> = Queue<'a, Signals>;
 
@@ -449,6 +449,6 @@ impl std::fmt::Debug for SessionQueue {
 pub(super) fn too_long(length: usize) -> Error {
     Error::TooLarge {
         length: length as u64,
-        limit: super::super::descriptor::Descriptor::INLINE as u64,
+        limit: crate::shm::descriptor::Descriptor::INLINE as u64,
     }
 }

@@ -1,8 +1,8 @@
 //! `Lanes`: hands out the lanes of this process to its threads, for one operation each.
 
-use super::super::descriptor::{LANES, Participant};
-use super::super::lane::Lane;
-use super::super::sync::hint::{AtomicU32, Ordering};
+use crate::shm::descriptor::{LANES, Participant};
+use crate::shm::lane::Lane;
+use crate::shm::sync::hint::{AtomicU32, Ordering};
 
 /// The lanes of a process; each is held by one thread at a time.
 ///

@@ -18,7 +18,7 @@
 //!
 //! # Shared words
 //!
-//! The words of descriptors, lanes and rings are in [the table of the queue](super::super); these
+//! The words of descriptors, lanes and rings are in [the table of the queue](crate::shm); these
 //! are the others. "Under the lock" means: written only by a process that holds the structural lock
 //! (a lock of the kernel, which is a full fence), and read by others as the table says.
 //!
@@ -50,11 +50,11 @@
 
 use std::mem::offset_of;
 
-use super::super::descriptor::{Descriptor, Participant};
-use super::super::ring::{Header, Padded};
-use super::super::slot::Slot;
-use super::super::sync::{AtomicU32, AtomicU64};
-use super::super::word::Owner;
+use crate::shm::descriptor::{Descriptor, Participant};
+use crate::shm::ring::{Header, Padded};
+use crate::shm::slot::Slot;
+use crate::shm::sync::{AtomicU32, AtomicU64};
+use crate::shm::word::Owner;
 
 /// `shoalshm` in the byte order of the machine, so that the other byte order gives another number.
 pub(crate) const MAGIC: u64 = u64::from_ne_bytes(*b"shoalshm");

@@ -21,12 +21,12 @@ use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, fcntl};
 use nix::libc;
 
-use super::super::memory::{Error as FileError, file};
-use super::super::sync::hint::{AtomicU64, Ordering};
-use super::super::word::Owner;
 use super::Error;
 use super::layout::PARTICIPANTS;
 use super::solo::{Inside, PAUSE, Solo};
+use crate::shm::memory::{Error as FileError, file};
+use crate::shm::sync::hint::{AtomicU64, Ordering};
+use crate::shm::word::Owner;
 pub(super) use look::{look, opening};
 
 mod look;

@@ -4,16 +4,6 @@ use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
-use super::super::descriptor::Block;
-use super::super::lane::Lane;
-use super::super::memory::{Mapping, file};
-use super::super::payload::{Arena, ExtentFiles, Extents, Home, Placed, Usage, reserved, usage};
-use super::super::queue::Claim;
-use super::super::ring::Ring;
-use super::super::sync::hint::{AtomicBool, AtomicUsize};
-use super::super::sync::{AtomicU64, Ordering};
-use super::super::wait::{Futex, SystemFutex, WAITING, wake};
-use super::super::word::Owner;
 use super::bells::{Bell, Signals};
 use super::crash::crash_point;
 use super::directory::Directory;
@@ -30,6 +20,16 @@ use super::registry::{self, Here};
 use super::solo::{PAUSE, Solo};
 use super::uses::Use;
 use super::{Control, Error, MemoryPolicy, Settings, Token};
+use crate::shm::descriptor::Block;
+use crate::shm::lane::Lane;
+use crate::shm::memory::{Mapping, file};
+use crate::shm::payload::{Arena, ExtentFiles, Extents, Home, Placed, Usage, reserved, usage};
+use crate::shm::queue::Claim;
+use crate::shm::ring::Ring;
+use crate::shm::sync::hint::{AtomicBool, AtomicUsize};
+use crate::shm::sync::{AtomicU64, Ordering};
+use crate::shm::wait::{Futex, SystemFutex, WAITING, wake};
+use crate::shm::word::Owner;
 
 /// Maximum wait for the structural lock, which is normally held for milliseconds.
 pub(super) const PATIENCE: Duration = Duration::from_secs(10);

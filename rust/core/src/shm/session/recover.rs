@@ -9,13 +9,6 @@
 use std::path::Path;
 use std::time::Duration;
 
-use super::super::lane::Lane;
-use super::super::payload::{ExtentFiles, retire_unreferenced};
-use super::super::queue::Table;
-use super::super::sweep::{Sweeper, Swept};
-use super::super::sync::{AtomicU64, Ordering, fence};
-use super::super::wait::wake;
-use super::super::word::{Owner, Word};
 use super::bells::{self, Signals};
 use super::crash::crash_point;
 use super::lanes::Lanes;
@@ -23,6 +16,13 @@ use super::layout::{CHUNK, Process};
 use super::liveness::{self, Census, entered};
 use super::lock::{Guard, Locks};
 use super::{Control, Error, queues, users};
+use crate::shm::lane::Lane;
+use crate::shm::payload::{ExtentFiles, retire_unreferenced};
+use crate::shm::queue::Table;
+use crate::shm::sweep::{Sweeper, Swept};
+use crate::shm::sync::{AtomicU64, Ordering, fence};
+use crate::shm::wait::wake;
+use crate::shm::word::{Owner, Word};
 
 /// Minimum time between two looks for dead processes.
 const PAUSE: Duration = Duration::from_millis(80);
@@ -221,7 +221,7 @@ fn free_entries(control: &Control, census: &Census) {
 fn wake_all(control: &Control) {
     let freed = &control.superblock().memory.0.freed;
     fence(Ordering::SeqCst);
-    wake(freed, u32::MAX, &super::super::wait::SystemFutex);
+    wake(freed, u32::MAX, &crate::shm::wait::SystemFutex);
 }
 
 fn names_the_dead(census: &Census, owner: u64) -> bool {

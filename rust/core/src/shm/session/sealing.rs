@@ -2,8 +2,8 @@
 
 use std::io;
 
-use super::super::memory::Error as FileError;
-use super::super::sync::Ordering;
+use crate::shm::memory::Error as FileError;
+use crate::shm::sync::Ordering;
 
 use super::own::PATIENCE;
 use super::recover::folder_of;

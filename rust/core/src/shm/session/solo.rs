@@ -3,7 +3,7 @@
 use std::process;
 use std::time::{Duration, Instant};
 
-use super::super::sync::hint::{AtomicU32, Ordering};
+use crate::shm::sync::hint::{AtomicU32, Ordering};
 
 /// Time between two attempts.
 pub(super) const PAUSE: Duration = Duration::from_micros(200);

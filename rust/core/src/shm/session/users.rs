@@ -9,11 +9,11 @@
 //! the lock, by the participant itself once it is done with the ring; or by recovery, after the
 //! sweep has put back the messages that a dead participant had in hand.
 
-use super::super::sync::{AtomicU64, Ordering};
-use super::super::word::Owner;
 use super::layout::USERS_WORDS;
 use super::queues::{self, Entry};
 use super::{Control, Error};
+use crate::shm::sync::{AtomicU64, Ordering};
+use crate::shm::word::Owner;
 
 /// Size of the users of a ring in bytes.
 pub(super) const LENGTH: u64 = (USERS_WORDS * size_of::<AtomicU64>()) as u64;

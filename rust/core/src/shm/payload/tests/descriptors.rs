@@ -2,10 +2,10 @@
 
 use std::collections::BTreeSet;
 
-use super::super::super::failpoint::dies_after;
-use super::super::super::session::layout::{CHUNK, CHUNKS_LIMIT};
-use super::super::super::sync::Ordering;
 use super::*;
+use crate::shm::failpoint::dies_after;
+use crate::shm::session::layout::{CHUNK, CHUNKS_LIMIT};
+use crate::shm::sync::Ordering;
 
 fn chunks_of(process: &Process) -> Vec<usize> {
     let me = process.me.index() as u64;

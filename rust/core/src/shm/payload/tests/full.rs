@@ -4,11 +4,11 @@ use std::ffi::OsStr;
 use std::io::Write as _;
 use std::process::Command;
 
-use super::super::super::put::Refusal;
-use super::super::super::session::{Bounds, Offer, Session, SessionQueue};
-use super::super::super::take::{Keep, Taken, Want};
-use super::super::places::choose_from;
 use super::*;
+use crate::shm::payload::places::choose_from;
+use crate::shm::put::Refusal;
+use crate::shm::session::{Bounds, Offer, Session, SessionQueue};
+use crate::shm::take::{Keep, Taken, Want};
 
 /// The variable that tells the inner tests where the file system is.
 const FOLDER: &str = "SHOAL_TEST_FOLDER";

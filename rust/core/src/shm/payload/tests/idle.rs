@@ -89,7 +89,7 @@ fn cold_memory_is_given_up_beyond_what_may_stay_warm() {
 }
 
 fn length_of(entry: &Extent) -> u64 {
-    use super::super::super::sync::Ordering;
+    use crate::shm::sync::Ordering;
     entry.length.load(Ordering::Relaxed)
 }
 

@@ -39,9 +39,7 @@ fn assert_sound(process: &Process, blocks: impl Iterator<Item = Block>) {
     for (extent, offset, length) in blocks {
         let entry = &process.control.extents()[extent as usize];
         assert!(entry.seen().holder().is_some());
-        let bytes = entry
-            .length
-            .load(super::super::super::sync::Ordering::Relaxed);
+        let bytes = entry.length.load(crate::shm::sync::Ordering::Relaxed);
         assert!(offset + length <= bytes);
     }
 }

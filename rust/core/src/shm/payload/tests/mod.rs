@@ -12,14 +12,14 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use super::super::descriptor::{Block, Descriptor, Label};
-use super::super::queue::Claim;
-use super::super::session::layout::Extent;
-use super::super::session::{Control, Error, MemoryPolicy, Settings};
-use super::super::word::{Owner, State, Word};
 use super::reclaim::Reclaimed;
 use super::tenure::Held;
 use super::*;
+use crate::shm::descriptor::{Block, Descriptor, Label};
+use crate::shm::queue::Claim;
+use crate::shm::session::layout::Extent;
+use crate::shm::session::{Control, Error, MemoryPolicy, Settings};
+use crate::shm::word::{Owner, State, Word};
 
 const MIB: u64 = 1 << 20;
 

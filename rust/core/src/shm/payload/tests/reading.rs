@@ -2,8 +2,8 @@
 
 use std::os::unix::fs::PermissionsExt;
 
-use super::super::super::sync::Ordering;
 use super::*;
+use crate::shm::sync::Ordering;
 
 #[test]
 fn an_extent_is_mapped_once() {

@@ -1,10 +1,10 @@
 use std::path::Path;
 
-use super::super::super::failpoint::dies_after;
-use super::super::super::word::Owner;
-use super::super::queues::{ring, seal};
-use super::super::{MemoryPolicy, Settings};
 use super::*;
+use crate::shm::failpoint::dies_after;
+use crate::shm::session::queues::{ring, seal};
+use crate::shm::session::{MemoryPolicy, Settings};
+use crate::shm::word::Owner;
 
 const BOUNDS: Bounds = bounds(3);
 
@@ -175,7 +175,7 @@ fn nothing_is_forgotten_while_a_message_may_have_to_go_back() {
         word.store(0, Ordering::Relaxed);
     }
     assert!(u64::from(queue(&mut directory, &control, b"k").index) < KEPT);
-    seal(&control, &super::super::super::wait::SystemFutex).expect("sound");
+    seal(&control, &crate::shm::wait::SystemFutex).expect("sound");
     let made = queue(&mut directory, &control, b"closed");
     assert_eq!(u64::from(made.index), KEPT + 2);
 }

@@ -3,13 +3,13 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use super::super::super::put::Refusal;
-use super::super::super::sync::Ordering;
-use super::super::super::take::Keep;
-use super::super::queues::{self, Entry};
-use super::super::{MemoryPolicy, Recovery, Session, SessionQueue, Stats, users};
 use super::messages::{Kind, drain, put};
 use super::victim::{Act, BOUNDS, Story, dies, other, settings};
+use crate::shm::put::Refusal;
+use crate::shm::session::queues::{self, Entry};
+use crate::shm::session::{MemoryPolicy, Recovery, Session, SessionQueue, Stats, users};
+use crate::shm::sync::Ordering;
+use crate::shm::take::Keep;
 
 /// Longer than anything takes.
 const FOREVER: u64 = 1 << 40;
@@ -148,7 +148,7 @@ impl Survivor {
         let chunks = control.superblock().used.0.chunks.load(Ordering::Relaxed);
         assert!(chunks <= 3, "{deaths:?}: {chunks}");
         // The holder is in the lowest 16 bits.
-        let free = |extent: &&super::super::layout::Extent| {
+        let free = |extent: &&crate::shm::session::layout::Extent| {
             extent.tenure.load(Ordering::Relaxed) << 48 == 0
         };
         let extents = control.extents();
