@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{FallocateFlags, fallocate};
 use rustix::io::Errno;
 
-use super::tenure::Held;
+use super::ownership::OwnershipWord;
 use crate::shm::descriptor::Block;
 use crate::shm::memory::{Error as FileError, Mapping, Outside, file};
 use crate::shm::session::layout::{EXTENTS_LIMIT, Extent};
@@ -211,7 +211,7 @@ impl ExtentFiles {
 /// Frees an entry that the caller holds and that has no file any more.
 fn clear(entry: &Extent) {
     // A process that still takes the entry for the earlier extent sees from this that it is not:
-    // see `Stock::place`.
+    // see `ExtentPool::place`.
     entry.serial.store(0, Ordering::Relaxed);
     entry.length.store(0, Ordering::SeqCst);
     entry.vacate();

@@ -10,7 +10,7 @@ use rustix::fs::{FileType, Mode, OFlags, mknodat, open};
 use rustix::io::{Errno, read, write};
 
 use super::Error;
-use super::crash::crash_point;
+use super::crash_point::crash_point;
 use crate::shm::memory::Error as FileError;
 use crate::shm::sync::AtomicU32;
 use crate::shm::wait::{Futex, SystemFutex};

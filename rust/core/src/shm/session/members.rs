@@ -12,8 +12,8 @@
 use std::io;
 use std::time::Instant;
 
-use super::crash::crash_point;
-use super::lanes::Lanes;
+use super::crash_point::crash_point;
+use super::lane_pool::LanePool;
 use super::layout::{PARTICIPANTS, Process};
 use super::liveness::{Census, Identity, entered, is_dead};
 use super::lock::{Guard, Locks};
@@ -51,7 +51,7 @@ pub(crate) fn join(control: &Control, locks: &Locks, guard: &Guard<'_>) -> Resul
         control,
         locks,
         me: Owner::NOBODY,
-        lanes: &Lanes::default(),
+        lanes: &LanePool::default(),
     };
     recover::run(&around, guard)?;
     match enter(control, locks)? {

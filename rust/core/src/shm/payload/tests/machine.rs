@@ -70,9 +70,9 @@ proptest! {
                     prop_assert!(sender == 1 || sender == 2);
                 }
                 Step::Reserve { by, length } => {
-                    let placed = both[by].arena.allocate(&both[by].control, length);
-                    if let Ok(Some(placed)) = placed {
-                        reserved.push((placed.block(), both[by].bind(&placed)));
+                    let allocated = both[by].arena.allocate(&both[by].control, length);
+                    if let Ok(Some(allocated)) = allocated {
+                        reserved.push((allocated.block(), both[by].bind(&allocated)));
                     }
                 }
                 Step::Cancel { which } if !reserved.is_empty() => {

@@ -14,11 +14,11 @@ use std::time::{Duration, Instant};
 use super::{LOCKS, Locks};
 use crate::shm::memory::{Error as FileError, file};
 use crate::shm::session::Error;
-use crate::shm::session::solo::{Inside, Solo};
+use crate::shm::session::thread_lock::{Inside, ThreadLock};
 
 /// Held while a lock file is opened, or opened and closed for a look: from the check whether this
 /// process has it open until the closing, no other thread may open it to keep it.
-static OPENING: Solo = Solo::new();
+static OPENING: ThreadLock = ThreadLock::new();
 /// Maximum wait for `OPENING`: as long as it may take to remove the files of a session.
 const PATIENCE: Duration = Duration::from_secs(10);
 

@@ -9,11 +9,11 @@ use crate::shm::descriptor::Label;
 use crate::shm::memory::file;
 use crate::shm::queue::{Queue, Table};
 use crate::shm::session::directory::Directory;
-use crate::shm::session::lanes::Lanes;
+use crate::shm::session::lane_pool::LanePool;
 use crate::shm::session::lock::Locks;
 use crate::shm::session::members::{self, Member};
 use crate::shm::session::name::Token;
-use crate::shm::session::queues::{self, Bounds};
+use crate::shm::session::queue_table::{self, Bounds};
 use crate::shm::session::recover::{self, Around, Recovery};
 use crate::shm::session::{Control, Error, MemoryPolicy, Settings, folders, leftovers};
 use crate::shm::take::{Keep, Loan, Taken, Want};
@@ -82,7 +82,7 @@ pub(super) fn deadline() -> Instant {
 pub(super) struct Participant {
     pub(super) control: Control,
     pub(super) locks: Locks,
-    pub(super) lanes: Lanes,
+    pub(super) lanes: LanePool,
     pub(super) me: Member,
     /// Messages that it took and did not give back.
     in_use: Vec<Loan>,
@@ -146,7 +146,7 @@ impl Participant {
         Self {
             control,
             locks,
-            lanes: Lanes::default(),
+            lanes: LanePool::default(),
             me,
             in_use: Vec::new(),
         }
@@ -179,12 +179,12 @@ impl Participant {
     }
 
     fn queue(&self) -> Queue<'_, SystemFutex> {
-        let ring = queues::ring(&self.control, 0).expect("there");
+        let ring = queue_table::ring(&self.control, 0).expect("there");
         let queue = Queue::new(self.table(), ring, 0, self.me.owner(), SystemFutex, 0);
         queue.expect("sound")
     }
 
-    fn with_lane<R>(&self, work: impl FnOnce(&mut crate::shm::lane::Lane<'_>) -> R) -> R {
+    fn with_lane<R>(&self, work: impl FnOnce(&mut crate::shm::intent::Lane<'_>) -> R) -> R {
         let owner: Owner = self.me.owner();
         self.lanes.with(&self.control.lanes()[owner.index()], work)
     }

@@ -15,7 +15,7 @@ use crate::shm::ring::Header;
 use crate::shm::session::directory::Directory;
 use crate::shm::session::layout as at;
 use crate::shm::session::name::Token;
-use crate::shm::session::queues;
+use crate::shm::session::queue_table;
 use crate::shm::session::{Bounds, Control, Error, MemoryPolicy, Session, SessionQueue, folders};
 use crate::shm::sync::{AtomicU64, Ordering};
 use crate::shm::take::{Heavy, Keep, Want};
@@ -163,7 +163,7 @@ fn everything(session: &Arc<Session>, queue: &SessionQueue) -> Result<(), Error>
 fn fresh(path: &std::path::Path, session: [u64; 2]) -> Result<(), Error> {
     let control = Control::open(path, session, Instant::now())?;
     Directory::default().refresh(&control)?;
-    let _: Vec<_> = queues::rings(&control)?
+    let _: Vec<_> = queue_table::rings(&control)?
         .iter()
         .map(crate::shm::Ring::len)
         .collect();

@@ -1,5 +1,5 @@
-//! `Home`: the free descriptors of this process, in chunks that other processes do not normally
-//! use.
+//! `DescriptorAllocator`: the free descriptors of this process, in chunks that other processes do
+//! not normally use.
 
 use std::io;
 use std::ops::Range;
@@ -30,7 +30,7 @@ const BITS: usize = u64::BITS as usize;
 /// The compare-and-swap of the descriptor's word decides a claim, whichever processes try. That
 /// only the owner looks into a chunk is for speed.
 #[derive(Debug)]
-pub(crate) struct Home {
+pub(crate) struct DescriptorAllocator {
     me: Owner,
     /// One bit for each chunk.
     mine: [AtomicU64; CHUNKS_LIMIT / BITS],
@@ -45,8 +45,8 @@ pub(crate) struct Home {
     cramped: AtomicBool,
 }
 
-impl Home {
-    /// A home without any chunk.
+impl DescriptorAllocator {
+    /// An allocator without any chunk.
     pub(crate) fn new(me: Owner) -> Self {
         Self {
             me,

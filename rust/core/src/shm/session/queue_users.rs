@@ -10,7 +10,7 @@
 //! sweep has put back the messages that a dead participant had in hand.
 
 use super::layout::USERS_WORDS;
-use super::queues::{self, Entry};
+use super::queue_table::{self, Entry};
 use super::{Control, Error};
 use crate::shm::sync::{AtomicU64, Ordering};
 use crate::shm::word::Owner;
@@ -53,7 +53,7 @@ pub(super) fn remove_from_all(control: &Control, dead: &[Owner]) {
     if dead.is_empty() {
         return;
     }
-    for index in 0..queues::count(control) {
+    for index in 0..queue_table::count(control) {
         let entry = Entry::read(control, index);
         if let Ok(users) = entry.and_then(|entry| entry.users(control)) {
             for owner in dead {

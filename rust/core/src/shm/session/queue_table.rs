@@ -4,7 +4,7 @@
 //! them grows. Only the key of an entry changes later: see [`super::directory`].
 
 use super::layout::{self as at, QueueEntry};
-use super::{Control, Error, users};
+use super::{Control, Error, queue_users};
 use crate::shm::close::close;
 use crate::shm::ring::{Header, Ring, slots_for};
 use crate::shm::slot::Slot;
@@ -293,7 +293,7 @@ impl Entry {
     }
 
     pub(super) fn key_offset(&self) -> u64 {
-        self.users_offset().saturating_add(users::LENGTH)
+        self.users_offset().saturating_add(queue_users::LENGTH)
     }
 
     fn slots_offset(&self) -> u64 {

@@ -1,4 +1,5 @@
-//! `Lane`: a word in which an operation is announced around its two compare-and-swaps.
+//! `Intent` and `Lane`: what an operation is about to do, and the word in which it announces that
+//! around its two compare-and-swaps.
 //!
 //! ```text
 //! 63..62  0 idle; 1 publishes a descriptor; 2 takes messages

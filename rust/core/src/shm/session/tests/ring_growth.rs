@@ -8,7 +8,7 @@ use super::messages::{Kind, drain, put, take};
 use crate::shm::failpoint::dies_after;
 use crate::shm::put::Refusal;
 use crate::shm::session::{
-    Bounds, MemoryPolicy, Offer, Session, SessionQueue, Settings, folders, queues,
+    Bounds, MemoryPolicy, Offer, Session, SessionQueue, Settings, folders, queue_table,
 };
 use crate::shm::sync::Ordering;
 use crate::shm::take::Keep;
@@ -122,7 +122,7 @@ fn who_dies_while_a_ring_grows_leaves_a_sound_one() {
         }
         assert_eq!(number, FIRST - 1, "one more is for the end");
         let grown = dies_after(accesses as u64, || {
-            queues::grow(session.control(), queue.index())
+            queue_table::grow(session.control(), queue.index())
         });
         let backed = queue.queue().ring().backed();
         assert!(backed == FIRST || backed == 956, "{backed}");
