@@ -106,7 +106,7 @@ pub struct Descriptor {
     kind: AtomicU32,
     /// The length of the payload in bytes, wherever it is.
     length: AtomicU64,
-    /// The number of bytes that had been put into its ring before it: see [`super::bytes`].
+    /// The number of bytes that had been put into its ring before it: see [`super::byte_bound`].
     before: AtomicU64,
     /// The extent of the payload's block, or [`Block::NO_EXTENT`].
     extent: AtomicU32,

@@ -9,7 +9,7 @@
 use smallvec::SmallVec;
 
 use super::error::Corrupt;
-use super::lane::{Intent, Lane};
+use super::intent::{Intent, Lane};
 use super::queue::Queue;
 use super::ring::Turns;
 use super::take::{End, Want, wrong};

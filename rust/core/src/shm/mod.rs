@@ -79,9 +79,8 @@
 //! | D5 | lane: idle | a lease is delivered again, a loan is lost |
 //! | D6 | wake sleepers | same as D5; producers find room after a slice |
 
-mod again;
 mod bells;
-mod bytes;
+mod byte_bound;
 pub mod clock;
 mod close;
 mod descriptor;
@@ -90,22 +89,23 @@ mod error;
 #[cfg(all(test, not(loom)))]
 mod failpoint;
 pub mod heap;
-mod lane;
+mod intent;
+#[cfg(loom)]
+mod loom_atomics;
 #[cfg(all(target_os = "linux", not(loom)))]
 pub mod memory;
-mod patience;
 #[cfg(all(target_os = "linux", not(loom)))]
 pub mod payload;
 mod peek;
 mod prefetch;
 mod put;
 mod queue;
+mod republish;
 mod ring;
-#[cfg(loom)]
-mod searched;
 #[cfg(all(target_os = "linux", not(loom)))]
 pub mod session;
 mod slot;
+mod spin;
 mod sweep;
 mod sync;
 mod take;
@@ -114,13 +114,13 @@ mod tests;
 mod wait;
 mod word;
 
-pub use again::GivenBack;
 pub use descriptor::{Block, Descriptor, LANES, Label, Participant, Payload};
 pub use error::Corrupt;
-pub use lane::{Intent, Lane};
+pub use intent::{Intent, Lane};
 pub use peek::{Glimpse, Sight};
 pub use put::Refusal;
 pub use queue::{Claim, Queue, Table};
+pub use republish::GivenBack;
 pub use ring::{Header, Padded, Ring, slots_for};
 pub use slot::{Entry, Lap, Slot};
 pub use sweep::{Sweeper, Swept};

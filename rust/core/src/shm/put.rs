@@ -3,7 +3,7 @@
 //! The steps E1 to E8 are those of the table in [`super`].
 
 use super::error::Corrupt;
-use super::lane::{Intent, Lane};
+use super::intent::{Intent, Lane};
 use super::queue::{Claim, Queue};
 use super::ring::{Seen, Turns};
 use super::slot::Slot;

@@ -3,9 +3,9 @@
 
 use super::descriptor::{Block, Descriptor, Label, Participant};
 use super::error::Corrupt;
-use super::patience::Patience;
 use super::ring::Ring;
 use super::slot::Slot;
+use super::spin::Spin;
 use super::sync::hint as atomic;
 use super::wait::{Futex, wake};
 use super::word::{Owner, State, Word};
@@ -84,7 +84,7 @@ pub struct Queue<'a, F> {
     /// The index at which the next claim starts its search.
     cursor: atomic::AtomicUsize,
     /// How long to poll before sleeping.
-    pub(super) patience: Patience,
+    pub(super) spin: Spin,
 }
 
 impl<'a, F: Futex> Queue<'a, F> {
@@ -118,7 +118,7 @@ impl<'a, F: Futex> Queue<'a, F> {
             cursor: atomic::AtomicUsize::new(
                 table.descriptors.len() / table.participants.len() * me.index(),
             ),
-            patience: Patience::new(max_spin_ns),
+            spin: Spin::new(max_spin_ns),
         })
     }
 

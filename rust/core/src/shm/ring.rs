@@ -28,7 +28,7 @@ pub(super) struct WaitWords {
     /// message.
     pub(super) enough: AtomicU32,
     damaged: AtomicU32,
-    /// The last `head` at which there was no room in bytes: see [`super::bytes`].
+    /// The last `head` at which there was no room in bytes: see [`super::byte_bound`].
     refused: AtomicU64,
     /// Event loops that wait for something to take.
     pub(super) takers: Bells,

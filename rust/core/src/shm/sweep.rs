@@ -11,11 +11,11 @@
 //! then stores its own word. The exchange comes before that store and is overwritten, or after it
 //! and fails.
 
-use super::again::publish_again;
 use super::descriptor::{Descriptor, Participant};
 use super::error::Corrupt;
-use super::lane::{Intent, Lane};
+use super::intent::{Intent, Lane};
 use super::queue::{Table, wake_all};
+use super::republish::publish_again;
 use super::ring::Ring;
 use super::slot::Entry;
 use super::sync::Ordering;

@@ -9,7 +9,7 @@ pub(super) use std::sync::atomic::Ordering;
 #[cfg(all(test, not(loom)))]
 pub use super::failpoint::{AtomicU32, AtomicU64};
 #[cfg(loom)]
-pub use super::searched::{AtomicU32, AtomicU64};
+pub use super::loom_atomics::{AtomicU32, AtomicU64};
 #[cfg(not(any(test, loom)))]
 pub use std::sync::atomic::{AtomicU32, AtomicU64};
 
@@ -40,7 +40,7 @@ pub(super) fn fence_after_locked() {
 }
 
 /// A store to a word that another thread may exchange at the same time. Under loom it is an
-/// exchange, for the reason given in `searched`. The ordering has to be Release, and the caller
+/// exchange, for the reason given in `loom_atomics`. The ordering has to be Release, and the caller
 /// must have acquired the value that it overwrites: the exchange then orders nothing that the store
 /// does not.
 pub(super) fn overwrite(word: &AtomicU64, value: u64, ordering: Ordering) {

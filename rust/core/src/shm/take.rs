@@ -6,7 +6,7 @@ use smallvec::SmallVec;
 
 use super::descriptor::{Descriptor, Label, Payload};
 use super::error::Corrupt;
-use super::lane::{Intent, Lane};
+use super::intent::{Intent, Lane};
 use super::queue::{Queue, Table};
 use super::ring::Turns;
 use super::slot::Entry;

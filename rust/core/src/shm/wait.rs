@@ -14,7 +14,7 @@
 use std::time::{Duration, Instant};
 
 use super::error::Corrupt;
-use super::lane::Lane;
+use super::intent::Lane;
 use super::put::Refusal;
 use super::queue::{Claim, Queue};
 use super::sync::{self, AtomicU32, Ordering};
@@ -259,7 +259,7 @@ impl<F: Futex> Queue<'_, F> {
         limit: Duration,
         ready: impl Fn() -> Result<bool, Corrupt>,
     ) -> Result<bool, Corrupt> {
-        if self.patience.look(limit, &ready)? {
+        if self.spin.look(limit, &ready)? {
             return Ok(true);
         }
         let begin = Instant::now();
@@ -272,7 +272,7 @@ impl<F: Futex> Queue<'_, F> {
         }
         let woken = self.futex.wait(word, seen, limit);
         if woken {
-            self.patience.woken_after(begin.elapsed());
+            self.spin.woken_after(begin.elapsed());
         }
         vigil.woken |= woken;
         Ok(woken)

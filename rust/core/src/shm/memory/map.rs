@@ -16,10 +16,10 @@ use std::ptr::NonNull;
 
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
 
-use super::super::descriptor::{Descriptor, Participant};
-use super::super::ring::Header;
-use super::super::session::layout;
-use super::super::sync::{AtomicU32, AtomicU64};
+use crate::shm::descriptor::{Descriptor, Participant};
+use crate::shm::ring::Header;
+use crate::shm::session::layout;
+use crate::shm::sync::{AtomicU32, AtomicU64};
 
 /// A type that may lie in memory that other processes write.
 ///
@@ -241,8 +241,8 @@ impl fmt::Debug for Mapping {
 
 #[cfg(test)]
 mod tests {
-    use super::super::super::sync::Ordering;
     use super::*;
+    use crate::shm::sync::Ordering;
 
     fn mapped(length: usize) -> Mapping {
         let file = tempfile::tempfile().expect("a file");

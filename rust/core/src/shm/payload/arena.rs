@@ -8,19 +8,19 @@
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-use super::super::descriptor::Label;
-use super::super::queue::Claim;
-use super::super::session::layout::Extent;
-use super::super::session::{Control, Error, MemoryPolicy};
-use super::super::sync::Ordering;
-use super::super::word::Owner;
-use super::Placed;
+use super::AllocatedBlock;
+use super::backoff::Backoff;
+use super::extent_alloc::ALIGN;
+use super::extent_pool::{ExtentPool, Fit};
 use super::files::{ExtentFiles, Full, PAGE, Place, quota, reserved};
-use super::pace::Pace;
+use super::ownership::OwnershipWord;
 use super::reclaim::retire_idle;
-use super::space::ALIGN;
-use super::stock::{Fit, Stock};
-use super::tenure::Held;
+use crate::shm::descriptor::Label;
+use crate::shm::queue::Claim;
+use crate::shm::session::layout::Extent;
+use crate::shm::session::{Control, Error, MemoryPolicy};
+use crate::shm::sync::Ordering;
+use crate::shm::word::Owner;
 
 /// Messages longer than half of this have extents of their own.
 const UNIT: u64 = 16 << 20;
@@ -48,11 +48,11 @@ pub(crate) struct Arena {
     policy: MemoryPolicy,
     quota: u64,
     unit: u64,
-    stock: Mutex<Stock>,
+    pool: Mutex<ExtentPool>,
     /// Limits how often to look for memory that others do not use: that looks at every descriptor.
-    looking: Pace,
+    looking: Backoff,
     /// Limits how often to try to make files when the file system has no room for them.
-    making: Pace,
+    making: Backoff,
 }
 
 impl Arena {
@@ -77,9 +77,9 @@ impl Arena {
             policy,
             quota,
             unit: share.clamp(SMALLEST_UNIT, UNIT),
-            stock: Mutex::new(Stock::new(me)),
-            looking: Pace::default(),
-            making: Pace::default(),
+            pool: Mutex::new(ExtentPool::new(me)),
+            looking: Backoff::default(),
+            making: Backoff::default(),
         }
     }
 
@@ -90,7 +90,11 @@ impl Arena {
     ///
     /// If it can never fit; if there is no memory and the policy is an error; or the system's
     /// error.
-    pub(crate) fn allocate(&self, control: &Control, length: u64) -> Result<Option<Placed>, Error> {
+    pub(crate) fn allocate(
+        &self,
+        control: &Control,
+        length: u64,
+    ) -> Result<Option<AllocatedBlock>, Error> {
         if length > self.quota && self.policy != MemoryPolicy::Spill {
             return Err(Error::TooLarge {
                 length,
@@ -99,36 +103,36 @@ impl Arena {
         }
         let large = length > self.unit / 2;
         let fit = if large { Fit::Alone } else { Fit::Shared };
-        let mut stock = self.stock();
-        stock.collect_some(control);
-        let mut placed = stock.place(control, length, fit);
-        if placed.is_none() {
-            stock.collect_all(control);
-            placed = stock.place(control, length, fit);
+        let mut pool = self.pool();
+        pool.collect_some(control);
+        let mut allocated = pool.place(control, length, fit);
+        if allocated.is_none() {
+            pool.collect_all(control);
+            allocated = pool.place(control, length, fit);
         }
-        let cold = stock.cool(control, Instant::now);
-        drop(stock);
+        let cold = pool.cool(control, Instant::now);
+        drop(pool);
         self.remove(&cold);
-        match placed {
-            Some(placed) => Ok(Some(placed)),
+        match allocated {
+            Some(allocated) => Ok(Some(allocated)),
             None => self.extend(control, length),
         }
     }
 
     /// Allocates in a new extent, or in memory that has to be taken from elsewhere.
-    fn extend(&self, control: &Control, length: u64) -> Result<Option<Placed>, Error> {
+    fn extend(&self, control: &Control, length: u64) -> Result<Option<AllocatedBlock>, Error> {
         let mut full = match self.create(control, length, self.place)? {
-            Ok(placed) => return Ok(Some(placed)),
+            Ok(allocated) => return Ok(Some(allocated)),
             Err(full) => full,
         };
         // No more memory can be reserved. Memory that this process keeps for other messages may
         // serve this one, or may be given up to make room; so may memory that other processes keep.
-        let mut stock = self.stock();
-        if let Some(placed) = stock.place(control, length, Fit::Any) {
-            return Ok(Some(placed));
+        let mut pool = self.pool();
+        if let Some(allocated) = pool.place(control, length, Fit::Any) {
+            return Ok(Some(allocated));
         }
-        let free = stock.drain(control);
-        drop(stock);
+        let free = pool.drain(control);
+        drop(pool);
         self.remove(&free);
         for of_others in [false, true] {
             let more = if of_others {
@@ -139,14 +143,14 @@ impl Arena {
             if more {
                 self.making.again();
                 full = match self.create(control, length, self.place)? {
-                    Ok(placed) => return Ok(Some(placed)),
+                    Ok(allocated) => return Ok(Some(allocated)),
                     Err(full) => full,
                 };
             }
         }
         match (self.policy, full) {
             (MemoryPolicy::Spill, _) => match self.create(control, length, Place::Spilled)? {
-                Ok(placed) => Ok(Some(placed)),
+                Ok(allocated) => Ok(Some(allocated)),
                 Err(Full::Space(error)) => Err(error.into()),
                 Err(Full::Quota) => Ok(None),
             },
@@ -172,7 +176,7 @@ impl Arena {
         control: &Control,
         length: u64,
         place: Place,
-    ) -> Result<Result<Placed, Full>, Error> {
+    ) -> Result<Result<AllocatedBlock, Full>, Error> {
         let available = match place {
             Place::Spilled => u64::MAX,
             _ => self.quota.saturating_sub(reserved(control)),
@@ -191,8 +195,8 @@ impl Arena {
             }
             match self.files.create(control, self.me, place, extent)? {
                 Ok(made) => {
-                    let placed = self.stock().add(control, made, divided, length);
-                    return Ok(placed.ok_or(Full::Quota));
+                    let allocated = self.pool().add(control, made, divided, length);
+                    return Ok(allocated.ok_or(Full::Quota));
                 }
                 Err(because) => full = because,
             }
@@ -213,7 +217,7 @@ impl Arena {
             let loose = round(step).map(|length| (length, false));
             return loose.into_iter().chain(tight).collect();
         }
-        let there = self.stock().divided_length();
+        let there = self.pool().divided_length();
         let wanted = (there / GROWTH).clamp(SHORTEST.min(self.unit), LONGEST);
         // As many blocks of this length as fit, and what the allocator needs beyond the last.
         let block = length.max(1).next_multiple_of(ALIGN);
@@ -247,23 +251,23 @@ impl Arena {
 
     /// Makes a descriptor name the block, so that the block is freed with it. Afterwards the caller
     /// fills the descriptor with the message's label, and puts it.
-    pub(crate) fn bind(&self, control: &Control, claim: &Claim, placed: &Placed) {
+    pub(crate) fn bind(&self, control: &Control, claim: &Claim, allocated: &AllocatedBlock) {
         let Some(descriptor) = control.descriptors().get(claim.index() as usize) else {
             return;
         };
-        descriptor.fill_external(0, Label::default(), placed.block);
-        if let Some(entry) = control.extents().get(placed.block.extent as usize) {
+        descriptor.fill_external(0, Label::default(), allocated.block);
+        if let Some(entry) = control.extents().get(allocated.block.extent as usize) {
             entry.end(self.me);
         }
-        self.stock().bind(claim.index(), placed);
+        self.pool().bind(claim.index(), allocated);
     }
 
     /// Gives up all extents that hold no block: for a process that will not put for a while.
     pub(crate) fn trim(&self, control: &Control) {
-        let mut stock = self.stock();
-        stock.collect_all(control);
-        let free = stock.drain(control);
-        drop(stock);
+        let mut pool = self.pool();
+        pool.collect_all(control);
+        let free = pool.drain(control);
+        drop(pool);
         self.remove(&free);
     }
 
@@ -276,10 +280,10 @@ impl Arena {
     /// Gives up memory that was not used for a while, beyond what may stay warm. Allocating does
     /// this too.
     pub(crate) fn cool(&self, control: &Control, now: Instant) {
-        let mut stock = self.stock();
-        stock.collect_all(control);
-        let cold = stock.cool(control, || now);
-        drop(stock);
+        let mut pool = self.pool();
+        pool.collect_all(control);
+        let cold = pool.cool(control, || now);
+        drop(pool);
         self.remove(&cold);
     }
 
@@ -289,13 +293,13 @@ impl Arena {
         }
     }
 
-    fn stock(&self) -> MutexGuard<'_, Stock> {
+    fn pool(&self) -> MutexGuard<'_, ExtentPool> {
         // A panic in there is a bug; anything that it left half done is memory that stays unused.
-        self.stock.lock().unwrap_or_else(PoisonError::into_inner)
+        self.pool.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     #[cfg(test)]
     pub(super) fn counts(&self) -> (usize, usize) {
-        self.stock().counts()
+        self.pool().counts()
     }
 }

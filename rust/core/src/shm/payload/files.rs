@@ -8,13 +8,13 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{FallocateFlags, fallocate};
 use rustix::io::Errno;
 
-use super::super::descriptor::Block;
-use super::super::memory::{Error as FileError, Mapping, Outside, file};
-use super::super::session::layout::{EXTENTS_LIMIT, Extent};
-use super::super::session::{Control, Error, crash_point};
-use super::super::sync::Ordering;
-use super::super::word::Owner;
-use super::tenure::Held;
+use super::ownership::OwnershipWord;
+use crate::shm::descriptor::Block;
+use crate::shm::memory::{Error as FileError, Mapping, Outside, file};
+use crate::shm::session::layout::{EXTENTS_LIMIT, Extent};
+use crate::shm::session::{Control, Error, crash_point};
+use crate::shm::sync::Ordering;
+use crate::shm::word::Owner;
 
 /// The unit of memory.
 pub(super) const PAGE: u64 = 4096;
@@ -211,7 +211,7 @@ impl ExtentFiles {
 /// Frees an entry that the caller holds and that has no file any more.
 fn clear(entry: &Extent) {
     // A process that still takes the entry for the earlier extent sees from this that it is not:
-    // see `Stock::place`.
+    // see `ExtentPool::place`.
     entry.serial.store(0, Ordering::Relaxed);
     entry.length.store(0, Ordering::SeqCst);
     entry.vacate();

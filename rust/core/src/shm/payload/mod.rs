@@ -2,15 +2,15 @@
 //!
 //! | module | purpose |
 //! |---|---|
-//! | `home` | finds free descriptors, in chunks that belong to one process each |
+//! | `descriptor_alloc` | finds free descriptors, in chunks that belong to one process each |
 //! | `files` | makes and removes extents: files of payload memory |
-//! | `tenure` | says who holds an extent, so that it is never lost, and can be taken from an idle process |
-//! | `space`, `stock`, `arena` | allocate from the extents of this process |
-//! | `extents` | maps the extents of messages that this process reads |
+//! | `ownership` | says who holds an extent, so that it is never lost, and can be taken from an idle process |
+//! | `extent_alloc`, `extent_pool`, `arena` | allocate from the extents of this process |
+//! | `mapping_cache` | maps the extents of messages that this process reads |
 //! | `reclaim` | takes away the extents of dead processes, and those that live ones do not use |
-//! | `pace` | limits how often to retry an action that is likely to fail |
+//! | `backoff` | limits how often to retry an action that is likely to fail |
 //! | `usage` | tells what uses the memory |
-//! | `places` | chooses the folders of the files |
+//! | `folder_choice` | chooses the folders of the files |
 //!
 //! # State that a death leaves
 //!
@@ -25,36 +25,36 @@
 //!
 //! | word | written | order | read | makes visible |
 //! |---|---|---|---|---|
-//! | `tenure` | by compare-and-swap | `AcqRel` | Acquire | the descriptor that names a block; the actions of the previous holder |
+//! | `ownership` | by compare-and-swap | `AcqRel` | Acquire | the descriptor that names a block; the actions of the previous holder |
 //! | | the entry is free | Release | by the claim, Acquire | that it has no number and no length |
-//! | `serial`, `place` | after the claim | Relaxed | after a message, or after `tenure` | |
+//! | `serial`, `place` | after the claim | Relaxed | after a message, or after `ownership` | |
 //! | `length` | after these, and before the entry is free | `SeqCst` | in the sum: `SeqCst` | that two processes take the last of the quota |
 //! | owner of a chunk | under the structural lock | Relaxed | under it | |
 //! | number of chunks | under it, last | Release | Acquire | that its descriptors have memory |
 //! | next serial | by adding | Relaxed | | |
 
+mod allocated_block;
 mod arena;
-mod extents;
+mod backoff;
+mod descriptor_alloc;
+mod extent_alloc;
+mod extent_pool;
 mod files;
-mod home;
-mod pace;
-mod placed;
-mod places;
+mod folder_choice;
+mod mapping_cache;
+mod ownership;
 mod reclaim;
-mod space;
-mod stock;
-mod tenure;
 #[cfg(test)]
 mod tests;
 mod usage;
 
+pub(crate) use allocated_block::AllocatedBlock;
 pub(crate) use arena::Arena;
-pub(crate) use extents::Extents;
+pub(crate) use descriptor_alloc::DescriptorAllocator;
 pub(crate) use files::{ExtentFiles, reserved};
-pub(crate) use home::Home;
-pub(crate) use placed::Placed;
-pub(crate) use places::default_folders;
-pub use places::{Chosen, choose};
+pub(crate) use folder_choice::default_folders;
+pub use folder_choice::{Chosen, choose};
+pub(crate) use mapping_cache::MappingCache;
 pub(crate) use reclaim::retire_unreferenced;
 pub use usage::Usage;
 pub(crate) use usage::usage;

@@ -1,13 +1,13 @@
 //! Takes away extents that hold no message: those of dead processes, and idle ones of live
 //! processes.
 
-use super::super::descriptor::Payload;
-use super::super::session::Control;
-use super::super::session::layout::Extent;
-use super::super::sync::Ordering;
-use super::super::word::{Owner, State};
 use super::files::ExtentFiles;
-use super::tenure::{Held, Tenure};
+use super::ownership::{Ownership, OwnershipWord};
+use crate::shm::descriptor::Payload;
+use crate::shm::session::Control;
+use crate::shm::session::layout::Extent;
+use crate::shm::sync::Ordering;
+use crate::shm::word::{Owner, State};
 
 /// The extents that were taken away.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -42,10 +42,10 @@ pub(super) fn retire_idle(control: &Control, files: &ExtentFiles, me: Owner) -> 
     retire(control, files, me, &found, |_, _| ())
 }
 
-/// An extent that may be taken away, with its tenure from before the look at the descriptors.
-type Candidate<'a> = (usize, &'a Extent, Tenure);
+/// An extent that may be taken away, with its ownership from before the look at the descriptors.
+type Candidate<'a> = (usize, &'a Extent, Ownership);
 
-fn candidates(control: &Control, wanted: impl Fn(Tenure, Owner) -> bool) -> Vec<Candidate<'_>> {
+fn candidates(control: &Control, wanted: impl Fn(Ownership, Owner) -> bool) -> Vec<Candidate<'_>> {
     let seen = control.extents().iter().map(|entry| (entry, entry.seen()));
     (0..)
         .zip(seen)
@@ -60,7 +60,7 @@ fn retire(
     files: &ExtentFiles,
     me: Owner,
     found: &[Candidate<'_>],
-    spare: impl Fn(&Extent, Tenure),
+    spare: impl Fn(&Extent, Ownership),
 ) -> Reclaimed {
     let mut reclaimed = Reclaimed::default();
     if found.is_empty() {

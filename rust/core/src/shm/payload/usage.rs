@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use super::super::descriptor::{Descriptor, Payload};
-use super::super::session::Control;
-use super::super::word::State;
+use crate::shm::descriptor::{Descriptor, Payload};
+use crate::shm::session::Control;
+use crate::shm::word::State;
 
 /// Number of the largest users that are reported.
 const TOLD: usize = 3;

@@ -9,12 +9,12 @@ use std::time::Duration;
 use rustix::fs::{FileType, Mode, OFlags, mknodat, open};
 use rustix::io::{Errno, read, write};
 
-use super::super::memory::Error as FileError;
-use super::super::sync::AtomicU32;
-use super::super::wait::{Futex, SystemFutex};
-use super::super::word::Owner;
 use super::Error;
-use super::crash::crash_point;
+use super::crash_point::crash_point;
+use crate::shm::memory::Error as FileError;
+use crate::shm::sync::AtomicU32;
+use crate::shm::wait::{Futex, SystemFutex};
+use crate::shm::word::Owner;
 
 fn path_of(folder: &Path, owner: Owner) -> PathBuf {
     folder.join(format!("b{}", owner.index()))

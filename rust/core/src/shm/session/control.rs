@@ -4,12 +4,12 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use super::super::descriptor::{Descriptor, Participant};
-use super::super::memory::{Error as FileError, Mapping, Outside, Shared, file};
-use super::super::queue::Table;
-use super::super::sync::Ordering;
 use super::layout::{self as at, Chunk, Constants, Extent, Process, QueueEntry, Superblock, state};
 use super::{Error, Settings};
+use crate::shm::descriptor::{Descriptor, Participant};
+use crate::shm::memory::{Error as FileError, Mapping, Outside, Shared, file};
+use crate::shm::queue::Table;
+use crate::shm::sync::Ordering;
 
 /// The control segment of a session.
 #[derive(Debug)]
@@ -34,7 +34,7 @@ impl Control {
         file::allocate(&file, path, 0, at::DESCRIPTORS)?;
         let control = Self::map(file, path)?;
         let constants = &control.superblock().constants.0;
-        let set = |word: &super::super::AtomicU64, value| word.store(value, Ordering::Relaxed);
+        let set = |word: &crate::shm::AtomicU64, value| word.store(value, Ordering::Relaxed);
         set(&constants.magic, at::MAGIC);
         set(&constants.layout_hash, at::LAYOUT_HASH);
         set(&constants.version, at::VERSION);
@@ -94,7 +94,7 @@ impl Control {
     /// Checks that the constants are those that this version of shoal writes.
     fn check(&self, session: [u64; 2]) -> Result<(), Error> {
         let constants = &self.superblock().constants.0;
-        let get = |word: &super::super::AtomicU64| word.load(Ordering::Relaxed);
+        let get = |word: &crate::shm::AtomicU64| word.load(Ordering::Relaxed);
         let expected = [
             ("magic number", get(&constants.magic), at::MAGIC),
             ("version", get(&constants.version), at::VERSION),

@@ -4,10 +4,10 @@
 //! the entries that were added and those that got another key. The latest changes of keys are in a
 //! list; a process that missed more of them reads all entries.
 //!
-//! A queue may be forgotten if it is empty, open, and has no [users]: then its ring becomes that of
-//! another key with the same bounds and continues from its present position. So no position is used
-//! twice, and a stale reference to a position of the earlier queue finds what it would find one lap
-//! later.
+//! A queue may be forgotten if it is empty, open, and has no [users](queue_users): then its ring
+//! becomes that of another key with the same bounds and continues from its present position. So no
+//! position is used twice, and a stale reference to a position of the earlier queue finds what it
+//! would find one lap later.
 //!
 //! | step, under the lock | result if the process dies after it |
 //! |---|---|
@@ -19,13 +19,13 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::super::close::{is_plugged, plug};
-use super::super::queue::wake_all;
-use super::super::sync::{Ordering, fence};
 use super::bells::Signals;
 use super::layout::{self as at, CHANGED};
-use super::queues::{Bounds, Entry, Found, KEY_LIMIT, count, is_sealed};
-use super::{Control, Error, recover, users};
+use super::queue_table::{Bounds, Entry, Found, KEY_LIMIT, count, is_sealed};
+use super::{Control, Error, queue_users, recover};
+use crate::shm::close::{is_plugged, plug};
+use crate::shm::queue::wake_all;
+use crate::shm::sync::{Ordering, fence};
 
 /// Number of queues below which none is forgotten, in case their keys are used again.
 const KEPT: u64 = 64;
@@ -168,7 +168,7 @@ impl Directory {
 /// Whether a queue may be forgotten. Nothing changes this meanwhile: a process that could change it
 /// would have the queue open.
 fn is_unused(control: &Control, entry: &Entry) -> Result<bool, Error> {
-    if users::has_any(control, entry)? {
+    if queue_users::has_any(control, entry)? {
         return Ok(false);
     }
     let ring = entry.ring(control)?;

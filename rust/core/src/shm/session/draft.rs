@@ -3,14 +3,14 @@
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use super::super::descriptor::Label;
-use super::super::memory::Mapping;
-use super::super::payload::Placed;
-use super::super::put::Refusal;
-use super::super::queue::Claim;
-use super::handle::{SessionQueue, too_long};
-use super::uses::Use;
+use super::queue::{SessionQueue, too_long};
+use super::use_guard::UseGuard;
 use super::{Error, Session};
+use crate::shm::descriptor::Label;
+use crate::shm::memory::Mapping;
+use crate::shm::payload::AllocatedBlock;
+use crate::shm::put::Refusal;
+use crate::shm::queue::Claim;
 
 /// A descriptor and a block of memory for one message, for this process alone until the message is
 /// put. Dropping it gives both back.
@@ -19,23 +19,23 @@ pub struct Draft {
     session: Arc<Session>,
     /// None once it is put.
     claim: Option<Claim>,
-    placed: Placed,
+    allocated: AllocatedBlock,
 }
 
 impl Draft {
     pub(super) fn new(session: &Arc<Session>, length: u64) -> Result<Option<Self>, Error> {
-        let _use = Use::of(session)?;
+        let _use = UseGuard::of(session)?;
         let Some(claim) = session.claim()? else {
             return Ok(None);
         };
         match session.allocate(length) {
-            Ok(Some(placed)) => {
-                session.bind(&claim, &placed);
+            Ok(Some(allocated)) => {
+                session.bind(&claim, &allocated);
                 session.begin_use();
                 Ok(Some(Self {
                     session: Arc::clone(session),
                     claim: Some(claim),
-                    placed,
+                    allocated,
                 }))
             }
             nothing => {
@@ -47,7 +47,7 @@ impl Draft {
 
     /// Number of bytes of the message.
     pub fn len(&self) -> u64 {
-        self.placed.block().length
+        self.allocated.block().length
     }
 
     /// Whether it has no bytes.
@@ -61,7 +61,7 @@ impl Draft {
     ///
     /// If the message has no such part.
     pub fn write(&self, offset: u64, bytes: &[u8]) -> Result<(), Error> {
-        Ok(self.placed.write(offset, bytes)?)
+        Ok(self.allocated.write(offset, bytes)?)
     }
 
     /// Address of its bytes in this process: nothing else reads or writes there until it is put.
@@ -70,12 +70,12 @@ impl Draft {
     ///
     /// If the block does not lie in its mapping: only after damage.
     pub fn pointer(&self) -> Result<NonNull<u8>, Error> {
-        Ok(self.placed.pointer()?)
+        Ok(self.allocated.pointer()?)
     }
 
     /// The mapping of its bytes, and their offset: for a caller that keeps a view of them.
     pub fn place(&self) -> (Arc<Mapping>, u64) {
-        (self.placed.mapping(), self.placed.block().offset)
+        (self.allocated.mapping(), self.allocated.block().offset)
     }
 
     /// Whether it was made in this process, not in the parent of this one.
@@ -93,7 +93,7 @@ impl Draft {
             return Ok(Ok(()));
         };
         let queue = to.queue();
-        queue.fill_external(&claim, label, self.placed.block());
+        queue.fill_external(&claim, label, self.allocated.block());
         match self.session.with_lane(|lane| queue.put(lane, claim))? {
             Ok(()) => Ok(Ok(())),
             Err((claim, refusal)) => {
@@ -162,7 +162,7 @@ impl<'a> Batch<'a> {
     /// Adds a message that was written in place.
     pub fn push_draft(&mut self, label: Label, mut draft: Draft) {
         if let Some(claim) = draft.claim.take() {
-            let block = draft.placed.block();
+            let block = draft.allocated.block();
             self.to.queue().fill_external(&claim, label, block);
             self.claims.push(claim);
         }
@@ -202,9 +202,9 @@ impl Drop for Batch<'_> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::super::descriptor::Descriptor;
-    use super::super::{Bounds, MemoryPolicy, Settings};
     use super::*;
+    use crate::shm::descriptor::Descriptor;
+    use crate::shm::session::{Bounds, MemoryPolicy, Settings};
 
     #[test]
     fn what_does_not_fit_into_a_descriptor_is_refused_and_the_rest_is_put() {

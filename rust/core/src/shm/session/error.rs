@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use rustix::io::Errno;
 
-use super::super::error::Corrupt;
-use super::super::memory::{Error as FileError, Outside};
+use crate::shm::error::Corrupt;
+use crate::shm::memory::{Error as FileError, Outside};
 
 /// Why a session, or something in it, is not available.
 #[derive(Debug)]

@@ -13,10 +13,10 @@ use std::path::{Path, PathBuf};
 
 use rustix::process::geteuid;
 
-use super::super::memory::{Error as FileError, file};
 use super::Error;
 use super::lock::LOCKS;
 use super::name::Name;
+use crate::shm::memory::{Error as FileError, file};
 
 /// Name of the control segment.
 pub(crate) const CONTROL: &str = "ctl";
@@ -222,8 +222,8 @@ impl Home {
 
 #[cfg(test)]
 mod tests {
-    use super::super::name::Token;
     use super::*;
+    use crate::shm::session::name::Token;
 
     fn session(base: &Path) -> PathBuf {
         let folder = Token::random(base).expect("a name").folder().to_owned();

@@ -5,7 +5,7 @@
 //! object that acts for its process remembers how often the process had been forked when the object
 //! was made.
 
-use super::super::sync::hint::{AtomicU32, Ordering};
+use crate::shm::sync::hint::{AtomicU32, Ordering};
 
 static FORKS: AtomicU32 = AtomicU32::new(0);
 

@@ -9,7 +9,7 @@
 //! | `EXTENTS` | [`Extent`]: a file of payload memory | 4,096 | 64 B |
 //! | `QUEUES` | [`QueueEntry`]: an entry of the key directory | 8,192 | 64 B |
 //! | `DESCRIPTORS` | [`Descriptor`]: a message | 1,048,576 | 256 B |
-//! | `RINGS` | rings one after the other: [`Header`], [users](super::users), key, slots | 64 GiB in all | |
+//! | `RINGS` | rings one after the other: [`Header`], [users](super::queue_users), key, slots | 64 GiB in all | |
 //!
 //! All values are atomics in the byte order of the machine. The file has its full length from the
 //! beginning and is mapped once, so nothing ever moves, but only parts in use have memory: the
@@ -18,7 +18,7 @@
 //!
 //! # Shared words
 //!
-//! The words of descriptors, lanes and rings are in [the table of the queue](super::super); these
+//! The words of descriptors, lanes and rings are in [the table of the queue](crate::shm); these
 //! are the others. "Under the lock" means: written only by a process that holds the structural lock
 //! (a lock of the kernel, which is a full fence), and read by others as the table says.
 //!
@@ -38,8 +38,8 @@
 //! | | swept: under the lock | Release | under the lock | that no word carries its index |
 //! | process: the rest | before `taken`, under the lock | Relaxed | after it: Relaxed | |
 //! | chunk: `owner` | under the lock | Release if set to none, Relaxed if set to the writer itself | under the lock | |
-//! | extent: `tenure` | claim, begin, end, seize, orphan | AcqRel | Acquire | the descriptors that name blocks of it |
-//! | | vacate | Release | claim: Acquire | the end of the tenure |
+//! | extent: `ownership` | claim, begin, end, seize, orphan | AcqRel | Acquire | the descriptors that name blocks of it |
+//! | | vacate | Release | claim: Acquire | the end of the ownership |
 //! | extent: `length` | made, removed | SeqCst | the sum of all: SeqCst | of two that take the last of the quota, at least one sees the other |
 //! | extent: `serial`, `place` | before its length | Relaxed | for a message in it: Relaxed | |
 //! | counters | under the lock | Relaxed | Relaxed | |
@@ -50,11 +50,11 @@
 
 use std::mem::offset_of;
 
-use super::super::descriptor::{Descriptor, Participant};
-use super::super::ring::{Header, Padded};
-use super::super::slot::Slot;
-use super::super::sync::{AtomicU32, AtomicU64};
-use super::super::word::Owner;
+use crate::shm::descriptor::{Descriptor, Participant};
+use crate::shm::ring::{Header, Padded};
+use crate::shm::slot::Slot;
+use crate::shm::sync::{AtomicU32, AtomicU64};
+use crate::shm::word::Owner;
 
 /// `shoalshm` in the byte order of the machine, so that the other byte order gives another number.
 pub(crate) const MAGIC: u64 = u64::from_ne_bytes(*b"shoalshm");
@@ -251,12 +251,12 @@ pub(crate) struct Chunk {
     pub(crate) owner: AtomicU64,
 }
 
-/// A file of payloads; see `payload::tenure` for who may do what with it.
+/// A file of payloads; see `payload::ownership` for who may do what with it.
 #[repr(C, align(64))]
 #[derive(Debug)]
 pub(crate) struct Extent {
     /// Its holder, and whether a block is pending; 0 if the entry is free.
-    pub(crate) tenure: AtomicU64,
+    pub(crate) ownership: AtomicU64,
     /// Names the file, and tells it from earlier files of the same entry.
     pub(crate) serial: AtomicU64,
     /// Counts as reserved memory as long as it is not 0.

@@ -6,11 +6,11 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime};
 
-use super::super::payload::default_folders;
 use super::liveness::Identity;
 use super::lock::{LOCKS, Locks, look, opening};
 use super::name::Name;
 use super::{Control, Error, folders, liveness};
+use crate::shm::payload::default_folders;
 
 /// Minimum age before a session that no process has joined is removed: between its folder and the
 /// lease of its maker, no other process can tell that the maker is alive. The maker needs
@@ -70,7 +70,7 @@ pub fn clear_all(base: Option<&Path>) -> Vec<PathBuf> {
 
 /// Removes a session if all its participants are dead; returns whether it did.
 fn remove_if_dead(folder: &Path) -> Result<bool, Error> {
-    let read = |error| Error::from(super::super::memory::Error::new("read", folder, error));
+    let read = |error| Error::from(crate::shm::memory::Error::new("read", folder, error));
     if !folders::has_only_known(folder).map_err(read)? {
         return Ok(false);
     }

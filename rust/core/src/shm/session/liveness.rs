@@ -12,11 +12,11 @@ use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::process;
 
-use super::super::sync::Ordering;
-use super::super::word::Owner;
 use super::Control;
 use super::layout::{PARTICIPANTS, Process};
 use super::lock::Locks;
+use crate::shm::sync::Ordering;
+use crate::shm::word::Owner;
 
 /// The identity of a participant's process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

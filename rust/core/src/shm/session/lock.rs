@@ -21,12 +21,12 @@ use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, fcntl};
 use nix::libc;
 
-use super::super::memory::{Error as FileError, file};
-use super::super::sync::hint::{AtomicU64, Ordering};
-use super::super::word::Owner;
 use super::Error;
 use super::layout::PARTICIPANTS;
-use super::solo::{Inside, PAUSE, Solo};
+use super::thread_lock::{Inside, PAUSE, ThreadLock};
+use crate::shm::memory::{Error as FileError, file};
+use crate::shm::sync::hint::{AtomicU64, Ordering};
+use crate::shm::word::Owner;
 pub(super) use look::{look, opening};
 
 mod look;
@@ -41,7 +41,7 @@ pub(crate) struct Locks {
     file: Mutex<Option<OwnedFd>>,
     path: PathBuf,
     process: u32,
-    structural: Solo,
+    structural: ThreadLock,
     /// The lease of this process, which the kernel does not report to its holder: process and
     /// index, see `mine`.
     lease: AtomicU64,
@@ -109,7 +109,7 @@ impl Locks {
             file: Mutex::new(Some(file)),
             path,
             process: process::id(),
-            structural: Solo::new(),
+            structural: ThreadLock::new(),
             lease: AtomicU64::new(0),
         }
     }

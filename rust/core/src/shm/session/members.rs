@@ -12,15 +12,15 @@
 use std::io;
 use std::time::Instant;
 
-use super::super::sync::Ordering;
-use super::super::word::Owner;
-use super::crash::crash_point;
-use super::lanes::Lanes;
+use super::crash_point::crash_point;
+use super::lane_pool::LanePool;
 use super::layout::{PARTICIPANTS, Process};
 use super::liveness::{Census, Identity, entered, is_dead};
 use super::lock::{Guard, Locks};
 use super::recover::{self, Around, folder_of};
 use super::{Control, Error, folders};
+use crate::shm::sync::Ordering;
+use crate::shm::word::Owner;
 
 /// This process, as a participant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,7 +51,7 @@ pub(crate) fn join(control: &Control, locks: &Locks, guard: &Guard<'_>) -> Resul
         control,
         locks,
         me: Owner::NOBODY,
-        lanes: &Lanes::default(),
+        lanes: &LanePool::default(),
     };
     recover::run(&around, guard)?;
     match enter(control, locks)? {
@@ -83,7 +83,7 @@ fn enter(control: &Control, locks: &Locks) -> Result<Option<Owner>, Error> {
             lane.store(0, Ordering::Relaxed);
         }
         let identity = Identity::own();
-        let set = |word: &super::super::AtomicU64, value| word.store(value, Ordering::Relaxed);
+        let set = |word: &crate::shm::AtomicU64, value| word.store(value, Ordering::Relaxed);
         set(&process.pid, identity.pid.into());
         set(&process.start_time, identity.start_time);
         set(&process.pid_namespace, identity.pid_namespace);

@@ -7,8 +7,8 @@ use std::str::FromStr;
 
 use rustix::process::geteuid;
 
-use super::super::memory::Error as FileError;
 use super::Error;
+use crate::shm::memory::Error as FileError;
 
 const PREFIX: &str = "shoal";
 const DIGITS: usize = 32;

@@ -1,9 +1,9 @@
 //! Copies of queued messages without taking them, and statistics of a queue.
 
-use super::super::clock::PER_SECOND;
-use super::super::descriptor::{Label, Payload};
-use super::super::peek::Sight;
 use super::{Error, SessionQueue};
+use crate::shm::clock::PER_SECOND;
+use crate::shm::descriptor::{Label, Payload};
+use crate::shm::peek::Sight;
 
 /// A copy of a message that is still in its queue, or was a moment ago.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -25,7 +25,7 @@ pub struct QueueStats {
     pub puts: u64,
     /// Messages that were taken.
     pub gets: u64,
-    /// Producers that wait for room: see [`super::super::Queue::waiting`].
+    /// Producers that wait for room: see [`crate::shm::Queue::waiting`].
     pub producers_waiting: u32,
     /// Consumers that wait for messages.
     pub consumers_waiting: u32,

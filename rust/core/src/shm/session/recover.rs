@@ -9,20 +9,20 @@
 use std::path::Path;
 use std::time::Duration;
 
-use super::super::lane::Lane;
-use super::super::payload::{ExtentFiles, retire_unreferenced};
-use super::super::queue::Table;
-use super::super::sweep::{Sweeper, Swept};
-use super::super::sync::{AtomicU64, Ordering, fence};
-use super::super::wait::wake;
-use super::super::word::{Owner, Word};
 use super::bells::{self, Signals};
-use super::crash::crash_point;
-use super::lanes::Lanes;
+use super::crash_point::crash_point;
+use super::lane_pool::LanePool;
 use super::layout::{CHUNK, Process};
 use super::liveness::{self, Census, entered};
 use super::lock::{Guard, Locks};
-use super::{Control, Error, queues, users};
+use super::{Control, Error, queue_table, queue_users};
+use crate::shm::intent::Lane;
+use crate::shm::payload::{ExtentFiles, retire_unreferenced};
+use crate::shm::queue::Table;
+use crate::shm::sweep::{Sweeper, Swept};
+use crate::shm::sync::{AtomicU64, Ordering, fence};
+use crate::shm::wait::wake;
+use crate::shm::word::{Owner, Word};
 
 /// Minimum time between two looks for dead processes.
 const PAUSE: Duration = Duration::from_millis(80);
@@ -39,7 +39,7 @@ pub(crate) struct Around<'a> {
     /// The participant that cleans up; NOBODY before this process joins and after it leaves.
     pub(crate) me: Owner,
     /// The lanes of this process.
-    pub(crate) lanes: &'a Lanes,
+    pub(crate) lanes: &'a LanePool,
 }
 
 /// The result of a recovery.
@@ -128,7 +128,7 @@ pub(super) fn run_where(
     postponed.store(1, Ordering::Relaxed);
     let mut swept = sweep(around, &census)?;
     // These messages may lack nothing but memory for their slots.
-    while swept.postponed > 0 && matches!(queues::grow_all(control), Ok(true)) {
+    while swept.postponed > 0 && matches!(queue_table::grow_all(control), Ok(true)) {
         let more = sweep(around, &census)?;
         swept = Swept {
             unpublished: swept.unpublished + more.unpublished,
@@ -173,7 +173,7 @@ pub(super) fn run_where(
 
 fn sweep(around: &Around<'_>, census: &Census) -> Result<Swept, Error> {
     let control = around.control;
-    let rings = queues::rings(control)?;
+    let rings = queue_table::rings(control)?;
     let table = Table {
         descriptors: control.descriptors(),
         participants: control.lanes(),
@@ -207,7 +207,7 @@ fn free_entries(control: &Control, census: &Census) {
     }
     let dead = census.dead().iter().copied();
     let free: Vec<_> = dead.filter(|owner| !carried[owner.index()]).collect();
-    users::remove_from_all(control, &free);
+    queue_users::remove_from_all(control, &free);
     crash_point("unused");
     for owner in free {
         bells::take_down(folder_of(control), owner);
@@ -221,7 +221,7 @@ fn free_entries(control: &Control, census: &Census) {
 fn wake_all(control: &Control) {
     let freed = &control.superblock().memory.0.freed;
     fence(Ordering::SeqCst);
-    wake(freed, u32::MAX, &super::super::wait::SystemFutex);
+    wake(freed, u32::MAX, &crate::shm::wait::SystemFutex);
 }
 
 fn names_the_dead(census: &Census, owner: u64) -> bool {

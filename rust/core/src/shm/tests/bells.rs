@@ -3,8 +3,8 @@
 use std::sync::Mutex;
 use std::time::Duration;
 
-use super::super::failpoint::dies_after;
 use super::*;
+use crate::shm::failpoint::dies_after;
 
 const WAITS: u16 = 1;
 const OTHER: u16 = 2;

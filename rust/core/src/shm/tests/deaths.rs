@@ -1,8 +1,8 @@
 //! A process dies before any of its accesses to shared memory, then perhaps the one that recovers
 //! too: each message comes as often as it should, nothing leaks, and all others go on.
 
-use super::super::failpoint::dies_after;
 use super::*;
+use crate::shm::failpoint::dies_after;
 
 const VICTIM: u16 = 1;
 const SWEEPER: u16 = 2;

@@ -2,8 +2,8 @@
 
 use proptest::prelude::*;
 
-use super::super::sync::Ordering;
 use super::*;
+use crate::shm::sync::Ordering;
 
 /// Values near to a valid one, and any.
 fn value() -> impl Strategy<Value = u64> {

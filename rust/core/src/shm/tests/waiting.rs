@@ -3,8 +3,8 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use super::super::wait::WAITING;
 use super::*;
+use crate::shm::wait::WAITING;
 
 const EACH: u64 = 200;
 const LONG: Duration = Duration::from_secs(20);

@@ -25,15 +25,15 @@ fn blocks_are_aligned_and_lie_within() {
     let folder = Folder::new(16 * MIB, MemoryPolicy::Block);
     let producer = folder.process(1);
     for length in [1, 63, 64, 65, 4096, 500_000, 3 * MIB] {
-        let placed = producer.allocate(length).expect("room");
-        assert_eq!(placed.block().offset % 64, 0);
-        let pointer = placed.pointer().expect("inside").as_ptr() as usize;
+        let allocated = producer.allocate(length).expect("room");
+        assert_eq!(allocated.block().offset % 64, 0);
+        let pointer = allocated.pointer().expect("inside").as_ptr() as usize;
         assert_eq!(pointer % 64, 0);
-        placed.write(length - 1, &[1]).expect("inside");
-        placed.write(length, &[]).expect("nothing");
-        placed.write(length, &[1]).expect_err("outside");
-        placed.write(u64::MAX, &[1]).expect_err("wraps");
-        producer.bind(&placed).set_word(Word::FREE);
+        allocated.write(length - 1, &[1]).expect("inside");
+        allocated.write(length, &[]).expect("nothing");
+        allocated.write(length, &[1]).expect_err("outside");
+        allocated.write(u64::MAX, &[1]).expect_err("wraps");
+        producer.bind(&allocated).set_word(Word::FREE);
     }
     producer.arena.trim(&producer.control);
     producer.assert_nothing_left(&folder);

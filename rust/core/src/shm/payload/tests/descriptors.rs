@@ -2,10 +2,10 @@
 
 use std::collections::BTreeSet;
 
-use super::super::super::failpoint::dies_after;
-use super::super::super::session::layout::{CHUNK, CHUNKS_LIMIT};
-use super::super::super::sync::Ordering;
 use super::*;
+use crate::shm::failpoint::dies_after;
+use crate::shm::session::layout::{CHUNK, CHUNKS_LIMIT};
+use crate::shm::sync::Ordering;
 
 fn chunks_of(process: &Process) -> Vec<usize> {
     let me = process.me.index() as u64;
@@ -18,7 +18,10 @@ fn chunks_of(process: &Process) -> Vec<usize> {
 fn each_process_claims_in_chunks_of_its_own() {
     let folder = Folder::new(MIB, MemoryPolicy::Block);
     let (one, two) = (folder.process(1), folder.process(2));
-    assert!(one.home.claim(&one.control).is_none(), "it has none yet");
+    assert!(
+        one.descriptors.claim(&one.control).is_none(),
+        "it has none yet"
+    );
     let claimed: BTreeSet<_> = (0..=CHUNK)
         .flat_map(|_| [one.claim().index(), two.claim().index()])
         .collect();
@@ -55,14 +58,17 @@ fn few_messages_stay_in_the_first_chunk() {
 fn one_free_descriptor_is_found_wherever_it_is_where_there_are_no_more_chunks() {
     let folder = Folder::new(MIB, MemoryPolicy::Block);
     let process = folder.process(1);
-    while process.home.grow(&process.control).expect("room") {}
+    while process.descriptors.grow(&process.control).expect("room") {}
     let all = CHUNKS_LIMIT * CHUNK;
-    let taken = (0..all).filter_map(|_| process.home.claim(&process.control));
+    let taken = (0..all).filter_map(|_| process.descriptors.claim(&process.control));
     assert_eq!(taken.count(), all);
     for index in [0, 1, 255, 256, 300, 511, 512, all - 1, 5] {
-        assert!(process.home.claim(&process.control).is_none());
+        assert!(process.descriptors.claim(&process.control).is_none());
         process.control.descriptors()[index].set_word(Word::FREE);
-        let claim = process.home.claim(&process.control).expect("one is free");
+        let claim = process
+            .descriptors
+            .claim(&process.control)
+            .expect("one is free");
         assert_eq!(claim.index() as usize, index);
     }
 }
@@ -103,12 +109,12 @@ fn a_chunk_of_the_dead_is_taken_over_with_the_messages_in_it() {
 fn where_there_are_no_more_chunks_everybody_shares() {
     let folder = Folder::new(MIB, MemoryPolicy::Block);
     let (hog, late) = (folder.process(1), folder.process(2));
-    (0..CHUNKS_LIMIT).for_each(|_| assert!(hog.home.grow(&hog.control).expect("room")));
-    assert!(!hog.home.grow(&hog.control).expect("room"));
-    assert!(late.home.claim(&late.control).is_none());
-    assert!(!late.home.grow(&late.control).expect("no error"));
-    let claim = late.home.claim(&late.control).expect("the hog's");
-    let other = hog.home.claim(&hog.control).expect("its own");
+    (0..CHUNKS_LIMIT).for_each(|_| assert!(hog.descriptors.grow(&hog.control).expect("room")));
+    assert!(!hog.descriptors.grow(&hog.control).expect("room"));
+    assert!(late.descriptors.claim(&late.control).is_none());
+    assert!(!late.descriptors.grow(&late.control).expect("no error"));
+    let claim = late.descriptors.claim(&late.control).expect("the hog's");
+    let other = hog.descriptors.claim(&hog.control).expect("its own");
     assert_ne!(claim.index(), other.index());
 }
 
@@ -116,18 +122,18 @@ fn where_there_are_no_more_chunks_everybody_shares() {
 fn a_descriptor_that_another_claims_gives_its_block_back_all_the_same() {
     let folder = Folder::new(MIB, MemoryPolicy::Block);
     let (hog, late) = (folder.process(1), folder.process(2));
-    (0..CHUNKS_LIMIT).for_each(|_| assert!(hog.home.grow(&hog.control).expect("room")));
-    assert!(!late.home.grow(&late.control).expect("no error"));
+    (0..CHUNKS_LIMIT).for_each(|_| assert!(hog.descriptors.grow(&hog.control).expect("room")));
+    assert!(!late.descriptors.grow(&late.control).expect("no error"));
     let message = hog.put(1000).expect("room");
     let index = message.index;
     hog.get(message);
-    let mut claims = std::iter::from_fn(|| late.home.claim(&late.control));
+    let mut claims = std::iter::from_fn(|| late.descriptors.claim(&late.control));
     let claim = claims
         .find(|claim| claim.index() == index)
         .expect("among all");
     assert_eq!(hog.arena.counts().1, 1);
-    let placed = late.allocate(1000).expect("room");
-    late.arena.bind(&late.control, &claim, &placed);
+    let allocated = late.allocate(1000).expect("room");
+    late.arena.bind(&late.control, &claim, &allocated);
     hog.arena.trim(&hog.control);
     assert_eq!(
         hog.arena.counts(),
@@ -140,10 +146,10 @@ fn a_descriptor_that_another_claims_gives_its_block_back_all_the_same() {
 fn threads_of_a_process_never_get_the_same() {
     let folder = Folder::new(MIB, MemoryPolicy::Block);
     let process = folder.process(1);
-    assert!(process.home.grow(&process.control).expect("room"));
+    assert!(process.descriptors.grow(&process.control).expect("room"));
     let claim = || {
         process
-            .home
+            .descriptors
             .claim(&process.control)
             .map(|claim| claim.index())
     };
@@ -165,7 +171,7 @@ fn who_dies_while_it_gets_a_chunk_leaves_a_sound_table() {
     for accesses in 0.. {
         let folder = Folder::new(MIB, MemoryPolicy::Block);
         let (dying, other) = (folder.process(1), folder.process(2));
-        let died = dies_after(accesses, || dying.home.grow(&dying.control)).is_none();
+        let died = dies_after(accesses, || dying.descriptors.grow(&dying.control)).is_none();
         drop(other.claim());
         let used = other.control.descriptors().len() / CHUNK;
         let owners = other.control.chunks().iter().take(used);

@@ -4,11 +4,11 @@ use std::ffi::OsStr;
 use std::io::Write as _;
 use std::process::Command;
 
-use super::super::super::put::Refusal;
-use super::super::super::session::{Bounds, Offer, Session, SessionQueue};
-use super::super::super::take::{Keep, Taken, Want};
-use super::super::places::choose_from;
 use super::*;
+use crate::shm::payload::folder_choice::choose_from;
+use crate::shm::put::Refusal;
+use crate::shm::session::{Bounds, Offer, Session, SessionQueue};
+use crate::shm::take::{Keep, Taken, Want};
 
 /// The variable that tells the inner tests where the file system is.
 const FOLDER: &str = "SHOAL_TEST_FOLDER";
@@ -110,7 +110,7 @@ fn a_file_system_that_others_fill_is_an_error_rather_than_a_wait() {
 fn inner_others() {
     let folder = small(MemoryPolicy::Block);
     let producer = folder.process(1);
-    assert!(producer.home.grow(&producer.control).expect("room"));
+    assert!(producer.descriptors.grow(&producer.control).expect("room"));
     let filler = folder.path.join("filler");
     // Ends with the error that there is no space.
     std::io::copy(
@@ -174,24 +174,34 @@ fn inner_descriptors() {
     let (folder, other) = (small(MemoryPolicy::Block), small(MemoryPolicy::Block));
     let producer = folder.process(1);
     let mut chunks = 0;
-    while producer.home.grow(&producer.control).expect("no error") {
+    while producer
+        .descriptors
+        .grow(&producer.control)
+        .expect("no error")
+    {
         chunks += 1;
         assert!(chunks < 48, "3 MiB");
     }
     assert!(chunks > 4, "{chunks}");
-    let claims = std::iter::from_fn(|| producer.home.claim(&producer.control));
+    let claims = std::iter::from_fn(|| producer.descriptors.claim(&producer.control));
     assert_eq!(claims.count(), chunks * 256);
     let late = folder.process(2);
-    assert!(!late.home.grow(&late.control).expect("no error"));
-    assert!(late.home.claim(&late.control).is_none());
+    assert!(!late.descriptors.grow(&late.control).expect("no error"));
+    assert!(late.descriptors.claim(&late.control).is_none());
     producer.control.descriptors()[7].set_word(Word::FREE);
     assert_eq!(
-        late.home.claim(&late.control).expect("the other's").index(),
+        late.descriptors
+            .claim(&late.control)
+            .expect("the other's")
+            .index(),
         7
     );
 
     let first = other.process(1);
-    let error = first.home.grow(&first.control).expect_err("none at all");
+    let error = first
+        .descriptors
+        .grow(&first.control)
+        .expect_err("none at all");
     assert!(
         error.to_string().contains("No space left on device"),
         "{error}"

@@ -26,18 +26,18 @@ fn what_an_idle_process_keeps_warm_makes_nobody_wait() {
 fn what_is_about_to_be_put_is_not_taken_away() {
     let folder = Folder::new(MIB, MemoryPolicy::Block);
     let (producer, thief) = (folder.process(1), folder.process(2));
-    let placed = producer.allocate(MIB).expect("room");
+    let allocated = producer.allocate(MIB).expect("room");
     assert!(thief.put(1000).is_none(), "allocated");
     let claim = producer.claim();
-    producer.arena.bind(&producer.control, &claim, &placed);
-    placed.write(0, &vec![1; 1 << 20]).expect("inside");
+    producer.arena.bind(&producer.control, &claim, &allocated);
+    allocated.write(0, &vec![1; 1 << 20]).expect("inside");
     let begin = Instant::now();
     while begin.elapsed() < Duration::from_millis(50) {
         assert!(thief.put(1000).is_none(), "bound");
     }
     let message = Message {
         index: claim.index(),
-        block: placed.block(),
+        block: allocated.block(),
     };
     assert_eq!(producer.get(message), 1);
     let theirs = thief.put_soon(MIB);
@@ -52,10 +52,10 @@ fn who_lost_an_extent_does_not_take_the_next_one_in_its_entry_for_it() {
     let theirs = two.put(2 * MIB).expect("taken");
     two.get(theirs);
     // Its record of the lost extent still exists, and the entry is its own again.
-    let placed = one.put_soon(1500 * 1024);
-    assert_eq!(placed.block.extent, 0);
+    let message = one.put_soon(1500 * 1024);
+    assert_eq!(message.block.extent, 0);
     assert_eq!(one.arena.counts().0, 1);
-    assert_eq!(two.get(placed), 1);
+    assert_eq!(two.get(message), 1);
 }
 
 #[test]
@@ -89,7 +89,7 @@ fn cold_memory_is_given_up_beyond_what_may_stay_warm() {
 }
 
 fn length_of(entry: &Extent) -> u64 {
-    use super::super::super::sync::Ordering;
+    use crate::shm::sync::Ordering;
     entry.length.load(Ordering::Relaxed)
 }
 

@@ -39,9 +39,7 @@ fn assert_sound(process: &Process, blocks: impl Iterator<Item = Block>) {
     for (extent, offset, length) in blocks {
         let entry = &process.control.extents()[extent as usize];
         assert!(entry.seen().holder().is_some());
-        let bytes = entry
-            .length
-            .load(super::super::super::sync::Ordering::Relaxed);
+        let bytes = entry.length.load(crate::shm::sync::Ordering::Relaxed);
         assert!(offset + length <= bytes);
     }
 }
@@ -72,9 +70,9 @@ proptest! {
                     prop_assert!(sender == 1 || sender == 2);
                 }
                 Step::Reserve { by, length } => {
-                    let placed = both[by].arena.allocate(&both[by].control, length);
-                    if let Ok(Some(placed)) = placed {
-                        reserved.push((placed.block(), both[by].bind(&placed)));
+                    let allocated = both[by].arena.allocate(&both[by].control, length);
+                    if let Ok(Some(allocated)) = allocated {
+                        reserved.push((allocated.block(), both[by].bind(&allocated)));
                     }
                 }
                 Step::Cancel { which } if !reserved.is_empty() => {

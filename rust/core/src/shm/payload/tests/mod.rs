@@ -12,14 +12,14 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use super::super::descriptor::{Block, Descriptor, Label};
-use super::super::queue::Claim;
-use super::super::session::layout::Extent;
-use super::super::session::{Control, Error, MemoryPolicy, Settings};
-use super::super::word::{Owner, State, Word};
+use super::ownership::OwnershipWord;
 use super::reclaim::Reclaimed;
-use super::tenure::Held;
 use super::*;
+use crate::shm::descriptor::{Block, Descriptor, Label};
+use crate::shm::queue::Claim;
+use crate::shm::session::layout::Extent;
+use crate::shm::session::{Control, Error, MemoryPolicy, Settings};
+use crate::shm::word::{Owner, State, Word};
 
 const MIB: u64 = 1 << 20;
 
@@ -80,9 +80,9 @@ impl Folder {
         let files = ExtentFiles::new(&self.path);
         Process {
             me: owner(me),
-            home: Home::new(owner(me)),
+            descriptors: DescriptorAllocator::new(owner(me)),
             arena: Arena::new(&control, files.clone(), owner(me)),
-            extents: Extents::new(files.clone()),
+            mappings: MappingCache::new(files.clone()),
             files,
             control,
         }
@@ -106,9 +106,9 @@ struct Process {
     me: Owner,
     control: Control,
     files: ExtentFiles,
-    home: Home,
+    descriptors: DescriptorAllocator,
     arena: Arena,
-    extents: Extents,
+    mappings: MappingCache,
 }
 
 /// A message that is as good as put: its descriptor names its block, and is not free.
@@ -120,23 +120,23 @@ struct Message {
 
 impl Process {
     fn claim(&self) -> Claim {
-        if let Some(claim) = self.home.claim(&self.control) {
+        if let Some(claim) = self.descriptors.claim(&self.control) {
             return claim;
         }
-        self.home.grow(&self.control).expect("room");
-        self.home.claim(&self.control).expect("a new chunk")
+        self.descriptors.grow(&self.control).expect("room");
+        self.descriptors.claim(&self.control).expect("a new chunk")
     }
 
-    fn allocate(&self, length: u64) -> Option<Placed> {
+    fn allocate(&self, length: u64) -> Option<AllocatedBlock> {
         self.arena
             .allocate(&self.control, length)
             .expect("no error")
     }
 
     /// The descriptor that a block was bound to.
-    fn bind(&self, placed: &Placed) -> &Descriptor {
+    fn bind(&self, allocated: &AllocatedBlock) -> &Descriptor {
         let claim = self.claim();
-        self.arena.bind(&self.control, &claim, placed);
+        self.arena.bind(&self.control, &claim, allocated);
         &self.control.descriptors()[claim.index() as usize]
     }
 
@@ -145,22 +145,22 @@ impl Process {
         let claim = self.claim();
         let index = claim.index();
         let descriptor = &self.control.descriptors()[index as usize];
-        let placed = match self.arena.allocate(&self.control, length) {
-            Ok(Some(placed)) => placed,
+        let allocated = match self.arena.allocate(&self.control, length) {
+            Ok(Some(allocated)) => allocated,
             other => {
                 descriptor.set_word(Word::FREE);
                 return other.map(|_| None);
             }
         };
-        self.arena.bind(&self.control, &claim, &placed);
+        self.arena.bind(&self.control, &claim, &allocated);
         let byte = u8::try_from(self.me.index()).expect("small");
         let bytes = vec![byte; usize::try_from(length).expect("small")];
-        placed.write(0, &bytes).expect("inside");
+        allocated.write(0, &bytes).expect("inside");
         let label = Label {
             sender: u32::from(byte),
             ..Label::default()
         };
-        let block = placed.block();
+        let block = allocated.block();
         assert!(descriptor.fill_external(u32::from(byte), label, block));
         let queued = Word::new(State::Queued, self.me, 0);
         descriptor.set_word(queued);
@@ -187,7 +187,7 @@ impl Process {
     fn get(&self, message: Message) -> u8 {
         let Message { index, block } = message;
         let mapping = self
-            .extents
+            .mappings
             .mapping(&self.control, block.extent)
             .expect("there");
         let mut bytes = vec![0; usize::try_from(block.length).expect("small")];

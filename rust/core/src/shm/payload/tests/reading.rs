@@ -2,8 +2,8 @@
 
 use std::os::unix::fs::PermissionsExt;
 
-use super::super::super::sync::Ordering;
 use super::*;
+use crate::shm::sync::Ordering;
 
 #[test]
 fn an_extent_is_mapped_once() {
@@ -12,13 +12,13 @@ fn an_extent_is_mapped_once() {
     let messages = [producer.put(1000), producer.put(2000)].map(|message| message.expect("room"));
     let map = |message: &Message| {
         let mapping = consumer
-            .extents
+            .mappings
             .mapping(&consumer.control, message.block.extent);
         mapping.expect("there")
     };
     let [one, two] = messages.each_ref().map(map);
     assert!(std::sync::Arc::ptr_eq(&one, &two));
-    assert_eq!(consumer.extents.count(), 1);
+    assert_eq!(consumer.mappings.count(), 1);
 }
 
 #[test]
@@ -28,21 +28,21 @@ fn what_was_retired_is_unmapped_on_the_way_and_its_memory_is_gone_at_once() {
     // Two extents, so that the entry of one is used again.
     let [small, large] = [1000, 8 * MIB].map(|length| producer.put(length).expect("room"));
     let kept = consumer
-        .extents
+        .mappings
         .mapping(&consumer.control, large.block.extent);
     let kept = kept.expect("there");
     let index = large.block.extent;
     for message in [small, large] {
         consumer.get(message);
     }
-    assert_eq!(consumer.extents.count(), 2);
+    assert_eq!(consumer.mappings.count(), 2);
     producer.arena.trim(&producer.control);
     let mut byte = [1];
     kept.read(0, &mut byte).expect("still mapped");
     assert_eq!(byte, [0], "but without memory");
 
     let error = consumer
-        .extents
+        .mappings
         .mapping(&consumer.control, 1000)
         .expect_err("none");
     assert!(
@@ -52,7 +52,7 @@ fn what_was_retired_is_unmapped_on_the_way_and_its_memory_is_gone_at_once() {
         "{error}"
     );
     consumer
-        .extents
+        .mappings
         .mapping(&consumer.control, u32::MAX)
         .expect_err("none");
 
@@ -61,7 +61,7 @@ fn what_was_retired_is_unmapped_on_the_way_and_its_memory_is_gone_at_once() {
         .collect();
     assert!(again.iter().any(|message| message.block.extent == index));
     assert!(again.into_iter().all(|message| consumer.get(message) == 1));
-    assert_eq!(consumer.extents.count(), 2, "the old ones are gone");
+    assert_eq!(consumer.mappings.count(), 2, "the old ones are gone");
 }
 
 #[test]
@@ -71,7 +71,7 @@ fn a_file_that_is_not_what_its_entry_says_is_refused() {
     let message = producer.put(1000).expect("room");
     let open = || {
         consumer
-            .extents
+            .mappings
             .mapping(&consumer.control, message.block.extent)
     };
     let entry = consumer.held().next().expect("one");
@@ -90,5 +90,5 @@ fn a_file_that_is_not_what_its_entry_says_is_refused() {
     assert!(error.contains("its mode 644 lets others in"), "{error}");
     fs::remove_file(&path).expect("removed");
     open().expect_err("not there");
-    assert_eq!(consumer.extents.count(), 0);
+    assert_eq!(consumer.mappings.count(), 0);
 }

@@ -1,10 +1,10 @@
 use std::path::Path;
 
-use super::super::super::failpoint::dies_after;
-use super::super::super::word::Owner;
-use super::super::queues::{ring, seal};
-use super::super::{MemoryPolicy, Settings};
 use super::*;
+use crate::shm::failpoint::dies_after;
+use crate::shm::session::queue_table::{ring, seal};
+use crate::shm::session::{MemoryPolicy, Settings};
+use crate::shm::word::Owner;
 
 const BOUNDS: Bounds = bounds(3);
 
@@ -74,9 +74,9 @@ fn any_number_of_keys_one_after_the_other_needs_few_queues() {
     for number in 0..1000_u32 {
         let key = number.to_le_bytes();
         let made = queue(&mut one, &control, &key);
-        users::add(&control, made.index, owner(1)).expect("sound");
+        queue_users::add(&control, made.index, owner(1)).expect("sound");
         assert_eq!(queue(&mut other, &control, &key), made);
-        users::remove(&control, made.index, owner(1));
+        queue_users::remove(&control, made.index, owner(1));
     }
     assert_eq!(count(&control), KEPT);
     one.refresh(&control).expect("sound");
@@ -120,7 +120,7 @@ fn a_queue_in_use_keeps_its_key() {
     let all = filled(&mut directory, &control);
     // All of them are open, each by another participant.
     for (number, index) in (1..=255).cycle().zip(0..64) {
-        users::add(&control, index, owner(number)).expect("sound");
+        queue_users::add(&control, index, owner(number)).expect("sound");
     }
     let next = queue(&mut directory, &control, b"next");
     assert_eq!(u64::from(next.index), KEPT, "a new one");
@@ -129,15 +129,15 @@ fn a_queue_in_use_keeps_its_key() {
     }
     // Two participants release theirs, but one queue is closed.
     for index in [20_u16, 40] {
-        users::remove(&control, index.into(), owner(index + 1));
+        queue_users::remove(&control, index.into(), owner(index + 1));
     }
     plug(&ring(&control, 20).expect("sound")).expect("sound");
-    users::add(&control, next.index, owner(9)).expect("sound");
+    queue_users::add(&control, next.index, owner(9)).expect("sound");
     directory.cursor = 18;
     let made = queue(&mut directory, &control, b"another");
     let looked_at = KEPT + 1;
     assert_eq!(u64::from(made.index), looked_at, "40 is too far");
-    users::add(&control, made.index, owner(9)).expect("sound");
+    queue_users::add(&control, made.index, owner(9)).expect("sound");
     let made = queue(&mut directory, &control, b"the other");
     assert_eq!(made.index, 40);
     assert_eq!(directory.find(&all[40]), None);
@@ -175,7 +175,7 @@ fn nothing_is_forgotten_while_a_message_may_have_to_go_back() {
         word.store(0, Ordering::Relaxed);
     }
     assert!(u64::from(queue(&mut directory, &control, b"k").index) < KEPT);
-    seal(&control, &super::super::super::wait::SystemFutex).expect("sound");
+    seal(&control, &crate::shm::wait::SystemFutex).expect("sound");
     let made = queue(&mut directory, &control, b"closed");
     assert_eq!(u64::from(made.index), KEPT + 2);
 }
@@ -188,14 +188,14 @@ fn where_there_is_no_room_for_more_all_are_looked_at() {
     filled(&mut directory, &control);
     for index in 0..64 {
         if index != 50 {
-            users::add(&control, index, owner(1)).expect("sound");
+            queue_users::add(&control, index, owner(1)).expect("sound");
         }
     }
     let end = &control.superblock().used.0.rings_end;
     end.store(at::TOTAL, Ordering::Relaxed);
     let made = directory.make(&control, b"last", BOUNDS).expect("one");
     assert_eq!(made.index, 50);
-    users::add(&control, 50, owner(1)).expect("sound");
+    queue_users::add(&control, 50, owner(1)).expect("sound");
     let error = directory.make(&control, b"no more", BOUNDS);
     let text = error.expect_err("no room").to_string();
     assert!(text.contains("bytes of rings"), "{text}");

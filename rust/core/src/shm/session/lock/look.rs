@@ -11,14 +11,14 @@ use std::path::Path;
 use std::process;
 use std::time::{Duration, Instant};
 
-use super::super::super::memory::{Error as FileError, file};
-use super::super::Error;
-use super::super::solo::{Inside, Solo};
 use super::{LOCKS, Locks};
+use crate::shm::memory::{Error as FileError, file};
+use crate::shm::session::Error;
+use crate::shm::session::thread_lock::{Inside, ThreadLock};
 
 /// Held while a lock file is opened, or opened and closed for a look: from the check whether this
 /// process has it open until the closing, no other thread may open it to keep it.
-static OPENING: Solo = Solo::new();
+static OPENING: ThreadLock = ThreadLock::new();
 /// Maximum wait for `OPENING`: as long as it may take to remove the files of a session.
 const PATIENCE: Duration = Duration::from_secs(10);
 
@@ -27,7 +27,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// # Errors
 ///
 /// If another thread holds it for too long.
-pub(in super::super) fn opening(path: &Path) -> Result<Inside<'static>, Error> {
+pub(in crate::shm::session) fn opening(path: &Path) -> Result<Inside<'static>, Error> {
     let begin = Instant::now();
     OPENING
         .enter(begin + PATIENCE)
@@ -44,7 +44,10 @@ pub(in super::super) fn opening(path: &Path) -> Result<Inside<'static>, Error> {
 /// # Errors
 ///
 /// The system's error: the state of the locks is not known.
-pub(in super::super) fn look(folder: &Path, _opening: &Inside<'_>) -> Result<Option<Locks>, Error> {
+pub(in crate::shm::session) fn look(
+    folder: &Path,
+    _opening: &Inside<'_>,
+) -> Result<Option<Locks>, Error> {
     let path = folder.join(LOCKS);
     let here = opened_here(&path)
         .map_err(|error| FileError::new("find out whether this process uses", &path, error))?;

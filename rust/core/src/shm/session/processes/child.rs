@@ -3,22 +3,22 @@
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use super::super::super::descriptor::Label;
-use super::super::super::memory::file;
-use super::super::super::queue::{Queue, Table};
-use super::super::super::take::{Keep, Loan, Taken, Want};
-use super::super::super::wait::SystemFutex;
-use super::super::super::word::Owner;
-use super::super::directory::Directory;
-use super::super::lanes::Lanes;
-use super::super::lock::Locks;
-use super::super::members::{self, Member};
-use super::super::name::Token;
-use super::super::queues::{self, Bounds};
-use super::super::recover::{self, Around, Recovery};
-use super::super::{Control, Error, MemoryPolicy, Settings, folders, leftovers};
 use super::process::answer_lines;
 use super::{FOLDER, PATIENCE};
+use crate::shm::descriptor::Label;
+use crate::shm::memory::file;
+use crate::shm::queue::{Queue, Table};
+use crate::shm::session::directory::Directory;
+use crate::shm::session::lane_pool::LanePool;
+use crate::shm::session::lock::Locks;
+use crate::shm::session::members::{self, Member};
+use crate::shm::session::name::Token;
+use crate::shm::session::queue_table::{self, Bounds};
+use crate::shm::session::recover::{self, Around, Recovery};
+use crate::shm::session::{Control, Error, MemoryPolicy, Settings, folders, leftovers};
+use crate::shm::take::{Keep, Loan, Taken, Want};
+use crate::shm::wait::SystemFutex;
+use crate::shm::word::Owner;
 
 /// Not a test but the child of other tests: without a folder it does nothing.
 #[test]
@@ -82,7 +82,7 @@ pub(super) fn deadline() -> Instant {
 pub(super) struct Participant {
     pub(super) control: Control,
     pub(super) locks: Locks,
-    pub(super) lanes: Lanes,
+    pub(super) lanes: LanePool,
     pub(super) me: Member,
     /// Messages that it took and did not give back.
     in_use: Vec<Loan>,
@@ -116,14 +116,14 @@ impl Participant {
             .expect("room");
         let chunk = &control.chunks()[0].owner;
         control
-            .allocate(super::super::layout::DESCRIPTORS, 256 * 256)
+            .allocate(crate::shm::session::layout::DESCRIPTORS, 256 * 256)
             .expect("space");
         chunk.store(
             me.owner().index() as u64,
-            super::super::super::sync::Ordering::Relaxed,
+            crate::shm::sync::Ordering::Relaxed,
         );
         let chunks = &control.superblock().used.0.chunks;
-        chunks.store(1, super::super::super::sync::Ordering::Release);
+        chunks.store(1, crate::shm::sync::Ordering::Release);
         control.set_ready();
         drop(guard);
         (Self::of(control, locks, me), folder)
@@ -146,7 +146,7 @@ impl Participant {
         Self {
             control,
             locks,
-            lanes: Lanes::default(),
+            lanes: LanePool::default(),
             me,
             in_use: Vec::new(),
         }
@@ -179,12 +179,12 @@ impl Participant {
     }
 
     fn queue(&self) -> Queue<'_, SystemFutex> {
-        let ring = queues::ring(&self.control, 0).expect("there");
+        let ring = queue_table::ring(&self.control, 0).expect("there");
         let queue = Queue::new(self.table(), ring, 0, self.me.owner(), SystemFutex, 0);
         queue.expect("sound")
     }
 
-    fn with_lane<R>(&self, work: impl FnOnce(&mut super::super::super::lane::Lane<'_>) -> R) -> R {
+    fn with_lane<R>(&self, work: impl FnOnce(&mut crate::shm::intent::Lane<'_>) -> R) -> R {
         let owner: Owner = self.me.owner();
         self.lanes.with(&self.control.lanes()[owner.index()], work)
     }

@@ -4,13 +4,13 @@ use std::time::Instant;
 
 use rustix::process::Signal;
 
-use super::super::super::sync::{AtomicU64, Ordering};
-use super::super::super::take::Keep;
-use super::super::super::word::Owner;
-use super::super::liveness::entered;
-use super::super::{Error, members, recover};
 use super::child::{Participant, deadline};
 use super::{Process, eventually, start};
+use crate::shm::session::liveness::entered;
+use crate::shm::session::{Error, members, recover};
+use crate::shm::sync::{AtomicU64, Ordering};
+use crate::shm::take::Keep;
+use crate::shm::word::Owner;
 
 fn owner(index: u16) -> Owner {
     Owner::new(index).expect("in range")
@@ -275,7 +275,7 @@ fn a_full_table_has_room_after_its_dead() {
     assert_eq!(entered(&me.control).count(), 2);
 
     let alive = u64::from(std::process::id());
-    let own = super::super::liveness::Identity::own();
+    let own = crate::shm::session::liveness::Identity::own();
     for process in &me.control.processes()[3..] {
         process.taken.store(1, Ordering::Relaxed);
         process.pid.store(alive, Ordering::Relaxed);

@@ -7,17 +7,17 @@ use std::time::{Duration, SystemTime};
 use rustix::fs::{AtFlags, CWD, Timespec, Timestamps, utimensat};
 use rustix::process::Signal;
 
-use super::super::super::take::Keep;
-use super::super::super::word::Owner;
-use super::super::leftovers::clear;
-use super::super::lock::{LOCKS, Locks};
-use super::super::name::Token;
-use super::super::{Control, Error, folders, members};
 use super::child::{Participant, deadline};
 use super::{eventually, start};
+use crate::shm::session::leftovers::clear;
+use crate::shm::session::lock::{LOCKS, Locks};
+use crate::shm::session::name::Token;
+use crate::shm::session::{Control, Error, folders, members};
+use crate::shm::take::Keep;
+use crate::shm::word::Owner;
 
 /// Makes a session look as if it had been made an hour ago.
-pub(in super::super) fn age(folder: &Path) {
+pub(in crate::shm::session) fn age(folder: &Path) {
     let hour = Duration::from_secs(3600);
     let then = (SystemTime::now() - hour).duration_since(SystemTime::UNIX_EPOCH);
     let seconds = then.expect("after 1970").as_secs();
@@ -96,7 +96,7 @@ fn a_message_in_hand_keeps_only_the_entry_of_who_left() {
     // This process announces a take that it then does not make.
     let announce = |me: &Participant, bits| {
         let lane = &me.control.lanes()[1].lanes[7];
-        lane.store(bits, super::super::super::sync::Ordering::Relaxed);
+        lane.store(bits, crate::shm::sync::Ordering::Relaxed);
     };
     let word = me
         .control

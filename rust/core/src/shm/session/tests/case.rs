@@ -3,13 +3,13 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use super::super::super::put::Refusal;
-use super::super::super::sync::Ordering;
-use super::super::super::take::Keep;
-use super::super::queues::{self, Entry};
-use super::super::{MemoryPolicy, Recovery, Session, SessionQueue, Stats, users};
 use super::messages::{Kind, drain, put};
 use super::victim::{Act, BOUNDS, Story, dies, other, settings};
+use crate::shm::put::Refusal;
+use crate::shm::session::queue_table::{self, Entry};
+use crate::shm::session::{MemoryPolicy, Recovery, Session, SessionQueue, Stats, queue_users};
+use crate::shm::sync::Ordering;
+use crate::shm::take::Keep;
 
 /// Longer than anything takes.
 const FOREVER: u64 = 1 << 40;
@@ -148,8 +148,8 @@ impl Survivor {
         let chunks = control.superblock().used.0.chunks.load(Ordering::Relaxed);
         assert!(chunks <= 3, "{deaths:?}: {chunks}");
         // The holder is in the lowest 16 bits.
-        let free = |extent: &&super::super::layout::Extent| {
-            extent.tenure.load(Ordering::Relaxed) << 48 == 0
+        let free = |extent: &&crate::shm::session::layout::Extent| {
+            extent.ownership.load(Ordering::Relaxed) << 48 == 0
         };
         let extents = control.extents();
         assert_eq!(extents.iter().filter(free).count(), extents.len());
@@ -160,10 +160,10 @@ impl Survivor {
     /// the dead one's index.
     fn check_users(&self, deaths: Deaths) {
         let control = self.session.control();
-        for index in 0..queues::count(control) {
+        for index in 0..queue_table::count(control) {
             let entry = Entry::read(control, index).expect("sound");
             assert!(
-                !users::has_any(control, &entry).expect("sound"),
+                !queue_users::has_any(control, &entry).expect("sound"),
                 "{deaths:?}"
             );
         }
@@ -252,7 +252,7 @@ impl Case<'_> {
     fn check_holders(&self) {
         let mine = self.session.me().index() as u64 + 1;
         for extent in self.session.control().extents() {
-            let holder = extent.tenure.load(Ordering::Relaxed) & 0xffff;
+            let holder = extent.ownership.load(Ordering::Relaxed) & 0xffff;
             let (free, nobody) = (0, 1);
             assert!([free, nobody, mine].contains(&holder), "{:?}", self.deaths);
         }

@@ -4,9 +4,9 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::Arc;
 
-use super::super::super::take::Keep;
-use super::super::{Bounds, Error, MemoryPolicy, Session, SessionQueue, Settings, folders};
 use super::messages::{Kind, Received, drain, put, take};
+use crate::shm::session::{Bounds, Error, MemoryPolicy, Session, SessionQueue, Settings, folders};
+use crate::shm::take::Keep;
 
 const MANY: u32 = 1000;
 

@@ -6,20 +6,20 @@ use std::time::{Duration, Instant};
 
 use proptest::prelude::*;
 
-use super::super::super::descriptor::{Descriptor, LANES, Participant};
-use super::super::super::put::Refusal;
-use super::super::super::ring::Header;
-use super::super::super::sync::{AtomicU64, Ordering};
-use super::super::super::take::{Heavy, Keep, Want};
-use super::super::super::wait::Vigil;
-use super::super::directory::Directory;
-use super::super::layout as at;
-use super::super::name::Token;
-use super::super::queues;
-use super::super::{Bounds, Control, Error, MemoryPolicy, Session, SessionQueue, folders};
 use super::case::Survivor;
 use super::messages::{Kind, put, put_many, take};
 use super::victim::{BOUNDS, MEMORY};
+use crate::shm::descriptor::{Descriptor, LANES, Participant};
+use crate::shm::put::Refusal;
+use crate::shm::ring::Header;
+use crate::shm::session::directory::Directory;
+use crate::shm::session::layout as at;
+use crate::shm::session::name::Token;
+use crate::shm::session::queue_table;
+use crate::shm::session::{Bounds, Control, Error, MemoryPolicy, Session, SessionQueue, folders};
+use crate::shm::sync::{AtomicU64, Ordering};
+use crate::shm::take::{Heavy, Keep, Want};
+use crate::shm::wait::Vigil;
 
 /// Offset of the slots of a ring: behind its header, its users and its key.
 const SLOTS: u64 = size_of::<Header>() as u64 + 32 + 128;
@@ -163,9 +163,9 @@ fn everything(session: &Arc<Session>, queue: &SessionQueue) -> Result<(), Error>
 fn fresh(path: &std::path::Path, session: [u64; 2]) -> Result<(), Error> {
     let control = Control::open(path, session, Instant::now())?;
     Directory::default().refresh(&control)?;
-    let _: Vec<_> = queues::rings(&control)?
+    let _: Vec<_> = queue_table::rings(&control)?
         .iter()
-        .map(super::super::super::Ring::len)
+        .map(crate::shm::Ring::len)
         .collect();
     Ok(())
 }
@@ -177,13 +177,13 @@ fn put_any(queue: &SessionQueue, kind: Kind) -> Result<(), Error> {
             if let Some(draft) = queue.draft(length)? {
                 draft.write(0, &[7])?;
                 let _refused: Result<(), Refusal> = queue
-                    .put(draft, super::super::super::Label::default())?
+                    .put(draft, crate::shm::Label::default())?
                     .map_err(|(_, refusal)| refusal);
             }
         }
         return Ok(());
     }
-    queue.offer(super::super::super::Label::default(), &[7; 100])?;
+    queue.offer(crate::shm::Label::default(), &[7; 100])?;
     Ok(())
 }
 

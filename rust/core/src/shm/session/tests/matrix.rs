@@ -3,14 +3,14 @@
 use std::path::PathBuf;
 use std::time::Instant;
 
-use super::super::super::take::Keep;
-use super::super::leftovers::clear;
-use super::super::name::Token;
-use super::super::processes::leaving::age;
-use super::super::{Control, folders};
 use super::case::{Start, dies_everywhere, sweeper_dies_everywhere};
 use super::messages::Kind;
 use super::victim::{Act, dies};
+use crate::shm::session::leftovers::clear;
+use crate::shm::session::name::Token;
+use crate::shm::session::processes::leaving::age;
+use crate::shm::session::{Control, folders};
+use crate::shm::take::Keep;
 
 /// Runs the chosen acts with all their deaths; returns how many deaths there were.
 fn deaths(chosen: impl Fn(Act) -> bool) -> u64 {

@@ -1,9 +1,9 @@
 //! Messages whose contents identify them.
 
-use super::super::super::descriptor::{Label, Payload};
-use super::super::super::put::Refusal;
-use super::super::super::take::{Keep, Taken, Want};
-use super::super::{Error, Held, Offer, SessionQueue};
+use crate::shm::descriptor::{Label, Payload};
+use crate::shm::put::Refusal;
+use crate::shm::session::{Error, Held, Offer, SessionQueue};
+use crate::shm::take::{Keep, Taken, Want};
 
 /// Length of a message in a block: too long for a descriptor.
 const LENGTH: usize = 5000;

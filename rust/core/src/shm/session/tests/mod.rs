@@ -2,11 +2,11 @@
 
 mod case;
 mod forgotten;
-mod growth;
 mod hostile;
 mod matrix;
 mod messages;
 mod noticed;
 mod refused;
+mod ring_growth;
 mod two_mappings;
 mod victim;

@@ -3,12 +3,12 @@
 use std::io::Write;
 use std::time::{Duration, Instant};
 
-use super::super::super::take::{Keep, Want};
-use super::super::super::wait::Vigil;
-use super::super::MemoryPolicy;
 use super::case::Survivor;
 use super::messages::{Kind, put, take};
 use super::victim::{Act, BOUNDS, MEMORY, does};
+use crate::shm::session::MemoryPolicy;
+use crate::shm::take::{Keep, Want};
+use crate::shm::wait::Vigil;
 
 /// Longest time for which a waiting process does not look for dead ones.
 const SLICE: Duration = Duration::from_millis(50);

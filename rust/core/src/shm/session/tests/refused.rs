@@ -5,11 +5,11 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::time::Instant;
 
-use super::super::super::sync::{AtomicU64, Ordering};
-use super::super::layout::state;
-use super::super::name::Token;
-use super::super::{Control, Error, MemoryPolicy, folders};
 use super::case::Survivor;
+use crate::shm::session::layout::state;
+use crate::shm::session::name::Token;
+use crate::shm::session::{Control, Error, MemoryPolicy, folders};
+use crate::shm::sync::{AtomicU64, Ordering};
 
 /// Opens the control segment of a session as a process that attaches does.
 fn open(survivor: &Survivor) -> Result<Control, Error> {

@@ -10,9 +10,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::super::super::sync::hint::{AtomicU64, Ordering};
-use super::super::super::{Keep, Label, Payload, Refusal, Taken, Vigil, Want};
-use super::super::{Bounds, MemoryPolicy, Offer, Session, SessionQueue, Settings};
+use crate::shm::session::{Bounds, MemoryPolicy, Offer, Session, SessionQueue, Settings};
+use crate::shm::sync::hint::{AtomicU64, Ordering};
+use crate::shm::{Keep, Label, Payload, Refusal, Taken, Vigil, Want};
 
 const MESSAGES: u64 = 3000;
 const PRODUCERS: u64 = 2;

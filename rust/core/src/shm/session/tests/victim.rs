@@ -4,12 +4,12 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::super::super::failpoint::killed_after;
-use super::super::super::take::{Keep, Want};
-use super::super::super::wait::Vigil;
-use super::super::processes::process::{Process, answer_lines, say};
-use super::super::{Bounds, Error, MemoryPolicy, Session, SessionQueue, Settings};
 use super::messages::{self, Kind, put, put_many};
+use crate::shm::failpoint::killed_after;
+use crate::shm::session::processes::process::{Process, answer_lines, say};
+use crate::shm::session::{Bounds, Error, MemoryPolicy, Session, SessionQueue, Settings};
+use crate::shm::take::{Keep, Want};
+use crate::shm::wait::Vigil;
 
 /// The variable that tells a child that it is one.
 const CHILD: &str = "SHOAL_TEST_SESSION_VICTIM";

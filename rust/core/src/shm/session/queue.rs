@@ -5,19 +5,19 @@ use std::time::Duration;
 
 use self_cell::self_cell;
 
-use super::super::descriptor::{Label, Payload};
-use super::super::lane::Lane;
-use super::super::put::Refusal;
-use super::super::queue::{Claim, Queue};
-use super::super::sync::Ordering;
-use super::super::take::{Keep, Loan, Message, Taken, Want};
-use super::super::wait::Vigil;
 use super::bells::Signals;
 use super::draft::{Batch, Draft};
-use super::held::Held;
-use super::queues::{self, Found};
-use super::uses::Use;
+use super::held_message::Held;
+use super::queue_table::{self, Found};
+use super::use_guard::UseGuard;
 use super::{Error, Session};
+use crate::shm::descriptor::{Label, Payload};
+use crate::shm::intent::Lane;
+use crate::shm::put::Refusal;
+use crate::shm::queue::{Claim, Queue};
+use crate::shm::sync::Ordering;
+use crate::shm::take::{Keep, Loan, Message, Taken, Want};
+use crate::shm::wait::Vigil;
 
 type Signalled<'a> = Queue<'a, Signals>;
 
@@ -35,9 +35,9 @@ self_cell!(
 ///
 /// It depends on the processors of the machine, not on those that this process may use: a process
 /// that is pinned to one processor waits for others that are pinned to others.
-fn patience_ns() -> u32 {
-    static PATIENCE: OnceLock<u32> = OnceLock::new();
-    *PATIENCE.get_or_init(|| {
+fn max_spin_ns() -> u32 {
+    static MAX_SPIN_NS: OnceLock<u32> = OnceLock::new();
+    *MAX_SPIN_NS.get_or_init(|| {
         let online = std::fs::read_to_string("/sys/devices/system/cpu/online");
         let several = online.map_or(true, |online| online.contains(['-', ',']));
         if several { 50_000 } else { 0 }
@@ -65,7 +65,7 @@ impl SessionQueue {
     pub(super) fn new(session: Arc<Session>, found: Found) -> Result<Self, Error> {
         let bound = Bound::try_new(session, |session| {
             let control = session.control();
-            let ring = queues::ring(control, found.index)?;
+            let ring = queue_table::ring(control, found.index)?;
             let signals = session.signals();
             Queue::new(
                 control.table(),
@@ -73,7 +73,7 @@ impl SessionQueue {
                 found.index,
                 session.me(),
                 signals,
-                patience_ns(),
+                max_spin_ns(),
             )
             .ok_or(Error::NoRoom {
                 what: "participants",
@@ -183,7 +183,7 @@ impl SessionQueue {
     #[cold]
     fn offer_with_more(&self, label: Label, payload: &[u8]) -> Result<Offer, Error> {
         let session = self.session();
-        let _use = Use::of(session)?;
+        let _use = UseGuard::of(session)?;
         match session.claim()? {
             Some(claim) => session.with_lane(|lane| self.offer_in(lane, claim, label, payload)),
             None => Ok(Offer::NoMemory),
@@ -449,6 +449,6 @@ impl std::fmt::Debug for SessionQueue {
 pub(super) fn too_long(length: usize) -> Error {
     Error::TooLarge {
         length: length as u64,
-        limit: super::super::descriptor::Descriptor::INLINE as u64,
+        limit: crate::shm::descriptor::Descriptor::INLINE as u64,
     }
 }

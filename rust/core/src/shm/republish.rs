@@ -4,9 +4,9 @@
 //! Meanwhile its word is in the state `Salvage`, and a lane announces it. A process that dies in
 //! this code, or finds no room, leaves a word that the next sweep finds.
 
-use super::bytes::Filled;
+use super::byte_bound::Filled;
 use super::error::Corrupt;
-use super::lane::{Intent, Lane};
+use super::intent::{Intent, Lane};
 use super::queue::Table;
 use super::ring::{Ring, Seen, Turns};
 use super::slot::Slot;

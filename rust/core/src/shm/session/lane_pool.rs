@@ -1,8 +1,8 @@
-//! `Lanes`: hands out the lanes of this process to its threads, for one operation each.
+//! `LanePool`: hands out the lanes of this process to its threads, for one operation each.
 
-use super::super::descriptor::{LANES, Participant};
-use super::super::lane::Lane;
-use super::super::sync::hint::{AtomicU32, Ordering};
+use crate::shm::descriptor::{LANES, Participant};
+use crate::shm::intent::Lane;
+use crate::shm::sync::hint::{AtomicU32, Ordering};
 
 /// The lanes of a process; each is held by one thread at a time.
 ///
@@ -10,7 +10,7 @@ use super::super::sync::hint::{AtomicU32, Ordering};
 /// is in use. A mutex would do the same, but its release costs a second locked instruction: about
 /// 10 ns of the 50 that a put or a take has.
 #[derive(Debug, Default)]
-pub(crate) struct Lanes {
+pub(crate) struct LanePool {
     turns: [AtomicU32; LANES],
 }
 
@@ -51,7 +51,7 @@ fn is_taken(turn: u32) -> bool {
     turn % 2 == 1
 }
 
-impl Lanes {
+impl LanePool {
     /// Runs `work` with a lane.
     ///
     /// If all lanes are in use it waits for one, for as long as an operation takes: a thread that
@@ -102,7 +102,7 @@ mod tests {
 
     #[test]
     fn each_thread_has_a_lane_of_its_own_and_the_ninth_waits() {
-        let (lanes, participant) = (Lanes::default(), Participant::new());
+        let (lanes, participant) = (LanePool::default(), Participant::new());
         let all_in = Barrier::new(LANES + 1);
         let let_go = Barrier::new(LANES + 1);
         let (sender, receiver) = channel();

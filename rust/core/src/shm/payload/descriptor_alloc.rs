@@ -1,16 +1,16 @@
-//! `Home`: the free descriptors of this process, in chunks that other processes do not normally
-//! use.
+//! `DescriptorAllocator`: the free descriptors of this process, in chunks that other processes do
+//! not normally use.
 
 use std::io;
 use std::ops::Range;
 
-use super::super::descriptor::Descriptor;
-use super::super::queue::Claim;
-use super::super::session::layout::{CHUNK, CHUNKS_LIMIT, Chunk, DESCRIPTORS};
-use super::super::session::{Control, Error};
-use super::super::sync::Ordering;
-use super::super::sync::hint::{AtomicBool, AtomicU64, AtomicUsize};
-use super::super::word::{Owner, Word};
+use crate::shm::descriptor::Descriptor;
+use crate::shm::queue::Claim;
+use crate::shm::session::layout::{CHUNK, CHUNKS_LIMIT, Chunk, DESCRIPTORS};
+use crate::shm::session::{Control, Error};
+use crate::shm::sync::Ordering;
+use crate::shm::sync::hint::{AtomicBool, AtomicU64, AtomicUsize};
+use crate::shm::word::{Owner, Word};
 
 /// Number of descriptors of the first chunk that are looked at before going on to another.
 const GLANCE: usize = 8;
@@ -30,7 +30,7 @@ const BITS: usize = u64::BITS as usize;
 /// The compare-and-swap of the descriptor's word decides a claim, whichever processes try. That
 /// only the owner looks into a chunk is for speed.
 #[derive(Debug)]
-pub(crate) struct Home {
+pub(crate) struct DescriptorAllocator {
     me: Owner,
     /// One bit for each chunk.
     mine: [AtomicU64; CHUNKS_LIMIT / BITS],
@@ -45,8 +45,8 @@ pub(crate) struct Home {
     cramped: AtomicBool,
 }
 
-impl Home {
-    /// A home without any chunk.
+impl DescriptorAllocator {
+    /// An allocator without any chunk.
     pub(crate) fn new(me: Owner) -> Self {
         Self {
             me,

@@ -1,11 +1,11 @@
-//! `Placed`: a block that was allocated.
+//! `AllocatedBlock`: a block that was allocated.
 
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use super::super::descriptor::Block;
-use super::super::memory::{Mapping, Outside};
-use super::space::Piece;
+use super::extent_alloc::Piece;
+use crate::shm::descriptor::Block;
+use crate::shm::memory::{Mapping, Outside};
 
 /// A block of memory, for its producer alone until its message is put.
 ///
@@ -13,14 +13,14 @@ use super::space::Piece;
 /// allocated until this process ends.
 #[derive(Debug)]
 #[must_use = "it stays allocated until it is bound"]
-pub(crate) struct Placed {
+pub(crate) struct AllocatedBlock {
     pub(super) serial: u64,
     pub(super) piece: Piece,
     pub(super) block: Block,
     pub(super) mapping: Arc<Mapping>,
 }
 
-impl Placed {
+impl AllocatedBlock {
     /// The block, as other processes find it.
     pub(crate) fn block(&self) -> Block {
         self.block

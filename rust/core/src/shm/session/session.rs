@@ -4,32 +4,34 @@ use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
-use super::super::descriptor::Block;
-use super::super::lane::Lane;
-use super::super::memory::{Mapping, file};
-use super::super::payload::{Arena, ExtentFiles, Extents, Home, Placed, Usage, reserved, usage};
-use super::super::queue::Claim;
-use super::super::ring::Ring;
-use super::super::sync::hint::{AtomicBool, AtomicUsize};
-use super::super::sync::{AtomicU64, Ordering};
-use super::super::wait::{Futex, SystemFutex, WAITING, wake};
-use super::super::word::Owner;
 use super::bells::{Bell, Signals};
-use super::crash::crash_point;
+use super::crash_point::crash_point;
 use super::directory::Directory;
 use super::folders::{self, CONTROL};
 use super::forks::Origin;
-use super::lanes::Lanes;
+use super::lane_pool::LanePool;
 use super::leftovers::clear;
 use super::lock::{Guard, Locks};
 use super::members::{self, Member};
-use super::openings::Openings;
-use super::queues;
+use super::open_counts::OpenCounts;
+use super::queue_table;
 use super::recover::{self, Around, Recovery};
 use super::registry::{self, Here};
-use super::solo::{PAUSE, Solo};
-use super::uses::Use;
+use super::thread_lock::{PAUSE, ThreadLock};
+use super::use_guard::UseGuard;
 use super::{Control, Error, MemoryPolicy, Settings, Token};
+use crate::shm::descriptor::Block;
+use crate::shm::intent::Lane;
+use crate::shm::memory::{Mapping, file};
+use crate::shm::payload::{
+    AllocatedBlock, Arena, DescriptorAllocator, ExtentFiles, MappingCache, Usage, reserved, usage,
+};
+use crate::shm::queue::Claim;
+use crate::shm::ring::Ring;
+use crate::shm::sync::hint::{AtomicBool, AtomicUsize};
+use crate::shm::sync::{AtomicU64, Ordering};
+use crate::shm::wait::{Futex, SystemFutex, WAITING, wake};
+use crate::shm::word::Owner;
 
 /// Maximum wait for the structural lock, which is normally held for milliseconds.
 pub(super) const PATIENCE: Duration = Duration::from_secs(10);
@@ -39,7 +41,7 @@ pub(super) const MOMENT: Duration = Duration::from_millis(50);
 
 /// Held while this process attaches to or leaves a session: closing the lock file of one object
 /// releases the locks that another object of the process holds on the same file.
-static COMING_OR_GOING: Solo = Solo::new();
+static COMING_OR_GOING: ThreadLock = ThreadLock::new();
 
 /// A session, in which this process is one participant.
 #[derive(Debug)]
@@ -49,12 +51,12 @@ pub struct Session {
     me: Member,
     token: Token,
     origin: Origin,
-    home: Home,
+    descriptors: DescriptorAllocator,
     arena: Arena,
-    extents: Extents,
+    mappings: MappingCache,
     directory: Mutex<Directory>,
-    pub(super) openings: Openings,
-    pub(super) lanes: Lanes,
+    pub(super) open_counts: OpenCounts,
+    pub(super) lanes: LanePool,
     bell: OnceLock<Bell>,
     /// Set once this process wants to leave; no operation begins after that.
     shut: AtomicBool,
@@ -188,19 +190,19 @@ impl Session {
 
     fn of(token: Token, control: Control, locks: Locks, me: Member) -> Self {
         let files = ExtentFiles::new(token.folder());
-        let home = Home::new(me.owner());
+        let descriptors = DescriptorAllocator::new(me.owner());
         Self {
             arena: Arena::new(&control, files.clone(), me.owner()),
-            extents: Extents::new(files),
-            home,
+            mappings: MappingCache::new(files),
+            descriptors,
             control,
             locks,
             me,
             token,
             origin: Origin::here(),
             directory: Mutex::default(),
-            openings: Openings::default(),
-            lanes: Lanes::default(),
+            open_counts: OpenCounts::default(),
+            lanes: LanePool::default(),
             bell: OnceLock::new(),
             shut: AtomicBool::new(false),
             left: AtomicBool::new(false),
@@ -240,7 +242,7 @@ impl Session {
         let get = |word: &AtomicU64| word.load(Ordering::Relaxed);
         let superblock = self.control.superblock();
         let counters = &superblock.counters.0;
-        let rings = queues::rings(&self.control)?;
+        let rings = queue_table::rings(&self.control)?;
         let usage = usage(&self.control);
         Ok(Stats {
             // Damage may make a length, and so the sum, as large as possible.
@@ -269,19 +271,19 @@ impl Session {
     ///
     /// If there is no such queue, or the session is damaged.
     pub fn key_of(&self, queue: u32) -> Result<Vec<u8>, Error> {
-        queues::key(&self.control, queue)
+        queue_table::key(&self.control, queue)
     }
 
     /// Gives up the memory that this process keeps for later messages.
     pub fn trim(&self) {
-        if let Ok(_use) = Use::of(self) {
+        if let Ok(_use) = UseGuard::of(self) {
             self.arena.trim(&self.control);
         }
     }
 
     /// Same as `trim` for all processes: only memory that holds a message stays.
     pub fn trim_all(&self) {
-        if let Ok(_use) = Use::of(self) {
+        if let Ok(_use) = UseGuard::of(self) {
             self.arena.trim_all(&self.control);
         }
     }
@@ -292,7 +294,7 @@ impl Session {
     ///
     /// If the session is damaged, or its lock is not available in time.
     pub fn sweep(&self) -> Result<Recovery, Error> {
-        let _use = Use::of(self)?;
+        let _use = UseGuard::of(self)?;
         let guard = self.locks.lock(deadline())?;
         recover::run(&self.around(), &guard)
     }
@@ -300,7 +302,7 @@ impl Session {
     /// Looks for dead processes unless one did so recently. A process that waits calls this now and
     /// then.
     pub fn tend(&self) {
-        let Ok(_use) = Use::of(self) else {
+        let Ok(_use) = UseGuard::of(self) else {
             return;
         };
         if recover::due(&self.control) {
@@ -324,7 +326,7 @@ impl Session {
         if let Some(bell) = self.bell.get() {
             return Ok(bell.fd());
         }
-        let _use = Use::of(self)?;
+        let _use = UseGuard::of(self)?;
         let _guard = self.locks.lock(deadline())?;
         if self.bell.get().is_none() {
             let bell = Bell::put_up(self.token.folder(), self.me.owner())?;
@@ -501,7 +503,7 @@ impl Session {
     /// Claims a free descriptor among those that this process already has.
     #[inline]
     pub(super) fn claim_own(&self) -> Option<Claim> {
-        self.home.claim(&self.control)
+        self.descriptors.claim(&self.control)
     }
 
     /// Claims a free descriptor; None if there is none now. To be called within a use.
@@ -521,11 +523,11 @@ impl Session {
             guard => guard?,
         };
         // Another thread may have added some in the meantime.
-        if let Some(claim) = self.home.claim(&self.control) {
+        if let Some(claim) = self.descriptors.claim(&self.control) {
             return Ok(Some(claim));
         }
-        self.home.grow(&self.control)?;
-        Ok(self.home.claim(&self.control))
+        self.descriptors.grow(&self.control)?;
+        Ok(self.descriptors.claim(&self.control))
     }
 
     pub(super) fn give_back(&self, claim: Claim) {
@@ -534,22 +536,22 @@ impl Session {
     }
 
     /// Allocates a block of memory; None if there is none now.
-    pub(super) fn allocate(&self, length: u64) -> Result<Option<Placed>, Error> {
+    pub(super) fn allocate(&self, length: u64) -> Result<Option<AllocatedBlock>, Error> {
         self.arena.allocate(&self.control, length)
     }
 
     /// Binds a block to a descriptor: from now on the block is freed with it.
-    pub(super) fn bind(&self, claim: &Claim, placed: &Placed) {
-        self.arena.bind(&self.control, claim, placed);
+    pub(super) fn bind(&self, claim: &Claim, allocated: &AllocatedBlock) {
+        self.arena.bind(&self.control, claim, allocated);
     }
 
     pub(super) fn mapping(&self, extent: u32) -> Result<Arc<Mapping>, Error> {
-        self.extents.mapping(&self.control, extent)
+        self.mappings.mapping(&self.control, extent)
     }
 
     /// Copies a part of an extent, without holding the message in it.
     pub(super) fn read(&self, block: &Block) -> Result<Vec<u8>, Error> {
-        self.extents.read(&self.control, block)
+        self.mappings.read(&self.control, block)
     }
 
     /// Wakes the processes that wait for memory, if any.

@@ -1,12 +1,12 @@
-//! `Use`: keeps this process in a session during a call.
+//! `UseGuard`: keeps this process in a session during a call.
 
 use super::{Error, Session};
 
 /// Keeps this process in the session while a call is running.
 #[must_use = "the process may leave when this is dropped"]
-pub(super) struct Use<'a>(&'a Session);
+pub(super) struct UseGuard<'a>(&'a Session);
 
-impl<'a> Use<'a> {
+impl<'a> UseGuard<'a> {
     /// Begins a use.
     ///
     /// # Errors
@@ -21,7 +21,7 @@ impl<'a> Use<'a> {
     }
 }
 
-impl Drop for Use<'_> {
+impl Drop for UseGuard<'_> {
     fn drop(&mut self) {
         self.0.end_use();
     }

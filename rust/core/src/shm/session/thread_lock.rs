@@ -1,9 +1,10 @@
-//! `Solo`: a lock between the threads of one process, with a deadline, that is free after a fork.
+//! `ThreadLock`: a lock between the threads of one process, with a deadline, that is free after a
+//! fork.
 
 use std::process;
 use std::time::{Duration, Instant};
 
-use super::super::sync::hint::{AtomicU32, Ordering};
+use crate::shm::sync::hint::{AtomicU32, Ordering};
 
 /// Time between two attempts.
 pub(super) const PAUSE: Duration = Duration::from_micros(200);
@@ -11,9 +12,9 @@ pub(super) const PAUSE: Duration = Duration::from_micros(200);
 /// A lock that no child inherits: in a child that is forked while a thread of its parent holds it,
 /// it is free. Its value is the id of the process that holds it, or 0.
 #[derive(Debug, Default)]
-pub(super) struct Solo(AtomicU32);
+pub(super) struct ThreadLock(AtomicU32);
 
-impl Solo {
+impl ThreadLock {
     pub(super) const fn new() -> Self {
         Self(AtomicU32::new(0))
     }
@@ -46,7 +47,7 @@ impl Solo {
 /// The lock; dropping this releases it.
 #[derive(Debug)]
 #[must_use = "it is free again when this is dropped"]
-pub(super) struct Inside<'a>(&'a Solo);
+pub(super) struct Inside<'a>(&'a ThreadLock);
 
 impl Drop for Inside<'_> {
     fn drop(&mut self) {
@@ -61,24 +62,24 @@ mod tests {
 
     #[test]
     fn one_is_inside_and_the_next_gets_in_after_it() {
-        let solo = &Solo::new();
-        let inside = solo.enter(Instant::now()).expect("free");
-        assert!(solo.try_enter().is_none());
-        assert!(solo.enter(Instant::now() + 3 * PAUSE).is_none(), "in time");
+        let lock = &ThreadLock::new();
+        let inside = lock.enter(Instant::now()).expect("free");
+        assert!(lock.try_enter().is_none());
+        assert!(lock.enter(Instant::now() + 3 * PAUSE).is_none(), "in time");
         std::thread::scope(|scope| {
             let deadline = Instant::now() + Duration::from_secs(20);
-            let waits = scope.spawn(move || solo.enter(deadline).is_some());
+            let waits = scope.spawn(move || lock.enter(deadline).is_some());
             drop(inside);
             assert!(waits.join().expect("no panic"));
         });
-        assert!(solo.try_enter().is_some());
+        assert!(lock.try_enter().is_some());
     }
 
     #[test]
     fn what_a_parent_was_inside_of_is_free_in_its_child() {
-        let solo = Solo(AtomicU32::new(process::id() + 1));
-        let inside = solo.try_enter().expect("the parent's");
-        assert!(solo.try_enter().is_none());
+        let lock = ThreadLock(AtomicU32::new(process::id() + 1));
+        let inside = lock.try_enter().expect("the parent's");
+        assert!(lock.try_enter().is_none());
         drop(inside);
     }
 }

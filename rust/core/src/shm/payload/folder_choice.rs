@@ -13,8 +13,8 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{Access, access, statvfs};
 use rustix::io::Errno;
 
-use super::super::memory::Error as FileError;
-use super::super::session::Error;
+use crate::shm::memory::Error as FileError;
+use crate::shm::session::Error;
 
 const MEMORY: &str = "/dev/shm";
 const MIB: u64 = 1 << 20;

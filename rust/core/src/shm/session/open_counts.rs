@@ -2,19 +2,19 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::own::PATIENCE;
-use super::queues::{Bounds, Found};
-use super::uses::Use;
-use super::{Error, Session, SessionQueue, users};
+use super::queue_table::{Bounds, Found};
+use super::session::PATIENCE;
+use super::use_guard::UseGuard;
+use super::{Error, Session, SessionQueue, queue_users};
 
 /// How often each queue is open in this process: by objects, and by leases that it has.
 ///
 /// While a count is not 0, this participant is among the users of the queue, and the queue's entry
 /// keeps its key. A thread that holds this lock never waits for anything.
 #[derive(Debug, Default)]
-pub(super) struct Openings(Mutex<Vec<u32>>);
+pub(super) struct OpenCounts(Mutex<Vec<u32>>);
 
-impl Openings {
+impl OpenCounts {
     /// Increments the count if it is not 0; returns whether it did.
     fn again(&self, index: u32) -> bool {
         let mut counts = self.counts();
@@ -70,7 +70,7 @@ impl Session {
     /// If it exists with other bounds, there are too many queues, there is no memory, or there is
     /// damage.
     pub fn queue(self: &Arc<Self>, key: &[u8], bounds: Bounds) -> Result<SessionQueue, Error> {
-        let _use = Use::of(self)?;
+        let _use = UseGuard::of(self)?;
         let found = self.open(key, bounds)?;
         let queue = SessionQueue::new(Arc::clone(self), found);
         queue.inspect_err(|_| self.let_go(found.index))
@@ -81,7 +81,7 @@ impl Session {
         // An open queue keeps its key, so its entry of the directory has been true since it was
         // opened.
         if let Some(found) = directory.find(key)
-            && self.openings.again(found.index)
+            && self.open_counts.again(found.index)
         {
             return match found.check(bounds) {
                 Ok(()) => Ok(found),
@@ -101,8 +101,8 @@ impl Session {
         found.check(bounds)?;
         // Counted first: a thread that releases the queue at this moment leaves the bit to this
         // one, or clears it before this one sets it again.
-        self.openings.once_more(found.index);
-        let added = users::add(control, found.index, self.me());
+        self.open_counts.once_more(found.index);
+        let added = queue_users::add(control, found.index, self.me());
         added.inspect_err(|_| self.let_go(found.index))?;
         Ok(found)
     }
@@ -110,21 +110,21 @@ impl Session {
     /// Keeps an open queue open for a lease of one of its messages, until it is
     /// [released](Self::let_go).
     pub(super) fn keep_open(&self, index: u32) {
-        self.openings.once_more(index);
+        self.open_counts.once_more(index);
     }
 
     /// Releases a queue for an object or a lease that had it open. Never waits. In a child of the
     /// process that opened it, does nothing.
     pub(super) fn let_go(&self, index: u32) {
-        if !self.origin().is_here() || self.openings.less(index) {
+        if !self.origin().is_here() || self.open_counts.less(index) {
             return;
         }
         // A process that has left is no longer among the users, and another may have its index by
         // now. One that is about to leave need not clear the bit: leaving clears it.
-        let here = Use::of(self);
-        self.openings.end(index, || {
+        let here = UseGuard::of(self);
+        self.open_counts.end(index, || {
             if here.is_ok() {
-                users::remove(self.control(), index, self.me());
+                queue_users::remove(self.control(), index, self.me());
             }
         });
     }

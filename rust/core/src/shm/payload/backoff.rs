@@ -1,4 +1,4 @@
-//! `Pace`: limits how often an expensive action that failed is tried again.
+//! `Backoff`: limits how often an expensive action that failed is tried again.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
@@ -8,9 +8,9 @@ const PARTS: u32 = 16;
 
 /// An action that may fail.
 #[derive(Debug, Default)]
-pub(super) struct Pace(Mutex<Option<Instant>>);
+pub(super) struct Backoff(Mutex<Option<Instant>>);
 
-impl Pace {
+impl Backoff {
     /// Begins an attempt; None if the last one failed so recently that it is too early.
     pub(super) fn begin(&self) -> Option<Instant> {
         let now = Instant::now();
@@ -41,16 +41,16 @@ mod tests {
 
     #[test]
     fn what_was_in_vain_is_not_tried_again_at_once() {
-        let pace = Pace::default();
-        let begin = pace.begin().expect("the first time");
-        assert!(pace.begin().is_some(), "another may try as well");
-        pace.in_vain(
+        let backoff = Backoff::default();
+        let begin = backoff.begin().expect("the first time");
+        assert!(backoff.begin().is_some(), "another may try as well");
+        backoff.in_vain(
             begin
                 .checked_sub(Duration::from_secs(1))
                 .expect("no overflow"),
         );
-        assert_eq!(pace.begin(), None, "for 16 s");
-        pace.again();
-        assert!(pace.begin().is_some());
+        assert_eq!(backoff.begin(), None, "for 16 s");
+        backoff.again();
+        assert!(backoff.begin().is_some());
     }
 }

@@ -9,11 +9,11 @@
 //! the lock, by the participant itself once it is done with the ring; or by recovery, after the
 //! sweep has put back the messages that a dead participant had in hand.
 
-use super::super::sync::{AtomicU64, Ordering};
-use super::super::word::Owner;
 use super::layout::USERS_WORDS;
-use super::queues::{self, Entry};
+use super::queue_table::{self, Entry};
 use super::{Control, Error};
+use crate::shm::sync::{AtomicU64, Ordering};
+use crate::shm::word::Owner;
 
 /// Size of the users of a ring in bytes.
 pub(super) const LENGTH: u64 = (USERS_WORDS * size_of::<AtomicU64>()) as u64;
@@ -53,7 +53,7 @@ pub(super) fn remove_from_all(control: &Control, dead: &[Owner]) {
     if dead.is_empty() {
         return;
     }
-    for index in 0..queues::count(control) {
+    for index in 0..queue_table::count(control) {
         let entry = Entry::read(control, index);
         if let Ok(users) = entry.and_then(|entry| entry.users(control)) {
             for owner in dead {

@@ -2,13 +2,13 @@
 
 use std::io;
 
-use super::super::memory::Error as FileError;
-use super::super::sync::Ordering;
+use crate::shm::memory::Error as FileError;
+use crate::shm::sync::Ordering;
 
-use super::own::PATIENCE;
 use super::recover::folder_of;
-use super::uses::Use;
-use super::{Error, Session, folders, leftovers, queues};
+use super::session::PATIENCE;
+use super::use_guard::UseGuard;
+use super::{Error, Session, folders, leftovers, queue_table};
 
 impl Session {
     /// Refuses further puts to all queues, by any process: to existing queues, and to those made
@@ -19,9 +19,9 @@ impl Session {
     /// If this process left the session, the session is damaged, or its lock is not available in
     /// time.
     pub fn close_queues(&self) -> Result<(), Error> {
-        let _use = Use::of(self)?;
+        let _use = UseGuard::of(self)?;
         let _guard = self.lock(PATIENCE)?;
-        queues::seal(self.control(), &self.signals())
+        queue_table::seal(self.control(), &self.signals())
     }
 
     /// Makes the files of the session stay if this process is the last to leave. Either another
@@ -38,7 +38,7 @@ impl Session {
     ///
     /// If this process left the session; the system's error, but not that the session was removed.
     pub fn spare(&self, pid: u32) -> Result<(), Error> {
-        let _use = Use::of(self)?;
+        let _use = UseGuard::of(self)?;
         let folder = folder_of(self.control());
         match leftovers::spare(folder, pid) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => {
@@ -55,7 +55,7 @@ impl Session {
     ///
     /// If this process left the session, or its lock is not available in time.
     pub fn remove(&self) -> Result<(), Error> {
-        let _use = Use::of(self)?;
+        let _use = UseGuard::of(self)?;
         let _guard = self.lock(PATIENCE)?;
         self.control().set_gone();
         // Anything that is not removed is a leftover.
@@ -70,6 +70,6 @@ impl Session {
     /// If this process left the session.
     pub fn is_sealed(&self) -> Result<bool, Error> {
         self.check_open()?;
-        Ok(queues::is_sealed(self.control()))
+        Ok(queue_table::is_sealed(self.control()))
     }
 }

@@ -27,9 +27,9 @@
 //!
 //! A process that dies during any of these is a dead holder, whatever it was about to do.
 
-use super::super::session::layout::Extent;
-use super::super::sync::{AtomicU64, Ordering};
-use super::super::word::Owner;
+use crate::shm::session::layout::Extent;
+use crate::shm::sync::{AtomicU64, Ordering};
+use crate::shm::word::Owner;
 
 const HOLDER_MASK: u64 = 0xffff;
 const PENDING_SHIFT: u32 = 16;
@@ -39,9 +39,9 @@ const CHANGE_ONE: u64 = 1 << 32;
 
 /// The value of the word at one moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Tenure(u64);
+pub(super) struct Ownership(u64);
 
-impl Tenure {
+impl Ownership {
     /// The holder; None if the entry is free or the value is not valid.
     pub(super) fn holder(self) -> Option<Owner> {
         let holder = u16::try_from(self.0 & HOLDER_MASK).ok()?;
@@ -66,9 +66,9 @@ impl Tenure {
 }
 
 /// Operations on the word of an entry.
-pub(super) trait Held {
+pub(super) trait OwnershipWord {
     /// The value now.
-    fn seen(&self) -> Tenure;
+    fn seen(&self) -> Ownership;
 
     /// Takes a free entry, with one block pending; false if it was not free.
     fn claim(&self, me: Owner) -> bool;
@@ -80,25 +80,25 @@ pub(super) trait Held {
     fn end(&self, me: Owner);
 
     /// Takes the extent in order to remove it; false if anything happened since it was seen.
-    fn seize(&self, seen: Tenure, me: Owner) -> bool;
+    fn seize(&self, seen: Ownership, me: Owner) -> bool;
 
     /// Leaves the extent without a holder, until no descriptor names it; false if anything happened
     /// since it was seen.
-    fn orphan(&self, seen: Tenure) -> bool;
+    fn orphan(&self, seen: Ownership) -> bool;
 
     /// Frees an entry that was seized, after its file is gone.
     fn vacate(&self);
 }
 
-impl Held for Extent {
-    fn seen(&self) -> Tenure {
+impl OwnershipWord for Extent {
+    fn seen(&self) -> Ownership {
         // ORDER: Acquire, pairs with `end`: the descriptor that names the block.
-        Tenure(self.tenure.load(Ordering::Acquire))
+        Ownership(self.ownership.load(Ordering::Acquire))
     }
 
     fn claim(&self, me: Owner) -> bool {
         let seen = self.seen();
-        seen.is_free() && exchange(&self.tenure, seen, seen.next(Some(me), PENDING_ONE))
+        seen.is_free() && exchange(&self.ownership, seen, seen.next(Some(me), PENDING_ONE))
     }
 
     fn begin(&self, me: Owner) -> bool {
@@ -110,7 +110,7 @@ impl Held for Extent {
                 return false;
             }
             if exchange(
-                &self.tenure,
+                &self.ownership,
                 seen,
                 seen.next(Some(me), pending + PENDING_ONE),
             ) {
@@ -129,7 +129,7 @@ impl Held for Extent {
                 return;
             }
             if exchange(
-                &self.tenure,
+                &self.ownership,
                 seen,
                 seen.next(Some(me), pending - PENDING_ONE),
             ) {
@@ -139,22 +139,22 @@ impl Held for Extent {
         }
     }
 
-    fn seize(&self, seen: Tenure, me: Owner) -> bool {
-        exchange(&self.tenure, seen, seen.next(Some(me), PENDING_MASK))
+    fn seize(&self, seen: Ownership, me: Owner) -> bool {
+        exchange(&self.ownership, seen, seen.next(Some(me), PENDING_MASK))
     }
 
-    fn orphan(&self, seen: Tenure) -> bool {
-        exchange(&self.tenure, seen, seen.next(Some(Owner::NOBODY), 0))
+    fn orphan(&self, seen: Ownership) -> bool {
+        exchange(&self.ownership, seen, seen.next(Some(Owner::NOBODY), 0))
     }
 
     fn vacate(&self) {
         // ORDER: Release, pairs with `claim`: the next holder's values come after this one's.
         let free = self.seen().next(None, 0);
-        self.tenure.store(free.0, Ordering::Release);
+        self.ownership.store(free.0, Ordering::Release);
     }
 }
 
-fn exchange(word: &AtomicU64, old: Tenure, new: Tenure) -> bool {
+fn exchange(word: &AtomicU64, old: Ownership, new: Ownership) -> bool {
     // ORDER: AcqRel. Release: the changes to descriptors, before a block is no longer pending.
     // Acquire: a process that takes an extent sees what its holder did before.
     word.compare_exchange(old.0, new.0, Ordering::AcqRel, Ordering::Relaxed)
@@ -167,7 +167,7 @@ mod tests {
 
     fn entry() -> Extent {
         Extent {
-            tenure: AtomicU64::new(0),
+            ownership: AtomicU64::new(0),
             serial: AtomicU64::new(0),
             length: AtomicU64::new(0),
             place: AtomicU64::new(0),
@@ -247,7 +247,7 @@ mod tests {
     #[test]
     fn a_word_that_cannot_be_has_no_holder() {
         let entry = entry();
-        entry.tenure.store(0xffff, Ordering::Relaxed);
+        entry.ownership.store(0xffff, Ordering::Relaxed);
         assert_eq!(entry.seen().holder(), None);
         assert!(!entry.claim(owner(1)), "nor is it free");
         assert!(!entry.begin(owner(1)));

@@ -1,18 +1,18 @@
-//! `Stock`: the extents of a producer, and which of their blocks is bound to which descriptor.
+//! `ExtentPool`: the extents of a producer, and which of their blocks is bound to which descriptor.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::super::descriptor::{Block, Payload};
-use super::super::session::Control;
-use super::super::session::layout::Extent;
-use super::super::sync::Ordering;
-use super::super::word::{Owner, Word};
-use super::Placed;
+use super::AllocatedBlock;
+use super::extent_alloc::{ExtentAllocator, Piece};
 use super::files::Made;
-use super::space::{Piece, Space};
-use super::tenure::Held;
+use super::ownership::OwnershipWord;
+use crate::shm::descriptor::{Block, Payload};
+use crate::shm::session::Control;
+use crate::shm::session::layout::Extent;
+use crate::shm::sync::Ordering;
+use crate::shm::word::{Owner, Word};
 
 /// Maximum number of blocks that an allocation takes back if it does not need more.
 const SOME: usize = 8;
@@ -42,10 +42,10 @@ struct Bound {
 
 /// The extents and blocks of a producer; used by one thread at a time.
 #[derive(Debug)]
-pub(super) struct Stock {
+pub(super) struct ExtentPool {
     me: Owner,
     /// By serial number: the oldest is used first, so that the latest become free.
-    spaces: BTreeMap<u64, Space>,
+    extents: BTreeMap<u64, ExtentAllocator>,
     /// The extent of the last block: the next one is likely to fit there too.
     last: u64,
     /// The bound blocks by descriptor.
@@ -57,11 +57,11 @@ pub(super) struct Stock {
     cooling: Option<Instant>,
 }
 
-impl Stock {
+impl ExtentPool {
     pub(super) fn new(me: Owner) -> Self {
         Self {
             me,
-            spaces: BTreeMap::new(),
+            extents: BTreeMap::new(),
             last: 0,
             bound: BTreeMap::new(),
             order: VecDeque::new(),
@@ -71,8 +71,8 @@ impl Stock {
 
     /// Total length of the extents for many blocks.
     pub(super) fn divided_length(&self) -> u64 {
-        let divided = self.spaces.values().filter(|space| space.is_divided());
-        divided.map(|space| space.length).sum()
+        let divided = self.extents.values().filter(|extent| extent.is_divided());
+        divided.map(|extent| extent.length).sum()
     }
 
     /// Adds a new extent and allocates in it the block that is already pending. None if the block
@@ -83,34 +83,39 @@ impl Stock {
         made: Made,
         divided: bool,
         length: u64,
-    ) -> Option<Placed> {
+    ) -> Option<AllocatedBlock> {
         let Made { index, serial, .. } = made;
         // The entry's earlier extent was taken away, if that was not noticed yet.
-        self.spaces.retain(|_, space| space.index != index);
-        let mut space = Space::new(made, divided);
-        let placed = placed(&mut space, serial, length, Fit::Any);
-        if placed.is_none() {
+        self.extents.retain(|_, extent| extent.index != index);
+        let mut extent = ExtentAllocator::new(made, divided);
+        let allocated = allocated(&mut extent, serial, length, Fit::Any);
+        if allocated.is_none() {
             entry(control, index)?.end(self.me);
         }
-        self.spaces.insert(serial, space);
+        self.extents.insert(serial, extent);
         self.last = serial;
-        placed
+        allocated
     }
 
     /// Allocates a block in an existing extent.
-    pub(super) fn place(&mut self, control: &Control, length: u64, fit: Fit) -> Option<Placed> {
+    pub(super) fn place(
+        &mut self,
+        control: &Control,
+        length: u64,
+        fit: Fit,
+    ) -> Option<AllocatedBlock> {
         // The usual case: no need to try the others.
-        if let Some(placed) = self.place_in(control, self.last, length, fit) {
-            return Some(placed);
+        if let Some(allocated) = self.place_in(control, self.last, length, fit) {
+            return Some(allocated);
         }
-        let serials: Vec<u64> = self.spaces.keys().copied().collect();
+        let serials: Vec<u64> = self.extents.keys().copied().collect();
         let found = serials.into_iter().find_map(|serial| {
-            let placed = self.place_in(control, serial, length, fit)?;
-            Some((serial, placed))
+            let allocated = self.place_in(control, serial, length, fit)?;
+            Some((serial, allocated))
         });
-        let (serial, placed) = found?;
+        let (serial, allocated) = found?;
         self.last = serial;
-        Some(placed)
+        Some(allocated)
     }
 
     fn place_in(
@@ -119,43 +124,43 @@ impl Stock {
         serial: u64,
         length: u64,
         fit: Fit,
-    ) -> Option<Placed> {
-        let space = self.spaces.get_mut(&serial)?;
+    ) -> Option<AllocatedBlock> {
+        let extent = self.extents.get_mut(&serial)?;
         let suits = match fit {
-            Fit::Shared => space.is_divided(),
-            Fit::Alone => !space.is_divided(),
+            Fit::Shared => extent.is_divided(),
+            Fit::Alone => !extent.is_divided(),
             Fit::Any => true,
         };
         if !suits {
             return None;
         }
-        let placed = placed(space, serial, length, fit)?;
-        let entry = entry(control, space.index)?;
+        let allocated = allocated(extent, serial, length, fit)?;
+        let entry = entry(control, extent.index)?;
         if entry.begin(self.me) {
             if entry.serial.load(Ordering::Relaxed) == serial {
-                return Some(placed);
+                return Some(allocated);
             }
             // The extent was taken away, and the entry is this process's again, for another extent.
             entry.end(self.me);
-            self.spaces.remove(&serial);
+            self.extents.remove(&serial);
         } else if entry.seen().holder() == Some(self.me) {
             // Too many blocks are pending.
-            space.free(placed.piece, Instant::now);
+            extent.free(allocated.piece, Instant::now);
         } else {
-            self.spaces.remove(&serial);
+            self.extents.remove(&serial);
         }
         None
     }
 
     /// Notes that a block is bound to a descriptor, and frees the block that was bound to it
     /// before, if that was not noticed yet.
-    pub(super) fn bind(&mut self, descriptor: u32, placed: &Placed) {
-        let Placed {
+    pub(super) fn bind(&mut self, descriptor: u32, allocated: &AllocatedBlock) {
+        let AllocatedBlock {
             serial,
             piece,
             block,
             ..
-        } = *placed;
+        } = *allocated;
         let bound = Bound {
             serial,
             piece,
@@ -171,12 +176,12 @@ impl Stock {
     /// Frees a block.
     pub(super) fn free(&mut self, serial: u64, piece: Piece) {
         // If it is missing, the extent was taken away, because nothing was in it any more.
-        let Some(space) = self.spaces.get_mut(&serial) else {
+        let Some(extent) = self.extents.get_mut(&serial) else {
             return;
         };
-        space.free(piece, Instant::now);
+        extent.free(piece, Instant::now);
         if self.cooling.is_none()
-            && let Some(since) = space.free_since()
+            && let Some(since) = extent.free_since()
             && self.surplus() > 0
         {
             self.cooling = Some(since + COLD);
@@ -247,10 +252,10 @@ impl Stock {
     /// Number of free bytes beyond those that may stay warm.
     fn surplus(&self) -> u64 {
         let (mut free, mut used) = (0, 0);
-        for space in self.spaces.values() {
-            match space.free_since() {
-                Some(_) => free += space.length,
-                None => used += space.length,
+        for extent in self.extents.values() {
+            match extent.free_since() {
+                Some(_) => free += extent.length,
+                None => used += extent.length,
             }
         }
         u64::saturating_sub(free, WARM.max(used / 4))
@@ -271,8 +276,8 @@ impl Stock {
             return Vec::new();
         }
         let mut seized = Vec::new();
-        let is_cold = |space: &Space| {
-            space
+        let is_cold = |extent: &ExtentAllocator| {
+            extent
                 .free_since()
                 .is_some_and(|since| now.saturating_duration_since(since) >= COLD)
         };
@@ -280,8 +285,8 @@ impl Stock {
             if self.surplus() == 0 {
                 break;
             }
-            let cold = self.spaces.iter().filter(|(_, space)| is_cold(space));
-            let largest = cold.max_by_key(|(_, space)| space.length);
+            let cold = self.extents.iter().filter(|(_, extent)| is_cold(extent));
+            let largest = cold.max_by_key(|(_, extent)| extent.length);
             match largest.map(|(&serial, _)| serial) {
                 Some(serial) => seized.extend(self.seize(control, serial)),
                 None => break,
@@ -293,9 +298,9 @@ impl Stock {
 
     /// Gives up all free extents; the result is as for `cool`.
     pub(super) fn drain<'a>(&mut self, control: &'a Control) -> Vec<&'a Extent> {
-        let free = self.spaces.iter();
+        let free = self.extents.iter();
         let free: Vec<u64> = free
-            .filter(|(_, space)| space.free_since().is_some())
+            .filter(|(_, extent)| extent.free_since().is_some())
             .map(|(&serial, _)| serial)
             .collect();
         free.into_iter()
@@ -305,8 +310,8 @@ impl Stock {
 
     /// Gives up an extent; None if another process took it away before.
     fn seize<'a>(&mut self, control: &'a Control, serial: u64) -> Option<&'a Extent> {
-        let space = self.spaces.remove(&serial)?;
-        let entry = entry(control, space.index)?;
+        let extent = self.extents.remove(&serial)?;
+        let entry = entry(control, extent.index)?;
         let seen = entry.seen();
         // The serial number is read after the holder: the entry may be another extent of this
         // process by now, of which this object knows nothing.
@@ -320,7 +325,7 @@ impl Stock {
     #[cfg(test)]
     pub(super) fn counts(&self) -> (usize, usize) {
         assert_eq!(self.bound.len(), self.order.len());
-        (self.spaces.len(), self.bound.len())
+        (self.extents.len(), self.bound.len())
     }
 }
 
@@ -328,16 +333,21 @@ fn entry(control: &Control, index: u32) -> Option<&Extent> {
     control.extents().get(index as usize)
 }
 
-fn placed(space: &mut Space, serial: u64, length: u64, fit: Fit) -> Option<Placed> {
-    let (piece, offset) = space.allocate(length, fit == Fit::Any)?;
-    Some(Placed {
+fn allocated(
+    extent: &mut ExtentAllocator,
+    serial: u64,
+    length: u64,
+    fit: Fit,
+) -> Option<AllocatedBlock> {
+    let (piece, offset) = extent.allocate(length, fit == Fit::Any)?;
+    Some(AllocatedBlock {
         serial,
         piece,
         block: Block {
-            extent: space.index,
+            extent: extent.index,
             offset,
             length,
         },
-        mapping: Arc::clone(&space.mapping),
+        mapping: Arc::clone(&extent.mapping),
     })
 }

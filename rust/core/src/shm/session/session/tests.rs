@@ -3,10 +3,10 @@
 
 use std::path::Path;
 
-use super::super::super::descriptor::Label;
-use super::super::super::session::layout::CHUNK;
-use super::super::{Bounds, MemoryPolicy, Offer};
 use super::*;
+use crate::shm::descriptor::Label;
+use crate::shm::session::layout::CHUNK;
+use crate::shm::session::{Bounds, MemoryPolicy, Offer};
 
 fn session(folder: &Path) -> Arc<Session> {
     let settings = Settings {

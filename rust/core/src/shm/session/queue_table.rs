@@ -3,13 +3,13 @@
 //! Entries are only ever added, under the structural lock, and are complete before the count of
 //! them grows. Only the key of an entry changes later: see [`super::directory`].
 
-use super::super::close::close;
-use super::super::ring::{Header, Ring, slots_for};
-use super::super::slot::Slot;
-use super::super::sync::{AtomicU64, Ordering};
-use super::super::wait::Futex;
 use super::layout::{self as at, QueueEntry};
-use super::{Control, Error, users};
+use super::{Control, Error, queue_users};
+use crate::shm::close::close;
+use crate::shm::ring::{Header, Ring, slots_for};
+use crate::shm::slot::Slot;
+use crate::shm::sync::{AtomicU64, Ordering};
+use crate::shm::wait::Futex;
 
 /// Distance between the first positions of two rings, so that they do not overlap: see
 /// [`Ring::new`].
@@ -293,7 +293,7 @@ impl Entry {
     }
 
     pub(super) fn key_offset(&self) -> u64 {
-        self.users_offset().saturating_add(users::LENGTH)
+        self.users_offset().saturating_add(queue_users::LENGTH)
     }
 
     fn slots_offset(&self) -> u64 {
@@ -382,12 +382,12 @@ fn damaged(control: &Control, what: &'static str, found: u64, expected: u64) -> 
 mod tests {
     use std::path::Path;
 
-    use super::super::super::failpoint::dies_after;
-    use super::super::super::ring::Seen;
-    use super::super::super::wait::SystemFutex;
-    use super::super::directory::Directory;
-    use super::super::{MemoryPolicy, Settings};
     use super::*;
+    use crate::shm::failpoint::dies_after;
+    use crate::shm::ring::Seen;
+    use crate::shm::session::directory::Directory;
+    use crate::shm::session::{MemoryPolicy, Settings};
+    use crate::shm::wait::SystemFutex;
 
     fn bounds(maxsize: u64) -> Bounds {
         Bounds {

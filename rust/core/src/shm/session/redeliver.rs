@@ -1,11 +1,11 @@
 //! Gives a leased message back to its queue.
 
-use super::super::again::GivenBack;
-use super::super::error::Corrupt;
-use super::super::queue::wake_all;
-use super::super::sync::Ordering;
-use super::super::take::Loan;
-use super::{Error, Session, queues};
+use super::{Error, Session, queue_table};
+use crate::shm::error::Corrupt;
+use crate::shm::queue::wake_all;
+use crate::shm::republish::GivenBack;
+use crate::shm::sync::Ordering;
+use crate::shm::take::Loan;
 
 impl Session {
     /// Puts a message that this process has leased at the end of its queue, for any consumer.
@@ -17,11 +17,11 @@ impl Session {
         let control = self.control();
         let table = control.table();
         let ring = loan.ring(&table)?;
-        if u64::from(ring) >= queues::count(control) {
+        if u64::from(ring) >= queue_table::count(control) {
             let index = loan.index();
             return Err(Corrupt::NoSuchRing { index, ring }.into());
         }
-        let ring = queues::ring(control, ring)?;
+        let ring = queue_table::ring(control, ring)?;
         let given_back = self.with_lane(|lane| loan.give_back(lane, &table, &ring, self.me()));
         if given_back == Ok(GivenBack::Postponed) {
             // ORDER: Release, pairs with the recovery: the word of the message. If this process

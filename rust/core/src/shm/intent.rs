@@ -1,4 +1,5 @@
-//! `Lane`: a word in which an operation is announced around its two compare-and-swaps.
+//! `Intent` and `Lane`: what an operation is about to do, and the word in which it announces that
+//! around its two compare-and-swaps.
 //!
 //! ```text
 //! 63..62  0 idle; 1 publishes a descriptor; 2 takes messages
@@ -114,8 +115,8 @@ impl<'a> Lane<'a> {
 mod tests {
     use proptest::prelude::*;
 
-    use super::super::word::{Owner, State};
     use super::*;
+    use crate::shm::word::{Owner, State};
 
     #[test]
     fn bits_that_no_process_writes_announce_nothing() {

@@ -3,10 +3,10 @@
 use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-use super::super::descriptor::{Block, Payload};
-use super::super::memory::Mapping;
-use super::super::take::Loan;
 use super::{Error, Session};
+use crate::shm::descriptor::{Block, Payload};
+use crate::shm::memory::Mapping;
+use crate::shm::take::Loan;
 
 /// A message in use: a payload that is read in place, a lease, or both.
 ///
@@ -99,7 +99,7 @@ impl Held {
     }
 
     fn part(&self, offset: u64, length: u64) -> Result<(&Mapping, u64), Error> {
-        let outside = super::super::memory::Outside {
+        let outside = crate::shm::memory::Outside {
             offset,
             length,
             mapped: self.len(),

@@ -1,25 +1,25 @@
-//! `Extents`: the extents that this process reads from; each is mapped once, and stays mapped.
+//! `MappingCache`: the extents that this process reads from; each is mapped once, and stays mapped.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::super::descriptor::Block;
-use super::super::memory::Mapping;
-use super::super::session::layout::Extent;
-use super::super::session::{Control, Error};
-use super::super::sync::Ordering;
 use super::files::ExtentFiles;
-use super::tenure::Held;
+use super::ownership::OwnershipWord;
+use crate::shm::descriptor::Block;
+use crate::shm::memory::Mapping;
+use crate::shm::session::layout::Extent;
+use crate::shm::session::{Control, Error};
+use crate::shm::sync::Ordering;
 
 /// The extents that this process has mapped in order to read.
 #[derive(Debug)]
-pub(crate) struct Extents {
+pub(crate) struct MappingCache {
     files: ExtentFiles,
     /// By the index of the entry, with the file's serial number, because entries are used again.
     mapped: Mutex<BTreeMap<u32, (u64, Arc<Mapping>)>>,
 }
 
-impl Extents {
+impl MappingCache {
     /// Without any mapping.
     pub(crate) fn new(files: ExtentFiles) -> Self {
         Self {

@@ -4,12 +4,14 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::Arc;
 
-use super::super::super::failpoint::dies_after;
-use super::super::super::put::Refusal;
-use super::super::super::sync::Ordering;
-use super::super::super::take::Keep;
-use super::super::{Bounds, MemoryPolicy, Offer, Session, SessionQueue, Settings, folders, queues};
 use super::messages::{Kind, drain, put, take};
+use crate::shm::failpoint::dies_after;
+use crate::shm::put::Refusal;
+use crate::shm::session::{
+    Bounds, MemoryPolicy, Offer, Session, SessionQueue, Settings, folders, queue_table,
+};
+use crate::shm::sync::Ordering;
+use crate::shm::take::Keep;
 
 const BACKLOG: u32 = 262_144;
 /// Number of slots that a ring with a short key has from the beginning: those in its first page.
@@ -120,7 +122,7 @@ fn who_dies_while_a_ring_grows_leaves_a_sound_one() {
         }
         assert_eq!(number, FIRST - 1, "one more is for the end");
         let grown = dies_after(accesses as u64, || {
-            queues::grow(session.control(), queue.index())
+            queue_table::grow(session.control(), queue.index())
         });
         let backed = queue.queue().ring().backed();
         assert!(backed == FIRST || backed == 956, "{backed}");
@@ -176,7 +178,7 @@ fn what_a_damaged_header_says_of_memory_does_no_harm() {
         assert_eq!(seen.len(), 1000);
         assert_eq!(drain(&seen).expect("sound").len(), 1000);
     }
-    let label = super::super::super::descriptor::Label::default();
+    let label = crate::shm::descriptor::Label::default();
     assert_eq!(queue.offer(label, b"one").expect("sound"), Offer::Put);
     let used = &session.control().superblock().used.0;
     assert_eq!(used.queues.load(Ordering::Relaxed), 1);

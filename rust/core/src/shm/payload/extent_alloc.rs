@@ -1,4 +1,4 @@
-//! `Space`: the free parts of one extent, as its producer knows them.
+//! `ExtentAllocator`: the free parts of one extent, as its producer knows them.
 
 use std::fmt;
 use std::sync::Arc;
@@ -6,8 +6,8 @@ use std::time::Instant;
 
 use offset_allocator::{Allocation, Allocator};
 
-use super::super::memory::Mapping;
 use super::files::Made;
+use crate::shm::memory::Mapping;
 
 /// The unit of blocks; each begins at a multiple of it.
 pub(super) const ALIGN: u64 = 64;
@@ -40,7 +40,7 @@ enum Kind {
 
 /// An extent that this process allocates from.
 #[derive(Debug)]
-pub(super) struct Space {
+pub(super) struct ExtentAllocator {
     pub(super) index: u32,
     pub(super) length: u64,
     pub(super) mapping: Arc<Mapping>,
@@ -51,7 +51,7 @@ pub(super) struct Space {
     free_since: Option<Instant>,
 }
 
-impl Space {
+impl ExtentAllocator {
     /// A new extent, for blocks of many messages or for one.
     pub(super) fn new(made: Made, divided: bool) -> Self {
         let units = u32::try_from(made.length / ALIGN).unwrap_or(u32::MAX);

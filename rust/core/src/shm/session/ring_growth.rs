@@ -2,11 +2,11 @@
 
 use std::io;
 
-use super::super::payload::reserved;
-use super::super::sync::Ordering;
-use super::own::MOMENT;
-use super::uses::Use;
-use super::{Error, MemoryPolicy, Session, queues};
+use super::session::MOMENT;
+use super::use_guard::UseGuard;
+use super::{Error, MemoryPolicy, Session, queue_table};
+use crate::shm::payload::reserved;
+use crate::shm::sync::Ordering;
 
 impl Session {
     /// Gives a ring memory for the next message; false if there is no memory now. Then a put waits
@@ -18,14 +18,14 @@ impl Session {
     /// make room; if this process left the session, or there is damage.
     #[cold]
     pub(super) fn grow_ring(&self, index: u32) -> Result<bool, Error> {
-        let _use = Use::of(self)?;
+        let _use = UseGuard::of(self)?;
         let _guard = match self.lock(MOMENT) {
             // Its holder may be stopped.
             Err(Error::Locked { .. }) => return Ok(false),
             guard => guard?,
         };
         let control = self.control();
-        match queues::grow(control, index) {
+        match queue_table::grow(control, index) {
             Ok(()) => Ok(true),
             Err(Error::File(error))
                 if error.kind() == io::ErrorKind::StorageFull
