@@ -6,7 +6,7 @@
 
 #![expect(
     unsafe_code,
-    reason = "Python tells addresses and reference counts; slices and numbers are made of them here"
+    reason = "Python exposes addresses and reference counts; this module reads through them"
 )]
 
 use std::ptr::NonNull;
@@ -18,7 +18,7 @@ use pyo3::prelude::*;
 use super::tensors::Dense;
 
 /// What keeps the memory where it is.
-#[expect(dead_code, reason = "it is held, and looked at by nobody")]
+#[expect(dead_code, reason = "it is only kept alive, never read")]
 enum Owner {
     /// The export of a buffer: its object neither frees nor moves the memory before it ends.
     Buffer(PyUntypedBuffer),

@@ -71,7 +71,7 @@ impl<'a> Reader<'a> {
         match self.byte()? {
             tag::LENGTH_4 => Ok(u32::from_le_bytes(self.fixed()?) as usize),
             tag::LENGTH_8 => usize::try_from(u64::from_le_bytes(self.fixed()?))
-                .map_err(|_| self.damaged("a length is no length")),
+                .map_err(|_| self.damaged("a length is larger than any memory")),
             short => Ok(usize::from(short)),
         }
     }
