@@ -1,4 +1,4 @@
-//! `WorkerAddress`.
+//! `WorkerAddress`: the position of a worker in the tree of groups.
 
 use std::cmp::Ordering;
 

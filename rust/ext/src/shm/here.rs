@@ -108,7 +108,7 @@ impl PyShmQueue {
             return no_memory(py, format!("{operation}: {why}{holders}"));
         }
         if let Error::TooLarge { length, limit } = error {
-            // The limit that was asked for, where the memory itself is a little larger.
+            // Report the configured limit: the memory itself may be a little larger.
             let asked = self.here.queue.session().stats();
             let limit = asked.map_or(*limit, |stats| stats.max_bytes.min(*limit));
             let message = format!(

@@ -37,7 +37,7 @@ pub(crate) struct PyShmMessage {
     held: Mutex<Option<Arc<Held>>>,
     /// Whether it was given back: another consumer may own `value` by now.
     given_back: AtomicBool,
-    /// The process that took it.
+    /// The pid of the process that took it.
     pid: u32,
 }
 

@@ -196,8 +196,8 @@ impl PyShmQueue {
     }
 }
 
-/// Why there is no room for a message of `length` bytes, as of this moment: the state may have
-/// changed since the try.
+/// Why there is no room for a message of `length` bytes now: the state may have changed since the
+/// try.
 fn why(queue: &SessionQueue, length: u64, lack: Lack) -> String {
     if matches!(lack, Lack::Memory) {
         let stats = queue.session().stats().unwrap_or_default();

@@ -63,7 +63,7 @@ impl Grid {
 
     pub(super) fn write(&self, head: &mut Head) {
         head.push(self.dtype);
-        // At most 16.
+        // At most 16, so one byte.
         head.length(self.dimensions);
         for size in self.shape() {
             head.length(*size);

@@ -76,8 +76,8 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// A number of values that take at least `least` bytes each. Checked, because memory is
-    /// reserved for them.
+    /// Reads a number of values that take at least `least` bytes each. It is checked, because
+    /// memory is reserved for them.
     #[inline]
     pub(super) fn count(&self, least: usize) -> PyResult<usize> {
         let count = self.length()?;
