@@ -5,14 +5,14 @@
 #[expect(
     dead_code,
     unused_imports,
-    reason = "what parcels need of it is not tested here"
+    reason = "the functions that only parcels use are not tested here"
 )]
 mod codec;
 #[path = "../src/errors.rs"]
-#[expect(dead_code, reason = "the codec needs one of them")]
+#[expect(dead_code, reason = "the codec uses only one of its functions")]
 mod errors;
 
-/// What the tests call.
+/// Functions for the tests.
 #[pyo3::pymodule]
 mod codec_for_tests {
     use std::time::Instant;
@@ -26,7 +26,7 @@ mod codec_for_tests {
         Encoded, Payload, Reservation, decode_block, decode_inline, encode, encode_into, reserve,
     };
 
-    /// A message in ordinary memory, and how many views of it were given out.
+    /// A message in ordinary memory.
     struct Memory<'py> {
         all: Bound<'py, PyByteArray>,
         bytes: PyBuffer<u8>,
@@ -92,7 +92,7 @@ mod codec_for_tests {
         decode_inline(py, kind, message)
     }
 
-    /// The object of any message; views are of `message`.
+    /// The object of any message; arrays in it are views of `message`.
     #[pyfunction]
     #[pyo3(name = "decode_block")]
     fn decoded_block<'py>(
@@ -107,8 +107,8 @@ mod codec_for_tests {
         decode_block(py, kind, &memory)
     }
 
-    /// What a message into which the values of an array or a tensor are written later has of it:
-    /// kind, bytes, and the object over them.
+    /// A message whose values are written later: its kind, its bytes, and the array or tensor over
+    /// them.
     #[pyfunction]
     #[pyo3(name = "reserve")]
     fn reserved<'py>(
@@ -134,7 +134,8 @@ mod codec_for_tests {
         Ok((message.kind(), all, object))
     }
 
-    /// Nanoseconds to encode an object, to write it, and to decode it where that needs no pieces.
+    /// Nanoseconds to encode an object, to encode and write it, and to decode it; None for the last
+    /// if the message has pieces.
     #[pyfunction]
     fn measure(object: &Bound<'_, PyAny>, times: u32) -> PyResult<(f64, f64, Option<f64>)> {
         let py = object.py();

@@ -1,4 +1,4 @@
-//! `WorkerAddress`.
+//! `WorkerAddress`: the position of a worker in the tree of groups.
 
 use std::cmp::Ordering;
 
@@ -12,7 +12,7 @@ use crate::convert::{Arg, int, items, text};
 use crate::errors::address_error;
 use crate::record;
 
-/// The argument `ranks` in decimal; whether the ranks can be is for the core to say.
+/// The argument `ranks`, each rank in decimal; the core checks whether they are valid.
 fn path(ranks: &Bound<'_, PyAny>) -> PyResult<Vec<String>> {
     let one = "an int or a sequence of ints";
     if ranks.is_instance_of::<PyString>() {
@@ -34,7 +34,7 @@ fn decimal(value: &Bound<'_, PyAny>, what: &str, expected: &str) -> PyResult<Str
     }
 }
 
-/// Where a worker stands in the tree of groups: the name of a root group and a path of ranks.
+/// The position of a worker in the tree of groups: a root group's name and a path of ranks.
 #[pyclass(frozen, name = "WorkerAddress", module = "shoal")]
 pub(crate) struct PyWorkerAddress {
     inner: WorkerAddress,
@@ -52,7 +52,7 @@ impl PyWorkerAddress {
         })
     }
 
-    /// Read an address as `get_name` writes it.
+    /// Parse an address as `get_name` writes it.
     #[classmethod]
     fn from_name(cls: &Bound<'_, PyType>, name: &Bound<'_, PyAny>) -> PyResult<Self> {
         let inner = text(name, "name")?.parse();
@@ -79,7 +79,7 @@ impl PyWorkerAddress {
         self.inner.root_group_name()
     }
 
-    /// The ranks from the root down, as a list of the caller's own.
+    /// The ranks from the root down, as a new list.
     #[getter]
     fn rank_path(&self) -> Vec<u32> {
         self.inner.rank_path().to_vec()
@@ -96,12 +96,12 @@ impl PyWorkerAddress {
         self.inner.name()
     }
 
-    /// Return the rank before the last, 0 when there is none.
+    /// Return the rank before the last, 0 if there is none.
     fn get_parent_rank(&self) -> u32 {
         self.inner.parent_rank()
     }
 
-    /// Return the address one level up, None for a root.
+    /// Return the address one level up, or None for a root.
     fn get_parent_address(&self) -> Option<Self> {
         self.inner.parent().map(|inner| Self { inner })
     }
@@ -141,7 +141,7 @@ impl PyWorkerAddress {
     }
 
     fn __hash__(&self, py: Python<'_>) -> PyResult<isize> {
-        // A str's hash is one thing that all backends can share.
+        // Both backends can compute the hash of a str.
         PyString::new(py, self.inner.name()).hash()
     }
 

@@ -1,4 +1,4 @@
-//! Python values as the core's, with the messages of `shoal._pure`.
+//! Conversion of arguments to types of the core, with the same error messages as `shoal._pure`.
 
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
@@ -6,10 +6,10 @@ use pyo3::types::{PyBool, PyInt, PyString};
 
 use crate::errors::shoal_error;
 
-/// The highest number that the core counts to.
+/// The largest number that the core accepts.
 const MAX: i64 = i32::MAX as i64;
 
-/// The class of the error for a number that is out of bounds.
+/// The exception class for a number that is out of bounds.
 #[derive(Clone, Copy)]
 pub(crate) enum Bad {
     /// `ValueError`: a field of a value.
@@ -20,11 +20,11 @@ pub(crate) enum Bad {
     PlacementIndex,
 }
 
-/// An argument with a default. (An `Option` would take None where the contract does not.)
+/// An argument with a default. (An `Option` would also accept None, which the contract does not.)
 pub(crate) enum Arg<'py> {
-    /// It was not given.
+    /// The caller did not give it.
     Default,
-    /// It was.
+    /// The caller gave it.
     Given(Bound<'py, PyAny>),
 }
 
@@ -70,7 +70,7 @@ pub(crate) fn flag(value: &Bound<'_, PyAny>, what: &str) -> PyResult<bool> {
     }
 }
 
-/// Any int, or what can stand for one; a bool is none.
+/// Accepts an int or an object with `__index__`, but not a bool.
 pub(crate) fn int<'py>(
     value: &Bound<'py, PyAny>,
     what: &str,

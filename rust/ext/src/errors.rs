@@ -1,4 +1,4 @@
-//! The core's errors as the classes of `shoal.errors`.
+//! Conversion of the core's errors to the classes of `shoal.errors`.
 
 use pyo3::prelude::*;
 use pyo3::types::IntoPyDict;

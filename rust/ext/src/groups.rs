@@ -1,4 +1,4 @@
-//! `NodeResources` and `NodeGroup`.
+//! `NodeResources` and `NodeGroup`: the nodes on which the solver places processes.
 
 use std::sync::Arc;
 

@@ -14,7 +14,7 @@ mod solve;
 
 use pyo3::prelude::*;
 
-/// The core in Rust: the names, results, errors and messages of `shoal._pure`.
+/// The core in Rust, with the same names, results, errors and messages as `shoal._pure`.
 #[pymodule]
 mod _rust {
     use pyo3::prelude::*;

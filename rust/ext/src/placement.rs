@@ -20,7 +20,7 @@ const FIELDS: &[&str] = &[
     "node_group_label",
 ];
 
-/// Where one process goes, and what it may see there.
+/// The node of one process, and the hardware that it may see there.
 #[pyclass(frozen, name = "Placement", module = "shoal")]
 pub(crate) struct PyPlacement {
     /// The rank of the process in its group.
@@ -29,19 +29,19 @@ pub(crate) struct PyPlacement {
     /// The rank of its node in the cluster.
     #[pyo3(get)]
     pub(crate) cluster_node_rank: Py<PyInt>,
-    /// The rank of its node among those that the placement uses, by first use.
+    /// The rank of its node among the nodes that the placement uses, in order of first use.
     #[pyo3(get)]
     pub(crate) placement_node_rank: Py<PyInt>,
-    /// The first accelerator that it sees, -1 when it sees none.
+    /// The first accelerator that it sees, -1 if it sees none.
     #[pyo3(get)]
     pub(crate) local_accelerator_rank: Py<PyInt>,
-    /// The type of the node's accelerators, `NO_ACCEL` without any.
+    /// The type of the node's accelerators, `NO_ACCEL` if it has none.
     #[pyo3(get)]
     pub(crate) accelerator_type: Py<PyString>,
     /// Its rank among the processes of the placement on its node.
     #[pyo3(get)]
     pub(crate) local_rank: Py<PyInt>,
-    /// How many processes of the placement are on its node.
+    /// The number of processes of the placement on its node.
     #[pyo3(get)]
     pub(crate) local_world_size: Py<PyInt>,
     pub(crate) visible: Py<PyTuple>,
@@ -116,7 +116,7 @@ impl PyPlacement {
         self.visible.bind(py).to_list()
     }
 
-    /// The hardware that it owns, as indices of its node; empty where it has a node.
+    /// The hardware that it owns, as indices of its node; empty if it owns a whole node.
     #[getter]
     fn local_hardware_ranks<'py>(&self, py: Python<'py>) -> Bound<'py, PyList> {
         self.hardware.bind(py).to_list()

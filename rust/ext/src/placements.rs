@@ -10,7 +10,7 @@ use shoal_core::placement::{Place, Placements};
 use crate::placement::{PyPlacement, int};
 use crate::sequence::{pick, reversed, same_items};
 
-/// One placement for each process, by rank; each is made when it is asked for.
+/// One placement for each process, by rank: a lazy sequence.
 #[pyclass(frozen, name = "Placements", module = "shoal.placement")]
 pub(crate) struct PyPlacements {
     inner: Placements,
@@ -62,7 +62,7 @@ impl PyPlacements {
         format!("<{} placements>", self.inner.len())
     }
 
-    /// Pickled, it is a list: the processes of a job are placed once, then they travel.
+    /// Pickles it as a list.
     fn __reduce__<'py>(
         slf: &Bound<'py, Self>,
     ) -> PyResult<(Bound<'py, PyAny>, Bound<'py, PyTuple>)> {
@@ -72,7 +72,7 @@ impl PyPlacements {
     }
 }
 
-/// What the placements of one place share.
+/// Objects that the placements of one [`Place`] share.
 struct Shared {
     node_rank: Py<PyInt>,
     order: Py<PyInt>,
@@ -104,18 +104,20 @@ impl Shared {
     }
 }
 
-/// Hardware as a tuple of ints, and as one of texts.
+/// Hardware ranks as a tuple of ints and as a tuple of strings.
 type Hardware = (Py<PyTuple>, Py<PyTuple>);
 
-/// Makes placements that share what they can.
+/// Makes placements that share as many Python objects as possible.
 struct Maker<'a, 'py> {
     py: Python<'py>,
     from: &'a Placements,
-    /// What the last placement shared: its neighbours are nearly always of the same place.
+    /// Index of the last place and its shared objects: the next placement mostly has the same
+    /// place.
     last: Option<(usize, Shared)>,
     hardware: BTreeMap<&'a [u32], Hardware>,
-    /// The objects of a text, by the text, and of all accelerators, by their number.
+    /// Python strings by their text.
     texts: BTreeMap<&'a str, Py<PyString>>,
+    /// Tuples that name all accelerators of a node, by their number.
     visible: BTreeMap<u32, Py<PyTuple>>,
 }
 

@@ -49,12 +49,12 @@ impl PyRankLists {
         Ok(rank_lists(lists)?.into())
     }
 
-    /// Return the same lists, each ascending, and in the order of their first ranks.
+    /// Return the same lists, each sorted, in the order of their first ranks.
     fn in_order(&self) -> Self {
         self.inner.in_order().into()
     }
 
-    /// Return the first rank of each process that has one.
+    /// Return the first rank of each process that has ranks.
     fn firsts(&self) -> Vec<u32> {
         self.inner.firsts()
     }

@@ -1,4 +1,5 @@
-//! What the values have in common: equality across backends, hash, repr and pickling by fields.
+//! Methods that all value classes share: equality across backends, hash, repr and pickling by
+//! fields.
 
 use pyo3::prelude::*;
 use pyo3::types::{PyList, PyTuple};
@@ -19,7 +20,7 @@ fn fields<'py>(value: &Bound<'py, PyAny>, names: Names) -> PyResult<Bound<'py, P
     PyTuple::new(value.py(), fields?)
 }
 
-/// Whether both are values of one public class, of this backend or the other.
+/// Whether both objects have the same public class, which may come from either backend.
 pub(crate) fn same_class(left: &Bound<'_, PyAny>, right: &Bound<'_, PyAny>) -> PyResult<bool> {
     let (left, right) = (left.get_type(), right.get_type());
     let same = |attribute: &str| left.getattr(attribute)?.eq(right.getattr(attribute)?);
@@ -55,7 +56,7 @@ pub(crate) fn repr(value: &Bound<'_, PyAny>, names: Names) -> PyResult<String> {
     ))
 }
 
-/// The public class, whichever backend this process runs, and the fields.
+/// The public class, which the backend of any process provides, and the fields.
 pub(crate) fn reduce<'py>(
     value: &Bound<'py, PyAny>,
     names: Names,

@@ -1,11 +1,11 @@
-//! What the lazy sequences have in common.
+//! Methods that the lazy sequences `RankLists` and `Placements` share.
 
 use pyo3::prelude::*;
 use pyo3::types::{PyInt, PyIterator, PyList, PyRange};
 
 use crate::record::same_class;
 
-/// The items that an index or a slice stands for; Python's own range judges the index.
+/// The item at an index, or the items of a slice; Python's `range` checks the index.
 pub(crate) fn pick<'py>(
     index: &Bound<'py, PyAny>,
     size: usize,

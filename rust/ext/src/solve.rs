@@ -1,4 +1,4 @@
-//! `parse_placement` and the strategies.
+//! `parse_placement`, and the functions that place processes on nodes.
 
 use std::num::NonZeroU32;
 use std::sync::Arc;
@@ -43,7 +43,7 @@ fn placements(
         .map_err(|error| placement_error(py, error))
 }
 
-/// Read the placement string of one component.
+/// Parse the placement string of one component.
 #[pyfunction]
 #[pyo3(name = "parse_placement", signature = (text, groups, component))]
 pub(crate) fn parse_placement(

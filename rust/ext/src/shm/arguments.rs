@@ -1,4 +1,4 @@
-//! Arguments of sessions and queues, and the texts of those that are not taken.
+//! Checks of the arguments of sessions and queues, and the errors for invalid ones.
 
 use std::cell::Cell;
 use std::time::{Duration, Instant};
@@ -8,7 +8,7 @@ use pyo3::types::{PyBool, PyFloat, PyInt, PyString};
 
 use super::errors::{bad_type, bad_value};
 
-/// The largest weight, and the largest of whatever has no limit of its own.
+/// The largest weight, and the largest value of arguments without a limit of their own.
 pub(crate) const LARGEST: u64 = i64::MAX.unsigned_abs();
 
 fn is_int(value: &Bound<'_, PyAny>) -> bool {
@@ -33,7 +33,7 @@ pub(crate) fn wrong_value(value: &Bound<'_, PyAny>, name: &str, expected: &str) 
     }
 }
 
-/// A whole number within bounds, both included.
+/// An int from `low` to `high`, both included.
 pub(crate) fn whole(value: &Bound<'_, PyAny>, name: &str, low: u64, high: u64) -> PyResult<u64> {
     if !is_int(value) {
         return Err(wrong_type(value, name, "an int"));
@@ -44,7 +44,7 @@ pub(crate) fn whole(value: &Bound<'_, PyAny>, name: &str, low: u64, high: u64) -
     }
 }
 
-/// A whole number within bounds, or None.
+/// An int from `low` to `high`, or None.
 pub(crate) fn whole_or_none(
     value: Option<&Bound<'_, PyAny>>,
     name: &str,
@@ -54,7 +54,7 @@ pub(crate) fn whole_or_none(
     value.map(|value| whole(value, name, low, high)).transpose()
 }
 
-/// A weight from which on what is there is enough, or None.
+/// The argument `least`: a weight, or None.
 pub(crate) fn least(value: Option<&Bound<'_, PyAny>>) -> PyResult<Option<u64>> {
     whole_or_none(value, "least", 0, LARGEST)
 }
@@ -65,7 +65,6 @@ pub(crate) fn weight(value: &Bound<'_, PyAny>) -> PyResult<u64> {
     whole(value, "weight", 0, LARGEST)
 }
 
-/// True or False.
 pub(crate) fn flag(value: &Bound<'_, PyAny>, name: &str) -> PyResult<bool> {
     match value.cast::<PyBool>() {
         Ok(flag) => Ok(flag.is_true()),
@@ -73,7 +72,7 @@ pub(crate) fn flag(value: &Bound<'_, PyAny>, name: &str) -> PyResult<bool> {
     }
 }
 
-/// A text.
+/// A str.
 pub(crate) fn text(value: &Bound<'_, PyAny>, name: &str) -> PyResult<String> {
     match value.cast::<PyString>() {
         Ok(text) => Ok(text.to_str()?.to_owned()),
@@ -81,7 +80,7 @@ pub(crate) fn text(value: &Bound<'_, PyAny>, name: &str) -> PyResult<String> {
     }
 }
 
-/// A text, or None.
+/// A str, or None.
 pub(crate) fn text_or_none(
     value: Option<&Bound<'_, PyAny>>,
     name: &str,
@@ -93,19 +92,19 @@ pub(crate) fn text_or_none(
     }
 }
 
-/// How long a call may take.
+/// The time limit of a call.
 pub(crate) struct Limit<'a, 'py> {
-    /// As it was given, for messages.
+    /// The argument as the caller gave it, for error messages.
     given: Option<&'a Bound<'py, PyAny>>,
     deadline: Cell<Deadline>,
 }
 
-/// When a limit is over.
+/// When a time limit ends.
 #[derive(Clone, Copy)]
 enum Deadline {
     Never,
     At(Instant),
-    /// So long after the first look at it: who need not wait need not ask the clock.
+    /// This long after the first sleep: a call that need not wait does not read the clock.
     After(Duration),
 }
 
@@ -121,7 +120,7 @@ impl<'a, 'py> Limit<'a, 'py> {
         Ok(Self { given, deadline })
     }
 
-    /// So long, from the first time on that there is nothing.
+    /// A limit that starts when the call first has to wait.
     #[inline]
     pub(crate) fn within(limit: Duration) -> Self {
         Self {
@@ -130,7 +129,7 @@ impl<'a, 'py> Limit<'a, 'py> {
         }
     }
 
-    /// How long the next sleep may be, at most `longest`; None once the time is over.
+    /// How long the next sleep may take, at most `longest`; None if the time is over.
     pub(crate) fn slice(&self, longest: Duration) -> Option<Duration> {
         let left = match self.deadline.get() {
             Deadline::Never => return Some(longest),
@@ -143,7 +142,7 @@ impl<'a, 'py> Limit<'a, 'py> {
         (!left.is_zero()).then(|| left.min(longest))
     }
 
-    /// For how long it has been over.
+    /// How long ago the limit ended.
     pub(crate) fn over(&self) -> Duration {
         match self.deadline.get() {
             Deadline::At(deadline) => deadline.elapsed(),
@@ -151,7 +150,7 @@ impl<'a, 'py> Limit<'a, 'py> {
         }
     }
 
-    /// The seconds that were given, as Python writes a number.
+    /// The given seconds, formatted as Python formats a number.
     pub(crate) fn seconds(&self, py: Python<'_>) -> PyResult<String> {
         let given = match self.given {
             Some(given) => given.extract::<f64>().unwrap_or(f64::INFINITY),
@@ -167,7 +166,7 @@ fn deadline(timeout: &Bound<'_, PyAny>) -> PyResult<Option<Instant>> {
     if !is_int(timeout) && !timeout.is_instance_of::<PyFloat>() {
         return Err(wrong_type(timeout, "timeout", "seconds, None or math.inf"));
     }
-    // An int that no float can hold is as good as infinity, unless it is negative.
+    // An int too large for a float counts as infinity, unless it is negative.
     let Ok(seconds) = timeout.extract::<f64>() else {
         return if timeout.lt(0)? {
             Err(wrong_value(timeout, "timeout", "seconds, not less than 0"))
@@ -178,7 +177,7 @@ fn deadline(timeout: &Bound<'_, PyAny>) -> PyResult<Option<Instant>> {
     if seconds.is_nan() || seconds < 0.0 {
         return Err(wrong_value(timeout, "timeout", "seconds, not less than 0"));
     }
-    // What the clock cannot count to does not come.
+    // A deadline that the clock cannot represent never comes.
     let limit = Duration::try_from_secs_f64(seconds).ok();
     Ok(limit.and_then(|limit| Instant::now().checked_add(limit)))
 }

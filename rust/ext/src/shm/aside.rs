@@ -1,9 +1,10 @@
-//! What was taken and could not be handed out: it is for the gets that follow.
+//! Messages that a get took but could not return: later gets return them.
 //!
-//! There are three reasons. A message came together with good ones and cannot be rebuilt: the good
-//! ones are returned, and the next get raises its error. A signal came while a message was rebuilt,
-//! in code of its class: the signal's exception is raised, and no message is lost by it. Or the
-//! memory of a message cannot be mapped now, as this process has too many files open.
+//! There are three reasons. A message that cannot be rebuilt was taken together with good ones: the
+//! good ones are returned, and the next get raises its error. A signal handler raised while a
+//! message was rebuilt, in code of its class: that exception is raised, and no message is lost by
+//! it. Or the memory of a message cannot be mapped now because this process has too many files
+//! open.
 
 use std::collections::VecDeque;
 use std::process;
@@ -18,37 +19,39 @@ use super::taking::Took;
 
 type Guard<'a> = MutexGuard<'a, (u32, VecDeque<Later>)>;
 
-/// Something for a later get.
+/// An item for a later get.
 pub(super) enum Later {
     /// The error of a message that is gone.
     Error(PyErr),
-    /// An object that is rebuilt already.
+    /// An object that was rebuilt already.
     Object(Rebuilt),
-    /// A message that is to be rebuilt.
+    /// A message that still has to be rebuilt.
     Message(Kept),
 }
 
-/// An object of a message, and what keeps that where it is.
+/// A rebuilt object, with the lease of its message, if any.
 pub(super) struct Rebuilt {
     pub(super) object: Py<PyAny>,
     pub(super) parting: Parting,
     pub(super) held: Option<Arc<Held>>,
 }
 
-/// A message that was taken: what it is, where its bytes are, and those that were copied.
+/// A message that was taken: its properties, its loan, and the bytes that were copied.
 pub(super) struct Kept {
     pub(super) took: Took,
     pub(super) held: Option<Arc<Held>>,
     pub(super) bytes: Vec<u8>,
 }
 
-/// What is left for later, in its order.
+/// The items left for later gets, in order.
 ///
-/// It is the process's own: a child that is forked meanwhile has none of it, else both got it.
+/// They belong to one process: a forked child ignores them, or parent and child would both return
+/// the same messages.
 #[derive(Default)]
 pub(super) struct Aside {
     any: AtomicBool,
-    /// With the process that left it. Locked for a moment only, and never while Python is called.
+    /// With the pid of the process that left them. Locked only briefly, and never while Python is
+    /// called.
     all: Mutex<(u32, VecDeque<Later>)>,
 }
 
@@ -62,7 +65,7 @@ impl Aside {
         drop(of_parent);
     }
 
-    /// Puts back what was the first.
+    /// Puts an item back to the front.
     pub(super) fn put_back(&self, first: Later) {
         let (mut guard, of_parent) = self.all();
         guard.1.push_front(first);
@@ -71,7 +74,7 @@ impl Aside {
         drop(of_parent);
     }
 
-    /// The first; None where there is nothing.
+    /// Removes and returns the first item; None if there is none.
     #[inline]
     pub(super) fn take(&self) -> Option<Later> {
         if !self.any.load(Ordering::Relaxed) {
@@ -80,7 +83,7 @@ impl Aside {
         self.take_if(|_| true)
     }
 
-    /// The first if it is a message.
+    /// Removes and returns the first item unless it is an error.
     pub(super) fn take_message(&self) -> Option<Later> {
         self.take_if(|later| !matches!(later, Later::Error(_)))
     }
@@ -96,8 +99,8 @@ impl Aside {
         first.flatten()
     }
 
-    /// All of it, and what a parent of this process left: to be dropped without the lock, because
-    /// Python is called by that.
+    /// Locks the items of this process, and returns those that its parent left: the caller drops
+    /// them after unlocking, because dropping them calls Python.
     fn all(&self) -> (Guard<'_>, VecDeque<Later>) {
         let mut guard = self.all.lock().unwrap_or_else(PoisonError::into_inner);
         let here = process::id();

@@ -1,4 +1,4 @@
-//! What goes wrong with sessions and queues, as the classes of `shoal.errors`.
+//! Errors of sessions and queues, as the classes of `shoal.errors`.
 
 use std::io::ErrorKind;
 use std::os::unix::fs::MetadataExt;
@@ -12,7 +12,7 @@ use shoal_core::shm::session::Error;
 use super::process;
 use crate::errors::shoal_error;
 
-/// What holds the tables of a session of the other backend.
+/// File that only a session of the pure backend has.
 const TABLES_OF_PURE: &str = "pure.db";
 
 pub(crate) fn bad_value(py: Python<'_>, message: String) -> PyErr {
@@ -43,7 +43,7 @@ pub(crate) fn no_memory(py: Python<'_>, message: String) -> PyErr {
     shoal_error(py, "ChannelMemoryError", message, None)
 }
 
-/// A message that cannot be rebuilt, and why.
+/// The error for a message that cannot be rebuilt.
 pub(crate) fn not_rebuilt(py: Python<'_>, queue: &str, sender: u32, why: PyErr) -> PyErr {
     let (class, text) = (why.get_type(py).name(), why.value(py).str());
     let (class, text) = match (class, text) {
@@ -57,7 +57,7 @@ pub(crate) fn not_rebuilt(py: Python<'_>, queue: &str, sender: u32, why: PyErr) 
     error
 }
 
-/// A message whose bytes cannot be mapped now, and why.
+/// The error for a message whose bytes cannot be mapped now.
 pub(crate) fn not_reached(py: Python<'_>, queue: &str, sender: u32, why: &Error) -> PyErr {
     let message = format!(
         "{queue}: a message from process {sender} cannot be read now, and is left for the next get: {why}"
@@ -65,7 +65,7 @@ pub(crate) fn not_reached(py: Python<'_>, queue: &str, sender: u32, why: &Error)
     shoal_error(py, "ChannelError", message, None)
 }
 
-/// The session is closed to this process, or to this object of it.
+/// The error for a session that this process left, or whose object was closed.
 #[cold]
 pub(crate) fn session_closed(py: Python<'_>, operation: &str) -> PyErr {
     process::stay_silent_at_exit(py);
@@ -73,9 +73,9 @@ pub(crate) fn session_closed(py: Python<'_>, operation: &str) -> PyErr {
     closed(py, message)
 }
 
-/// What an operation on something of a session came to.
+/// The error for a failed operation of a session or a queue.
 ///
-/// `subject` is what the operation is about, such as `queue 'a'`.
+/// `subject` names the object of the operation, such as `queue 'a'`.
 #[cold]
 pub(crate) fn of_operation(py: Python<'_>, operation: &str, subject: &str, error: &Error) -> PyErr {
     match error {
@@ -95,7 +95,7 @@ pub(crate) fn of_operation(py: Python<'_>, operation: &str, subject: &str, error
     }
 }
 
-/// Why a session cannot be made.
+/// The error for a session that cannot be created.
 #[cold]
 pub(crate) fn of_create(py: Python<'_>, error: &Error) -> PyErr {
     let message = format!("no session can be made: {error}");
@@ -105,7 +105,7 @@ pub(crate) fn of_create(py: Python<'_>, error: &Error) -> PyErr {
     }
 }
 
-/// Why a session cannot be attached to.
+/// The error for a session that cannot be attached to.
 #[cold]
 pub(crate) fn of_attach(py: Python<'_>, token: &str, error: &Error) -> PyErr {
     let gone = || {
@@ -147,7 +147,7 @@ fn not_a_token(py: Python<'_>, token: &str) -> PyErr {
     }
 }
 
-/// Whose the folder of a session is, and who asks; None where there is none.
+/// The users that own a session's folder and this process; None if there is no such folder.
 fn owners(token: &str) -> Option<(u32, u32)> {
     let path = Path::new(token);
     let named = path.file_name()?.to_str()?.starts_with("shoal-");
@@ -155,7 +155,7 @@ fn owners(token: &str) -> Option<(u32, u32)> {
     (named && path.is_absolute()).then_some((owner(path)?, owner(Path::new("/proc/self"))?))
 }
 
-/// Whether there was no space for it.
+/// Whether the operation failed for lack of space.
 fn is_full(error: &memory::Error) -> bool {
     matches!(
         error.kind(),

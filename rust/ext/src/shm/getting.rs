@@ -1,4 +1,4 @@
-//! From messages that were taken to objects.
+//! Rebuilding objects from messages that were taken.
 
 use std::sync::Arc;
 
@@ -18,22 +18,22 @@ use super::parcel::PyShmParcel;
 use super::queue::PyShmQueue;
 use super::taking::{Get, Took};
 
-/// Why there is no object.
+/// Why a message could not be rebuilt.
 pub(super) enum Failure {
-    /// The message cannot be rebuilt, and is gone.
+    /// The message can never be rebuilt, and is gone.
     Spoilt(PyErr),
-    /// A signal came, or the system has too little of something; the message is as good as before.
+    /// A signal handler raised, or the system lacks a resource now; the message is intact.
     Interrupted(PyErr, Box<Kept>),
 }
 
-/// Whether an error is no signal's: it can be kept from the caller, who gets something else. Also
-/// one to end the program: whoever sent the message is not to end who gets it.
+/// Whether an error does not come from a signal, so that a later get may raise it. `SystemExit`
+/// counts as ordinary too: the sender of a message must not end its receiver.
 pub(super) fn is_ordinary(py: Python<'_>, error: &PyErr) -> bool {
     !error.is_instance_of::<PyKeyboardInterrupt>(py) && !error.is_instance_of::<PyGeneratorExit>(py)
 }
 
 impl PyShmQueue {
-    /// Takes one message.
+    /// Takes one message and rebuilds its object.
     #[inline]
     pub(super) fn get_one<'py>(
         &self,
@@ -64,7 +64,7 @@ impl PyShmQueue {
         self.get_held(py, here, get.keep, took, loan, bytes)
     }
 
-    /// One message that is not only a copy.
+    /// Rebuilds a message that is leased, lies in shared memory, or is returned as a parcel.
     fn get_held<'py>(
         &self,
         py: Python<'py>,
@@ -80,7 +80,7 @@ impl PyShmQueue {
         handed_out(object, keep, Parting::of(took), held)
     }
 
-    /// What an earlier get left.
+    /// The object, or its lease, of a message that an earlier get left.
     #[cold]
     pub(super) fn get_later<'py>(
         &self,
@@ -92,7 +92,7 @@ impl PyShmQueue {
         handed_out_later(py, rebuilt, keep).map_err(Failure::Spoilt)
     }
 
-    /// The object of what an earlier get left.
+    /// The object of a message that an earlier get left.
     #[cold]
     pub(super) fn rebuild_later(&self, py: Python<'_>, later: Later) -> Result<Rebuilt, Failure> {
         match later {
@@ -109,7 +109,7 @@ impl PyShmQueue {
         }
     }
 
-    /// The object of a message; `bytes` begin with those that were copied.
+    /// The object of a message; `bytes` begin with its payload if that was copied.
     pub(super) fn rebuild<'py>(
         &self,
         py: Python<'py>,
@@ -165,14 +165,14 @@ impl PyShmQueue {
             return Failure::Interrupted(error, Box::new(kept));
         }
         if let Some(held) = held {
-            // Nobody else should get what cannot be rebuilt. Where this process was taken for dead,
-            // somebody else does.
+            // No other consumer should get a message that cannot be rebuilt. This fails if another
+            // process took this one for dead: then another consumer gets the message.
             let _ = held.acknowledge();
         }
         Failure::Spoilt(not_rebuilt(py, &self.name, took.label.sender, error))
     }
 
-    /// The error to be raised; a message that is left is for the next get.
+    /// The error to be raised. An intact message is left for the next get.
     pub(super) fn raised(&self, failure: Failure) -> PyErr {
         match failure {
             Failure::Spoilt(error) => error,
@@ -184,7 +184,7 @@ impl PyShmQueue {
     }
 }
 
-/// A message as it is: what is long stays where it lies.
+/// A message as a parcel: a long payload stays in shared memory.
 fn parcel<'py>(
     py: Python<'py>,
     took: Took,
@@ -206,7 +206,7 @@ fn parcel<'py>(
     PyShmParcel::taken(py, took.label, data, length)
 }
 
-/// What keeps a message where it is, if something has to.
+/// Keeps the message of a loan in place; None without a loan.
 pub(super) fn hold(here: &Here, took: Took, loan: Option<Loan>) -> Option<Arc<Held>> {
     Some(Arc::new(here.queue.keep(loan?, took.payload)))
 }
@@ -219,7 +219,7 @@ pub(super) fn kept_of(took: Took, held: Option<Arc<Held>>, bytes: &[u8]) -> Kept
     Kept { took, held, bytes }
 }
 
-/// The object that an earlier get left, or the lease of it.
+/// The object that an earlier get left, or its lease.
 pub(super) fn handed_out_later(
     py: Python<'_>,
     rebuilt: Rebuilt,
@@ -233,13 +233,13 @@ pub(super) fn handed_out_later(
     if let Some(held) = &held
         && keep != Keep::Lease
     {
-        // It was taken as a lease, and is handed out as if it were none.
+        // It was taken with a lease, but this get returns the object without one.
         let _ = held.acknowledge();
     }
     handed_out(object.into_bound(py), keep, parting, held)
 }
 
-/// The object, or the lease of it.
+/// The object, or its lease.
 pub(super) fn handed_out(
     object: Bound<'_, PyAny>,
     keep: Keep,

@@ -1,4 +1,4 @@
-//! A queue as one process has it, and its tries: what needs no waiting.
+//! A queue as one process uses it, and attempts to put without waiting.
 
 use std::sync::OnceLock;
 
@@ -11,10 +11,10 @@ use super::errors::{no_memory, of_operation};
 use super::putting::used_up;
 use super::queue::{PyShmQueue, other_bounds};
 
-/// A queue in one process, and in the children that this one forks.
+/// A queue as one process uses it, and as the children that it forks do.
 pub(super) struct Here {
     pub(super) queue: SessionQueue,
-    /// The number of this process, which is sent along.
+    /// The pid of this process, sent with each message.
     pid: u32,
     in_child: OnceLock<Box<Self>>,
 }
@@ -28,13 +28,13 @@ impl Here {
         }
     }
 
-    /// Whether it is of this process.
+    /// Whether it belongs to this process.
     #[inline]
     pub(super) fn is_here(&self) -> bool {
         self.queue.session().origin().is_here()
     }
 
-    /// What a child of this process has instead, made where there is none.
+    /// The queue as a forked child of this process uses it; `make` opens it if necessary.
     pub(super) fn in_child(
         &self,
         make: impl FnOnce() -> PyResult<SessionQueue>,
@@ -43,11 +43,11 @@ impl Here {
             return Ok(next);
         }
         let next = Box::new(Self::new(make()?));
-        // Another thread may be faster, with the same.
+        // Another thread may be faster and open the same queue.
         Ok(self.in_child.get_or_init(|| next))
     }
 
-    /// What a message of this process says of itself.
+    /// The label of a message that this process makes.
     #[inline]
     pub(super) fn label(&self, weight: u64, kind: u32) -> Label {
         Label {
@@ -57,7 +57,7 @@ impl Here {
         }
     }
 
-    /// What a message says of itself: one that was made before keeps its sender.
+    /// The label of an encoded message; a parcel keeps its sender.
     #[inline]
     pub(super) fn label_of(&self, weight: u64, encoded: &Encoded) -> Label {
         Label {
@@ -68,7 +68,7 @@ impl Here {
 }
 
 impl PyShmQueue {
-    /// The queue, as this process has it: from its first call on, for a child.
+    /// The queue as this process uses it. A forked child opens it at its first call.
     #[inline]
     pub(super) fn here(&self, py: Python<'_>, operation: &str) -> PyResult<&Here> {
         if self.here.is_here() {
@@ -83,7 +83,7 @@ impl PyShmQueue {
         while !here.is_here() {
             here = here.in_child(|| {
                 let session = self.session.get().here(py, operation)?;
-                // Its parent may have let go of it, so that it is made again.
+                // The parent may have released the queue; then it is created again.
                 let opened = py.detach(|| session.queue(&self.key, self.bounds()));
                 opened.map_err(|error| {
                     let other = other_bounds(py, &self.name, &error);
@@ -94,7 +94,7 @@ impl PyShmQueue {
         Ok(here)
     }
 
-    /// What an operation came to.
+    /// The Python error for a failed operation.
     #[cold]
     pub(super) fn failed(&self, py: Python<'_>, operation: &str, error: &Error) -> PyErr {
         if let Error::MemoryUsedUp {
@@ -108,7 +108,7 @@ impl PyShmQueue {
             return no_memory(py, format!("{operation}: {why}{holders}"));
         }
         if let Error::TooLarge { length, limit } = error {
-            // The limit that was asked for, where the memory itself is a little larger.
+            // Report the configured limit: the memory itself may be a little larger.
             let asked = self.here.queue.session().stats();
             let limit = asked.map_or(*limit, |stats| stats.max_bytes.min(*limit));
             let message = format!(
@@ -119,7 +119,7 @@ impl PyShmQueue {
         of_operation(py, operation, &self.name, error)
     }
 
-    /// Who holds most of the session's memory, as the end of a message.
+    /// The processes that hold most of the session's memory, as the end of an error message.
     fn holders(&self, py: Python<'_>, operation: &str) -> String {
         let Ok(here) = self.here(py, operation) else {
             return String::new();
@@ -137,9 +137,9 @@ impl PyShmQueue {
 pub(super) enum Cargo<'a> {
     /// It fits into a descriptor.
     Small(&'a [u8]),
-    /// It is not in shared memory yet.
+    /// It is not written to shared memory yet.
     Large(&'a Encoded),
-    /// It is; None once it is put.
+    /// It is written to shared memory; None once it was put.
     Written(Option<Draft>),
 }
 
@@ -152,7 +152,7 @@ impl<'a> Cargo<'a> {
         }
     }
 
-    /// How many bytes it has.
+    /// Its length in bytes.
     pub(super) fn len(&self) -> u64 {
         match self {
             Self::Small(bytes) => bytes.len() as u64,
@@ -162,7 +162,7 @@ impl<'a> Cargo<'a> {
     }
 }
 
-/// What a try to put came to.
+/// The outcome of a try to put.
 pub(super) enum Tried {
     Put,
     Refused(Refusal),
@@ -179,7 +179,7 @@ impl From<Refusal> for Tried {
     }
 }
 
-/// Tries to put a message; one that was written stays so.
+/// Tries to put a message; a message that was written to shared memory stays there if that fails.
 #[inline]
 pub(super) fn try_put(
     py: Python<'_>,
@@ -218,7 +218,7 @@ pub(super) fn try_put(
     })
 }
 
-/// Writes a message into shared memory; None where there is none now.
+/// Writes a message into shared memory; None if no memory is free now.
 pub(super) fn write(
     py: Python<'_>,
     queue: &SessionQueue,

@@ -1,10 +1,10 @@
-//! Which sessions this process takes part in, and how many of its objects stand for each.
+//! The sessions in which this process takes part, with the number of Python objects of each.
 //!
-//! A process is one participant of a session, which it leaves when the last of these objects is
-//! closed or gone. What is received keeps what it needs beyond that.
+//! A process is one participant of a session, and leaves it when the last of these objects is
+//! closed or deallocated. Received objects keep the memory that they need beyond that.
 //!
-//! The lock is held only by threads that are attached to the interpreter, for a moment, and never
-//! while they call it. So it is free whenever Python forks.
+//! The lock is held only briefly, only by threads that are attached to the interpreter, and never
+//! while they call it. It is therefore free whenever Python forks.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
@@ -12,12 +12,12 @@ use std::time::{Duration, Instant};
 use pyo3::prelude::*;
 use shoal_core::shm::session::{Error, Session};
 
-/// How long to wait for another thread that leaves the session that is to be attached to.
+/// Maximum wait for another thread that is leaving the session to be joined.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 struct Host {
     session: Weak<Session>,
-    /// 0 while the process leaves.
+    /// The number of open objects; 0 while the process leaves the session.
     objects: usize,
 }
 
@@ -27,9 +27,10 @@ fn hosts() -> MutexGuard<'static, Vec<Host>> {
     HOSTS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A session of this process for one more object.
+/// Opens a session for one more object of this process.
 ///
-/// `open` makes it or attaches to it; it is asked again where this process just leaves it.
+/// `open` creates the session or attaches to it; it is called again while this process is leaving
+/// the session.
 pub(super) fn join(
     py: Python<'_>,
     open: impl Fn() -> Result<Arc<Session>, Error> + Sync,
@@ -48,7 +49,7 @@ pub(super) fn join(
     }
 }
 
-/// Counts an object; false where the session is being left.
+/// Counts one more object; returns false if the process is leaving the session.
 fn add(session: &Arc<Session>) -> bool {
     let mut hosts = hosts();
     hosts.retain(|host| host.session.strong_count() > 0);
@@ -67,7 +68,8 @@ fn add(session: &Arc<Session>) -> bool {
     true
 }
 
-/// Counts an object no more; whether it was the last, so that the session is to be shut.
+/// Counts one object less. Returns whether it was the last one: then the caller must shut the
+/// session.
 pub(super) fn remove(session: &Arc<Session>) -> bool {
     let mut hosts = hosts();
     let found = hosts
@@ -82,19 +84,19 @@ pub(super) fn remove(session: &Arc<Session>) -> bool {
     }
 }
 
-/// Says that a session whose last object was removed has been shut: it may be joined again, where
-/// what was received keeps it.
+/// Forgets a session that was shut after its last object was closed. Received objects may keep it
+/// alive; then it can be joined again.
 pub(super) fn forget(session: &Arc<Session>) {
     hosts().retain(|host| !std::ptr::eq(host.session.as_ptr(), Arc::as_ptr(session)));
 }
 
-/// Leaves a session whose last object was removed.
+/// Leaves a session whose last object was closed.
 pub(super) fn shut(py: Python<'_>, session: &Arc<Session>) {
     py.detach(|| session.shut());
     forget(session);
 }
 
-/// The sessions that this process takes part in, no object of which counts any more.
+/// Empties the table and returns the sessions in which this process takes part.
 pub(super) fn remove_all() -> Vec<Arc<Session>> {
     let all = std::mem::take(&mut *hosts());
     let left = all.iter().filter_map(|host| host.session.upgrade());

@@ -1,7 +1,7 @@
-//! Memory of a message, lent to the arrays that are made over it.
+//! Views of a message's memory, which the arrays made over it keep.
 //!
-//! With the copying out of arrays this is the one place of the extension that goes without the
-//! compiler's check: Python has no other way to show memory than by its address.
+//! This module and `codec/raw.rs` are the only ones of the extension with unsafe code: Python has
+//! no way to expose memory except by its address.
 
 #![expect(
     unsafe_code,
@@ -19,17 +19,17 @@ use shoal_core::shm::session::{Draft, Held};
 
 use super::codec::{Payload, Pinned};
 
-/// What keeps memory where it is, and its bytes for one owner.
+/// Keeps memory mapped, and its bytes reserved for one owner.
 enum Owner {
-    /// A message that was taken; it is given back when nobody uses it any more.
+    /// A message that was taken; released when nothing uses it any more.
     Taken(Arc<Held>),
-    /// Room for a message that is not put yet; it stays mapped afterwards, from here on.
+    /// Memory of a message before its put, and its offset; it stays mapped afterwards.
     Draft(Arc<Mapping>, u64),
-    /// A parcel that was opened: memory of a Python object, which nobody else uses.
+    /// An opened parcel: memory of a Python object that nothing else uses.
     Parcel(Arc<Pinned>),
 }
 
-/// A part of a message, as writable memory.
+/// A part of a message as writable memory.
 ///
 /// numpy and torch keep this object for as long as they use the memory.
 #[pyclass(frozen, name = "ShmLoan", module = "shoal.shm")]
@@ -74,7 +74,7 @@ impl Loan {
 
     /// # Safety
     ///
-    /// `view` is one that Python wants filled: called by the interpreter only.
+    /// `view` must be one that Python wants filled: only the interpreter calls this.
     unsafe fn __getbuffer__(
         slf: Bound<'_, Self>,
         view: *mut ffi::Py_buffer,
@@ -90,10 +90,10 @@ impl Loan {
         };
         let start = start.ok_or_else(|| PyValueError::new_err("the message has no such part"))?;
         let len = ffi::Py_ssize_t::try_from(this.len)?;
-        // SAFETY: `view` is Python's to fill, and `slf` is alive. The `len` bytes from `start` on
-        // lie in a mapping, or in the writable buffer of an object, that `owner` keeps, and with it
-        // this object, of which the view holds a reference. They are this process's own: of a
-        // message that it has taken, or has not put.
+        // SAFETY: Python passes a `view` to be filled, and `slf` is alive. The `len` bytes from
+        // `start` on lie in a mapping, or in the writable buffer of an object; `owner` keeps that,
+        // this object keeps `owner`, and the view holds a reference to this object. The bytes
+        // belong to this process: they are part of a message that it has taken, or has not put.
         let failed = unsafe {
             ffi::PyBuffer_FillInfo(view, slf.as_ptr(), start.as_ptr().cast(), len, 0, flags)
         };
@@ -104,7 +104,7 @@ impl Loan {
     }
 }
 
-/// A message that was taken, for the decoder.
+/// A message that was taken, as the decoder reads it.
 pub(super) struct Lent(pub(super) Arc<Held>);
 
 impl Payload for Lent {
@@ -113,7 +113,7 @@ impl Payload for Lent {
     }
 
     fn read(&self, at: usize, to: &mut [u8]) {
-        // The decoder asks only for what there is.
+        // The decoder asks only for bytes that exist.
         let _ = self.0.read(at as u64, to);
     }
 

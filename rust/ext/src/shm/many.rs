@@ -1,4 +1,4 @@
-//! Putting many messages in their order.
+//! Putting several messages in their order: `put_many`.
 
 use std::ops::Range;
 
@@ -17,29 +17,30 @@ use super::queue::PyShmQueue;
 use super::reservation::PyShmReservation;
 use crate::convert::items;
 
-/// So many are put by one operation at most: they have descriptors while they wait for room.
+/// Maximum number of messages put by one operation: they occupy descriptors while they wait for
+/// room.
 const TOGETHER: usize = 256;
 
-/// A message: what it says of itself, and what it is.
+/// A message: its label and its payload.
 struct Parcel {
     label: Label,
     body: Body,
 }
 
 enum Body {
-    /// A part of the bytes of all small ones.
+    /// A range of `small`, the bytes of all small messages.
     Small(Range<usize>),
     Large(Box<Encoded>),
-    /// It is in shared memory, where it was made.
+    /// A reservation, whose values are in shared memory already.
     Reserved(Py<PyShmReservation>),
 }
 
-/// Messages that are encoded: the first ones are in descriptors already.
+/// Encoded messages; the first `ready` of them are in descriptors already.
 #[derive(Default)]
 pub(super) struct Parcels {
     ready: usize,
     small: Vec<u8>,
-    /// Of the message that is added, used again for the next.
+    /// Buffer for the message that is being added, reused for the next.
     encoded: Encoded,
     rest: Vec<Parcel>,
 }
@@ -49,12 +50,12 @@ impl Parcels {
         self.ready + self.rest.len()
     }
 
-    /// A message that is not in a descriptor yet, by its number among all.
+    /// A message, by its index; None if it is in a descriptor already.
     fn get(&self, index: usize) -> Option<&Parcel> {
         self.rest.get(index.checked_sub(self.ready)?)
     }
 
-    /// How long a message is; 0 for one whose length is of no importance.
+    /// The length of a message in bytes; 0 if it does not matter.
     fn len(&self, index: usize) -> u64 {
         match self.get(index).map(|parcel| &parcel.body) {
             Some(Body::Small(range)) => range.len() as u64,
@@ -63,7 +64,7 @@ impl Parcels {
         }
     }
 
-    /// Adds a message. It goes straight to a descriptor where it and all before it can.
+    /// Adds a message. It goes straight into a descriptor if it and all before it can.
     fn add(
         &mut self,
         object: &Bound<'_, PyAny>,
@@ -84,7 +85,7 @@ impl Parcels {
         let label = here.label_of(weight, &self.encoded);
         let body = match Cargo::of(&self.encoded) {
             Cargo::Small(bytes) => {
-                // Where the queue counts bytes, each message is looked at before.
+                // If the queue limits bytes, each message must be checked first.
                 if self.rest.is_empty() && self.ready < TOGETHER && here.queue.max_bytes() == 0 {
                     match batch.push(label, bytes) {
                         Ok(false) => (),
@@ -107,7 +108,7 @@ impl Parcels {
 }
 
 impl PyShmQueue {
-    /// Puts objects in their order, and counts those that are put.
+    /// Puts objects in their order, and counts in `done` how many were put.
     pub(super) fn put_several(
         &self,
         py: Python<'_>,
@@ -131,7 +132,7 @@ impl PyShmQueue {
             }
             let lack = match self.fill(py, here, put, &parcels, *done, &mut batch) {
                 Ok(lack) => lack,
-                // Those before it are to be put first; then it comes again.
+                // Put the messages before it first; then the same error comes again.
                 Err(error) if batch.is_empty() => return Err(error),
                 Err(_) => None,
             };
@@ -158,7 +159,7 @@ impl PyShmQueue {
         Ok(())
     }
 
-    /// Encodes objects, each with its weight.
+    /// Encodes all objects, each with its weight.
     fn encode_all(
         &self,
         put: &Put<'_, '_>,
@@ -187,8 +188,8 @@ impl PyShmQueue {
         Ok(parcels)
     }
 
-    /// Gives messages descriptors, and memory where they need some: those from the first that is
-    /// not put, behind those that have them already. What is lacking for more.
+    /// Gives descriptors, and memory if necessary, to messages in order, from the first one without
+    /// a descriptor. Returns the resource that is lacking for more, if any.
     fn fill(
         &self,
         py: Python<'_>,
@@ -219,7 +220,7 @@ impl PyShmQueue {
                         return Ok(Some(Lack::Memory));
                     };
                     batch.push_draft(*label, draft);
-                    // Its consumer need not wait until the next is written.
+                    // Put now: its consumer need not wait until the next one is written.
                     break;
                 }
                 Body::Reserved(_) => break,

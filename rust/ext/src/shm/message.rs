@@ -1,4 +1,4 @@
-//! `ShmMessage`: a message that is leased.
+//! `ShmMessage`: a leased message.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -10,7 +10,7 @@ use shoal_core::shm::session::{Error, Held};
 use super::errors::{bad_value, of_operation};
 use super::taking::Took;
 
-/// What a leased message says of itself, beside its object.
+/// Properties of a leased message other than its object.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Parting {
     weight: u64,
@@ -26,18 +26,18 @@ impl Parting {
     }
 }
 
-/// A message that is leased: delivered again when its consumer dies before `ack`.
+/// A leased message: it is delivered again if its consumer dies before `ack`.
 #[pyclass(frozen, name = "ShmMessage", module = "shoal.shm")]
 pub(crate) struct PyShmMessage {
     value: Py<PyAny>,
     parting: Parting,
-    /// None once it is acknowledged: then only what `value` has of its memory keeps it in use.
+    /// None once it is acknowledged: then only `value` keeps the memory that it uses.
     ///
-    /// Locked for a moment only, and never while Python is called.
+    /// Locked only briefly, and never while Python is called.
     held: Mutex<Option<Arc<Held>>>,
-    /// Whether it was given back: `value` may be somebody else's by now.
+    /// Whether it was given back: another consumer may own `value` by now.
     given_back: AtomicBool,
-    /// The process that took it.
+    /// The pid of the process that took it.
     pid: u32,
 }
 
@@ -53,7 +53,7 @@ impl PyShmMessage {
     }
 }
 
-/// What became of the end of a lease.
+/// The outcome of ending a lease.
 enum Ended {
     Yes,
     NotHere,
@@ -104,25 +104,25 @@ impl PyShmMessage {
         Ok(self.value.clone_ref(py))
     }
 
-    /// Whether a consumer before this one died, or left, without acknowledging it.
+    /// Whether a previous consumer gave it back, died or left the session without `ack`.
     #[getter]
     fn redelivered(&self) -> bool {
         self.parting.redelivered
     }
 
-    /// What it counts for in a batch.
+    /// Its weight in a batch.
     #[getter]
     fn weight(&self) -> u64 {
         self.parting.weight
     }
 
-    /// Say that it is dealt with; again is nothing.
+    /// Acknowledge the message, which ends the lease. Idempotent.
     fn ack(&self, py: Python<'_>) -> PyResult<()> {
         let ended = self.end(Held::acknowledge);
         self.raised(py, "ack", ended)
     }
 
-    /// Give the message back: it is delivered again, to anybody; again is nothing.
+    /// Return the message to its queue; any consumer gets it. Idempotent.
     fn give_back(&self, py: Python<'_>) -> PyResult<()> {
         let ended = self.end(|lease| {
             let given_back = lease.give_back()?;

@@ -1,9 +1,9 @@
-//! The shared-memory core for Python: sessions and queues, and how objects become messages.
+//! The shared-memory core for Python: sessions, queues, and the conversion of objects to messages.
 //!
-//! Nothing of Python runs in the middle of an operation on a queue: objects are encoded before, and
-//! rebuilt afterwards. Calls that wait do so detached from the interpreter, in slices; between them
-//! they are attached and look for signals. Messages are taken while attached, so that none is in
-//! hand when a signal is noticed.
+//! No Python code runs in the middle of an operation on a queue: objects are encoded before it and
+//! rebuilt after it. Calls that wait are detached from the interpreter for one slice at a time;
+//! between slices they attach and handle signals. Messages are taken while attached, so that no
+//! taken message is lost when a signal is handled.
 
 mod arguments;
 mod aside;
@@ -36,11 +36,11 @@ pub(crate) use queue::PyShmQueue;
 pub(crate) use reservation::PyShmReservation;
 pub(crate) use session::{PyShmSession, shm_gc};
 
-/// How long a call sleeps at most before it looks for signals and for the dead: a little longer than
-/// the pause between two looks for these, so that each of its own finds it over, and short enough for
-/// Ctrl-C and for a message of the dead. Each slice costs about 0.1 ms.
+/// Maximum sleep of a call before it handles signals and looks for dead processes. A little longer
+/// than the minimum pause between two such looks, so that a look is due after each slice, and short
+/// enough for Ctrl-C and for messages of dead processes. Each slice costs about 0.1 ms.
 const SLICE: Duration = Duration::from_millis(90);
 
-/// How often a call looks while it is still attached: to detach and to attach again takes about as
-/// long as so many looks.
+/// Number of tries while a call is still attached: detaching and attaching again takes about as
+/// long as this many tries.
 const SPINS: u32 = 64;

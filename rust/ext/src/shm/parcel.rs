@@ -1,4 +1,5 @@
-//! `ShmParcel`: a message as it lies in memory, for who passes it on without a look at it.
+//! `ShmParcel`: a message in encoded form, for code that passes it on without rebuilding its
+//! object.
 
 use std::process;
 use std::sync::Arc;
@@ -18,15 +19,16 @@ use super::codec::{
 use super::errors::bad_type;
 use super::loan::Loan;
 
-/// What pickle makes a parcel again of: the class, and its arguments.
+/// The result of `__reduce_ex__`: the class and its arguments.
 type Reduced<'py> = (Bound<'py, PyType>, (u32, Bound<'py, PyAny>, u32));
 
-/// From this protocol on a pickle can have buffers beside it.
+/// First pickle protocol with out-of-band buffers.
 const WITH_BUFFERS: i32 = 5;
-/// From this length on bytes are better beside a pickle than in it.
+/// Minimum length in bytes of data that is pickled out of band.
 const BESIDE: usize = 4096;
 
-/// A message as it lies in memory. A pickle of it names the place where each process has it.
+/// A message in encoded form. Its pickle names the module `shoal._backend`, in which each process
+/// finds the class of its own backend.
 #[pyclass(frozen, name = "ShmParcel", module = "shoal._backend")]
 pub(crate) struct PyShmParcel {
     kind: u32,
@@ -36,11 +38,11 @@ pub(crate) struct PyShmParcel {
 }
 
 impl PyShmParcel {
-    /// A message that was taken, in memory that is this process's own.
+    /// A parcel of a message that was taken, in memory that belongs to this process.
     ///
     /// # Errors
     ///
-    /// A `ValueError` where there is no such kind, as of who decodes it.
+    /// A `ValueError` if the kind does not exist, the same as from the decoder.
     pub(super) fn taken<'py>(
         py: Python<'py>,
         label: Label,
@@ -58,7 +60,7 @@ impl PyShmParcel {
     }
 }
 
-/// The message of a parcel, its bytes kept in their place; None of all else.
+/// The message of a parcel, whose bytes stay in place; None for any other object.
 pub(super) fn message_of(object: &Bound<'_, PyAny>) -> PyResult<Option<Whole>> {
     if !object.is_exact_instance_of::<PyShmParcel>() {
         return Ok(None);
@@ -72,7 +74,7 @@ pub(super) fn message_of(object: &Bound<'_, PyAny>) -> PyResult<Option<Whole>> {
     }))
 }
 
-/// The bytes of an object with a buffer, and whether they may be written to.
+/// The bytes of an object with a buffer, and whether they are writable.
 fn pinned(data: &Bound<'_, PyAny>) -> PyResult<(Pinned, bool)> {
     if let Ok(buffer) = PyUntypedBuffer::get(data)
         && buffer.is_c_contiguous()
@@ -87,7 +89,7 @@ fn pinned(data: &Bound<'_, PyAny>) -> PyResult<(Pinned, bool)> {
     Err(bad_type(data.py(), message))
 }
 
-/// A message in memory of this process's own.
+/// A message in memory that belongs to this process.
 pub(super) struct Own {
     bytes: Arc<Pinned>,
     writable: bool,
@@ -107,7 +109,7 @@ impl Payload for Own {
     }
 
     fn read(&self, at: usize, to: &mut [u8]) {
-        // The decoder asks only for what there is.
+        // The decoder asks only for bytes that exist.
         let from = self.bytes.bytes().get(at..).unwrap_or_default();
         if let Some(from) = from.get(..to.len()) {
             to.copy_from_slice(from);
@@ -119,7 +121,7 @@ impl Payload for Own {
             let loan = Loan::of_parcel(&self.bytes, at, len);
             return Ok(Bound::new(py, loan)?.into_any());
         }
-        // What arrives may be written to, and what nobody may write to cannot be lent.
+        // Received arrays are writable, so read-only memory is copied.
         let copy = PyByteArray::new_with(py, len, |to| {
             self.read(at, to);
             Ok(())
@@ -167,7 +169,7 @@ impl PyShmParcel {
         })
     }
 
-    /// Make the message of an object.
+    /// Encode an object into new private memory; a parcel of a parcel keeps its sender.
     #[classmethod]
     fn of(_class: &Bound<'_, PyType>, obj: &Bound<'_, PyAny>) -> PyResult<Self> {
         let py = obj.py();
@@ -181,13 +183,13 @@ impl PyShmParcel {
         })
     }
 
-    /// The process that sent it.
+    /// The pid of the process that sent the message, on its own machine.
     #[getter]
     fn sender(&self) -> u32 {
         self.sender
     }
 
-    /// How many bytes it has, as queues count them.
+    /// The number of its bytes.
     #[getter]
     fn nbytes(&self) -> usize {
         self.nbytes

@@ -1,4 +1,4 @@
-//! Looking at a queue without taking anything.
+//! `peek` and `stats`: reading a queue without taking messages.
 
 use pyo3::prelude::*;
 use pyo3::types::{PyByteArray, PyDict};
@@ -11,7 +11,7 @@ use super::parcel::{Own, PyShmParcel};
 use super::queue::PyShmQueue;
 
 impl PyShmQueue {
-    /// The weights and the objects of the first messages, of all where there is no number.
+    /// The weights and objects of the first `most` messages; None: of all.
     pub(super) fn look<'py>(
         &self,
         py: Python<'py>,

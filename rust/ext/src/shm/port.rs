@@ -1,7 +1,8 @@
-//! `ShmPort`: the queues of a channel by key, with no code of Python on the way.
+//! `ShmPort`: fast path of a channel's puts and gets, which runs no Python code.
 //!
-//! What is usual is done here, and once; all else goes to an object of Python's, which does the
-//! same with all that belongs to it. That is safe because nothing is put where a try fails.
+//! It serves usual calls, with one try each. All other calls, and puts that fail, go to `other`, a
+//! Python object that runs the whole operation. A second try is safe because a put that fails puts
+//! nothing.
 
 use std::time::Duration;
 
@@ -18,10 +19,10 @@ use super::taking::Get;
 use crate::convert::Arg;
 use crate::errors::shoal_class;
 
-/// A get waits so long in the queue; then the other object may look whether that is still the way.
+/// Maximum wait of a get in the queue; then `other` checks whether this queue still serves the key.
 const TURN: Duration = Duration::from_secs(10);
 
-/// The queues of a channel by key.
+/// The queues of a channel by key: a fast path for puts and gets that runs no Python code.
 #[pyclass(frozen, name = "ShmPort", module = "shoal.shm")]
 pub(crate) struct PyShmPort {
     queues: Py<PyDict>,
@@ -29,7 +30,7 @@ pub(crate) struct PyShmPort {
     other: Py<PyAny>,
 }
 
-/// What is handed on in the place of an argument that was not given.
+/// The argument, or `default` if it was not given.
 fn given<'py>(argument: Arg<'py>, default: &Py<PyAny>, py: Python<'py>) -> Bound<'py, PyAny> {
     match argument {
         Arg::Default => default.bind(py).clone(),
@@ -44,7 +45,7 @@ fn given_flag<'py>(argument: Arg<'py>, py: Python<'py>) -> Bound<'py, PyAny> {
     }
 }
 
-/// Whether an argument is False itself, or was not given.
+/// Whether an argument is False itself or was not given.
 #[inline]
 fn is_false(argument: &Arg<'_>) -> bool {
     match argument {
@@ -53,7 +54,7 @@ fn is_false(argument: &Arg<'_>) -> bool {
     }
 }
 
-/// How long a get may wait in the queue; None where the timeout is nothing usual, for a put too.
+/// How long a get may wait in the queue. None, for a put too, if the timeout is left to `other`.
 #[inline]
 fn turn(timeout: Option<&Bound<'_, PyAny>>) -> Option<Duration> {
     match timeout {
@@ -66,7 +67,7 @@ fn turn_within(timeout: &Bound<'_, PyAny>) -> Option<Duration> {
     if !timeout.is_exact_instance_of::<PyFloat>() && !timeout.is_exact_instance_of::<PyInt>() {
         return None;
     }
-    // An int that no float can hold is as good as infinity, unless it is negative.
+    // An int too large for a float counts as infinity, unless it is negative.
     let Ok(seconds) = timeout.extract::<f64>() else {
         return timeout.gt(0).is_ok_and(|more| more).then_some(TURN);
     };
@@ -77,7 +78,7 @@ fn turn_within(timeout: &Bound<'_, PyAny>) -> Option<Duration> {
 }
 
 impl PyShmPort {
-    /// The queue of a key; None where there is none by this way.
+    /// The queue of a key; None if the fast path has none.
     #[inline]
     fn queue<'py>(
         &self,
@@ -91,12 +92,13 @@ impl PyShmPort {
         match self.queues.bind(py).get_item(key) {
             Ok(Some(queue)) => Ok(queue.cast_into::<PyShmQueue>().ok()),
             Ok(None) => Ok(None),
-            // It is not hashable; the other says so.
+            // The key is not hashable; `other` raises the error.
             Err(error) => ordinary(py, error).map(|_| None),
         }
     }
 
-    /// Whether an object is in the queue now. What refused it is found again by the other.
+    /// Tries to put an object, and returns whether it did. If not, `other` meets the same problem
+    /// again and reports it.
     #[inline]
     fn offer<'py>(
         &self,
@@ -118,7 +120,7 @@ impl PyShmPort {
         }
     }
 
-    /// The error that a get ends with.
+    /// The error that a get raises, as `other` explains it.
     #[cold]
     fn explained(&self, py: Python<'_>, error: PyErr) -> PyErr {
         let error = match ordinary(py, error) {
@@ -136,7 +138,7 @@ impl PyShmPort {
     }
 }
 
-/// An error that is an `Exception`; else it is to be passed on.
+/// Returns an error that is an `Exception`; any other error is passed on as `Err`.
 #[cold]
 fn ordinary(py: Python<'_>, error: PyErr) -> PyResult<PyErr> {
     if error.is_instance_of::<PyException>(py) {
@@ -303,8 +305,8 @@ impl PyShmPort {
         self.other.bind(py).call_method1("get_nowait", all)
     }
 
-    // It has no `__clear__`: what it refers to was there before it, so that a way back to it goes
-    // through something that can be changed, and is cleared.
+    // It needs no `__clear__`: the objects that it refers to existed before it, so that a reference
+    // cycle passes through an object that can be changed, which the collector clears.
     fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
         visit.call(&self.queues)?;
         visit.call(&self.default)?;

@@ -1,4 +1,4 @@
-//! The beginning and the end of processes: forks, and the exit of the interpreter.
+//! Hooks for forked children and for the exit of the interpreter.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -10,10 +10,10 @@ use shoal_core::shm::session::forked;
 
 use super::hosts;
 
-/// Set when the interpreter ends.
+/// Whether the interpreter is exiting.
 static ENDING: AtomicBool = AtomicBool::new(false);
 
-/// To be called when the module is made.
+/// Registers the hooks; called once when the module is created.
 pub(crate) fn watch(module: &Bound<'_, PyModule>) -> PyResult<()> {
     let py = module.py();
     check_interpreter(py)?;
@@ -26,7 +26,8 @@ pub(crate) fn watch(module: &Bound<'_, PyModule>) -> PyResult<()> {
     Ok(())
 }
 
-/// What is kept for the process, classes of Python among it, is of one interpreter.
+/// Refuses a second interpreter: the extension's global state, which includes Python classes,
+/// belongs to one.
 fn check_interpreter(py: Python<'_>) -> PyResult<()> {
     static BUILTINS: PyOnceLock<Py<PyModule>> = PyOnceLock::new();
     let builtins = py.import("builtins")?;
@@ -39,15 +40,15 @@ fn check_interpreter(py: Python<'_>) -> PyResult<()> {
     ))
 }
 
-/// What the parent has is not the child's.
+/// Runs in each forked child, which must not use the sessions of its parent.
 #[pyfunction]
 fn in_child() {
     forked();
 }
 
-/// Leaves all sessions, so that the last process of each removes it.
+/// Leaves all sessions, so that the last process of each session removes it.
 ///
-/// Objects that are still there at the end of an interpreter are not always deallocated.
+/// Needed because objects that exist when the interpreter exits are not always deallocated.
 #[pyfunction]
 fn leave(py: Python<'_>) {
     ENDING.store(true, Ordering::SeqCst);
@@ -59,10 +60,10 @@ fn leave(py: Python<'_>) {
     });
 }
 
-/// Keeps a thread from telling that its session was closed by the end of the interpreter.
+/// Stops a thread that would raise "the session is closed" because the interpreter is exiting.
 ///
-/// Only daemon threads are still there. They end with the process, in the middle of what they do,
-/// and have nobody to tell anything.
+/// Only daemon threads still run then. The exit of the process ends them in any case, and no caller
+/// needs the error.
 pub(super) fn stay_silent_at_exit(py: Python<'_>) {
     if ENDING.load(Ordering::SeqCst) && !is_main_thread(py).unwrap_or(true) {
         py.detach(|| {

@@ -1,4 +1,4 @@
-//! Putting one message, and waiting for room.
+//! Putting one message into a queue, and waiting for room.
 
 use pyo3::prelude::*;
 use shoal_core::shm::session::{Error, SessionQueue};
@@ -10,13 +10,13 @@ use super::here::{Cargo, Here, Tried, try_put};
 use super::queue::PyShmQueue;
 use super::{SLICE, SPINS};
 
-/// A put: what it is called, and how long it may take; None where it does not wait.
+/// A put: the operation's name for errors, and its time limit; without a limit it does not wait.
 pub(super) struct Put<'a, 'py> {
     pub(super) operation: &'static str,
     pub(super) limit: Option<Limit<'a, 'py>>,
 }
 
-/// What is lacking.
+/// The resource that a put lacks.
 #[derive(Clone, Copy)]
 pub(super) enum Lack {
     /// Room in the queue.
@@ -25,7 +25,7 @@ pub(super) enum Lack {
     Memory,
 }
 
-/// A producer that waits; its end wakes the next, whatever came of it.
+/// A producer that waits. When it stops, for whatever reason, the next one is woken.
 pub(super) struct Waiter<'a> {
     queue: &'a SessionQueue,
     vigil: Vigil,
@@ -45,7 +45,7 @@ impl Drop for Waiter<'_> {
 }
 
 impl PyShmQueue {
-    /// Puts one message. What was written and not put stays in `cargo`.
+    /// Puts one message. If that fails, a message that was written stays in `cargo`.
     #[inline]
     pub(super) fn put_cargo(
         &self,
@@ -85,7 +85,7 @@ impl PyShmQueue {
         }
     }
 
-    /// What is lacking, after a try that came to nothing; an error where waiting is of no use.
+    /// The resource that a failed try lacks; an error if waiting cannot help.
     pub(super) fn lack(
         &self,
         py: Python<'_>,
@@ -103,9 +103,9 @@ impl PyShmQueue {
         }
     }
 
-    /// Sleeps for a slice of the time, or until there may be room for a message of a length.
+    /// Sleeps for a slice of the time, or until there may be room for a message of `length` bytes.
     ///
-    /// An error where the time is over, or a signal came.
+    /// Returns an error if the time is over, or if a signal handler raised one.
     pub(super) fn wait_for_room(
         &self,
         py: Python<'_>,
@@ -140,8 +140,9 @@ impl PyShmQueue {
             match lack {
                 Lack::Room => queue.wait_to_put(length, vigil, slice).map(drop),
                 Lack::Memory => {
-                    // Who waits for weight gets what there is, and so makes room. Only now that
-                    // this waits: a put that is given up keeps nobody from waiting for more.
+                    // Consumers that wait for a weight then take the messages that are there, which
+                    // frees memory. Reported only now that this put waits: a put that gives up must
+                    // not stop consumers from waiting for more.
                     queue.tell_no_room();
                     queue.session().wait_for_memory(slice);
                     Ok(())
@@ -151,7 +152,7 @@ impl PyShmQueue {
         waited.map_err(failed)
     }
 
-    /// Refuses a message that never fits in.
+    /// Refuses a message that can never fit into the queue.
     #[inline]
     pub(super) fn check_fits(
         &self,
@@ -195,7 +196,8 @@ impl PyShmQueue {
     }
 }
 
-/// Why there is no room for a message of a length: at this moment, which may be another already.
+/// Why there is no room for a message of `length` bytes now: the state may have changed since the
+/// try.
 fn why(queue: &SessionQueue, length: u64, lack: Lack) -> String {
     if matches!(lack, Lack::Memory) {
         let stats = queue.session().stats().unwrap_or_default();
@@ -216,7 +218,7 @@ fn why(queue: &SessionQueue, length: u64, lack: Lack) -> String {
     }
 }
 
-/// Why there is no memory for a message of a length.
+/// Why there is no memory for a message of `length` bytes.
 pub(super) fn used_up(used: u64, limit: u64, length: u64) -> String {
     format!(
         "the session's memory is used up ({used} of {limit} bytes), and this message has {length}"

@@ -1,4 +1,4 @@
-//! `ShmQueue`.
+//! `ShmQueue`: the Python class of one queue, which checks arguments and calls the other modules.
 
 use std::os::fd::AsRawFd;
 
@@ -23,12 +23,12 @@ use super::taking::Get;
 use crate::convert::Arg;
 use crate::errors::shoal_error;
 
-/// The longest key.
+/// Maximum length of a key in bytes.
 const KEY_LIMIT: usize = 65_535;
-/// The most messages that a queue can hold.
+/// Maximum of `maxsize`.
 const MAXSIZE_LIMIT: u64 = 1 << 20;
 
-/// One queue of a session: each message to exactly one consumer, in the order of the puts.
+/// One queue of a session: each message goes to exactly one consumer, in the order of the puts.
 #[pyclass(frozen, subclass, weakref, name = "ShmQueue", module = "shoal.shm")]
 pub(crate) struct PyShmQueue {
     pub(super) session: Py<PyShmSession>,
@@ -38,12 +38,12 @@ pub(crate) struct PyShmQueue {
     max_bytes: u64,
     pub(super) here: Here,
     pub(super) aside: Aside,
-    /// Whether gets give parcels.
+    /// Whether gets return parcels.
     pub(super) parcels: bool,
 }
 
 impl PyShmQueue {
-    /// What it was opened with, or found to have.
+    /// The bounds that it was opened with, or already had.
     pub(super) fn bounds(&self) -> Bounds {
         Bounds {
             maxsize: Some(self.maxsize),
@@ -60,7 +60,7 @@ impl PyShmQueue {
     ) -> PyResult<()> {
         let py = object.py();
         let weight = weight.or(0, self::weight)?;
-        // Asked before it is cast: a cast that fails makes an error, with references.
+        // The type is checked before the cast: a cast that fails makes an error, with references.
         if object.is_exact_instance_of::<PyShmReservation>()
             && let Ok(reserved) = object.cast_exact::<PyShmReservation>()
         {
@@ -71,7 +71,7 @@ impl PyShmQueue {
         encode_into(object, &mut encoded, message_of)?;
         let label = here.label_of(weight, &encoded);
         let mut cargo = Cargo::of(&encoded);
-        // As most puts go: all else is apart, so that this is short.
+        // The path of most puts; everything else is in other functions, so that this one is short.
         if let Cargo::Small(bytes) = cargo
             && here.queue.max_bytes() == 0
             && matches!(here.queue.offer(label, bytes), Ok(Offer::Put))
@@ -171,7 +171,7 @@ impl PyShmQueue {
         &self.name
     }
 
-    /// Whether it was closed, by any process.
+    /// Whether any process closed the queue.
     #[getter]
     fn closed(&self, py: Python<'_>) -> PyResult<bool> {
         let here = self.here(py, "closed")?;
@@ -180,7 +180,7 @@ impl PyShmQueue {
         closed.map_err(|error| self.failed(py, "closed", &error))
     }
 
-    /// Append an object, or what `reserve` returned, waiting for room.
+    /// Append an object or a `ShmReservation`, waiting for room.
     #[pyo3(
         signature = (obj, weight = Arg::Default, timeout = None),
         text_signature = "($self, obj, weight=0, timeout=None)"
@@ -211,7 +211,7 @@ impl PyShmQueue {
         self.put_object(obj, &weight, &put)
     }
 
-    /// Append objects in their order, waiting for room where there is none.
+    /// Append objects in their order, waiting for room.
     #[pyo3(signature = (objs, weights = None, timeout = None))]
     fn put_many<'py>(
         &self,
@@ -227,7 +227,7 @@ impl PyShmQueue {
         let mut done = 0;
         let end = self.put_several(py, &put, objs, weights, &mut done);
         end.inspect_err(|error| {
-            // An exception without attributes of its own goes as it is.
+            // An exception that does not accept attributes is raised without `done`.
             let _ = error.value(py).setattr("done", done);
         })
     }
@@ -274,7 +274,7 @@ impl PyShmQueue {
         self.get_several(n.py(), &get)
     }
 
-    /// Take the longest prefix whose weights add up to at most `weight`, in one step.
+    /// Take objects from the front until their weights add up to `weight`, in one step.
     #[pyo3(
         signature = (weight, timeout = None, least = None, lease = Arg::Default),
         text_signature = "($self, weight, timeout=None, least=None, lease=False)"
@@ -300,7 +300,7 @@ impl PyShmQueue {
         self.get_several(weight.py(), &get)
     }
 
-    /// Drop the oldest message, or with `all` every one, of a queue that is full.
+    /// Drop the oldest message, or with `all` every message, but only if the queue is full.
     #[pyo3(signature = (all = Arg::Default), text_signature = "($self, all=False)")]
     fn displace<'py>(&self, py: Python<'py>, all: Arg<'py>) -> PyResult<u64> {
         let all = all.or(false, |value| flag(value, "all"))?;
@@ -309,7 +309,7 @@ impl PyShmQueue {
         dropped.map_err(|error| self.failed(py, "displace", &error))
     }
 
-    /// Take memory for an array that is made in place and put without a copy.
+    /// Allocate memory for an array that the caller fills in place and puts without a copy.
     #[pyo3(signature = (shape, dtype, timeout = None))]
     fn reserve<'py>(
         &self,
@@ -324,7 +324,7 @@ impl PyShmQueue {
         self.make_reservation(shape.py(), shape, dtype, &put)
     }
 
-    /// Return the weights and copies of the first messages, which stay.
+    /// Return the weight and a copy of each of the first `n` messages, oldest first; None: all.
     #[pyo3(signature = (n = None))]
     fn peek<'py>(
         &self,
@@ -339,7 +339,7 @@ impl PyShmQueue {
         self.used(py)
     }
 
-    /// Return how many messages wait; others may change that at once.
+    /// Return the number of messages in the queue; other processes may change it at once.
     fn qsize(&self, py: Python<'_>) -> PyResult<u64> {
         let here = self.here(py, "qsize")?;
         check_open(py, here, "qsize")?;
@@ -352,7 +352,7 @@ impl PyShmQueue {
         Ok(here.queue.is_empty())
     }
 
-    /// Return whether a put would have to wait for a message to be taken.
+    /// Return whether a put would have to wait until a message is taken.
     fn full(&self, py: Python<'_>) -> PyResult<bool> {
         let here = self.here(py, "full")?;
         check_open(py, here, "full")?;
@@ -360,7 +360,7 @@ impl PyShmQueue {
         full.map_err(|error| self.failed(py, "full", &error))
     }
 
-    /// Say that a put waits for memory, so that nobody waits for more messages than can come.
+    /// Report that a put waits for memory, so that no get waits for more messages than can come.
     fn tell_no_room(&self, py: Python<'_>) -> PyResult<()> {
         let here = self.here(py, "tell_no_room")?;
         check_open(py, here, "tell_no_room")?;
@@ -368,7 +368,7 @@ impl PyShmQueue {
         Ok(())
     }
 
-    /// Refuse further puts everywhere; what it holds can still be taken. Again is nothing.
+    /// Refuse further puts in all processes; messages can still be taken. Idempotent.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         let here = self.here(py, "close")?;
         let closed = py.detach(|| here.queue.close());
@@ -390,7 +390,7 @@ impl PyShmQueue {
         Ok(())
     }
 
-    /// Ask to be rung when a message, or room and memory, may have come, or a close.
+    /// Have the doorbell rung once when this side may succeed, or when the queue is closed.
     fn arm(&self, side: &Bound<'_, PyAny>) -> PyResult<()> {
         let py = side.py();
         let takes = match side.extract::<&str>() {
@@ -425,7 +425,7 @@ impl PyShmQueue {
     }
 }
 
-/// The error about a queue that is there with other bounds, if it is that.
+/// The error about a queue that exists with other bounds, if `error` is that.
 pub(super) fn other_bounds(py: Python<'_>, name: &str, error: &Error) -> Option<PyErr> {
     let Error::OtherBounds { found, asked } = error else {
         return None;
@@ -437,14 +437,14 @@ pub(super) fn other_bounds(py: Python<'_>, name: &str, error: &Error) -> Option<
     Some(shoal_error(py, "ChannelExistsError", message, None))
 }
 
-/// What becomes of messages, by the argument `lease`.
+/// How messages are taken, according to the argument `lease`.
 #[inline]
 fn keep(lease: &Arg<'_>) -> PyResult<Keep> {
     let leased = lease.or(false, |value| flag(value, "lease"))?;
     Ok(if leased { Keep::Lease } else { Keep::Copy })
 }
 
-/// An error where this process left the session.
+/// Returns an error if this process left the session.
 pub(super) fn check_open(py: Python<'_>, here: &Here, operation: &str) -> PyResult<()> {
     if here.queue.session().is_shut() {
         return Err(session_closed(py, operation));

@@ -1,4 +1,4 @@
-//! `ShmReservation`: memory for an array that is made where the message lies.
+//! `ShmReservation`: shared memory for an array that the caller fills in place.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -19,20 +19,20 @@ use super::queue::{PyShmQueue, check_open};
 #[pyclass(frozen, weakref, name = "ShmReservation", module = "shoal.shm")]
 pub(crate) struct PyShmReservation {
     session: Arc<Session>,
-    /// Locked for a moment only, and never while Python is called.
+    /// Locked only briefly, and never while Python is called.
     state: Mutex<State>,
 }
 
 enum State {
     Open(Box<Open>),
-    /// What became of it.
+    /// It was `put` or `cancelled`.
     Ended(&'static str),
 }
 
 struct Open {
     array: Py<PyAny>,
-    /// The message around the values, which they lie in; None where they are to be encoded like
-    /// any other array.
+    /// The message that contains the values; None if the array has memory of its own and is encoded
+    /// like any other.
     room: Option<Room>,
 }
 
@@ -46,7 +46,8 @@ impl PyShmReservation {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes what is there; it has ended for everybody else.
+    /// Takes the contents, which ends the reservation as `as_what`. If it has ended already,
+    /// returns how.
     fn take(&self, as_what: &'static str) -> Result<Box<Open>, &'static str> {
         let mut state = self.state();
         match &*state {
@@ -65,7 +66,7 @@ fn ended(py: Python<'_>, how: &str) -> PyErr {
 
 #[pymethods]
 impl PyShmReservation {
-    /// The memory as a writable numpy array, or torch tensor where the dtype is torch's.
+    /// The memory as a writable numpy array, or as a torch tensor for a torch dtype.
     #[getter]
     fn array(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
         let how = match &*self.state() {
@@ -75,7 +76,7 @@ impl PyShmReservation {
         Err(ended(py, how))
     }
 
-    /// Give the memory back; again, or after the put, is nothing.
+    /// Release the memory. Idempotent; does nothing after the put.
     fn cancel(&self) {
         drop(self.take("cancelled"));
     }
@@ -91,7 +92,7 @@ impl PyShmReservation {
 }
 
 impl PyShmQueue {
-    /// Takes memory for an array, waiting for it.
+    /// Allocates memory for an array, waiting for it if necessary.
     pub(super) fn make_reservation(
         &self,
         py: Python<'_>,
@@ -125,7 +126,7 @@ impl PyShmQueue {
         Ok(made(Open { array, room }))
     }
 
-    /// Memory with a message in it, but for its values.
+    /// Allocates memory and writes a message into it, except for its values.
     fn draft(
         &self,
         py: Python<'_>,
@@ -155,7 +156,7 @@ impl PyShmQueue {
         }
     }
 
-    /// Puts what was reserved; it can be put again where that fails.
+    /// Puts a reserved array. If that fails, the reservation stays open.
     pub(super) fn put_reserved(
         &self,
         py: Python<'_>,
@@ -197,10 +198,10 @@ impl PyShmQueue {
     }
 }
 
-/// What an array of this shape and dtype is made of.
+/// How an array of a given shape and dtype is made.
 enum Described<'py> {
     Message(Box<codec::Reservation>),
-    /// Of a dtype that has no fast lane: in memory of its own.
+    /// An array in memory of its own: its dtype has no fast lane.
     Array(Bound<'py, PyAny>),
 }
 
@@ -273,7 +274,7 @@ fn described<'py>(
         })
 }
 
-/// Whether a dtype is torch's, where the program has torch.
+/// Whether a dtype is torch's; does not import torch.
 fn is_of_torch(dtype: &Bound<'_, PyAny>) -> PyResult<bool> {
     let class = dtype.get_type();
     Ok(class.module()?.to_str()? == "torch" && class.name()?.to_str()? == "dtype")

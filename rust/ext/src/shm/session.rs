@@ -1,4 +1,4 @@
-//! `ShmSession`.
+//! `ShmSession`, the Python class of a session, and `shm_gc`.
 
 use std::ffi::CString;
 use std::path::PathBuf;
@@ -16,11 +16,11 @@ use super::errors::{bad_value, of_attach, of_create, of_operation, session_close
 use super::hosts;
 use crate::convert::Arg;
 
-/// How many messages a queue without `maxsize` holds at most, if nothing is said.
+/// Default maximum number of messages in a queue without `maxsize`.
 const BACKLOG: u32 = 65_535;
-/// A queue can have no more.
+/// Maximum of `backlog`, and of messages in any queue.
 const BACKLOG_LIMIT: u64 = 1 << 20;
-/// Numbers of processes are C's `int`.
+/// Maximum pid: a C `int`.
 const LARGEST_PID: u64 = i32::MAX.unsigned_abs() as u64;
 
 const POLICIES: [(&str, MemoryPolicy); 3] = [
@@ -29,14 +29,14 @@ const POLICIES: [(&str, MemoryPolicy); 3] = [
     ("spill", MemoryPolicy::Spill),
 ];
 
-/// Memory that processes of one user on one host share, with queues in it.
+/// Memory that the processes of one user on one machine share, with queues in it.
 #[pyclass(frozen, subclass, weakref, name = "ShmSession", module = "shoal.shm")]
 pub(crate) struct PyShmSession {
     closed: AtomicBool,
     place: Place,
 }
 
-/// What the object stands for in one process, and in the children that this one forks.
+/// The session as one process takes part in it, and as the children that it forks do.
 struct Place {
     session: Arc<Session>,
     in_child: OnceLock<Box<Self>>,
@@ -58,7 +58,7 @@ impl PyShmSession {
         self.closed.load(Ordering::Relaxed)
     }
 
-    /// The session, as this process takes part in it: from its first call on, for a child.
+    /// The session as this process takes part in it. A forked child attaches at its first call.
     #[inline]
     pub(super) fn here(&self, py: Python<'_>, operation: &str) -> PyResult<&Arc<Session>> {
         if self.is_closed() {
@@ -76,7 +76,7 @@ impl PyShmSession {
         while !place.session.origin().is_here() {
             if place.in_child.get().is_none() {
                 let session = attach(py, place.session.token())?;
-                // Another thread may have been faster, with the same session.
+                // Another thread may have been faster and attached to the same session.
                 if let Err(second) = place.in_child.set(Box::new(Place::new(session))) {
                     hosts::remove(&second.session);
                 }
@@ -89,7 +89,7 @@ impl PyShmSession {
         Ok(&place.session)
     }
 
-    /// The session of this process, if it takes part in it.
+    /// The session as this process takes part in it, if it does.
     fn session_here(&self) -> Option<&Arc<Session>> {
         let mut place = &self.place;
         while !place.session.origin().is_here() {
@@ -98,7 +98,8 @@ impl PyShmSession {
         Some(&place.session)
     }
 
-    /// Whether this was the last object of the process for the session, which is to be shut then.
+    /// Closes this object. Returns the session if this was its last object in the process: the
+    /// caller must then shut the session.
     fn let_go(&self) -> Option<&Arc<Session>> {
         if self.closed.swap(true, Ordering::SeqCst) {
             return None;
@@ -119,7 +120,7 @@ fn attach(py: Python<'_>, token: &str) -> PyResult<Arc<Session>> {
     hosts::join(py, || Session::attach(token))?.map_err(|error| of_attach(py, token, &error))
 }
 
-/// The arguments of a session that is made, checked.
+/// The checked arguments of a new session.
 struct Wanted {
     dir: Option<PathBuf>,
     max_bytes: Option<u64>,
@@ -149,12 +150,12 @@ impl Wanted {
             backlog: self.backlog,
             memory_policy: self.policy,
         };
-        // What crashed jobs left takes the room that this one needs.
+        // Leftovers of crashed jobs occupy space that this session needs.
         py.detach(|| clear(&settings.folder));
         hosts::join(py, || Session::create(&settings))?.map_err(|error| of_create(py, &error))
     }
 
-    /// Why no place was found: a folder that was named, or the system.
+    /// The error if no folder can be used: it names the argument that gave the folder, if one did.
     fn refused(&self, py: Python<'_>, error: &Error) -> PyErr {
         let named = [("dir", &self.dir), ("spill_dir", &self.spill_dir)];
         if let Error::File(file) = error {
@@ -177,7 +178,7 @@ impl Wanted {
     }
 }
 
-/// The folder that the environment names, where it names one.
+/// The folder that `SHOAL_SHM_DIR` names, if it is set.
 fn folder_of_environment(py: Python<'_>) -> PyResult<Option<PathBuf>> {
     let environment = py.import("os")?.getattr("environ")?;
     let named: Option<String> = environment
@@ -253,7 +254,7 @@ impl PyShmSession {
         })
     }
 
-    /// What another process attaches with.
+    /// The argument with which another process attaches.
     #[getter]
     fn token(&self) -> String {
         self.place.session.token().to_string()
@@ -265,27 +266,27 @@ impl PyShmSession {
         self.is_closed()
     }
 
-    /// Whether `close_queues` was called, by any process.
+    /// Whether any process called `close_queues`.
     #[getter]
     fn sealed(&self, py: Python<'_>) -> PyResult<bool> {
         let sealed = self.here(py, "sealed")?.is_sealed();
         sealed.map_err(|error| of_operation(py, "sealed", "the session", &error))
     }
 
-    /// Refuse further puts to all queues, everywhere: those that are there, and those to come.
+    /// Close all queues in all processes, existing and future ones: they refuse further puts.
     fn close_queues(&self, py: Python<'_>) -> PyResult<()> {
         let session = self.here(py, "close_queues")?;
         let closed = py.detach(|| session.close_queues());
         closed.map_err(|error| of_operation(py, "close_queues", "the session", &error))
     }
 
-    /// Leave the session where it is when this process leaves it as the last one.
+    /// Keep the session's files when this process leaves as the last participant.
     fn keep(&self, py: Python<'_>) -> PyResult<()> {
         self.here(py, "keep")?.keep();
         Ok(())
     }
 
-    /// Have the session spared for ten seconds, as long as a process lives that starts others.
+    /// Do not count the session as a leftover for ten seconds, even if all participants died.
     fn spare(&self, py: Python<'_>, pid: &Bound<'_, PyAny>) -> PyResult<()> {
         let pid = u32::try_from(whole(pid, "pid", 1, LARGEST_PID)?)?;
         let session = self.here(py, "spare")?;
@@ -293,14 +294,14 @@ impl PyShmSession {
         spared.map_err(|error| of_operation(py, "spare", "the session", &error))
     }
 
-    /// Remove what the session has in the file system: nobody can join it any more.
+    /// Remove the session's files: no process can attach any more.
     fn remove(&self, py: Python<'_>) -> PyResult<()> {
         let session = self.here(py, "remove")?;
         let removed = py.detach(|| session.remove());
         removed.map_err(|error| of_operation(py, "remove", "the session", &error))
     }
 
-    /// Give back the memory that no message is in, whichever process keeps it for more.
+    /// Release the memory that no message uses, including what other processes keep for reuse.
     fn trim(&self, py: Python<'_>) -> PyResult<()> {
         let session = self.here(py, "trim")?;
         py.detach(|| session.trim_all());
@@ -329,7 +330,7 @@ impl PyShmSession {
         )
     }
 
-    /// Clean up after the dead now rather than when somebody waits.
+    /// Clean up after dead processes now, not only when a call waits.
     fn sweep<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let session = self.here(py, "sweep")?;
         let found = py.detach(|| session.sweep());
@@ -345,7 +346,7 @@ impl PyShmSession {
         )
     }
 
-    /// Leave the session with this object; again is nothing.
+    /// Close this object. Idempotent.
     fn close(&self, py: Python<'_>) {
         if let Some(session) = self.let_go() {
             hosts::shut(py, session);
@@ -370,7 +371,7 @@ fn counts<'py>(py: Python<'py>, named: &[(&str, u64)]) -> PyResult<Bound<'py, Py
     Ok(dict)
 }
 
-/// Remove the sessions of this backend and user in which nobody is alive any more.
+/// Remove this user's sessions of this backend whose participants are all dead.
 #[pyfunction]
 #[pyo3(signature = (dir = None), text_signature = "(dir=None)")]
 pub(crate) fn shm_gc(py: Python<'_>, dir: Option<&Bound<'_, PyAny>>) -> PyResult<Vec<String>> {
@@ -392,7 +393,7 @@ pub(crate) fn shm_gc(py: Python<'_>, dir: Option<&Bound<'_, PyAny>>) -> PyResult
     Ok(removed)
 }
 
-/// Where sessions are made if nothing is said.
+/// The folders in which sessions are created by default.
 fn default_folders(py: Python<'_>) -> PyResult<Vec<PathBuf>> {
     let mut folders: Vec<PathBuf> = Vec::new();
     let defaults = [PathBuf::from("/dev/shm"), std::env::temp_dir()];

@@ -1,4 +1,4 @@
-//! Getting several messages at once.
+//! Getting several messages at once: `get_many` and `get_batch`.
 
 use std::ops::Range;
 
@@ -13,30 +13,31 @@ use super::message::Parting;
 use super::queue::PyShmQueue;
 use super::taking::{Get, Took};
 
-/// So many messages, and so many bytes of each, are expected; it costs little where there are fewer.
+/// Number of messages, and of bytes in each, for which buffers are allocated at first; it costs
+/// little if there are fewer.
 const EXPECTED: usize = 64;
 
-/// A message that was taken. There may be many.
+/// A message that was taken. Kept small, because there may be many.
 enum Caught {
-    /// It was copied: to where, and how many bytes.
+    /// Its payload was copied to `len` bytes at `start` of the catch's `bytes`.
     Copied {
         kind: u32,
         sender: u32,
         start: usize,
         len: usize,
     },
-    /// It is where it was, or leased; where the bytes are that were copied, if any.
+    /// It stays in shared memory, or is leased; with the range of its copied bytes, if any.
     Lent(Box<(Took, Loan, Range<usize>)>),
 }
 
-/// Messages that were taken together, and the bytes of those that were copied.
+/// Messages that were taken together, and the bytes of the copied ones.
 struct Catch {
     all: Vec<Caught>,
     bytes: Vec<u8>,
 }
 
 impl Catch {
-    /// Runs in the middle of an operation: it is short, and knows nothing of Python.
+    /// Runs in the middle of a queue operation: must be short and must not call Python.
     #[inline]
     fn add(&mut self, message: &Message<'_>) {
         let start = self.bytes.len();
@@ -60,7 +61,7 @@ impl Catch {
 }
 
 impl PyShmQueue {
-    /// Takes several: all are copied before the first is rebuilt.
+    /// Takes several messages; all are taken and copied before the first object is rebuilt.
     pub(super) fn get_several<'py>(
         &self,
         py: Python<'py>,
@@ -128,7 +129,7 @@ impl PyShmQueue {
     ) -> Result<Rebuilt, Failure> {
         let (took, loan, bytes) = parts(caught, bytes);
         let held = hold(here, took, loan);
-        // The object itself keeps what it needs of a loan.
+        // Without a lease, the object itself keeps the memory that it needs.
         let lease = if keep == Keep::Lease {
             held.clone()
         } else {
@@ -142,7 +143,8 @@ impl PyShmQueue {
         })
     }
 
-    /// What earlier gets left, as many as are wanted: they were taken together already.
+    /// Returns messages that earlier gets left, as many as are wanted: they were taken from the
+    /// queue already.
     #[cold]
     fn get_several_later<'py>(
         &self,
@@ -182,20 +184,20 @@ impl PyShmQueue {
     }
 }
 
-/// The objects as they are handed out.
+/// The objects, or their leases, as a list for the caller.
 fn listed(py: Python<'_>, objects: Vec<Rebuilt>, keep: Keep) -> PyResult<Bound<'_, PyList>> {
     let each = objects.into_iter();
     let objects = each.map(|rebuilt| handed_out_later(py, rebuilt, keep));
     PyList::new(py, objects.collect::<PyResult<Vec<_>>>()?)
 }
 
-/// A message that is left for the next get.
+/// A message to be left for the next get.
 fn later(here: &Here, caught: Caught, bytes: &[u8]) -> Later {
     let (took, loan, bytes) = parts(caught, bytes);
     Later::Message(kept_of(took, hold(here, took, loan), bytes))
 }
 
-/// What a message says of itself, what gives it back, and its bytes where they were copied.
+/// The properties of a message, its loan, and its bytes if they were copied.
 #[inline]
 fn parts(caught: Caught, bytes: &[u8]) -> (Took, Option<Loan>, &[u8]) {
     let (took, loan, range) = match caught {

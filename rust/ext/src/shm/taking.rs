@@ -1,4 +1,4 @@
-//! Taking messages, and waiting for them.
+//! Taking messages from a queue, and waiting for them.
 
 use pyo3::prelude::*;
 use shoal_core::shm::session::SessionQueue;
@@ -10,7 +10,8 @@ use super::here::Here;
 use super::queue::PyShmQueue;
 use super::{SLICE, SPINS};
 
-/// A get: what it is called, what it takes, and how long it may take; None where it does not wait.
+/// A get: the operation's name for errors, the wanted messages, whether they are leased, and the
+/// time limit; without a limit it does not wait.
 pub(super) struct Get<'a, 'py> {
     pub(super) operation: &'static str,
     pub(super) want: Want,
@@ -18,7 +19,7 @@ pub(super) struct Get<'a, 'py> {
     pub(super) limit: Option<Limit<'a, 'py>>,
 }
 
-/// What a message that was taken says of itself.
+/// The properties of a message that was taken.
 #[derive(Clone, Copy)]
 pub(super) struct Took {
     pub(super) label: Label,
@@ -37,7 +38,7 @@ impl Took {
     }
 }
 
-/// A consumer that waits; its end wakes the next, whatever came of it.
+/// A consumer that waits. When it stops, for whatever reason, the next one is woken.
 struct Waiter<'a> {
     queue: &'a SessionQueue,
     want: Want,
@@ -52,9 +53,10 @@ impl Drop for Waiter<'_> {
 }
 
 impl PyShmQueue {
-    /// Takes messages, waiting for them, and hands them to `out`: see [`SessionQueue::take`].
+    /// Takes messages, waiting for them if necessary, and hands them to `out`: see
+    /// [`SessionQueue::take`].
     ///
-    /// No signal is looked at once something was taken.
+    /// No signal is handled once a message was taken.
     #[inline]
     pub(super) fn take(
         &self,
@@ -92,9 +94,9 @@ impl PyShmQueue {
         }
     }
 
-    /// Sleeps for a slice of the time, or until there may be what is wanted.
+    /// Sleeps for a slice of the time, or until the wanted messages may be there.
     ///
-    /// An error where the time is over, or a signal came.
+    /// Returns an error if the time is over, or if a signal handler raised one.
     #[cold]
     fn wait_for_messages(
         &self,

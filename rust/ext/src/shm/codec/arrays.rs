@@ -1,4 +1,4 @@
-//! Numpy arrays, and what they have in common with tensors: a dtype and a shape.
+//! Numpy arrays, and the dtype and shape that arrays and tensors share.
 
 use std::ffi::CStr;
 
@@ -14,12 +14,12 @@ use super::loaded::loaded;
 use super::reader::Reader;
 use crate::errors::shoal_error;
 
-/// What has more dimensions is pickled.
+/// Maximum number of dimensions; arrays and tensors with more are pickled.
 const DIMENSIONS: usize = 16;
 
-/// The dtype and the shape of values that lie one behind the other.
+/// The dtype and shape of contiguous values.
 pub(super) struct Grid {
-    /// The dtype, as its place in a table: numpy's or torch's.
+    /// The dtype, as its index in the table of numpy or of torch.
     pub(super) dtype: u8,
     pub(super) item_size: usize,
     dimensions: usize,
@@ -52,7 +52,7 @@ impl Grid {
         &self.sizes[..self.dimensions]
     }
 
-    /// How many bytes the values take; None if no memory is so large.
+    /// The length of the values in bytes; None if it overflows.
     pub(super) fn len(&self) -> Option<usize> {
         if self.shape().contains(&0) {
             return Some(0);
@@ -63,14 +63,14 @@ impl Grid {
 
     pub(super) fn write(&self, head: &mut Head) {
         head.push(self.dtype);
-        // At most 16.
+        // At most 16, so one byte.
         head.length(self.dimensions);
         for size in self.shape() {
             head.length(*size);
         }
     }
 
-    /// Reads one; `item_size` knows the table of dtypes.
+    /// Reads a dtype and shape; `item_size` returns the size of one value of a dtype.
     pub(super) fn read(
         reader: &Reader<'_>,
         item_size: impl FnOnce(u8) -> Option<usize>,
@@ -99,8 +99,7 @@ impl Grid {
     }
 }
 
-/// The formats of the buffers of arrays, and numpy's characters for them. The places are what is
-/// sent.
+/// Formats of array buffers, and numpy's characters for them. A message holds the index.
 const FORMATS: [(&CStr, &str); 18] = [
     (c"?", "?"),
     (c"b", "b"),
@@ -122,7 +121,7 @@ const FORMATS: [(&CStr, &str); 18] = [
     (c"Zg", "G"),
 ];
 
-/// What is needed of numpy.
+/// The objects of numpy that the codec uses.
 struct Numpy {
     ndarray: Py<PyType>,
     empty: Py<PyAny>,
@@ -148,7 +147,7 @@ impl Numpy {
         })
     }
 
-    /// Numpy, where the program has loaded it.
+    /// Numpy, if the program has imported it.
     fn loaded(py: Python<'_>) -> Option<&Self> {
         match NUMPY.get(py) {
             Some(numpy) => Some(numpy),
@@ -167,14 +166,14 @@ impl Numpy {
     }
 }
 
-/// The memory of an array, if it is one whose values lie one behind the other, of a plain dtype.
+/// The memory of an array; None if the object is not a contiguous array of a plain dtype.
 pub(super) fn of_array(object: &Bound<'_, PyAny>) -> Option<(Grid, PyUntypedBuffer)> {
     let numpy = Numpy::loaded(object.py())?;
     if object.get_type_ptr().addr() != numpy.ndarray.as_ptr().addr() {
         return None;
     }
-    // Dates, for one, have no buffer. One value without dimensions has a buffer without a shape,
-    // which is refused; it is looked at as a row of one.
+    // Arrays of dates, for example, have no buffer. An array without dimensions has a buffer
+    // without a shape, which is refused; it is viewed as a row of one value.
     let (buffer, alone) = match PyUntypedBuffer::get(object) {
         Ok(buffer) => (buffer, false),
         Err(_) => (alone(object).ok()?, true),
@@ -199,7 +198,7 @@ fn alone(object: &Bound<'_, PyAny>) -> PyResult<PyUntypedBuffer> {
     PyUntypedBuffer::get(&object.call_method1(intern!(py, "reshape"), (1,))?)
 }
 
-/// Reads what an array has beside its values.
+/// Reads the dtype and shape of an array.
 pub(super) fn read(py: Python<'_>, reader: &Reader<'_>) -> PyResult<Grid> {
     let numpy = Numpy::import(py)?;
     Grid::read(reader, |dtype| {
@@ -207,7 +206,7 @@ pub(super) fn read(py: Python<'_>, reader: &Reader<'_>) -> PyResult<Grid> {
     })
 }
 
-/// An array over the memory of `buffer`, which it keeps; one without values needs none.
+/// An array over the memory of `buffer`, which it keeps; an array without values needs no buffer.
 pub(super) fn array<'py>(
     py: Python<'py>,
     grid: &Grid,
@@ -222,7 +221,7 @@ pub(super) fn array<'py>(
     }
 }
 
-/// The place of a dtype, or of what numpy makes one of, and the size of its values.
+/// The index of a dtype, or of an object that numpy converts to one, and the size of its values.
 pub(super) fn known_dtype(dtype: &Bound<'_, PyAny>) -> PyResult<(u8, usize)> {
     let numpy = Numpy::import(dtype.py())?;
     let dtype = numpy.dtype.bind(dtype.py()).call1((dtype,))?;

@@ -1,4 +1,4 @@
-//! From a message to its object.
+//! The decoder: from a message to its object.
 
 use std::cell::{OnceCell, RefCell};
 use std::sync::MutexGuard;
@@ -16,13 +16,13 @@ use super::{
     DEPTH, KIND_PIECES, KIND_PLAIN, LENT, PIECE, Payload, arrays, pickling, scalars, tag, tensors,
 };
 
-/// Heads up to this length are copied to the stack.
+/// Maximum length in bytes of a head that is copied to the stack.
 const ON_STACK: usize = 512;
 
-/// Rebuilds the object of a message that has been copied out and is nothing but a head.
+/// Rebuilds the object of a message that was copied and is only a head.
 ///
-/// An error is a `ValueError` that tells of damage, or what Python raised about it (a list as a
-/// key), about a module that is missing here, or while unpickling.
+/// Returns a `ValueError` about damage, or an error that Python raised because of it (such as a
+/// list as a key), about a module that is missing here, or while unpickling.
 pub(crate) fn decode_inline<'py>(
     py: Python<'py>,
     kind: u32,
@@ -40,9 +40,9 @@ pub(crate) fn decode_inline<'py>(
     .message()
 }
 
-/// Rebuilds the object of any message; where it has long parts, they are lent to the object.
+/// Rebuilds the object of any message. The object uses long pieces in place.
 ///
-/// Errors are as those of [`decode_inline`].
+/// Returns the same errors as [`decode_inline`].
 pub(crate) fn decode_block<'py>(
     py: Python<'py>,
     kind: u32,
@@ -85,7 +85,7 @@ pub(crate) fn decode_block<'py>(
     .message()
 }
 
-/// An error where no message is of this kind.
+/// Returns an error if no message can be of this kind.
 pub(crate) fn check_kind(kind: u32) -> PyResult<()> {
     if matches!(kind, KIND_PLAIN | KIND_PIECES) {
         Ok(())
@@ -101,22 +101,22 @@ fn wrong_kind(kind: u32) -> PyErr {
     ))
 }
 
-/// What follows the head.
+/// The pieces, which follow the head.
 struct Pieces<'a> {
     payload: &'a dyn Payload,
-    /// Behind the last piece that was read.
+    /// The end of the last piece that was read.
     end: std::cell::Cell<usize>,
 }
 
 struct Decoder<'a, 'py> {
     py: Python<'py>,
     head: Reader<'a>,
-    /// Asked for by the first dict.
+    /// Locked by the first dict.
     keys: OnceCell<Option<RefCell<MutexGuard<'static, Keys>>>>,
     pieces: Option<Pieces<'a>>,
 }
 
-/// A value that is read when the list or the tuple that is being made gets to it.
+/// A value that is read when the list or tuple under construction gets to it.
 struct Next<'d, 'a, 'py>(&'d Decoder<'a, 'py>, u32);
 
 impl<'py> IntoPyObject<'py> for Next<'_, '_, 'py> {
@@ -129,15 +129,15 @@ impl<'py> IntoPyObject<'py> for Next<'_, '_, 'py> {
     }
 }
 
-/// Where the bytes of a value are.
+/// The location of the bytes of a value.
 enum Found<'a> {
     Head(&'a [u8]),
-    /// A place behind the head, and a length.
+    /// An offset behind the head, and a length.
     Piece(&'a dyn Payload, usize, usize),
 }
 
 impl<'a, 'py> Decoder<'a, 'py> {
-    /// The whole message.
+    /// Decodes the whole message.
     fn message(&self) -> PyResult<Bound<'py, PyAny>> {
         let object = self.value(0)?;
         let pieces = self.pieces.as_ref();
@@ -165,7 +165,7 @@ impl<'a, 'py> Decoder<'a, 'py> {
         })
     }
 
-    /// Apart from the rest, so that what is small needs no large frame.
+    /// Separate from `value`, so that small values need no large stack frame.
     #[inline(never)]
     fn other(&self, tag: u8, depth: u32) -> PyResult<Bound<'py, PyAny>> {
         let py = self.py;
@@ -207,7 +207,7 @@ impl<'a, 'py> Decoder<'a, 'py> {
         })
     }
 
-    /// The depth inside of a container.
+    /// The depth of values inside a container; an error if it is too deep.
     fn inside(&self, depth: u32) -> PyResult<u32> {
         if depth >= DEPTH {
             return Err(self.head.damaged("it is nested too deep"));
@@ -235,7 +235,7 @@ impl<'a, 'py> Decoder<'a, 'py> {
         self.value(depth)
     }
 
-    /// Finds the bytes of a value: in the head if they are few, else in the next piece.
+    /// Finds the bytes of a value: in the head if they are few, otherwise in the next piece.
     fn find(&self, length: usize) -> PyResult<Found<'a>> {
         if length < PIECE {
             return Ok(Found::Head(self.head.slice(length)?));
@@ -281,7 +281,7 @@ impl<'a, 'py> Decoder<'a, 'py> {
                     Ok(())
                 })
             }
-            // From a view there is one copy, into memory that has not been cleared before.
+            // Through a view there is only one copy, into memory that was not cleared first.
             Found::Piece(payload, at, length) => {
                 let view = payload.view(py, at, length)?;
                 Ok(py.get_type::<PyBytes>().call1((view,))?.cast_into()?)
@@ -289,7 +289,7 @@ impl<'a, 'py> Decoder<'a, 'py> {
         }
     }
 
-    /// Memory for an array or a tensor, its own; None where it has no values.
+    /// Memory for one array or tensor; None if it has no values.
     fn memory(&self, length: Option<usize>) -> PyResult<Option<Bound<'py, PyAny>>> {
         match length {
             Some(0) => Ok(None),

@@ -1,4 +1,4 @@
-//! From an object to its message.
+//! The encoder: from an object to its message.
 
 use pyo3::buffer::PyUntypedBuffer;
 use pyo3::prelude::*;
@@ -15,22 +15,22 @@ use super::seen::Seen;
 use super::tensors::Dense;
 use super::{DEPTH, PIECE, pickling, scalars, tag};
 
-/// From this length on, a str or bytes that occurs twice is worth being sent once.
+/// Minimum length in bytes from which a str or bytes that occurs twice is sent only once.
 const REPEATED: usize = 1024;
 
 /// Encodes an object.
 ///
-/// An error is what pickling raised, for an object that has no fast lane.
+/// Returns the error that pickling raised if the object has no fast lane.
 pub(crate) fn encode(object: &Bound<'_, PyAny>) -> PyResult<Encoded> {
     let mut encoded = Encoded::new();
     encode_into(object, &mut encoded, |_| Ok(None))?;
     Ok(encoded)
 }
 
-/// Encodes an object into what is [`Encoded::new`]. For small objects: to move what [`encode`]
-/// returns takes longer than to encode a number.
+/// Encodes an object into an `encoded` that is empty. For small objects: to move the value that
+/// [`encode`] returns takes longer than to encode a number.
 ///
-/// `whole` answers for an object that is a message already.
+/// `whole` returns the message of an object that already is one, such as a parcel.
 #[inline]
 pub(crate) fn encode_into(
     object: &Bound<'_, PyAny>,
@@ -43,7 +43,7 @@ pub(crate) fn encode_into(
     }
 }
 
-/// Encodes what is not [`simple`].
+/// Encodes an object that is not [`simple`].
 fn encode_other(
     object: &Bound<'_, PyAny>,
     encoded: &mut Encoded,
@@ -64,14 +64,14 @@ fn encode_other(
     Ok(())
 }
 
-/// Writes what has no parts, and is not worth being looked for a second time; None where something
-/// else, or something long, is to be written.
+/// Writes a value without parts that need not be recognized if it occurs again. Returns None for
+/// all other and for long values.
 #[expect(clippy::inline_always, reason = "10 ns for each value of a dict")]
 #[inline(always)]
 fn simple(object: &Bound<'_, PyAny>, head: &mut Head) -> Option<()> {
-    // Asked before it is cast: a cast that fails makes an error, with references.
+    // The type is checked before the cast: a cast that fails makes an error, with references.
     if object.is_exact_instance_of::<PyString>() {
-        // Surrogates alone have no UTF-8.
+        // A str with lone surrogates has no UTF-8.
         let utf8 = object.cast_exact::<PyString>().ok()?.to_str().ok()?;
         (utf8.len() < REPEATED).then(|| head.text(tag::STR, utf8.as_bytes()))
     } else if object.is_exact_instance_of::<PyInt>() {
@@ -100,7 +100,7 @@ fn simple(object: &Bound<'_, PyAny>, head: &mut Head) -> Option<()> {
     }
 }
 
-/// What has been written so far. Each method answers None where pickle has to take over.
+/// The state of an encoding. Each method returns None if pickle has to take over.
 struct Encoder<'a> {
     encoded: &'a mut Encoded,
     seen: Seen,
@@ -115,7 +115,7 @@ impl Encoder<'_> {
         }
     }
 
-    /// Apart from the rest, so that what is small needs no large frame.
+    /// Separate from `value`, so that small values need no large stack frame.
     #[inline(never)]
     fn other(&mut self, object: &Bound<'_, PyAny>, depth: u32) -> Option<()> {
         if object.is_exact_instance_of::<PyDict>() {
@@ -210,7 +210,7 @@ impl Encoder<'_> {
 
     fn tuple(&mut self, tuple: &Bound<'_, PyTuple>, depth: u32) -> Option<()> {
         self.container(tag::TUPLE, tuple, tuple.len(), depth)?;
-        // Each is in our hand, as it is with a list: its references are counted.
+        // Iterates over owned references, as `list` does: `Seen` counts them.
         for item in tuple {
             self.value(&item, depth + 1)?;
         }
@@ -222,7 +222,7 @@ impl Encoder<'_> {
         self.container(tag::DICT, dict, size, depth)?;
         let mut items = dict.iter();
         for _ in 0..size {
-            // A finalizer that runs meanwhile may change the dict, which the iterator panics at.
+            // A finalizer that runs meanwhile may change the dict, and the iterator would panic.
             if dict.len() != size {
                 return None;
             }
@@ -243,7 +243,7 @@ impl Encoder<'_> {
         if depth >= DEPTH {
             return None;
         }
-        // Nothing can be in an empty tuple, and there is only one.
+        // An empty tuple contains nothing, and there is only one.
         if length > 0 || tag != tag::TUPLE {
             self.seen.first_time(object, depth == 0)?;
         }

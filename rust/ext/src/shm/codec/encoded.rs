@@ -1,4 +1,5 @@
-//! A message before it is written: its head, and the pieces that are still where Python has them.
+//! An encoded message before it is written: its head, and its pieces, still in the memory of Python
+//! objects.
 
 use pyo3::pybacked::{PyBackedBytes, PyBackedStr};
 
@@ -6,29 +7,29 @@ use super::head::Head;
 use super::raw::Pinned;
 use super::{DETACHED, KIND_PIECES, KIND_PLAIN};
 
-/// Pieces begin at multiples of this.
+/// Alignment of pieces in bytes.
 const ALIGNMENT: usize = 64;
 
-/// The length of the head, in front of it.
+/// Size in bytes of the prefix that holds the length of the head.
 pub(super) const PREFIX: usize = 8;
 
-/// Where the piece after something that ends at `end` begins.
+/// The start of a piece that follows something that ends at `end`.
 pub(super) fn next_place(end: usize) -> Option<usize> {
     end.checked_next_multiple_of(ALIGNMENT)
 }
 
-/// A long payload, kept alive and in place.
+/// A long payload, kept alive at its address.
 pub(super) enum Piece {
     Bytes(PyBackedBytes),
     Str(PyBackedStr),
     Memory(Pinned),
-    /// So many bytes that are in their place already.
+    /// The number of bytes reserved for values that are written in place.
     Reserved(usize),
-    /// A whole message: there is nothing else.
+    /// A whole message: then there is no head and no other piece.
     Whole(Whole),
 }
 
-/// A message that was made before: its kind, the process that sent it, and its bytes.
+/// A message that was encoded before: its kind, the process that sent it, and its bytes.
 pub(crate) struct Whole {
     pub(crate) kind: u32,
     pub(crate) sender: u32,
@@ -56,10 +57,10 @@ impl Piece {
     }
 }
 
-/// An encoded object: how long it is, and how to write it.
+/// An encoded object, with its length and a method that writes it.
 ///
 /// It refers to the memory of the object's arrays, tensors, bytes and strings, and keeps them
-/// alive. It can be written without the interpreter's lock; it is best dropped with it.
+/// alive. It can be written without the interpreter's lock, but should be dropped while holding it.
 pub(crate) struct Encoded {
     pub(super) head: Head,
     pub(super) pieces: Vec<Piece>,
@@ -72,7 +73,7 @@ impl Default for Encoded {
 }
 
 impl Encoded {
-    /// Nothing yet.
+    /// An empty message.
     #[inline]
     pub(crate) const fn new() -> Self {
         Self {
@@ -81,14 +82,14 @@ impl Encoded {
         }
     }
 
-    /// Forgets everything.
+    /// Makes it empty again.
     #[inline]
     pub(crate) fn clear(&mut self) {
         self.head.clear();
         self.pieces.clear();
     }
 
-    /// How the bytes are to be read.
+    /// The kind of the message.
     pub(crate) fn kind(&self) -> u32 {
         match self.pieces.first() {
             None => KIND_PLAIN,
@@ -97,7 +98,7 @@ impl Encoded {
         }
     }
 
-    /// Who sent it, where it was a message before; None where this process does.
+    /// The process that sent it, if it was encoded before; None if this process sends it.
     #[inline]
     pub(crate) fn sender(&self) -> Option<u32> {
         match self.pieces.first() {
@@ -106,7 +107,7 @@ impl Encoded {
         }
     }
 
-    /// The whole message, where it lies in one piece already.
+    /// The whole message, if its bytes are contiguous already.
     pub(crate) fn plain(&self) -> Option<&[u8]> {
         match self.pieces.first() {
             None => Some(self.head.bytes()),
@@ -115,7 +116,7 @@ impl Encoded {
         }
     }
 
-    /// How many bytes the message takes.
+    /// The length of the message in bytes.
     pub(crate) fn total_len(&self) -> usize {
         match (self.plain(), self.places().last()) {
             (None, Some((at, piece))) => at + piece.len(),
@@ -123,15 +124,15 @@ impl Encoded {
         }
     }
 
-    /// Whether writing takes long enough to let other threads of Python run meanwhile.
+    /// Whether writing takes so long that other Python threads should run meanwhile.
     pub(crate) fn is_long(&self) -> bool {
         let pieces = self.pieces.iter().map(Piece::len);
         pieces.fold(self.head.bytes().len(), usize::saturating_add) >= DETACHED
     }
 
-    /// Writes the message, each byte once, the bytes between the pieces not at all.
+    /// Writes the message, each byte once; bytes between the pieces are not written.
     ///
-    /// `write` gets places within [`Self::total_len`], in rising order.
+    /// `write` gets offsets below [`Self::total_len`], in ascending order.
     pub(crate) fn write_into(&self, write: &mut dyn FnMut(usize, &[u8])) {
         if let Some(all) = self.plain() {
             write(0, all);
@@ -148,7 +149,7 @@ impl Encoded {
         }
     }
 
-    /// The pieces and where each begins.
+    /// The pieces, each with its offset.
     fn places(&self) -> impl Iterator<Item = (usize, &Piece)> {
         let mut end = PREFIX + self.head.bytes().len();
         self.pieces.iter().map(move |piece| {

@@ -1,13 +1,13 @@
-//! The head of a message while it is written.
+//! The buffer in which the head of a message is written.
 
 use super::tag;
 
-/// What fits into a descriptor stays on the stack.
+/// Size in bytes of the part on the stack: a head that fits into a descriptor needs no more.
 const STACK: usize = 224;
 
-/// Bytes that grow, on the stack as long as they are few.
+/// A growing buffer, on the stack while it is small.
 pub(crate) struct Head {
-    /// How many of `stack` are in use; the bytes have moved when `heap` holds any.
+    /// The used part of `stack`; if `heap` is not empty, all bytes have moved there.
     used: usize,
     stack: [u8; STACK],
     heap: Vec<u8>,
@@ -30,7 +30,7 @@ impl Head {
         }
     }
 
-    /// Forgets everything.
+    /// Makes it empty again.
     pub(super) fn clear(&mut self) {
         self.used = 0;
         self.heap.clear();
@@ -55,7 +55,7 @@ impl Head {
         self.heap.extend_from_slice(bytes);
     }
 
-    /// A tag and what has a fixed size behind it, in one go.
+    /// Writes a tag and a value of fixed size in one step.
     #[inline]
     pub(super) fn tagged<const N: usize>(&mut self, tag: u8, bytes: [u8; N]) {
         if self.heap.is_empty()
@@ -71,7 +71,7 @@ impl Head {
         }
     }
 
-    /// A tag, a length and so many bytes, in one go where they are few.
+    /// Writes a tag, a length and that many bytes, in one step if they are few.
     #[inline]
     pub(super) fn text(&mut self, tag: u8, bytes: &[u8]) {
         if self.heap.is_empty()
@@ -110,7 +110,7 @@ impl Head {
     fn move_out(&mut self, more: usize) {
         self.heap.reserve(STACK * 4 + more);
         self.heap.extend_from_slice(&self.stack[..self.used]);
-        // An empty head with a long first part: the emptiness of the heap must not mean "on the
-        // stack" any more, and it does not, because the part follows.
+        // An empty heap means that the bytes are on the stack. If the head was empty the heap is
+        // still empty now, but the caller appends its bytes next.
     }
 }

@@ -1,21 +1,21 @@
-//! The strings that dicts have been decoded with, kept to be used again.
+//! Cache of the strings that were decoded as keys of dicts.
 //!
-//! Messages of one program have few different keys. To find one by its bytes takes a fraction of
-//! making it, and it brings its hash with it.
+//! Messages of one program have few different keys. Finding a string by its bytes takes a fraction
+//! of the time that making it takes, and a cached string has its hash already.
 
 use std::sync::{Mutex, MutexGuard, TryLockError};
 
 use pyo3::prelude::*;
 use pyo3::types::PyString;
 
-/// So many are kept, a power of two.
+/// Number of cached keys, a power of two.
 const SLOTS: usize = 512;
 
-/// Longer ones are made anew each time.
+/// Maximum length in bytes of a cached key.
 const LONGEST: usize = 39;
 
-/// After so many uses a key is interned, as the keys are that a program writes down. Not at once:
-/// some versions of Python keep what is interned for ever, and keys may be random.
+/// Number of uses after which a key is interned, as keys in source code are. Not at once: some
+/// versions of Python never free interned strings, and keys may be random.
 const INTERNED_AFTER: u8 = 16;
 
 struct Key {
@@ -25,15 +25,15 @@ struct Key {
     text: Py<PyString>,
 }
 
-/// Keys, by a hash of their bytes.
+/// Keys in slots chosen by a hash of their bytes.
 #[derive(Default)]
 pub(super) struct Keys(Vec<Option<Key>>);
 
-/// Of the process, because a thread that ends cannot give back what belongs to Python.
+/// One cache for the process, because a thread that ends cannot release Python objects.
 static KEYS: Mutex<Keys> = Mutex::new(Keys(Vec::new()));
 
-/// The keys, for one message; None where they are in use: by another thread, or by the message in
-/// the middle of whose decoding a finalizer gets this one.
+/// Locks the cache for one message. None if it is in use: by another thread, or by a decoding in
+/// which a finalizer runs that decodes this message.
 pub(super) fn keys() -> Option<MutexGuard<'static, Keys>> {
     match KEYS.try_lock() {
         Ok(keys) => Some(keys),
@@ -43,7 +43,7 @@ pub(super) fn keys() -> Option<MutexGuard<'static, Keys>> {
 }
 
 impl Keys {
-    /// The str of these bytes.
+    /// The str of these UTF-8 bytes.
     pub(super) fn text<'py>(
         &mut self,
         py: Python<'py>,
@@ -79,13 +79,13 @@ impl Keys {
     }
 }
 
-/// Where a key is kept: its length, first and last bytes, mixed.
+/// The slot of a key: a hash of its length, first and last bytes.
 fn slot(bytes: &[u8]) -> usize {
     let (first, last) = if let (Some(first), Some(last)) = (bytes.first_chunk(), bytes.last_chunk())
     {
         (u64::from_le_bytes(*first), u64::from_le_bytes(*last))
     } else {
-        // Shifted together: to write bytes and read them as a word takes longer.
+        // Shifting is faster than writing bytes to memory and reading them as a word.
         let shift = |word, byte: &u8| word << 8 | u64::from(*byte);
         (bytes.iter().fold(0, shift), bytes.len() as u64)
     };

@@ -1,10 +1,10 @@
-//! Modules of others that are looked at only where the program has loaded them.
+//! Optional modules, used only if the program has imported them.
 
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::PyDict;
 
-/// A module that is in `sys.modules`; None if it is not: then no object of its types exists.
+/// A module in `sys.modules`; None if it is not there: then no object of its types exists.
 pub(super) fn loaded<'py>(py: Python<'py>, name: &str) -> Option<Bound<'py, PyAny>> {
     static MODULES: PyOnceLock<Py<PyDict>> = PyOnceLock::new();
     let modules = MODULES

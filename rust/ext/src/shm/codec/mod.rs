@@ -1,23 +1,24 @@
-//! Python objects as the bytes of messages, and back.
+//! Codec: encodes Python objects as messages and decodes messages.
 //!
-//! # What is promised
+//! # Guarantees
 //!
-//! What goes in comes out, type for type. Plain values take a fast lane without pickle: None, bool,
-//! int, float, complex, str, bytes, bytearray, numpy arrays and CPU tensors, and list, tuple and
-//! dict of these. Only exact types do; subclasses, and all else, are pickled. A message is either
-//! in the fast lane whole or pickled whole, so that an object that occurs twice in it, or contains
-//! itself, is one object afterwards too: where the fast lane meets a container, an array, a tensor,
-//! or a long str or bytes for the second time, or more than [`DEPTH`] containers inside each other,
-//! pickle takes over. Equal short strings, numbers and bytes may be one object afterwards or not.
-//! Arrays and tensors arrive writable and exclusive. Attributes that somebody hung onto a tensor,
-//! and the metadata of a dtype, stay behind.
+//! The decoded object equals the encoded one, type for type. Plain values take a fast lane without
+//! pickle: None, bool, int, float, complex, str, bytes, bytearray, numpy arrays and CPU tensors,
+//! and list, tuple and dict of these. Only exact types do; subclasses and all other types are
+//! pickled. A message uses either only the fast lane or only pickle, so that an object that occurs
+//! twice in it, or contains itself, is one object after decoding too. Pickle therefore takes over
+//! if the fast lane meets a container, an array, a tensor, or a long str or bytes for the second
+//! time, or more than [`DEPTH`] containers inside each other. Equal short strings, numbers and
+//! bytes may or may not be one object after decoding. Arrays and tensors arrive writable and
+//! exclusive. Attributes that the program set on a tensor, and the metadata of a dtype, are not
+//! sent.
 //!
 //! # Layout
 //!
-//! A message of kind [`KIND_PLAIN`] is a head and nothing else. One of kind [`KIND_PIECES`] is the
-//! length of the head (8 bytes), the head, and then its pieces, each at the next multiple of 64:
-//! payloads of [`PIECE`] bytes or more, which are copied only once, straight to their place. All
-//! numbers are little-endian. The head is one value:
+//! A message of kind [`KIND_PLAIN`] is only a head. A message of kind [`KIND_PIECES`] is the length
+//! of the head (8 bytes), the head, and then its pieces, each at the next multiple of 64: payloads
+//! of [`PIECE`] bytes or more, which are copied only once, directly to their place. All numbers are
+//! little-endian. The head is one value:
 //!
 //! | tag | then |
 //! |---|---|
@@ -31,18 +32,19 @@
 //! | array, tensor | dtype (1), dimensions (1), lengths; the bytes, or a piece |
 //! | pickle | length; the bytes, or a piece; number of buffers; for each the same |
 //!
-//! A length is one byte up to 253; 254 and 4 bytes, or 255 and 8 bytes, for more.
+//! A length up to 253 is one byte; a longer one is the byte 254 and 4 bytes, or the byte 255 and 8
+//! bytes.
 //!
-//! A parcel is a message already: put by itself it goes as it is, of whichever kind, with whatever
-//! lies between its pieces. Inside of something else it is an object like any other, and pickled.
+//! A parcel is already a message: put by itself, it is sent unchanged, whatever its kind and
+//! whatever lies between its pieces. Inside another object it is pickled like any other object.
 //!
 //! # Damage
 //!
-//! What is read may have been damaged by another process. Every length is checked before it is
-//! used, each byte of the head is read once, from a private copy, and no nesting is followed deeper
-//! than the encoder nests. Damage is a Python error, mostly a `ValueError`, or passes for another
-//! message. A pickle is
-//! trusted: only processes of the same user can write there.
+//! Another process may have damaged the bytes that are decoded. Every length is checked before it
+//! is used, each byte of the head is read once, from a private copy, and no nesting is followed
+//! deeper than the encoder nests. Damage causes a Python error, mostly a `ValueError`, or yields
+//! the object of another valid message. A pickle is trusted: only processes of the same user can
+//! write to the memory.
 
 mod arrays;
 mod decode;
@@ -68,36 +70,36 @@ pub(crate) use encoded::{Encoded, Whole};
 pub(crate) use raw::Pinned;
 pub(crate) use reserve::{Reservation, reserve};
 
-/// The whole message is a head.
+/// Kind of a message that is only a head.
 pub(crate) const KIND_PLAIN: u32 = 1;
 
-/// The head is followed by pieces.
+/// Kind of a message whose head is followed by pieces.
 pub(crate) const KIND_PIECES: u32 = 2;
 
-/// From this length on, bytes are a piece instead of a part of the head.
+/// Minimum length in bytes of a piece; shorter payloads are part of the head.
 pub(crate) const PIECE: usize = 4096;
 
-/// From this length on, a piece is lent to the object that is made of it, instead of copied.
+/// Minimum length in bytes of a piece that the decoded object uses in place; shorter pieces are
+/// copied.
 pub(crate) const LENT: usize = 64 * 1024;
 
-/// From this length on, copying is worth letting other threads of Python run.
+/// Minimum length in bytes of a copy during which other Python threads may run.
 pub(crate) const DETACHED: usize = 32 * 1024;
 
-/// So many containers may be inside each other; what is deeper is pickled.
+/// Maximum number of containers inside each other; deeper objects are pickled.
 pub(crate) const DEPTH: u32 = 32;
 
-/// The bytes of a message that has been taken and not given back yet.
+/// The bytes of a message that was taken and not released yet.
 pub(crate) trait Payload {
-    /// How many they are.
+    /// The number of bytes.
     fn len(&self) -> usize;
 
-    /// Copies those from `at` on; the decoder asks only for what lies within [`Self::len`].
+    /// Copies the bytes from `at` on; the decoder asks only for bytes within [`Self::len`].
     fn read(&self, at: usize, to: &mut [u8]);
 
-    /// An object with the buffer protocol over `len` bytes from `at` on, writable and flat.
+    /// A writable, flat object with the buffer protocol over `len` bytes from `at` on.
     ///
-    /// The message may be given back when this object has been deallocated and not before: numpy
-    /// and torch keep the object, not a buffer that they got from it. The decoder asks for places
-    /// that do not overlap.
+    /// The message must not be released before this object is deallocated: numpy and torch keep the
+    /// object, not a buffer of it. The decoder never asks for overlapping ranges.
     fn view<'py>(&self, py: Python<'py>, at: usize, len: usize) -> PyResult<Bound<'py, PyAny>>;
 }

@@ -1,4 +1,4 @@
-//! What has no fast lane: the package's own pickling, in Python.
+//! Objects without a fast lane: calls the package's own pickling, which is written in Python.
 
 use pyo3::buffer::PyUntypedBuffer;
 use pyo3::exceptions::PyBufferError;
@@ -16,7 +16,7 @@ pub(super) struct Pickled<'py> {
     pub(super) buffers: Vec<Pinned>,
 }
 
-/// Pickles an object; an error is what Python raised.
+/// Pickles an object; returns the error that Python raised.
 pub(super) fn dumps<'py>(object: &Bound<'py, PyAny>) -> PyResult<Pickled<'py>> {
     static DUMPS: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
     let py = object.py();

@@ -1,12 +1,12 @@
-//! The one place of the extension that goes without the compiler's check.
+//! Unsafe access to Python memory for the codec: bytes by address, and reference counts.
 //!
-//! Memory of Python objects is copied from while the interpreter's lock is not held: a large array
-//! would stop every other thread of the program for as long as it takes. And torch shows its memory
-//! by address only.
+//! Memory of Python objects is copied while the interpreter's lock is not held: otherwise a large
+//! array would stop all other threads of the program during the copy. Torch exposes its memory only
+//! by address.
 
 #![expect(
     unsafe_code,
-    reason = "Python tells addresses and reference counts; slices and numbers are made of them here"
+    reason = "Python exposes addresses and reference counts; this module reads through them"
 )]
 
 use std::ptr::NonNull;
@@ -17,16 +17,17 @@ use pyo3::prelude::*;
 
 use super::tensors::Dense;
 
-/// What keeps the memory where it is.
-#[expect(dead_code, reason = "it is held, and looked at by nobody")]
+/// Keeps the memory alive at its address.
+#[expect(dead_code, reason = "it is only kept alive, never read")]
 enum Owner {
-    /// The export of a buffer: its object neither frees nor moves the memory before it ends.
+    /// The export of a buffer: its object neither frees nor moves the memory before the export
+    /// ends.
     Buffer(PyUntypedBuffer),
     /// A tensor, which owns its storage.
     Tensor(Py<PyAny>),
 }
 
-/// Memory that stays where it is as long as this lives.
+/// Memory that stays valid at its address while this value lives.
 pub(crate) struct Pinned {
     _owner: Owner,
     address: usize,
@@ -34,7 +35,7 @@ pub(crate) struct Pinned {
 }
 
 impl Pinned {
-    /// The memory of a buffer; None if it does not lie in one piece.
+    /// The memory of a buffer; None if it is not contiguous.
     pub(crate) fn buffer(buffer: PyUntypedBuffer) -> Option<Self> {
         if !buffer.is_c_contiguous() && !buffer.is_fortran_contiguous() {
             return None;
@@ -46,7 +47,7 @@ impl Pinned {
         })
     }
 
-    /// The memory of a tensor; None if torch does not tell where it is.
+    /// The memory of a tensor; None if torch does not report its address.
     pub(super) fn tensor(dense: &Dense<'_>) -> Option<Self> {
         let (tensor, address, len) = (dense.tensor(), dense.address().ok()?, dense.len());
         if address == 0 && len > 0 {
@@ -64,26 +65,27 @@ impl Pinned {
     }
 
     /// The bytes. They must not change before the copy is made, as with any operation of numpy or
-    /// torch that runs beside other threads: who writes there meanwhile sends a mixture.
+    /// torch while other threads run: a thread that writes to them meanwhile makes the message a
+    /// mixture.
     pub(crate) fn bytes(&self) -> &[u8] {
         if self.len == 0 {
             return &[];
         }
         let start = std::ptr::with_exposed_provenance(self.address);
-        // SAFETY: `start` and `len` come either from a contiguous buffer that is exported as long
-        // as `_owner` lives, or from a tensor that `Dense` found to be strided, contiguous and in
-        // the CPU's memory, of `len` bytes, and that `_owner` keeps alive: so many bytes can be
-        // read there, and neither is null (an empty one has been answered above). Every byte is a
-        // valid u8. The slice lives no longer than `self`, is only copied from, and nothing is
-        // decided by its contents, so that a program that writes to its own array meanwhile, or
-        // resizes a tensor's storage while it is being put, races with a copy as it would with
-        // numpy's and torch's own.
+        // SAFETY: `start` and `len` come either from a contiguous buffer that is exported while
+        // `_owner` lives, or from a tensor that `Dense` found to be strided, contiguous and in the
+        // CPU's memory, of `len` bytes, and that `_owner` keeps alive: `len` bytes can be read
+        // there, and `start` is not null (an empty one returned above). Every byte is a valid u8.
+        // The slice does not outlive `self`, is only copied from, and its contents decide nothing,
+        // so that a program that writes to its own array meanwhile, or resizes a tensor's storage
+        // during the put, races with a copy as it would with numpy's and torch's own.
         unsafe { std::slice::from_raw_parts(start, self.len) }
     }
 }
 
 impl Pinned {
-    /// Where a part of it begins, for who lends it out as a buffer and keeps it.
+    /// The address of a part of the memory, for an object that exposes it as a buffer and keeps
+    /// `self`.
     pub(crate) fn pointer(&self, at: usize, len: usize) -> Option<NonNull<u8>> {
         let end = at.checked_add(len)?;
         if end > self.len {
@@ -93,10 +95,10 @@ impl Pinned {
     }
 }
 
-/// How many references to an object there are.
+/// The reference count of an object.
 #[inline]
 pub(super) fn references(object: &Bound<'_, PyAny>) -> isize {
-    // SAFETY: the pointer is that of a live object, which `object` holds, with the interpreter's
-    // lock, and the count is only read.
+    // SAFETY: the pointer is that of a live object, which `object` holds while the interpreter's
+    // lock is held, and the count is only read.
     unsafe { ffi::Py_REFCNT(object.as_ptr()) }
 }

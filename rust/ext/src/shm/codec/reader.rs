@@ -1,4 +1,4 @@
-//! Reading a head, byte by byte, none of them trusted.
+//! Checked reads from the head of a message, whose bytes are not trusted.
 
 use std::cell::Cell;
 
@@ -7,9 +7,9 @@ use pyo3::prelude::*;
 
 use super::tag;
 
-/// A place in the head of a message.
+/// A position in the head of a message.
 ///
-/// It moves behind a shared reference, so that the items of a list can be made while the list is.
+/// It advances behind a shared reference, so that list items can be decoded while the list is made.
 pub(super) struct Reader<'a> {
     bytes: &'a [u8],
     at: Cell<usize>,
@@ -23,12 +23,12 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// How many bytes are left.
+    /// The number of bytes left.
     pub(super) fn left(&self) -> usize {
         self.bytes.len() - self.at.get()
     }
 
-    /// Says what is wrong with the message.
+    /// The error for a damaged message; `what` says what is wrong with it.
     #[cold]
     pub(super) fn damaged(&self, what: &str) -> PyErr {
         PyValueError::new_err(format!(
@@ -71,12 +71,13 @@ impl<'a> Reader<'a> {
         match self.byte()? {
             tag::LENGTH_4 => Ok(u32::from_le_bytes(self.fixed()?) as usize),
             tag::LENGTH_8 => usize::try_from(u64::from_le_bytes(self.fixed()?))
-                .map_err(|_| self.damaged("a length is no length")),
+                .map_err(|_| self.damaged("a length is larger than any memory")),
             short => Ok(usize::from(short)),
         }
     }
 
-    /// A number of values, which take at least `least` bytes each: memory is reserved for so many.
+    /// Reads a number of values that take at least `least` bytes each. It is checked, because
+    /// memory is reserved for them.
     #[inline]
     pub(super) fn count(&self, least: usize) -> PyResult<usize> {
         let count = self.length()?;
@@ -86,7 +87,7 @@ impl<'a> Reader<'a> {
         Ok(count)
     }
 
-    /// The bytes of a str, tag and length included, if that comes next and its length is a byte.
+    /// Reads the bytes of a str if a str with a length of one byte comes next.
     #[inline]
     pub(super) fn short_text(&self) -> Option<&'a [u8]> {
         let at = self.at.get();

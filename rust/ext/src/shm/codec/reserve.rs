@@ -1,4 +1,4 @@
-//! Room for an array or a tensor that is filled where the message lies.
+//! Messages for arrays and tensors that the caller fills in place.
 
 use pyo3::prelude::*;
 use pyo3::types::{PyByteArray, PyInt};
@@ -16,8 +16,8 @@ pub(crate) struct Reservation {
     encoded: Encoded,
 }
 
-/// Prepares the message of an array of this shape (an int or some) and dtype, or of a tensor
-/// where the dtype is torch's.
+/// Prepares the message of an array of this shape (an int or a sequence of ints) and dtype, or of a
+/// tensor if the dtype is torch's.
 pub(crate) fn reserve(shape: &Bound<'_, PyAny>, dtype: &Bound<'_, PyAny>) -> PyResult<Reservation> {
     let py = shape.py();
     let sizes: Vec<usize> = if shape.is_instance_of::<PyInt>() {
@@ -49,20 +49,20 @@ pub(crate) fn reserve(shape: &Bound<'_, PyAny>, dtype: &Bound<'_, PyAny>) -> PyR
 }
 
 impl Reservation {
-    /// The message, to be written around the values: all but them. None where they are so few
-    /// that they are part of the head: then [`Self::object`] has memory of its own and is to be
-    /// encoded like any other.
+    /// The message without its values, to be written around them. None if the values are so few
+    /// that they are part of the head: then [`Self::object`] has its own memory and is encoded like
+    /// any other object.
     pub(crate) fn message(&self) -> Option<&Encoded> {
         (self.len >= PIECE).then_some(&self.encoded)
     }
 
-    /// Where in the message the values are, and how many bytes.
+    /// The offset of the values in the message, and their length in bytes.
     pub(crate) fn values(&self) -> (usize, usize) {
         (self.encoded.total_len() - self.len, self.len)
     }
 
-    /// The array or tensor over `view`, which has the buffer protocol and is kept; over memory of
-    /// its own without.
+    /// The array or tensor over `view`, an object with the buffer protocol that it keeps; without a
+    /// view, over its own memory.
     pub(crate) fn object<'py>(
         &self,
         py: Python<'py>,

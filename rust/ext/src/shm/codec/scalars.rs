@@ -1,4 +1,4 @@
-//! Numbers that do not fit into 8 bytes.
+//! Ints that do not fit into 8 bytes.
 
 use pyo3::intern;
 use pyo3::prelude::*;
@@ -10,7 +10,7 @@ fn signed(py: Python<'_>) -> PyResult<Bound<'_, PyDict>> {
     Ok(keywords)
 }
 
-/// The two's complement of any int.
+/// The two's complement of an int of any size.
 pub(super) fn big_int_bytes<'py>(int: &Bound<'py, PyInt>) -> PyResult<Bound<'py, PyBytes>> {
     let py = int.py();
     let bits: usize = int.call_method0(intern!(py, "bit_length"))?.extract()?;

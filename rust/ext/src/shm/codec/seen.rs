@@ -1,4 +1,4 @@
-//! Which objects have been met, so that one that occurs twice is noticed.
+//! The objects that an encoding has met, to notice one that occurs twice.
 
 use std::collections::BTreeSet;
 
@@ -7,16 +7,16 @@ use smallvec::SmallVec;
 
 use super::raw::references;
 
-/// So many are searched one by one.
+/// Maximum number of objects in `few`, which is searched one by one.
 const FEW: usize = 16;
 
-/// The references to an object that only one container knows: its own, and the one in our hand.
+/// Number of references to an object that only its container and this function hold.
 const HELD_ONCE: isize = 2;
 
-/// The objects met so far that could be met again.
+/// Addresses of the objects met so far that could be met again.
 pub(super) struct Seen {
     few: SmallVec<[usize; FEW]>,
-    /// The others; few messages have so many.
+    /// The addresses that do not fit into `few`; few messages have so many.
     many: Option<BTreeSet<usize>>,
 }
 
@@ -28,10 +28,10 @@ impl Seen {
         }
     }
 
-    /// Notes an object: None if it was met before.
+    /// Notes an object; returns None if it was met before.
     ///
-    /// One that nobody but its container refers to cannot be met again, which a look at its
-    /// reference count tells; most are such.
+    /// Most objects are referenced only by their container and cannot be met again: their reference
+    /// count shows that, and they are not noted.
     #[inline]
     pub(super) fn first_time(&mut self, object: &Bound<'_, PyAny>, root: bool) -> Option<()> {
         if !root && references(object) <= HELD_ONCE {

@@ -1,4 +1,4 @@
-//! The tags of values.
+//! Tags that mark the type of each value in a head.
 
 pub(super) const NONE: u8 = 1;
 pub(super) const TRUE: u8 = 2;
@@ -18,8 +18,8 @@ pub(super) const ARRAY: u8 = 15;
 pub(super) const TENSOR: u8 = 16;
 pub(super) const PICKLE: u8 = 17;
 
-/// The first byte of a length that takes 4 more.
+/// First byte of a length that takes 4 more bytes.
 pub(super) const LENGTH_4: u8 = 254;
 
-/// The first byte of a length that takes 8 more.
+/// First byte of a length that takes 8 more bytes.
 pub(super) const LENGTH_8: u8 = 255;

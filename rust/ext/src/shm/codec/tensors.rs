@@ -1,4 +1,4 @@
-//! Torch tensors, without torch where the program has none.
+//! Torch tensors; torch is not imported unless a message holds a tensor.
 
 use pyo3::exceptions::{PyImportError, PyValueError};
 use pyo3::intern;
@@ -10,8 +10,8 @@ use super::arrays::Grid;
 use super::loaded::loaded;
 use super::reader::Reader;
 
-/// The dtypes that are sent as raw bytes. The places are what is sent; older versions of torch
-/// have not all of them.
+/// Dtypes that are sent as raw bytes. A message holds the index of the dtype; older versions of
+/// torch lack some of them.
 const DTYPES: [&str; 22] = [
     "float32",
     "float64",
@@ -43,7 +43,7 @@ struct Dtype {
     is_complex: bool,
 }
 
-/// What is needed of torch.
+/// The objects of torch that the codec uses.
 struct Torch {
     tensor: Py<PyType>,
     strided: Py<PyAny>,
@@ -75,7 +75,7 @@ impl Torch {
         })
     }
 
-    /// Torch, where the program has loaded it.
+    /// Torch, if the program has imported it.
     fn loaded(py: Python<'_>) -> Option<&Self> {
         match TORCH.get(py) {
             Some(torch) => Some(torch),
@@ -100,7 +100,7 @@ impl Torch {
         })
     }
 
-    /// Where a dtype is in the table.
+    /// The index of a dtype in the table, and its entry.
     fn place(&self, dtype: &Bound<'_, PyAny>) -> Option<(u8, &Dtype)> {
         let mut known = (0..).zip(&self.dtypes);
         known.find_map(|(place, known)| {
@@ -114,8 +114,8 @@ impl Torch {
     }
 }
 
-/// A tensor that is nothing but its values: strided and contiguous, in the memory of the CPU,
-/// neither lazily conjugated nor negated, and without a wish for gradients.
+/// A tensor that is only its values: strided and contiguous, in CPU memory, neither lazily
+/// conjugated nor negated, and without `requires_grad`.
 pub(super) struct Dense<'a> {
     tensor: &'a Bound<'a, PyAny>,
     grid: Grid,
@@ -175,14 +175,15 @@ impl<'a> Dense<'a> {
         self.tensor
     }
 
-    /// How many bytes its values take.
+    /// The length of its values in bytes.
     pub(super) fn len(&self) -> usize {
         self.len
     }
 
-    /// Where they are.
+    /// The address of its values.
     ///
-    /// An error where its storage ends before them: somebody made that smaller than the tensor.
+    /// Returns an error if its storage ends before its values: the program made the storage smaller
+    /// than the tensor.
     pub(super) fn address(&self) -> PyResult<usize> {
         let py = self.tensor.py();
         let number =
@@ -201,13 +202,13 @@ impl<'a> Dense<'a> {
     }
 }
 
-/// Reads what a tensor has beside its values.
+/// Reads the dtype and shape of a tensor.
 pub(super) fn read(py: Python<'_>, reader: &Reader<'_>) -> PyResult<Grid> {
     let torch = Torch::import(py)?;
     Grid::read(reader, |dtype| Some(torch.dtype(dtype)?.item_size))
 }
 
-/// A tensor over the memory of `buffer`, which it keeps; one without values needs none.
+/// A tensor over the memory of `buffer`, which it keeps; a tensor without values needs no buffer.
 pub(super) fn tensor<'py>(
     py: Python<'py>,
     grid: &Grid,
@@ -228,7 +229,7 @@ pub(super) fn tensor<'py>(
     flat.call_method1(intern!(py, "view"), (grid.shape_tuple(py)?,))
 }
 
-/// The place of a dtype of torch and the size of its values; None for anything else.
+/// The index of a torch dtype and the size of its values; None for any other object.
 pub(super) fn known_dtype(dtype: &Bound<'_, PyAny>) -> Option<(u8, usize)> {
     let torch = Torch::loaded(dtype.py())?;
     torch
