@@ -99,8 +99,7 @@ class Channel:
             max_bytes: Maximum bytes of all items of an actor together; None for a quarter of the
                 shared memory that is free on its node, at most 4 GiB. A local channel has no limit.
             policy: Behavior of a put when the key is full: `block` waits, `error` raises
-                `ChannelFull`, `drop_oldest` drops the oldest item, `keep_latest` drops all items
-                of the key.
+                `ChannelFull`, `drop_oldest` drops one item, `keep_latest` drops all of them.
             memory_policy: Behavior of a put when memory runs out: `block` waits, `error` raises
                 `ChannelMemoryError`, which names the largest holders, `spill` stores it on disk.
             timeout: Maximum seconds of the start; None for the default.

@@ -1,7 +1,7 @@
-"""The files that large payloads lie in, and their mappings.
+"""The files that hold large payloads, and their memory mappings.
 
-A file has one message, so that its memory goes back to the kernel as soon as it has no name and
-no mapping any more, however its processes end.
+Each file belongs to one message, so that its memory returns to the kernel as soon as the file has
+no name and no mapping any more, however its processes end.
 """
 
 import errno
@@ -19,14 +19,14 @@ __all__ = ["map_file", "map_new", "new_file", "write_file"]
 
 
 class _Mapping(mmap.mmap):
-    """A mapping that can be counted, and whose end can be noticed."""
+    """A mapping that can be referenced weakly: to count live mappings and notice their end."""
 
 
 _live: "weakref.WeakSet[_Mapping]" = weakref.WeakSet()
 
 
 def new_file(path: Path, length: int) -> int:
-    """Make a file with all of its memory; return its descriptor.
+    """Create a file with all of its memory allocated; return its descriptor.
 
     Raises:
         ChannelMemoryError: There is no room.
