@@ -53,7 +53,7 @@ _log = logging.getLogger("shoal")
 _SPARE_S = 2.0
 """Seconds between renewals of the protection of the memory from cleanup.
 
-Cleanup removes memory that no living process has open; protection keeps it while the actor restarts.
+Cleanup removes memory that no living process has open; protection keeps it during a restart.
 """
 _LINGER_S = 0.2
 """Seconds between the last answer of a closed actor and its end, so that replies can arrive."""
@@ -147,7 +147,7 @@ class ChannelWorker:
             await wait_for_exit(process.pid)
 
     async def shoal_channel_facts(self) -> dict[str, Any]:
-        """Return the description of the channel, its memory's location, and whether it is closed."""
+        """Return the channel's description, its memory's location, and whether it is closed."""
         self._begin()
         closed = self._session.sealed
         return {
@@ -160,9 +160,10 @@ class ChannelWorker:
     # Which actor has which key.
 
     async def ensure_key_replica(self, key: Hashable, src_node_rank: int = -1) -> int:
-        """Return the index of the actor that has a key: always that of the node which used it first.
+        """Return the index of the actor that has a key.
 
-        A rank that is not a node of the channel counts as node 0.
+        It is always the actor of the node that used the key first. A rank that is not a node of
+        the channel counts as node 0.
         """
         return self._route(canonical(key), src_node_rank)
 

@@ -1,4 +1,4 @@
-"""`Underway`: base of the queues that keeps this process's calls in order, also asynchronous ones."""
+"""`Underway`: base class of queues that keeps this process's pending asynchronous calls in order."""
 
 import threading
 import weakref
@@ -16,7 +16,7 @@ __all__ = ["Underway"]
 
 
 class Underway:
-    """Queues on which calls of this process happen in order, after its pending asynchronous ones."""
+    """Queues on which a call of this process comes after its pending asynchronous calls."""
 
     def __init__(self) -> None:
         self.begin_anew()

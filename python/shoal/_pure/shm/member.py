@@ -1,4 +1,4 @@
-"""`Member`: this process as a participant of a session, shared by all its objects of the session."""
+"""`Member`: this process as a participant of a session, one for all its objects of the session."""
 
 import contextlib
 import math

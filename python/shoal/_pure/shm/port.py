@@ -122,7 +122,7 @@ class ShmPort:
         return queue if isinstance(queue, ShmQueue) else None
 
     def _offered(self, item: Any, weight: Any, key: Any) -> bool:
-        """Try to put an object; return whether it is in the queue. The slow path explains why not."""
+        """Try to put an object; return whether it is in the queue. The slow path raises errors."""
         queue = self._queue(key)
         if queue is None:
             return False

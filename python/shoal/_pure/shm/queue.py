@@ -232,7 +232,7 @@ class ShmQueue:
         return not closed and (count >= self._place.bound or 0 < self._place.max_bytes <= held)
 
     def tell_no_room(self) -> None:
-        """Report that a put waits for memory, so that no get waits for more messages than can come."""
+        """Report that a put waits for memory, so that no get waits for messages that cannot come."""
         self._member("tell_no_room").write("tell_no_room", self._place.press)
 
     def close(self) -> None:
@@ -248,7 +248,7 @@ class ShmQueue:
         member.write("close", shut)
 
     def fileno(self) -> int:
-        """Return the doorbell of this process and session: readable once an armed event happened."""
+        """Return the doorbell of this process and session: readable after an armed event."""
         return self._member("fileno").bell().descriptor
 
     def clear_bell(self) -> None:
@@ -266,9 +266,10 @@ class ShmQueue:
 
     def _member(self, op: str) -> Member:
         member = joined(self._session, op)
-        if self._pid != os.getpid():  # in a forked child: the object that it inherits is not counted
+        if self._pid != os.getpid():
+            # This is a forked child, for which the inherited object is not counted yet. The parent
+            # may have released the queue, so this may create it again.
             place = self._place
-            # The parent may have released the queue, so this may create it again.
             self._enter(opened(member, self._key, place.maxsize, place.max_bytes, place.name))
         return member
 

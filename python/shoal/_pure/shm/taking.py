@@ -240,7 +240,7 @@ class Taking:
             return row, rebuilt(row, memory, parcels=self._parcels)
         except SIGNALS:
             raise
-        except BaseException as error:  # noqa: BLE001  (the classes of the object may raise anything)
+        except BaseException as error:  # noqa: BLE001  (the object's classes may raise anything)
             self._gone(row, error)
             return None
 
