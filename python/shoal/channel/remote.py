@@ -289,7 +289,7 @@ class RemoteQueues(Underway):
         raise _nothing(self._shown(key), want, why, deadline, late)
 
     def _still_has(self, found: Found, limit: Deadline | None) -> Steps[bool]:
-        """Return whether items that came late are all on lease still; if not, give back the rest."""
+        """Return whether late items are all still on lease; if not, give back the rest."""
         numbers = _numbers(found)
         _, kept = yield from self._calls.serve("renew", numbers, refusal=list, until=limit)
         if len(kept) < len(numbers):

@@ -1,4 +1,4 @@
-"""`Underway`: base class of queues that keeps this process's pending asynchronous calls in order."""
+"""`Underway`: base of the queues that keeps this process's pending asynchronous calls in order."""
 
 import threading
 import weakref

@@ -232,7 +232,7 @@ class ShmQueue:
         return not closed and (count >= self._place.bound or 0 < self._place.max_bytes <= held)
 
     def tell_no_room(self) -> None:
-        """Report that a put waits for memory, so that no get waits for messages that cannot come."""
+        """Report that a put waits for memory, so that no get waits for more than can come."""
         self._member("tell_no_room").write("tell_no_room", self._place.press)
 
     def close(self) -> None:
