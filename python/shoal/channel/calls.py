@@ -144,7 +144,7 @@ class HostCalls:
                 return
 
     def tell(self, method: str, value: Any) -> None:
-        """Call an actor without waiting for an answer; do nothing if it was not called before."""
+        """Call the actor without waiting for an answer; do nothing if its handle is not known."""
         if self._handle is not None:
             with contextlib.suppress(HostLostError, ShoalError):
                 tell(self._handle, method, value)
