@@ -1,9 +1,9 @@
 """Named queues between workers, and between workers and the driver.
 
-A channel has a host on one node, or one on each (`host`), which makes a session of `shoal.shm` for
-the items. Handles on that node (`shared`) put and take there themselves; those elsewhere (`remote`)
-ask the host to. `replicas` chooses, once for each process and host; `local` is a channel within one
-process. `channel` is the face of all.
+A channel has one actor, or one on each node (`host`). The actor creates a session of `shoal.shm`
+that stores the items. Handles on the actor's node put and take there directly (`shared`); handles
+on other nodes call the actor (`remote`). `replicas` chooses between the two, once for each process
+and actor. `local` is a channel within one process. `channel` has the public class.
 """
 
 from shoal.channel.channel import DEFAULT_KEY, Channel

@@ -1,4 +1,4 @@
-"""The arguments of a channel's calls, checked."""
+"""Checks of the arguments of a channel's calls: keys, weights and counts."""
 
 import operator
 from collections.abc import Hashable
@@ -13,7 +13,7 @@ _LARGEST = 2**63 - 1
 
 
 def checked_key(key: Hashable, queue_name: Hashable = None) -> Hashable:
-    """Return the key that a caller means.
+    """Return `queue_name`, the older name of the argument, where it is given, otherwise `key`.
 
     Raises:
         ShoalTypeError: The key is not hashable.
@@ -30,7 +30,7 @@ def checked_weight(value: Any, name: str = "weight", least: int = 0, most: int =
     """Return a weight, or another number, as an integer.
 
     Raises:
-        ShoalValueError: It is none, or too small or too large.
+        ShoalValueError: The value is not an integer, or is too small or too large.
     """
     try:
         weight = operator.index(value)
@@ -46,7 +46,7 @@ def checked_count(weights: int, items: int) -> None:
     """Check that there is a weight for each item.
 
     Raises:
-        ShoalValueError: There is not.
+        ShoalValueError: The numbers differ.
     """
     if weights != items:
         raise ShoalValueError(f"weights: expected {items}, one for each item, got {weights}")

@@ -1,4 +1,4 @@
-"""What a channel needs of the queues behind it, wherever they are."""
+"""`Backend`: the interface between a channel and its queues: local, in shared memory or remote."""
 
 import concurrent.futures
 from collections.abc import Hashable, Sequence
@@ -16,10 +16,10 @@ Got = list[WeightedItem]
 
 
 class Backend(Protocol):
-    """Keyed queues: in this process, in the memory of this host, or in hosts elsewhere.
+    """Keyed queues: in this process, in shared memory of this node, or behind an actor elsewhere.
 
-    Errors are those of the channel, without the name of the caller. Where a deadline is None the
-    operation does not wait.
+    The operations raise the errors of the channel, without the name of the caller. A deadline of
+    None means that the operation does not wait.
     """
 
     def put(self, key: Hashable, item: Any, weight: int, deadline: Deadline | None) -> None:
@@ -31,7 +31,7 @@ class Backend(Protocol):
         """Put items in their order; an error's `done` says how many are in the channel."""
 
     def start_put(self, key: Hashable, item: Any, weight: int, deadline: Deadline) -> Future:
-        """Start a put. Those of one process to one key happen in the order of the calls."""
+        """Start a put. Puts of one process to one key happen in the order of the calls."""
 
     def take(self, key: Hashable, want: Want, deadline: Deadline | None) -> Any:
         """Take items."""
@@ -46,16 +46,16 @@ class Backend(Protocol):
         """Return whether a put would wait."""
 
     def maxsize(self, key: Hashable) -> int:
-        """Return a key's bound."""
+        """Return the bound of a key."""
 
     def declare(self, key: Hashable, maxsize: int) -> None:
         """Give a key a bound of its own."""
 
     def peek_all(self, key: Hashable) -> Got:
-        """Return what a key holds."""
+        """Return the weights and items that a key holds, without taking them."""
 
     def counts(self, key: Hashable) -> Counts:
-        """Return the figures of a key."""
+        """Return the counters of a key and of its memory."""
 
     def close(self) -> None:
-        """Accept nothing more."""
+        """Accept no more items."""

@@ -1,4 +1,4 @@
-"""Calls to one host of a channel, and what it means when they come to nothing."""
+"""Calls to one actor of a channel, and the errors to raise when a call fails."""
 
 import contextlib
 import time
@@ -29,17 +29,17 @@ __all__ = ["HostCalls"]
 
 _AGAIN_S = 0.05
 _RESTART_S = 20.0
-"""How long at most to wait for the process that takes the place of a host's."""
+"""Maximum seconds to wait for an actor to restart after its process died."""
 
 
 class HostCalls:
-    """The way to a host.
+    """Makes calls to one actor of a channel.
 
     Args:
         facts: The channel.
         namespace: The job's Ray namespace.
-        index: Which of the channel's hosts.
-        handle: The host, where it is known.
+        index: Index of the actor among the channel's actors.
+        handle: The actor's handle, where it is known.
     """
 
     def __init__(self, facts: Facts, namespace: str, index: int, handle: Any) -> None:
@@ -52,10 +52,10 @@ class HostCalls:
 
     @property
     def handle(self) -> Any:
-        """The host's actor handle.
+        """The Ray handle of the actor.
 
         Raises:
-            ChannelClosed: There is none.
+            ChannelClosed: The actor does not exist any more.
         """
         try:
             return self._host()
@@ -64,7 +64,7 @@ class HostCalls:
 
     @property
     def host(self) -> str:
-        """Name the host in messages."""
+        """The name of the actor in messages."""
         return f"the host {self._actor}"
 
     def _host(self) -> Any:
@@ -87,10 +87,10 @@ class HostCalls:
 
         Raises:
             ChannelClosed: The channel is gone.
-            PeerLostError: The host died, and no other process takes its place.
-            HostRestartsError: It died, and another one does.
-            HostSilentError: It does not answer.
-            Exception: What the host raised.
+            PeerLostError: The actor died and does not restart.
+            HostRestartsError: The actor died and restarts.
+            HostSilentError: The actor does not answer.
+            Exception: The error that the actor raised.
         """
         packed = pack((operation, self._token, arguments))
         try:
@@ -109,7 +109,7 @@ class HostCalls:
         return outcome, body
 
     def serve_again(self, operation: str, *arguments: Any) -> Steps[Any]:
-        """Ask what may be asked twice, for its answer alone."""
+        """Make an idempotent call, again if the actor restarts; return its answer."""
         until: Deadline | None = None
         while True:
             try:
@@ -123,11 +123,11 @@ class HostCalls:
                 return body
 
     def look(self) -> Steps[None]:
-        """See whether the host answers; `HostSilentError` says that it does not."""
+        """Ping the actor without waiting; `HostSilentError` means that it does not answer."""
         yield Request(self._host(), "ping", None, until=Deadline(0))
 
     def until_restarted(self, until: Deadline) -> Steps[None]:
-        """Wait for the process that takes the host's place; at the deadline just return."""
+        """Wait until the actor has restarted; at the deadline just return."""
         deadline = Deadline(min(_RESTART_S, until.remaining))
         while True:
             yield pause(_AGAIN_S)
@@ -135,29 +135,29 @@ class HostCalls:
                 yield Request(self._host(), "ping", None, until=deadline)
             except HostRestartsError:
                 if until.expired:
-                    return  # who asks says that the time is over
+                    return  # the caller reports that the time is over
                 if deadline.expired:
                     raise
             except HostLostError:
-                return  # so does the next call
+                return  # the next call raises the same
             else:
                 return
 
     def tell(self, method: str, value: Any) -> None:
-        """Make a call to a host that was called before, whose answer nobody waits for."""
+        """Call the actor without waiting for an answer; do nothing if its handle is not known."""
         if self._handle is not None:
             with contextlib.suppress(HostLostError, ShoalError):
                 tell(self._handle, method, value)
 
     def run(self, steps: Steps[Any], wait: LongWait | None = None) -> Any:
-        """Run an operation in this thread; what becomes of the host is an error of shoal."""
+        """Run an operation in this thread; raise errors of shoal where the actor is lost."""
         try:
             return run(steps, wait)
         except HostLostError as error:
             raise self.translate(error) from None
 
     def translate(self, error: BaseException) -> BaseException:
-        """Make the error that callers see of one that an operation met."""
+        """Return the error to raise to the caller for an error that an operation met."""
         if isinstance(error, HostRestartsError):
             what = "died in the middle of a call, and another process takes its place"
         elif isinstance(error, HostSilentError):
@@ -167,17 +167,20 @@ class HostCalls:
         return self._peer_lost(f"{what}: what it was asked for may be done or not ({error})")
 
     def until_gone(self) -> None:
-        """Wait until a host that has said that it ends has given up its name, for a while."""
+        """Wait up to five seconds until an actor that ends has given up its name."""
         deadline = Deadline(5.0)
         while not deadline.expired and not self.is_gone():
-            time.sleep(0.02)  # Ray tells nobody of a name that is given up
+            time.sleep(0.02)  # Ray does not notify when a name becomes free
 
     def is_gone(self) -> bool:
-        """Whether no actor has the host's name."""
+        """Whether the actor has given up its name."""
         return find_actor(self._actor, self._namespace) is None
 
     def _lost(self, error: HostLostError) -> Steps[ShoalError]:
-        """Tell a host that has ended, as it says to the manager, from one that died for good."""
+        """Return the error for a lost actor: did it end as it should, or die for good?
+
+        An actor that ends as it should removes its note at the manager.
+        """
         noted = None
         if not ray.is_initialized():  # the job has ended for this process
             return self._closed(str(error))

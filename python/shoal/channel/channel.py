@@ -1,4 +1,4 @@
-"""`Channel`: the public face of a named queue."""
+"""`Channel`: the public class of a named queue, of all kinds: local, in shared memory, remote."""
 
 import contextlib
 import math
@@ -34,20 +34,20 @@ from shoal.work import AsyncChannelWork
 __all__ = ["DEFAULT_KEY", "Channel"]
 
 _SHORT_S = 10.0
-"""A wait that is no longer has no line in the log."""
+"""Seconds that `put_many` and `get_many` wait in the core; `LongWait` logs a longer wait."""
 
 
 class Channel:
     """A named queue between workers, and between workers and the driver; one queue for each key.
 
     Items that one producer puts under one key are taken in that order; keys never block each
-    other, and weights do not reorder. When `put` returns, the item is with the channel: its
-    producer may die. A get that times out, is cancelled or dies takes nothing. Handles are small
-    and can be passed to workers and tasks, and used in processes that those fork.
+    other, and weights do not reorder. When `put` returns, the item is in the channel and stays
+    there if its producer dies. A get that times out, is cancelled or dies takes nothing. Handles
+    are small and can be passed to workers and tasks, and used in processes that those fork.
 
     On the channel's own node an item goes through shared memory, with no other process on the way;
-    large arrays and tensors arrive as writable views of it that are the receiver's alone. Elsewhere
-    calls to the channel's host do the same.
+    large arrays and tensors arrive as writable views of that memory which only the receiver uses.
+    Handles on other nodes call the channel's actor, which does the same for them.
 
     Make one with `Channel.create`, find one with `Channel.connect`.
 
@@ -91,26 +91,25 @@ class Channel:
         Args:
             name: Unique in the job, also among worker groups.
             maxsize: Items that each key holds before `put` waits; 0 for `capacity`.
-            distributed: A host on every node; a key lives on the node that used it first.
-            node_rank: The node of the host; None for node 0.
+            distributed: Start an actor on every node; a key stays on the node that used it first.
+            node_rank: The node of the actor; None for node 0.
             local: A queue for the threads and event loops of this process only.
-            disable_distributed_log: Accepted for existing callers; hosts have no log of their own.
-            capacity: The bound of a key without `maxsize`.
-            max_bytes: The most bytes that all items of a host may have together; None for a quarter
-                of the shared memory that is free there, at most 4 GiB. A local channel has none.
-            policy: What a put does where a key holds as many items as it may: `block` waits,
-                `error` raises `ChannelFull`, `drop_oldest` drops the oldest item, `keep_latest`
-                drops all that the key holds.
-            memory_policy: What a put does where there is no memory: `block` waits, `error` raises
-                `ChannelMemoryError`, which names the largest holders, `spill` goes on on disk.
-            timeout: Limit of the start in seconds; None for the default.
+            disable_distributed_log: Accepted for existing callers; actors have no log of their own.
+            capacity: Maximum number of items of a key without `maxsize`.
+            max_bytes: Maximum bytes of all items of an actor together; None for a quarter of the
+                shared memory that is free on its node, at most 4 GiB. A local channel has no limit.
+            policy: Behavior of a put when the key is full: `block` waits, `error` raises
+                `ChannelFull`, `drop_oldest` drops one item, `keep_latest` drops all of them.
+            memory_policy: Behavior of a put when memory runs out: `block` waits, `error` raises
+                `ChannelMemoryError`, which names the largest holders, `spill` stores it on disk.
+            timeout: Maximum seconds of the start; None for the default.
             node_id: Older name of `node_rank`.
             gpu_id: Older way to choose a node: the one that has this accelerator.
 
         Raises:
             ChannelExistsError: The name belongs to a channel that is different, or to a group.
-            ShoalValueError: An argument cannot be.
-            ShoalTimeoutError: A host did not start in time.
+            ShoalValueError: An argument is not valid.
+            ShoalTimeoutError: An actor did not start in time.
         """
         del disable_distributed_log
         if node_rank is None:
@@ -132,10 +131,10 @@ class Channel:
         timeout: float | None = None,
         **kwargs: Any,
     ) -> Self:
-        """Create a channel for a worker: `create`, and the spellings of older callers.
+        """Create a channel for a worker; also accepts the argument order of older callers.
 
         A text or None as the second argument, or `group_affinity` and `group_rank_affinity`, name
-        a worker: the channel then lives on its node, on the caller's own node for None.
+        a worker: the channel is then created on that worker's node, or for None on the caller's.
         """
         deadline = Deadline(timeout)
         plain, affinity = split_affinity(maxsize, args, kwargs)
@@ -157,8 +156,8 @@ class Channel:
             timeout: Seconds to wait for the channel to appear; None not to wait.
 
         Raises:
-            ChannelNotFoundError: There is none.
-            ChannelExistsError: The name belongs to something that is no channel.
+            ChannelNotFoundError: No channel has the name.
+            ChannelExistsError: The name belongs to something that is not a channel.
         """
         self = cls._made(*connect(name, None if timeout is None else Deadline(timeout)))
         self._current_worker = current_worker
@@ -183,7 +182,7 @@ class Channel:
         maxsize: int = 0,
         channel_actors: dict[int, Any] | None = None,
     ) -> None:
-        """Bind this object to actors that exist; for subclasses that bring their own."""
+        """Bind this object to existing actors; for subclasses that start their own."""
         del channel_worker_group
         Channel.__init__(self)
         self._current_worker = current_worker
@@ -201,7 +200,7 @@ class Channel:
         self._shorten()
 
     def _shorten(self) -> None:
-        """Let the core answer the usual calls itself, where the channel is in shared memory."""
+        """Replace put and get by the fast path of the core, where shared memory can be used."""
         if self._replicas is None:
             return
         port = ShmPort(self._replicas.direct, DEFAULT_KEY, Rest(self, Channel))
@@ -226,10 +225,10 @@ class Channel:
         Args:
             item: Any object. With `async_op`, its arrays and tensors must not change until the
                 work is done.
-            weight: What `get_batch` adds up.
+            weight: Weight of the item, which `get_batch` adds up.
             key: The queue: a str, bytes, int, float, bool, None or enum member, or a tuple or
                 frozenset of them.
-            async_op: Return a work at once. Works of one key are done in the order of the calls.
+            async_op: Return a work at once. Puts of one key happen in the order of the calls.
             timeout: Seconds to wait for room; None for no limit.
             queue_name: Older name of `key`.
 
@@ -238,9 +237,9 @@ class Channel:
             ChannelFull: No room, and the channel's policy is `error`.
             ChannelMemoryError: It can never fit; or no memory, and the memory policy is `error`.
             ChannelClosed: The channel was closed.
-            PeerLostError: The channel is on another node, and its host died meanwhile: the item
-                may be in the channel or not.
-            ShoalValueError: The item cannot be pickled, or the weight is no integer from 0.
+            PeerLostError: The channel is on another node, and its actor died during the call: the
+                item may be in the channel or not.
+            ShoalValueError: The item cannot be pickled, or the weight is not an integer from 0.
         """
         key, weight = checked_key(key, queue_name), checked_weight(weight)
         deadline = Deadline(timeout, default=math.inf)
@@ -263,8 +262,8 @@ class Channel:
         """Put an item if there is room now.
 
         Raises:
-            ChannelFull: There is none.
-            ChannelClosed: The channel was closed. The others as of `put`.
+            ChannelFull: There is no room.
+            ChannelClosed: The channel was closed. Other errors are the same as for `put`.
         """
         key, weight = checked_key(key, queue_name), checked_weight(weight)
         with naming():
@@ -287,8 +286,8 @@ class Channel:
             timeout: Seconds to wait in all; None for no limit.
 
         Raises:
-            ShoalError: As of `put`. Those before it are in the channel; its attribute `done` says
-                how many they are.
+            ShoalError: Same as `put`. The items before the failed one are in the channel; the
+                error's attribute `done` says how many they are.
         """
         key = checked_key(key)
         items = items if type(items) is list else list(items)
@@ -297,7 +296,7 @@ class Channel:
             checked_count(len(weights), len(items))
         direct, waited, put = self._direct(key), 0.0, 0
         if direct is not None and timeout is None and self._facts.policy == "block":
-            # As most go, without what a long wait needs.
+            # Most calls end soon and do not need what a long wait needs.
             try:
                 direct.put_many(items, weights, _SHORT_S)
             except ShoalTimeoutError as error:
@@ -336,12 +335,12 @@ class Channel:
             queue_name: Older name of `key`.
             lease: Return a lease instead, with `value`, `redelivered`, `ack()` and `give_back()`:
                 the item is delivered again, at the end of its queue, if this process dies before
-                `ack()`. As a context manager it acknowledges where no error leaves the block.
+                `ack()`. As a context manager it acknowledges unless the block raises.
 
         Raises:
             ShoalTimeoutError: No item in time.
             ChannelClosed: The channel was closed and the key is empty.
-            PeerLostError: The channel is on another node, and its host died for good.
+            PeerLostError: The channel is on another node, and its actor died for good.
             ChannelDecodeError: The item cannot be rebuilt in this process; it is lost.
         """
         return self.get_after(key, async_op, timeout, queue_name, lease)
@@ -355,7 +354,7 @@ class Channel:
         lease: bool,
         waited: float = 0.0,
     ) -> Any:
-        """Get as `get` does, where some seconds of the time are over; for the core."""
+        """Same as `get`, after the core has waited `waited` seconds of the timeout."""
         deadline = Deadline(timeout, default=math.inf, waited=waited)
         want = Want(lease=True) if lease else ONE
         return self._take(checked_key(key, queue_name), want, deadline, async_op=async_op)
@@ -366,7 +365,7 @@ class Channel:
         """Get the oldest item if there is one now.
 
         Raises:
-            ChannelEmpty: There is none. The others as of `get`.
+            ChannelEmpty: The key holds no item. Other errors are the same as for `get`.
         """
         key = checked_key(key, queue_name)
         with naming():
@@ -378,12 +377,12 @@ class Channel:
         """Get up to `n` items, at least one, waiting for the first only.
 
         Raises:
-            ShoalTimeoutError: No item in time. The others as of `get`.
+            ShoalTimeoutError: No item in time. Other errors are the same as for `get`.
         """
         key, n, waited = checked_key(key), checked_weight(n, "n", least=1), 0.0
         direct = self._direct(key)
         if direct is not None and timeout is None:
-            # As most go, without what a long wait needs.
+            # Most calls end soon and do not need what a long wait needs.
             try:
                 return direct.get_many(n, _SHORT_S)
             except ShoalTimeoutError:
@@ -409,15 +408,15 @@ class Channel:
         """Get items until their weights reach the target, or the next would exceed it, in one step.
 
         An item heavier than the target comes alone; target 0 gives one item; a full channel gives
-        what it has. Others may take items while a batch is not complete, but no two share one.
+        what it has. Other consumers may take items while this call waits, but never the same ones.
 
         Args:
             target_weight: The weight to reach.
             key: The queue.
             async_op: Return a work at once.
-            min_weight: The weight that will do once `linger` is over; None with `linger` for any.
+            min_weight: The weight that is enough once `linger` is over; None with `linger` for any.
             linger: Seconds to wait for the whole target; None with `min_weight` for none.
-            timeout: Seconds to wait in all; None for no limit. The items stay in the channel.
+            timeout: Seconds to wait in all; None for no limit. After it the items stay in place.
             batch_weight: Older name of `target_weight`.
             queue_name: Older name of `key`.
 
@@ -427,8 +426,8 @@ class Channel:
         Raises:
             ShoalTimeoutError: Not enough items in time.
             ChannelClosed: The channel was closed and the key is empty.
-            ChannelDecodeError: No item can be rebuilt in this process. Where some can they are
-                returned, and the next get of the key raises it.
+            ChannelDecodeError: No item can be rebuilt in this process. If some items can, they are
+                returned, and the next get of the key raises the error.
         """
         target = checked_weight(
             target_weight if batch_weight is None else batch_weight, "target_weight"
@@ -445,12 +444,12 @@ class Channel:
         """Get all items that a key holds now, without waiting.
 
         Raises:
-            ChannelDecodeError: As of `get_batch`.
+            ChannelDecodeError: Same as for `get_batch`.
         """
         return drained(self, key, self._queues)
 
     def __iter__(self) -> Iterator[Any]:
-        """Get items of the default queue until the channel is closed and holds none."""
+        """Get items of the default queue until the channel is closed and the queue is empty."""
         return self.items()
 
     def items(self, key: Hashable = DEFAULT_KEY) -> Iterator[Any]:
@@ -460,7 +459,7 @@ class Channel:
                 yield self.get(key)
 
     async def __aiter__(self) -> AsyncIterator[Any]:
-        """Get items of the default queue in an event loop, until it is closed and empty."""
+        """Get items of the default queue in an event loop, as `__iter__` does."""
         with contextlib.suppress(ChannelClosed):
             while True:
                 yield await self.get(async_op=True)
@@ -491,16 +490,16 @@ class Channel:
 
     @property
     def maxsize(self) -> int:
-        """Items that a key holds before `put` waits; 0 where no bound was asked for."""
+        """Items that a key holds before `put` waits; 0 if no bound was given."""
         return self._facts.maxsize
 
     def peek_all(self, key: Hashable = DEFAULT_KEY) -> Got:
-        """Return what a key holds, oldest first, without taking it."""
+        """Return the weights and items that a key holds, oldest first, without taking them."""
         with naming():
             return self._queues(checked_key(key)).peek_all(key)
 
     def stats(self, key: Hashable = DEFAULT_KEY) -> ChannelStats:
-        """Return how a key is used, and the memory of its host."""
+        """Return how a key is used, and the memory of the actor that has it."""
         with naming():
             return self._rates.since_last(key, self._queues(checked_key(key)).counts(key))
 
@@ -511,7 +510,7 @@ class Channel:
 
     @property
     def is_local(self) -> bool:
-        """Whether the channel is for this process only."""
+        """Whether only this process can use the channel."""
         return self._local is not None
 
     @property
@@ -533,14 +532,14 @@ class Channel:
         return {index: host.handle for index, host in enumerate(hosts)}
 
     def _direct(self, key: Hashable) -> ShmQueue | None:
-        """Return the queue of a key, where it can be used without a look at what is under way."""
+        """Return the queue of a key if no asynchronous call of this process is pending on it."""
         return None if self._replicas is None else self._replicas.direct.get(key)
 
     def _queues(self, key: Hashable) -> Backend:
         if self._local is not None:
             return self._local
         if self._replicas is None:
-            raise ChannelError("this is no channel yet: use Channel.create or Channel.connect")
+            raise ChannelError("this is not a channel yet: use Channel.create or Channel.connect")
         return self._replicas.of(key)
 
     # The whole channel.
@@ -550,16 +549,16 @@ class Channel:
 
         Raises:
             ChannelExistsError: The key was used, with another bound.
-            ShoalValueError: The bound is no integer from 0 to 1,048,576.
+            ShoalValueError: The bound is not an integer from 0 to 1,048,576.
         """
         maxsize = checked_weight(maxsize, "maxsize", most=MOST_ITEMS)
         with naming():
             self._queues(checked_key(queue_name)).declare(queue_name, maxsize)
 
     def close(self) -> None:
-        """Accept no more items. Gets take what is left, then raise `ChannelClosed`.
+        """Accept no more items. Gets take the items that are left, then raise `ChannelClosed`.
 
-        Puts that wait for room fail. The name is free again once nothing is left.
+        Puts that wait for room fail. The name is free again once no item is left.
         """
         with naming():
             if self._local is not None:
@@ -568,9 +567,9 @@ class Channel:
                 self._replicas.end(now=False)
 
     def delete(self) -> None:
-        """Close the channel and throw away what it holds. The name is free again.
+        """Close the channel and drop the items that it holds. The name is free again.
 
-        Who has the channel open may still take what was left.
+        Processes that have the channel open may still take items that were left.
         """
         with naming():
             if self._local is not None:
@@ -588,7 +587,7 @@ class Channel:
         return f"Channel({self._name!r}, maxsize={self.maxsize}{local})"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle as what the channel is; the receiver looks for its own way to it."""
+        """Pickle the description of the channel; the receiver opens its own connection."""
         if self._replicas is None:
             raise ChannelError(
                 f"the local channel {self._name!r} cannot leave its process; create it without "

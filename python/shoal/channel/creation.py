@@ -1,4 +1,4 @@
-"""Making and finding the hosts of a channel, and the arguments that older callers use."""
+"""Starts and finds the actors of a channel; also handles the arguments of older callers."""
 
 import contextlib
 import logging
@@ -42,7 +42,7 @@ __all__ = [
 _log = logging.getLogger("shoal")
 
 _ANSWER_S = 60.0
-"""So long a host that is there may take to say what its channel is."""
+"""Maximum seconds for an existing actor to describe its channel."""
 
 
 def create(
@@ -53,19 +53,19 @@ def create(
     *,
     shared: bool = False,
 ) -> tuple[Facts, Replicas]:
-    """Start a channel's hosts, or connect to the channel that has the name.
+    """Start a channel's actors, or connect to the channel that has the name.
 
     Args:
-        facts: What the channel shall be.
-        distributed: Whether every node has a host.
-        node_rank: The node of the host, where there is one.
-        deadline: Until when the hosts have to answer.
-        shared: Whether several processes create it; then it is normal that it exists.
+        facts: Description of the wanted channel.
+        distributed: Whether every node gets an actor.
+        node_rank: The node of the actor, where there is only one.
+        deadline: When the actors must have answered.
+        shared: Whether several processes create the channel; then finding it is not logged.
 
     Raises:
-        ChannelExistsError: The name belongs to another kind of channel, or to no channel.
-        ShoalTimeoutError: A host did not start in time.
-        ShoalValueError: There is no such node.
+        ChannelExistsError: The name belongs to a different channel, or is not a channel's.
+        ShoalTimeoutError: An actor did not start in time.
+        ShoalValueError: The node does not exist.
     """
     if type(node_rank) is not int or node_rank < 0:
         raise ShoalValueError(
@@ -80,7 +80,7 @@ def create(
             return joined
         try:
             return _start(wanted, nodes, deadline)
-        except NameTakenError:  # somebody was faster
+        except NameTakenError:  # another process was faster
             continue
 
 
@@ -109,7 +109,7 @@ def _start(facts: Facts, nodes: Sequence[int], deadline: Deadline) -> tuple[Fact
         except ShoalError as error:
             errors.append(error)
     if errors:
-        for handle in handles.values():  # half a channel is none
+        for handle in handles.values():  # an incomplete channel must not stay
             _end(handle)
         if isinstance(errors[0], NameTakenError):
             raise ChannelExistsError(
@@ -130,19 +130,19 @@ def _end(host: Any) -> None:
 def _join(
     wanted: Facts, deadline: Deadline, *, shared: bool = False
 ) -> tuple[Facts, Replicas] | None:
-    """Connect to a channel that exists and is as planned; None when the name is free."""
+    """Connect to the channel if it exists and is as wanted; return None when the name is free."""
     first, namespace = f"{wanted.name}:0", required_namespace()
     found = None
     while found is None:
         if find_actor(first, namespace) is None:
             return None
         with contextlib.suppress(PeerLostError, ChannelNotFoundError, ChannelClosed):
-            # At once: the one that had the name just now may have given it up.
+            # Without waiting: the actor that was found may have given up its name by now.
             found = _connect(wanted.name, Deadline(deadline.remaining), at_once=True)
         if found is not None and found[2]["ending"]:
             found = None
         if found is None:
-            # A channel that was closed is about to give its name up.
+            # The channel that has the name was closed and is about to give it up.
             if deadline.expired:
                 raise timed_out(f"creating the channel {wanted.name!r}", "the one before", deadline)
             if not _free_names_of_dead(wanted.name, namespace):
@@ -162,7 +162,10 @@ def _join(
 
 
 def _free_names_of_dead(name: str, namespace: str) -> bool:
-    """Free the names of a channel whose first host died by itself: it is gone."""
+    """Free the names of a channel whose first actor died: the channel is gone.
+
+    Returns whether the names were freed.
+    """
     hosts: list[Any] = []
     while (host := find_actor(f"{name}:{len(hosts)}", namespace)) is not None:
         if not hasattr(host, "shoal_channel_facts"):
@@ -170,7 +173,9 @@ def _free_names_of_dead(name: str, namespace: str) -> bool:
         hosts.append(host)
     if not hosts or not is_dead(hosts[0]):
         return False
-    for host in reversed(hosts):  # the first last: then nobody starts anew among the others
+    # The first actor's name goes last: a process that creates the channel takes it first, and must
+    # not meet the other actors of the old one.
+    for host in reversed(hosts):
         _end(host)
     return True
 
@@ -180,11 +185,11 @@ def connect(name: str, deadline: Deadline | None) -> tuple[Facts, Replicas]:
 
     Args:
         name: The name.
-        deadline: Until when to wait for it to appear; None not to wait.
+        deadline: When to stop waiting for the channel to appear; None not to wait.
 
     Raises:
-        ChannelNotFoundError: There is none.
-        ChannelExistsError: The name belongs to something that is no channel.
+        ChannelNotFoundError: No channel has the name.
+        ChannelExistsError: The name belongs to something that is not a channel.
     """
     at_once = deadline is None
     facts, replicas, _ = _connect(name, deadline or Deadline(_ANSWER_S), at_once=at_once)
@@ -200,7 +205,7 @@ def _connect(
         if at_once or deadline.expired:
             waited = "" if at_once else f" within {deadline.timeout:g} s"
             raise _not_found(name, namespace, waited)
-        # Ray tells nobody of a name that appears.
+        # Ray does not notify when a name appears.
         time.sleep(min(0.05, deadline.remaining))
     if not hasattr(handle, "shoal_channel_facts"):
         raise ChannelExistsError(
@@ -228,19 +233,19 @@ def _not_found(name: str, namespace: str, waited: str = "") -> ChannelNotFoundEr
 
 
 def _found(name: str, index: int, namespace: str, deadline: Deadline) -> Any:
-    """Wait for a host that may still be starting."""
+    """Wait for an actor that may still be starting."""
     actor = f"{name}:{index}"
     while (handle := find_actor(actor, namespace)) is None:
         if find_actor(f"{name}:0", namespace) is None:
-            raise _not_found(name, namespace)  # it has ended meanwhile
+            raise _not_found(name, namespace)  # the channel has ended meanwhile
         if deadline.expired:
             raise timed_out("connecting to a channel", actor, deadline)
-        time.sleep(min(0.05, deadline.remaining))  # as above: Ray tells nobody
+        time.sleep(min(0.05, deadline.remaining))  # as above: Ray does not notify
     return handle
 
 
 def _state(handle: Any, deadline: Deadline) -> dict[str, Any]:
-    """Ask a host, or the process that takes its place, what its channel is."""
+    """Ask an actor for the state of its channel; ask again if it restarts."""
     while True:
         asked = handle.shoal_channel_facts.remote()
         try:
@@ -248,11 +253,11 @@ def _state(handle: Any, deadline: Deadline) -> dict[str, Any]:
         except PeerLostError:
             if deadline.expired or is_dead(handle):
                 raise
-            time.sleep(min(0.05, deadline.remaining))  # nor of a process that takes another's place
+            time.sleep(min(0.05, deadline.remaining))  # Ray does not notify of a restart either
 
 
 def facts_of(handles: Sequence[Any], deadline: Deadline) -> Facts:
-    """Ask hosts for what their channel is, and where its items lie."""
+    """Ask actors for the description of their channel and the location of its items."""
     states = [_state(handle, deadline) for handle in handles]
     facts: Facts = states[0]["facts"]
     return replace(facts, places=tuple(state["place"] for state in states))
@@ -261,14 +266,15 @@ def facts_of(handles: Sequence[Any], deadline: Deadline) -> Facts:
 def split_affinity(
     second: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[list[Any], tuple[str | None, int | None] | None]:
-    """Tell the two orders of arguments of `create_channel` apart.
+    """Convert the older argument order of `create_channel` to the current one.
 
-    Today's is (name, maxsize, distributed, node_rank, local); a text or None as the second one is
-    the older (name, group_affinity, group_rank_affinity, maxsize), whose keywords are taken out of
-    `kwargs`.
+    The current order is (name, maxsize, distributed, node_rank, local). A text or None as the
+    second argument means the older order: (name, group_affinity, group_rank_affinity, maxsize).
+    Keywords of the older order are removed from `kwargs`.
 
     Returns:
-        Today's positional arguments after the name, and the group and rank to be near, or None.
+        The positional arguments after the name in the current order, and the group and rank of the
+        worker whose node to use, or None.
     """
     affine = not {"group_affinity", "group_rank_affinity"}.isdisjoint(kwargs)
     group, rank = kwargs.pop("group_affinity", None), kwargs.pop("group_rank_affinity", None)
@@ -280,7 +286,7 @@ def split_affinity(
 
 
 def node_of_worker(group_name: str | None, rank: int | None, deadline: Deadline) -> int:
-    """Return the node of a worker, of this process when no group is named.
+    """Return the node of a worker, or of this process when no group is given.
 
     Raises:
         ShoalTimeoutError: The worker did not register in time.
@@ -300,10 +306,10 @@ def node_of_worker(group_name: str | None, rank: int | None, deadline: Deadline)
 
 
 def node_of_accelerator(rank: int) -> int:
-    """Return the node that has the accelerator of a cluster-wide rank; 0 where there are none.
+    """Return the node that has the accelerator of a cluster-wide rank; 0 if there are none.
 
     Raises:
-        ShoalValueError: There are accelerators, but not that many.
+        ShoalValueError: The cluster has accelerators, but not that many.
     """
     counts = [node.num_accelerators for node in NodeManager.get_proxy().get_nodes()]
     if not any(counts):

@@ -1,4 +1,4 @@
-"""Getting all that a key of a channel holds."""
+"""`drained`: gets all items that a key of a channel holds."""
 
 from collections.abc import Callable, Hashable
 from typing import Any
@@ -13,16 +13,16 @@ __all__ = ["drained"]
 def drained(channel: Any, key: Hashable, queues_of: Callable[[Hashable], Backend]) -> list[Any]:
     """Get all items that a key holds now, without waiting.
 
-    What is taken is returned, whatever becomes of the rest: an error that comes in between is the
-    next call's.
+    Items that were taken are returned even if a later get fails; the next call then raises the
+    error.
 
     Args:
         channel: The channel.
         key: The key.
-        queues_of: Returns the queues that a key is of.
+        queues_of: Returns the backend of a key.
 
     Raises:
-        ShoalError: As of a get, where nothing was taken.
+        ShoalError: Same errors as a get, if nothing was taken.
     """
     items: list[Any] = []
     left = channel.qsize(key)
@@ -35,7 +35,7 @@ def drained(channel: Any, key: Hashable, queues_of: Callable[[Hashable], Backend
         if not items:
             raise
         queues = queues_of(key)
-        # Any other error the next call meets by itself.
+        # The next call meets any other error by itself.
         if isinstance(error, ChannelDecodeError) and isinstance(queues, Underway):
             queues.set_aside(key, error)
     return items

@@ -1,4 +1,4 @@
-"""What a channel is: what all handles of it know, wherever they are."""
+"""Immutable description of a channel that every handle has: name, bounds, policies, memory."""
 
 import os
 from dataclasses import dataclass
@@ -12,15 +12,16 @@ from shoal.errors import ShoalValueError
 __all__ = ["CAPACITY", "DROPPING", "MOST_ITEMS", "Facts", "Place"]
 
 CAPACITY = 262_144
-"""How many items a key holds at least when its channel has no `maxsize`."""
+"""Default `capacity`: a key of a channel without `maxsize` can hold at least this many items."""
 
 POLICIES = ("block", "error", "drop_oldest", "keep_latest")
-"""What a put does where a key holds as many items as it may."""
+"""Possible behaviors of a put when its key holds as many items as allowed."""
 
 DROPPING = ("drop_oldest", "keep_latest")
+"""Policies that drop items to make room."""
 
 MEMORY_POLICIES = ("block", "error", "spill")
-"""What a put does where a channel holds as many bytes as it may."""
+"""Possible behaviors of a put when its channel holds as many bytes as allowed."""
 
 
 @cache
@@ -30,18 +31,18 @@ def _boot() -> str:
 
 @dataclass(frozen=True)
 class Place:
-    """Where the items of one host of a channel lie.
+    """The location of the shared memory of one actor of a channel.
 
-    Two processes have the same memory when they run on one kernel and see the same folder: its
-    device and inode tell containers apart that have a `/dev/shm` each.
+    Two processes share memory when they run on one kernel and see the same folder: its device and
+    inode tell containers apart that each have their own `/dev/shm`.
 
     Attributes:
-        token: What `shoal.shm.Session.attach` takes: the path of the folder.
-        boot: The boot of the kernel.
+        token: The argument of `shoal.shm.Session.attach`: the path of the folder.
+        boot: The boot id of the kernel.
         device: The folder's device.
         inode: The folder's inode.
-        backend: The core that made it.
-        user: Whose it is.
+        backend: The core that created the memory.
+        user: The effective user id of its owner.
     """
 
     token: str
@@ -53,12 +54,12 @@ class Place:
 
     @classmethod
     def of(cls, token: str) -> "Place":
-        """Describe a session of this host."""
+        """Return the location of a session of this node."""
         found = Path(token).stat()
         return cls(token, _boot(), found.st_dev, found.st_ino, backend(), os.geteuid())
 
     def is_here(self) -> bool:
-        """Whether this process can have the memory."""
+        """Whether this process can attach to the memory."""
         if (self.boot, self.backend, self.user) != (_boot(), backend(), os.geteuid()):
             return False
         try:
@@ -68,24 +69,24 @@ class Place:
         return (found.st_dev, found.st_ino) == (self.device, self.inode)
 
     def is_gone(self) -> bool:
-        """Whether it was on this host, and is there no more: what was removed with its channel."""
+        """Whether the memory was on this node and was removed, as happens with its channel."""
         return self.boot == _boot() and not Path(self.token).exists()
 
 
 @dataclass(frozen=True)
 class Facts:
-    """How a channel was made.
+    """Description of a channel: the arguments it was created with, and its actors.
 
     Attributes:
-        name: Its name.
+        name: The channel's name.
         maxsize: Items per key before a put waits; 0 for `capacity`.
         capacity: The bound of a key without `maxsize`.
-        max_bytes: The bytes that all items of a host may have; None for the default.
-        policy: What a put does at the bound of items.
-        memory_policy: What a put does at the bound of bytes.
-        key_bytes: The bytes that the items of one key may have; 0 for no bound of its own.
-        hosts: How many hosts it has; 0 for a local channel.
-        places: Where the items of each host lie.
+        max_bytes: Maximum bytes of all items of an actor; None for the default.
+        policy: Behavior of a put at the bound of items.
+        memory_policy: Behavior of a put at the bound of bytes.
+        key_bytes: Maximum bytes of the items of one key; 0 for no bound per key.
+        hosts: Number of actors; 0 for a local channel.
+        places: The location of the items of each actor.
     """
 
     name: str
@@ -122,11 +123,11 @@ class Facts:
 
     @property
     def distributed(self) -> bool:
-        """Whether several nodes have a host."""
+        """Whether several nodes have an actor."""
         return self.hosts > 1
 
     def differing(self, wanted: "Facts") -> list[str]:
-        """List in words in what this one differs from another that was asked for, wherever it is."""
+        """Describe each argument that differs from a wanted channel; the node does not matter."""
         names = ("maxsize", "distributed", "capacity", "max_bytes", "policy", "memory_policy")
         return [
             f"{name}={getattr(self, name)!r} (asked for: {getattr(wanted, name)!r})"
@@ -135,10 +136,10 @@ class Facts:
         ]
 
     def shown(self, key: Any) -> str:
-        """Name a queue of it in messages."""
+        """Return the name of a key's queue for messages."""
         kind = "local channel" if self.hosts == 0 else "channel"
         return f"the {kind} {self.name!r}, key {key!r}"
 
 
 MOST_ITEMS = 1 << 20
-"""The most that a queue in shared memory can hold."""
+"""Maximum number of items in a queue in shared memory."""

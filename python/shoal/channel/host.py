@@ -1,8 +1,9 @@
-"""The actor of a channel on one node.
+"""`ChannelWorker`: the Ray actor of a channel on one node.
 
-It makes the memory that the channel's items lie in, and removes it at the end. Processes of its
-node put and take without it; for those of other nodes it does so, on items that it does not look
-into. When its process dies another one takes its place and goes on with the same memory.
+The actor creates the shared memory that stores the channel's items, and removes it at the end.
+Processes of its node put and take without the actor. For processes of other nodes the actor puts
+and takes, without decoding the items. When its process dies, Ray restarts the actor, and the new
+process continues with the same memory.
 """
 
 import asyncio
@@ -50,20 +51,23 @@ __all__ = ["ChannelWorker"]
 _log = logging.getLogger("shoal")
 
 _SPARE_S = 2.0
-"""So often its memory is spared anew, in case this process dies and nobody else has it open."""
+"""Seconds between renewals of the protection of the memory from cleanup.
+
+Cleanup removes memory that no living process has open; protection keeps it during a restart.
+"""
 _LINGER_S = 0.2
-"""Between the last answer of a closed host and its end: replies on their way must arrive."""
+"""Seconds between the last answer of a closed actor and its end, so that replies can arrive."""
 _TICK_S = 0.25
 _IDLE_S = 2.0
-"""After so long without an item in it memory is given back: a stream that pauses keeps it."""
+"""Seconds without an item before memory is given back, so that a stream may pause."""
 _MANAGER_S = 30.0
 _MANY = 1024
-"""So many queues stay open."""
+"""Maximum number of queues that stay open."""
 _OVERTAKEN = 1024
-"""So many cancellations are remembered of calls that were not there: they may be on their way."""
+"""Maximum number of cancellations to keep for calls that have not arrived yet."""
 _AT_ONCE = 16
 _MOST_BYTES = 64 * 1024 * 1024
-"""A reply with more than that ends, however many items were asked for."""
+"""A reply takes no further items once it holds this many bytes, even if more were asked for."""
 _NEAR = 0.8
 
 Packed = bytes | Bulk
@@ -71,13 +75,13 @@ T = TypeVar("T")
 
 
 class ChannelWorker:
-    """Holds a channel's items, or those of some keys where the channel is distributed.
+    """Stores the items of a channel, or of some of its keys where the channel is distributed.
 
     Args:
         name: The actor's name.
-        facts: The channel, without its places.
-        namespace: The job's namespace. Ray knows only that of the driver's connection, which other
-            jobs on the same Ray share.
+        facts: Description of the channel, without its places.
+        namespace: The job's namespace. Ray knows only the namespace of the driver's connection,
+            which other jobs on the same Ray share.
     """
 
     def __init__(self, name: str, facts: Facts, namespace: str) -> None:
@@ -101,11 +105,11 @@ class ChannelWorker:
         self._spared = -math.inf
         self._tasks: set[asyncio.Task[Any]] = set()
         self._spare()
-        with contextlib.suppress(RuntimeError):  # no loop runs yet: then the first call begins
+        with contextlib.suppress(RuntimeError):  # no event loop runs yet: the first call begins
             self._begin()
 
     def _adopted(self) -> Session | None:
-        """Go on with the memory of the process before, if there was one."""
+        """Attach to the memory of the actor's previous process, if there was one."""
         token = _ask_manager("noted", self._name)
         if token is None:
             return None
@@ -124,14 +128,17 @@ class ChannelWorker:
         return session
 
     def _remembered(self) -> Queue:
-        """Open the queue of which host has which key, from which the next process learns it."""
+        """Open the queue that notes which actor has which key, and read what it holds.
+
+        After a restart, the actor's next process learns the keys from this queue.
+        """
         name = f"the routes of {self._name}"
         routes = Queue(self._session, None, MOST_ITEMS, encoded=ROUTES, name=name)
         self._replicas.update(route for _, route in routes.peek())
         return routes
 
     async def ping(self, _: object = None) -> None:
-        """Answer, and begin to look after the channel."""
+        """Answer, and start the upkeep of the channel if it does not run yet."""
         self._begin()
 
     async def watch(self, process: ProcessId) -> None:
@@ -140,7 +147,7 @@ class ChannelWorker:
             await wait_for_exit(process.pid)
 
     async def shoal_channel_facts(self) -> dict[str, Any]:
-        """Tell how the channel was made, and whether it is closed."""
+        """Return the channel's description, its memory's location, and whether it is closed."""
         self._begin()
         closed = self._session.sealed
         return {
@@ -150,10 +157,14 @@ class ChannelWorker:
             "ending": self._ends or (closed and self._holds() == self._leases.arriving),
         }
 
-    # Which host has which key.
+    # Which actor has which key.
 
     async def ensure_key_replica(self, key: Hashable, src_node_rank: int = -1) -> int:
-        """Return which host has a key: that of the node which used it first, for ever."""
+        """Return the index of the actor that has a key.
+
+        It is always the actor of the node that used the key first. A rank that is not a node of
+        the channel counts as node 0.
+        """
         return self._route(canonical(key), src_node_rank)
 
     def _route(self, encoded: bytes, node_rank: int) -> int:
@@ -162,8 +173,8 @@ class ChannelWorker:
             in_range = 0 <= node_rank < self._facts.hosts
             known = self._replicas[encoded] = node_rank if in_range else 0
             if self._routes is not None:
-                # Closed: nobody will put under it any more. No room: it holds for as long as this
-                # process lives.
+                # If the channel is closed, no process puts under the key any more. If there is no
+                # room, the route is known for as long as this process lives.
                 with contextlib.suppress(ChannelError):
                     self._routes.put_nowait((encoded, known))
         return known
@@ -171,7 +182,7 @@ class ChannelWorker:
     # For processes of other nodes.
 
     async def serve(self, request: Packed) -> Packed:
-        """Do what a handle elsewhere asks for: (operation, token, arguments)."""
+        """Carry out the request of a handle on another node: (operation, token, arguments)."""
         self._begin()
         operation, token, arguments = unpack(request)
         try:
@@ -217,7 +228,7 @@ class ChannelWorker:
             work.close()
             raise asyncio.CancelledError
         before = self._waiting.get(ticket)
-        if before is not None:  # its answer was lost, and it was asked again
+        if before is not None:  # the answer was lost, and the caller asked again
             before.cancel()
         task = self._waiting[ticket] = asyncio.ensure_future(work)
         try:
@@ -228,7 +239,7 @@ class ChannelWorker:
         return result
 
     async def cancel(self, request: Packed) -> None:
-        """Let a put or a get wait no more: its ticket, also where that comes first."""
+        """End the wait of a put or get by its ticket; the ticket may arrive before the call."""
         ticket = unpack(request)
         task = self._waiting.get(ticket)
         if task is not None:
@@ -260,10 +271,10 @@ class ChannelWorker:
         client: tuple[Any, ...],
         ticket: tuple[int, int],
     ) -> tuple[Outcome, Any]:
-        """Take, waiting until there is something to take.
+        """Take items, waiting for them.
 
-        What is taken is on lease until the handle says that it has it, so that nothing is lost
-        with this process, with the caller, or on the way.
+        The items are on lease until the handle confirms that it has them, so that no item is lost
+        if this process dies, if the caller dies, or if the reply does not arrive.
         """
         queue, want, process = self._queue(key), Want(*want), ProcessId(*client)
         begun = time.monotonic()
@@ -294,7 +305,7 @@ class ChannelWorker:
     def _lent(
         self, messages: list[Any], want: Want, client: ProcessId
     ) -> tuple[float, list[int], list[Any]]:
-        """Lend messages; return how long they may be on their way, the leases, and the items."""
+        """Lease messages; return the seconds they may take to arrive, the leases and the items."""
         items = [message.value for message in messages]
         arrives = arrival_s(sum(item.nbytes for item in items))
         lend = partial(self._leases.add, client=client, seconds=arrives, arrives=not want.lease)
@@ -313,7 +324,7 @@ class ChannelWorker:
         messages: list[Any] = []
         size = 0
         while len(messages) < want.amount and size < _MOST_BYTES:
-            # Few at first: they may be large.
+            # Few at first, since the items may be large.
             few = leased._replace(
                 amount=min(want.amount, max(_AT_ONCE, 2 * len(messages))) - len(messages)
             )
@@ -332,11 +343,11 @@ class ChannelWorker:
         return Outcome.OK, None
 
     async def received(self, request: Packed) -> None:
-        """Let go of what has arrived: the numbers of its leases."""
+        """Acknowledge items that have arrived, by the numbers of their leases."""
         self._leases.settle(unpack(request), acknowledged=True)
 
     async def give_back(self, request: Packed) -> None:
-        """Deliver again what arrived when nobody wanted it any more."""
+        """Deliver items again that arrived after their get had ended."""
         self._leases.settle(unpack(request), acknowledged=False)
 
     async def _do_renew(self, numbers: list[int]) -> tuple[Outcome, Any]:
@@ -355,7 +366,7 @@ class ChannelWorker:
         return Outcome.OK, getattr(queue, what)()
 
     async def _do_end(self, now: bool) -> tuple[Outcome, Any]:
-        """Accept nothing more; tell whether nothing is left, and the host ends."""
+        """Accept no more items; return whether none is left, so that the actor ends."""
         self._session.close_queues()
         left = 0 if now else self._holds()
         if left == 0:
@@ -373,7 +384,7 @@ class ChannelWorker:
         "end": _do_end,
     }
 
-    # The methods that existing code calls.
+    # Methods for existing code.
 
     async def create_queue(self, key: Hashable, maxsize: int = 0) -> None:
         """Give a key a bound of its own."""
@@ -392,7 +403,7 @@ class ChannelWorker:
         return self._of(key).full()
 
     async def maxsize(self, key: Hashable) -> int:
-        """Return a key's bound; 0 for none."""
+        """Return the bound of a key; 0 for none."""
         return self._of(key).maxsize
 
     async def peek_all(self, key: Hashable) -> list[tuple[int, Any]]:
@@ -415,24 +426,24 @@ class ChannelWorker:
         return queue.get_nowait() if nowait else await queue.aget()
 
     async def get_batch_via_ray(self, target_weight: int, key: Hashable) -> list[Any]:
-        """Take items of a weight and return them with the call."""
+        """Take a batch of a target weight and return it with the call."""
         queue = self._of(key)
         attempt = partial(take_now, queue, Want("batch", target_weight))
         items: list[Any] = await queue.attempted("get", attempt, NOTHING_YET, None, _why)
         return items
 
     async def get_memory_usage(self) -> tuple[int, int]:
-        """Return the bytes of all items, and the bytes of memory that are kept for them."""
+        """Return the bytes of all items, and the bytes of memory that are reserved for them."""
         found = self._session.stats()
         return found["bytes_in_use"], found["bytes_reserved"]
 
-    # Looking after it.
+    # Upkeep.
 
     def _queue(self, key: tuple[bytes, str]) -> Queue:
         return self._kept(self._queues, self._shelf, *key)
 
     def _of(self, key: Hashable) -> Queue:
-        """Return the queue of a key for calls that have its items rebuilt here."""
+        """Return the queue of a key for calls that decode its items in this process."""
         return self._kept(self._opened, self._opening, canonical(key), repr(key))
 
     @staticmethod
@@ -466,18 +477,18 @@ class ChannelWorker:
                 if not self._warned and not self._facts.maxsize:
                     self._warn_if_near()
                 self._trim_if_drained()
-                # Processes of this node close it without a call.
+                # Processes of this node close the channel without a call.
                 if self._session.sealed and self._holds() == 0:
                     self._end()
 
     def _spare(self) -> None:
-        """Let nobody clear the memory away until another process takes the place of this one."""
+        """Protect the memory from cleanup until the actor has restarted, if this process dies."""
         if time.monotonic() - self._spared >= _SPARE_S:
             self._spared = time.monotonic()
-            self._session.spare(os.getppid())  # Ray's own, which starts the other one
+            self._session.spare(os.getppid())  # the process of Ray that restarts the actor
 
     def _trim_if_drained(self) -> None:
-        """Give memory back that nothing has been in for a while."""
+        """Give memory back that has held no items for a while."""
         found = self._session.stats()
         idle = found["bytes_reserved"] > 0 and found["bytes_in_use"] == 0
         self._idle_ticks = self._idle_ticks + 1 if idle else 0
@@ -502,23 +513,23 @@ class ChannelWorker:
             self._keep(self._linger())
 
     async def end(self) -> None:
-        """Remove the memory: the job ends."""
+        """Remove the memory when the channel or the job ends."""
         self._spared = math.inf
-        # Whoever takes part keeps what it has mapped; nobody new can join.
+        # Processes that have joined keep what they have mapped; no new process can join.
         await asyncio.to_thread(self._session.remove)
 
     async def _linger(self) -> None:
         await asyncio.sleep(_LINGER_S)
         await self.end()
         try:
-            # So that those who still ask know that it has ended, and did not die.
+            # Handles that still ask learn that the actor has ended and did not die.
             await asyncio.to_thread(_ask_manager, "note", self._name, None)
         finally:
             ray.kill(ray.get_runtime_context().current_actor)  # frees the name at once
 
 
 def _ask_manager(method: str, *args: Any) -> Any:
-    """Ask the manager and wait, which `ray.get` warns of where an event loop runs."""
+    """Ask the manager and wait; `ray.get` would warn about waiting inside an event loop."""
     asked = getattr(NodeManager.get_proxy().actor, method).remote(*args)
     return asked.future().result(_MANAGER_S)
 

@@ -1,4 +1,4 @@
-"""An item as a channel holds it."""
+"""`WeightedItem`: an item of a channel with its weight; and the default key."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,8 +13,8 @@ class WeightedItem:
     """An item and its weight; ordered by weight.
 
     Attributes:
-        weight: What `get_batch` adds up.
-        item: Anything.
+        weight: The weight, which `get_batch` adds up.
+        item: Any object.
     """
 
     weight: int

@@ -1,4 +1,4 @@
-"""Waiting in slices, between which long waits are logged, and the texts of waits that ended."""
+"""Waiting in slices, so that long waits are logged; also the texts of timeout errors."""
 
 import re
 from collections.abc import Callable
@@ -16,36 +16,36 @@ _WITHIN = re.compile(r"within [0-9.e+-]+ s")
 
 
 def counted(error: Exception, done: int) -> None:
-    """Let the error of a call that puts many say how many it has put: as its `done`."""
+    """Set the `done` of an error of `put_many`: how many items were put."""
     error.__dict__["done"] = done
 
 
 def patiently(attempt: Callable[[float], T], deadline: Deadline, wait: LongWait) -> T:
-    """Attempt something that waits, again and again until the deadline.
+    """Repeat an attempt that waits until it succeeds or the deadline is over.
 
     Args:
-        attempt: Takes how many seconds to wait; raises `ShoalTimeoutError` at their end.
-        deadline: Until when.
-        wait: Logs a wait that is long.
+        attempt: Takes the seconds to wait; raises `ShoalTimeoutError` when they are over.
+        deadline: When to stop.
+        wait: Logs a long wait.
     """
     while True:
         try:
             return attempt(wait.step(deadline.remaining))
         except ShoalTimeoutError as error:
             if deadline.expired:
-                # It was asked to wait for a part of the time.
+                # The text names the last slice; replace it by the whole time.
                 error.args = (_WITHIN.sub(f"within {deadline.timeout:g} s", str(error)),)
                 raise
             wait.tick()
 
 
 def too_late(queue: Queue, refusal: Exception, seconds: float) -> str:
-    """Say that the time is over.
+    """Return the text of a timeout error.
 
     Args:
         queue: The queue.
-        refusal: Why the last attempt came to nothing.
-        seconds: The time.
+        refusal: The error of the last attempt.
+        seconds: The timeout.
     """
     if isinstance(refusal, ChannelFull):
         why = str(refusal).partition(f"{queue.name}: ")[2]

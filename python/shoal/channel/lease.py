@@ -1,4 +1,4 @@
-"""Leases on items of a channel that is on another node, or in this process."""
+"""The leases that a consumer gets: `RemoteLease` from an actor elsewhere, and `LocalLease`."""
 
 import asyncio
 import contextlib
@@ -22,10 +22,10 @@ class _Ends(Protocol):
 
 
 class HeldLeases:
-    """What this process has on lease of one host, renewed while there is any.
+    """The leases of this process at one actor; renews them while there are any.
 
     Args:
-        renew: Tells the host that they are still held; returns those that have not ended.
+        renew: Tells the actor that leases are still in use; returns those that have not ended.
     """
 
     def __init__(self, renew: Callable[[list[int]], Coroutine[Any, Any, list[int]]]) -> None:
@@ -35,7 +35,7 @@ class HeldLeases:
         self._renews = False
 
     def add(self, numbers: Iterable[int]) -> None:
-        """Note some that were taken."""
+        """Add leases that this process has taken, by number."""
         with self._lock:
             self._numbers.update(numbers)
             start, self._renews = not self._renews, True
@@ -43,7 +43,7 @@ class HeldLeases:
             submit(self._keep())
 
     def remove(self, numbers: Iterable[int]) -> None:
-        """Forget some that have ended."""
+        """Remove leases that have ended, by number."""
         with self._lock:
             self._numbers.difference_update(numbers)
 
@@ -55,14 +55,14 @@ class HeldLeases:
                 self._renews = bool(numbers)
             if not numbers:
                 return
-            # This must not end while there are leases.
+            # An error must not end this loop while there are leases.
             with contextlib.suppress(Exception):
                 kept = await self._renew(numbers)
                 self.remove(set(numbers).difference(kept))
 
 
 class _Lease:
-    """An item that is delivered again, should it not be acknowledged.
+    """An item that is delivered again unless it is acknowledged.
 
     Attributes:
         value: The item.
@@ -84,13 +84,13 @@ class _Lease:
         return self._value
 
     def ack(self) -> None:
-        """Say that it is dealt with; again is nothing."""
+        """Acknowledge the item, so that it is not delivered again. Idempotent."""
         if not self._over:
             self._end(acknowledged=True)
             self._over = True
 
     def give_back(self) -> None:
-        """Have it delivered again, at the end of its queue; again, or after `ack`, is nothing."""
+        """Return the item to the end of its queue. Idempotent; does nothing after `ack`."""
         if not self._over:
             self._end(acknowledged=False)
             self._over = self._given_back = True
@@ -104,12 +104,12 @@ class _Lease:
 
 
 class RemoteLease(_Lease):
-    """An item on lease from the host of another node.
+    """An item on lease from an actor on another node.
 
     Args:
-        held: Renews it, and knows of it.
-        settle: Ends it at the host.
-        number: The lease, as the host numbers them.
+        held: The leases of this process at the actor, which renews this one.
+        settle: Ends leases at the actor.
+        number: The actor's number of the lease.
         redelivered: Whether it was delivered before.
         value: The item.
     """
@@ -135,7 +135,7 @@ class LocalLease(_Lease):
     Args:
         value: The item.
         redelivered: Whether it was delivered before.
-        give_back: Puts it back.
+        give_back: Returns the item to its queue.
     """
 
     def __init__(self, value: Any, redelivered: bool, give_back: Callable[[], None]) -> None:

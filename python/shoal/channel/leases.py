@@ -1,7 +1,7 @@
-"""What handles on other nodes have of a host, until they say that it has arrived or is dealt with.
+"""The actor's record of the leases that handles on other nodes have.
 
-All that a handle takes is on lease. What a plain get takes has one number, which the handle settles
-when it is there; with a lease each item has its own.
+Every item that a handle on another node takes is on lease. All items of a plain get share one
+lease, which the handle settles when they have arrived. A get with `lease` has one for each item.
 """
 
 import itertools
@@ -17,23 +17,23 @@ from shoal.process import ProcessId, is_running
 __all__ = ["RENEW_S", "Leases"]
 
 RENEW_S = 0.5
-"""How often a handle says that it still has its leases."""
+"""Seconds between a handle's renewals of its leases."""
 
 _KEPT_S = 12.0
-"""How long a lease is kept that was renewed: its process may be on a node that died."""
+"""Seconds that a lease is kept after a renewal, since its process may be on a node that died."""
 
 _ARRIVES_S = 5.0
-"""A machine that has much else to do may stand still for a while."""
+"""Seconds allowed for the arrival of any reply, even on a node that is very busy."""
 _SLOWEST = 1e6
-"""Bytes per second of a network that many share."""
+"""Bytes per second of the slowest network to allow for."""
 _GIVEN_UP_S = 35.0
-"""No handle waits longer for an answer."""
+"""Maximum seconds that a handle waits for an answer."""
 
 _log = logging.getLogger("shoal")
 
 
 def arrival_s(size: int) -> float:
-    """Return within how many seconds so many bytes arrive, if their process is alive."""
+    """Return the seconds within which `size` bytes arrive at a process that is alive."""
     return min(_GIVEN_UP_S, _ARRIVES_S + size / _SLOWEST)
 
 
@@ -46,15 +46,15 @@ class _Lease:
 
 
 class Leases:
-    """The messages of one host that handles elsewhere have on lease.
+    """The messages of one actor that handles on other nodes have on lease.
 
     Args:
-        name: The host's name, for the log.
+        name: The actor's name, for the log.
     """
 
     def __init__(self, name: str) -> None:
         self._name = name
-        # Another process that takes this one's place must not mean others by the same numbers.
+        # Start at a random number: after a restart the actor must not use the same numbers again.
         self._numbers = itertools.count(int.from_bytes(os.urandom(5)) << 20)
         self._leases: dict[int, _Lease] = {}
 
@@ -63,19 +63,19 @@ class Leases:
 
     @property
     def arriving(self) -> int:
-        """How many messages are on their way to plain gets."""
+        """Number of messages on their way to plain gets."""
         return sum(len(lease.messages) for lease in self._leases.values() if lease.arrives)
 
     def add(
         self, messages: Sequence[Any], *, client: ProcessId, seconds: float, arrives: bool
     ) -> int:
-        """Note a lease; return its number.
+        """Add a lease; return its number.
 
         Args:
-            messages: What is on lease.
-            client: The process that has it.
-            seconds: How long it is kept if nobody renews it.
-            arrives: Whether the lease ends as soon as they have arrived there.
+            messages: The messages on lease.
+            client: The process that has the lease.
+            seconds: How long the lease is kept unless it is renewed.
+            arrives: Whether the lease ends as soon as the messages have arrived.
         """
         number = next(self._numbers)
         ends = time.monotonic() + seconds
@@ -83,7 +83,7 @@ class Leases:
         return number
 
     def settle(self, numbers: Iterable[int], *, acknowledged: bool) -> None:
-        """End those leases that have not ended."""
+        """End leases; ignore those that have ended already."""
         for number in numbers:
             lease = self._leases.pop(number, None)
             for message in () if lease is None else lease.messages:
@@ -93,7 +93,7 @@ class Leases:
                     message.give_back()
 
     def renew(self, numbers: Iterable[int]) -> list[int]:
-        """Note that a handle still has its leases; return those that have not ended."""
+        """Renew the leases of a handle; return those that have not ended."""
         ends = time.monotonic() + _KEPT_S
         kept = [number for number in numbers if number in self._leases]
         for number in kept:
@@ -101,7 +101,7 @@ class Leases:
         return kept
 
     def end_those_of_the_dead(self) -> None:
-        """Deliver again what those had on lease that have died, or cannot be heard any more."""
+        """End leases that expired or whose process died; their messages are delivered again."""
         now = time.monotonic()
         dead = {c for c in {lease.client for lease in self._leases.values()} if not is_running(c)}
         for number, lease in list(self._leases.items()):

@@ -1,4 +1,4 @@
-"""A channel within one process: real waiting, no actor, and items are passed as they are."""
+"""A channel within one process: no actor, no shared memory, and items are passed uncopied."""
 
 import asyncio
 import concurrent.futures
@@ -35,11 +35,11 @@ __all__ = ["LocalChannel", "LocalQueues"]
 _log = logging.getLogger("shoal")
 
 _MANY = 4096
-"""Of so many keys the puts and gets are counted at least; of those in use they always are."""
+"""Keep put and get totals for at most this many keys; keys in use are always kept."""
 
 
 class _Item(NamedTuple):
-    """What a message of a local channel carries.
+    """The payload of a message in a local channel.
 
     Attributes:
         value: The item.
@@ -70,7 +70,7 @@ class LocalQueues:
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[KeyedQueues]:
-        """Hold the lock; what woke up meanwhile runs afterwards, free to use the queues."""
+        """Hold the lock; callbacks of waiters that were woken run after it is released."""
         try:
             with self._lock:
                 yield self._queues
@@ -108,7 +108,7 @@ class LocalQueues:
         return self._later(self._begin_put(key, item, weight), deadline, lambda _: None)
 
     def _offer(self, queues: KeyedQueues, key: Hashable, item: Any, weight: int) -> Outcome:
-        """Put an item if there is room, or if the channel's policy makes some."""
+        """Put an item if there is room, or if the channel's policy makes room."""
         message = Message(weight, 0, _Item(item, time.monotonic()))
         outcome = queues.put(key, message)
         if outcome is Outcome.FULL and self._facts.policy in DROPPING:
@@ -273,7 +273,7 @@ class LocalQueues:
             return queues.full(key)
 
     def maxsize(self, key: Hashable) -> int:
-        """Return a key's bound."""
+        """Return the bound of a key."""
         with self._locked() as queues:
             return queues.maxsize(key)
 
@@ -281,7 +281,7 @@ class LocalQueues:
         """Give a key a bound of its own.
 
         Raises:
-            ChannelExistsError: It was used, with another bound.
+            ChannelExistsError: The key was used, with another bound.
         """
         with self._locked() as queues:
             used = any(self._totals.get(key, ())) or any(queues.waiting(key))
@@ -293,12 +293,12 @@ class LocalQueues:
             queues.declare(key, maxsize)
 
     def peek_all(self, key: Hashable) -> Got:
-        """Return what a key holds."""
+        """Return the weights and items that a key holds, without taking them."""
         with self._locked() as queues:
             return [WeightedItem(m.weight, m.payload.value) for m in queues.peek_all(key)]
 
     def counts(self, key: Hashable) -> Counts:
-        """Return the figures of a key."""
+        """Return the counters of a key."""
         with self._locked() as queues:
             held = queues.peek_all(key)
             putters, getters = queues.waiting(key)
@@ -307,19 +307,19 @@ class LocalQueues:
             return Counts(len(held), 0, puts - putters, gets, putters, getters, oldest)
 
     def close(self) -> None:
-        """Accept nothing more."""
+        """Accept no more items."""
         with self._locked() as queues:
             queues.close()
 
     def delete(self) -> None:
-        """Accept nothing more, and throw away what there is."""
+        """Accept no more items, and drop those that there are."""
         with self._locked() as queues:
             queues.close()
             for key in queues.active_keys():
                 queues.drop(key)
 
     def _count(self, key: Hashable, puts: int = 0, gets: int = 0) -> None:
-        """Count; keys that hold nothing are forgotten once there are many."""
+        """Add to the totals of a key; drop the totals of unused keys once there are many."""
         if not puts and not gets:
             return
         total = self._totals.setdefault(key, [0, 0])
@@ -342,7 +342,7 @@ class LocalQueues:
 
     def _wake(self, waiter: Waiter, want: Want, woken: Future) -> None:
         if waiter.message is None and waiter.items:
-            # It waited for one; of many it takes what else is there.
+            # The waiter waited for one item; `get_many` takes more if there are any.
             more = want.amount - len(waiter.items) if want.kind == "many" else 0
             with self._locked() as queues:
                 self._count(waiter.key, gets=len(waiter.items))
@@ -384,7 +384,7 @@ class LocalQueues:
         waiter, woken, want = begun
         future: Future = concurrent.futures.Future()
         if waiter.message is not None:
-            # Its item may be in the channel before the future says so.
+            # The item may be in the channel before the future is done.
             future = Asking(lambda: self._withdraw(waiter, future))
         timer: threading.Timer | None = None
         if not woken.done() and not math.isinf(deadline.timeout):
@@ -445,11 +445,11 @@ def _copy(to: Future, source: Future) -> None:
 
 
 class LocalChannel:
-    """The queues of a local channel under the names that existing code uses.
+    """A local channel with the methods that existing code calls.
 
     Args:
-        maxsize: Items per key, 0 for no bound below 262,144.
-        facts: The channel; made of `maxsize` where it is not given.
+        maxsize: Items per key; 0 for no bound below 262,144.
+        facts: Description of the channel; created from `maxsize` if not given.
     """
 
     def __init__(self, maxsize: int = 0, facts: Facts | None = None) -> None:
@@ -473,7 +473,7 @@ class LocalChannel:
         return self.queues.full(key)
 
     def maxsize(self, key: Hashable = DEFAULT_KEY) -> int:
-        """Return a key's bound."""
+        """Return the bound of a key."""
         return self.queues.maxsize(key)
 
     def put(
@@ -482,7 +482,7 @@ class LocalChannel:
         """Put an item.
 
         Raises:
-            ChannelFull: There is no room and `nowait` is set.
+            ChannelFull: There is no room, and `nowait` is set.
         """
         self.queues.put(key, item, weight, None if nowait else Deadline(math.inf))
 
@@ -490,12 +490,12 @@ class LocalChannel:
         """Get the oldest item.
 
         Raises:
-            ChannelEmpty: There is none and `nowait` is set.
+            ChannelEmpty: The key holds no item, and `nowait` is set.
         """
         return self.queues.take(key, ONE, None if nowait else Deadline(math.inf))
 
     async def get_batch(self, target_weight: int, key: Hashable = DEFAULT_KEY) -> list[Any]:
-        """Get items until their weights reach the target, while other tasks go on."""
+        """Get items until their weights reach the target, without blocking the event loop."""
         want = Want("batch", target_weight)
         begun = self.queues.start_take(key, want, Deadline(math.inf))
         taken: Taken = await asyncio.wrap_future(begun)
@@ -503,5 +503,5 @@ class LocalChannel:
         return items
 
     def peek_all(self, key: Hashable = DEFAULT_KEY) -> Got:
-        """Return what a key holds."""
+        """Return the weights and items that a key holds, without taking them."""
         return self.queues.peek_all(key)

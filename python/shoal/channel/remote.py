@@ -1,4 +1,4 @@
-"""The queues of a channel on another node, asked for by calls to the host that has them."""
+"""`RemoteQueues`: a channel's queues on another node, used by calls to the channel's actor."""
 
 import asyncio
 import time
@@ -43,27 +43,28 @@ from shoal.transport.sequence import PutSequence
 __all__ = ["RemoteQueues"]
 
 _SLICE_S = 2.0
-"""How long one call of a get waits at the host."""
+"""Maximum seconds that one call of a get waits at the actor."""
 _PUT_SLICE_S = 10.0
-"""How long one of a put does: the item travels again with each call."""
+"""Maximum seconds that one call of a put waits; longer, because each call sends the item again."""
 _CHUNK = 1024
+"""Maximum number of items in one call of `put_many`."""
 _CHUNK_BYTES = 8 * 1024 * 1024
-"""So much goes with one call."""
+"""Maximum bytes of the items in one call of `put_many`, unless one item alone has more."""
 
 Key = tuple[bytes, str]
 Entries = list[tuple[int, Parcel]]
 Found = Sequence[list[Any]]
-"""The numbers of leases, and what was taken: an item, or whether it was delivered before and it."""
+"""The numbers of leases, and the items; with leases, pairs of `redelivered` and the item."""
 
 
 class RemoteQueues(Underway):
-    """Keyed queues in one host.
+    """Keyed queues behind one actor of a channel.
 
     Args:
         facts: The channel.
         namespace: The job's Ray namespace.
-        index: Which of the channel's hosts.
-        handle: The host, where it is known.
+        index: Index of the actor among the channel's actors.
+        handle: The actor's handle, where it is known.
     """
 
     def __init__(self, facts: Facts, namespace: str, index: int = 0, handle: Any = None) -> None:
@@ -72,7 +73,7 @@ class RemoteQueues(Underway):
         super().__init__()
 
     def begin_anew(self) -> None:
-        """Forget all in a child that was forked."""
+        """Reset in a forked child."""
         super().begin_anew()
         self._held = HeldLeases(self._renew)
 
@@ -81,7 +82,7 @@ class RemoteQueues(Underway):
     def put(self, key: Hashable, item: Any, weight: int, deadline: Deadline | None) -> None:
         """Put an item."""
         if self._has_puts(key):
-            # Asynchronous puts of this process come first.
+            # Asynchronous puts that this process made earlier come first.
             if deadline is None:
                 shown = self._shown(_key(key))
                 raise ChannelFull(f"put_nowait: no room in {shown}: puts of this process wait")
@@ -105,7 +106,7 @@ class RemoteQueues(Underway):
                     chunk = _chunk(entries, put, most)
                     steps = self._put_many_steps(_key(key), chunk, deadline)
                     accepted = self._calls.run(steps, wait)
-                    # What is refused has travelled in vain.
+                    # Refused items were sent for nothing: send fewer next time.
                     refused = accepted < len(chunk)
                     most = max(1, 2 * accepted) if refused else min(_CHUNK, 2 * most)
                 if not accepted:
@@ -118,7 +119,7 @@ class RemoteQueues(Underway):
             raise
 
     def start_put(self, key: Hashable, item: Any, weight: int, deadline: Deadline) -> Future:
-        """Start a put, after those that this process started before."""
+        """Start a put, to happen after the puts that this process started before."""
         parcel = Parcel.of(item)
         end = partial(self._raise_if_late, key, deadline)
         with self._lock:
@@ -141,7 +142,7 @@ class RemoteQueues(Underway):
                 try:
                     await asyncio.wait({work})
                 except asyncio.CancelledError:
-                    # What became of it the host says: it may be in the channel already.
+                    # Let the actor say whether the item is in the channel already.
                     stops.set()
                     self._calls.tell("cancel", ticket)
             if not work.result():
@@ -162,7 +163,7 @@ class RemoteQueues(Underway):
         ticket: tuple[int, int] | None = None,
         stops: Callable[[], bool] = lambda: False,
     ) -> Steps[bool]:
-        """Put an item; return whether it is in the channel: it is not where this was to stop."""
+        """Put an item; return False if `stops` ended the put before the item was in the channel."""
         ticket = ticket or new_ticket()
         while True:
             seconds = None if deadline is None else min(_PUT_SLICE_S, deadline.remaining)
@@ -186,7 +187,7 @@ class RemoteQueues(Underway):
             )
         except (PeerLostError, ChannelClosed):
             raise
-        except ShoalError:  # the first of them meets the same alone
+        except ShoalError:  # the caller puts the first item alone and meets the error again
             return 0
         return int(accepted)
 
@@ -196,7 +197,7 @@ class RemoteQueues(Underway):
         """Take items."""
         self._raise_spoilt(key)
         if deadline is not None and self._turns.busy(key):
-            # Asynchronous gets of this process come first.
+            # Asynchronous gets that this process made earlier come first.
             taken = self._result_of(self.start_take(key, want, deadline))
             taken.deliver()
             return taken.value
@@ -207,7 +208,7 @@ class RemoteQueues(Underway):
         return taken.value
 
     def start_take(self, key: Hashable, want: Want, deadline: Deadline) -> Future:
-        """Start a get; no line in the log however long it waits."""
+        """Start a get; a long wait is not logged."""
         self._raise_spoilt(key)
         ticket = new_ticket()
 
@@ -216,7 +217,7 @@ class RemoteQueues(Underway):
                 found = await arun(self._take_steps(_key(key), want, deadline, ticket))
             except HostLostError as error:
                 raise self._calls.translate(error) from None
-            # In a thread: the first item of a kind may import what takes seconds, and this loop
+            # In a thread: decoding may import modules, which can take seconds, and this event loop
             # has leases to renew.
             loop = asyncio.get_running_loop()
             opening = loop.run_in_executor(None, self._opened, key, want, found)
@@ -231,7 +232,8 @@ class RemoteQueues(Underway):
             return ShoalTimeoutError(text)
 
         def cancel(ended: Future) -> None:
-            # By the thread that cancels, so that what it puts next is not for this get.
+            # In the thread that cancels, so that this get cannot take an item which that thread
+            # puts next.
             if ended.cancelled():
                 self._calls.tell("cancel", ticket)
 
@@ -249,7 +251,7 @@ class RemoteQueues(Underway):
         why = late = ""
         client, ticket = tuple(own_process()), ticket or new_ticket()
         limit = _limit(deadline)
-        # Where it does not wait it asks once.
+        # Without a deadline the actor is asked once.
         for phase, until in want.phases(Deadline(0) if deadline is None else deadline):
             while True:
                 seconds = min(_SLICE_S, until.remaining)
@@ -279,7 +281,7 @@ class RemoteQueues(Underway):
                 except HostSilentError:
                     if limit is None or not limit.expired:
                         raise
-                    # What it takes all the same is given back: this get has taken nothing.
+                    # If the actor takes items after all, they are given back.
                     late = f": {self._calls.host} does not answer"
                     raise _nothing(self._shown(key), want, why, deadline, late) from None
                 if until.expired:
@@ -287,7 +289,7 @@ class RemoteQueues(Underway):
         raise _nothing(self._shown(key), want, why, deadline, late)
 
     def _still_has(self, found: Found, limit: Deadline | None) -> Steps[bool]:
-        """Ask whether what came late is still on lease; give back what is left of it if not."""
+        """Return whether late items are all still on lease; if not, give back the rest."""
         numbers = _numbers(found)
         _, kept = yield from self._calls.serve("renew", numbers, refusal=list, until=limit)
         if len(kept) < len(numbers):
@@ -296,17 +298,18 @@ class RemoteQueues(Underway):
         return True
 
     def _opened(self, key: Hashable, want: Want, found: Found) -> Taken:
-        """Decode what was taken; the error of what cannot be is the next get's."""
-        self._held.add(_numbers(found))  # to decode it may take longer than its lease
+        """Decode the items that were taken; give them back if this is interrupted."""
+        self._held.add(_numbers(found))  # decoding may take longer than the lease
         try:
             return self._decoded(key, want, found)
-        except ChannelDecodeError:  # it is gone
+        except ChannelDecodeError:  # the items were acknowledged
             raise
-        except BaseException:  # what was opened when this was interrupted is nobody's
+        except BaseException:  # no caller gets the items that were decoded already
             self._give_back(_numbers(found))
             raise
 
     def _decoded(self, key: Hashable, want: Want, found: Found) -> Taken:
+        """Decode items; if only some fail, the next get of the key raises the error."""
         numbers, entries = found
         items: list[Any] = []
         spoilt: ChannelDecodeError | None = None
@@ -316,7 +319,7 @@ class RemoteQueues(Underway):
                 item = self._rebuilt(key, parcel)
             except ChannelDecodeError as error:
                 spoilt = error
-                if want.lease:  # nobody else should get what cannot be rebuilt
+                if want.lease:  # an item that cannot be rebuilt is not delivered again
                     self._received([numbers[at]])
                 continue
             if want.lease:
@@ -338,7 +341,7 @@ class RemoteQueues(Underway):
             return parcel.open()
         except (KeyboardInterrupt, GeneratorExit):
             raise
-        # Whatever the classes of the item raise, as in shared memory: to end this process, too.
+        # The item's classes may raise anything, even SystemExit; shared memory treats it the same.
         except BaseException as error:
             raise ChannelDecodeError(
                 f"{self._shown(_key(key))}: a message from process {parcel.sender} cannot be "
@@ -351,7 +354,7 @@ class RemoteQueues(Underway):
 
     def _received(self, numbers: list[int]) -> None:
         self._held.remove(numbers)
-        # At once: if this process is killed before the host knows, it is delivered again.
+        # Without delay: if this process is killed first, the items are delivered again.
         self._calls.tell("received", numbers)
 
     def _settle(self, numbers: list[int], *, acknowledged: bool) -> None:
@@ -360,7 +363,7 @@ class RemoteQueues(Underway):
     async def _renew(self, numbers: list[int]) -> list[int]:
         try:
             _, kept = await arun(self._calls.serve("renew", numbers))
-        except ShoalError:  # the host is gone, and with it what it lent
+        except ShoalError:  # the actor is gone, and its leases with it
             return []
         return list(kept)
 
@@ -375,7 +378,7 @@ class RemoteQueues(Underway):
         return bool(self._question("full", key))
 
     def maxsize(self, key: Hashable) -> int:
-        """Return a key's bound."""
+        """Return the bound of a key."""
         return int(self._question("maxsize", key))
 
     def declare(self, key: Hashable, maxsize: int) -> None:
@@ -383,29 +386,29 @@ class RemoteQueues(Underway):
         self._question("declare", key, maxsize)
 
     def peek_all(self, key: Hashable) -> Got:
-        """Return what a key holds."""
+        """Return the weights and items that a key holds, without taking them."""
         found = self._question("peek", key)
         return [WeightedItem(weight, self._rebuilt(key, parcel)) for weight, parcel in found]
 
     def counts(self, key: Hashable) -> Counts:
-        """Return the figures of a key."""
+        """Return the counters of a key and of the actor's memory."""
         return Counts(*self._question("counts", key))
 
     def route(self, key: Hashable) -> int:
-        """Return which of the channel's hosts has a key."""
+        """Return the index of the actor that has a key."""
         steps = self._calls.serve_again("route", canonical(key), current().node_rank)
         return int(self._calls.run(steps))
 
     def close(self) -> None:
-        """Accept nothing more; a host that holds nothing ends, and its name is free."""
+        """Accept no more items; the actor ends once it holds nothing, and its name is free."""
         self.end(now=False)
 
     def end(self, *, now: bool) -> None:
-        """Accept nothing more, and end once nothing is left, or `now`."""
+        """Accept no more items, and have the actor end once nothing is left, or `now`."""
         try:
             ends = self._calls.run(self._calls.serve_again("end", now))
         except ChannelClosed:
-            return  # gone is closed
+            return  # the channel is gone, which is closed too
         except PeerLostError:
             if not self._calls.is_gone():
                 raise
@@ -430,7 +433,7 @@ class RemoteQueues(Underway):
 
     @property
     def handle(self) -> Any:
-        """The host's actor handle."""
+        """The Ray handle of the actor."""
         return self._calls.handle
 
     def _shown(self, key: Key) -> str:
@@ -446,9 +449,9 @@ def _key(key: Hashable) -> Key:
 
 
 def _limit(deadline: Deadline | None) -> Deadline | None:
-    """Return until when a host has to answer; None for as long as is usual.
+    """Return when the actor must have answered; None for the usual time.
 
-    Who waits for no item and no room has no time for the call either: that is not its deadline.
+    A non-blocking call (timeout 0) must not impose that timeout on the call of the actor.
     """
     return None if deadline is None or deadline.timeout == 0 else deadline
 
@@ -496,6 +499,6 @@ def _refuse(taken: Taken) -> None:
 
 
 def _give_back(opening: "asyncio.Future[Taken]") -> None:
-    """Give back what was still decoded when its get was cancelled."""
+    """Give back items whose decoding ended after their get was cancelled."""
     if not opening.cancelled() and opening.exception() is None:
         opening.result().give_back()

@@ -1,4 +1,4 @@
-"""The ways from this process to a channel's hosts, and which host has a key."""
+"""How this process reaches a channel's actors (shared memory or calls), and which one has a key."""
 
 import logging
 from collections.abc import Hashable, Iterator
@@ -24,16 +24,16 @@ __all__ = ["Replicas"]
 _log = logging.getLogger("shoal")
 
 _MANY = 4096
-"""Of so many keys a handle remembers the host."""
+"""Maximum number of keys whose actor a handle remembers."""
 
 
 class Replicas:
-    """The hosts of a channel, as this process reaches them: by memory, or by calls.
+    """The backends of a channel in this process: one per actor, by shared memory or by calls.
 
     Args:
         facts: The channel.
         namespace: The job's Ray namespace.
-        handles: The hosts' handles, where they are known already.
+        handles: The actors' handles by index, where they are known already.
     """
 
     def __init__(self, facts: Facts, namespace: str, handles: dict[int, Any] | None = None) -> None:
@@ -44,18 +44,18 @@ class Replicas:
         self._remote: dict[int, RemoteQueues] = {}
         self._routes: dict[Hashable, int] = {}
         self.transport = forced_transport
-        """Says which transport is asked for."""
+        """Returns the transport that `SHOAL_TRANSPORT` forces."""
         self.direct: dict[Any, ShmQueue] = {}
-        """The queues of this host that the core may use without asking."""
+        """Queues in this node's memory that the core may use directly, by key."""
 
     def of(self, key: Hashable) -> Backend:
-        """Return the way to the host of a key: decided once for a key, by host 0."""
+        """Return the backend of a key; actor 0 decides once for each key which actor has it."""
         if self.facts.hosts == 1:
             return self.way(0)
         index = self._routes.get(key)
         if index is None:
             if len(self._routes) >= _MANY:
-                self._routes.clear()  # host 0 says the same again
+                self._routes.clear()  # actor 0 gives the same answers again
             index = self._routes[key] = self._route(key)
         return self.way(index)
 
@@ -63,7 +63,7 @@ class Replicas:
         try:
             return self._host(0).route(key)
         except TransportError:
-            # A child that was forked has no calls, but it may see what host 0 has noted.
+            # A forked child cannot call actors, but it may read the notes of actor 0 in memory.
             way = self.way(0)
             index = way.noted_host(key) if isinstance(way, SharedQueues) else None
             if index is None:
@@ -71,15 +71,15 @@ class Replicas:
             return index
 
     def way(self, index: int) -> Backend:
-        """Return the way to a host.
+        """Return the backend of an actor.
 
         Raises:
             ChannelClosed: The channel is gone.
-            TransportError: `SHOAL_TRANSPORT` asks for what is not possible.
+            TransportError: `SHOAL_TRANSPORT` forces a transport that cannot reach the actor.
         """
         way = self._ways.get(index)
         if way is None:
-            # Of two threads that come first one wins.
+            # Two threads may come here at once: both use the backend that was set first.
             way = self._ways.setdefault(index, self._shared(index) or self._host(index))
         return way
 
@@ -119,10 +119,10 @@ class Replicas:
         return host
 
     def end(self, *, now: bool) -> None:
-        """Accept nothing more, and let the hosts end once they hold nothing, or `now`.
+        """Accept no more items, and have the actors end once they hold nothing, or `now`.
 
         Raises:
-            ShoalError: What could not be done at a host, after what could be at the others.
+            ShoalError: An actor could not be ended; raised after all actors were tried.
         """
         failed: list[ShoalError] = []
         for index in range(self.facts.hosts):
@@ -142,11 +142,11 @@ class Replicas:
         try:
             host.end(now=now)
         except TransportError:
-            # A child that was forked has no calls; but a host notices that its memory is closed.
+            # A forked child cannot call actors; but an actor notices that its memory is closed.
             if now or way is host:
                 raise
 
     def hosts(self) -> Iterator[RemoteQueues]:
-        """Yield all hosts, to be asked by calls."""
+        """Yield the queues of all actors, to be used by calls."""
         for index in range(self.facts.hosts):
             yield self._host(index)

@@ -1,4 +1,4 @@
-"""The queues of a channel on this host: each operation is one on shared memory, by its caller."""
+"""`SharedQueues`: a channel's queues in shared memory of this node, used without its actor."""
 
 import asyncio
 import contextlib
@@ -40,10 +40,10 @@ __all__ = ["SharedQueues"]
 _Put = tuple[Parcel, Step]
 
 _MANY = 1024
-"""So many queues stay open; then all are let go of, and opened again when they are used."""
+"""Maximum number of open queues; then all are released, and opened again when they are used."""
 
 _MEMORY_S = 0.1
-"""How long a put that may make room for itself waits for memory before it looks again."""
+"""Seconds that a put which may drop items waits for memory before it tries again."""
 
 
 class SharedQueues(Underway):
@@ -51,9 +51,9 @@ class SharedQueues(Underway):
 
     Args:
         facts: The channel.
-        session: The memory.
-        direct: Filled with the queues that may be used without a look at what this process has
-            under way.
+        session: The shared memory.
+        direct: Filled with the queues on which this process has no asynchronous calls pending, so
+            that the core may use them directly.
         keeps: Whether the session outlives the last process that leaves it.
     """
 
@@ -68,14 +68,14 @@ class SharedQueues(Underway):
         self.facts = facts
         self._shelf = Shelf(facts, session)
         if keeps:
-            # The channel's actor makes and removes it; while that is dead no process may.
+            # Only the channel's actor removes the session, also while the actor restarts.
             session.keep()
         self._opened: dict[Hashable, Queue] = {}
         self.direct = direct
         super().__init__()
 
     def begin_anew(self) -> None:
-        """Forget all in a child that was forked."""
+        """Reset in a forked child."""
         super().begin_anew()
         self._withheld: Counter[Hashable] = Counter()
 
@@ -85,7 +85,7 @@ class SharedQueues(Underway):
         """Put an item."""
         queue = self._queue(key)
         if self._has_puts(key):
-            # Asynchronous puts of this process come first.
+            # Asynchronous puts that this process made earlier come first.
             if deadline is None:
                 raise ChannelFull(f"put_nowait: no room in {queue.name}: puts of this process wait")
             self._result_of(self._enqueue(key, queue, item, weight, deadline))
@@ -103,7 +103,7 @@ class SharedQueues(Underway):
             self._put_by_policy(queue, item, weight, deadline)
 
     def _put_by_policy(self, queue: Queue, item: Any, weight: int, deadline: Deadline) -> None:
-        """Put an item that does not wait for room; what may have to be waited for is memory."""
+        """Put an item under a policy that does not wait for room; it may wait for memory."""
         wait = self._wait("put", queue, "memory", deadline)
 
         def attempt(seconds: float) -> None:
@@ -176,7 +176,7 @@ class SharedQueues(Underway):
             for count, (weight, (parcel, future)) in enumerate(entries):
                 try:
                     future.take(partial(offer, queue, parcel, weight, policy))
-                except Exception:  # noqa: BLE001  (it meets the same alone)
+                except Exception:  # noqa: BLE001  (`put_one` meets the same error)
                     return Outcome.OK, count
             return Outcome.OK, len(entries)
 
@@ -198,7 +198,7 @@ class SharedQueues(Underway):
         if deadline is None:
             return take_now(queue, want)
         if self._turns.busy(key):
-            # Asynchronous gets of this process come first.
+            # Asynchronous gets that this process made earlier come first.
             taken = self._result_of(self.start_take(key, want, deadline))
             taken.deliver()
             return taken.value
@@ -221,7 +221,7 @@ class SharedQueues(Underway):
                 first, _ = next(leased.phases(deadline))
                 return done(taken(take_now(queue, first), want))
 
-        # Nobody can cancel it once it took something: that would go to the end of its queue.
+        # The get cannot be cancelled once it took an item, which would go to the end of its queue.
         future = Step()
 
         def take(phase: Want) -> Any:
@@ -253,7 +253,7 @@ class SharedQueues(Underway):
         return future
 
     def set_aside(self, key: Hashable, error: ChannelDecodeError) -> None:
-        """Let the next get of a key raise an error; a direct one would know nothing of it."""
+        """Let the next get of a key raise an error; stop direct gets, which would not raise it."""
         super().set_aside(key, error)
         with self._lock:
             self.direct.pop(key, None)
@@ -269,7 +269,7 @@ class SharedQueues(Underway):
         return self._queue(key).full()
 
     def maxsize(self, key: Hashable) -> int:
-        """Return a key's bound."""
+        """Return the bound of a key."""
         return self._queue(key).maxsize
 
     def declare(self, key: Hashable, maxsize: int) -> None:
@@ -277,20 +277,23 @@ class SharedQueues(Underway):
         self._shelf.declare(key, maxsize, None, "")
 
     def peek_all(self, key: Hashable) -> Got:
-        """Return what a key holds."""
+        """Return the weights and items that a key holds, without taking them."""
         return [WeightedItem(weight, item) for weight, item in self._queue(key).peek()]
 
     def counts(self, key: Hashable) -> Counts:
-        """Return the figures of a key."""
+        """Return the counters of a key and of the session."""
         return counts_of(self._queue(key), self._shelf.session)
 
     def noted_host(self, key: Hashable) -> int | None:
-        """Return which host has a key, where this is the memory of the first; None if it is new."""
+        """Return the index of the actor that has a key, as noted in actor 0's memory.
+
+        None if the key is new. Call this only on the queues of actor 0.
+        """
         routes = Queue(self._shelf.session, None, encoded=ROUTES, name="the routes")
         return dict(route for _, route in routes.peek()).get(canonical(key))
 
     def close(self) -> None:
-        """Accept nothing more."""
+        """Accept no more items."""
         self._shelf.session.close_queues()
 
     # Queues.
@@ -308,7 +311,7 @@ class SharedQueues(Underway):
             return queue
 
     def _withhold(self, key: Hashable) -> None:
-        """Keep direct calls from getting ahead of what is under way."""
+        """Keep direct calls from overtaking asynchronous calls that are pending."""
         with self._lock:
             self._withheld[key] += 1
             self.direct.pop(key, None)
@@ -330,7 +333,7 @@ class SharedQueues(Underway):
 
 
 def counts_of(queue: Queue, session: Session) -> Counts:
-    """Return the figures of a queue and of its session."""
+    """Return the counters of a queue and of its session."""
     found, memory = queue.stats(), session.stats()
     return Counts(
         depth=int(found["messages"]),
@@ -347,7 +350,7 @@ def counts_of(queue: Queue, session: Session) -> Counts:
 
 
 def _late(queue: Queue, deadline: Deadline, refusal: Exception, _: float) -> str:
-    # The wait began when a part of the time was over.
+    # The text names the whole timeout, of which a part was over when this wait began.
     return too_late(queue, refusal, deadline.timeout)
 
 

@@ -1,4 +1,4 @@
-"""The queues of a channel in the memory of one host, and what can be done with them at once."""
+"""Opens a channel's queues in shared memory; puts by policy and gets by `Want` on such a queue."""
 
 from collections.abc import Hashable
 from typing import Any
@@ -22,14 +22,14 @@ __all__ = [
 ]
 
 NOTHING_YET = (ChannelEmpty, ShoalTimeoutError)
-"""How `take_now` says that there is too little."""
+"""Errors of `take_now` that mean: the wanted items are not there yet."""
 
 ROUTES = b"\0routes"
-"""Of the queue that no key has: which host has which key, as the channel's first host noted it."""
+"""Name of a queue that is not for a key: in it actor 0 notes which actor has which key."""
 
 
 class NoRoomYet(ChannelFull):
-    """How `offer_patiently` says that there is no room, and some may come."""
+    """Raised by `offer_patiently`: there is no room yet, and waiting may help."""
 
 
 class Shelf:
@@ -37,42 +37,43 @@ class Shelf:
 
     Args:
         facts: The channel.
-        session: The memory.
-        parcels: Whether items are handed on as they are, without a look into them.
+        session: The shared memory.
+        parcels: Whether items are passed on as parcels, without decoding them.
     """
 
     def __init__(self, facts: Facts, session: Session, *, parcels: bool = False) -> None:
         self.facts = facts
         self.session = session
         self._parcels = parcels
-        # Those that nobody has open, and that are empty, may be forgotten with their bounds.
+        # Kept open: an empty queue that no process has open may be forgotten with its bound.
         self._declared: dict[Hashable, Queue] = {}
 
     def open(self, key: Hashable, encoded: bytes | None = None, shown: str = "") -> Queue:
         """Open the queue of a key.
 
         Args:
-            key: The key.
-            encoded: Its canonical form, where that is known already.
-            shown: The key as messages show it, where `key` stands for it.
+            key: The key; unused if `encoded` and `shown` are given.
+            encoded: The canonical form of the key, where it is known already.
+            shown: The key as messages show it; by default its `repr`.
         """
         try:
             return self._open(key, self.facts.maxsize, encoded, shown)
-        except ChannelExistsError:  # it was given a bound of its own
+        except ChannelExistsError:  # the key was given a bound of its own
             return self._open(key, None, encoded, shown)
 
     def declare(self, key: Hashable, maxsize: int, encoded: bytes | None, shown: str) -> Queue:
-        """Make the queue of a key with a bound of its own, for as long as this is there.
+        """Create the queue of a key with a bound of its own, kept as long as this object exists.
 
         Raises:
-            ChannelExistsError: It exists with another bound.
+            ChannelExistsError: The queue exists with another bound.
         """
         queue = self._open(key, maxsize, encoded, shown)
         self._declared[key if encoded is None else encoded] = queue
         return queue
 
     def _open(self, key: Hashable, maxsize: int | None, encoded: bytes | None, shown: str) -> Queue:
-        encoded = canonical(key) if encoded is None else encoded  # or there may be no `repr`
+        # Before `repr`, which may fail for a key that `canonical` refuses.
+        encoded = canonical(key) if encoded is None else encoded
         name = f"the channel {self.facts.name!r}, key {shown or repr(key)}"
         return Queue(
             self.session,
@@ -86,10 +87,10 @@ class Shelf:
 
 
 def offer(queue: Queue, item: Any, weight: int, policy: str) -> None:
-    """Put an item if there is room, or if the channel's policy makes some.
+    """Put an item if there is room, or if the channel's policy makes room.
 
     Raises:
-        ChannelFull: There is none.
+        ChannelFull: There is no room or no memory.
     """
     while True:
         try:
@@ -99,17 +100,17 @@ def offer(queue: Queue, item: Any, weight: int, policy: str) -> None:
                 raise
             dropped = queue.displace(all=policy == "keep_latest")
             if not dropped and not queue.full():
-                raise  # what there is too little of is memory
+                raise  # the queue has room: memory is missing
         else:
             return
 
 
 def offer_patiently(queue: Queue, item: Any, weight: int, policy: str) -> None:
-    """Put an item as `offer` does, for a caller who can wait for room and for memory.
+    """Same as `offer`, for a caller that can wait for room and memory.
 
     Raises:
-        NoRoomYet: There is none now.
-        ChannelFull: The key is full, and by the channel's policy that is an error.
+        NoRoomYet: There is no room or no memory now.
+        ChannelFull: The key is full, and the channel's policy is `error`.
     """
     try:
         offer(queue, item, weight, policy)
@@ -120,17 +121,17 @@ def offer_patiently(queue: Queue, item: Any, weight: int, policy: str) -> None:
 
 
 def take_now(queue: Queue, want: Want) -> Any:
-    """Take what is wanted if it is there; `NOTHING_YET` says that it is not."""
+    """Take the wanted items if they are there; otherwise raise an error of `NOTHING_YET`."""
     if want.kind == "one":
         return queue.get_nowait(lease=True) if want.lease else queue.get_nowait()
     return take_within(queue, want, 0.0)
 
 
 def take_within(queue: Queue, want: Want, seconds: float) -> Any:
-    """Take what is wanted, waiting for it.
+    """Take the wanted items, waiting for them.
 
     Raises:
-        ShoalTimeoutError: It did not come in time.
+        ShoalTimeoutError: They did not come in time.
     """
     kind, amount, least, _, lease = want
     if kind == "one":
@@ -147,7 +148,7 @@ def take_within(queue: Queue, want: Want, seconds: float) -> Any:
 
 
 def taken(found: Any, want: Want) -> Taken:
-    """Describe what was leased for an asynchronous get."""
+    """Return the `Taken` of an asynchronous get, made from leased messages."""
     messages = [found] if want.kind == "one" else found
 
     def deliver() -> None:

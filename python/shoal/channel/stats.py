@@ -1,4 +1,4 @@
-"""Figures of a channel."""
+"""`ChannelStats`: how a key of a channel is used, with rates since the last call of `stats`."""
 
 import time
 from dataclasses import dataclass
@@ -7,25 +7,25 @@ from typing import NamedTuple
 __all__ = ["ChannelStats", "Counts", "Rates"]
 
 _MANY = 4096
-"""Of so many keys a handle remembers when it asked last."""
+"""Maximum number of keys whose last figures a handle remembers."""
 
 
 class Counts(NamedTuple):
-    """What is counted, at one moment.
+    """The counters of a key and of its memory, at one moment.
 
     Attributes:
         depth: Items that the key holds.
-        bytes: Their bytes.
-        puts: Items that were put since the key was first used, or used again after it was forgotten
-            as one of many that held nothing.
+        bytes: Bytes of those items.
+        puts: Items that were put since the key was first used. The count restarts if the key held
+            nothing and was forgotten because there were many such keys.
         gets: Items that were taken.
-        waiting_producers: Whether puts wait for room: 0, or at least 1; how many only a local channel
-            says. Who gave up counts until somebody takes.
-        waiting_consumers: Whether gets wait for items, alike.
-        oldest_s: Seconds since the oldest item was put; 0 where there is none.
-        memory_used: Bytes of all items of the host, those included that consumers still use.
-        memory_reserved: Bytes that are kept for them.
-        memory_limit: Bytes that they may have; 0 for no limit.
+        waiting_producers: Whether puts wait for room: 0, or at least 1; only a local channel gives
+            the exact number. A put that gave up counts until an item is taken.
+        waiting_consumers: The same for gets that wait for items.
+        oldest_s: Seconds since the oldest item was put; 0 if there is none.
+        memory_used: Bytes of all items of the actor, including items that consumers still use.
+        memory_reserved: Bytes of memory that are reserved for the items.
+        memory_limit: Maximum bytes of the items; 0 for no limit.
     """
 
     depth: int
@@ -46,19 +46,20 @@ class ChannelStats:
 
     Attributes:
         depth: Items that the key holds.
-        bytes: Their bytes; 0 for a local channel, whose items are passed as they are.
-        puts: Items that were put since the key was first used, or used again after it was forgotten
-            as one of many that held nothing.
-        gets: Items that were taken, by whomever.
-        put_rate: Items put per second, since this handle's last `stats` of the key; 0 at first.
-        get_rate: Items taken per second, alike.
-        waiting_producers: Whether puts wait for room: 0, or at least 1; how many only a local channel
-            says. Who gave up counts until somebody takes.
-        waiting_consumers: Whether gets wait for items, alike.
-        oldest_s: Seconds since the oldest item was put; 0 where there is none.
-        memory_used: Bytes of all items that share the memory, those included that consumers use.
-        memory_reserved: Bytes of memory that are kept for them.
-        memory_limit: Bytes that they may have.
+        bytes: Bytes of those items; 0 for a local channel, which passes items uncopied.
+        puts: Items that were put since the key was first used. The count restarts if the key held
+            nothing and was forgotten because there were many such keys.
+        gets: Items that were taken, by any process.
+        put_rate: Items put per second since this handle's last `stats` of the key; 0 at first.
+        get_rate: The same for items taken.
+        waiting_producers: Whether puts wait for room: 0, or at least 1; only a local channel gives
+            the exact number. A put that gave up counts until an item is taken.
+        waiting_consumers: The same for gets that wait for items.
+        oldest_s: Seconds since the oldest item was put; 0 if there is none.
+        memory_used: Bytes of all items that share the memory, including items that consumers still
+            use.
+        memory_reserved: Bytes of memory that are reserved for the items.
+        memory_limit: Maximum bytes of the items; 0 for a local channel, which has no limit.
     """
 
     depth: int
@@ -76,13 +77,13 @@ class ChannelStats:
 
 
 class Rates:
-    """Remembers the figures of the keys that were asked for last, for the rates until the next time."""
+    """Computes rates: remembers the counters of the keys whose `stats` were asked for last."""
 
     def __init__(self) -> None:
         self._last: dict[object, tuple[float, int, int]] = {}
 
     def since_last(self, key: object, counts: Counts) -> ChannelStats:
-        """Make the figures of a key from what is counted now and was counted last."""
+        """Return the figures of a key, with rates since the last call for the key."""
         now = time.monotonic()
         then, puts, gets = self._last.pop(key, (now, counts.puts, counts.gets))
         self._last[key] = (now, counts.puts, counts.gets)
@@ -97,5 +98,5 @@ class Rates:
 
 
 def _rate(more: int, seconds: float) -> float:
-    # There are fewer than before where the key was forgotten meanwhile.
+    # `more` is negative if the key was forgotten meanwhile.
     return max(0, more) / seconds if seconds else 0.0

@@ -1,4 +1,4 @@
-"""What this process has under way at the queues of a host: asynchronous puts and gets."""
+"""`Underway`: base of the queues that keeps this process's pending asynchronous calls in order."""
 
 import threading
 import weakref
@@ -16,21 +16,21 @@ __all__ = ["Underway"]
 
 
 class Underway:
-    """Queues at which calls of this process come after those that it made before."""
+    """Queues on which a call of this process comes after its pending asynchronous calls."""
 
     def __init__(self) -> None:
         self.begin_anew()
         _all.add(self)
 
     def begin_anew(self) -> None:
-        """Forget all in a child that was forked: what its parent has under way is the parent's."""
+        """Reset in a forked child: pending calls belong to the parent."""
         self._lock = threading.Lock()
         self._sequences: dict[Hashable, PutSequence] = {}
         self._turns = Turns()
         self._spoilt: dict[Hashable, ChannelDecodeError] = {}
 
     def set_aside(self, key: Hashable, error: ChannelDecodeError) -> None:
-        """Let the next get of a key raise an error, which a get met that has items to return."""
+        """Let the next get of a key raise an error that a get met which had items to return."""
         self._spoilt[key] = error
 
     def _raise_spoilt(self, key: Hashable) -> None:
@@ -39,18 +39,18 @@ class Underway:
             raise error
 
     def _has_puts(self, key: Hashable) -> bool:
-        """Whether asynchronous puts to a key have not ended, which come first."""
+        """Whether asynchronous puts to a key are pending; they come first."""
         sequence = self._sequences.get(key)
         return sequence is not None and sequence.busy
 
     @staticmethod
     def _result_of(future: Future) -> Any:
-        """Wait for a call that was put behind others."""
+        """Wait for the result of a call that was queued behind others."""
         try:
             return future.result()
         except BaseException:
             if not future.cancel():
-                # It ended just when this was interrupted, or the host knows what becomes of it.
+                # The call ended just when this was interrupted, or the actor still decides it.
                 future.add_done_callback(_give_back)
             raise
 

@@ -1,4 +1,4 @@
-"""What a get asks for, and what became of it."""
+"""`Want`: which items a get asks for; `Taken`: the items of an asynchronous get."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -10,15 +10,15 @@ __all__ = ["ONE", "Taken", "Want"]
 
 
 class Want(NamedTuple):
-    """How much a get takes.
+    """The items that a get takes.
 
     Attributes:
         kind: One item, up to `amount` items, or a batch of the weight `amount`.
         amount: See `kind`.
-        least: The weight from which on a batch will do once it has waited for `linger`; None
-            where it must be complete.
-        linger: Seconds; with `least` only.
-        lease: Whether the items come back unless they are acknowledged.
+        least: The weight that is enough for a batch after `linger`; None if the batch must be
+            complete.
+        linger: Seconds to wait for a complete batch; only with `least`.
+        lease: Whether the items return unless they are acknowledged.
     """
 
     kind: Literal["one", "many", "batch"] = "one"
@@ -28,7 +28,7 @@ class Want(NamedTuple):
     lease: bool = False
 
     def phases(self, deadline: Deadline) -> Iterator[tuple["Want", Deadline]]:
-        """Yield what to wait for, one after the other, and until when."""
+        """Yield the wants to wait for, one after the other, each with its deadline."""
         if self.least is not None and self.linger > 0:
             complete = self._replace(least=None)
             yield complete, Deadline(min(self.linger, deadline.remaining))
@@ -39,17 +39,17 @@ ONE = Want()
 
 
 def _nothing() -> None:
-    """Stand for what has not to be done."""
+    """Do nothing; the default callback of `Taken`."""
 
 
 @dataclass(slots=True)
 class Taken:
-    """What an asynchronous get took, until its result is with the one who asked.
+    """The items of an asynchronous get, until the caller has its result.
 
     Attributes:
         value: The result.
-        deliver: Called when it is.
-        give_back: Called when nobody will have it.
+        deliver: Called when the caller has the result.
+        give_back: Called when no caller will have the result.
     """
 
     value: Any

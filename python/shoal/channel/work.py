@@ -1,4 +1,4 @@
-"""The works of channels, and the errors of their calls."""
+"""Turns a channel's asynchronous operations into works; adds the worker's name to errors."""
 
 import concurrent.futures
 import contextlib
@@ -15,7 +15,7 @@ __all__ = ["named", "naming", "started", "work_of"]
 
 
 def named(error: BaseException) -> BaseException:
-    """Let an error say who met it."""
+    """Add the name of this worker to the text of an error, unless it has one; return the error."""
     if isinstance(error, ShoalError) and not getattr(error, "met_by", None):
         who = describe_self()
         error.met_by = who  # type: ignore[attr-defined]  # an attribute that errors get here
@@ -25,7 +25,7 @@ def named(error: BaseException) -> BaseException:
 
 @contextlib.contextmanager
 def naming() -> Iterator[None]:
-    """Let the errors of a block say who met them."""
+    """Add the name of this worker to the errors of a block."""
     try:
         yield
     except ShoalError as error:
@@ -33,9 +33,9 @@ def naming() -> Iterator[None]:
 
 
 def started(start: Callable[..., "concurrent.futures.Future[Any]"], *args: Any) -> Any:
-    """Start a put or a get; what the channel refuses at once is the error of its work.
+    """Start a put or a get; return its future, with the error if the channel refuses at once.
 
-    Whether a refusal is known at once depends on where the channel is.
+    Callers see refusals in the work only, because other backends learn of them later.
     """
     try:
         return start(*args)
@@ -48,10 +48,10 @@ def started(start: Callable[..., "concurrent.futures.Future[Any]"], *args: Any) 
 def work_of(
     future: "concurrent.futures.Future[Any]", what: str, *, takes: bool = False
 ) -> AsyncChannelWork:
-    """Make the work of a put or of a get.
+    """Create the work of a put or of a get.
 
     Args:
-        future: The operation; of a get its result is a `Taken`.
+        future: The operation; the result of a get is a `Taken`.
         what: Describes the operation in messages.
         takes: Whether it is a get.
     """
@@ -91,7 +91,7 @@ def work_of(
 
 
 def _put(future: "concurrent.futures.Future[Any]") -> Asking:
-    """Follow a put, which alone knows whether it can still be cancelled."""
+    """Return a future that follows a put; only the put knows whether it can still be cancelled."""
     outer = Asking(future.cancel)
 
     def move(inner: "concurrent.futures.Future[Any]") -> None:

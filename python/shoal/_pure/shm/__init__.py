@@ -1,10 +1,10 @@
-"""Queues between processes, in Python: on the tables of SQLite and under its lock.
+"""The pure-Python core of `shoal.shm`: queues between processes, stored in SQLite tables.
 
-One folder a session. Each operation is one transaction, so that a process that is killed at any
-instant leaves nothing half done and nothing locked; large payloads lie in files beside the
-tables. Slower than the other core by two orders of magnitude, and otherwise alike, but for this:
-a process that is stopped within a transaction, for which there are microseconds, makes the others
-wait until it goes on.
+A session is a folder. Each operation is one transaction, so that a process that is killed at any
+instant leaves nothing half done and nothing locked. Large payloads are in files beside the tables.
+This core is slower than the Rust core by two orders of magnitude and otherwise behaves the same,
+with one exception: a process that is stopped within a transaction, which takes microseconds, makes
+the others wait until it continues.
 """
 
 from shoal._pure.shm.held import ShmMessage, ShmReservation

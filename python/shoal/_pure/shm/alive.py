@@ -1,7 +1,7 @@
-"""Who is alive: a lock that the kernel drops at death, and the process itself.
+"""Whether a process is alive: by its file lock, which the kernel drops at death, and by its pid.
 
-Both must say that a process is gone. The lock alone is lost when the process closes a descriptor
-of its file; the number of a process alone is somebody else's soon.
+A process is dead only if both say so. A process also loses its lock when it closes any descriptor
+of the file, and the kernel soon gives the pid of a dead process to another one.
 """
 
 import fcntl
@@ -13,12 +13,12 @@ __all__ = ["Process", "locked", "own_process", "process_of", "take_lock"]
 
 
 class Process(NamedTuple):
-    """A process, told from others that had or will have its number.
+    """The identity of a process, which differs from other processes that had or get its pid.
 
     Attributes:
-        pid: Its number.
-        started: When it started, in ticks since the host did; 0 where that is not known.
-        space: The pid namespace that the number belongs to.
+        pid: The process id.
+        started: Its start time in ticks since the node booted; 0 if it is not known.
+        space: The pid namespace of the pid.
     """
 
     pid: int
@@ -26,7 +26,10 @@ class Process(NamedTuple):
     space: str
 
     def gone(self) -> bool:
-        """Whether it has ended, or cannot be seen from here, where its lock alone decides."""
+        """Whether the process has ended; also True if its pid namespace is not this process's.
+
+        In that case only its lock can tell whether it is alive.
+        """
         if self.space != _space():
             return True
         facts = _facts(self.pid)
@@ -42,13 +45,13 @@ def own_process() -> Process:
 
 
 def process_of(pid: int) -> Process:
-    """Return the process that has a number now, of the own namespace."""
+    """Return the process that has a pid now, in this process's namespace."""
     facts = _facts(pid)
     return Process(pid, 0 if facts is None else facts[1], _space())
 
 
 def take_lock(descriptor: int, byte: int, length: int = 1) -> bool:
-    """Lock bytes of a file for this process, if no other has them."""
+    """Lock bytes of a file for this process; return whether no other process has them locked."""
     try:
         fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB, length, byte)
     except OSError:
@@ -57,7 +60,7 @@ def take_lock(descriptor: int, byte: int, length: int = 1) -> bool:
 
 
 def locked(descriptor: int, byte: int) -> bool:
-    """Whether another process has locked a byte. What cannot be found out counts as locked."""
+    """Whether another process has locked a byte; also True if that cannot be found out."""
     if not take_lock(descriptor, byte):
         return True
     fcntl.lockf(descriptor, fcntl.LOCK_UN, 1, byte)
@@ -72,13 +75,13 @@ def _space() -> str:
 
 
 def _facts(pid: int) -> tuple[str, int] | None:
-    """The state and the start of a process, None when there is none."""
+    """Return the state and the start time of a process; None if it does not exist."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace")
     except (FileNotFoundError, ProcessLookupError):
         return None
     except OSError:
         return "?", 0
-    # The second field is the command in parentheses, which may hold anything.
+    # The second field is the command in parentheses, which may contain any characters.
     fields = text.rpartition(")")[2].split()
     return fields[0], int(fields[19])

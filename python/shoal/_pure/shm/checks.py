@@ -1,4 +1,4 @@
-"""Arguments that are taken, and the texts of those that are not."""
+"""Checks of arguments, with the texts of their errors; and `Limit`, the time limit of a call."""
 
 import math
 import time
@@ -13,7 +13,7 @@ LARGEST: Final = 2**63 - 1
 
 
 def whole(value: Any, name: str, low: int, high: int = LARGEST) -> int:
-    """Return an argument that is a whole number within bounds."""
+    """Check that an argument is an int within bounds; return it."""
     if not isinstance(value, int) or isinstance(value, bool):
         raise ShoalTypeError(f"{name}={value!r}: expected an int")
     if not low <= value <= high:
@@ -22,14 +22,14 @@ def whole(value: Any, name: str, low: int, high: int = LARGEST) -> int:
 
 
 def flag(value: Any, name: str) -> bool:
-    """Return an argument that is true or false."""
+    """Check that an argument is True or False; return it."""
     if not isinstance(value, bool):
         raise ShoalTypeError(f"{name}={value!r}: expected True or False")
     return value
 
 
 def text_or_none(value: Any, name: str) -> str | None:
-    """Return an argument that is a text or left out."""
+    """Check that an argument is a str or None; return it."""
     if value is not None and not isinstance(value, str):
         raise ShoalTypeError(f"{name}={value!r}: expected a str or None")
     return value
@@ -48,10 +48,10 @@ def weights_for(objs: Sequence[Any], weights: Iterable[int] | None) -> list[int]
 
 
 class Limit:
-    """How long a call may take.
+    """The time limit of a call, which starts now.
 
     Args:
-        timeout: Seconds, None or `math.inf` for no limit.
+        timeout: Seconds; None or `math.inf` for no limit.
     """
 
     def __init__(self, timeout: Any) -> None:
@@ -71,5 +71,5 @@ class Limit:
 
     @property
     def over(self) -> bool:
-        """Whether nothing is left."""
+        """Whether the time is over."""
         return time.monotonic() >= self._end

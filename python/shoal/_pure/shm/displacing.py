@@ -1,4 +1,4 @@
-"""Making room in a queue that is full."""
+"""`displace`: drops messages of a full queue to make room."""
 
 import sqlite3
 from pathlib import Path
@@ -9,7 +9,7 @@ __all__ = ["displace"]
 
 
 def displace(place: Place, *, every: bool) -> int:
-    """Drop the oldest message of a queue that is full, or every one; return how many."""
+    """Drop the oldest message of a queue, or every one, if the queue is full; return how many."""
     member, number = place.member, place.number
 
     def drop(db: sqlite3.Connection) -> list[str | None]:

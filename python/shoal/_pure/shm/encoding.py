@@ -1,7 +1,7 @@
-"""Objects to rows and files, and back.
+"""Encodes objects into the row and the file of a message, and decodes them.
 
-An object is a pickle and the buffers beside it. What is large lies in a file, each part at a
-multiple of 64 bytes; the rest lies in the row, one after the other.
+The parts of an object are a pickle and the buffers beside it. Large parts go into a file, each at a
+multiple of 64 bytes; the other parts go into the row, one after the other.
 """
 
 import struct
@@ -13,7 +13,10 @@ from shoal.pickling import dumps, loads
 __all__ = ["VIEWED", "Draft", "decode", "encode", "lay_out", "part_sizes", "pieces_of"]
 
 VIEWED: Final = 64 * 1024
-"""Parts from this size on are received as views of shared memory; copying less costs less."""
+"""Parts of at least this size are received as views of shared memory; smaller ones are copied.
+
+A view of a smaller part would cost more than its copy.
+"""
 
 _ALIGNED = 64
 _IN_FILE, _IN_ROW = True, False
@@ -25,11 +28,11 @@ class Draft:
     """An encoded object.
 
     Attributes:
-        parts: Where each part lies: whether in the file, its offset there or in the row, its size.
-        head: What lies in the row.
-        large: What goes into the file, with its offset.
-        size: How many bytes the object has.
-        extent: How long the file is, 0 without one.
+        parts: The table of the parts: for each whether it is in the file, its offset, its size.
+        head: The bytes in the row.
+        large: The parts in the file, with their offsets.
+        size: Number of bytes of the object.
+        extent: Length of the file, 0 without one.
     """
 
     parts: bytes
@@ -43,14 +46,14 @@ def encode(obj: Any) -> Draft:
     """Encode an object.
 
     Raises:
-        ShoalValueError: It cannot be pickled.
+        ShoalValueError: The object cannot be pickled.
     """
     pickled, buffers = dumps(obj)
     return lay_out([pickled, *buffers], VIEWED)
 
 
 def lay_out(pieces: list[Any], from_size: int) -> Draft:
-    """Place pieces of that size and larger in a file, the others in the row."""
+    """Lay out pieces of at least `from_size` bytes in a file, the others in the row."""
     places = []
     small: list[Any] = []
     large: list[tuple[int, Any]] = []
@@ -70,24 +73,24 @@ def lay_out(pieces: list[Any], from_size: int) -> Draft:
 
 
 def pieces_of(draft: Draft) -> list[Any]:
-    """Return the pieces of a draft that has no file."""
+    """Return the pieces of a draft without a file."""
     if not draft.parts:  # a damaged parcel
         return [draft.head]
     return [draft.head[offset : offset + length] for _, offset, length in _table(draft.parts)]
 
 
 def part_sizes(parts: bytes) -> list[int]:
-    """Return how long each part is.
+    """Return the length of each part.
 
     Raises:
-        ValueError: It is no table of parts.
+        ValueError: `parts` is not a table of parts.
     """
     return [length for _, _, length in _table(parts)]
 
 
 def _table(parts: bytes) -> list[tuple[bool, int, int]]:
     if not parts or len(parts) % _PART.size:
-        raise ValueError(f"the message is damaged: {len(parts)} bytes are no table of its parts")
+        raise ValueError(f"the message is damaged: {len(parts)} bytes are not a table of its parts")
     return list(_PART.iter_unpack(parts))
 
 
@@ -95,12 +98,12 @@ def decode(parts: bytes, head: bytes, memory: memoryview | None) -> Any:
     """Rebuild an object.
 
     Args:
-        parts: As of `Draft`.
-        head: What lay in the row.
-        memory: The file, mapped for this process to write to; None without one.
+        parts: Same as in `Draft`.
+        head: The bytes in the row.
+        memory: The file, mapped writable for this process; None without one.
 
     Raises:
-        Exception: Whatever the classes of the object raise.
+        Exception: Any error that the classes of the object raise.
     """
     pickled, *buffers = (_piece(head, memory, *place) for place in _table(parts))
     return loads(pickled, buffers)

@@ -1,4 +1,4 @@
-"""The end of the interpreter: what daemon threads that wait are told then, namely nothing."""
+"""Keeps waiting daemon threads from raising errors while the interpreter ends."""
 
 import threading
 import time
@@ -9,14 +9,14 @@ _begun = threading.Event()
 
 
 def begin() -> None:
-    """Note that the interpreter ends: to be called before the sessions are closed."""
+    """Note that the interpreter ends; call this before the sessions are closed."""
     _begun.set()
 
 
 def stay_silent() -> None:
-    """Keep a daemon thread from raising at the end of the interpreter, which ends it soon.
+    """Keep a daemon thread from raising while the interpreter ends, which soon ends the thread.
 
-    It would print a traceback that its session is closed, which nobody can do anything about.
+    The thread would print a traceback that its session is closed, which helps no user.
     """
     while _begun.is_set() and threading.current_thread().daemon:
         time.sleep(1.0)

@@ -1,5 +1,5 @@
 # ruff: noqa: SLF001  (constructors and friends of classes stand beside them)
-"""What a caller holds for a while: a leased message, and memory that it fills."""
+"""`ShmMessage`, a leased message; `ShmReservation`, memory for an array that is filled in place."""
 
 import importlib
 import math
@@ -29,10 +29,10 @@ __all__ = ["ShmMessage", "ShmReservation", "item_of", "leased", "reserved", "was
 
 @final
 class ShmMessage:
-    """A message that is leased: delivered again when its consumer dies before `ack`.
+    """A leased message: it is delivered again if its consumer dies before `ack`.
 
-    As a context manager it acknowledges on a clean exit; after an exception it stays leased, as it
-    does when it is dropped without `ack`: until this process ends or leaves the session.
+    As a context manager it acknowledges on a clean exit. After an exception, or if it is dropped
+    without `ack`, it stays leased until this process ends or leaves the session.
     """
 
     __slots__ = ("_given_back", "_member", "_pid", "_redelivered", "_row", "_value", "_weight")
@@ -57,16 +57,16 @@ class ShmMessage:
 
     @property
     def redelivered(self) -> bool:
-        """Whether a consumer before this one gave it back, or died, or left, without `ack`."""
+        """Whether a previous consumer gave it back, died or left the session without `ack`."""
         return self._redelivered
 
     @property
     def weight(self) -> int:
-        """What it counts for in a batch."""
+        """Its weight in a batch."""
         return self._weight
 
     def ack(self) -> None:
-        """Say that it is dealt with; again is nothing. `value` stays valid."""
+        """Acknowledge the message, which ends the lease. Idempotent. `value` stays valid."""
         row = self._leased("ack")
         if row is None:
             return
@@ -77,7 +77,7 @@ class ShmMessage:
         self._row = None
 
     def give_back(self) -> None:
-        """Give it back: it is delivered again, at the end of its queue, to anybody; again is nothing."""
+        """Return the message to the end of its queue; any consumer gets it. Idempotent."""
         row = self._leased("give_back")
         if row is None:
             return
@@ -97,7 +97,7 @@ class ShmMessage:
         self._row = None
 
     def _leased(self, op: str) -> Row | None:
-        """The row of the lease, None where it was ended."""
+        """Return the row of the lease; None if the lease has ended."""
         row = self._row
         if row is not None and os.getpid() != self._pid:
             raise ShoalValueError(
@@ -120,9 +120,9 @@ class ShmMessage:
 class ShmReservation:
     """Memory for an array that `put` then sends without a copy.
 
-    As a context manager it cancels what was not put. Once it was put or cancelled, `array` and
-    another put raise `ShoalValueError`; an array that was asked for before must not be written to
-    any more.
+    As a context manager it cancels itself at the exit unless it was put. After a put or a
+    cancellation, `array` and another put raise `ShoalValueError`; arrays obtained before must not
+    be written to any more.
     """
 
     __slots__ = ("__weakref__", "_array", "_end", "_finalizer", "_member", "_pid", "_ticket")
@@ -139,12 +139,12 @@ class ShmReservation:
 
     @property
     def array(self) -> Any:
-        """The memory as a writable numpy array, or torch tensor where the dtype is torch's."""
+        """The memory as a writable numpy array, or as a torch tensor for a torch dtype."""
         self._check()
         return self._array
 
     def cancel(self) -> None:
-        """Give the memory back; again, or after the put, is nothing."""
+        """Release the memory. Idempotent; does nothing after the put."""
         if not self._end:
             self._finish("cancelled")
             if self._pid == os.getpid():
@@ -169,11 +169,11 @@ class ShmReservation:
         self._finalizer.detach()
 
 
-# The functions below stand for constructors and friends of the classes above.
+# The functions below are the constructors and internal methods of the classes above.
 
 
 def leased(member: Member, row: Row, value: Any) -> ShmMessage:
-    """Make the message of a row that this process has leased."""
+    """Create the message of a row that this process has leased."""
     message = object.__new__(ShmMessage)
     message._member = member
     message._pid = os.getpid()
@@ -186,10 +186,11 @@ def leased(member: Member, row: Row, value: Any) -> ShmMessage:
 
 
 def item_of(reservation: ShmReservation, member: Member, weight: int) -> Item:
-    """Return what is to be put for a reservation; what is small is put as any other array.
+    """Return the item to put for a reservation; a small array is put like any other object.
 
     Raises:
-        ShoalValueError: It was put or cancelled, or is for another session or process.
+        ShoalValueError: The reservation was put or cancelled, or was made in another session or
+            process.
     """
     array = reservation.array
     if reservation._member is not member or reservation._pid != os.getpid():
@@ -200,17 +201,17 @@ def item_of(reservation: ShmReservation, member: Member, weight: int) -> Item:
 
 
 def was_put(reservation: ShmReservation, item: Item) -> None:
-    """Note that what `item_of` returned is in a queue."""
+    """End a reservation whose item, from `item_of`, is in a queue."""
     if item.ticket is None:
         give_up(reservation._member, reservation._ticket)
     reservation._finish("put")
 
 
 def reserved(place: Place, shape: Any, dtype: Any, limit: Limit) -> ShmReservation:
-    """Take memory for an array.
+    """Reserve memory for an array.
 
     Raises:
-        ShoalError: The shape or the dtype cannot be, or there is no memory.
+        ShoalError: The shape or the dtype is not valid, or there is no memory.
     """
     sizes = _checked_shape(shape)
     kind, item_size = _kind(dtype)
@@ -244,7 +245,7 @@ def _checked_shape(shape: Any) -> tuple[int, ...]:
 
 
 def _kind(dtype: Any) -> tuple[Any, int]:
-    """The dtype of numpy or torch that is meant, and the size of one value."""
+    """Return the dtype of numpy or torch, and the size of one value."""
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(dtype, torch.dtype):
         if is_quantized(dtype):
@@ -262,7 +263,7 @@ def _kind(dtype: Any) -> tuple[Any, int]:
 
 
 def _most_dimensions(kind: Any) -> int:
-    """How many an array may have: all that numpy can, and no more than any other tensor sent."""
+    """Return the maximum number of dimensions: numpy's own limit; for tensors 16, as in any put."""
     numpy = sys.modules.get("numpy")
     if numpy is None or not isinstance(kind, numpy.dtype):
         return 16
@@ -280,7 +281,7 @@ def _array(memory: mmap.mmap, shape: tuple[int, ...], kind: Any) -> Any:
 
 
 def _numpy() -> Any:
-    # Only who reserves arrays needs it, and has to wait for its import.
+    # Imported here, so that only processes that reserve arrays wait for the import.
     try:
         return importlib.import_module("numpy")
     except ImportError as error:

@@ -1,4 +1,4 @@
-"""What a process is to a session: one participant, however many objects stand for it."""
+"""`Member`: this process as a participant of a session, one for all its objects of the session."""
 
 import contextlib
 import math
@@ -31,11 +31,11 @@ _SWEEP_EVERY_S = 0.5
 _LONGEST_S = 30.0
 _SHORTEST_S = 0.2
 _LOOKED_AT_S = 5.0
-"""How long somebody who looks for dead sessions may have all locks of one; he has for moments."""
+"""Maximum seconds that the search for dead sessions may hold all locks of one; it needs moments."""
 
 
 class Facts(NamedTuple):
-    """What a session was made with."""
+    """The arguments that a session was created with."""
 
     max_bytes: int
     backlog: int
@@ -44,25 +44,25 @@ class Facts(NamedTuple):
 
 
 class NotYet(NamedTuple):
-    """Why an attempt has to be repeated when something has changed.
+    """The result of an attempt that must be repeated after a change.
 
     Attributes:
-        why: For the message when there is no time left.
+        why: The reason, for the error when the time is over.
     """
 
     why: str = ""
 
 
-class _Dead(Exception):  # noqa: N818  (a signal within this module, no error)
-    """The session ended between the look at it and the entry."""
+class _Dead(Exception):  # noqa: N818  (a signal within this module, not an error)
+    """The session ended while this process tried to join it."""
 
 
 class _LookedAt(_Dead):
-    """Somebody looks whether anybody is alive in it, and has all of its locks."""
+    """Another process holds all locks of the session, to check whether it is dead."""
 
 
 class Member:
-    """This process in a session.
+    """This process as a participant of a session.
 
     Args:
         folder: The session's folder.
@@ -85,12 +85,12 @@ class Member:
 
     @property
     def closed(self) -> bool:
-        """Whether no object of this process stands for it any more."""
+        """Whether this process has closed all its objects of the session."""
         return self.handles <= 0
 
     @property
     def me(self) -> int:
-        """The number of this process among the participants, 0 before it has joined."""
+        """The participant number of this process; 0 before it has joined."""
         return self._me or 0
 
     def write(
@@ -100,7 +100,7 @@ class Member:
         limit: float = math.inf,
         undone: Callable[[], None] | None = None,
     ) -> T:
-        """Change something, and ring the bells that are to be rung for it; see `Store.write`.
+        """Run a transaction that writes, then ring the bells that are due; see `Store.write`.
 
         Raises:
             ChannelClosed: This process has closed the session.
@@ -117,7 +117,7 @@ class Member:
                 _settle()
 
     def read(self, op: str, work: Callable[[sqlite3.Connection], T]) -> T:
-        """Ask something."""
+        """Run one query; see `Store.read`."""
         try:
             with self._open(op):
                 return self._store.read(work)
@@ -126,12 +126,15 @@ class Member:
                 _settle()
 
     def snapshot(self, op: str, work: Callable[[sqlite3.Connection], T]) -> T:
-        """Ask several things of one moment."""
+        """Run several queries that see the same moment."""
         return self.write(op, work)
 
     def later(self, work: Callable[[sqlite3.Connection], None]) -> None:
-        """Give something back, whenever this comes: also within a call, and after the close."""
-        if self._me is None:  # it has left, and given everything back
+        """Run a transaction that gives something back, now or soon.
+
+        Can be called at any time, as finalizers are: within another call, and after the close.
+        """
+        if self._me is None:  # this process has left, which gave everything back
             return
         self._store.later(work)
         if self._ringing:
@@ -144,16 +147,16 @@ class Member:
         attempt: Callable[[float], T | NotYet],
         at: tuple[int, str] | None = None,
     ) -> T | NotYet:
-        """Attempt something again and again, whenever something has changed.
+        """Repeat an attempt after every change of the session, until it succeeds.
 
         Args:
             op: The operation, for messages.
-            limit: How long.
+            limit: The time limit.
             attempt: Takes the seconds that it may wait for the tables.
-            at: The queue and the side that it waits at: who waits for a while says so there.
+            at: The queue and the side that the call waits at; a longer wait is noted there.
 
         Returns:
-            What `attempt` returned in the end; a `NotYet` when the time was over.
+            The last result of `attempt`: a `NotYet` if the time is over.
         """
         pause = _FIRST_PAUSE_S
         while True:
@@ -177,7 +180,7 @@ class Member:
                     at = None
 
     def arm(self, op: str, queue: int, side: str) -> None:
-        """Note that this process waits at a side of a queue, until that is due."""
+        """Note that this process waits at a side of a queue, until `due` removes the note."""
         self.write(
             op,
             lambda db: db.execute(
@@ -187,7 +190,10 @@ class Member:
         )
 
     def due(self, db: sqlite3.Connection, side: str, queue: int | None = None) -> None:
-        """Within a change: note whom to ring, the waiters of a queue or of all."""
+        """Within a transaction: note which processes to ring, those armed at a side of a queue.
+
+        None means all queues.
+        """
         found = db.execute(
             "DELETE FROM armed WHERE side = ? AND queue = coalesce(?, queue) RETURNING participant",
             (side, queue),
@@ -195,12 +201,12 @@ class Member:
         self._ringing.update(row[0] for row in found.fetchall())
 
     def ring_now(self) -> None:
-        """Ring those who were noted."""
+        """Ring the processes that `due` has noted."""
         while self._ringing:
             ring(self.folder / f"b{self._ringing.pop()}")
 
     def sweep(self, op: str = "sweep") -> sweep.Swept:
-        """Clean up after the dead."""
+        """Clean up after dead participants."""
         self._swept = time.monotonic()
         swept, files = self.write(op, lambda db: sweep.dead(db, self.me, self._locks, self.due))
         _unlink(files)
@@ -209,15 +215,15 @@ class Member:
         return swept
 
     def _unlink_forgotten(self, op: str) -> None:
-        """Remove files without a message: one of the dead forgot it, and came no further.
+        """Remove files without a row: a process died between removing the row and the file.
 
-        A message has its row before its file, so that files are looked for before rows are.
+        A new message has its row before its file, so the files must be listed before the rows.
         """
         files = {str(path) for path in self.folder.glob("x*")}
         _unlink(sorted(files.difference(self.read(op, sweep.files))))
 
     def sweep_when_due(self) -> None:
-        """Clean up after the dead if nobody of this process has for a while."""
+        """Clean up after dead participants if this process has not done so for a while."""
         if time.monotonic() - self._swept >= _SWEEP_EVERY_S:
             self._swept = time.monotonic()
             others = self.read("sweep", sweep.participants)
@@ -225,7 +231,7 @@ class Member:
                 self.sweep()
 
     def new_path(self, *, spilled: bool) -> Path:
-        """Return where a file of this process may be made."""
+        """Return the path for a new file of this process."""
         self._serial += 1
         parent = self.folder
         if spilled and self.facts.spill is not None:
@@ -242,7 +248,7 @@ class Member:
         return self._bell
 
     def leave(self) -> None:
-        """Give everything back; the last one out removes the session."""
+        """Leave the session and give everything back; the last participant removes the session."""
         with _registered.lock:
             if _registered.members.get(self.folder) is self:
                 del _registered.members[self.folder]
@@ -256,7 +262,7 @@ class Member:
             )
             self.ring_now()
             _unlink(files)
-        except ChannelNotFoundError:  # it was removed, with all that was in it
+        except ChannelNotFoundError:  # the session was removed, with everything in it
             goes = False
         finally:
             self._store.close()
@@ -267,11 +273,11 @@ class Member:
             remove(self.folder, self.facts.spill)
 
     def before_fork(self) -> None:
-        """Hold still."""
+        """Stop all use of the tables until the fork is over."""
         self._store.before_fork()
 
     def after_fork(self, *, in_child: bool) -> None:
-        """Go on; a child is nobody yet."""
+        """Continue after a fork; a child is not a participant yet."""
         if in_child:
             self._me = None
             self._ringing.clear()
@@ -279,7 +285,7 @@ class Member:
         self._store.after_fork(in_child=in_child)
 
     def join(self, op: str) -> None:
-        """Become a participant, if this process is none yet."""
+        """Become a participant, if this process is not one yet."""
         with _registered.lock:
             if self.closed or self._me is not None:
                 return self._check_open(op)
@@ -317,8 +323,8 @@ class Member:
         row = db.execute(
             "INSERT INTO participants (pid, started, space) VALUES (?, ?, ?) RETURNING id", values
         ).fetchone()
-        # Before others can see the entry. Who removes dead sessions holds all bytes meanwhile, and
-        # its files have no name any more when he lets go of them.
+        # The lock must be taken before others can see the row. A process that removes a dead
+        # session holds all bytes meanwhile; when it releases them, the file has no name any more.
         if not take_lock(self._locks, 1 + row[0]):
             raise _LookedAt
         if os.fstat(self._locks).st_nlink == 0:
@@ -336,7 +342,7 @@ class Member:
         try:
             yield
         except ChannelNotFoundError:
-            # Another thread may have closed it meanwhile, and with it removed it.
+            # Another thread may have closed the session meanwhile, which may have removed it.
             self._check_open(op)
             raise
 
@@ -359,7 +365,7 @@ _registered = _Registered()
 
 
 def member_of(folder: Path) -> Member:
-    """Return this process in a session; it joins on its first use."""
+    """Return the `Member` of a session for one more object; it joins on its first use."""
     with _registered.lock:
         member = _registered.members.get(folder)
         if member is None:
@@ -370,10 +376,10 @@ def member_of(folder: Path) -> Member:
 
 
 def let_go(member: Member) -> None:
-    """Count one object less that stands for this process; without any it leaves.
+    """Count one object less of a session; the process leaves the session with the last one.
 
-    This comes at any time, from the garbage collector too: while the thread is at the tables of
-    some session it has to wait until that is over, because others may wait for those tables.
+    Can be called at any time, also by the garbage collector. While this thread uses the tables of
+    any session the count is postponed, because other processes may wait for those tables.
     """
     _registered.dropped.append(member)
     _settle()
@@ -392,7 +398,7 @@ def _settle() -> None:
 
 
 def own_folders() -> set[Path]:
-    """The sessions that this process is in."""
+    """Return the folders of the sessions that this process has open."""
     with _registered.lock:
         return set(_registered.members)
 
@@ -413,7 +419,7 @@ def _unlink(files: list[str]) -> None:
 def _before_fork() -> None:
     _registered.lock.acquire()
     beside.lock.acquire()
-    inside.depth += 1  # nobody leaves until the fork is over
+    inside.depth += 1  # this process leaves no session until the fork is over
     for member in list(_registered.all):
         member.before_fork()
 

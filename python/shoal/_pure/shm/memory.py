@@ -1,7 +1,7 @@
-"""The files that large payloads lie in, and their mappings.
+"""The files that hold large payloads, and their memory mappings.
 
-A file has one message, so that its memory goes back to the kernel as soon as it has no name and
-no mapping any more, however its processes end.
+Each file belongs to one message, so that its memory returns to the kernel as soon as the file has
+no name and no mapping any more, however its processes end.
 """
 
 import errno
@@ -19,14 +19,14 @@ __all__ = ["map_file", "map_new", "new_file", "write_file"]
 
 
 class _Mapping(mmap.mmap):
-    """A mapping that can be counted, and whose end can be noticed."""
+    """A mapping that can be referenced weakly: to count live mappings and notice their end."""
 
 
 _live: "weakref.WeakSet[_Mapping]" = weakref.WeakSet()
 
 
 def new_file(path: Path, length: int) -> int:
-    """Make a file with all of its memory; return its descriptor.
+    """Create a file with all of its memory allocated; return its descriptor.
 
     Raises:
         ChannelMemoryError: There is no room.
@@ -34,7 +34,7 @@ def new_file(path: Path, length: int) -> int:
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         try:
-            # A page that turns out missing when it is written to would kill the process.
+            # If a page could not be allocated when it is written to, the process would be killed.
             os.posix_fallocate(descriptor, 0, max(length, 1))
         except OSError:
             os.close(descriptor)
@@ -50,7 +50,7 @@ def new_file(path: Path, length: int) -> int:
 
 
 def write_file(path: Path, length: int, large: Iterable[tuple[int, Any]]) -> None:
-    """Make a file with pieces in it.
+    """Create a file and write pieces into it.
 
     Raises:
         ChannelMemoryError: There is no room.
@@ -67,13 +67,13 @@ def write_file(path: Path, length: int, large: Iterable[tuple[int, Any]]) -> Non
 
 
 def map_file(path: Path, length: int, released: Callable[[], None], *, private: bool) -> memoryview:
-    """Map a file to write to, or copy it where the process has too many descriptors open.
+    """Map a file writable, or copy it if the process has too many mappings open.
 
     Args:
         path: The file.
-        length: How much of it.
-        released: What to call when the memory is not used any more.
-        private: Whether what is written stays in this process, and out of the file.
+        length: Number of bytes to map.
+        released: Called when the memory is not used any more.
+        private: Whether writes stay in this process and do not change the file.
     """
     access = mmap.ACCESS_COPY if private else mmap.ACCESS_WRITE
     descriptor = os.open(path, (os.O_RDONLY if private else os.O_RDWR) | os.O_CLOEXEC)
@@ -88,13 +88,13 @@ def map_file(path: Path, length: int, released: Callable[[], None], *, private: 
         os.close(descriptor)
     _live.add(mapping)
     finalizer = weakref.finalize(mapping, _ended, released, os.getpid())
-    # At the end of the process everything of it is released at once.
+    # At the end of the process all that it holds is released at once.
     finalizer.atexit = False
     return memoryview(mapping)
 
 
 def map_new(path: Path, length: int) -> mmap.mmap:
-    """Make a file and map it."""
+    """Create a file and map it."""
     descriptor = new_file(path, length)
     try:
         return _Mapping(descriptor, max(length, 1))
@@ -103,10 +103,13 @@ def map_new(path: Path, length: int) -> mmap.mmap:
 
 
 def _ended(released: Callable[[], None], pid: int) -> None:
-    if pid == os.getpid():  # what a parent has, its child does not give back
+    if pid == os.getpid():  # a child must not give back what its parent holds
         released()
 
 
 def _room_for_one() -> bool:
-    """Each mapping keeps a descriptor; half of them are for the rest of the process."""
+    """Whether one more mapping may be made.
+
+    Each mapping keeps a descriptor; half of the process's descriptors are left for other uses.
+    """
     return 2 * len(_live) < resource.getrlimit(resource.RLIMIT_NOFILE)[0]

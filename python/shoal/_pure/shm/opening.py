@@ -1,8 +1,8 @@
-"""Opening queues and letting go of them; those that nobody uses make room for others.
+"""Opens and releases queues; forgets queues that are not in use.
 
-A row for each process and queue says how many objects of the process have it open. A queue without
-any, that is empty and not closed, and of which nobody has a lease, may be forgotten: another row is
-made where its key comes back.
+A row for each process and queue counts the objects of the process that have the queue open. A queue
+may be forgotten if no process has it open, it is empty and not closed, and none of its messages is
+leased. If its key is used again, a new row is made.
 """
 
 import sqlite3
@@ -17,18 +17,18 @@ from shoal.errors import ChannelExistsError
 __all__ = ["let_go", "opened"]
 
 _KEPT: Final = 64
-"""So many unused queues are kept, for keys that come again."""
+"""Number of unused queues to keep, for keys that are used again."""
 _AT_ONCE: Final = 16
-"""No more are forgotten for a new one, so that it costs the same however many there are."""
+"""Maximum number of queues to forget for a new one, so that its cost stays the same."""
 
 
 def opened(
     member: Member, key: bytes, maxsize: int | None, max_bytes: int | None, name: str
 ) -> Place:
-    """Open a queue, which is made where it does not exist; to be let go of with `let_go`.
+    """Open a queue, creating it if it does not exist; `let_go` releases it.
 
     Raises:
-        ChannelExistsError: It exists with other bounds.
+        ChannelExistsError: The queue exists with other bounds.
     """
     bounds = (maxsize, max_bytes)
     number, found, wanted = member.write("queue", partial(_open, member, key, bounds))
@@ -41,12 +41,12 @@ def opened(
 
 
 def let_go(member: Member, number: int, me: int) -> None:
-    """Count one object less that has a queue open; it comes at any time, as finalizers do.
+    """Count one object less that has a queue open; can be called at any time, as finalizers are.
 
     Args:
         member: The process.
         number: The queue.
-        me: Who opened it: the process may be another one by now, or have left.
+        me: The participant that opened it; this may be a forked child, or the process has left.
     """
 
     def less(db: sqlite3.Connection) -> None:
@@ -68,7 +68,7 @@ def _open(
     bounds: tuple[int | None, int | None],
     db: sqlite3.Connection,
 ) -> tuple[int, list[int], list[int]]:
-    """The number of a queue, its bounds, and those that it should have."""
+    """Open a queue; return its number, its bounds, and the bounds that it should have."""
     row = _find(db, key)
     if row is None:
         _forget_some(member, db)
@@ -106,6 +106,6 @@ def _forget_some(member: Member, db: sqlite3.Connection) -> None:
         )
         if leased.fetchone() is None:
             db.execute("DELETE FROM queues WHERE id = ?", of_it)
-            # An event loop may think that it is rung for the old queue still.
+            # An event loop may still wait to be rung for the old queue.
             for side in ("get", "put"):
                 member.due(db, side, *of_it)

@@ -1,7 +1,7 @@
-"""A message as it lies in memory, for who passes it on without a look at it.
+"""`ShmParcel`: a message in encoded form, for code that passes it on without decoding it.
 
-One row of bytes: the lengths of the table of parts and of what lies in the row of the message, both
-of these, and from the next multiple of 64 on what lies in its file.
+The bytes of a parcel: the lengths of the table of parts and of the message's bytes in its row, then
+both of these, and from the next multiple of 64 on the bytes of the message's file.
 """
 
 import os
@@ -20,14 +20,15 @@ _WITH_FILE: Final = 2
 _LENGTHS: Final = struct.Struct("<QQ")
 _ALIGNED: Final = 64
 _WITH_BUFFERS: Final = 5
-"""From this protocol on a pickle can have buffers beside it."""
+"""Lowest pickle protocol that supports buffers beside the pickle."""
 _BESIDE: Final = 4096
+"""Parcels of at least this many bytes are pickled as a buffer beside the pickle."""
 _LARGEST_SENDER: Final = 2**32 - 1
 
 
 @final
 class ShmParcel:
-    """A message as it lies in memory."""
+    """A message in encoded form, for code that passes it on without rebuilding its object."""
 
     __slots__ = ("_data", "_kind", "_sender")
     __module__ = "shoal._backend"  # where pickle finds it
@@ -36,7 +37,7 @@ class ShmParcel:
     _sender: int
 
     def __new__(cls, kind: int, data: Any, sender: int | None = None) -> Self:
-        """Make one of what another had."""
+        """Create a parcel from the kind, data and sender of another."""
         whole(kind, "kind", _IN_ROW, _WITH_FILE)
         _bytes_of(data)
         if sender is None:
@@ -49,7 +50,7 @@ class ShmParcel:
 
     @classmethod
     def of(cls, obj: Any) -> Self:
-        """Make the message of an object."""
+        """Encode an object."""
         if type(obj) is ShmParcel:
             return cls(*obj.__reduce_ex__(0)[1])
         draft = encode(obj)
@@ -61,12 +62,12 @@ class ShmParcel:
 
     @property
     def sender(self) -> int:
-        """The process that sent it."""
+        """The pid of the process that sent the message."""
         return self._sender
 
     @property
     def nbytes(self) -> int:
-        """How many bytes it has."""
+        """Number of bytes."""
         return len(_bytes_of(self._data))
 
     def open(self) -> Any:
@@ -80,13 +81,13 @@ class ShmParcel:
         data: Any = _bytes_of(self._data)
         if protocol.__index__() < _WITH_BUFFERS:
             return ShmParcel, (self._kind, bytearray(data), self._sender)
-        # Not of the view: one view of another, in garbage that refers to itself, crashes Python 3.11.
+        # Not from `data`: a view of a view in cyclic garbage crashes Python 3.11.
         data = pickle.PickleBuffer(self._data) if len(data) >= _BESIDE else bytes(data)
         return ShmParcel, (self._kind, data, self._sender)
 
 
 def parcel_of(sender: int, parts: bytes, head: bytes, memory: memoryview | None) -> ShmParcel:
-    """Make a parcel of a message that was taken."""
+    """Create a parcel from a message that was taken."""
     data = bytearray(_begun(parts, head, 0 if memory is None else len(memory)))
     if memory is not None:
         data[len(data) - len(memory) :] = memory
@@ -94,7 +95,7 @@ def parcel_of(sender: int, parts: bytes, head: bytes, memory: memoryview | None)
 
 
 def draft_of(parcel: ShmParcel) -> Draft:
-    """Return what is to be put for a parcel; one that is damaged is for who opens it."""
+    """Return the draft to put for a parcel; if it is damaged, decoding the message fails later."""
     data = _bytes_of(parcel._data)  # noqa: SLF001  (a friend of the class)
     damaged = Draft(b"", bytes(data), [], len(data), 0)
     try:
@@ -109,7 +110,7 @@ def draft_of(parcel: ShmParcel) -> Draft:
 
 
 def _begun(parts: bytes, head: bytes, extent: int) -> bytes:
-    """A message but for its file, for which there is room."""
+    """Return the bytes of a parcel, with zeros in place of the bytes of the file."""
     begun = _LENGTHS.pack(len(parts), len(head)) + parts + head
     if not extent:
         return begun
@@ -121,10 +122,10 @@ def _next_place(end: int) -> int:
 
 
 def _taken_apart(kind: int, data: memoryview) -> tuple[memoryview, memoryview, memoryview | None]:
-    """The table of parts, what lies in the row, and what lies in the file.
+    """Return the table of parts, the bytes of the row and the bytes of the file.
 
     Raises:
-        ValueError: It is damaged.
+        ValueError: The parcel is damaged.
     """
     if len(data) < _LENGTHS.size:
         raise ValueError("the message is damaged: it ends too early")

@@ -1,4 +1,4 @@
-"""Looking at a queue without taking anything."""
+"""Reads a queue without taking messages: `peeked` copies them, `used` returns its counters."""
 
 import sqlite3
 import time
@@ -19,7 +19,7 @@ def peeked(
     """Return the weights and copies of the first messages.
 
     Raises:
-        ChannelDecodeError: One cannot be rebuilt.
+        ChannelDecodeError: A message cannot be rebuilt.
     """
     limit = -1 if most is None else min(most, 2**63 - 1)
     rows = member.read("peek", lambda db: waiting_rows(db, place, limit))
@@ -40,12 +40,13 @@ def peeked(
 
 
 def _copied(member: Member, row: Row) -> memoryview | None:
-    """What lies in the file of a message; None where somebody took it."""
+    """Return a copy of the file of a message; None if another process took the message."""
     try:
         memory = bytearray(Path(row.file or "").read_bytes())
     except FileNotFoundError:
         return None
-    # Who takes it may write there: it counts only if it was still in the queue afterwards.
+    # A consumer that takes the message may write to the file: the copy is valid only if the message
+    # is still in the queue now.
     found = member.read(
         "peek",
         lambda db: db.execute("SELECT state FROM messages WHERE id = ?", (row.number,)).fetchone(),

@@ -1,4 +1,4 @@
-"""A queue as its operations see it, and why there is no room in it."""
+"""`Place`: a queue as puts and gets use it, with its bounds and the reasons for missing room."""
 
 import sqlite3
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from shoal.errors import ChannelClosed, ChannelFull, ChannelMemoryError, ShoalTi
 __all__ = ["Place"]
 
 _SPARE: Final = 512 * 1024
-"""What puts leave of a file system: to take a message needs room in the journal, too."""
+"""Bytes that puts leave free on a file system: gets need room too, for the journal."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,10 +22,10 @@ class Place:
 
     Attributes:
         member: This process in the session.
-        number: Which queue.
-        name: What messages call it.
-        maxsize: The most messages, 0 for the session's backlog.
-        max_bytes: The most bytes, 0 for no limit.
+        number: The queue's number in the tables.
+        name: The queue's name in messages.
+        maxsize: Maximum number of messages, 0 for the session's backlog.
+        max_bytes: Maximum number of bytes, 0 for no limit.
     """
 
     member: Member
@@ -36,14 +36,14 @@ class Place:
 
     @property
     def bound(self) -> int:
-        """The most messages."""
+        """Maximum number of messages, also without `maxsize`."""
         return self.maxsize or self.member.facts.backlog
 
     def check_fits(self, op: str, size: int) -> None:
         """Refuse a message that can never be put.
 
         Raises:
-            ChannelMemoryError: It is too large.
+            ChannelMemoryError: The message is too large.
         """
         facts = self.member.facts
         for limit, whose in (
@@ -56,7 +56,7 @@ class Place:
                 )
 
     def room(self, db: sqlite3.Connection, op: str, size: int) -> NotYet | None:
-        """Return why a message has no room in the queue, None where it has.
+        """Return why a message has no room in the queue; None if it has room.
 
         Raises:
             ChannelClosed: The queue is closed.
@@ -77,10 +77,10 @@ class Place:
         return None
 
     def memory(self, db: sqlite3.Connection, op: str, size: int, limit: Limit) -> NotYet | None:
-        """Return why there is no memory for a message, None where there is.
+        """Return why there is no memory for a message; None if there is memory.
 
         Raises:
-            ChannelMemoryError: There is none, and that is an error by the session's policy.
+            ChannelMemoryError: There is none, and the session's policy makes that an error.
         """
         full = self._disk_full(db, size)
         if full is not None:
@@ -96,7 +96,7 @@ class Place:
         )
         if self.member.facts.policy == "error":
             raise ChannelMemoryError(f"{op}: {why}{_holders(db)}")
-        if not limit.over:  # a put that is given up keeps nobody from waiting for more
+        if not limit.over:  # a put that gives up must not end the wait of gets for more messages
             self.press(db)
         return NotYet(why)
 
@@ -113,7 +113,7 @@ class Place:
         return None
 
     def press(self, db: sqlite3.Connection) -> None:
-        """Note that a producer waits, so that nobody waits for more messages than can come."""
+        """Note that a producer waits, so that no get waits for more messages than can come."""
         pressed = db.execute(
             "UPDATE queues SET pressed = 1 WHERE id = ? AND pressed = 0", (self.number,)
         )
@@ -121,14 +121,17 @@ class Place:
             self.member.due(db, "get", self.number)
 
     def no_room(self, op: str, limit: Limit, why: str, *, waits: bool) -> Exception:
-        """The error of a put whose time is over."""
+        """Return the error of a put that found no room in time."""
         if not waits:
             return ChannelFull(f"{op}: no room in {self.name}: {why}")
         return ShoalTimeoutError(f"{op}: no room in {self.name} within {limit.seconds:g} s: {why}")
 
 
 def _holders(db: sqlite3.Connection) -> str:
-    """Who sent most of what is in memory, whoever has taken it, as the end of a message."""
+    """Return the end of an error's text: the three processes that sent most bytes in memory.
+
+    Bytes of messages that were taken and are still in use count too.
+    """
     rows = db.execute(
         "SELECT sender, sum(memory) AS held FROM messages WHERE state <> ? "
         "GROUP BY sender HAVING held > 0 ORDER BY held DESC, sender LIMIT 3",

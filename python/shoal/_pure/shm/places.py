@@ -1,4 +1,7 @@
-"""Where sessions lie: a folder each, its owner's alone, with a name that nobody can guess."""
+"""The folders of sessions: chooses, creates, checks and removes them.
+
+A folder is accessible to its owner only, and its name cannot be guessed.
+"""
 
 import contextlib
 import errno
@@ -37,22 +40,22 @@ UNFINISHED = "pure.new"
 _OF_RUST = "ctl"
 _NAME = re.compile(r"shoal-(\d+)-[0-9a-f]{32}")
 _TIGHT = 128 * 2**20
-"""With less free memory than this a session goes to the temporary folder instead."""
+"""With fewer free bytes than this in `/dev/shm`, a session uses the temporary folder instead."""
 _SPARED = "spared"
-"""Says for whom a session is spared when all who take part are dead."""
+"""File with the process for which a session is kept while all its participants are dead."""
 _SPARED_S = 10.0
-"""So long from each time that somebody asked for it."""
+"""Seconds for which one call of `spare` keeps a session."""
 _ATTEMPTS = 8
-"""So often is a folder removed that somebody makes a file in meanwhile."""
+"""Maximum attempts to remove a folder in which another process creates files meanwhile."""
 _BEING_MADE_S = 3600.0
-"""How long a folder without tables is taken for one that is being made."""
+"""Seconds for which a folder without tables counts as a session that is being created."""
 
 
 def folder_for(wanted: str | None, name: str) -> Path:
-    """Return the folder that shall hold what is made: the one wanted, or a default.
+    """Return the parent folder for a new session: the wanted one, or for None a default.
 
     Raises:
-        ShoalValueError: `wanted` is no folder that can be written to.
+        ShoalValueError: `wanted` is not a folder that can be written to.
     """
     if wanted is not None:
         if not os.access(wanted, os.W_OK | os.X_OK) or not Path(wanted).is_dir():
@@ -75,13 +78,13 @@ def folder_for(wanted: str | None, name: str) -> Path:
 
 
 def free_bytes(folder: Path) -> int:
-    """Return how much is free on the file system of a folder."""
+    """Return the number of free bytes on the file system of a folder."""
     facts = os.statvfs(folder)
     return facts.f_bavail * facts.f_frsize
 
 
 def new_folder(parent: Path, name: str | None = None) -> Path:
-    """Make the folder of a session.
+    """Create the folder of a session.
 
     Raises:
         ChannelMemoryError: There is no room.
@@ -98,9 +101,9 @@ def checked_token(token: str) -> Path:
     """Return the folder that a token names.
 
     Raises:
-        ShoalValueError: It is no token.
+        ShoalValueError: The text is not a token.
         ChannelNotFoundError: The session is gone.
-        ChannelError: It is not for this process: another's, another backend's, another version's.
+        ChannelError: The session belongs to another user or backend.
     """
     folder = Path(token)
     if not folder.is_absolute() or not _NAME.fullmatch(folder.name):
@@ -124,10 +127,10 @@ def checked_token(token: str) -> Path:
 
 
 def checked_format(folder: Path, found: int) -> None:
-    """Refuse the tables of another version.
+    """Refuse tables of another version.
 
     Raises:
-        ChannelError: They are of one.
+        ChannelError: The tables have another version.
     """
     if found != FORMAT:
         raise ChannelError(
@@ -137,14 +140,14 @@ def checked_format(folder: Path, found: int) -> None:
 
 
 def collect(wanted: str | None, own: set[Path]) -> list[str]:
-    """Remove the sessions of this user in which nobody is alive.
+    """Remove this user's sessions whose participants are all dead.
 
     Args:
-        wanted: The folder to look in, None for the default ones.
-        own: The sessions of this process.
+        wanted: The folder to search; None for the default ones.
+        own: The folders of this process's sessions, which are left alone.
 
     Returns:
-        What was removed.
+        The folders that were removed.
     """
     if wanted is not None and not Path(wanted).is_dir():
         raise ShoalValueError(f"dir={wanted!r}: expected a folder")
@@ -159,19 +162,21 @@ def collect(wanted: str | None, own: set[Path]) -> list[str]:
 
 
 def spare(folder: Path, pid: int) -> None:
-    """Have a session spared for a moment, as long as a process lives that starts others in it.
+    """Keep a session for ten seconds even if all participants die, as long as `pid` is alive.
+
+    `pid` is a process that starts replacements for the dead.
 
     Raises:
-        ChannelMemoryError: There is no room for a line.
+        ChannelMemoryError: There is no room for the file.
         ChannelError: The file cannot be written.
     """
     try:
-        # Not truncated: a reader finds one of the two lines.
+        # Not truncated, so that a reader always finds the old line or the new one.
         descriptor = os.open(folder / _SPARED, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
         with os.fdopen(descriptor, "w") as file:
             file.write("{} {} {}\n".format(*process_of(pid)))
     except FileNotFoundError:
-        pass  # it was removed
+        pass  # the session was removed
     except OSError as error:
         why = f"cannot write into {folder}: {error.strerror} (os error {error.errno})"
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
@@ -189,13 +194,13 @@ def _is_spared(folder: Path) -> bool:
     except FileNotFoundError:
         return False
     except (OSError, ValueError):
-        return True  # it is being written
+        return True  # the file is being written
 
 
 def remove(folder: Path, spill: str | None) -> None:
-    """Remove the folder of a session, and the one where it spilled.
+    """Remove the folder of a session, and the folder of its spilled messages.
 
-    So is what participants make in it meanwhile: a doorbell each, at most.
+    Also removes files that participants create meanwhile: at most one doorbell each.
     """
     for _ in range(_ATTEMPTS):
         shutil.rmtree(folder, ignore_errors=True)
@@ -222,8 +227,8 @@ def _sessions(parent: Path) -> list[Path]:
 
 
 def _remove_if_dead(folder: Path) -> bool:
-    # Another backend's is not even looked at: to close its locks would give back what this process
-    # has of them.
+    # Do not open the locks of another backend's session: closing the file would release the locks
+    # that this process has on it.
     if not (folder / TABLES).exists():
         return _remove_if_unfinished(folder)
     try:
@@ -231,9 +236,9 @@ def _remove_if_dead(folder: Path) -> bool:
     except OSError:
         return False
     try:
-        # All bytes at once; while they are held nobody can join.
+        # All bytes at once; no process can join while they are locked.
         if not take_lock(descriptor, 0, 0):
-            return False  # somebody is alive
+            return False  # a participant is alive
         dead, spill = _last_words(folder)
         dead = dead and not _is_spared(folder)
         if dead:
@@ -247,7 +252,7 @@ def _remove_if_dead(folder: Path) -> bool:
 
 
 def _remove_if_unfinished(folder: Path) -> bool:
-    """Remove a folder whose maker died before it was a session."""
+    """Remove a folder whose creator died before the session was complete."""
     try:
         old = time.time() - folder.stat().st_mtime >= _BEING_MADE_S
         dead = old and all(
@@ -261,16 +266,20 @@ def _remove_if_unfinished(folder: Path) -> bool:
 
 
 def _last_words(folder: Path) -> tuple[bool, str | None]:
-    """Whether all participants are gone, and where they spilled; nobody has a lock."""
+    """Return whether all participants are gone, and the folder of spilled messages.
+
+    Called while this process holds all locks.
+    """
     young = time.time() - (folder / LOCKS).stat().st_mtime < _BEING_MADE_S
     try:
         with connected(folder / TABLES) as db:
             rows = db.execute("SELECT pid, started, space FROM participants").fetchall()
             spill = db.execute("SELECT spill FROM session").fetchone()
     except sqlite3.Error:
-        # Damaged, or not filled yet.
+        # The tables are damaged, or not filled yet.
         return not young, None
     if not rows:
-        # Whoever leaves last removes it, so that it is being made, or its maker died.
+        # The last participant that leaves removes the session. So this one is being created, or its
+        # creator died.
         return not young, None
     return all(Process(*row).gone() for row in rows), spill[0]

@@ -1,4 +1,4 @@
-"""The queues of a channel by key."""
+"""`ShmPort`: the fast path of a channel's puts and gets, here in Python for the pure core."""
 
 import math
 import time
@@ -10,16 +10,17 @@ from shoal.errors import ShoalTimeoutError, ShoalTypeError
 __all__ = ["ShmPort"]
 
 _TURN_S: Final = 10
-"""A get waits so long in the queue; then the other object may look whether that is still the way."""
+"""Maximum seconds that a get waits in the queue before it takes the slow path."""
 
 _DEFAULT: Final = str(b"default_queue", "ascii")
-"""Stands for the key of the port, as the signature shows it: an object of its own, so that it is
-told from an equal key that was given."""
+"""Default of `key`: means the port's own key, and shows in signatures as that key is usually named.
+
+A separate object, so that `is` distinguishes it from an equal key that a caller gave."""
 
 
 @final
 class ShmPort:
-    """The queues of a channel by key: puts and gets with no Python code on the way."""
+    """The queues of a channel by key: a fast path for puts and gets; see `_rust.pyi`."""
 
     __slots__ = ("_default", "_other", "_queues")
     __module__ = "shoal.shm"
@@ -28,7 +29,7 @@ class ShmPort:
     _other: Any
 
     def __new__(cls, queues: dict[Any, ShmQueue], default: Any, other: Any) -> Self:
-        """Make a port of queues that the caller adds and removes at any time."""
+        """Create a port for queues that the caller may add and remove at any time."""
         if not isinstance(queues, dict):
             raise ShoalTypeError(f"queues={queues!r}: expected a dict")
         self = object.__new__(cls)
@@ -85,7 +86,7 @@ class ShmPort:
             except ShoalTimeoutError:
                 waited = time.monotonic() - begun
                 failed: Exception | None = None
-            except Exception as error:  # noqa: BLE001  (the other knows what to make of it)
+            except Exception as error:  # noqa: BLE001  (`explain` decides what to raise)
                 failed = error
             if failed is not None:
                 raise self._other.explain(failed)
@@ -101,9 +102,9 @@ class ShmPort:
             return self._other.get_nowait(key, queue_name, lease)
         try:
             return queue.get_nowait()
-        except Exception as error:  # noqa: BLE001  (the other knows what to make of it)
+        except Exception as error:  # noqa: BLE001  (`explain` decides what to raise)
             failed = error
-        # Outside of the handler, so that what is raised has no context.
+        # Outside of the handler, so that the raised error has no context.
         raise self._other.explain(failed)
 
     def __reduce__(self) -> NoReturn:
@@ -113,28 +114,28 @@ class ShmPort:
         return self._default if key is _DEFAULT else key
 
     def _queue(self, key: Any) -> ShmQueue | None:
-        """Return the queue of a key; None where there is none by this way."""
+        """Return the queue of a key; None if the key has to take the slow path."""
         try:
             queue = self._queues.get(key)
-        except Exception:  # noqa: BLE001  (it is not hashable; the other says so)
+        except Exception:  # noqa: BLE001  (the key is not hashable; the slow path says so)
             return None
         return queue if isinstance(queue, ShmQueue) else None
 
     def _offered(self, item: Any, weight: Any, key: Any) -> bool:
-        """Return whether an object is in the queue now; the other finds out why not."""
+        """Try to put an object; return whether it is in the queue. The slow path raises errors."""
         queue = self._queue(key)
         if queue is None:
             return False
         try:
             queue.put_nowait(item, weight)
-        except Exception:  # noqa: BLE001  (nothing was put, so that the other can do it again)
+        except Exception:  # noqa: BLE001  (nothing was put; the slow path tries again)
             return False
         return True
 
 
 def _is_usual(timeout: Any) -> bool:
-    """Whether a timeout can be none but seconds."""
+    """Whether a timeout is None or valid seconds."""
     if timeout is None:
         return True
-    # What is no number is not less than anything either.
+    # The comparison is False for NaN.
     return type(timeout) in (int, float) and 0 <= timeout <= math.inf

@@ -1,4 +1,4 @@
-"""A queue as its users hold it."""
+"""`ShmQueue`: one queue of a session, the public class of the pure core."""
 
 import os
 import sqlite3
@@ -61,7 +61,7 @@ class ShmQueue:
         name: str = "",
         parcels: bool = False,
     ) -> Self:
-        """Open a queue, which is made where it does not exist."""
+        """Open a queue, creating it if it does not exist."""
         if not isinstance(session, ShmSession):
             raise ShoalTypeError(f"session={session!r}: expected a session")
         if not isinstance(key, bytes):
@@ -91,26 +91,26 @@ class ShmQueue:
 
     @property
     def maxsize(self) -> int:
-        """The most messages that it may hold, 0 where the session's backlog bounds it."""
+        """Maximum number of messages; 0 if the session's backlog is the bound."""
         return self._place.maxsize
 
     @property
     def max_bytes(self) -> int:
-        """The most bytes that its messages may have, 0 for no limit of its own."""
+        """Maximum number of bytes of its messages; 0 for no limit of its own."""
         return self._place.max_bytes
 
     @property
     def name(self) -> str:
-        """What messages call it."""
+        """The queue's name in messages."""
         return self._place.name
 
     @property
     def closed(self) -> bool:
-        """Whether it was closed, by any process."""
+        """Whether any process closed the queue."""
         return self._ask("closed")[2]
 
     def put(self, obj: Any, weight: int = 0, timeout: float | None = None) -> None:
-        """Append an object, or what `reserve` returned, waiting for room."""
+        """Append an object or a `ShmReservation`, waiting for room."""
         self._put("put", obj, weight, Limit(timeout), waits=True)
 
     def put_nowait(self, obj: Any, weight: int = 0) -> None:
@@ -123,7 +123,7 @@ class ShmQueue:
         weights: Iterable[int] | None = None,
         timeout: float | None = None,
     ) -> None:
-        """Append objects in their order, waiting for room where there is none."""
+        """Append objects in their order, waiting for room."""
         try:
             self._put_all(list(objs), weights, Limit(timeout))
         except ShoalError as error:
@@ -185,7 +185,7 @@ class ShmQueue:
         least: int | None = None,
         lease: bool = False,
     ) -> list[Any]:
-        """Take objects until their weights add up to `weight`, or `least`, in one step."""
+        """Take objects until their weights add up to `weight`, or to `least`, in one step."""
         whole(weight, "weight", 0)
         limit = Limit(timeout)
         if least is not None:
@@ -195,7 +195,7 @@ class ShmQueue:
         return self._take("get_batch", choice, limit, lease=flag(lease, "lease"), weight=needed)
 
     def displace(self, all: bool = False) -> int:  # noqa: A002  (as in the contract)
-        """Drop the oldest message, or with `all` every one, if the queue is full, and only then."""
+        """Drop the oldest message, or with `all` every message, but only if the queue is full."""
         every = flag(all, "all")
         self._member("displace")
         return displace(self._place, every=every)
@@ -203,13 +203,13 @@ class ShmQueue:
     def reserve(
         self, shape: int | Sequence[int], dtype: Any, timeout: float | None = None
     ) -> ShmReservation:
-        """Take memory for an array that is made in place and put without a copy."""
+        """Allocate memory for an array that the caller fills in place and puts without a copy."""
         limit = Limit(timeout)
         self._member("reserve")
         return reserved(self._place, shape, dtype, limit)
 
     def peek(self, n: int | None = None) -> list[tuple[int, Any]]:
-        """Return the weights and copies of the first messages, which stay."""
+        """Return the weights and copies of the first messages, which stay in the queue."""
         if n is not None:
             whole(n, "n", 0)
         return peeked(self._member("peek"), self._place, n, parcels=self._parcels)
@@ -219,24 +219,24 @@ class ShmQueue:
         return used(self._member("stats"), self._place)
 
     def qsize(self) -> int:
-        """Return how many messages wait; others may change that at once."""
+        """Return the number of messages in the queue; other processes may change it at once."""
         return self._ask("qsize")[0]
 
     def empty(self) -> bool:
-        """Return whether no message waits."""
+        """Return whether the queue holds no message."""
         return self._ask("empty")[0] == 0
 
     def full(self) -> bool:
-        """Return whether a put would have to wait for a message to be taken."""
+        """Return whether a put would have to wait until a message is taken."""
         count, held, closed = self._ask("full")
         return not closed and (count >= self._place.bound or 0 < self._place.max_bytes <= held)
 
     def tell_no_room(self) -> None:
-        """Say that a put waits for memory, so that nobody waits for more messages than can come."""
+        """Report that a put waits for memory, so that no get waits for more than can come."""
         self._member("tell_no_room").write("tell_no_room", self._place.press)
 
     def close(self) -> None:
-        """Refuse further puts everywhere; what it holds can still be taken. Again is nothing."""
+        """Refuse further puts in all processes; messages can still be taken. Idempotent."""
         member = self._member("close")
         number = self._place.number
 
@@ -248,7 +248,7 @@ class ShmQueue:
         member.write("close", shut)
 
     def fileno(self) -> int:
-        """Return the doorbell of this process and session: readable once something it armed came."""
+        """Return the doorbell of this process and session: readable after an armed event."""
         return self._member("fileno").bell().descriptor
 
     def clear_bell(self) -> None:
@@ -256,7 +256,7 @@ class ShmQueue:
         self._member("clear_bell").bell().clear()
 
     def arm(self, side: Literal["get", "put"]) -> None:
-        """Ask to be rung when a message (`get`) or room and memory (`put`) may have come, or a close."""
+        """Have the doorbell rung once when this side may succeed, or when the queue is closed."""
         if side not in _SIDES:
             raise ShoalValueError(f"side={side!r}: expected 'get' or 'put'")
         member = self._member("arm")
@@ -266,9 +266,10 @@ class ShmQueue:
 
     def _member(self, op: str) -> Member:
         member = joined(self._session, op)
-        if self._pid != os.getpid():  # what a child inherits is its parent's to let go of
+        if self._pid != os.getpid():
+            # This is a forked child, for which the inherited object is not counted yet. The parent
+            # may have released the queue, so this may create it again.
             place = self._place
-            # Its parent may have let go of it, so that it is made again.
             self._enter(opened(member, self._key, place.maxsize, place.max_bytes, place.name))
         return member
 
@@ -321,7 +322,7 @@ class ShmQueue:
         except BaseException:
             taking.put_back()
             raise
-        # Signals come in at calls; there is none between here and the caller.
+        # Signals arrive at calls; there is no call between here and the caller.
         if result:
             return result
         raise taking.failed or self._nothing(op, limit, weight, taken)
@@ -337,7 +338,7 @@ class ShmQueue:
         return ShoalTimeoutError(f"{op}: no message in {queue} within {limit.seconds:g} s")
 
     def _ask(self, op: str) -> tuple[int, int, bool]:
-        """How many messages it holds, how many bytes they have, and whether it is closed."""
+        """Return the number of messages, their bytes, and whether the queue is closed."""
         member, number = self._member(op), self._place.number
         count, held, closed = member.read(
             op,
@@ -349,7 +350,7 @@ class ShmQueue:
 
 
 def _before_second(objs: list[Any]) -> int:
-    """How many objects come before a reservation that is among them already."""
+    """Return the number of objects before the first reservation that occurs a second time."""
     seen: set[int] = set()
     for index, obj in enumerate(objs):
         if isinstance(obj, ShmReservation):

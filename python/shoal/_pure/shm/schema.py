@@ -1,6 +1,6 @@
-"""The tables of a session.
+"""The SQL tables of a session, and the states of a message.
 
-Counters follow the messages by triggers, so that no statement can forget them.
+Triggers keep the counters up to date, so that no statement can forget to.
 """
 
 from typing import Final
@@ -11,13 +11,13 @@ FORMAT: Final = 3
 """The version of these tables."""
 
 QUEUED: Final = 0
-"""The message waits in its queue."""
+"""State of a message that waits in its queue."""
 LEASED: Final = 1
-"""A consumer has it, and it goes back into the queue unless it is acknowledged."""
+"""State of a message that a consumer leased; it returns to the queue unless acknowledged."""
 LOANED: Final = 2
-"""A consumer has it for good, and still uses its memory."""
+"""State of a message that a consumer took for good, and whose memory it still uses."""
 RESERVED: Final = 3
-"""A producer fills its memory."""
+"""State of a message whose memory a producer fills."""
 
 SCHEMA: Final = """
 CREATE TABLE session (

@@ -1,7 +1,7 @@
-"""Putting messages.
+"""Puts messages into a queue, and reserves their memory.
 
-A small one is a row, made when there is room. A large one takes its memory first, is written
-there, and is a message when there is room for it in the queue.
+A small message is a row, inserted when there is room. A large message first reserves memory, is
+then written there, and enters the queue when there is room for it.
 """
 
 import os
@@ -24,10 +24,10 @@ __all__ = ["Item", "Sending", "Ticket", "already_put", "give_up", "take_memory"]
 
 @dataclass(frozen=True, slots=True)
 class Ticket:
-    """Memory that was taken for a message.
+    """Memory that is reserved for a message.
 
     Attributes:
-        number: Its row.
+        number: The id of its row.
         path: Its file.
     """
 
@@ -37,13 +37,13 @@ class Ticket:
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """A message to be put.
+    """A message to put.
 
     Attributes:
-        draft: What it is, encoded.
-        weight: Its weight.
-        ticket: Its memory, where it has that already.
-        sender: The process that made it, which is another one where it passes through.
+        draft: The encoded object.
+        weight: The weight of the message.
+        ticket: The memory of the message, if it is reserved already.
+        sender: The pid of the process that encoded it; another process for a parcel passed on.
     """
 
     draft: Draft
@@ -59,11 +59,11 @@ class Sending:
         place: The queue.
         op: The operation, for messages.
         items: The messages.
-        limit: How long it may take.
-        waits: Whether it may wait at all.
+        limit: The time limit.
+        waits: Whether the operation is one that waits; decides the error for missing room.
 
     Attributes:
-        done: How many are in the queue.
+        done: Number of messages that are in the queue.
     """
 
     def __init__(
@@ -77,10 +77,11 @@ class Sending:
         self.done = 0
 
     def run(self) -> None:
-        """Put them.
+        """Put the messages.
 
         Raises:
-            ShoalError: Not all could be put; that of `put_many` says as `done` how many were.
+            ShoalError: Not all could be put; for `put_many` its attribute `done` says how many
+                were.
         """
         try:
             while self.done < len(self._items):
@@ -105,7 +106,7 @@ class Sending:
             raise
 
     def _publish(self, ticket: Ticket | None) -> None:
-        """Put the next message, or as many as have room; wait for it."""
+        """Put the next messages, as many as have room; wait until there is room for one."""
         place, op = self._place, self._op
 
         def attempt(seconds: float) -> int | NotYet:
@@ -129,7 +130,7 @@ class Sending:
                 done = 1
                 break
             if item.draft.large or item.ticket is not None or self._too_large(size):
-                break  # it gets a turn of its own
+                break  # `run` handles this message separately
             refused = self._place.memory(db, self._op, size, self._limit)
             if refused is not None:
                 if self._place.member.facts.policy == "spill" and not done:
@@ -149,7 +150,7 @@ class Sending:
         )
 
     def _to_file(self, index: int) -> None:
-        """Have a small message lie in a file, for want of memory."""
+        """Change a small message to use a file, because there is no memory for it."""
         item = self._items[index]
         self._items[index] = replace(item, draft=lay_out(pieces_of(item.draft), 0))
 
@@ -191,23 +192,23 @@ class Sending:
                 self._place.member.me,
             ),
         )
-        if adopted.rowcount == 0:  # by another thread, meanwhile
+        if adopted.rowcount == 0:  # another thread has put it meanwhile
             raise already_put()
 
 
 def already_put() -> ShoalValueError:
-    """The error about a reservation that is in a queue already."""
+    """Return the error for a reservation that is in a queue already."""
     return ShoalValueError("the reservation was put")
 
 
 def take_memory(place: Place, op: str, size: int, limit: Limit, *, waits: bool = True) -> Ticket:
-    """Take memory for a message, waiting for it.
+    """Reserve memory for a message, waiting for it.
 
     Raises:
-        ShoalTimeoutError: There was none in time.
-        ChannelFull: There was none, and it may not wait.
+        ShoalTimeoutError: No memory was free in time.
+        ChannelFull: No memory is free, and the operation does not wait.
         ChannelClosed: The queue is closed.
-        ChannelMemoryError: There is none, and that is an error by the session's policy.
+        ChannelMemoryError: No memory is free, and the session's policy makes that an error.
     """
     member = place.member
     made: list[Ticket] = []
@@ -232,7 +233,7 @@ def take_memory(place: Place, op: str, size: int, limit: Limit, *, waits: bool =
     try:
         ticket = member.wait(op, limit, lambda seconds: member.write(op, take, seconds))
     except BaseException:
-        for taken in made:  # a signal came after it was taken
+        for taken in made:  # a signal came after the memory was reserved
             give_up(member, taken)
         raise
     if isinstance(ticket, NotYet):
@@ -241,7 +242,7 @@ def take_memory(place: Place, op: str, size: int, limit: Limit, *, waits: bool =
 
 
 def give_up(member: Member, ticket: Ticket) -> None:
-    """Give memory back that was not put."""
+    """Release reserved memory that was not put."""
 
     def delete(db: sqlite3.Connection) -> None:
         taken = db.execute(

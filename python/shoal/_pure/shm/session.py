@@ -1,4 +1,4 @@
-"""A session as its users hold it."""
+"""`ShmSession`: a session of the pure core, the public class; also creates sessions."""
 
 import sqlite3
 import tempfile
@@ -37,7 +37,7 @@ _SHARE: Final = 4
 
 
 class ShmSession:
-    """Memory that processes of one user on one host share; see `_rust.pyi`."""
+    """Memory that the processes of one user on one node share; see `_rust.pyi`."""
 
     __module__ = "shoal.shm"
     _member: Member
@@ -86,7 +86,7 @@ class ShmSession:
 
     @property
     def token(self) -> str:
-        """What another process attaches with: the absolute path of the session's folder."""
+        """The argument with which another process attaches: the session folder's absolute path."""
         return str(self._member.folder)
 
     @property
@@ -96,13 +96,13 @@ class ShmSession:
 
     @property
     def sealed(self) -> bool:
-        """Whether `close_queues` was called, by any process."""
+        """Whether any process called `close_queues`."""
         member = self._checked("sealed")
         row = member.read("sealed", lambda db: db.execute("SELECT sealed FROM session").fetchone())
         return bool(row[0])
 
     def close_queues(self) -> None:
-        """Refuse further puts to all queues, everywhere: those that are there, and those to come."""
+        """Close all queues in all processes, existing and future ones: they refuse further puts."""
         member = self._checked("close_queues")
 
         def seal(db: sqlite3.Connection) -> None:
@@ -114,21 +114,21 @@ class ShmSession:
         member.write("close_queues", seal)
 
     def keep(self) -> None:
-        """Leave the session where it is when this process leaves it as the last one."""
+        """Keep the session's files when this process leaves as the last participant."""
         self._checked("keep").keeps = True
 
     def spare(self, pid: int) -> None:
-        """Have the session spared for ten seconds, as long as a process lives that starts others."""
+        """Keep the session for ten seconds even if all participants die, while `pid` is alive."""
         whole(pid, "pid", 1, _LARGEST_PID)
         spare(self._checked("spare").folder, pid)
 
     def remove(self) -> None:
-        """Remove what the session has in the file system: nobody can join it any more."""
+        """Remove the session's files, so that no process can join it any more."""
         member = self._checked("remove")
         remove(member.folder, member.facts.spill)
 
     def trim(self) -> None:
-        """Give back the memory that no message is in: here none is kept."""
+        """Do nothing: this core keeps no memory that no message uses."""
         self._checked("trim")
 
     def stats(self) -> dict[str, int]:
@@ -137,12 +137,12 @@ class ShmSession:
         return member.snapshot("stats", _stats)
 
     def sweep(self) -> dict[str, int]:
-        """Clean up after the dead now rather than when somebody waits."""
+        """Clean up after dead processes now, not only when a call waits."""
         return self._checked("sweep").sweep()._asdict()
 
     def close(self) -> None:
-        """Leave the session with this object; again is nothing."""
-        # Detached and called here: a finalizer does nothing at the end of the interpreter.
+        """Close this object; the process leaves the session with its last object. Idempotent."""
+        # Detached and called here, because a finalizer does nothing while the interpreter ends.
         if self._finalizer.detach() is not None:
             let_go(self._member)
 
@@ -154,16 +154,16 @@ class ShmSession:
 
 
 def joined(session: ShmSession, op: str) -> Member:
-    """Return what this process is to a session that is open.
+    """Return the `Member` of a session that is open.
 
     Raises:
-        ChannelClosed: It was closed.
+        ChannelClosed: The session was closed in this process.
     """
     return session._checked(op)  # noqa: SLF001  (one class in two files)
 
 
 def shm_gc(dir: str | None = None) -> list[str]:  # noqa: A002  (as in tempfile)
-    """Remove the sessions of this backend and user in which nobody is alive any more."""
+    """Remove this user's sessions of this backend whose participants are all dead."""
     return collect(text_or_none(dir, "dir"), own_folders())
 
 
@@ -202,7 +202,7 @@ def _fill(folder: Path, facts: tuple[Any, ...]) -> None:
             facts,
         )
         db.execute("COMMIT")
-    # Nobody who looks for dead sessions comes across tables that are half made.
+    # Renamed last, so that a search for dead sessions never finds incomplete tables.
     (folder / UNFINISHED).rename(folder / TABLES)
 
 

@@ -1,8 +1,8 @@
-"""One connection to the tables of a session, for all threads of a process.
+"""`Store`: the connection to the tables of a session that all threads of a process share.
 
-A process that is killed leaves a journal behind, and the next one that looks undoes what it had
-not committed; its locks are gone with it. No connection crosses a fork: it is closed before, and
-both sides open their own.
+A process that is killed leaves a journal behind; the next process that reads the tables undoes what
+was not committed. Its locks end with it. No connection is used across a fork: it is closed before,
+and parent and child open their own.
 """
 
 import contextlib
@@ -27,7 +27,7 @@ T = TypeVar("T")
 Work = Callable[[sqlite3.Connection], T]
 
 _LONGEST_S = 30.0
-"""How long others may hold the tables; they do for microseconds, unless one is stopped."""
+"""Maximum seconds to wait for the tables; others hold them for microseconds, unless stopped."""
 _FIRST_PAUSE_S = 0.0002
 _LAST_PAUSE_S = 0.005
 _LATE_TRIES = 20
@@ -35,11 +35,11 @@ _BUSY = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_PROTOCOL)
 
 
 class LockedError(ChannelError):
-    """Another process did not let go of the tables in time."""
+    """Another process did not release the tables in time."""
 
 
 class _Inside(threading.local):
-    """How deep this thread is in the tables of any session, with their locks."""
+    """Number of nested calls in which this thread uses the tables of any session."""
 
     depth = 0
 
@@ -48,7 +48,7 @@ inside = _Inside()
 
 
 class _Beside:
-    """Who has it is at tables without a `Store`; a fork waits for him as for those."""
+    """Lock for use of tables without a `Store`; a fork waits for it, as for the stores."""
 
     lock = threading.RLock()
 
@@ -65,8 +65,8 @@ class Store:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        # Taken by `with` only, which a signal cannot tear apart, and held for no longer than a
-        # statement takes. A finalizer may come in on the thread that has it, hence the R.
+        # Taken only by `with`, which is safe against signals, and held only for the time of one
+        # statement. Reentrant, because a finalizer may run in the thread that holds it.
         self._lock = threading.RLock()
         self._busy = False
         self._connection: sqlite3.Connection | None = None
@@ -76,41 +76,41 @@ class Store:
     def write(
         self, work: Work[T], limit: float = _LONGEST_S, undone: Callable[[], None] | None = None
     ) -> T:
-        """Do work on the tables, all of it or nothing.
+        """Run work on the tables as one transaction: all of it or nothing.
 
-        After an exception it may have been done nevertheless, when a signal came at the very end;
-        `undone` is called where it was not.
+        After an exception the work may be committed nevertheless, if a signal came at the very end;
+        `undone` is called if the work was rolled back.
 
         Raises:
-            LockedError: Others had them for `limit` seconds.
-            ChannelError: They are gone, damaged, or there is no room.
+            LockedError: Other processes held the tables for `limit` seconds.
+            ChannelError: The tables are gone or damaged, or there is no room.
         """
         return self._retried(lambda db: self._committed(db, work, undone), limit)
 
     def read(self, work: Work[T], limit: float = _LONGEST_S) -> T:
-        """Ask the tables one thing; the errors are those of `write`."""
+        """Run one query; raises the same errors as `write`."""
         return self._retried(work, limit)
 
     def version(self) -> tuple[int, int]:
-        """Return what is another value whenever somebody may have changed something."""
+        """Return a value that differs whenever any process may have changed the tables."""
         seen = self.read(lambda db: db.execute("PRAGMA data_version").fetchone())
         return int(seen[0]), self._changes
 
     def later(self, work: Work[None]) -> None:
-        """Do work as soon as nobody of this process is at the tables; now if possible.
+        """Run work as soon as no thread of this process uses the tables; now if possible.
 
-        For what runs at any time, within a call of this very thread too: it never waits for it.
+        Never waits, so that finalizers can call it at any time, even within a call of this thread.
         """
         self._late.append(work)
         self._catch_up()
 
     def before_fork(self) -> None:
-        """Let nobody in, and close the connection."""
+        """Keep all callers out, and close the connection."""
         self._lock.acquire()
         self._close()
 
     def after_fork(self, *, in_child: bool) -> None:
-        """Let callers in again, to a connection of their own."""
+        """Let callers in again; parent and child open their own connections."""
         if in_child:
             self._lock = threading.RLock()
             self._late.clear()
@@ -118,7 +118,7 @@ class Store:
             self._lock.release()
 
     def close(self) -> None:
-        """Close the connection; a later call opens another."""
+        """Close the connection; a later call opens a new one."""
         with self._lock:
             self._close()
 
@@ -135,7 +135,7 @@ class Store:
     def _committed(
         self, db: sqlite3.Connection, work: Work[T], undone: Callable[[], None] | None = None
     ) -> T:
-        if db.in_transaction:  # a signal came between a statement and what undoes it
+        if db.in_transaction:  # a signal came before the rollback of an earlier call
             db.execute("ROLLBACK")
         before = db.total_changes
         try:
@@ -180,7 +180,7 @@ class Store:
     def _catch_up(self) -> None:
         with self._lock:
             if self._busy:
-                return  # whoever is at the tables of this process does it afterwards
+                return  # the call that uses the tables catches up when it ends
             self._busy = True
             before = inside.depth
             try:
@@ -190,7 +190,7 @@ class Store:
                         break
                     self._try_late()
             except (sqlite3.Error, ChannelError):
-                # The session is gone, and what was to be given back with it.
+                # The session is gone, so there is nothing to give back.
                 self._late.clear()
             finally:
                 inside.depth = before
@@ -222,13 +222,16 @@ class Store:
 
 
 def gone(folder: Path) -> ChannelNotFoundError:
-    """The error about a session that is not there."""
+    """Return the error for a session that does not exist."""
     return ChannelNotFoundError(f"no session at {folder}: it was closed, or is on another host")
 
 
 @contextlib.contextmanager
 def connected(path: Path, *, create: bool = False) -> Iterator[sqlite3.Connection]:
-    """A connection for a moment. The library must not be busy in any thread when a fork comes."""
+    """Open a connection for a short use, and close it.
+
+    Holds the lock of `beside`: SQLite must not be in use in any thread during a fork.
+    """
     before = inside.depth
     with beside.lock:
         try:
@@ -243,7 +246,7 @@ def connected(path: Path, *, create: bool = False) -> Iterator[sqlite3.Connectio
 
 
 def connect(path: Path, *, create: bool = False) -> sqlite3.Connection:
-    """Open the tables; they must exist unless they are to be created."""
+    """Open a connection to the tables; they must exist unless `create` is set."""
     mode = "rwc" if create else "rw"
     db = sqlite3.connect(
         f"{path.as_uri()}?mode={mode}",
@@ -252,9 +255,9 @@ def connect(path: Path, *, create: bool = False) -> sqlite3.Connection:
         isolation_level=None,
         check_same_thread=False,
     )
-    # A power cut ends all processes anyway, and a killed process takes nothing from the kernel.
+    # A power cut ends all processes anyway, and the kernel keeps what a killed process has written.
     db.execute("PRAGMA synchronous = OFF")
-    # The journal takes memory of the same file system as what it is about.
+    # Keep the journal short: it takes memory of the same file system as the messages.
     db.execute("PRAGMA wal_autocheckpoint = 64")
     if create:
         db.execute("PRAGMA journal_mode = WAL")

@@ -1,4 +1,4 @@
-"""Cleaning up after participants that died, and after one that leaves."""
+"""Cleans up after participants of a session that died, and after one that leaves."""
 
 import sqlite3
 from collections.abc import Callable
@@ -13,7 +13,11 @@ Due = Callable[..., None]
 
 
 class Swept(NamedTuple):
-    """What a sweep found: the dead, and what became of what they held."""
+    """The result of a sweep: the number of dead participants, and of messages that they held.
+
+    `recovered` counts all these messages and reservations, `redelivered` the leased ones, and
+    `lost` those taken without a lease.
+    """
 
     dead: int = 0
     recovered: int = 0
@@ -22,7 +26,7 @@ class Swept(NamedTuple):
 
 
 def participants(db: sqlite3.Connection) -> list[Any]:
-    """Return the participants: number, process id, start, pid namespace."""
+    """Return the participants: number, pid, start time, pid namespace."""
     return db.execute("SELECT id, pid, started, space FROM participants").fetchall()
 
 
@@ -33,17 +37,17 @@ def files(db: sqlite3.Connection) -> list[str]:
 
 
 def is_dead(row: Any, me: int, locks: int) -> bool:
-    """Whether a participant has died: its lock is gone, and so is its process."""
+    """Whether a participant has died: both its lock and its process are gone."""
     number, *process = row
-    # One's own lock cannot be asked for: to its holder it looks free.
+    # A process cannot check its own lock, which looks free to its holder.
     return number != me and Process(*process).gone() and not locked(locks, 1 + number)
 
 
 def dead(db: sqlite3.Connection, me: int, locks: int, due: Due) -> tuple[Swept, list[str]]:
-    """Give back what the dead held.
+    """Give back all that dead participants held.
 
     Returns:
-        The counts, and the files that nobody needs any more.
+        The counts, and the files that are not needed any more.
     """
     found = [row[0] for row in participants(db) if is_dead(row, me, locks)]
     swept, files = Swept(len(found)), []
@@ -66,11 +70,11 @@ def dead(db: sqlite3.Connection, me: int, locks: int, due: Due) -> tuple[Swept, 
 def leave(
     db: sqlite3.Connection, me: int, locks: int, due: Due, *, keeps: bool
 ) -> tuple[list[str], bool]:
-    """Give back what this process holds.
+    """Give back all that this process holds.
 
     Returns:
-        The files that nobody needs any more, and whether the session is to be removed: nobody else
-        is left, and it is not to be kept.
+        The files that are not needed any more, and whether to remove the session: no other
+        participant is left, and it is not to be kept.
     """
     _, files = dead(db, me, locks, due)
     files += _give_back(db, me, due)[3]
@@ -105,7 +109,7 @@ def _give_back(db: sqlite3.Connection, number: int, due: Due) -> tuple[int, int,
 
 
 def requeue(db: sqlite3.Connection, message: int) -> None:
-    """Put a message at the end of its queue again."""
+    """Return a message to the end of its queue, as redelivered."""
     db.execute(
         "UPDATE messages SET state = ?, owner = NULL, redelivered = 1, position = ? WHERE id = ?",
         (QUEUED, next_position(db), message),
@@ -113,6 +117,6 @@ def requeue(db: sqlite3.Connection, message: int) -> None:
 
 
 def next_position(db: sqlite3.Connection) -> int:
-    """Return a place behind all others."""
+    """Return a position behind all messages of the session."""
     row = db.execute("UPDATE session SET position = position + 1 RETURNING position").fetchone()
     return int(row[0])

@@ -1,6 +1,6 @@
-"""Taking messages: out of the queue first, then into objects.
+"""Takes messages from a queue, and rebuilds their objects.
 
-What was taken and cannot be handed out because a signal came goes back to its place.
+If a signal interrupts a get, the messages that it took return to their places in the queue.
 """
 
 import functools
@@ -33,7 +33,7 @@ __all__ = [
 ]
 
 SIGNALS: Final = (KeyboardInterrupt, GeneratorExit)
-"""What does not come of the message that is rebuilt; all else does, `SystemExit` too."""
+"""Errors that are not the fault of the message being rebuilt; all others are, even `SystemExit`."""
 _COLUMNS = (
     "id, queue, position, sender, weight, size, memory, redelivered, written, parts, head, file"
 )
@@ -60,7 +60,7 @@ class Row:
 
     @property
     def columns(self) -> tuple[Any, ...]:
-        """What stood in the row."""
+        """The values of the row."""
         return (
             self.number,
             self.queue,
@@ -87,7 +87,7 @@ def waiting_rows(db: sqlite3.Connection, place: Place, limit: int) -> list[Row]:
 
 
 def first(n: int) -> Choice:
-    """Choose the first messages, as many as there are."""
+    """Return a choice of up to `n` first messages."""
 
     def choose(db: sqlite3.Connection, place: Place) -> list[Row] | NotYet:
         return waiting_rows(db, place, n) or NotYet()
@@ -96,14 +96,14 @@ def first(n: int) -> Choice:
 
 
 def rebuilt(row: Row, memory: memoryview | None, *, parcels: bool) -> Any:
-    """Make an object of a message, or a parcel."""
+    """Return the object of a message, or its parcel."""
     if parcels:
         return parcel_of(row.sender, row.parts, row.head, memory)
     return decode(row.parts, row.head, memory)
 
 
 def not_rebuilt(place: Place, row: Row, error: BaseException) -> ChannelDecodeError:
-    """Return the error of a message that cannot be rebuilt."""
+    """Return the error for a message that cannot be rebuilt."""
     return ChannelDecodeError(
         f"{place.name}: a message from process {row.sender} cannot be rebuilt "
         f"here: {type(error).__name__}: {error}"
@@ -111,15 +111,16 @@ def not_rebuilt(place: Place, row: Row, error: BaseException) -> ChannelDecodeEr
 
 
 def up_to_weight(target: int, least: int | None = None) -> Choice:
-    """Choose the first messages that reach a weight, without exceeding it but for the first.
+    """Return a choice of the first messages that reach a weight without exceeding it.
 
-    What is there is enough where it has a weight of `least`.
+    A first message that alone exceeds the weight is chosen too. If the weight is not reached,
+    messages with a total weight of `least` are enough.
     """
 
     def choose(db: sqlite3.Connection, place: Place) -> list[Row] | NotYet:
         chosen: list[Row] = []
         total = 0
-        # Nothing is left open: others would have to wait for the end of this reading.
+        # Read all rows at once: an open cursor would make other processes wait.
         for values in db.execute(_WAITING, (place.number,)).fetchall():
             row = Row(*values)
             if chosen and total + row.weight > target:
@@ -145,9 +146,9 @@ class Taking:
     Args:
         place: The queue.
         op: The operation, for messages.
-        choice: What to take.
-        lease: Whether it comes back when this process dies.
-        parcels: Whether the messages are taken as they are.
+        choice: Selects the messages to take.
+        lease: Whether the messages return to the queue if this process dies.
+        parcels: Whether to return each message as a parcel instead of its object.
     """
 
     def __init__(
@@ -168,10 +169,10 @@ class Taking:
         self.failed: ChannelDecodeError | None = None
 
     def run(self, limit: Limit) -> list[tuple[Row, Any]] | NotYet:
-        """Take and rebuild; what cannot be rebuilt is dropped, and its error kept as `failed`.
+        """Take messages and rebuild them.
 
-        Whatever is raised from here on until the messages are handed out, `put_back` is to be
-        called.
+        A message that cannot be rebuilt is dropped; its error is kept as `failed`. If anything is
+        raised before the caller has the messages, `put_back` must be called.
 
         Raises:
             ChannelClosed: The queue is closed, and nothing is left in it.
@@ -189,14 +190,14 @@ class Taking:
         return values
 
     def put_back(self) -> None:
-        """Put what was taken where it was."""
+        """Return the messages that were taken to their places in the queue."""
         if self._rows:
             member, place, rows = self._place.member, self._place, self._rows
             member.write(self._op, lambda db: _put_back(db, member, place, rows))
 
     def _attempt(self, seconds: float) -> list[Row] | NotYet:
         place = self._place
-        # A look does not disturb others, as a change does.
+        # Read first: unlike a write, this does not disturb other processes.
         count, closed = place.member.read(
             self._op,
             lambda db: db.execute(
@@ -207,7 +208,7 @@ class Taking:
             raise ChannelClosed(f"{self._op}: {place.name} is closed and empty")
         if count == 0:
             return NotYet("it holds 0 messages")
-        # What was not taken after all may be somebody else's by now.
+        # If the write is rolled back, forget the rows: another process may have taken them by now.
         return place.member.write(self._op, self._take, seconds, self._rows.clear)
 
     def _take(self, db: sqlite3.Connection) -> list[Row] | NotYet:
@@ -239,7 +240,7 @@ class Taking:
             return row, rebuilt(row, memory, parcels=self._parcels)
         except SIGNALS:
             raise
-        except BaseException as error:  # noqa: BLE001  (whatever the classes of the object raise)
+        except BaseException as error:  # noqa: BLE001  (the object's classes may raise anything)
             self._gone(row, error)
             return None
 
@@ -253,7 +254,7 @@ class Taking:
         if row.file is None:
             return None
         path = Path(row.file)
-        # What is called back must not know the row, which knows the mapping.
+        # The callback must not refer to the row, which refers to the mapping.
         released = functools.partial(_release, self._place.member, row.number, self._lease)
         row.mapped = map_file(path, path.stat().st_size, released, private=self._lease)
         return row.mapped
@@ -265,7 +266,7 @@ def _release(member: Member, number: int, lease: bool) -> None:
 
 
 def drop(member: Member, row: Row) -> None:
-    """Take a message out of the world: nobody needs it any more."""
+    """Delete a message that this process holds, with its file."""
     if row.file is not None:
         Path(row.file).unlink(missing_ok=True)
     member.later(lambda db: forget(db, member, row.number))
@@ -282,7 +283,7 @@ def forget(db: sqlite3.Connection, member: Member, number: int) -> None:
 
 
 def _put_back(db: sqlite3.Connection, member: Member, place: Place, rows: list[Row]) -> None:
-    """Put messages where they were; the rows of those that are held are there still."""
+    """Return messages to their places; messages that are still held have kept their rows."""
     marks = ", ".join(itertools.repeat("?", 12))
     for row in rows:
         db.execute(
