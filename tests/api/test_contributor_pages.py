@@ -1,5 +1,6 @@
 """The pages for contributors name only files that exist, and every folder of the package."""
 
+import ast
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -60,6 +61,27 @@ def test_architecture_names_every_folder_of_the_package():
     folders = {path.parent.relative_to(REPOSITORY).as_posix() for path in PACKAGE.glob("*/**/*.py")}
     assert len(folders) > 10
     assert sorted(folders - set(named_paths(page("ARCHITECTURE.md")))) == []
+
+
+def layers() -> list[set[str]]:
+    """`LAYERS` of the test of imports, lowest first."""
+    source = (REPOSITORY / "tests" / "api" / "test_layers.py").read_text(encoding="utf-8")
+    for statement in ast.parse(source).body:
+        if isinstance(statement, ast.Assign) and ast.unparse(statement.targets[0]) == "LAYERS":
+            return ast.literal_eval(statement.value)
+    raise LookupError("test_layers.py has no LAYERS")
+
+
+def test_picture_shows_every_folder_above_those_of_lower_layers():
+    lines = _FENCED.search(page("ARCHITECTURE.md"))["code"].splitlines()
+    # The label of a row may be the name of a folder too.
+    words = [set(re.findall(r"\w+", line.partition("|")[2])) for line in lines]
+    lowest = len(lines)
+    for folders in layers():
+        drawn = [name for name in folders if (PACKAGE / name / "__init__.py").exists() and name]
+        rows = [next(i for i, line in enumerate(words) if name in line) for name in drawn]
+        assert max(rows, default=0) <= lowest, f"{drawn} are drawn below a lower layer"
+        lowest = min(rows, default=lowest)
 
 
 def test_readme_links_the_pages():
