@@ -155,7 +155,7 @@ wheel: .make/wheel ## Build the wheel and the source distribution into dist/.
 clean: ## Remove everything that these commands made, including .venv.
 	rm -rf .make .venv dist outputs target $(EXTENSION)
 	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis
-	find python tests benches examples -name __pycache__ -prune -exec rm -rf {} +
+	find .ci python tests benches examples -name __pycache__ -prune -exec rm -rf {} +
 
 # The target is pyvenv.cfg and not bin/python, because that is a link to an older file.
 .venv/pyvenv.cfg:
