@@ -137,6 +137,13 @@ lint-python: .make/package ## Check the Python code alone.
 docs: .make/package ## Build the documentation of the Rust crates.
 	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --locked
 
+# Warnings are errors (mkdocs.yml). The date of the commit makes two builds of it equal. The theme
+# warns in each build of MkDocs 2, which the extra `docs` excludes.
+.PHONY: site
+site: .make/docs-dependencies ## Build the documentation site into target/site.
+	SOURCE_DATE_EPOCH=$${SOURCE_DATE_EPOCH:-$$(git log -1 --format=%ct)} NO_MKDOCS_2_WARNING=1 \
+	  .venv/bin/mkdocs build --clean
+
 .PHONY: bench
 bench: .make/package ## Run the benchmarks, with installed rivals.
 	.venv/bin/pytest benches -o timeout=1200 -o faulthandler_timeout=1100 $(ARGS)
@@ -148,7 +155,7 @@ wheel: .make/wheel ## Build the wheel and the source distribution into dist/.
 clean: ## Remove everything that these commands made, including .venv.
 	rm -rf .make .venv dist outputs target $(EXTENSION)
 	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis
-	find python tests benches examples -name __pycache__ -prune -exec rm -rf {} +
+	find .ci python tests benches examples -name __pycache__ -prune -exec rm -rf {} +
 
 # The target is pyvenv.cfg and not bin/python, because that is a link to an older file.
 .venv/pyvenv.cfg:
@@ -162,6 +169,10 @@ clean: ## Remove everything that these commands made, including .venv.
 
 .make/dependencies: pyproject.toml .venv/pyvenv.cfg
 	$(UV) pip install --requirements pyproject.toml --extra dev --extra examples
+	mkdir -p .make && touch $@
+
+.make/docs-dependencies: pyproject.toml .venv/pyvenv.cfg
+	$(UV) pip install --requirements pyproject.toml --extra docs
 	mkdir -p .make && touch $@
 
 # A release build, because the speed of the demo and the benchmarks matters, and because the tests

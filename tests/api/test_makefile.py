@@ -19,6 +19,7 @@ if [ "$1" = venv ]; then
   mkdir -p .venv/bin
   printf '#!/bin/sh\\necho "maturin $*" >> "{log}"\\ntouch python/shoal/_rust.abi3.so\\n' > .venv/bin/maturin
   printf '#!/bin/sh\\necho "pytest $SHOAL_BACKEND $*" >> "{log}"\\n' > .venv/bin/pytest
+  printf '#!/bin/sh\\necho "mkdocs $*" >> "{log}"\\n' > .venv/bin/mkdocs
   chmod +x .venv/bin/*
   touch .venv/pyvenv.cfg
 fi
@@ -99,6 +100,13 @@ def test_setup_makes_environment_then_dependencies_then_extension(project):
 def test_second_setup_does_nothing(project):
     project.calls("setup")
     assert project.calls("setup") == []
+
+
+def test_site_installs_its_dependencies_once_and_builds_no_extension(project):
+    calls = project.calls("site")
+    assert [call.split()[0] for call in calls] == ["uv", "uv", "mkdocs"]
+    assert calls[1].endswith("--extra docs")
+    assert [call.split()[0] for call in project.calls("site")] == ["mkdocs"]
 
 
 @pytest.mark.parametrize(
