@@ -4,6 +4,7 @@ import contextlib
 import math
 import os
 import sqlite3
+import stat
 import threading
 import time
 import weakref
@@ -19,7 +20,7 @@ from shoal._pure.shm.checks import Limit
 from shoal._pure.shm.ending import stay_silent
 from shoal._pure.shm.places import LOCKS, TABLES, checked_format, remove
 from shoal._pure.shm.store import LockedError, Store, beside, gone, inside
-from shoal.errors import ChannelClosed, ChannelNotFoundError
+from shoal.errors import ChannelClosed, ChannelError, ChannelNotFoundError
 
 __all__ = ["Facts", "Member", "NotYet", "let_go", "member_of", "own_folders"]
 
@@ -236,7 +237,7 @@ class Member:
         parent = self.folder
         if spilled and self.facts.spill is not None:
             parent = Path(self.facts.spill)
-            parent.mkdir(mode=0o700, exist_ok=True)
+            _make_private(parent)
         return parent / f"x{self.me}.{self._serial}"
 
     def bell(self) -> Bell:
@@ -435,6 +436,18 @@ def _after_fork(*, in_child: bool) -> None:
         beside.lock.release()
         _registered.lock.release()
     _settle()
+
+
+def _make_private(folder: Path) -> None:
+    """Make a folder that only this user can use; refuse one that another user may have made."""
+    with contextlib.suppress(FileExistsError):
+        folder.mkdir(mode=0o700)
+        return
+    facts = folder.lstat()
+    if not stat.S_ISDIR(facts.st_mode) or facts.st_uid != os.geteuid() or facts.st_mode & 0o077:
+        raise ChannelError(
+            f"{folder} cannot hold messages: expected a folder of this user with mode 0700"
+        )
 
 
 os.register_at_fork(
