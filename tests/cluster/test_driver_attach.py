@@ -1,4 +1,4 @@
-"""Several drivers and several clusters: on one Ray, one after the other, in the wrong place."""
+"""Several drivers and clusters: drivers that join a job, jobs in sequence, and misplaced calls."""
 
 import os
 import subprocess
@@ -38,7 +38,7 @@ print("nodes", cluster.num_nodes, cluster.namespace, cluster.master_addr, cluste
 group = WorkerGroup.from_group_name(Shared, "shared")
 print("ranks", group.rank().wait(), group.execute_on(1).add(4).wait())
 cluster.shutdown()
-cluster = Cluster()  # joins the same job anew
+cluster = Cluster()  # joins the same job again
 print("joined twice", WorkerGroup.from_group_name(Shared, "shared").rank().wait())
 own = Shared.create_group().launch(cluster, name="own", wait=True)
 sys.exit(6)

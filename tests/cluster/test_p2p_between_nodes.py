@@ -1,4 +1,4 @@
-"""Messages between workers of two machines: objects by Ray, tensors by gloo, broadcasts by both."""
+"""Messages between workers on two machines: objects by Ray, tensors by gloo, broadcasts by both."""
 
 import sys
 
@@ -156,7 +156,7 @@ def driver(tmp_path):
 def test_messages_and_broadcasts_between_two_machines(tmp_path):
     pytest.importorskip("torch")
     with connected("first", "second") as (first, second):
-        # The user's own group needs it where a machine's name leads to its loopback device.
+        # The user's own group needs this where a machine's name resolves to its loopback device.
         first.start_ray(GLOO_SOCKET_IFNAME="bridge")
         second.start_ray(first, GLOO_SOCKET_IFNAME="eth0")
         running = first.start(

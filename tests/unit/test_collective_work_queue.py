@@ -1,4 +1,4 @@
-"""Works of a queue run one after another, and one that fails does not stop the others."""
+"""The queue of works of a collective group: runs them in order; a failed one does not stop others."""
 
 import threading
 import time
