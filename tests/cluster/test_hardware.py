@@ -96,7 +96,7 @@ def configuration(**more):
 
 ray.init(namespace="shoal", include_dashboard=False)  # stays, where a bring-up fails
 wrong = configuration(python_interpreter_path="/no/such/python")
-robot = {"node_rank": 0, "robot_ip": "192.0.2.1"}  # an address that nobody has
+robot = {"node_rank": 0, "robot_ip": "192.0.2.1"}  # an unused address
 wrong["cluster"]["node_groups"].append({
     "label": "arms", "node_ranks": [0], "hardware": {"type": "Franka", "configs": [robot]}})
 try:

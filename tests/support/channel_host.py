@@ -102,7 +102,7 @@ class Hosts:
         return body
 
     def way(self, kind):
-        """Return the queues as a process of another node (`ray`) or of this one (`shm`) sees them."""
+        """Return the queues of a process on another node (`ray`) or on this one (`shm`)."""
         if kind == "ray":
             return self._channel.remote.RemoteQueues(self.facts, "job", 0, self.handle)
         session = self._channel.shm.Session.attach(self._noted[-1])

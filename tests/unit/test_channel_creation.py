@@ -76,7 +76,7 @@ def test_who_connects_while_all_hosts_go_is_told(actors, monkeypatch):
 
 @pytest.fixture
 def host(monkeypatch):
-    """A host whose successive calls return or raise the items of `answers`; `dead` when it ended."""
+    """A host whose successive calls return or raise the items of `answers`; `dead` at its end."""
     state = SimpleNamespace(answers=[], dead=False)
 
     def get(*_):

@@ -171,7 +171,7 @@ def test_how_long_a_batch_lingers_is_named_as_it_is_called(warm):
 @pytest.fixture
 def fork(channel, monkeypatch):
     """Make this process look like a forked child from then on."""
-    monkeypatch.setattr(channel.calls, "find_actor", lambda *_: None)  # no actor has the name any more
+    monkeypatch.setattr(channel.calls, "find_actor", lambda *_: None)  # the actors have ended
 
     def begin():
         monkeypatch.setattr(_ray, "_forked_from", 1)

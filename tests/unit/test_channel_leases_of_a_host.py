@@ -1,4 +1,4 @@
-"""Leases that a channel's host keeps for handles on other nodes, and their renewal by the handles."""
+"""Leases that a channel's host keeps for handles on other nodes, and how handles renew them."""
 
 import threading
 

@@ -16,7 +16,7 @@ from support.channel_host import DEADLINE_S, held_up
 from support.channel_peers import until
 
 SOON_S = 15
-"""Maximum seconds of a call: far more than the second by which it may be late on a busy machine, and
+"""Maximum seconds of a call: far more than the second by which it may be late on a busy machine,
 far less than the half minute that a host has to answer where there is no deadline."""
 
 both_ways = pytest.mark.parametrize("how", ["sync", "async"])

@@ -1,4 +1,4 @@
-"""The queue of works of a collective group: runs them in order; a failed one does not stop others."""
+"""The work queue of a collective group: runs works in order; a failed one does not stop others."""
 
 import threading
 import time

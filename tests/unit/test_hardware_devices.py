@@ -1,4 +1,4 @@
-"""Usable devices of a node: hardware rank i is the i-th device, under the node's own name for it."""
+"""Usable devices of a node: hardware rank i is the i-th device, under the node's name for it."""
 
 import pytest
 

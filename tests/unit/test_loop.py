@@ -47,7 +47,7 @@ def test_a_finalizer_may_ask_for_the_loop_while_its_thread_asks_for_it(monkeypat
     monkeypatch.setattr(loop, "os", SimpleNamespace(getpid=getpid))
     thread.start()
     thread.join(DEADLINE_S)
-    assert not thread.is_alive(), "it waits for itself"
+    assert not thread.is_alive(), "the thread waits for itself"
     assert called.wait(DEADLINE_S)
     assert results[0].result(DEADLINE_S) == "answer"
 
@@ -64,7 +64,7 @@ def drop():
         thread = threading.Thread(target=within, daemon=True)
         thread.start()
         thread.join(DEADLINE_S)
-        assert not thread.is_alive(), "it waits for itself"
+        assert not thread.is_alive(), "the thread waits for itself"
 
     return begin
 

@@ -1,4 +1,4 @@
-"""Waiting for objects of a lost node: shoal's own error, which names the missing workers."""
+"""Waiting for objects of a lost node: shoal's own error, which names the lost peer."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""Notes of a channel's host at the manager: only the process that replaces the host sees them."""
+"""Notes of a channel's host at the manager: a new host does not see those of a former one."""
 
 import asyncio
 from types import SimpleNamespace
