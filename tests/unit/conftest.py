@@ -1,4 +1,4 @@
-"""Fixtures for `shoal.shm` and channels on either core, and for programs that tests start."""
+"""Fixtures for unit tests: sessions and channels on either core, and programs beside the test."""
 
 import importlib
 import os

@@ -199,7 +199,7 @@ def test_a_child_is_another_participant_and_gives_back_nothing_of_its_parent(ses
 def few_files(backend):
     """Functions that use up all file descriptors and free them again."""
     if not backend.__name__.endswith("._rust"):
-        pytest.skip("only the Rust core maps memory")
+        pytest.skip("a test of how the Rust core maps memory")
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
     taken = []
 
