@@ -33,7 +33,7 @@ group = Talker.create_group().launch(cluster, NodePlacementStrategy([0, 0]), "ta
 
 
 class Driver:
-    """A driver program in a process group of its own, as a shell starts it."""
+    """A driver program in its own process group, as a shell starts it."""
 
     def __init__(self, folder, body, *flags):
         script = folder / "driver.py"

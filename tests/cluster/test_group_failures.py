@@ -349,7 +349,7 @@ def test_workers_run_on_the_drivers_backend(launch, monkeypatch):
     (pid,) = group.pid().wait()
     group._close()
     until(lambda: not is_alive(pid))
-    _backend.load(other).shm_gc()  # the cluster removes what is left of its own core only
+    _backend.load(other).shm_gc()  # the cluster only removes leftovers of its own core
 
     monkeypatch.setattr(module, "BACKEND", "none")
     with pytest.raises(LaunchError, match=r"on the backend 'none', which node 0 .* cannot load"):

@@ -94,7 +94,7 @@ def configuration(**more):
         "label": "bare", "node_ranks": [0], "ignore_hardware": True, "env_configs": [{
             "node_ranks": [0], "env_vars": [{"SET_BY_THE_GROUP": "yes"}], **more}]}]}}
 
-ray.init(namespace="shoal", include_dashboard=False)  # stays, where a bring-up fails
+ray.init(namespace="shoal", include_dashboard=False)  # stays when starting the cluster fails
 wrong = configuration(python_interpreter_path="/no/such/python")
 robot = {"node_rank": 0, "robot_ip": "192.0.2.1"}  # an unused address
 wrong["cluster"]["node_groups"].append({

@@ -40,7 +40,7 @@ class Pair(Worker):
         return channel.transport, [type(channel._queues(key)).__name__ for key in keys]
 
     def exchange(self, name):
-        # Small and large items, alone, in batches and with asyncio, to and from the other.
+        # Small and large items, single, in batches and with asyncio, to and from the other worker.
         channel = Channel.connect(name)
         me, other = ("to", self._rank), ("to", 1 - self._rank)
         large = np.full(3_000_000, self._rank, np.uint8)
@@ -99,7 +99,7 @@ with Cluster(num_nodes=2) as cluster:
     print("leases", pair.execute_on(1).lease("leases", "default_queue", "ack").wait(), home.drain(), flush=True)
     home.put("held")
     pair.execute_on(1).lease("leases", "default_queue", None).wait()
-    time.sleep(4)  # longer than a lease is renewed after
+    time.sleep(4)  # longer than the renewal interval of leases
     print("held", home.qsize(), flush=True)
     start = time.monotonic()
     lease = home.get(lease=True, timeout=25)

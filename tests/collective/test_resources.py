@@ -12,7 +12,7 @@ pytestmark = pytest.mark.process
 
 
 def count(folder):
-    return len(os.listdir(folder))  # noqa: PTH208  (a generator would add a descriptor of its own to the count)
+    return len(os.listdir(folder))  # noqa: PTH208  (a generator would add its own descriptor to the count)
 
 
 def cost_of_peers(me, number, async_op):

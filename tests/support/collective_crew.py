@@ -303,7 +303,7 @@ class Nursery:
 
 
 class Member:
-    """A worker in a process of its own, which runs functions: `function(collective, *args)`."""
+    """A worker in a separate process, which runs functions: `function(collective, *args)`."""
 
     def __init__(self, crew, name, environment, **facts):
         self.name = name

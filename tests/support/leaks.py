@@ -111,7 +111,7 @@ def _has_mark(pid: int, mark: str) -> bool:
 def _is_ours(path: Path) -> bool:
     try:
         return path.stat().st_uid == os.getuid()
-    except OSError:  # removed meanwhile
+    except OSError:  # it was removed in the meantime
         return False
 
 

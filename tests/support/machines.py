@@ -112,7 +112,7 @@ def connected(*names: str) -> Iterator[list[Machine]]:
     Skips the test, with the reason, where the computer forbids namespaces.
     """
     if os.geteuid() != 0 or not all(map(shutil.which, ("unshare", "nsenter", "ip"))):
-        pytest.skip("machines of their own need root, unshare, nsenter and ip (iproute2)")
+        pytest.skip("separate machines need root, unshare, nsenter and ip (iproute2)")
     machines: list[Machine] = []
     try:
         for number, name in enumerate(names, 1):

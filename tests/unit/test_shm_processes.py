@@ -265,7 +265,7 @@ source, sink = session.queue('source'), session.queue('sink')
 inside, held = False, None
 
 def interrupt(*_):
-    if inside:  # elsewhere this program has nothing to catch it
+    if inside:  # outside, nothing in this program catches it
         raise KeyboardInterrupt
 
 signal.signal(signal.SIGINT, interrupt)
