@@ -1,4 +1,4 @@
-"""Known defects of other channel implementations: one test for each, that shoal lacks it."""
+"""Known defects of other channel implementations, which shoal must not have: a test for each."""
 
 import os
 import signal
