@@ -1,4 +1,4 @@
-"""What all tests share: both backends side by side, and how hard hypothesis tries."""
+"""Fixtures and settings of all tests: the backends, hypothesis, and the check for leaks."""
 
 import os
 import signal
@@ -13,12 +13,12 @@ pytest_plugins = ["support.leaks", "support.core_fixtures"]
 
 BACKENDS = ("rust", "pure")
 
-# Programs that tests start would write each part of a printed line by itself, and the lines that
-# Ray forwards from workers would come in between.
+# Otherwise programs that tests start would write a printed line in parts, with lines that Ray
+# forwards from workers in between.
 os.environ.pop("PYTHONUNBUFFERED", None)
 
-# A shell that starts this in the background has it ignore Ctrl-C, and programs that tests start
-# would inherit that.
+# A shell that starts this in the background makes it ignore Ctrl-C, and programs that tests start
+# would inherit this.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -54,5 +54,5 @@ def pytest_generate_tests(metafunc):
 
 @pytest.fixture(scope="session")
 def backend(request):
-    """The module of one backend; a backend that cannot be loaded fails, it is never skipped."""
+    """The module of one backend; fails (instead of skipping) if the backend cannot be loaded."""
     return _backend.load(request.param)

@@ -1,4 +1,4 @@
-"""docs/channels.md says what the code does: its programs run, its names are there."""
+"""docs/channels.md matches the code: its programs run, and the names it uses exist."""
 
 import dataclasses
 import re

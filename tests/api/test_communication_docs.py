@@ -1,4 +1,4 @@
-"""docs/communication.md says what the code does: its programs run, its tables are complete."""
+"""docs/communication.md matches the code: its programs run, and its tables are complete."""
 
 import contextlib
 import dataclasses
@@ -42,7 +42,7 @@ def section(title: str) -> str:
 
 
 def rows(text: str) -> list[list[str]]:
-    """The cells of a table's rows, without its head."""
+    """The cells of a table's rows, without the header."""
     lines = [line for line in text.splitlines() if line.startswith("|")]
     return [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines[2:]]
 
@@ -73,7 +73,7 @@ def test_the_program_has_a_method_for_each_topic_that_it_runs():
     assert methods == set(topics.split())
 
 
-# The transport of one's own.
+# The page's example of a user's own transport.
 
 
 @pytest.fixture
@@ -101,7 +101,7 @@ def tcp(tmp_path, monkeypatch):
 
 @contextlib.contextmanager
 def in_a_thread(function, *args):
-    """Run a function beside the block; the list has its result after the block."""
+    """Run a function beside the block; afterwards the list holds the function's result."""
     results = []
     thread = threading.Thread(target=lambda: results.append(function(*args)), daemon=True)
     thread.start()

@@ -1,4 +1,4 @@
-"""The public names: sorted, resolvable, declared alike for people, type checkers and Python."""
+"""Public names: sorted, resolvable, and declared the same for readers, type checkers and Python."""
 
 import ast
 import pkgutil
@@ -33,7 +33,7 @@ def test_exports_are_sorted_and_unique():
 def test_export_resolves_to_something_of_shoal(name):
     value = getattr(shoal, name)
     module = getattr(value, "__module__", "shoal")
-    assert module.partition(".")[0] == "shoal", f"shoal.{name} is of {module}"
+    assert module.partition(".")[0] == "shoal", f"shoal.{name} is from {module}"
     assert name in dir(shoal)
 
 
@@ -43,7 +43,7 @@ def test_type_checkers_see_exactly_the_lazy_exports():
     plain = {name for name in vars(shoal) if name.startswith("__")}
     assert declared <= set(shoal.__all__)
     missing = {n for n in shoal.__all__ if n not in declared and n not in plain}
-    # What is defined in the file itself needs no declaration.
+    # Names that the file itself defines need no declaration.
     assert {n for n in missing if f"def {n}(" not in source and f"{n} =" not in source} == set()
 
 
@@ -54,9 +54,10 @@ def test_unknown_name_is_an_attribute_error_that_shows_it():
 
 @pytest.mark.slow
 def test_every_module_imports_by_itself_without_warnings():
-    """Each in a process that has imported nothing of shoal: an order that works hides a cycle.
+    """Import each module in a process that has imported nothing of shoal.
 
-    What shoal depends on is imported once, before the processes split.
+    Within one process, an import order that happens to work would hide a cycle. The packages that
+    shoal depends on are imported once, before the processes fork.
     """
     names = [
         module.name

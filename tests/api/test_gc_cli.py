@@ -1,4 +1,4 @@
-"""`shoal gc` as a command: what is dead goes, what is alive stays."""
+"""The `shoal gc` command: it removes memory of dead processes and keeps that of live ones."""
 
 import signal
 import subprocess

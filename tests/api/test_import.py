@@ -1,4 +1,4 @@
-"""`import shoal` is cheap: it takes the standard library only, and next to no time."""
+"""`import shoal` is cheap: it imports only the standard library and takes almost no time."""
 
 import json
 import subprocess
@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 PROMISED_S = 0.1
-# A shared build machine is up to twice as slow as the promise allows for; the best of five runs
-# is what the import costs, the rest is what else the machine did.
+# A shared build machine may be twice as slow as the promise assumes. The fastest of five runs is
+# the cost of the import; the rest is other load on the machine.
 SLOW_MACHINE = 2.0
 RUNS = 5
 
@@ -34,7 +34,7 @@ def run(*arguments: str, folder: Path) -> subprocess.CompletedProcess[str]:
 
 
 def foreign_modules(module: str, folder: Path) -> set[str]:
-    """Import a module in a new interpreter; return what it loads beyond Python and shoal."""
+    """Import a module in a new interpreter; return the modules it loads beyond Python and shoal."""
     output = run("-c", _NEW_MODULES.format(module=module), folder=folder).stdout
     tops = {name.partition(".")[0] for name in json.loads(output)}
     return tops - sys.stdlib_module_names - {"shoal"}

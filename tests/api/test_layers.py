@@ -1,7 +1,7 @@
-"""A module imports only from its own layer and the ones below, and there is no cycle.
+"""Import rules: a module imports only from its own layer and lower ones, and without cycles.
 
-Imports inside functions and for type checkers count like any other: an import that is put into a
-function to break a cycle leaves the cycle where it was.
+Imports inside functions and for type checkers count too: moving an import into a function does not
+remove a cycle.
 """
 
 import ast
@@ -73,10 +73,10 @@ def imported_by_call(call: ast.Call) -> set[str]:
 
 
 def imports_of(name: str, source: str, modules: dict[str, str]) -> set[str]:
-    """The modules of shoal that a module makes Python run first.
+    """The modules of shoal that Python runs first when it imports a module.
 
-    Importing `shoal.a.b` runs `shoal.a` too, except from inside `shoal.a`, where it runs already.
-    `import_module("shoal.a.b")` is an import too.
+    Importing `shoal.a.b` also runs `shoal.a`, unless a module inside `shoal.a` imports it.
+    `import_module("shoal.a.b")` counts as an import.
     """
     found = set()
     for node in ast.walk(ast.parse(source)):

@@ -1,4 +1,4 @@
-"""The leak guard finds what it is there for, and nothing of others."""
+"""The leak guard reports what a test run leaves behind, and nothing that other processes own."""
 
 import os
 import subprocess
@@ -20,7 +20,7 @@ def start(program: list[str], mark: str | None) -> subprocess.Popen[str]:
     if mark is not None:
         environment[leaks.MARK_VARIABLE] = mark
     process = subprocess.Popen(program, env=environment, stdout=subprocess.PIPE, text=True)
-    process.stdout.readline()  # it runs
+    process.stdout.readline()  # the process is running
     return process
 
 

@@ -1,6 +1,6 @@
-"""The Makefile: its help is complete, and it does only what is not done yet.
+"""The Makefile: its help is complete, and it only redoes steps whose inputs have changed.
 
-The tools it calls are replaced by programs that write down how they were called.
+Its tools are replaced by programs that record how they were called.
 """
 
 import os
@@ -28,7 +28,7 @@ _CARGO = '#!/bin/sh\necho "cargo $*" >> "{log}"\n'
 
 
 class Project:
-    """A copy of the Makefile in a folder of its own, with tools that only report."""
+    """A copy of the Makefile in its own folder, with tools that only record their calls."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -45,7 +45,7 @@ class Project:
         self._path = f"{tools}:{os.environ['PATH']}"
 
     def make(self, *goals: str, backend: str | None = None) -> subprocess.CompletedProcess[str]:
-        """Run make as a user does, not as a part of the make that runs the tests."""
+        """Run make as a user does, independent of a make that runs the tests."""
         inherited = {k: v for k, v in os.environ.items() if not k.startswith(("MAKE", "MFLAGS"))}
         inherited.pop("SHOAL_BACKEND", None)
         environment = {**inherited, "PATH": self._path}
@@ -62,14 +62,14 @@ class Project:
         )
 
     def calls(self, *goals: str, backend: str | None = None) -> list[str]:
-        """Make the goals; return the calls of tools since the last time."""
+        """Make the goals; return the tool calls since the previous `make`."""
         self.log.write_text("")
         result = self.make(*goals, backend=backend)
         assert result.returncode == 0, result.stderr
         return self.log.read_text().splitlines()
 
     def touch(self, name: str) -> None:
-        """Change a file later than everything that was made so far."""
+        """Change a file, with a newer timestamp than everything made so far."""
         newest = max(p.stat().st_mtime for p in self.folder.rglob("*"))
         os.utime(self.folder / name, (newest + 1, newest + 1))
 

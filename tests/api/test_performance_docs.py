@@ -1,4 +1,4 @@
-"""docs/performance.md names benchmarks that exist, and holds the numbers that the README quotes."""
+"""docs/performance.md names existing benchmarks and contains the numbers that the README quotes."""
 
 import re
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""docs/placement.md says what the code does: its placements are read, its error is raised."""
+"""docs/placement.md matches the code: its placements can be read, and its error is raised."""
 
 import re
 from pathlib import Path

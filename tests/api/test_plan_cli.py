@@ -1,4 +1,4 @@
-"""`shoal plan` as a command: exit codes, what goes where, and what it costs to start."""
+"""The `shoal plan` command: exit codes, output streams and files, and start-up cost."""
 
 import importlib.metadata
 import json
@@ -92,7 +92,7 @@ def test_a_wrong_command_exits_with_2(arguments, told):
     [
         [SHORT, "--nodes", "8y"],
         [SHORT, "--nodes", "4"],
-        [PRINTED],  # what is wrong with it needs no inventory to be seen, but is seen with one
+        [PRINTED],  # its faults are reported with or without an inventory
     ],
 )
 def test_other_errors_end_with_a_message_and_no_traceback(arguments):

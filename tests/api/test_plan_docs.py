@@ -1,4 +1,4 @@
-"""docs/plan.md says what the code does: its inventories are read, its fields are the plan's."""
+"""docs/plan.md matches the code: its inventories are valid, and it names every field of a plan."""
 
 import dataclasses
 import re

@@ -1,4 +1,4 @@
-"""`shoal plan --live`: the running cluster as the inventory, left as it was."""
+"""`shoal plan --live`: uses the running cluster as the inventory and does not change it."""
 
 import os
 import subprocess
@@ -70,7 +70,7 @@ def test_without_a_ray_the_error_says_what_to_do(monkeypatch):
     def connect(*_):
         raise ConnectionError("none")
 
-    monkeypatch.setattr(from_ray.ray, "is_initialized", lambda: False)  # other tests may be
+    monkeypatch.setattr(from_ray.ray, "is_initialized", lambda: False)  # other tests may have
     monkeypatch.setattr(from_ray, "connect", connect)
     with pytest.raises(ClusterNotFoundError, match=r"ray start.*RAY_ADDRESS.*--nodes"):
         from_ray.read_live()

@@ -1,7 +1,7 @@
-"""The README's code is run as it stands.
+"""The README's code runs unchanged.
 
-A block whose first line is a comment with a file name (`# cluster.yaml`) is written to that file
-beside the others; then every Python block runs as a program of its own in that folder.
+A block whose first line is a comment with a file name (`# cluster.yaml`) is written to that file.
+Then every Python block runs as a separate program in the folder with these files.
 """
 
 import os
@@ -21,7 +21,7 @@ _FILE_NAME = re.compile(r"#\s*(?P<name>[\w.-]+\.\w+)\s*\n")
 
 
 def blocks(text: str) -> dict[str, str]:
-    """The code of each block by the file it is to be found in; `block_3.py` without a name."""
+    """The code of each block by file name; a block without a name gets one like `block_3.py`."""
     found = {}
     for number, match in enumerate(_BLOCK.finditer(text), 1):
         name = _FILE_NAME.match(match["code"])

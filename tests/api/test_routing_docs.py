@@ -1,4 +1,4 @@
-"""docs/routing.md says what the code does: its programs run and print what their comments say."""
+"""docs/routing.md matches the code: its programs run and print what their comments say."""
 
 import os
 import re
@@ -16,7 +16,7 @@ _PRINT = re.compile(r"print\(.*\)  # (.*)$", re.MULTILINE)
 
 
 def check(program, printed):
-    """Compare each printed line with the comment of its `print`, up to an explanation."""
+    """Compare each printed line with the comment of its `print`, without an explanation in it."""
     promised = _PRINT.findall(program)
     assert len(promised) == len(printed) > 0
     for comment, line in zip(promised, printed, strict=True):

@@ -1,4 +1,4 @@
-"""docs/shm.md says what the code does: its programs run, its names are there."""
+"""docs/shm.md matches the code: its programs run, and the names it uses exist."""
 
 import re
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Rules for the sources that no linter checks."""
+"""Rules for source files that no linter checks."""
 
 import ast
 import re

@@ -1,6 +1,6 @@
-"""Channels whose actor runs in a thread of the test, on either core, for callers of either kind.
+"""Fixtures for channels without Ray: the channel's actor runs in a thread, on either core.
 
-What needs workers, or an actor that dies, is in `tests/cluster`.
+Tests that need workers, or an actor that dies, are in `tests/cluster`.
 """
 
 import pytest
@@ -10,7 +10,7 @@ from support.channel_host import Hosts
 
 @pytest.fixture(params=["shm", "ray"])
 def transport(request):
-    """How the test reaches the channel: as a process of its node, or of another node."""
+    """How the test reaches the channel: as a process on the channel's node, or on another node."""
     return request.param
 
 
@@ -26,12 +26,12 @@ def channel(channel_modules, transport, monkeypatch):
     hosts = []
 
     def make(maxsize=0, *, private=False, **options):
-        del private  # every channel is
+        del private  # every channel is private
         if transport == "local":
             make_local = channel_modules.channel.Channel.create
             return make_local("local", maxsize, local=True, **options)
         assert not hosts, "one channel for each test"
-        facts = channel_modules.facts.Facts("c", maxsize=maxsize, **options)  # checks them
+        facts = channel_modules.facts.Facts("c", maxsize=maxsize, **options)  # checks the options
         hosts.append(Hosts(channel_modules, monkeypatch))
         return hosts[0].start(maxsize=facts.maxsize, **options).handle_of(transport)
 

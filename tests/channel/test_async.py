@@ -1,4 +1,4 @@
-"""Puts and gets with `async_op=True`: in any order, in any loop, cancelled at any time."""
+"""Channel puts and gets with `async_op=True`: order, several event loops, and cancellation."""
 
 import asyncio
 import concurrent.futures
@@ -132,7 +132,7 @@ def test_a_get_that_was_done_before_its_awaiting_was_cancelled_loses_nothing(cha
         one.put("a", key=key)
         while not work.done():  # noqa: ASYNC110  (a work has no event)
             await asyncio.sleep(0)
-        waiting.cancel()  # its result is on its way through the loop
+        waiting.cancel()  # its result is already scheduled on the loop
         with pytest.raises(asyncio.CancelledError):
             await waiting
 

@@ -1,4 +1,4 @@
-"""Several items with one call: `put_many`, `get_many`, and batches by weight."""
+"""Channel calls for several items: `put_many`, `get_many`, and batches by weight."""
 
 import threading
 import time
@@ -138,7 +138,7 @@ def test_a_batch_reaches_its_weight_or_stops_before_it_is_exceeded(channel, key)
     one = channel()
     one.put_many("abcde", [2, 2, 2, 3, 1], key=key)
     assert one.get_batch(4, key) == ["a", "b"]
-    assert one.get_batch(4, key) == ["c"]  # the next would exceed it
+    assert one.get_batch(4, key) == ["c"]  # the next item would exceed the target
     assert one.get_batch(4, key) == ["d", "e"]
 
 
@@ -247,7 +247,7 @@ def test_no_two_batches_share_an_item_or_mix(channel, key):
         one.put_many(range(start, start + 8), [1] * 8, key=key)
     for thread in threads:
         thread.join(DEADLINE_S)
-    # Each has ten that follow each other: nobody took from the middle of another's.
+    # Each batch has ten consecutive items: no other get took an item from its middle.
     assert sorted(map(min, batches)) == list(range(0, 200, 10))
     for batch in batches:
         assert batch == list(range(batch[0], batch[0] + 10))

@@ -1,4 +1,4 @@
-"""What a put does where a channel has no memory left."""
+"""Memory policies of channels: puts into a channel whose memory is used up."""
 
 import threading
 
@@ -17,11 +17,11 @@ def block(size=MB, value=1):
 
 
 def fill(channel, key, most=16):
-    """Put until nothing more fits; returns how many did."""
+    """Put until nothing more fits; returns the number of items."""
     for count in range(most):
         try:
             channel.put_nowait(block(), key=key)
-        except Exception:  # noqa: BLE001  (what it is depends on the policy)
+        except Exception:  # noqa: BLE001  (the class depends on the policy)
             return count
     return most
 
@@ -86,7 +86,7 @@ def test_what_is_dropped_for_its_number_gives_its_memory_back(emptied, key):
 
 
 def test_nothing_is_dropped_for_memory(emptied, key):
-    """What a put does where there is none is the memory policy's matter."""
+    """Where memory is used up, the memory policy applies, not `drop_oldest`."""
     one = emptied(key, policy="drop_oldest", memory_policy="error")
     held = fill(one, key)
     with pytest.raises(ChannelMemoryError):

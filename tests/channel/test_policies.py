@@ -1,4 +1,4 @@
-"""What a put does where a key holds as many items as it may."""
+"""Policies of channels: puts to a key that already holds `maxsize` items."""
 
 import asyncio
 import threading
@@ -94,7 +94,7 @@ def test_error_raises_at_once_whatever_the_call(channel, key):
 def test_an_async_put_that_is_refused_says_so_through_its_work(channel, key):
     one = channel(maxsize=2, policy="error")
     one.put_many([1, 2], key=key)
-    work = one.put(3, key=key, async_op=True)  # raises nothing by itself
+    work = one.put(3, key=key, async_op=True)  # the call itself raises nothing
     with pytest.raises(ChannelFull):
         work.wait(timeout=DEADLINE_S)
     assert one.drain(key) == [1, 2]

@@ -1,4 +1,4 @@
-"""What a channel tells of itself."""
+"""Channel figures: `stats`, `peek_all`, the text of a handle, and the log lines of long waits."""
 
 import logging
 import threading
@@ -20,7 +20,7 @@ def test_depth_puts_gets_and_the_age_of_the_oldest(channel, key):
     before = one.stats(key)
     assert (before.depth, before.puts, before.gets, before.oldest_s) == (0, 0, 0, 0)
     one.put_many(range(5), key=key)
-    time.sleep(0.05)  # so old is the oldest at least
+    time.sleep(0.05)  # minimum age of the oldest item
     one.get(key)
     now = one.stats(key)
     assert (now.depth, now.puts, now.gets) == (4, 5, 1)
@@ -34,7 +34,7 @@ def test_depth_puts_gets_and_the_age_of_the_oldest(channel, key):
 @everywhere
 def test_who_waits_is_counted(channel, key, transport):
     one = channel(maxsize=3)
-    # In shared memory somebody or nobody waits: to count them would make each wait cost more.
+    # Shared memory reports only whether any process waits: counting would make waits slower.
     least = 2 if transport == "local" else 1
     gets = [threading.Thread(target=one.get, args=((key, "empty"),)) for _ in range(2)]
     one.put_many(range(3), key=(key, "full"))
@@ -85,7 +85,7 @@ def test_the_text_of_a_channel_lists_its_default_queue(channel):
 def test_a_long_wait_names_who_waits_for_whom(channel, key, caplog, monkeypatch):
     monkeypatch.setattr(deadline, "_FIRST_LOGS_S", (0.2, 60.0))
     one = channel()
-    # A wait that the core has begun by itself is looked at once its first seconds are over.
+    # A wait that began in the core is checked for log lines only after its first seconds.
     timer = threading.Timer(0.6, one.put_many, (range(3), [1, 1, 1]), {"key": key})
     timer.start()
     with caplog.at_level(logging.WARNING, "shoal"):

@@ -1,4 +1,4 @@
-"""One cluster for all tests here: a local Ray with one node, started once."""
+"""Fixtures for tests on Ray: one local cluster with one node, and channels and workers on it."""
 
 import contextlib
 
@@ -15,7 +15,7 @@ PEERS = 3
 @pytest.fixture(scope="session")
 def cluster(ray_tmpdir):
     """The job that the tests share; each test closes the groups that it launches."""
-    # The processes of Ray, so all workers, have the environment of the test that comes first.
+    # Ray's processes, including all workers, have the environment of the first test that runs.
     with pytest.MonkeyPatch.context() as patch:
         patch.delenv(channel_peers.VARIABLE, raising=False)
         made = Cluster(num_nodes=1)
@@ -25,7 +25,7 @@ def cluster(ray_tmpdir):
 
 @pytest.fixture(autouse=True, scope="module")
 def _classes_travel(request):
-    """Let workers have the classes of a test module, which they could not import."""
+    """Send the classes of a test module by value, because workers cannot import the module."""
     ray.cloudpickle.register_pickle_by_value(request.module)
     yield
     ray.cloudpickle.unregister_pickle_by_value(request.module)
@@ -33,9 +33,10 @@ def _classes_travel(request):
 
 @pytest.fixture
 def launch(cluster):
-    """Launch `cls` on node 0 as `ranks` workers and wait for them; the test's end closes them.
+    """Launch `cls` on node 0 as `ranks` workers and wait for them.
 
-    `wait=False` returns at once; any other keyword goes to `WorkerGroup.launch`.
+    The groups are closed when the test ends. `wait=False` returns at once; any other keyword goes
+    to `WorkerGroup.launch`.
     """
     groups = []
 
@@ -49,13 +50,13 @@ def launch(cluster):
         group._close()
 
 
-# Channels. A host takes longer to start than most tests, so that all tests have the same ones, by
-# their arguments, and each has keys of its own.
+# Channels. Starting a host takes longer than most tests, so tests share the channels that have the
+# same arguments, and each test uses its own keys.
 
 
 @pytest.fixture(params=["shm", "ray"])
 def transport(request, monkeypatch):
-    """How the test, and its workers, reach the channels that are not within one process."""
+    """The transport by which the test and its workers reach channels (except local ones)."""
     if request.param != "local":
         monkeypatch.setenv(channel_peers.VARIABLE, request.param)
     return request.param
@@ -78,7 +79,7 @@ def _hosts(cluster):
 
 @pytest.fixture
 def channel(request, transport):
-    """Return a channel: one that other tests use too, or a `private` one, deleted at the end."""
+    """Return a channel: one shared with other tests, or a `private` one, deleted at the end."""
     own = []
 
     def make(maxsize=0, *, private=False, **options):
@@ -120,13 +121,13 @@ def _peers(cluster, _channels_travel):
 
 @pytest.fixture
 def peers(_peers, transport):
-    """Workers that do with channels what they are told."""
+    """Workers that run functions on channels for the test."""
     return channel_peers.Peers(_peers, transport)
 
 
 @pytest.fixture
 def victims(cluster, transport, _channels_travel):
-    """Processes to kill."""
+    """Processes that a test kills."""
     made = channel_peers.Victims(transport)
     yield made
     made.kill_all()

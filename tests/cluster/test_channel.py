@@ -1,4 +1,4 @@
-"""Channels on a cluster: what every caller does with them, and how they are made and found."""
+"""Channels on a cluster: basic operations, creating a channel, and connecting to it by name."""
 
 import asyncio
 import contextlib

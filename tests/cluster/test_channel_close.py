@@ -1,4 +1,4 @@
-"""The end of a channel: closing, draining, iterating, deleting, and its name afterwards."""
+"""The end of a channel: closing, draining, iterating, deleting, and reuse of its name."""
 
 import asyncio
 import threading
@@ -145,7 +145,7 @@ def test_the_name_is_free_once_nothing_is_left(channel):
     assert Channel.connect(name).get(timeout=DEADLINE_S) == "left"
     fresh = channel(name=name, maxsize=2, private=True)
     fresh.put("new")
-    # A handle of the one before does not see the new one.
+    # A handle of the former channel does not see the new one.
     with pytest.raises(ChannelClosed):
         one.put("stale")
     with pytest.raises(ChannelClosed):
@@ -169,7 +169,7 @@ def test_deleting_throws_away_and_frees_the_name_at_once(channel, peers):
         one.put("late")
     fresh = channel(name=name, private=True)
     assert fresh.empty()
-    # Who has not had it open cannot find it any more.
+    # A process that has not opened it before can no longer find it.
     with pytest.raises(ChannelClosed):
         peers.run(1, get, one)
     fresh.put("new")
@@ -199,7 +199,7 @@ def test_a_channel_that_others_drain_ends_by_itself(channel):
             Channel.connect(one.name)
         except ChannelNotFoundError:
             return True
-        except PeerLostError:  # it ended in the middle of the call
+        except PeerLostError:  # the host ended during the call
             return False
         return False
 

@@ -1,4 +1,4 @@
-"""Producers, consumers and hosts that are killed at random points, and many at once."""
+"""Channels whose producers, consumers and hosts are killed at random, and many users at once."""
 
 import contextlib
 import itertools
@@ -42,7 +42,7 @@ def _crew_travels():
 
 @pytest.fixture
 def run_crew(tmp_path):
-    """Start the children of another process with a channel."""
+    """Start a crew of processes that share a channel (`support.channel_crew`)."""
     logs, handle = tmp_path / "logs", tmp_path / "handle"
     logs.mkdir()
     started = []
@@ -74,7 +74,7 @@ def end_of(process):
 
 
 def rest_of(channel):
-    """Take what the dead left, once what they had on lease has come back."""
+    """Take the items that dead processes left, after their leased items have been returned."""
     rest = []
     deadline = time.monotonic() + 2.5
     while time.monotonic() < deadline:
@@ -98,10 +98,10 @@ def said_by(logs):
 @shm
 def test_what_was_put_comes_once_or_was_with_one_who_was_killed(channel, run_crew):
     one = channel(MAXSIZE, private=True)
-    assert one.empty()  # this process takes part: the memory goes with the last who does
+    assert one.empty()  # opens it: the memory is removed with the last process that has it open
     process, logs = run_crew(one, SECONDS, 1, ["produce"] * 3 + ["consume"] * 3)
-    time.sleep(SECONDS / 2)  # in the middle of their work
-    os.kill(pid_of_host(one), signal.SIGKILL)  # nobody notices
+    time.sleep(SECONDS / 2)  # the crew is working
+    os.kill(pid_of_host(one), signal.SIGKILL)  # the crew does not notice
     assert end_of(process) > SECONDS
     rest = [name for name, _ in rest_of(one)]
     said = said_by(logs)
@@ -120,7 +120,7 @@ def test_with_leases_nothing_that_was_put_is_lost(channel, run_crew):
     one = channel(MAXSIZE, private=True)
     assert one.empty()
     process, logs = run_crew(one, SECONDS, 2, ["produce"] * 3 + ["lease"] * 3)
-    time.sleep(SECONDS / 2)  # in the middle of their work
+    time.sleep(SECONDS / 2)  # the crew is working
     os.kill(pid_of_host(one), signal.SIGKILL)
     assert end_of(process) > SECONDS
     rest = rest_of(one)
@@ -129,7 +129,7 @@ def test_with_leases_nothing_that_was_put_is_lost(channel, run_crew):
     again = said["again"] + Counter(name for name, again in rest if again)
     assert said["put"].keys() <= first.keys() | again.keys()
     assert [name for name, times in first.items() if times > 1] == []
-    # What is delivered again was on lease of somebody, and is acknowledged by one at most.
+    # An item that is delivered again was on lease, and at most one consumer acknowledges it.
     assert [name for name, times in said["ack"].items() if times > 1] == []
     assert sum(said["ack"].values()) > 100
 
@@ -143,7 +143,7 @@ def goes_on(logs):
 
 
 def until_more(logs, who, what):
-    """Wait until one has done so a few times more, however slow the machine is."""
+    """Wait until worker `who` has logged `what` a few more times, however slow the machine is."""
 
     def done():
         return [line[0] for name, line in steps(logs) if name == who].count(what)
@@ -156,7 +156,7 @@ def produce(channel, logs, me):
     log = Log(Path(logs), "produce", me)
     for number in itertools.takewhile(lambda _: goes_on(logs), itertools.count()):
         log.say("begin", f"{me}.{number}")
-        # Where it raises it is in the channel or not; or there was no room.
+        # A put that raises found no room, or its item may be in the channel or not.
         with contextlib.suppress(PeerLostError, ShoalTimeoutError):
             channel.put(message(me, number), timeout=1.0)
             log.say("put", f"{me}.{number}")
@@ -170,7 +170,7 @@ def lease(channel, logs, me):
         except ShoalTimeoutError:
             continue
         log.say("got", name_of(held.value), int(held.redelivered))
-        with contextlib.suppress(PeerLostError):  # it will be delivered again
+        with contextlib.suppress(PeerLostError):  # the item will be delivered again
             held.ack()
             log.say("ack", name_of(held.value))
 
@@ -188,13 +188,13 @@ def test_by_calls_nothing_that_was_put_is_lost_either(channel, victims, tmp_path
     ]
     until(lambda: any(line[0] == "ack" for _, line in steps(tmp_path)))
     for victim in (hired[2], hired[0]):
-        time.sleep(choice.uniform(0.1, 0.5))  # at any point of what they do
+        time.sleep(choice.uniform(0.1, 0.5))  # a random point of their work
         victims.kill(victim)
-    time.sleep(choice.uniform(0.1, 0.5))  # alike
+    time.sleep(choice.uniform(0.1, 0.5))  # the same for the host
     before = pid_of_host(one)
     os.kill(before, signal.SIGKILL)
     until(partial(is_replaced, one, before))
-    # Who was not killed goes on after the death of the host.
+    # The workers that were not killed continue after the death of the host.
     for role, what in (("produce-1", "put"), ("lease-3", "ack")):
         until_more(tmp_path, role, what)
     stop(tmp_path)
@@ -217,7 +217,7 @@ def consume(channel, logs, me):
 
 
 def produce_large(channel, logs, me):
-    """Put items that are on their way for a while."""
+    """Put items that take a while to travel."""
     log = Log(Path(logs), "produce", me)
     filling = np.zeros(1 << 20, dtype=np.uint8)
     for number in itertools.takewhile(lambda _: goes_on(logs), itertools.count()):
@@ -249,7 +249,7 @@ def test_by_calls_a_killed_host_loses_nothing_that_is_on_its_way(channel, victim
     said = said_by(tmp_path)
     got = said["got"] + rest
     assert not said["put"].keys() - got.keys()
-    # What had arrived when the host died, before it heard so, comes again.
+    # Items that had arrived when the host died, but were not confirmed to it, are delivered again.
     doubled = sum(times - 1 for times in got.values())
     assert doubled <= deaths * 2 * 8
 
@@ -271,7 +271,7 @@ def test_who_waits_when_the_host_dies_goes_on(channel, transport):
     os.kill(before, signal.SIGKILL)
     start = time.monotonic()
     if transport == "ray":
-        # A put that needs the host raises until another process has taken its place.
+        # A put that needs the host raises until a new host process has started.
         until(lambda: is_replaced(one, before), 20.0)
     one.put("a", key="empty", timeout=DEADLINE_S)
     one.put("b", key="other", timeout=DEADLINE_S)
@@ -282,7 +282,7 @@ def test_who_waits_when_the_host_dies_goes_on(channel, transport):
     assert time.monotonic() - start < (2.0 if transport == "shm" else 25.0)
     assert "a" in got
     if transport == "shm":
-        assert "put" in got  # by calls it raises: it cannot know
+        assert "put" in got  # by calls the put raises: it cannot know whether it was done
     assert len(got) == 2
 
 
@@ -290,7 +290,7 @@ def test_who_waits_when_the_host_dies_goes_on(channel, transport):
 def test_nobody_clears_the_memory_away_while_its_host_starts_again(channel):
     one = channel(private=True)
     one.put_many(range(50))
-    before = pid_of_host(one)  # nobody else has it open
+    before = pid_of_host(one)  # no other process has it open
     os.kill(before, signal.SIGKILL)
 
     def is_dead():
@@ -328,7 +328,7 @@ def test_a_host_takes_the_place_of_one_that_was_killed(channel, transport):
         one.get_nowait()
 
 
-# Many at once.
+# Many processes at once.
 
 
 @by_calls
@@ -338,7 +338,7 @@ def test_a_host_that_died_for_good_does_not_look_like_the_end_of_the_channel(cha
     items, pending = iter(one), one.get("other", async_op=True)
     assert next(items) == 0
     (host,) = one._channel_actors_by_rank.values()
-    ray.kill(host)  # nothing takes its place
+    ray.kill(host)  # Ray does not restart it
     for attempt in (
         partial(next, items),
         one.get,
@@ -350,11 +350,11 @@ def test_a_host_that_died_for_good_does_not_look_like_the_end_of_the_channel(cha
     ):
         with pytest.raises(PeerLostError, match="died for good: what it held is lost"):
             attempt()
-    one.delete()  # says nothing: there is nothing to delete
+    one.delete()  # raises nothing: there is nothing to delete
     fresh = channel(name=one.name, private=True)
     fresh.put("new")
     assert fresh.get(timeout=DEADLINE_S) == "new"
-    # The name is another channel's now.
+    # The name now belongs to another channel.
     with pytest.raises(ChannelClosed):
         one.get(timeout=DEADLINE_S)
 

@@ -1,4 +1,4 @@
-"""Handles: pickled to workers and tasks and back, inherited by forked children, used by threads."""
+"""Channel handles: pickled to workers and tasks, inherited by forked children, used by threads."""
 
 import asyncio
 import contextlib
@@ -89,7 +89,7 @@ def test_references_and_actor_handles_can_be_used_where_they_arrive(channel, key
     assert peers.run(0, use, one, key) == ("stored", 42)
 
 
-# Children.
+# Forked children.
 
 
 def both_ways(channel, key):
@@ -110,7 +110,7 @@ def both_ways_in_a_loop(channel, key):
 
 
 def with_a_child(channel, key, function, *, busy=False):
-    """Use a handle, fork, and let the child use what it inherited."""
+    """Use a handle, fork, and let the child use the inherited handle."""
     pending = channel.get((key, "busy"), async_op=True) if busy else None
     channel.put("for the child", key=(key, "there"))
     said = in_a_child(function, channel, key)
@@ -145,7 +145,7 @@ def get_and_say(channel, key):
 
 @by_calls
 def test_a_child_is_told_that_it_cannot_use_a_connection(channel, key):
-    """Calls need Ray's connection, which a fork cannot share: a property of the transport."""
+    """The call transport needs Ray's connection, which a forked child cannot share."""
     one = channel()
     one.put("a", key=key)
     said = in_a_child(get_and_say, one, key)

@@ -1,4 +1,4 @@
-"""Keys and items: plain values, anything that can be pickled."""
+"""Keys and items of channels: supported keys, plain and pickled items, arrays and tensors."""
 
 import dataclasses
 import enum
@@ -27,7 +27,7 @@ class Level(enum.IntEnum):
 
 @dataclasses.dataclass
 class Batch:
-    """Of the script, with tensors in it."""
+    """A class of the user's script that contains tensors."""
 
     name: str
     states: object
@@ -35,7 +35,7 @@ class Batch:
 
 
 class Unreadable:
-    """Can be sent, and not rebuilt."""
+    """Can be pickled but not unpickled."""
 
     def __reduce__(self):
         return int, ("no number",)
@@ -110,7 +110,7 @@ def test_an_item_that_cannot_be_rebuilt_takes_no_other_with_it(channel, key, asy
     one = channel()
     one.put_many([1, Unreadable(), 2], [1, 1, 1], key=key)
     got, errors = [], []
-    # A batch is what can be rebuilt, and the next get raises; or the other way round.
+    # Either a batch has the items that can be rebuilt and the next get raises, or the reverse.
     while len(got) < 2 or not errors:
         try:
             batch = one.get_batch(1 if errors else 3, key, async_op, timeout=DEADLINE_S)
@@ -160,7 +160,7 @@ def test_tensors_within_a_dataclass_arrive_as_they_were_sent(channel, key, peers
     assert torch.equal(got.states, torch.arange(BIG, dtype=torch.bfloat16) * 2)
     assert torch.equal(got.parts[0]["values"], torch.ones(3, 4))
     assert np.array_equal(got.parts[1]["values"], np.ones(BIG))
-    # What was sent is the sender's: nobody wrote to it.
+    # The receiver's changes do not reach the objects of the sender.
     assert torch.equal(states, torch.arange(BIG, dtype=torch.bfloat16))
     assert parts[1]["values"].sum() == 0
 
@@ -213,7 +213,7 @@ def test_the_memory_of_a_device_stays_until_the_consumer_is_done(channel, key):
         pytest.skip("no CUDA device")
     one = channel()
     for n in range(8):
-        one.put(torch.full((BIG,), n, device="cuda"), key=key)  # the producer's own goes at once
+        one.put(torch.full((BIG,), n, device="cuda"), key=key)  # the producer's is dropped at once
     torch.cuda.empty_cache()
     held = [one.get(key, timeout=DEADLINE_S) for _ in range(8)]
     assert [int(tensor.min()) for tensor in held] == list(range(8))

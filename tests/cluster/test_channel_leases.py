@@ -1,4 +1,4 @@
-"""Leases: items that are delivered again unless they are acknowledged."""
+"""Leases of channel items: an item is delivered again unless its consumer acknowledges it."""
 
 import asyncio
 import contextlib
@@ -172,11 +172,11 @@ def test_what_is_on_lease_when_the_host_dies_is_not_lost(channel, key, transport
     lease = one.get(key, lease=True)
     os.kill(pid_of_host(one), signal.SIGKILL)
     if transport == "shm":
-        # The lease is between this process and the memory.
+        # The lease is in the shared memory and does not need the host.
         lease.give_back()
         assert [one.get(key, timeout=5.0) for _ in range(2)] == ["b", "a"]
     else:
-        # It was with the host, and is over with it.
+        # The host kept the lease, so it ended with the host.
         got = [one.get(key, timeout=DEADLINE_S) for _ in range(2)]
         assert sorted(got) == ["a", "b"]
         lease.ack()

@@ -1,4 +1,4 @@
-"""What channels like this one have done wrong elsewhere, and these must not: a test for each."""
+"""Known defects of other channel implementations, which shoal must not have: a test for each."""
 
 import os
 import signal
@@ -50,7 +50,7 @@ def test_a_put_that_never_arrives_blocks_nobody(channel, key, victims):
     victim = victims.hire()
     victims.run(victim, put_for_ever, one, (key, "A"))
     until(lambda: one.full((key, "A")))
-    os.kill(victims._pids[victim], signal.SIGSTOP)  # in the middle of a put, or waiting in one
+    os.kill(victims._pids[victim], signal.SIGSTOP)  # during a put, or waiting in one
     one.put("b", key=(key, "B"), timeout=5.0)
     assert one.get((key, "B"), timeout=5.0) == "b"
     assert one.qsize((key, "A")) >= 3
@@ -86,7 +86,7 @@ def test_errors_of_puts_reach_the_worker_that_called_and_later_puts_go_on(channe
 
 
 class Unreadable:
-    """Can be sent, and not rebuilt."""
+    """Can be pickled but not unpickled."""
 
     def __reduce__(self):
         return int, ("no number",)
@@ -115,7 +115,7 @@ def not_rebuilt(channel, key):
 @pytest.mark.parametrize("by", ["shm", "ray"])
 @pytest.mark.parametrize("call", ["put", "put_many", "async"])
 def test_an_item_that_cannot_be_rebuilt_names_who_made_it(channel, key, peers, transport, call, by):
-    """Not the host, which puts what comes by calls, and hands on what goes by calls."""
+    """The error names the producer, not the host through which calls pass."""
     one = channel()
     used, pid = Peers(peers._group, by).run(0, put_unreadable, one, key, call)
     assert used == by
@@ -150,7 +150,7 @@ def test_items_of_one_node_do_not_pass_through_another_process(channel, key, pee
     host = pid_of_host(one)
     peers.run(0, Channel.put, one, "warm", 0, key)
     assert peers.run(1, Channel.get, one, key) == "warm"
-    os.kill(host, signal.SIGSTOP)  # whoever asked it would wait
+    os.kill(host, signal.SIGSTOP)  # a call to it would wait
     try:
         got = peers.start(1, get_all, one, key, 200)
         peers.run(0, put_all, one, key, 200)
@@ -235,7 +235,7 @@ def test_what_was_put_outlives_its_producer_and_its_host(channel, key, victims, 
     os.kill(pid_of_host(one), signal.SIGKILL)
     start = time.monotonic()
     assert get_all(one, key, 50) == list(range(50))
-    # By calls it goes on once another process has taken the place of the host's.
+    # Over calls it continues once a new process replaces the host's.
     assert time.monotonic() - start < (2.0 if transport == "shm" else 20.0)
 
 
@@ -250,7 +250,7 @@ def test_a_consumer_that_dies_while_it_waits_takes_nothing(channel, key, victims
 
 
 class Idle(Worker):
-    """A group that is no channel."""
+    """A group that is not a channel."""
 
 
 def test_a_channel_is_not_taken_for_a_group_of_its_name(launch, cluster):
@@ -274,7 +274,7 @@ def test_arrays_are_not_copied_on_their_way_out(channel, key):
 
 
 def mapped_from(address):
-    with open("/proc/self/maps") as maps:  # noqa: PTH123  (no file)
+    with open("/proc/self/maps") as maps:  # noqa: PTH123  (not a file on disk)
         for line in maps:
             span, *_, path = line.split(None, 5) if line.count(" ") > 4 else (*line.split(), "")
             low, high = (int(end, 16) for end in span.split("-"))

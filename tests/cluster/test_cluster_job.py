@@ -1,4 +1,4 @@
-"""The cluster of a running job: its nodes, its managers, and single processes on it."""
+"""`Cluster` in a running job: its nodes, its managers, and `allocate` for single processes."""
 
 import os
 import pickle
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.ray
 
 
 class Probe:
-    """A plain class: `allocate` asks for no base class."""
+    """A plain class: `allocate` needs no base class."""
 
     def __init__(self, first=None, second=None):
         self.arguments = first, second
@@ -215,7 +215,7 @@ def test_a_strategy_beyond_the_cluster_is_a_placement_error(cluster):
 def test_a_proxy_gives_its_limit_to_methods_that_wait(cluster):
     address = WorkerAddress("nobody").get_child_address(0)
     start = time.monotonic()
-    # The method's own answer, not the proxy's error some seconds later.
+    # The answer of the method itself, not the proxy's error some seconds later.
     assert WorkerManager.get_proxy(timeout=0.3).wait_worker_info(address) is None
     assert WorkerManager.get_proxy(timeout=60).wait_worker_info(address, 0.1) is None
     assert 0.3 < time.monotonic() - start < 4

@@ -1,4 +1,4 @@
-"""The manager of collective groups: started when it is first needed, also by several at once."""
+"""The CollectiveManager on a cluster: started on first use, also by several workers at once."""
 
 import os
 import signal
@@ -36,13 +36,13 @@ def manager():
 
 @pytest.fixture
 def no_manager(cluster, monkeypatch):
-    """The job as it is before the manager is needed; other tests may have needed it."""
+    """A job whose manager has not started; stops the manager that other tests may have started."""
     monkeypatch.setattr(CollectiveManager, "proxy", None)
     while (actor := manager()) is not None:
         ray.kill(actor)
         time.sleep(0.02)
     yield
-    CollectiveManager.proxy = None  # of the manager that the other tests go on with
+    CollectiveManager.proxy = None  # forget the manager of this test
 
 
 def test_the_manager_is_started_when_a_group_is_made_and_forgets_it(no_manager, launch):
@@ -50,7 +50,7 @@ def test_the_manager_is_started_when_a_group_is_made_and_forgets_it(no_manager, 
     with pytest.raises(ClusterNotFoundError):
         CollectiveManager.get_proxy(no_wait=True)
     assert manager() is None
-    first, second = group.exchange("v").wait()  # both need it at once
+    first, second = group.exchange("v").wait()  # both need the manager at the same time
     assert second == (first[0], "v", first[2])
     proxy = CollectiveManager.get_proxy()
     assert ray.get(proxy.actor.__ray_call__.remote(_pid)) == first[2]

@@ -1,4 +1,4 @@
-"""Several drivers and several clusters: on one Ray, one after the other, in the wrong place."""
+"""Several drivers and clusters: drivers that join a job, jobs in sequence, and misplaced calls."""
 
 import os
 import subprocess
@@ -38,7 +38,7 @@ print("nodes", cluster.num_nodes, cluster.namespace, cluster.master_addr, cluste
 group = WorkerGroup.from_group_name(Shared, "shared")
 print("ranks", group.rank().wait(), group.execute_on(1).add(4).wait())
 cluster.shutdown()
-cluster = Cluster()  # joins the same job anew
+cluster = Cluster()  # joins the same job again
 print("joined twice", WorkerGroup.from_group_name(Shared, "shared").rank().wait())
 own = Shared.create_group().launch(cluster, name="own", wait=True)
 sys.exit(6)
@@ -62,7 +62,7 @@ class Shared(Worker):
 
 with Cluster(num_nodes=1) as cluster:
     group = Shared.create_group().launch(cluster, NodePlacementStrategy([0, 0]), "shared", wait=True)
-    # This one of all Rays of the machine.
+    # Selects this Ray among those on the machine.
     here = {**os.environ, "RAY_ADDRESS": ray.get_runtime_context().gcs_address}
     done = subprocess.run(
         [sys.executable, sys.argv[1]], capture_output=True, text=True, timeout=90, env=here,
@@ -70,7 +70,7 @@ with Cluster(num_nodes=1) as cluster:
     print(done.stdout, done.stderr)
     expected = f"nodes 1 shoal {cluster.master_addr} {cluster.master_port}"
     print("second:", done.returncode, expected in done.stdout)
-    # The job lives on; the state that the other driver changed is there; its own group is gone.
+    # The job is alive, with the state that the other driver changed; that driver's group is gone.
     print("state:", group.add(1).wait())
     end = time.monotonic() + 10
     while time.monotonic() < end:

@@ -1,4 +1,4 @@
-"""How a driver ends: its exit code is its own, its job ends with it, nothing stays alive."""
+"""The end of a driver: its exit code is kept, its job ends with it, and no process survives."""
 
 import os
 import signal
@@ -33,7 +33,7 @@ group = Talker.create_group().launch(cluster, NodePlacementStrategy([0, 0]), "ta
 
 
 class Driver:
-    """A driver program in a process group of its own, as a shell starts it."""
+    """A driver program in its own process group, as a shell starts it."""
 
     def __init__(self, folder, body, *flags):
         script = folder / "driver.py"
@@ -52,7 +52,7 @@ class Driver:
         return code, self.log.read_text()
 
     def wait_for(self, text, limit=90.0):
-        """Wait until the driver printed a text; return its descendants."""
+        """Wait until the driver has printed a text; return the driver's descendants."""
         end = time.monotonic() + limit
         while text not in self.log.read_text():
             assert self.process.poll() is None, self.log.read_text()
@@ -100,7 +100,7 @@ sys.exit(3)
     assert code == 3, log
     assert "handled 2" in log
     assert "still running [0, 1]" in log
-    # Every line of every worker, with its group and rank, none folded into another.
+    # Every line of every worker appears, with group and rank, and none is merged with another.
     for rank in (0, 1):
         own = [line for line in log.splitlines() if f"(talk(rank={rank})" in line]
         assert sum(line.endswith("hello") and "logged" not in line for line in own) == 2, log

@@ -1,4 +1,4 @@
-"""Calling a group: values in rank order, on some ranks, from several threads, timed."""
+"""Calls of a worker group: results in rank order, selected ranks, several threads, timing."""
 
 import asyncio
 import threading

@@ -1,4 +1,4 @@
-"""What fails in a worker is a value where somebody waits, and is logged where nobody does."""
+"""Failures in workers: raised where a caller waits for the call, logged otherwise."""
 
 import asyncio
 import logging
@@ -270,7 +270,7 @@ def test_a_death_that_nobody_waits_for_is_logged_but_not_that_of_a_closed_group(
         closed = launch(Fails, name="closed")
         closed.sleep(30)
         closed.close()
-        time.sleep(0.5)  # time for the line that must not come
+        time.sleep(0.5)  # time for a log line that must not appear
     assert "closed" not in caplog.text
 
 
@@ -318,7 +318,7 @@ def test_a_class_that_the_workers_cannot_import(launch, tmp_path, monkeypatch):
         "from shoal import Worker\nclass Local(Worker):\n    def rank(self): return self._rank\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
-    from only_here import Local  # noqa: PLC0415  (it was written just now)
+    from only_here import Local  # noqa: PLC0415  (the test wrote the module just now)
 
     start = time.monotonic()
     with pytest.raises(
@@ -349,7 +349,7 @@ def test_workers_run_on_the_drivers_backend(launch, monkeypatch):
     (pid,) = group.pid().wait()
     group._close()
     until(lambda: not is_alive(pid))
-    _backend.load(other).shm_gc()  # the cluster removes what is left of its own core only
+    _backend.load(other).shm_gc()  # the cluster only removes leftovers of its own core
 
     monkeypatch.setattr(module, "BACKEND", "none")
     with pytest.raises(LaunchError, match=r"on the backend 'none', which node 0 .* cannot load"):
@@ -359,7 +359,7 @@ def test_workers_run_on_the_drivers_backend(launch, monkeypatch):
 def test_a_worker_whose_process_has_another_backend_already(launch, monkeypatch):
     other = {"rust": "pure", "pure": "rust"}[shoal.backend()]
     monkeypatch.setattr(sys.modules["shoal.cluster.allocate"], "BACKEND", other)
-    # Ray reads the argument before our code runs, and that loads the node's own backend.
+    # Ray unpickles the argument before shoal's code runs, which loads the node's own backend.
     argument = ray.put(shoal.WorkerAddress("a"))
     with pytest.raises(LaunchError, match=rf"backend '{other}', but .* '{shoal.backend()}'"):
         launch(Backend, argument)
@@ -384,7 +384,7 @@ def test_a_killed_worker_is_noticed(launch):
     os.kill(victim, signal.SIGKILL)
     with pytest.raises(WorkerGroupError) as info:
         result.wait(20)
-    # Two seconds to notice it, and two for the other rank.
+    # Two seconds to notice the death, and two for the other rank.
     assert time.monotonic() - start < 4.5
     assert info.value.ranks == (1,)
     (error,) = info.value.exceptions

@@ -1,4 +1,4 @@
-"""Launching and closing groups: names, reserved names, what a launch refuses."""
+"""Launching and closing worker groups: names, methods, waiting, and arguments that are refused."""
 
 import os
 import signal
@@ -38,7 +38,7 @@ class Slow(Worker):
 
 
 def ends(pid, limit=3.0):
-    """Whether a process is gone, or is so within a short time."""
+    """Whether a process has ended, or ends within a short time."""
     end = time.monotonic() + limit
     while psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:
         if time.monotonic() > end:
@@ -61,7 +61,7 @@ def test_a_name_that_lives_is_taken_and_free_after_close(launch, cluster):
     with pytest.raises(NameTakenError, match=r"'twice:0' belongs to a worker that is alive.*close"):
         launch(Plain, name="twice", wait=False)
     assert first.pid().wait() == [pid]
-    # The refused launch leaves the record of the living group alone.
+    # The refused launch does not change the record of the living group.
     assert [i.pid for i in WorkerManager.get_proxy().get_group("twice")] == [pid]
 
     first.close()
@@ -85,7 +85,7 @@ def test_a_name_is_free_after_its_worker_was_killed(launch):
     assert info.pid == again
     with pytest.raises(PeerLostError):
         first.pid().wait()
-    # The end of the dead group is none of its successor's business.
+    # Closing the dead group does not affect its successor.
     first.close()
     assert WorkerManager.get_proxy().get_group("reborn") == [info]
     assert second.pid().wait() == [again]
@@ -94,7 +94,7 @@ def test_a_name_is_free_after_its_worker_was_killed(launch):
 def test_a_group_does_not_meet_at_the_port_of_a_dead_one(launch):
     class Meets(Plain):
         def __init__(self, delay):
-            # Rank 0 comes last, so that the others look it up before it is there.
+            # Rank 0 starts last, so that the others look it up before it is registered.
             time.sleep(delay if os.environ["RANK"] == "0" else 0.0)
             super().__init__()
 
@@ -110,7 +110,7 @@ def test_a_group_does_not_meet_at_the_port_of_a_dead_one(launch):
 
 
 def test_a_taken_name_leaves_no_rank_behind(launch, cluster):
-    # Rank 1 of the second launch finds its name taken; its rank 0 must go again.
+    # Rank 1 of the second launch finds its name taken, so its rank 0 must be removed again.
     class Holder:
         def ping(self):
             return 1

@@ -1,7 +1,7 @@
-"""Hardware of the user's own kind, on a real cluster: found, placed on, shown; and interpreters.
+"""User-defined hardware on a real cluster: detection, placement and display; also interpreters.
 
-The module that registers it has to be named before Ray starts, so a driver of its own does it all
-and prints what it saw.
+The module that registers the hardware must be named before Ray starts, so a separate driver program
+runs every step and prints its observations.
 """
 
 import json
@@ -16,7 +16,7 @@ import pytest
 
 pytestmark = [pytest.mark.ray, pytest.mark.process, pytest.mark.timeout(280)]
 
-# A vendor with eight devices, of which the node may use four, in an order of its own.
+# A vendor with eight devices, of which the node may use four, in the node's own order.
 MODULE = """
 from shoal.hardware import AcceleratorManager
 from shoal.hardware.accelerators import Device, Restrictions
@@ -47,7 +47,7 @@ def register():
 CALLS = []
 """
 
-# A profiler that writes its arguments down and runs what it is to profile.
+# A profiler that records its arguments and runs the profiled command.
 NSYS = """#!/bin/sh
 echo "$@" >> "$NSYS_LOG"
 while [ $# -gt 0 ]; do
@@ -94,9 +94,9 @@ def configuration(**more):
         "label": "bare", "node_ranks": [0], "ignore_hardware": True, "env_configs": [{
             "node_ranks": [0], "env_vars": [{"SET_BY_THE_GROUP": "yes"}], **more}]}]}}
 
-ray.init(namespace="shoal", include_dashboard=False)  # stays, where a bring-up fails
+ray.init(namespace="shoal", include_dashboard=False)  # stays when starting the cluster fails
 wrong = configuration(python_interpreter_path="/no/such/python")
-robot = {"node_rank": 0, "robot_ip": "192.0.2.1"}  # an address that nobody has
+robot = {"node_rank": 0, "robot_ip": "192.0.2.1"}  # an unused address
 wrong["cluster"]["node_groups"].append({
     "label": "arms", "node_ranks": [0], "hardware": {"type": "Franka", "configs": [robot]}})
 try:
@@ -134,7 +134,7 @@ with open(sys.argv[1], "w") as file:
 
 @pytest.fixture(scope="module")
 def other_python(tmp_path_factory):
-    """Another environment, which has what this one has."""
+    """Another Python environment with the packages of this one."""
     folder = tmp_path_factory.mktemp("other") / "venv"
     subprocess.run(
         [sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True, timeout=60
@@ -262,7 +262,7 @@ def test_a_group_that_ignores_hardware_has_its_own_variables_and_interpreter(see
 def test_what_is_wrong_on_a_node_ends_the_bring_up_before_anything_starts(seen):
     head, robot, interpreter = seen["problems"].splitlines()
     assert head == "the nodes are not as the job needs them, 2 problems:"
-    # (Whether it is the package that is missing, the arm or a camera depends on this machine.)
+    # (It depends on this machine whether the package, the arm or a camera is missing.)
     assert re.match(r"  node 0 \(.*\): Franka: (robot_ip|camera_serials): ", robot)
     assert "python_interpreter_path '/no/such/python' does not exist" in interpreter
     assert seen["actors after the failure"] == 0

@@ -1,4 +1,4 @@
-"""The example of docs/hardware.md is run as it stands; its other configurations can be read."""
+"""The example of docs/hardware.md runs unchanged; its other configurations can be read."""
 
 import os
 import re
@@ -19,7 +19,7 @@ BLOCKS = [match.groups() for match in _BLOCK.finditer(DOCUMENT.read_text(encodin
 
 
 def named_files() -> dict[str, str]:
-    """The blocks that begin with a file's name."""
+    """The code blocks that begin with a file name."""
     found = {}
     for _, text in BLOCKS:
         name = re.match(r"# (\w+\.\w+)\n", text)

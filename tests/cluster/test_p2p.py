@@ -1,4 +1,4 @@
-"""Messages between workers, and broadcasts."""
+"""Point-to-point messages and broadcasts between workers of one node, on Ray."""
 
 import asyncio
 import dataclasses
@@ -27,7 +27,7 @@ class Batch:
 
 
 class Peer(Worker):
-    """Sends and receives what it is told to."""
+    """Sends and receives for the test."""
 
     def do(self, method, *args, **kwargs):
         return getattr(self, method)(*args, **kwargs)
@@ -240,7 +240,7 @@ def test_a_message_outlives_its_sender_and_death_is_seen_within_two_seconds(peer
     assert "peers:1" in text
     assert seconds < 2
     assert on(peers, 0, "do", "recv", "mortal", 0).wait() == ["last words"]
-    # Nothing is left now, and the sender was dead before this call.
+    # No message is left, and the sender was dead before this call.
     names, _, seconds = on(peers, 0, "catch", "recv", "mortal", 0).wait()[0]
     assert "PeerLostError" in names
     assert seconds < 2.5
@@ -251,7 +251,7 @@ def test_a_message_outlives_its_sender_and_death_is_seen_within_two_seconds(peer
 
 def test_a_peer_that_was_started_again_before_the_recv_is_no_loss(peers, launch):
     first = launch(Peer, name="again")
-    # Long enough for the receiver to have the process watched.
+    # Time for the receiver to start watching the process.
     names, _, _ = on(peers, 0, "catch", "recv", "again", 0, timeout=2).wait()[0]
     assert "ShoalTimeoutError" in names
     first._close()

@@ -1,4 +1,4 @@
-"""Messages between workers of two machines: objects by Ray, tensors by gloo, broadcasts by both."""
+"""Messages between workers on two machines: objects by Ray, tensors by gloo, broadcasts by both."""
 
 import sys
 
@@ -35,7 +35,7 @@ class Peer(Worker):
         return [choice.name for choice in choices]
 
     def swap(self, other):
-        # Both send before they receive: what is small is buffered.
+        # Both send before they receive: small messages are buffered.
         for n in range(5):
             self.send({"n": n, "from": self._rank}, "peers", other)
         works = [self.send(("async", n), "peers", other, async_op=True) for n in range(5)]
@@ -91,7 +91,7 @@ class Peer(Worker):
             value if self._rank == root else None, [("peers", [0, 1, 2, 3])], src=("peers", root)
         )
         right = float(got["w"].sum()) == root * 490_000 and got["b"].tolist() == [0, 1, 2]
-        got["w"].zero_()  # each member's own
+        got["w"].zero_()  # each member owns its copy
         small = self.broadcast(
             ("small", root) if self._rank == root else None,
             [("peers", [0, 1, 2, 3])], src=("peers", root), async_op=True,
@@ -99,7 +99,7 @@ class Peer(Worker):
         return right and small == ("small", root)
 
     def own_group(self):
-        # The group of the user's own is none of shoal's.
+        # The user's own group is independent of shoal's.
         dist.init_process_group("gloo", rank=self._rank, world_size=self._world_size)
         total = torch.tensor([float(self._rank)])
         dist.all_reduce(total)
@@ -156,7 +156,7 @@ def driver(tmp_path):
 def test_messages_and_broadcasts_between_two_machines(tmp_path):
     pytest.importorskip("torch")
     with connected("first", "second") as (first, second):
-        # The user's own group needs it where a machine's name leads to its loopback device.
+        # The user's own group needs this where a machine's name resolves to its loopback device.
         first.start_ray(GLOO_SOCKET_IFNAME="bridge")
         second.start_ray(first, GLOO_SOCKET_IFNAME="eth0")
         running = first.start(

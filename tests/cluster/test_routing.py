@@ -1,4 +1,4 @@
-"""Batches between two groups of real workers, through a channel and from worker to worker."""
+"""Routed batches between two groups on a cluster, through a channel and from worker to worker."""
 
 import numpy as np
 import pytest
@@ -14,7 +14,7 @@ WIDE = 20_000
 
 
 class Env(Worker):
-    """Asks: sends observations, receives actions."""
+    """The asking side: sends observations, receives actions."""
 
     def __init__(self):
         super().__init__()
@@ -34,7 +34,7 @@ class Env(Worker):
         return received
 
     def lookups(self):
-        """Return what the manager is asked during three sends after an error."""
+        """Return the questions that the manager is asked during three sends after an error."""
         asked = []
         proxy = self._manager_proxy
 
@@ -54,14 +54,14 @@ class Env(Worker):
 
 
 class Rollout(Worker):
-    """Answers: receives observations, sends their negative."""
+    """The answering side: receives observations, sends their negative."""
 
     def __init__(self):
         super().__init__()
         self.batch_router = {"obs": []}
 
     def exchange(self, channel, steps, *, wrong_first=False, **options):
-        """Return how many rows each step had."""
+        """Return the number of rows of each step."""
         counts = []
         for step in range(steps):
             if wrong_first and step == 1:

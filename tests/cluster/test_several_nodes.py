@@ -1,4 +1,4 @@
-"""A job on several machines, each with addresses, processes and shared memory of its own."""
+"""A job on several machines, each with its own addresses, processes and shared memory."""
 
 import sys
 
@@ -40,7 +40,7 @@ class Pair(Worker):
         return channel.transport, [type(channel._queues(key)).__name__ for key in keys]
 
     def exchange(self, name):
-        # Small and large items, alone, in batches and with asyncio, to and from the other.
+        # Small and large items, single, in batches and with asyncio, to and from the other worker.
         channel = Channel.connect(name)
         me, other = ("to", self._rank), ("to", 1 - self._rank)
         large = np.full(3_000_000, self._rank, np.uint8)
@@ -99,7 +99,7 @@ with Cluster(num_nodes=2) as cluster:
     print("leases", pair.execute_on(1).lease("leases", "default_queue", "ack").wait(), home.drain(), flush=True)
     home.put("held")
     pair.execute_on(1).lease("leases", "default_queue", None).wait()
-    time.sleep(4)  # longer than a lease is renewed after
+    time.sleep(4)  # longer than the renewal interval of leases
     print("held", home.qsize(), flush=True)
     start = time.monotonic()
     lease = home.get(lease=True, timeout=25)
@@ -144,16 +144,16 @@ def test_a_job_waits_for_its_nodes_and_uses_both(tmp_path):
     assert "channel False exchange [True, True]" in log, log
     assert "channel True exchange [True, True]" in log, log
     shared, remote = "SharedQueues", "RemoteQueues"
-    # All of it is at home on the first node, or each key on that of the worker who put there.
+    # All keys are on the first node, or each key on the node of the worker that put there.
     assert f"ways [('shm', ['{shared}', '{shared}']), ('ray', ['{remote}', '{remote}'])]" in log, (
         log
     )
     assert f"['{shared}', '{remote}']), " in log, log
     assert f"['{remote}', '{shared}'])]" in log, log
-    # And stays there when the host dies that knows where.
+    # A key stays on its node when the host that records the node dies.
     ways = [line.partition(" ")[2] for line in log.splitlines() if line.startswith("ways ")]
     assert f"still {ways[1]}" in log, log
-    # Given back to the end, delivered again, and held until the node's death.
+    # Leases: given back to the end, delivered again, and held until the node's death.
     assert "leases [0] 2" in log, log
     assert "leases [0] ['a']" in log, log
     assert "held 0" in log, log

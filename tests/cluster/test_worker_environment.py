@@ -1,4 +1,4 @@
-"""What a worker knows of its place: its variables, its attributes, its record."""
+"""A worker's identity and placement: its variables, its attributes and its record."""
 
 import os
 import sys
@@ -78,7 +78,7 @@ def test_the_variables_of_both_generations(pair, cluster):
 
 
 def test_our_defaults_are_not_exported(pair):
-    # They would hide what a node sets under the older names.
+    # These would hide variables that a node sets under the older names.
     (env,) = pair.execute_on(1).variables().wait()
     assert [n for n in env if n.startswith(("SHOAL_", "RLINF_")) and "TEST" not in n] == [
         "SHOAL_BACKEND"
@@ -137,7 +137,7 @@ def test_ports_are_never_given_twice(pair):
 
 def test_a_worker_imports_only_what_its_class_needs(pair):
     for modules in pair.modules().wait():
-        # (pydantic is there: Ray loads it for the first call that a worker makes.)
+        # (pydantic is loaded: Ray imports it for the first call that a worker makes.)
         assert not {"torch", "numpy", "rich", "typer"} & set(modules)
 
 

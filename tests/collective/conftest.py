@@ -1,4 +1,4 @@
-"""Crews of workers without Ray, on either core."""
+"""Fixtures for messages between workers without Ray: crews of processes, on either core."""
 
 import os
 from pathlib import Path
@@ -32,8 +32,8 @@ def transport(request):
 
 @pytest.fixture(scope="session")
 def folder(tmp_path_factory, request):
-    """A folder in memory for sessions; nothing may be left in it."""
-    # Of another name than sessions have, which are looked for before this is removed.
+    """A folder in memory for sessions, which must be empty at the end."""
+    # Its name differs from those of sessions, which are searched before this folder is removed.
     made = Path(f"/dev/shm/p2p-{tmp_path_factory.getbasetemp().name}-{os.getpid()}")
     made.mkdir()
     yield made
@@ -52,7 +52,7 @@ def crew(nursery, folder):
 
 @pytest.fixture(scope="module")
 def pair(nursery, transport, tmp_path_factory):
-    """Two workers, `a:0` and `b:0`, for all tests of a module, over one transport."""
+    """Two workers, `a:0` and `b:0`, shared by all tests of a module, over one transport."""
     environment = {} if transport == "shm" else {"SHOAL_TRANSPORT": transport}
     with Crew(nursery, **environment) as made:
         yield made.member("a:0"), made.member("b:0")

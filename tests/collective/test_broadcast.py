@@ -1,4 +1,4 @@
-"""Broadcasts between the workers of a node, of all sizes and in all orders."""
+"""Broadcasts between the workers of one node, of all sizes and in all orders."""
 
 import time
 
@@ -28,7 +28,7 @@ def together(members, function, *args):
 
 
 def each_as_source(me, sizes, async_op):
-    """Broadcast from each member in turn; return what came, after writing to it."""
+    """Broadcast from each member in turn; return the size of each array and whether it is right."""
     found, works = [], []
     mine = me.routes.name.split(":")[0]
     for size in sizes:
@@ -39,7 +39,7 @@ def each_as_source(me, sizes, async_op):
     for work, source in works:
         array = work.wait(timeout=50) if async_op else work
         right = bool((array == ord(source)).all())
-        array[:] = ord(mine)  # it is nobody else's
+        array[:] = ord(mine)  # the array belongs to this worker alone
         found.append((array.nbytes, right))
     return found
 
@@ -71,7 +71,7 @@ def test_many_in_flight_keep_their_order(trio):
 
 
 def large_without_waiting(me, count):
-    """Start more large broadcasts than are buffered; members take part only afterwards."""
+    """Start more large broadcasts than fit the buffer; other members take part only afterwards."""
     size = 8 * 2**20
     if me.routes.name == "a:0":
         works = [
@@ -93,7 +93,7 @@ def test_an_asynchronous_broadcast_beyond_the_bound_returns_at_once(trio):
 
 
 def in_groups(me, rounds):
-    """Take part in broadcasts of several groups, which overlap, in between messages."""
+    """Take part in broadcasts of overlapping groups, between messages."""
     mine = me.routes.name.split(":")[0]
     groups = [["a", "b"], ["b", "c"], ["c", "a"], ["a", "b", "c"]]
     found = []

@@ -1,4 +1,4 @@
-"""Workers that die, never come, or come again."""
+"""Messages with workers that die, never start, or start again."""
 
 import os
 import signal
@@ -43,7 +43,7 @@ def test_a_peer_that_never_comes(crew):
 
 
 def late_behind_others(me):
-    """Start operations whose deadlines pass in another order than they were started."""
+    """Start operations whose deadlines pass in a different order from their start."""
     patient = [
         me.send(1, "nobody", 0, async_op=True, timeout=40),
         me.recv("nobody", 0, async_op=True, timeout=40),
@@ -168,7 +168,7 @@ def notice(me, async_op):
     found = error_of(attempt)[0]
     end = time.monotonic() + 10
     while found != "returned" and memory_of(me) > 2**20 and time.monotonic() < end:
-        time.sleep(0.05)  # an asynchronous send fails first, and the memory is freed after it
+        time.sleep(0.05)  # an asynchronous send fails before its memory is freed
     return found, memory_of(me)
 
 
@@ -179,7 +179,7 @@ def test_what_was_sent_to_a_receiver_that_died_is_freed(crew, async_op):
     b.kill()
     found, after = a.run(notice, async_op)
     assert before >= 8 * 2**20
-    while found == "returned":  # it was sent before the death was noticed
+    while found == "returned":  # sent before the death was noticed
         found, after = a.run(notice, async_op)
     assert found == "PeerLostError"
     assert after < 2**20
@@ -231,7 +231,7 @@ def test_a_successor_of_the_sender_is_received_from(crew, async_op):
 
 
 def interrupted(me, what):
-    """Be interrupted in a wait by SIGINT, and go on afterwards."""
+    """Get SIGINT during a wait, and continue afterwards."""
     calls = {
         "recv": lambda: me.recv("a", 0, timeout=30),
         "recv behind another": lambda: me.recv("a", 0, timeout=30),

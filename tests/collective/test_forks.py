@@ -1,4 +1,4 @@
-"""Children made by fork while their parent sends and receives, and the end of the interpreter."""
+"""Messages and processes: children forked while their parent sends, and the interpreter's end."""
 
 import os
 import pickle
@@ -41,7 +41,7 @@ def in_child(function, *args):
 
 
 def fork_while_busy(me, peer):
-    """Fork while operations of all kinds are under way, and let the child try them."""
+    """Fork during operations of all kinds, and let the child try them."""
     held = [me.recv(peer, 0, async_op=True, timeout=30) for _ in range(3)]
     held += [me.send(number, peer, 0, async_op=True, timeout=30) for number in range(20)]
     held.append(me.send(1, "nobody", 0, async_op=True, timeout=30))
@@ -90,7 +90,7 @@ def test_a_child_never_hangs_nor_disturbs_its_parent(nursery, transport):
 
 
 def own_in_child(me, name):
-    """Register the child as a worker of its own, and send to the parent."""
+    """Register the child as a separate worker, and send to the parent."""
 
     def main():
         mine = collective(me.directory, name)
@@ -142,7 +142,7 @@ def join_memory(me):
 @pytest.mark.parametrize("how", ["end", "dropped", "exception"])
 def test_an_interpreter_ends_while_works_are_pending(crew, folder, backend, how):
     b = crew.member("b:0")
-    b.run(join_memory)  # the last process that leaves removes it, with all messages
+    b.run(join_memory)  # the last process to leave removes the memory with all messages
     process = subprocess.run(
         [sys.executable, "-c", PROGRAM, pickle.dumps(crew.directory).hex(), how],
         check=False,

@@ -1,4 +1,4 @@
-"""The order of messages between two workers, and how many of them are buffered."""
+"""The order of messages between two workers, and the limit on buffered messages."""
 
 import asyncio
 import random
@@ -173,7 +173,7 @@ def test_a_message_of_another_kind_stays(pair, async_op):
 
 
 def cancel_some(me, seed):
-    """Start receives, cancel some of them while messages come, and receive what is left."""
+    """Start receives, cancel some of them while messages arrive, and receive the rest."""
     chance = random.Random(seed)
     found = []
     count = 0
@@ -258,7 +258,7 @@ def test_what_a_cancelled_receive_took_comes_first(crew, async_op):
 
 
 def give_up_often(me, count):
-    """Await receives under a deadline that passes about when the messages come."""
+    """Await receives with a deadline that passes about when the messages arrive."""
 
     async def run():
         found, gave_up, pause = [], 0, 0.0001
@@ -285,7 +285,7 @@ def test_a_receive_that_is_given_up_as_its_message_comes_loses_nothing(pair):
 
 
 def dropped(me):
-    me.recv("a", 0, async_op=True)  # dropped before its message comes: it takes it
+    me.recv("a", 0, async_op=True)  # dropped before its message arrives, but it takes the message
     time.sleep(0.5)
     return me.recv("a", 0, timeout=30)
 
@@ -293,7 +293,7 @@ def dropped(me):
 def send_after_a_while(me):
     time.sleep(0.2)
     for number in range(3):
-        me.send(number, "b", 0, async_op=True)  # dropped: it is sent all the same
+        me.send(number, "b", 0, async_op=True)  # dropped, but the message is sent
 
 
 def test_works_that_nobody_waits_for(pair):
@@ -388,7 +388,7 @@ def test_several_threads_send_each_in_its_order(pair):
 
 
 def poll(me, count):
-    """Receive with timeouts that pass often."""
+    """Receive with timeouts that often expire."""
     import torch
 
     found, late = [], 0

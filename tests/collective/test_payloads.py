@@ -1,4 +1,4 @@
-"""What can be sent: payload kinds, over each transport, received in each way."""
+"""Payload kinds of point-to-point messages, over each transport and each way of receiving."""
 
 import asyncio
 import dataclasses
@@ -48,7 +48,7 @@ def _bytes(tensor):
 
 
 def payloads():
-    """Payloads by name; made in both processes, so that each knows what is to come."""
+    """Payloads by name; made in both processes, so that the receiver knows what to expect."""
     import torch
 
     torch.manual_seed(7)
@@ -117,7 +117,7 @@ def send_all(me, make, way):
 
 
 def recv_all(me, make, way):
-    """Receive what `send_all` sends; return the names of what came otherwise."""
+    """Receive what `send_all` sends; return the names of payloads that arrived changed."""
     expected = make()
 
     async def recv():
@@ -200,7 +200,7 @@ def recv_big(me, sizes):
     found = []
     for _size in sizes:
         array = me.recv("a", 0, timeout=60)
-        array += 1  # it is the receiver's own
+        array += 1  # the receiver owns the memory
         found.append((array.nbytes, int(array.min()), int(array.max())))
     return found, me.recv("a", 0)
 
@@ -289,7 +289,7 @@ def test_functions_and_classes_that_cannot_be_imported(pair):
 
 
 def write_after(me):
-    """Send, and change at once what was sent."""
+    """Send an object, and change it right away."""
     import torch
 
     for size in (10, 100_000, 3_000_000):
@@ -338,7 +338,7 @@ def send_not_contiguous(me):
             call()
         except ShoalValueError as error:
             texts.append(str(error))
-    me.send({"mixed": [slanted, 1]}, "b", 0)  # inside an object it is pickled
+    me.send({"mixed": [slanted, 1]}, "b", 0)  # a tensor inside an object is pickled
     return texts
 
 

@@ -1,4 +1,4 @@
-"""A transport of another package: registered by an entry point, it carries tensors."""
+"""A tensor transport that another package registers by an entry point."""
 
 import pytest
 

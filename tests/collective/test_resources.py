@@ -1,4 +1,4 @@
-"""What a peer costs: threads, descriptors, and the time of a message among many peers."""
+"""The cost of a peer: threads, descriptors, and the time of a message with many peers."""
 
 import os
 import threading
@@ -12,11 +12,11 @@ pytestmark = pytest.mark.process
 
 
 def count(folder):
-    return len(os.listdir(folder))  # noqa: PTH208  (a generator would add a descriptor of its own to the count)
+    return len(os.listdir(folder))  # noqa: PTH208  (a generator would add its own descriptor to the count)
 
 
 def cost_of_peers(me, number, async_op):
-    """Exchange messages with peers of this process; return what each added."""
+    """Exchange messages with peers in this process; return the threads and descriptors added."""
     peers = [collective(me.directory, f"p:{rank}") for rank in range(number)]
 
     def exchange(rank, peer):
@@ -35,13 +35,13 @@ def cost_of_peers(me, number, async_op):
     works = [me.recv("warm", 0, async_op=True)]
     warm.send(0, "a", 0, async_op=True).wait(timeout=30)
     works[0].wait(timeout=30)
-    time.sleep(1.2)  # the task that looks after operations has its thread
+    time.sleep(1.2)  # the thread of the task that watches operations has started
     before = threading.active_count(), count("/proc/self/task"), count("/proc/self/fd")
     for rank, peer in enumerate(peers):
         assert exchange(rank, peer) == [rank, rank]
     end = time.monotonic() + 10
     while count("/proc/self/task") > before[1] + 1 and time.monotonic() < end:
-        time.sleep(0.05)  # a thread that found a peer has ended, and is going
+        time.sleep(0.05)  # a thread that looked up a peer has finished but still exists
     return count("/proc/self/task") - before[1], count("/proc/self/fd") - before[2]
 
 
@@ -50,12 +50,12 @@ def cost_of_peers(me, number, async_op):
 )
 def test_a_peer_costs_no_thread_and_at_most_two_descriptors(crew, number, async_op):
     threads, descriptors = crew.member("a:0").run(cost_of_peers, number, async_op)
-    assert threads <= 1  # of the process, however many peers
-    assert descriptors <= 2 * number + 4  # and those of the threads that looked peers up
+    assert threads <= 1  # one for the process, for any number of peers
+    assert descriptors <= 2 * number + 4  # 4: those of the threads that looked up peers
 
 
 def time_of_a_message(me, number):
-    """Return the seconds of the fastest round with few and with many peers."""
+    """Return the fastest round trip in seconds, with few and with many peers."""
     peers = [collective(me.directory, f"p:{rank}") for rank in range(number)]
 
     def fastest():

@@ -1,8 +1,8 @@
-"""What the rows of the contract's list of weaknesses ask of messages between workers.
+"""Known weaknesses of other implementations, for messages between workers: a test for each row.
 
-Rows 4 (a failed asynchronous operation), 11 (objects for cloudpickle), 13 (cost of a peer) and 28
-(broadcasts beside messages) are in `test_deaths`, `test_payloads`, `test_peers` and
-`test_broadcasts`.
+The numbers are those of the rows in the contract's list. Rows 4 (a failed asynchronous operation),
+11 (objects for cloudpickle), 13 (cost of a peer) and 28 (broadcasts beside messages) are in
+`test_deaths`, `test_payloads`, `test_resources` and `test_broadcast`.
 """
 
 import json
@@ -16,7 +16,7 @@ from support.collective_crew import collective
 
 
 class Counting:
-    """A directory that counts what it is asked."""
+    """A directory that records the calls it gets."""
 
     def __init__(self, directory):
         self._directory = directory
@@ -34,7 +34,7 @@ class Counting:
 
 @pytest.fixture
 def two(crew):
-    """Two workers of this process, and a directory that counts."""
+    """Two workers of this process, and a directory that records calls."""
     counting = Counting(crew.directory)
     made = [collective(counting, "a:0"), collective(counting, "b:0")]
     yield *made, counting
@@ -76,14 +76,14 @@ def test_row_21_nothing_that_comes_over_gloo_is_unpickled():
     torch = pytest.importorskip("torch")
     layout, _ = describe({"w": torch.ones(2, 3)})
     assert json.loads(json.dumps(layout.to_json()))[1] == ["w"]
-    # A key that JSON cannot hold is no part of a frame: such a dict goes by pickle, over Ray.
+    # A frame cannot contain a key that JSON cannot hold: such a dict is pickled and sent over Ray.
     assert describe({1: torch.ones(2)}) is None
     sender = FrameSender("127.0.0.1", "a:0", "b:0")
     try:
         _, kind, address = sender.open()
         json.dumps(address)
         assert kind == "frames"
-        assert address["host"] == "127.0.0.1"  # of the node's own interface, not of all
+        assert address["host"] == "127.0.0.1"  # one interface, not all of them
     finally:
         sender.close()
 
@@ -96,6 +96,6 @@ def test_row_29_an_array_is_copied_once_to_be_sent_and_not_to_be_received(two, s
     received = b.recv("a", 0)["array"]
     work.wait(timeout=60)
     assert received.shape == (size,)
-    assert not received.flags.owndata  # it is a view of the memory that it was sent through
+    assert not received.flags.owndata  # a view of the memory through which it was sent
     received += 1
     assert array.sum() == 0

@@ -1,4 +1,4 @@
-"""The log lines of long waits: who waits for whom, and cycles."""
+"""Log lines of long waits between workers: which worker waits for which, and cycles."""
 
 import logging
 import time
@@ -13,7 +13,7 @@ pytestmark = pytest.mark.process
 
 
 def soon(me, call):
-    """Run a call whose first log line comes soon; return the lines."""
+    """Run a call with a short time before its first log line; return the lines."""
     deadline._FIRST_LOGS_S = (1.2, 60.0)
     peer_waits._NOTE_AFTER_S = 0.2
     lines = []

@@ -1,4 +1,4 @@
-"""Rust against Python: the same answers, the same errors, and values that travel between them."""
+"""Placement and address on both cores: the same results and errors, and pickles that both read."""
 
 import os
 import pickle
@@ -40,7 +40,7 @@ clusters = st.lists(
 
 
 def outcome(function):
-    """What a call gives: its result, or the class, the text and the position of its error."""
+    """The outcome of a call: its result, or the class, text and position of its error."""
     try:
         return "result", function()
     except (ValueError, TypeError) as error:
@@ -98,7 +98,7 @@ steps = st.just("") | st.integers(0, 4).map("/{}".format)
 exclusions = st.lists(spans.map("!{}".format), max_size=2).map("".join)
 processes = st.just("") | spans.map(":{}".format) | spans.map(":0-{}".format)
 segments = st.tuples(spans, steps, exclusions, processes).map("".join)
-# What is nearly a placement, so that most faults are rules of meaning and not of spelling.
+# Texts close to placements, so that most errors are about meaning and not about spelling.
 specs = st.lists(segments, min_size=1, max_size=3).map(",".join)
 odd = st.text(
     alphabet="-0123456789al:,!/ \t;.[]*^%~…\u2013\uff10\uff19\uff1a\u3000組é\u0301\u202e\x1f\u200b",
@@ -217,7 +217,7 @@ def test_pickles_load_as_the_public_class(core, protocol):
         assert b"_rust" not in data
         assert b"_pure" not in data
         again = pickle.loads(data)
-        if not isinstance(again, list):  # what `Placements` travel as
+        if not isinstance(again, list):  # `Placements` are pickled as lists
             assert type(again).__module__ == type(value).__module__
         assert again == value
     assert type(pickle.loads(pickle.dumps(core.WorkerAddress("g")))) is shoal.WorkerAddress
@@ -247,7 +247,7 @@ def test_version_is_the_workspaces():
 
 
 def resident():
-    """The memory of this process, in bytes."""
+    """The resident memory of this process in bytes."""
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 

@@ -1,4 +1,4 @@
-"""Shared queues on both cores: the same answers and the same errors to the same calls."""
+"""Shared-memory queues on both cores: the same results and errors for the same calls."""
 
 import inspect
 import re
@@ -55,15 +55,15 @@ calls = st.one_of(
 
 
 def outcome(call, *arguments):
-    """What a call gives: its result, or the class and the text of its error, with no sizes.
+    """The outcome of a call: its result, or the class and text of its error without sizes.
 
-    How many bytes a message has is the business of a core.
+    The cores may differ in the number of bytes of a message.
     """
     try:
         result = call(*arguments)
     except (ValueError, TypeError, LookupError, RuntimeError) as error:
         return described(error)
-    except Exception as error:  # noqa: BLE001  (the errors of channels have no common base but ours)
+    except Exception as error:  # noqa: BLE001  (the errors of channels have no other common base)
         return described(error)
     if isinstance(result, list):
         return [shown(value) for value in result]
@@ -77,7 +77,7 @@ def outcome(call, *arguments):
 
 
 def shown(value):
-    """A value, or what is leased: that is acknowledged."""
+    """The value, or the value of a leased message, which is acknowledged."""
     if type(value).__name__ != "ShmMessage":
         return value
     value.ack()
@@ -85,7 +85,7 @@ def shown(value):
 
 
 def called(session, queue, name, *arguments):
-    """What a step gives; what a queue does not do, its session does."""
+    """The outcome of a step: a method of the queue, or of the session if the queue lacks it."""
     owner = queue if hasattr(queue, name) else session
     return outcome(getattr(owner, name), *arguments)
 
@@ -108,7 +108,7 @@ def test_queues_answer_alike(maxsize, max_bytes, steps):
             queue = core.ShmQueue(session, b"k", maxsize, max_bytes, "the channel 'x', key 'k'")
             answers.append([called(session, queue, *step) for step in steps])
             session.close()
-    # Where the bytes of a queue are bounded, how many fit is the business of a core.
+    # With a bound in bytes, the cores may differ in the number of messages that fit.
     if max_bytes == 0:
         assert answers[0] == answers[1]
     else:
@@ -121,7 +121,7 @@ def test_queues_answer_alike(maxsize, max_bytes, steps):
         st.sampled_from(["token", "dir", "max_bytes", "memory_policy", "spill_dir", "backlog"]),
         anything,
         min_size=1,
-        max_size=1,  # which of several is told of first is nobody's business
+        max_size=1,  # the cores may check several in a different order
     )
 )
 def test_sessions_refuse_alike(arguments):

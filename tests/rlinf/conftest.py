@@ -1,4 +1,4 @@
-"""Serve `rlinf.scheduler` from shoal for one test, and leave no trace of it."""
+"""Fixture that serves `rlinf.scheduler` from shoal for one test and undoes it afterwards."""
 
 import sys
 

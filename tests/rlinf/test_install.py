@@ -1,4 +1,4 @@
-"""What `import` does, and says, once shoal serves `rlinf.scheduler`."""
+"""Imports of `rlinf.scheduler` once shoal serves it: the modules they give, errors and warnings."""
 
 import importlib
 import importlib.util
@@ -15,7 +15,7 @@ from shoal.compat.rlinf import install
 
 def run(source: str) -> dict[str, object]:
     scope: dict[str, object] = {}
-    exec(source, scope)  # a `from` import inside a test would be one of the test's own module
+    exec(source, scope)  # a `from` import in a test would belong to the test's module
     return scope
 
 

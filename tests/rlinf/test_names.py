@@ -1,7 +1,7 @@
-"""Every name that `rlinf.scheduler` has: served by shoal, or in the list of what is missing.
+"""Every name of `rlinf.scheduler`: shoal serves it, or the list of missing names has it.
 
-`NAMES` is what its documentation and the code around it import, written down from there and not
-from our table.
+`NAMES` are the names that its documentation and the code around it import. They were collected
+from there, not from shoal's table.
 """
 
 import importlib
@@ -87,7 +87,7 @@ NAMES = {
     "dynamic_scheduler.utils": "RolloutAction RolloutReport get_scheduler_channel",
 }
 
-# What shoal does not have yet. A line that has become untrue fails a test: remove the name.
+# Names that shoal does not have yet. A name that shoal has fails a test: remove it here.
 _MISSING_BY_PART = {
     "traces": "Tracer",
     "locks": "DeviceLock DeviceLockManager PortLock PortLockManager",

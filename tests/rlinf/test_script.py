@@ -1,4 +1,4 @@
-"""`python -m shoal.compat.rlinf SCRIPT`: the script runs as Python would run it, on shoal."""
+"""`python -m shoal.compat.rlinf SCRIPT`: runs the script as Python would, on shoal."""
 
 import json
 import os
@@ -27,7 +27,7 @@ def run(*arguments: object, cwd: Path, timeout: float = 30.0) -> subprocess.Comp
 
 @pytest.fixture(autouse=True)
 def _importable(monkeypatch):
-    # A relative PYTHONPATH means another folder where these scripts run.
+    # These scripts run in another folder, where a relative PYTHONPATH would be wrong.
     folders = [str(Path(p).resolve()) for p in os.environ.get("PYTHONPATH", "").split(":") if p]
     if folders:
         monkeypatch.setenv("PYTHONPATH", ":".join(folders))

@@ -1,4 +1,4 @@
-"""A session of either core, in a folder of its own, and crews that work on its queue."""
+"""Fixtures for long runs on shared memory: a session of either core, and crews on its queue."""
 
 import importlib
 import os
@@ -14,19 +14,19 @@ from support import shm_crew
 
 CORE = ("ShmMessage", "ShmParcel", "ShmPort", "ShmQueue", "ShmReservation", "ShmSession", "shm_gc")
 CREW = Path(shm_crew.__file__)
-# Beyond the time that a crew works.
+# Seconds that a crew may take in addition to its working time.
 DEADLINE_S = 40
 
 
 @pytest.fixture
 def environment(backend):
-    """The variables of a program that is to use the same core."""
+    """The environment of a program that uses the same core."""
     return {**os.environ, "SHOAL_BACKEND": backend.__name__.rpartition("._")[2]}
 
 
 @pytest.fixture
 def shm(backend, monkeypatch):
-    """The public module as it is where this core was chosen."""
+    """The public module as it is in a process that chose this core."""
 
     def forget():
         for name in [name for name in sys.modules if name.startswith("shoal.shm")]:
@@ -41,7 +41,7 @@ def shm(backend, monkeypatch):
 
 @pytest.fixture
 def session(shm):
-    """A session; its folder is empty after it."""
+    """A session, whose folder is empty after it."""
     with tempfile.TemporaryDirectory(prefix="shoal-test-", dir="/dev/shm") as folder:
         with shm.Session.create(dir=folder, max_bytes=32 * 2**20) as session:
             yield session
@@ -50,7 +50,7 @@ def session(shm):
 
 @pytest.fixture
 def crew(session, environment, tmp_path):
-    """Let a crew work; returns what it printed, and where the logs of its workers are."""
+    """Let a crew work; returns its output and the folder with its workers' logs."""
 
     def run(seconds, seed, roles):
         logs = tmp_path / "logs"

@@ -1,10 +1,10 @@
-"""A long run under random kills: is everything flat?
+"""Soak test (a program, not run by pytest): memory, files and latency stay flat under random kills.
 
     python tests/shm/soak.py --minutes 30 [--backend rust|pure]
 
-Producers and consumers of messages from 64 B to 4 MiB work on one queue; every now and then one of
-them is killed and replaced. Every ten seconds a line says what they use. At the end all are killed,
-the dead are cleaned up after, the queue is emptied, and a verdict says what grew or was left.
+Producers and consumers of messages from 64 B to 4 MiB work on one queue; from time to time one of
+them is killed and replaced. Every ten seconds a line shows what they use. At the end all are
+killed, the session is swept and the queue is emptied; a verdict lists what grew or was left.
 """
 
 import argparse
@@ -27,13 +27,13 @@ if TYPE_CHECKING:
 KEY = "soak"
 MAXSIZE = 64
 SIZES = (64, 64, 64, 1024, 1024, 16 << 10, 256 << 10, 4 << 20)
-# A worker reports what it saw so often.
+# Seconds between two reports of a worker.
 REPORT_S = 1.0
 
 
 @dataclass
 class Sample:
-    """What a moment looks like; columns of the table."""
+    """The figures of one moment, which are the columns of the table."""
 
     seconds: float
     messages: int
@@ -90,7 +90,7 @@ def consume(queue: "shm.Queue", report: int) -> None:
 
 
 class Crew:
-    """The workers, and what they report; none of them outlives this process for long."""
+    """The workers and their reports; a worker ends soon after this process does."""
 
     def __init__(self, session: "shm.Session") -> None:
         self._session = session
@@ -117,7 +117,7 @@ class Crew:
     def _work(self, role: str, captain: int) -> None:
         signal.signal(signal.SIGALRM, lambda *_: os.getppid() == captain or os._exit(2))
         signal.setitimer(signal.ITIMER_REAL, 1, 1)
-        # A child made by fork is a participant of its own, from its first call on.
+        # A forked child becomes a separate participant with its first call.
         queue = self._session.queue(KEY, MAXSIZE)
         {"produce": produce, "consume": consume}[role](queue, self._report)
 
@@ -130,7 +130,7 @@ class Crew:
         return self._roles.pop(pid)
 
     def heard(self) -> tuple[int, float]:
-        """Return how many messages were got since the last time, and the median of the p99."""
+        """Return the number of messages got since the last call, and the median of the p99."""
         try:
             said = os.read(self._reports, 1 << 20).decode().splitlines()
         except BlockingIOError:
@@ -142,7 +142,7 @@ class Crew:
 
 
 def rss_mib(pids: list[int]) -> float:
-    """Return the memory of processes that is theirs alone, in total."""
+    """Return the total memory that is private to these processes."""
     total = 0
     for pid in pids:
         for line in Path(f"/proc/{pid}/status").read_text().splitlines():
@@ -152,7 +152,7 @@ def rss_mib(pids: list[int]) -> float:
 
 
 def memory_mib(folder: Path) -> float:
-    """Return what the files of a session take."""
+    """Return the disk or memory space of a session's files."""
     total = 0
     for path in folder.iterdir():
         try:
@@ -167,14 +167,14 @@ def fds(pids: list[int]) -> int:
 
 
 def verdict(samples: list[Sample]) -> list[str]:
-    """Say what is not flat: the last third against the first, the start left out."""
+    """Return what is not flat: compares the last third with the first, without the start."""
     steady = samples[max(1, len(samples) // 10) :]
     third = len(steady) // 3
     if third < 2:
         return ["too short for a verdict: at least 70 s are needed"]
     grown = []
-    # A quarter more, and so much in any case, is no drift: it is how large the messages in hand are,
-    # and what else the machine does.
+    # Growth by a quarter plus this slack is not drift: it comes from the sizes of the messages in
+    # use and from other load on the machine.
     for name, slack in {"rss_mib": 64.0, "shm_mib": 64.0, "fds": 16.0, "p99_ms": 250.0}.items():
         first = median(float(getattr(sample, name)) for sample in steady[:third])
         last = median(float(getattr(sample, name)) for sample in steady[-third:])
@@ -184,8 +184,8 @@ def verdict(samples: list[Sample]) -> list[str]:
 
 
 def run(arguments: argparse.Namespace, session: "shm.Session") -> list[str]:
-    """Work, watch and clean up; return what is wrong."""
-    # The crew has a process of its own, which makes no call of the session and only forks.
+    """Work, watch and clean up; return the problems found."""
+    # The crew is led by a separate process, which only forks and makes no call of the session.
     reports, report = os.pipe()
     captain = os.fork()
     if captain == 0:
@@ -218,7 +218,7 @@ def run(arguments: argparse.Namespace, session: "shm.Session") -> list[str]:
 
 
 def left(session: "shm.Session") -> list[str]:
-    """Clean up after all of them; return what is left."""
+    """Clean up after all workers; return what is left."""
     session.sweep()
     queue = session.queue(KEY, MAXSIZE)
     while not queue.empty():
@@ -236,7 +236,7 @@ def left(session: "shm.Session") -> list[str]:
 
 
 def lead(arguments: argparse.Namespace, session: "shm.Session", report: int) -> None:
-    """Start workers, kill them and replace them, and report every so often."""
+    """Start workers, kill and replace them, and report at intervals."""
     parent = os.getppid()
     crew, folder = Crew(session), Path(session.token)
     choice = random.Random(arguments.seed)

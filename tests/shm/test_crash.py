@@ -1,6 +1,6 @@
-"""Random kills: 4 producers and 4 consumers, one of whom is killed every 1 to 50 ms.
+"""Random kills on a shared-memory queue: 4 producers and 4 consumers, a kill every 1 to 50 ms.
 
-They run for SHOAL_TEST_CRASH_SECONDS, 4 by default for each of the six cases; by hand: 60.
+Each of the six cases runs for SHOAL_TEST_CRASH_SECONDS, 4 by default; use 60 for a run by hand.
 """
 
 import gc
@@ -37,7 +37,7 @@ def in_order(names):
 
 
 def settled(session):
-    """Clean up after everybody who was killed; what is left of them is nothing."""
+    """Clean up after the killed processes; return the statistics and files that remain."""
     gc.collect()
     session.sweep()
     stats = session.stats()
@@ -49,7 +49,7 @@ def assert_nothing_left(session, before):
     stats, files = settled(session)
     for what in ("messages", "descriptors_in_use", "bytes_in_use", "bytes_reserved"):
         assert stats[what] == 0, what
-    # What both cores call their files of payloads and of doorbells.
+    # Payload files and doorbells have these initials on both cores.
     assert [name for name in files if name not in before and name[0] in "xb"] == []
 
 
@@ -78,13 +78,13 @@ def test_what_was_put_comes_once_or_was_in_the_hands_of_one_who_was_killed(sessi
     assert len(lost) <= consumers, f"{len(lost)} lost, {consumers} consumers were killed"
     assert len(said["got"]) > 100
     for who, names in by_consumer.items():
-        # What was taken and not lost is delivered again, at the end.
+        # Messages that were taken and not lost are delivered again at the end.
         assert who == "the rest" or disorder(names) <= consumers, who
     assert_nothing_left(session, before)
 
 
 def disorder(names):
-    """How many messages come after a later one of their producer."""
+    """The number of messages that come after a later one of their producer."""
     last, late = {}, 0
     for worker, number in map(number_of, names):
         late += last.get(worker, -1) > number
@@ -128,9 +128,9 @@ def test_with_leases_nothing_is_lost(session, crew):
     assert put - got.keys() == set(), "lost"
     assert got.keys() <= begun
     assert [name for name, times in acked.items() if times > 1] == []
-    # Delivered for the first time once; each further time says so.
+    # A message is delivered once as new; each later delivery is marked as redelivered.
     assert [name for name, n in Counter(name for _, name in first).items() if n > 1] == []
-    # One who was killed between its acknowledgement and the line about it.
+    # A consumer may be killed between its acknowledgement and the log line about it.
     consumers = len([path for path in logs.iterdir() if path.name.startswith("lease")])
     assert len(got.keys() - acked.keys()) <= consumers
     assert sum(times > 1 for times in got.values()) <= consumers
@@ -153,11 +153,11 @@ def test_those_who_come_and_go_may_be_killed_too(session, crew):
     for path in logs.iterdir():
         role, number = path.name.split("-")
         if role == "visit":
-            # As many as it made before it was killed, and what it left in them.
+            # The queues that the visitor made before it was killed, and what it left in them.
             for at in range(3):
                 rest = list(drained(session.queue((int(number), at), 4)))
                 assert len(rest) <= 1
-    # Those that nobody uses any more make room for others, beyond so many.
+    # Unused queues make room for others only beyond a certain number.
     assert number_of_queues > min(len(visits), 63)
     assert {name_of(content) for content in drained(queue)} <= {
         name for _, (what, name, *_) in steps(logs) if what == "begin"
@@ -191,7 +191,7 @@ def test_one_who_is_stopped_for_five_seconds_is_not_dead(session, environment):
         try:
             assert process.stdout.readline() == "leased\n"
             process.send_signal(signal.SIGSTOP)
-            # Who waits looks for the dead.
+            # A waiting process looks for dead ones.
             with pytest.raises(ShoalTimeoutError):
                 queue.get(timeout=5)
             assert session.sweep() == {"dead": 0, "recovered": 0, "redelivered": 0, "lost": 0}
@@ -220,6 +220,6 @@ def test_a_death_is_noticed_by_one_who_waits(session, environment):
             assert process.stdout.readline() == "leased\n"
             process.kill()
             process.wait(DEADLINE_S)
-            # What is promised; a deadline and no matter of speed.
+            # The documented deadline, not a measure of speed.
             with queue.get(timeout=2, lease=True) as leased:
                 assert (leased.value, leased.redelivered) == (number, True)

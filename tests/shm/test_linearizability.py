@@ -1,4 +1,4 @@
-"""What several processes saw of a queue can be told as a story of one operation after the other."""
+"""Linearizability: the calls of several processes fit one sequence of calls on a FIFO queue."""
 
 import random
 from collections import deque
@@ -25,7 +25,7 @@ def test_a_recorded_history_is_that_of_a_fifo_queue(session, crew, crowd):
     assert len(history.puts) == len(history.gets) == crowd * RECORDED
     assert not is_sequential([*history.puts.values(), *history.gets.values()])
     assert history.violations() == []
-    # And the check sees it where two of them are exchanged.
+    # The check finds the error when two values are exchanged.
     values = sorted(history.gets, key=lambda value: history.gets[value].called)
     first, last = values[10], values[-10]
     gets = history.gets
@@ -59,7 +59,7 @@ BROKEN = {
         get("a", 5, 6),
     ],
     "found empty from 5 to 9, and it was not": [
-        # None of the two is there all the time, but one of them always is.
+        # Neither value is in the queue all the time, but one of them always is.
         put("a", 1, 2),
         put("b", 3, 6),
         Call("empty", "-", 5, 9),
@@ -99,7 +99,7 @@ def test_a_sound_history_is_accepted(calls):
 
 
 def simulated(seed):
-    """A history of a queue that is one, of calls that overlap."""
+    """A history of overlapping calls on a real FIFO queue."""
     choice = random.Random(seed)
     queue, calls, number = deque(), [], 0
     for moment in range(0, 4000, 10):

@@ -1,9 +1,9 @@
-"""Children of one process who share a channel that they inherited, and are killed at random.
+"""Program: forked workers that share an inherited channel and are killed at random.
 
     python channel_crew.py HANDLE LOGS SECONDS SEED ROLE...
 
-They work as those of `shm.crew` do, with a handle of a channel, read from a file, for the queue.
-With 0 seconds all work until they are done.
+They work like those of `shm_crew`, on a channel instead of a queue; the channel's handle is read
+from a file. With 0 seconds all work until they are done.
 """
 
 import itertools
@@ -44,7 +44,7 @@ def lease(channel: Any, log: Log, _me: int) -> None:
 
 
 def fill_keys(channel: Any, log: Log, me: int) -> None:
-    """Put an item under each key; a lap begins somewhere else for each."""
+    """Put an item under each key; each worker starts its lap at another key."""
     for step in range(KEYS):
         key = (me * 250 + step) % KEYS
         channel.put((me, key), key=key, timeout=DEADLINE_S)
@@ -52,7 +52,7 @@ def fill_keys(channel: Any, log: Log, me: int) -> None:
 
 
 def empty_keys(channel: Any, log: Log, me: int) -> None:
-    """Take all of every fourth key."""
+    """Take all items of every fourth key."""
     got = set()
     for key in range(me % EACH, KEYS, EACH):
         for _ in range(EACH):
@@ -67,7 +67,7 @@ ROLES = {role.__name__: role for role in (produce, consume, lease, fill_keys, em
 
 
 class Crew(crew.Crew):
-    """The children of this process."""
+    """The workers: forked children of this process, which inherit the channel."""
 
     def __init__(self, channel: Any, logs: Path) -> None:
         super().__init__("", logs)
@@ -90,7 +90,7 @@ class Crew(crew.Crew):
 
 def main(handle: str, logs: str, seconds: str, seed: str, *roles: str) -> None:
     channel = pickle.loads(Path(handle).read_bytes())
-    channel.qsize()  # all that follow inherit a handle that is in use
+    channel.qsize()  # children inherit a handle that is in use
     start = time.monotonic()
     made = Crew(channel, Path(logs))
     for role in roles:

@@ -1,4 +1,4 @@
-"""A channel's host in a thread of the test, which stands for Ray: what is called runs there."""
+"""Double of Ray for channels: runs a channel's host in a thread of the test."""
 
 import asyncio
 import contextlib
@@ -19,7 +19,7 @@ STANDS_S = 60
 
 
 class Reference:
-    """The answer to come of a call."""
+    """Double of an `ObjectRef`: the future result of a call."""
 
     def __init__(self, future):
         self._future = future
@@ -32,7 +32,7 @@ class Reference:
 
 
 class Handle:
-    """A handle to a host, whose methods run in its thread; `fails` makes the error of a call."""
+    """Double of an actor handle: methods run in the host's thread; `fails` makes a call's error."""
 
     def __init__(self, worker, loop):
         self._worker, self._loop = worker, loop
@@ -59,7 +59,7 @@ class Handle:
 
 
 class Hosts:
-    """Processes of a channel's host, one after the other, and what they noted at the manager."""
+    """Successive processes of one channel's host, and the values that they noted at the manager."""
 
     def __init__(self, channel, monkeypatch):
         self._channel, self._patch = channel, monkeypatch
@@ -75,7 +75,7 @@ class Hosts:
         return self._noted[-1] if method == "noted" and self._noted else None
 
     def start(self, **facts):
-        """Start a process, in whose place the next one comes."""
+        """Start the next process of the host, which replaces the former one."""
         self.facts = self._channel.facts.Facts("c", **{"hosts": 1, **facts})
         self.worker = self._run(self._made())
         self.handle = Handle(self.worker, self._loop)
@@ -102,16 +102,16 @@ class Hosts:
         return body
 
     def way(self, kind):
-        """Return the queues as a process of another node has them, or as one of this node does."""
+        """Return the queues of a process on another node (`ray`) or on this one (`shm`)."""
         if kind == "ray":
             return self._channel.remote.RemoteQueues(self.facts, "job", 0, self.handle)
         session = self._channel.shm.Session.attach(self._noted[-1])
         return self._channel.shared.SharedQueues(self.facts, session, {})
 
     def handle_of(self, kind, *here):
-        """Return a channel's handle, as a process of another node has it, or one of this node.
+        """Return a channel's handle as a process of another node (`ray`) or of this one has it.
 
-        `local` is one without a host; `here` says of each host whether it is on this node.
+        `local` is a channel without a host; `here` tells for each host whether it is on this node.
         """
         if kind == "local":
             return self._channel.channel.Channel.create("c", local=True)
@@ -124,7 +124,7 @@ class Hosts:
 
     @contextlib.contextmanager
     def standing_still(self):
-        """Let the process that runs do nothing meanwhile."""
+        """Stop the host's process during the block."""
         stands, go_on = threading.Event(), threading.Event()
 
         def stand():
@@ -154,7 +154,7 @@ class Hosts:
 
 @contextlib.contextmanager
 def held_up():
-    """Let nothing that this process has under way go on meanwhile."""
+    """Stop this process's event loop, and so all its pending operations, during the block."""
     held, go_on = threading.Event(), threading.Event()
 
     def hold():

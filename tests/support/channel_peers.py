@@ -1,4 +1,4 @@
-"""Processes beside a test that do with a channel what they are told, over either transport."""
+"""Ray workers and actors that run functions on channels for a test, over either transport."""
 
 import contextlib
 import os
@@ -21,7 +21,7 @@ DEADLINE_S = 30.0
 
 @contextlib.contextmanager
 def over(transport: str) -> Iterator[None]:
-    """Choose the transport of the handles that this process uses for the first time meanwhile."""
+    """Set the transport of handles that this process first uses during the block."""
     before = os.environ.get(VARIABLE)
     os.environ[VARIABLE] = transport
     try:
@@ -34,7 +34,7 @@ def over(transport: str) -> Iterator[None]:
 
 
 class Peer(Worker):
-    """Runs functions, and keeps what they make."""
+    """Runs functions, and keeps their results."""
 
     def run(self, transport: str, function: Callable[..., Any], *args: Any) -> Any:
         with over(transport):
@@ -49,31 +49,31 @@ class Peer(Worker):
 
 
 class Peers:
-    """A few workers, all for one transport."""
+    """A few workers that all use one transport."""
 
     def __init__(self, group: Any, transport: str) -> None:
         self._group, self._transport = group, transport
 
     def start(self, rank: int, function: Callable[..., Any], *args: Any) -> Any:
-        """Run a function on one of them; returns its result to come."""
+        """Run a function on a worker; returns its future result."""
         return self._group.execute_on(rank).run(self._transport, function, *args)
 
     def run(self, rank: int, function: Callable[..., Any], *args: Any) -> Any:
-        """Run a function on one of them."""
+        """Run a function on a worker; returns its result."""
         return self.start(rank, function, *args).wait()[0]
 
     def keep(self, rank: int, function: Callable[..., Any], *args: Any) -> None:
-        """Have one of them begin an operation, whose work it keeps."""
+        """Let a worker begin an operation and keep the operation's work."""
         self._group.execute_on(rank).keep(self._transport, function, *args).wait()
 
     def wait(self, rank: int) -> Any:
-        """Wait for the work that one of them keeps."""
+        """Wait for the work that a worker keeps."""
         return self._group.execute_on(rank).wait().wait()[0]
 
 
 @ray.remote(num_cpus=0)
 class Victim:
-    """Runs a function, and can be killed meanwhile."""
+    """An actor that can be killed while it runs a function."""
 
     def pid(self) -> int:
         return os.getpid()
@@ -91,17 +91,17 @@ class Victims:
         self._pids: dict[Any, int] = {}
 
     def hire(self) -> Any:
-        """Start one."""
+        """Start an actor."""
         victim = Victim.remote()
         self._pids[victim] = ray.get(victim.pid.remote(), timeout=2 * DEADLINE_S)
         return victim
 
     def run(self, victim: Any, function: Callable[..., Any], *args: Any) -> Any:
-        """Have one run a function; returns its result to come."""
+        """Run a function on an actor; returns its future result."""
         return victim.run.remote(self._transport, function, *args)
 
     def kill(self, victim: Any) -> None:
-        """Kill one as a lack of memory would, and wait for its end."""
+        """Kill an actor by SIGKILL, as the kernel does without memory, and wait for its end."""
         pid = self._pids.pop(victim)
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
@@ -113,21 +113,21 @@ class Victims:
 
 
 def pid_of_host(channel: Any) -> int:
-    """Return the process of a channel's host."""
+    """Return the process id of a channel's host."""
     (handle,) = channel._channel_actors_by_rank.values()
     return int(ray.get(handle.__ray_call__.remote(lambda _: os.getpid()), timeout=DEADLINE_S))
 
 
 def until(condition: Callable[[], Any], seconds: float = DEADLINE_S) -> None:
-    """Wait until something is so, looking again and again."""
+    """Wait until a condition is true; check it every few milliseconds."""
     end = time.monotonic() + seconds
     while not condition():
-        assert time.monotonic() < end, "it did not come to be"
+        assert time.monotonic() < end, "the condition did not become true in time"
         time.sleep(0.005)
 
 
 def in_a_child(function: Callable[..., Any], *args: Any) -> str:
-    """Run a function in a child that is forked, and return the text of its result."""
+    """Run a function in a forked child, and return the text of its result."""
     reader, writer = os.pipe()
     child = os.fork()
     if not child:

@@ -1,4 +1,4 @@
-"""Clusters made by hand: what placement asks of a cluster, and nothing more."""
+"""Doubles of clusters with only the attributes that placement uses."""
 
 from dataclasses import dataclass, field
 
@@ -31,7 +31,7 @@ class Group:
 
 @dataclass
 class Cluster:
-    """Answers None for an unknown label, or raises, as some existing callers' doubles do."""
+    """Returns None for an unknown label, or raises, as some callers' doubles do."""
 
     groups: list
     raises: bool = False
@@ -72,7 +72,7 @@ def where(placements):
 
 @pytest.fixture(autouse=True)
 def core(backend, monkeypatch):
-    """Runs the public classes on the backend of the test."""
+    """Run the public classes on the backend of the test."""
     for module in (placement.groups, placement.strategy, placement.component):
         for name in vars(module).keys() & set(_backend.__all__) - {"backend", "load"}:
             monkeypatch.setattr(module, name, getattr(backend, name))

@@ -1,7 +1,7 @@
-"""Workers without Ray: processes with a `Collective` each, and a directory that they share.
+"""Workers without Ray for messages: processes with a `Collective` each and a shared directory.
 
-A nursery is a process that has imported everything and forks workers, so that a worker starts in
-milliseconds. A worker runs the functions that it is sent.
+A nursery is a process that has imported all modules and forks workers, so that a worker starts in
+milliseconds. A worker runs the functions that the test sends.
 """
 
 import asyncio
@@ -34,7 +34,7 @@ DEADLINE_S = 60.0
 
 
 class Registry:
-    """The job's managers, in a process of their own; the method that waits polls."""
+    """The job's managers, in a separate process; `wait_for` polls."""
 
     def __init__(self):
         self._managers = (WorkerManager(), CollectiveManager())
@@ -65,7 +65,7 @@ _Server.register("registry", _the_registry)
 
 
 class SharedDirectory:
-    """What `shoal.collective.directory.Directory` asks for, of a registry in another process."""
+    """Double of `shoal.collective.directory.Directory`: asks a registry in another process."""
 
     def __init__(self, address, key):
         self._where = (address, key)
@@ -84,7 +84,7 @@ class SharedDirectory:
         try:
             return getattr(made[1], method)(*args)
         except BaseException:
-            # An answer that was not read must not be that of the next question.
+            # The next question must not read an unread answer to this one.
             self._local.made = None
             with contextlib.suppress(AttributeError):
                 del made[1]._tls.connection
@@ -135,7 +135,7 @@ class SharedDirectory:
 
 
 class _MailboxDirectory:
-    """Knows the session of a mailbox where a `NodeMemory` asks for that of a node."""
+    """Gives a `NodeMemory` the session of a mailbox instead of a node's session."""
 
     def __init__(self, directory, node):
         self._directory = directory
@@ -234,11 +234,11 @@ def _work(directory, name, facts, connection):
 
 
 def _nurse(path):
-    """Fork a worker for each line: what a nursery runs."""
+    """The program of a nursery: forks a worker for each line of its input."""
     import torch
 
     torch.set_num_threads(1)
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel buries the children
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel reaps the children
     sys.stdout.write("ready\n")
     sys.stdout.flush()
     for line in sys.stdin:
@@ -261,7 +261,7 @@ _PROGRAM = "import sys; from support import collective_crew as crew; crew._nurse
 
 
 class Nursery:
-    """Starts workers whose core is the one given; used as a context."""
+    """Starts workers on the given core; used as a context manager."""
 
     def __init__(self, backend, folders=()):
         self._folders = folders
@@ -292,7 +292,7 @@ class Nursery:
         self._process.stdin.write(cloudpickle.dumps(what).hex() + "\n")
         self._process.stdin.flush()
         connection = self._listener.accept()
-        assert connection.poll(DEADLINE_S), "the worker does not start"
+        assert connection.poll(DEADLINE_S), "the worker did not start"
         return connection, connection.recv()
 
     def __exit__(self, *_):
@@ -303,18 +303,18 @@ class Nursery:
 
 
 class Member:
-    """A worker in a process of its own, which runs functions: `function(collective, *args)`."""
+    """A worker in a separate process, which runs functions: `function(collective, *args)`."""
 
     def __init__(self, crew, name, environment, **facts):
         self.name = name
         self._connection, self.pid = crew.nursery.start(crew.directory, name, facts, environment)
 
     def begin(self, function, *args):
-        """Start a function; `end` returns what it returns."""
+        """Start a function; `end` waits for its result."""
         self._connection.send_bytes(cloudpickle.dumps((function, args)))
 
     def end(self, seconds=DEADLINE_S):
-        """Return what the function that was begun returned, or raise what it raised."""
+        """Return the result of the function that was begun, or raise its error."""
         if not self._connection.poll(seconds):
             raise TimeoutError(f"{self.name} did not answer within {seconds} s")
         fine, result = cloudpickle.loads(self._connection.recv_bytes())
@@ -330,7 +330,7 @@ class Member:
         os.kill(self.pid, number)
 
     def kill(self):
-        """Kill the process, and wait until it is gone."""
+        """Kill the process, and wait for its end."""
         with contextlib.suppress(ProcessLookupError):
             os.kill(self.pid, signal.SIGKILL)
         self._gone()
@@ -356,9 +356,9 @@ class Member:
 
 
 class Crew:
-    """A directory, and workers in processes; used as a context, which ends them.
+    """A directory and workers in processes; a context manager, which ends them.
 
-    Without a nursery it has one of its own, for as long.
+    Without a nursery it starts its own, which ends with it.
     """
 
     def __init__(self, nursery=None, **environment):
@@ -383,7 +383,7 @@ class Crew:
             self._own.close()
 
     def member(self, name, environment=None, **facts):
-        """Start a worker in a process of its own."""
+        """Start a worker in a separate process."""
         if self.nursery is None:
             self.nursery = self._own.enter_context(Nursery(backend()))
         made = Member(self, name, self._environment | (environment or {}), **facts)
@@ -391,7 +391,7 @@ class Crew:
         return made
 
     def collective(self, name, **facts):
-        """Make a worker of this process."""
+        """Make a worker in this process."""
         made = collective(self.directory, name, **facts)
         self._members.append(made)
         return made

@@ -1,4 +1,4 @@
-"""Fixtures of `shoal.shm` and of the modules of channels, as they are where one core was chosen."""
+"""Fixtures of `shoal.shm` and of the channel modules, as in a process that chose one core."""
 
 import importlib
 import sys
@@ -17,7 +17,7 @@ MEMORY = Path("/dev/shm")
 
 @pytest.fixture
 def shm(backend, monkeypatch):
-    """The public module as it is where this backend was chosen."""
+    """The public module as it is in a process that chose this backend."""
     for name in CORE:
         monkeypatch.setattr(_backend, name, getattr(backend, name))
     ours = [name for name in sys.modules if name == "shoal.shm" or name.startswith("shoal.shm.")]
@@ -30,7 +30,7 @@ def shm(backend, monkeypatch):
 
 @pytest.fixture
 def place():
-    """A folder for sessions in memory; nothing may be left in it."""
+    """A folder for sessions in memory, which must be empty at the end."""
     with tempfile.TemporaryDirectory(prefix="shoal-test-", dir=MEMORY) as folder:
         yield folder
         assert list(Path(folder).iterdir()) == []
@@ -38,13 +38,13 @@ def place():
 
 @pytest.fixture
 def channel_modules(shm, place, monkeypatch):
-    """The modules of channels as they are where this core was chosen."""
+    """The modules of channels as they are in a process that chose this core."""
 
     def names():
         return [name for name in sys.modules if f"{name}.".startswith("shoal.channel.")]
 
     monkeypatch.setenv("SHOAL_SHM_DIR", place)
-    # So that it is put back, as the modules are.
+    # Restores the attribute at the end, like the modules.
     monkeypatch.setattr(shoal, "channel", importlib.import_module("shoal.channel"))
     for name in names():
         monkeypatch.delitem(sys.modules, name)

@@ -1,4 +1,4 @@
-"""Collective groups as workers in processes of their own use them."""
+"""Functions that workers run in tests of collective groups."""
 
 from shoal import WorkerAddress
 
@@ -40,14 +40,14 @@ def three_ways(me, value):
 
 
 def three_ways_back(me):
-    """Receive it in another order, with a receive of each kind that waits before."""
+    """Receive the messages in another order; one receive waits before they are sent."""
     waiting = of(me, PAIR, "two").recv(async_op=True)
     found = [me.recv("g", 0, timeout=30), of(me, PAIR, "one").recv(timeout=30)]
     return [*found, waiting.wait(timeout=30)]
 
 
 def broadcast_beside_a_send(me, rank):
-    """A broadcast of the group, one of the worker, and a message, started in another order."""
+    """A broadcast of the group, one of the worker, and a message; ranks differ in the order."""
     group, members = of(me, PAIR), [("g", [0, 1])]
     source = addresses(PAIR[0])[0]
     if rank == 0:

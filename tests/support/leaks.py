@@ -1,15 +1,15 @@
-"""Finds what a run left behind: processes, shared memory, folders of Ray sessions.
+"""Leak check: processes, shared memory and folders of Ray sessions that a test run left behind.
 
-As a plugin of pytest it ends each test session with that check and gives it a Ray folder of its
-own. As a program it does the same for a whole run of commands:
+As a pytest plugin it gives each test session its own Ray folder and runs the check at the end. As a
+program it does the same for a series of commands:
 
     python tests/support/leaks.py record FILE
     SHOAL_TEST_RUN=<mark> some commands
     python tests/support/leaks.py check FILE --mark <mark>
 
-A process belongs to a run when the run's mark is in its environment: unlike a parent or a name
-that stays true of a daemon, of a Ray worker with another title, and of an orphan. Nothing of
-another user, or of another run on the same machine, is ever reported.
+A process belongs to a run when the run's mark is in its environment. Unlike its parent or its name,
+the mark stays with a daemon, an orphan, or a Ray worker that changes its title. Things of another
+user, or of another run on the same machine, are never reported.
 """
 
 import argparse
@@ -48,7 +48,7 @@ class Process:
 
 
 def marked_processes(mark: str) -> list[Process]:
-    """List the living processes whose environment holds the mark, without this one."""
+    """List the living processes with the mark in their environment, except this one."""
     found = []
     for pid in _pids():
         command = _command(pid)
@@ -58,7 +58,7 @@ def marked_processes(mark: str) -> list[Process]:
 
 
 def wait_for_end(mark: str, grace_s: float) -> list[Process]:
-    """Wait until no marked process lives; return those that do after `grace_s` seconds."""
+    """Wait until no marked process lives; return those that still live after `grace_s` seconds."""
     limit = time.monotonic() + grace_s
     while (alive := marked_processes(mark)) and time.monotonic() < limit:
         time.sleep(0.1)
@@ -77,9 +77,9 @@ def lasting_paths() -> set[Path]:
 
 
 def new_paths(before: set[Path], mark: str, grace_s: float) -> list[Path]:
-    """List the lasting paths made since `before`, without what other live processes use.
+    """List the lasting paths made since `before` that no other live process uses.
 
-    What another run makes is for moments in nobody's use; what is left behind stays.
+    Waits `grace_s` seconds, because a new path of another run may not be in use for a moment.
     """
     limit = time.monotonic() + grace_s
     while True:
@@ -96,14 +96,14 @@ def _pids() -> list[int]:
 def _command(pid: int) -> str:
     try:
         return (_PROC / str(pid) / "cmdline").read_bytes().replace(b"\0", b" ").decode().strip()
-    except OSError:  # it ended
+    except OSError:  # the process has ended
         return ""
 
 
 def _has_mark(pid: int, mark: str) -> bool:
     try:
         environment = (_PROC / str(pid) / "environ").read_bytes().split(b"\0")
-    except OSError:  # it ended, or is another user's
+    except OSError:  # the process has ended, or is another user's
         return False
     return f"{MARK_VARIABLE}={mark}".encode() in environment
 
@@ -111,7 +111,7 @@ def _has_mark(pid: int, mark: str) -> bool:
 def _is_ours(path: Path) -> bool:
     try:
         return path.stat().st_uid == os.getuid()
-    except OSError:  # removed meanwhile
+    except OSError:  # it was removed in the meantime
         return False
 
 
@@ -134,9 +134,9 @@ def _uses(pid: int, path: Path) -> bool:
 
 @pytest.fixture(scope="session")
 def ray_tmpdir() -> Iterator[Path]:
-    """A folder for all Ray sessions of this run, removed at its end.
+    """A folder for all Ray sessions of this run, which is removed at the end.
 
-    Its path is short, because Ray's sockets lie in it and the path of a socket ends at 107 bytes.
+    Its path is short, because it contains Ray's sockets; a socket's path has at most 107 bytes.
     """
     folder = Path(tempfile.mkdtemp(prefix="shoal-", dir="/tmp"))
     yield folder
@@ -145,7 +145,7 @@ def ray_tmpdir() -> Iterator[Path]:
 
 @pytest.fixture(scope="session", autouse=True)
 def _leak_guard(ray_tmpdir: Path) -> Iterator[None]:
-    """Fail the session when it leaves a process or shared memory behind, and end the process."""
+    """Fail the session if it leaves a process or shared memory behind, and end such processes."""
     mark = uuid.uuid4().hex
     before = lasting_paths()
     with pytest.MonkeyPatch.context() as patch:

@@ -1,8 +1,8 @@
-"""Separate machines made of Linux namespaces: own addresses, processes, /dev/shm and Ray folder.
+"""Separate machines from Linux namespaces: own addresses, processes, /dev/shm and Ray folder.
 
-Ray's `cluster_utils` starts several nodes that share one address and one `/dev/shm`; code that
-must tell nodes apart is not tested by that. Here each machine is the first process of a PID
-namespace, so that killing it is what a power cut is: everything on it ends at once.
+Ray's `cluster_utils` starts several nodes that share one address and one `/dev/shm`, which cannot
+test code that must distinguish nodes. Here each machine is the first process of a PID namespace;
+killing it ends everything on the machine at once, like a power cut.
 """
 
 import os
@@ -19,10 +19,10 @@ import pytest
 
 RAY_PORT = 6379
 RAY_FOLDER = "/tmp/ray"
-# A Ray that is joined by its address asks for its token, if it has one; these have this one.
+# A driver that joins Ray by its address must present Ray's token, if it has one. This is the token.
 RAY_TOKEN = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": uuid.uuid4().hex}
 
-# What the first process of a machine does: mounts of its own, then it waits to be killed.
+# The first process of a machine: makes the machine's mounts, then waits to be killed.
 _INIT = f"""
 set -e
 mount -t tmpfs -o size=512m tmpfs /dev/shm
@@ -35,7 +35,7 @@ exec sleep infinity
 
 
 class Machine:
-    """One machine; `run` and `start` execute a command on it.
+    """One machine; `run` and `start` execute commands on it.
 
     Attributes:
         address: Its IP address.
@@ -60,14 +60,14 @@ class Machine:
         return ["nsenter", "--target", str(self.pid), "--all", *arguments]
 
     def start(self, arguments: Sequence[str], **env: str) -> "subprocess.Popen[str]":
-        """Start a command; its output, both streams, is in `stdout`."""
+        """Start a command; `stdout` carries both output streams."""
         return subprocess.Popen(
             self.command(arguments), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
             env=_environment() | env,
         )  # fmt: skip
 
     def run(self, arguments: Sequence[str], limit: float = 60.0, **env: str) -> str:
-        """Run a command to its end, which must be a success; returns its output."""
+        """Run a command to its end; it must succeed. Returns its output."""
         process = self.start(arguments, **env)
         try:
             output, _ = process.communicate(timeout=limit)
@@ -79,7 +79,7 @@ class Machine:
         return output
 
     def start_ray(self, head: "Machine | None" = None, **env: str) -> None:
-        """Run `ray start`, as the head or joining one."""
+        """Run `ray start`, as the head node or to join one."""
         where = (
             ["--head", f"--port={RAY_PORT}", "--include-dashboard=false"]
             if head is None
@@ -92,14 +92,14 @@ class Machine:
         )  # fmt: skip
 
     def kill(self) -> None:
-        """Cut the power: every process of the machine is killed, its memory is gone."""
+        """Cut the power: kills every process of the machine; its memory is gone."""
         if self._holder.poll() is None:
             self._holder.kill()
             self._holder.communicate()
 
 
 def _environment() -> dict[str, str]:
-    # What Ray writes belongs on the machine, whose own folder for it is the default one.
+    # Ray must write to the machine's own folder, which is mounted at the default path.
     dropped = ("RAY_ADDRESS", "RAY_TMPDIR", "TMPDIR")
     kept = {name: value for name, value in os.environ.items() if name not in dropped}
     return kept | RAY_TOKEN
@@ -107,12 +107,12 @@ def _environment() -> dict[str, str]:
 
 @contextmanager
 def connected(*names: str) -> Iterator[list[Machine]]:
-    """Start machines that reach each other at 10.99.0.1, 10.99.0.2, …
+    """Start machines that can reach each other at 10.99.0.1, 10.99.0.2, …
 
-    A machine that forbids namespaces skips the test, and says so.
+    Skips the test, with the reason, where the computer forbids namespaces.
     """
     if os.geteuid() != 0 or not all(map(shutil.which, ("unshare", "nsenter", "ip"))):
-        pytest.skip("machines of their own need root, unshare, nsenter and ip (iproute2)")
+        pytest.skip("separate machines need root, unshare, nsenter and ip (iproute2)")
     machines: list[Machine] = []
     try:
         for number, name in enumerate(names, 1):
@@ -143,7 +143,7 @@ def _cable(machines: Sequence[Machine]) -> None:
 
 
 def read_until(process: "subprocess.Popen[str]", text: str, limit: float) -> str:
-    """Read a process's output up to the line that contains a text; returns what was read."""
+    """Read a process's output up to the line that contains a text; returns the lines read."""
     assert process.stdout is not None
     end = time.monotonic() + limit
     read = ""

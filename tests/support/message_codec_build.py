@@ -1,4 +1,4 @@
-"""The codec of messages as a module of its own, and what its tests share."""
+"""Builds the message codec as a separate module, and helpers that its tests share."""
 
 import functools
 import importlib.machinery
@@ -15,10 +15,10 @@ PLAIN, PIECES = 1, 2
 """The kinds of messages."""
 
 PICKLE = 17
-"""The tag of what is pickled."""
+"""The tag of pickled values."""
 
 LENT = 64 * 1024
-"""Arrays and tensors of so many bytes are views of their message."""
+"""Minimum bytes of an array or tensor that is decoded as a view of its message."""
 
 ROOT = Path(__file__).parents[2]
 BUILD = ["cargo", "build", "--locked", "--quiet", "--message-format", "json"]

@@ -1,4 +1,4 @@
-"""Payloads of every kind, and facts about them that can be compared between processes."""
+"""Payloads of every kind, functions that send and receive them, and facts to compare them by."""
 
 import dataclasses
 from typing import Any, ClassVar
@@ -13,7 +13,7 @@ torch = pytest.importorskip("torch")
 
 @dataclasses.dataclass
 class Batch:
-    """Counts how often its `__post_init__` runs, in the process that asks."""
+    """A dataclass that counts the runs of its `__post_init__` in each process."""
 
     runs: ClassVar[int] = 0
     states: Any
@@ -107,7 +107,7 @@ KINDS = {
     "a dataclass itself": lambda: Batch,
 }
 AS_LIST = {"tuple of tensors", "tuple with one tensor twice", "empty tuple"}
-"""What arrives as a list: a tuple of nothing but tensors."""
+"""Kinds that arrive as a list: tuples of tensors only."""
 
 PIGGYBACKS = {
     "none": None,
@@ -119,7 +119,7 @@ PIGGYBACKS = {
 
 
 def facts(value):
-    """What a value is made of, as plain data."""
+    """The content of a value as plain data."""
     if isinstance(value, torch.Tensor):
         name, wants = type(value).__name__, value.requires_grad
         return name, str(value.dtype), tuple(value.shape), wants, value.tolist()
@@ -147,7 +147,7 @@ def writable(value):
 
 
 class SameMemory:
-    """The mailboxes of nodes, in the memory of this one: other nodes without Ray."""
+    """Mailboxes of other nodes without Ray: they are in the memory of this node."""
 
     def __init__(self, memory):
         self._memory = memory
@@ -160,11 +160,11 @@ class SameMemory:
 
 
 def go_far(me):
-    """Let objects go to `SameMemory` where another node's mailbox would be used."""
+    """Send objects to `SameMemory` instead of another node's mailbox."""
     me._routes.mailboxes = SameMemory(me._routes.memory)
 
 
-# What the two workers do.
+# Functions that the two workers run.
 
 
 def send_all(me, piggyback):

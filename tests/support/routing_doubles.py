@@ -7,7 +7,7 @@ from shoal.worker.routed import RoutedCalls
 
 
 class Manager:
-    """Knows the world sizes of groups, and counts how often it was asked."""
+    """Knows the world sizes of groups, and records each question."""
 
     def __init__(self, **sizes):
         self.sizes = sizes
@@ -20,7 +20,7 @@ class Manager:
 
 
 class Finished:
-    """A work of another library than shoal: it can be waited for."""
+    """A work of a library other than shoal, with only `wait`."""
 
     def __init__(self, run):
         self._run = run
@@ -30,7 +30,7 @@ class Finished:
 
 
 class Plain:
-    """A channel that has what routing needs and nothing else."""
+    """A channel with only the methods that routing needs."""
 
     def __init__(self):
         self.queues = defaultdict(deque)
@@ -53,12 +53,12 @@ class Plain:
         return self.queues[key].popleft()
 
     def held(self):
-        """What each key holds."""
+        """The items of each key."""
         return {key: list(queue) for key, queue in self.queues.items() if queue}
 
 
 class Peer(RoutedCalls):
-    """The routed calls of `Worker` on a worker that needs no cluster."""
+    """A worker that has the routed calls of `Worker` and needs no cluster."""
 
     def __init__(self, manager, group, rank, mailboxes=None):
         self.manager_proxy = manager
@@ -82,7 +82,7 @@ class Peer(RoutedCalls):
 
 
 def peers(manager, group, router=None):
-    """All ranks of a group, with a `batch_router` each where one is given."""
+    """All ranks of a group, each with its own `batch_router` if one is given."""
     made = [Peer(manager, group, rank) for rank in range(manager.sizes[group])]
     for peer in made if router is not None else ():
         peer.batch_router = {tag: list(routes) for tag, routes in router.items()}

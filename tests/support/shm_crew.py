@@ -1,10 +1,10 @@
-"""Workers on one queue who are killed and replaced, and what each of them says it did.
+"""Program: workers on one shared-memory queue that are killed and replaced, and log their steps.
 
-    python crew.py TOKEN LOGS SECONDS SEED ROLE...
+    python shm_crew.py TOKEN LOGS SECONDS SEED ROLE...
 
-Every few milliseconds one of them, whoever it is, is killed by SIGKILL and another takes its role,
-for so many seconds; then all are killed. With 0 seconds nobody is killed, and all work until they
-are done. Each writes its steps into a file of its own, at once: what was written stays.
+For SECONDS, every few milliseconds a random worker is killed by SIGKILL and replaced by another in
+the same role; then all are killed. With 0 seconds no worker is killed, and all work until they are
+done. Each worker writes every step to its own file at once, so a kill loses no written step.
 """
 
 import contextlib
@@ -24,12 +24,12 @@ KEY = "crew"
 MAXSIZE = 64
 # Bounds of the pause between two deaths, in seconds.
 PAUSE_S = (0.001, 0.050)
-# So many calls does one make whom nobody kills.
+# Number of calls that a recording worker, which is not killed, makes.
 RECORDED = 1500
 
 
 class Log:
-    """What one worker did, a line for each step."""
+    """The steps of one worker, a line each."""
 
     def __init__(self, folder: Path, role: str, number: int) -> None:
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND
@@ -40,13 +40,13 @@ class Log:
 
 
 def message(worker: int, number: int) -> bytes:
-    """Say whose it is and which, again and again: in a descriptor, in a block, or a long one."""
+    """Repeat producer and number to fit a descriptor, a block, or a long block."""
     length = 1 if number % 8 else (10_000 if number % 64 == 0 else 500)
     return f"{worker}.{number};".encode() * length
 
 
 def name_of(content: bytes) -> str:
-    """Return whose message it is and which; what was mixed or cut is an error."""
+    """Return a message's producer and number; a mixed or cut message is an error."""
     name, _, _ = content.partition(b";")
     length = len(content) // (len(name) + 1)
     worker, number = name.decode().split(".")
@@ -76,7 +76,7 @@ def lease(queue: shm.Queue, log: Log, _me: int) -> None:
 
 
 def visit(queue: shm.Queue, log: Log, me: int) -> None:
-    """Come, make a queue, use it and leave, again and again."""
+    """Repeatedly attach, make a queue, use it and leave."""
     token = queue.session.token
     queue.session.close()
     for number in itertools.count():
@@ -104,7 +104,7 @@ def record_gets(queue: shm.Queue, log: Log, me: int) -> None:
         except ChannelEmpty:
             log.say("empty", "-", called, time.monotonic_ns())
         except ShoalTimeoutError:
-            # One who waited did not find it empty at one moment, but at the end of its wait.
+            # A get that waited is not a record of one moment at which the queue was empty.
             continue
         else:
             log.say("get", f"{worker}.{number}", called, time.monotonic_ns())
@@ -115,7 +115,7 @@ ROLES = {role.__name__: role for role in (produce, consume, lease, visit, record
 
 
 class Crew:
-    """The workers, as the process that starts and kills them sees them."""
+    """The workers of the process that starts and kills them."""
 
     def __init__(self, token: str, logs: Path) -> None:
         self._token = token
@@ -150,7 +150,7 @@ class Crew:
             self.kill(pid)
 
     def kill_some(self, seconds: float, seed: int) -> int:
-        """Kill one after the other and replace each, then all; returns how many were replaced."""
+        """Kill and replace workers one by one, then kill all; returns the number replaced."""
         choice = random.Random(seed)
         end = time.monotonic() + seconds
         deaths = 0
@@ -170,7 +170,7 @@ class Crew:
 
 
 def work(token: str, logs: Path, role: str, number: int, captain: int) -> None:
-    """Be a worker, for as long as the one who started it lives."""
+    """Be a worker, for as long as the parent process lives."""
     signal.signal(signal.SIGALRM, lambda *_: os.getppid() == captain or os._exit(2))
     signal.setitimer(signal.ITIMER_REAL, 1, 1)
     session = shm.Session.attach(token)
@@ -191,7 +191,7 @@ def main(token: str, logs: str, seconds: str, seed: str, *roles: str) -> None:
 
 
 def steps(logs: Path) -> Iterator[tuple[str, list[str]]]:
-    """Return what all said: who, and the words of each line that was written whole."""
+    """Yield the steps of all workers: the worker, and the words of each complete line."""
     for path in sorted(logs.iterdir()):
         for text in path.read_text().splitlines(keepends=True):
             if text.endswith("\n"):

@@ -1,7 +1,7 @@
-"""Histories of a queue: what was called and returned when, and whether that can be a FIFO queue's.
+"""Histories of queue calls with their times, and a check whether a FIFO queue can produce them.
 
-All values are different, so that a history is wrong exactly where one of a few patterns is in it,
-which is found in O(n log n); searching for an order of the operations is not needed.
+All values are different. Then a history is wrong exactly if it contains one of a few patterns,
+which are found in O(n log n) without searching for an order of the operations.
 """
 
 from bisect import bisect_right
@@ -13,9 +13,9 @@ from math import inf
 
 @dataclass(frozen=True)
 class Call:
-    """An operation: between its call and its return it took effect, all at once.
+    """An operation, which took effect at one moment between its call and its return.
 
-    `what` is `put`, `get`, or `empty`, a get that found nothing.
+    `what` is `put`, `get`, or `empty` for a get that found nothing.
     """
 
     what: str
@@ -47,7 +47,7 @@ class History:
         return history
 
     def violations(self) -> list[str]:
-        """Say what no FIFO queue could have done; nothing where one could."""
+        """Return what no FIFO queue could have done; empty if one could."""
         return [*self.wrong, *self._strangers(), *self._inversions(), *self._false_empties()]
 
     def _strangers(self) -> Iterable[str]:
@@ -64,7 +64,7 @@ class History:
         """Find a and b where a was put before b, and b was got before a."""
         both = [(put, self.gets[value]) for value, put in self.puts.items() if value in self.gets]
         by_return = sorted(both, key=lambda pair: pair[0].returned)
-        # Of those whose put had returned by then: whose get was called last.
+        # For each return of a put: of the values put by then, the one whose get was called last.
         ends = [put.returned for put, _ in by_return]
         latest: list[Call] = []
         for _, get in by_return:
@@ -76,7 +76,7 @@ class History:
                 yield f"{latest[before - 1].value} was put before {get.value} and got after it"
 
     def _false_empties(self) -> Iterable[str]:
-        """Find a get that found nothing though something was in the queue at each of its moments."""
+        """Find a get that found nothing although the queue was never empty during the call."""
         inside = sorted(
             (put.returned, self.gets[value].called if value in self.gets else inf)
             for value, put in self.puts.items()
@@ -85,7 +85,7 @@ class History:
         for begin, end in inside:
             if begin >= end:
                 continue
-            # Where one ends as the other begins nobody could tell that it was empty between.
+            # If one span ends as the next begins, no get can see the queue empty between them.
             if spans and begin <= spans[-1][1]:
                 spans[-1][1] = max(spans[-1][1], end)
             else:

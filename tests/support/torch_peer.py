@@ -1,4 +1,4 @@
-"""Another process with torch, which does what a test asks of it; the pipe is the trusted lane."""
+"""A second process with torch that runs functions for a test, controlled over a trusted pipe."""
 
 import contextlib
 import multiprocessing
@@ -19,12 +19,12 @@ pairs = {}
 
 
 def frame_of(tensors):
-    """Describe tensors for `receive`."""
+    """The frame that describes tensors to `receive`."""
     return pickle.dumps([(t.dtype, tuple(t.shape)) for t in tensors])
 
 
 def raw(tensor):
-    """The bytes of a tensor, whatever its type."""
+    """The bytes of a tensor of any dtype."""
     flat = tensor.detach().reshape(-1)
     return bytes(flat.view(torch.uint8).numpy()) if flat.numel() else b""
 
@@ -47,7 +47,7 @@ def recv_frame(me="b:0", timeout=LIMIT_S):
 
 
 def receive(me="b:0", count=1, delay=0.0):
-    """Receive messages whose frames are from `frame_of`; their tensors as dtype, shape, bytes."""
+    """Receive messages with frames of `frame_of`; return their tensors as dtype, shape, bytes."""
     time.sleep(delay)
     got = []
     for _ in range(count):
@@ -94,7 +94,7 @@ def _serve(pipe):
             function, arguments, options = pipe.recv()
             try:
                 answer = True, function(*arguments, **options)
-            except BaseException as error:  # noqa: BLE001  (the other side raises it)
+            except BaseException as error:  # noqa: BLE001  (the caller's process raises it)
                 answer = False, error
             pipe.send(answer)
 
@@ -111,7 +111,7 @@ class Peer:
         self._ready = False
 
     def start(self, function, *arguments, **options):
-        """Have it run a function; `result` waits for the end."""
+        """Start a function in the process; `result` waits for its end."""
         if not self._ready:
             assert self._receive() == "ready"
             self._ready = True
@@ -128,7 +128,7 @@ class Peer:
         return self.result()
 
     def _receive(self):
-        assert self._pipe.poll(90), "the other process does not answer"
+        assert self._pipe.poll(90), "the other process did not answer"
         return self._pipe.recv()
 
     def kill(self):
@@ -141,7 +141,7 @@ class Peer:
 
 
 def connected(peer, me="a:0", other="b:0"):
-    """A pair whose sender is this process and whose receiver is the other."""
+    """A pair: this process sends and the other one receives."""
     pair = TorchPair.offer(IP, me, other)
     peer.start(join, pair.address, other, me)
     pair.connect(Deadline(LIMIT_S))
@@ -164,7 +164,7 @@ def in_thread(function, *arguments):
 
     def result():
         thread.join(60)
-        assert outcome, "the thread does not end"
+        assert outcome, "the thread did not end"
         well, value = outcome[0]
         if not well:
             raise value

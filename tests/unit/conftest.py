@@ -1,4 +1,4 @@
-"""`shoal.shm` on either core, in folders of its own, and programs beside the test."""
+"""Fixtures for unit tests: sessions and channels on either core, and programs beside the test."""
 
 import importlib
 import os
@@ -19,13 +19,13 @@ def session(shm, place):
 
 @pytest.fixture
 def channel(channel_modules):
-    """The modules of channels as they are where this core was chosen."""
+    """The modules of channels as they are in a process that chose this core."""
     return channel_modules
 
 
 @pytest.fixture
 def hosts(channel, monkeypatch):
-    """Start a channel's host in a thread; it stands for Ray, whose import takes a second."""
+    """Start a channel's host in a thread instead of on Ray, whose import takes a second."""
     made = importlib.import_module("support.channel_host").Hosts(channel, monkeypatch)
     yield made
     made.stop()
@@ -33,7 +33,7 @@ def hosts(channel, monkeypatch):
 
 @pytest.fixture
 def start(backend):
-    """Start a program with the same backend; it prints a line once it is where it shall be."""
+    """Start a program with the same backend, which prints a line once it is ready."""
     started = []
 
     def begin(program, *arguments):
@@ -56,11 +56,11 @@ def start(backend):
 
 @pytest.fixture
 def line():
-    """Read a program's next line, within a deadline."""
+    """Read a program's next line within a deadline."""
 
     def read(process):
         ready, _, _ = select.select([process.stdout], [], [], DEADLINE_S)
-        assert ready, "no line in time"
+        assert ready, "the program printed no line in time"
         text = process.stdout.readline().strip()
         assert text, process.stderr.read()
         return text

@@ -1,4 +1,4 @@
-"""`WorkerAddress`: the vectors, and what the vectors cannot say."""
+"""`WorkerAddress`: the shared vectors (`tests/vectors`), and cases that they cannot express."""
 
 import json
 import pickle
@@ -96,7 +96,7 @@ def test_comparison_follows_path_not_text(backend):
     two, ten = (backend.WorkerAddress("g", [rank]) for rank in (2, 10))
     assert two < ten
     assert ten > two
-    assert two <= two <= ten  # noqa: PLR0124  (it is the operator that is tested)
+    assert two <= two <= ten  # noqa: PLR0124  (the test is about the operator)
     assert ten >= two
     assert not two > ten
 

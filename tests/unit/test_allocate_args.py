@@ -1,4 +1,4 @@
-"""The three spellings of `Cluster.allocate`, told apart by their arguments."""
+"""The three call forms of `Cluster.allocate`, which are told apart by their arguments."""
 
 import pytest
 

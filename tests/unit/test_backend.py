@@ -1,4 +1,4 @@
-"""Which core runs: by SHOAL_BACKEND, and never another one in silence."""
+"""The choice of the core by SHOAL_BACKEND: shoal never falls back to another one silently."""
 
 import subprocess
 import sys
@@ -9,7 +9,7 @@ from shoal import _backend
 
 
 def run(script, backend=None, *, hide_extension=False):
-    """Run a script with a backend; the extension can be hidden as if it were not installed."""
+    """Run a script with a backend; optionally hide the extension as if it were not installed."""
     hide = (
         "import sys, importlib.abc\n"
         "class Hide(importlib.abc.MetaPathFinder):\n"

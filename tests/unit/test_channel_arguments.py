@@ -1,4 +1,4 @@
-"""Today's and the older order of the arguments of `create_channel`."""
+"""Arguments of `create_channel`: the present order and the older one."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What is on its way from a host to a get on another node, and may not arrive."""
+"""Items on their way from a channel's host to a get on another node: lost, late and cancelled."""
 
 import gc
 import importlib
@@ -20,14 +20,14 @@ LEASE_S = 0.2
 
 @pytest.fixture
 def quick(channel, monkeypatch):
-    """Let leases be short, and their renewals often."""
+    """Make leases short and their renewals frequent."""
     monkeypatch.setattr(channel.host, "arrival_s", lambda _: LEASE_S)
     monkeypatch.setattr(channel.host, "_TICK_S", 0.01)
     monkeypatch.setattr(channel.lease, "RENEW_S", 0.02)
 
 
 class Slow:
-    """An item that takes longer to rebuild than it is on lease, as one that imports much does."""
+    """An item that takes longer to rebuild than its lease lasts, like one that imports much."""
 
     def __reduce__(self):
         return slow, ()
@@ -48,7 +48,7 @@ def exits():
 
 
 def take(queues, key, want, how):
-    """Take by one of the two kinds of calls."""
+    """Take by a synchronous or an asynchronous call."""
     if how == "sync":
         return queues.take(key, want, Deadline(DEADLINE_S))
     taken = queues.start_take(key, want, Deadline(DEADLINE_S)).result(DEADLINE_S)
@@ -99,7 +99,7 @@ def test_a_get_that_is_cancelled_while_its_item_is_rebuilt_gives_it_back(hosts, 
     queues.put("k", Slow(), 0, None)
     future = queues.start_take("k", channel.want.ONE, Deadline(DEADLINE_S))
     until(lambda: hosts.worker._leases.arriving == 1)
-    time.sleep(LEASE_S)  # from here on it is on lease only because that is renewed
+    time.sleep(LEASE_S)  # from here on only renewals keep it on lease
     assert future.cancel()
     until(lambda: queues.qsize("k") == 1)
     assert queues.take("k", channel.want.ONE, Deadline(DEADLINE_S)) == "slow"
@@ -119,7 +119,7 @@ def test_an_item_that_ends_programs_ends_nothing_here(hosts, channel, how):
 
 @pytest.mark.usefixtures("quick")
 def test_a_get_whose_answer_was_lost_asks_again_and_takes_one(hosts, channel, monkeypatch):
-    """The connection was gone for a moment, and its first call still waits at the host."""
+    """The connection broke for a moment, and the first call still waits at the host."""
     queues = hosts.start().way("ray")
     get, calls = client.ray.get, []
 
@@ -182,7 +182,7 @@ def test_what_no_chained_function_fetched_is_delivered_again(hosts, channel, get
         queues.put("k", "a", 0, None)
     chained = get(queues).then(ran.set)
     if first == "get":
-        gc.collect()  # nobody but what is chained to it has the work
+        gc.collect()  # only the chained function refers to the work
         queues.put("k", "a", 0, Deadline(DEADLINE_S))
     chained.wait(DEADLINE_S)
     assert ran.is_set()
@@ -203,6 +203,6 @@ def test_what_a_chained_function_fetched_is_taken(hosts, get, kind):
     gc.collect()
     done = threading.Event()
     soon(done.set)
-    assert done.wait(DEADLINE_S)  # so is what was to be given back
+    assert done.wait(DEADLINE_S)  # items to give back have been given back by now
     assert queues.qsize("k") == 0
     until(lambda: hosts.ask("end", False))

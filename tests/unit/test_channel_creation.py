@@ -1,4 +1,4 @@
-"""How a channel's name is found, while the channel that has it comes or goes."""
+"""Finding a channel by its name while the channel with that name starts or ends."""
 
 from types import SimpleNamespace
 
@@ -12,14 +12,14 @@ from shoal.errors import ChannelExistsError, ChannelNotFoundError, PeerLostError
 
 @pytest.fixture
 def actors(monkeypatch):
-    """Let the names be found that this list has, one lookup after the other; no wait is allowed."""
+    """The results of successive lookups of names, in a list; fails the test if the code waits."""
     lookups = []
 
     def find(*_):
         return lookups.pop(0) if lookups else None
 
     def sleep(_):
-        pytest.fail("it waits")
+        pytest.fail("the code waits")
 
     monkeypatch.setattr(creation, "find_actor", find)
     monkeypatch.setattr(creation, "required_namespace", lambda: "job")
@@ -38,7 +38,7 @@ def test_a_name_that_is_given_up_meanwhile_is_free(actors, monkeypatch):
 
 @pytest.fixture
 def existing(actors, host, monkeypatch):
-    """Let a channel that is like this have the name, in a job of three nodes."""
+    """Make an existing channel with these facts and the name, in a job of three nodes."""
     nodes = SimpleNamespace(num_nodes=lambda: 3)
     monkeypatch.setattr(creation.NodeManager, "get_proxy", lambda: nodes)
 
@@ -76,7 +76,7 @@ def test_who_connects_while_all_hosts_go_is_told(actors, monkeypatch):
 
 @pytest.fixture
 def host(monkeypatch):
-    """A host whose calls end as this list has it, one after the other; `dead` once it is over."""
+    """A host whose successive calls return or raise the items of `answers`; `dead` at its end."""
     state = SimpleNamespace(answers=[], dead=False)
 
     def get(*_):

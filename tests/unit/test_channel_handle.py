@@ -1,4 +1,4 @@
-"""What the handles of a channel do alike on both ways to its host, a thread in the place of Ray."""
+"""Channel handles on both transports, with a thread instead of Ray: draining, errors, forks."""
 
 import os
 
@@ -28,7 +28,7 @@ everywhere = pytest.mark.parametrize("kind", ["local", "shm", "ray"])
 
 
 class Spoilt:
-    """Can be sent, and not rebuilt."""
+    """Can be pickled but not unpickled."""
 
     def __reduce__(self):
         return int, ("no number",)
@@ -89,12 +89,12 @@ def test_draining_keeps_what_it_has_when_the_host_is_lost(hosts, monkeypatch):
         channel.drain()
 
 
-# What is refused, and how.
+# Errors for bad arguments.
 
 
 @pytest.fixture
 def warm(hosts, kind):
-    """A channel whose key `k` was used, so that no call has to open it."""
+    """A channel whose key `k` was used before, so that no call has to open it."""
     channel = hosts.start().handle_of(kind)
     channel.put("a", key="k")
     assert channel.get("k") == "a"
@@ -165,13 +165,13 @@ def test_how_long_a_batch_lingers_is_named_as_it_is_called(warm):
             warm.get_batch(1, "k", linger=bad, timeout=DEADLINE_S)
 
 
-# Children that are forked, which have no calls: what they cannot do they say.
+# Forked children cannot make calls: operations that need calls raise errors.
 
 
 @pytest.fixture
 def fork(channel, monkeypatch):
-    """Let this process be such a child from then on."""
-    monkeypatch.setattr(channel.calls, "find_actor", lambda *_: None)  # none has the name any more
+    """Make this process look like a forked child from then on."""
+    monkeypatch.setattr(channel.calls, "find_actor", lambda *_: None)  # the actors have ended
 
     def begin():
         monkeypatch.setattr(_ray, "_forked_from", 1)
@@ -233,7 +233,7 @@ def test_a_child_uses_the_keys_of_a_distributed_channel_that_were_used_before(ho
         channel.put("a", key="new")
 
 
-# Figures.
+# Statistics.
 
 
 @everywhere
@@ -275,7 +275,7 @@ def test_who_finds_no_memory_is_told_who_holds_most(hosts, kind, largest):
         channel.put(bytes(3 * MB))
 
 
-# A put without time.
+# A put with a timeout of 0.
 
 
 @ways

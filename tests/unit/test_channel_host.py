@@ -1,4 +1,4 @@
-"""A channel's host and the two ways to it, on either core, with a thread in the place of Ray."""
+"""A channel's host and both transports to it, on either core, with a thread instead of Ray."""
 
 import asyncio
 import contextlib
@@ -25,7 +25,7 @@ from support.channel_peers import in_a_child, until
 MB = 2**20
 
 
-# What becomes of a channel when its host ends, or another process takes its place.
+# A channel after its host ended or another process replaced it.
 
 
 def test_which_host_has_which_key_is_known_to_the_next_process(hosts):
@@ -59,7 +59,7 @@ def test_a_closed_host_stays_while_its_last_item_is_on_lease(hosts, channel):
 
 @pytest.fixture
 def late(channel, monkeypatch):
-    """Let each answer of a host arrive when its lease may be over."""
+    """Make the lease of each answer expire before the answer arrives."""
     monkeypatch.setattr(channel.host, "arrival_s", lambda _: 0.0)
 
 
@@ -80,7 +80,7 @@ def test_what_comes_when_its_lease_is_over_is_had_once(hosts, channel, lease):
     ended = []
 
     def renew(numbers):
-        # The host heard of it in time at the third attempt only.
+        # Only the third attempt to renew reaches the host in time.
         if len(ended) < 2:
             ended.append(numbers)
             leases.settle(numbers, acknowledged=False)
@@ -107,7 +107,7 @@ def test_who_uses_the_memory_leaves_it_when_the_host_is_gone(channel):
         assert again.queue("k").get_nowait() == "left"
 
 
-# What a host looks after.
+# Periodic work of a host.
 
 
 @pytest.fixture
@@ -132,11 +132,11 @@ def test_a_channel_that_is_nearly_full_says_so_once(hosts, caplog):
         queues.put("k", n, 0, None)
     text = "the channel 'c' holds 4 items, and a key of it may hold 5: then puts will wait"
     until(lambda: text in caplog.text, DEADLINE_S)
-    time.sleep(0.1)  # a few looks
+    time.sleep(0.1)  # time for a few checks
     assert caplog.text.count("then puts will wait") == 1
 
 
-# Puts that wait one behind the other.
+# Puts that wait in order.
 
 ways = pytest.mark.parametrize("kind", ["shm", "ray"])
 
@@ -147,8 +147,8 @@ def test_a_put_that_fails_does_not_fail_those_that_go_with_it(hosts, channel, ki
     one = channel.want.ONE
     for n in range(2):
         queues.put("k", n, 0, None)
-    with held_up():  # so that they go together, and there is room
-        large = bytes(5 * MB // 4)  # not too large to go with others
+    with held_up():  # so that they go in one call, and there is room
+        large = bytes(5 * MB // 4)  # small enough to go with others
         items = [2, large, 3, large, 4]
         puts = [queues.start_put("k", item, 0, Deadline(DEADLINE_S)) for item in items]
         assert [queues.take("k", one, None) for _ in range(2)] == [0, 1]
@@ -176,7 +176,7 @@ def test_who_does_not_wait_does_not_get_ahead_of_who_does(hosts, channel, kind):
 
 @pytest.fixture
 def in_a_put(channel, monkeypatch):
-    """Do something in the middle of the next put, with the function that puts."""
+    """Run a function in the middle of the next put; it gets the function that puts."""
 
     def begin(function):
         put, todo = channel.shm.Queue.put_nowait, [function]
@@ -203,7 +203,7 @@ def test_a_put_that_is_done_cannot_be_cancelled(hosts, channel, in_a_put, togeth
             put()
             thread = threading.Thread(target=lambda: answers.append(puts[0].cancel()))
             thread.start()
-            thread.join(0.2)  # it waits until this is over, where it may not cancel
+            thread.join(0.2)  # a cancel that is too late waits for the put to end
 
         in_a_put(cancel)
         assert queues.take("k", channel.want.ONE, None) == 0
@@ -241,18 +241,18 @@ def test_a_put_that_is_cancelled_when_it_found_no_room_is_not_made(hosts, channe
 
         def cancel(_):
             answers.append(waiting.cancel())
-            queues.take("k", channel.want.ONE, None)  # it looks once more before it waits
+            queues.take("k", channel.want.ONE, None)  # the put looks once more before it waits
             raise ChannelFull("no room")
 
         in_a_put(cancel)
-    queues.put("k", 2, 0, Deadline(DEADLINE_S))  # behind it
+    queues.put("k", 2, 0, Deadline(DEADLINE_S))  # in order after the cancelled put
     assert answers == [True]
     assert queues.take("k", channel.want.Want("many", 2), None) == [2]
 
 
 @pytest.fixture
 def meanwhile(hosts, channel, monkeypatch):
-    """Begin a put to another key, and do something in the middle of it."""
+    """Begin a put to another key, and run a function in the middle of it."""
 
     def begin(queues, function):
         queues.start_put("k", 0, 0, Deadline(DEADLINE_S)).result(DEADLINE_S)
@@ -280,7 +280,7 @@ def test_two_threads_may_begin_puts_at_once(hosts, meanwhile):
 
     def start():
         thread.start()
-        thread.join(0.2)  # it waits, or is done
+        thread.join(0.2)  # the put waits, or is done
 
     meanwhile(queues, start)
     thread.join(DEADLINE_S)
@@ -323,7 +323,7 @@ def test_a_put_that_is_not_answered_is_cancelled(hosts):
 def test_what_was_on_its_way_to_a_get_that_heard_nothing_comes_back(hosts, channel):
     queues = hosts.start().way("ray")
     queues.put("k", "a", 0, None)
-    failures = [GetTimeoutError("nothing")] * 3  # as long as this get asks
+    failures = [GetTimeoutError("nothing")] * 3  # for as many calls as this get makes
     hosts.handle.fails = lambda: failures.pop() if failures else None
     with pytest.raises(PeerLostError, match="does not answer"):
         queues.take("k", channel.want.ONE, Deadline(DEADLINE_S))
@@ -367,7 +367,7 @@ def test_what_cannot_be_rebuilt_is_not_delivered_again(hosts, channel, others, l
             one.ack()
     with pytest.raises(ChannelDecodeError, match="no number"):
         queues.take("k", want, Deadline(DEADLINE_S))
-    until(lambda: hosts.ask("end", False), DEADLINE_S)  # it holds nothing, on lease or not
+    until(lambda: hosts.ask("end", False), DEADLINE_S)  # the host holds nothing, on lease or not
 
 
 class Ends:
@@ -421,7 +421,7 @@ def test_the_host_names_what_it_cannot_rebuild(hosts):
         hosts.call("peek_all", "k")
     with pytest.raises(ChannelDecodeError, match=CANNOT):
         hosts.call("get_via_ray", "k")
-    # What comes with it is not lost.
+    # The other items of the batch are not lost.
     assert hosts.call("get_batch_via_ray", 3, "k") == ["a", "b"]
     with pytest.raises(ChannelDecodeError, match=CANNOT):
         hosts.call("get_via_ray", "k")

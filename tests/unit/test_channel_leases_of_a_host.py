@@ -1,4 +1,4 @@
-"""Leases as a host keeps them for handles elsewhere, and as these handles renew them."""
+"""Leases that a channel's host keeps for handles on other nodes, and how handles renew them."""
 
 import threading
 
@@ -13,7 +13,7 @@ DEADLINE_S = 10
 
 
 class Message:
-    """What a queue hands out on lease."""
+    """A message that a queue hands out on lease."""
 
     def __init__(self):
         self.became = "on lease"
@@ -35,7 +35,7 @@ def test_the_process_before_had_other_numbers(arrives):
     before, after = Leases("c:0"), Leases("c:0")
     known = [lend(before, Message(), arrives=arrives) for _ in range(1000)]
     number = lend(after, message, arrives=arrives)
-    # Who had leases of the process before does not know yet that these are over.
+    # Holders of leases from the former process do not know yet that these have ended.
     after.renew(known)
     after.settle(known, acknowledged=True)
     assert (len(after), message.became) == (1, "on lease")

@@ -1,4 +1,4 @@
-"""A channel whose memory is used up, on either core: who waits for what, and who is told."""
+"""A channel whose memory is used up, on either core: waiting puts and batches, and wake-ups."""
 
 import concurrent.futures
 import contextlib
@@ -19,7 +19,7 @@ ways = ("shm", "ray")
 
 @pytest.fixture(autouse=True)
 def nothing_comes_by_itself(channel, monkeypatch):
-    """Let event loops try again only when they are rung."""
+    """Make event loops retry only when a doorbell rings."""
     monkeypatch.setattr(channel.shm.bells, "_TICK_S", 1000)
 
 
@@ -31,7 +31,7 @@ def test_a_put_that_was_given_up_keeps_no_batch_from_waiting(hosts, channel, kin
         queues.put("other", bytes(MB), 0, None)
     with pytest.raises(ChannelFull, match="memory is used up"):
         queues.put("k", bytes(2 * MB), 0, None)
-    with pytest.raises((ChannelFull, ShoalTimeoutError)):  # as each way says it
+    with pytest.raises((ChannelFull, ShoalTimeoutError)):  # depends on the transport
         queues.put("k", bytes(2 * MB), 0, Deadline(0))
     queues.put("k", "small", 1, None)
     with pytest.raises(ShoalTimeoutError):
@@ -41,7 +41,7 @@ def test_a_put_that_was_given_up_keeps_no_batch_from_waiting(hosts, channel, kin
 
 @contextlib.contextmanager
 def putting(queues, items, how):
-    """Put items meanwhile, by one of the two kinds of calls; all are put at the end."""
+    """Put items during the block, by synchronous or asynchronous calls; all are put at its end."""
 
     def put():
         for item in items:
@@ -82,7 +82,7 @@ def test_a_batch_does_not_wait_for_what_there_is_no_memory_for(
         assert 3 <= len(got) < 5
 
         def all_are_got():
-            # Memory that gets free after its item was taken rings nobody.
+            # Memory that is freed after its item was taken wakes no process.
             channel.shm.bells.bells_of(hosts.worker._session.token).wake_all()
             with contextlib.suppress(ShoalTimeoutError):
                 got.append(queues.take("k", channel.want.ONE, Deadline(0.05)))
@@ -92,14 +92,14 @@ def test_a_batch_does_not_wait_for_what_there_is_no_memory_for(
     assert got == items
 
 
-# A key that holds as many items as it may is an error by its policy; memory is waited for.
+# The policy "error": a put to a full key raises, but a put without memory waits.
 
 both_ways = pytest.mark.parametrize("way", ways)
 both_calls = pytest.mark.parametrize("how", ["async", "sync"])
 
 
 def begin(queues, item, seconds, how):
-    """Begin a put by one of the two kinds of calls; return its future."""
+    """Begin a put by a synchronous or an asynchronous call; return its future."""
     if how == "async":
         return queues.start_put("k", item, 1, Deadline(seconds))
     future = concurrent.futures.Future()
@@ -113,7 +113,7 @@ def begin(queues, item, seconds, how):
 
 @pytest.fixture
 def used_up(hosts, channel):
-    """Start a host whose memory is used up by items of another key; return a way to it."""
+    """Start a host whose memory is used up by items of another key; return the queues."""
 
     def start(way, **facts):
         hosts.start(policy="error", max_bytes=4 * MB, **facts)
@@ -128,7 +128,7 @@ def used_up(hosts, channel):
 
 @pytest.fixture
 def tried(hosts, channel):
-    """Wait until a put has ended, which is told to try again."""
+    """Wait until a put has ended; ring it so that it retries."""
 
     def wait(put):
         def ended():

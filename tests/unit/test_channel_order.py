@@ -1,4 +1,4 @@
-"""The order of what gets of one process take, where one of them is cancelled."""
+"""The order of items that the gets of one process take when one of the gets is cancelled."""
 
 import threading
 
@@ -10,7 +10,7 @@ DEADLINE_S = 10
 
 
 class HeldUp:
-    """Holds up the first get that takes an item, just after that."""
+    """Delays the first get that takes an item, just after it took the item."""
 
     def __init__(self, take):
         self._take = take

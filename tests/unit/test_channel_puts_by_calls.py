@@ -1,4 +1,4 @@
-"""Puts to a channel on another node: what travels, and what becomes of those that are cancelled."""
+"""Puts to a channel on another node: the bytes that travel, and cancellation."""
 
 import asyncio
 import importlib
@@ -18,18 +18,18 @@ from support.channel_peers import until
 ITEM = bytes(8000)
 ITEMS = 200
 SMALL = 5
-"""So many times may an item travel: the first call does not know that there is no room."""
+"""Maximum number of times that an item may travel, on average; the first call may find no room."""
 
 
 @pytest.fixture
 def sent(channel, monkeypatch):
-    """Count the bytes of all calls."""
+    """Record the bytes of each call."""
     calls = importlib.import_module(f"{channel.remote.__package__}.calls")
     sizes, pack = [], calls.pack
 
     def counted(value):
         packed = pack(value)
-        sizes.append(len(packed))  # none of them is large enough to go in parts
+        sizes.append(len(packed))  # none is large enough to be sent in parts
         return packed
 
     monkeypatch.setattr(calls, "pack", counted)
@@ -49,7 +49,7 @@ def test_what_is_refused_does_not_travel_again_and_again(hosts, sent, channel, h
     if how == "put_many":
         queues.put_many("k", [ITEM] * ITEMS, [0] * ITEMS, Deadline(DEADLINE_S))
     else:
-        with held_up():  # so that they go together at first
+        with held_up():  # so that they go in one call at first
             puts = [queues.start_put("k", ITEM, 0, Deadline(DEADLINE_S)) for _ in range(ITEMS)]
         for put in puts:
             put.result(DEADLINE_S)
@@ -107,7 +107,7 @@ def test_a_put_that_waits_at_the_host_ends_when_that_has_heard_of_it(hosts, chan
     queues.put("k", 0, 0, None)
     work = put(queues, 1)
     until(lambda: hosts.worker._waiting, DEADLINE_S)
-    work.cancel()  # True only if the host has answered already
+    work.cancel()  # returns True only if the host has already answered
     with pytest.raises(CancelledError):
         work.wait(DEADLINE_S)
     assert held_by(hosts, channel) == [0]

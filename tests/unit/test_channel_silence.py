@@ -1,4 +1,4 @@
-"""Calls to a channel's host that does not answer: they end with their time, and nothing is lost."""
+"""Calls to a channel's host that does not answer: they end at their deadline and lose nothing."""
 
 import asyncio
 import contextlib
@@ -16,8 +16,8 @@ from support.channel_host import DEADLINE_S, held_up
 from support.channel_peers import until
 
 SOON_S = 15
-"""Far more than the second that they may be late, on a machine that is busy; far less than the
-half minute that a host has where there is no deadline."""
+"""Maximum seconds of a call: far more than the second by which it may be late on a busy machine,
+far less than the half minute that a host has to answer where there is no deadline."""
 
 both_ways = pytest.mark.parametrize("how", ["sync", "async"])
 
@@ -63,11 +63,11 @@ def test_a_batch_that_lingers_ends_with_its_time(hosts, channel):
 @pytest.mark.parametrize("number", [1, 3])
 def test_a_put_ends_with_its_time(hosts, how, number):
     queues = hosts.start().way("ray")
-    queues.put("k", "a", 0, None)  # the way is known
+    queues.put("k", "a", 0, None)  # now the route is known
     text = "host c:0 of .* does not answer: what it was asked for may be done or not"
     with hosts.standing_still(), ends_soon(PeerLostError, text):
         if how == "async":
-            with held_up():  # so that they go together
+            with held_up():  # so that they go in one call
                 puts = [queues.start_put("k", n, 0, Deadline(0.2)) for n in range(number)]
             for put in reversed(puts):
                 put.result(SOON_S)

@@ -1,4 +1,4 @@
-"""Collective groups: who may be a member, what they send, and that they are kept apart."""
+"""Collective groups: allowed members, sends and broadcasts, and that groups do not mix."""
 
 import dataclasses
 import itertools
@@ -35,13 +35,13 @@ def crew():
 
 @pytest.fixture(scope="module")
 def workers(crew):
-    """The workers of `TRIO`, in processes of their own; the first two are those of `PAIR`."""
+    """The workers of `TRIO`, in separate processes; the first two are also those of `PAIR`."""
     return [crew.member(name) for name in TRIO]
 
 
 @pytest.fixture
 def here(crew, request):
-    """Make workers of this process, with names that no other test has: `here(0, 1)`."""
+    """Make workers in this process, with names that no other test has: `here(0, 1)`."""
     name = f"here{next(_numbers)}"
 
     def make_them(*ranks):
@@ -57,7 +57,7 @@ _numbers = itertools.count()
 
 @pytest.fixture
 def pair(here):
-    """Both ends of a group of two workers of this process."""
+    """Both ends of a group of two workers in this process."""
     return [one.create_collective_group(here.addresses(0, 1)) for one in here(0, 1)]
 
 
@@ -164,7 +164,7 @@ def test_a_group_of_restarted_workers_takes_the_name_of_the_former_one(crew, her
     info = again.run(make, names)[1]
     assert info.workers[0].process != former.group_info.workers[0].process
     assert record_of(crew, former.group_name) == info
-    # The member that lives has the same group, with the new record, and goes on with it.
+    # The surviving member keeps its group object, which has the new record.
     assert stays.create_collective_group(members) is former
     assert former.group_info == info
     again.run(call, names, "send", ["from the second"])
@@ -187,7 +187,7 @@ def test_other_members_may_take_the_name_of_a_group_whose_member_has_ended(crew,
     group.send("new")
     ours = other.create_collective_group(here.addresses(0, 1), "inherited")
     assert ours.recv(timeout=30) == "new"
-    # To close the former one does not take the name from those that have it now.
+    # Closing the former group does not take the name from its new members.
     former.close()
     assert record_of(crew, "inherited") == group.group_info
 
@@ -339,7 +339,7 @@ def test_threads_that_make_a_group_at_once_have_the_same_one(here):
 
 
 def group_on(*devices):
-    """A group without its constructor, of which only the record is there."""
+    """A group made without its constructor, which has only its record."""
     workers = [SimpleNamespace(cluster_node_rank=n, available_accelerators=a) for n, a in devices]
     group = CollectiveGroup.__new__(CollectiveGroup)
     group._group_info = SimpleNamespace(workers=workers)

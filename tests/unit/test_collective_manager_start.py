@@ -1,4 +1,4 @@
-"""How the manager of collective groups is started, by one of those who need it at once."""
+"""Starting the CollectiveManager when several processes need it at the same time."""
 
 from types import SimpleNamespace
 
@@ -9,9 +9,9 @@ from shoal.manager import CollectiveManager, NodeManager, collective_manager
 
 
 class Actors:
-    """Stands for Ray and the NodeManager: the actor that has the name, if any, and whether it lives.
+    """Double of Ray and the NodeManager: the actor with the name, if any, and whether it lives.
 
-    `starting` is called when the manager is started; it may make another process faster.
+    `starting` is called when the manager is started; it can let another process win the race.
     """
 
     def __init__(self):

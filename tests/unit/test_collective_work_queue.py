@@ -1,4 +1,4 @@
-"""Works of a queue run one after another, and one that fails does not stop the others."""
+"""The work queue of a collective group: runs works in order; a failed one does not stop others."""
 
 import threading
 import time

@@ -1,4 +1,4 @@
-"""Reading and checking the `cluster` section."""
+"""Reading and checking the `cluster` section of a configuration, with the documented examples."""
 
 import pickle
 import re
@@ -121,7 +121,7 @@ def test_documented_example_with_robots():
 
 
 def test_documented_example_that_lacks_its_groups_is_read_and_left_to_the_placement():
-    """Which groups there are is for the cluster to say: it may have more than the file names."""
+    """Unknown groups are not an error here: the cluster may have more groups than the file."""
     config = load(EXAMPLES / "node_groups_as_printed.yaml")
     assert (config.num_nodes, config.node_groups) == (2, None)
 

@@ -1,4 +1,4 @@
-"""The dataclasses of a configuration, made directly."""
+"""The dataclasses of a configuration, constructed directly."""
 
 import dataclasses
 import ipaddress
@@ -32,7 +32,7 @@ def robots(*configs, **changes):
 
 
 class TestDirectConstruction:
-    """What does not come from a configuration is checked too, by the same rules."""
+    """Values that do not come from a configuration are checked by the same rules."""
 
     @pytest.mark.parametrize(
         ("make", "message"),

@@ -1,4 +1,4 @@
-"""Where a configuration comes from, and where its parts stand."""
+"""Sources of a configuration (dict, OmegaConf, YAML), and the line and column of its parts."""
 
 import functools
 import importlib.util
@@ -137,7 +137,7 @@ def test_section_alone_in_a_file_has_places_too(tmp_path):
 
 @pytest.fixture(scope="module")
 def in_python():
-    """The reader as it is where PyYAML was built without libyaml."""
+    """The reader as it is if PyYAML was built without libyaml."""
     spec = importlib.util.spec_from_file_location("yaml12_in_python", yaml12.__file__)
     module = importlib.util.module_from_spec(spec)
     with pytest.MonkeyPatch.context() as patch:
@@ -168,7 +168,7 @@ def test_reader_without_libyaml_reads_the_same(tmp_path, path, in_python):
 
 
 def test_merge_of_a_merge_is_read_once_and_its_first_mapping_wins(tmp_path):
-    """That a mapping which merges another is merged itself must not look like a key written twice."""
+    """Merging a mapping that merges another one must not count as writing a key twice."""
     place = tmp_path / "job.yaml"
     place.write_text(
         "a: &a {num_nodes: 1, x: 1}\n"

@@ -1,4 +1,4 @@
-"""Any change of a valid configuration is either read or refused with a place in the document."""
+"""Fuzzing: any changed configuration is either read or refused with a place in the document."""
 
 import copy
 import json
@@ -43,7 +43,7 @@ VALID = {
     "profiling": {"backend": "nsight", "steps": [1], "options": {"trace": "cuda"}},
 }
 
-# What OmegaConf and YAML would not read as it stands is left out: `$`, `???`, control characters.
+# Without text that OmegaConf and YAML do not read literally: `$`, `???`, control characters.
 TEXT = st.text("ab 0-9,:!/.é漢'\"[]{}#&*\\", max_size=6)
 JUNK = st.recursive(
     st.none() | st.booleans() | st.integers(-2, 9) | st.floats(-9, 9) | TEXT,
@@ -53,7 +53,7 @@ JUNK = st.recursive(
 
 
 def places(value, path=()):
-    """Every path below a value, with itself."""
+    """Every path below a value, and the value's own path."""
     yield path
     if isinstance(value, dict):
         for key, entry in value.items():
@@ -91,7 +91,7 @@ def changed(draw):
 
 
 def outcome(source):
-    """What `load` makes of it: the configuration, or its problems."""
+    """The result of `load`: the configuration, or its problems."""
     try:
         return load(source)
     except ClusterConfigError as error:
@@ -99,7 +99,7 @@ def outcome(source):
 
 
 def known_place(document, line):
-    """Whether a line begins with a path of the document, of which the last key may be unknown."""
+    """Whether a line begins with a path of the document, whose last key may be unknown."""
     names = {
         document.where(*(part if isinstance(part, int) else str(part) for part in path))
         for path in places(document.section)
@@ -108,7 +108,7 @@ def known_place(document, line):
 
 
 def spelled(value):
-    """The same with every scalar as a text."""
+    """The same value with every scalar as text."""
     if isinstance(value, dict):
         return {key: spelled(entry) for key, entry in value.items()}
     if isinstance(value, list):
@@ -140,7 +140,7 @@ def test_every_source_is_read_alike(tmp_path, section):
     assert outcome(omegaconf.OmegaConf.create({"cluster": section})) == expected
     path = tmp_path / "job.yaml"
     path.write_text(json.dumps({"cluster": section}, ensure_ascii=False, indent=1))
-    # Some numbers and truth values of a file are texts: as JSON spells them.
+    # Some numbers and booleans of a file are read as texts, spelled as in JSON.
     read = read_document(path).section
     assert spelled(read) == spelled(section)
     expected = outcome({"cluster": read})

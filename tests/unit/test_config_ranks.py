@@ -1,4 +1,4 @@
-"""Lists of ranks."""
+"""Lists of ranks in a configuration: the spellings, and the errors for bad ones."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Every rule of the `cluster` section, and the line that says that it was broken."""
+"""Every rule of the `cluster` section, and the error line of a configuration that breaks it."""
 
 import re
 
@@ -287,7 +287,7 @@ RULES = [
         "cluster.profiling.env: env must be a dictionary, not []",
     ),
 ]
-# What programs that were written for the format's first implementation look for.
+# Phrases that programs written for the format's first implementation look for in errors.
 PHRASES = [
     "reserved",
     "exactly one key-value pair",
@@ -328,7 +328,7 @@ def test_problem_is_named_with_its_path(config, expected):
     ("config", "expected"), [rule for rule in RULES if rule[1] is not None], ids=str
 )
 def test_every_source_says_the_same(tmp_path, config, expected):
-    """A dict, a `DictConfig` and a YAML file, whose problems have line and column besides."""
+    """A dict, a `DictConfig` and a YAML file; problems of the file also have line and column."""
     omegaconf = pytest.importorskip("omegaconf")
     plain = problems(config)
     assert problems(omegaconf.OmegaConf.create({"cluster": config})) == plain

@@ -1,4 +1,4 @@
-"""The tensors of a dataclass as a flat list, and back."""
+"""Flattening the tensors of a dataclass into a list, and restoring them."""
 
 import dataclasses
 

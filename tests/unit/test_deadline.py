@@ -85,7 +85,7 @@ def test_no_limit_is_infinite_here_and_none_elsewhere(clock):
 
 
 def lines_until(clock, seconds, wait):
-    """Wait in the steps that `wait` asks for; return when it logged."""
+    """Wait in the steps that `wait` asks for; return the times of its log lines."""
     start, logged = clock.now, []
     while clock.now - start < seconds:
         step = wait.step(at_most=seconds - (clock.now - start))

@@ -1,4 +1,4 @@
-"""The environment of workers: how values merge, and which need a process of their own."""
+"""Environment variables of workers: how values merge, and which variables need a new process."""
 
 import logging
 

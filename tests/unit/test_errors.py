@@ -1,4 +1,4 @@
-"""The tree of errors: what each can be caught as, and that all of them travel."""
+"""The classes of errors: their base classes, and that all errors can be pickled."""
 
 import asyncio
 import pickle

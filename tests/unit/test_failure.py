@@ -1,4 +1,4 @@
-"""A failure as a value: what of an exception survives the way to another process."""
+"""Failures as values: the parts of an exception that reach another process."""
 
 import pickle
 import threading

@@ -1,4 +1,4 @@
-"""The order of what a forked child does first."""
+"""The order of the hooks that a forked child runs first."""
 
 import pytest
 

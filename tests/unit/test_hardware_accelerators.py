@@ -1,4 +1,4 @@
-"""The vendors' accelerators, with fakes where each vendor's library is asked."""
+"""Accelerators of all vendors, with fakes of the vendors' libraries."""
 
 import importlib.machinery
 import os
@@ -30,7 +30,7 @@ VISIBLE = {
     "KUNLUN_XPU": "CUDA_VISIBLE_DEVICES",
 }
 VENDORS = list(VISIBLE)
-# How each library is reached: what a process imports when it asks.
+# The class that is imported for each vendor's library.
 RAY_CLASSES = {
     "AMD_GPU": "AMDGPUAcceleratorManager",
     "INTEL_GPU": "IntelGPUAcceleratorManager",
@@ -45,7 +45,7 @@ class NVMLError(Exception):
 
 
 class FakeNVML(types.ModuleType):
-    """NVML: `names` of its GPUs, `parts` of those that are divided, or the error of its start."""
+    """Fake NVML: `names` of the GPUs, `parts` of divided GPUs, or the error of its start."""
 
     NVML_ERROR_LIBRARY_NOT_FOUND = 12
     NVMLError = NVMLError
@@ -105,7 +105,7 @@ def vendors(monkeypatch, tmp_path):
     driver = tmp_path / "driver"
     monkeypatch.setattr(nvidia, "_DRIVER", driver)
     monkeypatch.syspath_prepend(str(tmp_path))
-    # For torch_xmlir, which is asked in a process of its own.
+    # For torch_xmlir, which runs in a separate process.
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     counts = dict.fromkeys(VENDORS, 0)
     models = dict.fromkeys(VENDORS, "")
@@ -177,7 +177,7 @@ def test_a_node_has_what_its_vendors_library_tells(kind, vendors, monkeypatch):
 @pytest.mark.parametrize("kind", VENDORS)
 def test_a_node_may_use_what_its_own_variable_shows(kind, vendors, monkeypatch):
     no_egl(monkeypatch)
-    # Of four devices a library that obeys the variable tells of two.
+    # Of four devices, a library that obeys the variable reports two.
     obeyed = AcceleratorManager.manager_register[AcceleratorType(kind)].RESTRICTIONS.obeyed
     vendors(kind, 2 if obeyed else 4)
     monkeypatch.setenv(VISIBLE[kind], "2,3")
@@ -336,7 +336,7 @@ def test_variables_are_written_in_the_nodes_terms(kind):
 
 @pytest.mark.parametrize("kind", VENDORS)
 def test_devices_may_be_named_by_their_unique_names(kind):
-    # As a process reads them out of its own variable, and may hand them on.
+    # A process reads such names from its own variable and may pass them on.
     assert visibility_env(kind, ["GPU-b"])[VISIBLE[kind]] == "GPU-b"
     names = ["GPU-a", "GPU-b"]
     env = visibility_env(kind, ["GPU-b", 0], names, egl_ids=[7, 8])
@@ -410,7 +410,7 @@ def test_older_versions_of_torch_are_asked_to_keep_references(version, expected,
 
     monkeypatch.setattr("importlib.metadata.version", lambda _: version)
     monkeypatch.setenv("ACCELERATOR_TYPE", "NV_GPU")
-    monkeypatch.setenv("TORCH_NCCL_AVOID_RECORD_STREAMS", "")  # so that its end takes it away
+    monkeypatch.setenv("TORCH_NCCL_AVOID_RECORD_STREAMS", "")  # so that the test's end restores it
     monkeypatch.delenv("TORCH_NCCL_AVOID_RECORD_STREAMS")
     complete_environment()
     assert os.environ.get("TORCH_NCCL_AVOID_RECORD_STREAMS") == expected
@@ -448,7 +448,7 @@ def test_torchs_module_comes_with_the_vendors_package(kind, monkeypatch):
             AcceleratorUtil.get_torch_platform(kind)
         add_module(monkeypatch, vendor.TORCH_EXTENSION)
     assert AcceleratorUtil.get_torch_platform(kind) is platform
-    platform.ipc_collect()  # there, and without effect
+    platform.ipc_collect()  # exists, without effect
     assert AcceleratorUtil.get_torch_platform("NO_ACCEL") is None
 
 

@@ -1,4 +1,4 @@
-"""Hardware rank i is the i-th device that the node may use, in the node's own terms."""
+"""Usable devices of a node: hardware rank i is the i-th device, under the node's name for it."""
 
 import pytest
 
@@ -17,7 +17,7 @@ DIVIDED = [
 
 
 def names(devices, environment, restrictions=CUDA):
-    """What a node calls its devices, rank by rank."""
+    """The node's names of its devices in rank order."""
     found, names = usable_devices(devices, environment, restrictions)
     assert not names or len(names) == len(found)
     return names or [str(i) for i in range(len(found))]
@@ -76,7 +76,7 @@ def test_unique_names_are_believed_where_the_library_has_none():
 def test_parts_of_a_gpu_go_by_their_unique_names():
     assert names(DIVIDED, {}) == ["MIG-p", "MIG-q", "GPU-r"]
     assert names(DIVIDED, {"CUDA_VISIBLE_DEVICES": "MIG-q,MIG-p"}) == ["MIG-q", "MIG-p"]
-    # The number of a divided GPU shows its first part, and only that.
+    # The number of a divided GPU makes only its first part visible.
     assert names(DIVIDED, {"CUDA_VISIBLE_DEVICES": "0"}) == ["0"]
     assert usable_devices(DIVIDED, {"CUDA_VISIBLE_DEVICES": "0"}, CUDA)[0] == DIVIDED[:1]
 
@@ -135,7 +135,7 @@ def test_kubernetes_gives_parts_of_gpus_by_their_unique_names():
 
 def test_a_library_that_obeys_the_list_tells_of_visible_devices_only():
     assert names(BARE[:2], {"ASCEND_RT_VISIBLE_DEVICES": "6,7"}, OBEYED) == ["6", "7"]
-    # Its fallback may tell of all: the list still holds.
+    # The library's fallback may report all devices: the list still applies.
     assert names(BARE, {"ASCEND_RT_VISIBLE_DEVICES": "2,3"}, OBEYED) == ["2", "3"]
     assert names(BARE[:1], {"ASCEND_RT_VISIBLE_DEVICES": "6,7"}, OBEYED) == ["6"]
 
@@ -154,5 +154,5 @@ def test_a_device_that_a_container_was_given_twice_is_one(container):
 
 
 def test_a_confined_slurm_job_whose_numbers_overlap_with_what_it_sees():
-    """Given GPUs 1 and 2, it sees two, which are 0 and 1 there: both are its own."""
+    """The job has GPUs 1 and 2 and sees them as 0 and 1: it may use both."""
     assert names(EIGHT[:2], {"SLURM_JOB_GPUS": "1,2"}) == ["0", "1"]

@@ -1,4 +1,4 @@
-"""EGL's indices of a node's GPUs, from a library of EGL that a test compiles."""
+"""EGL indices of a node's GPUs, with an EGL library that the test compiles."""
 
 import os
 import subprocess
@@ -7,8 +7,8 @@ import pytest
 
 from shoal.hardware.accelerators.egl import egl_ids
 
-# Three devices: a software renderer, the second visible GPU, the first one. As NVIDIA's do, they
-# tell the place of a GPU among the visible ones.
+# Three devices: a software renderer, the second visible GPU, the first one. Like NVIDIA's EGL, each
+# reports the position of its GPU among the visible ones.
 SOURCE = r"""
 #include <stdint.h>
 #include <stdlib.h>
@@ -58,7 +58,7 @@ def test_a_gpu_of_which_egl_does_not_know_has_none(environment):
 
 
 def test_a_nodes_own_list_does_not_stand_in_the_way(environment):
-    # No name of ours for a device: all are asked for, whatever the variable was.
+    # shoal names no device here: all are asked for, whatever the variable's value.
     assert egl_ids("", 2, environment | {"CUDA_VISIBLE_DEVICES": "3"}) == [2, 1]
 
 
@@ -67,6 +67,6 @@ def test_egl_without_gpus_tells_nothing(environment):
 
 
 def test_without_egl_nothing_is_told(tmp_path):
-    # The loader finds this file first, and it is no library.
+    # The loader finds this file first, which is not a library.
     (tmp_path / "libEGL.so.1").write_text("no library")
     assert egl_ids("0", 1, {"LD_LIBRARY_PATH": str(tmp_path)}) == []

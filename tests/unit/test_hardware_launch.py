@@ -1,4 +1,4 @@
-"""What a launch makes of a node's hardware: variables, and the command that runs the worker."""
+"""The hardware part of a launch: a worker's variables, and the command that runs the worker."""
 
 import os
 import shlex
@@ -32,7 +32,7 @@ def test_a_placement_tells_which_devices_a_worker_sees():
     env_vars = {"ACCELERATOR_TYPE": "NV_GPU", "VISIBLE_DEVICES": "1,0"}
     env = devices(node(2, ["GPU-a", "GPU-b"], [4, 3]), env_vars=env_vars)
     assert (env["CUDA_VISIBLE_DEVICES"], env["EGL_DEVICE_ID"]) == ("GPU-b,GPU-a", "3")
-    assert "LOCAL_ACCELERATOR_RANK" not in env  # the placement says it
+    assert "LOCAL_ACCELERATOR_RANK" not in env  # the placement decides it
 
 
 @pytest.mark.parametrize("gpu", [None, -1])
@@ -116,7 +116,7 @@ def test_a_profiler_that_the_node_has_not_is_an_error_with_both_names():
 def network(monkeypatch):
     """The variables that name network devices, none of them set."""
     for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "HCCL_SOCKET_IFNAME"):
-        monkeypatch.setenv(name, "")  # so that what the test sets is undone
+        monkeypatch.setenv(name, "")  # so that the test's changes are undone
         monkeypatch.delenv(name)
     monkeypatch.setenv("SHOAL_COMM_NET_DEVICES", "eth1")
     return monkeypatch

@@ -1,4 +1,4 @@
-"""What a node tells: its hardware, the user's module, the interpreters that it is asked for."""
+"""The probe of a node: its hardware, the user's module, and the interpreters asked for."""
 
 import os
 import pickle
@@ -24,7 +24,7 @@ from shoal.node_probe.hardware import HardwareQuestion, probe_hardware
 
 @pytest.fixture
 def kinds(monkeypatch):
-    """The registry, without the kinds that ask this machine, until the test's end."""
+    """The registry without the kinds that probe this machine; restored when the test ends."""
     made = {}
     monkeypatch.setattr(Hardware, "policy_registry", made)
     return made
@@ -125,7 +125,7 @@ def test_a_users_module_registers_before_hardware_is_asked_for(kinds, module):
                     return HardwareResource("MyArm", [HardwareInfo("MyArm", f"at {node_rank}")])
         """,
     )
-    for _ in range(2):  # a process may be asked again: the kind is registered once
+    for _ in range(2):  # the second probe of a process does not register the kind again
         report = ask(extension="my_arms", python_path=(folder,))
         assert report.resources == [HardwareResource("MyArm", [HardwareInfo("MyArm", "at 1")])]
         assert (report.problems, report.warnings) == ([], [])
@@ -138,10 +138,10 @@ def test_a_users_module_that_is_not_there_is_a_warning(kinds, module):
 
 def test_a_users_module_that_fails_is_told_once_a_process(module, monkeypatch, caplog):
     monkeypatch.setenv("SHOAL_EXT_MODULE", "no_such_module")
-    for _ in range(3):  # the configuration, the inventory, the cluster: each asks for it
+    for _ in range(3):  # the configuration, the inventory and the cluster each load it
         load_user_extension_module()
     assert caplog.text.count("No module named 'no_such_module'") == 1
-    # A process of Ray's answers for one job after the other, and each is told.
+    # A Ray process serves several jobs in turn, and each job is told.
     for _ in range(2):
         load_user_extension_module(name="no_such_module")
     assert caplog.text.count("No module named 'no_such_module'") == 3
@@ -156,7 +156,7 @@ def test_a_users_module_that_fails_is_logged(module, monkeypatch, caplog):
 
 
 def test_devices_are_asked_for_with_the_variables_of_the_nodes_start(kinds, monkeypatch):
-    # Ray writes its own idea into the process that it gives a task.
+    # Ray overwrites the variables of a process that runs a task.
     monkeypatch.setattr(
         probe_module, "environment_at_start", lambda: {"HIP_VISIBLE_DEVICES": "4,5", "OTHER": "x"}
     )
@@ -220,7 +220,7 @@ def test_an_interpreter_without_what_workers_need(kinds, tmp_path):
 
 
 def test_an_interpreter_finds_packages_where_workers_will(kinds, tmp_path):
-    """In the folders of PYTHONPATH that the configuration or the driver adds."""
+    """It searches the folders that the configuration or the driver adds to PYTHONPATH."""
     found = tmp_path / "thing-1.5.dist-info"
     found.mkdir()
     (found / "METADATA").write_text("Metadata-Version: 2.1\nName: thing\nVersion: 1.5\n")

@@ -1,4 +1,4 @@
-"""Kinds of hardware: registered by shoal and by users, and what a configuration says of them."""
+"""The registry of hardware kinds, of shoal and of users, and their configurations."""
 
 from dataclasses import dataclass, field
 
@@ -19,7 +19,7 @@ from shoal.hardware.robots.base import Robot
 
 @pytest.fixture
 def registries(monkeypatch):
-    """Registries that forget at the end what a test registers."""
+    """Registries that drop a test's registrations when the test ends."""
     monkeypatch.setattr(Hardware, "policy_registry", dict(Hardware.policy_registry))
     known = dict(NodeHardwareConfig.hardware_config_registry)
     monkeypatch.setattr(NodeHardwareConfig, "hardware_config_registry", known)
@@ -57,7 +57,7 @@ def test_a_users_kind(arm):
     assert config.configs == [arm(1, "usb0")]
     found = Hardware.policy_registry["Arm"].enumerate(1, config.configs)
     assert (found.count, found.infos) == (1, [HardwareInfo("Arm", "usb0")])
-    # A plan counts what is configured for the node, without a line of the user's.
+    # A plan counts the hardware configured for the node; the user writes no code for this.
     (promised,) = configured_hardware(1, config.configs)
     assert (promised.type, promised.count) == ("Arm", 1)
     assert configured_hardware(0, config.configs) == []

@@ -1,4 +1,4 @@
-"""Robots: what their configurations may say, what a node's variables add, and what is checked."""
+"""Robots: their configurations, values from a node's variables, and the checks on the node."""
 
 import importlib.machinery
 import sys
@@ -50,7 +50,7 @@ class ICMPLibError(Exception):
 
 @pytest.fixture
 def network(monkeypatch):
-    """icmplib, for which the addresses in the set that is returned are alive."""
+    """Fake icmplib; returns the set of addresses that answer a ping."""
     alive = set()
 
     def fake_ping(address, count, timeout):
@@ -62,7 +62,7 @@ def network(monkeypatch):
 
 @pytest.fixture
 def cameras(monkeypatch):
-    """pyrealsense2 and pyzed, which have the cameras of the list that is returned."""
+    """Fake pyrealsense2 and pyzed; returns the list of their cameras' serial numbers."""
     serials = []
 
     def devices():
@@ -85,7 +85,7 @@ def enumerate_robots(kind, node_rank, configs=None):
     return Hardware.policy_registry[kind].enumerate(node_rank, configs)
 
 
-# --- what a configuration may say ---
+# --- configurations ---
 
 
 @pytest.mark.parametrize(
@@ -106,7 +106,7 @@ def enumerate_robots(kind, node_rank, configs=None):
             "camera_serials: expected texts, not True",
         ),
         (lambda: FrankaConfig(0, camera_serials=[""]), "camera_serials: expected texts, not ''"),
-        # Of these words any would be true, and the robot would not be asked.
+        # Every non-empty text is true, so these would turn off the checks of the robot.
         (
             lambda: FrankaConfig(0, disable_validate="no"),
             "disable_validate: expected true or false",
@@ -160,7 +160,7 @@ def test_an_ipv6_address_is_an_address():
     assert FrankaConfig(0, "fe80::1").robot_ip == "fe80::1"
 
 
-# --- what a node's variables add ---
+# --- values from a node's variables ---
 
 
 def test_what_is_none_is_taken_from_the_node():
@@ -168,7 +168,7 @@ def test_what_is_none_is_taken_from_the_node():
     given = FrankaConfig(2, gripper_connection="usb")
     (made,) = RobotAutoConfig.resolve([given], environment=env)
     assert made == FrankaConfig(2, "10.0.0.1", ["a", "b"], gripper_connection="usb")
-    assert given.robot_ip is None  # what was given is not changed
+    assert given.robot_ip is None  # the argument is not changed
 
 
 def test_what_is_given_wins_over_the_node():
@@ -234,7 +234,7 @@ def test_a_pair_of_arms_needs_both_variables(right, message):
         RobotAutoConfig.resolve([], DualFrankaConfig, 0, names, environment=env)
 
 
-# --- what is checked on the node ---
+# --- checks on the node ---
 
 
 def test_an_arm_that_is_there(network, cameras):

@@ -1,4 +1,4 @@
-"""The loop of a process, when finalizers ask for it, which may come anywhere, and children."""
+"""The event loop of a process: use by finalizers, which can run anywhere, and forked children."""
 
 import asyncio
 import concurrent.futures
@@ -35,7 +35,7 @@ def test_a_finalizer_may_ask_for_the_loop_while_its_thread_asks_for_it(monkeypat
     called, asked = threading.Event(), []
 
     def getpid():
-        # Memory is collected here, as it may be wherever Python allocates.
+        # The garbage collector runs here, as it may wherever Python allocates.
         if threading.current_thread() is thread and not asked:
             asked.append(True)
             soon(called.set)
@@ -47,7 +47,7 @@ def test_a_finalizer_may_ask_for_the_loop_while_its_thread_asks_for_it(monkeypat
     monkeypatch.setattr(loop, "os", SimpleNamespace(getpid=getpid))
     thread.start()
     thread.join(DEADLINE_S)
-    assert not thread.is_alive(), "it waits for itself"
+    assert not thread.is_alive(), "the thread waits for itself"
     assert called.wait(DEADLINE_S)
     assert results[0].result(DEADLINE_S) == "answer"
 
@@ -64,7 +64,7 @@ def drop():
         thread = threading.Thread(target=within, daemon=True)
         thread.start()
         thread.join(DEADLINE_S)
-        assert not thread.is_alive(), "it waits for itself"
+        assert not thread.is_alive(), "the thread waits for itself"
 
     return begin
 

@@ -1,4 +1,4 @@
-"""Waiting for what a lost node would have made: our own error, which names who is missing."""
+"""Waiting for objects of a lost node: shoal's own error, which names the lost peer."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""What a host notes at the manager is for the process that takes its place, and for no other."""
+"""Notes of a channel's host at the manager: a new host does not see those of a former one."""
 
 import asyncio
 from types import SimpleNamespace
@@ -12,7 +12,7 @@ from shoal.manager import NodeManager, node_manager
 
 
 class Rays:
-    """Stands for Ray: names are taken or free, and a host does something when it is first asked."""
+    """Double of Ray: names are taken or free, and `begins` runs when a host is first called."""
 
     def __init__(self):
         self.taken = set()

@@ -1,4 +1,4 @@
-"""The managers in process: waiting is one pending call, and registration replaces."""
+"""The managers without Ray: registration, waiting by one pending call, groups, nodes."""
 
 import asyncio
 from dataclasses import replace
@@ -70,7 +70,7 @@ def test_waiting_for_a_worker_ends_when_it_registers():
 
 
 def test_a_wait_sleeps_until_it_is_woken():
-    # A loop that polls would run many steps while nothing happens.
+    # A polling loop would run many steps while nothing happens.
     steps = 0
 
     async def scenario():
@@ -167,7 +167,7 @@ def test_a_group_that_has_ended_is_replaced_by_the_one_that_names_it():
         manager.register_collective_group(other, instead_of=group(members=("x:0", "x:1")))
     manager.register_collective_group(other, instead_of=group())
     assert manager.get_collective_group("c") == other
-    # What the closing members of the former one still ask for concerns this one no more.
+    # A late request from the closing members of the former group does not affect this one.
     manager.remove_collective_group("c", group())
     assert manager.get_collective_group("c") == other
     manager.remove_collective_group("c", other)

@@ -1,4 +1,4 @@
-"""`MultiChannelProcessGroup`: what moves between two and three ranks, and what it says."""
+"""`MultiChannelProcessGroup`: transfers between two and three ranks, and its errors."""
 
 import logging
 import threading
@@ -35,7 +35,7 @@ def free_port():
 
 
 def each(ranks, function):
-    """Run a function in a thread for each rank, so that they meet; their results."""
+    """Run a function in one thread per rank, so that the ranks meet; return the results."""
     outcomes = {}
 
     def work(rank):
@@ -157,7 +157,7 @@ def test_a_group_that_is_not_initialized_or_has_no_such_channel_says_so(two):
 
 
 class Failing:
-    """Stands for a torch group, to fail where a real one would."""
+    """Double of a torch group that fails as a real one does."""
 
     group_name = "cg"
 
@@ -212,7 +212,7 @@ def test_the_vendors_library_is_used_only_between_accelerators_of_one_kind_that_
     assert not without(("NV_GPU", "H100"), ("NV_GPU", "H100"))
 
 
-# What of accelerators needs none.
+# Parts of the accelerator code that can be tested without one.
 
 
 @pytest.mark.parametrize(
@@ -243,7 +243,7 @@ def backend(monkeypatch, kind):
 )
 def test_the_options_become_those_of_nccl(monkeypatch, options, config, high):
     class Backend:
-        """Takes what torch's class takes; the options' names are those of ProcessGroupNCCL."""
+        """Takes the arguments of torch's class; the options have the names of ProcessGroupNCCL."""
 
         class Options:
             def __init__(self):

@@ -1,4 +1,4 @@
-"""Nodes and node groups: what they count, how ranks translate, what they say when asked wrong."""
+"""Nodes and node groups: their counts, translation of ranks, and errors for wrong ranks."""
 
 import pytest
 
@@ -157,7 +157,7 @@ def test_a_group_of_robots_counts_robots_and_no_accelerators():
     assert [info.config.robot_ip for info in arms.get_hardware_infos(2)] == ["10.0.2.0", "10.0.2.1"]
     with pytest.raises(PlacementIndexError, match=r"'arms' has no node 0; it has \[1, 2\]"):
         arms.get_hardware_infos(0)
-    # The same nodes count their accelerators in the group of all nodes.
+    # In the group of all nodes, the same nodes count their accelerators.
     assert groups["cluster"].local_hardware_ranks == [list(range(8)), [8, 9, 10, 11], []]
 
 
@@ -191,7 +191,7 @@ def test_egl_indices_belong_to_accelerators():
 
 
 class NoSearch(list):
-    """Ranks that may be gone through, but not searched once a node."""
+    """Ranks that allow iteration but not a search for each node."""
 
     def __contains__(self, rank):
         raise AssertionError("searching here for each node takes the square of their number")

@@ -1,4 +1,4 @@
-"""Which transport is chosen between two workers, and the reason that is given."""
+"""The choice of the transport between two workers, and the reason given for it."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""Along which edges a broadcast goes: what each member computes by itself fits together."""
+"""Edges of a broadcast: the parts that members compute by themselves form one tree."""
 
 import pytest
 
@@ -18,7 +18,7 @@ def record(name, node, memory=None):
 
 
 def members_of(nodes, each):
-    # Names whose order is not that of the nodes.
+    # The order of the names differs from the order of the nodes.
     return [
         record(f"g{(7 * node + place) % 5}:{place * nodes + node}", node)
         for node in range(nodes)
@@ -31,7 +31,7 @@ def picture(members, source, **options):
 
 
 def spread(edges, source):
-    """Follow a broadcast from its source; return how often each member gets it."""
+    """Follow a broadcast from its source; return how often it reaches each member."""
     reached, front = {source: 1}, [source]
     while front:
         giver = front.pop(0)

@@ -1,4 +1,4 @@
-"""Every kind of payload arrives as it was sent, in the same memory and as between nodes."""
+"""Every kind of payload arrives unchanged, through shared memory and as between nodes."""
 
 import pytest
 
@@ -25,7 +25,7 @@ def pair(request):
 
 
 def expected():
-    """What the receiver has; a tuple of tensors is a list there."""
+    """The values that the receiver gets; tuples of tensors become lists."""
     made = {name: make() for name, make in kinds.KINDS.items()}
     return {
         name: kinds.facts(list(value) if name in kinds.AS_LIST else value)
@@ -41,7 +41,7 @@ def test_payloads_arrive_as_they_were_sent(pair, piggyback):
     sender.end()
     beside = kinds.facts(kinds.PIGGYBACKS[piggyback])
     assert found == {name: (value, beside) for name, value in expected().items()}
-    assert runs == 0  # of `__post_init__`
+    assert runs == 0  # runs of `__post_init__`
 
 
 def test_payloads_of_broadcasts_arrive_as_they_were_given(pair):

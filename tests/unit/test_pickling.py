@@ -1,4 +1,4 @@
-"""Objects to a pickle with buffers beside it, and back, as all transports do it."""
+"""Pickling with separate buffers, which all transports use."""
 
 import dataclasses
 import pickle
@@ -12,7 +12,7 @@ from shoal.transport.wire import Bulk, pack, unpack
 
 
 def carried(packed):
-    """Send what `pack` made through pickle with buffers beside it, as Ray does: read-only."""
+    """Send the result of `pack` through pickle with separate read-only buffers, as Ray does."""
     views = []
     data = pickle.dumps(packed, protocol=5, buffer_callback=views.append)
     return pickle.loads(data, buffers=[memoryview(bytes(view)) for view in views])
@@ -85,7 +85,7 @@ def test_large_buffers_travel_beside_a_request():
 
 
 def test_what_pickle_cannot_handle_goes_to_cloudpickle_in_a_fresh_buffer():
-    # Large, so that a failed first attempt has written much before it meets the lambda.
+    # Large, so that the failed first attempt has written much before it reaches the lambda.
     function = through({"large": b"x" * 300_000, "f": lambda x: x + 1})["f"]
     assert function(1) == 2
 

@@ -1,4 +1,4 @@
-"""`ComponentPlacement` on clusters made by hand, with either core."""
+"""`ComponentPlacement` on doubles of clusters, with either core."""
 
 import pickle
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The placement core: the vectors, and what the vectors cannot say."""
+"""The placement core: the shared vectors (`tests/vectors`), and cases that they cannot express."""
 
 import json
 import timeit

@@ -1,4 +1,4 @@
-"""The variables by which a process knows its place: all of them, with their values."""
+"""The environment variables that tell a process its placement: every name and value."""
 
 from types import SimpleNamespace
 

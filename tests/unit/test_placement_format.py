@@ -1,4 +1,4 @@
-"""What the documents of the format say, rule by rule, on clusters made by hand."""
+"""Every rule of the documented placement format, on doubles of clusters."""
 
 import pytest
 
@@ -143,7 +143,7 @@ def test_robots_are_numbered_through_their_group():
     )
     placed = plan.get_strategy("env").get_placement(cluster)
     assert where(placed) == [(1, [0])] * 2 + [(1, [1])] * 2 + [(2, [0])] * 2
-    # A robot is no accelerator: every accelerator of the node stays visible.
+    # A robot is not an accelerator: every accelerator of the node stays visible.
     assert [p.visible_accelerators for p in placed] == [[]] * 4 + [["0"]] * 2
     assert [p.local_accelerator_rank for p in placed] == [-1] * 4 + [0] * 2
 
@@ -160,7 +160,7 @@ def test_whole_nodes_take_any_number_of_processes():
     ("sizes", "start", "end"), [([4, 4], 3, 4), ([4, 4], 2, 5), ([1, 1], 0, 1)]
 )
 def test_no_packed_process_leaves_its_node(sizes, start, end):
-    """The process that starts on the last device of a node is the one that slips through."""
+    """A process that starts on the last device of a node is the case that checks tend to miss."""
     cluster = make_cluster(sizes)
     strategy = PackedPlacementStrategy(start, end, num_hardware_per_process=end - start + 1)
     with pytest.raises(PlacementError, match="on the same node"):

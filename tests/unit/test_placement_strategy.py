@@ -1,4 +1,4 @@
-"""The strategies on clusters made by hand, with either core."""
+"""The placement strategies on doubles of clusters, with either core."""
 
 import logging
 import pickle

@@ -1,4 +1,4 @@
-"""Plans: what they say of each process, node and device, and how they fail."""
+"""Plans: their content for each process, node and device, and their errors."""
 
 from pathlib import Path
 from types import SimpleNamespace
@@ -104,9 +104,9 @@ def test_nodes_and_devices_know_who_uses_them():
 
 
 def test_the_environment_is_what_launch_sets(monkeypatch):
-    """Variable for variable, but for what only launch knows."""
+    """Compares each variable, except those that only launch knows."""
     made = plan(MIXED, [*nodes_with_addresses("2x8:H100,1x0")])
-    # The same placements, from the same public parts that launch uses.
+    # The same placements, from the public parts that launch uses.
     placement = shoal.ComponentPlacement(MIXED, cluster_of(made))
     for component in made.components:
         placements = placement.get_strategy(component.name).get_placement(cluster_of(made))
@@ -136,7 +136,7 @@ def nodes_with_addresses(text):
 
 
 def cluster_of(made):
-    """The double that launch asks, with the nodes of a plan."""
+    """A double of the cluster for launch, with the nodes of a plan."""
     nodes = nodes_with_addresses("2x8:H100,1x0")
     groups = {
         "gpus": SimpleNamespace(label="gpus", nodes=nodes[:2], hardware_type="Accelerator"),
@@ -204,7 +204,7 @@ def replace_inventory(made, name):
 
 
 def test_a_variable_of_the_configuration_decides_how_devices_are_shown():
-    """Some of launch's variables give way to what the user chose."""
+    """The user's values replace some of launch's variables."""
     env_configs = [{"node_ranks": 0, "env_vars": [{"MUJOCO_GL": "osmesa"}]}]
     groups = [{"label": "soft", "node_ranks": 0, "env_configs": env_configs}]
     made = plan(job({"a": {"node_group": "soft", "placement": 0}}, node_groups=groups), "1x1:H100")
@@ -252,7 +252,7 @@ def test_entries_that_cannot_be_read_hide_none_that_do_not_fit():
         "cluster.component_placement.a",
         "cluster.component_placement.b",
     ]
-    assert len(caught.value.__notes__) == 1  # of the unknown key
+    assert len(caught.value.__notes__) == 1  # the note about the unknown key
 
 
 def test_problems_of_the_configuration_and_of_the_inventory_come_together():
@@ -291,7 +291,7 @@ ENTRIES = st.one_of(
     sizes=st.lists(st.integers(0, 4), min_size=2, max_size=4),
 )
 def test_any_job_is_planned_or_refused(placement, sizes):
-    """What is planned adds up, is read back from JSON, and can be shown in every form."""
+    """The plan's sums are right, JSON restores it, and it can be shown in every form."""
     groups = [{"label": "gpus", "node_ranks": "0-1"}]
     config = job(placement, num_nodes=len(sizes), node_groups=groups)
     try:

@@ -1,4 +1,4 @@
-"""The warnings of a plan: what is allowed, and perhaps not meant."""
+"""The warnings of a plan about settings that are allowed but may be mistakes."""
 
 import pytest
 
@@ -35,7 +35,7 @@ def test_devices_of_different_entries_are_not():
         ("1x0/4cpu", ["node 0: 9 processes and 4 CPUs; 5 processes without a CPU"]),
         ("1x0/8cpu", ["node 0: 9 processes and 8 CPUs; 1 process without a CPU"]),
         ("1x0/9cpu", []),
-        ("1x0", []),  # how many there are is not known
+        ("1x0", []),  # their number is unknown
     ],
 )
 def test_processes_without_a_cpu(inventory, expected):

@@ -1,4 +1,4 @@
-"""The page of a plan: its parts as text, and in a browser."""
+"""The HTML page of a plan: its elements as text, and its script in a browser."""
 
 import html.parser
 import json
@@ -20,7 +20,7 @@ BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 
 
 class Page(html.parser.HTMLParser):
-    """The elements of a page: how often each tag opens, texts, and the plan's data."""
+    """The elements of a page: the number of each tag, the texts, and the plan's data."""
 
     def __init__(self, text):
         super().__init__()
@@ -66,7 +66,7 @@ def large(nodes=1024):
 
 def test_each_device_is_a_cell_of_its_components(shared):
     page = Page(render_html(shared))
-    # Before the nodes come the legend: one a component, one idle, one shared.
+    # The legend comes before the nodes: one entry per component, one idle, one shared.
     legend, cells = page.cells[:6], page.cells[6:]
     assert legend == ["c0", "c1", "c2", "c3", "", "shared-key"]
     assert cells[:6] == ["c0 c1 shared s0"] * 6
@@ -85,7 +85,7 @@ def test_the_page_needs_nothing_but_itself(shared):
     text = render_html(shared)
     assert not re.search(r"https?://|@import|url\(|<link|<img|<iframe|fetch\(|XMLHttp", text)
     assert "default-src 'none'" in text
-    assert text == render_html(shared)  # nothing of the moment is in it
+    assert text == render_html(shared)  # the page does not depend on the time
 
 
 def test_tooltips_know_each_process_variable_for_variable(shared):
@@ -131,7 +131,7 @@ def test_hostile_names_stay_text():
     text = render_html(plan(job, nodes))
     page = Page(text)
     assert "img" not in page.opened
-    # Five totals and the chip of the component that owns no device: no name opens an element.
+    # Five totals and the chip of the component without a device: no name opens an element.
     assert page.opened["b"] == 5 + 1
     assert page.opened["script"] == 2
     data = json.loads(page.data)
@@ -176,14 +176,14 @@ def browser():
 
 
 def open_page(browser, folder, text, fragment="", *arguments):
-    """Open a page as a person would; return the document that its script leaves."""
+    """Open a page in a browser; return the document after its script has run."""
     path = folder / "plan.html"
     path.write_text(text, encoding="utf-8")
     done = subprocess.run(
         [
             browser,
             "--headless",
-            "--no-sandbox",  # as root in a container there is none
+            "--no-sandbox",  # root in a container has no sandbox
             "--disable-gpu",
             "--disable-dev-shm-usage",
             "--hide-scrollbars",
@@ -233,7 +233,7 @@ def test_nothing_of_a_hostile_name_runs(browser, tmp_path):
     dom = open_page(browser, tmp_path, text, "#node=0&device=0&q=img")
     assert "<title>Plan: the configuration</title>" in dom
     assert "<img" not in dom
-    # The tooltip and the counter, which the script makes of the name, work.
+    # The tooltip and the counter, which the script makes from the name, work.
     assert "1 device on 1 node<" in dom
     assert "&lt;/script&gt;&lt;img" in dom.partition('<div id="tip"')[2]
 
@@ -255,5 +255,5 @@ def test_the_page_is_drawn(browser, tmp_path, nodes, least):
     )
     content = picture.read_bytes()
     assert content.startswith(b"\x89PNG")
-    # An empty page of this size has some 3 kB.
+    # A blank image of this size has about 3 kB.
     assert len(content) > least

@@ -1,4 +1,4 @@
-"""Inventories: from files, plain data and nodes."""
+"""Inventories of a plan, from files, plain data and nodes."""
 
 from types import SimpleNamespace
 
@@ -143,7 +143,7 @@ def register():
 
 @pytest.fixture
 def acme(tmp_path, monkeypatch):
-    """A vendor that the user's module registers, where something reads it."""
+    """A vendor that the user's module registers once the module is imported."""
     known = dict(AcceleratorManager.manager_register)
     monkeypatch.setattr(AcceleratorManager, "manager_register", known)
     monkeypatch.setattr(extension, "_loaded", set())

@@ -140,7 +140,7 @@ def test_any_text_is_read_or_refused(text):
         lines = str(error).split("\n")
         assert len(lines) == 4
         assert set(lines[2].strip()) == {"^"}
-        # The caret stays under the text, or right behind it.
+        # The caret is below the text or right after it.
         assert len(lines[2]) <= len(lines[1]) + 1
     else:
         assert nodes

@@ -1,6 +1,6 @@
-"""What a plan looks like: golden outputs, JSON and back, and names that mean mischief.
+"""Outputs of a plan: golden files, a round trip through JSON, and hostile names.
 
-After a change that is meant, write a golden file anew with the command that `COMMANDS` has for it.
+After an intended change, rewrite a golden file with the command that `COMMANDS` lists for it.
 """
 
 import json
@@ -186,7 +186,7 @@ def test_whole_components_appear_and_disappear():
 
 
 def test_the_text_of_a_large_plan_is_short():
-    """Even of one that has nothing in common from node to node."""
+    """The plan's nodes have nothing in common, so that their lines cannot be merged."""
     scattered = ",".join(f"{8 * node + node % 7}" for node in range(1024))
     job = {"num_nodes": 1024, "component_placement": {"a": scattered}}
     text = render_markdown(plan(job, "1024x8"))

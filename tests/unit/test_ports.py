@@ -1,4 +1,4 @@
-"""Ports that are held: nobody else is given them, and a server can still listen there."""
+"""Held ports: no other process is given them, but a server can still listen on them."""
 
 import socket
 import subprocess
@@ -78,7 +78,7 @@ def test_a_limit_that_is_no_port_is_refused(limit):
 
 
 def test_no_free_port_is_an_error_that_names_the_range():
-    # 1024 is the only candidate; once it is held there is none.
+    # 1024 is the only candidate; once it is held, none is left.
     if can_bind(1024):
         hold_port(1024)
     with pytest.raises(ShoalError, match="no TCP port from 1024 to 1024 is free"):

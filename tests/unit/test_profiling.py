@@ -1,4 +1,4 @@
-"""Profilers: their configurations, and what they change in the launch of a worker."""
+"""Profilers: their configurations, and their changes to the launch of a worker."""
 
 import shlex
 import tempfile

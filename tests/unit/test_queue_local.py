@@ -1,4 +1,4 @@
-"""Local channels, and the works that asynchronous operations return."""
+"""Local channels (within a process), and the works that their asynchronous operations return."""
 
 import asyncio
 import concurrent.futures
@@ -96,7 +96,7 @@ def test_an_item_that_comes_together_with_the_cancellation_goes_back(channel):
         work = channel.get(async_op=True)
         waiting = asyncio.ensure_future(work.async_wait())
         await asyncio.sleep(0)
-        channel.put("kept")  # the work has its item, the task has not run yet
+        channel.put("kept")  # the work has its item, but the task has not run yet
         waiting.cancel()
         with pytest.raises(asyncio.CancelledError):
             await waiting
@@ -115,7 +115,7 @@ def test_batches_and_peeking(channel):
 
 def test_draining_ends_although_somebody_puts_all_the_time():
     class Refilled(Channel):
-        """Has two more items whenever some are taken."""
+        """Adds two items whenever some are taken."""
 
         def get_many(self, *args, **kwargs):
             items = super().get_many(*args, **kwargs)
@@ -144,7 +144,7 @@ def test_keys_that_hold_nothing_are_forgotten_once_there_are_many(monkeypatch):
     assert len(channel._rates._last) == 8
     kept, last, first = (channel.stats(key) for key in ("kept", 99, 0))
     assert [(one.puts, one.gets) for one in (kept, last, first)] == [(3, 0), (1, 1), (0, 0)]
-    for n in range(20):  # that many are in use
+    for n in range(20):  # this many are in use
         channel.put(n, key=n)
     assert [channel.stats(n).puts for n in range(20)] == [1] * 20
     assert len(channel._local._totals) <= 30

@@ -1,4 +1,4 @@
-"""Asynchronous puts in order: deadlines of those that wait behind others, and what is kept."""
+"""The order of asynchronous puts: deadlines of puts that wait behind others, and memory."""
 
 import asyncio
 import gc
@@ -21,7 +21,7 @@ def check(outcome):
 
 
 class FullQueue:
-    """Takes nothing until it is opened; what it is given alone waits."""
+    """Refuses batches until it is opened; a single item waits for that."""
 
     def __init__(self):
         self.opened = threading.Event()
@@ -60,7 +60,7 @@ def test_a_put_is_overdue_although_the_one_before_it_waits_on():
     queue = FullQueue()
     (first,) = queue.add((b"1", 0.3))
     queue.wait_until_asked(1)
-    # These two are looked at together, once the first one is over.
+    # These are tried together, once the first one has ended.
     patient, hasty, late = queue.add((b"2", math.inf), (b"3", 0.8), (b"4", math.inf))
     for future in (first, hasty):
         with pytest.raises(ShoalTimeoutError):
@@ -87,7 +87,7 @@ def test_one_that_fails_does_not_fail_those_behind_it():
 
 
 class SlowQueue(FullQueue):
-    """Answers calls for several when it is told to, that there was room for the first `room`."""
+    """Answers calls for several items when told to; only the first `room` items have room."""
 
     def __init__(self, room):
         super().__init__()
@@ -118,7 +118,7 @@ class SlowQueue(FullQueue):
 def test_a_put_whose_time_ends_in_the_middle_of_a_call_does_not_wait_for_the_one_before_it():
     queue = SlowQueue(room=0)
     patient, hasty = queue.add_while_one_waits((b"2", math.inf), (b"3", 1.0))
-    time.sleep(1.1)  # its timer does not find it where it waits
+    time.sleep(1.1)  # its timer fires while the put is in the call, not in the list of waiting ones
     queue.answers.set()
     with pytest.raises(ShoalTimeoutError):
         hasty.result(timeout=5)
@@ -131,7 +131,7 @@ def test_a_put_whose_time_ends_in_the_middle_of_a_call_does_not_wait_for_the_one
 def test_a_put_whose_time_ends_in_the_middle_of_a_call_is_not_tried_again():
     queue = SlowQueue(room=1)
     patient, hasty = queue.add_while_one_waits((b"2", math.inf), (b"3", 1.0))
-    time.sleep(1.1)  # as above: its time ends while the call is under way
+    time.sleep(1.1)  # as above: its time ends during the call
     queue.opened.set()
     queue.answers.set()
     with pytest.raises(ShoalTimeoutError):
@@ -142,7 +142,7 @@ def test_a_put_whose_time_ends_in_the_middle_of_a_call_is_not_tried_again():
 
 def test_a_message_is_not_kept_until_its_deadline():
     class Message(bytearray):
-        """Bytes that can be observed."""
+        """Bytes that can have weak references."""
 
     queue = FullQueue()
     queue.opened.set()

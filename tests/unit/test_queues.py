@@ -1,4 +1,4 @@
-"""The queues as a state machine, without threads, event loop or Ray."""
+"""`KeyedQueues` as a state machine, without threads, event loop or Ray."""
 
 from hypothesis import given, settings, strategies as st
 
@@ -151,7 +151,7 @@ def test_a_full_queue_gives_a_batch_what_it_has():
 
 
 def test_a_waiting_batch_keeps_nobody_from_taking_an_item():
-    # A batch that peeked must not swallow the wake-up of a get for one item.
+    # A waiting batch that looked at the queue must not consume the wake-up of a single get.
     queues = KeyedQueues()
     batch = queues.wait_get("k", 10)
     single = queues.wait_get("k")
@@ -246,6 +246,6 @@ def test_nothing_is_lost_or_doubled_whatever_happens(maxsize, steps):
     rest = payloads(queues.peek_all("k"))
     rest += [w.message.payload for w in waiters if w.message is not None]
     assert sorted(received + rest + sorted(withdrawn)) == list(range(sent))
-    # Only what two cancelled gets gave back may have changed places.
+    # Only items that cancelled gets gave back may be out of order.
     assert returned or rest == sorted(rest)
     assert queues.size == queues.qsize("k")

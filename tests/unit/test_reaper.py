@@ -1,4 +1,4 @@
-"""The program that ends what a killed driver leaves of its Ray, with stand-ins for Ray."""
+"""The reaper, a program that ends the Ray processes of a killed driver, with doubles for Ray."""
 
 import os
 import subprocess
@@ -12,7 +12,7 @@ from shoal.cluster import reaper
 
 pytestmark = [pytest.mark.process]
 
-# A raylet with one agent, which prints its own number and the agent's.
+# A raylet with one agent; prints its own process id and the agent's.
 RAYLET = """
 import os, subprocess, sys
 agent = subprocess.Popen(["sleep", "60"])

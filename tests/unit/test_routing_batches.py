@@ -1,4 +1,4 @@
-"""Batches of rows: counted, cut and joined, with nothing lost and nothing twice."""
+"""Batches of rows in routing: counting, splitting and joining without loss or duplicates."""
 
 import numpy as np
 import pytest
@@ -178,7 +178,7 @@ cells = st.integers(-9, 9)
 
 @st.composite
 def batches(draw):
-    """A batch, and sizes that sum to its rows."""
+    """A batch, and sizes whose sum is its number of rows."""
     sizes = draw(st.lists(st.integers(0, 4), min_size=1, max_size=6))
     rows = sum(sizes)
     column = st.lists(cells, min_size=rows, max_size=rows)
@@ -197,7 +197,7 @@ def batches(draw):
 
 
 def plain(value):
-    """A batch as lists, to compare."""
+    """A batch as lists, for comparison."""
     if isinstance(value, dict):
         return {key: plain(item) for key, item in value.items()}
     return value.tolist() if hasattr(value, "tolist") else value

@@ -1,4 +1,4 @@
-"""`send_to` and `recv_from` in fixed mode, through a channel and from worker to worker."""
+"""Routing with `send_to` and `recv_from` in fixed mode, by channel and from worker to worker."""
 
 import asyncio
 import concurrent.futures
@@ -36,7 +36,7 @@ def rollout(manager):
 
 @pytest.fixture(params=["plain", "local"])
 def channel(request):
-    """A channel with the least that routing needs, and one with leases and deadlines."""
+    """A channel with only what routing needs, and one with leases and deadlines."""
     return Plain() if request.param == "plain" else Channel.create("routes", local=True)
 
 
@@ -216,7 +216,7 @@ def test_pieces_are_joined_once_and_in_the_thread_that_waits(env, rollout, local
     assert threads == [threading.current_thread()]
 
 
-# Arguments that do not go together.
+# Arguments that contradict each other.
 
 
 @pytest.mark.parametrize(("call", "data"), [("send_to", [[1, 2]]), ("recv_from", [])])
@@ -355,7 +355,7 @@ def test_a_receive_that_nobody_waits_for_keeps_what_came(env, rollout, channel):
     async def nothing():
         pass
 
-    submit(nothing()).result(10)  # what the finalizer asked for has run
+    submit(nothing()).result(10)  # the finalizer's task has run by now
     for step in (0, 100):
         received = rollout[0].recv_from("env", channel, batch_size=8)
         assert (received - step).tolist() == [0, 1, 10, 11]
@@ -435,7 +435,7 @@ def test_a_failed_send_says_how_many_pieces_were_sent(rollout):
         rollout[0].send_to("env", Second(), [1, 2], async_op=True).wait(timeout=10)
 
 
-# Point to point tells kinds of messages apart.
+# From worker to worker, kinds of messages are told apart.
 
 
 def test_a_message_of_another_tag_is_not_taken_for_the_expected_one(manager, done):

@@ -1,4 +1,4 @@
-"""Decoupled mode: sizes of pieces, the index of a message, and plans of first ones and answers."""
+"""Plans of decoupled mode: sizes of pieces, message indices, first messages and answers."""
 
 import pytest
 from hypothesis import given, strategies as st

@@ -1,4 +1,4 @@
-"""`send_to` and `recv_from` in decoupled mode: any rank answers, and answers find their way."""
+"""Routing with `send_to` and `recv_from` in decoupled mode: any rank answers the asking rank."""
 
 import pickle
 
@@ -155,7 +155,7 @@ def test_recorded_messages_can_be_sent_to_another_process(env, rollout, channel)
     assert copied == rollout[0].batch_router == {"obs": ["0_0_None_obs", "1_0_None_obs"]}
 
 
-# Tags and modes mean the same on both sides.
+# Tags and modes agree on both sides.
 
 
 @pytest.mark.parametrize("mode", [None, "train"])
@@ -185,7 +185,7 @@ def test_a_mode_with_an_underscore_is_refused(env):
     assert channel.held() == {}
 
 
-# No row is lost, and no message without its answer.
+# No row is lost, and every message is answered.
 
 
 @pytest.mark.parametrize("sizes", [(2, 3), (3, 8)])

@@ -1,4 +1,4 @@
-"""Fixed mode: which ranks exchange how many rows, and the plans and keys made of that."""
+"""Plans of fixed mode: the rows that each pair of ranks exchanges, and the keys."""
 
 import math
 
@@ -34,7 +34,7 @@ def shifted(lists, by):
 _48_16 = [[(0, 3)], [(0, 1), (1, 2)], [(1, 2), (2, 1)], [(2, 3)]]
 _48_12 = [[(0, 3), (1, 1)], [(1, 2), (2, 2)], [(2, 1), (3, 3)]]
 
-# (batch size, sources, destinations): what each source sends, what each destination receives.
+# (batch size, sources, destinations): rows sent by each source, rows received by each destination.
 TABLE = {
     (1, 1, 1): ([[(0, 1)]], [[(0, 1)]]),
     (8, 4, 4): ([[(r, 2)] for r in range(4)], [[(r, 2)] for r in range(4)]),

@@ -1,4 +1,4 @@
-"""With several Rays on a machine, `Cluster()` does not take any one of them."""
+"""`Cluster()` on a machine with several Rays: it does not join an arbitrary one."""
 
 import pytest
 from ray._private import services

@@ -1,4 +1,4 @@
-"""Waiting in asyncio: wake-ups, deadlines, cancellation at any moment, and several loops."""
+"""Shared-memory queues in asyncio: wake-ups, deadlines, cancellation and several loops."""
 
 import asyncio
 import gc
@@ -17,7 +17,7 @@ SHORT_S = 0.05
 
 
 def run(coroutine):
-    """Run in a loop of its own, within a deadline."""
+    """Run a coroutine in a new loop, within a deadline."""
 
     async def limited():
         async with asyncio.timeout(DEADLINE_S):
@@ -31,7 +31,7 @@ def open_files():
 
 
 async def cancelled(task):
-    """Cancel a task and wait for its end; to await it would mix its cancellation with one's own."""
+    """Cancel a task and wait for its end; awaiting it would mix up its cancellation and ours."""
     task.cancel()
     await asyncio.wait([task])
 
@@ -120,7 +120,7 @@ def test_leases(session):
 
 
 class Large:
-    """Something to send that can be observed."""
+    """A sent object that can have weak references."""
 
 
 def test_what_had_to_wait_is_not_kept_when_it_was_put(session):
@@ -198,7 +198,7 @@ class Storm:
         for i in range(self.count):
             await self.put(i)
         await cancelled(stormy)
-        while len(self.got) < self.count:  # noqa: ASYNC110  (the list tells nobody that it grows)
+        while len(self.got) < self.count:  # noqa: ASYNC110  (a list does not notify when it grows)
             await asyncio.sleep(0.001)
         for consumer in consumers:
             await cancelled(consumer)
@@ -306,7 +306,7 @@ def test_a_process_that_left_by_dropping_its_session_is_rung_when_it_is_back(ses
     for i in range(3):
         assert line(process) == str(i)
         if i:
-            # It looks before it waits, and finds nothing until it does.
+            # The get looks before it waits, and finds nothing before that.
             with pytest.raises(ShoalTimeoutError):
                 session.queue("nothing").get(timeout=0.1)
         queue.put("there")

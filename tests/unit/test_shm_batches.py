@@ -1,4 +1,4 @@
-"""Several messages at once: with a weight that is enough, and on lease."""
+"""Several messages of a shared-memory queue per call: batches by weight, and leases."""
 
 import asyncio
 import threading
@@ -42,7 +42,7 @@ def test_what_is_there_is_enough_from_the_least_weight_on(session):
     assert str(late.value) == text
     assert queue.get_batch(10, 0, least=4) == [2, 2]
     put(queue, 3, 3, 3, 3)
-    assert queue.get_batch(10, 0, least=1) == [3, 3, 3], "as much as the target allows"
+    assert queue.get_batch(10, 0, least=1) == [3, 3, 3], "expected as much as the target allows"
     assert queue.get_batch(10, 0, least=3) == [3]
 
 
@@ -92,7 +92,7 @@ def test_a_least_beyond_the_target_changes_nothing(session):
     with pytest.raises(ShoalTimeoutError, match=r"did not reach weight 3 within"):
         queue.get_batch(3, SHORT_S, least=2**63 - 1)
     put(queue, 1)
-    assert queue.get_batch(3, 0, least=5) == [1, 1], "it is full"
+    assert queue.get_batch(3, 0, least=5) == [1, 1], "expected the batch of a full queue"
     queue.close()
     with pytest.raises(ChannelClosed):
         queue.get_batch(3, 0, least=0)

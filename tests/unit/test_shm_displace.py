@@ -1,4 +1,4 @@
-"""Making room in a full queue by dropping what is oldest."""
+"""`Queue.displace`: making room in a full shared-memory queue by dropping the oldest messages."""
 
 import threading
 

@@ -1,4 +1,4 @@
-"""Queues that nobody uses any more make room for others."""
+"""Unused shared-memory queues are removed to make room for others."""
 
 import asyncio
 import gc
@@ -13,7 +13,7 @@ from shoal.errors import ChannelExistsError, ShoalTimeoutError
 
 DEADLINE_S = 30
 MANY = 400
-"""So many keys that all unused queues from before are forgotten."""
+"""Number of new keys after which all queues unused before are forgotten."""
 
 ATTACH = "import sys, time\nfrom shoal import shm\nsession = shm.Session.attach(sys.argv[1])\n"
 
@@ -33,13 +33,13 @@ def use_others(session, many=MANY, **bounds):
 def until(condition):
     end = time.monotonic() + DEADLINE_S
     while not condition():
-        assert time.monotonic() < end, "not in time"
+        assert time.monotonic() < end, "the condition did not become true in time"
         time.sleep(0.005)
 
 
 @pytest.mark.process
 def test_many_keys_one_after_the_other_take_little_memory(session, start, line, backend):
-    # More than twice as many as there can be at a time; the other core has no limit, and is slow.
+    # More than twice the limit of queues at a time; the pure core has no limit, and is slow.
     count = 20_000 if backend.__name__.endswith("_rust") else 3000
     program = ATTACH + (
         "turns = session.queue('turns')\nprint('here', flush=True)\n"
@@ -140,7 +140,7 @@ def test_processes_that_open_and_let_go_of_the_same_keys_get_their_own_messages(
     assert [line(process) for process in processes] == ["done"] * 3
     stats = session.stats()
     assert (stats["lost_messages"], stats["queues"] < 200) == (0, True)
-    # Who was not let at the tables in time took nothing.
+    # A get that could not read the tables in time took nothing.
     for key in range(90):
         queue = session.queue(key)
         assert all(got == key for got in (queue.get() for _ in range(queue.qsize())))

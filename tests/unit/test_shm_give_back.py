@@ -1,4 +1,4 @@
-"""Leased messages that their consumer gives back."""
+"""Leased messages of a shared-memory queue that their consumer gives back."""
 
 import os
 import threading
@@ -85,7 +85,7 @@ def test_it_goes_into_a_queue_that_is_full_or_closed_and_wakes_who_waits(session
 
 
 def test_where_there_is_no_room_at_all_it_comes_as_soon_as_there_is(session):
-    # A ring of 64 places, of which one is for the end.
+    # A ring of 64 slots, one of which is reserved for the end.
     queue = session.queue("a", maxsize=63)
     queue.put_many(range(63))
     messages = queue.get_many(2, timeout=0, lease=True)

@@ -1,4 +1,4 @@
-"""What many queues and long ones cost, and that they are queues all the same."""
+"""Many and long shared-memory queues: their cost and their correctness."""
 
 import threading
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Queues between processes: signals, forks and the end of the interpreter lose nothing."""
+"""Shared-memory queues lose nothing to signals, forks and the end of the interpreter."""
 
 import contextlib
 import gc
@@ -44,7 +44,7 @@ except TimeoutError:
     print("done", flush=True)
 """
 
-# A program that imports the extension in a second interpreter, where this Python can make one.
+# A program that imports the extension in a second interpreter, if this Python can make one.
 INTERPRETERS = """
 import shoal._rust
 try:
@@ -63,7 +63,7 @@ interruptions = []
 
 
 class Interrupted:
-    """A message that is interrupted once while it is rebuilt."""
+    """A message whose rebuilding is interrupted once."""
 
     def __init__(self, number):
         self.number = number
@@ -197,9 +197,9 @@ def test_a_child_is_another_participant_and_gives_back_nothing_of_its_parent(ses
 
 @pytest.fixture
 def few_files(backend):
-    """Call to have no file free, and again to have some."""
+    """Functions that use up all file descriptors and free them again."""
     if not backend.__name__.endswith("._rust"):
-        pytest.skip("of the mapping of memory")
+        pytest.skip("a test of how the Rust core maps memory")
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
     taken = []
 

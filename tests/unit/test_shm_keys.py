@@ -1,4 +1,4 @@
-"""Keys: equal keys have the same bytes, other keys have other bytes, and other types are refused."""
+"""Bytes of queue keys: the same for equal keys, different for others; other types are refused."""
 
 import dataclasses
 import datetime as dt
@@ -22,7 +22,7 @@ from shoal.shm.keys import canonical
 
 class Color(enum.Enum):
     RED = 1
-    CRIMSON = 1  # noqa: PIE796  (another name of the same)
+    CRIMSON = 1  # noqa: PIE796  (an alias)
     GREEN = 2
 
 
@@ -44,7 +44,7 @@ class RightToo(enum.Flag):
 
 
 class Other(str):
-    """Compares in a way of its own."""
+    """An object with its own comparison."""
 
     __slots__ = ()
 

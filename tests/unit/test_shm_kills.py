@@ -1,4 +1,4 @@
-"""SIGKILL at any moment: the living go on, and what was committed arrives once."""
+"""SIGKILL of users of a shared-memory queue: others continue; committed messages arrive once."""
 
 import random
 import time
@@ -36,7 +36,7 @@ while True:
 
 
 def test_kills_at_random_moments(session, start, line):
-    """A consumer reports before it acknowledges, so that with leases nothing may be missing."""
+    """A consumer reports before it acknowledges, so with leases no message may be missing."""
     seed = random.randrange(2**32)
     chance = random.Random(seed)
     queue, seen = session.queue("k", maxsize=16), session.queue("seen")

@@ -1,4 +1,4 @@
-"""Random operations against lists: the same answers, and nothing in use at the end."""
+"""Shared-memory queues against a model of lists: random operations have the same results."""
 
 import tempfile
 from pathlib import Path
@@ -37,7 +37,7 @@ class Model(RuleBasedStateMachine):
         return (QUEUES[name] or BACKLOG) - len(self.expected[name])
 
     def refused(self, name, call):
-        """Check a put that must be refused."""
+        """Check that a put is refused."""
         with pytest.raises(
             ChannelClosed if name in self.closed else (ChannelFull, ShoalTimeoutError)
         ):
@@ -150,7 +150,7 @@ class Model(RuleBasedStateMachine):
         if isinstance(value, np.ndarray):
             assert expected == ("array", value[0])
             assert (value == value[0]).all()
-            value[:] = 99  # the memory is the receiver's own
+            value[:] = 99  # the receiver owns the memory
             self.arrays.append(value)
         else:
             assert value == expected

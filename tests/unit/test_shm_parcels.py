@@ -1,4 +1,4 @@
-"""Messages that are passed on as they are."""
+"""Parcels: messages that are passed on without unpickling them."""
 
 import asyncio
 import gc
@@ -56,7 +56,7 @@ def obj(request):
 
 @pytest.fixture
 def pair(backend, session):
-    """Two objects of one queue: the second gives parcels."""
+    """Two handles of one queue; the second one returns parcels."""
     return (
         backend.ShmQueue(session, b"k", name="it"),
         backend.ShmQueue(session, b"k", name="it", parcels=True),
@@ -64,15 +64,15 @@ def pair(backend, session):
 
 
 def across(parcel):
-    """To another process: the bytes beside the pickle, where they are nobody else's."""
+    """A parcel as another process gets it: the buffers beside the pickle are copies."""
     beside = []
     pickled = pickle.dumps(parcel, protocol=5, buffer_callback=beside.append)
-    assert len(pickled) < 200 or not beside  # what is short stays inside
+    assert len(pickled) < 200 or not beside  # short data stays in the pickle
     return pickle.loads(pickled, buffers=[bytearray(one) for one in beside])
 
 
 def sent_by(backend, sender, obj):
-    """The message of an object as another process would have made it."""
+    """The parcel of an object, as if another process had made it."""
     kind, data, _ = backend.ShmParcel.of(obj).__reduce_ex__(4)[1]
     return backend.ShmParcel(kind, data, sender)
 
@@ -135,7 +135,7 @@ def test_large_parts_are_views_of_the_parcel_and_small_ones_copies(backend):
     opened = whole.open()[0]
     opened[:] = 7.0
     assert bytes_of.count(np.float64(7.0).tobytes()) >= 50_000
-    # Nobody may write to these, but to what is made of them.
+    # These bytes are read-only, but objects made from them are writable.
     fixed = backend.ShmParcel(kind, bytes(data))
     opened = fixed.open()[0]
     opened[0] = 5.0
@@ -288,13 +288,13 @@ def test_who_made_the_messages_holds_the_memory(backend, place):
     queue = backend.ShmQueue(session, b"k")
     reserved = queue.reserve(100_000, "u1")
     with pytest.raises(ChannelMemoryError, match=r"and this message has 10\d{5}$"):
-        queue.put(bytearray(1_000_000))  # nobody has sent anything yet
+        queue.put(bytearray(1_000_000))  # no process has sent a message yet
     for n, size in ((0, 300_000), (2, 200_000), (1, 200_000), (3, 70_000)):
         queue.put(sent_by(backend, SENDER + n, np.zeros(size, "u1")))
     text = "; " + ", ".join(
         rf"process {SENDER + n} holds {size}\d{{5}} bytes" for n, size in ((0, 3), (1, 2), (2, 2))
     )
-    # Whoever has taken them meanwhile.
+    # Errors name the maker of a message even after another process has taken it.
     taken = []
     for lease in (None, True, False):
         if lease is not None:

@@ -15,7 +15,7 @@ from shoal.shm.payloads import open_payload
 
 @pytest.mark.parametrize("size", [2**21 - 1, 2**21, 2**21 + 1, 3 * 2**21])
 def test_large_mappings_start_where_huge_pages_do(place, size):
-    """And nothing of the reserved addresses beside them is left."""
+    """The unused part of the reserved addresses is unmapped."""
     path = Path(place) / "file"
     path.touch()
     with path.open("r+b") as file:
@@ -49,7 +49,7 @@ def test_huge_pages_keep_the_bytes(place):
 
 @pytest.fixture
 def sparse():
-    """An open file of more than 5 GiB of which almost nothing is there."""
+    """An open sparse file of more than 5 GiB."""
     with tempfile.NamedTemporaryFile(dir="/dev/shm", prefix="shoal-test-") as file:
         file.truncate(5 * 2**30 + 4096)
         yield file
@@ -74,7 +74,7 @@ def test_parts_beyond_four_gigabytes(sparse, place):
     head, (middle, end) = open_payload((str(link), last + 3, 0))
     assert (bytes(head), bytes(end)) == (bytes(4), b"end")
     assert len(middle) == 5 * 2**30
-    middle[-1] = 7  # private: the file keeps its zero
+    middle[-1] = 7  # a private mapping: the file is unchanged
     assert os.pread(sparse.fileno(), 1, last - 1) == b"\0"
     assert size == 68
 

@@ -1,4 +1,4 @@
-"""Payloads for several readers: what arrives, when a file is reused, and what is left behind."""
+"""Payload files in shared memory: several readers, reuse of files, leftovers and full memory."""
 
 import array
 import errno
@@ -111,7 +111,7 @@ def test_sizes(writer, size):
 
 
 def test_a_large_copy_uses_all_bytes_of_each_part(writer):
-    """Several threads copy from 32 MiB on, each a share of each part."""
+    """From 32 MiB on, several threads each copy a share of each part."""
     parts = [np.random.default_rng(i).integers(0, 255, n, np.uint8) for i, n in enumerate(
         (20 * 2**20 + 5, 1, 3, 15 * 2**20 + 1)
     )]  # fmt: skip
@@ -127,7 +127,7 @@ def test_a_file_is_reused_when_its_readers_are_done_and_not_before(writer, place
     first = file_of(refs[0])
     received = receive(refs[0])
     other = send(writer, value * 2)[0]
-    assert file_of(other) != first  # one is mapped, one is not opened
+    assert file_of(other) != first  # one reference is mapped, the other not opened
     late = receive(refs[1])
     del received
     third = send(writer, value * 3)[0]
@@ -135,7 +135,7 @@ def test_a_file_is_reused_when_its_readers_are_done_and_not_before(writer, place
     part = late[5:6]
     del late
     fourth = send(writer, value * 4)[0]
-    assert file_of(fourth) not in (first, file_of(other), file_of(third))  # a part of it is
+    assert file_of(fourth) not in (first, file_of(other), file_of(third))  # a part of it is mapped
     assert part[0] == 1
     del part
     assert file_of(send(writer, value * 5)[0]) == first
@@ -151,7 +151,7 @@ def test_the_mapping_holds_the_lock_and_no_descriptor(writer):
 
 
 def test_a_descriptor_holds_the_lock_where_the_mapping_does_not(place, monkeypatch):
-    """As on an overlay file system, which maps another file than the one that was locked."""
+    """As on an overlay file system, which maps a different file from the locked one."""
 
     def of_another_file(descriptor, size, *, keep):
         again = os.open(f"/proc/self/fd/{descriptor}", os.O_RDONLY)
@@ -187,7 +187,7 @@ def test_a_reference_can_be_opened_once(writer):
 
 
 def test_a_link_that_is_removed_while_it_is_opened_is_an_error(writer, monkeypatch):
-    """A sweep may do that to a forked child, which reads in the name of its dead parent."""
+    """A sweep may remove it for a forked child, which reads on behalf of its dead parent."""
     ref = send(writer, np.ones(1000))[0]
 
     def swept(path, size, *, keep):
@@ -296,7 +296,7 @@ def test_free_files_are_given_back_after_a_while(place, monkeypatch):
     writer = PayloadWriter(place)
     kept = receive(send(writer, np.ones(10_000))[0])
     time.sleep(0.2)
-    assert len(bases(place)) == 1  # it is in use
+    assert len(bases(place)) == 1  # the file is in use
     del kept
     end = time.monotonic() + DEADLINE_S
     while bases(place):
@@ -397,7 +397,7 @@ else:
     raise SystemExit("there was room")
 for i, ref in enumerate((first, second, third)):
     assert (np.frombuffer(open_payload(ref)[1][0], np.uint8) == i + 1).all()
-# What nobody uses any more makes room for another size.
+# An unused file makes room for one of another size.
 ref = writer.write(b"", [data, data[:2 * 2**20]], [own_process()])[0]
 assert Path(ref[0]).is_relative_to(small)
 print("done")
@@ -448,7 +448,7 @@ def test_a_folder_that_was_removed(place):
 
 def test_the_sweep_spares_the_living_and_what_it_does_not_know(place):
     dead, me = key_of(dead_process()), key_of(ME)
-    elsewhere = (1, *dead[1:])  # the same number in another pid namespace
+    elsewhere = (1, *dead[1:])  # the same process id in another PID namespace
     gone = [
         FileName(dead, 1),
         LinkName(FileName(me, 2), 3, dead),

@@ -1,4 +1,4 @@
-"""SIGKILL of readers and writers of payloads before each of their steps."""
+"""SIGKILL of readers and writers of payload files before each of their steps."""
 
 import json
 import os
@@ -79,7 +79,7 @@ sys.stdin.readline()
 
 @pytest.fixture
 def begin(line):
-    """Start a program, and return it with its identity."""
+    """Start a program; return the process and its identity."""
     started = []
 
     def start(program):
@@ -113,7 +113,7 @@ def tell(process, stop, order):
 
 
 def wait_for_stop(process, line):
-    """Return when a process has stopped itself before the step that it was told."""
+    """Wait until a process has stopped itself before its given step."""
     assert line(process) == "stopped"
     end = time.monotonic() + DEADLINE_S
     stat = Path(f"/proc/{process.pid}/stat")
@@ -162,7 +162,7 @@ def test_a_reader_that_stops_keeps_its_bytes_and_a_dead_one_keeps_nothing(
     assert (mine == 1.0).all()
     del mine
     killed(going)
-    # The stopped process is alone now, and the file is still its own.
+    # Only the stopped process is left, and it still owns its file.
     assert written(writer, 4.0)[0] == second
     killed(stopped)
     taken = [written(writer, value) for value in (5.0, 6.0)]

@@ -1,4 +1,4 @@
-"""Payloads in the folder of a session go away with the session, on either core."""
+"""Payload files in a session's folder are removed with the session, on either core."""
 
 import json
 from pathlib import Path

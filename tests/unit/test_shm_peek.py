@@ -1,4 +1,4 @@
-"""Looking at a queue: its messages, which stay, and how it is used."""
+"""Looking at a shared-memory queue: peeked messages, which stay in it, and statistics."""
 
 import gc
 import threading
@@ -106,7 +106,7 @@ def test_a_closed_queue_can_be_looked_at_and_a_closed_session_not(session, queue
 
 
 def test_what_is_seen_while_others_put_and_take_is_whole(queue):
-    """Each message says the same thing everywhere, and they are seen in their order."""
+    """Each message repeats one value in all its bytes, and messages are seen in order."""
     over = threading.Event()
 
     def work():

@@ -1,4 +1,4 @@
-"""The port of a channel: what it does itself, and what it leaves to the other object."""
+"""`ShmPort`, the fast path of a channel: calls that it completes, and calls that it passes on."""
 
 import gc
 import math
@@ -10,7 +10,7 @@ from shoal.errors import ChannelClosed, ChannelEmpty, ShoalTypeError
 
 
 class Other:
-    """Notes what it is asked for."""
+    """Records its calls."""
 
     def __init__(self):
         self.calls = []

@@ -1,4 +1,4 @@
-"""Several processes in a session: deaths, forks, signals, and what is left behind."""
+"""Several processes in a shared-memory session: deaths, forks, signals and leftovers."""
 
 import gc
 import os
@@ -23,7 +23,7 @@ ATTACH = "import sys, time, os\nfrom shoal import shm\nsession = shm.Session.att
 def until(condition):
     end = time.monotonic() + DEADLINE_S
     while not condition():
-        assert time.monotonic() < end, "not in time"
+        assert time.monotonic() < end, "the condition did not become true in time"
         time.sleep(0.005)
 
 
@@ -33,7 +33,7 @@ def killed(process):
 
 
 def child(function):
-    """Run a function in a child made by fork; return its exit code."""
+    """Run a function in a forked child; return the child's exit code."""
     pid = os.fork()
     if pid == 0:
         code = 1
@@ -243,7 +243,7 @@ def test_ctrl_c_ends_a_call_that_waits_and_loses_nothing(session, start, line):
     process = start(program, session.token)
     for _ in range(3):
         assert line(process) == "waits"
-        # Asleep, and not on its way there.
+        # Asleep, not about to sleep.
         until(
             lambda: (
                 Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[0] == "S"
@@ -265,7 +265,7 @@ source, sink = session.queue('source'), session.queue('sink')
 inside, held = False, None
 
 def interrupt(*_):
-    if inside:  # elsewhere this program has nothing to catch it
+    if inside:  # outside, nothing in this program catches it
         raise KeyboardInterrupt
 
 signal.signal(signal.SIGINT, interrupt)
@@ -291,7 +291,7 @@ while True:
 
 
 def test_interrupts_at_any_moment_lose_nothing(session, start, line):
-    """Each number arrives, though the consumer is interrupted again and again."""
+    """Each number arrives, although the consumer is interrupted many times."""
     source, sink = session.queue("source"), session.queue("sink")
     process = start(INTERRUPTED, session.token)
     line(process)
@@ -301,8 +301,8 @@ def test_interrupts_at_any_moment_lose_nothing(session, start, line):
             process.send_signal(signal.SIGINT)
     source.put(-1)
     assert process.wait(DEADLINE_S) == 0
-    # What an interrupt kept from being stored was leased; interrupted within a put, nobody knows
-    # whether it was done, and some come twice.
+    # A number that an interrupt kept from being stored was on lease. After an interrupt in a put it
+    # is unknown whether the put was done, so some numbers come twice.
     got = []
     while not (sink.empty() and source.empty()):
         got += (sink if source.empty() else source).get_many(1000)

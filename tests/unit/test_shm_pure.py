@@ -1,4 +1,4 @@
-"""What only the core in Python has: its tables, and how it gives back what a signal cut off."""
+"""Details of the pure-Python core of `shoal.shm`: its tables, signals, journals, dead sessions."""
 
 import contextlib
 import fcntl
@@ -57,7 +57,7 @@ def tables(session):
     ids=["small-decode", "large-decode", "large-map", "large-path"],
 )
 def test_what_a_signal_cut_off_goes_back_to_its_place(own, queue, monkeypatch, value, moment):
-    """As if Ctrl-C had come where it hurts most: the message is out of the queue already."""
+    """As if Ctrl-C came at the worst moment: the message has already left the queue."""
     queue.put(value)
     queue.put("second")
     real = getattr(taking, moment)
@@ -94,7 +94,7 @@ def test_an_unlinked_file_is_written_again(own, queue, monkeypatch):
 
 
 def test_signals_at_random_moments_lose_nothing(own, queue):
-    """Without leases; each number comes once, though the reader is interrupted hundreds of times."""
+    """Without leases: each number comes once, although the reader is interrupted very often."""
     program = (
         "import sys\nfrom shoal._pure.shm import ShmSession, ShmQueue\n"
         "queue = ShmQueue(ShmSession(sys.argv[1]), b'k')\n"
@@ -105,7 +105,7 @@ def test_signals_at_random_moments_lose_nothing(own, queue):
     def interrupt(*_):
         nonlocal inside
         if inside:
-            inside = False  # what catches one would not catch another meanwhile
+            inside = False  # the handler of one interrupt would not catch a second one
             raise KeyboardInterrupt
 
     before = signal.signal(signal.SIGALRM, interrupt)
@@ -133,7 +133,7 @@ def test_signals_at_random_moments_lose_nothing(own, queue):
 
 def test_damaged_tables_are_an_error(own, queue):
     queue.put(1)
-    own.close()  # it is the last, and removes the folder
+    own.close()  # the last process removes the folder
     with pytest.raises(ChannelNotFoundError):
         ShmSession(own.token)
     Path(own.token).mkdir(mode=0o700)
@@ -178,7 +178,7 @@ def test_tables_that_somebody_holds_do_not_outlast_a_deadline(own, queue):
 
 
 def test_who_looks_for_dead_sessions_keeps_nobody_out(place, monkeypatch):
-    """He has all locks of a session for a moment, also of one that its maker has not joined yet."""
+    """It takes all locks of a session for a moment, even before the session's maker has joined."""
     real = made.member_of
     watchers = []
 
@@ -189,7 +189,7 @@ def test_who_looks_for_dead_sessions_keeps_nobody_out(place, monkeypatch):
             descriptor = os.open(folder / "locks", os.O_RDWR)
             fcntl.lockf(descriptor, fcntl.LOCK_EX)
             os.write(told, b"x")
-            time.sleep(0.05)  # the maker tries in vain meanwhile, or comes late: both are well
+            time.sleep(0.05)  # the maker fails to lock, or has not tried yet: both are fine
             os._exit(0)
         os.read(locked, 1)
         os.close(locked)
@@ -250,7 +250,7 @@ def test_who_dies_between_a_message_and_its_file_leaves_no_file(own, queue):
         [sys.executable, "-c", program, own.token], check=False, timeout=DEADLINE_S
     )
     assert ended.returncode == -signal.SIGKILL
-    held = queue.get()  # its file has a row for as long as it is in use
+    held = queue.get()  # its file has a row while it is in use
     queue.put(LARGE)
     own.sweep()
     assert len(list(Path(own.token).glob("x*"))) == 1
@@ -258,7 +258,7 @@ def test_who_dies_between_a_message_and_its_file_leaves_no_file(own, queue):
 
 
 def test_small_journals(own, queue):
-    """They take memory, too: as many bytes as 64 pages, and what one change takes beyond."""
+    """A journal takes memory: up to 64 pages, plus the size of one change."""
     for _ in range(300):
         queue.put(b"x" * 1000)
         queue.get()
@@ -285,7 +285,7 @@ def test_a_session_whose_folder_was_removed(own, queue):
 
 
 def test_a_session_that_is_dropped_within_a_change_is_left_after_it(queue, place, monkeypatch):
-    """The garbage collector may come at any time; who leaves waits for others, who wait for it."""
+    """The garbage collector may run during a change, and leaving within it would be a deadlock."""
     other = [ShmSession(dir=place)]
     folder = Path(other[0].token)
     real = sending.next_position

@@ -1,4 +1,4 @@
-"""Queues between processes: what puts and gets do, and what they say when they cannot."""
+"""Basic operations of shared-memory queues: puts, gets, bounds, deadlines and their errors."""
 
 import asyncio
 import math
@@ -61,7 +61,7 @@ def in_thread(function, *arguments):
 def outcome(function, *arguments):
     try:
         return function(*arguments)
-    except Exception as error:  # noqa: BLE001  (whatever it raises is the outcome)
+    except Exception as error:  # noqa: BLE001  (any error is an outcome)
         return error
 
 
@@ -291,7 +291,7 @@ def test_memory_that_is_used_up_makes_puts_wait(shm, place):
             queue.put(np.zeros(600_000, np.uint8), timeout=SHORT_S)
         held = queue.get()
         thread, put = in_thread(queue.put, np.ones(600_000, np.uint8), 0, DEADLINE_S)
-        time.sleep(SHORT_S)  # so that it waits for the array, whose memory is held
+        time.sleep(SHORT_S)  # so that it waits for memory of the array, which is in use
         assert put == []
         del held
         assert finished(thread, put) is None

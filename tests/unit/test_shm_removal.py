@@ -1,4 +1,4 @@
-"""Removing a session while others still take part in it."""
+"""Removing a shared-memory session while other processes still use it."""
 
 import contextlib
 import os
@@ -33,7 +33,7 @@ def test_who_takes_part_goes_on_and_nobody_can_join(backend, tmp_path):
     queue = backend.ShmQueue(session, b"k")
     queue.put(b"before")
     for _ in range(3):
-        queue.put(bytes(200_000))  # some of it on disk
+        queue.put(bytes(200_000))  # some messages are on disk
     assert any(disk.iterdir())
     session.remove()
     assert not any(folder.iterdir())
@@ -99,7 +99,7 @@ def test_what_was_kept_and_nobody_came_for_is_a_leftover(backend, tmp_path):
     session.keep()
     session.close()
     for path in (Path(session.token), *Path(session.token).iterdir()):
-        os.utime(path, (0, 0))  # what is young may be in the making
+        os.utime(path, (0, 0))  # a young folder may still be in creation
     assert backend.shm_gc(str(tmp_path)) == [session.token]
     assert not any(tmp_path.iterdir())
 
@@ -124,7 +124,7 @@ def test_what_is_spared_is_no_leftover_while_who_starts_others_lives(backend, pl
         dies.kill()
         dies.wait()
     assert backend.shm_gc(place) == []
-    # A moment is over.
+    # A moment has passed.
     long_ago = time.time() - 60
     os.utime(Path(left[0]) / "spared", (long_ago, long_ago))
     assert backend.shm_gc(place) == [left[0]]
@@ -172,7 +172,7 @@ def test_numbers_of_processes_that_cannot_be(backend, place, pid, error, text):
     with pytest.raises(error, match=f"^{re.escape(text)}$"):
         session.spare(pid)
     session.remove()
-    session.spare(1)  # it is gone: nothing is left to spare
+    session.spare(1)  # the session is gone: nothing is left to spare
     session.close()
     with pytest.raises(ChannelClosed, match=r"^spare: the session is closed in this process$"):
         session.spare(1)

@@ -1,4 +1,4 @@
-"""Closing all queues of a session at once, and those that will be made."""
+"""Closing all queues of a shared-memory session at once, including later ones."""
 
 import threading
 

@@ -1,4 +1,4 @@
-"""Sessions: who may attach, what is refused, and what is left behind."""
+"""Shared-memory sessions: creating, attaching, refused arguments and leftovers."""
 
 import os
 import re

@@ -1,4 +1,4 @@
-"""What goes in comes out: values, types, tensors of every dtype, and whose memory they are in."""
+"""Types of messages in shared memory: values, arrays, tensors of every dtype, and their memory."""
 
 import array
 import collections
@@ -19,7 +19,7 @@ from shoal.errors import ShoalTimeoutError, ShoalTypeError, ShoalValueError
 torch = pytest.importorskip("torch")
 
 LARGE = 100_000
-# Quantized types are no tensors of their own without a scale.
+# Quantized types need a scale to make a tensor.
 DTYPES = sorted(
     {
         kind
@@ -76,14 +76,14 @@ def through(queue):
 
 
 def same(one, other):
-    """Whether two values are alike, type for type."""
+    """Whether two values are equal, type for type."""
     if type(one) is not type(other):
         return False
     if isinstance(one, dict):
         return same(list(one.items()), list(other.items()))
     if isinstance(one, (list, tuple)):
         return len(one) == len(other) and all(map(same, one, other))
-    return repr(one) == repr(other)  # which tells -0.0 from 0.0, and one NaN from no other
+    return repr(one) == repr(other)  # distinguishes -0.0 from 0.0, and finds all NaNs equal
 
 
 @hypothesis.settings(
@@ -184,7 +184,7 @@ def test_arrays_are_the_receivers_own(session, through, size):
     part = arrived[1:3]
     del arrived
     gc.collect()
-    assert (session.stats()["bytes_in_use"] > 0) == (size == LARGE)  # a part holds the whole
+    assert (session.stats()["bytes_in_use"] > 0) == (size == LARGE)  # a part holds it all
     del part
     assert session.stats()["bytes_in_use"] == 0
 
@@ -247,7 +247,7 @@ def test_views_of_tensors_and_gradients(through):
     "ignore:TypedStorage is deprecated",
 )
 def test_tensors_that_are_more_than_their_values(through):
-    single = torch.arange(8.0)[1::2][:1]  # contiguous by its size, whatever its stride
+    single = torch.arange(8.0)[1::2][:1]  # contiguous because of its size, for any stride
     assert through(Step(1.0, single)).image.tolist() == [1.0]
     lazily = torch.tensor([1 + 2j]).conj().imag
     assert through([lazily])[0].tolist() == [-2.0]

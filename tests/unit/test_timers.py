@@ -1,4 +1,4 @@
-"""Timers of workers: by tag, added up, taken once; as a block and as a decorator."""
+"""Timers of workers: totals by tag, which are taken once; used as a block and as a decorator."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""Tensors between two processes over gloo: what arrives, in which order, and what is refused."""
+"""`TorchPair`, tensors between two processes over gloo: transfers, order and refused buffers."""
 
 import pickle
 import socket
@@ -47,7 +47,7 @@ def peer():
 
 @pytest.fixture(scope="module")
 def lasting(peer):
-    """One pair for all tests that leave it usable."""
+    """One pair, shared by tests that leave it usable."""
     pair = connected(peer, "lasting:0", "lasting:1")
     yield pair
     pair.close()
@@ -78,7 +78,7 @@ DTYPES = [name for name in _NAMES.split() if hasattr(torch, name)]
 
 
 def make(dtype, *shape):
-    """A tensor of any dtype with bytes that differ; of bool with both its values."""
+    """A tensor of the dtype with different bytes; of bool with both values."""
     count = torch.Size(shape).numel() * dtype.itemsize
     memory = torch.arange(count, dtype=torch.int64).remainder(2 if dtype is torch.bool else 251)
     return memory.to(torch.uint8).view(dtype).reshape(shape)
@@ -186,7 +186,7 @@ def test_the_users_defaults_do_not_matter(peer, lasting):
 
 
 def test_a_sent_tensor_is_free_when_send_returns(peer, lasting):
-    # torch keeps the tensor of a transfer as long as its work.
+    # torch keeps the tensor of a transfer as long as the transfer's work exists.
     memory = bytearray(1_000_000)
     tensor = torch.frombuffer(memory, dtype=torch.uint8)
     before = sys.getrefcount(memory)
@@ -233,7 +233,7 @@ def zeros(*sizes):
 
 @pytest.mark.parametrize("size", [3, 300_000], ids=["inline", "apart"])
 def test_buffers_of_other_sizes_are_refused_untouched_and_the_right_ones_taken(peer, size):
-    # This process receives, because gloo would end the one that posts too small a buffer.
+    # This process receives, because gloo would end a process that posts too small a buffer.
     address = peer.run(offer, "b:1", "a:1")
     peer.start(connect, "b:1")
     pair = TorchPair.join(address, IP, "a:1", "b:1", limit())
@@ -269,7 +269,7 @@ def test_tensors_that_are_not_received_are_dropped_with_the_next_frame(peer):
         peer.start(send, [torch.ones(100_000), *[torch.ones(40)] * 3], frame, "b:1")
         if frame == b"dropped":
             assert pair.recv_frame(limit()) == frame
-            # The sender waits for its tensors to be taken, which the next frame's call does.
+            # The sender waits until its tensors are taken, which the call for the next frame does.
             following = in_thread(pair.recv_frame, limit())
             peer.result()
         else:

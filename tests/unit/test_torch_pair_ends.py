@@ -1,4 +1,4 @@
-"""How pairs of workers end: peers that die, stop or never come, deadlines, and what pairs cost."""
+"""Ends of a `TorchPair`: peers that die, stop or never start, deadlines; and the cost of a pair."""
 
 import os
 import signal
@@ -50,7 +50,7 @@ def peer():
 
 @pytest.fixture(scope="module")
 def victims():
-    """Processes that a test kills, started together because each of them imports torch."""
+    """Processes that tests kill, started together because each of them imports torch."""
     processes = [Peer() for _ in range(4)]
     yield processes
     for process in processes:
@@ -160,7 +160,7 @@ def test_a_deadline_closes_the_pair_at_both_ends_and_a_new_one_works(peer, recei
     else:
         with pytest.raises(ShoalTimeoutError, match=r"a:0: send to b:0: not done within 0.3 s"):
             pair.send(b"", [torch.ones(100_000)], limit(0.3))
-        # The frame was there; the tensor was not.
+        # The frame had arrived; the tensor had not.
         peer.run(recv_frame)
         with pytest.raises(PeerLostError, match="b:0: receive from a:0: "):
             peer.run(recv_frame)
@@ -237,11 +237,11 @@ def test_a_peer_that_is_stopped_does_not_outlast_the_deadline(peer):
     assert works(peer)
 
 
-# What a pair costs.
+# The cost of a pair.
 
 
 def test_a_pair_costs_one_connection_and_no_thread(peer):
-    first = connected(peer, "first:0", "first:1")  # the process's store and device
+    first = connected(peer, "first:0", "first:1")  # makes the store and device of the process
     time.sleep(0.1)
 
     def costs():
@@ -250,7 +250,7 @@ def test_a_pair_costs_one_connection_and_no_thread(peer):
 
     threads, descriptors = costs()
     pairs = [connected(peer, f"a:{n}", f"b:{n}") for n in range(20)]
-    for _ in range(100):  # the threads of the rendezvous end when they have answered
+    for _ in range(100):  # the threads of the rendezvous end after their answers
         if costs() == (threads, descriptors + 20):
             break
         time.sleep(0.05)

@@ -1,4 +1,4 @@
-"""Pairs in forked children, at the interpreter's end and beside the user's groups."""
+"""`TorchPair` in programs: forked children, the interpreter's end and the user's own groups."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""A job as somebody wrote it for RLinf. Nothing in it, or in `stages`, knows of shoal.
+"""A job written for RLinf, which `test_script.py` runs; it and `stages` do not mention shoal.
 
 Arguments: the file for the results, then the exit code.
 """
@@ -32,7 +32,7 @@ def scaled(value: int) -> Number:
 
 
 class Producer(Worker):
-    """Defined in the script: workers get it, and what it uses of the script, by value."""
+    """Defined in the script: workers get it by value, with the names of the script that it uses."""
 
     def __init__(self, amount: int):
         super().__init__()
@@ -67,7 +67,7 @@ def main() -> None:
     )
     results = Channel.create("results")
     opened = producers.execute_on([0]).open("work").wait()
-    produced = producers.produce("work")  # twice four numbers: one channel of four cannot hold them
+    produced = producers.produce("work")  # twice four numbers: a channel of four cannot hold them
     taken = []
     for _ in range(2):
         consumed = consumers.consume("work", results)

@@ -1,4 +1,4 @@
-"""A module of a user's own, beside the script, that workers import by name."""
+"""A user's module beside `job.py`, which workers import by name."""
 
 import sys
 
@@ -7,7 +7,7 @@ from rlinf.scheduler.cluster.cluster import Cluster
 
 
 class Consumer(Worker):
-    """Takes what the producers made, in the ways that the interface offers."""
+    """Takes the producers' items, by every call that the interface offers."""
 
     def consume(self, name: str, results: Channel) -> None:
         channel = self.connect_channel(name)

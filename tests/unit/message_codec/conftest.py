@@ -1,4 +1,4 @@
-"""The codec, built once."""
+"""Fixture of the message codec, which is built once."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Numpy arrays as messages and back."""
+"""Numpy arrays to messages and back, by the message codec."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Damaged messages give errors, and nothing worse."""
+"""Damaged messages make the codec raise errors, not crash."""
 
 import random
 import struct
@@ -37,7 +37,7 @@ def test_damaged_messages_give_errors_only(codec, value):
         if rng.random() < 0.2:
             del bad[rng.randrange(len(bad)) :]
         if bad[:1] == bytes([PICKLE]) or bad[8:9] == bytes([PICKLE]):
-            continue  # a pickle is trusted
+            continue  # pickles are trusted
         try:
             codec.decode_block(kind if rng.random() < 0.9 else rng.randrange(5), bad)
         except (ValueError, TypeError, MemoryError, RuntimeError, OverflowError):

@@ -1,4 +1,4 @@
-"""Whose memory it is: the message's, or the object's own."""
+"""Memory of decoded objects: a view of the message, or the object's own."""
 
 import random
 import sys
@@ -68,7 +68,7 @@ def test_encoding_holds_on_to_nothing(codec):
             round_trip(codec, [value, "more"])
         assert sys.getrefcount(value) == before
         if isinstance(value, bytearray):
-            value.append(0)  # no export is left
+            value.append(0)  # no buffer is exported any more
 
 
 def test_keys_are_the_same_objects_again(codec):

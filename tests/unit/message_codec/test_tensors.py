@@ -1,4 +1,4 @@
-"""Torch tensors as messages and back."""
+"""Torch tensors to messages and back, by the message codec."""
 
 import math
 import warnings
@@ -12,7 +12,7 @@ torch = pytest.importorskip("torch")
 # The first test builds the codec.
 pytestmark = pytest.mark.timeout(600)
 
-# Those of quantized tensors are no dtypes of plain tensors.
+# Plain tensors cannot have the dtypes of quantized tensors.
 DTYPES = sorted(
     {
         str(value).removeprefix("torch.")

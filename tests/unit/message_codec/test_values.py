@@ -1,4 +1,4 @@
-"""Plain values as messages and back; all else is pickled."""
+"""Plain values to messages and back; the codec pickles all other objects."""
 
 import collections
 import enum
@@ -18,7 +18,7 @@ torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.timeout(600)
 
 SURROGATES = ["\ud800", "ok \udfff"]
-"""They have no UTF-8."""
+"""Texts that cannot be encoded as UTF-8."""
 
 SCALARS = [
     None, True, False,
