@@ -60,8 +60,14 @@ def marked_processes(mark: str) -> list[Process]:
 def wait_for_end(mark: str, grace_s: float) -> list[Process]:
     """Wait until no marked process lives; return those that still live after `grace_s` seconds."""
     limit = time.monotonic() + grace_s
-    while (alive := marked_processes(mark)) and time.monotonic() < limit:
+    # Two looks: the environment of a process that starts a program is empty for a moment.
+    alive, none_before = marked_processes(mark), False
+    while alive or not none_before:
+        if alive and time.monotonic() >= limit:
+            break
+        none_before = not alive
         time.sleep(0.1)
+        alive = marked_processes(mark)
     return alive
 
 

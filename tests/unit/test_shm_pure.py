@@ -300,3 +300,23 @@ def test_a_session_that_is_dropped_within_a_change_is_left_after_it(queue, place
     queue.put(1)
     assert seen == [True]
     assert not folder.exists()
+
+
+def test_a_spill_folder_that_another_user_may_have_made_is_refused(place, tmp_path):
+    session = ShmSession(
+        dir=place, max_bytes=100_000, memory_policy="spill", spill_dir=str(tmp_path)
+    )
+    with contextlib.closing(session):
+        queue = ShmQueue(session, b"k", name="queue 'k'")
+        queue.put(LARGE[:90_000])
+        with sqlite3.connect(tables(session)) as db:
+            (spill,) = db.execute("SELECT spill FROM session").fetchone()
+        db.close()
+        Path(spill).mkdir(mode=0o700)
+        Path(spill).chmod(0o777)
+        with pytest.raises(ChannelError, match="expected a folder of this user with mode 0700"):
+            queue.put(LARGE)
+        assert queue.qsize() == 1
+        Path(spill).chmod(0o700)
+        queue.put(LARGE)
+        assert queue.qsize() == 2
