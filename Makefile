@@ -79,8 +79,10 @@ CORE := $(or $(BACKEND),rust)
 PYTEST = SHOAL_BACKEND=$(1) .venv/bin/pytest tests --backend $(1) $(if $(BACKEND),--ignore tests/parity)
 # ARGS may select no test of one run (pytest's exit code 5); no test of all runs is an error.
 OR_NONE := || test $$? = 5
-# Tests that wait for processes and timers leave the machine idle, so two run at once.
+# Tests that wait for processes and timers leave the machine idle, so two run at once; of those that
+# need Ray, two files, each process with a Ray of its own.
 TWO := --numprocesses 2 --dist worksteal
+TWO_FILES := --numprocesses 2 --dist loadfile
 
 # The tests that need Ray take longest: they start at once, and the others run meanwhile.
 .PHONY: test
@@ -100,7 +102,7 @@ endif
 
 .PHONY: test-ray
 test-ray: .make/package ## Run the Python tests that need Ray.
-	$(call PYTEST,$(CORE)) -m "ray and not slow" $(ARGS) $(OR_NONE)
+	$(call PYTEST,$(CORE)) -m "ray and not slow" $(TWO_FILES) $(ARGS) $(OR_NONE)
 
 .PHONY: test-slow
 test-slow: .make/package ## Run the tests that `make test` leaves out (minutes).
@@ -109,8 +111,8 @@ test-slow: .make/package ## Run the tests that `make test` leaves out (minutes).
 # On Ray, the pure core runs the tests that use most of a core: channels in shared memory.
 .PHONY: test-slow-ray
 test-slow-ray: .make/package ## Run the slow tests that need Ray, and channels of the pure core on Ray.
-	$(call PYTEST,rust) -m "ray and slow" $(ARGS) $(OR_NONE)
-	SHOAL_BACKEND=pure .venv/bin/pytest tests/cluster/test_channel_*.py --backend pure -k shm $(ARGS) $(OR_NONE)
+	$(call PYTEST,rust) -m "ray and slow" $(TWO_FILES) $(ARGS) $(OR_NONE)
+	SHOAL_BACKEND=pure .venv/bin/pytest tests/cluster/test_channel_*.py --backend pure -k shm $(TWO_FILES) $(ARGS) $(OR_NONE)
 
 .PHONY: test-slow-units
 test-slow-units: .make/package ## Run the slow tests without Ray, and all tests without Ray on the pure core.
