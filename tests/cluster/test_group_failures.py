@@ -245,6 +245,7 @@ def test_async_wait_raises_the_same(pair):
 def test_what_nobody_waits_for_is_logged(pair, caplog):
     with caplog.at_level(logging.ERROR, "shoal"):
         pair.fail("unseen")
+        wait_for_log(caplog, "failed on rank 0")
         wait_for_log(caplog, "failed on rank 1")
     assert "pair.fail (not waited for) failed on rank 0:\nTraceback" in caplog.text
     assert "KeyError: 'unseen'" in caplog.text

@@ -80,7 +80,10 @@ class SharedDirectory:
             address, key = self._where
             server = _Server(address, key)
             server.connect()
-            made = self._local.made = (os.getpid(), server.registry())
+            registry = server.registry()
+            # The end of one proxy would close the connection of all others of the thread.
+            registry._close.cancel()
+            made = self._local.made = (os.getpid(), registry)
         try:
             return getattr(made[1], method)(*args)
         except BaseException:
