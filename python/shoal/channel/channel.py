@@ -14,6 +14,7 @@ from shoal.channel.creation import (
     facts_of,
     node_of_accelerator,
     node_of_worker,
+    replicas_of,
     split_affinity,
 )
 from shoal.channel.draining import drained
@@ -597,4 +598,4 @@ class Channel:
 
 
 def _restore(cls: type[Channel], facts: Facts, namespace: str) -> Channel:
-    return cls._made(facts, Replicas(facts, namespace))
+    return cls._made(facts, replicas_of(facts, namespace))
