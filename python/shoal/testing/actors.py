@@ -186,7 +186,7 @@ class LocalActor:
                 self._shoal_calls.put(call)
             else:
                 self._shoal_loop.call_soon_threadsafe(
-                    self._shoal_begin, call, context=self._shoal_context
+                    self._shoal_begin, call, context=self._shoal_context.copy()
                 )
         return LocalRef(future)
 

@@ -76,10 +76,11 @@ class _LocalProxy:
         if name.startswith("_") or not callable(method):
             cls = type(self._manager).__name__
             raise AttributeError(f"{cls} has no public method {name!r}")
-        look: Callable[[Any], Any] | None = {
+        waits: dict[str, Callable[[Any], Any]] = {
             "wait_worker_info": self._managers.workers.get_worker_info,
             "wait_collective_group": self._managers.groups.get_collective_group,
-        }.get(name)
+        }
+        look = waits.get(name)
         if look is not None:
             return self._waiting(name, look)
         if inspect.iscoroutinefunction(method):

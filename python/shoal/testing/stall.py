@@ -11,8 +11,12 @@ from shoal.errors import ShoalTimeoutError
 __all__ = ["StallMonitor", "StalledError"]
 
 _INTERVAL_S = 0.05
-_ENOUGH = 5
-"""Number of times that a wait looks in vain, after all others began, until it counts as stalled."""
+_ENOUGH = 2
+"""Number of times that a wait looks in vain, after the last event, until it counts as stalled."""
+_QUIET_S = 0.25
+"""Minimum seconds since the last event; shoal's own threads have finished their work by then."""
+_SLICE_S = 1.0
+"""A wait of at most this many seconds may be a slice of a longer one, which ticks as well."""
 _SOON_S = 10.0
 """Waits with at most this many seconds left end by their own deadlines."""
 _WORK_S = 10.0
@@ -47,7 +51,7 @@ class StallMonitor:
 
     A stall is certain: every rank that runs a call waits, the test waits as well, and each wait
     has looked in vain several times since the last event. An event is the begin of a wait, or the
-    begin or the end of a call.
+    begin or the end of a call. While other threads run, such as those of the test, all is an event.
     """
 
     interval = _INTERVAL_S
@@ -96,6 +100,8 @@ class StallMonitor:
         Raises:
             StalledError: The wait can never end.
         """
+        if wait.deadline.timeout <= _SLICE_S:
+            return
         me, now = threading.get_ident(), time.monotonic()
         with self._lock:
             if me not in self._running and me != self._driver:
@@ -106,7 +112,9 @@ class StallMonitor:
                 found = self._waits[me] = _Wait(wait, _in_loop())
                 self._last_event = now
             found.ticks = [*found.ticks[-_ENOUGH:], now]
-            if not self._stalled:
+            if self._has_other_threads():
+                self._last_event = now
+            elif not self._stalled:
                 self._find_stall(now)
             text = self._stalled.pop(me, None)
             if text is None:
@@ -115,7 +123,7 @@ class StallMonitor:
         raise StalledError(text)
 
     def _find_stall(self, now: float) -> None:
-        if self._driver not in self._waits:
+        if self._driver not in self._waits or now - self._last_event < _QUIET_S:
             return  # the test goes on, and may end a wait
         members = [*self._running, self._driver]
         waits = [self._waits.get(thread) for thread in members]
@@ -126,8 +134,6 @@ class StallMonitor:
                 return
             if found.wait.is_work and now - self._last_event < _WORK_S:
                 return
-        if self._has_other_threads():
-            return
         ranks = list(self._running) or [self._driver]
         sentences = sorted({self._waits[thread].wait.describe() for thread in ranks})
         text = (
