@@ -197,8 +197,7 @@ class Channel:
 
     def _bind(self, facts: Facts, replicas: Replicas | None, local: LocalChannel | None) -> None:
         self._name, self._facts, self._replicas = facts.name, facts, replicas
-        self._local_channel = local
-        self._local = None if local is None else local.queues
+        self._local_channel, self._local = local, None if local is None else local.queues
         self._shorten()
 
     def _shorten(self) -> None:
