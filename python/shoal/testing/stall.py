@@ -51,7 +51,8 @@ class StallMonitor:
 
     A stall is certain: every rank that runs a call waits, the test waits as well, and each wait
     has looked in vain several times since the last event. An event is the begin of a wait, or the
-    begin or the end of a call. While other threads run, such as those of the test, all is an event.
+    begin or the end of a call, and each moment in which a thread runs that was started since the
+    monitor was made and serves neither ranks nor shoal.
     """
 
     interval = _INTERVAL_S
