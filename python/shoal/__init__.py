@@ -152,7 +152,7 @@ def __getattr__(name: str) -> Any:
     try:
         value = getattr(importlib.import_module(module), name)
     except ModuleNotFoundError as error:
-        if error.name != "ray":
+        if (error.name or "").partition(".")[0] != "ray":
             raise
         raise _ray_is_wrong("ray is not installed") from error
     globals()[name] = value

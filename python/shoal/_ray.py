@@ -35,10 +35,13 @@ __all__ = [
     "exit_by_signal",
     "find_actor",
     "get",
+    "in_process",
     "is_dead",
     "keeps_exit_code",
     "lost",
+    "runtime",
     "timed_out",
+    "use_runtime",
 ]
 
 P = ParamSpec("P")
@@ -60,6 +63,7 @@ LOST = (RayActorError, RaySystemError, ObjectLostError, *_NODE_LOST)
 NAME_TAKEN: type[ValueError] = getattr(ray.exceptions, "ActorAlreadyExistsError", ValueError)
 
 _exit_code: int | None = None
+_in_process: Any = None
 _forked_from: int | None = None
 
 
@@ -70,6 +74,26 @@ def _note_fork() -> None:
 
 
 in_child(ChildStage.FORGET, _note_fork)
+
+
+def runtime() -> Any:
+    """Return the runtime of actors: the module `ray`, or the one that `use_runtime` set.
+
+    A runtime has Ray's `get`, `wait`, `kill`, `get_actor`, `is_initialized` and
+    `util.get_node_ip_address`.
+    """
+    return ray if _in_process is None else _in_process
+
+
+def in_process() -> Any:
+    """Return the runtime that keeps managers and channels in this process; None with Ray."""
+    return _in_process
+
+
+def use_runtime(instead_of_ray: Any) -> None:
+    """Use another runtime than Ray in this process, as `shoal.testing` does; None for Ray."""
+    global _in_process  # noqa: PLW0603  (a process has one runtime)
+    _in_process = instead_of_ray
 
 
 def check_fork() -> None:
@@ -179,10 +203,11 @@ def find_actor(name: str, namespace: str) -> Any | None:
     An actor that died by itself is found too: Ray keeps its name until `ray.kill` is called on it.
     """
     check_fork()
-    if not ray.is_initialized() and "RAY_ADDRESS" not in os.environ:
+    actors = runtime()
+    if not actors.is_initialized() and "RAY_ADDRESS" not in os.environ:
         return None  # `ray.get_actor` would start a new Ray cluster
     try:
-        return ray.get_actor(name, namespace=namespace)
+        return actors.get_actor(name, namespace=namespace)
     except ValueError:
         return None
 

@@ -5,6 +5,7 @@ Lower layers read the identity here, so that they need not depend on `Worker`.
 
 import logging
 import os
+from contextvars import ContextVar
 from dataclasses import dataclass, replace
 
 from shoal.errors import ShoalValueError
@@ -13,6 +14,7 @@ __all__ = [
     "Context",
     "current",
     "describe_self",
+    "enter_scope",
     "env_value",
     "env_var",
     "log_level",
@@ -72,22 +74,36 @@ class Context:
 
 
 _current = Context()
+_scoped: ContextVar[Context | None] = ContextVar("shoal_context", default=None)
 
 
 def current() -> Context:
-    """Return the identity of this process."""
-    return _current
+    """Return the identity of this process, or of the scope that this code runs in."""
+    return _scoped.get() or _current
+
+
+def enter_scope(context: Context) -> None:
+    """Give the current `contextvars` context an identity, for several workers in one process.
+
+    Tasks inherit the identity, threads do not.
+    """
+    _scoped.set(context)
 
 
 def set_context(
     *, name: str | None = None, namespace: str | None = None, node_rank: int | None = None
 ) -> None:
-    """Change the given fields of this process's identity; fields that are None stay."""
-    global _current  # noqa: PLW0603  (a process has exactly one identity)
+    """Change the given fields of the identity that `current` returns; fields that are None stay."""
+    global _current  # noqa: PLW0603  (outside a scope, a process has exactly one identity)
     given = {"name": name, "namespace": namespace, "node_rank": node_rank}
-    _current = replace(_current, **{k: v for k, v in given.items() if v is not None})  # type: ignore[arg-type]  # the names and types match the fields
+    changed = replace(current(), **{k: v for k, v in given.items() if v is not None})  # type: ignore[arg-type]  # the names and types match the fields
+    if _scoped.get() is None:
+        _current = changed
+    else:
+        _scoped.set(changed)
 
 
 def describe_self() -> str:
     """Name this process in a message: its address, or `driver (pid 12)`."""
-    return _current.name if _current.name != "driver" else f"driver (pid {os.getpid()})"
+    name = current().name
+    return name if name != "driver" else f"driver (pid {os.getpid()})"

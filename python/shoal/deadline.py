@@ -8,12 +8,12 @@ import logging
 import math
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 from shoal.context import env_var
 from shoal.errors import ShoalValueError
 
-__all__ = ["Deadline", "LongWait", "default_timeout"]
+__all__ = ["Deadline", "LongWait", "WaitObserver", "default_timeout", "observe_waits"]
 
 _FALLBACK_S = 10_800.0
 _FIRST_LOGS_S = (10.0, 60.0)
@@ -96,6 +96,28 @@ class Deadline:
         return None if math.isinf(left) else left
 
 
+class WaitObserver(Protocol):
+    """Is told about the long waits of this process, and may end one by raising an error.
+
+    Attributes:
+        interval: Maximum seconds between two ticks of a wait.
+    """
+
+    interval: float
+
+    def tick(self, wait: "LongWait") -> None:
+        """Note that a wait goes on, or has just ended; called in the thread that waits."""
+
+
+_observer: WaitObserver | None = None
+
+
+def observe_waits(observer: WaitObserver | None) -> None:
+    """Set the observer of this process's waits, or remove it with None."""
+    global _observer  # noqa: PLW0603  (a process has one observer)
+    _observer = observer
+
+
 class LongWait:
     """Logs one line when a wait has taken 10 s, one at 60 s, then one every 10 minutes.
 
@@ -103,13 +125,24 @@ class LongWait:
         describe: Returns the start of the line: which process waits, for what, and for which peer.
         deadline: The deadline of the wait; the line names it.
         waited: Seconds of the wait that have already passed.
+        is_work: Whether an asynchronous operation is waited for, which has its own deadline.
+
+    Attributes:
+        deadline: The deadline of the wait.
+        is_work: Same as the argument.
     """
 
     def __init__(
-        self, describe: Callable[[], str], deadline: Deadline, waited: float = 0.0
+        self,
+        describe: Callable[[], str],
+        deadline: Deadline,
+        waited: float = 0.0,
+        *,
+        is_work: bool = False,
     ) -> None:
         self._describe = describe
-        self._deadline = deadline
+        self.deadline = deadline
+        self.is_work = is_work
         self._start = time.monotonic() - waited
         self._logged = 0
 
@@ -123,15 +156,23 @@ class LongWait:
     def step(self, at_most: float = math.inf) -> float:
         """Seconds to wait before `tick` is called again."""
         due = self.next_at - (time.monotonic() - self._start)
-        return max(0.0, min(due, at_most, self._deadline.remaining))
+        if _observer is not None:
+            due = min(due, _observer.interval)
+        return max(0.0, min(due, at_most, self.deadline.remaining))
+
+    def describe(self) -> str:
+        """Return which process waits, for what, and for which peer."""
+        return self._describe()
 
     def tick(self) -> None:
         """Log a line if one is due."""
+        if _observer is not None:
+            _observer.tick(self)
         elapsed = time.monotonic() - self._start
         if elapsed < self.next_at:
             return
         while elapsed >= self.next_at:
             self._logged += 1
-        limit = self._deadline.timeout
+        limit = self.deadline.timeout
         ends = "no limit" if math.isinf(limit) else f"limit {limit:g} s"
         _log.warning("%s: waiting for %.0f s (%s)", self._describe(), elapsed, ends)

@@ -5,15 +5,33 @@ that sets `SO_REUSEADDR` (`torch.distributed.TCPStore`, and with it every
 `init_process_group("env://")`) can bind over it and listen, because the held socket sets it too.
 """
 
+import os
 import random
 import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from shoal.errors import ShoalError, ShoalValueError
 
-__all__ = ["hold_port"]
+__all__ = ["hold_port", "released_ports"]
 
 _FIRST_PORT = 1024
 _MAX_PORT = 65_535
+
+_held: list[int] | None = None
+
+
+@contextmanager
+def released_ports() -> Iterator[None]:
+    """Release the ports that this process reserves inside the block, at the end of the block."""
+    global _held
+    before, _held = _held, []
+    try:
+        yield
+    finally:
+        held, _held = _held or [], before
+        for descriptor in held:
+            os.close(descriptor)
 
 
 def hold_port(max_port_num: int | None = None) -> int:
@@ -50,8 +68,10 @@ def hold_port(max_port_num: int | None = None) -> int:
             continue
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         held = int(sock.getsockname()[1])
-        # Nothing closes the descriptor, so the port stays bound until the process ends.
-        sock.detach()
+        # Nothing else closes the descriptor, so the port stays bound until the process ends.
+        descriptor = sock.detach()
+        if _held is not None:
+            _held.append(descriptor)
         return held
     limit = "" if max_port_num is None else f" from {_FIRST_PORT} to {max_port_num}"
     raise ShoalError(f"no TCP port{limit} is free on this machine")

@@ -92,7 +92,7 @@ class AsyncWork:
         if self.future.done():
             return self.result()
         deadline = Deadline(timeout, default=float("inf"))
-        wait = LongWait(lambda: f"{describe_self()}: waits for {self.what}", deadline)
+        wait = LongWait(lambda: f"{describe_self()}: waits for {self.what}", deadline, is_work=True)
         while True:
             try:
                 # Unlike concurrent.futures.wait, this also returns if the work is cancelled.

@@ -115,9 +115,7 @@ class WorkerHost:
         self._shoal_object: Any = None
         self._shoal_failure: Failure | None = None
         self._shoal_seconds: dict[str, float] = {}
-        label = repr(self)
-        for stream in (sys.stdout, sys.stderr):
-            print(f"{_NAME_PREFIX}{label}", file=stream, flush=True)
+        self._shoal_announce()
         try:
             self._shoal_object = _construct(spec, resolved)
         except BaseException as error:
@@ -126,6 +124,12 @@ class WorkerHost:
             self._shoal_failure = Failure.capture(
                 error, spec.name, spec.rank, skip_frames_of=__file__
             )
+
+    def _shoal_announce(self) -> None:
+        """Tell Ray's log monitor the name of this process."""
+        label = repr(self)
+        for stream in (sys.stdout, sys.stderr):
+            print(f"{_NAME_PREFIX}{label}", file=stream, flush=True)
 
     def __repr__(self) -> str:
         """Name the process in Ray's log lines: `group(rank=0)`."""

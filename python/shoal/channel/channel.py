@@ -14,6 +14,7 @@ from shoal.channel.creation import (
     facts_of,
     node_of_accelerator,
     node_of_worker,
+    replicas_of,
     split_affinity,
 )
 from shoal.channel.draining import drained
@@ -195,8 +196,7 @@ class Channel:
 
     def _bind(self, facts: Facts, replicas: Replicas | None, local: LocalChannel | None) -> None:
         self._name, self._facts, self._replicas = facts.name, facts, replicas
-        self._local_channel = local
-        self._local = None if local is None else local.queues
+        self._local_channel, self._local = local, None if local is None else local.queues
         self._shorten()
 
     def _shorten(self) -> None:
@@ -597,4 +597,4 @@ class Channel:
 
 
 def _restore(cls: type[Channel], facts: Facts, namespace: str) -> Channel:
-    return cls._made(facts, Replicas(facts, namespace))
+    return cls._made(facts, replicas_of(facts, namespace))

@@ -10,7 +10,7 @@ from typing import Any
 import ray
 
 from shoal._backend import WorkerAddress
-from shoal._ray import find_actor, get, is_dead, timed_out
+from shoal._ray import find_actor, get, in_process, is_dead, timed_out
 from shoal.channel.facts import Facts
 from shoal.channel.host import ChannelWorker
 from shoal.channel.remote import RemoteQueues
@@ -31,11 +31,14 @@ from shoal.manager import NodeManager, WorkerManager
 from shoal.manager.base import required_namespace
 
 __all__ = [
+    "check_same",
     "connect",
     "create",
     "facts_of",
     "node_of_accelerator",
     "node_of_worker",
+    "not_found",
+    "replicas_of",
     "split_affinity",
 ]
 
@@ -73,6 +76,10 @@ def create(
         )
     hosts = NodeManager.get_proxy().num_nodes() if distributed else 1
     wanted = replace(facts, hosts=hosts)
+    local = in_process()
+    if local is not None:
+        created: tuple[Facts, Replicas] = local.channels.create(wanted, node_rank)
+        return created
     nodes = range(hosts) if distributed else [node_rank]
     while True:
         joined = _join(wanted, deadline, shared=shared)
@@ -148,17 +155,26 @@ def _join(
             if not _free_names_of_dead(wanted.name, namespace):
                 time.sleep(0.02)
     facts, replicas, state = found
+    check_same(facts, wanted, closed=state["closed"])
+    if not shared:
+        _log.warning("the channel %r exists already; connected to it", facts.name)
+    return facts, replicas
+
+
+def check_same(facts: Facts, wanted: Facts, *, closed: bool) -> None:
+    """Check that a channel that exists is the one that a caller creates.
+
+    Raises:
+        ChannelExistsError: It is another one, or it is closed.
+    """
     differing = facts.differing(wanted)
-    if state["closed"]:
+    if closed:
         differing.append("it is closed and still holds items")
     if differing:
         raise ChannelExistsError(
             f"{describe_self()}: the channel {facts.name!r} exists, with {', '.join(differing)}; "
             "connect to it with Channel.connect, or choose another name"
         )
-    if not shared:
-        _log.warning("the channel %r exists already; connected to it", facts.name)
-    return facts, replicas
 
 
 def _free_names_of_dead(name: str, namespace: str) -> bool:
@@ -191,9 +207,22 @@ def connect(name: str, deadline: Deadline | None) -> tuple[Facts, Replicas]:
         ChannelNotFoundError: No channel has the name.
         ChannelExistsError: The name belongs to something that is not a channel.
     """
+    local = in_process()
+    if local is not None:
+        found: tuple[Facts, Replicas] = local.channels.connect(name, deadline)
+        return found
     at_once = deadline is None
     facts, replicas, _ = _connect(name, deadline or Deadline(_ANSWER_S), at_once=at_once)
     return facts, replicas
+
+
+def replicas_of(facts: Facts, namespace: str) -> Replicas:
+    """Return this process's way to the hosts of a channel that it received a handle of."""
+    local = in_process()
+    if local is not None:
+        replicas: Replicas = local.channels.replicas(facts)
+        return replicas
+    return Replicas(facts, namespace)
 
 
 def _connect(
@@ -204,7 +233,7 @@ def _connect(
     while (handle := find_actor(first, namespace)) is None:
         if at_once or deadline.expired:
             waited = "" if at_once else f" within {deadline.timeout:g} s"
-            raise _not_found(name, namespace, waited)
+            raise not_found(name, namespace, waited)
         # Ray does not notify when a name appears.
         time.sleep(min(0.05, deadline.remaining))
     if not hasattr(handle, "shoal_channel_facts"):
@@ -225,7 +254,8 @@ def _connect(
     return facts, Replicas(facts, namespace, dict(enumerate(handles))), state
 
 
-def _not_found(name: str, namespace: str, waited: str = "") -> ChannelNotFoundError:
+def not_found(name: str, namespace: str, waited: str = "") -> ChannelNotFoundError:
+    """Return the error for a channel that does not exist."""
     return ChannelNotFoundError(
         f"{describe_self()}: no channel {name!r} in the job {namespace!r}{waited}; it is created "
         "with Channel.create, and gone once it was closed or the job has ended"
@@ -237,7 +267,7 @@ def _found(name: str, index: int, namespace: str, deadline: Deadline) -> Any:
     actor = f"{name}:{index}"
     while (handle := find_actor(actor, namespace)) is None:
         if find_actor(f"{name}:0", namespace) is None:
-            raise _not_found(name, namespace)  # the channel has ended meanwhile
+            raise not_found(name, namespace)  # the channel has ended meanwhile
         if deadline.expired:
             raise timed_out("connecting to a channel", actor, deadline)
         time.sleep(min(0.05, deadline.remaining))  # as above: Ray does not notify

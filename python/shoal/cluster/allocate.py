@@ -4,7 +4,7 @@ import os
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
@@ -25,7 +25,7 @@ from shoal.profiling import (
 )
 from shoal.topology import NodeGroupInfo, NodeInfo
 
-__all__ = ["Allocation", "allocate", "hooks", "read_arguments"]
+__all__ = ["Allocation", "Start", "allocate", "hooks", "read_arguments", "resolve"]
 
 # Called in each worker before the user's class is loaded, as `module:function`.
 hooks: list[str] = []
@@ -120,12 +120,29 @@ def _spelling(args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[str, ...]:
     return _TODAY
 
 
-def allocate(job: Job, request: Allocation, reports: Sequence[NodeReport]) -> Any:
-    """Start the actor, and return its handle without waiting for it.
+class Start(NamedTuple):
+    """A checked allocation.
+
+    Attributes:
+        node: The node of the actor.
+        group: The node group whose variables and interpreter apply.
+        env: The variables of the actor that differ from those of its node.
+        profiling_env: The variables of a profiled actor.
+        rank: The actor's rank.
+    """
+
+    node: NodeInfo
+    group: NodeGroupInfo
+    env: dict[str, str]
+    profiling_env: dict[str, str]
+    rank: int
+
+
+def resolve(job: Job, request: Allocation, reports: Sequence[NodeReport]) -> Start:
+    """Check an allocation, and find its node and its environment.
 
     Raises:
         ShoalValueError: The node, accelerator or node group does not exist.
-        NameTakenError: The name belongs to a live worker.
     """
     node = job.nodes[_checked_node(job, request)]
     calls: Any = request.max_concurrency  # typed, but it comes from a user
@@ -150,12 +167,23 @@ def allocate(job: Job, request: Allocation, reports: Sequence[NodeReport]) -> An
     env.setdefault("NODE_GROUP_LABEL", str(request.node_group_label))
     env.setdefault("WORKER_NAME", request.worker_name)
     env.setdefault("RAY_ACTOR", "1")
-    early = {k: v for k, v in env.items() if k in profiling_env or needs_fresh_process(k)}
-    payload, refs = pack(request.cls, list(request.cls_args), dict(request.cls_kwargs))
     rank = request.worker_rank
     if rank is None:
         last = request.worker_name.rpartition(":")[2]
         rank = int(last) if last.isdecimal() else 0
+    return Start(node, group, env, profiling_env, rank)
+
+
+def allocate(job: Job, request: Allocation, reports: Sequence[NodeReport]) -> Any:
+    """Start the actor, and return its handle without waiting for it.
+
+    Raises:
+        ShoalValueError: The node, accelerator or node group does not exist.
+        NameTakenError: The name belongs to a live worker.
+    """
+    node, group, env, profiling_env, rank = resolve(job, request, reports)
+    early = {k: v for k, v in env.items() if k in profiling_env or needs_fresh_process(k)}
+    payload, refs = pack(request.cls, list(request.cls_args), dict(request.cls_kwargs))
     spec = LaunchSpec(
         name=request.worker_name,
         rank=rank,
@@ -177,6 +205,7 @@ def allocate(job: Job, request: Allocation, reports: Sequence[NodeReport]) -> An
     if request.max_concurrency is not None:
         options["max_concurrency"] = request.max_concurrency
     runtime_env: dict[str, Any] = {"env_vars": early} if early else {}
+    profiling = job.config.profiling if job.config is not None else None
     interpreter = _interpreter(node, group, request.worker_name, profiling)
     if interpreter:
         runtime_env["py_executable"] = interpreter

@@ -13,7 +13,7 @@ import ray
 
 from shoal._backend import shm_gc
 from shoal.bootstrap.extension import load_user_extension_module
-from shoal.cluster.allocate import allocate, read_arguments
+from shoal.cluster.allocate import Allocation, allocate, read_arguments
 from shoal.cluster.bringup import connect, disconnect, find_nodes, running_jobs, wanted_nodes
 from shoal.cluster.env import (
     PATH_LIKE_ENV_VARS,
@@ -300,11 +300,15 @@ class Cluster(DescribedCluster):
             NameTakenError: The name belongs to a live worker.
         """
         request = read_arguments(cls, worker_name, args, kwargs)
-        actor = allocate(self._job, request, self._reports)
+        actor = self._start_actor(request)
         self._actors[worker_name] = actor
         return actor
 
     allocate = _ClassOrInstanceMethod(_allocate)
+
+    def _start_actor(self, request: Allocation) -> Any:
+        """Start the actor of `allocate`; a cluster without Ray starts another kind of actor."""
+        return allocate(self._job, request, self._reports)
 
     def release(self, worker_name: str) -> None:
         """Forget an actor that `allocate` started, after it has ended."""

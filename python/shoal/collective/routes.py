@@ -3,6 +3,7 @@
 from typing import Any, NamedTuple
 
 from shoal._backend import WorkerAddress
+from shoal._ray import in_process
 from shoal.channel.backend import Backend
 from shoal.collective.directory import Directory, ManagerDirectory
 from shoal.collective.mailbox import Mailboxes
@@ -43,7 +44,8 @@ class Routes:
         self.name = info.address.get_name()
         # Without accelerators and registered transports, all tensors travel with the objects.
         self.has_lanes = bool(info.available_accelerators) or has_registered()
-        self.directory = directory or ManagerDirectory()
+        local = in_process()
+        self.directory = directory or (ManagerDirectory() if local is None else local.directory)
         self.memory = NodeMemory(self.directory)
         self.mailboxes = Mailboxes()
         self.peers = Peers(self.directory, self.mailboxes)

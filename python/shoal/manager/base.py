@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 import ray
 
-from shoal._ray import find_actor, get
+from shoal._ray import find_actor, get, in_process
 from shoal.context import current, set_context
 from shoal.deadline import Deadline
 from shoal.errors import ClusterNotFoundError
@@ -79,6 +79,9 @@ class Manager:
             ClusterNotFoundError: There is no such manager.
         """
         namespace = required_namespace()
+        local = in_process()
+        if local is not None:
+            return local.manager(cls)
         proxy = cls.proxy
         # A forked child must not use its parent's connection.
         if proxy is None or not proxy.is_for(namespace) or os.getpid() != cls.PID:

@@ -12,11 +12,10 @@ from functools import partial
 from threading import get_ident
 from typing import Any, Self, SupportsIndex
 
-import ray
 from ray.exceptions import RayActorError, RayError
 
 from shoal._backend import Placement, WorkerAddress
-from shoal._ray import find_actor
+from shoal._ray import find_actor, runtime
 from shoal.bootstrap.host import CALL_PREFIX, public_methods
 from shoal.cluster import Cluster
 from shoal.context import env_value
@@ -403,14 +402,16 @@ class WorkerGroup:
         pings = [w.worker._shoal_ping.remote() for w in self._workers]  # noqa: SLF001  (the host's own method)
         self._kill()
         # A pending ping ends when Ray has noticed the death of its worker.
-        ray.wait(pings, num_returns=len(pings), timeout=Deadline(timeout).remaining_or_none())
+        runtime().wait(pings, num_returns=len(pings), timeout=Deadline(timeout).remaining_or_none())
 
     def _close(self) -> None:
         WorkerGroup.close(self)
 
     def _is_in_reach(self) -> bool:
         """Whether this process is still connected to the job of the workers."""
-        connected = ray.is_initialized() if self._cluster is None else self._cluster.is_connected()
+        connected = (
+            runtime().is_initialized() if self._cluster is None else self._cluster.is_connected()
+        )
         return connected and bool(find_namespace())
 
     def _kill(self) -> None:
@@ -419,7 +420,7 @@ class WorkerGroup:
         is_ours = True
         for worker in self._workers:
             name = f"{self._name}:{worker.rank}"
-            ray.kill(worker.worker)
+            runtime().kill(worker.worker)
             holder = find_actor(name, required_namespace())
             if holder is not None and holder != worker.worker:
                 is_ours = False  # this group had died, and another group has its name now
@@ -476,13 +477,13 @@ def _is_alive(name: str, namespace: str, deadline: Deadline) -> bool:
     if method is None:
         return True
     ref = method.remote()
-    answered, _ = ray.wait([ref], timeout=deadline.remaining)
+    answered, _ = runtime().wait([ref], timeout=deadline.remaining)
     if not answered:
         return True
     try:
-        ray.get(ref)
+        runtime().get(ref)
     except RayActorError:
         # Ray frees the name of an actor that died by itself only when it is killed as well.
-        ray.kill(actor)
+        runtime().kill(actor)
         return False
     return True

@@ -8,10 +8,9 @@ import sys
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-import ray
 from ray.exceptions import RayActorError, RayError, RayTaskError
 
-from shoal._ray import keeps_exit_code, timed_out
+from shoal._ray import keeps_exit_code, runtime, timed_out
 from shoal.bootstrap.failure import Failure
 from shoal.context import describe_self
 from shoal.deadline import Deadline, LongWait
@@ -90,7 +89,8 @@ class WorkerGroupFuncResult:
             if deadline.expired:
                 raise timed_out(self._call, self._peers(pending), deadline)
             self._look(log.step(at_most), at_least=1)
-            log.tick()
+            if math.isinf(at_most):  # otherwise it ends within the grace
+                log.tick()
         return self._values(deadline)
 
     async def async_wait(self, timeout: float | None = math.inf, *, all: bool = False) -> list[Any]:  # noqa: A002, ASYNC109  (same as `wait`)
@@ -182,7 +182,7 @@ class WorkerGroupFuncResult:
 
     def _check_ray(self) -> None:
         # Without this check, Ray would start a new cluster and wait for results that it lacks.
-        if self._pending() and not ray.is_initialized():
+        if self._pending() and not runtime().is_initialized():
             raise ClusterError(
                 f"{self._call}: the cluster was shut down before the call was waited for"
             )
@@ -211,7 +211,7 @@ class WorkerGroupFuncResult:
         if self._replies:
             return
         try:
-            self._replies.update(enumerate(ray.get(self._refs, timeout=seconds)))
+            self._replies.update(enumerate(runtime().get(self._refs, timeout=seconds)))
         except RayError:
             # Too early, or a rank died: `_look` finds out which replies have arrived.
             return
@@ -222,16 +222,18 @@ class WorkerGroupFuncResult:
         if not by_ref:
             return
         timeout = None if math.isinf(seconds) else seconds
-        ready, _ = ray.wait(list(by_ref), num_returns=at_least or len(by_ref), timeout=timeout)
+        ready, _ = runtime().wait(
+            list(by_ref), num_returns=at_least or len(by_ref), timeout=timeout
+        )
         if at_least and ready:
             # More may have arrived with the first one.
-            ready, _ = ray.wait(list(by_ref), num_returns=len(by_ref), timeout=0)
+            ready, _ = runtime().wait(list(by_ref), num_returns=len(by_ref), timeout=0)
         for ref in ready:
             self._take(by_ref[ref])
 
     def _take(self, index: int) -> None:
         try:
-            self._replies[index] = ray.get(self._refs[index])
+            self._replies[index] = runtime().get(self._refs[index])
         except RayError as error:
             self._replies[index] = self._died(index, error)
 
@@ -275,7 +277,7 @@ class WorkerGroupFuncResult:
         )
 
     def __del__(self) -> None:
-        if getattr(self, "_waited", True) or sys.is_finalizing() or not ray.is_initialized():
+        if getattr(self, "_waited", True) or sys.is_finalizing() or not runtime().is_initialized():
             return
         what = f"{self._call} (not waited for)"
         for index in self._pending():

@@ -11,9 +11,8 @@ from collections.abc import Sequence
 from functools import cached_property
 from typing import Any, ClassVar, Self
 
-import ray
-
 from shoal._backend import WorkerAddress
+from shoal._ray import runtime
 from shoal.bootstrap.extension import load_user_extension_module
 from shoal.channel import Channel
 from shoal.collective import Collective, CollectiveGroupOptions
@@ -165,7 +164,7 @@ class Worker(RoutedCalls, metaclass=WorkerMeta):
             accelerator_type=identity.accelerator_type,
             accelerator_model=identity.accelerator_model,
             accelerator_rank=identity.local_accelerator_rank,
-            node_ip=ray.util.get_node_ip_address(),
+            node_ip=runtime().util.get_node_ip_address(),
             node_port=hold_port(),
             available_accelerators=self.global_accelerator_ids,
             hardware_infos=self._own_hardware(),

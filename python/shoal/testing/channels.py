@@ -1,0 +1,201 @@
+"""The channels of a local cluster, by name; items are pickled on the way, as between processes."""
+
+import threading
+from collections.abc import Hashable, Iterator
+from typing import Any
+
+from shoal.channel import WeightedItem
+from shoal.channel.backend import Got
+from shoal.channel.creation import check_same, not_found
+from shoal.channel.facts import Facts
+from shoal.channel.local import LocalQueues
+from shoal.channel.replicas import Replicas
+from shoal.channel.want import Want
+from shoal.context import describe_self
+from shoal.deadline import Deadline, LongWait
+from shoal.errors import ChannelDecodeError, ChannelExistsError, ShoalValueError
+from shoal.pickling import dumps, loads
+from shoal.transport.queues import Message
+
+__all__ = ["LocalChannels"]
+
+
+class _Pickled:
+    """An item on its way: its pickle, and a copy of the buffers beside it."""
+
+    def __init__(self, item: Any) -> None:
+        self._head, buffers = dumps(item)
+        self._buffers = [bytes(buffer) for buffer in buffers]
+
+    def open(self) -> Any:
+        # Writable copies, so that each receiver may change what it gets.
+        return loads(self._head, [bytearray(buffer) for buffer in self._buffers])
+
+
+class _Queues(LocalQueues):
+    """The queues of a channel; unlike those of a `local=True` channel, they copy the items."""
+
+    def put(self, key: Hashable, item: Any, weight: int, deadline: Deadline | None) -> None:
+        """Put a copy of an item."""
+        super().put(key, _as_pickled(item), weight, deadline)
+
+    def start_put(self, key: Hashable, item: Any, weight: int, deadline: Deadline) -> Any:
+        """Start to put a copy of an item."""
+        return super().start_put(key, _as_pickled(item), weight, deadline)
+
+    def _made_of(self, key: Hashable, want: Want, items: list[Message]) -> Any:
+        opened = [
+            item._replace(payload=item.payload._replace(value=self._open(item.payload.value, key)))
+            for item in items
+        ]
+        return super()._made_of(key, want, opened)
+
+    def peek_all(self, key: Hashable) -> Got:
+        """Return copies of what a key holds."""
+        held = super().peek_all(key)
+        return [WeightedItem(one.weight, self._open(one.item, key)) for one in held]
+
+    def _return(self, key: Hashable, message: Message) -> None:
+        again = message.payload._replace(value=_as_pickled(message.payload.value))
+        super()._return(key, message._replace(payload=again))
+
+    def _open(self, item: _Pickled, key: Hashable) -> Any:
+        try:
+            return item.open()
+        except Exception as error:
+            raise ChannelDecodeError(
+                f"an item of {self._facts.shown(key)} cannot be rebuilt: "
+                f"{type(error).__name__}: {error}"
+            ) from error
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether the channel was closed."""
+        return self._queues.closed
+
+    @property
+    def is_used(self) -> bool:
+        """Whether any key holds items."""
+        with self._locked() as queues:
+            return any(queues.qsize(key) for key in queues.active_keys())
+
+
+def _as_pickled(item: Any) -> _Pickled:
+    return item if isinstance(item, _Pickled) else _Pickled(item)
+
+
+class _Replicas(Replicas):
+    """The way to a channel of a local cluster: the same queues for all keys and ranks."""
+
+    def __init__(self, facts: Facts, queues: _Queues) -> None:
+        super().__init__(facts, "")
+        self.queues = queues
+
+    def of(self, key: Hashable) -> _Queues:
+        """Return the queues."""
+        del key
+        return self.queues
+
+    def way(self, index: int) -> _Queues:
+        """Return the queues."""
+        del index
+        return self.queues
+
+    def end(self, *, now: bool) -> None:
+        """Accept nothing more; throw away what there is if `now`."""
+        if now:
+            self.queues.delete()
+        else:
+            self.queues.close()
+
+    def hosts(self) -> Iterator[Any]:
+        """Yield nothing: there are no actors."""
+        return iter(())
+
+
+class LocalChannels:
+    """The channels of a local cluster.
+
+    Args:
+        num_nodes: The number of nodes of the cluster.
+        is_group: Whether a name belongs to a worker group.
+    """
+
+    def __init__(self, num_nodes: int, is_group: Any) -> None:
+        self._num_nodes = num_nodes
+        self._is_group = is_group
+        self._known: dict[str, _Replicas] = {}
+        self._changed = threading.Condition()
+
+    def create(self, wanted: Facts, node_rank: int) -> tuple[Facts, Replicas]:
+        """Make a channel, or return the one of this name if it is the same.
+
+        Raises:
+            ChannelExistsError: The name belongs to another channel, or to a worker group.
+            ShoalValueError: There is no such node.
+        """
+        if node_rank >= self._num_nodes:
+            raise ShoalValueError(
+                f"'{wanted.name}:0': node {node_rank} does not exist; this cluster has nodes "
+                f"0 to {self._num_nodes - 1}"
+            )
+        if self._is_group(wanted.name):
+            raise ChannelExistsError(_of_group(wanted.name))
+        with self._changed:
+            known = self._live(wanted.name)
+            if known is None:
+                known = self._known[wanted.name] = _Replicas(wanted, _Queues(wanted))
+                self._changed.notify_all()
+            else:
+                check_same(known.facts, wanted, closed=known.queues.is_closed)
+        return known.facts, known
+
+    def connect(self, name: str, deadline: Deadline | None) -> tuple[Facts, Replicas]:
+        """Find a channel; with a deadline, wait for it to appear.
+
+        Raises:
+            ChannelNotFoundError: There is none.
+            ChannelExistsError: The name belongs to a worker group.
+        """
+        limit = deadline or Deadline(0)
+        wait = LongWait(lambda: f"{describe_self()}: waits for the channel {name!r}", limit)
+        while True:
+            if self._is_group(name):
+                raise ChannelExistsError(_of_group(name))
+            with self._changed:
+                known = self._live(name)
+                if known is not None:
+                    return known.facts, known
+                if limit.expired:
+                    waited = "" if deadline is None else f" within {limit.timeout:g} s"
+                    raise not_found(name, "shoal", waited)
+                self._changed.wait(min(wait.step(), threading.TIMEOUT_MAX))
+            wait.tick()
+
+    def replicas(self, facts: Facts) -> Replicas:
+        """Return the way to a channel whose handle was received; a closed one without a name too."""
+        with self._changed:
+            known = self._known.get(facts.name)
+            if known is None:
+                known = _Replicas(facts, _Queues(facts))
+                known.queues.close()
+            return known
+
+    def close(self) -> None:
+        """Close all channels, which ends the waits for them."""
+        with self._changed:
+            for known in self._known.values():
+                known.queues.close()
+            self._known.clear()
+
+    def _live(self, name: str) -> _Replicas | None:
+        """Return the channel of a name; the name of a closed channel that holds nothing is free."""
+        known = self._known.get(name)
+        if known is not None and known.queues.is_closed and not known.queues.is_used:
+            del self._known[name]
+            return None
+        return known
+
+
+def _of_group(name: str) -> str:
+    return f"{describe_self()}: {name!r} is the name of a worker group, not of a channel"

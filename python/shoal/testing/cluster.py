@@ -1,0 +1,249 @@
+"""`LocalCluster`: a cluster whose workers run in threads of this process, without Ray."""
+
+import copy
+import logging
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any, Self
+
+from shoal._backend import NAME as BACKEND
+from shoal._ray import use_runtime
+from shoal.bootstrap.host import LaunchSpec, pack
+from shoal.cluster import Cluster
+from shoal.cluster.allocate import Allocation, resolve
+from shoal.cluster.env import PATH_LIKE_ENV_VARS
+from shoal.cluster.job import Job
+from shoal.config import load
+from shoal.context import current, set_context
+from shoal.deadline import observe_waits
+from shoal.errors import ClusterError, LaunchError, NameTakenError, ShoalValueError
+from shoal.manager import NodeManager
+from shoal.planner.inventory import read_inventory
+from shoal.ports import released_ports
+from shoal.testing import actors
+from shoal.testing.environ import environ_of_ranks
+from shoal.testing.runtime import IP, LocalRuntime
+from shoal.topology import DescribedCluster, NodeInfo, build_groups
+from shoal.worker import Worker
+
+__all__ = ["LocalCluster", "local_cluster"]
+
+_NAMESPACE = "shoal"
+
+
+@contextmanager
+def local_cluster(
+    num_nodes: int | None = None,
+    accelerators: int | Sequence[int] = 0,
+    cluster_cfg: Any = None,
+    *,
+    inventory: Any = None,
+) -> "Iterator[LocalCluster]":
+    """Run workers in threads of this process until the end of the block.
+
+    Args:
+        num_nodes: Number of nodes; None for those of the configuration, or 1.
+        accelerators: Number of accelerators of each node, or one number for each node. They exist
+            for placement only.
+        cluster_cfg: The configuration, as for `Cluster`.
+        inventory: The nodes, as `shoal.plan` takes them (`2x8:H100/64cpu`); instead of `num_nodes`
+            and `accelerators`.
+
+    Yields:
+        The cluster. Until the end of the block, `Cluster()` returns it as well.
+
+    Raises:
+        ShoalValueError: The arguments contradict each other.
+        ClusterError: This process has a cluster already.
+    """
+    with LocalCluster(
+        num_nodes, cluster_cfg, accelerators=accelerators, inventory=inventory
+    ) as cluster:
+        yield cluster
+
+
+class LocalCluster(Cluster):
+    """A cluster whose workers are threads of this process; made by `local_cluster`.
+
+    Placement, groups, results, errors, channels and messages are those of `Cluster`. Its nodes
+    exist by description only: all workers share this process's memory, devices and network.
+
+    Args:
+        num_nodes: Same as for `local_cluster`.
+        cluster_cfg: Same as for `local_cluster`.
+        distributed_log_dir: Ignored.
+        timeout: Ignored.
+        accelerators: Same as for `local_cluster`.
+        inventory: Same as for `local_cluster`.
+    """
+
+    def __new__(cls, *_args: Any, **_kwargs: Any) -> Self:
+        """Make a cluster; unlike a `Cluster`, never return another one."""
+        return object.__new__(cls)
+
+    def __init__(
+        self,
+        num_nodes: int | None = None,
+        cluster_cfg: Any = None,
+        distributed_log_dir: str | None = None,
+        *,
+        timeout: float | None = None,
+        accelerators: int | Sequence[int] = 0,
+        inventory: Any = None,
+    ) -> None:
+        del distributed_log_dir, timeout
+        if getattr(Cluster, "_instance", None) is self:
+            return  # `Cluster(...)` within the block
+        if Cluster._has_initialized:  # noqa: SLF001  (a base class)
+            raise ClusterError(
+                "this process has a cluster already: end it with shutdown() before local_cluster()"
+            )
+        config = None if cluster_cfg is None else load(cluster_cfg)
+        if config is not None and num_nodes not in (None, config.num_nodes):
+            raise ShoalValueError(
+                f"num_nodes={num_nodes} contradicts the configuration, which has num_nodes: "
+                f"{config.num_nodes}; give one of them"
+            )
+        count = num_nodes if config is None else config.num_nodes
+        nodes = _nodes(count, accelerators, inventory)
+        groups = build_groups(nodes, config)
+        DescribedCluster.__init__(self, nodes, groups)
+        self._cluster_cfg = config
+        self._num_nodes = len(nodes)
+        self._logger = logging.getLogger("shoal")
+        self._reports = []
+        self._actors = {}
+        self._stack = ExitStack()
+        try:
+            self._enter(nodes, groups, config)
+        except BaseException:
+            self._stack.close()
+            raise
+
+    def _enter(self, nodes: list[NodeInfo], groups: dict[str, Any], config: Any) -> None:
+        stack, before = self._stack, current()
+        stack.enter_context(released_ports())
+        manager = NodeManager(nodes, groups, config)
+        self._job = Job(
+            _NAMESPACE, nodes, groups, config, nodes[0].node_ip, manager.get_master_port()
+        )
+        self._master_ip, self._master_port = self._job.master_ip, self._job.master_port
+        self._node_manager = manager
+        self._runtime = LocalRuntime(manager)
+        stack.callback(_undo(Worker, "PID", "current_worker", "logger"))
+        self._variables = stack.enter_context(environ_of_ranks())
+        set_context(namespace=_NAMESPACE, node_rank=0)
+        stack.callback(set_context, namespace=before.namespace, node_rank=before.node_rank)
+        use_runtime(self._runtime)
+        stack.callback(use_runtime, None)
+        observe_waits(self._runtime.watch)
+        stack.callback(observe_waits, None)
+        actors.find_by_name = self._runtime.get_actor
+        Cluster._instance = self  # noqa: SLF001  (a base class)
+        Cluster._has_initialized = True  # noqa: SLF001  (a base class)
+        stack.callback(self._leave)
+
+    def _leave(self) -> None:
+        self._runtime.shutdown()
+        actors.find_by_name = None
+        for name in self._runtime.names:
+            # A handler writes to the stdout of its test, which is closed afterwards.
+            logging.getLogger(f"shoal.worker.{name}").handlers.clear()
+        if getattr(Cluster, "_instance", None) is self:
+            del Cluster._instance  # noqa: SLF001  (a base class)
+        Cluster._has_initialized = False  # noqa: SLF001  (a base class)
+
+    def shutdown(self) -> None:
+        """End the workers and channels. Idempotent.
+
+        A worker that runs a call ends when the call returns, or waits in shoal.
+        """
+        self._stack.close()
+
+    def is_connected(self) -> bool:
+        """Return whether the cluster has not ended."""
+        return self._runtime.is_initialized()
+
+    def _start_actor(self, request: Allocation) -> actors.LocalActor:
+        name = request.worker_name
+        start = resolve(self._job, request, self._reports)
+        if name in self._runtime.actors:
+            raise NameTakenError(
+                f"the name {name!r} belongs to a worker that is alive in the job "
+                f"{self._job.namespace!r}; close its group first, or choose another name"
+            )
+        payload, refs = pack(request.cls, list(request.cls_args), dict(request.cls_kwargs))
+        if refs:
+            raise LaunchError(f"{name}: a local cluster cannot resolve references of Ray")
+        spec = LaunchSpec(
+            name=name,
+            rank=start.rank,
+            namespace=self._job.namespace,
+            node_rank=start.node.node_rank,
+            # Handlers of signals would belong to the whole process.
+            env={**start.env, "CATCH_SYSTEM_FAILURE": "0"},
+            backend=BACKEND,
+            class_name=f"{request.cls.__module__}.{request.cls.__qualname__}",
+            payload=payload,
+        )
+        actor = actors.LocalActor(
+            request.cls,
+            spec,
+            dict(self._variables),
+            self._runtime.watch,
+            request.max_concurrency,
+        )
+        self._runtime.add(actor, name)
+        return actor
+
+    @staticmethod
+    def get_alive_nodes() -> list[dict[str, Any]]:
+        """Return records like Ray's of the nodes, all of which are alive."""
+        return [
+            {"NodeID": node.ray_id, "NodeManagerAddress": node.node_ip, "Alive": True}
+            for node in Cluster().nodes
+        ]
+
+
+def _nodes(
+    num_nodes: int | None, accelerators: int | Sequence[int], inventory: Any
+) -> list[NodeInfo]:
+    if inventory is not None:
+        if accelerators or num_nodes is not None:
+            raise ShoalValueError(
+                "local_cluster: give either an inventory, or num_nodes and accelerators"
+            )
+        nodes = list(copy.deepcopy(read_inventory(inventory).nodes))
+    else:
+        if isinstance(accelerators, int):
+            counts = [accelerators] * (1 if num_nodes is None else num_nodes)
+        else:
+            counts = list(accelerators)
+            if num_nodes not in (None, len(counts)):
+                raise ShoalValueError(
+                    f"local_cluster: accelerators={counts!r} has {len(counts)} numbers for "
+                    f"{num_nodes} nodes"
+                )
+        if not counts or min(counts) < 0:
+            raise ShoalValueError(
+                "local_cluster: expected at least one node, and no number below 0"
+            )
+        nodes = list(read_inventory(",".join(map(str, counts))).nodes)
+    shared = {name: os.environ[name] for name in PATH_LIKE_ENV_VARS if name in os.environ}
+    for rank, node in enumerate(nodes):
+        node.ray_id = node.ray_id or f"local-{rank}"
+        node.node_ip = node.node_ip or IP
+        node.default_env_vars = dict(shared)
+    return nodes
+
+
+def _undo(cls: type, *names: str) -> Callable[[], None]:
+    """Return a function that gives class attributes back their present values."""
+    before = {name: getattr(cls, name) for name in names}
+
+    def undo() -> None:
+        for name, value in before.items():
+            setattr(cls, name, value)
+
+    return undo

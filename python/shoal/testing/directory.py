@@ -1,0 +1,174 @@
+"""The managers of a local cluster as plain objects, and the directory of its workers."""
+
+import inspect
+import math
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from shoal._backend import WorkerAddress
+from shoal.context import describe_self
+from shoal.deadline import Deadline, LongWait
+from shoal.errors import ClusterNotFoundError
+from shoal.manager import (
+    CollectiveGroupInfo,
+    CollectiveManager,
+    Manager,
+    NodeManager,
+    WorkerInfo,
+    WorkerManager,
+)
+
+__all__ = ["LocalDirectory", "LocalManagers"]
+
+
+class LocalManagers:
+    """The managers of one local cluster; the methods that wait do so in the caller's thread.
+
+    Args:
+        nodes: The manager of the nodes.
+    """
+
+    def __init__(self, nodes: NodeManager) -> None:
+        self.changed = threading.Condition()
+        self.workers = WorkerManager()
+        self.groups = CollectiveManager()
+        self._proxies: dict[type[Manager], _LocalProxy] = {
+            type(manager): _LocalProxy(manager, self)
+            for manager in (nodes, self.workers, self.groups)
+        }
+
+    def proxy(self, cls: type[Manager]) -> Any:
+        """Return the proxy of a manager.
+
+        Raises:
+            ClusterNotFoundError: A local cluster has no such manager.
+        """
+        found = self._proxies.get(cls)
+        if found is None:
+            raise ClusterNotFoundError(f"a local cluster has no {cls.MANAGER_NAME}")
+        return found
+
+    def wait_until(
+        self, look: Callable[[], Any], describe: Callable[[], str], deadline: Deadline
+    ) -> Any:
+        """Wait until `look` returns something else than None; return None at the deadline."""
+        wait = LongWait(describe, deadline)
+        while True:
+            with self.changed:
+                found = look()
+                if found is not None or deadline.expired:
+                    return found
+                seconds = wait.step()
+                self.changed.wait(None if math.isinf(seconds) else seconds)
+            wait.tick()
+
+
+class _LocalProxy:
+    """Calls a manager's methods, one at a time; has the interface of `ManagerProxy`."""
+
+    def __init__(self, manager: Manager, managers: LocalManagers) -> None:
+        self._manager = manager
+        self._managers = managers
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        method = getattr(self._manager, name, None)
+        if name.startswith("_") or not callable(method):
+            cls = type(self._manager).__name__
+            raise AttributeError(f"{cls} has no public method {name!r}")
+        waits: dict[str, Callable[[Any], Any]] = {
+            "wait_worker_info": self._managers.workers.get_worker_info,
+            "wait_collective_group": self._managers.groups.get_collective_group,
+        }
+        look = waits.get(name)
+        if look is not None:
+            return self._waiting(name, look)
+        if inspect.iscoroutinefunction(method):
+            raise ClusterNotFoundError(f"a local cluster starts no actors: {name} needs Ray")
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            with self._managers.changed:
+                value = method(*args, **kwargs)
+                self._managers.changed.notify_all()
+                return value
+
+        return call
+
+    def _waiting(self, name: str, look: Callable[[Any], Any]) -> Callable[..., Any]:
+        def wait(key: Any, timeout: float | None = None) -> Any:
+            shown = key.get_name() if isinstance(key, WorkerAddress) else str(key)
+
+            def describe() -> str:
+                return f"{describe_self()}: {name} waits for {shown}"
+
+            return self._managers.wait_until(lambda: look(key), describe, Deadline(timeout))
+
+        return wait
+
+
+class LocalDirectory:
+    """The `Directory` of the workers of a local cluster.
+
+    Args:
+        managers: The managers.
+    """
+
+    def __init__(self, managers: LocalManagers) -> None:
+        self._managers = managers
+        self._workers = managers.proxy(WorkerManager)
+        self._groups = managers.proxy(CollectiveManager)
+
+    def wait_for(self, address: WorkerAddress, what: str, deadline: Deadline) -> WorkerInfo | None:
+        """Return a worker's record as soon as it has registered; None at the deadline."""
+        name = address.get_name()
+        found: WorkerInfo | None = self._managers.wait_until(
+            lambda: self.look_up(address),
+            lambda: f"{describe_self()}: {what} waits for {name}, which is not registered yet",
+            deadline,
+        )
+        return found
+
+    def look_up(self, address: WorkerAddress) -> WorkerInfo | None:
+        """Return a worker's record, None if it is not registered."""
+        found: WorkerInfo | None = self._managers.workers.get_worker_info(address)
+        return found
+
+    def session(self, memory: str) -> str | None:
+        """Return the token of the session of the workers with this memory, if there is one."""
+        token: str | None = self._workers.get_session(memory)
+        return token
+
+    def offer_session(self, memory: str, token: str, instead_of: str | None) -> str:
+        """Propose a session; return the token of the one to use."""
+        agreed: str = self._workers.offer_session(memory, token, instead_of)
+        return agreed
+
+    def note_wait(self, waiter: str, number: int, peers: tuple[str, ...]) -> None:
+        """Record that a worker waits for others."""
+        self._workers.note_wait(waiter, number, peers)
+
+    def end_wait(self, waiter: str, number: int) -> None:
+        """Record that this wait has ended."""
+        self._workers.end_wait(waiter, number)
+
+    def wait_cycle(self, waiter: str, number: int) -> list[str]:
+        """Return the workers through which a wait leads back to its waiter; empty for no cycle."""
+        found: list[str] = self._workers.find_wait_cycle(waiter, number)
+        return found
+
+    def group(self, name: str, deadline: Deadline) -> CollectiveGroupInfo | None:
+        """Return the record of a collective group, None if it is not registered."""
+        del deadline
+        found: CollectiveGroupInfo | None = self._groups.get_collective_group(name)
+        return found
+
+    def register_group(
+        self, info: CollectiveGroupInfo, ended: CollectiveGroupInfo | None, deadline: Deadline
+    ) -> None:
+        """Record a collective group."""
+        del deadline
+        self._groups.register_collective_group(info, ended)
+
+    def remove_group(self, info: CollectiveGroupInfo) -> None:
+        """Remove this record of a collective group."""
+        self._groups.remove_collective_group(info.group_name, info)

@@ -1,0 +1,162 @@
+"""`StallMonitor`: ends waits that can never end, because all that could end them wait as well."""
+
+import asyncio
+import threading
+import time
+from dataclasses import dataclass, field
+
+from shoal.deadline import LongWait
+from shoal.errors import ShoalTimeoutError
+
+__all__ = ["StallMonitor", "StalledError"]
+
+_INTERVAL_S = 0.05
+_ENOUGH = 2
+"""Number of times that a wait looks in vain, after the last event, until it counts as stalled."""
+_QUIET_S = 0.25
+"""Minimum seconds since the last event; shoal's own threads have finished their work by then."""
+_SLICE_S = 1.0
+"""A wait of at most this many seconds may be a slice of a longer one, which ticks as well."""
+_SOON_S = 10.0
+"""Waits with at most this many seconds left end by their own deadlines."""
+_WORK_S = 10.0
+"""Seconds that the operation of an `AsyncWork` has to reach its own deadline."""
+
+# Threads that only serve the waits of ranks, and never begin anything by themselves.
+_SERVANTS = ("shoal-", "asyncio_")
+_USERS = "shoal-then"
+
+
+class StalledError(ShoalTimeoutError):
+    """All ranks of a local cluster wait for each other, and nothing can end their waits."""
+
+
+@dataclass
+class _Wait:
+    """The present wait of a thread.
+
+    Attributes:
+        wait: The wait.
+        ticks: When it looked in vain, by the monotonic clock; the last ones only.
+        in_loop: Whether it waits in an event loop, where other tasks may run.
+    """
+
+    wait: LongWait
+    in_loop: bool
+    ticks: list[float] = field(default_factory=list)
+
+
+class StallMonitor:
+    """Observes the waits of the ranks and of the test, and raises in those that can never end.
+
+    A stall is certain: every rank that runs a call waits, the test waits as well, and each wait
+    has looked in vain several times since the last event. An event is the begin of a wait, or the
+    begin or the end of a call, and each moment in which a thread runs that was started since the
+    monitor was made and serves neither ranks nor shoal.
+    """
+
+    interval = _INTERVAL_S
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._driver = threading.get_ident()
+        self._known = set(threading.enumerate())
+        self._running: dict[int, int] = {}
+        self._waits: dict[int, _Wait] = {}
+        self._stalled: dict[int, str] = {}
+        self._threads: set[threading.Thread] = set()
+        self._last_event = time.monotonic()
+
+    def add_thread(self, thread: threading.Thread) -> None:
+        """Add a thread of a rank, which has started."""
+        with self._lock:
+            self._threads.add(thread)
+
+    def begin_call(self) -> None:
+        """Note that the current thread runs a call of its rank."""
+        with self._lock:
+            me = threading.get_ident()
+            self._running[me] = self._running.get(me, 0) + 1
+            self._last_event = time.monotonic()
+
+    def end_call(self) -> None:
+        """Note that a call of the current thread has ended."""
+        with self._lock:
+            me = threading.get_ident()
+            self._running[me] -= 1
+            if not self._running[me]:
+                del self._running[me]
+                self._waits.pop(me, None)
+                self._stalled.pop(me, None)
+            self._last_event = time.monotonic()
+
+    def submitted(self) -> None:
+        """Note that a call was handed to a rank, which begins it when its turn comes."""
+        with self._lock:
+            self._last_event = time.monotonic()
+
+    def tick(self, wait: LongWait) -> None:
+        """Note that a wait of the current thread has looked in vain, and raise if it is stalled.
+
+        Raises:
+            StalledError: The wait can never end.
+        """
+        if wait.deadline.timeout <= _SLICE_S:
+            return
+        me, now = threading.get_ident(), time.monotonic()
+        with self._lock:
+            if me not in self._running and me != self._driver:
+                return
+            found = self._waits.get(me)
+            if found is None or found.wait is not wait:
+                self._stalled.pop(me, None)
+                found = self._waits[me] = _Wait(wait, _in_loop())
+                self._last_event = now
+            found.ticks = [*found.ticks[-_ENOUGH:], now]
+            if self._has_other_threads():
+                self._last_event = now
+            elif not self._stalled:
+                self._find_stall(now)
+            text = self._stalled.pop(me, None)
+            if text is None:
+                return
+            del self._waits[me]
+        raise StalledError(text)
+
+    def _find_stall(self, now: float) -> None:
+        if self._driver not in self._waits or now - self._last_event < _QUIET_S:
+            return  # the test goes on, and may end a wait
+        members = [*self._running, self._driver]
+        waits = [self._waits.get(thread) for thread in members]
+        for found in waits:
+            if found is None or found.in_loop or found.wait.deadline.remaining <= _SOON_S:
+                return
+            if sum(tick > self._last_event for tick in found.ticks) < _ENOUGH:
+                return
+            if found.wait.is_work and now - self._last_event < _WORK_S:
+                return
+        ranks = list(self._running) or [self._driver]
+        sentences = sorted({self._waits[thread].wait.describe() for thread in ranks})
+        text = (
+            f"stalled: {len(ranks)} of {len(ranks)} wait, and nothing in this local cluster can "
+            "end that:\n" + "\n".join(f"  {sentence}" for sentence in sentences)
+        )
+        self._stalled = dict.fromkeys(ranks, text)
+
+    def _has_other_threads(self) -> bool:
+        """Whether a thread runs that may end a wait, such as one that the test has started."""
+        for thread in threading.enumerate():
+            if thread in self._known or thread in self._threads or thread.ident == self._driver:
+                continue
+            if thread.name.startswith(_SERVANTS) and not thread.name.startswith(_USERS):
+                continue
+            return True
+        return False
+
+
+def _in_loop() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True

@@ -1,0 +1,109 @@
+"""The workers of the CartPole example, in this process: `shoal.testing` instead of Ray."""
+
+import pytest
+import torch  # noqa: TID253  (what is tested here is written with it)
+import torch.distributed as dist  # noqa: TID253  (as above)
+from actor import Actor
+from ppo import Network
+from rollout import Rollout
+from settings import Settings
+
+from shoal import Channel, ComponentPlacement, Worker
+from shoal.errors import ShoalTimeoutError
+from shoal.testing import StalledError, local_cluster
+
+SETTINGS = Settings(
+    seed=1,
+    environments=4,
+    steps=16,
+    discount=0.99,
+    gae_lambda=0.95,
+    epochs=2,
+    minibatch=32,
+    learning_rate=1e-3,
+    clip=0.2,
+    value_coefficient=0.5,
+    entropy_coefficient=0.005,
+    max_grad_norm=0.5,
+)
+AUDIENCE = [("actor", [0]), ("rollout", [0, 1])]
+DOCUMENT = {
+    "cluster": {
+        "num_nodes": 1,
+        "component_placement": {
+            "rollout": {"node_group": "node", "placement": "0:0-1"},
+            "actor": {"node_group": "node", "placement": "0:0"},
+        },
+    }
+}
+
+
+class Weights(Worker):
+    """Stands for the actor: broadcasts the weights of a new network."""
+
+    def learn(self):
+        torch.manual_seed(0)
+        weights = Network(4, 2).policy_weights()
+        self.broadcast(weights, groups=AUDIENCE, src=("actor", 0))
+
+
+@pytest.fixture
+def cluster():
+    with local_cluster(cluster_cfg=DOCUMENT) as made:
+        yield made
+
+
+def launch_rollouts(cluster):
+    strategy = ComponentPlacement(DOCUMENT, cluster).get_strategy("rollout")
+    return Rollout.create_group(SETTINGS, 1, AUDIENCE).launch(cluster, strategy, name="rollout")
+
+
+def test_rollouts_put_every_step_into_the_channel_once(cluster):
+    rollouts = launch_rollouts(cluster)
+    actor = Weights.create_group().launch(cluster, name="actor")
+    channel = Channel.create("episodes")
+    played, learned = rollouts.play(channel), actor.learn()
+    scores = played.wait()
+    learned.wait()
+    episodes = channel.drain(key=0)
+    assert sum(map(len, episodes)) == 2 * SETTINGS.environments * SETTINGS.steps
+    assert {episode.stream for episode in episodes} == set(range(2 * SETTINGS.environments))
+    assert sum(len(of_rank) for of_rank in scores) == sum(one.terminated for one in episodes)
+
+
+def test_rollouts_without_an_actor_are_told_what_they_wait_for(cluster):
+    rollouts = launch_rollouts(cluster)
+    Weights.create_group().launch(cluster, name="actor")  # it does not broadcast
+    with pytest.raises(ExceptionGroup) as caught:
+        rollouts.play(Channel.create("episodes")).wait()
+    error = caught.value.exceptions[0]
+    assert isinstance(error, StalledError)
+    assert isinstance(error, ShoalTimeoutError)
+    assert "broadcast from actor:0" in str(error)
+
+
+def train(iterations):
+    """Train with one actor, and return its losses; torch's process group is one per process."""
+    with local_cluster(cluster_cfg=DOCUMENT) as cluster:
+        rollouts = launch_rollouts(cluster)
+        share = 2 * SETTINGS.environments * SETTINGS.steps
+        actor = Actor.create_group(SETTINGS, share, AUDIENCE).launch(cluster, name="actor")
+        channel = Channel.create("episodes", maxsize=1024)
+        losses = []
+        try:
+            for _ in range(iterations):
+                calls = [rollouts.play(channel), actor.learn(channel)]
+                losses += [call.wait() for call in calls][1]
+            times = actor.pop_execution_times().wait()[0]
+            assert {"send weights", "average gradients", "step optimizer"} <= set(times)
+            assert channel.qsize(0) == 0
+        finally:
+            if dist.is_initialized():
+                dist.destroy_process_group()
+    return losses
+
+
+def test_an_iteration_goes_through_both_groups_and_repeats_itself():
+    first, second = train(2), train(2)
+    assert len(first) == 2
+    assert first == second

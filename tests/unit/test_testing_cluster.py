@@ -1,0 +1,423 @@
+"""`shoal.testing`: groups within one process behave like groups on Ray."""
+
+import asyncio
+import os
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import ray
+
+from shoal import (
+    Cluster,
+    ComponentPlacement,
+    NodePlacementStrategy,
+    PackedPlacementStrategy,
+    Worker,
+    WorkerGroupFuncResult,
+)
+from shoal.context import current
+from shoal.errors import (
+    ClusterError,
+    LaunchError,
+    NameTakenError,
+    NotLaunchedError,
+    PeerLostError,
+    PlacementError,
+    ShoalTimeoutError,
+    ShoalValueError,
+    WorkerGroupError,
+)
+from shoal.testing import local_cluster
+from shoal.worker import WorkerGroup
+
+THREE = NodePlacementStrategy([0] * 3)
+TWO = NodePlacementStrategy([0] * 2)
+
+
+class Counter(Worker):
+    """Counts, and says what it sees of itself."""
+
+    def __init__(self, start=0, fails_on=()):
+        super().__init__()
+        if self._rank in fails_on:
+            raise KeyError(f"rank {self._rank}")
+        self.value = start
+        self.seen = []
+
+    def add(self, number, by=1):
+        self.value += number * by + self._rank
+        return self.value
+
+    def identity(self):
+        names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "NODE_RANK")
+        return {
+            "name": self.get_name(),
+            "context": current().name,
+            "rank": self._rank,
+            "size": self._world_size,
+            "variables": [os.environ[name] for name in names],
+            "port": os.environ["MASTER_PORT"],
+        }
+
+    def devices(self):
+        return os.environ.get("CUDA_VISIBLE_DEVICES"), self.global_accelerator_ids
+
+    def set_variable(self, value):
+        os.environ["TEST_OF_A_RANK"] = f"{value}-{self._rank}"
+
+    def variable(self):
+        return os.environ.get("TEST_OF_A_RANK")
+
+    def keep(self, item):
+        self.seen.append(item)
+        return item
+
+    def kept(self):
+        return self.seen
+
+    def mark(self, item, seconds=0.0):
+        time.sleep(seconds)
+        self.seen.append(item)
+
+    def fail(self, rank=None):
+        if rank in (None, self._rank):
+            raise ValueError(f"on {self._rank}")
+
+    def lock(self):
+        return threading.Lock()
+
+    def ask(self, group, method):
+        return WorkerGroup.from_group_name(Counter, group).call_ranks([0], method).wait()
+
+    def size_of_cluster(self):
+        return Cluster().num_nodes
+
+    def timed(self):
+        with self.worker_timer("work"):
+            time.sleep(0.01)
+
+    def sleep(self, seconds):
+        time.sleep(seconds)
+
+
+class Asynchronous(Worker):
+    def __init__(self):
+        super().__init__()
+        self._event = asyncio.Event()
+
+    async def wait_for_event(self):
+        await self._event.wait()
+        return current().name
+
+    async def set_event(self):
+        self._event.set()
+
+    def plain(self):
+        return self._rank
+
+
+@pytest.fixture
+def cluster():
+    with local_cluster() as made:
+        yield made
+
+
+def test_the_import_loads_neither_ray_nor_pytest():
+    program = "import sys, shoal.testing; print([n for n in ('ray', 'pytest') if n in sys.modules])"
+    printed = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60
+    ).stdout
+    assert printed == "[]\n"
+
+
+def test_ray_is_never_started(cluster):
+    Counter.create_group().launch(cluster, wait=True)
+    assert not ray.is_initialized()
+
+
+def test_a_call_returns_the_values_in_rank_order(cluster):
+    group = Counter.create_group(10).launch(cluster, THREE, name="counters")
+    assert group.add(1).wait() == [11, 12, 13]
+    assert group.add(1, by=2).wait() == [13, 15, 17]
+    result = group.execute_on(2, 0).add(0)
+    assert isinstance(result, WorkerGroupFuncResult)
+    assert result.wait() == [19, 13]
+    assert repr(group) == "<WorkerGroup counters of Counter, 3 ranks>"
+
+
+def test_each_rank_sees_itself(cluster):
+    group = Counter.create_group().launch(cluster, TWO, name="counters")
+    found = group.identity().wait()
+    assert [one["name"] for one in found] == ["counters:0", "counters:1"]
+    assert [one["context"] for one in found] == ["counters:0", "counters:1"]
+    assert [one["variables"] for one in found] == [
+        [str(rank), "2", "0", "127.0.0.1", "0"] for rank in range(2)
+    ]
+    assert len({one["port"] for one in found}) == 1
+    assert current().name == "driver"
+
+
+def test_variables_of_a_rank_are_its_own(cluster, monkeypatch):
+    monkeypatch.setenv("TEST_OF_A_RANK", "before")
+    with_older = Counter.create_group().launch(cluster, TWO, name="older")
+    assert with_older.variable().wait() == [None, None]  # set after the cluster began
+    with_older.set_variable("x").wait()
+    assert with_older.variable().wait() == ["x-0", "x-1"]
+    assert os.environ["TEST_OF_A_RANK"] == "before"
+
+
+def test_calls_of_a_rank_run_in_their_order(cluster):
+    group = Counter.create_group().launch(cluster)
+    calls = [group.mark(number, 0.01 if number == 0 else 0.0) for number in range(5)]
+    for call in calls:
+        call.wait()
+    assert group.kept().wait() == [[0, 1, 2, 3, 4]]
+
+
+def test_what_travels_is_copied(cluster):
+    group = Counter.create_group().launch(cluster, TWO)
+    item = {"numbers": [1]}
+    returned = group.keep(item).wait()
+    item["numbers"].append(2)
+    returned[0]["numbers"].append(3)
+    assert group.kept().wait() == [[{"numbers": [1]}], [{"numbers": [1]}]]
+
+
+def test_what_cannot_be_pickled_is_an_error_on_each_way(cluster):
+    with pytest.raises(LaunchError, match="Counter or an argument of its constructor cannot be"):
+        Counter.create_group(threading.Lock()).launch(cluster)
+    group = Counter.create_group().launch(cluster)
+    with pytest.raises(TypeError, match=r"worker_group_Counter:0\.keep"):
+        group.keep(threading.Lock())
+    with pytest.raises(TypeError, match="cannot pickle") as caught:
+        group.lock().wait()
+    assert "what it returned cannot be pickled" in caught.value.__notes__[0]
+
+
+def test_an_error_of_one_rank_names_it(cluster):
+    group = Counter.create_group().launch(cluster, THREE, name="counters")
+    with pytest.raises(
+        WorkerGroupError, match=r"failed on 1 of 3 ranks .* first on rank 1"
+    ) as caught:
+        group.fail(1).wait()
+    assert caught.value.ranks == (1,)
+    (error,) = caught.value.exceptions
+    assert isinstance(error, ValueError)
+    assert "raised on rank 1 (counters:1)" in error.__notes__[0]
+    assert error.__notes__[0].count("File ") == 1  # the traceback begins in the user's code
+    with pytest.raises(ValueError, match="on 2"):
+        group.execute_on(2).fail().wait()
+
+
+def test_the_failure_of_a_constructor_is_that_of_every_call(cluster):
+    group = Counter.create_group(fails_on=[1]).launch(cluster, TWO)
+    with pytest.raises(WorkerGroupError, match="KeyError: 'rank 1'"):
+        group.ready()
+    with pytest.raises(KeyError, match="rank 1"):
+        group.execute_on(1).kept().wait()
+    assert group.execute_on(0).kept().wait() == [[]]
+
+
+def test_a_wait_ends_at_its_deadline(cluster):
+    group = Counter.create_group().launch(cluster, name="counters")
+    call = group.sleep(0.5)
+    with pytest.raises(ShoalTimeoutError, match=r"counters\.sleep: no answer from counters rank 0"):
+        call.wait(timeout=0.1)
+    assert not call.done()
+    assert call.wait() == [None]
+    assert call.done()
+
+
+def test_a_result_is_awaited_in_an_event_loop(cluster):
+    group = Counter.create_group().launch(cluster, TWO)
+
+    async def run():
+        return await group.add(1)
+
+    assert asyncio.run(run()) == [1, 2]
+
+
+def test_coroutine_methods_run_side_by_side(cluster):
+    group = Asynchronous.create_group().launch(cluster, TWO, name="async")
+    waiting = group.wait_for_event()
+    assert group.plain().wait() == [0, 1]
+    group.set_event().wait()
+    assert waiting.wait() == ["async:0", "async:1"]
+
+
+def test_a_worker_with_several_threads_runs_calls_side_by_side(cluster):
+    class Gate(Worker):
+        def __init__(self):
+            super().__init__()
+            self._gate = threading.Event()
+
+        def enter(self):
+            return self._gate.wait(30)
+
+        def open(self):
+            self._gate.set()
+
+    group = Gate.create_group().launch(cluster, max_concurrency=2)
+    entered = group.enter()
+    group.open().wait()
+    assert entered.wait() == [True]
+
+
+def test_timers_and_durations_are_there(cluster):
+    group = Counter.create_group().launch(cluster, TWO)
+    times = group.timed().consume_durations()
+    assert set(times) == {"work", "timed"}
+    assert times["work"] >= 0.01
+
+
+def test_a_worker_finds_another_group_and_the_cluster(cluster):
+    Counter.create_group(5).launch(cluster, name="one")
+    other = Counter.create_group().launch(cluster, name="two")
+    assert other.ask("one", "kept").wait() == [[[]]]
+    assert other.size_of_cluster().wait() == [1]
+    assert Cluster() is cluster
+    with pytest.raises(ShoalValueError, match="no group 'three'"):
+        WorkerGroup.from_group_name(Counter, "three")
+
+
+def test_a_name_is_free_after_close(cluster):
+    group = Counter.create_group(1).launch(cluster, name="counters")
+    with pytest.raises(NameTakenError, match="counters:0"):
+        Counter.create_group().launch(cluster, name="counters")
+    group.close()
+    with pytest.raises(LaunchError, match="is not launched, or is closed"):
+        group.kept()
+    assert Counter.create_group(2).launch(cluster, name="counters").add(0).wait() == [2]
+
+
+def test_a_call_of_a_closed_group_ends(cluster):
+    group = Counter.create_group().launch(cluster, name="counters")
+    running, queued = group.sleep(0.3), group.add(1)
+    group.close(timeout=0)
+    for call in (running, queued):
+        with pytest.raises(PeerLostError, match="counters:0 died while it ran"):
+            call.wait()
+
+
+def test_a_reference_arrives_as_its_value(cluster):
+    group = Counter.create_group(7).launch(cluster)
+    (first,) = group.worker_info_list
+    assert group.keep(first.worker.add.remote(1)).wait() == [8]
+
+
+def test_a_direct_call_on_the_handle_raises(cluster):
+    group = Counter.create_group().launch(cluster)
+    reference = group.worker_info_list[0].worker.fail.remote()
+    with pytest.raises(Exception, match="on 0"):
+        reference.future().result()
+
+
+# Placement.
+
+
+def test_placement_is_the_real_one():
+    with local_cluster(num_nodes=2, accelerators=4) as cluster:
+        group = Counter.create_group().launch(
+            cluster, PackedPlacementStrategy(0, 7, num_hardware_per_process=2), name="packed"
+        )
+        assert group.devices().wait() == [
+            ("0,1", [0, 1]),
+            ("2,3", [2, 3]),
+            ("0,1", [4, 5]),
+            ("2,3", [6, 7]),
+        ]
+        with pytest.raises(PlacementError):
+            Counter.create_group().launch(cluster, PackedPlacementStrategy(0, 8), name="more")
+
+
+def test_by_default_there_is_one_rank_for_each_accelerator():
+    with local_cluster(accelerators=[1, 2]) as cluster:
+        assert cluster.accelerator_ranks == [[0], [1, 2]]
+        assert len(Counter.create_group().launch(cluster).kept().wait()) == 3
+
+
+def test_nodes_are_described_by_an_inventory():
+    with local_cluster(inventory="2x8:H100/64cpu") as cluster:
+        assert cluster.num_accelerators == 16
+        assert cluster.get_node_info(1).num_cpus == 64
+
+
+def test_a_configuration_places_components():
+    document = {
+        "cluster": {
+            "num_nodes": 2,
+            "component_placement": {"sim": {"node_group": "node", "placement": "0-1"}},
+        }
+    }
+    with local_cluster(cluster_cfg=document) as cluster:
+        placement = ComponentPlacement(document, cluster)
+        group = Counter.create_group().launch(cluster, placement.get_strategy("sim"), name="sim")
+        assert [one["variables"][-1] for one in group.identity().wait()] == ["0", "1"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ({"num_nodes": 2, "accelerators": [1]}, "has 1 numbers for 2 nodes"),
+        ({"num_nodes": 0}, "at least one node"),
+        ({"num_nodes": 1, "inventory": "1x8"}, "either an inventory"),
+    ],
+)
+def test_arguments_that_contradict_each_other_are_refused(arguments, says):
+    with pytest.raises(ShoalValueError, match=says), local_cluster(**arguments):
+        pass
+
+
+# The end.
+
+
+def test_nothing_of_a_cluster_outlives_it():
+    environ, handler = os.environ, Worker.logger
+    before = {thread.ident for thread in threading.enumerate() if "shoal" not in thread.name}
+    for _ in range(2):
+        with local_cluster() as cluster:
+            group = Counter.create_group().launch(cluster, THREE, name="counters")
+            assert group.add(np.int64(1)).wait() == [1, 2, 3]
+            assert os.environ is not environ
+        assert os.environ is environ
+        assert not Cluster.has_initialized()
+        assert current().namespace == ""
+        assert Worker.logger is handler
+        assert Worker.current_worker is None
+        left = [t for t in threading.enumerate() if "shoal" not in t.name and t.ident not in before]
+        assert left == []
+
+
+def test_a_call_after_the_end_is_refused():
+    with local_cluster() as cluster:
+        group = Counter.create_group().launch(cluster, name="counters")
+        call = group.sleep(0.2)
+    with pytest.raises(ClusterError, match=r"counters\.sleep: the cluster was shut down"):
+        call.wait()
+    with pytest.raises(NotLaunchedError):
+        Counter()
+
+
+def test_two_clusters_at_once_are_refused(cluster):
+    with pytest.raises(ClusterError, match="has a cluster already"), local_cluster():
+        pass
+
+
+def test_ports_are_released_at_the_end():
+    def count():
+        return len(list(Path("/proc/self/fd").iterdir()))
+
+    def run():
+        with local_cluster() as cluster:
+            Counter.create_group().launch(cluster, THREE, wait=True)
+
+    run()
+    before = count()
+    for _ in range(3):
+        run()
+    assert count() <= before

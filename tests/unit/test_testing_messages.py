@@ -1,0 +1,347 @@
+"""`shoal.testing`: channels, messages between ranks, and waits that can never end."""
+
+import threading
+import time
+
+import numpy as np
+import pytest
+
+from shoal import Channel, NodePlacementStrategy, Worker
+from shoal.errors import (
+    ChannelClosed,
+    ChannelEmpty,
+    ChannelError,
+    ChannelExistsError,
+    ChannelFull,
+    ChannelNotFoundError,
+    ShoalTimeoutError,
+    ShoalValueError,
+    TransportError,
+    WorkerGroupError,
+)
+from shoal.testing import StalledError, local_cluster
+
+TWO = NodePlacementStrategy([0] * 2)
+
+
+class Peer(Worker):
+    """Sends and receives as it is told."""
+
+    def put(self, name, *items):
+        channel = Channel.connect(name)
+        for item in items:
+            channel.put(item)
+
+    def get(self, channel, timeout=None):
+        return channel.get(timeout=timeout)
+
+    def create(self, name):
+        return self.create_channel(name, maxsize=4)
+
+    def exchange(self, item):
+        other = 1 - self._rank
+        work = self.send(item, "peers", other, async_op=True)
+        found = self.recv("peers", other)
+        work.wait()
+        return found
+
+    def send_many(self, count):
+        if self._rank == 0:
+            for number in range(count):
+                self.send(number, "peers", 1)
+            return None
+        return [self.recv("peers", 0) for _ in range(count)]
+
+    def receive(self, timeout=None):
+        return self.recv("peers", 1 - self._rank, timeout=timeout)
+
+    def receive_later(self, timeout=None):
+        return self.recv("peers", 1 - self._rank, async_op=True, timeout=timeout).wait()
+
+    def receive_absent(self):
+        return self.recv("absent", 0)
+
+    def send_without_reader(self):
+        for number in range(20):
+            self.send(number, "peers", 1 - self._rank)
+
+    def tensors(self, shape):
+        import torch
+
+        if self._rank == 0:
+            self.send_tensor(torch.ones(2, 3), "peers", 1)
+            return None
+        into = torch.zeros(shape)
+        self.recv_tensor(into, "peers", 0)
+        return into
+
+    def mix(self):
+        import torch
+
+        if self._rank == 0:
+            self.send("text", "peers", 1)
+            return None
+        return self.recv_tensor(torch.zeros(1), "peers", 0)
+
+    def share(self, item):
+        mine = item if self._rank == 0 else None
+        return self.broadcast(mine, groups=[("peers", [0, 1])], src=("peers", 0))
+
+    def send_lock(self):
+        self.send(threading.Lock(), "peers", 1 - self._rank)
+
+    def wait_for_oneself(self):
+        group = type(self).create_group()
+        del group
+        return self.recv("peers", self._rank)
+
+
+@pytest.fixture
+def cluster():
+    with local_cluster() as made:
+        yield made
+
+
+@pytest.fixture
+def peers(cluster):
+    return Peer.create_group().launch(cluster, TWO, name="peers")
+
+
+# Channels.
+
+
+def test_a_channel_is_found_by_its_name_and_by_its_handle(cluster, peers):
+    channel = Channel.create("queue")
+    peers.execute_on(0).put("queue", 1, 2).wait()
+    assert peers.execute_on(1).get(channel).wait() == [1]
+    assert channel.get() == 2
+    (made,) = peers.execute_on(0).create("of a worker").wait()
+    assert made.name == "of a worker"
+    assert Channel.connect("of a worker").maxsize == 4
+    made.put("item")
+    assert Channel.connect("of a worker").qsize() == 1
+
+
+def test_items_are_copied(cluster):
+    channel = Channel.create("queue")
+    item = {"array": np.zeros(100_000), "list": [1]}
+    channel.put(item)
+    item["list"].append(2)
+    assert channel.peek_all()[0].item["list"] == [1]
+    found = channel.get()
+    assert found["list"] == [1]
+    found["array"][0] = 1.0  # it is writable, and the receiver's own
+    assert item["array"][0] == 0.0
+
+
+def test_an_item_that_cannot_be_pickled_is_refused(cluster):
+    channel = Channel.create("queue")
+    for put in (channel.put, channel.put_nowait, lambda item: channel.put(item, async_op=True)):
+        with pytest.raises(ShoalValueError, match="cannot be sent"):
+            put(threading.Lock())
+    assert channel.empty()
+
+
+def test_bounds_weights_leases_and_policies_are_those_of_channels(cluster):
+    channel = Channel.create("queue", maxsize=2)
+    channel.put_many(["a", "b"], weights=[1, 2])
+    with pytest.raises(ChannelFull, match="the channel 'queue'"):
+        channel.put_nowait("c")
+    assert channel.get_batch(target_weight=3) == ["a", "b"]
+    with pytest.raises(ChannelEmpty):
+        channel.get_nowait()
+    channel.put(["leased"])
+    with pytest.raises(KeyError), channel.get(lease=True):
+        raise KeyError
+    lease = channel.get(lease=True) if channel.qsize() else None
+    if lease is not None:
+        lease.give_back()
+        assert channel.get() == ["leased"]
+    newest = Channel.create("newest", maxsize=1, policy="keep_latest")
+    newest.put(1)
+    newest.put(2)
+    assert newest.drain() == [2]
+
+
+def test_a_channel_of_another_kind_has_the_name(cluster, peers):
+    Channel.create("queue", maxsize=1)
+    assert Channel.create("queue", maxsize=1).maxsize == 1
+    with pytest.raises(ChannelExistsError, match=r"maxsize=1 \(asked for: 2\)"):
+        Channel.create("queue", maxsize=2)
+    for use in (Channel.create, Channel.connect):
+        with pytest.raises(ChannelExistsError, match="'peers' is the name of a worker group"):
+            use("peers")
+    with pytest.raises(ShoalValueError, match="node 3 does not exist"):
+        Channel.create("elsewhere", node_rank=3)
+
+
+def test_a_channel_that_does_not_exist_is_not_found(cluster):
+    with pytest.raises(ChannelNotFoundError, match="no channel 'queue'"):
+        Channel.connect("queue")
+    with pytest.raises(ChannelNotFoundError, match=r"within 0\.1 s"):
+        Channel.connect("queue", timeout=0.1)
+
+
+def test_a_worker_waits_for_a_channel_to_appear(cluster, peers):
+    timer = threading.Timer(0.2, lambda: Channel.create("late").put("item"))
+    timer.start()
+    assert Channel.connect("late", timeout=30).get() == "item"
+    timer.join()
+
+
+def test_a_closed_channel_gives_its_name_up_when_it_is_empty(cluster):
+    channel = Channel.create("queue")
+    channel.put(1)
+    channel.close()
+    with pytest.raises(ChannelExistsError, match="closed and still holds items"):
+        Channel.create("queue")
+    assert channel.get() == 1
+    with pytest.raises(ChannelClosed):
+        channel.get()
+    assert Channel.create("queue").empty()
+
+
+def test_a_channel_that_is_local_cannot_travel(cluster, peers):
+    channel = Channel.create("private", local=True)
+    with pytest.raises((ChannelError, TypeError), match="cannot leave its process"):
+        peers.get(channel)
+
+
+# Messages.
+
+
+def test_ranks_exchange_objects(peers):
+    item = {"array": np.arange(3)}
+    for found in peers.exchange(item).wait():
+        assert found["array"].tolist() == [0, 1, 2]
+
+
+def test_messages_arrive_in_their_order_beyond_the_bound(peers):
+    assert peers.send_many(40).wait() == [None, list(range(40))]
+
+
+def test_a_broadcast_gives_each_member_a_copy(peers):
+    assert peers.share([1, 2]).wait() == [[1, 2], [1, 2]]
+
+
+def test_tensors_are_checked_as_between_processes(peers):
+    torch = pytest.importorskip("torch")
+    assert torch.equal(peers.tensors((2, 3)).wait()[1], torch.ones(2, 3))
+
+
+def test_a_tensor_of_another_shape_is_an_error_that_names_both(peers):
+    pytest.importorskip("torch")
+    with pytest.raises(WorkerGroupError) as caught:
+        peers.tensors((3, 2)).wait()
+    (error,) = caught.value.exceptions
+    assert isinstance(error, TransportError)
+    assert "(2, 3)" in str(error)
+    assert "(3, 2)" in str(error)
+
+
+def test_an_object_is_not_received_as_a_tensor(peers):
+    pytest.importorskip("torch")
+    with pytest.raises(WorkerGroupError) as caught:
+        peers.mix().wait()
+    assert isinstance(caught.value.exceptions[0], TransportError)
+
+
+def test_a_message_that_cannot_be_pickled_is_an_error_of_the_sender(peers):
+    with pytest.raises(ShoalValueError, match="cannot be sent"):
+        peers.execute_on(0).send_lock().wait()
+
+
+# Waits.
+
+
+@pytest.mark.parametrize("method", ["receive", "receive_later"])
+def test_a_deadline_is_kept(peers, method):
+    begin = time.monotonic()
+    with pytest.raises(ShoalTimeoutError, match=r"no answer from peers:1 within 0\.2 s") as caught:
+        getattr(peers.execute_on(0), method)(0.2).wait()
+    assert not isinstance(caught.value, StalledError)
+    assert time.monotonic() - begin >= 0.2
+
+
+def test_a_deadline_of_a_few_seconds_is_not_cut_short(peers):
+    with pytest.raises(ShoalTimeoutError) as caught:
+        peers.execute_on(0).receive(timeout=2).wait()
+    assert not isinstance(caught.value, StalledError)
+
+
+def test_ranks_that_wait_for_each_other_are_told(peers):
+    with pytest.raises(WorkerGroupError) as caught:
+        peers.receive().wait()
+    assert sorted(caught.value.ranks) == [0, 1]
+    for error in caught.value.exceptions:
+        assert isinstance(error, StalledError)
+        assert "stalled: 2 of 2 wait" in str(error)
+        assert "peers:0: recv from peers:1" in str(error)
+        assert "peers:1: recv from peers:0" in str(error)
+
+
+@pytest.mark.parametrize(
+    ("method", "says"),
+    [
+        ("receive", "recv from peers:1"),
+        ("receive_absent", "absent:0, which is not registered yet"),
+        ("send_without_reader", "send to peers:1"),
+    ],
+)
+def test_a_rank_that_waits_for_an_idle_one_is_told(peers, method, says):
+    with pytest.raises(StalledError, match=says):
+        getattr(peers.execute_on(0), method)().wait()
+    assert peers.share(1).wait() == [1, 1]  # the ranks go on
+
+
+def test_a_get_that_nothing_will_end_is_told(cluster, peers):
+    channel = Channel.create("queue")
+    with pytest.raises(StalledError, match="waits for an item in the channel 'queue'"):
+        peers.execute_on(0).get(channel).wait()
+    with pytest.raises(StalledError, match="driver"):
+        channel.get()
+    channel.put("not lost")
+    assert channel.get() == "not lost"
+
+
+def test_a_wait_that_a_rank_will_end_is_not_a_stall(cluster):
+    class Slow(Worker):
+        def put_later(self, channel, seconds):
+            time.sleep(seconds)
+            channel.put("item")
+
+        def take(self, channel):
+            return channel.get()
+
+    channel = Channel.create("queue")
+    group = Slow.create_group().launch(cluster, TWO)
+    taken = group.execute_on(0).take(channel)
+    group.execute_on(1).put_later(channel, 1.0)
+    assert taken.wait() == ["item"]
+
+
+def test_a_wait_that_a_thread_of_the_test_will_end_is_not_a_stall(cluster, peers):
+    channel = Channel.create("queue")
+    taken = peers.execute_on(0).get(channel)
+    timer = threading.Timer(1.0, channel.put, ["item"])
+    timer.start()
+    assert taken.wait() == ["item"]
+    timer.join()
+
+
+def test_a_wait_that_the_test_will_end_is_not_a_stall(cluster, peers):
+    channel = Channel.create("queue")
+    taken = peers.execute_on(0).get(channel)
+    time.sleep(1.0)
+    assert not taken.done()
+    channel.put("item")
+    assert taken.wait() == ["item"]
+
+
+def test_the_end_of_a_cluster_ends_the_waits():
+    begin = time.monotonic()
+    with local_cluster() as cluster:
+        group = Peer.create_group().launch(cluster, TWO, name="peers")
+        group.receive()
+    assert time.monotonic() - begin < 10
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("peers")]
