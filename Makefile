@@ -23,7 +23,7 @@ $(error SHOAL_BACKEND=$(SHOAL_BACKEND) is not a backend; expected rust, pure or 
 endif
 
 EXTENSION := python/shoal/_rust.abi3.so
-RUST_SOURCES := Cargo.toml $(wildcard Cargo.lock rust/*/Cargo.toml) $(shell find rust/core/src rust/ext/src -name '*.rs')
+RUST_SOURCES := Cargo.toml $(wildcard Cargo.lock rust/*/Cargo.toml) $(shell find rust/core/src rust/ext/src rust/shm/src -name '*.rs')
 PYTHON_SOURCES := $(shell find python -name '*.py' -o -name '*.pyi' -o -name py.typed -o -name '*.css' -o -name '*.js')
 
 export UV_PYTHON_DOWNLOADS := never
@@ -60,16 +60,16 @@ test-rust: .make/package ## Run the tests of the Rust crates.
 test-loom: ## Search the interleavings of the shared-memory queue with loom (minutes).
 	RUSTFLAGS="--cfg loom" CARGO_TARGET_DIR=target/loom \
 	  CARGO_PROFILE_RELEASE_LTO=off CARGO_PROFILE_RELEASE_CODEGEN_UNITS=16 \
-	  nice -n 19 cargo test --release --locked --package shoal-core --test loom -- --test-threads 1
+	  nice -n 19 cargo test --release --locked --package shoal-shm --test loom -- --test-threads 1
 
 # RUSTC_BOOTSTRAP lets a stable compiler use the sanitizer. The standard library is not instrumented;
 # tsan.supp suppresses the reports that follow from that.
 .PHONY: test-tsan
 test-tsan: ## Run the threads of the shared-memory queue under ThreadSanitizer.
-	export TSAN_OPTIONS=suppressions=$(CURDIR)/rust/core/tests/tsan.supp RUSTC_BOOTSTRAP=1 \
+	export TSAN_OPTIONS=suppressions=$(CURDIR)/rust/shm/tests/tsan.supp RUSTC_BOOTSTRAP=1 \
 	  RUSTFLAGS="-Zsanitizer=thread -Cunsafe-allow-abi-mismatch=sanitizer" CARGO_TARGET_DIR=target/tsan; \
-	test="cargo test --locked --package shoal-core --target $$(rustc -vV | sed -n 's/^host: //p')"; \
-	$$test --test shm_stress; $$test --lib two_mappings
+	test="cargo test --locked --package shoal-shm --target $$(rustc -vV | sed -n 's/^host: //p')"; \
+	$$test --test stress; $$test --lib two_mappings
 
 # Tests come in two tiers. `make test` is what every change needs: all tests but those marked slow,
 # on the default core, and the vectors that both cores share on the pure one too. `make test-slow`

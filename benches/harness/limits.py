@@ -37,7 +37,7 @@ def build() -> Path | None:
     """Build the example; return None if there is no cargo."""
     if shutil.which("cargo") is None:
         return None
-    command = [*BUILD.split(), "--package", "shoal-core", "--example", "limits"]
+    command = [*BUILD.split(), "--package", "shoal-shm", "--example", "limits"]
     made = subprocess.run(
         command, check=True, cwd=ROOT, stdout=subprocess.PIPE, text=True, timeout=DEADLINE
     )

@@ -74,17 +74,18 @@ def end_of(process):
 
 
 def rest_of(channel):
-    """Take the items that dead processes left, after their leased items have been returned."""
+    """Take the items that dead processes left, until none has come for some seconds.
+
+    The items that a dead process had on lease return after a while.
+    """
     rest = []
-    deadline = time.monotonic() + 2.5
-    while time.monotonic() < deadline:
+    while True:
         try:
-            lease = channel.get(lease=True, timeout=0.5)
+            lease = channel.get(lease=True, timeout=2.5)
         except ShoalTimeoutError:
-            continue
+            return rest
         rest.append((name_of(lease.value), lease.redelivered))
         lease.ack()
-    return rest
 
 
 def said_by(logs):

@@ -1,4 +1,4 @@
-//! The core of shoal without Python, in three parts.
+//! The core of shoal without Python, in two parts.
 //!
 //! [`address`]: the names of workers.
 //!
@@ -23,12 +23,9 @@
 //! assert!(ranks.iter().eq([[0, 1], [2, 3]]));
 //! # Ok::<(), shoal_core::PlacementError>(())
 //! ```
-//!
-//! [`shm`]: a shared-memory queue between processes, any of which may be killed.
 
 pub mod address;
 pub mod placement;
-pub mod shm;
 pub mod text;
 
 pub use address::{AddressError, WorkerAddress};

@@ -15,8 +15,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use libfuzzer_sys::fuzz_target;
-use shoal_core::shm::session::{Bounds, Error, MemoryPolicy, Session, SessionQueue, Settings};
-use shoal_core::shm::{Heavy, Keep, Label, Vigil, Want};
+use shoal_shm::session::{Bounds, Error, MemoryPolicy, Session, SessionQueue, Settings};
+use shoal_shm::{Heavy, Keep, Label, Vigil, Want};
 
 /// The offset of each table, the length of its entries, and the number of used words of each entry,
 /// as in the table in `session/layout.rs`. The last two are rings.

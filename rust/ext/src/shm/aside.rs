@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use pyo3::prelude::*;
-use shoal_core::shm::session::Held;
+use shoal_shm::session::Held;
 
 use super::message::Parting;
 use super::taking::Took;

@@ -6,8 +6,8 @@ use std::path::Path;
 
 use pyo3::prelude::*;
 use pyo3::types::PyString;
-use shoal_core::shm::memory;
-use shoal_core::shm::session::Error;
+use shoal_shm::segment;
+use shoal_shm::session::Error;
 
 use super::process;
 use crate::errors::shoal_error;
@@ -156,7 +156,7 @@ fn owners(token: &str) -> Option<(u32, u32)> {
 }
 
 /// Whether the operation failed for lack of space.
-fn is_full(error: &memory::Error) -> bool {
+fn is_full(error: &segment::Error) -> bool {
     matches!(
         error.kind(),
         ErrorKind::StorageFull | ErrorKind::QuotaExceeded

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use pyo3::exceptions::{PyGeneratorExit, PyKeyboardInterrupt, PyOSError};
 use pyo3::prelude::*;
 use pyo3::types::PyByteArray;
-use shoal_core::shm::session::{self, Held};
-use shoal_core::shm::{Descriptor, Keep, Loan, Payload};
+use shoal_shm::session::{self, Held};
+use shoal_shm::{Descriptor, Keep, Loan, Payload};
 
 use super::aside::{Kept, Later, Rebuilt};
 use super::codec::{LENT, decode_block, decode_inline};

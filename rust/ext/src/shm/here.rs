@@ -3,8 +3,8 @@
 use std::sync::OnceLock;
 
 use pyo3::prelude::*;
-use shoal_core::shm::session::{Draft, Error, Offer, SessionQueue};
-use shoal_core::shm::{Descriptor, Label, Refusal};
+use shoal_shm::session::{Draft, Error, Offer, SessionQueue};
+use shoal_shm::{Descriptor, Label, Refusal};
 
 use super::codec::Encoded;
 use super::errors::{no_memory, of_operation};

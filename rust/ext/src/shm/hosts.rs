@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use pyo3::prelude::*;
-use shoal_core::shm::session::{Error, Session};
+use shoal_shm::session::{Error, Session};
 
 /// Maximum wait for another thread that is leaving the session to be joined.
 const PATIENCE: Duration = Duration::from_secs(10);

@@ -14,8 +14,8 @@ use std::sync::Arc;
 use pyo3::exceptions::PyValueError;
 use pyo3::ffi;
 use pyo3::prelude::*;
-use shoal_core::shm::memory::Mapping;
-use shoal_core::shm::session::{Draft, Held};
+use shoal_shm::segment::Mapping;
+use shoal_shm::session::{Draft, Held};
 
 use super::codec::{Payload, Pinned};
 

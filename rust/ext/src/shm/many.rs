@@ -4,8 +4,8 @@ use std::ops::Range;
 
 use pyo3::prelude::*;
 use pyo3::types::PyList;
-use shoal_core::shm::session::{Batch, Error};
-use shoal_core::shm::{Label, Refusal};
+use shoal_shm::session::{Batch, Error};
+use shoal_shm::{Label, Refusal};
 
 use super::arguments::weight;
 use super::codec::{Encoded, encode_into};

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use pyo3::prelude::*;
 use pyo3::{PyTraverseError, PyVisit};
-use shoal_core::shm::session::{Error, Held};
+use shoal_shm::session::{Error, Held};
 
 use super::errors::{bad_value, of_operation};
 use super::taking::Took;

@@ -10,7 +10,7 @@ use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyByteArray, PyBytes, PyType};
 use pyo3::{PyTraverseError, PyVisit};
-use shoal_core::shm::Label;
+use shoal_shm::Label;
 
 use super::arguments::{whole, whole_or_none};
 use super::codec::{

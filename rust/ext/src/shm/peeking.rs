@@ -2,7 +2,7 @@
 
 use pyo3::prelude::*;
 use pyo3::types::{PyByteArray, PyDict};
-use shoal_core::shm::session::Peeked;
+use shoal_shm::session::Peeked;
 
 use super::codec::decode_block;
 use super::errors::not_rebuilt;

@@ -10,7 +10,7 @@ use pyo3::exceptions::PyException;
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyDict, PyFloat, PyInt};
 use pyo3::{PyTraverseError, PyVisit};
-use shoal_core::shm::{Keep, Want};
+use shoal_shm::{Keep, Want};
 
 use super::arguments::{Limit, wrong_type};
 use super::putting::Put;

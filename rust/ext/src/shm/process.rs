@@ -6,7 +6,7 @@ use pyo3::exceptions::PyImportError;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::IntoPyDict;
-use shoal_core::shm::session::forked;
+use shoal_shm::session::forked;
 
 use super::hosts;
 

@@ -1,8 +1,8 @@
 //! Putting one message into a queue, and waiting for room.
 
 use pyo3::prelude::*;
-use shoal_core::shm::session::{Error, SessionQueue};
-use shoal_core::shm::{Label, Refusal, Vigil};
+use shoal_shm::session::{Error, SessionQueue};
+use shoal_shm::{Label, Refusal, Vigil};
 
 use super::arguments::Limit;
 use super::errors::{closed, full, no_memory, timed_out};

@@ -5,8 +5,8 @@ use std::os::fd::AsRawFd;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyList};
 use pyo3::{PyTraverseError, PyVisit};
-use shoal_core::shm::session::{Bounds, Error, Offer};
-use shoal_core::shm::{Heavy, Keep, Want};
+use shoal_shm::session::{Bounds, Error, Offer};
+use shoal_shm::{Heavy, Keep, Want};
 
 use super::arguments::{
     LARGEST, Limit, flag, least, shown, text, weight, whole, whole_or_none, wrong_type, wrong_value,

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyBytes, PyDict, PyInt, PySequence, PyString, PyTuple};
-use shoal_core::shm::session::{Draft, Session};
+use shoal_shm::session::{Draft, Session};
 
 use super::arguments::{LARGEST, shown, whole, wrong_type};
 use super::codec::{self, Encoded, encode};

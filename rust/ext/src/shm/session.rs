@@ -8,8 +8,8 @@ use std::sync::{Arc, OnceLock};
 use pyo3::exceptions::PyRuntimeWarning;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyString};
-use shoal_core::shm::payload::choose;
-use shoal_core::shm::session::{Error, MemoryPolicy, Session, Settings, clear};
+use shoal_shm::payload::choose;
+use shoal_shm::session::{Error, MemoryPolicy, Session, Settings, clear};
 
 use super::arguments::{LARGEST, shown, text, text_or_none, whole, whole_or_none, wrong_value};
 use super::errors::{bad_value, of_attach, of_create, of_operation, session_closed};

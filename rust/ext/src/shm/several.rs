@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use pyo3::prelude::*;
 use pyo3::types::PyList;
-use shoal_core::shm::{Intent, Keep, Label, Loan, Message, Payload, Want};
+use shoal_shm::{Intent, Keep, Label, Loan, Message, Payload, Want};
 
 use super::aside::{Later, Rebuilt};
 use super::getting::{Failure, handed_out_later, hold, is_ordinary, kept_of, nothing_taken};

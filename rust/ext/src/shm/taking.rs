@@ -1,8 +1,8 @@
 //! Taking messages from a queue, and waiting for them.
 
 use pyo3::prelude::*;
-use shoal_core::shm::session::SessionQueue;
-use shoal_core::shm::{Keep, Label, Message, Payload, Taken, Vigil, Want};
+use shoal_shm::session::SessionQueue;
+use shoal_shm::{Keep, Label, Message, Payload, Taken, Vigil, Want};
 
 use super::arguments::Limit;
 use super::errors::{closed, empty, timed_out};

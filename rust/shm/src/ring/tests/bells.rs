@@ -1,0 +1,161 @@
+//! Event loops are rung when there is something for them, whichever process dies.
+
+use std::sync::Mutex;
+use std::time::Duration;
+
+use super::*;
+use crate::ring::failpoint::dies_after;
+use crate::sync::AtomicU32;
+
+const WAITS: u16 = 1;
+const OTHER: u16 = 2;
+
+/// Notes which participants were rung.
+#[derive(Default)]
+struct Noted(Mutex<Vec<Owner>>);
+
+impl Noted {
+    fn rung(&self) -> Vec<Owner> {
+        std::mem::take(&mut self.0.lock().expect("no panic"))
+    }
+}
+
+impl Futex for &Noted {
+    fn wait(&self, _: &AtomicU32, _: u32, _: Duration) -> bool {
+        panic!("no process sleeps here")
+    }
+
+    fn wake(&self, _: &AtomicU32, _: u32) {
+        panic!("no process sleeps here")
+    }
+
+    fn ring(&self, participant: Owner) {
+        self.0.lock().expect("no panic").push(participant);
+    }
+}
+
+struct Member<'a> {
+    queue: Queue<'a, &'a Noted>,
+    lane: Lane<'a>,
+}
+
+impl<'a> Member<'a> {
+    fn new(view: View<'a>, me: u16, noted: &'a Noted) -> Self {
+        let (me, exists) = (owner(me), "ring and owner exist");
+        Self {
+            queue: view.queue(0, me, noted, 0).expect(exists),
+            lane: lane(view, me),
+        }
+    }
+
+    fn put(&mut self) -> bool {
+        let claim = self.queue.claim().expect("free");
+        assert!(self.queue.fill(&claim, label(1), &1_u64.to_ne_bytes()));
+        let put = self.queue.put(&mut self.lane, claim).expect("undamaged");
+        put.map_err(|(claim, _)| self.queue.unclaim(claim)).is_ok()
+    }
+
+    fn take(&mut self) -> bool {
+        let lane = &mut self.lane;
+        let taken = self
+            .queue
+            .take(lane, Want::Count(1), Keep::Copy, &mut |_| ());
+        matches!(taken.expect("undamaged"), Taken::Messages { .. })
+    }
+}
+
+#[test]
+fn who_is_armed_is_rung_once() {
+    let heap = Heap::new(8, 3).with_ring(4, 1);
+    let (rings, noted) = (heap.rings().expect("sound"), Noted::default());
+    let view = heap.view(&rings);
+    let mut waits = Member::new(view, WAITS, &noted);
+    let mut other = Member::new(view, OTHER, &noted);
+    assert!(waits.queue.arm_take() && other.queue.arm_take());
+    other.queue.disarm();
+    assert!(noted.rung().is_empty(), "there is nothing to take yet");
+    assert!(other.put());
+    assert_eq!(noted.rung(), [owner(WAITS)]);
+
+    assert!(other.take() && other.put(), "no process is armed any more");
+    assert!(noted.rung().is_empty());
+    assert!(waits.queue.arm_put() && other.queue.arm_put());
+    assert!(!waits.put() && noted.rung().is_empty(), "it is full");
+    assert!(waits.take());
+    assert_eq!(noted.rung(), [owner(WAITS), owner(OTHER)]);
+
+    assert!(waits.queue.arm_take() && other.queue.arm_put());
+    other.queue.close().expect("undamaged");
+    assert_eq!(noted.rung(), [owner(WAITS), owner(OTHER)]);
+}
+
+#[test]
+fn who_waits_for_weight_in_an_event_loop_learns_that_no_more_bytes_fit_in() {
+    let heap = Heap::new(8, 3).with_ring(4, 3).with_max_bytes(8);
+    let (rings, noted) = (heap.rings().expect("sound"), Noted::default());
+    let view = heap.view(&rings);
+    let waits = Member::new(view, WAITS, &noted);
+    let mut other = Member::new(view, OTHER, &noted);
+    assert!(other.put() && waits.queue.arm_take());
+    let (target, heavy) = (9, Heavy::Refuse);
+    let want = Want::Weight {
+        target,
+        heavy,
+        least: None,
+    };
+    assert_eq!(waits.queue.is_takeable(want), Ok(false));
+    assert!(!other.put());
+    assert_eq!(noted.rung(), [owner(WAITS)]);
+    assert_eq!(waits.queue.is_takeable(want), Ok(true));
+}
+
+#[test]
+fn participants_of_every_index_are_rung_and_none_beyond_the_last_bit() {
+    let heap = Heap::new(8, 300).with_ring(4, 1);
+    let (rings, noted) = (heap.rings().expect("sound"), Noted::default());
+    let view = heap.view(&rings);
+    for index in [63, 64, 65, 128, 255] {
+        let waits = Member::new(view, index - 1, &noted);
+        assert!(waits.queue.arm_take());
+    }
+    assert!(!Member::new(view, 255, &noted).queue.arm_take());
+    assert!(Member::new(view, 0, &noted).put());
+    let indices: Vec<_> = noted.rung().iter().map(|rung| rung.index()).collect();
+    assert_eq!(indices, [63, 64, 65, 128, 255]);
+}
+
+/// A process that must ring dies at any place: the waiting one is rung, by it or by the sweep.
+#[test]
+fn who_waits_is_rung_though_the_ringer_dies() {
+    type Act = fn(&mut Member<'_>) -> bool;
+    let acts: [(bool, Act); 3] = [
+        (false, |member| member.put()),
+        (true, |member| member.take()),
+        (false, |member| member.queue.close().is_ok()),
+    ];
+    let mut deaths = 0;
+    for (full, act) in acts {
+        for at in 0..1000 {
+            let heap = Heap::new(8, 3).with_ring(4, 1);
+            let (rings, noted) = (heap.rings().expect("sound"), Noted::default());
+            let view = heap.view(&rings);
+            let mut waits = Member::new(view, WAITS, &noted);
+            assert!(!full || waits.put());
+            assert!(waits.queue.arm_take() && waits.queue.arm_put());
+            let mut other = Member::new(view, OTHER, &noted);
+            let finished = dies_after(at, || act(&mut other)).is_some();
+            if finished {
+                let rung = noted.rung();
+                assert!(!rung.is_empty() && rung.iter().all(|&rung| rung == owner(WAITS)));
+                break;
+            }
+            let sweeper = view.sweeper(owner(WAITS), &noted);
+            let swept = sweeper.sweep(&mut waits.lane, |owner| owner == super::owner(OTHER));
+            assert!(swept.is_ok());
+            let rung = noted.rung();
+            assert!(rung.contains(&owner(WAITS)) && !rung.contains(&Owner::NOBODY));
+            deaths += 1;
+        }
+    }
+    assert!(deaths > 20, "only {deaths}");
+}

@@ -1,0 +1,294 @@
+//! Waiting processes are woken, and return in time.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use super::*;
+use crate::ring::wait::WAITING;
+use crate::sync::AtomicU32;
+
+const EACH: u64 = 200;
+const LONG: Duration = Duration::from_secs(20);
+
+/// Waits without slices, so that only a wake-up ends it.
+fn until(limit: Duration, idle: &mut dyn FnMut() -> bool) -> Until<'_> {
+    Until {
+        deadline: Some(Instant::now() + limit),
+        slice: Duration::MAX,
+        idle,
+    }
+}
+
+/// Waits until a process sleeps on a word, or is about to.
+fn asleep(word: &AtomicU32) {
+    let start = Instant::now();
+    while word.load(Ordering::Relaxed) & WAITING == 0 {
+        assert!(start.elapsed() < LONG, "no process went to sleep");
+        std::thread::yield_now();
+    }
+}
+
+fn take_within(process: &mut Process<'_>, want: Want, limit: Duration) -> Taken {
+    let lane = &mut process.lane;
+    let idle = &mut || true;
+    let taken =
+        process
+            .queue
+            .take_within(lane, want, Keep::Copy, &mut until(limit, idle), &mut |_| ());
+    taken.expect("undamaged")
+}
+
+#[test]
+fn a_wait_ends_with_its_time_or_when_it_is_told_to() {
+    let heap = Heap::new(4, 1).with_ring(4, 1);
+    let rings = heap.rings().expect("sound");
+    let mut process = Process::new(heap.view(&rings), 0);
+    let start = Instant::now();
+    let short = Duration::from_millis(30);
+    assert_eq!(
+        take_within(&mut process, Want::Count(1), short),
+        Taken::Empty
+    );
+    assert!(start.elapsed() >= short && start.elapsed() < LONG / 4);
+    assert_eq!(process.put(1), Ok(()));
+    let mut claims = vec![process.claim(2, 1)];
+    let mut left = 3;
+    let mut idle = || {
+        left -= 1;
+        left > 0
+    };
+    let mut until = until(LONG, &mut idle);
+    until.slice = Duration::from_millis(5);
+    let put = process
+        .queue
+        .put_within(&mut process.lane, &mut claims, &mut until);
+    assert_eq!((put, left), (Ok(Some(Refusal::Full)), 0));
+}
+
+#[test]
+fn sleepers_on_both_sides_are_woken() {
+    let heap = Heap::new(16, 8).with_ring(2, 1);
+    let rings = heap.rings().expect("sound");
+    let view = heap.view(&rings);
+    let start = Instant::now();
+    std::thread::scope(|scope| {
+        for me in 0..3 {
+            scope.spawn(move || {
+                let mut process = Process::new(view, me);
+                for number in 0..EACH {
+                    let mut claims = vec![process.claim(number, 1)];
+                    let put = process.queue.put_within(
+                        &mut process.lane,
+                        &mut claims,
+                        &mut until(LONG, &mut || true),
+                    );
+                    assert_eq!(put, Ok(None));
+                }
+            });
+        }
+        for me in 3..6 {
+            scope.spawn(move || {
+                let mut process = Process::new(view, me);
+                for _ in 0..EACH {
+                    let taken = take_within(&mut process, Want::Count(1), LONG);
+                    assert_eq!(
+                        taken,
+                        Taken::Messages {
+                            count: 1,
+                            weight: 1
+                        }
+                    );
+                }
+            });
+        }
+    });
+    assert!(start.elapsed() < LONG, "a process was left asleep");
+    assert_eq!(view.table.in_use(), 0);
+}
+
+/// A process that waits for much does not swallow the wake-ups of one that waits for little.
+#[test]
+fn waiting_for_weight_and_for_one_do_not_disturb_each_other() {
+    let heap = Heap::new(16, 4).with_ring(16, 10);
+    let rings = heap.rings().expect("sound");
+    let view = heap.view(&rings);
+    let got = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let want = Want::Weight {
+                target: 5,
+                heavy: Heavy::Refuse,
+                least: None,
+            };
+            let taken = take_within(&mut Process::new(view, 1), want, LONG);
+            assert_eq!(
+                taken,
+                Taken::Messages {
+                    count: 5,
+                    weight: 5
+                }
+            );
+        });
+        scope.spawn(|| {
+            asleep(&rings[0].waits().enough);
+            let taken = take_within(&mut Process::new(view, 2), Want::Count(1), LONG);
+            assert_eq!(
+                taken,
+                Taken::Messages {
+                    count: 1,
+                    weight: 1
+                }
+            );
+            got.store(true, Ordering::Relaxed);
+        });
+        asleep(&rings[0].waits().not_empty);
+        let mut producer = Process::new(view, 0);
+        let start = Instant::now();
+        assert_eq!(producer.put(0), Ok(()));
+        while !got.load(Ordering::Relaxed) {
+            assert!(
+                start.elapsed() < LONG / 2,
+                "the one message woke no process that can use it"
+            );
+            std::thread::yield_now();
+        }
+        for number in 1..=5 {
+            assert_eq!(producer.put(number), Ok(()));
+        }
+    });
+    assert_eq!(view.table.in_use(), 0);
+}
+
+/// Two processes wait for each other: one for more weight, one for room for a long message.
+#[test]
+fn who_waits_for_weight_gets_what_there_is_where_no_more_bytes_fit_in() {
+    let heap = Heap::new(16, 4).with_ring(16, 10).with_max_bytes(20);
+    let rings = heap.rings().expect("sound");
+    let view = heap.view(&rings);
+    let mut process = Process::new(view, 0);
+    assert_eq!((process.put(1), process.put(2)), (Ok(()), Ok(())));
+    std::thread::scope(|scope| {
+        let taker = scope.spawn(|| {
+            let want = Want::Weight {
+                target: 9,
+                heavy: Heavy::Refuse,
+                least: None,
+            };
+            take_within(&mut Process::new(view, 1), want, LONG)
+        });
+        asleep(&rings[0].waits().enough);
+        let mut claims = vec![process.claim(3, 1)];
+        let idle = &mut || true;
+        let mut until = until(LONG, idle);
+        let queue = &process.queue;
+        let put = queue.put_within(&mut process.lane, &mut claims, &mut until);
+        assert_eq!(put, Ok(None));
+        let both = Taken::Messages {
+            count: 2,
+            weight: 2,
+        };
+        assert_eq!(taker.join().expect("no panic"), both);
+    });
+    // Only until a message is taken: then the queue is not full any more.
+    let want = Want::Weight {
+        target: 9,
+        heavy: Heavy::Refuse,
+        least: None,
+    };
+    let taken = process.take(want, Keep::Copy, &mut Vec::new()).0;
+    assert_eq!(taken, Taken::Short);
+    process.queue.tell_no_room();
+    let taken = process.take(want, Keep::Copy, &mut Vec::new()).0;
+    assert!(matches!(taken, Taken::Messages { count: 1, .. }));
+}
+
+/// One message makes room for several shorter ones, and wakes all that wait with them.
+#[test]
+fn all_who_wait_for_room_in_bytes_are_woken() {
+    let heap = Heap::new(16, 4).with_ring(16, 10).with_max_bytes(8);
+    let rings = heap.rings().expect("sound");
+    let view = heap.view(&rings);
+    let mut process = Process::new(view, 0);
+    assert_eq!(process.put(100), Ok(()));
+    std::thread::scope(|scope| {
+        let putters = [(1, 0), (2, 1), (3, 2)].map(|(me, number)| {
+            scope.spawn(move || {
+                let mut process = Process::new(view, me);
+                let mut claims = vec![process.claim_outside(number, 1)];
+                let idle = &mut || true;
+                let mut until = until(LONG, idle);
+                let queue = &process.queue;
+                queue.put_within(&mut process.lane, &mut claims, &mut until)
+            })
+        });
+        asleep(&rings[0].waits().not_full);
+        let taken = process.take(Want::Count(1), Keep::Copy, &mut Vec::new());
+        assert!(matches!(taken.0, Taken::Messages { count: 1, .. }));
+        for putter in putters {
+            assert_eq!(putter.join().expect("no panic"), Ok(None));
+        }
+    });
+    assert_eq!(process.queue.queued_bytes(), Ok(Some(1 + 2 + 3)));
+}
+
+#[test]
+fn closing_wakes_all_and_what_is_there_can_be_taken() {
+    let heap = Heap::new(16, 4).with_ring(4, 1);
+    let rings = heap.rings().expect("sound");
+    let view = heap.view(&rings);
+    let process = Process::new(view, 0);
+    std::thread::scope(|scope| {
+        let want = Want::Weight {
+            target: 9,
+            heavy: Heavy::Refuse,
+            least: None,
+        };
+        let getters = [(1, Want::Count(1)), (2, Want::Count(2)), (3, want)].map(|(me, want)| {
+            scope.spawn(move || take_within(&mut Process::new(view, me), want, LONG))
+        });
+        asleep(&rings[0].waits().not_empty);
+        asleep(&rings[0].waits().enough);
+        process.queue.close().expect("undamaged");
+        for getter in getters {
+            assert_eq!(getter.join().expect("no panic"), Taken::Closed);
+        }
+    });
+    let heap = Heap::new(16, 4).with_ring(4, 1);
+    let rings = heap.rings().expect("sound");
+    let view = heap.view(&rings);
+    let mut process = Process::new(view, 0);
+    assert_eq!(process.put(1), Ok(()));
+    std::thread::scope(|scope| {
+        let putter = scope.spawn(move || {
+            let mut process = Process::new(view, 1);
+            let mut claims = vec![process.claim(2, 1)];
+            let idle = &mut || true;
+            process
+                .queue
+                .put_within(&mut process.lane, &mut claims, &mut until(LONG, idle))
+        });
+        asleep(&rings[0].waits().not_full);
+        process.queue.close().expect("undamaged");
+        assert_eq!(putter.join().expect("no panic"), Ok(Some(Refusal::Closed)));
+    });
+    let taken = take_within(
+        &mut process,
+        Want::Weight {
+            target: 9,
+            heavy: Heavy::Take,
+            least: None,
+        },
+        LONG,
+    );
+    assert_eq!(
+        taken,
+        Taken::Messages {
+            count: 1,
+            weight: 1
+        }
+    );
+    assert_eq!(
+        take_within(&mut process, Want::Count(1), LONG),
+        Taken::Closed
+    );
+}

@@ -1,0 +1,218 @@
+//! The child process of tests: its commands, and its part in a session.
+
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use super::process::answer_lines;
+use super::{FOLDER, PATIENCE};
+use crate::ring::descriptor::Label;
+use crate::ring::queue::{Queue, Table};
+use crate::ring::take::{Keep, Loan, Taken, Want};
+use crate::ring::wait::SystemFutex;
+use crate::ring::word::Owner;
+use crate::segment::file;
+use crate::session::directory::Directory;
+use crate::session::lane_pool::LanePool;
+use crate::session::lock::Locks;
+use crate::session::members::{self, Member};
+use crate::session::name::Token;
+use crate::session::queue_table::{self, Bounds};
+use crate::session::recover::{self, Around, Recovery};
+use crate::session::{Control, Error, MemoryPolicy, Settings, folders, leftovers};
+
+/// Not a test but the child of other tests: without a folder it does nothing.
+#[test]
+fn runs() {
+    let Some(folder) = std::env::var_os(FOLDER).map(PathBuf::from) else {
+        return;
+    };
+    let mut member = None;
+    answer_lines(|words| match words[..] {
+        ["join"] => {
+            let joined = Participant::attach(&folder).expect("there");
+            let index = joined.me.owner().index();
+            member = Some(joined);
+            index.to_string()
+        }
+        ["create", base] => {
+            let (made, folder) = Participant::create(Path::new(base));
+            member = Some(made);
+            folder.display().to_string()
+        }
+        ["clear", base] => format!("{:?}", leftovers::clear(Path::new(base))),
+        ["descendant"] => descendant(),
+        _ => act(member.as_mut().expect("joined"), words),
+    });
+}
+
+fn act(member: &mut Participant, words: &[&str]) -> String {
+    match words[..] {
+        ["lock"] => {
+            std::mem::forget(member.locks.lock(deadline()).expect("free"));
+            String::new()
+        }
+        ["put", number] => {
+            member.put(number.parse().expect("a number"));
+            String::new()
+        }
+        ["lease"] => member.take(Keep::Lease).to_string(),
+        ["loan"] => member.take(Keep::Loan).to_string(),
+        ["sweep"] => format!("{:?}", member.sweep()),
+        ["others"] => member.locks.anybody_else().expect("asked").to_string(),
+        ["leave"] => {
+            members::leave(&member.around(), false, deadline()).expect("left");
+            String::new()
+        }
+        _ => panic!("what is {words:?}?"),
+    }
+}
+
+/// Starts a process that lives on when the child is killed; returns its pid.
+fn descendant() -> String {
+    let child = std::process::Command::new("sleep").arg("60").spawn();
+    child.expect("started").id().to_string()
+}
+
+pub(super) fn deadline() -> Instant {
+    Instant::now() + PATIENCE
+}
+
+/// A participant, with everything that a process has for it.
+#[derive(Debug)]
+pub(super) struct Participant {
+    pub(super) control: Control,
+    pub(super) locks: Locks,
+    pub(super) lanes: LanePool,
+    pub(super) me: Member,
+    /// Messages that it took and did not give back.
+    in_use: Vec<Loan>,
+}
+
+impl Participant {
+    /// Makes a session in a folder, with a queue of 63 messages in it.
+    pub(super) fn create(base: &Path) -> (Self, PathBuf) {
+        let token = Token::random(base).expect("a name");
+        let folder = token.folder().to_owned();
+        file::make_folder(&folder).expect("made");
+        let locks = Locks::create(&folder).expect("made");
+        let guard = locks.lock(deadline()).expect("free");
+        let settings = Settings {
+            folder: base.to_owned(),
+            disk: base.to_owned(),
+            payload_on_disk: false,
+            max_bytes: 1 << 20,
+            backlog: 63,
+            memory_policy: MemoryPolicy::Block,
+        };
+        let path = folder.join(folders::CONTROL);
+        let control = Control::create(&path, token.session(), &settings).expect("space");
+        let me = members::join(&control, &locks, &guard).expect("room");
+        let bounds = Bounds {
+            maxsize: Some(63),
+            max_bytes: None,
+        };
+        Directory::default()
+            .make(&control, b"q", bounds)
+            .expect("room");
+        let chunk = &control.chunks()[0].owner;
+        control
+            .allocate(crate::session::layout::DESCRIPTORS, 256 * 256)
+            .expect("space");
+        chunk.store(me.owner().index() as u64, crate::sync::Ordering::Relaxed);
+        let chunks = &control.superblock().used.0.chunks;
+        chunks.store(1, crate::sync::Ordering::Release);
+        control.set_ready();
+        drop(guard);
+        (Self::of(control, locks, me), folder)
+    }
+
+    /// Takes part in an existing session.
+    pub(super) fn attach(folder: &Path) -> Result<Self, Error> {
+        let token: Token = folder.to_str().expect("text").parse()?;
+        let path = folder.join(folders::CONTROL);
+        let control = Control::open(&path, token.session(), deadline())?;
+        let locks = Locks::open(folder)?;
+        let me = {
+            let guard = locks.lock(deadline())?;
+            members::join(&control, &locks, &guard)?
+        };
+        Ok(Self::of(control, locks, me))
+    }
+
+    fn of(control: Control, locks: Locks, me: Member) -> Self {
+        Self {
+            control,
+            locks,
+            lanes: LanePool::default(),
+            me,
+            in_use: Vec::new(),
+        }
+    }
+
+    pub(super) fn around(&self) -> Around<'_> {
+        Around {
+            control: &self.control,
+            locks: &self.locks,
+            me: self.me.owner(),
+            lanes: &self.lanes,
+        }
+    }
+
+    pub(super) fn sweep(&self) -> Recovery {
+        let guard = self.locks.lock(deadline()).expect("free");
+        recover::run(&self.around(), &guard).expect("undamaged")
+    }
+
+    fn table(&self) -> Table<'_> {
+        Table {
+            descriptors: self.control.descriptors(),
+            participants: self.control.lanes(),
+        }
+    }
+
+    /// Number of descriptors that are not free.
+    pub(super) fn in_use(&self) -> usize {
+        self.table().in_use()
+    }
+
+    fn queue(&self) -> Queue<'_, SystemFutex> {
+        let ring = queue_table::ring(&self.control, 0).expect("there");
+        let queue = Queue::new(self.table(), ring, 0, self.me.owner(), SystemFutex, 0);
+        queue.expect("sound")
+    }
+
+    fn with_lane<R>(&self, work: impl FnOnce(&mut crate::ring::intent::Lane<'_>) -> R) -> R {
+        let owner: Owner = self.me.owner();
+        self.lanes.with(&self.control.lanes()[owner.index()], work)
+    }
+
+    pub(super) fn put(&self, number: u8) {
+        let queue = self.queue();
+        let claim = queue.claim().expect("free");
+        assert!(queue.fill(&claim, Label::default(), &[number]));
+        let put = self.with_lane(|lane| queue.put(lane, claim));
+        assert!(put.expect("undamaged").is_ok());
+    }
+
+    /// Takes a message and does not give it back.
+    pub(super) fn take(&mut self, keep: Keep) -> u8 {
+        let mut found = None;
+        let mut held = None;
+        let taken = self.with_lane(|lane| {
+            self.queue()
+                .take(lane, Want::Count(1), keep, &mut |message| {
+                    let mut byte = [0];
+                    message.copy(&mut byte);
+                    found = Some(byte[0]);
+                    held = message.loan();
+                })
+        });
+        let one = Taken::Messages {
+            count: 1,
+            weight: 0,
+        };
+        assert_eq!(taken.expect("undamaged"), one);
+        self.in_use.extend(held);
+        found.expect("taken")
+    }
+}

@@ -1,0 +1,55 @@
+//! A caller that waits is not held up by others: by a holder of the structural lock that is
+//! stopped, for example, or by another process's clock.
+
+use std::path::Path;
+
+use super::*;
+use crate::ring::descriptor::Label;
+use crate::session::layout::CHUNK;
+use crate::session::{Bounds, MemoryPolicy, Offer};
+
+fn session(folder: &Path) -> Arc<Session> {
+    let settings = Settings {
+        folder: folder.to_owned(),
+        disk: folder.to_owned(),
+        payload_on_disk: false,
+        max_bytes: 1 << 20,
+        backlog: 4 * u32::try_from(CHUNK).expect("few"),
+        memory_policy: MemoryPolicy::Block,
+    };
+    Session::create(&settings).expect("space")
+}
+
+#[test]
+fn a_look_for_the_dead_is_not_put_off_by_another_clock() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let session = session(folder.path());
+    let last = &session.control.superblock().counters.0.last_probe;
+    for far in [0, u64::MAX, u64::MAX / 2] {
+        last.store(far, Ordering::Relaxed);
+        assert!(recover::due(&session.control), "{far}");
+        assert!(!recover::due(&session.control), "it was just done");
+    }
+}
+
+#[test]
+fn who_needs_more_descriptors_is_soon_told_that_there_are_none_now() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let session = session(folder.path());
+    let any = Bounds {
+        maxsize: None,
+        max_bytes: None,
+    };
+    let queue = session.queue(b"q", any).expect("room");
+    let offer = || queue.offer(Label::default(), b"one").expect("no error");
+    (0..CHUNK).for_each(|_| assert_eq!(offer(), Offer::Put));
+
+    let guard = session.locks.lock(deadline()).expect("free");
+    assert_eq!(offer(), Offer::NoMemory);
+    assert!(queue.draft(1000).expect("no error").is_none());
+    session.tend();
+    assert_eq!(queue.len(), CHUNK as u64);
+    drop(guard);
+    assert_eq!(offer(), Offer::Put);
+    assert!(queue.draft(1000).expect("no error").is_some());
+}
