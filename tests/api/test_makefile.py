@@ -148,7 +148,7 @@ def test_the_tests_run_on_the_default_core_and_the_vectors_on_both(project):
 def test_the_slow_tier_runs_the_rest_and_the_whole_suite_on_the_pure_core(project):
     calls = project.calls("test-slow")
     assert any("--test loom" in call for call in calls)
-    assert any("--test shm_stress" in call for call in calls)
+    assert any("--test stress" in call for call in calls)
     legs = [call for call in calls if call.startswith("pytest")]
     channels = [leg for leg in legs if "test_channel" in leg]
     assert len(channels) == 1

@@ -106,8 +106,8 @@ def test_unsafe_without_argument_is_found():
 def test_atomics_are_named_in_one_file():
     """So that a model checker can replace them all; it and the tests have their own."""
     own = {"sync.rs", "failpoint.rs", "loom_atomics.rs"}
-    core = REPOSITORY / "rust" / "core" / "src"
-    paths = [path for path in sources(".rs") if path.is_relative_to(core)]
+    crate = REPOSITORY / "rust" / "shm" / "src"
+    paths = [path for path in sources(".rs") if path.is_relative_to(crate)]
     named = [path for path in paths if "sync::atomic" in read(path)]
     assert named
     found = [path for path in named if path.name not in own and "tests" not in path.parts]
