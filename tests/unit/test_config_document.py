@@ -27,7 +27,7 @@ SECTION = {"num_nodes": 4, "component_placement": {"actor": "0-3"}}
         ("/nowhere/at/all.yaml", "cannot read the configuration /nowhere/at/all.yaml"),
     ],
 )
-def test_source_that_is_none_is_named(source, message):
+def test_an_invalid_source_is_named(source, message):
     with pytest.raises(ClusterConfigError, match=message):
         load(source)
 
@@ -43,35 +43,24 @@ cluster:
     )
     section = read_document(path).section
     assert section["num_nodes"] == 10
-    assert list(section["component_placement"].values()) == [
-        "1:0",
-        "on",
-        16,
-        "2024-01-01",
-        "1_000",
-        "no",
-        None,
-        1000.0,
-    ]
+    values = list(section["component_placement"].values())
+    assert values == ["1:0", "on", 16, "2024-01-01", "1_000", "no", None, 1000.0]
+
+
+NOT_YAML = "not YAML as shoal reads it: "
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("cluster: [", ":2:1: not YAML as shoal reads it: while parsing a flow node, did not find"),
-        (
-            "cluster:\n  num_nodes: 1\n  num_nodes: 2\n",
-            ":3:3: the key 'num_nodes' stands twice, first in line 2",
-        ),
-        ("cluster: !!python/object:os.system {}", ":1:10: not YAML as shoal reads it"),
-        (
-            "cluster: !!timestamp x",
-            ":1:10: not YAML as shoal reads it: this is not a valid timestamp",
-        ),
-        ("cluster: " + "1" * 5000, ":1:10: not YAML as shoal reads it: this is not a valid int"),
+        ("cluster: [", f":2:1: {NOT_YAML}while parsing a flow node, did not find"),
+        ("cluster:\n  a: 1\n  a: 2\n", ":3:3: the key 'a' stands twice, first in line 2"),
+        ("cluster: !!python/object:os.system {}", f":1:10: {NOT_YAML}"),
+        ("cluster: !!timestamp x", f":1:10: {NOT_YAML}this is not a valid timestamp"),
+        ("cluster: " + "1" * 5000, f":1:10: {NOT_YAML}this is not a valid int"),
         ("{<<: " * 2000 + "{}" + "}" * 2000, "nested too deep, or in themselves"),
-        ("cluster: {}\n---\n", "not YAML as shoal reads it: expected a single document"),
-        ("cluster: \0", "not YAML as shoal reads it: "),
+        ("cluster: {}\n---\n", f"{NOT_YAML}expected a single document"),
+        ("cluster: \0", NOT_YAML),
         ("- a", "must be a mapping"),
     ],
 )
@@ -203,32 +192,18 @@ class TestOmegaConf:
         self.create = pytest.importorskip("omegaconf").OmegaConf.create
 
     def test_is_read_like_a_mapping(self):
-        plain = {
-            "cluster": {
-                **SECTION,
-                "node_groups": [
-                    {
-                        "label": "a",
-                        "node_ranks": [0, "1-2"],
-                        "env_configs": [{"node_ranks": 0, "env_vars": [{"A": 1}]}],
-                    }
-                ],
-            }
-        }
+        envs = [{"node_ranks": 0, "env_vars": [{"A": 1}]}]
+        group = {"label": "a", "node_ranks": [0, "1-2"], "env_configs": envs}
+        plain = {"cluster": {**SECTION, "node_groups": [group]}}
         document = self.create({**plain, "missing": "???"})
         assert load(document) == load(document.cluster) == load(plain)
         assert load({"cluster": document.cluster}) == load(plain)
         inner = {**plain["cluster"], "node_groups": document.cluster.node_groups}
         assert load({"cluster": inner}) == load(plain)
 
-    def test_interpolations_are_resolved_and_only_what_is_used(self):
-        document = self.create(
-            {
-                "nodes": 4,
-                "all": {"num_nodes": "${nodes}", "component_placement": {"a": "0-${nodes}"}},
-                "cluster": "${all}",
-            }
-        )
+    def test_only_interpolations_that_are_used_are_resolved(self):
+        section = {"num_nodes": "${nodes}", "component_placement": {"a": "0-${nodes}"}}
+        document = self.create({"nodes": 4, "all": section, "cluster": "${all}"})
         assert load(document) == load({"num_nodes": 4, "component_placement": {"a": "0-4"}})
         document.cluster = {**SECTION, "tracer": {"file": "${nowhere}"}, "x": "???"}
         with pytest.warns(UserWarning, match="'tracer', 'x'"):
@@ -246,14 +221,17 @@ class TestOmegaConf:
         ]
         assert "nowhere" in caught.value.problems[1]
 
-    @pytest.mark.parametrize("cluster", ["???", "${nowhere}"])
-    def test_section_that_is_missing_is_named(self, cluster):
-        with pytest.raises(ClusterConfigError, match="missing or cannot be computed:\n  cluster: "):
+    @pytest.mark.parametrize(
+        ("cluster", "message"),
+        [
+            ("???", "missing or cannot be computed:\n  cluster: "),
+            ("${nowhere}", "missing or cannot be computed:\n  cluster: "),
+            (None, "'cluster' must be a mapping, not NoneType"),
+        ],
+    )
+    def test_a_missing_section_is_named(self, cluster, message):
+        with pytest.raises(ClusterConfigError, match=message):
             load(self.create({"cluster": cluster}))
-
-    def test_section_that_is_none_is_named(self):
-        with pytest.raises(ClusterConfigError, match="'cluster' must be a mapping, not NoneType"):
-            load(self.create({"cluster": None}))
 
 
 SPELLED = """\
@@ -289,7 +267,7 @@ cluster:
 
 
 @pytest.mark.parametrize("whole", [True, False])
-def test_what_is_a_text_is_read_as_it_is_spelled(tmp_path, whole):
+def test_texts_are_read_as_they_are_spelled(tmp_path, whole):
     path = tmp_path / "job.yaml"
     defaults, _, section = SPELLED.partition("cluster:\n")
     path.write_text(SPELLED if whole else defaults + textwrap.dedent(section))
@@ -303,23 +281,17 @@ def test_what_is_a_text_is_read_as_it_is_spelled(tmp_path, whole):
     assert (counted["label"], counted["node_ranks"]) == ("2", 2)
     (arm,) = counted["hardware"]["configs"]
     assert arm == {"node_rank": 2, "camera_serials": ["017322071705"]}
-    assert group["env_configs"][0]["env_vars"] == [
-        {"UMASK": "0755"},
-        {"VERSION": "1.10"},
-        {"DEBUG": "true"},
-        {"0x10": "1e3"},
-        {"COUNT": "2"},
-        {"EMPTY": None},
-        {"NULL_": None},
-        {"QUOTED": "007"},
-        {"1.10": "0644"},
-    ]
+    variables = group["env_configs"][0]["env_vars"]
+    assert {name: value for variable in variables for name, value in variable.items()} == {
+        "UMASK": "0755", "VERSION": "1.10", "DEBUG": "true", "0x10": "1e3", "COUNT": "2",
+        "EMPTY": None, "NULL_": None, "QUOTED": "007", "1.10": "0644",
+    }  # fmt: skip
     assert section["profiling"]["env"] == {"MODE": "007"}
     assert section["profiling"]["args"] == {"depth": 10}
 
 
 @pytest.mark.parametrize("omegaconf", [True, False])
-def test_part_within_itself_is_an_error(tmp_path, monkeypatch, omegaconf):
+def test_a_part_within_itself_is_an_error(tmp_path, monkeypatch, omegaconf):
     if omegaconf:
         pytest.importorskip("omegaconf")
     else:

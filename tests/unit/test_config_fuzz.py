@@ -134,7 +134,7 @@ def test_change_is_read_or_refused_with_its_place(section):
     ]
 )
 @pytest.mark.filterwarnings("ignore:.*ignored unknown keys")
-def test_every_source_is_read_alike(tmp_path, section):
+def test_every_source_is_read_in_the_same_way(tmp_path, section):
     omegaconf = pytest.importorskip("omegaconf")
     expected = outcome({"cluster": section})
     assert outcome(omegaconf.OmegaConf.create({"cluster": section})) == expected
@@ -155,5 +155,5 @@ def test_every_source_is_read_alike(tmp_path, section):
     assert found == expected
 
 
-def test_the_valid_one_is_valid():
+def test_the_unchanged_configuration_is_valid():
     assert outcome(VALID).num_nodes == 4

@@ -44,7 +44,7 @@ def test_ranks_are_sorted_and_unique(config, available, expected):
         ("0", [], "node rank 0 does not exist; expected node ranks among none"),
     ],
 )
-def test_what_is_no_rank_is_an_error(config, available, message):
+def test_an_invalid_rank_is_an_error(config, available, message):
     with pytest.raises(ClusterConfigError, match=message):
         parse_rank_config(config, available, "node")
 
