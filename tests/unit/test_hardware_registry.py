@@ -45,14 +45,14 @@ def arm(registries):
     return ArmConfig
 
 
-def test_what_is_registered_from_the_start():
+def test_the_kinds_of_shoal_are_registered():
     kinds = ["Accelerator", "Franka", "DualFranka", "Turtle2", "GimArm", "DOSW1"]
     assert list(Hardware.policy_registry)[: len(kinds)] == kinds
     assert Hardware.DEFAULT_HW_TYPE == "Accelerator"
     assert set(kinds[1:]) <= set(NodeHardwareConfig.hardware_config_registry)
 
 
-def test_a_users_kind(arm):
+def test_a_kind_of_a_user(arm):
     config = NodeHardwareConfig("Arm", [{"node_rank": 1, "port": "usb0"}])
     assert config.configs == [arm(1, "usb0")]
     found = Hardware.policy_registry["Arm"].enumerate(1, config.configs)
@@ -72,12 +72,12 @@ def test_a_kind_is_registered_once(arm):
     with pytest.raises(ValueError, match=r"'Arm' is registered already, by .*\.Arm$"):
         Hardware.register()(Again)
     with pytest.raises(
-        ShoalValueError, match=r"'Arm' has a configuration class already, by|already, .*ArmConfig"
+        ShoalValueError, match=r"'Arm' has a configuration class already, .*ArmConf"
     ):
         NodeHardwareConfig.register_hardware_config("Arm")(HardwareConfig)
 
 
-def test_there_is_one_default_kind(registries):
+def test_a_second_default_kind_is_refused(registries):
     class Other(Hardware):
         HW_TYPE = "Other"
 
@@ -88,14 +88,6 @@ def test_there_is_one_default_kind(registries):
     assert "Other" not in Hardware.policy_registry
 
 
-def test_a_kind_needs_a_name(registries):
-    class Nameless(Hardware):
-        pass
-
-    with pytest.raises(ShoalValueError, match="Nameless: HW_TYPE must be the name"):
-        Hardware.register()(Nameless)
-
-
 @pytest.mark.parametrize(
     ("kind", "configs", "message"),
     [
@@ -104,51 +96,42 @@ def test_a_kind_needs_a_name(registries):
             [],
             r"Unsupported hardware type 'Franca'; there are .*; did you mean 'Franka'\?",
         ),
-        ("Franka", ["172.16.0.2"], r"configs\[0\]: Each hardware config must be a dictionary"),
-        ("Franka", [{}], r"configs\[0\]: Missing fields '\['node_rank'\]' detected"),
-        (
-            "Franka",
-            [{"node_rank": 0, "unknown_field": 1}],
-            r"Unknown fields '\{'unknown_field'\}' detected",
-        ),
-        ("Franka", [{"node_rank": "0"}], r"configs\[0\]\.node_rank: expected a node rank"),
         ("Franka", [{"node_rank": True}], r"configs\[0\]\.node_rank: expected a node rank"),
-        (
-            "Franka",
-            [{"node_rank": 0}, {"node_rank": 1}, {"node_rank": 0}],
-            r"configs\[2\]: Duplicate hardware configs",
-        ),
+        ("Franka", [{"node_rank": n} for n in (0, 1, 0)], r"configs\[2\]: Duplicate hardware conf"),
     ],
 )
-def test_what_a_configuration_cannot_say(kind, configs, message):
+def test_invalid_configurations(kind, configs, message):
+    """More of them are in `test_config_rules.py`."""
     with pytest.raises(ShoalValueError, match=message):
         NodeHardwareConfig(kind, configs)
 
 
-def test_configurations_that_are_made_already_are_kept():
+def test_configurations_of_the_class_are_kept():
     made = FrankaConfig(0, "10.0.0.1")
     assert NodeHardwareConfig("Franka", [made]).configs == [made]
     assert NodeHardwareConfig("Franka", []).configs == []
 
 
-def test_a_kind_that_tells_nothing_is_refused_when_it_registers(registries):
-    class Silent(Hardware):
-        HW_TYPE = "Silent"
+@pytest.mark.parametrize(
+    ("base", "kind", "message"),
+    [
+        (Hardware, "", "Wrong: HW_TYPE must be the name"),
+        (Hardware, "Wrong", "Wrong: the class method enumerate is missing"),
+        (Robot, "Wrong", "Wrong: the class method info is missing"),
+    ],
+)
+def test_an_incomplete_kind_is_refused_when_it_registers(base, kind, message, registries):
+    with pytest.raises(ShoalValueError, match=message):
+        Hardware.register()(type("Wrong", (base,), {"HW_TYPE": kind} if kind else {}))
+    assert "Wrong" not in Hardware.policy_registry
 
-    with pytest.raises(ShoalValueError, match=r"Silent: the class method enumerate is missing"):
-        Hardware.register()(Silent)
 
-    class Nameless(Robot):
-        HW_TYPE = "Nameless"
-
-    with pytest.raises(ShoalValueError, match=r"Nameless: the class method info is missing"):
-        Hardware.register()(Nameless)
+def test_the_decorator_needs_parentheses():
     with pytest.raises(ShoalValueError, match=r"write @Hardware\.register\(\), with parentheses"):
-        Hardware.register(Silent)
-    assert "Silent" not in Hardware.policy_registry
+        Hardware.register(Hardware)
 
 
-def test_a_configuration_class_has_to_bring_a_node_rank(registries):
+def test_a_configuration_class_must_derive_from_hardware_config(registries):
     @dataclass
     class Plain:
         port: str
@@ -158,7 +141,7 @@ def test_a_configuration_class_has_to_bring_a_node_rank(registries):
     assert "Plain" not in NodeHardwareConfig.hardware_config_registry
 
 
-def test_pieces_that_only_look_alike_are_no_duplicates(registries):
+def test_pieces_with_the_same_repr_are_not_duplicates(registries):
     @NodeHardwareConfig.register_hardware_config("Safe")
     @dataclass
     class SafeConfig(HardwareConfig):

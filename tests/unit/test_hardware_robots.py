@@ -88,94 +88,62 @@ def enumerate_robots(kind, node_rank, configs=None):
 # --- configurations ---
 
 
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda: FrankaConfig("0"), "node_rank: expected a node rank"),
-        (lambda: FrankaConfig(-1), "node_rank: expected a node rank"),
-        (lambda: FrankaConfig(0, "robot.local"), "robot_ip: 'robot.local' is not an IP address"),
-        (lambda: FrankaConfig(0, 16), "robot_ip: 16 is not an IP address"),
-        (lambda: FrankaConfig(0, camera_serials="12"), "camera_serials: expected a list, not '12'"),
-        (lambda: FrankaConfig(0, camera_serials=["1", 1]), "camera_serials: the same entry twice"),
-        (
-            lambda: FrankaConfig(0, camera_serials=[None]),
-            "camera_serials: expected texts, not None",
-        ),
-        (
-            lambda: FrankaConfig(0, camera_serials=[True]),
-            "camera_serials: expected texts, not True",
-        ),
-        (lambda: FrankaConfig(0, camera_serials=[""]), "camera_serials: expected texts, not ''"),
-        # Every non-empty text is true, so these would turn off the checks of the robot.
-        (
-            lambda: FrankaConfig(0, disable_validate="no"),
-            "disable_validate: expected true or false",
-        ),
-        (
-            lambda: DualFrankaConfig(0, disable_validate=0),
-            "disable_validate: expected true or false",
-        ),
-        (
-            lambda: GimArmConfig(0, disable_validate=None),
-            "disable_validate: expected true or false",
-        ),
-        (lambda: GimArmConfig(0, enable_gripper="off"), "enable_gripper: expected true or false"),
-        (lambda: GimArmConfig(0, gripper_type=5), "gripper_type: expected a text, not 5"),
-        (
-            lambda: FrankaConfig(0, gripper_connection=[]),
-            r"gripper_connection: expected a text, not \[\]",
-        ),
-        (
-            lambda: DualFrankaConfig(0, left_gripper_connection=1),
-            "left_gripper_connection: expected",
-        ),
-        (
-            lambda: FrankaConfig(0, camera_type="realsens"),
-            r"camera_type: 'realsens' is not supported; .*; did you mean 'realsense'\?",
-        ),
-        (lambda: FrankaConfig(0, gripper_type="claw"), "gripper_type: 'claw' is not supported"),
-        (lambda: FrankaConfig(0, controller_node_rank="1"), "controller_node_rank: expected"),
-        (
-            lambda: DualFrankaConfig(0, right_robot_ip="x"),
-            "right_robot_ip: 'x' is not an IP address",
-        ),
-        (lambda: DualFrankaConfig(0, left_camera_type="x"), "left_camera_type: 'x' is not"),
-        (lambda: GimArmConfig(0, arm_variant="gim"), "arm_variant: 'gim' is not supported"),
-        (lambda: GimArmConfig(0, can_interface="../can0"), "can_interface: expected a network"),
-        (lambda: DOSW1HWConfig(0, left_arm_port=0), "left_arm_port: expected a port"),
-        (lambda: DOSW1HWConfig(0, robot_url=""), "robot_url: expected a host name"),
-        (lambda: Turtle2Config(None), "node_rank: expected a node rank"),
-    ],
-)
-def test_a_value_that_cannot_be_is_named_with_its_field(make, message):
+INVALID = [
+    (lambda: FrankaConfig("0"), "node_rank: expected a node rank"),
+    (lambda: FrankaConfig(-1), "node_rank: expected a node rank"),
+    (lambda: FrankaConfig(0, "robot.local"), "robot_ip: 'robot.local' is not an IP address"),
+    (lambda: FrankaConfig(0, 16), "robot_ip: 16 is not an IP address"),
+    (lambda: FrankaConfig(0, None, "12"), "camera_serials: expected a list, not '12'"),
+    (lambda: FrankaConfig(0, None, ["1", 1]), "camera_serials: the same entry twice"),
+    (lambda: FrankaConfig(0, None, [None]), "camera_serials: expected texts, not None"),
+    (lambda: FrankaConfig(0, None, [True]), "camera_serials: expected texts, not True"),
+    (lambda: FrankaConfig(0, None, [""]), "camera_serials: expected texts, not ''"),
+    # Every non-empty text is true, so this would turn off the checks of the robot.
+    (lambda: FrankaConfig(0, disable_validate="no"), "disable_validate: expected true or false"),
+    (lambda: DualFrankaConfig(0, disable_validate=0), "disable_validate: expected true or false"),
+    (lambda: GimArmConfig(0, disable_validate=None), "disable_validate: expected true or false"),
+    (lambda: GimArmConfig(0, enable_gripper="off"), "enable_gripper: expected true or false"),
+    (lambda: GimArmConfig(0, gripper_type=5), "gripper_type: expected a text, not 5"),
+    (lambda: FrankaConfig(0, gripper_connection=[]), "gripper_connection: expected a text, not"),
+    (lambda: DualFrankaConfig(0, left_gripper_connection=1), "left_gripper_connection: expected"),
+    (
+        lambda: FrankaConfig(0, camera_type="realsens"),
+        r"camera_type: 'realsens' is not supported; .*; did you mean 'realsense'\?",
+    ),
+    (lambda: FrankaConfig(0, gripper_type="claw"), "gripper_type: 'claw' is not supported"),
+    (lambda: FrankaConfig(0, controller_node_rank="1"), "controller_node_rank: expected"),
+    (lambda: DualFrankaConfig(0, right_robot_ip="x"), "right_robot_ip: 'x' is not an IP address"),
+    (lambda: DualFrankaConfig(0, left_camera_type="x"), "left_camera_type: 'x' is not"),
+    (lambda: GimArmConfig(0, arm_variant="gim"), "arm_variant: 'gim' is not supported"),
+    (lambda: GimArmConfig(0, can_interface="../can0"), "can_interface: expected a network"),
+    (lambda: DOSW1HWConfig(0, left_arm_port=0), "left_arm_port: expected a port"),
+    (lambda: DOSW1HWConfig(0, robot_url=""), "robot_url: expected a host name"),
+    (lambda: Turtle2Config(None), "node_rank: expected a node rank"),
+]
+
+
+@pytest.mark.parametrize(("make", "message"), INVALID)
+def test_an_invalid_value_is_named_with_its_field(make, message):
     with pytest.raises(ShoalValueError, match=f"^{message}"):
         make()
 
 
-def test_serial_numbers_are_texts():
-    assert FrankaConfig(0, camera_serials=[1234, "a"]).camera_serials == ["1234", "a"]
-
-
-def test_an_ipv6_address_is_an_address():
-    assert FrankaConfig(0, "fe80::1").robot_ip == "fe80::1"
+def test_serial_numbers_become_texts_and_an_ipv6_address_is_an_address():
+    config = FrankaConfig(0, "fe80::1", [1234, "a"])
+    assert (config.robot_ip, config.camera_serials) == ("fe80::1", ["1234", "a"])
 
 
 # --- values from a node's variables ---
 
 
-def test_what_is_none_is_taken_from_the_node():
-    env = {"ROBOT_IP": "10.0.0.1", "CAMERA_SERIALS": "a, b", "CAMERA_TYPE": "zed"}
-    given = FrankaConfig(2, gripper_connection="usb")
-    (made,) = RobotAutoConfig.resolve([given], environment=env)
-    assert made == FrankaConfig(2, "10.0.0.1", ["a", "b"], gripper_connection="usb")
+def test_missing_values_are_taken_from_the_node():
+    env = {"ROBOT_IP": " 10.0.0.1 ", "CAMERA_SERIALS": "a, b", "GRIPPER_CONNECTION": "/dev/tty 0 "}
+    given = FrankaConfig(2, camera_type="zed")
+    (made,) = RobotAutoConfig.resolve([given], environment={**env, "CAMERA_TYPE": "lumos"})
+    assert made == FrankaConfig(
+        2, "10.0.0.1", ["a", "b"], camera_type="zed", gripper_connection="/dev/tty 0"
+    )
     assert given.robot_ip is None  # the argument is not changed
-
-
-def test_what_is_given_wins_over_the_node():
-    env = {"ROBOT_IP": "10.0.0.1"}
-    assert RobotAutoConfig.resolve([FrankaConfig(0, "10.0.0.9")], environment=env) == [
-        FrankaConfig(0, "10.0.0.9")
-    ]
 
 
 def test_each_of_several_robots_takes_one_value():
@@ -184,15 +152,17 @@ def test_each_of_several_robots_takes_one_value():
     assert made == [FrankaConfig(0, "10.0.0.1", ["a"]), FrankaConfig(0, "10.0.0.7", ["b"])]
 
 
-@pytest.mark.parametrize("text", ["10.0.0.1", "10.0.0.1,10.0.0.2,10.0.0.3"])
-def test_several_robots_need_as_many_values(text):
-    with pytest.raises(
-        ValueError, match=r"^robot_ip: .*2 robots; expected exactly one comma-separated"
-    ):
-        RobotAutoConfig.resolve([FrankaConfig(0), FrankaConfig(0)], environment={"ROBOT_IP": text})
+@pytest.mark.parametrize(
+    ("text", "has"), [("10.0.0.1", "1 value"), ("10.0.0.1,10.0.0.2,10.0.0.3", "3 values")]
+)
+def test_several_robots_need_as_many_values(text, has):
+    pair = [FrankaConfig(0), FrankaConfig(0, camera_serials=["1"])]
+    message = f"^robot_ip: ROBOT_IP='{text}' has {has} for 2 robots; expected exactly one comma-sep"
+    with pytest.raises(ShoalValueError, match=message):
+        RobotAutoConfig.resolve(pair, environment={"ROBOT_IP": text})
 
 
-def test_robots_that_no_configuration_names():
+def test_robots_without_a_configuration():
     env = {
         "ROBOT_IP": "10.0.0.1,10.0.0.2",
         "CAMERA_TYPE": "zed,lumos",
@@ -207,15 +177,24 @@ def test_robots_that_no_configuration_names():
     ]
 
 
-def test_numbers_are_read_as_what_the_field_is():
+def test_variables_are_read_as_the_types_of_their_fields():
     env = {"ROBOT_URL": "robot", "LEFT_ARM_PORT": "6000"}
     made = RobotAutoConfig.resolve([], DOSW1HWConfig, 0, ["robot_url"], environment=env)
     assert made == [DOSW1HWConfig(0, "robot", 6000)]
-    env["LEFT_ARM_PORT"] = "x"
-    with pytest.raises(
-        ShoalValueError, match=r"^left_arm_port: LEFT_ARM_PORT='x': expected a whole"
-    ):
-        RobotAutoConfig.resolve([], DOSW1HWConfig, 0, ["robot_url"], environment=env)
+
+
+@pytest.mark.parametrize(
+    ("kind", "needed", "name", "text", "expected"),
+    [
+        (DOSW1HWConfig, "robot_url", "LEFT_ARM_PORT", "x", "expected a whole"),
+        (GimArmConfig, "can_interface", "DISABLE_VALIDATE", "maybe", "expected true or false"),
+        (GimArmConfig, "can_interface", "ENABLE_GRIPPER", "2", "expected true or false"),
+    ],
+)
+def test_an_invalid_variable_is_named(kind, needed, name, text, expected):
+    env = {needed.upper(): "can1", name: text}
+    with pytest.raises(ShoalValueError, match=f"^{name.lower()}: {name}='{text}': {expected}"):
+        RobotAutoConfig.resolve(None, kind, 0, [needed], environment=env)
 
 
 def test_without_the_variable_there_is_no_robot():
@@ -237,7 +216,7 @@ def test_a_pair_of_arms_needs_both_variables(right, message):
 # --- checks on the node ---
 
 
-def test_an_arm_that_is_there(network, cameras):
+def test_an_arm_of_the_node_is_found(network, cameras):
     network.add("10.0.0.1")
     cameras += ["22", "11"]
     found = enumerate_robots(
@@ -248,14 +227,14 @@ def test_an_arm_that_is_there(network, cameras):
     ]
 
 
-def test_an_arm_that_only_the_node_knows_of(network, cameras, monkeypatch):
+def test_an_arm_that_only_the_variables_describe(network, cameras, monkeypatch):
     network.add("10.0.0.1")
     cameras.append("11")
     monkeypatch.setenv("ROBOT_IP", "10.0.0.1")
     assert enumerate_robots("Franka", 4).infos[0].config == FrankaConfig(4, "10.0.0.1", ["11"])
 
 
-def test_no_arm():
+def test_a_node_without_an_arm():
     assert enumerate_robots("Franka", 0, [FrankaConfig(1, "10.0.0.1")]) is None
 
 
@@ -276,7 +255,7 @@ def test_pinging_needs_a_package(monkeypatch):
     assert isinstance(caught.value, DependencyError)
 
 
-def test_who_may_not_ping_is_warned(network, cameras, monkeypatch, caplog):
+def test_a_missing_privilege_to_ping_is_a_warning(network, cameras, monkeypatch, caplog):
     def refuse(*_args, **_kwargs):
         raise ICMPLibError("privileges are missing")
 
@@ -297,7 +276,7 @@ def test_a_ping_that_hangs_is_given_up(network, monkeypatch):
     answer.set()
 
 
-def test_nothing_is_asked_where_that_is_not_wanted():
+def test_disable_validate_skips_the_checks():
     config = FrankaConfig(0, disable_validate=True)
     assert enumerate_robots("Franka", 0, [config]).infos[0].config == config
 
@@ -310,7 +289,7 @@ def test_nothing_is_asked_where_that_is_not_wanted():
         (["11"], ["11", "12"], "camera 12 is not connected to the node, which has 11"),
     ],
 )
-def test_a_camera_that_is_not_there(make, there, wanted, message, network, cameras):
+def test_a_missing_camera_is_named(make, there, wanted, message, network, cameras):
     network.add("10.0.0.1")
     cameras += there
     config = FrankaConfig(0, "10.0.0.1", wanted, camera_type=make)
@@ -319,7 +298,7 @@ def test_a_camera_that_is_not_there(make, there, wanted, message, network, camer
 
 
 @pytest.mark.parametrize("make", ["realsense", "zed"])
-def test_cameras_that_are_there_need_not_be_all(make, network, cameras):
+def test_a_subset_of_the_cameras_may_be_wanted(make, network, cameras):
     network.add("10.0.0.1")
     cameras += ["11", "12"]
     config = FrankaConfig(0, "10.0.0.1", ["12"], camera_type=make)
@@ -330,7 +309,7 @@ def test_cameras_that_are_there_need_not_be_all(make, network, cameras):
     ("make", "module", "package"),
     [("realsense", "pyrealsense2", "pyrealsense2"), ("zed", "pyzed.sl", "ZED SDK")],
 )
-def test_the_cameras_library_is_missing(make, module, package, network, cameras, monkeypatch):
+def test_a_missing_camera_library_is_named(make, module, package, network, cameras, monkeypatch):
     network.add("10.0.0.1")
     monkeypatch.setitem(sys.modules, module, None)
     config = FrankaConfig(0, "10.0.0.1", camera_type=make)
@@ -338,7 +317,7 @@ def test_the_cameras_library_is_missing(make, module, package, network, cameras,
         enumerate_robots("Franka", 0, [config])
 
 
-def test_cameras_that_cannot_be_asked_are_believed(network, caplog):
+def test_cameras_of_other_types_are_not_checked(network, caplog):
     network.add("10.0.0.1")
     config = FrankaConfig(0, "10.0.0.1", ["9"], camera_type="lumos")
     assert enumerate_robots("Franka", 0, [config]).infos[0].config == config
@@ -362,7 +341,7 @@ def test_a_pair_of_arms(network, cameras, monkeypatch):
         enumerate_robots("DualFranka", 0, [beside])
 
 
-def test_a_bus_that_is_not_there_is_a_warning(tmp_path, monkeypatch, caplog):
+def test_a_missing_bus_is_a_warning(tmp_path, monkeypatch, caplog):
     monkeypatch.setattr(others, "_NETWORK_DEVICES", tmp_path)
     (tmp_path / "can1").mkdir()
     configs = [GimArmConfig(0, "can1"), GimArmConfig(0, "can7", "gim_arm")]
@@ -375,7 +354,7 @@ def test_a_bus_that_is_not_there_is_a_warning(tmp_path, monkeypatch, caplog):
     assert "can1 is" not in caplog.text
 
 
-def test_robots_about_which_nothing_is_asked():
+def test_robots_without_checks():
     assert enumerate_robots("Turtle2", 0, [Turtle2Config(0)]).infos == [
         Turtle2HWInfo("Turtle2", "Turtle2", Turtle2Config(0))
     ]
@@ -383,41 +362,6 @@ def test_robots_about_which_nothing_is_asked():
     assert enumerate_robots("DOSW1", 0, [config]).infos == [DOSW1HWInfo("DOSW1", "DOSW1", config)]
 
 
-def test_a_plan_asks_no_robot():
+def test_a_plan_does_not_ask_robots():
     configs = [FrankaConfig(0, "10.0.0.1"), GimArmConfig(0), FrankaConfig(1)]
     assert {r.type: r.count for r in configured_hardware(0, configs)} == {"Franka": 1, "GimArm": 1}
-
-
-@pytest.mark.parametrize(
-    ("variables", "message"),
-    [
-        (
-            {"DISABLE_VALIDATE": "maybe"},
-            "disable_validate: DISABLE_VALIDATE='maybe': expected true or",
-        ),
-        ({"ENABLE_GRIPPER": "2"}, "enable_gripper: ENABLE_GRIPPER='2': expected true or false"),
-    ],
-)
-def test_a_variable_that_cannot_be_says_what_was_expected(variables, message):
-    with pytest.raises(ShoalValueError, match=f"^{message}"):
-        RobotAutoConfig.resolve(
-            None,
-            GimArmConfig,
-            0,
-            ("can_interface",),
-            environment={"CAN_INTERFACE": "can1"} | variables,
-        )
-
-
-def test_spaces_around_a_variable_are_none_of_its_value():
-    env = {"ROBOT_IP": " 10.0.0.1 ", "GRIPPER_CONNECTION": "/dev/tty 0 "}
-    (found,) = RobotAutoConfig.resolve(None, FrankaConfig, 0, ("robot_ip",), environment=env)
-    assert (found.robot_ip, found.gripper_connection) == ("10.0.0.1", "/dev/tty 0")
-
-
-def test_one_value_for_two_robots():
-    pair = [FrankaConfig(0), FrankaConfig(0, camera_serials=["1"])]
-    with pytest.raises(
-        ShoalValueError, match=r"ROBOT_IP='10.0.0.1' has 1 value for 2 robots; .*comma"
-    ):
-        RobotAutoConfig.resolve(pair, environment={"ROBOT_IP": "10.0.0.1"})

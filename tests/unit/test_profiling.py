@@ -15,6 +15,7 @@ from shoal.profiling import (
 )
 
 BACKENDS = {"nsight": NsightConfig, "rocprof_sys": RocprofSysConfig}
+NSIGHT = {"backend": "nsight"}
 
 
 def problems(**values):
@@ -35,6 +36,7 @@ def test_backend_is_chosen_by_name(name, cls):
 @pytest.mark.parametrize(
     ("values", "path", "message"),
     [
+        # Programs written for the format's first implementation look for parts of these messages.
         ({}, "", "backend must be specified: expected nsight, rocprof_sys"),
         ({"backend": ""}, "backend", "backend must be specified"),
         ({"backend": None}, "backend", "backend must be specified"),
@@ -43,43 +45,32 @@ def test_backend_is_chosen_by_name(name, cls):
             "backend",
             "Unknown profiling backend 'nsigth': expected nsight, rocprof_sys; did you mean 'ns",
         ),
+        ({**NSIGHT, "option": {}}, "option", "Unknown fields '{'option'}' detected; did you mean"),
+        ({**NSIGHT, "steps": [-1]}, "steps", "must be a list of non-negative integers, not [-1]"),
+        ({**NSIGHT, "steps": [True]}, "steps", "must be a list of non-negative integers"),
+        ({**NSIGHT, "steps": "1"}, "steps", "must be a list of non-negative integers"),
+        ({**NSIGHT, "enabled": "no"}, "enabled", "must be true or false, not 'no'"),
+        ({**NSIGHT, "worker_groups": 3}, "worker_groups", "must be a list of names"),
+        ({**NSIGHT, "output_dir": 3}, "output_dir", "must be the path of a folder"),
+        ({**NSIGHT, "options": ["a"]}, "options", "Nsight options must be a dictionary, not ['a']"),
         (
-            {"backend": "nsight", "option": {}},
-            "option",
-            "Unknown fields '{'option'}' detected; did you mean 'options'?",
-        ),
-        ({"backend": "nsight", "steps": [-1]}, "steps", "must be a list of non-negative integers"),
-        ({"backend": "nsight", "steps": [True]}, "steps", "must be a list of non-negative integ"),
-        ({"backend": "nsight", "steps": "1"}, "steps", "must be a list of non-negative integers"),
-        ({"backend": "nsight", "enabled": "no"}, "enabled", "must be true or false, not 'no'"),
-        ({"backend": "nsight", "worker_groups": 3}, "worker_groups", "must be a list of names"),
-        ({"backend": "nsight", "output_dir": 3}, "output_dir", "must be the path of a folder"),
-        (
-            {"backend": "nsight", "options": ["trace"]},
-            "options",
-            "Nsight options must be a dictionary, not ['trace']",
-        ),
-        (
-            {"backend": "nsight", "flags": "--a 'b"},
+            {**NSIGHT, "flags": "--a 'b"},
             "flags",
             'Nsight flags cannot be split, No closing quotation: "--a \'b"',
         ),
-        ({"backend": "nsight", "flags": {"a": 1}}, "flags", "Nsight flags must be a list of texts"),
+        ({**NSIGHT, "flags": {"a": 1}}, "flags", "Nsight flags must be a list of texts"),
         (
-            {"backend": "nsight", "options": {"stats": True}, "flags": ["--stats=true"]},
+            {**NSIGHT, "options": {"stats": True}, "flags": ["--stats=true"]},
             "flags",
             "Nsight flags and options must not specify the same names; both have stats",
         ),
         (
-            {"backend": "nsight", "options": {"o": "a", "output": "b"}},
+            {**NSIGHT, "options": {"o": "a", "output": "b"}},
             "options",
             "Nsight options must not specify both 'o' and 'output'",
         ),
         (
-            {
-                "backend": "nsight",
-                "options": {"stop-on-range-end": True, "capture-range-end": "stop"},
-            },
+            {**NSIGHT, "options": {"stop-on-range-end": True, "capture-range-end": "stop"}},
             "options",
             "Nsight options must not specify both 'stop-on-range-end' and 'capture-range-end'",
         ),
@@ -140,10 +131,7 @@ def test_steps():
         ),
         (NsightConfig(flags="--wait=all -x"), ["--wait=all", "-x"]),
         (NsightConfig(flags=["gpu-metrics"], options={"q": None}), ["-q", "--gpu-metrics"]),
-        (
-            NsightConfig(steps=[1]),
-            ["--capture-range=cudaProfilerApi", "--capture-range-end=stop"],
-        ),
+        (NsightConfig(steps=[1]), ["--capture-range=cudaProfilerApi", "--capture-range-end=stop"]),
         (
             NsightConfig(steps=[1], options={"capture-range": "nvtx", "stop-on-range-end": False}),
             ["--capture-range=nvtx", "--capture-range-end=none"],
@@ -175,14 +163,8 @@ def test_tokens_of_rocprof():
     config = RocprofSysConfig(
         args={"builtin": True, "-F": False, "label": ["args", "line"], "config": "a b", "v": None}
     )
-    assert config.to_cli_tokens() == [
-        "--builtin",
-        "--label",
-        "args",
-        "line",
-        "--config=a b",
-        "-v",
-    ]
+    tokens = ["--builtin", "--label", "args", "line", "--config=a b", "-v"]
+    assert config.to_cli_tokens() == tokens
 
 
 def test_command_of_a_profiled_worker(tmp_path):
@@ -190,14 +172,8 @@ def test_command_of_a_profiled_worker(tmp_path):
     config = NsightConfig(worker_groups=["actor"], output_dir=str(folder), options={"t": "a b"})
     command = modify_profile_context("/opt/python", "actor:0", config)
     assert folder.is_dir()
-    assert shlex.split(command) == [
-        "nsys",
-        "profile",
-        "-t",
-        "a b",
-        f"--output={folder}/shoal_profile_actor_0_%p",
-        "/opt/python",
-    ]
+    output = f"--output={folder}/shoal_profile_actor_0_%p"
+    assert shlex.split(command) == ["nsys", "profile", "-t", "a b", output, "/opt/python"]
     assert get_profiling_env_vars_for_worker("actor:0", config) == {}
 
 
@@ -209,13 +185,8 @@ def test_worker_under_rocprof_keeps_its_interpreter(tmp_path):
         env={"ROCPROFSYS_TIME_OUTPUT": True, "A": None},
     )
     command = modify_profile_context("/opt/my python", "a/../b:1", config)
-    assert shlex.split(command) == [
-        "env",
-        "PYTHON_EXECUTABLE=/opt/my python",
-        "rocprof-sys-python",
-        "--builtin",
-        "--",
-    ]
+    program = ["rocprof-sys-python", "--builtin", "--"]
+    assert shlex.split(command) == ["env", "PYTHON_EXECUTABLE=/opt/my python", *program]
     assert get_profiling_env_vars_for_worker("a/../b:1", config) == {
         "ROCPROFSYS_TIME_OUTPUT": "True",
         "ROCPROFSYS_OUTPUT_PATH": str(tmp_path),
