@@ -23,7 +23,7 @@ def names(devices, environment, restrictions=CUDA):
     return names or [str(i) for i in range(len(found))]
 
 
-def test_all_devices_have_no_names_but_their_ranks():
+def test_without_a_list_devices_are_named_by_their_ranks():
     found, names = usable_devices(EIGHT, {}, CUDA)
     assert (found, names) == (EIGHT, [])
 
@@ -44,11 +44,11 @@ def test_all_devices_have_no_names_but_their_ranks():
         ("1,-1,2", ["1"]),
     ],
 )
-def test_the_order_of_the_nodes_own_list_is_the_order_of_ranks(visible, expected):
+def test_ranks_follow_the_list_of_the_node(visible, expected):
     assert names(EIGHT, {"CUDA_VISIBLE_DEVICES": visible}) == expected
 
 
-def test_ranks_follow_the_list_to_the_devices():
+def test_devices_follow_the_list_of_the_node():
     found, _ = usable_devices(EIGHT, {"CUDA_VISIBLE_DEVICES": "3,GPU-b1"}, CUDA)
     assert [device.index for device in found] == [3, 1]
 
@@ -63,17 +63,17 @@ def test_ranks_follow_the_list_to_the_devices():
         ("GPU-", [], "the device GPU- may be any of 8"),
     ],
 )
-def test_a_wrong_name_ends_the_list_aloud_as_it_does_for_cuda(visible, expected, warning, caplog):
+def test_a_wrong_name_ends_the_list_with_a_warning(visible, expected, warning, caplog):
     assert names(EIGHT, {"CUDA_VISIBLE_DEVICES": visible}) == expected
     assert warning in caplog.text
     assert f"CUDA_VISIBLE_DEVICES={visible}" in caplog.text
 
 
-def test_unique_names_are_believed_where_the_library_has_none():
+def test_unique_names_are_kept_if_the_library_has_none():
     assert names(BARE, {"CUDA_VISIBLE_DEVICES": "GPU-x,GPU-y"}) == ["GPU-x", "GPU-y"]
 
 
-def test_parts_of_a_gpu_go_by_their_unique_names():
+def test_parts_of_a_gpu_have_unique_names():
     assert names(DIVIDED, {}) == ["MIG-p", "MIG-q", "GPU-r"]
     assert names(DIVIDED, {"CUDA_VISIBLE_DEVICES": "MIG-q,MIG-p"}) == ["MIG-q", "MIG-p"]
     # The number of a divided GPU makes only its first part visible.
@@ -81,51 +81,42 @@ def test_parts_of_a_gpu_go_by_their_unique_names():
     assert usable_devices(DIVIDED, {"CUDA_VISIBLE_DEVICES": "0"}, CUDA)[0] == DIVIDED[:1]
 
 
-@pytest.mark.parametrize("variable", ["SLURM_JOB_GPUS", "SLURM_STEP_GPUS"])
 @pytest.mark.parametrize(
-    ("allotted", "expected"), [("4,5", ["4", "5"]), ("2-3,6", ["2", "3", "6"]), ("7", ["7"])]
+    ("environment", "expected"),
+    [
+        *(
+            ({f"SLURM_{kind}_GPUS": allotted}, expected)
+            for kind in ("JOB", "STEP")
+            for allotted, expected in (("4,5", "45"), ("2-3,6", "236"), ("7", "7"))
+        ),
+        # The step of a job has fewer devices than the job; the list of the node comes first.
+        ({"SLURM_JOB_GPUS": "4-7", "SLURM_STEP_GPUS": "6,7"}, "67"),
+        ({"CUDA_VISIBLE_DEVICES": "1", "SLURM_JOB_GPUS": "4,5"}, "1"),
+        ({"SLURM_JOB_GPUS": "gpu:2"}, "01234567"),  # not written by Slurm
+        *(({"NVIDIA_VISIBLE_DEVICES": text}, "01234567") for text in ("all", "void", "", "ALL")),
+        ({"NVIDIA_VISIBLE_DEVICES": "none"}, ""),
+        # A privileged container sees all devices, and uses its own.
+        ({"NVIDIA_VISIBLE_DEVICES": "GPU-e1-4,GPU-f1-5"}, "45"),
+        ({"NVIDIA_VISIBLE_DEVICES": "6,7"}, "67"),
+        # A device that is listed twice is one device.
+        ({"NVIDIA_VISIBLE_DEVICES": "4,4"}, "4"),
+        ({"NVIDIA_VISIBLE_DEVICES": "GPU-e1-4,4"}, "4"),
+        ({"NVIDIA_VISIBLE_DEVICES": "GPU-e1-4,GPU-e"}, "4"),
+    ],
 )
-def test_slurms_allotment(variable, allotted, expected):
-    assert names(EIGHT, {variable: allotted}) == expected
+def test_devices_allotted_by_slurm_or_to_a_container(environment, expected):
+    assert names(EIGHT, environment) == list(expected)
 
 
-def test_the_step_of_a_slurm_job_has_less_than_the_job():
-    assert names(EIGHT, {"SLURM_JOB_GPUS": "4-7", "SLURM_STEP_GPUS": "6,7"}) == ["6", "7"]
+@pytest.mark.parametrize("allotted", ["4,5", "0,1", "1,2"])
+def test_a_confined_slurm_job_numbers_its_devices_from_0(allotted):
+    """With GPUs 1 and 2, the job sees them as 0 and 1 and may use both."""
+    assert names(EIGHT[:2], {"SLURM_JOB_GPUS": allotted}) == ["0", "1"]
 
 
-def test_a_confined_slurm_job_sees_its_own_devices_from_0_on():
-    assert names(EIGHT[:2], {"SLURM_JOB_GPUS": "4,5"}) == ["0", "1"]
-    assert names(EIGHT[:2], {"SLURM_JOB_GPUS": "0,1"}) == ["0", "1"]
-
-
-def test_a_nodes_own_list_wins_over_slurms():
-    assert names(EIGHT, {"CUDA_VISIBLE_DEVICES": "1", "SLURM_JOB_GPUS": "4,5"}) == ["1"]
-
-
-def test_what_slurm_cannot_have_written_is_ignored():
-    assert names(EIGHT, {"SLURM_JOB_GPUS": "gpu:2"}) == list("01234567")
-
-
-@pytest.mark.parametrize("text", ["all", "void", "", "ALL"])
-def test_a_container_without_restriction(text):
-    assert names(EIGHT, {"NVIDIA_VISIBLE_DEVICES": text}) == list("01234567")
-
-
-def test_a_container_with_no_device():
-    assert names(EIGHT, {"NVIDIA_VISIBLE_DEVICES": "none"}) == []
-
-
-def test_a_container_that_sees_only_its_own_devices_numbers_them_from_0_on():
-    allotted = {"NVIDIA_VISIBLE_DEVICES": "GPU-e1-4,GPU-f1-5"}
-    assert names([Device("H100", "GPU-e1-4", 0), Device("H100", "GPU-f1-5", 1)], allotted) == [
-        "0",
-        "1",
-    ]
-
-
-def test_a_privileged_container_keeps_to_its_own_devices():
-    assert names(EIGHT, {"NVIDIA_VISIBLE_DEVICES": "GPU-e1-4,GPU-f1-5"}) == ["4", "5"]
-    assert names(EIGHT, {"NVIDIA_VISIBLE_DEVICES": "6,7"}) == ["6", "7"]
+def test_a_confined_container_numbers_its_devices_from_0():
+    own = [Device("H100", "GPU-e1-4", 0), Device("H100", "GPU-f1-5", 1)]
+    assert names(own, {"NVIDIA_VISIBLE_DEVICES": "GPU-e1-4,GPU-f1-5"}) == ["0", "1"]
 
 
 def test_kubernetes_gives_parts_of_gpus_by_their_unique_names():
@@ -133,7 +124,7 @@ def test_kubernetes_gives_parts_of_gpus_by_their_unique_names():
     assert names(DIVIDED, {"NVIDIA_VISIBLE_DEVICES": "MIG-q,MIG-p"}) == ["MIG-q", "MIG-p"]
 
 
-def test_a_library_that_obeys_the_list_tells_of_visible_devices_only():
+def test_a_library_that_obeys_the_list_reports_only_visible_devices():
     assert names(BARE[:2], {"ASCEND_RT_VISIBLE_DEVICES": "6,7"}, OBEYED) == ["6", "7"]
     # The library's fallback may report all devices: the list still applies.
     assert names(BARE, {"ASCEND_RT_VISIBLE_DEVICES": "2,3"}, OBEYED) == ["2", "3"]
@@ -146,13 +137,3 @@ def test_a_library_that_obeys_the_list_tells_of_visible_devices_only():
 )
 def test_splitting_a_visibility_variable(text, expected):
     assert split_visible(text) == expected
-
-
-@pytest.mark.parametrize("container", ["4,4", "GPU-e1-4,4", "GPU-e1-4,GPU-e"])
-def test_a_device_that_a_container_was_given_twice_is_one(container):
-    assert names(EIGHT, {"NVIDIA_VISIBLE_DEVICES": container}) == ["4"]
-
-
-def test_a_confined_slurm_job_whose_numbers_overlap_with_what_it_sees():
-    """The job has GPUs 1 and 2 and sees them as 0 and 1: it may use both."""
-    assert names(EIGHT[:2], {"SLURM_JOB_GPUS": "1,2"}) == ["0", "1"]

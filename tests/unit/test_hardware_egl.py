@@ -47,26 +47,23 @@ def environment(tmp_path_factory):
     return {"LD_LIBRARY_PATH": str(folder), "PATH": os.environ["PATH"]}
 
 
-def test_each_gpu_has_the_index_that_egl_gives_it(environment):
-    assert egl_ids("", 2, environment) == [2, 1]
-    assert egl_ids("GPU-a,GPU-b", 2, environment) == [2, 1]
+# Without a name, shoal asks for all devices, whatever value the variable has.
+@pytest.mark.parametrize(
+    ("visible", "count", "more", "expected"),
+    [
+        ("", 2, {}, [2, 1]),
+        ("GPU-a,GPU-b", 2, {}, [2, 1]),
+        ("", 3, {}, [2, 1, -1]),  # EGL does not know the third GPU
+        ("5", 1, {}, [2]),
+        ("", 2, {"CUDA_VISIBLE_DEVICES": "3"}, [2, 1]),
+        ("", 2, {"FAKE_EGL_IS_BROKEN": "1"}, []),
+    ],
+)
+def test_each_gpu_has_the_index_that_egl_gives_it(environment, visible, count, more, expected):
+    assert egl_ids(visible, count, environment | more) == expected
 
 
-def test_a_gpu_of_which_egl_does_not_know_has_none(environment):
-    assert egl_ids("", 3, environment) == [2, 1, -1]
-    assert egl_ids("5", 1, environment) == [2]
-
-
-def test_a_nodes_own_list_does_not_stand_in_the_way(environment):
-    # shoal names no device here: all are asked for, whatever the variable's value.
-    assert egl_ids("", 2, environment | {"CUDA_VISIBLE_DEVICES": "3"}) == [2, 1]
-
-
-def test_egl_without_gpus_tells_nothing(environment):
-    assert egl_ids("", 2, environment | {"FAKE_EGL_IS_BROKEN": "1"}) == []
-
-
-def test_without_egl_nothing_is_told(tmp_path):
+def test_without_egl_there_are_no_indices(tmp_path):
     # The loader finds this file first, which is not a library.
     (tmp_path / "libEGL.so.1").write_text("no library")
     assert egl_ids("0", 1, {"LD_LIBRARY_PATH": str(tmp_path)}) == []

@@ -74,21 +74,21 @@ def test_each_device_is_a_cell_of_its_components(shared):
     assert cells[8:] == ["c2"] * 7 + [""]
 
 
-def test_a_device_of_several_processes_of_one_component_is_marked():
+def test_a_device_of_several_processes_of_a_component_is_marked():
     job = {"num_nodes": 1, "component_placement": {"a": "0:0-1,1:2"}}
     page = Page(render_html(plan(job, "1x3")))
     assert page.cells[-3:] == ["c0 several", "c0", ""]
     assert page.cells[:-3] == ["c0", "", "several"]  # the legend
 
 
-def test_the_page_needs_nothing_but_itself(shared):
+def test_the_page_loads_no_other_files(shared):
     text = render_html(shared)
     assert not re.search(r"https?://|@import|url\(|<link|<img|<iframe|fetch\(|XMLHttp", text)
     assert "default-src 'none'" in text
     assert text == render_html(shared)  # the page does not depend on the time
 
 
-def test_tooltips_know_each_process_variable_for_variable(shared):
+def test_tooltips_have_every_variable_of_a_process(shared):
     data = json.loads(Page(render_html(shared)).data)
     component = data["components"][2]
 
@@ -114,13 +114,8 @@ def test_tooltips_know_each_process_variable_for_variable(shared):
 
 
 def test_hostile_names_stay_text():
-    groups = [
-        {
-            "label": "g",
-            "node_ranks": 0,
-            "env_configs": [{"node_ranks": 0, "env_vars": [{"NAME": HOSTILE}]}],
-        }
-    ]
+    envs = [{"node_ranks": 0, "env_vars": [{"NAME": HOSTILE}]}]
+    groups = [{"label": "g", "node_ranks": 0, "env_configs": envs}]
     placement = {
         HOSTILE: {"node_group": "g", "placement": "0"},
         "<b>": "0-1",
@@ -145,13 +140,13 @@ def test_cells_shrink_with_their_number(devices, size):
     assert f'<body class="{size}">' in render_html(plan(job, f"{devices // 8}x8"))
 
 
-def test_every_component_has_a_look_of_its_own():
+def test_components_look_different():
     rules = [rule for rule in color_rules(35) if rule.startswith(".c")]
     assert len({rule.partition("{")[2] for rule in rules}) == 35
 
 
 @pytest.mark.parametrize("background", [stripes, split])
-def test_shared_cells_show_the_colours_of_all_who_share(background):
+def test_shared_cells_show_the_colours_of_all_components(background):
     made = background([0, 1, 2])
     for color in ("#0072b2", "#e69f00", "#009e73"):
         assert color in made
@@ -203,7 +198,7 @@ def open_page(browser, folder, text, fragment="", *arguments):
 
 @pytest.mark.browser
 @pytest.mark.process
-def test_the_filter_counts_what_it_keeps(browser, tmp_path, shared):
+def test_the_filter_counts_the_devices_that_it_keeps(browser, tmp_path, shared):
     dom = open_page(browser, tmp_path, render_html(shared), "#q=roll")
     assert re.search(r'<output id="count">9 devices on 2 nodes</output>', dom)
     assert ".cells i:not(.c2), .chips b:not(.c2) { opacity: .13; }" in dom
@@ -213,7 +208,7 @@ def test_the_filter_counts_what_it_keeps(browser, tmp_path, shared):
 
 @pytest.mark.browser
 @pytest.mark.process
-def test_a_tooltip_tells_rank_and_environment_of_all_who_share(browser, tmp_path, shared):
+def test_a_tooltip_shows_rank_and_environment_of_all_processes(browser, tmp_path, shared):
     dom = open_page(browser, tmp_path, render_html(shared), "#node=0&device=6")
     tip = dom.partition('<div id="tip"')[2].partition("<script")[0]
     assert "node 0 rack-0 10.0.0.1: NV_GPU:H100 device 6" in tip
@@ -226,7 +221,7 @@ def test_a_tooltip_tells_rank_and_environment_of_all_who_share(browser, tmp_path
 
 @pytest.mark.browser
 @pytest.mark.process
-def test_nothing_of_a_hostile_name_runs(browser, tmp_path):
+def test_a_hostile_name_does_not_run(browser, tmp_path):
     name = f"{HOSTILE}<script>document.title='taken'</script>"
     job = {"num_nodes": 1, "component_placement": {name: "0"}}
     text = render_html(plan(job, "1x1"))
@@ -243,16 +238,9 @@ def test_nothing_of_a_hostile_name_runs(browser, tmp_path):
 @pytest.mark.parametrize(("nodes", "least"), [(1, 4_000), (1024, 40_000)])
 def test_the_page_is_drawn(browser, tmp_path, nodes, least):
     job = {"num_nodes": 1, "component_placement": {"a": "0-3", "b": "4-6"}}
-    made = plan(job, "1x8:H100") if nodes == 1 else large(nodes)
+    text = render_html(plan(job, "1x8:H100") if nodes == 1 else large(nodes))
     picture = tmp_path / "plan.png"
-    open_page(
-        browser,
-        tmp_path,
-        render_html(made),
-        "",
-        "--window-size=1200,900",
-        f"--screenshot={picture}",
-    )
+    open_page(browser, tmp_path, text, "", "--window-size=1200,900", f"--screenshot={picture}")
     content = picture.read_bytes()
     assert content.startswith(b"\x89PNG")
     # A blank image of this size has about 3 kB.

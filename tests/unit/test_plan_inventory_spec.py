@@ -31,99 +31,54 @@ def test_the_short_form_is_read(text, expected):
     assert parse_nodes(text, TYPES) == expected
 
 
-ERRORS = {
-    "": """\
-nodes "": nodes are missing here
-  \n  ^
-  expected COUNTxACCELERATORS[:[VENDOR:]MODEL][/64cpu][/2xFranka], such as 16x8:H100/64cpu,2x0""",
-    "2x8,,1": """\
-nodes "2x8,,1": nodes are missing here
-  2x8,,1
-      ^
-  expected COUNTxACCELERATORS[:[VENDOR:]MODEL][/64cpu][/2xFranka], such as 16x8:H100/64cpu,2x0""",
-    "2x8, x8": """\
-nodes "2x8, x8": 'x8' is not a number of nodes
-  2x8, x8
-       ^^
-  expected COUNTxACCELERATORS[:[VENDOR:]MODEL][/64cpu][/2xFranka], such as 16x8:H100/64cpu,2x0""",
-    "0x8": """\
-nodes "0x8": 0 nodes
-  0x8
-  ^
-  expected 1 or more""",
-    "99999999x8": """\
-nodes "99999999x8": more than 65536 nodes
-  99999999x8
-  ^^^^^^^^
-  expected fewer""",
-    "1x2000": """\
-nodes "1x2000": more than 1024 accelerators
-  1x2000
-    ^^^^
-  expected fewer""",
-    "4x0:H100": """\
-nodes "4x0:H100": 0 accelerators have no model
-  4x0:H100
-      ^^^^
-  leave the model out""",
-    "8:": """\
-nodes "8:": the model is empty
-  8:
-    ^
-  expected a model such as H100, or leave ':' out""",
-    "2x8:AMDGPU:MI300X": """\
-nodes "2x8:AMDGPU:MI300X": no vendor 'AMDGPU'
-  2x8:AMDGPU:MI300X
-      ^^^^^^
-  expected NV_GPU, AMD_GPU, INTEL_GPU, NPU, MUSA_GPU, KUNLUN_XPU; did you mean 'AMD_GPU'?""",
-    "8/64cpu/2xfranka": """\
-nodes "8/64cpu/2xfranka": no hardware type 'franka'
-  8/64cpu/2xfranka
-          ^^^^^^^^
-  expected one of DOSW1, Franka, Turtle2; did you mean 'Franka'?""",
-    "8/cpu": """\
-nodes "8/cpu": CPUs without a number
-  8/cpu
-    ^^^
-  expected 64cpu""",
-    "8/64": """\
-nodes "8/64": '64' is neither CPUs nor hardware
-  8/64
-    ^^
-  expected 64cpu or 2xFranka""",
-    "8/1cpu/2cpu": """\
-nodes "8/1cpu/2cpu": cpu stands twice
-  8/1cpu/2cpu
-         ^^^^
-  expected it once""",
-    "8/Franka/2xFranka": """\
-nodes "8/Franka/2xFranka": Franka stands twice
-  8/Franka/2xFranka
-           ^^^^^^^^
-  expected it once""",
-    "\uff18": """\
-nodes "\uff18": '\uff18' is not a number of nodes
-  \uff18
-  ^
-  expected COUNTxACCELERATORS[:[VENDOR:]MODEL][/64cpu][/2xFranka], such as 16x8:H100/64cpu,2x0""",
-    "8/8xAccelerator": """\
-nodes "8/8xAccelerator": accelerators stand before the first '/'
-  8/8xAccelerator
-    ^^^^^^^^^^^^^
-  expected 8:H100/64cpu, for example""",
-    "8\x1b[2J": """\
-nodes "8\ufffd[2J": '8\\x1b[2J' is not a number of nodes
-  8\ufffd[2J
-  ^^^^^
-  expected COUNTxACCELERATORS[:[VENDOR:]MODEL][/64cpu][/2xFranka], such as 16x8:H100/64cpu,2x0""",
-}
+COUNT = "COUNTxACCELERATORS[:[VENDOR:]MODEL][/64cpu][/2xFranka], such as 16x8:H100/64cpu,2x0"
+VENDOR_NAMES = "NV_GPU, AMD_GPU, INTEL_GPU, NPU, MUSA_GPU, KUNLUN_XPU"
 
 
-@pytest.mark.parametrize("text", ERRORS)
-def test_the_error_points_at_the_part(text):
+# The text, the problem, the part that it marks and what is expected there.
+@pytest.mark.parametrize(
+    ("text", "problem", "marks", "expected"),
+    [
+        ("", "nodes are missing here", "^", COUNT),
+        ("2x8,,1", "nodes are missing here", "    ^", COUNT),
+        ("2x8, x8", "'x8' is not a number of nodes", "     ^^", COUNT),
+        ("0x8", "0 nodes", "^", "1 or more"),
+        ("99999999x8", "more than 65536 nodes", "^^^^^^^^", "fewer"),
+        ("1x2000", "more than 1024 accelerators", "  ^^^^", "fewer"),
+        ("4x0:H100", "0 accelerators have no model", "    ^^^^", "leave the model out"),
+        ("8:", "the model is empty", "  ^", "a model such as H100, or leave ':' out"),
+        (
+            "2x8:AMDGPU:MI300X",
+            "no vendor 'AMDGPU'",
+            "    ^^^^^^",
+            f"{VENDOR_NAMES}; did you mean 'AMD_GPU'?",
+        ),
+        (
+            "8/64cpu/2xfranka",
+            "no hardware type 'franka'",
+            "        ^^^^^^^^",
+            "one of DOSW1, Franka, Turtle2; did you mean 'Franka'?",
+        ),
+        ("8/cpu", "CPUs without a number", "  ^^^", "64cpu"),
+        ("8/64", "'64' is neither CPUs nor hardware", "  ^^", "64cpu or 2xFranka"),
+        ("8/1cpu/2cpu", "cpu stands twice", "       ^^^^", "it once"),
+        ("8/Franka/2xFranka", "Franka stands twice", "         ^^^^^^^^", "it once"),
+        ("\uff18", "'\uff18' is not a number of nodes", "^", COUNT),
+        (
+            "8/8xAccelerator",
+            "accelerators stand before the first '/'",
+            "  ^^^^^^^^^^^^^",
+            "8:H100/64cpu, for example",
+        ),
+        ("8\x1b[2J", "'8\\x1b[2J' is not a number of nodes", "^^^^^", COUNT),
+    ],
+)
+def test_the_error_points_at_the_part(text, problem, marks, expected):
     with pytest.raises(ClusterConfigError) as caught:
         parse_nodes(text, TYPES)
-    assert str(caught.value) == ERRORS[text]
+    shown = text.replace("\x1b", "\ufffd")
+    expected = expected if expected.startswith("leave") else f"expected {expected}"
+    assert str(caught.value) == f'nodes "{shown}": {problem}\n  {shown}\n  {marks}\n  {expected}'
     assert len(caught.value.problems) == 1
 
 

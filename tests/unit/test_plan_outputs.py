@@ -36,7 +36,7 @@ HOSTILE = "</script><img src=x onerror=alert(1)>|`*_[b]red[/b]\x1b[31m\u202e\n# 
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_the_output_is_the_golden_one(name, monkeypatch):
+def test_the_output_equals_the_golden_file(name, monkeypatch):
     monkeypatch.chdir(GOLDEN)
     monkeypatch.delenv("COLUMNS", raising=False)
     result = CliRunner().invoke(app, ["plan", *COMMANDS[name]])
@@ -55,18 +55,14 @@ def shared(monkeypatch):
     return plan("shared.yaml", "rack.yaml")
 
 
-def test_json_is_read_back_as_it_was(shared):
+def test_json_restores_the_plan_and_equal_plans_do_not_differ(shared):
     assert from_json(to_json(shared)) == shared
+    assert diff_plans(shared, shared) == []
 
 
 def hostile_plan():
-    groups = [
-        {
-            "label": "g",
-            "node_ranks": 0,
-            "env_configs": [{"node_ranks": 0, "env_vars": [{HOSTILE.replace("=", ""): HOSTILE}]}],
-        }
-    ]
+    envs = [{"node_ranks": 0, "env_vars": [{HOSTILE.replace("=", ""): HOSTILE}]}]
+    groups = [{"label": "g", "node_ranks": 0, "env_configs": envs}]
     placement = {HOSTILE: {"node_group": "g", "placement": "0-1"}, "judge": "1"}
     job = {"num_nodes": 1, "component_placement": placement, "node_groups": groups}
     nodes = [{"accelerators": 2, "model": HOSTILE, "hostnames": [HOSTILE]}]
@@ -94,7 +90,7 @@ def test_hostile_names_do_not_leave_their_cell_in_markdown():
     ("text", "expected"),
     [("rank_0", "rank_0"), ("_x_", r"\_x\_"), ("a|b", r"a\|b"), ("a\nb", "a b"), ("é", "é")],
 )
-def test_markdown_escapes_what_would_mean_something(text, expected):
+def test_markdown_escapes_characters_with_a_meaning(text, expected):
     assert escape(text) == expected
 
 
@@ -120,7 +116,7 @@ def test_markdown_escapes_what_would_mean_something(text, expected):
         ),
     ],
 )
-def test_what_is_no_plan_is_refused_by_its_part(shared, change, told):
+def test_an_invalid_part_of_a_plan_is_named(shared, change, told):
     document = json.loads(to_json(shared))
     change(document)
     with pytest.raises(ShoalValueError) as caught:
@@ -129,7 +125,7 @@ def test_what_is_no_plan_is_refused_by_its_part(shared, change, told):
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", "{", "null", "7", "[" * 100_000])
-def test_other_json_is_no_plan(text):
+def test_other_json_is_refused(text):
     with pytest.raises(ShoalValueError, match="this is not a plan"):
         from_json(text)
 
@@ -156,11 +152,11 @@ def hardware_of(placement, inventory="2x8", num_nodes=2):
         ("0-3,12-15", [("0-3", (0, 0), 4, "0-3, 1 each"), ("4-7", (1, 1), 4, "4-7, 1 each")]),
     ],
 )
-def test_processes_that_are_placed_alike_are_one_block(placement, expected):
+def test_processes_with_the_same_placement_are_one_block(placement, expected):
     assert hardware_of(placement) == expected
 
 
-def test_strided_and_many_different_parts_are_listed_as_far_as_there_is_room():
+def test_long_lists_of_hardware_are_cut():
     strided = tuple(
         PlannedProcess(rank, 0, "g", "Accelerator", ranks)
         for rank, ranks in enumerate([(0, 2), (1, 3), (4, 6), (5, 7), (8, 10)])
@@ -169,10 +165,6 @@ def test_strided_and_many_different_parts_are_listed_as_far_as_there_is_room():
     assert block.hardware == "0, 2 | 1, 3 | 4, 6 | 5, 7 | …"
     ((*_, hardware),) = hardware_of("0,1:1-2,2:3,3:4-5,4:6", "1x8", 1)
     assert hardware == "0; 1, 2 processes on each; 2; 3, 2 processes on each; …"
-
-
-def test_equal_plans_have_no_difference(shared):
-    assert diff_plans(shared, shared) == []
 
 
 def test_whole_components_appear_and_disappear():
@@ -195,13 +187,13 @@ def test_the_text_of_a_large_plan_is_short():
     assert max(map(len, text.splitlines())) < 400
 
 
-def test_a_model_that_is_not_known_is_not_told():
+def test_an_unknown_model_is_left_out():
     text = render_markdown(plan({"num_nodes": 1, "component_placement": {"a": "0"}}, "1x8"))
     assert "8 NV_GPU |" in text
     assert "UNKNOWN" not in text
 
 
-def test_of_very_many_warnings_the_rest_is_counted():
+def test_a_long_list_of_warnings_is_cut_and_counted():
     job = {"num_nodes": 1, "component_placement": {f"{c}{i}": i for i in range(30) for c in "ab"}}
     made = plan(job, "1x30")
     assert len(made.warnings) == 30
@@ -227,14 +219,12 @@ def test_a_narrow_terminal_gets_paragraphs(columns, monkeypatch):
     assert "nodes 2: name desk · CPUs 8 · hardware none" in flat
 
 
-def test_of_configured_variables_those_that_count_are_told_as_a_shell_would_write_them():
+def test_configured_variables_that_launch_uses_are_shown_in_shell_syntax():
     variables = {"A": "a b", "B": "", "NCCL_CUMEM_ENABLE": "1", "MASTER_PORT": "7", "RANK": "7"}
     envs = [{"node_ranks": 0, "env_vars": [{name: value} for name, value in variables.items()]}]
-    job = {
-        "num_nodes": 1,
-        "component_placement": {"a": {"node_group": "g", "placement": "0"}},
-        "node_groups": [{"label": "g", "node_ranks": 0, "env_configs": envs}],
-    }
+    groups = [{"label": "g", "node_ranks": 0, "env_configs": envs}]
+    placement = {"a": {"node_group": "g", "placement": "0"}}
+    job = {"num_nodes": 1, "component_placement": placement, "node_groups": groups}
     (component,) = plan(job, "1x1").components
     (block,) = blocks_of(component)
     assert variables_of(component, block) == {
