@@ -17,7 +17,7 @@ def read(*args, **kwargs):
     return read_arguments(Some, "g:1", args, kwargs)
 
 
-def test_todays_positional_form():
+def test_the_form_of_today_with_positions():
     request = read(1, 0, None, {"X": "1"}, "cluster", False, [1], {"a": 2})
     assert (request.worker_rank, request.node_rank, request.max_concurrency) == (1, 0, None)
     assert (request.env_vars, request.node_group_label) == ({"X": "1"}, "cluster")
@@ -25,7 +25,7 @@ def test_todays_positional_form():
     assert request.gpu_id is None
 
 
-def test_todays_keyword_form():
+def test_the_form_of_today_with_keywords():
     request = read(worker_rank=3, node_rank=2, max_concurrency=4, env_vars={}, cls_args=(7,))
     assert (request.worker_rank, request.node_rank, request.max_concurrency) == (3, 2, 4)
     assert request.cls_args == (7,)
@@ -65,13 +65,13 @@ def test_none_means_the_default():
         ((0, {}, [], {}, 1), {}, "at most 6 positional"),
     ],
 )
-def test_what_fits_no_form_is_an_error(args, kwargs, message):
+def test_other_arguments_are_an_error(args, kwargs, message):
     with pytest.raises(TypeError, match=message):
         read(*args, **kwargs)
 
 
 @pytest.mark.parametrize("count", [0, -1, 2**31, "2", 1.5, True])
-def test_a_number_of_calls_at_once_that_cannot_be(count):
+def test_an_invalid_max_concurrency_is_refused(count):
     request = read(worker_rank=0, node_rank=0, max_concurrency=count)
     job = Job("", [NodeInfo([], 0, "", "", 1)], {}, None, "", 0)
     with pytest.raises(ShoalValueError, match=f"max_concurrency={count!r}: expected 1 to"):

@@ -8,7 +8,7 @@ import pytest
 from shoal import _backend
 
 
-def run(script, backend=None, *, hide_extension=False):
+def run(script, backend=None, *options, hide_extension=False):
     """Run a script with a backend; optionally hide the extension as if it were not installed."""
     hide = (
         "import sys, importlib.abc\n"
@@ -21,7 +21,7 @@ def run(script, backend=None, *, hide_extension=False):
     env = {} if backend is None else {"SHOAL_BACKEND": backend}
     path = {"PYTHONPATH": ":".join(p for p in sys.path if p)}
     return subprocess.run(
-        [sys.executable, "-c", (hide if hide_extension else "") + script],
+        [sys.executable, *options, "-c", (hide if hide_extension else "") + script],
         env={**path, **env},
         capture_output=True,
         text=True,
@@ -33,7 +33,7 @@ def run(script, backend=None, *, hide_extension=False):
 SHOW = "import shoal; print(shoal.backend(), shoal.WorkerAddress.__module__)"
 
 
-def test_pure_is_chosen_by_name():
+def test_the_pure_core_is_chosen_by_name():
     assert run(SHOW, "pure").stdout.split()[0] == "pure"
 
 
@@ -49,13 +49,13 @@ def test_auto_falls_back_with_one_warning():
     assert done.stderr.count("RuntimeWarning: the extension shoal._rust is not installed") == 1
 
 
-def test_rust_that_is_asked_for_and_missing_is_an_error():
+def test_a_missing_extension_is_an_error_if_rust_was_chosen():
     done = run(SHOW, "rust", hide_extension=True)
     assert done.returncode == 1
     assert "ImportError: SHOAL_BACKEND=rust, but the extension shoal._rust is not" in done.stderr
 
 
-def test_importing_shoal_chooses_nothing_yet():
+def test_importing_shoal_chooses_no_core():
     assert run("import shoal", "fast").returncode == 0
 
 
@@ -65,7 +65,7 @@ def test_an_extension_of_another_version_is_an_error(monkeypatch):
         _backend.load("rust")
 
 
-def test_nothing_is_asserted_away_by_optimisation():
+def test_optimisation_does_not_remove_checks():
     script = (
         "from shoal.ports import hold_port\n"
         "from shoal import WorkerAddress, Cluster\n"
@@ -75,15 +75,6 @@ def test_nothing_is_asserted_away_by_optimisation():
         "    except AssertionError as error:\n"
         "        print(type(error).__name__, repr(str(error)))\n"
     )
-    plain = run(script)
-    env_script = f"import sys; assert False, 'not stripped'\n{script}"
-    optimised = subprocess.run(
-        [sys.executable, "-O", "-c", env_script],
-        env={"PYTHONPATH": ":".join(p for p in sys.path if p)},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=30,
-    )
+    plain, optimised = run(script), run(f"assert False, 'not stripped'\n{script}", None, "-O")
     assert len(plain.stdout.splitlines()) == 3, plain.stderr
     assert optimised.stdout == plain.stdout, optimised.stderr

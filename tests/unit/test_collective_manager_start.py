@@ -56,40 +56,38 @@ def find(*, starts=True):
     return CollectiveManager._find_actor("job", starts=starts)
 
 
-def test_it_is_started_once(actors):
+@pytest.fixture
+def dead(actors):
+    """The named manager has died."""
+    actors.named = "dead"
+    actors.dead = {"dead"}
+
+
+def test_the_manager_is_started_once(actors):
+    assert find(starts=False) is None
     assert find() == "started 0"
     assert find() == "started 0"
     assert actors.started == ["started 0"]
 
 
-def test_it_is_not_started_where_it_is_only_looked_for(actors):
-    assert find(starts=False) is None
-    actors.named = "dead"
-    actors.dead = {"dead"}
+def test_a_search_does_not_start_the_manager(actors, dead):
     assert find(starts=False) is None
     assert actors.started == actors.killed == []
 
 
-def test_a_process_that_comes_second_finds_the_one_of_the_first(actors):
-    def another_was_faster():
-        actors.named = "of another"
-
-    actors.starting = another_was_faster
+def test_a_second_process_finds_the_manager_of_the_first(actors):
+    actors.starting = lambda: setattr(actors, "named", "of another")
     assert find() == "of another"
     assert actors.started == []
 
 
-def test_one_that_died_is_killed_so_that_its_name_is_free(actors):
-    actors.named = "dead"
-    actors.dead = {"dead"}
+def test_a_manager_that_died_is_killed_to_free_its_name(actors, dead):
     assert find() == "started 0"
     assert actors.killed == ["dead"]
 
 
-def test_a_name_that_does_not_become_free_is_an_error(actors, monkeypatch):
+def test_a_name_that_does_not_become_free_is_an_error(actors, dead, monkeypatch):
     monkeypatch.setattr(collective_manager, "_START_S", 0.1)
-    actors.named = "dead"
-    actors.dead = {"dead"}
     monkeypatch.setattr(collective_manager, "ray", SimpleNamespace(kill=lambda actor: None))
     with pytest.raises(ShoalTimeoutError, match=r"starting CollectiveManager: .*after 0\.1 s"):
         find()

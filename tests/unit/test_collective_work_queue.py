@@ -9,18 +9,17 @@ from shoal.collective import AsyncFuncWork, CollectiveWorkQueue
 from shoal.errors import ShoalValueError
 
 
-def test_works_run_in_the_order_in_which_they_were_added():
+def test_works_run_in_the_order_of_their_calls():
     queue, order = CollectiveWorkQueue(CollectiveWorkQueue.SEND), []
     works = [AsyncFuncWork(order.append, n) for n in range(200)]
     assert queue.done
     for work in works:
         queue.enqueue(work, 0)
-    for work in works:
-        work.wait(timeout=30)
+    works[-1].wait(timeout=30)
     assert order == list(range(200))
 
 
-def test_one_runs_at_a_time_and_the_queue_is_done_when_the_last_has_ended():
+def test_one_work_runs_at_a_time_and_the_queue_is_done_after_the_last():
     queue, gate = CollectiveWorkQueue(CollectiveWorkQueue.RECV), threading.Event()
     first, second = AsyncFuncWork(gate.wait, 30), AsyncFuncWork(lambda: "second")
     queue.enqueue(first, 0)
@@ -36,7 +35,7 @@ def test_one_runs_at_a_time_and_the_queue_is_done_when_the_last_has_ended():
     assert again.wait(timeout=30) == "again"
 
 
-def test_a_work_that_fails_fails_alone():
+def test_a_failing_work_does_not_stop_the_next():
     queue = CollectiveWorkQueue(CollectiveWorkQueue.BROADCAST)
     failing, following = AsyncFuncWork(lambda: 1 / 0), AsyncFuncWork(lambda: "fine")
     queue.enqueue(failing, 0)
@@ -47,7 +46,7 @@ def test_a_work_that_fails_fails_alone():
     wait_until_done(queue)
 
 
-def test_the_event_of_a_stream_is_waited_for_first():
+def test_a_work_waits_for_the_event_of_its_stream():
     class Recorded:
         def wait(self):
             order.append("event")
@@ -66,7 +65,7 @@ def test_the_event_of_a_stream_is_waited_for_first():
     assert order == ["event", "work"]
 
 
-def test_numbers_that_are_not_known_are_refused():
+def test_unknown_numbers_are_refused():
     kinds = CollectiveWorkQueue.SEND, CollectiveWorkQueue.RECV, CollectiveWorkQueue.BROADCAST
     assert kinds == (0, 1, 2)
     with pytest.raises(ShoalValueError, match=r"comm_type=3: expected SEND \(0\), RECV"):

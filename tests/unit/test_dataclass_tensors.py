@@ -60,7 +60,7 @@ def test_parameters_are_tensors_too():
 
 
 @pytest.mark.parametrize("given", [Batch, {"state": 1}, None])
-def test_what_is_not_an_instance_of_a_dataclass_is_refused(given):
+def test_other_objects_than_dataclass_instances_are_refused(given):
     with pytest.raises(ShoalTypeError, match="expected an instance of a dataclass, got"):
         extract_dataclass_tensor_fields(given)
 

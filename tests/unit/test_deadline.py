@@ -38,7 +38,7 @@ def test_the_default_is_three_hours():
     assert Deadline(None).timeout == 3 * 3600
 
 
-def test_ours_is_seconds_and_the_older_name_is_minutes(monkeypatch):
+def test_shoal_timeout_is_in_seconds_and_the_older_name_in_minutes(monkeypatch):
     monkeypatch.setenv("RLINF_TIMEOUT", "2")
     assert default_timeout() == 120
     monkeypatch.setenv("SHOAL_TIMEOUT", "7.5")
@@ -46,7 +46,7 @@ def test_ours_is_seconds_and_the_older_name_is_minutes(monkeypatch):
 
 
 @pytest.mark.parametrize("text", ["", "soon", "0", "-1", "nan"])
-def test_a_variable_that_is_no_limit_is_named(monkeypatch, text):
+def test_an_invalid_variable_is_named(monkeypatch, text):
     monkeypatch.setenv("SHOAL_TIMEOUT", text)
     with pytest.raises(ShoalValueError, match=r"SHOAL_TIMEOUT=.*positive number of seconds"):
         default_timeout()
@@ -56,17 +56,17 @@ def test_a_variable_that_is_no_limit_is_named(monkeypatch, text):
         default_timeout()
 
 
-def test_none_can_have_another_default():
+def test_none_may_have_another_default():
     assert math.isinf(Deadline(None, default=math.inf).timeout)
 
 
 @pytest.mark.parametrize("timeout", [-0.1, math.nan, "5", True, [1]])
-def test_what_is_no_time_is_refused(timeout):
+def test_an_invalid_timeout_is_refused(timeout):
     with pytest.raises(ShoalValueError, match="timeout="):
         Deadline(timeout)
 
 
-def test_it_counts_down_and_stops_at_zero(clock):
+def test_a_deadline_counts_down_and_stops_at_zero(clock):
     limit = Deadline(10)
     clock.now += 4
     assert (limit.elapsed, limit.remaining, limit.expired) == (4, 6, False)
@@ -74,7 +74,7 @@ def test_it_counts_down_and_stops_at_zero(clock):
     assert (limit.remaining, limit.expired) == (0, True)
 
 
-def test_no_limit_is_infinite_here_and_none_elsewhere(clock):
+def test_an_infinite_deadline_never_expires(clock):
     limit = Deadline(math.inf)
     clock.now += 1e9
     assert limit.remaining == math.inf

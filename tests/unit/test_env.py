@@ -38,14 +38,10 @@ def test_other_variables_are_replaced():
     assert merged == {"X": "/b", "Y": "1", "Z": "2"}
 
 
-def test_override_replaces_paths_too():
-    assert merge_worker_env_vars({"PATH": "/a"}, {"PATH": "/b"}, OVERRIDE) == {"PATH": "/b"}
-    assert merge_worker_env_vars({"PATH": "/a"}, {"PATH": "/b"}, APPEND) == {"PATH": "/b:/a"}
-
-
-def test_the_inputs_stay_as_they_are():
+@pytest.mark.parametrize(("mode", "merged"), [(OVERRIDE, "/b"), (APPEND, "/b:/a")])
+def test_only_override_replaces_paths(mode, merged):
     base = {"PATH": "/a"}
-    merge_worker_env_vars(base, {"PATH": "/b"}, APPEND)
+    assert merge_worker_env_vars(base, {"PATH": "/b"}, mode) == {"PATH": merged}
     assert base == {"PATH": "/a"}
 
 
@@ -61,7 +57,7 @@ def test_the_inputs_stay_as_they_are():
         ),
     ],
 )
-def test_the_mode_is_read_in_both_spellings(env, mode):
+def test_the_merge_mode_is_read_from_both_names(env, mode):
     assert merge_mode(env) is mode
     assert Cluster.get_path_env_merge_mode(env) is mode
 
@@ -73,17 +69,13 @@ def test_an_invalid_mode_is_logged_and_means_append(caplog):
     assert "append or override" in caplog.text
 
 
-@pytest.mark.parametrize("name", ["LD_PRELOAD", "LD_LIBRARY_PATH", "PYTHONPATH", "PYTHONHASHSEED"])
-def test_what_the_loader_and_the_interpreter_read_needs_a_fresh_process(name):
-    assert needs_fresh_process(name)
+def test_variables_of_the_loader_and_the_interpreter_need_a_fresh_process():
+    fresh = ["LD_PRELOAD", "LD_LIBRARY_PATH", "PYTHONPATH", "PYTHONHASHSEED"]
+    others = ["PATH", "OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES", "MY_PYTHON"]
+    assert [name for name in fresh + others if needs_fresh_process(name)] == fresh
 
 
-@pytest.mark.parametrize("name", ["PATH", "OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES", "MY_PYTHON"])
-def test_other_variables_need_none(name):
-    assert not needs_fresh_process(name)
-
-
-def test_our_name_wins_over_the_older_one(monkeypatch):
+def test_the_name_of_shoal_wins_over_the_older_one(monkeypatch):
     for prefix in ("SHOAL_", "RLINF_"):
         monkeypatch.delenv(prefix + "EXT_MODULE", raising=False)
     assert env_value("EXT_MODULE", "none") == "none"

@@ -71,19 +71,16 @@ def test_its_causes_are_in_the_note():
     assert "KeyError: 'inner'" in note
 
 
-def test_a_constructor_of_its_own_does_not_matter():
+def test_the_constructor_of_an_exception_is_not_called_again():
     read = travel(ArgumentsError(3, hint="turn it"))
     assert type(read) is ArgumentsError
     assert (str(read), read.code) == ("code 3: turn it", 3)
-
-
-def test_a_constructor_is_not_called_again_on_its_own_message():
     read = travel(PrefixError("x"))
     assert type(read) is PrefixError
     assert str(read) == "bad name: x"
 
 
-def test_what_cannot_be_pickled_arrives_as_a_remote_error():
+def test_an_exception_that_cannot_be_pickled_arrives_as_a_remote_error():
     error = LockError()
     read = travel(error)
     assert type(read) is RemoteError
@@ -92,20 +89,23 @@ def test_what_cannot_be_pickled_arrives_as_a_remote_error():
     assert "in fail_with\n" in read.traceback_text
 
 
-def test_a_message_that_cannot_be_printed_is_said_so():
+def test_a_message_that_cannot_be_printed_is_replaced():
     captured = capture(MuteError())
     assert captured.text == "<its message cannot be printed>"
     assert type(captured.rebuild()) is RemoteError
 
 
-def test_sys_exit_is_a_runtime_error():
-    read = travel(SystemExit(3))
-    assert type(read) is RuntimeError
-    assert "sys.exit(3)" in str(read)
-
-
-def test_an_interrupt_is_a_value_and_ends_nothing_here():
-    assert "KeyboardInterrupt" in str(travel(KeyboardInterrupt()))
+@pytest.mark.parametrize(
+    ("error", "kind", "text"),
+    [
+        (SystemExit(3), RuntimeError, "sys.exit(3)"),
+        (KeyboardInterrupt(), RemoteError, "KeyboardInterrupt"),
+    ],
+)
+def test_an_exit_and_an_interrupt_arrive_as_other_errors(error, kind, text):
+    read = travel(error)
+    assert type(read) is kind
+    assert text in str(read)
 
 
 def test_outer_frames_of_a_file_are_left_out():
@@ -113,13 +113,13 @@ def test_outer_frames_of_a_file_are_left_out():
     assert "in fail_with" not in note
 
 
-def test_a_failure_that_this_process_found_out_has_no_traceback():
+def test_a_failure_of_a_peer_has_no_traceback():
     read = Failure.of_peer(TimeoutError("gone"), "g:1", 1).rebuild()
     assert type(read) is TimeoutError
     assert not hasattr(read, "__notes__")
 
 
-def test_failures_order_by_time(monkeypatch):
+def test_failures_are_ordered_by_time(monkeypatch):
     times = iter([20.0, 10.0])
     monkeypatch.setattr(failure.time, "time", lambda: next(times))
     late, early = (Failure.of_peer(ValueError(w), "g:0", 0) for w in ("late", "early"))

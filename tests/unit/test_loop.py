@@ -22,7 +22,7 @@ async def answer():
     return "answer"
 
 
-def test_work_that_ends_programs_does_not_end_the_loop():
+def test_system_exit_in_a_work_does_not_end_the_loop():
     async def work():
         raise SystemExit("on purpose")
 
@@ -31,7 +31,7 @@ def test_work_that_ends_programs_does_not_end_the_loop():
     assert start(answer(), str).result(DEADLINE_S) == "answer"
 
 
-def test_a_finalizer_may_ask_for_the_loop_while_its_thread_asks_for_it(monkeypatch):
+def test_a_finalizer_may_use_the_loop_while_its_thread_starts_it(monkeypatch):
     called, asked = threading.Event(), []
 
     def getpid():
@@ -52,50 +52,39 @@ def test_a_finalizer_may_ask_for_the_loop_while_its_thread_asks_for_it(monkeypat
     assert results[0].result(DEADLINE_S) == "answer"
 
 
-@pytest.fixture
-def drop():
-    """Drop a work in a thread that has a lock."""
-
-    def begin(works, lock):
-        def within():
-            with lock:
-                works.clear()
-
-        thread = threading.Thread(target=within, daemon=True)
-        thread.start()
-        thread.join(DEADLINE_S)
-        assert not thread.is_alive(), "the thread waits for itself"
-
-    return begin
+def work_that_gives_back(end):
+    return AsyncChannelWork(done("item"), give_back=end)
 
 
-def test_a_work_that_is_dropped_within_a_lock_gives_back_without_it(drop):
-    lock, given_back = threading.Lock(), threading.Event()
-
-    def give_back():
-        with lock:
-            given_back.set()
-
-    drop([AsyncChannelWork(done("item"), give_back=give_back)], lock)
-    assert given_back.wait(DEADLINE_S)
+def work_that_is_cancelled(end):
+    future = concurrent.futures.Future()
+    future.add_done_callback(lambda ended: ended.cancelled() and end())
+    return AsyncChannelWork(future, takes=True)
 
 
-def test_a_get_that_is_dropped_within_a_lock_is_cancelled_without_it(drop):
+@pytest.mark.parametrize("make", [work_that_gives_back, work_that_is_cancelled])
+def test_a_work_dropped_under_a_lock_ends_without_that_lock(make):
     lock, ended = threading.Lock(), threading.Event()
 
-    def end(_):
+    def end():
         with lock:
             ended.set()
 
-    future = concurrent.futures.Future()
-    future.add_done_callback(end)
-    drop([AsyncChannelWork(future, takes=True)], lock)
+    works = [make(end)]
+
+    def drop():
+        with lock:
+            works.clear()
+
+    thread = threading.Thread(target=drop, daemon=True)
+    thread.start()
+    thread.join(DEADLINE_S)
+    assert not thread.is_alive(), "the thread waits for itself"
     assert ended.wait(DEADLINE_S)
-    assert future.cancelled()
 
 
 @pytest.mark.process
-def test_a_child_has_a_loop_although_another_thread_was_asking_for_one(monkeypatch):
+def test_a_child_has_a_loop_although_another_thread_was_starting_one(monkeypatch):
     asking, go_on = threading.Event(), threading.Event()
 
     def getpid():

@@ -14,7 +14,7 @@ LOST = [NodeDiedError("gone"), TaskUnschedulableError("no such node"), WorkerCra
 
 
 @pytest.mark.parametrize("error", LOST, ids=lambda e: type(e).__name__)
-def test_a_lost_node_is_a_lost_peer(monkeypatch, error):
+def test_waiting_for_a_lost_node_raises_peer_lost(monkeypatch, error):
     def raises(*_args, **_kwargs):
         raise error
 

@@ -50,7 +50,7 @@ def rays(monkeypatch):
 @pytest.fixture
 def manager():
     made = NodeManager([NodeInfo([], 0, "1d" * 28, "10.0.0.0", 8)], {})
-    made.note("c:0", "the token of the one before")
+    made.note("c:0", "former")
     made.note("d:0", "of another")
     return made
 
@@ -59,26 +59,26 @@ def start(manager, name="c:0"):
     asyncio.run(asyncio.wait_for(manager.start_host(name, object, restarts=True), 10))
 
 
-def test_a_new_host_does_not_find_what_one_before_it_noted(manager, rays):
+def test_a_new_host_does_not_see_the_note_of_a_former_one(manager, rays):
     start(manager)
     assert manager.noted("c:0") is None
     assert manager.noted("d:0") == "of another"
 
 
-def test_what_a_host_notes_while_it_starts_stays(manager, rays):
+def test_a_note_of_a_starting_host_stays(manager, rays):
     rays.begins = lambda: manager.note("c:0", "its token")
     start(manager)
     assert manager.noted("c:0") == "its token"
 
 
-def test_who_comes_second_does_not_take_from_the_first_what_it_noted(manager, rays):
+def test_a_refused_host_does_not_remove_the_note_of_the_first(manager, rays):
     rays.taken.add("c:0")
     with pytest.raises(NameTakenError, match="'c:0' is taken"):
         start(manager)
-    assert manager.noted("c:0") == "the token of the one before"
+    assert manager.noted("c:0") == "former"
 
 
-def test_a_host_that_dies_while_it_starts_is_killed_for_good(manager, rays):
+def test_a_host_that_dies_while_it_starts_is_killed(manager, rays):
     def die():
         raise PeerLostError("c:0 died")
 

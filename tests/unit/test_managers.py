@@ -93,7 +93,7 @@ def test_a_wait_sleeps_until_it_is_woken():
     assert steps < 20
 
 
-def test_the_end_of_the_time_is_none():
+def test_a_wait_returns_none_at_its_timeout():
     async def scenario():
         manager = WorkerManager()
         address = WorkerAddress.from_name("g:0")
@@ -113,7 +113,7 @@ def test_a_closed_group_is_forgotten_with_its_children():
     assert len(manager.get_group("group")) == 1
 
 
-def test_a_record_has_the_documented_names_too():
+def test_a_record_has_its_older_names():
     record = info("g:0", accelerator_rank=2, available_accelerators=[2, 3])
     assert (record.node_id, record.gpu_id, record.available_gpus) == (0, 2, [2, 3])
     assert hash(record) == hash(record.address)
@@ -160,7 +160,7 @@ def test_another_group_of_a_name_is_refused(other):
     assert manager.get_collective_group("c") == group()
 
 
-def test_a_group_that_has_ended_is_replaced_by_the_one_that_names_it():
+def test_a_former_group_is_replaced_by_a_group_that_names_it():
     manager, other = CollectiveManager(), group(members=("g:0", "h:0"))
     manager.register_collective_group(group())
     with pytest.raises(ShoalValueError):
@@ -221,12 +221,9 @@ def test_ports_of_collective_groups():
         manager.reset_master_port_info("d")
 
 
-def test_a_member_twice_is_refused():
+def test_a_group_has_no_member_twice_and_no_hash():
     with pytest.raises(AssertionError, match=r"must be unique.*g:0 is a member twice"):
         group(members=("g:0", "g:1", "g:0"))
-
-
-def test_a_record_of_a_group_has_no_hash():
     with pytest.raises(TypeError, match="unhashable"):
         hash(group())
 
@@ -240,7 +237,7 @@ def node(rank, accelerators):
     return NodeInfo([], rank, f"id{rank}", f"10.0.0.{rank}", 8, hardware_resources=hardware)
 
 
-def test_the_node_manager_tells_what_it_was_given():
+def test_the_node_manager_returns_its_nodes_and_settings():
     nodes = [node(0, 2), node(1, 2)]
     manager = NodeManager(nodes, {"cluster": "group"}, "config")
     assert manager.get_nodes() == nodes

@@ -29,15 +29,12 @@ def config(*groups, num_nodes=3):
     return ClusterConfig(num_nodes=num_nodes, component_placement=[], node_groups=list(groups))
 
 
-def test_a_node_without_accelerators():
+def test_nodes_with_and_without_accelerators():
     plain = node(0)
     assert (plain.num_accelerators, plain.num_gpus) == (0, 0)
     assert (plain.accelerator_type, plain.accelerator_model) == ("NO_ACCEL", "")
     assert plain.device_names() == []
     assert plain.get_hw_resource_count(None) == 0
-
-
-def test_a_node_with_accelerators():
     full = node(0, 2, ["GPU-a", "GPU-b"])
     assert (full.num_accelerators, full.accelerator_type) == (2, "NV_GPU")
     assert full.accelerator_model == "NV_GPU:H200"
@@ -57,18 +54,13 @@ def test_a_group_counts_accelerators_over_its_nodes():
     assert group.get_local_hardware_rank(5) == -1
 
 
-@pytest.mark.parametrize(
-    "group",
-    [
-        NodeGroupInfo("cpu", [node(0), node(1)]),
-        NodeGroupInfo("node", [node(0, 4), node(1, 4)]),
-        NodeGroupInfo("bare", [node(0, 4), node(1, 4)], ignore_hardware=True),
-    ],
-    ids=lambda group: group.label,
-)
-def test_each_node_is_one_resource_where_hardware_does_not_count(group):
-    assert group.hardware_type is None
-    assert group.local_hardware_ranks == [[0], [1]]
+@pytest.mark.parametrize(("label", "accelerators"), [("cpu", 0), ("node", 4), ("bare", 4)])
+def test_each_node_is_one_resource_if_hardware_does_not_count(label, accelerators):
+    nodes = [node(0, accelerators), node(1, accelerators)]
+    entry = NodeGroupConfig("bare", [0, 1], ignore_hardware=True)
+    group = {"cpu": NodeGroupInfo("cpu", nodes), **build_groups(nodes, config(entry))}[label]
+    assert (group.hardware_type, group.local_hardware_ranks) == (None, [[0], [1]])
+    assert group.get_hardware_infos(1) == []
 
 
 def test_ranks_within_a_group_are_nodes_of_the_cluster():
@@ -112,7 +104,7 @@ def test_variables_differ_by_node_within_a_group():
     assert nodes[1].env_vars == {"X": "2"}
 
 
-def test_an_interpreter_is_chosen_by_node_and_two_are_an_error():
+def test_two_interpreters_of_a_node_are_an_error():
     one = NodeGroupEnvConfig(node_ranks=[0, 1], python_interpreter_path="/a/python")
     other = NodeGroupEnvConfig(node_ranks=[1], python_interpreter_path="/b/python")
     group = NodeGroupInfo("a", [node(0), node(1), node(2)], env_configs=[one, other])
@@ -140,16 +132,10 @@ def test_a_node_without_accelerators_in_a_group_that_has_some_counts_nothing():
     assert group.get_hardware_infos(0) == []
 
 
-def test_a_group_of_robots_counts_robots_and_no_accelerators():
+def test_a_group_of_robots_does_not_count_accelerators():
     nodes = [node(0, 8), robots(1, 1, accelerators=4), robots(2, 2)]
-    hardware = NodeHardwareConfig(
-        "Franka",
-        [
-            {"node_rank": 1, "robot_ip": "10.0.1.0"},
-            {"node_rank": 2, "robot_ip": "10.0.2.0"},
-            {"node_rank": 2, "robot_ip": "10.0.2.1"},
-        ],
-    )
+    arms = [FrankaConfig(rank, f"10.0.{rank}.{i}") for rank, i in ((1, 0), (2, 0), (2, 1))]
+    hardware = NodeHardwareConfig("Franka", arms)
     entry = NodeGroupConfig(label="arms", node_ranks=[1, 2], hardware=hardware)
     groups = build_groups(nodes, config(entry))
     arms = groups["arms"]
@@ -161,20 +147,13 @@ def test_a_group_of_robots_counts_robots_and_no_accelerators():
     assert groups["cluster"].local_hardware_ranks == [list(range(8)), [8, 9, 10, 11], []]
 
 
-def test_a_kind_that_is_asked_for_by_name():
+def test_a_group_of_a_named_kind():
     entry = NodeGroupConfig(label="arms", node_ranks=[0, 1], hardware_type="Franka")
     group = build_groups([robots(0, 0, 8), robots(1, 1)], config(entry))["arms"]
     assert group.local_hardware_ranks == [[], [0]]
 
 
-def test_ignored_hardware_makes_each_node_one_resource():
-    entry = NodeGroupConfig(label="bare", node_ranks=[0, 1], ignore_hardware=True)
-    group = build_groups([node(0, 8), node(1, 8)], config(entry))["bare"]
-    assert (group.hardware_type, group.local_hardware_ranks) == (None, [[0], [1]])
-    assert group.get_hardware_infos(1) == []
-
-
-def test_a_node_in_print_tells_no_variable():
+def test_a_printed_node_shows_no_variable():
     made = robots(1, 1, accelerators=2)
     made.env_vars = made.default_env_vars = {"TOKEN": "secret"}
     text = str(made)
@@ -197,7 +176,7 @@ class NoSearch(list):
         raise AssertionError("searching here for each node takes the square of their number")
 
 
-def test_what_is_configured_for_a_node_is_found_without_a_search():
+def test_the_settings_of_a_node_are_found_without_a_search():
     env = NodeGroupEnvConfig([0, 1], [{"X": "1"}], "/opt/python")
     env.node_ranks = NoSearch(env.node_ranks)
     entry = NodeGroupConfig(label="a", node_ranks=[0, 1], env_configs=[env])
@@ -212,7 +191,7 @@ def test_what_is_configured_for_a_node_is_found_without_a_search():
 
 
 @pytest.mark.parametrize("wrong", [2, -1, "0", None, 1.0])
-def test_a_cluster_of_which_a_node_is_asked_that_it_has_not(wrong):
+def test_a_cluster_and_its_missing_nodes(wrong):
     nodes = [node(0, 2), node(1, 1)]
     cluster = DescribedCluster(nodes, build_groups(nodes, None))
     assert (cluster.num_nodes, cluster.num_accelerators) == (2, 3)

@@ -65,7 +65,7 @@ def _nothing_registered(monkeypatch):
         ("shm", GPU_0, GPU_1, "cuda", "shm", True, "through the CPU's memory"),
     ],
 )
-def test_what_is_chosen_and_why(monkeypatch, forced, here, there, data, name, staged, why):
+def test_the_choice_and_its_reason(monkeypatch, forced, here, there, data, name, staged, why):
     if forced:
         monkeypatch.setenv("SHOAL_TRANSPORT", forced)
     found = choose(here, there, data)
@@ -91,7 +91,7 @@ def test_workers_without_shared_memory_do_not_share_it():
     assert choose(record("a:0", ""), record("b:0", ""), OBJECTS).name == "ray"
 
 
-def test_a_transport_that_does_not_exist_is_refused(monkeypatch):
+def test_an_unknown_transport_is_refused(monkeypatch):
     monkeypatch.setenv("SHOAL_TRANSPORT", "nonsense")
     with pytest.raises(ShoalValueError, match=r"'nonsense': expected one of shm, ray, torch"):
         choose(HERE, NEAR, OBJECTS)
@@ -104,7 +104,7 @@ class Pigeon:
         return "pigeons fly between nodes" if here.memory != there.memory else None
 
 
-def test_a_registered_transport_carries_the_tensors_that_it_says_it_does(monkeypatch):
+def test_a_registered_transport_carries_the_tensors_that_it_offers_to(monkeypatch):
     monkeypatch.setattr(choice, "_registered", lambda: {"pigeon": Pigeon()})
     assert choose(HERE, FAR, "cpu") == ("pigeon", "pigeons fly between nodes", False)
     assert choose(HERE, FAR, OBJECTS).name == "ray"

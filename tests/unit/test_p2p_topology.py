@@ -82,14 +82,14 @@ def test_many_nodes_form_a_ring(others, ring):
     assert most == (1 if ring or others >= RING_FROM else others)
 
 
-def test_workers_without_shared_memory_are_nodes_of_their_own():
+def test_a_worker_without_shared_memory_is_a_node_of_its_own():
     members = [record("a:0", 0, ""), record("a:1", 0, ""), record("a:2", 0, "m")]
     edges = picture(members, members[0].address)
     assert edges[members[0].address].near == []
     assert len(edges[members[0].address].far) == 2
 
 
-def test_who_is_not_a_member_is_told_so():
+def test_an_address_that_is_not_a_member_is_named():
     members = members_of(2, 2)
     with pytest.raises(LookupError, match="x:0 is not a member"):
         edges_of(WorkerAddress.from_name("x:0"), members[0].address, members)

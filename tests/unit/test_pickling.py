@@ -52,12 +52,9 @@ def test_arrays_arrive_exclusive_and_writable(size):
     assert np.array_equal(array, np.arange(size))
 
 
-def test_an_empty_array_keeps_its_shape_and_type():
-    arrived = through(np.empty((0, 3), dtype=np.float32))
-    assert (arrived.shape, arrived.dtype) == ((0, 3), np.float32)
-
-
-def test_strided_and_fortran_arrays():
+def test_empty_strided_and_fortran_arrays():
+    empty = through(np.empty((0, 3), dtype=np.float32))
+    assert (empty.shape, empty.dtype) == ((0, 3), np.float32)
     array = np.arange(24).reshape(4, 6)
     assert np.array_equal(through(array[:, ::2]), array[:, ::2])
     assert through(np.asfortranarray(array)).flags.f_contiguous
@@ -84,7 +81,7 @@ def test_large_buffers_travel_beside_a_request():
     assert np.array_equal(unpack(carried(packed))[1], array)
 
 
-def test_what_pickle_cannot_handle_goes_to_cloudpickle_in_a_fresh_buffer():
+def test_other_objects_are_pickled_by_cloudpickle_in_a_fresh_buffer():
     # Large, so that the failed first attempt has written much before it reaches the lambda.
     function = through({"large": b"x" * 300_000, "f": lambda x: x + 1})["f"]
     assert function(1) == 2

@@ -1,5 +1,6 @@
 """Plans: their content for each process, node and device, and their errors."""
 
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -48,10 +49,6 @@ MIXED = job(
 )
 
 
-def test_the_plan_is_part_of_the_public_names():
-    assert shoal.plan is plan
-
-
 def test_components_are_placed_as_a_launch_would():
     made = plan(MIXED, "2x8:H100/64cpu,1x0/2cpu")
     actor, rollout, reward, agent = made.components
@@ -80,7 +77,7 @@ def test_components_are_placed_as_a_launch_would():
     assert made.inventory == "2x8:H100/64cpu,1x0/2cpu"
 
 
-def test_nodes_and_devices_know_who_uses_them():
+def test_nodes_and_devices_have_their_users():
     made = plan(MIXED, "2x8:H100/64cpu,1x0/2cpu")
     assert [n.processes for n in made.nodes] == [
         {"actor": 4},
@@ -103,7 +100,7 @@ def test_nodes_and_devices_know_who_uses_them():
     )
 
 
-def test_the_environment_is_what_launch_sets(monkeypatch):
+def test_the_environment_equals_that_of_a_launch(monkeypatch):
     """Compares each variable, except those that only launch knows."""
     made = plan(MIXED, [*nodes_with_addresses("2x8:H100,1x0")])
     # The same placements, from the public parts that launch uses.
@@ -148,7 +145,7 @@ def cluster_of(made):
     )
 
 
-def test_visible_devices_are_in_the_nodes_own_terms():
+def test_visible_devices_have_the_names_of_the_node():
     nodes = read_inventory("1x2:H100").nodes
     nodes[0].hardware_resources[0].device_names[:] = ["GPU-aa", "GPU-bb"]
     (component,) = plan(job({"actor": "1"}), list(nodes)).components
@@ -165,46 +162,19 @@ def test_planning_leaves_the_inventory_as_it_was():
     assert [(n.node_labels, n.env_vars) for n in inventory.nodes] == before
 
 
-def test_every_node_of_the_documents_example_has_its_processes():
-    made = plan(EXAMPLES / "eighteen_nodes.yaml", "16x8:H100/64cpu,2x0/8cpu")
-    env = made.component("env")
-    assert [(p.node, p.hardware_type, p.hardware_ranks) for p in env.processes] == [
-        (16, "Franka", (0,)),
-        (17, "Franka", (0,)),
-    ]
-    assert made.totals.robots == 2
-    assert made.totals.idle_devices == 0
-    agent = made.component("agent")
-    assert [n.processes.get("agent", 0) for n in made.nodes[:5]] == [100, 100, 100, 100, 0]
-    assert len(agent.processes) == 400
-
-
-def test_robots_of_the_configuration_need_not_be_in_the_inventory_but_may():
+def test_the_inventory_may_list_the_robots_of_the_configuration_or_leave_them_out():
     path = EXAMPLES / "node_groups_completed.yaml"
     without = plan(path, "4x8,2x0")
-    assert without == replace_inventory(plan(path, "4x8,2x0/2xFranka"), "4x8,2x0")
-    with pytest.raises(
-        ClusterConfigError, match=r"node 4: the configuration lists 2 Franka.* has 1"
-    ):
+    assert without == replace(plan(path, "4x8,2x0/2xFranka"), inventory="4x8,2x0")
+    message = r"node 4: the configuration lists 2 Franka.* has 1"
+    with pytest.raises(ClusterConfigError, match=message):
         plan(path, "4x8,2x0/Franka")
-    agent = without.component("agent")
-    assert [sum(p.node == rank for p in agent.processes) for rank in range(5)] == [
-        101,
-        100,
-        156,
-        155,
-        0,
-    ]
+    assert [n.processes.get("agent", 0) for n in without.nodes[:5]] == [101, 100, 156, 155, 0]
     env = without.component("env")
     assert [p.hardware_ranks for p in env.processes] == [(0,), (0,), (1,), (1,)] * 2
 
 
-def replace_inventory(made, name):
-    return type(made)(made.source, name, made.components, made.nodes, made.warnings)
-
-
-def test_a_variable_of_the_configuration_decides_how_devices_are_shown():
-    """The user's values replace some of launch's variables."""
+def test_a_variable_of_the_configuration_replaces_those_of_launch():
     env_configs = [{"node_ranks": 0, "env_vars": [{"MUJOCO_GL": "osmesa"}]}]
     groups = [{"label": "soft", "node_ranks": 0, "env_configs": env_configs}]
     made = plan(job({"a": {"node_group": "soft", "placement": 0}}, node_groups=groups), "1x1:H100")
@@ -214,31 +184,21 @@ def test_a_variable_of_the_configuration_decides_how_devices_are_shown():
 
 
 @pytest.mark.parametrize("count", [1, 18])
-def test_without_an_inventory_the_error_shows_one_of_the_right_size(count):
+def test_without_an_inventory_the_error_shows_an_example_of_the_right_size(count):
     with pytest.raises(ShoalValueError, match=f"such as {count}x8:H100/64cpu for {count} node"):
         plan(job({"actor": "0"}, num_nodes=count))
 
 
-def test_the_example_as_printed_is_explained_whole():
-    with pytest.raises(PlacementError) as caught:
-        plan(EXAMPLES / "node_groups_as_printed.yaml", "2x8")
-    text = str(caught.value)
-    for name in ("'a800'", "'4090'", "'robot'"):
-        assert f"there is no node group {name}" in text
-    assert "there is no rank" in text
-
-
-def test_too_few_nodes_are_told_with_what_does_not_fit_because_of_it():
+def test_too_few_nodes_are_named_with_the_entries_that_do_not_fit():
     with pytest.raises(ClusterConfigError) as caught:
         plan(job({"actor": "0-31", "agent": "x"}, num_nodes=4), "2x8")
-    first, *others = caught.value.problems
+    first, actor, agent = caught.value.problems
     assert first == "cluster.num_nodes: the job wants 4 nodes, and the inventory 2x8 has 2"
-    told = "\n".join(others)
-    assert "actor" in told
-    assert "agent" in told
+    assert actor.startswith("cluster.component_placement.actor: ")
+    assert agent.startswith("cluster.component_placement.agent: ")
 
 
-def test_entries_that_cannot_be_read_hide_none_that_do_not_fit():
+def test_unreadable_entries_and_entries_that_do_not_fit_are_named_together():
     job = {
         "num_nodes": 1,
         "typo": 1,
@@ -246,8 +206,7 @@ def test_entries_that_cannot_be_read_hide_none_that_do_not_fit():
     }
     with pytest.raises(PlacementError) as caught:
         plan(job, "1x8")
-    told = [problem.splitlines()[0] for problem in caught.value.problems]
-    assert [line.split(": ")[0] for line in told] == [
+    assert [problem.split(": ")[0] for problem in caught.value.problems] == [
         "cluster.component_placement.a.placment",
         "cluster.component_placement.a",
         "cluster.component_placement.b",
@@ -264,7 +223,7 @@ def test_problems_of_the_configuration_and_of_the_inventory_come_together():
     assert len(caught.value.problems) == 2
 
 
-def test_a_wrong_configuration_is_told_before_a_missing_inventory():
+def test_a_wrong_configuration_comes_before_a_missing_inventory():
     with pytest.raises(ClusterConfigError, match="num_nodes"):
         plan(job({"actor": "0"}, num_nodes=0))
 
@@ -320,14 +279,14 @@ def test_any_job_is_planned_or_refused(placement, sizes):
     assert render_html(made).endswith("</html>\n")
 
 
-def test_a_job_without_components_is_a_plan_of_idle_devices():
+def test_devices_of_a_job_without_components_are_idle():
     made = plan(job({}), "1x8")
     assert made.components == ()
     assert made.totals.idle_devices == 8
     assert made.warnings == ("no process runs on node 0",)
 
 
-def test_what_reading_the_configuration_warned_of_is_noted_at_its_error():
+def test_warnings_of_the_configuration_are_notes_of_the_error():
     with pytest.raises(ClusterConfigError) as failed:
         plan({"num_nodes": 1, "compnent_placement": {"actor": 0}}, "1x8")
     (note,) = failed.value.__notes__
@@ -335,6 +294,6 @@ def test_what_reading_the_configuration_warned_of_is_noted_at_its_error():
     assert "did you mean 'component_placement'?" in note
 
 
-def test_nodes_of_an_inventory_have_the_ranks_from_0():
+def test_nodes_of_an_inventory_must_have_the_ranks_from_0():
     with pytest.raises(ClusterConfigError, match="must have the ranks 0 to 1, in this order"):
         plan(job({"actor": 0}), read_inventory("3x8").nodes[1:])

@@ -71,7 +71,7 @@ def test_agents_and_marked_processes_end_after_the_raylet(raylet):
             process.wait()
 
 
-def test_it_ends_when_nothing_is_left(raylet):
+def test_the_reaper_ends_when_nothing_is_left(raylet):
     reaper.start_reaper(raylet.pid)
     wait_until(lambda: reapers(raylet.pid))
     raylet.agent.kill()
@@ -79,7 +79,7 @@ def test_it_ends_when_nothing_is_left(raylet):
     wait_until(lambda: not reapers(raylet.pid))
 
 
-def test_it_is_nobodys_child_and_in_no_session_of_ours(raylet):
+def test_the_reaper_has_no_parent_here_and_a_session_of_its_own(raylet):
     reaper.start_reaper(raylet.pid)
     wait_until(lambda: reapers(raylet.pid))
     (running,) = reapers(raylet.pid)

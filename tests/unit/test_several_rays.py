@@ -21,14 +21,15 @@ def test_several_are_listed(monkeypatch):
         bringup.connect("auto", "shoal", "shoal")
 
 
-@pytest.mark.parametrize("how", ["only one", "recorded", "named"])
-def test_one_is_taken(monkeypatch, how):
-    running(
-        monkeypatch, *(["a:1"] if how == "only one" else ["a:1", "b:2"]),
-        recorded="b:2" if how == "recorded" else None,
-    )  # fmt: skip
-    if how == "named":
-        monkeypatch.setenv("RAY_ADDRESS", "a:1")
+@pytest.mark.parametrize(
+    ("addresses", "recorded", "named"),
+    [(["a:1"], None, None), (["a:1", "b:2"], "b:2", None), (["a:1", "b:2"], None, "a:1")],
+    ids=["only one", "recorded", "named"],
+)
+def test_one_is_joined(monkeypatch, addresses, recorded, named):
+    running(monkeypatch, *addresses, recorded=recorded)
+    if named:
+        monkeypatch.setenv("RAY_ADDRESS", named)
     connected = []
 
     def init(**arguments):
