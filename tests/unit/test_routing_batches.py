@@ -52,7 +52,7 @@ def test_rows_are_counted(data, rows):
     ],
     ids=repr,
 )
-def test_what_has_no_rows(data, text):
+def test_data_without_rows_is_refused(data, text):
     with pytest.raises(ShoalValueError, match=text):
         infer_batch_size(data)
 
@@ -65,23 +65,14 @@ def test_rows_are_checked():
     assert get_batch_size("four", len) == 4
 
 
-def test_tensors_are_cut_into_contiguous_chunks():
-    first, second = split_batch(torch.arange(6), [4, 2])
-    assert (first.tolist(), second.tolist()) == ([0, 1, 2, 3], [4, 5])
+def test_tensors_are_split_into_contiguous_chunks_and_arrays_into_views():
     for chunk in split_batch(torch.arange(12).reshape(2, 6).t(), [4, 2]):
         assert chunk.is_contiguous()
-
-
-def test_arrays_are_cut_into_views():
     array = np.arange(6)
-    first, second = split_batch(array, [4, 2])
-    assert (first.tolist(), second.tolist()) == ([0, 1, 2, 3], [4, 5])
-    assert np.shares_memory(first, array)
-    assert np.shares_memory(second, array)
+    assert all(np.shares_memory(chunk, array) for chunk in split_batch(array, [4, 2]))
 
 
-def test_lists_and_dicts_are_cut():
-    assert split_batch([1, 2, 3], [2, 1]) == [[1, 2], [3]]
+def test_lists_and_dicts_are_split():
     assert split_batch([1, 2, 3], [0, 3]) == [[], [1, 2, 3]]
     data = {"rows": [1, 2, 3], "none": None, "task": "pick", "in": {"x": [4, 5, 6]}}
     assert split_batch(data, [1, 2]) == [
@@ -92,7 +83,7 @@ def test_lists_and_dicts_are_cut():
 
 
 @pytest.mark.parametrize("value", [True, 3, 0.5, "text", np.float64(2.5)])
-def test_a_value_of_all_rows_is_in_every_piece(value):
+def test_a_value_for_all_rows_is_in_every_piece(value):
     assert split_batch(value, [2, 1]) == [value, value]
 
 
@@ -113,7 +104,7 @@ def test_the_part_of_a_dict_with_other_rows_is_named():
 
 
 @pytest.mark.parametrize("value", [None, (1, 2), b"12", np.int64(3)])
-def test_what_cannot_be_cut(value):
+def test_other_data_cannot_be_split(value):
     with pytest.raises(ShoalValueError, match="Unsupported payload type for batch split"):
         split_batch(value, [1, 1])
     if value is not None:
@@ -121,33 +112,35 @@ def test_what_cannot_be_cut(value):
             split_batch({"a": value}, [1, 1])
 
 
-def test_a_tensor_without_a_dimension_cannot_be_cut():
+def test_a_tensor_without_a_dimension_cannot_be_split():
     with pytest.raises(ShoalValueError, match=r"data\['loss'\].*no dimension"):
         split_batch({"loss": torch.tensor(1.0)}, [1])
 
 
-def test_batches_are_joined():
-    tensors = merge_batches([torch.tensor([1, 2]), torch.tensor([3])])
-    assert tensors.tolist() == [1, 2, 3]
-    assert merge_batches([np.array([1, 2]), np.array([3])]).tolist() == [1, 2, 3]
-    assert merge_batches([[1], [2, 3], []]) == [1, 2, 3]
-    assert merge_batches([None, None]) is None
+@pytest.mark.parametrize(
+    ("batches", "merged"),
+    [
+        ([torch.tensor([1, 2]), torch.tensor([3])], [1, 2, 3]),
+        ([np.array([1, 2]), np.array([3])], [1, 2, 3]),
+        ([[1], [2, 3], []], [1, 2, 3]),
+        ([None, None], None),
+        ([3, 3], 3),
+        (["x", "x"], "x"),
+        ([True, 1], True),
+        ([{"a": [1], "b": None}, {"a": [2], "b": None}], {"a": [1, 2], "b": None}),
+    ],
+    ids=repr,
+)
+def test_batches_are_merged(batches, merged):
+    before = repr(batches)
+    result = plain(merge_batches(batches))
+    assert (type(result), result) == (type(merged), merged)
+    assert repr(batches) == before
+
+
+def test_one_batch_is_returned_as_it_is():
     one = object()
     assert merge_batches([one]) is one
-    assert merge_batches([3, 3]) == 3
-    assert merge_batches(["x", "x"]) == "x"
-    assert merge_batches([True, 1]) is True
-    assert merge_batches([{"a": [1], "b": None, "c": "t"}, {"a": [2], "b": None, "c": "t"}]) == {
-        "a": [1, 2],
-        "b": None,
-        "c": "t",
-    }
-
-
-def test_joining_changes_none_of_the_batches():
-    first = [1]
-    merge_batches([first, [2]])
-    assert first == [1]
 
 
 @pytest.mark.parametrize(
@@ -168,7 +161,7 @@ def test_joining_changes_none_of_the_batches():
         ([torch.zeros(1, 2), torch.zeros(1, 3)], r"shapes \(1, 2\), \(1, 3\)"),
     ],
 )
-def test_what_cannot_be_joined(batches, text):
+def test_other_batches_cannot_be_merged(batches, text):
     with pytest.raises(ShoalValueError, match=text):
         merge_batches(batches)
 
@@ -204,7 +197,7 @@ def plain(value):
 
 
 @given(batches())
-def test_cutting_then_joining_gives_the_batch(case):
+def test_merging_the_pieces_of_a_split_restores_the_batch(case):
     data, sizes = case
     pieces = split_batch(data, sizes)
     assert len(pieces) == len(sizes)
@@ -212,7 +205,7 @@ def test_cutting_then_joining_gives_the_batch(case):
 
 
 @given(st.lists(cells, max_size=12), st.lists(st.integers(0, 6), max_size=5))
-def test_no_row_is_lost_whatever_the_sizes(rows, sizes):
+def test_sizes_never_lose_a_row(rows, sizes):
     try:
         pieces = split_batch(rows, sizes)
     except ShoalValueError:

@@ -66,6 +66,13 @@ def send_all(env, channel, rounds=1, **options):
             peer.send_to("rollout", channel, observations(peer._rank) + 100 * step, **options)
 
 
+def receive_rounds(rollout, channel, **options):
+    """Receive the two rounds that two environments sent; nothing was lost or mixed."""
+    for step in (0, 100):
+        received = rollout[0].recv_from("env", channel, batch_size=8, **options)
+        assert (received - step).tolist() == [0, 1, 10, 11]
+
+
 # The table of the contract.
 
 
@@ -80,14 +87,16 @@ def test_sources_put_under_the_keys_of_their_destinations(env):
     ]
 
 
-def test_destinations_receive_their_block(env, rollout, channel):
-    send_all(env, channel, route_key=1, tag="obs")
-    asked = {"route_key": 1, "tag": "obs", "batch_size": 8}
-    assert rollout[0].recv_from("env", channel, **asked).tolist() == [0, 1, 10, 11]
-    assert rollout[1].recv_from("env", channel, **asked).tolist() == [20, 21, 30, 31]
+@pytest.mark.parametrize("batch_size", [8, None])
+def test_destinations_receive_their_block(env, rollout, channel, batch_size):
+    names = {"route_key": 1, "tag": "obs"}
+    send_all(env, channel, **names)
+    for rank, rows in enumerate([[0, 1, 10, 11], [20, 21, 30, 31]]):
+        received = rollout[rank].recv_from("env", channel, batch_size=batch_size, **names)
+        assert received.tolist() == rows
 
 
-def test_a_list_is_cut_for_its_destinations(rollout):
+def test_a_list_is_split_for_its_destinations(rollout):
     channel = Plain()
     rollout[1].send_to("env", channel, [0, 1, 2, 3], tag="a")
     assert channel.held() == {
@@ -106,7 +115,7 @@ def test_a_list_is_cut_for_its_destinations(rollout):
         (None, None, "default"),
     ],
 )
-def test_the_tag_of_a_key_has_the_mode_and_never_the_text_none(env, rollout, mode, tag, joined):
+def test_the_tag_of_a_key_starts_with_the_mode(env, rollout, mode, tag, joined):
     channel = Plain()
     send_all(env[:2], channel, mode=mode, tag=tag)
     assert [key[3] for key in channel.held()] == [joined, joined]
@@ -133,7 +142,7 @@ def test_point_to_point_in_both_directions(manager, done):
     assert received.tolist() == [20, 21, 30, 31]
 
 
-def test_the_arguments_of_the_user_replace_ours(env, rollout):
+def test_functions_of_the_user_replace_the_defaults(env, rollout):
     channel = Plain()
 
     def halves(data, sizes):
@@ -156,7 +165,7 @@ def test_merge_fn_is_called_for_one_piece_too(manager):
     assert received == ([1],)
 
 
-def test_no_rows_are_no_message(env, rollout, done):
+def test_no_message_is_sent_without_rows(env, rollout, done):
     channel = Plain()
     sent = done(env[0].send_to, "rollout", channel, [])
     received = done(rollout[0].recv_from, "env", channel, batch_size=0)
@@ -172,14 +181,14 @@ def test_asynchronous_calls(env, rollout, channel):
     ]
     assert [type(work) for work in works] == [AsyncRouteWork] * 4
     assert [work.wait(timeout=10) for work in works] == [None] * 4
-    work = rollout[0].recv_from("env", channel, batch_size=8, async_op=True)
+    work = rollout[0].recv_from("env", channel, async_op=True)
     assert isinstance(work, AsyncRouteWork)
     assert work.wait(timeout=10).tolist() == [0, 1, 10, 11]
     assert work.wait(timeout=10) is work.wait(timeout=10)
     assert work.done()
 
 
-def test_the_gets_of_an_asynchronous_receive_all_wait_at_once(env, rollout, local):
+def test_an_asynchronous_receive_waits_for_all_pieces_at_once(env, rollout, local):
     work = rollout[0].recv_from("env", local, batch_size=8, async_op=True)
     keys = [(*PREFIX, "default", "", rank, 0) for rank in range(2)]
     assert [local.stats(key).waiting_consumers for key in keys] == [1, 1]
@@ -226,11 +235,10 @@ def test_a_channel_is_required(env, call, data):
     assert str(caught.value).startswith(f"env:3: {call} 'rollout': ")
 
 
-def test_a_group_that_is_not_known(env):
-    with pytest.raises(ValueError, match="Worker group 'nobody' is not registered"):
-        env[0].send_to("nobody", Plain(), [1, 2])
-    with pytest.raises(ValueError, match="Worker group 'nobody' is not registered"):
-        env[0].recv_from("nobody", Plain(), batch_size=8)
+def test_an_unknown_group_is_named(env):
+    for call, data in ((env[0].send_to, [[1, 2]]), (env[0].recv_from, [])):
+        with pytest.raises(ValueError, match="Worker group 'other' is not registered"):
+            call("other", Plain(), *data, batch_size=8)
 
 
 def test_a_deadline_holds_for_all_pieces(env, rollout, local):
@@ -244,12 +252,9 @@ def test_a_deadline_holds_for_all_pieces(env, rollout, local):
 
 
 def test_a_deadline_that_the_channel_cannot_keep_is_an_error(env):
-    for call in (
-        lambda: env[0].send_to("rollout", Plain(), [1, 2], timeout=1),
-        lambda: env[0].recv_from("rollout", Plain(), batch_size=8, timeout=1),
-    ):
+    for call, data in ((env[0].send_to, [[1, 2]]), (env[0].recv_from, [])):
         with pytest.raises(ShoalValueError, match="takes no timeout"):
-            call()
+            call("rollout", Plain(), *data, batch_size=8, timeout=1)
 
 
 # No row is lost.
@@ -257,9 +262,7 @@ def test_a_deadline_that_the_channel_cannot_keep_is_an_error(env):
 
 @pytest.mark.parametrize("make", [list, np.array])
 @pytest.mark.parametrize("batch_size", [4, 16])
-def test_a_batch_size_that_is_not_all_rows_is_an_error_and_nothing_is_sent(
-    rollout, make, batch_size
-):
+def test_a_batch_size_other_than_all_rows_sends_nothing(rollout, make, batch_size):
     channel = Plain()
     with pytest.raises(ShoalValueError) as caught:
         rollout[1].send_to("env", channel, make([0, 1, 2, 3]), tag="a", batch_size=batch_size)
@@ -293,10 +296,9 @@ def test_data_whose_rows_cannot_be_counted_needs_a_batch_size(rollout):
 
 def test_a_wrong_size_loses_no_item_and_keeps_the_order(env, rollout, channel, done):
     send_all(env, channel, rounds=3)
+    text = r"from env:2: Expected batch size 4, but received 2\."
     for _ in range(2):
-        with pytest.raises(
-            ValueError, match=r"from env:2: Expected batch size 4, but received 2\."
-        ):
+        with pytest.raises(ValueError, match=text):
             done(rollout[1].recv_from, "env", channel, batch_size=16)
     for step in (0, 100, 200):
         received = done(rollout[1].recv_from, "env", channel, batch_size=8)
@@ -312,9 +314,7 @@ def test_a_failed_merge_loses_no_item(env, rollout, channel, done):
     with pytest.raises(RuntimeError, match="on purpose") as caught:
         done(rollout[0].recv_from, "env", channel, batch_size=8, merge_fn=fail)
     assert "not lost" in caught.value.__notes__[0]
-    for step in (0, 100):
-        received = rollout[0].recv_from("env", channel, batch_size=8)
-        assert (received - step).tolist() == [0, 1, 10, 11]
+    receive_rounds(rollout, channel)
 
 
 def test_a_peer_that_is_late_does_not_mix_two_rounds_of_another(env, rollout, local, done):
@@ -323,12 +323,10 @@ def test_a_peer_that_is_late_does_not_mix_two_rounds_of_another(env, rollout, lo
         with pytest.raises(ShoalTimeoutError):
             done(rollout[0].recv_from, "env", local, batch_size=8, timeout=0.05)
     send_all(env[1:2], local, rounds=2)
-    for step in (0, 100):
-        received = rollout[0].recv_from("env", local, batch_size=8, timeout=10)
-        assert (received - step).tolist() == [0, 1, 10, 11]
+    receive_rounds(rollout, local, timeout=10)
 
 
-def test_a_cancelled_receive_keeps_what_came(env, rollout, local):
+def test_a_cancelled_receive_keeps_the_items(env, rollout, local):
     send_all(env[:1], local, rounds=2)
 
     async def give_up():
@@ -340,37 +338,23 @@ def test_a_cancelled_receive_keeps_what_came(env, rollout, local):
 
     asyncio.run(give_up())
     send_all(env[1:2], local, rounds=2)
-    for step in (0, 100):
-        received = rollout[0].recv_from("env", local, batch_size=8, timeout=10)
-        assert (received - step).tolist() == [0, 1, 10, 11]
+    receive_rounds(rollout, local, timeout=10)
 
 
-def test_a_receive_that_nobody_waits_for_keeps_what_came(env, rollout, channel):
+@pytest.mark.parametrize("way", ["abandoned", "dropped"])
+def test_an_unused_receive_keeps_the_items(env, rollout, channel, way):
     send_all(env[:2], channel, rounds=2)
     work = rollout[0].recv_from("env", channel, batch_size=8, async_op=True)
     assert work.future.exception(10) is None
-    del work
-    gc.collect()
-
-    async def nothing():
-        pass
-
-    submit(nothing()).result(10)  # the finalizer's task has run by now
-    for step in (0, 100):
-        received = rollout[0].recv_from("env", channel, batch_size=8)
-        assert (received - step).tolist() == [0, 1, 10, 11]
-
-
-def test_a_receive_that_is_abandoned_keeps_what_came(env, rollout, channel):
-    send_all(env[:2], channel, rounds=2)
-    work = rollout[0].recv_from("env", channel, batch_size=8, async_op=True)
-    assert work.future.exception(10) is None
-    work.abandon()
-    for step in (0, 100):
-        received = rollout[0].recv_from("env", channel, batch_size=8)
-        assert (received - step).tolist() == [0, 1, 10, 11]
-    with pytest.raises(concurrent.futures.CancelledError, match="given up"):
-        work.wait(timeout=10)
+    if way == "abandoned":
+        work.abandon()
+        with pytest.raises(concurrent.futures.CancelledError, match="given up"):
+            work.wait(timeout=10)
+    else:
+        del work
+        gc.collect()
+        submit(asyncio.sleep(0)).result(10)  # the finalizer's task has run by now
+    receive_rounds(rollout, channel)
 
 
 def test_a_received_item_is_acknowledged_and_a_kept_one_is_not(env, rollout, local, monkeypatch):
@@ -414,13 +398,6 @@ def test_a_receipt_that_does_not_arrive_does_not_lose_the_batch(
     assert "may be delivered twice" in caplog.text
 
 
-def test_the_batch_size_may_be_left_out(env, rollout, channel):
-    send_all(env, channel)
-    assert rollout[1].recv_from("env", channel).tolist() == [20, 21, 30, 31]
-    work = rollout[0].recv_from("env", channel, async_op=True)
-    assert work.wait(timeout=10).tolist() == [0, 1, 10, 11]
-
-
 def test_a_failed_send_says_how_many_pieces_were_sent(rollout):
     class Second(Plain):
         def put(self, item, key, async_op=False):
@@ -438,7 +415,7 @@ def test_a_failed_send_says_how_many_pieces_were_sent(rollout):
 # From worker to worker, kinds of messages are told apart.
 
 
-def test_a_message_of_another_tag_is_not_taken_for_the_expected_one(manager, done):
+def test_a_message_with_another_tag_is_refused(manager, done):
     mailboxes = defaultdict(deque)
     manager.sizes = {"a": 1, "b": 1}
     sender = Peer(manager, "a", 0, mailboxes)

@@ -53,14 +53,6 @@ def lasting(peer):
     pair.close()
 
 
-@pytest.fixture
-def pair(peer):
-    pair = connected(peer)
-    yield pair
-    pair.close()
-    peer.run(close)
-
-
 def exchange(peer, pair, *messages):
     """Send messages of tensors and return what arrived."""
     peer.start(receive, pair.peer, len(messages))
@@ -163,7 +155,7 @@ def test_a_tensor_is_sent_although_the_receiver_is_late(peer, lasting):
     assert peer.result() == [[(torch.float32, (1_000_000,), raw(tensors[0]))]]
 
 
-def test_values_that_are_computed_when_they_are_read_are_sent(peer, lasting):
+def test_lazy_values_are_sent(peer, lasting):
     values = torch.rand(10, dtype=torch.complex64)
     tensors = [values.conj(), values.conj().imag.contiguous(), values.requires_grad_()]
     assert tensors[0].is_conj()
@@ -172,7 +164,7 @@ def test_values_that_are_computed_when_they_are_read_are_sent(peer, lasting):
     assert got == [[(t.dtype, tuple(t.shape), raw(t)) for t in expected]]
 
 
-def test_the_users_defaults_do_not_matter(peer, lasting):
+def test_defaults_of_the_user_do_not_matter(peer, lasting):
     sent = torch.arange(10.0)
     torch.set_default_device("meta")
     torch.set_default_dtype(torch.float64)
@@ -207,7 +199,7 @@ def test_a_sent_tensor_is_free_when_send_returns(peer, lasting):
     ],
     ids=["strides", "sparse", "meta", "list"],
 )
-def test_what_cannot_be_sent_is_refused_and_the_pair_stays_open(peer, lasting, tensor, error, text):
+def test_other_tensors_are_refused_and_the_pair_stays_open(peer, lasting, tensor, error, text):
     with pytest.raises(error, match=text) as caught:
         lasting.send(b"", [torch.ones(3), tensor], limit())
     assert str(caught.value).startswith("lasting:0: send to lasting:1: ")
@@ -231,13 +223,21 @@ def zeros(*sizes):
     return [torch.zeros(size, dtype=torch.uint8) for size in sizes]
 
 
-@pytest.mark.parametrize("size", [3, 300_000], ids=["inline", "apart"])
-def test_buffers_of_other_sizes_are_refused_untouched_and_the_right_ones_taken(peer, size):
-    # This process receives, because gloo would end a process that posts too small a buffer.
+@pytest.fixture
+def receiving(peer):
+    """A pair in which this process receives: gloo ends a process that posts too small a buffer."""
     address = peer.run(offer, "b:1", "a:1")
     peer.start(connect, "b:1")
     pair = TorchPair.join(address, IP, "a:1", "b:1", limit())
     peer.result()
+    yield pair
+    pair.close()
+    peer.run(close, "b:1")
+
+
+@pytest.mark.parametrize("size", [3, 300_000], ids=["inline", "apart"])
+def test_buffers_of_other_sizes_are_refused_untouched(peer, receiving, size):
+    pair = receiving
     peer.start(send, [torch.full((size,), 5, dtype=torch.uint8)], b"frame", "b:1")
     assert pair.recv_frame(limit()) == b"frame"
     assert pair.sizes == (size,)
@@ -256,53 +256,41 @@ def test_buffers_of_other_sizes_are_refused_untouched_and_the_right_ones_taken(p
     peer.result()
     with pytest.raises(TransportError, match="sent 0 tensors; 1 were given"):
         pair.recv_tensors([into], limit())
-    pair.close()
-    peer.run(close, "b:1")
 
 
-def test_tensors_that_are_not_received_are_dropped_with_the_next_frame(peer):
-    address = peer.run(offer, "b:1", "a:1")
-    peer.start(connect, "b:1")
-    pair = TorchPair.join(address, IP, "a:1", "b:1", limit())
+def test_tensors_that_are_not_received_are_dropped_with_the_next_frame(peer, receiving):
+    sent = [torch.ones(100_000), *[torch.ones(40)] * 3]
+    peer.start(send, sent, b"dropped", "b:1")
+    assert receiving.recv_frame(limit()) == b"dropped"
+    # The sender waits until its tensors are taken, which the call for the next frame does.
+    following = in_thread(receiving.recv_frame, limit())
     peer.result()
-    for frame in (b"dropped", b"kept"):
-        peer.start(send, [torch.ones(100_000), *[torch.ones(40)] * 3], frame, "b:1")
-        if frame == b"dropped":
-            assert pair.recv_frame(limit()) == frame
-            # The sender waits until its tensors are taken, which the call for the next frame does.
-            following = in_thread(pair.recv_frame, limit())
-            peer.result()
-        else:
-            assert following() == frame
-    into = [torch.zeros(100_000), *[torch.zeros(40) for _ in range(3)]]
-    pair.recv_tensors(into, limit())
+    peer.start(send, sent, b"kept", "b:1")
+    assert following() == b"kept"
+    into = [torch.zeros_like(tensor) for tensor in sent]
+    receiving.recv_tensors(into, limit())
     peer.result()
     assert all(tensor.all() for tensor in into)
-    pair.close()
-    peer.run(close, "b:1")
 
 
 def test_the_ends_have_one_direction(peer, lasting):
-    for method in ("recv_frame", "recv_tensors"):
-        arguments = [] if method == "recv_frame" else [[]]
+    for receives, arguments in ((lasting.recv_frame, []), (lasting.recv_tensors, [[]])):
         with pytest.raises(
             TransportError, match="lasting:1 is the sender's end: it cannot receive"
         ):
-            getattr(lasting, method)(*arguments, limit())
+            receives(*arguments, limit())
     with pytest.raises(TransportError, match="is the receiver's end: it cannot send"):
         peer.run(call, "lasting:1", "send", b"", [])
     with pytest.raises(TransportError, match="is connected already"):
         lasting.connect(limit())
 
 
-def test_an_end_that_was_closed_says_so(peer):
+def test_a_closed_pair_refuses_to_send(peer):
     pair = connected(peer)
     pair.close()
     pair.close()
     assert pair.closed
-    with pytest.raises(
-        TransportError, match=r"a:0: send to b:0: this pair is closed: close\(\) was"
-    ):
+    with pytest.raises(TransportError, match=r"a:0: send to b:0: this pair is closed: close\(\) w"):
         pair.send(b"", [], limit())
     peer.run(close)
 
@@ -326,15 +314,13 @@ def test_addresses_are_checked(peer):
         TorchPair.join(address, "192.0.2.1", "b:0", "a:0", limit())
 
 
-def test_what_connects_to_the_ports_by_mistake_does_no_harm(peer):
+def test_garbage_at_the_ports_is_ignored(peer):
     address = TorchPair.offer(IP, "a:0", "b:0").address
     for garbage in (b"", b"GET / HTTP/1.1\r\n\r\n", b"\x00" * 4096, b"\xff" * 65536):
         with socket.create_connection((address["host"], address["port"]), 5) as stranger:
             stranger.sendall(garbage)
     pair = connected(peer)
-    peer.start(receive)
-    pair.send(frame_of([]), [], limit())
-    assert peer.result() == [[]]
+    assert exchange(peer, pair, []) == [[]]
     pair.close()
     peer.run(close)
 

@@ -52,7 +52,7 @@ def run(body, *, code=0, limit_s=60):
     return done.stdout
 
 
-def test_children_can_neither_use_pairs_nor_harm_them(tmp_path):
+def test_forked_children_cannot_use_or_harm_pairs(tmp_path):
     out = run("""
         sender, receiver = both_ends()
         check(sender, receiver)
@@ -132,7 +132,7 @@ def test_ctrl_c_ends_a_rendezvous():
 
 
 @pytest.mark.parametrize("first", [True, False], ids=["group-first", "pair-first"])
-def test_the_users_default_group_is_left_alone(first, tmp_path):
+def test_the_default_group_of_the_user_is_not_changed(first, tmp_path):
     out = run(f"""
         import torch.distributed as dist
         group = lambda: dist.init_process_group(
