@@ -63,7 +63,7 @@ def test_load_makes_dataclasses():
     assert load(config) is config
 
 
-def test_whole_document_and_section_are_told_apart():
+def test_a_whole_document_or_its_section_is_read():
     whole = {"cluster": section(), "train": {"lr": 0.1}}
     assert load(whole) == load(section()) == ClusterConfig.from_dict_cfg(whole)
 
@@ -128,7 +128,7 @@ def test_import_needs_neither_ray_nor_torch_nor_pydantic():
     assert done.stdout.strip() == "[]"
 
 
-def test_documentation_shows_what_can_be_read(tmp_path):
+def test_the_documented_configuration_is_read(tmp_path):
     text = (Path(__file__).parents[2] / "docs" / "configuration.md").read_text()
     (block,) = re.findall(r"^```yaml\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
     path = tmp_path / "job.yaml"

@@ -87,7 +87,7 @@ class TestDirectConstruction:
             make()
         assert isinstance(caught.value, (ValueError, AssertionError))
 
-    def test_mappings_become_what_a_configuration_would_make_of_them(self):
+    def test_mappings_are_read_as_in_a_configuration(self):
         config = robots(ARM, env_configs=[{"node_ranks": 1, "env_vars": [{"A": True}]}])
         made = ClusterConfig(**config, profiling={"backend": "nsight"})
         assert made == load({**config, "profiling": {"backend": "nsight"}})

@@ -98,72 +98,45 @@ def test_placement_is_a_frozen_value(backend, placement):
     assert repr(placement).startswith("Placement(rank=1, cluster_node_rank=0, ")
 
 
-@pytest.mark.parametrize(
-    ("make", "error", "message"),
-    [
-        (lambda b: b.NodeResources("0"), TypeError, "node_rank must be an int, not str"),
-        (lambda b: b.NodeResources(True), TypeError, "node_rank must be an int, not bool"),
-        (
-            lambda b: b.NodeResources(0, -1),
-            ValueError,
-            "num_hardware must be from 0 to 2147483647, not -1",
-        ),
-        (
-            lambda b: b.NodeResources(10**30),
-            ValueError,
-            f"node_rank must be from 0 to 2147483647, not {10**30}",
-        ),
-        (lambda b: b.NodeGroup(3, None, []), TypeError, "label must be a str, not int"),
-        (lambda b: b.NodeGroup("a", 3, []), TypeError, "hardware_type must be a str, not int"),
-        (
-            lambda b: b.NodeGroup("a", None, [0]),
-            TypeError,
-            "a node must be a NodeResources, not int",
-        ),
-        (lambda b: b.parse_placement(3, [], "a"), TypeError, "text must be a str, not int"),
-        (
-            lambda b: b.parse_placement("3", ["a"], "a"),
-            TypeError,
-            "a group must be a NodeGroup, not str",
-        ),
-        (
-            lambda b: b.packed_ranks(-1, 3),
-            PlacementError,
-            "start must be from 0 to 2147483647, not -1",
-        ),
-        (
-            lambda b: b.packed_ranks(0, 3, 0),
-            PlacementError,
-            "num_hardware_per_process must be from 1 to 2147483647, not 0",
-        ),
-        (
-            lambda b: b.place_flexible([], [[-1]]),
-            PlacementError,
-            "a hardware rank must be from 0 to 2147483647, not -1",
-        ),
-        (
-            lambda b: b.place_nodes([], [-1]),
-            PlacementIndexError,
-            "a node rank must be from 0 to 2147483647, not -1",
-        ),
-        (
-            lambda b: b.place_nodes([], [0], 1),
-            TypeError,
-            "isolate_accelerator must be a bool, not int",
-        ),
+TO_MAX = "to 2147483647, not"
+WRONG = {
+    TypeError: [
+        (lambda b: b.NodeResources("0"), "node_rank must be an int, not str"),
+        (lambda b: b.NodeResources(True), "node_rank must be an int, not bool"),
+        (lambda b: b.NodeGroup(3, None, []), "label must be a str, not int"),
+        (lambda b: b.NodeGroup("a", 3, []), "hardware_type must be a str, not int"),
+        (lambda b: b.NodeGroup("a", None, [0]), "a node must be a NodeResources, not int"),
+        (lambda b: b.parse_placement(3, [], "a"), "text must be a str, not int"),
+        (lambda b: b.parse_placement("3", ["a"], "a"), "a group must be a NodeGroup, not str"),
+        (lambda b: b.place_nodes([], [0], 1), "isolate_accelerator must be a bool, not int"),
         (
             lambda b: b.place_packed([], 3, 1, 1, 1, 1),
-            TypeError,
             "isolate_accelerator must be a bool, not int",
         ),
-        (
-            lambda b: b.Placements(),
-            TypeError,
-            "cannot create 'shoal.placement.Placements' instances",
-        ),
+        (lambda b: b.Placements(), "cannot create 'shoal.placement.Placements' instances"),
     ],
+    ValueError: [
+        (lambda b: b.NodeResources(0, -1), f"num_hardware must be from 0 {TO_MAX} -1"),
+        (lambda b: b.NodeResources(10**30), f"node_rank must be from 0 {TO_MAX} {10**30}"),
+    ],
+    PlacementError: [
+        (lambda b: b.packed_ranks(-1, 3), f"start must be from 0 {TO_MAX} -1"),
+        (
+            lambda b: b.packed_ranks(0, 3, 0),
+            f"num_hardware_per_process must be from 1 {TO_MAX} 0",
+        ),
+        (lambda b: b.place_flexible([], [[-1]]), f"a hardware rank must be from 0 {TO_MAX} -1"),
+    ],
+    PlacementIndexError: [
+        (lambda b: b.place_nodes([], [-1]), f"a node rank must be from 0 {TO_MAX} -1"),
+    ],
+}
+
+
+@pytest.mark.parametrize(
+    ("error", "make", "message"), [(error, *case) for error in WRONG for case in WRONG[error]]
 )
-def test_wrong_argument_is_named(backend, make, error, message):
+def test_wrong_argument_is_named(backend, error, make, message):
     with pytest.raises(error) as caught:
         make(backend)
     assert type(caught.value) is error
@@ -182,7 +155,7 @@ def test_sequences_can_be_read_from_their_end(backend):
     assert list(reversed(backend.packed_ranks(0, 5, 2))) == [[4, 5], [2, 3], [0, 1]]
 
 
-def test_one_placement_of_many_costs_no_more_than_one_of_few(backend):
+def test_access_to_one_placement_does_not_depend_on_their_number(backend):
     def cost(nodes):
         members = [backend.NodeResources(rank, 8, 8, "NV_GPU") for rank in range(nodes)]
         groups = [backend.NodeGroup("all", "Accelerator", members)]

@@ -59,7 +59,7 @@ def test_a_process_on_a_node_without_accelerators():
     assert group_environment("env", [placed], where)["MASTER_ADDR"] == "10.0.0.2"
 
 
-def test_the_address_is_rank_0s_whatever_the_order():
+def test_the_address_is_that_of_rank_0_in_any_order():
     where = cluster()
     placements = NodePlacementStrategy([1, 0]).get_placement(where)
     address = where.get_node_info(placements[0].cluster_node_rank).node_ip
@@ -67,7 +67,7 @@ def test_the_address_is_rank_0s_whatever_the_order():
         assert group_environment("env", order, where)["MASTER_ADDR"] == address
 
 
-def test_an_address_that_is_not_known_is_not_told():
+def test_an_unknown_address_is_left_out():
     where = cluster(("", ""))
     placements = NodePlacementStrategy([0]).get_placement(where)
     assert "MASTER_ADDR" not in group_environment("env", placements, where)

@@ -54,13 +54,13 @@ def test_packed_takes_the_older_keywords():
         ((), {"end_gpu_id": 3}, "missing a required argument: 'start_hardware_rank'"),
     ],
 )
-def test_packed_says_which_argument_is_wrong(arguments, keywords, message):
+def test_packed_names_the_wrong_argument(arguments, keywords, message):
     with pytest.raises(TypeError, match=message):
         PackedPlacementStrategy(*arguments, **keywords)
 
 
 @pytest.mark.parametrize("arguments", [(-1, 3), (3, 1), (0, 2, 2), (0, 5, 2, 2), (0, 3, 0)])
-def test_packed_checks_its_numbers_at_once(arguments):
+def test_packed_checks_its_numbers_when_it_is_made(arguments):
     with pytest.raises(PlacementError):
         PackedPlacementStrategy(*arguments)
 

@@ -95,7 +95,7 @@ def test_markdown_escapes_characters_with_a_meaning(text, expected):
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "expected"),
     [
         (lambda d: d.update(kind="other"), "expected kind 'shoal.plan', not 'other'"),
         (lambda d: d.update(schema=2), "has schema 2, and this version of shoal reads 1"),
@@ -116,12 +116,12 @@ def test_markdown_escapes_characters_with_a_meaning(text, expected):
         ),
     ],
 )
-def test_an_invalid_part_of_a_plan_is_named(shared, change, told):
+def test_an_invalid_part_of_a_plan_is_named(shared, change, expected):
     document = json.loads(to_json(shared))
     change(document)
     with pytest.raises(ShoalValueError) as caught:
         from_json(json.dumps(document))
-    assert told in str(caught.value)
+    assert expected in str(caught.value)
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", "{", "null", "7", "[" * 100_000])

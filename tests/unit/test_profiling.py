@@ -151,7 +151,7 @@ def test_tokens_of_nsight(config, expected):
 
 
 @pytest.mark.parametrize("name", ["o", "output"])
-def test_own_output_of_nsight_is_kept(name):
+def test_an_output_option_of_the_user_is_kept(name):
     config = NsightConfig(options={name: "/mine"})
     assert config.to_cli_tokens("/default") == config.to_cli_tokens()
     assert "/mine" in " ".join(config.to_cli_tokens())

@@ -398,7 +398,7 @@ def test_a_receipt_that_does_not_arrive_does_not_lose_the_batch(
     assert "may be delivered twice" in caplog.text
 
 
-def test_a_failed_send_says_how_many_pieces_were_sent(rollout):
+def test_a_failed_send_names_the_number_of_sent_pieces(rollout):
     class Second(Plain):
         def put(self, item, key, async_op=False):
             self.failures = len(self.queues) == 1

@@ -95,7 +95,7 @@ def test_a_text_that_is_not_an_index(text, message):
     assert repr(text) in str(caught.value)
 
 
-def test_a_mode_with_an_underscore_could_not_be_told_from_the_tag():
+def test_a_mode_with_an_underscore_is_refused():
     with pytest.raises(ShoalValueError, match="mode='a_b'"):
         _build_channel_message(0, 0, "a_b", "t")
 

@@ -127,6 +127,18 @@ def cluster():
         yield made
 
 
+@pytest.fixture
+def counters(cluster):
+    """A group of two ranks."""
+    return Counter.create_group().launch(cluster, TWO, name="counters")
+
+
+@pytest.fixture
+def counter(cluster):
+    """A group of one rank."""
+    return Counter.create_group().launch(cluster, name="counters")
+
+
 def test_the_import_loads_neither_ray_nor_pytest():
     program = "import sys, shoal.testing; print([n for n in ('ray', 'pytest') if n in sys.modules])"
     printed = subprocess.run(
@@ -150,9 +162,8 @@ def test_a_call_returns_the_values_in_rank_order(cluster):
     assert repr(group) == "<WorkerGroup counters of Counter, 3 ranks>"
 
 
-def test_each_rank_sees_itself(cluster):
-    group = Counter.create_group().launch(cluster, TWO, name="counters")
-    found = group.identity().wait()
+def test_each_rank_sees_itself(counters):
+    found = counters.identity().wait()
     assert [one["name"] for one in found] == ["counters:0", "counters:1"]
     assert [one["context"] for one in found] == ["counters:0", "counters:1"]
     assert [one["variables"] for one in found] == [
@@ -162,7 +173,7 @@ def test_each_rank_sees_itself(cluster):
     assert current().name == "driver"
 
 
-def test_variables_of_a_rank_are_its_own(cluster, monkeypatch):
+def test_each_rank_has_its_own_variables(cluster, monkeypatch):
     monkeypatch.setenv("TEST_OF_A_RANK", "before")
     with_older = Counter.create_group().launch(cluster, TWO, name="older")
     assert with_older.variable().wait() == [None, None]  # set after the cluster began
@@ -171,24 +182,22 @@ def test_variables_of_a_rank_are_its_own(cluster, monkeypatch):
     assert os.environ["TEST_OF_A_RANK"] == "before"
 
 
-def test_calls_of_a_rank_run_in_their_order(cluster):
-    group = Counter.create_group().launch(cluster)
-    calls = [group.mark(number, 0.01 if number == 0 else 0.0) for number in range(5)]
+def test_calls_of_a_rank_run_in_their_order(counter):
+    calls = [counter.mark(number, 0.01 if number == 0 else 0.0) for number in range(5)]
     for call in calls:
         call.wait()
-    assert group.kept().wait() == [[0, 1, 2, 3, 4]]
+    assert counter.kept().wait() == [[0, 1, 2, 3, 4]]
 
 
-def test_what_travels_is_copied(cluster):
-    group = Counter.create_group().launch(cluster, TWO)
+def test_arguments_and_results_are_copied(counters):
     item = {"numbers": [1]}
-    returned = group.keep(item).wait()
+    returned = counters.keep(item).wait()
     item["numbers"].append(2)
     returned[0]["numbers"].append(3)
-    assert group.kept().wait() == [[{"numbers": [1]}], [{"numbers": [1]}]]
+    assert counters.kept().wait() == [[{"numbers": [1]}], [{"numbers": [1]}]]
 
 
-def test_what_cannot_be_pickled_is_an_error_on_each_way(cluster):
+def test_objects_that_cannot_be_pickled_are_an_error_in_both_directions(cluster):
     with pytest.raises(LaunchError, match="Counter or an argument of its constructor cannot be"):
         Counter.create_group(threading.Lock()).launch(cluster)
     group = Counter.create_group().launch(cluster)
@@ -201,9 +210,8 @@ def test_what_cannot_be_pickled_is_an_error_on_each_way(cluster):
 
 def test_an_error_of_one_rank_names_it(cluster):
     group = Counter.create_group().launch(cluster, THREE, name="counters")
-    with pytest.raises(
-        WorkerGroupError, match=r"failed on 1 of 3 ranks .* first on rank 1"
-    ) as caught:
+    text = "failed on 1 of 3 ranks .* first on rank 1"
+    with pytest.raises(WorkerGroupError, match=text) as caught:
         group.fail(1).wait()
     assert caught.value.ranks == (1,)
     (error,) = caught.value.exceptions
@@ -223,9 +231,8 @@ def test_the_failure_of_a_constructor_is_that_of_every_call(cluster):
     assert group.execute_on(0).kept().wait() == [[]]
 
 
-def test_a_wait_ends_at_its_deadline(cluster):
-    group = Counter.create_group().launch(cluster, name="counters")
-    call = group.sleep(0.5)
+def test_a_wait_ends_at_its_deadline(counter):
+    call = counter.sleep(0.5)
     with pytest.raises(ShoalTimeoutError, match=r"counters\.sleep: no answer from counters rank 0"):
         call.wait(timeout=0.1)
     assert not call.done()
@@ -233,11 +240,9 @@ def test_a_wait_ends_at_its_deadline(cluster):
     assert call.done()
 
 
-def test_a_result_is_awaited_in_an_event_loop(cluster):
-    group = Counter.create_group().launch(cluster, TWO)
-
+def test_a_result_is_awaited_in_an_event_loop(counters):
     async def run():
-        return await group.add(1)
+        return await counters.add(1)
 
     assert asyncio.run(run()) == [1, 2]
 
@@ -268,9 +273,8 @@ def test_a_worker_with_several_threads_runs_calls_side_by_side(cluster):
     assert entered.wait() == [True]
 
 
-def test_timers_and_durations_are_there(cluster):
-    group = Counter.create_group().launch(cluster, TWO)
-    times = group.timed().consume_durations()
+def test_durations_include_timers(counters):
+    times = counters.timed().consume_durations()
     assert set(times) == {"work", "timed"}
     assert times["work"] >= 0.01
 
@@ -295,10 +299,9 @@ def test_a_name_is_free_after_close(cluster):
     assert Counter.create_group(2).launch(cluster, name="counters").add(0).wait() == [2]
 
 
-def test_a_call_of_a_closed_group_ends(cluster):
-    group = Counter.create_group().launch(cluster, name="counters")
-    running, queued = group.sleep(0.3), group.add(1)
-    group.close(timeout=0)
+def test_a_call_of_a_closed_group_ends(counter):
+    running, queued = counter.sleep(0.3), counter.add(1)
+    counter.close(timeout=0)
     for call in (running, queued):
         with pytest.raises(PeerLostError, match="counters:0 died while it ran"):
             call.wait()
@@ -310,9 +313,8 @@ def test_a_reference_arrives_as_its_value(cluster):
     assert group.keep(first.worker.add.remote(1)).wait() == [8]
 
 
-def test_a_direct_call_on_the_handle_raises(cluster):
-    group = Counter.create_group().launch(cluster)
-    reference = group.worker_info_list[0].worker.fail.remote()
+def test_a_direct_call_on_the_handle_raises(counter):
+    reference = counter.worker_info_list[0].worker.fail.remote()
     with pytest.raises(Exception, match="on 0"):
         reference.future().result()
 
@@ -322,20 +324,16 @@ def test_a_direct_call_on_the_handle_raises(cluster):
 
 def test_placement_is_the_real_one():
     with local_cluster(num_nodes=2, accelerators=4) as cluster:
-        group = Counter.create_group().launch(
-            cluster, PackedPlacementStrategy(0, 7, num_hardware_per_process=2), name="packed"
-        )
-        assert group.devices().wait() == [
-            ("0,1", [0, 1]),
-            ("2,3", [2, 3]),
-            ("0,1", [4, 5]),
-            ("2,3", [6, 7]),
-        ]
+        strategy = PackedPlacementStrategy(0, 7, num_hardware_per_process=2)
+        group = Counter.create_group().launch(cluster, strategy, name="packed")
+        visible, ids = zip(*group.devices().wait(), strict=True)
+        assert visible == ("0,1", "2,3", "0,1", "2,3")
+        assert ids == ([0, 1], [2, 3], [4, 5], [6, 7])
         with pytest.raises(PlacementError):
             Counter.create_group().launch(cluster, PackedPlacementStrategy(0, 8), name="more")
 
 
-def test_by_default_there_is_one_rank_for_each_accelerator():
+def test_the_default_is_one_rank_for_each_accelerator():
     with local_cluster(accelerators=[1, 2]) as cluster:
         assert cluster.accelerator_ranks == [[0], [1, 2]]
         assert len(Counter.create_group().launch(cluster).kept().wait()) == 3
@@ -348,12 +346,8 @@ def test_nodes_are_described_by_an_inventory():
 
 
 def test_a_configuration_places_components():
-    document = {
-        "cluster": {
-            "num_nodes": 2,
-            "component_placement": {"sim": {"node_group": "node", "placement": "0-1"}},
-        }
-    }
+    placement = {"sim": {"node_group": "node", "placement": "0-1"}}
+    document = {"cluster": {"num_nodes": 2, "component_placement": placement}}
     with local_cluster(cluster_cfg=document) as cluster:
         placement = ComponentPlacement(document, cluster)
         group = Counter.create_group().launch(cluster, placement.get_strategy("sim"), name="sim")
@@ -376,7 +370,7 @@ def test_arguments_that_contradict_each_other_are_refused(arguments, says):
 # The end.
 
 
-def test_nothing_of_a_cluster_outlives_it():
+def test_a_closed_cluster_leaves_nothing_behind():
     environ, handler = os.environ, Worker.logger
     before = {thread.ident for thread in threading.enumerate() if "shoal" not in thread.name}
     for _ in range(2):

@@ -1,5 +1,6 @@
 """`shoal.testing`: channels, messages between ranks, and waits that can never end."""
 
+import re
 import threading
 import time
 
@@ -90,11 +91,6 @@ class Peer(Worker):
     def send_lock(self):
         self.send(threading.Lock(), "peers", 1 - self._rank)
 
-    def wait_for_oneself(self):
-        group = type(self).create_group()
-        del group
-        return self.recv("peers", self._rank)
-
 
 @pytest.fixture
 def cluster():
@@ -151,19 +147,17 @@ def test_bounds_weights_leases_and_policies_are_those_of_channels(cluster):
     with pytest.raises(ChannelEmpty):
         channel.get_nowait()
     channel.put(["leased"])
-    with pytest.raises(KeyError), channel.get(lease=True):
+    with pytest.raises(KeyError), channel.get(lease=True) as lease:
         raise KeyError
-    lease = channel.get(lease=True) if channel.qsize() else None
-    if lease is not None:
-        lease.give_back()
-        assert channel.get() == ["leased"]
+    lease.give_back()
+    assert channel.get() == ["leased"]
     newest = Channel.create("newest", maxsize=1, policy="keep_latest")
     newest.put(1)
     newest.put(2)
     assert newest.drain() == [2]
 
 
-def test_a_channel_of_another_kind_has_the_name(cluster, peers):
+def test_a_name_of_another_channel_or_group_is_refused(cluster, peers):
     Channel.create("queue", maxsize=1)
     assert Channel.create("queue", maxsize=1).maxsize == 1
     with pytest.raises(ChannelExistsError, match=r"maxsize=1 \(asked for: 2\)"):
@@ -175,7 +169,7 @@ def test_a_channel_of_another_kind_has_the_name(cluster, peers):
         Channel.create("elsewhere", node_rank=3)
 
 
-def test_a_channel_that_does_not_exist_is_not_found(cluster):
+def test_a_missing_channel_is_not_found(cluster):
     with pytest.raises(ChannelNotFoundError, match="no channel 'queue'"):
         Channel.connect("queue")
     with pytest.raises(ChannelNotFoundError, match=r"within 0\.1 s"):
@@ -189,7 +183,7 @@ def test_a_worker_waits_for_a_channel_to_appear(cluster, peers):
     timer.join()
 
 
-def test_a_closed_channel_gives_its_name_up_when_it_is_empty(cluster):
+def test_the_name_of_a_closed_channel_is_free_once_it_is_empty(cluster):
     channel = Channel.create("queue")
     channel.put(1)
     channel.close()
@@ -201,7 +195,7 @@ def test_a_closed_channel_gives_its_name_up_when_it_is_empty(cluster):
     assert Channel.create("queue").empty()
 
 
-def test_a_channel_that_is_local_cannot_travel(cluster, peers):
+def test_a_local_channel_cannot_leave_its_process(cluster, peers):
     channel = Channel.create("private", local=True)
     with pytest.raises((ChannelError, TypeError), match="cannot leave its process"):
         peers.get(channel)
@@ -216,7 +210,7 @@ def test_ranks_exchange_objects(peers):
         assert found["array"].tolist() == [0, 1, 2]
 
 
-def test_messages_arrive_in_their_order_beyond_the_bound(peers):
+def test_more_messages_than_the_bound_arrive_in_order(peers):
     assert peers.send_many(40).wait() == [None, list(range(40))]
 
 
@@ -227,16 +221,11 @@ def test_a_broadcast_gives_each_member_a_copy(peers):
 def test_tensors_are_checked_as_between_processes(peers):
     torch = pytest.importorskip("torch")
     assert torch.equal(peers.tensors((2, 3)).wait()[1], torch.ones(2, 3))
-
-
-def test_a_tensor_of_another_shape_is_an_error_that_names_both(peers):
-    pytest.importorskip("torch")
     with pytest.raises(WorkerGroupError) as caught:
         peers.tensors((3, 2)).wait()
     (error,) = caught.value.exceptions
     assert isinstance(error, TransportError)
-    assert "(2, 3)" in str(error)
-    assert "(3, 2)" in str(error)
+    assert re.search(r"\(2, 3\).*\(3, 2\)|\(3, 2\).*\(2, 3\)", str(error))
 
 
 def test_an_object_is_not_received_as_a_tensor(peers):
@@ -254,22 +243,18 @@ def test_a_message_that_cannot_be_pickled_is_an_error_of_the_sender(peers):
 # Waits.
 
 
-@pytest.mark.parametrize("method", ["receive", "receive_later"])
-def test_a_deadline_is_kept(peers, method):
+@pytest.mark.parametrize(
+    ("method", "limit"), [("receive", 0.2), ("receive_later", 0.2), ("receive", 2)]
+)
+def test_a_wait_with_a_deadline_ends_there_and_is_not_a_stall(peers, method, limit):
     begin = time.monotonic()
-    with pytest.raises(ShoalTimeoutError, match=r"no answer from peers:1 within 0\.2 s") as caught:
-        getattr(peers.execute_on(0), method)(0.2).wait()
+    with pytest.raises(ShoalTimeoutError, match=f"no answer from peers:1 within {limit}") as caught:
+        getattr(peers.execute_on(0), method)(limit).wait()
     assert not isinstance(caught.value, StalledError)
-    assert time.monotonic() - begin >= 0.2
+    assert time.monotonic() - begin >= limit
 
 
-def test_a_deadline_of_a_few_seconds_is_not_cut_short(peers):
-    with pytest.raises(ShoalTimeoutError) as caught:
-        peers.execute_on(0).receive(timeout=2).wait()
-    assert not isinstance(caught.value, StalledError)
-
-
-def test_ranks_that_wait_for_each_other_are_told(peers):
+def test_ranks_that_wait_for_each_other_are_stalled(peers):
     with pytest.raises(WorkerGroupError) as caught:
         peers.receive().wait()
     assert sorted(caught.value.ranks) == [0, 1]
@@ -288,13 +273,13 @@ def test_ranks_that_wait_for_each_other_are_told(peers):
         ("send_without_reader", "send to peers:1"),
     ],
 )
-def test_a_rank_that_waits_for_an_idle_one_is_told(peers, method, says):
+def test_a_wait_for_an_idle_rank_is_a_stall(peers, method, says):
     with pytest.raises(StalledError, match=says):
         getattr(peers.execute_on(0), method)().wait()
     assert peers.share(1).wait() == [1, 1]  # the ranks go on
 
 
-def test_a_get_that_nothing_will_end_is_told(cluster, peers):
+def test_a_get_that_cannot_end_is_a_stall(cluster, peers):
     channel = Channel.create("queue")
     with pytest.raises(StalledError, match="waits for an item in the channel 'queue'"):
         peers.execute_on(0).get(channel).wait()
@@ -320,21 +305,17 @@ def test_a_wait_that_a_rank_will_end_is_not_a_stall(cluster):
     assert taken.wait() == ["item"]
 
 
-def test_a_wait_that_a_thread_of_the_test_will_end_is_not_a_stall(cluster, peers):
+@pytest.mark.parametrize("by_thread", [True, False])
+def test_a_wait_that_the_test_or_its_thread_will_end_is_not_a_stall(cluster, peers, by_thread):
     channel = Channel.create("queue")
     taken = peers.execute_on(0).get(channel)
     timer = threading.Timer(1.0, channel.put, ["item"])
-    timer.start()
-    assert taken.wait() == ["item"]
-    timer.join()
-
-
-def test_a_wait_that_the_test_will_end_is_not_a_stall(cluster, peers):
-    channel = Channel.create("queue")
-    taken = peers.execute_on(0).get(channel)
-    time.sleep(1.0)
-    assert not taken.done()
-    channel.put("item")
+    if by_thread:
+        timer.start()
+    else:
+        time.sleep(1.0)
+        assert not taken.done()
+        channel.put("item")
     assert taken.wait() == ["item"]
 
 

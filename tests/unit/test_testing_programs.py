@@ -1,6 +1,9 @@
-"""`shoal.testing`: programs that were written for a cluster run on a local one."""
+"""`shoal.testing`: programs for a cluster run on a local one, and the pytest plugin."""
 
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -8,7 +11,25 @@ import pytest
 from shoal import NodePlacementStrategy, Worker, WorkerAddress
 from shoal.testing import local_cluster
 
-ROUTING = Path(__file__).parents[2] / "docs" / "routing.md"
+ROOT = Path(__file__).parents[2]
+ROUTING = ROOT / "docs" / "routing.md"
+
+TESTS = """
+import pytest
+from shoal import Worker
+
+class Counter(Worker):
+    def add(self, number):
+        return number + self._rank
+
+def test_the_default_has_one_node(shoal_cluster):
+    assert Counter.create_group().launch(shoal_cluster, name="counter").add(1).wait() == [1]
+
+@pytest.mark.shoal_cluster(num_nodes=2, accelerators=2)
+def test_the_marker_describes_the_nodes(shoal_cluster):
+    group = Counter.create_group().launch(shoal_cluster, name="counter")
+    assert group.add(1).wait() == [1, 2, 3, 4]
+"""
 
 
 class Member(Worker):
@@ -38,3 +59,18 @@ def test_a_collective_group_broadcasts(cluster):
     group = Member.create_group().launch(cluster, NodePlacementStrategy([0, 0]), name="members")
     assert group.share("item").wait() == ["item", "item"]
     assert group.share("again").wait() == ["again", "again"]
+
+
+def test_the_fixture_gives_each_test_a_cluster(tmp_path):
+    (tmp_path / "conftest.py").write_text('pytest_plugins = ["shoal.testing.plugin"]\n')
+    (tmp_path / "test_it.py").write_text(TESTS)
+    result = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "--strict-markers", "-p", "no:cacheprovider"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT / "python")},
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert "2 passed" in result.stdout, result.stdout + result.stderr
