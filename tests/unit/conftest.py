@@ -1,10 +1,11 @@
 """Fixtures for unit tests: sessions and channels on either core, and programs beside the test."""
 
-import importlib
+import importlib.machinery
 import os
 import select
 import subprocess
 import sys
+import types
 
 import pytest
 
@@ -29,6 +30,30 @@ def hosts(channel, monkeypatch):
     made = importlib.import_module("support.channel_host").Hosts(channel, monkeypatch)
     yield made
     made.stop()
+
+
+@pytest.fixture
+def add_module(monkeypatch):
+    """Add a module that can be imported, with some members."""
+
+    def add(name, **members):
+        module = types.ModuleType(name)
+        module.__spec__ = importlib.machinery.ModuleSpec(name, None)
+        vars(module).update(members)
+        monkeypatch.setitem(sys.modules, name, module)
+
+    return add
+
+
+@pytest.fixture(params=[False, True], ids=["sync", "async"])
+def done(request):
+    """Call a method with or without `async_op`, and wait for its work."""
+
+    def call(method, *args, **options):
+        result = method(*args, async_op=request.param, **options)
+        return result.wait(timeout=10) if request.param else result
+
+    return call
 
 
 @pytest.fixture

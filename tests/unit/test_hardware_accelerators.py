@@ -1,6 +1,5 @@
 """Accelerators of all vendors, with fakes of the vendors' libraries."""
 
-import importlib.machinery
 import os
 import sys
 import threading
@@ -90,15 +89,8 @@ class FakeNVML(types.ModuleType):
         return handle[0], number
 
 
-def add_module(monkeypatch, name, **members):
-    module = types.ModuleType(name)
-    module.__spec__ = importlib.machinery.ModuleSpec(name, None)
-    vars(module).update(members)
-    monkeypatch.setitem(sys.modules, name, module)
-
-
 @pytest.fixture
-def vendors(monkeypatch, tmp_path):
+def vendors(monkeypatch, tmp_path, add_module):
     """Fakes of all vendors' libraries, none with a device; `vendors("NPU", 2, "X")` gives some."""
     for name in [*VISIBLE.values(), "SLURM_JOB_GPUS", "SLURM_STEP_GPUS", "NVIDIA_VISIBLE_DEVICES"]:
         monkeypatch.delenv(name, raising=False)
@@ -124,12 +116,10 @@ def vendors(monkeypatch, tmp_path):
         )
 
     add_module(
-        monkeypatch,
         "ray._private.accelerators",
         **{name: ray_class(kind) for kind, name in RAY_CLASSES.items()},
     )
     add_module(
-        monkeypatch,
         "pymtml",
         mtmlLibraryInit=lambda: None,
         mtmlLibraryShutDown=lambda: None,
@@ -418,24 +408,24 @@ def test_names_that_frameworks_use(kind, ccl, ifname, device):
 
 
 @pytest.mark.parametrize("kind", VENDORS)
-def test_the_module_of_torch_needs_the_package_of_the_vendor(kind, monkeypatch):
+def test_the_module_of_torch_needs_the_package_of_the_vendor(kind, monkeypatch, add_module):
     vendor = AcceleratorManager.manager_register[AcceleratorType(kind)]
     platform = types.SimpleNamespace()
-    add_module(monkeypatch, "torch", **{vendor.TORCH_DEVICE: platform})
+    add_module("torch", **{vendor.TORCH_DEVICE: platform})
     if vendor.TORCH_EXTENSION:
         monkeypatch.delitem(sys.modules, vendor.TORCH_EXTENSION, raising=False)
         with pytest.raises(ImportError, match=vendor.TORCH_EXTENSION):
             AcceleratorUtil.get_torch_platform(kind)
-        add_module(monkeypatch, vendor.TORCH_EXTENSION)
+        add_module(vendor.TORCH_EXTENSION)
     assert AcceleratorUtil.get_torch_platform(kind) is platform
     platform.ipc_collect()  # exists, without effect
     assert AcceleratorUtil.get_torch_platform("NO_ACCEL") is None
 
 
-def test_the_options_of_nccl(monkeypatch):
+def test_the_options_of_nccl(add_module):
     made = types.SimpleNamespace(config=types.SimpleNamespace())
     nccl = types.SimpleNamespace(Options=lambda **given: vars(made).update(given) or made)
-    add_module(monkeypatch, "torch.distributed", ProcessGroupNCCL=nccl)
+    add_module("torch.distributed", ProcessGroupNCCL=nccl)
     options = CollectiveGroupOptions(
         accel_cluster_size=2, accel_max_ctas=16, accel_min_ctas=4, is_high_priority_stream=True
     )
@@ -472,12 +462,12 @@ def test_the_type_of_a_model():
 
 
 @pytest.mark.parametrize("kind", ["NV_GPU", "AMD_GPU"])
-def test_ranges_are_marked_while_the_profiler_records(kind, monkeypatch):
+def test_ranges_are_marked_while_the_profiler_records(kind, add_module):
     calls = []
     nvtx = types.SimpleNamespace(range_push=calls.append, range_pop=lambda: calls.append("pop"))
     actions = {name: lambda name=name: calls.append(name) for name in ("start", "stop")}
     profiler = types.SimpleNamespace(**actions)
-    add_module(monkeypatch, "torch.cuda", profiler=profiler, nvtx=nvtx)
+    add_module("torch.cuda", profiler=profiler, nvtx=nvtx)
     with AcceleratorUtil.profiling_range(kind, "before"):
         pass
     AcceleratorUtil.start_profiling(kind, 3)

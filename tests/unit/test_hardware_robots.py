@@ -1,6 +1,5 @@
 """Robots: their configurations, values from a node's variables, and the checks on the node."""
 
-import importlib.machinery
 import sys
 import threading
 import types
@@ -37,31 +36,24 @@ def _no_variables(monkeypatch):
         monkeypatch.delenv(name, raising=False)
 
 
-def add_module(monkeypatch, name, **members):
-    module = types.ModuleType(name)
-    module.__spec__ = importlib.machinery.ModuleSpec(name, None)
-    vars(module).update(members)
-    monkeypatch.setitem(sys.modules, name, module)
-
-
 class ICMPLibError(Exception):
     pass
 
 
 @pytest.fixture
-def network(monkeypatch):
+def network(add_module):
     """Fake icmplib; returns the set of addresses that answer a ping."""
     alive = set()
 
     def fake_ping(address, count, timeout):
         return types.SimpleNamespace(is_alive=address in alive)
 
-    add_module(monkeypatch, "icmplib", ping=fake_ping, ICMPLibError=ICMPLibError)
+    add_module("icmplib", ping=fake_ping, ICMPLibError=ICMPLibError)
     return alive
 
 
 @pytest.fixture
-def cameras(monkeypatch):
+def cameras(add_module):
     """Fake pyrealsense2 and pyzed; returns the list of their cameras' serial numbers."""
     serials = []
 
@@ -70,14 +62,13 @@ def cameras(monkeypatch):
 
     context = types.SimpleNamespace(query_devices=devices)
     add_module(
-        monkeypatch,
         "pyrealsense2",
         camera_info=types.SimpleNamespace(serial_number="serial"),
         context=lambda: context,
     )
-    add_module(monkeypatch, "pyzed")
+    add_module("pyzed")
     listed = staticmethod(lambda: [types.SimpleNamespace(serial_number=int(s)) for s in serials])
-    add_module(monkeypatch, "pyzed.sl", Camera=type("Camera", (), {"get_device_list": listed}))
+    add_module("pyzed.sl", Camera=type("Camera", (), {"get_device_list": listed}))
     return serials
 
 

@@ -40,17 +40,6 @@ def channel(request):
     return Plain() if request.param == "plain" else Channel.create("routes", local=True)
 
 
-@pytest.fixture(params=[False, True], ids=["sync", "async"])
-def done(request):
-    """Calls a method with or without `async_op`, and waits for its work."""
-
-    def call(method, *args, **options):
-        result = method(*args, async_op=request.param, **options)
-        return result.wait(timeout=10) if request.param else result
-
-    return call
-
-
 @pytest.fixture
 def local():
     return Channel.create("routes", local=True)

@@ -95,11 +95,6 @@ def test_a_text_that_is_not_an_index(text, message):
     assert repr(text) in str(caught.value)
 
 
-def test_a_mode_with_an_underscore_is_refused():
-    with pytest.raises(ShoalValueError, match="mode='a_b'"):
-        _build_channel_message(0, 0, "a_b", "t")
-
-
 def send_plan(**changes):
     given = {
         "src_group_name": "env",

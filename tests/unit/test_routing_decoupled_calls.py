@@ -34,17 +34,6 @@ def channel(request):
     return Plain() if request.param == "plain" else Channel.create("routes", local=True)
 
 
-@pytest.fixture(params=[False, True], ids=["sync", "async"])
-def done(request):
-    """Calls a method with or without `async_op`, and waits for its work."""
-
-    def call(method, *args, **options):
-        result = method(*args, async_op=request.param, **options)
-        return result.wait(timeout=10) if request.param else result
-
-    return call
-
-
 def ask(env, channel, **options):
     for peer in env:
         rows = [10 * peer._rank, 10 * peer._rank + 1]
