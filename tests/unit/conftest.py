@@ -57,6 +57,25 @@ def done(request):
 
 
 @pytest.fixture
+def run_python():
+    """Run Python with arguments until it ends; return what it printed."""
+
+    def run(*arguments, **options):
+        done = subprocess.run(
+            [sys.executable, *arguments],
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=100,
+            **options,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    return run
+
+
+@pytest.fixture
 def start(backend):
     """Start a program with the same backend, which prints a line once it is ready."""
     started = []

@@ -3,7 +3,6 @@
 import os
 import pickle
 import re
-import subprocess
 import sys
 import textwrap
 
@@ -195,12 +194,8 @@ def test_an_interpreter_that_does_not_answer(kinds, tmp_path, monkeypatch):
     assert problem.endswith("did not answer within 0.2 s")
 
 
-def test_an_interpreter_without_the_packages_of_workers(kinds, tmp_path):
-    subprocess.run(
-        [sys.executable, "-m", "venv", "--without-pip", str(tmp_path / "venv")],
-        check=True,
-        timeout=60,
-    )
+def test_an_interpreter_without_the_packages_of_workers(kinds, tmp_path, run_python):
+    run_python("-m", "venv", "--without-pip", str(tmp_path / "venv"))
     path = str(tmp_path / "venv" / "bin" / "python")
     wanted = own_versions()
     (problem,) = ask(interpreters=(path,), versions=wanted).problems
@@ -229,7 +224,7 @@ def test_installed_profilers_are_reported(kinds, tmp_path, monkeypatch):
     assert ask().profiler_backends == ["nsight"]
 
 
-def test_a_variable_with_invalid_utf8_does_not_fail_the_probe():
+def test_a_variable_with_invalid_utf8_does_not_fail_the_probe(run_python):
     code = """
 import os
 from shoal.node_probe.report import fingerprint, probe_node
@@ -238,4 +233,4 @@ assert report.fingerprints["ODD"] == fingerprint(os.environ["ODD"], "salt")
 assert report.fingerprints["ODD"] != fingerprint("caf", "salt")
 """
     env = {os.fsencode(k): os.fsencode(v) for k, v in os.environ.items()} | {b"ODD": b"caf\xe9"}
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=60, env=env)
+    run_python("-c", code, env=env)

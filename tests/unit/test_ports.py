@@ -1,8 +1,6 @@
 """Held ports: no other process is given them, but a server can still listen on them."""
 
 import socket
-import subprocess
-import sys
 
 import pytest
 
@@ -26,13 +24,10 @@ def test_held_ports_are_different_and_cannot_be_bound_by_others():
     assert not can_bind(ports[0])
 
 
-def test_another_process_that_holds_ports_gets_others():
+def test_another_process_gets_other_ports(run_python):
     port = hold_port()
     script = "from shoal.ports import hold_port\nprint(*[hold_port() for _ in range(200)])\n"
-    done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=30
-    )
-    assert port not in map(int, done.stdout.split())
+    assert port not in map(int, run_python("-c", script).split())
 
 
 def test_a_server_can_listen_on_a_held_port_and_be_reached():
@@ -48,7 +43,7 @@ def test_a_server_can_listen_on_a_held_port_and_be_reached():
                 assert connection.recv(1) == b"x"
 
 
-def test_torch_binds_a_store_over_a_held_port():
+def test_torch_binds_a_store_over_a_held_port(run_python):
     script = (
         "from shoal.ports import hold_port\n"
         "from torch.distributed import TCPStore\n"
@@ -57,10 +52,7 @@ def test_torch_binds_a_store_over_a_held_port():
         "store.set('key', 'value')\n"
         "print(TCPStore('127.0.0.1', port, is_master=False).get('key').decode())\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, check=False, timeout=60
-    )
-    assert done.stdout.split() == ["value"], done.stderr
+    assert run_python("-c", script) == "value\n"
 
 
 def test_a_port_is_within_the_limit():

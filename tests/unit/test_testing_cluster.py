@@ -2,8 +2,6 @@
 
 import asyncio
 import os
-import subprocess
-import sys
 import threading
 import time
 from pathlib import Path
@@ -139,12 +137,9 @@ def counter(cluster):
     return Counter.create_group().launch(cluster, name="counters")
 
 
-def test_the_import_loads_neither_ray_nor_pytest():
+def test_the_import_loads_neither_ray_nor_pytest(run_python):
     program = "import sys, shoal.testing; print([n for n in ('ray', 'pytest') if n in sys.modules])"
-    printed = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60
-    ).stdout
-    assert printed == "[]\n"
+    assert run_python("-c", program) == "[]\n"
 
 
 def test_ray_is_never_started(cluster):

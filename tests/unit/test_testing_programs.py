@@ -2,8 +2,6 @@
 
 import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -61,16 +59,10 @@ def test_a_collective_group_broadcasts(cluster):
     assert group.share("again").wait() == ["again", "again"]
 
 
-def test_the_fixture_gives_each_test_a_cluster(tmp_path):
+def test_the_fixture_gives_each_test_a_cluster(tmp_path, run_python):
     (tmp_path / "conftest.py").write_text('pytest_plugins = ["shoal.testing.plugin"]\n')
     (tmp_path / "test_it.py").write_text(TESTS)
-    result = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "--strict-markers", "-p", "no:cacheprovider"],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(ROOT / "python")},
-        capture_output=True,
-        text=True,
-        timeout=100,
-        check=False,
-    )
-    assert "2 passed" in result.stdout, result.stdout + result.stderr
+    arguments = ("-m", "pytest", "-q", "--strict-markers", "-p", "no:cacheprovider")
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "python")}
+    printed = run_python(*arguments, cwd=tmp_path, env=environment)
+    assert "2 passed" in printed
