@@ -247,30 +247,6 @@ def test_problems_of_a_file_have_their_line_and_column(tmp_path):
     ]
 
 
-def make_example(num_gpu_nodes, num_robot_nodes, robots, groups):
-    """A cluster whose last group has robots on each of its nodes."""
-    cluster = make_cluster([8] * num_gpu_nodes + [0] * num_robot_nodes, groups)
-    group = cluster.groups[-1]
-    group.hardware_type = "Arm"
-    for node in group.nodes:
-        node.robots = robots
-    return cluster
-
-
-def test_example_of_eighteen_nodes():
-    groups = {"a800": range(8), "4090": range(8, 16), "franka": [16, 17]}
-    cluster = make_example(16, 2, 1, groups)
-    made = ComponentPlacement(EXAMPLES / "eighteen_nodes.yaml", cluster)
-    actor, rollout, env, agent = (
-        made.get_strategy(name).get_placement(cluster) for name in made.components
-    )
-    assert where(actor) == [(node, [device]) for node in range(8) for device in range(8)]
-    assert where(rollout) == [(node, [device]) for node in range(8, 16) for device in range(8)]
-    assert where(env) == [(16, [0]), (17, [0])]
-    nodes = [p.cluster_node_rank for p in agent]
-    assert nodes == [0] * 100 + [1] * 100 + [2] * 100 + [3] * 100
-
-
 def test_example_as_printed_is_an_error_that_names_all_of_it():
     with pytest.raises(PlacementError) as caught:
         ComponentPlacement(EXAMPLES / "node_groups_as_printed.yaml", make_cluster([8, 8]))
@@ -278,22 +254,6 @@ def test_example_as_printed_is_an_error_that_names_all_of_it():
     for problem, part in zip(caught.value.problems, parts, strict=True):
         assert part in problem
         assert "node_groups_as_printed.yaml:" in problem
-
-
-def test_example_completed_shares_nodes_unevenly():
-    cluster = make_example(4, 2, 2, {"a800": [0, 1], "4090": [2, 3], "robot": [4, 5]})
-    made = ComponentPlacement(EXAMPLES / "node_groups_completed.yaml", cluster)
-    assert [made.get_world_size(name) for name in made.components] == [9, 9, 8, 512]
-    env, agent = (made.get_strategy(name).get_placement(cluster) for name in ("env", "agent"))
-    assert where(env) == [(4, [0])] * 2 + [(4, [1])] * 2 + [(5, [0])] * 2 + [(5, [1])] * 2
-    nodes = [p.cluster_node_rank for p in agent]
-    assert nodes == [0] * 101 + [1] * 100 + [2] * 156 + [3] * 155
-
-
-def test_example_in_short_form_gives_two_components_one_placement():
-    made = ComponentPlacement(EXAMPLES / "short_form.yaml", make_cluster([8]))
-    assert made.get_strategy("actor") is made.get_strategy("inference")
-    assert [made.get_world_size(name) for name in made.components] == [8, 8]
 
 
 def test_strategies_of_a_plan_travel_and_place_on_other_clusters():

@@ -148,6 +148,7 @@ def test_the_inventory_may_list_the_robots_of_the_configuration_or_leave_them_ou
     with pytest.raises(ClusterConfigError, match=message):
         plan(path, "4x8,2x0/Franka")
     assert [n.processes.get("agent", 0) for n in without.nodes[:5]] == [101, 100, 156, 155, 0]
+    assert [len(c.processes) for c in without.components] == [9, 9, 8, 512]
     env = without.component("env")
     assert [p.hardware_ranks for p in env.processes] == [(0,), (0,), (1,), (1,)] * 2
 

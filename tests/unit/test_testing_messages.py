@@ -254,17 +254,6 @@ def test_a_wait_with_a_deadline_ends_there_and_is_not_a_stall(peers, method, lim
     assert time.monotonic() - begin >= limit
 
 
-def test_ranks_that_wait_for_each_other_are_stalled(peers):
-    with pytest.raises(WorkerGroupError) as caught:
-        peers.receive().wait()
-    assert sorted(caught.value.ranks) == [0, 1]
-    for error in caught.value.exceptions:
-        assert isinstance(error, StalledError)
-        assert "stalled: 2 of 2 wait" in str(error)
-        assert "peers:0: recv from peers:1" in str(error)
-        assert "peers:1: recv from peers:0" in str(error)
-
-
 @pytest.mark.parametrize(
     ("method", "says"),
     [
