@@ -68,9 +68,8 @@ def test_other_objects_than_dataclass_instances_are_refused(given):
 @pytest.mark.parametrize("count", [0, 2, 4])
 def test_another_number_of_tensors_is_an_error(count):
     metadata = extract_dataclass_tensor_fields(Batch(3, None, tensors(2), (), {"a": tensors(1)[0]}))
-    with pytest.raises(
-        ShoalValueError, match=rf"steps, pair, by_name have 3 tensors, but {count} were given$"
-    ):
+    text = rf"steps, pair, by_name have 3 tensors, but {count} were given$"
+    with pytest.raises(ShoalValueError, match=text):
         unflatten_dataclass_tensor_fields(metadata[2], tensors(count))
 
 

@@ -260,9 +260,7 @@ def test_a_ping_that_hangs_is_given_up(network, monkeypatch):
     monkeypatch.setattr(ping, "_LIMIT_S", 0.2)
     answer = threading.Event()
     monkeypatch.setattr(sys.modules["icmplib"], "ping", lambda *_, **__: answer.wait())
-    with pytest.raises(
-        ShoalTimeoutError, match=r"the ping of 10\.0\.0\.1 did not answer within 0\.2"
-    ):
+    with pytest.raises(ShoalTimeoutError, match=r"the ping of .* did not answer within 0\.2"):
         enumerate_robots("Franka", 0, [FrankaConfig(0, "10.0.0.1")])
     answer.set()
 

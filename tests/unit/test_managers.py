@@ -151,11 +151,10 @@ def test_a_collective_group_is_registered_once_and_found():
 def test_another_group_of_a_name_is_refused(other):
     manager = CollectiveManager()
     manager.register_collective_group(group())
-    with pytest.raises(
-        ShoalValueError,
-        match="Collective group c already exists but tried to register a different group: "
-        "known is of g:0 ",
-    ):
+    text = (
+        "Collective group c already exists but tried to register a different group: known is of g"
+    )
+    with pytest.raises(ShoalValueError, match=text):
         manager.register_collective_group(other)
     assert manager.get_collective_group("c") == group()
 

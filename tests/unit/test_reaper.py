@@ -71,17 +71,12 @@ def test_agents_and_marked_processes_end_after_the_raylet(raylet):
             process.wait()
 
 
-def test_the_reaper_ends_when_nothing_is_left(raylet):
-    reaper.start_reaper(raylet.pid)
-    wait_until(lambda: reapers(raylet.pid))
-    raylet.agent.kill()
-    raylet.kill()
-    wait_until(lambda: not reapers(raylet.pid))
-
-
-def test_the_reaper_has_no_parent_here_and_a_session_of_its_own(raylet):
+def test_the_reaper_is_independent_and_ends_when_nothing_is_left(raylet):
     reaper.start_reaper(raylet.pid)
     wait_until(lambda: reapers(raylet.pid))
     (running,) = reapers(raylet.pid)
     assert running.pid not in {child.pid for child in psutil.Process().children(recursive=True)}
     assert os.getsid(running.pid) != os.getsid(0)
+    raylet.agent.kill()
+    raylet.kill()
+    wait_until(lambda: not reapers(raylet.pid))

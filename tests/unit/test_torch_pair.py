@@ -275,9 +275,7 @@ def test_tensors_that_are_not_received_are_dropped_with_the_next_frame(peer, rec
 
 def test_the_ends_have_one_direction(peer, lasting):
     for receives, arguments in ((lasting.recv_frame, []), (lasting.recv_tensors, [[]])):
-        with pytest.raises(
-            TransportError, match="lasting:1 is the sender's end: it cannot receive"
-        ):
+        with pytest.raises(TransportError, match="is the sender's end: it cannot receive"):
             receives(*arguments, limit())
     with pytest.raises(TransportError, match="is the receiver's end: it cannot send"):
         peer.run(call, "lasting:1", "send", b"", [])
