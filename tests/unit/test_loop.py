@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from shoal import loop
+from shoal import process
 from shoal.collective import AsyncChannelWork
 from shoal.futures import done, start
 from shoal.loop import soon, submit
@@ -44,7 +44,7 @@ def test_a_finalizer_may_ask_for_the_loop_while_its_thread_asks_for_it(monkeypat
     results = []
     thread = threading.Thread(target=lambda: results.append(submit(answer())), daemon=True)
     submit(answer()).result(DEADLINE_S)
-    monkeypatch.setattr(loop, "os", SimpleNamespace(getpid=getpid))
+    monkeypatch.setattr(process, "os", SimpleNamespace(getpid=getpid))
     thread.start()
     thread.join(DEADLINE_S)
     assert not thread.is_alive(), "the thread waits for itself"
@@ -105,7 +105,7 @@ def test_a_child_has_a_loop_although_another_thread_was_asking_for_one(monkeypat
         return os.getpid()
 
     thread = threading.Thread(target=lambda: submit(answer()), daemon=True)
-    monkeypatch.setattr(loop, "os", SimpleNamespace(getpid=getpid))
+    monkeypatch.setattr(process, "os", SimpleNamespace(getpid=getpid))
     thread.start()
     assert asking.wait(DEADLINE_S)
     try:

@@ -13,6 +13,7 @@ from shoal._ray import find_actor, get, in_process
 from shoal.context import current, set_context
 from shoal.deadline import Deadline
 from shoal.errors import ClusterNotFoundError
+from shoal.process import Origin
 
 __all__ = ["Manager", "ManagerProxy", "connection", "find_namespace", "required_namespace"]
 
@@ -83,8 +84,7 @@ class Manager:
         if local is not None:
             return local.manager(cls)
         proxy = cls.proxy
-        # A forked child must not use its parent's connection.
-        if proxy is None or not proxy.is_for(namespace) or os.getpid() != cls.PID:
+        if proxy is None or not proxy.is_for(namespace):
             if not ray.is_initialized():
                 ray.init(address="auto", namespace=namespace, logging_level=logging.WARNING)
             actor = cls._find_actor(namespace, starts=not no_wait)
@@ -136,11 +136,14 @@ class ManagerProxy:
         self._namespace = namespace
         self._timeout = timeout
         self._connection = connection()
+        self._origin = Origin()
         self.actor = actor
 
     def is_for(self, namespace: str) -> bool:
-        """Whether this proxy is connected to the job of that namespace."""
-        return namespace == self._namespace and connection() == self._connection
+        """Whether this proxy is connected to the job of that namespace, by this process."""
+        if namespace != self._namespace or connection() != self._connection:
+            return False
+        return self._origin.is_here  # a forked child must not use its parent's connection
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
         if name.startswith("_") or not callable(getattr(self._cls, name, None)):

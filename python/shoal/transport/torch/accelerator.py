@@ -7,7 +7,6 @@ pinned host memory. `ipc` serves two processes on the same device.
 
 import contextlib
 import importlib
-import os
 import struct
 import time
 from collections.abc import Callable, Sequence
@@ -16,7 +15,8 @@ from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from shoal.deadline import Deadline, LongWait
 from shoal.errors import ShoalTimeoutError, TransportError
-from shoal.transport.torch.forks import check_fork, keep_in_children
+from shoal.process import Origin
+from shoal.transport.torch.forks import keep_in_children
 from shoal.transport.torch.pair import TorchPair
 from shoal.transport.torch.store import connect_store, server_at
 from shoal.transport.torch.watch import Watch
@@ -185,7 +185,7 @@ class AcceleratorPair:
         self.staged = staged
         self._options = options
         self._group: Any = None
-        self._pid = os.getpid()
+        self._origin = Origin("a pair of accelerators")
         self._sizes: tuple[int, ...] = ()
         keep_in_children(self)
 
@@ -269,7 +269,7 @@ class AcceleratorPair:
         if self.staged:
             self.host.send(frame, [stage_to_pinned_cpu(t) for t in tensors], deadline, watch)
             return
-        check_fork(self._pid, "a pair of accelerators")
+        self._origin.check()
         flat = self._flatten(tensors, "send to")
         sizes = [tensor.numel() for tensor in flat]
         head = _SIZE.pack(len(sizes)) + struct.pack(f"<{len(sizes)}Q", *sizes)
@@ -306,7 +306,7 @@ class AcceleratorPair:
             for tensor, source in zip(into, staged, strict=True):
                 tensor.detach().copy_(source)
             return
-        check_fork(self._pid, "a pair of accelerators")
+        self._origin.check()
         flat = self._flatten(into, "receive from")
         sizes = tuple(tensor.numel() for tensor in flat)
         if sizes != self._sizes:
@@ -319,7 +319,7 @@ class AcceleratorPair:
 
     def close(self) -> None:
         """Close the pair: waits in it fail, the peer's too. Idempotent."""
-        if os.getpid() != self._pid:
+        if not self._origin.is_here:
             return
         self.host.close()
         group, self._group = self._group, None
