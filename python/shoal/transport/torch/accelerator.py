@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from shoal.deadline import Deadline, LongWait
 from shoal.errors import ShoalTimeoutError, TransportError
+from shoal.hardware.accelerators.nvidia import set_nccl_options
 from shoal.process import Origin
 from shoal.transport.torch.forks import keep_in_children
 from shoal.transport.torch.pair import TorchPair
@@ -37,13 +38,6 @@ _LONGEST_PAUSE_S = 0.001
 _LOOK_EVERY_S = 0.5
 _REACH_S = 30.0
 _SIZE = struct.Struct("<I")
-
-# NCCL's names of the options. Each with shoal's name, and its value if only others are given.
-_NCCL_CONFIG = {
-    "cga_cluster_size": ("accel_cluster_size", 4),
-    "max_ctas": ("accel_max_ctas", 32),
-    "min_ctas": ("accel_min_ctas", 1),
-}
 
 
 class AcceleratorOptions(Protocol):
@@ -145,16 +139,8 @@ def _vendor_options(backend: Any, options: AcceleratorOptions | None) -> Any | N
     if kind is None:
         return None
     made = kind()
-    if options is None:
-        return made
-    with contextlib.suppress(AttributeError):  # libraries without stream priorities
-        made.is_high_priority_stream = options.is_high_priority_stream
-    config = getattr(made, "config", None)
-    given = [getattr(options, ours) for ours, _ in _NCCL_CONFIG.values()]
-    if config is not None and any(value is not None for value in given):
-        for name, (ours, default) in _NCCL_CONFIG.items():
-            value = getattr(options, ours)
-            setattr(config, name, default if value is None else value)
+    if options is not None:
+        set_nccl_options(made, options)
     return made
 
 
