@@ -90,11 +90,6 @@ class Peer(Worker):
     def send_lock(self):
         self.send(threading.Lock(), "peers", 1 - self._rank)
 
-    def wait_for_oneself(self):
-        group = type(self).create_group()
-        del group
-        return self.recv("peers", self._rank)
-
 
 @pytest.fixture
 def cluster():

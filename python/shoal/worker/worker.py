@@ -20,7 +20,7 @@ from shoal.context import current, env_value, log_level, set_context
 from shoal.deadline import default_timeout
 from shoal.errors import ShoalTimeoutError
 from shoal.hardware import AcceleratorUtil
-from shoal.manager import CollectiveManager, NodeManager, WorkerInfo, WorkerManager
+from shoal.manager import NodeManager, WorkerInfo, WorkerManager
 from shoal.ports import hold_port
 from shoal.process import own_process
 from shoal.profiling import ProfileConfig
@@ -154,7 +154,6 @@ class Worker(RoutedCalls, metaclass=WorkerMeta):
         self._lock = threading.Lock()
         self._local_rank, self._local_world_size = identity.set_local_rank()
         self._manager_proxy = WorkerManager.get_proxy()
-        self._collective_manager = CollectiveManager
         self._worker_info = WorkerInfo(
             address=self._worker_address,
             rank=self._rank,

@@ -1,8 +1,7 @@
-"""Sends tensors between different accelerators, by the vendor's library or through host memory.
+"""Sends tensors between different accelerators of one kind, by the vendor's library.
 
 Frames travel over a `TorchPair`, with the sizes of the tensors. The tensors go directly from
-device to device if both devices are of one kind for which torch has a library, otherwise through
-pinned host memory. `ipc` serves two processes on the same device.
+device to device. `ipc` serves two processes on the same device.
 """
 
 import contextlib
@@ -29,7 +28,6 @@ __all__ = [
     "AcceleratorOptions",
     "AcceleratorPair",
     "make_accelerator_group",
-    "needs_staging",
     "stage_to_pinned_cpu",
 ]
 
@@ -47,16 +45,6 @@ class AcceleratorOptions(Protocol):
     accel_max_ctas: int | None
     accel_min_ctas: int | None
     is_high_priority_stream: bool
-
-
-def needs_staging(kind: str, peer_kind: str) -> bool:
-    """Whether tensors between two kinds of devices go through host memory.
-
-    Args:
-        kind: torch's name of this process's kind, for example `cuda`.
-        peer_kind: torch's name of the peer's kind.
-    """
-    return kind != peer_kind or _find_backend(kind) is None
 
 
 def stage_to_pinned_cpu(tensor: "torch.Tensor") -> "torch.Tensor":
@@ -147,14 +135,12 @@ def _vendor_options(backend: Any, options: AcceleratorOptions | None) -> Any | N
 class AcceleratorPair:
     """Sends tensors in one direction between two accelerators; used like a `TorchPair`.
 
-    Both ends must be made with the same `staged` and the same options, which the caller knows from
-    the peer's record. `send` and `recv_tensors` return when the device has done the transfer, so
-    they also raise its errors and enforce its deadline.
+    Both ends must be made with the same options. `send` and `recv_tensors` return when the device
+    has done the transfer, so they also raise its errors and enforce its deadline.
 
     Args:
-        host: This process's end of a pair in host memory, for frames and staged tensors.
+        host: This process's end of a pair in host memory, for frames.
         device: The device of this process.
-        staged: Whether the tensors go through host memory.
         options: Options of the vendor's library.
     """
 
@@ -163,12 +149,9 @@ class AcceleratorPair:
         host: TorchPair,
         device: "torch.device",
         options: AcceleratorOptions | None,
-        *,
-        staged: bool,
     ) -> None:
         self.host = host
         self.device = device
-        self.staged = staged
         self._options = options
         self._group: Any = None
         self._origin = Origin("a pair of accelerators")
@@ -183,11 +166,9 @@ class AcceleratorPair:
         peer: str,
         device: "torch.device",
         options: AcceleratorOptions | None = None,
-        *,
-        staged: bool = False,
     ) -> Self:
         """Make the sender's end; see `TorchPair.offer`."""
-        return cls(TorchPair.offer(ip, me, peer), device, options, staged=staged)
+        return cls(TorchPair.offer(ip, me, peer), device, options)
 
     @classmethod
     def join(
@@ -200,12 +181,10 @@ class AcceleratorPair:
         deadline: Deadline,
         watch: Watch | None = None,
         options: AcceleratorOptions | None = None,
-        *,
-        staged: bool = False,
     ) -> Self:
         """Make the receiver's end; see `TorchPair.join`."""
         host = TorchPair.join(address, ip, me, peer, deadline, watch)
-        pair = cls(host, device, options, staged=staged)
+        pair = cls(host, device, options)
 
         def open_store() -> Any:
             limit = min(deadline.remaining, _REACH_S)
@@ -231,8 +210,6 @@ class AcceleratorPair:
         self._connect(server.store.clone, 0, deadline)
 
     def _connect(self, open_store: Callable[[], Any], rank: int, deadline: Deadline) -> None:
-        if self.staged:
-            return
         from torch._C._distributed_c10d import PrefixStore
 
         store = PrefixStore(f"{self.address['token']}/devices", open_store())
@@ -252,9 +229,6 @@ class AcceleratorPair:
         watch: Watch | None = None,
     ) -> None:
         """Send a frame and tensors of this device; see `TorchPair.send`."""
-        if self.staged:
-            self.host.send(frame, [stage_to_pinned_cpu(t) for t in tensors], deadline, watch)
-            return
         self._origin.check()
         flat = self._flatten(tensors, "send to")
         sizes = [tensor.numel() for tensor in flat]
@@ -264,7 +238,7 @@ class AcceleratorPair:
 
     def recv_frame(self, deadline: Deadline, watch: Watch | None = None) -> bytes:
         """Receive the frame of the next message; see `TorchPair.recv_frame`."""
-        if not self.staged and self._sizes:
+        if self._sizes:
             import torch
 
             # The tensors of the previous message were not received: drop them.
@@ -273,8 +247,6 @@ class AcceleratorPair:
             ]
             self.recv_tensors(dropped, deadline, watch)
         frame = self.host.recv_frame(deadline, watch)
-        if self.staged:
-            return frame
         (count,) = _SIZE.unpack_from(frame)
         self._sizes = struct.unpack_from(f"<{count}Q", frame, _SIZE.size)
         return frame[_SIZE.size + 8 * count :]
@@ -286,12 +258,6 @@ class AcceleratorPair:
 
         See `TorchPair.recv_tensors`.
         """
-        if self.staged:
-            staged = [_pinned_like(tensor) for tensor in into]
-            self.host.recv_tensors(staged, deadline, watch)
-            for tensor, source in zip(into, staged, strict=True):
-                tensor.detach().copy_(source)
-            return
         self._origin.check()
         flat = self._flatten(into, "receive from")
         sizes = tuple(tensor.numel() for tensor in flat)
@@ -363,11 +329,3 @@ class AcceleratorPair:
 
     def _what(self, verb: str) -> str:
         return f"{self.host.me}: {verb} {self.host.peer} ({self.device})"
-
-
-def _pinned_like(tensor: "torch.Tensor") -> "torch.Tensor":
-    import torch
-
-    return torch.empty(
-        tensor.shape, dtype=tensor.dtype, device="cpu", pin_memory=tensor.device.type != "cpu"
-    )
