@@ -8,7 +8,7 @@ from shoal import fork
 from shoal.errors import TransportError
 from shoal.fork import ChildStage, in_child
 from shoal.process import Origin, own_process, per_process
-from support.channel_peers import in_a_child
+from support.processes import in_a_child
 
 pytestmark = pytest.mark.process
 

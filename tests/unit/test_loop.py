@@ -12,7 +12,7 @@ from shoal import process
 from shoal.collective import AsyncChannelWork
 from shoal.futures import done, start
 from shoal.loop import soon, submit
-from support.channel_peers import in_a_child
+from support.processes import in_a_child
 
 DEADLINE_S = 10
 
