@@ -1,7 +1,6 @@
 """Reading and checking the `cluster` section of a configuration, with the documented examples."""
 
 import pickle
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +9,7 @@ import pytest
 import yaml
 
 from shoal.config import ClusterConfig, NodeGroupConfig, NodeGroupEnvConfig, load
+from support.documents import blocks, page
 
 EXAMPLES = Path(__file__).parents[1] / "vectors" / "examples"
 GROUP = {"label": "a800", "node_ranks": "0-1"}
@@ -155,8 +155,7 @@ def test_import_needs_neither_ray_nor_torch_nor_pydantic():
 
 
 def test_documentation_shows_what_can_be_read(tmp_path):
-    text = (Path(__file__).parents[2] / "docs" / "configuration.md").read_text()
-    (block,) = re.findall(r"^```yaml\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    (block,) = blocks(page("docs/configuration.md"), "yaml")
     path = tmp_path / "job.yaml"
     path.write_text(block)
     config = load(path)
