@@ -53,7 +53,7 @@ def make_node(rank):
 def use(core):
     """Make the public classes use a core."""
     for module in (placement.groups, placement.strategy, placement.component):
-        for name in vars(module).keys() & set(_backend.__all__) - {"backend", "load"}:
+        for name in vars(module).keys() & set(CORES["rust"].__all__):
             setattr(module, name, getattr(core, name))
 
 

@@ -12,31 +12,6 @@ import warnings
 from types import ModuleType
 from typing import TYPE_CHECKING
 
-__all__ = [
-    "NAME",
-    "NodeGroup",
-    "NodeResources",
-    "Placement",
-    "Placements",
-    "RankLists",
-    "ShmMessage",
-    "ShmParcel",
-    "ShmPort",
-    "ShmQueue",
-    "ShmReservation",
-    "ShmSession",
-    "WorkerAddress",
-    "backend",
-    "build_profile",
-    "load",
-    "packed_ranks",
-    "parse_placement",
-    "place_flexible",
-    "place_nodes",
-    "place_packed",
-    "shm_gc",
-]
-
 _CHOICES = ("rust", "pure", "auto")
 
 
@@ -92,47 +67,11 @@ _module = load(os.environ.get("SHOAL_BACKEND", "auto") or "auto")
 NAME: str = _module.__name__.rpartition("._")[2]
 
 if TYPE_CHECKING:  # type checkers see the contract of both backends
-    from shoal._rust import (
-        NodeGroup,
-        NodeResources,
-        Placement,
-        Placements,
-        RankLists,
-        ShmMessage,
-        ShmParcel,
-        ShmPort,
-        ShmQueue,
-        ShmReservation,
-        ShmSession,
-        WorkerAddress,
-        build_profile,
-        packed_ranks,
-        parse_placement,
-        place_flexible,
-        place_nodes,
-        place_packed,
-        shm_gc,
-    )
+    from shoal._rust import *  # noqa: F403  (its names are those of this module)
 else:
-    NodeGroup = _module.NodeGroup
-    NodeResources = _module.NodeResources
-    Placement = _module.Placement
-    Placements = _module.Placements
-    RankLists = _module.RankLists
-    ShmMessage = _module.ShmMessage
-    ShmParcel = _module.ShmParcel
-    ShmPort = _module.ShmPort
-    ShmQueue = _module.ShmQueue
-    ShmReservation = _module.ShmReservation
-    ShmSession = _module.ShmSession
-    WorkerAddress = _module.WorkerAddress
-    build_profile = _module.build_profile
-    packed_ranks = _module.packed_ranks
-    parse_placement = _module.parse_placement
-    place_flexible = _module.place_flexible
-    place_nodes = _module.place_nodes
-    place_packed = _module.place_packed
-    shm_gc = _module.shm_gc
+
+    def __getattr__(name: str) -> object:
+        return getattr(_module, name)
 
 
 def backend() -> str:

@@ -24,8 +24,9 @@ from ray.exceptions import (
 
 from shoal.context import describe_self
 from shoal.deadline import Deadline, LongWait
-from shoal.errors import PeerLostError, ShoalError, ShoalTimeoutError, TransportError
+from shoal.errors import PeerLostError, ShoalError, ShoalTimeoutError
 from shoal.fork import ChildStage, in_child
+from shoal.process import forked_error
 
 __all__ = [
     "LOST",
@@ -103,11 +104,7 @@ def check_fork() -> None:
         TransportError: This process was forked from a process that was connected to Ray.
     """
     if _forked_from is not None:
-        raise TransportError(
-            f"process {os.getpid()} was forked from process {_forked_from}, which is connected to "
-            "Ray; a child cannot use that connection: start it with multiprocessing's method "
-            "'spawn', or let its parent send and receive"
-        )
+        raise forked_error(_forked_from, "is connected to Ray", "use that connection")
 
 
 def exit_by_signal(signum: int, _frame: object) -> None:

@@ -11,29 +11,6 @@ from typing import Any, Final, Literal, Self, SupportsIndex, final, overload
 
 from typing_extensions import disjoint_base
 
-__all__ = [
-    "NodeGroup",
-    "NodeResources",
-    "Placement",
-    "Placements",
-    "RankLists",
-    "ShmMessage",
-    "ShmParcel",
-    "ShmPort",
-    "ShmQueue",
-    "ShmReservation",
-    "ShmSession",
-    "WorkerAddress",
-    "__version__",
-    "build_profile",
-    "packed_ranks",
-    "parse_placement",
-    "place_flexible",
-    "place_nodes",
-    "place_packed",
-    "shm_gc",
-]
-
 __version__: Final[str]
 """The version of the package that this core belongs to."""
 

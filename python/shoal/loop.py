@@ -2,13 +2,12 @@
 
 import asyncio
 import concurrent.futures
-import functools
-import os
 import threading
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 from shoal.fork import ChildStage, in_child
+from shoal.process import per_process
 
 __all__ = ["soon", "submit"]
 
@@ -16,9 +15,8 @@ _T = TypeVar("_T")
 _lock = threading.Lock()
 
 
-@functools.lru_cache(maxsize=1)
-def _start(pid: int) -> asyncio.AbstractEventLoop:
-    del pid  # the key of the cache: a forked child has no loop thread and needs its own loop
+@per_process  # a forked child has no loop thread
+def _start() -> asyncio.AbstractEventLoop:
     loop = asyncio.new_event_loop()
     threading.Thread(target=loop.run_forever, name="shoal-loop", daemon=True).start()
     return loop
@@ -26,12 +24,12 @@ def _start(pid: int) -> asyncio.AbstractEventLoop:
 
 def _loop() -> asyncio.AbstractEventLoop:
     with _lock:
-        return _start(os.getpid())
+        return _start()
 
 
 def soon(function: Callable[[], Any]) -> None:
     """Call a function on the loop; takes no lock, so a finalizer may call this."""
-    _start(os.getpid()).call_soon_threadsafe(function)
+    _start().call_soon_threadsafe(function)
 
 
 def submit(work: Coroutine[Any, Any, _T]) -> concurrent.futures.Future[_T]:

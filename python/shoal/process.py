@@ -1,12 +1,27 @@
-"""The identity of a process, safe against reused pids, and whether the process still runs."""
+"""Identity and liveness of processes: safe against reused pids, and aware of forked children."""
 
 import asyncio
 import functools
 import os
+from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, ParamSpec, TypeVar
 
-__all__ = ["ProcessId", "is_alive", "is_running", "own_process", "wait_for_exit"]
+from shoal.errors import TransportError
+
+__all__ = [
+    "Origin",
+    "ProcessId",
+    "forked_error",
+    "is_alive",
+    "is_running",
+    "own_process",
+    "per_process",
+    "wait_for_exit",
+]
+
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
 
 _RECHECK_S = 0.5
 
@@ -38,14 +53,76 @@ def _start_time(pid: int) -> int | None:
     return None if state in "ZX" else started
 
 
-@functools.lru_cache(maxsize=1)
-def _own(pid: int) -> ProcessId:
+def per_process(function: Callable[_P, _R]) -> Callable[_P, _R]:
+    """Cache the results of a function for this process: a forked child calls it again for itself.
+
+    The results that a child inherits are kept there, because destroying them may hang.
+    """
+
+    @functools.cache
+    def cached(_pid: int, *args: _P.args, **kwargs: _P.kwargs) -> _R:
+        return function(*args, **kwargs)
+
+    @functools.wraps(function)
+    def of_this_process(*args: _P.args, **kwargs: _P.kwargs) -> _R:
+        return cached(os.getpid(), *args, **kwargs)  # type: ignore[arg-type]  # must be hashable
+
+    return of_this_process
+
+
+@per_process
+def own_process() -> ProcessId:
+    """Return the identity of this process."""
+    pid = os.getpid()
     return ProcessId(_this_host(), pid, _start_time(pid) or 0)
 
 
-def own_process() -> ProcessId:
-    """Return the identity of this process."""
-    return _own(os.getpid())  # cached by pid: a forked child is another process
+class Origin:
+    """The process that made an object; a forked child has only a copy of the object.
+
+    Args:
+        what: The name of the object, for the error.
+    """
+
+    __slots__ = ("_pid", "_what")
+
+    def __init__(self, what: str = "this object") -> None:
+        self._what = what
+        self._pid = os.getpid()
+
+    @property
+    def is_here(self) -> bool:
+        """Whether this process made the object."""
+        return self._pid == os.getpid()
+
+    def check(self) -> None:
+        """Raise in a forked child.
+
+        Raises:
+            TransportError: Another process made the object.
+        """
+        if not self.is_here:
+            raise forked_error(self._pid, f"made {self._what}", "use it")
+
+
+def forked_error(
+    parent: int,
+    does: str,
+    action: str,
+    instead: str = "start the child with multiprocessing's method 'spawn'",
+) -> TransportError:
+    """Return the error for a forked child that uses what belongs to its parent.
+
+    Args:
+        parent: The pid of the parent.
+        does: What the parent is or has done, for example `is connected to Ray`.
+        action: What the child cannot do, for example `use that connection`.
+        instead: What to do if the parent cannot do it for the child.
+    """
+    return TransportError(
+        f"process {os.getpid()} was forked from process {parent}, which {does}; a child cannot "
+        f"{action}: let its parent do it, or {instead}"
+    )
 
 
 def is_running(process: ProcessId) -> bool:

@@ -2,15 +2,15 @@
 
 import dataclasses
 import re
-from pathlib import Path
 
 import pytest
 
 from shoal import errors
 from shoal.channel import ChannelStats
+from support.documents import blocks, page, run
 
-TEXT = (Path(__file__).parents[2] / "docs" / "channels.md").read_text(encoding="utf-8")
-PROGRAMS = re.findall(r"^```python\n(.*?)^```$", TEXT, re.MULTILINE | re.DOTALL)
+TEXT = page("docs/channels.md")
+PROGRAMS = blocks(TEXT, "python")
 STATS = re.search(r"returns a `ChannelStats`: (.*?)\.\s+`peek", TEXT, re.DOTALL)
 
 
@@ -20,7 +20,7 @@ def test_there_are_programs():
 
 @pytest.mark.parametrize("program", PROGRAMS, ids=range(len(PROGRAMS)))
 def test_a_program_of_the_documentation_runs(program, capsys):
-    exec(compile(program, "channels.md", "exec"), {})
+    run(program)
     assert capsys.readouterr().out
 
 

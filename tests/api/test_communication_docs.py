@@ -11,7 +11,6 @@ import sys
 import threading
 import time
 import tomllib
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -26,12 +25,10 @@ from shoal.transport import choice
 from shoal.work import AsyncWork
 from shoal.worker import Worker
 from support.collective_crew import Crew
+from support.documents import blocks, page
 
-DOCUMENT = Path(__file__).parents[2] / "docs" / "communication.md"
-TEXT = DOCUMENT.read_text(encoding="utf-8")
-_BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-BLOCKS = [match.groups() for match in _BLOCK.finditer(TEXT)]
-PYTHON = [text for language, text in BLOCKS if language == "python"]
+TEXT = page("docs/communication.md")
+PYTHON = blocks(TEXT, "python")
 (TRANSPORT,) = (text for text in PYTHON if text.startswith("# tcp_transport.py\n"))
 PAIR = "\n".join(text for text in PYTHON if text is not TRANSPORT)
 LIMIT_S = 150
@@ -63,7 +60,7 @@ def test_the_program_prints_what_the_document_says(tmp_path, ray_tmpdir):
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    (expected,) = (text for language, text in BLOCKS if text.startswith("objects\n"))
+    (expected,) = (text for text in blocks(TEXT) if text.startswith("objects\n"))
     assert done.stdout == expected
 
 
@@ -80,7 +77,7 @@ def test_the_program_has_a_method_for_each_topic_that_it_runs():
 def tcp(tmp_path, monkeypatch):
     """Install the package of the document, as an installer does: its module and its metadata."""
     pytest.importorskip("torch")
-    (project,) = (tomllib.loads(text) for language, text in BLOCKS if language == "toml")
+    (project,) = map(tomllib.loads, blocks(TEXT, "toml"))
     (tmp_path / "tcp_transport.py").write_text(TRANSPORT, encoding="utf-8")
     metadata = tmp_path / "tcp_transport-1.0.dist-info"
     metadata.mkdir()

@@ -1,7 +1,6 @@
 """docs/placement.md matches the code: its placements can be read, and its error is raised."""
 
 import re
-from pathlib import Path
 
 import pytest
 
@@ -9,11 +8,11 @@ import shoal
 from shoal.errors import PlacementError
 from shoal.placement import ComponentPlacement
 from support.cluster_doubles import make_cluster
+from support.documents import blocks, page
 
-DOCUMENT = (Path(__file__).parents[2] / "docs" / "placement.md").read_text()
+DOCUMENT = page("docs/placement.md")
 ROWS = re.findall(r"^\| (`.*?) \| (.*) \|$", DOCUMENT, flags=re.MULTILINE)
-BLOCKS = dict(re.findall(r"```(\w+)\n(.*?)```", DOCUMENT, flags=re.DOTALL))
-SHOWN = re.search(r"```text\n(cluster\..*?)```", DOCUMENT, flags=re.DOTALL)
+(SHOWN,) = (text for text in blocks(DOCUMENT, "text") if text.startswith("cluster."))
 
 
 def place(text, sizes=(8,) * 8):
@@ -35,7 +34,7 @@ def test_the_table_is_there():
 
 def test_the_configuration_is_read(tmp_path):
     path = tmp_path / "job.yaml"
-    path.write_text(BLOCKS["yaml"])
+    path.write_text(blocks(DOCUMENT, "yaml")[-1])
     cluster = make_cluster([8] * 4, {"a800": [0], "arms": [1], "sim": [2]})
     plan = ComponentPlacement(path, cluster)
     assert [plan.get_world_size(name) for name in plan.components] == [8, 4, 4, 16, 201]
@@ -46,14 +45,13 @@ def test_the_error_is_the_one_that_is_raised(tmp_path):
     path.write_text("cluster:\n  num_nodes: 1\n  component_placement:\n    actor: 0-8\n")
     with pytest.raises(PlacementError) as caught:
         ComponentPlacement(path, make_cluster([8]))
-    assert SHOWN is not None
-    assert str(caught.value).replace(str(path), "job.yaml") + "\n" == SHOWN[1]
+    assert str(caught.value).replace(str(path), "job.yaml") + "\n" == SHOWN
 
 
 def test_the_strategies_place_as_their_comments_say():
     cluster = make_cluster([8, 8], {"a800": [0]})
     found = []
-    for line in BLOCKS["python"].splitlines():
+    for line in blocks(DOCUMENT, "python")[-1].splitlines():
         code, _, comment = line.partition("  # ")
         placed = eval(code, {name: getattr(shoal, name) for name in shoal.__all__})
         ranks = [p.local_hardware_ranks for p in placed.get_placement(cluster)]

@@ -11,13 +11,14 @@ from shoal import planner
 from shoal.cli.plan import plan_command
 from shoal.planner.diff import Change
 from shoal.planner.environment import AT_LAUNCH
+from support.documents import blocks, page, run
 
-TEXT = (Path(__file__).parents[2] / "docs" / "plan.md").read_text(encoding="utf-8")
-BLOCKS = dict(re.findall(r"^```(\w+)\n(.*?)^```$", TEXT, re.MULTILINE | re.DOTALL))
+TEXT = page("docs/plan.md")
+PROGRAM = blocks(TEXT, "python")[-1]
 
 
 def test_the_long_inventory_is_read():
-    inventory = planner.read_inventory(yaml.safe_load(BLOCKS["yaml"]), ["Franka"])
+    inventory = planner.read_inventory(yaml.safe_load(blocks(TEXT, "yaml")[-1]), ["Franka"])
     assert [n.num_accelerators for n in inventory.nodes] == [8] * 16 + [0] * 4
     assert [n.hostname for n in inventory.nodes[16:]] == ["arm-0", "arm-1", "", ""]
 
@@ -30,7 +31,7 @@ def test_the_short_inventories_are_read(text):
 def test_the_program_of_the_documentation_runs(monkeypatch, capsys, tmp_path):
     monkeypatch.chdir(tmp_path)
     Path("job.yaml").write_text("cluster: {num_nodes: 18, component_placement: {actor: 0-127}}")
-    exec(compile(BLOCKS["python"], "plan.md", "exec"), {})
+    run(PROGRAM)
     lines = capsys.readouterr().out.splitlines()
     assert lines[1] == "actor 1 0 (1,) ('1',)"
     assert len(lines) == 128 + 1

@@ -1,15 +1,14 @@
 """docs/routing.md matches the code: its programs run and print what their comments say."""
 
-import os
 import re
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
-TEXT = (Path(__file__).parents[2] / "docs" / "routing.md").read_text(encoding="utf-8")
-PROGRAMS = re.findall(r"^```python\n(.*?)^```$", TEXT, re.MULTILINE | re.DOTALL)
+from shoal.testing import local_cluster
+from support.documents import blocks, page, run
+
+TEXT = page("docs/routing.md")
+PROGRAMS = blocks(TEXT, "python")
 WITH_WORKERS = [program for program in PROGRAMS if program.startswith("# routes.py")]
 PLAIN = [program for program in PROGRAMS if program not in WITH_WORKERS]
 _PRINT = re.compile(r"print\(.*\)  # (.*)$", re.MULTILINE)
@@ -33,23 +32,13 @@ def test_there_are_programs():
 
 @pytest.mark.parametrize("program", PLAIN, ids=range(len(PLAIN)))
 def test_a_program_of_the_documentation_prints_what_it_says(program, capsys):
-    exec(compile(program, "routing.md", "exec"), {})
+    run(program)
     check(program, capsys.readouterr().out.splitlines())
 
 
-@pytest.mark.ray
-@pytest.mark.process
-def test_the_program_with_workers_prints_what_it_says(tmp_path, ray_tmpdir):
+def test_the_program_with_workers_prints_what_it_says(capsys):
     (program,) = WITH_WORKERS
-    (tmp_path / "routes.py").write_text(program)
-    done = subprocess.run(
-        [sys.executable, "routes.py"],
-        cwd=tmp_path,
-        env=dict(os.environ),
-        capture_output=True,
-        text=True,
-        timeout=100,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    check(program, done.stdout.splitlines())
+    assert "Cluster(num_nodes=1)" in program
+    with local_cluster():
+        run(program)
+    check(program, capsys.readouterr().out.splitlines())

@@ -1,14 +1,14 @@
 """docs/shm.md matches the code: its programs run, and the names it uses exist."""
 
 import re
-from pathlib import Path
 
 import pytest
 
 from shoal import shm
+from support.documents import blocks, page, run
 
-TEXT = (Path(__file__).parents[2] / "docs" / "shm.md").read_text(encoding="utf-8")
-PROGRAMS = re.findall(r"^```python\n(.*?)^```$", TEXT, re.MULTILINE | re.DOTALL)
+TEXT = page("docs/shm.md")
+PROGRAMS = blocks(TEXT, "python")
 STATS = re.search(r"`stats\(\)` says how a session is used: (.*?)\.\n", TEXT, re.DOTALL)
 
 
@@ -18,7 +18,7 @@ def test_there_are_programs():
 
 @pytest.mark.parametrize("program", PROGRAMS, ids=range(len(PROGRAMS)))
 def test_a_program_of_the_documentation_runs(program, capsys):
-    exec(compile(program, "shm.md", "exec"), {})
+    run(program)
     assert capsys.readouterr().out
 
 

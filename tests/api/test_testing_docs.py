@@ -5,18 +5,17 @@ import os
 import re
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
 from shoal import NodePlacementStrategy, Worker
 from shoal.errors import WorkerGroupError
 from shoal.testing import local_cluster
+from support.documents import ROOT, blocks, page, run
 
-ROOT = Path(__file__).parents[2]
-TEXT = (ROOT / "docs" / "testing.md").read_text(encoding="utf-8")
-PROGRAM, CONFTEST, TESTS = re.findall(r"^```python\n(.*?)^```$", TEXT, re.MULTILINE | re.DOTALL)
-STALL = re.search(r"^```text\n(.*?)^```$", TEXT, re.MULTILINE | re.DOTALL)
+TEXT = page("docs/testing.md")
+PROGRAM, CONFTEST, TESTS = blocks(TEXT, "python")
+(STALL,) = blocks(TEXT, "text")
 
 
 class Peer(Worker):
@@ -25,7 +24,7 @@ class Peer(Worker):
 
 
 def test_the_program_runs(capsys):
-    exec(compile(PROGRAM, "testing.md", "exec"), {"__name__": "testing_document"})
+    run(PROGRAM, "testing_document")
     assert capsys.readouterr().out.endswith("[11, 11]\n")
 
 
@@ -56,5 +55,4 @@ def test_the_error_is_the_one_that_is_raised():
         with pytest.raises(WorkerGroupError) as caught:
             group.receive().wait()
     texts = {str(error) + "\n" for error in caught.value.exceptions}
-    assert STALL is not None
-    assert texts == {STALL[1]}
+    assert texts == {STALL}

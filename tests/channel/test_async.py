@@ -9,7 +9,7 @@ import threading
 import pytest
 
 from shoal.errors import ShoalTimeoutError
-from support.channel_peers import DEADLINE_S, until
+from support.processes import DEADLINE_S, until
 
 everywhere = pytest.mark.parametrize("transport", ["local", "shm", "ray"], indirect=True)
 pytestmark = everywhere

@@ -6,7 +6,7 @@ import time
 import pytest
 
 from shoal.errors import ChannelClosed, ShoalTimeoutError, ShoalValueError
-from support.channel_peers import DEADLINE_S
+from support.processes import DEADLINE_S
 
 everywhere = pytest.mark.parametrize("transport", ["local", "shm", "ray"], indirect=True)
 on_the_wire = pytest.mark.parametrize("transport", ["shm", "ray"], indirect=True)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from shoal.errors import ChannelMemoryError, ShoalTimeoutError
-from support.channel_peers import DEADLINE_S
+from support.processes import DEADLINE_S
 
 MB = 2**20
 BOUND = 4 * MB

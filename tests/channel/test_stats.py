@@ -9,7 +9,7 @@ import pytest
 
 from shoal import deadline
 from shoal.errors import ChannelEmpty
-from support.channel_peers import DEADLINE_S, until
+from support.processes import DEADLINE_S, until
 
 everywhere = pytest.mark.parametrize("transport", ["local", "shm", "ray"], indirect=True)
 

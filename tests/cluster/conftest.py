@@ -7,7 +7,7 @@ import ray.cloudpickle
 
 from shoal import Channel, Cluster, NodePlacementStrategy
 from shoal.errors import ShoalError
-from support import channel_peers
+from support import channel_peers, processes
 
 PEERS = 3
 
@@ -104,9 +104,11 @@ def channel(request, transport):
 
 @pytest.fixture(scope="session")
 def _channels_travel():
-    ray.cloudpickle.register_pickle_by_value(channel_peers)
+    for module in (channel_peers, processes):
+        ray.cloudpickle.register_pickle_by_value(module)
     yield
-    ray.cloudpickle.unregister_pickle_by_value(channel_peers)
+    for module in (channel_peers, processes):
+        ray.cloudpickle.unregister_pickle_by_value(module)
 
 
 @pytest.fixture(scope="session")

@@ -16,7 +16,7 @@ from shoal.errors import (
     ShoalTimeoutError,
     ShoalValueError,
 )
-from support.channel_peers import DEADLINE_S
+from support.processes import DEADLINE_S
 
 everywhere = pytest.mark.parametrize("transport", ["local", "shm", "ray"], indirect=True)
 shm = pytest.mark.parametrize("transport", ["shm"], indirect=True)

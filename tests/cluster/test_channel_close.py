@@ -13,7 +13,7 @@ from shoal.errors import (
     ChannelNotFoundError,
     PeerLostError,
 )
-from support.channel_peers import DEADLINE_S, until
+from support.processes import DEADLINE_S, until
 
 everywhere = pytest.mark.parametrize("transport", ["local", "shm", "ray"], indirect=True)
 pytestmark = pytest.mark.ray

@@ -22,7 +22,8 @@ import ray.cloudpickle
 from shoal import shm as memory
 from shoal.errors import ChannelClosed, ChannelEmpty, PeerLostError, ShoalTimeoutError
 from support import channel_crew, shm_crew as crew
-from support.channel_peers import DEADLINE_S, pid_of_host, until
+from support.channel_peers import pid_of_host
+from support.processes import DEADLINE_S, until
 from support.shm_crew import Log, message, name_of, steps
 
 shm = pytest.mark.parametrize("transport", ["shm"], indirect=True)

@@ -10,7 +10,8 @@ import ray
 
 from shoal import Channel
 from shoal.errors import ChannelError
-from support.channel_peers import DEADLINE_S, in_a_child, over
+from support.channel_peers import over
+from support.processes import DEADLINE_S, in_a_child
 
 pytestmark = pytest.mark.ray
 shm = pytest.mark.parametrize("transport", ["shm"], indirect=True)

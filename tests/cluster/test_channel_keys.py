@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from shoal.errors import ChannelDecodeError, ShoalTypeError, ShoalValueError
-from support.channel_peers import DEADLINE_S
+from support.processes import DEADLINE_S
 
 pytestmark = pytest.mark.ray
 

@@ -10,7 +10,8 @@ import pytest
 import ray
 
 from shoal.errors import ChannelEmpty, ShoalTimeoutError, ShoalValueError
-from support.channel_peers import DEADLINE_S, pid_of_host, until
+from support.channel_peers import pid_of_host
+from support.processes import DEADLINE_S, until
 
 everywhere = pytest.mark.parametrize("transport", ["local", "shm", "ray"], indirect=True)
 pytestmark = pytest.mark.ray

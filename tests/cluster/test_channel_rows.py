@@ -17,7 +17,8 @@ from shoal.errors import (
     ChannelFull,
     ShoalTimeoutError,
 )
-from support.channel_peers import DEADLINE_S, Peers, pid_of_host, until
+from support.channel_peers import Peers, pid_of_host
+from support.processes import DEADLINE_S, until
 
 everywhere = pytest.mark.parametrize("transport", ["local", "shm", "ray"], indirect=True)
 shm = pytest.mark.parametrize("transport", ["shm"], indirect=True)

@@ -11,7 +11,7 @@ import ray
 from shoal import Cluster, NodeInfo, PackedPlacementStrategy, Worker, WorkerAddress
 from shoal.context import set_context
 from shoal.errors import ClusterNotFoundError, NameTakenError, PlacementError, ShoalValueError
-from shoal.manager import CollectiveManager, NodeManager, WorkerManager
+from shoal.manager import NodeManager, WorkerManager
 
 pytestmark = pytest.mark.ray
 
@@ -105,9 +105,9 @@ def test_the_managers_answer(cluster):
 
 
 def test_a_pending_call_of_a_manager_blocks_no_other(cluster):
-    manager = CollectiveManager.get_proxy()
-    waiting = manager.actor.wait_collective_group.remote("never", 1.0)
-    assert manager.get_collective_group("never") is None
+    manager, never = WorkerManager.get_proxy(), WorkerAddress("never")
+    waiting = manager.actor.wait_worker_info.remote(never, 1.0)
+    assert manager.get_worker_info(never) is None
     assert ray.get(waiting, timeout=20) is None
 
 

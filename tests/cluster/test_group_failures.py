@@ -15,7 +15,7 @@ import shoal
 from shoal import NodePlacementStrategy, Worker, _backend
 from shoal.errors import LaunchError, PeerLostError, RemoteError, WorkerGroupError
 from shoal.process import is_alive
-from support.channel_peers import until
+from support.processes import until
 
 pytestmark = pytest.mark.ray
 

@@ -5,23 +5,21 @@ import re
 import subprocess
 import sys
 import textwrap
-from pathlib import Path
 
 import pytest
 
 from shoal.config import load
 from shoal.hardware import AcceleratorManager, Hardware, NodeHardwareConfig
 from shoal.hardware.robots.base import Robot
+from support.documents import blocks, page, run
 
-DOCUMENT = Path(__file__).parents[2] / "docs" / "hardware.md"
-_BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-BLOCKS = [match.groups() for match in _BLOCK.finditer(DOCUMENT.read_text(encoding="utf-8"))]
+TEXT = page("docs/hardware.md")
 
 
 def named_files() -> dict[str, str]:
     """The code blocks that begin with a file name."""
     found = {}
-    for _, text in BLOCKS:
+    for text in blocks(TEXT):
         name = re.match(r"# (\w+\.\w+)\n", text)
         if name:
             found[name[1]] = text
@@ -36,7 +34,7 @@ def test_the_example_prints_what_the_document_says(tmp_path, ray_tmpdir):
     assert set(files) == {"grippers.py", "job.yaml", "run.py"}
     for name, text in files.items():
         (tmp_path / name).write_text(text)
-    (shell,) = (text for language, text in BLOCKS if language == "sh")
+    (shell,) = blocks(TEXT, "sh")
     command, *expected = shell.splitlines()
     assert command == "SHOAL_EXT_MODULE=grippers PYTHONPATH=. python run.py"
     done = subprocess.run(
@@ -53,7 +51,7 @@ def test_the_example_prints_what_the_document_says(tmp_path, ray_tmpdir):
 
 
 def test_the_configuration_of_robots_can_be_read(tmp_path):
-    (text,) = (text for language, text in BLOCKS if language == "yaml" and "Franka" in text)
+    (text,) = (text for text in blocks(TEXT, "yaml") if "Franka" in text)
     (tmp_path / "robots.yaml").write_text(text)
     (group,) = load(tmp_path / "robots.yaml").node_groups
     assert [robot.robot_ip for robot in group.hardware.configs] == ["172.16.0.2", "172.16.1.2"]
@@ -63,15 +61,14 @@ def test_the_example_of_a_vendor_registers_one(monkeypatch):
     monkeypatch.setattr(
         AcceleratorManager, "manager_register", dict(AcceleratorManager.manager_register)
     )
-    (text,) = (text for language, text in BLOCKS if "register_manager" in text)
-    exec(compile(textwrap.dedent(text), DOCUMENT, "exec"), {})
+    (text,) = (text for text in blocks(TEXT) if "register_manager" in text)
+    run(textwrap.dedent(text), "hardware_document")
     assert len(AcceleratorManager.manager_register["ACME"].ask()) == 8
 
 
 def test_the_tables_are_complete():
-    document = DOCUMENT.read_text(encoding="utf-8")
     for kind, manager in AcceleratorManager.manager_register.items():
-        row = next(line for line in document.splitlines() if line.startswith(f"| `{kind}`"))
+        row = next(line for line in TEXT.splitlines() if line.startswith(f"| `{kind}`"))
         for name in (
             manager.RESTRICTIONS.visible,
             manager.TORCH_DEVICE,
@@ -82,7 +79,7 @@ def test_the_tables_are_complete():
     robots = [name for name, kind in Hardware.policy_registry.items() if issubclass(kind, Robot)]
     assert len(robots) == 5
     for name in robots:
-        row = next(line for line in document.splitlines() if line.startswith(f"| `{name}`"))
+        row = next(line for line in TEXT.splitlines() if line.startswith(f"| `{name}`"))
         for variable in Hardware.policy_registry[name].IDENTIFIERS:
             assert f"`{variable.upper()}`" in row
         if name == "DualFranka":

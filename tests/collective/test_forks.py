@@ -2,8 +2,6 @@
 
 import os
 import pickle
-import select
-import signal
 import subprocess
 import sys
 import threading
@@ -13,31 +11,11 @@ import pytest
 
 from shoal import shm
 from support.collective_crew import Crew, collective
+from support.processes import in_a_child
 
 pytestmark = pytest.mark.process
 
 DEADLINE_S = 40
-
-
-def in_child(function, *args):
-    """Run a function in a forked child; return the name of its error, or its result as text."""
-    reader, writer = os.pipe()
-    child = os.fork()
-    if not child:
-        try:
-            text = repr(function(*args))
-        except BaseException as error:  # noqa: BLE001  (the child tells its parent)
-            text = type(error).__name__
-        os.write(writer, text.encode()[:4000])
-        os._exit(0)
-    os.close(writer)
-    try:
-        ready, _, _ = select.select([reader], [], [], 20)
-        return os.read(reader, 4000).decode() if ready else "it hangs"
-    finally:
-        os.close(reader)
-        os.kill(child, signal.SIGKILL)
-        os.waitpid(child, 0)
 
 
 def fork_while_busy(me, peer):
@@ -47,15 +25,15 @@ def fork_while_busy(me, peer):
     held.append(me.send(1, "nobody", 0, async_op=True, timeout=30))
     group = [("a", 0), ("b", 0)]
     found = [
-        in_child(lambda: None),
-        in_child(lambda: me.send("child", peer, 0, timeout=5)),
-        in_child(lambda: me.send("child", peer, 0, async_op=True, timeout=5).wait(timeout=5)),
-        in_child(lambda: me.recv(peer, 0, timeout=5)),
-        in_child(lambda: me.recv(peer, 0, async_op=True, timeout=5).wait(timeout=5)),
-        in_child(lambda: me.broadcast("child", group, timeout=5)),
-        in_child(lambda: held[0].wait(timeout=0.1)),
-        in_child(lambda: me.transport_to(peer, 0) and None),
-        in_child(me.close),
+        in_a_child(lambda: None),
+        in_a_child(lambda: me.send("child", peer, 0, timeout=5)),
+        in_a_child(lambda: me.send("child", peer, 0, async_op=True, timeout=5).wait(timeout=5)),
+        in_a_child(lambda: me.recv(peer, 0, timeout=5)),
+        in_a_child(lambda: me.recv(peer, 0, async_op=True, timeout=5).wait(timeout=5)),
+        in_a_child(lambda: me.broadcast("child", group, timeout=5)),
+        in_a_child(lambda: held[0].wait(timeout=0.1)),
+        in_a_child(lambda: me.transport_to(peer, 0) and None),
+        in_a_child(me.close),
     ]
     values = [work.wait(timeout=30) for work in held[:3]]
     for work in held[3:-1]:
@@ -78,7 +56,8 @@ def test_a_child_never_hangs_nor_disturbs_its_parent(nursery, transport):
         a, b = crew.member("a:0"), crew.member("b:0")
         b.begin(answer_a_fork, "a")
         a.begin(fork_while_busy, "b")
-        found, values = a.end()
+        said, values = a.end()
+        found = [text.rpartition("shoal.errors.")[2].partition(":")[0] for text in said]
         refused = "TransportError"
         assert found[0] == "None"
         assert found[1:6] == [refused] * 5
@@ -100,7 +79,7 @@ def own_in_child(me, name):
         return got
 
     answer = []
-    thread = threading.Thread(target=lambda: answer.append(in_child(main)))
+    thread = threading.Thread(target=lambda: answer.append(in_a_child(main)))
     thread.start()
     got = me.recv("child", 0, timeout=20)
     me.send("from the parent", "child", 0, timeout=20)

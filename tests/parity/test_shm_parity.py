@@ -12,7 +12,7 @@ from hypothesis import given
 from shoal import _backend
 
 CORES = [_backend.load("rust"), _backend.load("pure")]
-CLASSES = ("ShmMessage", "ShmParcel", "ShmPort", "ShmQueue", "ShmReservation", "ShmSession")
+NAMES = CORES[0].__all__
 
 anything = st.sampled_from(
     [None, True, -1, 0, 1, 3, 2.5, -0.5, float("nan"), "x", b"k", [], 2**63, 2**70, (2, 2), "u1"]
@@ -148,10 +148,19 @@ def test_queues_open_alike(arguments):
     assert answers[0] == answers[1]
 
 
-@pytest.mark.parametrize("name", CLASSES)
+def public(owner):
+    return {
+        n for n, value in inspect.getmembers(owner) if n[0] != "_" and not inspect.ismodule(value)
+    }
+
+
+def test_the_cores_have_the_same_names():
+    assert public(CORES[0]) == public(CORES[1]) == {*NAMES} - {"__version__"}
+
+
+@pytest.mark.parametrize("name", [n for n in NAMES if isinstance(getattr(CORES[0], n), type)])
 def test_the_classes_have_the_same_public_names(name):
-    public = [{n for n in dir(getattr(core, name)) if not n.startswith("_")} for core in CORES]
-    assert public[0] == public[1]
+    assert public(getattr(CORES[0], name)) == public(getattr(CORES[1], name))
 
 
 @given(anything, anything | st.binary(max_size=80), anything | st.integers(-1, 2**32))

@@ -1,18 +1,14 @@
 """Fixtures for long runs on shared memory: a session of either core, and crews on its queue."""
 
-import importlib
 import os
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 
 import pytest
 
-from shoal import _backend
 from support import shm_crew
 
-CORE = ("ShmMessage", "ShmParcel", "ShmPort", "ShmQueue", "ShmReservation", "ShmSession", "shm_gc")
 CREW = Path(shm_crew.__file__)
 # Seconds that a crew may take in addition to its working time.
 DEADLINE_S = 40
@@ -25,27 +21,9 @@ def environment(backend):
 
 
 @pytest.fixture
-def shm(backend, monkeypatch):
-    """The public module as it is in a process that chose this core."""
-
-    def forget():
-        for name in [name for name in sys.modules if name.startswith("shoal.shm")]:
-            monkeypatch.delitem(sys.modules, name)
-
-    for name in CORE:
-        monkeypatch.setattr(_backend, name, getattr(backend, name))
-    forget()
-    yield importlib.import_module("shoal.shm")
-    forget()
-
-
-@pytest.fixture
-def session(shm):
-    """A session, whose folder is empty after it."""
-    with tempfile.TemporaryDirectory(prefix="shoal-test-", dir="/dev/shm") as folder:
-        with shm.Session.create(dir=folder, max_bytes=32 * 2**20) as session:
-            yield session
-        assert list(Path(folder).iterdir()) == []
+def session(shm, place):
+    with shm.Session.create(dir=place, max_bytes=32 * 2**20) as session:
+        yield session
 
 
 @pytest.fixture

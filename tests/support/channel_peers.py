@@ -2,11 +2,7 @@
 
 import contextlib
 import os
-import select
 import signal
-import sys
-import time
-import traceback
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -14,9 +10,9 @@ import ray
 
 from shoal import Worker
 from shoal.process import is_alive
+from support.processes import DEADLINE_S, until
 
 VARIABLE = "SHOAL_TRANSPORT"
-DEADLINE_S = 30.0
 
 
 @contextlib.contextmanager
@@ -116,33 +112,3 @@ def pid_of_host(channel: Any) -> int:
     """Return the process id of a channel's host."""
     (handle,) = channel._channel_actors_by_rank.values()
     return int(ray.get(handle.__ray_call__.remote(lambda _: os.getpid()), timeout=DEADLINE_S))
-
-
-def until(condition: Callable[[], Any], seconds: float = DEADLINE_S) -> None:
-    """Wait until a condition is true; check it every few milliseconds."""
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "the condition did not become true in time"
-        time.sleep(0.005)
-
-
-def in_a_child(function: Callable[..., Any], *args: Any) -> str:
-    """Run a function in a forked child, and return the text of its result."""
-    reader, writer = os.pipe()
-    child = os.fork()
-    if not child:
-        try:
-            text = repr(function(*args))
-        except BaseException:  # noqa: BLE001  (the parent is told)
-            text = traceback.format_exc()
-        os.write(writer, text.encode()[-4000:])
-        sys.stdout.flush()
-        os._exit(0)
-    os.close(writer)
-    try:
-        ready, _, _ = select.select([reader], [], [], DEADLINE_S)
-        return os.read(reader, 4000).decode() if ready else "it hangs"
-    finally:
-        os.close(reader)
-        os.kill(child, signal.SIGKILL)
-        os.waitpid(child, 0)

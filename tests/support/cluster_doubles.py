@@ -74,6 +74,6 @@ def where(placements):
 def core(backend, monkeypatch):
     """Run the public classes on the backend of the test."""
     for module in (placement.groups, placement.strategy, placement.component):
-        for name in vars(module).keys() & set(_backend.__all__) - {"backend", "load"}:
+        for name in vars(module).keys() & set(_backend.load("rust").__all__):
             monkeypatch.setattr(module, name, getattr(backend, name))
     return backend

@@ -24,7 +24,7 @@ from ray import cloudpickle
 from shoal import WorkerAddress, WorkerInfo, backend
 from shoal.collective import Collective
 from shoal.collective.node_memory import NodeMemory
-from shoal.manager import CollectiveManager, WorkerManager
+from shoal.manager import CollectiveManager
 from shoal.process import is_alive, own_process
 from shoal.shm.location import memory_id
 
@@ -37,13 +37,12 @@ class Registry:
     """The job's managers, in a separate process; `wait_for` polls."""
 
     def __init__(self):
-        self._managers = (WorkerManager(), CollectiveManager())
+        self._manager = CollectiveManager()
         self._lock = threading.Lock()
 
     def call(self, name, *args):
         with self._lock:
-            manager = next(one for one in self._managers if hasattr(one, name))
-            return getattr(manager, name)(*args)
+            return getattr(self._manager, name)(*args)
 
     def wait_for(self, address, seconds):
         end = time.monotonic() + seconds

@@ -11,7 +11,7 @@ import pytest
 import shoal
 from shoal import _backend
 
-CORE = ("ShmMessage", "ShmParcel", "ShmPort", "ShmQueue", "ShmReservation", "ShmSession", "shm_gc")
+CORE = [name for name in _backend.load("rust").__all__ if name.lower().startswith("shm")]
 MEMORY = Path("/dev/shm")
 
 

@@ -12,7 +12,7 @@ from shoal.deadline import Deadline
 from shoal.errors import ChannelDecodeError, PeerLostError
 from shoal.loop import soon
 from shoal.transport import client
-from support.channel_peers import until
+from support.processes import until
 
 DEADLINE_S = 10
 LEASE_S = 0.2

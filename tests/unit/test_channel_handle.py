@@ -19,19 +19,13 @@ from shoal.errors import (
 )
 from shoal.shm.keys import canonical
 from support.channel_host import DEADLINE_S
-from support.channel_peers import in_a_child, until
+from support.items import Unloadable
+from support.processes import in_a_child, until
 
 MB = 2**20
 
 ways = pytest.mark.parametrize("kind", ["shm", "ray"])
 everywhere = pytest.mark.parametrize("kind", ["local", "shm", "ray"])
-
-
-class Spoilt:
-    """Can be pickled but not unpickled."""
-
-    def __reduce__(self):
-        return int, ("no number",)
 
 
 # Draining.
@@ -51,11 +45,11 @@ def take_one(channel, how):
 @pytest.mark.parametrize("how", ["get", "get_nowait", "async", "get_many"])
 def test_draining_loses_nothing_to_what_cannot_be_rebuilt(hosts, kind, how):
     channel = hosts.start().handle_of(kind)
-    channel.put_many([1, Spoilt(), 2])
+    channel.put_many([1, Unloadable(), 2])
     assert channel.drain() == [1, 2]
     channel.put(3)
     assert channel.qsize() == 1
-    with pytest.raises(ChannelDecodeError, match="no number"):
+    with pytest.raises(ChannelDecodeError, match="not here"):
         take_one(channel, how)
     assert take_one(channel, how) == 3
     with pytest.raises(ChannelEmpty):
@@ -65,8 +59,8 @@ def test_draining_loses_nothing_to_what_cannot_be_rebuilt(hosts, kind, how):
 @ways
 def test_draining_what_cannot_be_rebuilt_is_its_error(hosts, kind):
     channel = hosts.start().handle_of(kind)
-    channel.put(Spoilt())
-    with pytest.raises(ChannelDecodeError, match="no number"):
+    channel.put(Unloadable())
+    with pytest.raises(ChannelDecodeError, match="not here"):
         channel.drain()
     assert channel.drain() == []
 

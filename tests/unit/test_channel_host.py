@@ -20,7 +20,8 @@ from shoal.errors import (
     ShoalTimeoutError,
 )
 from support.channel_host import DEADLINE_S, held_up
-from support.channel_peers import in_a_child, until
+from support.items import Ends, Unloadable
+from support.processes import in_a_child, until
 
 MB = 2**20
 
@@ -348,16 +349,11 @@ def test_an_answer_that_is_lost_with_its_node_is_the_end_of_the_host(hosts, chan
 CANNOT = rf"key 'k': a message from process {os.getpid()} cannot be rebuilt here: ValueError"
 
 
-class Spoilt:
-    def __reduce__(self):
-        return int, ("no number",)
-
-
 @pytest.mark.parametrize("lease", [False, True], ids=["plain get", "lease"])
 @pytest.mark.parametrize("others", [[], ["b", "c"]], ids=["alone", "with others"])
 def test_what_cannot_be_rebuilt_is_not_delivered_again(hosts, channel, others, lease):
     queues = hosts.start().way("ray")
-    for item in (Spoilt(), *others):
+    for item in (Unloadable(), *others):
         queues.put("k", item, 0, None)
     want = channel.want.Want("many", 3, lease=lease)
     if others:
@@ -365,21 +361,9 @@ def test_what_cannot_be_rebuilt_is_not_delivered_again(hosts, channel, others, l
         assert [one.value if lease else one for one in taken] == others
         for one in taken if lease else ():
             one.ack()
-    with pytest.raises(ChannelDecodeError, match="no number"):
+    with pytest.raises(ChannelDecodeError, match="not here"):
         queues.take("k", want, Deadline(DEADLINE_S))
     until(lambda: hosts.ask("end", False), DEADLINE_S)  # the host holds nothing, on lease or not
-
-
-class Ends:
-    def __init__(self, error):
-        self.error = error
-
-    def __reduce__(self):
-        return end, (self.error,)
-
-
-def end(error):
-    raise error("on purpose")
 
 
 @ways
@@ -403,7 +387,7 @@ def test_an_item_that_ends_programs_does_not_end_the_loop_of_asynchronous_gets(
 @ways
 def test_a_look_at_what_cannot_be_rebuilt_names_key_and_sender(hosts, kind):
     queues = hosts.start().way(kind)
-    for item in ("a", Spoilt()):
+    for item in ("a", Unloadable()):
         queues.put("k", item, 0, None)
     with pytest.raises(ChannelDecodeError, match=CANNOT):
         queues.peek_all("k")
@@ -415,7 +399,7 @@ def test_a_look_at_what_cannot_be_rebuilt_names_key_and_sender(hosts, kind):
 
 def test_the_host_names_what_it_cannot_rebuild(hosts):
     queues = hosts.start().way("shm")
-    for item in (Spoilt(), "a", Spoilt(), "b"):
+    for item in (Unloadable(), "a", Unloadable(), "b"):
         queues.put("k", item, 1, None)
     with pytest.raises(ChannelDecodeError, match=CANNOT):
         hosts.call("peek_all", "k")

@@ -10,7 +10,7 @@ from shoal.deadline import Deadline
 from shoal.errors import ChannelFull, ShoalTimeoutError
 from shoal.futures import fulfil
 from support.channel_host import DEADLINE_S
-from support.channel_peers import until
+from support.processes import until
 
 MB = 2**20
 

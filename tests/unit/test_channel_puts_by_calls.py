@@ -13,7 +13,7 @@ from shoal.shm.keys import canonical
 from shoal.transport.client import new_ticket
 from shoal.transport.wire import pack
 from support.channel_host import DEADLINE_S, held_up
-from support.channel_peers import until
+from support.processes import until
 
 ITEM = bytes(8000)
 ITEMS = 200

@@ -13,7 +13,7 @@ from shoal.deadline import Deadline
 from shoal.errors import ChannelEmpty, PeerLostError, ShoalTimeoutError
 from shoal.transport import client
 from support.channel_host import DEADLINE_S, held_up
-from support.channel_peers import until
+from support.processes import until
 
 SOON_S = 15
 """Maximum seconds of a call: far more than the second by which it may be late on a busy machine,

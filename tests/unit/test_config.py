@@ -1,13 +1,13 @@
 """Reading and checking the `cluster` section of a configuration, with the documented examples."""
 
 import pickle
-import re
 from pathlib import Path
 
 import pytest
 import yaml
 
 from shoal.config import ClusterConfig, NodeGroupConfig, NodeGroupEnvConfig, load
+from support.documents import blocks, page
 
 EXAMPLES = Path(__file__).parents[1] / "vectors" / "examples"
 GROUP = {"label": "a800", "node_ranks": "0-1"}
@@ -120,8 +120,7 @@ def test_the_import_loads_neither_ray_nor_torch_nor_pydantic(run_python):
 
 
 def test_the_documented_configuration_is_read(tmp_path):
-    text = (Path(__file__).parents[2] / "docs" / "configuration.md").read_text()
-    (block,) = re.findall(r"^```yaml\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    (block,) = blocks(page("docs/configuration.md"), "yaml")
     path = tmp_path / "job.yaml"
     path.write_text(block)
     config = load(path)

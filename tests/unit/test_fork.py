@@ -1,10 +1,14 @@
-"""The order of the hooks that a forked child runs first."""
+"""Forked children: the order of the hooks that they run first, and what belongs to their parent."""
+
+import os
 
 import pytest
 
 from shoal import fork
+from shoal.errors import TransportError
 from shoal.fork import ChildStage, in_child
-from support.channel_peers import in_a_child
+from shoal.process import Origin, own_process, per_process
+from support.processes import in_a_child
 
 pytestmark = pytest.mark.process
 
@@ -30,3 +34,29 @@ def test_a_function_that_fails_does_not_stop_the_others(caplog):
     text = in_a_child(lambda: (ran, caplog.text))
     assert text.startswith("(['ran'], ")
     assert "ZeroDivisionError" in text
+
+
+def test_an_object_of_the_parent_is_refused_in_a_child():
+    origin = Origin("the pair a -> b")
+
+    def use():
+        with pytest.raises(TransportError) as refused:
+            origin.check()
+        return origin.is_here, str(refused.value).partition(" was ")[2]
+
+    origin.check()
+    assert origin.is_here
+    assert in_a_child(use) == repr(
+        (
+            False,
+            f"forked from process {os.getpid()}, which made the pair a -> b; a child cannot use "
+            "it: let its parent do it, or start the child with multiprocessing's method 'spawn'",
+        )
+    )
+
+
+def test_each_process_has_results_of_its_own():
+    made = per_process(lambda name: (name, os.getpid()))
+    assert made("a") is made("a")
+    assert in_a_child(lambda: made("a") == ("a", os.getpid())) == "True"
+    assert in_a_child(lambda: own_process().pid == os.getpid()) == "True"

@@ -8,11 +8,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from shoal import loop
+from shoal import process
 from shoal.collective import AsyncChannelWork
 from shoal.futures import done, start
 from shoal.loop import soon, submit
-from support.channel_peers import in_a_child
+from support.processes import in_a_child
 
 DEADLINE_S = 10
 
@@ -44,7 +44,7 @@ def test_a_finalizer_may_use_the_loop_while_its_thread_starts_it(monkeypatch):
     results = []
     thread = threading.Thread(target=lambda: results.append(submit(answer())), daemon=True)
     submit(answer()).result(DEADLINE_S)
-    monkeypatch.setattr(loop, "os", SimpleNamespace(getpid=getpid))
+    monkeypatch.setattr(process, "os", SimpleNamespace(getpid=getpid))
     thread.start()
     thread.join(DEADLINE_S)
     assert not thread.is_alive(), "the thread waits for itself"
@@ -94,7 +94,7 @@ def test_a_child_has_a_loop_although_another_thread_was_starting_one(monkeypatch
         return os.getpid()
 
     thread = threading.Thread(target=lambda: submit(answer()), daemon=True)
-    monkeypatch.setattr(loop, "os", SimpleNamespace(getpid=getpid))
+    monkeypatch.setattr(process, "os", SimpleNamespace(getpid=getpid))
     thread.start()
     assert asking.wait(DEADLINE_S)
     try:

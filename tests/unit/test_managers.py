@@ -178,24 +178,9 @@ def test_the_groups_of_a_closed_worker_group_are_forgotten():
     manager.register_collective_group(group("one"))
     manager.register_collective_group(group("two", members=("h:0", "g:1")))
     manager.register_collective_group(group("three", members=("h:0", "h:1")))
-    manager.remove_groups_of("g")
+    manager.unregister_group("g")
     known = [manager.get_collective_group(name) for name in ("one", "two", "three")]
     assert known == [None, None, group("three", members=("h:0", "h:1"))]
-
-
-def test_waiting_for_a_collective_group_ends_when_a_member_registers_it():
-    async def scenario():
-        manager = CollectiveManager()
-        waiting = [asyncio.ensure_future(manager.wait_collective_group("c")) for _ in range(2)]
-        await asyncio.sleep(0)
-        manager.register_collective_group(group("other"))
-        await asyncio.sleep(0.01)
-        assert not any(one.done() for one in waiting)
-        manager.register_collective_group(group())
-        assert [(await one).group_name for one in waiting] == ["c", "c"]
-        assert await manager.wait_collective_group("d", timeout=0.01) is None
-
-    run(scenario())
 
 
 def test_ports_of_collective_groups():

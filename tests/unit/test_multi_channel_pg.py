@@ -12,7 +12,6 @@ from shoal.errors import PeerLostError, ShoalValueError, TransportError
 from shoal.manager import CollectiveGroupInfo, WorkerInfo
 from shoal.transport.torch.accelerator import (
     make_accelerator_group,
-    needs_staging,
     stage_to_pinned_cpu,
 )
 from shoal.transport.torch.group import local_ip_towards
@@ -201,11 +200,6 @@ def test_the_library_of_a_vendor_is_used_between_accelerators_of_one_kind():
 
 
 # Parts of the accelerator code that can be tested without one.
-
-
-@pytest.mark.parametrize(("kind", "peer"), [("cuda", "xpu"), ("cuda", "cpu"), ("hpu", "hpu")])
-def test_devices_of_two_kinds_or_without_a_library_go_through_host_memory(kind, peer):
-    assert needs_staging(kind, peer) is True
 
 
 def test_a_kind_of_device_without_a_library_is_named():

@@ -21,7 +21,7 @@ from shoal.errors import (
     ShoalTypeError,
     ShoalValueError,
 )
-from support.channel_peers import until
+from support.processes import until
 
 
 @pytest.fixture

@@ -15,18 +15,10 @@ from shoal.errors import (
     ShoalTypeError,
     ShoalValueError,
 )
+from support.items import Unloadable
 
 DEADLINE_S = 20
 SHORT_S = 0.05
-
-
-class Unloadable:
-    def __reduce__(self):
-        return fail, ()
-
-
-def fail():
-    raise ValueError("not here")
 
 
 def put(queue, *weights):

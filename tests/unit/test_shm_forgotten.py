@@ -4,12 +4,12 @@ import asyncio
 import gc
 import os
 import threading
-import time
 from pathlib import Path
 
 import pytest
 
 from shoal.errors import ChannelExistsError, ShoalTimeoutError
+from support.processes import until
 
 DEADLINE_S = 30
 MANY = 400
@@ -28,13 +28,6 @@ def use_others(session, many=MANY, **bounds):
         queue = session.queue(("other", number, *bounds.values()), **bounds)
         queue.put(number)
         assert queue.get_nowait() == number
-
-
-def until(condition):
-    end = time.monotonic() + DEADLINE_S
-    while not condition():
-        assert time.monotonic() < end, "the condition did not become true in time"
-        time.sleep(0.005)
 
 
 @pytest.mark.process

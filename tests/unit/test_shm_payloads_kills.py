@@ -15,6 +15,7 @@ from shoal.pickling import dumps, loads
 from shoal.process import ProcessId, own_process
 from shoal.shm.payload_names import FileName, LinkName, parse
 from shoal.shm.payloads import PayloadWriter, open_payload, sweep
+from support.processes import killed
 
 pytestmark = pytest.mark.process
 
@@ -120,11 +121,6 @@ def wait_for_stop(process, line):
     while stat.read_text().rpartition(")")[2].split()[0] != "T":
         assert time.monotonic() < end
         time.sleep(0.001)
-
-
-def killed(process):
-    process.kill()
-    process.wait(DEADLINE_S)
 
 
 def file_of(ref):

@@ -12,24 +12,13 @@ import pytest
 from shoal.errors import (
     ShoalValueError,
 )
+from support.processes import killed, until
 
 pytestmark = pytest.mark.process
 
 DEADLINE_S = 30
 
 ATTACH = "import sys, time, os\nfrom shoal import shm\nsession = shm.Session.attach(sys.argv[1])\n"
-
-
-def until(condition):
-    end = time.monotonic() + DEADLINE_S
-    while not condition():
-        assert time.monotonic() < end, "the condition did not become true in time"
-        time.sleep(0.005)
-
-
-def killed(process):
-    process.kill()
-    process.wait(DEADLINE_S)
 
 
 def child(function):

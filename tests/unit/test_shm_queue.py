@@ -20,30 +20,10 @@ from shoal.errors import (
     ShoalTypeError,
     ShoalValueError,
 )
+from support.items import Ends, Unloadable
 
 SHORT_S = 0.05
 DEADLINE_S = 20
-
-
-class Unloadable:
-    def __reduce__(self):
-        return fail, ()
-
-
-def fail():
-    raise ValueError("not here")
-
-
-class Ends:
-    def __init__(self, error):
-        self.error = error
-
-    def __reduce__(self):
-        return end, (self.error,)
-
-
-def end(error):
-    raise error("on purpose")
 
 
 @pytest.fixture

@@ -17,15 +17,11 @@ from shoal.errors import (
     ShoalTypeError,
     ShoalValueError,
 )
+from support.processes import killed
 
 pytestmark = pytest.mark.process
 
 DEADLINE_S = 30
-
-
-def killed(process):
-    process.kill()
-    process.wait(DEADLINE_S)
 
 
 def test_the_end_of_a_process_removes_what_it_made(backend, place):

@@ -1,7 +1,6 @@
 """`shoal.testing`: programs for a cluster run on a local one, and the pytest plugin."""
 
 import os
-import re
 from pathlib import Path
 
 import pytest
@@ -10,7 +9,6 @@ from shoal import NodePlacementStrategy, Worker, WorkerAddress
 from shoal.testing import local_cluster
 
 ROOT = Path(__file__).parents[2]
-ROUTING = ROOT / "docs" / "routing.md"
 
 TESTS = """
 import pytest
@@ -41,16 +39,6 @@ class Member(Worker):
 def cluster():
     with local_cluster() as made:
         yield made
-
-
-def test_the_program_of_the_routing_page_runs(cluster, capsys):
-    text = ROUTING.read_text(encoding="utf-8")
-    program = re.search(r"^```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)[1]
-    assert "Cluster(num_nodes=1)" in program
-    exec(compile(program, "routing.md", "exec"), {"__name__": "__main__"})
-    printed = capsys.readouterr().out
-    assert "[[0, 1, 10, 11], [20, 21, 30, 31]]" in printed
-    assert "[[0, -1], [-10, -11], [-20, -21], [-30, -31]]" in printed
 
 
 def test_a_collective_group_broadcasts(cluster):

@@ -15,9 +15,9 @@ from typing import Any, Final, Self, TypeGuard, final
 from shoal._pure.text import Span, encodable, point, show, type_name
 from shoal.errors import AddressError
 
-__all__ = ["MAX_RANK", "WorkerAddress"]
+__all__ = ["WorkerAddress"]
 
-MAX_RANK: Final = 2**31 - 1
+_MAX_RANK: Final = 2**31 - 1
 
 
 @final
@@ -38,7 +38,7 @@ class WorkerAddress:
         if colon >= 0:
             raise _error(root, (colon, colon + 1), "a group name cannot contain ':'")
         name = ":".join([root, *map(str, path)])
-        if not root or any(not 0 <= rank <= MAX_RANK for rank in path):
+        if not root or any(not 0 <= rank <= _MAX_RANK for rank in path):
             _parse(name)  # raises an error that points at the wrong part
         return cls._make(root, path, name)
 
@@ -86,7 +86,7 @@ class WorkerAddress:
     def get_child_address(self, rank: int) -> Self:
         index = _to_rank(rank, "rank")
         name = f"{self._name}:{index}"
-        if not 0 <= index <= MAX_RANK:
+        if not 0 <= index <= _MAX_RANK:
             _parse(name)  # raises an error that points at the rank
         return self._make(self._root, (*self._path, index), name)
 
@@ -164,8 +164,8 @@ def _parse(text: str) -> tuple[str, tuple[int, ...]]:
         if part[0] == "0" and len(part) > 1:
             raise _error(text, span, "expected a rank without leading zeros")
         # The length is checked first: int() raises its own error for very long digits.
-        if len(part) > len(str(MAX_RANK)) or int(part) > MAX_RANK:
-            raise _error(text, span, f"expected a rank of at most {MAX_RANK}")
+        if len(part) > len(str(_MAX_RANK)) or int(part) > _MAX_RANK:
+            raise _error(text, span, f"expected a rank of at most {_MAX_RANK}")
         path.append(int(part))
         start = span[1] + 1
     return root, tuple(path)

@@ -8,7 +8,7 @@ from typing import Any, Final, Self, final
 from shoal._pure.text import encodable, type_name
 from shoal.errors import PlacementError
 
-__all__ = ["ACCELERATOR", "NO_ACCELERATOR", "NodeGroup", "NodeResources", "Placement"]
+__all__ = ["NodeGroup", "NodeResources", "Placement"]
 
 ACCELERATOR: Final = "Accelerator"
 """The hardware type of a group whose ranks are accelerators."""

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple, Self, final
 from shoal._pure.items import Items
 from shoal._pure.placement import ACCELERATOR, NodeGroup, NodeResources, Placement
 
-__all__ = ["Placements", "Spot"]
+__all__ = ["Placements"]
 
 
 class Spot(NamedTuple):

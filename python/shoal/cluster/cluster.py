@@ -6,7 +6,7 @@ import functools
 import logging
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, Self
 
 import ray
@@ -107,6 +107,12 @@ class Cluster(DescribedCluster):
     _instance: "ClassVar[Cluster]"
     _has_initialized: ClassVar[bool] = False
 
+    _logger = _log
+    _owner = False
+    _started_ray = False
+    _connected = False
+    _reports: Sequence[NodeReport] = ()
+
     def __new__(cls, *_args: Any, **_kwargs: Any) -> Self:
         """Return the process's instance, or a new one if it has none that is connected."""
         found = getattr(cls, "_instance", None)
@@ -129,10 +135,6 @@ class Cluster(DescribedCluster):
     ) -> None:
         if Cluster._has_initialized:
             return
-        self._logger = _log
-        self._owner = self._started_ray = self._connected = False
-        self._reports: list[NodeReport] = []
-        self._actors: dict[str, Any] = {}
         log_to_stderr()
         try:
             job = self._bring_up(num_nodes, cluster_cfg, Deadline(timeout))
@@ -140,12 +142,7 @@ class Cluster(DescribedCluster):
             self._disconnect()
             self._forget()
             raise
-        self._job = job
-        super().__init__(job.nodes, job.groups)
-        self._cluster_cfg = job.config
-        self._num_nodes = len(job.nodes)
-        self._master_ip, self._master_port = job.master_ip, job.master_port
-        self._node_manager = NodeManager.get_proxy()
+        self._join(job, NodeManager.get_proxy())
         self._session = connection()
         Cluster.NAMESPACE = job.namespace
         Cluster._has_initialized = True
@@ -157,6 +154,15 @@ class Cluster(DescribedCluster):
                 distributed_log_dir,
                 os.environ.get("RAY_TMPDIR", "/tmp") + "/ray",  # noqa: S108  (Ray's own default)
             )
+
+    def _join(self, job: Job, node_manager: Any) -> None:
+        super().__init__(job.nodes, job.groups)
+        self._job = job
+        self._actors: dict[str, Any] = {}
+        self._cluster_cfg = job.config
+        self._num_nodes = len(job.nodes)
+        self._master_ip, self._master_port = job.master_ip, job.master_port
+        self._node_manager = node_manager
 
     # --- start and shutdown ---
 

@@ -13,13 +13,13 @@ from shoal.config import ClusterConfig
 from shoal.context import set_context
 from shoal.deadline import Deadline
 from shoal.errors import ClusterNotFoundError, NameTakenError
-from shoal.manager import Manager, NodeManager, WorkerManager
+from shoal.manager import CollectiveManager, Manager, NodeManager
 from shoal.topology import NodeGroupInfo, NodeInfo, build_groups
 
-__all__ = ["MANAGERS", "Job", "find_job", "launch_managers"]
+__all__ = ["Job", "find_job", "launch_managers"]
 
-MANAGERS: tuple[type[Manager], ...] = (NodeManager, WorkerManager)
-"""The managers that every job has. The NodeManager starts others when they are first needed."""
+_MANAGERS: tuple[type[Manager], ...] = (NodeManager, CollectiveManager)
+"""The managers that every job has; the CollectiveManager is its WorkerManager."""
 
 # Ray's limit of concurrent calls of a manager. Blocked calls count, and all ranks may wait at once.
 _MANAGER_CALLS = 1_000_000
@@ -69,7 +69,7 @@ def launch_managers(
     own = {"env_vars": {"SHOAL_BACKEND": "pure"}} if backend() == "pure" else None
     with stage("managers"):
         actors: list[Any] = []
-        for cls in MANAGERS:
+        for cls in _MANAGERS:
             options = ray.remote(cls).options(
                 name=cls.MANAGER_NAME,
                 namespace=namespace,
@@ -84,7 +84,7 @@ def launch_managers(
                 raise NameTakenError(
                     f"the namespace {namespace!r} belongs to a live job"
                 ) from error
-        for actor, cls in zip(actors, MANAGERS, strict=True):
+        for actor, cls in zip(actors, _MANAGERS, strict=True):
             get(actor.__ray_ready__.remote(), deadline, lambda: "launching", cls.MANAGER_NAME)
     set_context(namespace=namespace, node_rank=_own_node_rank(nodes))
     return Job(

@@ -110,7 +110,7 @@ class ManagerDirectory:
         return found
 
     def group(self, name: str, deadline: Deadline) -> CollectiveGroupInfo | None:
-        """Ask for the record; starts the manager of groups if there is none."""
+        """Ask the manager for the record."""
         check_fork()
         manager = CollectiveManager.get_proxy(timeout=deadline.remaining)
         found: CollectiveGroupInfo | None = manager.get_collective_group(name)
@@ -128,7 +128,7 @@ class ManagerDirectory:
         if not ray.is_initialized():
             return  # the job has ended
         try:
-            actor = CollectiveManager.get_proxy(no_wait=True).actor
+            actor = CollectiveManager.get_proxy().actor
             actor.remove_collective_group.remote(info.group_name, info)
         except (ShoalError, ray.exceptions.RayError):
             return  # the manager has ended, and the record with it

@@ -28,8 +28,9 @@ from shoal.collective.outbox import LOOK_S, SLICE_S, Outbox
 from shoal.collective.peers import peer_address
 from shoal.collective.routes import Routes
 from shoal.deadline import Deadline
-from shoal.errors import ShoalTypeError, ShoalValueError, TransportError
+from shoal.errors import ShoalTypeError, ShoalValueError
 from shoal.fork import ChildStage, in_child
+from shoal.process import forked_error
 from shoal.work import AsyncWork
 
 __all__ = ["Exchange", "Ranks"]
@@ -313,11 +314,8 @@ class Exchange:
 
     def _check_fork(self) -> None:
         if self._parents:
-            raise TransportError(
-                f"process {os.getpid()} was forked from process {self._parents[0]}, which is the "
-                f"worker {self._name}: a child does not send or receive in its name; let the "
-                "parent do it, or launch a worker"
-            )
+            does, action = f"is the worker {self._name}", "send or receive in its name"
+            raise forked_error(self._parents[0], does, action, "launch a worker")
 
     def _started(self, outbox: Outbox, message: Any, timeout: float | None) -> AsyncWork:
         future = outbox.start_send(message, Deadline(timeout))

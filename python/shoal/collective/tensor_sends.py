@@ -36,7 +36,6 @@ class TensorSends:
 
     def __init__(self, routes: Routes, peer: WorkerAddress) -> None:
         self._routes = routes
-        self._peer = peer
         self._frames = FrameSender(routes.info.node_ip, routes.name, peer.get_name())
         self._lanes: dict[str, TensorLane] = {}
         self.options: CollectiveGroupOptions | None = None

@@ -1,17 +1,19 @@
 """Read a configuration (mapping, OmegaConf `DictConfig` or YAML file) without checking it."""
 
 import dataclasses
+import functools
 import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from shoal.config.entries import Entry, parse_entries
 from shoal.config.marks import Marks
 from shoal.config.omega import plain_section
 from shoal.config.yaml12 import read_yaml
 from shoal.errors import ClusterConfigError
 from shoal.nearest import did_you_mean
-from shoal.problems import path_text
+from shoal.problems import Problem, path_text
 
 __all__ = ["Document", "read_document"]
 
@@ -38,6 +40,12 @@ class Document:
     def is_file(self) -> bool:
         """Whether it was read from a file, which follows YAML 1.2."""
         return self._marks is not None
+
+    @functools.cached_property
+    def entries(self) -> list[tuple[Entry | None, list[Problem]]]:
+        """The result of `parse_entries` for `component_placement`; empty if that is missing."""
+        placement = self.section.get("component_placement", {})
+        return list(parse_entries(placement))
 
     def where(self, *path: str | int, key: bool = False) -> str:
         """Return a path within the section as text, with its position if there is a file.

@@ -8,9 +8,9 @@ from shoal.errors import PlacementError
 from shoal.nearest import did_you_mean
 from shoal.problems import Problem, shown
 
-__all__ = ["DEFAULT_GROUP", "Entry", "entry_problems", "labels_of", "parse_entries"]
+__all__ = ["Entry", "labels_of", "parse_entries"]
 
-DEFAULT_GROUP = "cluster"
+_DEFAULT_GROUP = "cluster"
 _SECTION = "component_placement"
 _KEYS = ("node_group", "placement")
 _SEXAGESIMAL = 60
@@ -49,7 +49,7 @@ def labels_of(node_group: str | Sequence[str] | None) -> list[str]:
         PlacementError: It has another type, or names no label.
     """
     if node_group is None:
-        return [DEFAULT_GROUP]
+        return [_DEFAULT_GROUP]
     # A YAML label may be a number: 4090.
     one = isinstance(node_group, (str, int, float))
     given: Any = [node_group] if one else node_group  # a user may pass another type
@@ -87,11 +87,6 @@ def parse_entries(placement: Any) -> Iterator[tuple[Entry | None, list[Problem]]
         yield None if wrong else entry, [problem.under(*path) for problem in wrong]
 
 
-def entry_problems(placement: Any) -> list[Problem]:
-    """Return the problems of `component_placement`, with paths relative to the section."""
-    return [problem for _, wrong in parse_entries(placement) for problem in wrong]
-
-
 def _pairs(placement: Any) -> Iterator[tuple[tuple[str | int, ...], str | None, Any]]:
     """Yield path, name and value of each entry; the name is None for a value without entries."""
     if isinstance(placement, Mapping):
@@ -120,7 +115,7 @@ def _entry(key: str, value: Any, path: tuple[str | int, ...]) -> tuple[Entry | N
     elif len(set(components)) < len(components):
         problems.append(Problem((), "a component is placed twice", key=True))
     within: tuple[str, ...] = ()
-    labels = [DEFAULT_GROUP]
+    labels = [_DEFAULT_GROUP]
     if isinstance(value, Mapping):
         entry, within = value, ("placement",)
         for name in map(str, entry):

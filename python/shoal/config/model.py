@@ -11,7 +11,7 @@ import yaml
 from shoal.bootstrap.extension import load_user_extension_module
 from shoal.config import rules
 from shoal.config.document import read_document
-from shoal.config.entries import entry_problems
+from shoal.config.entries import parse_entries
 from shoal.config.omega import plain_section
 from shoal.errors import ClusterConfigError
 from shoal.hardware import NodeHardwareConfig
@@ -119,8 +119,9 @@ class ClusterConfig:
             and isinstance(given["component_placement"], list | dict)
         ):
             _read_by(self, ClusterConfig, "read_cluster")
+            return
         _apply(self, "num_nodes", rules.read_num_nodes, "cluster: ")
-        found = entry_problems(self.component_placement)
+        found = [p for _, wrong in parse_entries(self.component_placement) for p in wrong]
         found += rules.cluster_problems(self.num_nodes, self.node_groups or ())
         _raise_for(found, "cluster: ")
 

@@ -5,7 +5,7 @@ The only module of this package that imports pydantic.
 
 import contextlib
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, NamedTuple, TypeVar
 
@@ -14,7 +14,7 @@ from pydantic_core import ErrorDetails, PydanticCustomError
 
 from shoal.config import rules
 from shoal.config.document import Document
-from shoal.config.entries import entry_problems
+from shoal.config.entries import Entry, parse_entries
 from shoal.errors import ClusterConfigError
 from shoal.hardware import NodeHardwareConfig
 from shoal.nearest import did_you_mean
@@ -141,7 +141,7 @@ def check(document: Document, kinds: Kinds) -> Any:
     known = {key: document.section[key] for key in document.section if key in _Cluster.model_fields}
     _warn_of_unknown(document)
     problems: list[Problem] = []
-    config = _cluster(known, problems, kinds)
+    config = _cluster(known, document.entries, problems, kinds)
     if config is None:
         lines = [f"{document.where(*p.path, key=p.key)}: {p.message}" for p in problems]
         noun = "a problem" if len(lines) == 1 else f"{len(lines)} problems"
@@ -157,7 +157,8 @@ def read_cluster(values: Mapping[str, Any], kinds: Kinds) -> Any:
         ArgumentsError: The values have problems; the error lists all.
     """
     problems: list[Problem] = []
-    config = _cluster(values, problems, kinds)
+    entries = parse_entries(values.get("component_placement"))
+    config = _cluster(values, entries, problems, kinds)
     if config is None:
         raise ArgumentsError(problems, "cluster: ")
     return config
@@ -185,14 +186,17 @@ def _warn_of_unknown(document: Document) -> None:
         )
 
 
-def _cluster(values: Mapping[str, Any], problems: list[Problem], kinds: Kinds) -> Any:
+def _cluster(
+    values: Mapping[str, Any],
+    entries: Iterable[tuple[Entry | None, list[Problem]]],
+    problems: list[Problem],
+    kinds: Kinds,
+) -> Any:
     cluster = _validate(_Cluster, values, problems)
     num_nodes: int | None = None
     with contextlib.suppress(ClusterConfigError):  # reported already
         num_nodes = rules.read_num_nodes(values.get("num_nodes"))
-    placement = values.get("component_placement")
-    if "component_placement" in values:
-        problems += entry_problems(placement)
+    problems += [problem for _, wrong in entries for problem in wrong]
     raw = values.get("node_groups")
     groups: list[_Parts | None] = []
     nodes = _UNKNOWN if num_nodes is None else range(num_nodes)
@@ -208,9 +212,12 @@ def _cluster(values: Mapping[str, Any], problems: list[Problem], kinds: Kinds) -
     if problems or cluster is None:
         return None
     made = [parts.make(kinds) for parts in groups if parts is not None]
-    return kinds.cluster(
-        cluster.num_nodes, _listed(placement), None if raw is None else made, profiling
-    )
+    config = object.__new__(kinds.cluster)  # its constructor would check it all again
+    config.num_nodes = cluster.num_nodes
+    config.component_placement = _listed(cluster.component_placement)
+    config.node_groups = None if raw is None else made
+    config.profiling = profiling
+    return config
 
 
 def _listed(placement: Any) -> list[dict[str, Any]]:

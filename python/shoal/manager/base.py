@@ -13,6 +13,7 @@ from shoal._ray import find_actor, get, in_process
 from shoal.context import current, set_context
 from shoal.deadline import Deadline
 from shoal.errors import ClusterNotFoundError
+from shoal.process import Origin
 
 __all__ = ["Manager", "ManagerProxy", "connection", "find_namespace", "required_namespace"]
 
@@ -52,7 +53,7 @@ def connection() -> tuple[str, str] | None:
 
 
 class Manager:
-    """The base class of managers: each job runs one actor of each manager class, on node 0.
+    """The base class of managers, which run as actors on node 0 of each job.
 
     A manager can also be used directly, without an actor; its methods that wait are coroutines.
     """
@@ -71,23 +72,22 @@ class Manager:
         """Return this process's proxy for the job's manager.
 
         Args:
-            no_wait: Do not start the manager, if it is one that starts on first use. All others
-                start before any worker of their job.
+            no_wait: Ignored: the managers start before any worker of their job.
             timeout: Limit in seconds for each call through the proxy; None for the default.
 
         Raises:
             ClusterNotFoundError: There is no such manager.
         """
+        del no_wait
         namespace = required_namespace()
         local = in_process()
         if local is not None:
             return local.manager(cls)
         proxy = cls.proxy
-        # A forked child must not use its parent's connection.
-        if proxy is None or not proxy.is_for(namespace) or os.getpid() != cls.PID:
+        if proxy is None or not proxy.is_for(namespace):
             if not ray.is_initialized():
                 ray.init(address="auto", namespace=namespace, logging_level=logging.WARNING)
-            actor = cls._find_actor(namespace, starts=not no_wait)
+            actor = find_actor(cls.MANAGER_NAME, namespace)
             if actor is None:
                 raise ClusterNotFoundError(
                     f"no {cls.MANAGER_NAME} in the namespace {namespace!r}: the job has ended, or "
@@ -96,17 +96,6 @@ class Manager:
             proxy = cls.proxy = ManagerProxy(cls, actor, namespace)
             cls.PID = os.getpid()
         return proxy if timeout is None else ManagerProxy(cls, proxy.actor, namespace, timeout)
-
-    @classmethod
-    def _find_actor(cls, namespace: str, *, starts: bool) -> Any | None:
-        """Return the manager's actor, or None if there is none.
-
-        Args:
-            namespace: The job's namespace.
-            starts: Whether to start the manager if it is one that starts on first use.
-        """
-        del starts
-        return find_actor(cls.MANAGER_NAME, namespace)
 
     @classmethod
     def sync_cluster_namespace(cls) -> None:
@@ -136,11 +125,14 @@ class ManagerProxy:
         self._namespace = namespace
         self._timeout = timeout
         self._connection = connection()
+        self._origin = Origin()
         self.actor = actor
 
     def is_for(self, namespace: str) -> bool:
-        """Whether this proxy is connected to the job of that namespace."""
-        return namespace == self._namespace and connection() == self._connection
+        """Whether this proxy is connected to the job of that namespace, by this process."""
+        if namespace != self._namespace or connection() != self._connection:
+            return False
+        return self._origin.is_here  # a forked child must not use its parent's connection
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
         if name.startswith("_") or not callable(getattr(self._cls, name, None)):

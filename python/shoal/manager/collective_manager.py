@@ -1,24 +1,11 @@
 """The manager of a job's collective groups: their members and their master's address and port."""
 
-import asyncio
-import time
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
 
-import ray
-
-from shoal._ray import find_actor, is_dead
-from shoal.deadline import Deadline
-from shoal.errors import NameTakenError, ShoalTimeoutError, ShoalValueError
-from shoal.manager.base import Manager
-from shoal.manager.node_manager import NodeManager
-from shoal.manager.worker_manager import WorkerInfo
+from shoal.errors import ShoalValueError
+from shoal.manager.worker_manager import WorkerInfo, WorkerManager
 
 __all__ = ["CollectiveGroupInfo", "CollectiveManager"]
-
-_START_S = 60.0
-"""Seconds before a start of the manager fails."""
-_RETRY_S = 0.02
 
 
 @dataclass
@@ -55,42 +42,22 @@ class CollectiveGroupInfo:
         return len(self.workers)
 
 
-class CollectiveManager(Manager):
-    """Members register their group here; other workers look it up, or wait for it.
+class CollectiveManager(WorkerManager):
+    """Members register their group here, and other workers look it up.
 
-    Most jobs do not need it, so the `NodeManager` starts it when `get_proxy` is first called.
+    The actor that is the job's `WorkerManager` is of this class.
     """
 
-    MANAGER_NAME: ClassVar[str] = "CollectiveManager"
-
     def __init__(self) -> None:
+        super().__init__()
         self._groups: dict[str, CollectiveGroupInfo] = {}
-        self._waiting: dict[str, asyncio.Event] = {}
 
-    @classmethod
-    def _find_actor(cls, namespace: str, *, starts: bool) -> Any | None:
-        deadline = Deadline(_START_S)
-        while True:
-            actor = find_actor(cls.MANAGER_NAME, namespace)
-            if actor is not None and not is_dead(actor):
-                return actor
-            if not starts:
-                return None
-            if actor is not None:
-                ray.kill(actor)  # frees the name of an actor that died by itself
-            if deadline.expired:
-                raise ShoalTimeoutError(
-                    f"starting {cls.MANAGER_NAME}: the name is still that of an actor that died, "
-                    f"after {deadline.timeout:g} s"
-                )
-            try:
-                nodes = NodeManager.get_proxy(timeout=deadline.remaining)
-                return nodes.start_host(cls.MANAGER_NAME, cls)
-            except NameTakenError:
-                time.sleep(_RETRY_S)  # another process is starting it, or the name is not free yet
-
-    def ping(self) -> None:
-        """Answer: a caller learns from this that the manager runs."""
+    def unregister_group(self, group_name: str) -> None:
+        """Forget a closed group of workers, and every collective group with one of its workers."""
+        super().unregister_group(group_name)
+        for name, info in list(self._groups.items()):
+            if any(worker.address.root_group_name == group_name for worker in info.workers):
+                del self._groups[name]
 
     def register_collective_group(
         self,
@@ -115,28 +82,10 @@ class CollectiveManager(Manager):
                 "name, or close the group that has it"
             )
         self._groups[name] = collective_group
-        event = self._waiting.pop(name, None)
-        if event is not None:
-            event.set()
 
     def get_collective_group(self, group_name: str) -> CollectiveGroupInfo | None:
         """Return a group's record, or None."""
         return self._groups.get(group_name)
-
-    async def wait_collective_group(
-        self,
-        group_name: str,
-        timeout: float | None = None,  # noqa: ASYNC109  (part of the API)
-    ) -> CollectiveGroupInfo | None:
-        """Wait for a group's record and return it; None after the timeout."""
-        deadline = Deadline(timeout)
-        while group_name not in self._groups:
-            event = self._waiting.setdefault(group_name, asyncio.Event())
-            try:
-                await asyncio.wait_for(event.wait(), deadline.remaining_or_none())
-            except TimeoutError:
-                return None
-        return self._groups[group_name]
 
     def remove_collective_group(
         self, group_name: str, info: CollectiveGroupInfo | None = None
@@ -149,12 +98,6 @@ class CollectiveManager(Manager):
         """
         if info is None or self._groups.get(group_name) == info:
             self._groups.pop(group_name, None)
-
-    def remove_groups_of(self, worker_group: str) -> None:
-        """Forget every collective group with a member from a worker group that was closed."""
-        for name, info in list(self._groups.items()):
-            if any(worker.address.root_group_name == worker_group for worker in info.workers):
-                del self._groups[name]
 
     def set_master_port_info(self, group_name: str, port: int) -> None:
         """Record the port of a group's master.

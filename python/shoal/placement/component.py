@@ -5,7 +5,7 @@ from typing import Any, TypeVar
 
 from shoal._backend import NodeGroup, RankLists, parse_placement
 from shoal.config import Document, read_document
-from shoal.config.entries import Entry, parse_entries
+from shoal.config.entries import Entry
 from shoal.errors import PlacementError
 from shoal.nearest import did_you_mean
 from shoal.placement.groups import ClusterLike, find_groups
@@ -51,7 +51,7 @@ class ComponentPlacement:
         described: dict[tuple[str, ...], list[NodeGroup]] = {}
         found: PlacementError | None = None
         problems: list[str] = []
-        for entry, wrong in parse_entries(placement):
+        for entry, wrong in document.entries:
             problems += [f"{document.where(*p.path, key=p.key)}: {p.message}" for p in wrong]
             if entry is None:
                 continue

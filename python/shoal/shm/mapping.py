@@ -15,6 +15,8 @@ import weakref
 from collections.abc import Sequence
 from typing import Any
 
+from shoal.process import Origin
+
 __all__ = ["HUGE_PAGE", "copy_into", "map_private", "map_shared", "use_huge_page"]
 
 _NO_RESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000)
@@ -136,7 +138,7 @@ def _mapped(descriptor: int, size: int, flags: int, held: int | None) -> memoryv
         raise OSError(number, f"mmap: {os.strerror(number)}")
     memory = (ctypes.c_ubyte * size).from_address(address)
     # A forked child does not have a shared mapping, and may have another one at its address.
-    only_in = os.getpid() if flags & mmap.MAP_SHARED else None
+    only_in = Origin() if flags & mmap.MAP_SHARED else None
     finalizer = weakref.finalize(memory, _unmap, libc.munmap, address, size, held, only_in)
     # When the interpreter exits, other threads may still read the views.
     finalizer.atexit = False
@@ -161,8 +163,8 @@ def _reserved(size: int) -> int:
     return int(start)
 
 
-def _unmap(munmap: Any, address: int, size: int, held: int | None, only_in: int | None) -> None:
-    if only_in in (None, os.getpid()):
+def _unmap(munmap: Any, address: int, size: int, held: int | None, only_in: Origin | None) -> None:
+    if only_in is None or only_in.is_here:
         munmap(address, size)
     if held is not None:
         os.close(held)

@@ -61,7 +61,7 @@ from shoal.errors import (
     ChannelMemoryError,
     ChannelNotFoundError,
 )
-from shoal.process import ProcessId, is_running
+from shoal.process import Origin, ProcessId, is_running
 from shoal.shm.payload_names import sweep
 from shoal.shm.payload_pool import NoRoomError, Pool, lock_and_map
 
@@ -101,14 +101,14 @@ class PayloadWriter:
         self._begin()
 
     def _begin(self) -> None:
-        self._pid = os.getpid()
+        self._origin = Origin()
         self._lock = threading.Lock()
         self._closed = False
         self._warned = False
         self._timer: threading.Timer | None = None
         sweep(self._folder)
         self._pools = [Pool(self._folder)]
-        weakref.finalize(self, _close, self._pid, self._pools)
+        weakref.finalize(self, _close, self._origin, self._pools)
 
     def write(
         self, head: Any, buffers: Sequence[Any], readers: Sequence[ProcessId]
@@ -179,16 +179,16 @@ class PayloadWriter:
 
     def close(self) -> None:
         """Remove the files. Readers can still open their references. Idempotent."""
-        if self._pid != os.getpid():
+        if not self._origin.is_here:
             return
         with self._lock:
             self._closed = True
-            _close(self._pid, self._pools)
+            _close(self._origin, self._pools)
             if self._timer is not None:
                 self._timer.cancel()
 
     def _check(self) -> None:
-        if self._pid != os.getpid():
+        if not self._origin.is_here:
             self._begin()  # a forked child: the files and links are its parent's
         if self._closed:
             raise ChannelClosed(f"the writer of payloads in {self._folder} was closed")
@@ -346,8 +346,8 @@ def _own_folder(base: str) -> str:
     return str(folder)
 
 
-def _close(pid: int, pools: list[Pool]) -> None:
-    if pid != os.getpid():
+def _close(origin: Origin, pools: list[Pool]) -> None:
+    if not origin.is_here:
         return
     for pool in pools:
         pool.close()

@@ -24,7 +24,7 @@ from shoal.ports import released_ports
 from shoal.testing import actors
 from shoal.testing.environ import environ_of_ranks
 from shoal.testing.runtime import IP, LocalRuntime
-from shoal.topology import DescribedCluster, NodeInfo, build_groups
+from shoal.topology import NodeInfo, build_groups
 from shoal.worker import Worker
 
 __all__ = ["LocalCluster", "local_cluster"]
@@ -107,29 +107,20 @@ class LocalCluster(Cluster):
             )
         count = num_nodes if config is None else config.num_nodes
         nodes = _nodes(count, accelerators, inventory)
-        groups = build_groups(nodes, config)
-        DescribedCluster.__init__(self, nodes, groups)
-        self._cluster_cfg = config
-        self._num_nodes = len(nodes)
-        self._logger = logging.getLogger("shoal")
-        self._reports = []
-        self._actors = {}
         self._stack = ExitStack()
         try:
-            self._enter(nodes, groups, config)
+            self._enter(nodes, config)
         except BaseException:
             self._stack.close()
             raise
 
-    def _enter(self, nodes: list[NodeInfo], groups: dict[str, Any], config: Any) -> None:
+    def _enter(self, nodes: list[NodeInfo], config: Any) -> None:
         stack, before = self._stack, current()
         stack.enter_context(released_ports())
+        groups = build_groups(nodes, config)
         manager = NodeManager(nodes, groups, config)
-        self._job = Job(
-            _NAMESPACE, nodes, groups, config, nodes[0].node_ip, manager.get_master_port()
-        )
-        self._master_ip, self._master_port = self._job.master_ip, self._job.master_port
-        self._node_manager = manager
+        port = manager.get_master_port()
+        self._join(Job(_NAMESPACE, nodes, groups, config, nodes[0].node_ip, port), manager)
         self._runtime = LocalRuntime(manager)
         stack.callback(_undo(Worker, "PID", "current_worker", "logger"))
         self._variables = stack.enter_context(environ_of_ranks())

@@ -31,11 +31,12 @@ class LocalManagers:
 
     def __init__(self, nodes: NodeManager) -> None:
         self.changed = threading.Condition()
-        self.workers = WorkerManager()
-        self.groups = CollectiveManager()
+        self.workers = CollectiveManager()
+        workers = _LocalProxy(self.workers, self)
         self._proxies: dict[type[Manager], _LocalProxy] = {
-            type(manager): _LocalProxy(manager, self)
-            for manager in (nodes, self.workers, self.groups)
+            NodeManager: _LocalProxy(nodes, self),
+            WorkerManager: workers,
+            CollectiveManager: workers,
         }
 
     def proxy(self, cls: type[Manager]) -> Any:
@@ -76,13 +77,8 @@ class _LocalProxy:
         if name.startswith("_") or not callable(method):
             cls = type(self._manager).__name__
             raise AttributeError(f"{cls} has no public method {name!r}")
-        waits: dict[str, Callable[[Any], Any]] = {
-            "wait_worker_info": self._managers.workers.get_worker_info,
-            "wait_collective_group": self._managers.groups.get_collective_group,
-        }
-        look = waits.get(name)
-        if look is not None:
-            return self._waiting(name, look)
+        if name == "wait_worker_info":
+            return self._wait_worker_info
         if inspect.iscoroutinefunction(method):
             raise ClusterNotFoundError(f"a local cluster starts no actors: {name} needs Ray")
 
@@ -94,16 +90,12 @@ class _LocalProxy:
 
         return call
 
-    def _waiting(self, name: str, look: Callable[[Any], Any]) -> Callable[..., Any]:
-        def wait(key: Any, timeout: float | None = None) -> Any:
-            shown = key.get_name() if isinstance(key, WorkerAddress) else str(key)
-
-            def describe() -> str:
-                return f"{describe_self()}: {name} waits for {shown}"
-
-            return self._managers.wait_until(lambda: look(key), describe, Deadline(timeout))
-
-        return wait
+    def _wait_worker_info(self, address: WorkerAddress, timeout: float | None = None) -> Any:
+        return self._managers.wait_until(
+            lambda: self._managers.workers.get_worker_info(address),
+            lambda: f"{describe_self()}: wait_worker_info waits for {address.get_name()}",
+            Deadline(timeout),
+        )
 
 
 class LocalDirectory:
@@ -115,8 +107,7 @@ class LocalDirectory:
 
     def __init__(self, managers: LocalManagers) -> None:
         self._managers = managers
-        self._workers = managers.proxy(WorkerManager)
-        self._groups = managers.proxy(CollectiveManager)
+        self._manager = managers.proxy(CollectiveManager)
 
     def wait_for(self, address: WorkerAddress, what: str, deadline: Deadline) -> WorkerInfo | None:
         """Return a worker's record as soon as it has registered; None at the deadline."""
@@ -135,31 +126,31 @@ class LocalDirectory:
 
     def session(self, memory: str) -> str | None:
         """Return the token of the session of the workers with this memory, if there is one."""
-        token: str | None = self._workers.get_session(memory)
+        token: str | None = self._manager.get_session(memory)
         return token
 
     def offer_session(self, memory: str, token: str, instead_of: str | None) -> str:
         """Propose a session; return the token of the one to use."""
-        agreed: str = self._workers.offer_session(memory, token, instead_of)
+        agreed: str = self._manager.offer_session(memory, token, instead_of)
         return agreed
 
     def note_wait(self, waiter: str, number: int, peers: tuple[str, ...]) -> None:
         """Record that a worker waits for others."""
-        self._workers.note_wait(waiter, number, peers)
+        self._manager.note_wait(waiter, number, peers)
 
     def end_wait(self, waiter: str, number: int) -> None:
         """Record that this wait has ended."""
-        self._workers.end_wait(waiter, number)
+        self._manager.end_wait(waiter, number)
 
     def wait_cycle(self, waiter: str, number: int) -> list[str]:
         """Return the workers through which a wait leads back to its waiter; empty for no cycle."""
-        found: list[str] = self._workers.find_wait_cycle(waiter, number)
+        found: list[str] = self._manager.find_wait_cycle(waiter, number)
         return found
 
     def group(self, name: str, deadline: Deadline) -> CollectiveGroupInfo | None:
         """Return the record of a collective group, None if it is not registered."""
         del deadline
-        found: CollectiveGroupInfo | None = self._groups.get_collective_group(name)
+        found: CollectiveGroupInfo | None = self._manager.get_collective_group(name)
         return found
 
     def register_group(
@@ -167,8 +158,8 @@ class LocalDirectory:
     ) -> None:
         """Record a collective group."""
         del deadline
-        self._groups.register_collective_group(info, ended)
+        self._manager.register_collective_group(info, ended)
 
     def remove_group(self, info: CollectiveGroupInfo) -> None:
         """Remove this record of a collective group."""
-        self._groups.remove_collective_group(info.group_name, info)
+        self._manager.remove_collective_group(info.group_name, info)

@@ -27,7 +27,7 @@ from shoal.errors import (
     ShoalError,
     ShoalValueError,
 )
-from shoal.manager import CollectiveManager, WorkerManager
+from shoal.manager import WorkerManager
 from shoal.manager.base import find_namespace, required_namespace
 from shoal.placement import NodePlacementStrategy, PackedPlacementStrategy, PlacementStrategy
 from shoal.placement.environment import group_environment, process_environment
@@ -431,8 +431,6 @@ class WorkerGroup:
         if is_ours:
             with suppress(RayError, ShoalError):
                 WorkerManager.get_proxy().unregister_group(self._name)
-                # `no_wait` does not start the manager: without it there are no groups to remove.
-                CollectiveManager.get_proxy(no_wait=True).remove_groups_of(self._name)
 
     def _require_cluster(self) -> Cluster:
         if self._cluster is None:

@@ -7,7 +7,7 @@ from typing import Self
 from shoal._backend import WorkerAddress
 from shoal.errors import NotLaunchedError
 
-__all__ = ["Identity"]
+__all__ = ["Identity", "accelerator_type"]
 
 
 def _integer(name: str, default: int) -> int:
@@ -17,6 +17,11 @@ def _integer(name: str, default: int) -> int:
 
 def _integers(name: str) -> list[int]:
     return [int(part) for part in os.environ.get(name, "").split(",") if part.strip().isdecimal()]
+
+
+def accelerator_type() -> str:
+    """Return this worker's kind of accelerator."""
+    return os.environ.get("ACCELERATOR_TYPE") or "NO_ACCEL"
 
 
 @dataclass
@@ -85,7 +90,7 @@ class Identity:
             node_local_rank=_integer("NODE_LOCAL_RANK", 0),
             node_local_world_size=_integer("NODE_LOCAL_WORLD_SIZE", 1),
             local_accelerator_rank=_integer("LOCAL_ACCELERATOR_RANK", -1),
-            accelerator_type=os.environ.get("ACCELERATOR_TYPE") or "NO_ACCEL",
+            accelerator_type=accelerator_type(),
             accelerator_model=os.environ.get("ACCELERATOR_MODEL", ""),
             isolate=os.environ.get("ISOLATE_ACCELERATOR", "1") == "1",
             local_hardware_ranks=_integers("LOCAL_HARDWARE_RANKS"),

@@ -20,14 +20,14 @@ from shoal.context import current, env_value, log_level, set_context
 from shoal.deadline import default_timeout
 from shoal.errors import ShoalTimeoutError
 from shoal.hardware import AcceleratorUtil
-from shoal.manager import CollectiveManager, NodeManager, WorkerInfo, WorkerManager
+from shoal.manager import NodeManager, WorkerInfo, WorkerManager
 from shoal.ports import hold_port
 from shoal.process import own_process
 from shoal.profiling import ProfileConfig
 from shoal.shm.location import memory_id
 from shoal.transport.choice import Choice
 from shoal.worker.group import WorkerGroup
-from shoal.worker.identity import Identity
+from shoal.worker.identity import Identity, accelerator_type
 from shoal.worker.routed import RoutedCalls
 from shoal.worker.timers import Timers, timer
 
@@ -43,16 +43,12 @@ _CRASH_SIGNALS = (
 )
 
 
-def _own_accelerator_type() -> str:
-    return os.environ.get("ACCELERATOR_TYPE") or "NO_ACCEL"
-
-
 def _torch_device_type() -> str | None:
-    return AcceleratorUtil.get_device_type(_own_accelerator_type())
+    return AcceleratorUtil.get_device_type(accelerator_type())
 
 
 def _torch_platform() -> Any:
-    return AcceleratorUtil.get_torch_platform(_own_accelerator_type())
+    return AcceleratorUtil.get_torch_platform(accelerator_type())
 
 
 class WorkerMeta(ABCMeta):
@@ -74,7 +70,7 @@ class WorkerMeta(ABCMeta):
     @property
     def accelerator_type(cls) -> str:
         """The kind of this process's accelerators, `NO_ACCEL` without any."""
-        return _own_accelerator_type()
+        return accelerator_type()
 
 
 class Worker(RoutedCalls, metaclass=WorkerMeta):
@@ -109,6 +105,7 @@ class Worker(RoutedCalls, metaclass=WorkerMeta):
     _world_size: int
     _worker_name: str
     _worker_address: WorkerAddress
+    _identity: Identity
 
     def __new__(cls, *_args: Any, **_kwargs: Any) -> Self:
         """Make the worker; its rank, address and logger exist before any constructor runs."""
@@ -146,16 +143,17 @@ class Worker(RoutedCalls, metaclass=WorkerMeta):
         world_size: int | None = None,
         rank: int | None = None,
     ) -> None:
-        identity = Identity.read(parent_address, world_size, rank)
         self._is_ray_actor = world_size is None or rank is None
-        self._env_setup_before_init(identity)
+        given = (parent_address, world_size, rank)
+        if given != (None, None, None) or not hasattr(self, "_identity"):  # else made by `__new__`
+            self._env_setup_before_init(Identity.read(*given))
+        identity = self._identity
         name = os.environ["WORKER_NAME"] = self._worker_name
         WorkerManager.sync_cluster_namespace()
         set_context(name=name, node_rank=identity.cluster_node_rank)
         self._lock = threading.Lock()
         self._local_rank, self._local_world_size = identity.set_local_rank()
         self._manager_proxy = WorkerManager.get_proxy()
-        self._collective_manager = CollectiveManager
         self._worker_info = WorkerInfo(
             address=self._worker_address,
             rank=self._rank,

@@ -15,7 +15,7 @@ from shoal.hardware.accelerators.devices import Device, Restrictions
 from shoal.hardware.accelerators.kind import AcceleratorType
 from shoal.hardware.accelerators.manager import AcceleratorManager
 
-__all__ = ["NvidiaGPUManager"]
+__all__ = ["NvidiaGPUManager", "set_nccl_options"]
 
 _log = logging.getLogger("shoal")
 
@@ -27,6 +27,12 @@ _NOISE = re.compile(r"\b(?:NVIDIA|GeForce)\b")
 _NO_EGL = frozenset({"osmesa", "glx"})
 # Since this version torch does by default what TORCH_NCCL_AVOID_RECORD_STREAMS requests.
 _TORCH_KEEPS_STREAMS = (2, 8)
+# NCCL's names of the options. Each with shoal's name, and its value if only others are given.
+_NCCL_CONFIG = {
+    "cga_cluster_size": ("accel_cluster_size", 4),
+    "max_ctas": ("accel_max_ctas", 32),
+    "min_ctas": ("accel_min_ctas", 1),
+}
 
 
 @AcceleratorManager.register_manager(AcceleratorType.NV_GPU)
@@ -98,18 +104,25 @@ class NvidiaGPUManager(CudaProfiler):
         if options is None or options.is_empty_options():
             return None
         distributed: Any = importlib.import_module("torch.distributed")
-        made = distributed.ProcessGroupNCCL.Options(
-            is_high_priority_stream=options.is_high_priority_stream
-        )
-        for ours, theirs in (
-            ("accel_cluster_size", "cga_cluster_size"),
-            ("accel_max_ctas", "max_ctas"),
-            ("accel_min_ctas", "min_ctas"),
-        ):
-            value = getattr(options, ours)
-            if value is not None:
-                setattr(made.config, theirs, value)
+        made = distributed.ProcessGroupNCCL.Options()
+        set_nccl_options(made, options)
         return made
+
+
+def set_nccl_options(made: Any, options: Any) -> None:
+    """Set the options of a process group that its library has, by NCCL's names.
+
+    Args:
+        made: The library's object, for example a `ProcessGroupNCCL.Options`.
+        options: `CollectiveGroupOptions`.
+    """
+    with suppress(AttributeError):  # libraries without stream priorities
+        made.is_high_priority_stream = options.is_high_priority_stream
+    config = getattr(made, "config", None)
+    given = {theirs: getattr(options, ours) for theirs, (ours, _) in _NCCL_CONFIG.items()}
+    if config is not None and any(value is not None for value in given.values()):
+        for name, value in given.items():
+            setattr(config, name, _NCCL_CONFIG[name][1] if value is None else value)
 
 
 def _nvml() -> Any:

@@ -1,13 +1,11 @@
-"""Sends tensors between different accelerators, by the vendor's library or through host memory.
+"""Sends tensors between different accelerators of one kind, by the vendor's library.
 
 Frames travel over a `TorchPair`, with the sizes of the tensors. The tensors go directly from
-device to device if both devices are of one kind for which torch has a library, otherwise through
-pinned host memory. `ipc` serves two processes on the same device.
+device to device. `ipc` serves two processes on the same device.
 """
 
 import contextlib
 import importlib
-import os
 import struct
 import time
 from collections.abc import Callable, Sequence
@@ -16,7 +14,9 @@ from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from shoal.deadline import Deadline, LongWait
 from shoal.errors import ShoalTimeoutError, TransportError
-from shoal.transport.torch.forks import check_fork, keep_in_children
+from shoal.hardware.accelerators.nvidia import set_nccl_options
+from shoal.process import Origin
+from shoal.transport.torch.forks import keep_in_children
 from shoal.transport.torch.pair import TorchPair
 from shoal.transport.torch.store import connect_store, server_at
 from shoal.transport.torch.watch import Watch
@@ -28,7 +28,6 @@ __all__ = [
     "AcceleratorOptions",
     "AcceleratorPair",
     "make_accelerator_group",
-    "needs_staging",
     "stage_to_pinned_cpu",
 ]
 
@@ -38,13 +37,6 @@ _LOOK_EVERY_S = 0.5
 _REACH_S = 30.0
 _SIZE = struct.Struct("<I")
 
-# NCCL's names of the options. Each with shoal's name, and its value if only others are given.
-_NCCL_CONFIG = {
-    "cga_cluster_size": ("accel_cluster_size", 4),
-    "max_ctas": ("accel_max_ctas", 32),
-    "min_ctas": ("accel_min_ctas", 1),
-}
-
 
 class AcceleratorOptions(Protocol):
     """The options of a group, as in `shoal.collective.CollectiveGroupOptions`."""
@@ -53,16 +45,6 @@ class AcceleratorOptions(Protocol):
     accel_max_ctas: int | None
     accel_min_ctas: int | None
     is_high_priority_stream: bool
-
-
-def needs_staging(kind: str, peer_kind: str) -> bool:
-    """Whether tensors between two kinds of devices go through host memory.
-
-    Args:
-        kind: torch's name of this process's kind, for example `cuda`.
-        peer_kind: torch's name of the peer's kind.
-    """
-    return kind != peer_kind or _find_backend(kind) is None
 
 
 def stage_to_pinned_cpu(tensor: "torch.Tensor") -> "torch.Tensor":
@@ -145,30 +127,20 @@ def _vendor_options(backend: Any, options: AcceleratorOptions | None) -> Any | N
     if kind is None:
         return None
     made = kind()
-    if options is None:
-        return made
-    with contextlib.suppress(AttributeError):  # libraries without stream priorities
-        made.is_high_priority_stream = options.is_high_priority_stream
-    config = getattr(made, "config", None)
-    given = [getattr(options, ours) for ours, _ in _NCCL_CONFIG.values()]
-    if config is not None and any(value is not None for value in given):
-        for name, (ours, default) in _NCCL_CONFIG.items():
-            value = getattr(options, ours)
-            setattr(config, name, default if value is None else value)
+    if options is not None:
+        set_nccl_options(made, options)
     return made
 
 
 class AcceleratorPair:
     """Sends tensors in one direction between two accelerators; used like a `TorchPair`.
 
-    Both ends must be made with the same `staged` and the same options, which the caller knows from
-    the peer's record. `send` and `recv_tensors` return when the device has done the transfer, so
-    they also raise its errors and enforce its deadline.
+    Both ends must be made with the same options. `send` and `recv_tensors` return when the device
+    has done the transfer, so they also raise its errors and enforce its deadline.
 
     Args:
-        host: This process's end of a pair in host memory, for frames and staged tensors.
+        host: This process's end of a pair in host memory, for frames.
         device: The device of this process.
-        staged: Whether the tensors go through host memory.
         options: Options of the vendor's library.
     """
 
@@ -177,15 +149,12 @@ class AcceleratorPair:
         host: TorchPair,
         device: "torch.device",
         options: AcceleratorOptions | None,
-        *,
-        staged: bool,
     ) -> None:
         self.host = host
         self.device = device
-        self.staged = staged
         self._options = options
         self._group: Any = None
-        self._pid = os.getpid()
+        self._origin = Origin("a pair of accelerators")
         self._sizes: tuple[int, ...] = ()
         keep_in_children(self)
 
@@ -197,11 +166,9 @@ class AcceleratorPair:
         peer: str,
         device: "torch.device",
         options: AcceleratorOptions | None = None,
-        *,
-        staged: bool = False,
     ) -> Self:
         """Make the sender's end; see `TorchPair.offer`."""
-        return cls(TorchPair.offer(ip, me, peer), device, options, staged=staged)
+        return cls(TorchPair.offer(ip, me, peer), device, options)
 
     @classmethod
     def join(
@@ -214,12 +181,10 @@ class AcceleratorPair:
         deadline: Deadline,
         watch: Watch | None = None,
         options: AcceleratorOptions | None = None,
-        *,
-        staged: bool = False,
     ) -> Self:
         """Make the receiver's end; see `TorchPair.join`."""
         host = TorchPair.join(address, ip, me, peer, deadline, watch)
-        pair = cls(host, device, options, staged=staged)
+        pair = cls(host, device, options)
 
         def open_store() -> Any:
             limit = min(deadline.remaining, _REACH_S)
@@ -245,8 +210,6 @@ class AcceleratorPair:
         self._connect(server.store.clone, 0, deadline)
 
     def _connect(self, open_store: Callable[[], Any], rank: int, deadline: Deadline) -> None:
-        if self.staged:
-            return
         from torch._C._distributed_c10d import PrefixStore
 
         store = PrefixStore(f"{self.address['token']}/devices", open_store())
@@ -266,10 +229,7 @@ class AcceleratorPair:
         watch: Watch | None = None,
     ) -> None:
         """Send a frame and tensors of this device; see `TorchPair.send`."""
-        if self.staged:
-            self.host.send(frame, [stage_to_pinned_cpu(t) for t in tensors], deadline, watch)
-            return
-        check_fork(self._pid, "a pair of accelerators")
+        self._origin.check()
         flat = self._flatten(tensors, "send to")
         sizes = [tensor.numel() for tensor in flat]
         head = _SIZE.pack(len(sizes)) + struct.pack(f"<{len(sizes)}Q", *sizes)
@@ -278,7 +238,7 @@ class AcceleratorPair:
 
     def recv_frame(self, deadline: Deadline, watch: Watch | None = None) -> bytes:
         """Receive the frame of the next message; see `TorchPair.recv_frame`."""
-        if not self.staged and self._sizes:
+        if self._sizes:
             import torch
 
             # The tensors of the previous message were not received: drop them.
@@ -287,8 +247,6 @@ class AcceleratorPair:
             ]
             self.recv_tensors(dropped, deadline, watch)
         frame = self.host.recv_frame(deadline, watch)
-        if self.staged:
-            return frame
         (count,) = _SIZE.unpack_from(frame)
         self._sizes = struct.unpack_from(f"<{count}Q", frame, _SIZE.size)
         return frame[_SIZE.size + 8 * count :]
@@ -300,13 +258,7 @@ class AcceleratorPair:
 
         See `TorchPair.recv_tensors`.
         """
-        if self.staged:
-            staged = [_pinned_like(tensor) for tensor in into]
-            self.host.recv_tensors(staged, deadline, watch)
-            for tensor, source in zip(into, staged, strict=True):
-                tensor.detach().copy_(source)
-            return
-        check_fork(self._pid, "a pair of accelerators")
+        self._origin.check()
         flat = self._flatten(into, "receive from")
         sizes = tuple(tensor.numel() for tensor in flat)
         if sizes != self._sizes:
@@ -319,7 +271,7 @@ class AcceleratorPair:
 
     def close(self) -> None:
         """Close the pair: waits in it fail, the peer's too. Idempotent."""
-        if os.getpid() != self._pid:
+        if not self._origin.is_here:
             return
         self.host.close()
         group, self._group = self._group, None
@@ -377,11 +329,3 @@ class AcceleratorPair:
 
     def _what(self, verb: str) -> str:
         return f"{self.host.me}: {verb} {self.host.peer} ({self.device})"
-
-
-def _pinned_like(tensor: "torch.Tensor") -> "torch.Tensor":
-    import torch
-
-    return torch.empty(
-        tensor.shape, dtype=tensor.dtype, device="cpu", pin_memory=tensor.device.type != "cpu"
-    )

@@ -6,14 +6,12 @@ parent's groups, and never destroys what it inherited.
 """
 
 import ctypes
-import os
 import weakref
 from typing import Any
 
-from shoal.errors import TransportError
 from shoal.fork import ChildStage, in_child
 
-__all__ = ["check_fork", "is_inherited", "keep_in_children", "leak", "leak_all"]
+__all__ = ["keep_in_children", "leak", "leak_all"]
 
 _kept: "weakref.WeakSet[Any]" = weakref.WeakSet()
 
@@ -21,29 +19,6 @@ _kept: "weakref.WeakSet[Any]" = weakref.WeakSet()
 def keep_in_children(thing: Any) -> None:
     """Make every child that is forked later leak an object and everything it refers to."""
     _kept.add(thing)
-
-
-def is_inherited(pid: int) -> bool:
-    """Whether an object that process `pid` made is a forked child's copy in this process."""
-    return os.getpid() != pid
-
-
-def check_fork(pid: int, what: str) -> None:
-    """Raise in a child that was forked after the object was made.
-
-    Args:
-        pid: The process that made the object.
-        what: The name of the object, for the error.
-
-    Raises:
-        TransportError: Another process made the object.
-    """
-    if is_inherited(pid):
-        raise TransportError(
-            f"process {os.getpid()} was forked from process {pid}, which made {what}; a child "
-            "cannot use it: start the child with multiprocessing's method 'spawn', or let its "
-            "parent send and receive"
-        )
 
 
 def leak(thing: Any) -> None:

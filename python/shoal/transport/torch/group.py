@@ -5,7 +5,6 @@ size first.
 """
 
 import concurrent.futures
-import os
 import queue
 import socket
 import threading
@@ -17,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 from shoal.deadline import Deadline
 from shoal.errors import PeerLostError, ShoalTimeoutError, TransportError
-from shoal.transport.torch.forks import check_fork, keep_in_children
+from shoal.process import Origin
+from shoal.transport.torch.forks import keep_in_children
 from shoal.transport.torch.memory import alias, as_bytes, check_tensors, own
 from shoal.transport.torch.rendezvous import Party, make_group, one_line
 from shoal.transport.torch.store import connect_store, listen_on, store_on_socket
@@ -105,8 +105,8 @@ class HostGroup:
         self.group_name = name
         self.rank = rank
         self.size = size
-        self._pid = os.getpid()
         self._what = f"collective group {name!r}, rank {rank}"
+        self._origin = Origin(self._what)
         party = Party(meeting.store, name, rank, size, meeting.ip, f"{self._what}: connect")
         self._group: Group = make_group(party, deadline)
         self._sequence = 0
@@ -125,7 +125,7 @@ class HostGroup:
         Returns:
             A work, whose `wait` raises the error of the broadcast.
         """
-        check_fork(self._pid, self._what)
+        self._origin.check()
         root = options.rootRank
         (tensor,) = check_tensors(tensors, self._what, written=root != self.rank)
         sequence, self._sequence = self._sequence, (self._sequence + 1) % _SEQUENCES

@@ -5,7 +5,6 @@ gloo closes a group when one wait in it is given up. Both processes can then mak
 """
 
 import ctypes
-import os
 import secrets
 import threading
 from collections import deque
@@ -15,8 +14,9 @@ from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 from shoal.deadline import Deadline
 from shoal.errors import PeerLostError, ShoalTimeoutError, ShoalValueError, TransportError
+from shoal.process import Origin
 from shoal.transport.torch.checks import check_address, mismatch
-from shoal.transport.torch.forks import check_fork, is_inherited, keep_in_children
+from shoal.transport.torch.forks import keep_in_children
 from shoal.transport.torch.framing import (
     CONTROL_BYTES,
     MAX_FRAME_BYTES,
@@ -113,7 +113,8 @@ class TorchPair:
         self._connecting = f"{me}: connect to {peer}"
         self._sending = f"{me}: send to {peer}"
         self._from = f"{me}: receive from {peer}"
-        self._pid = os.getpid()
+        self._name = f"the pair {address['sender']} -> {address['receiver']}"
+        self._origin = Origin(self._name)
         self._group: Group | None = None
         self._closed: str | None = None
         self._lock = threading.RLock()  # keeps the posts of one message together
@@ -203,9 +204,9 @@ class TorchPair:
             PeerLostError: The receiver cannot be reached.
             TransportError: This is the receiver's end, or it is already closed or connected.
         """
-        self._check_fork()
+        self._origin.check()
         if self._rank != _SENDER or self._group is not None:
-            raise TransportError(f"{self._name()} is connected already")
+            raise TransportError(f"{self._name} is connected already")
         if self._closed is not None:
             raise self._closed_error(self._connecting)
         server = server_at(self.address["host"])
@@ -265,10 +266,10 @@ class TorchPair:
         self, frame: bytes, tensors: "Sequence[torch.Tensor]", deadline: Deadline
     ) -> Sending:
         """Post a message without waiting for it; same arguments and errors as `send`."""
-        self._check_fork()
+        self._origin.check()
         what = self._sending
         if self._rank != _SENDER:
-            raise TransportError(f"{self._name()} is the receiver's end: it cannot send")
+            raise TransportError(f"{self._name} is the receiver's end: it cannot send")
         if len(frame) > MAX_FRAME_BYTES or len(tensors) > MAX_TENSORS:
             raise ShoalValueError(
                 f"{what}: a frame of {len(frame)} bytes with {len(tensors)} tensors; expected at "
@@ -301,7 +302,7 @@ class TorchPair:
         self, sending: Sending, works: list[Work], deadline: Deadline, watch: Watch | None
     ) -> None:
         """Wait for the works of a posted message; part of `Sending.wait`."""
-        self._check_fork()
+        self._origin.check()
         self._wait(works, self._sending, deadline, watch)
         self._unwaited.discard(sending)
         if self._forget_keys is not None:
@@ -332,7 +333,7 @@ class TorchPair:
             TransportError: The pair is closed, or was made by this process's parent; or another
                 thread is receiving; or the received bytes are not a message of a pair.
         """
-        self._check_fork()
+        self._origin.check()
         self._begin_receiving()
         try:
             if self._pending is not None:
@@ -375,7 +376,7 @@ class TorchPair:
             ShoalTimeoutError: The tensors did not arrive in time.
             PeerLostError: The connection is lost.
         """
-        self._check_fork()
+        self._origin.check()
         self._begin_receiving()
         try:
             what = self._from
@@ -409,7 +410,7 @@ class TorchPair:
 
     def _begin_receiving(self) -> None:
         if self._rank != _RECEIVER:
-            raise TransportError(f"{self._name()} is the sender's end: it cannot receive")
+            raise TransportError(f"{self._name} is the sender's end: it cannot receive")
         if not self._receiving.acquire(blocking=False):
             raise TransportError(
                 f"{self._from}: another thread receives from this pair; expected one at a time"
@@ -504,7 +505,7 @@ class TorchPair:
         if self._closed is not None:
             raise self._closed_error(what)
         if self._group is None:
-            raise TransportError(f"{self._name()} is not connected yet: call connect() first")
+            raise TransportError(f"{self._name} is not connected yet: call connect() first")
         if deadline is not None and deadline.expired:
             raise ShoalTimeoutError(
                 f"{what}: the limit of {deadline.timeout:g} s passed before it began"
@@ -522,7 +523,7 @@ class TorchPair:
 
     def close(self) -> None:
         """Close the pair: waits in it fail, the peer's too. Idempotent; no effect in a child."""
-        if not is_inherited(self._pid):
+        if self._origin.is_here:
             self._close(_BY_CLOSE)
 
     def _close(self, why: str) -> None:
@@ -552,13 +553,6 @@ class TorchPair:
             group.recv([tensor], 1 - self._rank, _CANCEL_TAG).wait(timedelta(milliseconds=1))
         except RuntimeError:
             return  # as intended
-
-    def _check_fork(self) -> None:
-        if is_inherited(self._pid):
-            check_fork(self._pid, self._name())
-
-    def _name(self) -> str:
-        return f"the pair {self.address['sender']} -> {self.address['receiver']}"
 
 
 _BY_CLOSE = "close() was called"

@@ -8,7 +8,6 @@ rendezvous.
 
 import concurrent.futures
 import functools
-import os
 import re
 import threading
 import weakref
@@ -19,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from shoal.deadline import Deadline, LongWait
 from shoal.errors import PeerLostError, ShoalTimeoutError, TransportError
+from shoal.process import per_process
 from shoal.transport.torch.ending import at_end, stop_if_ending
 from shoal.transport.torch.forks import keep_in_children
 from shoal.transport.torch.typing import Group
@@ -151,7 +151,7 @@ def _meet(party: Party, deadline: Deadline, given_up: threading.Event) -> Group:
     from torch._C._distributed_c10d import PrefixStore
     from torch.distributed import ProcessGroupGloo
 
-    device = _device(os.getpid(), party.ip)
+    device = _device(party.ip)
     store = PrefixStore(party.prefix, party.open_store())
     bridge = _bridge_class()(store, party.keys, given_up)
     # The public constructor chooses the device by itself.
@@ -168,12 +168,11 @@ def _meet(party: Party, deadline: Deadline, given_up: threading.Event) -> Group:
     return made
 
 
-@functools.cache
-def _device(pid: int, ip: str) -> Any:
+@per_process
+def _device(ip: str) -> Any:
     """Return this process's gloo device at an address: one thread, shared by all groups."""
     from torch.distributed import ProcessGroupGloo
 
-    del pid  # the key of the cache: a forked child needs a device of its own
     try:
         device = ProcessGroupGloo.create_device(hostname=ip)
     except RuntimeError as error:

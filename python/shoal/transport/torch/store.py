@@ -6,7 +6,6 @@ shoal binds a socket and hands it over, because the store itself would listen on
 the machine.
 """
 
-import os
 import socket
 import threading
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from shoal.errors import TransportError
 from shoal.fork import ChildStage, in_child
+from shoal.process import per_process
 from shoal.transport.torch.forks import keep_in_children
 
 if TYPE_CHECKING:
@@ -40,7 +40,6 @@ class StoreServer:
     store: "TCPStore"
 
 
-_servers: dict[tuple[int, str], StoreServer] = {}
 _lock = threading.Lock()
 
 
@@ -50,15 +49,17 @@ def server_at(ip: str) -> StoreServer:
     Raises:
         TransportError: The address is not an address of this machine.
     """
-    key = (os.getpid(), ip)  # by pid: a forked child needs a server of its own
     with _lock:
-        server = _servers.get(key)
-        if server is None:
-            listening = listen_on(ip, 0)
-            port = listening.getsockname()[1]
-            server = _servers[key] = StoreServer(ip, port, store_on_socket(listening))
-            keep_in_children(server)
-        return server
+        return _start_server(ip)
+
+
+@per_process
+def _start_server(ip: str) -> StoreServer:
+    listening = listen_on(ip, 0)
+    port = listening.getsockname()[1]
+    server = StoreServer(ip, port, store_on_socket(listening))
+    keep_in_children(server)
+    return server
 
 
 def listen_on(ip: str, port: int) -> socket.socket:

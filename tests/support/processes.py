@@ -1,0 +1,49 @@
+"""Helpers for tests with several processes: wait for a condition, fork a child, kill a program."""
+
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from typing import Any
+
+DEADLINE_S = 30.0
+
+
+def until(condition: Callable[[], Any], seconds: float = DEADLINE_S) -> None:
+    """Wait until a condition is true; check it every few milliseconds."""
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "the condition did not become true in time"
+        time.sleep(0.005)
+
+
+def in_a_child(function: Callable[..., Any], *args: Any) -> str:
+    """Run a function in a forked child, and return the text of its result."""
+    reader, writer = os.pipe()
+    child = os.fork()
+    if not child:
+        try:
+            text = repr(function(*args))
+        except BaseException:  # noqa: BLE001  (the parent is told)
+            text = traceback.format_exc()
+        os.write(writer, text.encode()[-4000:])
+        sys.stdout.flush()
+        os._exit(0)
+    os.close(writer)
+    try:
+        ready, _, _ = select.select([reader], [], [], DEADLINE_S)
+        return os.read(reader, 4000).decode() if ready else "it hangs"
+    finally:
+        os.close(reader)
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+
+
+def killed(process: "subprocess.Popen[Any]") -> None:
+    """Kill a program and wait until it has ended."""
+    process.kill()
+    process.wait(DEADLINE_S)
