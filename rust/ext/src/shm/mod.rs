@@ -7,7 +7,6 @@
 
 mod arguments;
 mod aside;
-mod codec;
 mod errors;
 mod getting;
 mod here;
@@ -27,6 +26,8 @@ mod several;
 mod taking;
 
 use std::time::Duration;
+
+use shoal_codec as codec;
 
 pub(crate) use message::PyShmMessage;
 pub(crate) use parcel::PyShmParcel;

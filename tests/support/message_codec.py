@@ -1,13 +1,7 @@
-"""Builds the message codec as a separate module, and helpers that its tests share."""
+"""The message codec through the classes of `shoal.shm`, and helpers that its tests share."""
 
-import functools
-import importlib.machinery
-import importlib.util
-import json
 import struct
-import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
 
@@ -20,36 +14,39 @@ PICKLE = 17
 LENT = 64 * 1024
 """Minimum bytes of an array or tensor that is decoded as a view of its message."""
 
-ROOT = Path(__file__).parents[2]
-BUILD = ["cargo", "build", "--locked", "--quiet", "--message-format", "json"]
 
+class Codec:
+    """Encodes and decodes by parcels, whose pickle has the kind and the bytes of a message."""
 
-@functools.cache
-def build():
-    """Build the codec, with debug assertions, and import it."""
-    ran = subprocess.run(
-        [*BUILD, "--package", "shoal-ext", "--example", "codec"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=590,
-        check=False,
-    )
-    assert ran.returncode == 0, ran.stderr
-    made = [json.loads(line) for line in ran.stdout.splitlines()]
-    (path,) = next(m["filenames"] for m in made if m.get("target", {}).get("kind") == ["example"])
-    loader = importlib.machinery.ExtensionFileLoader("codec_for_tests", path)
-    spec = importlib.util.spec_from_file_location("codec_for_tests", path, loader=loader)
-    module = importlib.util.module_from_spec(spec)
-    loader.exec_module(module)
-    return module
+    def __init__(self, core, session):
+        self._core = core
+        self.queue = core.ShmQueue(session, b"codec", name="codec")
+        self.raw = core.ShmQueue(session, b"codec", name="codec", parcels=True)
+
+    def encode(self, value):
+        """Return the kind and the bytes of the message of an object."""
+        return self.parts(self._core.ShmParcel.of(value))
+
+    def parts(self, parcel):
+        """Return the kind and the bytes of a message."""
+        kind, message, _ = parcel.__reduce_ex__(4)[1]
+        return kind, message
+
+    def decode(self, kind, message):
+        """Return the object of a message; arrays in it are views of `message`."""
+        return self._core.ShmParcel(kind, message).open()
+
+    def receive(self, kind, message):
+        """Return the object that a queue makes of a message."""
+        self.queue.put_nowait(self._core.ShmParcel(kind, message))
+        return self.queue.get_nowait()
 
 
 def round_trip(codec, value):
     kind, message = codec.encode(value)
-    there = codec.decode_block(kind, message)
-    if kind == PLAIN and message[0] != PICKLE:
-        assert same(codec.decode_inline(kind, bytes(message)), there)
+    there = codec.decode(kind, message)
+    if message[0 if kind == PLAIN else 8] != PICKLE:
+        assert same(codec.receive(kind, bytes(message)), there)
     return there
 
 

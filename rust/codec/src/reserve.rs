@@ -2,15 +2,16 @@
 
 use pyo3::prelude::*;
 use pyo3::types::{PyByteArray, PyInt};
+use shoal_format::{Grid, GridKind, PIECE, tag};
 
-use super::arrays::{self, Grid};
-use super::encoded::{Encoded, Piece};
-use super::{PIECE, tag, tensors};
-use crate::errors::shoal_error;
+use crate::encoded::{Encoded, Piece};
+use crate::errors::bad_value;
+use crate::{arrays, tensors};
 
 /// A message whose values are not written yet.
-pub(crate) struct Reservation {
-    tag: u8,
+#[derive(Debug)]
+pub struct Reservation {
+    kind: GridKind,
     grid: Grid,
     len: usize,
     encoded: Encoded,
@@ -18,30 +19,33 @@ pub(crate) struct Reservation {
 
 /// Prepares the message of an array of this shape (an int or a sequence of ints) and dtype, or of a
 /// tensor if the dtype is torch's.
-pub(crate) fn reserve(shape: &Bound<'_, PyAny>, dtype: &Bound<'_, PyAny>) -> PyResult<Reservation> {
+pub fn reserve(shape: &Bound<'_, PyAny>, dtype: &Bound<'_, PyAny>) -> PyResult<Reservation> {
     let py = shape.py();
     let sizes: Vec<usize> = if shape.is_instance_of::<PyInt>() {
         vec![shape.extract()?]
     } else {
         shape.extract()?
     };
-    let (tag, (place, item_size)) = match tensors::known_dtype(dtype) {
-        Some(known) => (tag::TENSOR, known),
-        None => (tag::ARRAY, arrays::known_dtype(dtype)?),
+    let (kind, (place, item_size)) = match tensors::known_dtype(dtype) {
+        Some(known) => (GridKind::Tensor, known),
+        None => (GridKind::Array, arrays::known_dtype(dtype)?),
     };
     let grid = Grid::new(place, item_size, sizes.iter().map(|size| Some(*size)));
-    let Some((len, grid)) = grid.and_then(|grid| Some((grid.len()?, grid))) else {
+    let Some((len, grid)) = grid.and_then(|grid| Some((grid.byte_len()?, grid))) else {
         let message = format!(
             "room for shape {shape} cannot be reserved: expected at most 16 dimensions, and no more bytes than memory can have"
         );
-        return Err(shoal_error(py, "ShoalValueError", message, None));
+        return Err(bad_value(py, message));
     };
     let mut encoded = Encoded::new();
-    encoded.head.push(tag);
+    encoded.head.push(match kind {
+        GridKind::Array => tag::ARRAY,
+        GridKind::Tensor => tag::TENSOR,
+    });
     grid.write(&mut encoded.head);
     encoded.pieces.push(Piece::Reserved(len));
     Ok(Reservation {
-        tag,
+        kind,
         grid,
         len,
         encoded,
@@ -52,18 +56,18 @@ impl Reservation {
     /// The message without its values, to be written around them. None if the values are so few
     /// that they are part of the head: then [`Self::object`] has its own memory and is encoded like
     /// any other object.
-    pub(crate) fn message(&self) -> Option<&Encoded> {
+    pub fn message(&self) -> Option<&Encoded> {
         (self.len >= PIECE).then_some(&self.encoded)
     }
 
     /// The offset of the values in the message, and their length in bytes.
-    pub(crate) fn values(&self) -> (usize, usize) {
+    pub fn values(&self) -> (usize, usize) {
         (self.encoded.total_len() - self.len, self.len)
     }
 
     /// The array or tensor over `view`, an object with the buffer protocol that it keeps; without a
     /// view, over its own memory.
-    pub(crate) fn object<'py>(
+    pub fn object<'py>(
         &self,
         py: Python<'py>,
         view: Option<Bound<'py, PyAny>>,
@@ -73,10 +77,9 @@ impl Reservation {
             None if self.len == 0 => None,
             None => Some(PyByteArray::new_with(py, self.len, |_| Ok(()))?.into_any()),
         };
-        if self.tag == tag::TENSOR {
-            tensors::tensor(py, &self.grid, memory)
-        } else {
-            arrays::array(py, &self.grid, memory)
+        match self.kind {
+            GridKind::Array => arrays::array(py, &self.grid, memory),
+            GridKind::Tensor => tensors::tensor(py, &self.grid, memory),
         }
     }
 }

@@ -1,20 +1,36 @@
 //! The buffer in which the head of a message is written.
 
-use super::tag;
+use std::fmt;
+
+use crate::tag;
 
 /// Size in bytes of the part on the stack: a head that fits into a descriptor needs no more.
 const STACK: usize = 224;
 
 /// A growing buffer, on the stack while it is small.
-pub(crate) struct Head {
+pub struct Head {
     /// The used part of `stack`; if `heap` is not empty, all bytes have moved there.
     used: usize,
     stack: [u8; STACK],
     heap: Vec<u8>,
 }
 
+impl Default for Head {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl fmt::Debug for Head {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Head").field(&self.bytes()).finish()
+    }
+}
+
 impl Head {
-    pub(super) const fn new() -> Self {
+    /// An empty head.
+    #[inline]
+    pub const fn new() -> Self {
         Self {
             used: 0,
             stack: [0; STACK],
@@ -22,7 +38,9 @@ impl Head {
         }
     }
 
-    pub(super) fn bytes(&self) -> &[u8] {
+    /// The bytes that were written.
+    #[inline]
+    pub fn bytes(&self) -> &[u8] {
         if self.heap.is_empty() {
             &self.stack[..self.used]
         } else {
@@ -31,18 +49,21 @@ impl Head {
     }
 
     /// Makes it empty again.
-    pub(super) fn clear(&mut self) {
+    #[inline]
+    pub fn clear(&mut self) {
         self.used = 0;
         self.heap.clear();
     }
 
+    /// Writes one byte.
     #[inline]
-    pub(super) fn push(&mut self, byte: u8) {
+    pub fn push(&mut self, byte: u8) {
         self.extend(&[byte]);
     }
 
+    /// Writes bytes.
     #[inline]
-    pub(super) fn extend(&mut self, bytes: &[u8]) {
+    pub fn extend(&mut self, bytes: &[u8]) {
         if self.heap.is_empty() {
             let end = self.used + bytes.len();
             if let Some(to) = self.stack.get_mut(self.used..end) {
@@ -57,7 +78,7 @@ impl Head {
 
     /// Writes a tag and a value of fixed size in one step.
     #[inline]
-    pub(super) fn tagged<const N: usize>(&mut self, tag: u8, bytes: [u8; N]) {
+    pub fn tagged<const N: usize>(&mut self, tag: u8, bytes: [u8; N]) {
         if self.heap.is_empty()
             && let Some((first, rest)) = self.stack[self.used..].split_first_mut()
             && let Some(to) = rest.first_chunk_mut()
@@ -73,7 +94,7 @@ impl Head {
 
     /// Writes a tag, a length and that many bytes, in one step if they are few.
     #[inline]
-    pub(super) fn text(&mut self, tag: u8, bytes: &[u8]) {
+    pub fn text(&mut self, tag: u8, bytes: &[u8]) {
         if self.heap.is_empty()
             && let Some([first, second, rest @ ..]) = self.stack.get_mut(self.used..)
             && let Some(to) = rest.get_mut(..bytes.len())
@@ -90,8 +111,9 @@ impl Head {
         }
     }
 
+    /// Writes a length, in as few bytes as possible.
     #[inline]
-    pub(super) fn length(&mut self, length: usize) {
+    pub fn length(&mut self, length: usize) {
         match u8::try_from(length) {
             Ok(short) if short < tag::LENGTH_4 => self.push(short),
             _ => self.long_length(length),
@@ -112,5 +134,48 @@ impl Head {
         self.heap.extend_from_slice(&self.stack[..self.used]);
         // An empty heap means that the bytes are on the stack. If the head was empty the heap is
         // still empty now, but the caller appends its bytes next.
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The bytes that `write` adds to a head that already has `filled` bytes.
+    fn after(filled: usize, write: impl Fn(&mut Head)) -> Vec<u8> {
+        let mut head = Head::new();
+        head.extend(&vec![7; filled]);
+        write(&mut head);
+        assert_eq!(&head.bytes()[..filled], vec![7; filled]);
+        head.bytes()[filled..].to_vec()
+    }
+
+    #[test]
+    fn a_head_is_the_same_on_the_stack_and_on_the_heap() {
+        for filled in 0..STACK + 20 {
+            assert_eq!(after(filled, |head| head.push(3)), [3]);
+            assert_eq!(
+                after(filled, |head| head.tagged(5, [1, 2, 3])),
+                [5, 1, 2, 3]
+            );
+            assert_eq!(after(filled, |head| head.text(9, b"abc")), *b"\x09\x03abc");
+            assert_eq!(after(filled, |head| head.text(9, b"")), [9, 0]);
+            let long = after(filled, |head| head.text(9, &[8; 300]));
+            assert_eq!(long[..6], [9, tag::LENGTH_4, 44, 1, 0, 0]);
+            assert_eq!(long[6..], [8; 300]);
+        }
+    }
+
+    #[test]
+    fn a_cleared_head_starts_again() {
+        let mut head = Head::new();
+        for filled in [3, STACK * 2, 3] {
+            head.extend(&vec![1; filled]);
+            head.clear();
+            assert_eq!(head.bytes(), []);
+            head.push(2);
+            assert_eq!(head.bytes(), [2]);
+            head.clear();
+        }
     }
 }

@@ -1,4 +1,4 @@
-//! Numpy arrays, and the dtype and shape that arrays and tensors share.
+//! Numpy arrays; numpy is not imported unless a message holds an array.
 
 use std::ffi::CStr;
 
@@ -8,96 +8,10 @@ use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyTuple, PyType};
+use shoal_format::Grid;
 
-use super::head::Head;
-use super::loaded::loaded;
-use super::reader::Reader;
-use crate::errors::shoal_error;
-
-/// Maximum number of dimensions; arrays and tensors with more are pickled.
-const DIMENSIONS: usize = 16;
-
-/// The dtype and shape of contiguous values.
-pub(super) struct Grid {
-    /// The dtype, as its index in the table of numpy or of torch.
-    pub(super) dtype: u8,
-    pub(super) item_size: usize,
-    dimensions: usize,
-    sizes: [usize; DIMENSIONS],
-}
-
-impl Grid {
-    pub(super) fn new(
-        dtype: u8,
-        item_size: usize,
-        shape: impl ExactSizeIterator<Item = Option<usize>>,
-    ) -> Option<Self> {
-        let mut sizes = [0; DIMENSIONS];
-        let dimensions = shape.len();
-        if dimensions > DIMENSIONS {
-            return None;
-        }
-        for (to, size) in sizes.iter_mut().zip(shape) {
-            *to = size?;
-        }
-        Some(Self {
-            dtype,
-            item_size,
-            dimensions,
-            sizes,
-        })
-    }
-
-    pub(super) fn shape(&self) -> &[usize] {
-        &self.sizes[..self.dimensions]
-    }
-
-    /// The length of the values in bytes; None if it overflows.
-    pub(super) fn len(&self) -> Option<usize> {
-        if self.shape().contains(&0) {
-            return Some(0);
-        }
-        let mut sizes = self.shape().iter();
-        sizes.try_fold(self.item_size, |len, size| len.checked_mul(*size))
-    }
-
-    pub(super) fn write(&self, head: &mut Head) {
-        head.push(self.dtype);
-        // At most 16, so one byte.
-        head.length(self.dimensions);
-        for size in self.shape() {
-            head.length(*size);
-        }
-    }
-
-    /// Reads a dtype and shape; `item_size` returns the size of one value of a dtype.
-    pub(super) fn read(
-        reader: &Reader<'_>,
-        item_size: impl FnOnce(u8) -> Option<usize>,
-    ) -> PyResult<Self> {
-        let dtype = reader.byte()?;
-        let item_size = item_size(dtype)
-            .ok_or_else(|| reader.damaged("it has a dtype that does not exist here"))?;
-        let dimensions = reader.length()?;
-        let mut sizes = [0; DIMENSIONS];
-        let used = sizes
-            .get_mut(..dimensions)
-            .ok_or_else(|| reader.damaged("an array has too many dimensions"))?;
-        for size in used {
-            *size = reader.length()?;
-        }
-        Ok(Self {
-            dtype,
-            item_size,
-            dimensions,
-            sizes,
-        })
-    }
-
-    pub(super) fn shape_tuple<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
-        PyTuple::new(py, self.shape())
-    }
-}
+use crate::errors::bad_value;
+use crate::loaded::loaded;
 
 /// Formats of array buffers, and numpy's characters for them. A message holds the index.
 const FORMATS: [(&CStr, &str); 18] = [
@@ -167,7 +81,7 @@ impl Numpy {
 }
 
 /// The memory of an array; None if the object is not a contiguous array of a plain dtype.
-pub(super) fn of_array(object: &Bound<'_, PyAny>) -> Option<(Grid, PyUntypedBuffer)> {
+pub(crate) fn of_array(object: &Bound<'_, PyAny>) -> Option<(Grid, PyUntypedBuffer)> {
     let numpy = Numpy::loaded(object.py())?;
     if object.get_type_ptr().addr() != numpy.ndarray.as_ptr().addr() {
         return None;
@@ -198,23 +112,26 @@ fn alone(object: &Bound<'_, PyAny>) -> PyResult<PyUntypedBuffer> {
     PyUntypedBuffer::get(&object.call_method1(intern!(py, "reshape"), (1,))?)
 }
 
-/// Reads the dtype and shape of an array.
-pub(super) fn read(py: Python<'_>, reader: &Reader<'_>) -> PyResult<Grid> {
-    let numpy = Numpy::import(py)?;
-    Grid::read(reader, |dtype| {
-        Some(numpy.dtypes.get(usize::from(dtype))?.1)
-    })
+/// The size of one value of a dtype; None if there is no such dtype.
+pub(crate) fn item_size(py: Python<'_>, dtype: u8) -> PyResult<Option<usize>> {
+    let dtypes = &Numpy::import(py)?.dtypes;
+    Ok(dtypes.get(usize::from(dtype)).map(|(_, size)| *size))
+}
+
+/// The shape of a grid, for numpy or torch.
+pub(crate) fn shape_tuple<'py>(py: Python<'py>, grid: &Grid) -> PyResult<Bound<'py, PyTuple>> {
+    PyTuple::new(py, grid.shape())
 }
 
 /// An array over the memory of `buffer`, which it keeps; an array without values needs no buffer.
-pub(super) fn array<'py>(
+pub(crate) fn array<'py>(
     py: Python<'py>,
     grid: &Grid,
     buffer: Option<Bound<'py, PyAny>>,
 ) -> PyResult<Bound<'py, PyAny>> {
     let numpy = Numpy::import(py)?;
-    let dtype = numpy.dtypes[usize::from(grid.dtype)].0.bind(py);
-    let shape = grid.shape_tuple(py)?;
+    let dtype = numpy.dtypes[usize::from(grid.dtype())].0.bind(py);
+    let shape = shape_tuple(py, grid)?;
     match buffer {
         Some(buffer) => numpy.ndarray.bind(py).call1((shape, dtype, buffer)),
         None => numpy.empty.bind(py).call1((shape, dtype)),
@@ -222,7 +139,7 @@ pub(super) fn array<'py>(
 }
 
 /// The index of a dtype, or of an object that numpy converts to one, and the size of its values.
-pub(super) fn known_dtype(dtype: &Bound<'_, PyAny>) -> PyResult<(u8, usize)> {
+pub(crate) fn known_dtype(dtype: &Bound<'_, PyAny>) -> PyResult<(u8, usize)> {
     let numpy = Numpy::import(dtype.py())?;
     let dtype = numpy.dtype.bind(dtype.py()).call1((dtype,))?;
     for (place, (known, item_size)) in numpy.dtypes.iter().enumerate() {
@@ -233,5 +150,5 @@ pub(super) fn known_dtype(dtype: &Bound<'_, PyAny>) -> PyResult<(u8, usize)> {
     let message = format!(
         "room for values of dtype {dtype} cannot be reserved: expected numbers in this machine's byte order"
     );
-    Err(shoal_error(dtype.py(), "ShoalValueError", message, None))
+    Err(bad_value(dtype.py(), message))
 }

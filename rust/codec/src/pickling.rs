@@ -6,18 +6,18 @@ use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyBytes, PyList};
 
-use super::raw::Pinned;
+use crate::raw::Pinned;
 
 const MODULE: &str = "shoal.shm.pickling";
 
 /// A pickle and the buffers beside it.
-pub(super) struct Pickled<'py> {
-    pub(super) pickle: Bound<'py, PyBytes>,
-    pub(super) buffers: Vec<Pinned>,
+pub(crate) struct Pickled<'py> {
+    pub(crate) pickle: Bound<'py, PyBytes>,
+    pub(crate) buffers: Vec<Pinned>,
 }
 
 /// Pickles an object; returns the error that Python raised.
-pub(super) fn dumps<'py>(object: &Bound<'py, PyAny>) -> PyResult<Pickled<'py>> {
+pub(crate) fn dumps<'py>(object: &Bound<'py, PyAny>) -> PyResult<Pickled<'py>> {
     static DUMPS: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
     let py = object.py();
     let answer = DUMPS.import(py, MODULE, "dumps")?.call1((object,))?;
@@ -36,7 +36,7 @@ fn pin(buffer: &Bound<'_, PyAny>) -> PyResult<Pinned> {
 }
 
 /// Rebuilds an object from its pickle and the buffers beside it, which it may keep.
-pub(super) fn loads<'py>(
+pub(crate) fn loads<'py>(
     pickle: Bound<'py, PyBytes>,
     buffers: Bound<'py, PyList>,
 ) -> PyResult<Bound<'py, PyAny>> {

@@ -5,10 +5,10 @@ use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyDict, PyTuple, PyType};
+use shoal_format::Grid;
 
-use super::arrays::Grid;
-use super::loaded::loaded;
-use super::reader::Reader;
+use crate::arrays::shape_tuple;
+use crate::loaded::loaded;
 
 /// Dtypes that are sent as raw bytes. A message holds the index of the dtype; older versions of
 /// torch lack some of them.
@@ -116,7 +116,7 @@ impl Torch {
 
 /// A tensor that is only its values: strided and contiguous, in CPU memory, neither lazily
 /// conjugated nor negated, and without `requires_grad`.
-pub(super) struct Dense<'a> {
+pub(crate) struct Dense<'a> {
     tensor: &'a Bound<'a, PyAny>,
     grid: Grid,
     len: usize,
@@ -124,7 +124,7 @@ pub(super) struct Dense<'a> {
 
 impl<'a> Dense<'a> {
     /// The object as such a tensor; None for any other tensor, and for anything else.
-    pub(super) fn check(object: &'a Bound<'a, PyAny>) -> Option<Self> {
+    pub(crate) fn check(object: &'a Bound<'a, PyAny>) -> Option<Self> {
         let py = object.py();
         let torch = Torch::loaded(py)?;
         if object.get_type_ptr().addr() != torch.tensor.as_ptr().addr() {
@@ -161,22 +161,22 @@ impl<'a> Dense<'a> {
         Ok(grid.and_then(|grid| {
             Some(Self {
                 tensor: object,
-                len: grid.len()?,
+                len: grid.byte_len()?,
                 grid,
             })
         }))
     }
 
-    pub(super) fn grid(&self) -> &Grid {
+    pub(crate) fn grid(&self) -> &Grid {
         &self.grid
     }
 
-    pub(super) fn tensor(&self) -> &Bound<'a, PyAny> {
+    pub(crate) fn tensor(&self) -> &Bound<'a, PyAny> {
         self.tensor
     }
 
     /// The length of its values in bytes.
-    pub(super) fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.len
     }
 
@@ -184,7 +184,7 @@ impl<'a> Dense<'a> {
     ///
     /// Returns an error if its storage ends before its values: the program made the storage smaller
     /// than the tensor.
-    pub(super) fn address(&self) -> PyResult<usize> {
+    pub(crate) fn address(&self) -> PyResult<usize> {
         let py = self.tensor.py();
         let number =
             |of: &Bound<'_, PyAny>, name| -> PyResult<usize> { of.call_method0(name)?.extract() };
@@ -202,35 +202,35 @@ impl<'a> Dense<'a> {
     }
 }
 
-/// Reads the dtype and shape of a tensor.
-pub(super) fn read(py: Python<'_>, reader: &Reader<'_>) -> PyResult<Grid> {
-    let torch = Torch::import(py)?;
-    Grid::read(reader, |dtype| Some(torch.dtype(dtype)?.item_size))
+/// The size of one value of a dtype; None if there is no such dtype.
+pub(crate) fn item_size(py: Python<'_>, dtype: u8) -> PyResult<Option<usize>> {
+    let dtype = Torch::import(py)?.dtype(dtype);
+    Ok(dtype.map(|dtype| dtype.item_size))
 }
 
 /// A tensor over the memory of `buffer`, which it keeps; a tensor without values needs no buffer.
-pub(super) fn tensor<'py>(
+pub(crate) fn tensor<'py>(
     py: Python<'py>,
     grid: &Grid,
     buffer: Option<Bound<'py, PyAny>>,
 ) -> PyResult<Bound<'py, PyAny>> {
     let torch = Torch::import(py)?;
     let keywords = PyDict::new(py);
-    let dtype = torch.dtype(grid.dtype).map(|dtype| dtype.object.bind(py));
+    let dtype = torch.dtype(grid.dtype()).map(|dtype| dtype.object.bind(py));
     keywords.set_item(intern!(py, "dtype"), dtype)?;
     let Some(buffer) = buffer else {
-        let shape = (grid.shape_tuple(py)?,);
+        let shape = (shape_tuple(py, grid)?,);
         return torch.empty.bind(py).call(shape, Some(&keywords));
     };
     let flat = torch.frombuffer.bind(py).call((buffer,), Some(&keywords))?;
     if grid.shape().len() == 1 {
         return Ok(flat);
     }
-    flat.call_method1(intern!(py, "view"), (grid.shape_tuple(py)?,))
+    flat.call_method1(intern!(py, "view"), (shape_tuple(py, grid)?,))
 }
 
 /// The index of a torch dtype and the size of its values; None for any other object.
-pub(super) fn known_dtype(dtype: &Bound<'_, PyAny>) -> Option<(u8, usize)> {
+pub(crate) fn known_dtype(dtype: &Bound<'_, PyAny>) -> Option<(u8, usize)> {
     let torch = Torch::loaded(dtype.py())?;
     torch
         .place(dtype)

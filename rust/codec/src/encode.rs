@@ -6,22 +6,23 @@ use pyo3::pybacked::{PyBackedBytes, PyBackedStr};
 use pyo3::types::{
     PyBool, PyByteArray, PyBytes, PyComplex, PyDict, PyFloat, PyInt, PyList, PyString, PyTuple,
 };
+use shoal_format::{DEPTH, Grid, Head, PIECE, Seen, tag};
 
-use super::arrays::{self, Grid};
-use super::encoded::{Encoded, Piece, Whole};
-use super::head::Head;
-use super::raw::Pinned;
-use super::seen::Seen;
-use super::tensors::Dense;
-use super::{DEPTH, PIECE, pickling, scalars, tag};
+use crate::encoded::{Encoded, Piece, Whole};
+use crate::raw::{Pinned, references};
+use crate::tensors::Dense;
+use crate::{arrays, pickling, scalars};
 
 /// Minimum length in bytes from which a str or bytes that occurs twice is sent only once.
 const REPEATED: usize = 1024;
 
+/// Number of references to an object that only its container and this module hold.
+const HELD_ONCE: isize = 2;
+
 /// Encodes an object.
 ///
 /// Returns the error that pickling raised if the object has no fast lane.
-pub(crate) fn encode(object: &Bound<'_, PyAny>) -> PyResult<Encoded> {
+pub fn encode(object: &Bound<'_, PyAny>) -> PyResult<Encoded> {
     let mut encoded = Encoded::new();
     encode_into(object, &mut encoded, |_| Ok(None))?;
     Ok(encoded)
@@ -32,7 +33,7 @@ pub(crate) fn encode(object: &Bound<'_, PyAny>) -> PyResult<Encoded> {
 ///
 /// `whole` returns the message of an object that already is one, such as a parcel.
 #[inline]
-pub(crate) fn encode_into(
+pub fn encode_into(
     object: &Bound<'_, PyAny>,
     encoded: &mut Encoded,
     whole: impl FnOnce(&Bound<'_, PyAny>) -> PyResult<Option<Whole>>,
@@ -107,6 +108,18 @@ struct Encoder<'a> {
 }
 
 impl Encoder<'_> {
+    /// Notes an object; returns None if it was met before.
+    ///
+    /// Most objects are referenced only by their container and cannot be met again: their reference
+    /// count shows that, and they are not noted.
+    #[inline]
+    fn first_time(&mut self, object: &Bound<'_, PyAny>, root: bool) -> Option<()> {
+        if !root && references(object) <= HELD_ONCE {
+            return Some(());
+        }
+        self.seen.note(object.as_ptr().addr())
+    }
+
     #[inline]
     fn value(&mut self, object: &Bound<'_, PyAny>, depth: u32) -> Option<()> {
         match simple(object, &mut self.encoded.head) {
@@ -144,7 +157,7 @@ impl Encoder<'_> {
             self.encoded.head.tagged(tag::COMPLEX, parts);
             return Some(());
         }
-        self.seen.first_time(object, depth == 0)?;
+        self.first_time(object, depth == 0)?;
         if object.is_exact_instance_of::<PyByteArray>() {
             let pinned = Pinned::buffer(PyUntypedBuffer::get(object).ok()?)?;
             self.encoded.head.push(tag::BYTEARRAY);
@@ -170,7 +183,7 @@ impl Encoder<'_> {
 
     fn long_text(&mut self, text: &Bound<'_, PyString>, depth: u32) -> Option<()> {
         let utf8 = text.to_str().ok()?;
-        self.seen.first_time(text, depth == 0)?;
+        self.first_time(text, depth == 0)?;
         if utf8.len() < PIECE {
             self.encoded.head.text(tag::STR, utf8.as_bytes());
             return Some(());
@@ -183,7 +196,7 @@ impl Encoder<'_> {
     }
 
     fn long_bytes(&mut self, bytes: &Bound<'_, PyBytes>, depth: u32) -> Option<()> {
-        self.seen.first_time(bytes, depth == 0)?;
+        self.first_time(bytes, depth == 0)?;
         self.encoded.head.push(tag::BYTES);
         self.plain_bytes(bytes);
         Some(())
@@ -245,7 +258,7 @@ impl Encoder<'_> {
         }
         // An empty tuple contains nothing, and there is only one.
         if length > 0 || tag != tag::TUPLE {
-            self.seen.first_time(object, depth == 0)?;
+            self.first_time(object, depth == 0)?;
         }
         self.encoded.head.push(tag);
         self.encoded.head.length(length);
@@ -253,7 +266,7 @@ impl Encoder<'_> {
     }
 
     fn grid(&mut self, tag: u8, grid: &Grid, pinned: Pinned) -> Option<()> {
-        if grid.len() != Some(pinned.len()) {
+        if grid.byte_len() != Some(pinned.len()) {
             return None;
         }
         self.encoded.head.push(tag);

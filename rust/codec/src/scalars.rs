@@ -11,7 +11,7 @@ fn signed(py: Python<'_>) -> PyResult<Bound<'_, PyDict>> {
 }
 
 /// The two's complement of an int of any size.
-pub(super) fn big_int_bytes<'py>(int: &Bound<'py, PyInt>) -> PyResult<Bound<'py, PyBytes>> {
+pub(crate) fn big_int_bytes<'py>(int: &Bound<'py, PyInt>) -> PyResult<Bound<'py, PyBytes>> {
     let py = int.py();
     let bits: usize = int.call_method0(intern!(py, "bit_length"))?.extract()?;
     let bytes = int.call_method(
@@ -23,7 +23,7 @@ pub(super) fn big_int_bytes<'py>(int: &Bound<'py, PyInt>) -> PyResult<Bound<'py,
 }
 
 /// The int of a two's complement.
-pub(super) fn big_int<'py>(py: Python<'py>, bytes: &[u8]) -> PyResult<Bound<'py, PyAny>> {
+pub(crate) fn big_int<'py>(py: Python<'py>, bytes: &[u8]) -> PyResult<Bound<'py, PyAny>> {
     py.get_type::<PyInt>().call_method(
         intern!(py, "from_bytes"),
         (PyBytes::new(py, bytes), "little"),

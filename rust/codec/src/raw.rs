@@ -9,13 +9,14 @@
     reason = "Python exposes addresses and reference counts; this module reads through them"
 )]
 
+use std::fmt;
 use std::ptr::NonNull;
 
 use pyo3::buffer::PyUntypedBuffer;
 use pyo3::ffi;
 use pyo3::prelude::*;
 
-use super::tensors::Dense;
+use crate::tensors::Dense;
 
 /// Keeps the memory alive at its address.
 #[expect(dead_code, reason = "it is only kept alive, never read")]
@@ -27,16 +28,25 @@ enum Owner {
     Tensor(Py<PyAny>),
 }
 
-/// Memory that stays valid at its address while this value lives.
-pub(crate) struct Pinned {
+/// Memory of a Python object that stays valid at its address while this value lives.
+pub struct Pinned {
     _owner: Owner,
     address: usize,
     len: usize,
 }
 
+impl fmt::Debug for Pinned {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Pinned")
+            .field("address", &self.address)
+            .field("len", &self.len)
+            .finish_non_exhaustive()
+    }
+}
+
 impl Pinned {
     /// The memory of a buffer; None if it is not contiguous.
-    pub(crate) fn buffer(buffer: PyUntypedBuffer) -> Option<Self> {
+    pub fn buffer(buffer: PyUntypedBuffer) -> Option<Self> {
         if !buffer.is_c_contiguous() && !buffer.is_fortran_contiguous() {
             return None;
         }
@@ -48,7 +58,7 @@ impl Pinned {
     }
 
     /// The memory of a tensor; None if torch does not report its address.
-    pub(super) fn tensor(dense: &Dense<'_>) -> Option<Self> {
+    pub(crate) fn tensor(dense: &Dense<'_>) -> Option<Self> {
         let (tensor, address, len) = (dense.tensor(), dense.address().ok()?, dense.len());
         if address == 0 && len > 0 {
             return None;
@@ -60,14 +70,16 @@ impl Pinned {
         })
     }
 
-    pub(crate) fn len(&self) -> usize {
+    /// The number of bytes.
+    #[expect(clippy::len_without_is_empty, reason = "only its length is asked for")]
+    pub fn len(&self) -> usize {
         self.len
     }
 
     /// The bytes. They must not change before the copy is made, as with any operation of numpy or
     /// torch while other threads run: a thread that writes to them meanwhile makes the message a
     /// mixture.
-    pub(crate) fn bytes(&self) -> &[u8] {
+    pub fn bytes(&self) -> &[u8] {
         if self.len == 0 {
             return &[];
         }
@@ -86,7 +98,7 @@ impl Pinned {
 impl Pinned {
     /// The address of a part of the memory, for an object that exposes it as a buffer and keeps
     /// `self`.
-    pub(crate) fn pointer(&self, at: usize, len: usize) -> Option<NonNull<u8>> {
+    pub fn pointer(&self, at: usize, len: usize) -> Option<NonNull<u8>> {
         let end = at.checked_add(len)?;
         if end > self.len {
             return None;
@@ -97,7 +109,7 @@ impl Pinned {
 
 /// The reference count of an object.
 #[inline]
-pub(super) fn references(object: &Bound<'_, PyAny>) -> isize {
+pub(crate) fn references(object: &Bound<'_, PyAny>) -> isize {
     // SAFETY: the pointer is that of a live object, which `object` holds while the interpreter's
     // lock is held, and the count is only read.
     unsafe { ffi::Py_REFCNT(object.as_ptr()) }
