@@ -10,7 +10,6 @@ mod aside;
 mod errors;
 mod getting;
 mod here;
-mod hosts;
 mod loan;
 mod many;
 mod message;

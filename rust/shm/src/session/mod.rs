@@ -29,6 +29,7 @@ mod registry;
 mod ring_growth;
 #[expect(clippy::module_inception, reason = "the file of `Session`")]
 mod session;
+mod session_refs;
 mod settings;
 mod teardown;
 #[cfg(test)]
@@ -49,4 +50,5 @@ pub use queue::{Offer, SessionQueue};
 pub use queue_table::Bounds;
 pub use recover::Recovery;
 pub use session::{Session, Stats};
+pub use session_refs::{is_ending, leave_all};
 pub use settings::{MemoryPolicy, Settings};
