@@ -5,7 +5,6 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::bells::{Bell, Signals};
-use super::crash_point::crash_point;
 use super::directory::Directory;
 use super::folders::{self, CONTROL};
 use super::forks::Origin;
@@ -21,6 +20,7 @@ use super::session_refs::SessionRefs;
 use super::thread_lock::{PAUSE, ThreadLock};
 use super::use_guard::UseGuard;
 use super::{Control, Error, MemoryPolicy, Settings, Token};
+use crate::crash_point::crash_point;
 use crate::payload::{
     AllocatedBlock, Arena, DescriptorAllocator, ExtentFiles, MappingCache, Usage, reserved, usage,
 };

@@ -1,7 +1,7 @@
 //! Crash points: places where a process of a test kills itself, with its locks held.
 
 #[cfg(test)]
-use crate::ring::failpoint;
+use crate::failpoint;
 
 /// In tests: ends this process as SIGKILL does, if the test asked it to die at this point.
 #[cfg(test)]

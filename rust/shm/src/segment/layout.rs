@@ -9,7 +9,7 @@
 //! | `EXTENTS` | [`Extent`]: a file of payload memory | 4,096 | 64 B |
 //! | `QUEUES` | [`QueueEntry`]: an entry of the key directory | 8,192 | 64 B |
 //! | `DESCRIPTORS` | [`Descriptor`]: a message | 1,048,576 | 256 B |
-//! | `RINGS` | rings one after the other: [`Header`], [users](super::queue_users), key, slots | 64 GiB in all | |
+//! | `RINGS` | rings one after the other: [`Header`], users, key, slots | 64 GiB in all | |
 //!
 //! All values are atomics in the byte order of the machine. The file has its full length from the
 //! beginning and is mapped once, so nothing ever moves, but only parts in use have memory: the

@@ -1,19 +1,16 @@
 //! Sessions as callers use them, with payloads in blocks, and processes that are killed.
-#![cfg(all(target_os = "linux", not(loom)))]
-
-#[path = "../src/session/processes/process.rs"]
-mod process;
 
 use std::ffi::OsStr;
 use std::path::Path;
 use std::sync::Arc;
 
-use process::{Process, answer_lines, eventually};
 use rustix::process::Signal;
-use shoal_shm::session::{
+
+use crate::ring::{Keep, Label, Message, Want};
+use crate::session::processes::process::{Process, answer_lines, eventually};
+use crate::session::{
     Bounds, Held, MemoryPolicy, Recovery, Session, SessionQueue, Settings, clear,
 };
-use shoal_shm::{Keep, Label, Want};
 
 const TOKEN: &str = "SHOAL_TEST_TOKEN";
 /// Length of a message: a few of them need more than one extent.
@@ -57,7 +54,7 @@ fn put(queue: &SessionQueue, number: u8) {
 /// Takes a message; returns its number, and the object that holds it.
 fn take(queue: &SessionQueue, keep: Keep) -> (u8, Held) {
     let mut taken = None;
-    let mut out = |message: shoal_shm::Message<'_>| {
+    let mut out = |message: Message<'_>| {
         taken = message.loan().map(|loan| (loan, message.payload()));
     };
     queue
@@ -113,7 +110,10 @@ fn child() {
 }
 
 fn start(session: &Session) -> Process {
-    let mut child = Process::start("child", &[(TOKEN, OsStr::new(session.token()))]);
+    let mut child = Process::start(
+        concat!(module_path!(), "::child"),
+        &[(TOKEN, OsStr::new(session.token()))],
+    );
     child.ask("attach").expect("it runs");
     child
 }

@@ -4,11 +4,12 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use super::layout::{self as at, Chunk, Constants, Extent, Process, QueueEntry, Superblock, state};
-use super::{Error, Settings};
 use crate::ring::descriptor::{Descriptor, Participant};
 use crate::ring::queue::Table;
-use crate::segment::{Error as FileError, Mapping, Outside, Shared, file};
+use crate::segment::layout::{
+    self as at, Chunk, Constants, Extent, Process, QueueEntry, Superblock, state,
+};
+use crate::segment::{Error, FileError, Mapping, Outside, Settings, Shared, file};
 use crate::sync::Ordering;
 
 /// The control segment of a session.
@@ -34,7 +35,7 @@ impl Control {
         file::allocate(&file, path, 0, at::DESCRIPTORS)?;
         let control = Self::map(file, path)?;
         let constants = &control.superblock().constants.0;
-        let set = |word: &crate::AtomicU64, value| word.store(value, Ordering::Relaxed);
+        let set = |word: &crate::sync::AtomicU64, value| word.store(value, Ordering::Relaxed);
         set(&constants.magic, at::MAGIC);
         set(&constants.layout_hash, at::LAYOUT_HASH);
         set(&constants.version, at::VERSION);
@@ -94,7 +95,7 @@ impl Control {
     /// Checks that the constants are those that this version of shoal writes.
     fn check(&self, session: [u64; 2]) -> Result<(), Error> {
         let constants = &self.superblock().constants.0;
-        let get = |word: &crate::AtomicU64| word.load(Ordering::Relaxed);
+        let get = |word: &crate::sync::AtomicU64| word.load(Ordering::Relaxed);
         let expected = [
             ("magic number", get(&constants.magic), at::MAGIC),
             ("version", get(&constants.version), at::VERSION),
