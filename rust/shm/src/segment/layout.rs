@@ -18,7 +18,7 @@
 //!
 //! # Shared words
 //!
-//! The words of descriptors, lanes and rings are in [the table of the queue](crate); these
+//! The words of descriptors, lanes and rings are in [the table of the queue](crate::ring); these
 //! are the others. "Under the lock" means: written only by a process that holds the structural lock
 //! (a lock of the kernel, which is a full fence), and read by others as the table says.
 //!
