@@ -23,7 +23,7 @@ $(error SHOAL_BACKEND=$(SHOAL_BACKEND) is not a backend; expected rust, pure or 
 endif
 
 EXTENSION := python/shoal/_rust.abi3.so
-RUST_SOURCES := Cargo.toml $(wildcard Cargo.lock rust/*/Cargo.toml) $(shell find rust/core/src rust/ext/src rust/shm/src -name '*.rs')
+RUST_SOURCES := Cargo.toml $(wildcard Cargo.lock rust/*/Cargo.toml) $(shell find $(filter-out rust/model/src,$(wildcard rust/*/src)) -name '*.rs')
 PYTHON_SOURCES := $(shell find python -name '*.py' -o -name '*.pyi' -o -name py.typed -o -name '*.css' -o -name '*.js')
 
 export UV_PYTHON_DOWNLOADS := never

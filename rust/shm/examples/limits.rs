@@ -1,6 +1,6 @@
 //! Measures the limits of the machine, with which a queue between two processes is compared.
 //!
-//! `cargo run --release -p shoal-core --example limits -- WHAT COUNT BYTES CORE CORE`
+//! `cargo run --release -p shoal-shm --example limits -- WHAT COUNT BYTES CORE CORE`
 //!
 //! Prints nanoseconds, one number for each of COUNT samples:
 //! - `spin`: half of a word's round trip to the other process, with both processes spinning;
@@ -24,7 +24,8 @@ mod peers {
     use rustix::thread::futex::{Flags, wait, wake};
     use rustix::thread::{CpuSet, sched_setaffinity};
     use rustix::time::{ClockId, clock_gettime};
-    use shoal_shm::segment::{Mapping, file};
+    use shoal_shm::internals::file;
+    use shoal_shm::segment::Mapping;
 
     type Error = Box<dyn std::error::Error>;
 

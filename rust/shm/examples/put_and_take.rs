@@ -1,13 +1,14 @@
 //! Measures a put and a take of a small message on one thread, with everything that crash safety
 //! needs.
 //!
-//! `cargo run --release -p shoal-core --example put_and_take`
+//! `cargo run --release -p shoal-shm --example put_and_take`
 #![allow(clippy::print_stdout, reason = "printing is the purpose")]
 
 use std::time::Instant;
 
-use shoal_shm::heap::Heap;
-use shoal_shm::{Keep, Label, Lane, Owner, SystemFutex, Taken, Want};
+use shoal_shm::internals::heap::Heap;
+use shoal_shm::internals::{Lane, Owner, SystemFutex};
+use shoal_shm::{Keep, Label, Taken, Want};
 
 fn main() {
     const PAIRS: u32 = 2_000_000;

@@ -1,7 +1,7 @@
 //! Measures a put and a take through a session in one process, for messages in their descriptor and
 //! for messages in a block.
 //!
-//! `cargo run --release -p shoal-core --example session`
+//! `cargo run --release -p shoal-shm --example session`
 #![expect(clippy::print_stdout, reason = "printing is the purpose")]
 
 #[cfg(target_os = "linux")]

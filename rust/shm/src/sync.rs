@@ -7,7 +7,7 @@
 pub(crate) use std::sync::atomic::Ordering;
 
 #[cfg(all(test, not(loom)))]
-pub use super::failpoint::{AtomicU32, AtomicU64};
+pub use crate::failpoint::{AtomicU32, AtomicU64};
 #[cfg(loom)]
 pub use crate::loom_atomics::{AtomicU32, AtomicU64};
 #[cfg(not(any(test, loom)))]

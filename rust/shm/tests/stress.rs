@@ -5,11 +5,9 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use shoal_shm::heap::{Heap, View};
-use shoal_shm::{
-    Claim, Heavy, Keep, Label, Lane, Loan, Message, Owner, Payload, Queue, Refusal, Swept,
-    SystemFutex, Taken, Until, Want, slots_for,
-};
+use shoal_shm::internals::heap::{Heap, View};
+use shoal_shm::internals::{Claim, Lane, Owner, Queue, Swept, SystemFutex, Until, slots_for};
+use shoal_shm::{Heavy, Keep, Label, Loan, Message, Payload, Refusal, Taken, Want};
 
 const PRODUCERS: u16 = 4;
 const CONSUMERS: u16 = 4;

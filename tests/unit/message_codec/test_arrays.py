@@ -3,10 +3,7 @@
 import numpy as np
 import pytest
 
-from support.message_codec_build import is_pickled, round_trip, same
-
-# The first test builds the codec.
-pytestmark = pytest.mark.timeout(600)
+from support.message_codec import is_pickled, round_trip, same
 
 
 @pytest.mark.parametrize(

@@ -1,24 +1,23 @@
 """Memory of decoded objects: a view of the message, or the object's own."""
 
+import copy
 import random
 import sys
 
 import numpy as np
 import pytest
 
-from support.message_codec_build import LENT, PLAIN, round_trip, same
+from shoal.errors import ShoalValueError
+from support.message_codec import LENT, PIECES, round_trip, same
 
 torch = pytest.importorskip("torch")
-
-# The first test builds the codec.
-pytestmark = pytest.mark.timeout(600)
 
 
 @pytest.mark.parametrize("make", [np.arange, torch.arange], ids=["array", "tensor"])
 def test_long_values_are_views_of_the_message_as_long_as_they_live(codec, make):
     kind, message = codec.encode({"values": make(LENT)})
     before, alone = bytes(message), sys.getrefcount(message)
-    there = codec.decode_block(kind, message)["values"]
+    there = codec.decode(kind, message)["values"]
     there += 1
     assert bytes(message) != before
     part = there[5:9]
@@ -32,7 +31,7 @@ def test_long_buffers_of_pickles_are_views_of_the_message(codec):
     value = np.arange(2 * LENT).reshape(2, -1).T
     kind, message = codec.encode({"values": value, "why": {"pickled"}})
     before = bytes(message)
-    there = codec.decode_block(kind, message)["values"]
+    there = codec.decode(kind, message)["values"]
     assert (there == value).all()
     there += 1
     assert bytes(message) != before
@@ -48,7 +47,7 @@ def test_short_values_leave_the_message_alone(codec):
         bytearray(LENT),
     ]
     kind, message = codec.encode(value)
-    there = codec.decode_block(kind, message)
+    there = codec.decode(kind, message)
     message.clear()
     assert same(there, value)
 
@@ -76,10 +75,10 @@ def test_keys_are_the_same_objects_again(codec):
     value = dict.fromkeys(names, 1)
     assert round_trip(codec, value) == value
     message = codec.encode({"reward of this test": 1.0})
-    keys = {id(next(iter(codec.decode_inline(message[0], bytes(message[1]))))) for _ in range(2)}
-    assert len(keys) == 1
+    first, second = (next(iter(codec.receive(*message))) for _ in range(2))
+    assert first is second
     for _ in range(20):
-        key = next(iter(codec.decode_inline(message[0], bytes(message[1]))))
+        key = next(iter(codec.receive(*message)))
     assert key is sys.intern("reward of this test")
 
 
@@ -88,19 +87,32 @@ def test_keys_are_the_same_objects_again(codec):
     "dtype", ["float32", np.int64, np.dtype("D"), bool, torch.bfloat16, torch.int8]
 )
 def test_values_may_be_written_where_the_message_lies(codec, shape, dtype):
-    kind, message, there = codec.reserve(shape, dtype)
-    assert tuple(there.shape) == ((shape,) if isinstance(shape, int) else shape)
-    there[...] = 1
-    if kind == PLAIN:
-        kind, message = codec.encode(there)
-    assert codec.encode(there) == (kind, message) or 0xEE in message  # the gap is not written
-    assert same(codec.decode_block(kind, message), there)
+    with codec.queue.reserve(shape, dtype) as reservation:
+        there = reservation.array
+        assert tuple(there.shape) == ((shape,) if isinstance(shape, int) else shape)
+        there[...] = 1
+        value = copy.deepcopy(there)
+        codec.queue.put(reservation)
+    kind, message = codec.parts(codec.raw.get_nowait())
+    expected = codec.encode(value)
+    assert (kind, len(message)) == (expected[0], len(expected[1]))
+    # The gap between the head and the values is not written.
+    head = 8 + message[0] if kind == PIECES else len(message)
+    values = -value.nbytes if kind == PIECES else len(message)
+    assert message[:head] == expected[1][:head]
+    assert message[values:] == expected[1][values:]
+    assert same(codec.decode(kind, message), value)
 
 
-def test_room_for_odd_values_cannot_be_reserved(codec):
-    with pytest.raises(ValueError, match="dtype object cannot be reserved"):
-        codec.reserve(3, object)
-    with pytest.raises(ValueError, match="room for shape"):
-        codec.reserve((2**40, 2**40), "f8")
-    with pytest.raises(OverflowError):
-        codec.reserve(-1, "f8")
+@pytest.mark.parametrize(
+    ("shape", "dtype", "message"),
+    [
+        (3, object, "objects cannot lie in shared memory"),
+        ((2**40, 2**40), "f8", "room for shape .* cannot be reserved"),
+        ((2**60,), ">f8", "room for values of dtype >f8 cannot be reserved"),
+        (-1, "f8", "shape=-1: expected 0 to"),
+    ],
+)
+def test_room_for_odd_values_cannot_be_reserved(codec, shape, dtype, message):
+    with pytest.raises(ShoalValueError, match=message):
+        codec.queue.reserve(shape, dtype)

@@ -5,12 +5,9 @@ import warnings
 
 import pytest
 
-from support.message_codec_build import is_pickled, round_trip
+from support.message_codec import is_pickled, round_trip
 
 torch = pytest.importorskip("torch")
-
-# The first test builds the codec.
-pytestmark = pytest.mark.timeout(600)
 
 # Plain tensors cannot have the dtypes of quantized tensors.
 DTYPES = sorted(

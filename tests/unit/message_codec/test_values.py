@@ -10,12 +10,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from support.message_codec_build import LENT, is_pickled, round_trip, same
+from support.message_codec import LENT, is_pickled, round_trip, same
 
 torch = pytest.importorskip("torch")
-
-# The first test builds the codec.
-pytestmark = pytest.mark.timeout(600)
 
 SURROGATES = ["\ud800", "ok \udfff"]
 """Texts that cannot be encoded as UTF-8."""

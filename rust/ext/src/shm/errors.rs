@@ -6,7 +6,7 @@ use std::path::Path;
 
 use pyo3::prelude::*;
 use pyo3::types::PyString;
-use shoal_shm::segment;
+use shoal_shm::segment::FileError;
 use shoal_shm::session::Error;
 
 use super::process;
@@ -156,7 +156,7 @@ fn owners(token: &str) -> Option<(u32, u32)> {
 }
 
 /// Whether the operation failed for lack of space.
-fn is_full(error: &segment::Error) -> bool {
+fn is_full(error: &FileError) -> bool {
     matches!(
         error.kind(),
         ErrorKind::StorageFull | ErrorKind::QuotaExceeded

@@ -1,7 +1,7 @@
 //! Views of a message's memory, which the arrays made over it keep.
 //!
-//! This module and `codec/raw.rs` are the only ones of the extension with unsafe code: Python has
-//! no way to expose memory except by its address.
+//! Only this module and `raw.rs` of the codec have unsafe code because of Python, which has no way
+//! to expose memory except by its address.
 
 #![expect(
     unsafe_code,
@@ -14,10 +14,9 @@ use std::sync::Arc;
 use pyo3::exceptions::PyValueError;
 use pyo3::ffi;
 use pyo3::prelude::*;
+use shoal_codec::{Payload, Pinned};
 use shoal_shm::segment::Mapping;
 use shoal_shm::session::{Draft, Held};
-
-use super::codec::{Payload, Pinned};
 
 /// Keeps memory mapped, and its bytes reserved for one owner.
 enum Owner {
@@ -107,8 +106,8 @@ impl Loan {
 /// A message that was taken, as the decoder reads it.
 pub(super) struct Lent(pub(super) Arc<Held>);
 
-impl Payload for Lent {
-    fn len(&self) -> usize {
+impl shoal_format::Payload for Lent {
+    fn byte_len(&self) -> usize {
         usize::try_from(self.0.len()).unwrap_or(usize::MAX)
     }
 
@@ -116,7 +115,9 @@ impl Payload for Lent {
         // The decoder asks only for bytes that exist.
         let _ = self.0.read(at as u64, to);
     }
+}
 
+impl Payload for Lent {
     fn view<'py>(&self, py: Python<'py>, at: usize, len: usize) -> PyResult<Bound<'py, PyAny>> {
         let loan = Loan {
             owner: Owner::Taken(Arc::clone(&self.0)),

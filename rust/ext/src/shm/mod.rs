@@ -7,11 +7,9 @@
 
 mod arguments;
 mod aside;
-mod codec;
 mod errors;
 mod getting;
 mod here;
-mod hosts;
 mod loan;
 mod many;
 mod message;
@@ -27,6 +25,8 @@ mod several;
 mod taking;
 
 use std::time::Duration;
+
+use shoal_codec as codec;
 
 pub(crate) use message::PyShmMessage;
 pub(crate) use parcel::PyShmParcel;

@@ -10,12 +10,13 @@ use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyByteArray, PyBytes, PyType};
 use pyo3::{PyTraverseError, PyVisit};
+use shoal_codec::{
+    Encoded, KIND_PIECES, KIND_PLAIN, Payload, Pinned, Whole, check_kind, decode_block, encode_into,
+};
+use shoal_format::Payload as _;
 use shoal_shm::Label;
 
 use super::arguments::{whole, whole_or_none};
-use super::codec::{
-    Encoded, KIND_PIECES, KIND_PLAIN, Payload, Pinned, Whole, check_kind, decode_block, encode_into,
-};
 use super::errors::bad_type;
 use super::loan::Loan;
 
@@ -103,8 +104,8 @@ impl Own {
     }
 }
 
-impl Payload for Own {
-    fn len(&self) -> usize {
+impl shoal_format::Payload for Own {
+    fn byte_len(&self) -> usize {
         self.bytes.len()
     }
 
@@ -115,7 +116,9 @@ impl Payload for Own {
             to.copy_from_slice(from);
         }
     }
+}
 
+impl Payload for Own {
     fn view<'py>(&self, py: Python<'py>, at: usize, len: usize) -> PyResult<Bound<'py, PyAny>> {
         if self.writable {
             let loan = Loan::of_parcel(&self.bytes, at, len);

@@ -1,17 +1,10 @@
 //! Hooks for forked children and for the exit of the interpreter.
 
-use std::sync::atomic::{AtomicBool, Ordering};
-
 use pyo3::exceptions::PyImportError;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::IntoPyDict;
-use shoal_shm::session::forked;
-
-use super::hosts;
-
-/// Whether the interpreter is exiting.
-static ENDING: AtomicBool = AtomicBool::new(false);
+use shoal_shm::session::{forked, is_ending, leave_all};
 
 /// Registers the hooks; called once when the module is created.
 pub(crate) fn watch(module: &Bound<'_, PyModule>) -> PyResult<()> {
@@ -51,13 +44,7 @@ fn in_child() {
 /// Needed because objects that exist when the interpreter exits are not always deallocated.
 #[pyfunction]
 fn leave(py: Python<'_>) {
-    ENDING.store(true, Ordering::SeqCst);
-    let sessions = hosts::remove_all();
-    py.detach(|| {
-        for session in &sessions {
-            session.shut();
-        }
-    });
+    py.detach(leave_all);
 }
 
 /// Stops a thread that would raise "the session is closed" because the interpreter is exiting.
@@ -65,7 +52,7 @@ fn leave(py: Python<'_>) {
 /// Only daemon threads still run then. The exit of the process ends them in any case, and no caller
 /// needs the error.
 pub(super) fn stay_silent_at_exit(py: Python<'_>) {
-    if ENDING.load(Ordering::SeqCst) && !is_main_thread(py).unwrap_or(true) {
+    if is_ending() && !is_main_thread(py).unwrap_or(true) {
         py.detach(|| {
             loop {
                 std::thread::park();

@@ -13,7 +13,6 @@ use shoal_shm::session::{Error, MemoryPolicy, Session, Settings, clear};
 
 use super::arguments::{LARGEST, shown, text, text_or_none, whole, whole_or_none, wrong_value};
 use super::errors::{bad_value, of_attach, of_create, of_operation, session_closed};
-use super::hosts;
 use crate::convert::Arg;
 
 /// Default maximum number of messages in a queue without `maxsize`.
@@ -78,7 +77,7 @@ impl PyShmSession {
                 let session = attach(py, place.session.token())?;
                 // Another thread may have been faster and attached to the same session.
                 if let Err(second) = place.in_child.set(Box::new(Place::new(session))) {
-                    hosts::remove(&second.session);
+                    second.session.release();
                 }
             }
             match place.in_child.get() {
@@ -104,20 +103,33 @@ impl PyShmSession {
         if self.closed.swap(true, Ordering::SeqCst) {
             return None;
         }
-        self.session_here().filter(|session| hosts::remove(session))
+        self.session_here().filter(|session| session.release())
     }
 }
 
 impl Drop for PyShmSession {
     fn drop(&mut self) {
         if let Some(session) = self.let_go() {
-            Python::attach(|py| hosts::shut(py, session));
+            Python::attach(|py| py.detach(|| session.shut()));
         }
     }
 }
 
+/// Opens a session for one object of this process.
+fn join(
+    py: Python<'_>,
+    open: impl Fn() -> Result<Arc<Session>, Error> + Sync + Send,
+) -> PyResult<Result<Arc<Session>, Error>> {
+    #[expect(
+        clippy::redundant_closure_for_method_calls,
+        reason = "the method itself has one lifetime only"
+    )]
+    let interrupt = || Python::attach(|py| py.check_signals());
+    py.detach(|| Session::join(open, interrupt))
+}
+
 fn attach(py: Python<'_>, token: &str) -> PyResult<Arc<Session>> {
-    hosts::join(py, || Session::attach(token))?.map_err(|error| of_attach(py, token, &error))
+    join(py, || Session::attach(token))?.map_err(|error| of_attach(py, token, &error))
 }
 
 /// The checked arguments of a new session.
@@ -152,7 +164,7 @@ impl Wanted {
         };
         // Leftovers of crashed jobs occupy space that this session needs.
         py.detach(|| clear(&settings.folder));
-        hosts::join(py, || Session::create(&settings))?.map_err(|error| of_create(py, &error))
+        join(py, || Session::create(&settings))?.map_err(|error| of_create(py, &error))
     }
 
     /// The error if no folder can be used: it names the argument that gave the folder, if one did.
@@ -349,7 +361,7 @@ impl PyShmSession {
     /// Close this object. Idempotent.
     fn close(&self, py: Python<'_>) {
         if let Some(session) = self.let_go() {
-            hosts::shut(py, session);
+            py.detach(|| session.shut());
         }
     }
 }

@@ -18,8 +18,8 @@ use super::reclaim::retire_idle;
 use crate::ring::descriptor::Label;
 use crate::ring::queue::Claim;
 use crate::ring::word::Owner;
-use crate::session::layout::Extent;
-use crate::session::{Control, Error, MemoryPolicy};
+use crate::segment::layout::Extent;
+use crate::segment::{Control, Error, MemoryPolicy};
 use crate::sync::Ordering;
 
 /// Messages longer than half of this have extents of their own.

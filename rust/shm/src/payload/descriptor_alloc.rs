@@ -7,8 +7,8 @@ use std::ops::Range;
 use crate::ring::descriptor::Descriptor;
 use crate::ring::queue::Claim;
 use crate::ring::word::{Owner, Word};
-use crate::session::layout::{CHUNK, CHUNKS_LIMIT, Chunk, DESCRIPTORS};
-use crate::session::{Control, Error};
+use crate::segment::layout::{CHUNK, CHUNKS_LIMIT, Chunk, DESCRIPTORS};
+use crate::segment::{Control, Error};
 use crate::sync::Ordering;
 use crate::sync::hint::{AtomicBool, AtomicU64, AtomicUsize};
 

@@ -10,8 +10,8 @@ use super::files::Made;
 use super::ownership::OwnershipWord;
 use crate::ring::descriptor::{Block, Payload};
 use crate::ring::word::{Owner, Word};
-use crate::session::Control;
-use crate::session::layout::Extent;
+use crate::segment::Control;
+use crate::segment::layout::Extent;
 use crate::sync::Ordering;
 
 /// Maximum number of blocks that an allocation takes back if it does not need more.

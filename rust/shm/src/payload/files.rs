@@ -9,11 +9,12 @@ use rustix::fs::{FallocateFlags, fallocate};
 use rustix::io::Errno;
 
 use super::ownership::OwnershipWord;
+use crate::crash_point::crash_point;
 use crate::ring::descriptor::Block;
 use crate::ring::word::Owner;
-use crate::segment::{Error as FileError, Mapping, Outside, file};
-use crate::session::layout::{EXTENTS_LIMIT, Extent};
-use crate::session::{Control, Error, crash_point};
+use crate::segment::layout::{EXTENTS_LIMIT, Extent};
+use crate::segment::{Control, Error};
+use crate::segment::{FileError, Mapping, Outside, file};
 use crate::sync::Ordering;
 
 /// The unit of memory.

@@ -13,8 +13,8 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{Access, access, statvfs};
 use rustix::io::Errno;
 
-use crate::segment::Error as FileError;
-use crate::session::Error;
+use crate::segment::Error;
+use crate::segment::FileError;
 
 const MEMORY: &str = "/dev/shm";
 const MIB: u64 = 1 << 20;

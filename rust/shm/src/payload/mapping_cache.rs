@@ -7,8 +7,8 @@ use super::files::ExtentFiles;
 use super::ownership::OwnershipWord;
 use crate::ring::descriptor::Block;
 use crate::segment::Mapping;
-use crate::session::layout::Extent;
-use crate::session::{Control, Error};
+use crate::segment::layout::Extent;
+use crate::segment::{Control, Error};
 use crate::sync::Ordering;
 
 /// The extents that this process has mapped in order to read.

@@ -28,7 +28,7 @@
 //! A process that dies during any of these is a dead holder, whatever it was about to do.
 
 use crate::ring::word::Owner;
-use crate::session::layout::Extent;
+use crate::segment::layout::Extent;
 use crate::sync::{AtomicU64, Ordering};
 
 const HOLDER_MASK: u64 = 0xffff;

@@ -5,8 +5,8 @@ use super::files::ExtentFiles;
 use super::ownership::{Ownership, OwnershipWord};
 use crate::ring::descriptor::Payload;
 use crate::ring::word::{Owner, State};
-use crate::session::Control;
-use crate::session::layout::Extent;
+use crate::segment::Control;
+use crate::segment::layout::Extent;
 use crate::sync::Ordering;
 
 /// The extents that were taken away.

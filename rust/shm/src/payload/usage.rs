@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use crate::ring::descriptor::{Descriptor, Payload};
 use crate::ring::word::State;
-use crate::session::Control;
+use crate::segment::Control;
 
 /// Number of the largest users that are reported.
 const TOLD: usize = 3;

@@ -1,7 +1,8 @@
 //! A coarse clock for the age of messages, cheap enough to be read for each of them.
 
 /// Units of time per second.
-pub const PER_SECOND: u32 = 64;
+#[cfg(all(target_os = "linux", not(loom)))]
+pub(crate) const PER_SECOND: u32 = 64;
 
 /// Number of bits of a time; times repeat after 72 hours.
 pub(super) const BITS: u32 = 24;

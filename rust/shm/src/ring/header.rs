@@ -12,7 +12,7 @@ use crate::sync::{AtomicU32, AtomicU64, Ordering, hint};
 /// message, and half of the rate of a stream.
 #[repr(C, align(128))]
 #[derive(Debug)]
-pub struct Padded<T>(pub T);
+pub(crate) struct Padded<T>(pub(crate) T);
 
 /// The words on which producers and consumers sleep (see [`super::wait`]), and other marks of the
 /// ring.

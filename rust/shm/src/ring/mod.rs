@@ -80,13 +80,11 @@
 
 mod bells;
 mod byte_bound;
-pub mod clock;
+pub(crate) mod clock;
 pub(crate) mod close;
 pub(crate) mod descriptor;
 mod displace;
 pub(crate) mod error;
-#[cfg(all(test, not(loom)))]
-pub(crate) mod failpoint;
 pub(crate) mod header;
 pub mod heap;
 pub(crate) mod intent;
@@ -106,7 +104,7 @@ pub(crate) mod word;
 
 pub use descriptor::{Block, Descriptor, LANES, Label, Participant, Payload};
 pub use error::Corrupt;
-pub use header::{Header, Padded, Ring, slots_for};
+pub use header::{Header, Ring, slots_for};
 pub use intent::{Intent, Lane};
 pub use peek::{Glimpse, Sight};
 pub use put::Refusal;

@@ -50,7 +50,7 @@ impl Glimpse {
         .unwrap_or_default()
     }
 
-    /// The time since it was written, in [units](super::clock::PER_SECOND).
+    /// The time since it was written, in units of 1/64 s.
     pub fn age(&self) -> u32 {
         self.age
     }

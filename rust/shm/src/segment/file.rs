@@ -8,7 +8,7 @@ use rustix::fs::{FallocateFlags, Mode, OFlags, fallocate, fstat, ftruncate, mkdi
 use rustix::io::{Errno, pwrite};
 use rustix::process::geteuid;
 
-use super::Error;
+use super::FileError;
 
 const FILE_MODE: Mode = Mode::from_raw_mode(0o600);
 const FOLDER_MODE: Mode = Mode::from_raw_mode(0o700);
@@ -18,8 +18,8 @@ const FOLDER_MODE: Mode = Mode::from_raw_mode(0o700);
 /// # Errors
 ///
 /// The system's error: it exists, no permission, a read-only file system.
-pub fn make_folder(path: &Path) -> Result<(), Error> {
-    mkdir(path, FOLDER_MODE).map_err(|error| Error::new("make the folder", path, error))
+pub fn make_folder(path: &Path) -> Result<(), FileError> {
+    mkdir(path, FOLDER_MODE).map_err(|error| FileError::new("make the folder", path, error))
 }
 
 /// Makes a file of a given length, without any memory yet; it must not exist.
@@ -27,10 +27,11 @@ pub fn make_folder(path: &Path) -> Result<(), Error> {
 /// # Errors
 ///
 /// The system's error: it exists, no permission, too long.
-pub fn create(path: &Path, length: u64) -> Result<OwnedFd, Error> {
+pub fn create(path: &Path, length: u64) -> Result<OwnedFd, FileError> {
     let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let file = open(path, flags, FILE_MODE).map_err(|error| Error::new("create", path, error))?;
-    ftruncate(&file, length).map_err(|error| Error::new("set the length of", path, error))?;
+    let file =
+        open(path, flags, FILE_MODE).map_err(|error| FileError::new("create", path, error))?;
+    ftruncate(&file, length).map_err(|error| FileError::new("set the length of", path, error))?;
     Ok(file)
 }
 
@@ -39,14 +40,15 @@ pub fn create(path: &Path, length: u64) -> Result<OwnedFd, Error> {
 /// # Errors
 ///
 /// The system's error; a link, another owner, or a mode that lets others in.
-pub fn open_own(path: &Path) -> Result<(OwnedFd, u64), Error> {
+pub fn open_own(path: &Path) -> Result<(OwnedFd, u64), FileError> {
     let flags = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
     let refuse = |why: String| {
         let source = io::Error::new(io::ErrorKind::PermissionDenied, why);
-        Error::new("use", path, source)
+        FileError::new("use", path, source)
     };
-    let file = open(path, flags, Mode::empty()).map_err(|error| Error::new("open", path, error))?;
-    let status = fstat(&file).map_err(|error| Error::new("look at", path, error))?;
+    let file =
+        open(path, flags, Mode::empty()).map_err(|error| FileError::new("open", path, error))?;
+    let status = fstat(&file).map_err(|error| FileError::new("look at", path, error))?;
     if !rustix::fs::FileType::from_raw_mode(status.st_mode).is_file() {
         return Err(refuse("it is not an ordinary file".to_owned()));
     }
@@ -74,8 +76,8 @@ pub fn open_own(path: &Path) -> Result<(OwnedFd, u64), Error> {
 /// # Errors
 ///
 /// The system's error: no space, above all.
-pub fn allocate(file: impl AsFd, path: &Path, offset: u64, length: u64) -> Result<(), Error> {
-    let failed = |error: Errno| Error::new("allocate memory for", path, error);
+pub fn allocate(file: impl AsFd, path: &Path, offset: u64, length: u64) -> Result<(), FileError> {
+    let failed = |error: Errno| FileError::new("allocate memory for", path, error);
     loop {
         match fallocate(&file, FallocateFlags::empty(), offset, length) {
             Ok(()) => return Ok(()),
@@ -88,7 +90,12 @@ pub fn allocate(file: impl AsFd, path: &Path, offset: u64, length: u64) -> Resul
     }
 }
 
-fn fill_with_zeros(file: impl AsFd, path: &Path, offset: u64, length: u64) -> Result<(), Error> {
+fn fill_with_zeros(
+    file: impl AsFd,
+    path: &Path,
+    offset: u64,
+    length: u64,
+) -> Result<(), FileError> {
     static ZEROS: [u8; 1 << 16] = [0; 1 << 16];
     let mut at = offset;
     let end = offset.saturating_add(length);
@@ -97,7 +104,7 @@ fn fill_with_zeros(file: impl AsFd, path: &Path, offset: u64, length: u64) -> Re
         match pwrite(&file, &ZEROS[..count], at) {
             Ok(written) => at += written as u64,
             Err(Errno::INTR) => (),
-            Err(error) => return Err(Error::new("allocate memory for", path, error)),
+            Err(error) => return Err(FileError::new("allocate memory for", path, error)),
         }
     }
     Ok(())

@@ -18,7 +18,7 @@ use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
 
 use crate::ring::descriptor::{Descriptor, Participant};
 use crate::ring::header::Header;
-use crate::session::layout;
+use crate::segment::layout;
 use crate::sync::{AtomicU32, AtomicU64};
 
 /// A type that may lie in memory that other processes write.

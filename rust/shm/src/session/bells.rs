@@ -10,10 +10,10 @@ use rustix::fs::{FileType, Mode, OFlags, mknodat, open};
 use rustix::io::{Errno, read, write};
 
 use super::Error;
-use super::crash_point::crash_point;
+use crate::crash_point::crash_point;
 use crate::ring::wait::{Futex, SystemFutex};
 use crate::ring::word::Owner;
-use crate::segment::Error as FileError;
+use crate::segment::FileError;
 use crate::sync::AtomicU32;
 
 fn path_of(folder: &Path, owner: Owner) -> PathBuf {

@@ -20,11 +20,11 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::bells::Signals;
-use super::layout::{self as at, CHANGED};
 use super::queue_table::{Bounds, Entry, Found, KEY_LIMIT, count, is_sealed};
 use super::{Control, Error, queue_users, recover};
 use crate::ring::close::{is_plugged, plug};
 use crate::ring::queue::wake_all;
+use crate::segment::layout::{self as at, CHANGED};
 use crate::sync::{Ordering, fence};
 
 /// Number of queues below which none is forgotten, in case their keys are used again.

@@ -16,7 +16,7 @@ use rustix::process::geteuid;
 use super::Error;
 use super::lock::LOCKS;
 use super::name::Name;
-use crate::segment::{Error as FileError, file};
+use crate::segment::{FileError, file};
 
 /// Name of the control segment.
 pub(crate) const CONTROL: &str = "ctl";

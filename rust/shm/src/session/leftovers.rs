@@ -70,7 +70,7 @@ pub fn clear_all(base: Option<&Path>) -> Vec<PathBuf> {
 
 /// Removes a session if all its participants are dead; returns whether it did.
 fn remove_if_dead(folder: &Path) -> Result<bool, Error> {
-    let read = |error| Error::from(crate::segment::Error::new("read", folder, error));
+    let read = |error| Error::from(crate::segment::FileError::new("read", folder, error));
     if !folders::has_only_known(folder).map_err(read)? {
         return Ok(false);
     }

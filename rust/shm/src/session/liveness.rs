@@ -13,9 +13,9 @@ use std::os::unix::fs::MetadataExt;
 use std::process;
 
 use super::Control;
-use super::layout::{PARTICIPANTS, Process};
 use super::lock::Locks;
 use crate::ring::word::Owner;
+use crate::segment::layout::{PARTICIPANTS, Process};
 use crate::sync::Ordering;
 
 /// The identity of a participant's process.

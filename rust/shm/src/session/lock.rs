@@ -22,10 +22,10 @@ use nix::fcntl::{FcntlArg, fcntl};
 use nix::libc;
 
 use super::Error;
-use super::layout::PARTICIPANTS;
 use super::thread_lock::{Inside, PAUSE, ThreadLock};
 use crate::ring::word::Owner;
-use crate::segment::{Error as FileError, file};
+use crate::segment::layout::PARTICIPANTS;
+use crate::segment::{FileError, file};
 use crate::sync::hint::{AtomicU64, Ordering};
 pub(super) use look::{look, opening};
 

@@ -12,14 +12,14 @@
 use std::io;
 use std::time::Instant;
 
-use super::crash_point::crash_point;
 use super::lane_pool::LanePool;
-use super::layout::{PARTICIPANTS, Process};
 use super::liveness::{Census, Identity, entered, is_dead};
 use super::lock::{Guard, Locks};
 use super::recover::{self, Around, folder_of};
 use super::{Control, Error, folders};
+use crate::crash_point::crash_point;
 use crate::ring::word::Owner;
+use crate::segment::layout::{PARTICIPANTS, Process};
 use crate::sync::Ordering;
 
 /// This process, as a participant.
@@ -83,7 +83,7 @@ fn enter(control: &Control, locks: &Locks) -> Result<Option<Owner>, Error> {
             lane.store(0, Ordering::Relaxed);
         }
         let identity = Identity::own();
-        let set = |word: &crate::AtomicU64, value| word.store(value, Ordering::Relaxed);
+        let set = |word: &crate::sync::AtomicU64, value| word.store(value, Ordering::Relaxed);
         set(&process.pid, identity.pid.into());
         set(&process.start_time, identity.start_time);
         set(&process.pid_namespace, identity.pid_namespace);

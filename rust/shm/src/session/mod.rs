@@ -1,16 +1,12 @@
 //! A session: a folder of files that processes share, its participants, and its queues.
 
 mod bells;
-mod control;
-mod crash_point;
 mod directory;
 mod draft;
-mod error;
 mod folders;
 mod forks;
 mod held_message;
 mod lane_pool;
-pub(super) mod layout;
 mod leftovers;
 mod liveness;
 mod lock;
@@ -29,17 +25,16 @@ mod registry;
 mod ring_growth;
 #[expect(clippy::module_inception, reason = "the file of `Session`")]
 mod session;
-mod settings;
+mod session_refs;
 mod teardown;
 #[cfg(test)]
 mod tests;
 mod thread_lock;
 mod use_guard;
 
-pub(super) use control::Control;
-pub(super) use crash_point::crash_point;
+pub(crate) use crate::segment::Control;
+pub use crate::segment::{Error, MemoryPolicy, Settings};
 pub use draft::{Batch, Draft};
-pub use error::Error;
 pub use forks::{Origin, forked};
 pub use held_message::Held;
 pub use leftovers::{clear, clear_all};
@@ -49,4 +44,4 @@ pub use queue::{Offer, SessionQueue};
 pub use queue_table::Bounds;
 pub use recover::Recovery;
 pub use session::{Session, Stats};
-pub use settings::{MemoryPolicy, Settings};
+pub use session_refs::{is_ending, leave_all};

@@ -8,7 +8,7 @@ use std::str::FromStr;
 use rustix::process::geteuid;
 
 use super::Error;
-use crate::segment::Error as FileError;
+use crate::segment::FileError;
 
 const PREFIX: &str = "shoal";
 const DIGITS: usize = 32;

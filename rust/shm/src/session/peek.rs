@@ -25,7 +25,7 @@ pub struct QueueStats {
     pub puts: u64,
     /// Messages that were taken.
     pub gets: u64,
-    /// Producers that wait for room: see [`crate::Queue::waiting`].
+    /// Producers that wait for room: see `Queue::waiting` of the ring.
     pub producers_waiting: u32,
     /// Consumers that wait for messages.
     pub consumers_waiting: u32,

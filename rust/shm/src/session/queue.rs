@@ -77,7 +77,7 @@ impl SessionQueue {
             )
             .ok_or(Error::NoRoom {
                 what: "participants",
-                limit: super::layout::PARTICIPANTS as u64,
+                limit: crate::segment::layout::PARTICIPANTS as u64,
             })
         })?;
         Ok(Self { bound, found })

@@ -3,12 +3,12 @@
 //! Entries are only ever added, under the structural lock, and are complete before the count of
 //! them grows. Only the key of an entry changes later: see [`super::directory`].
 
-use super::layout::{self as at, QueueEntry};
 use super::{Control, Error, queue_users};
 use crate::ring::close::close;
 use crate::ring::header::{Header, Ring, slots_for};
 use crate::ring::slot::Slot;
 use crate::ring::wait::Futex;
+use crate::segment::layout::{self as at, QueueEntry};
 use crate::sync::{AtomicU64, Ordering};
 
 /// Distance between the first positions of two rings, so that they do not overlap: see
@@ -383,7 +383,7 @@ mod tests {
     use std::path::Path;
 
     use super::*;
-    use crate::ring::failpoint::dies_after;
+    use crate::failpoint::dies_after;
     use crate::ring::header::Seen;
     use crate::ring::wait::SystemFutex;
     use crate::session::directory::Directory;

@@ -9,10 +9,10 @@
 //! the lock, by the participant itself once it is done with the ring; or by recovery, after the
 //! sweep has put back the messages that a dead participant had in hand.
 
-use super::layout::USERS_WORDS;
 use super::queue_table::{self, Entry};
 use super::{Control, Error};
 use crate::ring::word::Owner;
+use crate::segment::layout::USERS_WORDS;
 use crate::sync::{AtomicU64, Ordering};
 
 /// Size of the users of a ring in bytes.

@@ -10,18 +10,18 @@ use std::path::Path;
 use std::time::Duration;
 
 use super::bells::{self, Signals};
-use super::crash_point::crash_point;
 use super::lane_pool::LanePool;
-use super::layout::{CHUNK, Process};
 use super::liveness::{self, Census, entered};
 use super::lock::{Guard, Locks};
 use super::{Control, Error, queue_table, queue_users};
+use crate::crash_point::crash_point;
 use crate::payload::{ExtentFiles, retire_unreferenced};
 use crate::ring::intent::Lane;
 use crate::ring::queue::Table;
 use crate::ring::sweep::{Sweeper, Swept};
 use crate::ring::wait::wake;
 use crate::ring::word::{Owner, Word};
+use crate::segment::layout::{CHUNK, Process};
 use crate::sync::{AtomicU64, Ordering, fence};
 
 /// Minimum time between two looks for dead processes.

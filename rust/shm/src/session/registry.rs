@@ -54,6 +54,14 @@ pub(super) fn remove(id: [u64; 2]) {
     list().retain(|known| known.id != id || known.session.strong_count() > 0);
 }
 
+/// All sessions of this process that are in use.
+pub(super) fn all() -> Vec<Arc<Session>> {
+    let all = list();
+    all.iter()
+        .filter_map(|known| known.session.upgrade())
+        .collect()
+}
+
 fn list() -> MutexGuard<'static, Vec<Known>> {
     let list = &SESSIONS[Origin::here().number() % LISTS];
     list.lock().unwrap_or_else(PoisonError::into_inner)

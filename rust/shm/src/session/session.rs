@@ -5,7 +5,6 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::bells::{Bell, Signals};
-use super::crash_point::crash_point;
 use super::directory::Directory;
 use super::folders::{self, CONTROL};
 use super::forks::Origin;
@@ -17,9 +16,11 @@ use super::open_counts::OpenCounts;
 use super::queue_table;
 use super::recover::{self, Around, Recovery};
 use super::registry::{self, Here};
+use super::session_refs::SessionRefs;
 use super::thread_lock::{PAUSE, ThreadLock};
 use super::use_guard::UseGuard;
 use super::{Control, Error, MemoryPolicy, Settings, Token};
+use crate::crash_point::crash_point;
 use crate::payload::{
     AllocatedBlock, Arena, DescriptorAllocator, ExtentFiles, MappingCache, Usage, reserved, usage,
 };
@@ -66,6 +67,8 @@ pub struct Session {
     pub(super) keeps: AtomicBool,
     /// Number of things that still need this participant: messages in use, or not put yet.
     uses: AtomicUsize,
+    /// The objects of the program that stand for it.
+    pub(super) refs: SessionRefs,
 }
 
 /// How a session is used.
@@ -208,6 +211,7 @@ impl Session {
             left: AtomicBool::new(false),
             keeps: AtomicBool::new(false),
             uses: AtomicUsize::new(0),
+            refs: SessionRefs::default(),
         }
     }
 
@@ -360,6 +364,7 @@ impl Session {
         if self.uses.load(Ordering::SeqCst) == 0 {
             self.leave();
         }
+        self.refs.end_leaving();
     }
 
     /// Whether this process is leaving.

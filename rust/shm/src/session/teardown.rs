@@ -2,7 +2,7 @@
 
 use std::io;
 
-use crate::segment::Error as FileError;
+use crate::segment::FileError;
 use crate::sync::Ordering;
 
 use super::recover::folder_of;

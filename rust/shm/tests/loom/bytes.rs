@@ -1,6 +1,6 @@
 //! The bound in bytes.
 
-use shoal_shm::heap::Heap;
+use shoal_shm::internals::heap::Heap;
 use shoal_shm::{Heavy, Keep, Want};
 
 use super::support::*;

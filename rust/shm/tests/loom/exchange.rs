@@ -1,6 +1,6 @@
 //! Puts and takes against each other.
 
-use shoal_shm::heap::Heap;
+use shoal_shm::internals::heap::Heap;
 use shoal_shm::{Heavy, Refusal, Want};
 
 use super::support::*;

@@ -1,7 +1,8 @@
 //! Messages that are given back or dropped while other processes go on.
 
-use shoal_shm::heap::Heap;
-use shoal_shm::{GivenBack, Keep, Want};
+use shoal_shm::internals::GivenBack;
+use shoal_shm::internals::heap::Heap;
+use shoal_shm::{Keep, Want};
 
 use super::support::*;
 

@@ -1,7 +1,8 @@
 //! Looks at a message that is taken meanwhile, and whose descriptor is filled again.
 
-use shoal_shm::heap::Heap;
-use shoal_shm::{Keep, Sight, Want};
+use shoal_shm::internals::Sight;
+use shoal_shm::internals::heap::Heap;
+use shoal_shm::{Keep, Want};
 
 use super::support::*;
 

@@ -1,7 +1,7 @@
 //! The queue under weak memory: loom runs every interleaving, with every value that a load may see.
 //!
 //! ```text
-//! RUSTFLAGS="--cfg loom" cargo test --release -p shoal-core --test loom
+//! RUSTFLAGS="--cfg loom" cargo test --release -p shoal-shm --test loom
 //! ```
 //!
 //! Loom treats SeqCst accesses as AcqRel and does not reorder a load with a later store. The first

@@ -6,11 +6,9 @@ use std::time::Duration;
 use loom::model::Builder;
 use loom::sync::{Arc, Condvar, Mutex};
 use loom::thread;
-use shoal_shm::heap::{Heap, View};
-use shoal_shm::{
-    AtomicU32, Claim, Futex, Keep, Label, Lane, Owner, Payload, Queue, Refusal, Swept, Taken,
-    Until, Want,
-};
+use shoal_shm::internals::heap::{Heap, View};
+use shoal_shm::internals::{AtomicU32, Claim, Futex, Lane, Owner, Queue, Swept, Until};
+use shoal_shm::{Keep, Label, Payload, Refusal, Taken, Want};
 
 /// A futex that never returns by itself: a process that is not woken shows as a deadlock.
 #[derive(Clone)]

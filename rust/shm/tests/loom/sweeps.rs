@@ -1,6 +1,6 @@
 //! Sweeps while other processes go on.
 
-use shoal_shm::heap::Heap;
+use shoal_shm::internals::heap::Heap;
 use shoal_shm::{Keep, Want};
 
 use super::support::*;

@@ -1,6 +1,6 @@
 //! Sleepers, event loops, and the end of a queue.
 
-use shoal_shm::heap::{Heap, View};
+use shoal_shm::internals::heap::{Heap, View};
 use shoal_shm::{Keep, Refusal, Taken, Want};
 
 use super::support::*;

@@ -1,6 +1,6 @@
 //! Weights, which are read before their message is taken.
 
-use shoal_shm::heap::Heap;
+use shoal_shm::internals::heap::Heap;
 use shoal_shm::{Heavy, Keep, Taken, Want};
 
 use super::support::*;

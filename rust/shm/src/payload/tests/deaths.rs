@@ -1,8 +1,8 @@
 //! A process that dies at any access leaves nothing that is not found later.
 
 use super::*;
-use crate::ring::failpoint::dies_after;
-use crate::session::layout::EXTENTS_LIMIT;
+use crate::failpoint::dies_after;
+use crate::segment::layout::EXTENTS_LIMIT;
 
 /// The accesses at which to die in work that makes `all` of them: every one except those in the
 /// middle of the long loops over the table of extents, which do the same as their neighbours.

@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 
 use super::*;
-use crate::ring::failpoint::dies_after;
-use crate::session::layout::{CHUNK, CHUNKS_LIMIT};
+use crate::failpoint::dies_after;
+use crate::segment::layout::{CHUNK, CHUNKS_LIMIT};
 use crate::sync::Ordering;
 
 fn chunks_of(process: &Process) -> Vec<usize> {

@@ -18,8 +18,8 @@ use super::*;
 use crate::ring::descriptor::{Block, Descriptor, Label};
 use crate::ring::queue::Claim;
 use crate::ring::word::{Owner, State, Word};
-use crate::session::layout::Extent;
-use crate::session::{Control, Error, MemoryPolicy, Settings};
+use crate::segment::layout::Extent;
+use crate::segment::{Control, Error, MemoryPolicy, Settings};
 
 const MIB: u64 = 1 << 20;
 

@@ -4,7 +4,7 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 use super::*;
-use crate::ring::failpoint::dies_after;
+use crate::failpoint::dies_after;
 use crate::sync::AtomicU32;
 
 const WAITS: u16 = 1;

@@ -2,7 +2,7 @@
 //! too: each message comes as often as it should, nothing leaks, and all others go on.
 
 use super::*;
-use crate::ring::failpoint::dies_after;
+use crate::failpoint::dies_after;
 
 const VICTIM: u16 = 1;
 const SWEEPER: u16 = 2;

@@ -1,7 +1,7 @@
 //! Displacing messages of a full queue, and the state that a death in the middle leaves.
 
 use super::*;
-use crate::ring::failpoint::dies_after;
+use crate::failpoint::dies_after;
 
 const VICTIM: u16 = 1;
 

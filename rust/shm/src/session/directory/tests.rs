@@ -1,7 +1,7 @@
 use std::path::Path;
 
 use super::*;
-use crate::ring::failpoint::dies_after;
+use crate::failpoint::dies_after;
 use crate::ring::word::Owner;
 use crate::session::queue_table::{ring, seal};
 use crate::session::{MemoryPolicy, Settings};

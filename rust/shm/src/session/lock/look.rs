@@ -12,7 +12,7 @@ use std::process;
 use std::time::{Duration, Instant};
 
 use super::{LOCKS, Locks};
-use crate::segment::{Error as FileError, file};
+use crate::segment::{FileError, file};
 use crate::session::Error;
 use crate::session::thread_lock::{Inside, ThreadLock};
 

@@ -116,7 +116,7 @@ impl Participant {
             .expect("room");
         let chunk = &control.chunks()[0].owner;
         control
-            .allocate(crate::session::layout::DESCRIPTORS, 256 * 256)
+            .allocate(crate::segment::layout::DESCRIPTORS, 256 * 256)
             .expect("space");
         chunk.store(me.owner().index() as u64, crate::sync::Ordering::Relaxed);
         let chunks = &control.superblock().used.0.chunks;

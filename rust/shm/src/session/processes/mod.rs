@@ -15,6 +15,6 @@ const FOLDER: &str = "SHOAL_TEST_SESSION_FOLDER";
 /// Starts a process that can take part in a session; it kills itself at a crash point, if given.
 fn start(folder: &Path, crash_point: Option<&str>) -> Process {
     let mut variables = vec![(FOLDER, folder.as_os_str())];
-    variables.extend(crash_point.map(|point| (super::crash_point::POINT, point.as_ref())));
-    Process::start("shm::session::processes::child::runs", &variables)
+    variables.extend(crash_point.map(|point| (crate::crash_point::POINT, point.as_ref())));
+    Process::start(concat!(module_path!(), "::child::runs"), &variables)
 }

@@ -26,8 +26,10 @@ pub(crate) struct Process {
 }
 
 impl Process {
-    /// Starts a process that runs the test of this name, with these variables.
+    /// Starts a process that runs the test with this path, its crate included, with these
+    /// variables.
     pub(crate) fn start(test: &str, variables: &[(&str, &OsStr)]) -> Self {
+        let (_, test) = test.split_once("::").expect("a crate and a test");
         let program = std::env::current_exe().expect("this test program");
         let mut child = Command::new(program)
             .args(["--exact", test, "--nocapture"])

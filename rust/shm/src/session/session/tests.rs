@@ -5,7 +5,7 @@ use std::path::Path;
 
 use super::*;
 use crate::ring::descriptor::Label;
-use crate::session::layout::CHUNK;
+use crate::segment::layout::CHUNK;
 use crate::session::{Bounds, MemoryPolicy, Offer};
 
 fn session(folder: &Path) -> Arc<Session> {

@@ -148,7 +148,7 @@ impl Survivor {
         let chunks = control.superblock().used.0.chunks.load(Ordering::Relaxed);
         assert!(chunks <= 3, "{deaths:?}: {chunks}");
         // The holder is in the lowest 16 bits.
-        let free = |extent: &&crate::session::layout::Extent| {
+        let free = |extent: &&crate::segment::layout::Extent| {
             extent.ownership.load(Ordering::Relaxed) << 48 == 0
         };
         let extents = control.extents();

@@ -14,8 +14,8 @@ use crate::ring::header::Header;
 use crate::ring::put::Refusal;
 use crate::ring::take::{Heavy, Keep, Want};
 use crate::ring::wait::Vigil;
+use crate::segment::layout as at;
 use crate::session::directory::Directory;
-use crate::session::layout as at;
 use crate::session::name::Token;
 use crate::session::queue_table;
 use crate::session::{Bounds, Control, Error, MemoryPolicy, Session, SessionQueue, folders};
@@ -165,7 +165,7 @@ fn fresh(path: &std::path::Path, session: [u64; 2]) -> Result<(), Error> {
     Directory::default().refresh(&control)?;
     let _: Vec<_> = queue_table::rings(&control)?
         .iter()
-        .map(crate::Ring::len)
+        .map(crate::ring::Ring::len)
         .collect();
     Ok(())
 }

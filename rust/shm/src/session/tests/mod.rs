@@ -3,6 +3,7 @@
 mod case;
 mod forgotten;
 mod hostile;
+mod killed;
 mod matrix;
 mod messages;
 mod noticed;

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::time::Instant;
 
 use super::case::Survivor;
-use crate::session::layout::state;
+use crate::segment::layout::state;
 use crate::session::name::Token;
 use crate::session::{Control, Error, MemoryPolicy, folders};
 use crate::sync::{AtomicU64, Ordering};

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use super::messages::{Kind, drain, put, take};
-use crate::ring::failpoint::dies_after;
+use crate::failpoint::dies_after;
 use crate::ring::put::Refusal;
 use crate::ring::take::Keep;
 use crate::session::{

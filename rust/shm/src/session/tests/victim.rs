@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::messages::{self, Kind, put, put_many};
-use crate::ring::failpoint::killed_after;
+use crate::failpoint::killed_after;
 use crate::ring::take::{Keep, Want};
 use crate::ring::wait::Vigil;
 use crate::session::processes::process::{Process, answer_lines, say};
@@ -167,7 +167,7 @@ pub(super) fn does(act: Act, token: &str, key: &str) -> Process {
 }
 
 fn starts(act: Act, token: &str, key: &str, changes: u64) -> Process {
-    let test = "shm::session::tests::victim::runs";
+    let test = concat!(module_path!(), "::runs");
     let mut process = Process::start(test, &[(CHILD, "1".as_ref())]);
     process.tell(&format!("{} {token} {key} {changes}", act.name()));
     process

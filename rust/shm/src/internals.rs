@@ -1,0 +1,13 @@
+//! The parts of the queue, for programs that look at it without a session: the searches of loom, the
+//! stress tests, the fuzz targets and the examples. Not an API: it changes with the protocol.
+
+#[cfg(all(target_os = "linux", not(loom)))]
+pub use crate::ring::SystemFutex;
+pub use crate::ring::heap;
+pub use crate::ring::{
+    Block, Claim, Entry, Futex, GivenBack, Glimpse, Header, LANES, Lane, Lap, Owner, Participant,
+    Queue, Ring, Sight, Slot, State, Sweeper, Swept, Table, Until, Word, slots_for,
+};
+#[cfg(all(target_os = "linux", not(loom)))]
+pub use crate::segment::file;
+pub use crate::sync::{AtomicU32, AtomicU64};

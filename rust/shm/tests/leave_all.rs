@@ -1,0 +1,35 @@
+//! The end of a process that has sessions open. The only test of its program, because it leaves the
+//! sessions of all tests.
+
+#![cfg(all(target_os = "linux", not(loom)))]
+
+use std::convert::Infallible;
+
+use shoal_shm::session::{Error, MemoryPolicy, Session, Settings, is_ending, leave_all};
+
+#[test]
+fn a_process_that_ends_leaves_all_sessions() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let settings = Settings {
+        folder: folder.path().to_owned(),
+        disk: folder.path().to_owned(),
+        payload_on_disk: false,
+        max_bytes: 1 << 20,
+        backlog: 16,
+        memory_policy: MemoryPolicy::Block,
+    };
+    let made = || {
+        let joined = Session::join(|| Session::create(&settings), || Ok::<(), Infallible>(()));
+        joined.expect("no interrupt").expect("made")
+    };
+    let sessions = [made(), made()];
+    assert!(!is_ending());
+    leave_all();
+    assert!(is_ending());
+    for session in &sessions {
+        assert!(matches!(session.stats(), Err(Error::Closed(_))));
+        assert!(!session.release(), "nothing is left to leave");
+    }
+    assert_eq!(folder.path().read_dir().expect("a folder").count(), 0);
+    leave_all();
+}
