@@ -33,6 +33,12 @@ class Backend(Protocol):
     def start_put(self, key: Hashable, item: Any, weight: int, deadline: Deadline) -> Future:
         """Start a put. Puts of one process to one key happen in the order of the calls."""
 
+    def reserve(self, key: Hashable, shape: tuple[int, ...], dtype: Any, deadline: Deadline) -> Any:
+        """Return an array to fill, or a `shoal.shm.Reservation` of one: an item for a put.
+
+        The shape and the dtype are valid.
+        """
+
     def take(self, key: Hashable, want: Want, deadline: Deadline | None) -> Any:
         """Take items."""
 

@@ -23,6 +23,13 @@ from shoal.channel.item import DEFAULT_KEY
 from shoal.channel.late import counted
 from shoal.channel.local import LocalChannel, LocalQueues
 from shoal.channel.replicas import Replicas
+from shoal.channel.reservation import (
+    Reservation,
+    has_reservations,
+    put_many,
+    put_reserved,
+    reserve,
+)
 from shoal.channel.rest import Rest
 from shoal.channel.shared import SharedQueues
 from shoal.channel.stats import ChannelStats, Rates
@@ -223,8 +230,8 @@ class Channel:
         """Put an item, waiting for room.
 
         Args:
-            item: Any object. With `async_op`, its arrays and tensors must not change until the
-                work is done.
+            item: Any object, or a reservation of this channel. With `async_op`, its arrays and
+                tensors must not change until the work is done.
             weight: Weight of the item, which `get_batch` adds up.
             key: The queue: a str, bytes, int, float, bool, None or enum member, or a tuple or
                 frozenset of them.
@@ -243,6 +250,9 @@ class Channel:
         """
         key, weight = checked_key(key, queue_name), checked_weight(weight)
         deadline = Deadline(timeout, default=math.inf)
+        if isinstance(item, Reservation):
+            channel = (self._facts, self._local)
+            return put_reserved(item, *channel, key, weight, timeout, async_op=async_op)
         with naming():
             queues = self._queues(key)
             if not async_op:
@@ -266,6 +276,9 @@ class Channel:
             ChannelClosed: The channel was closed. Other errors are the same as for `put`.
         """
         key, weight = checked_key(key, queue_name), checked_weight(weight)
+        if isinstance(item, Reservation):
+            put_reserved(item, self._facts, self._local, key, weight, waits=False)
+            return
         with naming():
             self._queues(key).put(key, item, weight, None)
 
@@ -280,8 +293,8 @@ class Channel:
         """Put items in their order, waiting for room where there is none.
 
         Args:
-            items: The items.
-            weights: One for each item; None for 0.
+            items: The items; reservations of this key may be among them.
+            weights: One for each item; None for 0, which for a reservation means its own.
             key: The queue.
             timeout: Seconds to wait in all; None for no limit.
 
@@ -302,17 +315,59 @@ class Channel:
             except ShoalTimeoutError as error:
                 waited, put = _SHORT_S, int(getattr(error, "done", 0))
             except ShoalError as error:
-                raise named(error) from error.__cause__
+                if not has_reservations(items):  # which the core does not know
+                    raise named(error) from error.__cause__
+                put = int(getattr(error, "done", 0))
             else:
                 return
         weights = [0] * len(items) if weights is None else weights
         try:
             with naming():
                 deadline = Deadline(timeout, default=math.inf, waited=waited)
-                self._queues(key).put_many(key, items[put:], weights[put:], deadline)
+                queues = self._queues(key)
+                put_many(self._facts, queues, key, items[put:], weights[put:], deadline)
         except ShoalError as error:
             counted(error, put + int(getattr(error, "done", 0)))
             raise
+
+    def reserve(
+        self,
+        shape: int | Sequence[int],
+        dtype: Any,
+        weight: int = 0,
+        key: Hashable = DEFAULT_KEY,
+        *,
+        timeout: float | None = None,
+    ) -> Reservation:
+        """Reserve memory for an array that the caller fills and then puts without a copy.
+
+        On the channel's node the array lies in the channel's memory, where the consumer finds it.
+        On other nodes the put copies it, and with `local=True` it is an ordinary array.
+
+        Args:
+            shape: Sizes of the array, or the size of an array of one dimension.
+            dtype: A torch dtype for a tensor of the CPU, or anything that numpy takes as a dtype.
+            weight: Weight of the item; can be set until the put.
+            key: The queue.
+            timeout: Seconds to wait for memory, and again for room in a put that has no timeout
+                itself; None for no limit.
+
+        Returns:
+            A `Reservation`, with `array`, `put()` and `cancel()`. As a context manager it returns
+            the array, and puts it at the end of the block unless the block raises.
+
+        Raises:
+            ShoalTimeoutError: No memory in time.
+            ChannelMemoryError: It can never fit; or no memory, and the memory policy is `error`.
+            ChannelClosed: The channel was closed. On other nodes only the put raises these errors.
+            ShoalTypeError: The shape or the dtype has a wrong type.
+            ShoalValueError: There can be no such array, or its dtype has objects.
+            DependencyError: numpy is not installed.
+        """
+        key, weight = checked_key(key), checked_weight(weight)
+        with naming():
+            queues = self._queues(key)
+        return reserve(self._facts, queues, shape, dtype, key, weight, timeout)
 
     # Getting.
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Hashable, Iterator, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
+from shoal.channel.arrays import new_array
 from shoal.channel.backend import Future, Got
 from shoal.channel.facts import DROPPING, Facts
 from shoal.channel.item import DEFAULT_KEY, WeightedItem
@@ -106,6 +107,12 @@ class LocalQueues:
             self.put(key, item, weight, None)
             return done(None)
         return self._later(self._begin_put(key, item, weight), deadline, lambda _: None)
+
+    def reserve(self, key: Hashable, shape: tuple[int, ...], dtype: Any, _: Deadline) -> Any:
+        """Return a new array, which a put passes on as it is."""
+        if self._queues.closed:
+            raise ChannelClosed(f"reserve: {self._facts.shown(key)} is closed")
+        return new_array(shape, dtype)
 
     def _offer(self, queues: KeyedQueues, key: Hashable, item: Any, weight: int) -> Outcome:
         """Put an item if there is room, or if the channel's policy makes room."""

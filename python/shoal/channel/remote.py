@@ -6,6 +6,7 @@ from collections.abc import Callable, Hashable, Sequence
 from functools import partial
 from typing import Any
 
+from shoal.channel.arrays import new_array
 from shoal.channel.backend import Future, Got
 from shoal.channel.calls import HostCalls
 from shoal.channel.facts import Facts
@@ -129,6 +130,10 @@ class RemoteQueues(Underway):
             if sequence is None:
                 sequence = self._sequences[key] = self._sequence(_key(key))
             return sequence.add(weight, parcel, parcel.nbytes, deadline, end)
+
+    def reserve(self, _key: Hashable, shape: tuple[int, ...], dtype: Any, _: Deadline) -> Any:
+        """Return a new array; its put copies it, and reports if the channel has no room for it."""
+        return new_array(shape, dtype)
 
     def _sequence(self, key: Key) -> PutSequence:
         async def put_many(entries: Entries) -> tuple[Outcome, int]:

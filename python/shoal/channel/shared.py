@@ -30,14 +30,14 @@ from shoal.context import describe_self
 from shoal.deadline import Deadline, LongWait
 from shoal.errors import ChannelDecodeError, ChannelEmpty, ChannelFull, ShoalTimeoutError
 from shoal.futures import Step, done
-from shoal.shm import Parcel, Queue, Session
+from shoal.shm import Parcel, Queue, Reservation, Session
 from shoal.shm.keys import canonical
 from shoal.transport.queues import Outcome
 from shoal.transport.sequence import PutSequence
 
 __all__ = ["SharedQueues"]
 
-_Put = tuple[Parcel, Step]
+_Put = tuple[Parcel | Reservation, Step]
 
 _MANY = 1024
 """Maximum number of open queues; then all are released, and opened again when they are used."""
@@ -154,10 +154,20 @@ class SharedQueues(Underway):
                 return done(None)
         return self._enqueue(key, queue, item, weight, deadline)
 
+    def reserve(
+        self, key: Hashable, shape: tuple[int, ...], dtype: Any, deadline: Deadline
+    ) -> Reservation:
+        """Reserve the channel's memory for an array, waiting for memory."""
+        queue = self._queue(key)
+        attempt = partial(queue.reserve, shape, dtype)
+        return patiently(attempt, deadline, self._wait("reserve", queue, "memory", deadline))
+
     def _enqueue(
         self, key: Hashable, queue: Queue, item: Any, weight: int, deadline: Deadline
     ) -> Future:
-        parcel = item if type(item) is Parcel else Parcel.of(item)
+        # A reservation is in memory already: its put moves no bytes.
+        parcel = item if isinstance(item, (Parcel, Reservation)) else Parcel.of(item)
+        size = 0 if isinstance(parcel, Reservation) else parcel.nbytes
         self._withhold(key)
         with self._lock:
             sequence = self._sequences.get(key)
@@ -165,7 +175,7 @@ class SharedQueues(Underway):
                 sequence = self._sequences[key] = self._sequence(queue)
         end = partial(_raise_if_late, queue, deadline)
         future = Step()
-        sequence.add(weight, (parcel, future), parcel.nbytes, deadline, end, future)
+        sequence.add(weight, (parcel, future), size, deadline, end, future)
         future.add_done_callback(lambda _: self._release(key))
         return future
 

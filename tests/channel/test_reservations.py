@@ -1,0 +1,618 @@
+"""`Channel.reserve`: arrays and tensors that a producer fills in the channel's memory and then puts."""
+
+import asyncio
+import copy
+import gc
+import os
+import pickle
+import signal
+import threading
+import time
+
+import numpy as np
+import pytest
+
+from shoal.errors import (
+    ChannelClosed,
+    ChannelFull,
+    ChannelMemoryError,
+    DependencyError,
+    ShoalTimeoutError,
+    ShoalTypeError,
+    ShoalValueError,
+)
+from support.channel_host import held_up
+from support.channel_peers import DEADLINE_S, until
+
+torch = pytest.importorskip("torch")
+everywhere = pytest.mark.parametrize("transport", ["local", "shm", "ray"], indirect=True)
+shared = pytest.mark.parametrize("transport", ["shm"], indirect=True)
+apart = pytest.mark.parametrize("transport", ["shm", "ray"], indirect=True)
+
+LARGE = 100_000
+"""Bytes of an array that lies in shared memory; a smaller one is copied into a message."""
+MB = 2**20
+
+
+def in_child(function):
+    """Run a function in a forked child; return the text that it returns."""
+    read, write = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            os.write(write, str(function()).encode())
+        except BaseException as error:  # noqa: BLE001  (the parent compares the text)
+            os.write(write, f"{type(error).__name__}: {error}".encode())
+        finally:
+            os._exit(0)
+    os.close(write)
+    with os.fdopen(read, "rb") as answer:
+        text = answer.read().decode()
+    os.waitpid(pid, 0)
+    return text
+
+
+@everywhere
+@pytest.mark.parametrize("dtype", ["float32", np.int8, torch.bfloat16, torch.float64], ids=str)
+def test_the_consumer_gets_the_same_as_from_a_put_of_the_array(channel, key, dtype):
+    one = channel()
+    for shape in (3, (), (0, 2), [300, 301]):
+        reservation = one.reserve(shape, dtype, weight=2, key=key)
+        filled = reservation.array
+        filled[...] = 3
+        expected = filled.clone() if isinstance(dtype, torch.dtype) else filled.copy()
+        reservation.put()
+        one.put(expected, 2, key=key)
+        assert {entry.weight for entry in one.peek_all(key)} == {2}
+        arrived, plain = one.get(key), one.get(key)
+        assert type(arrived) is type(plain)
+        assert (arrived.dtype, arrived.shape) == (plain.dtype, plain.shape)
+        assert (arrived == plain).all()
+        arrived[...] = 1  # the consumer owns it
+        assert (arrived == 1).all()
+
+
+@everywhere
+@pytest.mark.parametrize("size", [3, LARGE])
+def test_the_end_of_the_block_puts_and_an_error_drops(channel, key, size):
+    one = channel()
+    with one.reserve(size, "u1", key=key) as array:
+        array[:] = 7
+        assert one.empty(key)
+    assert (one.get(key) == 7).all()
+    with pytest.raises(RuntimeError, match=r"^mine$"), one.reserve(size, "u1", key=key):
+        raise RuntimeError("mine")
+    with one.reserve(size, "u1", key=key) as array:
+        del array
+        one.put("before the end of the block", key=key)
+    assert [np.size(item) for item in one.drain(key)] == [1, size]
+    reservation = one.reserve(size, "u1", key=key)
+    with reservation:
+        reservation.cancel()
+    early = one.reserve(size, "u1", key=key)
+    with early:
+        early.put()
+    assert one.qsize(key) == 1
+
+
+@shared
+def test_the_array_lies_in_the_channels_memory(channel, key):
+    one = channel(max_bytes=8 * MB)
+    with one.reserve(4 * MB, "u1", key=key) as array:
+        assert one.stats(key).memory_reserved >= 4 * MB
+        array[:] = 5
+        # There is no memory for a copy besides the other item.
+        one.put(np.zeros(3 * MB, "u1"), key=key, timeout=DEADLINE_S)
+    assert one.get(key).size == 3 * MB
+    assert (one.get(key) == 5).all()
+
+
+@apart
+@pytest.mark.parametrize("size", [3, LARGE])
+def test_the_array_is_read_only_after_its_end(channel, key, size):
+    one = channel()
+    put, cancelled = (one.reserve(size, "u1", key=key) for _ in range(2))
+    arrays = [put.array, cancelled.array]
+    put.put()
+    cancelled.cancel()
+    for array in arrays:
+        with pytest.raises(ValueError, match="read-only"):
+            array[0] = 1
+    arrived = one.get(key)
+    arrived[0] = 1
+
+
+@pytest.mark.parametrize("transport", ["local"], indirect=True)
+def test_a_local_channel_passes_the_array_itself(channel, key):
+    one = channel()
+    with one.reserve(3, "u1", key=key) as array:
+        array[:] = 1
+    assert one.get(key) is array
+    array[:] = 2
+
+
+@everywhere
+@pytest.mark.parametrize("size", [3, LARGE])
+def test_a_reservation_is_put_once(channel, key, size):
+    one = channel()
+    reservation = one.reserve(size, "u1", key=key)
+    reservation.array[:] = 1
+    assert one.put(reservation) is None
+    for again in (
+        reservation.put,
+        reservation.put_nowait,
+        lambda: one.put(reservation),
+        lambda: one.put_nowait(reservation),
+        lambda: one.put_many([reservation], key=key),
+        lambda: reservation.put(async_op=True),
+        lambda: reservation.array,
+        reservation.__enter__,
+    ):
+        with pytest.raises(ShoalValueError, match=r"driver .*: the reservation was put$"):
+            again()
+    reservation.cancel()
+    assert one.get(key).size == size
+    assert one.empty(key)
+    cancelled = one.reserve(size, "u1", key=key)
+    cancelled.cancel()
+    cancelled.cancel()
+    with pytest.raises(ShoalValueError, match=r"the reservation was cancelled$"):
+        cancelled.put()
+    assert "was cancelled" in repr(cancelled)
+    assert one.empty(key)
+
+
+@everywhere
+def test_the_weight_may_be_known_only_after_the_fill(channel, key):
+    one = channel()
+    first = one.reserve(3, "u1", weight=1, key=key)
+    first.weight = 4
+    first.put()
+    one.reserve(3, "u1", weight=1, key=key).put(5)
+    one.put(one.reserve(3, "u1", weight=6, key=key))
+    one.put(one.reserve(3, "u1", weight=1, key=key), 7)
+    one.put_nowait(one.reserve(3, "u1", weight=8, key=key))
+    one.put_many([one.reserve(3, "u1", weight=9, key=key), "plain"], key=key)
+    one.put_many([one.reserve(3, "u1", weight=9, key=key), "plain"], [10, 11], key=key)
+    assert [entry.weight for entry in one.peek_all(key)] == [4, 5, 6, 7, 8, 9, 0, 10, 11]
+    with pytest.raises(ShoalValueError, match="weight=-1: expected 0 or more"):
+        one.reserve(3, "u1", weight=-1, key=key)
+    with pytest.raises(ShoalValueError, match="weight=-1: expected 0 or more"):
+        one.reserve(3, "u1", key=key).weight = -1
+
+
+@everywhere
+@pytest.mark.parametrize("size", [3, LARGE])
+def test_reservations_among_many_items_keep_the_order(channel, key, size):
+    one = channel()
+    reservations = [one.reserve(size, "u1", key=key) for _ in range(2)]
+    for n, reservation in enumerate(reservations):
+        reservation.array[:] = n
+    one.put_many(["a", reservations[0], "b", reservations[1]], key=key, timeout=DEADLINE_S)
+    got = one.drain(key)
+    assert [item if isinstance(item, str) else int(item[-1]) for item in got] == ["a", 0, "b", 1]
+
+
+@everywhere
+@pytest.mark.parametrize("size", [3, LARGE])
+def test_of_many_reservations_those_count_as_put_that_were(channel, key, size):
+    one = channel(maxsize=2)
+    reservations = [one.reserve(size, "u1", key=key) for _ in range(3)]
+    with pytest.raises(ShoalTimeoutError) as late:
+        one.put_many(reservations, key=key, timeout=0.1)
+    assert late.value.done == 2
+    for reservation in reservations[:2]:
+        with pytest.raises(ShoalValueError, match="was put"):
+            reservation.put()
+    assert len(one.drain(key)) == 2
+    reservations[2].put()
+    assert one.get(key).shape == (size,)
+
+
+@everywhere
+def test_a_reservation_that_cannot_be_put_ends_put_many_there(channel, key):
+    one = channel()
+    reservation = one.reserve(LARGE, "u1", key=key)
+    with pytest.raises(ShoalValueError, match="is being put") as twice:
+        one.put_many(["a", reservation, "b", reservation, "c"], key=key)
+    assert twice.value.done == 3
+    assert len(one.drain(key)) == 3
+    other = one.reserve(LARGE, "u1", key="other")
+    with pytest.raises(ShoalValueError, match="key 'other', not for key 'test_a_") as wrong:
+        one.put_many([other], key=key)
+    assert wrong.value.done == 0
+    other.put()
+    assert one.get("other").size == LARGE
+    assert one.empty(key)
+
+
+@everywhere
+def test_a_reservation_goes_to_its_own_channel_and_key_only(channel, channel_modules, key):
+    one = channel()
+    stranger = channel_modules.channel.Channel.create("stranger", local=True)
+    reservation = one.reserve(LARGE, "u1", key=key)
+    for put in (stranger.put, stranger.put_nowait, lambda item: stranger.put_many([item])):
+        with pytest.raises(ShoalValueError, match=r"it cannot be put into the local channel 'str"):
+            put(reservation)
+    with pytest.raises(ShoalValueError, match=r"not for key 'another'$"):
+        one.put(reservation, key="another")
+    with pytest.raises(ShoalValueError, match="another"):
+        one.put(reservation, queue_name="another")
+    one.put(reservation, key=key)
+    assert (one.qsize(key), one.qsize("another"), stranger.qsize()) == (1, 0, 0)
+    local = stranger.reserve(3, "u1")
+    with pytest.raises(ShoalValueError, match="it cannot be put into"):
+        one.put(local)
+    namesake = channel_modules.channel.Channel.create("stranger", local=True)
+    with pytest.raises(ShoalValueError, match="it cannot be put into"):
+        namesake.put(local)
+    local.put()
+
+
+@shared
+def test_any_handle_of_the_channel_takes_its_reservations(channel, key):
+    one = channel()
+    other = pickle.loads(pickle.dumps(one))
+    with other.reserve(LARGE, torch.float32, key=key) as tensor:
+        tensor.fill_(2)
+    one.put(other.reserve(LARGE, "u1", key=key))
+    other.put_many([one.reserve(LARGE, "u1", key=key)], key=key)
+    assert (one.get(key) == 2).all()
+    assert len(other.drain(key)) == 2
+
+
+@everywhere
+def test_a_reservation_is_not_an_item_inside_another(channel, key):
+    one = channel()
+    reservation = one.reserve(LARGE, "u1", key=key)
+    with pytest.raises(TypeError, match="is put by itself"):
+        pickle.dumps(reservation)
+    with pytest.raises(TypeError, match="is put by itself"):
+        copy.copy(reservation)
+    if not one.is_local:
+        with pytest.raises(ShoalValueError, match="cannot be sent: a reservation is put by itself"):
+            one.put([reservation], key=key)
+    assert one.empty(key)
+    reservation.put()
+
+
+REFUSED = [
+    ((1,) * 65, "u1", ShoalValueError, "room for shape (1, "),
+    ((1,) * 17, torch.uint8, ShoalValueError, "room for shape (1, "),
+    ((2**40, 2**40), "u1", ShoalValueError, "room for shape (1099511627776, "),
+    (-1, "u1", ShoalValueError, "shape=-1: expected sizes from 0 to"),
+    (True, "u1", ShoalTypeError, "shape=True: expected an int or a sequence of ints"),
+    ("3", "u1", ShoalTypeError, "shape='3': expected an int or a sequence of ints"),
+    (b"3", "u1", ShoalTypeError, "shape=b'3': expected an int or a sequence of ints"),
+    ((1.5,), "u1", ShoalTypeError, "shape=(1.5,): expected an int or a sequence of ints"),
+    (1, "nothing", ShoalTypeError, "dtype='nothing': expected one of numpy's or torch's"),
+    (1, object, ShoalValueError, "dtype=<class 'object'>: objects cannot lie in shared"),
+    (1, torch.qint8, ShoalValueError, "dtype=torch.qint8: quantized values cannot be made"),
+]
+
+
+@everywhere
+def test_what_cannot_be_reserved(channel, key):
+    one = channel()
+    for shape, dtype, error, text in REFUSED:
+        with pytest.raises(error) as wrong:
+            one.reserve(shape, dtype, key=key)
+        assert f": {text}" in str(wrong.value)
+        assert str(wrong.value).startswith("driver ")
+    assert one.stats(key).memory_used == 0
+
+
+@everywhere
+def test_sizes_of_numpy_are_sizes(channel, key):
+    with channel().reserve((np.int64(2), np.uint8(3)), "f8", key=key) as array:
+        assert array.shape == (2, 3)
+
+
+@everywhere
+def test_without_numpy_the_error_says_so(channel, key, monkeypatch):
+    one = channel()
+    monkeypatch.setitem(__import__("sys").modules, "numpy", None)
+    with pytest.raises(DependencyError, match="reserve needs numpy: install it"):
+        one.reserve(3, "u1", key=key)
+
+
+@everywhere
+def test_a_process_without_memory_says_so(channel, key):
+    one = channel()
+    with pytest.raises(ChannelMemoryError):
+        one.reserve(2**60, "u1", key=key)
+    with pytest.raises(ChannelMemoryError):
+        one.reserve(2**60, torch.uint8, key=key)
+
+
+# Waiting and policies.
+
+
+@everywhere
+@pytest.mark.parametrize("size", [3, LARGE])
+def test_a_put_that_fails_leaves_the_reservation_open(channel, key, size):
+    one = channel(maxsize=1)
+    one.put("first", key=key)
+    reservation = one.reserve(size, "u1", key=key, timeout=0.1)
+    reservation.array[:] = 9
+    with pytest.raises(ShoalTimeoutError, match=r"put: no room in .* within 0.1 s"):
+        reservation.put()
+    with pytest.raises(ShoalTimeoutError, match=r"put: no room in .* within 0.2 s"):
+        one.put(reservation, timeout=0.2)
+    with pytest.raises(ChannelFull):
+        reservation.put_nowait()
+    with pytest.raises(ChannelFull):
+        one.put_nowait(reservation)
+    with pytest.raises(ShoalTimeoutError, match=r"within 0.1 s"), reservation:
+        pass
+    with pytest.raises(ShoalTimeoutError):
+        reservation.put(async_op=True).wait(timeout=DEADLINE_S)
+    assert one.get(key) == "first"
+    reservation.array[0] = 8
+    reservation.put()
+    arrived = one.get(key)
+    assert (int(arrived[0]), int(arrived[-1])) == (8, 9)
+
+
+@everywhere
+def test_a_put_waits_for_room(channel, key):
+    one = channel(maxsize=1)
+    one.put("first", key=key)
+    reservation = one.reserve(LARGE, "u1", key=key)
+    putting = threading.Thread(target=reservation.put)
+    putting.start()
+    until(lambda: "is being put" in repr(reservation))
+    with pytest.raises(ShoalValueError, match="the reservation is being put"):
+        reservation.put()
+    reservation.cancel()  # does nothing
+    assert one.get(key) == "first"
+    putting.join(DEADLINE_S)
+    assert one.get(key, timeout=DEADLINE_S).size == LARGE
+
+
+@everywhere
+@pytest.mark.parametrize("size", [3, LARGE])
+@pytest.mark.parametrize(("policy", "left"), [("drop_oldest", [1, 2, 3]), ("keep_latest", [3])])
+def test_policies_that_drop_make_room(channel, key, policy, left, size):
+    one = channel(maxsize=3, policy=policy)
+    for n in range(4):
+        with one.reserve(size, "u1", key=key) as array:
+            array[:] = n
+    assert [int(item[0]) for item in one.drain(key)] == left
+
+
+@everywhere
+def test_the_policy_error_refuses_and_loses_nothing(channel, key):
+    one = channel(maxsize=1, policy="error")
+    one.put("first", key=key)
+    reservation = one.reserve(LARGE, "u1", key=key)
+    with pytest.raises(ChannelFull, match="maxsize=1"):
+        reservation.put(timeout=DEADLINE_S)
+    with pytest.raises(ChannelFull):
+        reservation.put(async_op=True).wait(timeout=DEADLINE_S)
+    assert one.get(key) == "first"
+    reservation.put()
+    assert one.get(key).size == LARGE
+
+
+@shared
+def test_memory_is_waited_for_and_comes_back(channel, key):
+    one = channel(max_bytes=4 * MB)
+    kept = one.reserve(3 * MB, "u1", key=key)
+    with pytest.raises(ShoalTimeoutError, match=r"driver .*reserve: no room in .* within 0.2 s"):
+        one.reserve(3 * MB, "u1", key=key, timeout=0.2)
+    made = []
+    making = threading.Thread(
+        target=lambda: made.append(one.reserve(3 * MB, "u1", key=key, timeout=DEADLINE_S))
+    )
+    making.start()
+    time.sleep(0.1)
+    kept.cancel()
+    making.join(DEADLINE_S)
+    made.pop().put()
+    dropped = one.get(key)
+    del dropped
+    gc.collect()
+    one.reserve(3 * MB, "u1", key=key)  # dropped without a put
+    gc.collect()
+    one.reserve(3 * MB, "u1", key=key, timeout=0).cancel()
+    assert one.stats(key).memory_used == 0
+
+
+@apart
+def test_an_array_that_can_never_fit_is_refused(channel, key):
+    one = channel(max_bytes=4 * MB)
+    with pytest.raises(ChannelMemoryError, match="never fits"):
+        one.reserve(8 * MB, "u1", key=key).put()
+
+
+@shared
+def test_memory_policies_apply_to_the_reservation(channel, key):
+    one = channel(max_bytes=4 * MB, memory_policy="error")
+    kept = one.reserve(3 * MB, "u1", key=key)
+    with pytest.raises(ChannelMemoryError, match=r"driver .*reserve: "):
+        one.reserve(3 * MB, "u1", key=key)
+    kept.put()
+    assert one.get(key).size == 3 * MB
+
+
+@shared
+def test_with_spill_the_array_lies_on_disk(channel, key):
+    one = channel(max_bytes=4 * MB, memory_policy="spill")
+    for n in range(4):
+        with one.reserve(2 * MB, "u1", key=key, timeout=DEADLINE_S) as array:
+            array[:] = n
+    for n in range(4):
+        item = one.get(key)
+        assert (int(item.min()), int(item.max())) == (n, n)
+
+
+@everywhere
+def test_a_closed_channel_refuses(channel, key):
+    one = channel()
+    reservation = one.reserve(LARGE, "u1", key=key)
+    one.put("keeps the channel", key=key)
+    one.close()
+    for put in (reservation.put, reservation.put_nowait):
+        with pytest.raises(ChannelClosed):
+            put()
+    with pytest.raises(ChannelClosed):
+        one.reserve(LARGE, "u1", key=key).put()
+    reservation.cancel()
+    assert one.get(key) == "keeps the channel"
+
+
+# Asynchronous puts.
+
+
+@everywhere
+@pytest.mark.parametrize("size", [3, LARGE])
+def test_asynchronous_puts_keep_the_order_of_the_calls(channel, key, size):
+    one = channel(maxsize=2)
+    works, last = [], one.reserve(size, "u1", key=key)
+    last.array[:] = 6
+    for n in range(6):
+        reservation = one.reserve(size, "u1", key=key)
+        reservation.array[:] = n
+        works.append(
+            one.put(reservation, async_op=True) if n % 2 else reservation.put(async_op=True)
+        )
+    putting = threading.Thread(target=last.put)
+    putting.start()
+    assert [int(one.get(key, timeout=DEADLINE_S)[-1]) for _ in range(7)] == list(range(7))
+    putting.join(DEADLINE_S)
+    for work in works:
+        work.wait(timeout=DEADLINE_S)
+
+
+@everywhere
+def test_a_pending_put_holds_the_reservation(channel, key):
+    one = channel(maxsize=1)
+    one.put("first", key=key)
+    reservation = one.reserve(LARGE, "u1", key=key)
+    work = reservation.put(async_op=True)
+    for use in (reservation.put, lambda: reservation.array, lambda: one.put(reservation)):
+        with pytest.raises(ShoalValueError, match="the reservation is being put"):
+            use()
+    reservation.cancel()  # does nothing: cancel the work instead
+    work.cancel()
+    until(work.done)
+    until(lambda: "open" in repr(reservation))
+    reservation.array[:] = 4
+    assert one.get(key) == "first"
+    assert one.empty(key)
+    reservation.put()
+    assert (one.get(key) == 4).all()
+
+
+@everywhere
+def test_a_put_is_awaited(channel, key):
+    one = channel(maxsize=1)
+
+    async def main():
+        for n in range(3):
+            reservation = one.reserve(LARGE, "u1", key=key)
+            reservation.array[:] = n
+            await reservation.put(async_op=True)
+            with pytest.raises(ShoalValueError, match="was put"):
+                _ = reservation.array
+            assert (await one.get(key, async_op=True))[0] == n
+
+    asyncio.run(main())
+
+
+@apart
+def test_a_put_comes_after_asynchronous_puts_of_the_process(channel, key):
+    one = channel()
+    reservation = one.reserve(LARGE, "u1", key=key)
+    with held_up():
+        works = [one.put(n, key=key, async_op=True) for n in range(5)]
+        putting = threading.Thread(target=reservation.put)
+        putting.start()
+        time.sleep(0.05)
+    putting.join(DEADLINE_S)
+    got = one.drain(key)
+    assert got[:5] == list(range(5))
+    assert got[5].size == LARGE
+    assert all(work.done() for work in works)
+
+
+@everywhere
+def test_a_pending_put_outlives_the_reservation(channel, key):
+    one = channel(maxsize=1)
+    one.put("first", key=key)
+    reservation = one.reserve(LARGE, "u1", key=key)
+    reservation.array[:] = 3
+    work = reservation.put(async_op=True)
+    del reservation
+    gc.collect()
+    assert one.get(key) == "first"
+    work.wait(timeout=DEADLINE_S)
+    assert (one.get(key) == 3).all()
+
+
+# Other processes.
+
+
+@everywhere
+@pytest.mark.parametrize("size", [3, LARGE])
+def test_a_forked_child_cannot_use_the_parents_reservation(channel, key, size):
+    one = channel()
+    reservation = one.reserve(size, "u1", key=key)
+    reservation.array[:] = 5
+    refused = f"the reservation was made by process {os.getpid()}, not by this one"
+
+    def leave_the_block():
+        with reservation:
+            pass
+
+    uses = [
+        reservation.put,
+        reservation.put_nowait,
+        lambda: reservation.array,
+        lambda: one.put(reservation),
+        lambda: reservation.put(async_op=True),
+        leave_the_block,
+    ]
+    for use in uses:
+        answer = in_child(use)
+        assert answer.startswith("ShoalValueError: ")
+        assert answer.endswith(refused)
+
+    def cancel_and_drop():
+        nonlocal reservation
+        reservation.cancel()
+        uses.clear()
+        del reservation
+        gc.collect()
+
+    in_child(cancel_and_drop)
+    assert one.empty(key)
+    reservation.put()
+    assert (one.get(key) == 5).all()
+
+
+@shared
+def test_the_memory_of_a_killed_producer_comes_back(channel, key):
+    one = channel(max_bytes=4 * MB)
+    read, write = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            one.put("put", key=key)
+            kept = one.reserve(3 * MB, "u1", key=key)
+            kept.array[:] = 1
+            os.write(write, b"1")
+            time.sleep(60)
+        finally:
+            os._exit(1)
+    assert os.read(read, 1) == b"1"
+    with pytest.raises(ShoalTimeoutError):
+        one.reserve(3 * MB, "u1", key=key, timeout=0.1)
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+    one.reserve(3 * MB, "u1", key=key, timeout=DEADLINE_S).cancel()
+    assert one.get(key) == "put"
+    assert one.empty(key)
+    os.close(read)
+    os.close(write)
