@@ -11,7 +11,15 @@ import pytest
 import shoal
 from shoal import _backend
 
-CORE = ("ShmMessage", "ShmParcel", "ShmPort", "ShmQueue", "ShmReservation", "ShmSession", "shm_gc")
+CORE = (
+    "ChannelBase",
+    "ShmMessage",
+    "ShmParcel",
+    "ShmQueue",
+    "ShmReservation",
+    "ShmSession",
+    "shm_gc",
+)
 MEMORY = Path("/dev/shm")
 
 

@@ -5,7 +5,7 @@ import math
 from collections.abc import AsyncIterator, Hashable, Iterator, Sequence
 from typing import Any, Self
 
-from shoal._backend import ShmPort, ShmQueue
+from shoal._backend import ChannelBase, ShmQueue
 from shoal.channel.arguments import checked_count, checked_key, checked_weight
 from shoal.channel.backend import Backend, Got
 from shoal.channel.creation import (
@@ -23,7 +23,6 @@ from shoal.channel.item import DEFAULT_KEY
 from shoal.channel.late import counted
 from shoal.channel.local import LocalChannel, LocalQueues
 from shoal.channel.replicas import Replicas
-from shoal.channel.rest import Rest
 from shoal.channel.shared import SharedQueues
 from shoal.channel.stats import ChannelStats, Rates
 from shoal.channel.want import ONE, Want
@@ -38,7 +37,7 @@ _SHORT_S = 10.0
 """Seconds that `put_many` and `get_many` wait in the core; `LongWait` logs a longer wait."""
 
 
-class Channel:
+class Channel(ChannelBase):
     """A named queue between workers, and between workers and the driver; one queue for each key.
 
     Items that one producer puts under one key are taken in that order; keys never block each
@@ -197,50 +196,22 @@ class Channel:
     def _bind(self, facts: Facts, replicas: Replicas | None, local: LocalChannel | None) -> None:
         self._name, self._facts, self._replicas = facts.name, facts, replicas
         self._local_channel, self._local = local, None if local is None else local.queues
-        self._shorten()
-
-    def _shorten(self) -> None:
-        """Replace put and get by the fast path of the core, where shared memory can be used."""
-        if self._replicas is None:
-            return
-        port = ShmPort(self._replicas.direct, DEFAULT_KEY, Rest(self, Channel))
-        for name in ("put", "put_nowait", "get", "get_nowait"):
-            if getattr(type(self), name) is getattr(Channel, name):  # no subclass has its own
-                setattr(self, name, getattr(port, name))
+        self._direct_queues.clear()
+        if replicas is not None:
+            replicas.direct = self._direct_queues
 
     # Putting.
 
-    def put(
+    def _put_slowly(
         self,
         item: Any,
-        weight: int = 0,
-        key: Hashable = DEFAULT_KEY,
-        async_op: bool = False,
-        *,
-        timeout: float | None = None,
-        queue_name: Hashable = None,
+        weight: Any,
+        key: Any,
+        async_op: Any,
+        timeout: Any,
+        queue_name: Any,
     ) -> AsyncChannelWork | None:
-        """Put an item, waiting for room.
-
-        Args:
-            item: Any object. With `async_op`, its arrays and tensors must not change until the
-                work is done.
-            weight: Weight of the item, which `get_batch` adds up.
-            key: The queue: a str, bytes, int, float, bool, None or enum member, or a tuple or
-                frozenset of them.
-            async_op: Return a work at once. Puts of one key happen in the order of the calls.
-            timeout: Seconds to wait for room; None for no limit.
-            queue_name: Older name of `key`.
-
-        Raises:
-            ShoalTimeoutError: No room in time; the item is not in the channel.
-            ChannelFull: No room, and the channel's policy is `error`.
-            ChannelMemoryError: It can never fit; or no memory, and the memory policy is `error`.
-            ChannelClosed: The channel was closed.
-            PeerLostError: The channel is on another node, and its actor died during the call: the
-                item may be in the channel or not.
-            ShoalValueError: The item cannot be pickled, or the weight is not an integer from 0.
-        """
+        """Complete a `put` that the core could not complete at once."""
         key, weight = checked_key(key, queue_name), checked_weight(weight)
         deadline = Deadline(timeout, default=math.inf)
         with naming():
@@ -251,20 +222,8 @@ class Channel:
             future = started(queues.start_put, key, item, weight, deadline)
         return work_of(future, f"put to {self._facts.shown(key)}")
 
-    def put_nowait(
-        self,
-        item: Any,
-        weight: int = 0,
-        key: Hashable = DEFAULT_KEY,
-        *,
-        queue_name: Hashable = None,
-    ) -> None:
-        """Put an item if there is room now.
-
-        Raises:
-            ChannelFull: There is no room.
-            ChannelClosed: The channel was closed. Other errors are the same as for `put`.
-        """
+    def _put_nowait_slowly(self, item: Any, weight: Any, key: Any, queue_name: Any) -> None:
+        """Complete a `put_nowait` that the core could not complete."""
         key, weight = checked_key(key, queue_name), checked_weight(weight)
         with naming():
             self._queues(key).put(key, item, weight, None)
@@ -316,60 +275,24 @@ class Channel:
 
     # Getting.
 
-    def get(
-        self,
-        key: Hashable = DEFAULT_KEY,
-        async_op: bool = False,
-        *,
-        timeout: float | None = None,
-        queue_name: Hashable = None,
-        lease: bool = False,
+    def _get_slowly(
+        self, key: Any, async_op: Any, timeout: Any, queue_name: Any, lease: Any, waited: float
     ) -> Any:
-        """Get the oldest item, waiting for one.
-
-        Args:
-            key: The queue.
-            async_op: Return a work at once. Cancelling it, or the task that awaits it, loses no
-                item.
-            timeout: Seconds to wait; None for no limit.
-            queue_name: Older name of `key`.
-            lease: Return a lease instead, with `value`, `redelivered`, `ack()` and `give_back()`:
-                the item is delivered again, at the end of its queue, if this process dies before
-                `ack()`. As a context manager it acknowledges unless the block raises.
-
-        Raises:
-            ShoalTimeoutError: No item in time.
-            ChannelClosed: The channel was closed and the key is empty.
-            PeerLostError: The channel is on another node, and its actor died for good.
-            ChannelDecodeError: The item cannot be rebuilt in this process; it is lost.
-        """
-        return self.get_after(key, async_op, timeout, queue_name, lease)
-
-    def get_after(
-        self,
-        key: Hashable,
-        async_op: bool,
-        timeout: float | None,
-        queue_name: Hashable,
-        lease: bool,
-        waited: float = 0.0,
-    ) -> Any:
-        """Same as `get`, after the core has waited `waited` seconds of the timeout."""
+        """Complete a `get` after the core has waited `waited` seconds of the timeout."""
         deadline = Deadline(timeout, default=math.inf, waited=waited)
         want = Want(lease=True) if lease else ONE
         return self._take(checked_key(key, queue_name), want, deadline, async_op=async_op)
 
-    def get_nowait(
-        self, key: Hashable = DEFAULT_KEY, *, queue_name: Hashable = None, lease: bool = False
-    ) -> Any:
-        """Get the oldest item if there is one now.
-
-        Raises:
-            ChannelEmpty: The key holds no item. Other errors are the same as for `get`.
-        """
+    def _get_nowait_slowly(self, key: Any, queue_name: Any, lease: Any) -> Any:
+        """Complete a `get_nowait` from a queue that is not open yet."""
         key = checked_key(key, queue_name)
         with naming():
             return self._queues(key).take(key, Want(lease=True) if lease else ONE, None)
+
+    @staticmethod
+    def _explain(error: BaseException) -> BaseException:
+        """Return an error of the core with the name of this worker in its text."""
+        return named(error)
 
     def get_many(
         self, n: int, key: Hashable = DEFAULT_KEY, *, timeout: float | None = None
@@ -533,7 +456,7 @@ class Channel:
 
     def _direct(self, key: Hashable) -> ShmQueue | None:
         """Return the queue of a key if no asynchronous call of this process is pending on it."""
-        return None if self._replicas is None else self._replicas.direct.get(key)
+        return self._direct_queues.get(key)
 
     def _queues(self, key: Hashable) -> Backend:
         if self._local is not None:

@@ -46,7 +46,9 @@ class Replicas:
         self.transport = forced_transport
         """Returns the transport that `SHOAL_TRANSPORT` forces."""
         self.direct: dict[Any, ShmQueue] = {}
-        """Queues in this node's memory that the core may use directly, by key."""
+        """Queues in this node's memory that the core may use directly, by key.
+
+        The handle replaces this dict by the one that its class of the core looks into."""
 
     def of(self, key: Hashable) -> Backend:
         """Return the backend of a key; actor 0 decides once for each key which actor has it."""
