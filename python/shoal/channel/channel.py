@@ -7,26 +7,24 @@ from typing import Any, Self
 
 from shoal._backend import ChannelBase, ShmQueue
 from shoal.channel.arguments import checked_count, checked_key, checked_weight
-from shoal.channel.backend import Backend, Got
-from shoal.channel.creation import (
+from shoal.channel.async_work import started, work_of
+from shoal.channel.create import (
     connect,
     create,
-    facts_of,
     node_of_accelerator,
     node_of_worker,
-    replicas_of,
+    routes_of,
+    settings_of,
     split_affinity,
 )
-from shoal.channel.draining import drained
-from shoal.channel.facts import CAPACITY, MOST_ITEMS, Facts
-from shoal.channel.item import DEFAULT_KEY
-from shoal.channel.late import counted
+from shoal.channel.drain import drain
 from shoal.channel.local import LocalChannel, LocalQueues
-from shoal.channel.replicas import Replicas
+from shoal.channel.named_errors import named, naming
+from shoal.channel.queues import DEFAULT_KEY, ONE, Got, Queues, Want, set_done
+from shoal.channel.routes import Routes
+from shoal.channel.settings import CAPACITY, MOST_ITEMS, ChannelSettings
 from shoal.channel.shared import SharedQueues
 from shoal.channel.stats import ChannelStats, Rates
-from shoal.channel.want import ONE, Want
-from shoal.channel.work import named, naming, started, work_of
 from shoal.deadline import Deadline
 from shoal.errors import ChannelClosed, ChannelError, ShoalError, ShoalTimeoutError
 from shoal.work import AsyncChannelWork
@@ -61,8 +59,8 @@ class Channel(ChannelBase):
 
     def __init__(self) -> None:
         self._name = ""
-        self._facts = Facts("channel")
-        self._replicas: Replicas | None = None
+        self._settings = ChannelSettings("channel")
+        self._routes: Routes | None = None
         self._local: LocalQueues | None = None
         self._local_channel: LocalChannel | None = None
         self._current_worker: Any = None
@@ -116,10 +114,10 @@ class Channel(ChannelBase):
             node_rank = node_id
         if node_rank is None:
             node_rank = 0 if gpu_id is None or local else node_of_accelerator(gpu_id)
-        facts = Facts(name, maxsize, capacity, max_bytes, policy, memory_policy)
+        settings = ChannelSettings(name, maxsize, capacity, max_bytes, policy, memory_policy)
         if local:
-            return cls._made(facts, local=LocalChannel(maxsize, facts))
-        return cls._made(*create(facts, distributed, node_rank, Deadline(timeout)))
+            return cls._made(settings, local=LocalChannel(maxsize, settings))
+        return cls._made(*create(settings, distributed, node_rank, Deadline(timeout)))
 
     @classmethod
     def create_for(
@@ -165,11 +163,14 @@ class Channel(ChannelBase):
 
     @classmethod
     def _made(
-        cls, facts: Facts, replicas: Replicas | None = None, local: LocalChannel | None = None
+        cls,
+        settings: ChannelSettings,
+        routes: Routes | None = None,
+        local: LocalChannel | None = None,
     ) -> Self:
         self = cls.__new__(cls)
         Channel.__init__(self)
-        self._bind(facts, replicas, local)
+        self._bind(settings, routes, local)
         return self
 
     def _initialize(
@@ -187,18 +188,20 @@ class Channel(ChannelBase):
         Channel.__init__(self)
         self._current_worker = current_worker
         if local_channel is not None:
-            self._bind(Facts(channel_name, maxsize), None, local_channel)
+            self._bind(ChannelSettings(channel_name, maxsize), None, local_channel)
             return
         handles = channel_actors or {0: channel_worker_actor}
-        facts = facts_of([handles[index] for index in sorted(handles)], Deadline(None))
-        self._bind(facts, Replicas(facts, "", handles), None)
+        settings = settings_of([handles[index] for index in sorted(handles)], Deadline(None))
+        self._bind(settings, Routes(settings, "", handles), None)
 
-    def _bind(self, facts: Facts, replicas: Replicas | None, local: LocalChannel | None) -> None:
-        self._name, self._facts, self._replicas = facts.name, facts, replicas
+    def _bind(
+        self, settings: ChannelSettings, routes: Routes | None, local: LocalChannel | None
+    ) -> None:
+        self._name, self._settings, self._routes = settings.name, settings, routes
         self._local_channel, self._local = local, None if local is None else local.queues
         self._direct_queues.clear()
-        if replicas is not None:
-            replicas.direct = self._direct_queues
+        if routes is not None:
+            routes.direct = self._direct_queues
 
     # Putting.
 
@@ -220,7 +223,7 @@ class Channel(ChannelBase):
                 queues.put(key, item, weight, deadline)
                 return None
             future = started(queues.start_put, key, item, weight, deadline)
-        return work_of(future, f"put to {self._facts.shown(key)}")
+        return work_of(future, f"put to {self._settings.shown(key)}")
 
     def _put_nowait_slowly(self, item: Any, weight: Any, key: Any, queue_name: Any) -> None:
         """Complete a `put_nowait` that the core could not complete."""
@@ -254,7 +257,7 @@ class Channel(ChannelBase):
             weights = [checked_weight(weight) for weight in weights]
             checked_count(len(weights), len(items))
         direct, waited, put = self._direct(key), 0.0, 0
-        if direct is not None and timeout is None and self._facts.policy == "block":
+        if direct is not None and timeout is None and self._settings.policy == "block":
             # Most calls end soon and do not need what a long wait needs.
             try:
                 direct.put_many(items, weights, _SHORT_S)
@@ -270,7 +273,7 @@ class Channel(ChannelBase):
                 deadline = Deadline(timeout, default=math.inf, waited=waited)
                 self._queues(key).put_many(key, items[put:], weights[put:], deadline)
         except ShoalError as error:
-            counted(error, put + int(getattr(error, "done", 0)))
+            set_done(error, put + int(getattr(error, "done", 0)))
             raise
 
     # Getting.
@@ -369,7 +372,7 @@ class Channel(ChannelBase):
         Raises:
             ChannelDecodeError: Same as for `get_batch`.
         """
-        return drained(self, key, self._queues)
+        return drain(self, key, self._queues)
 
     def __iter__(self) -> Iterator[Any]:
         """Get items of the default queue until the channel is closed and the queue is empty."""
@@ -393,7 +396,7 @@ class Channel(ChannelBase):
             if not async_op:
                 return queues.take(key, want, deadline)
             future = started(queues.start_take, key, want, deadline)
-        return work_of(future, f"get from {self._facts.shown(key)}", takes=True)
+        return work_of(future, f"get from {self._settings.shown(key)}", takes=True)
 
     # Looking.
 
@@ -414,7 +417,7 @@ class Channel(ChannelBase):
     @property
     def maxsize(self) -> int:
         """Items that a key holds before `put` waits; 0 if no bound was given."""
-        return self._facts.maxsize
+        return self._settings.maxsize
 
     def peek_all(self, key: Hashable = DEFAULT_KEY) -> Got:
         """Return the weights and items that a key holds, oldest first, without taking them."""
@@ -447,23 +450,23 @@ class Channel(ChannelBase):
 
     @property
     def _distributed(self) -> bool:
-        return self._facts.distributed
+        return self._settings.distributed
 
     @property
     def _channel_actors_by_rank(self) -> dict[int, Any]:
-        hosts = [] if self._replicas is None else self._replicas.hosts()
-        return {index: host.handle for index, host in enumerate(hosts)}
+        actors = [] if self._routes is None else self._routes.actors()
+        return {index: actor.handle for index, actor in enumerate(actors)}
 
     def _direct(self, key: Hashable) -> ShmQueue | None:
         """Return the queue of a key if no asynchronous call of this process is pending on it."""
         return self._direct_queues.get(key)
 
-    def _queues(self, key: Hashable) -> Backend:
+    def _queues(self, key: Hashable) -> Queues:
         if self._local is not None:
             return self._local
-        if self._replicas is None:
+        if self._routes is None:
             raise ChannelError("this is not a channel yet: use Channel.create or Channel.connect")
-        return self._replicas.of(key)
+        return self._routes.for_key(key)
 
     # The whole channel.
 
@@ -486,8 +489,8 @@ class Channel(ChannelBase):
         with naming():
             if self._local is not None:
                 self._local.close()
-            elif self._replicas is not None:
-                self._replicas.end(now=False)
+            elif self._routes is not None:
+                self._routes.end(now=False)
 
     def delete(self) -> None:
         """Close the channel and drop the items that it holds. The name is free again.
@@ -497,8 +500,8 @@ class Channel(ChannelBase):
         with naming():
             if self._local is not None:
                 self._local.delete()
-            elif self._replicas is not None:
-                self._replicas.end(now=True)
+            elif self._routes is not None:
+                self._routes.end(now=True)
 
     def __str__(self) -> str:
         """List the items of the default queue."""
@@ -511,13 +514,13 @@ class Channel(ChannelBase):
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle the description of the channel; the receiver opens its own connection."""
-        if self._replicas is None:
+        if self._routes is None:
             raise ChannelError(
                 f"the local channel {self._name!r} cannot leave its process; create it without "
                 "local=True to share it"
             )
-        return _restore, (type(self), self._facts, self._replicas.namespace)
+        return _restore, (type(self), self._settings, self._routes.namespace)
 
 
-def _restore(cls: type[Channel], facts: Facts, namespace: str) -> Channel:
-    return cls._made(facts, replicas_of(facts, namespace))
+def _restore(cls: type[Channel], settings: ChannelSettings, namespace: str) -> Channel:
+    return cls._made(settings, routes_of(settings, namespace))
