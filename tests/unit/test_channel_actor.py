@@ -28,16 +28,16 @@ MB = 2**20
 
 
 def test_which_actor_has_which_key_is_known_to_the_next_process(actors):
-    actors.start(actors=2, capacity=2)
+    actors.start(num_actors=2, capacity=2)
     routes = {bytes([n]): n % 2 for n in range(8)}
     assert [actors.ask("route", key, node) for key, node in routes.items()] == [0, 1] * 4
-    actors.start(actors=2, capacity=2)
+    actors.start(num_actors=2, capacity=2)
     assert [actors.ask("route", key, 1 - node) for key, node in routes.items()] == [0, 1] * 4
 
 
 def test_more_keys_than_can_be_noted_have_actors_all_the_same(actors, channel, monkeypatch):
     monkeypatch.setattr(channel.actor, "MOST_ITEMS", 2)
-    actors.start(actors=2)
+    actors.start(num_actors=2)
     assert [actors.ask("route", bytes([n]), 1) for n in range(4)] == [1] * 4
     assert [actors.ask("route", bytes([n]), 0) for n in range(4)] == [1] * 4
 

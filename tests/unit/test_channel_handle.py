@@ -192,7 +192,7 @@ def test_a_child_closes_what_is_here(actors, fork):
 
 @pytest.mark.parametrize("here", [[False, True], [True, False]])
 def test_a_child_says_that_it_did_not_close_what_is_elsewhere(actors, fork, here):
-    channel = actors.start(actors=2).handle_of("shm", *here)
+    channel = actors.start(num_actors=2).handle_of("shm", *here)
     queues = actors.way("shm")
     fork()
     with pytest.raises(TransportError, match="was forked from process 1"):
@@ -223,7 +223,7 @@ def test_to_delete_ends_it(actors, kind):
 
 
 def test_a_child_uses_the_keys_of_a_distributed_channel_that_were_used_before(actors, fork):
-    actors.start(actors=2)
+    actors.start(num_actors=2)
     assert actors.ask("route", canonical("used"), 1) == 1
     channel = actors.handle_of("shm")
     fork()

@@ -115,8 +115,8 @@ def begin(queues, item, seconds, how):
 def used_up(actors, channel):
     """Start an actor whose memory is used up by items of another key; return the queues."""
 
-    def start(way, **facts):
-        actors.start(policy="error", max_bytes=4 * MB, **facts)
+    def start(way, **settings):
+        actors.start(policy="error", max_bytes=4 * MB, **settings)
         queues = actors.way(way)
         with contextlib.suppress(ChannelFull):
             while True:

@@ -2,8 +2,9 @@
 
 A channel has one actor, or one on each node (`actor`). The actor creates a session of `shoal.shm`
 that stores the items. Handles on the actor's node put and take there directly (`shared`); handles
-on other nodes call the actor (`remote`). `replicas` chooses between the two, once for each process
-and actor. `local` is a channel within one process. `channel` has the public class.
+on other nodes call the actor (`remote`). `routes` chooses between the two, once for each process
+and actor. `local` is a channel within one process. All three have the interface of `queues`.
+`channel` has the public class, whose fast path is in the core; `create` starts and finds actors.
 """
 
 from shoal.channel.actor import ChannelWorker

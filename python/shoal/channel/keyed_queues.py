@@ -1,6 +1,6 @@
 """Keyed first-in-first-out queues within one process, as a state machine.
 
-It has no threads, no event loop, no lock and no clock: the caller, `LocalChannel`, decides how to
+It has no threads, no event loop, no lock and no clock: the caller, `LocalQueues`, decides how to
 wait. Each key has its own queue and its own waiters, so keys never block each other. A put or get
 that cannot be done at once becomes a `Waiter`, whose `wake` is called when it ends.
 
