@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 __all__ = [
     "NAME",
+    "ChannelBase",
     "NodeGroup",
     "NodeResources",
     "Placement",
@@ -21,7 +22,6 @@ __all__ = [
     "RankLists",
     "ShmMessage",
     "ShmParcel",
-    "ShmPort",
     "ShmQueue",
     "ShmReservation",
     "ShmSession",
@@ -93,6 +93,7 @@ NAME: str = _module.__name__.rpartition("._")[2]
 
 if TYPE_CHECKING:  # type checkers see the contract of both backends
     from shoal._rust import (
+        ChannelBase,
         NodeGroup,
         NodeResources,
         Placement,
@@ -100,7 +101,6 @@ if TYPE_CHECKING:  # type checkers see the contract of both backends
         RankLists,
         ShmMessage,
         ShmParcel,
-        ShmPort,
         ShmQueue,
         ShmReservation,
         ShmSession,
@@ -114,6 +114,7 @@ if TYPE_CHECKING:  # type checkers see the contract of both backends
         shm_gc,
     )
 else:
+    ChannelBase = _module.ChannelBase
     NodeGroup = _module.NodeGroup
     NodeResources = _module.NodeResources
     Placement = _module.Placement
@@ -121,7 +122,6 @@ else:
     RankLists = _module.RankLists
     ShmMessage = _module.ShmMessage
     ShmParcel = _module.ShmParcel
-    ShmPort = _module.ShmPort
     ShmQueue = _module.ShmQueue
     ShmReservation = _module.ShmReservation
     ShmSession = _module.ShmSession

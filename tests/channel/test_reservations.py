@@ -21,7 +21,7 @@ from shoal.errors import (
     ShoalTypeError,
     ShoalValueError,
 )
-from support.channel_host import held_up
+from support.channel_actor import held_up
 from support.channel_peers import DEADLINE_S, until
 
 torch = pytest.importorskip("torch")

@@ -10,7 +10,7 @@ import pytest
 import ray
 
 from shoal.errors import ChannelEmpty, ShoalTimeoutError, ShoalValueError
-from support.channel_peers import DEADLINE_S, pid_of_host, until
+from support.channel_peers import DEADLINE_S, pid_of_actor, until
 
 everywhere = pytest.mark.parametrize("transport", ["local", "shm", "ray"], indirect=True)
 pytestmark = pytest.mark.ray
@@ -166,17 +166,17 @@ def put(channel, key, item):
     channel.put(item, key=key)
 
 
-def test_what_is_on_lease_when_the_host_dies_is_not_lost(channel, key, transport):
+def test_what_is_on_lease_when_the_actor_dies_is_not_lost(channel, key, transport):
     one = channel(private=True)
     one.put_many(["a", "b"], key=key)
     lease = one.get(key, lease=True)
-    os.kill(pid_of_host(one), signal.SIGKILL)
+    os.kill(pid_of_actor(one), signal.SIGKILL)
     if transport == "shm":
-        # The lease is in the shared memory and does not need the host.
+        # The lease is in the shared memory and does not need the actor.
         lease.give_back()
         assert [one.get(key, timeout=5.0) for _ in range(2)] == ["b", "a"]
     else:
-        # The host kept the lease, so it ended with the host.
+        # The actor's process kept the lease, so it ended with that process.
         got = [one.get(key, timeout=DEADLINE_S) for _ in range(2)]
         assert sorted(got) == ["a", "b"]
         lease.ack()

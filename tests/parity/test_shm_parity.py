@@ -12,7 +12,7 @@ from hypothesis import given
 from shoal import _backend
 
 CORES = [_backend.load("rust"), _backend.load("pure")]
-CLASSES = ("ShmMessage", "ShmParcel", "ShmPort", "ShmQueue", "ShmReservation", "ShmSession")
+CLASSES = ("ChannelBase", "ShmMessage", "ShmParcel", "ShmQueue", "ShmReservation", "ShmSession")
 
 anything = st.sampled_from(
     [None, True, -1, 0, 1, 3, 2.5, -0.5, float("nan"), "x", b"k", [], 2**63, 2**70, (2, 2), "u1"]

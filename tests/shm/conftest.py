@@ -12,7 +12,15 @@ import pytest
 from shoal import _backend
 from support import shm_crew
 
-CORE = ("ShmMessage", "ShmParcel", "ShmPort", "ShmQueue", "ShmReservation", "ShmSession", "shm_gc")
+CORE = (
+    "ChannelBase",
+    "ShmMessage",
+    "ShmParcel",
+    "ShmQueue",
+    "ShmReservation",
+    "ShmSession",
+    "shm_gc",
+)
 CREW = Path(shm_crew.__file__)
 # Seconds that a crew may take in addition to its working time.
 DEADLINE_S = 40

@@ -11,7 +11,15 @@ import pytest
 import shoal
 from shoal import _backend
 
-CORE = ("ShmMessage", "ShmParcel", "ShmPort", "ShmQueue", "ShmReservation", "ShmSession", "shm_gc")
+CORE = (
+    "ChannelBase",
+    "ShmMessage",
+    "ShmParcel",
+    "ShmQueue",
+    "ShmReservation",
+    "ShmSession",
+    "shm_gc",
+)
 MEMORY = Path("/dev/shm")
 
 
@@ -48,7 +56,10 @@ def channel_modules(shm, place, monkeypatch):
     monkeypatch.setattr(shoal, "channel", importlib.import_module("shoal.channel"))
     for name in names():
         monkeypatch.delitem(sys.modules, name)
-    parts = ("calls", "channel", "facts", "host", "lease", "remote", "replicas", "shared", "want")
+    parts = (
+        *("actor", "actor_calls", "actor_protocol", "async_work", "channel", "leases", "pending"),
+        *("queues", "remote", "routes", "session_queues", "settings", "shared"),
+    )
     yield SimpleNamespace(
         shm=shm, **{part: importlib.import_module(f"shoal.channel.{part}") for part in parts}
     )

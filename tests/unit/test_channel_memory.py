@@ -9,7 +9,7 @@ import pytest
 from shoal.deadline import Deadline
 from shoal.errors import ChannelFull, ShoalTimeoutError
 from shoal.futures import fulfil
-from support.channel_host import DEADLINE_S
+from support.channel_actor import DEADLINE_S
 from support.channel_peers import until
 
 MB = 2**20
@@ -24,9 +24,9 @@ def nothing_comes_by_itself(channel, monkeypatch):
 
 
 @pytest.mark.parametrize("kind", ways)
-def test_a_put_that_was_given_up_keeps_no_batch_from_waiting(hosts, channel, kind):
-    hosts.start(max_bytes=4 * MB)
-    queues = hosts.way(kind)
+def test_a_put_that_was_given_up_keeps_no_batch_from_waiting(actors, channel, kind):
+    actors.start(max_bytes=4 * MB)
+    queues = actors.way(kind)
     for _ in range(3):
         queues.put("other", bytes(MB), 0, None)
     with pytest.raises(ChannelFull, match="memory is used up"):
@@ -35,7 +35,7 @@ def test_a_put_that_was_given_up_keeps_no_batch_from_waiting(hosts, channel, kin
         queues.put("k", bytes(2 * MB), 0, Deadline(0))
     queues.put("k", "small", 1, None)
     with pytest.raises(ShoalTimeoutError):
-        queues.take("k", channel.want.Want("batch", 8), Deadline(0.05))
+        queues.take("k", channel.queues.Want("batch", 8), Deadline(0.05))
     assert queues.qsize("k") == 1
 
 
@@ -65,13 +65,13 @@ def putting(queues, items, how):
 @pytest.mark.parametrize("put", ["async", "sync"])
 @pytest.mark.parametrize("producer", ways)
 def test_a_batch_does_not_wait_for_what_there_is_no_memory_for(
-    hosts, channel, producer, put, consumer, get
+    actors, channel, producer, put, consumer, get
 ):
-    hosts.start(max_bytes=4 * MB)
-    queues, want = hosts.way(consumer), channel.want.Want("batch", 8)
+    actors.start(max_bytes=4 * MB)
+    queues, want = actors.way(consumer), channel.queues.Want("batch", 8)
     items = [bytes([n]) * MB for n in range(5)]
     begun = queues.start_take("k", want, Deadline(DEADLINE_S)) if get == "before" else None
-    with putting(hosts.way(producer), items, put):
+    with putting(actors.way(producer), items, put):
         if get == "sync":
             got = queues.take("k", want, Deadline(DEADLINE_S))
         else:
@@ -83,9 +83,9 @@ def test_a_batch_does_not_wait_for_what_there_is_no_memory_for(
 
         def all_are_got():
             # Memory that is freed after its item was taken wakes no process.
-            channel.shm.bells.bells_of(hosts.worker._session.token).wake_all()
+            channel.shm.bells.bells_of(actors.worker._session.token).wake_all()
             with contextlib.suppress(ShoalTimeoutError):
-                got.append(queues.take("k", channel.want.ONE, Deadline(0.05)))
+                got.append(queues.take("k", channel.queues.ONE, Deadline(0.05)))
             return len(got) == 5
 
         until(all_are_got)
@@ -112,12 +112,12 @@ def begin(queues, item, seconds, how):
 
 
 @pytest.fixture
-def used_up(hosts, channel):
-    """Start a host whose memory is used up by items of another key; return the queues."""
+def used_up(actors, channel):
+    """Start an actor whose memory is used up by items of another key; return the queues."""
 
-    def start(way, **facts):
-        hosts.start(policy="error", max_bytes=4 * MB, **facts)
-        queues = hosts.way(way)
+    def start(way, **settings):
+        actors.start(policy="error", max_bytes=4 * MB, **settings)
+        queues = actors.way(way)
         with contextlib.suppress(ChannelFull):
             while True:
                 queues.put("other", bytes(MB), 0, None)
@@ -127,12 +127,12 @@ def used_up(hosts, channel):
 
 
 @pytest.fixture
-def tried(hosts, channel):
+def tried(actors, channel):
     """Wait until a put has ended; ring it so that it retries."""
 
     def wait(put):
         def ended():
-            channel.shm.bells.bells_of(hosts.worker._session.token).wake_all()
+            channel.shm.bells.bells_of(actors.worker._session.token).wake_all()
             return put.done()
 
         until(ended)
@@ -147,7 +147,7 @@ def test_a_put_waits_for_memory_although_a_full_key_is_an_error(used_up, tried, 
     queues = used_up(way)
     put = begin(queues, bytes(MB), DEADLINE_S, how)
     assert not put.done()
-    queues.take("other", channel.want.ONE, None)
+    queues.take("other", channel.queues.ONE, None)
     tried(put).result()
     assert queues.qsize("k") == 1
 
@@ -164,10 +164,12 @@ def test_a_put_that_waited_in_vain_for_memory_is_late(used_up, way, how):
 
 @both_calls
 @both_ways
-def test_a_key_that_gets_full_is_an_error_for_who_waits_for_memory(hosts, used_up, tried, way, how):
+def test_a_key_that_gets_full_is_an_error_for_who_waits_for_memory(
+    actors, used_up, tried, way, how
+):
     queues = used_up(way, maxsize=5)
     put = begin(queues, bytes(MB), DEADLINE_S, how)
-    others = hosts.way(way)
+    others = actors.way(way)
     for n in range(5):
         others.put("k", n, 0, None)
     with pytest.raises(ChannelFull, match="put_nowait: no room in"):

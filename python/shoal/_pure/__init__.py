@@ -11,9 +11,9 @@ from shoal._pure.placement import NodeGroup, NodeResources, Placement
 from shoal._pure.placements import Placements
 from shoal._pure.ranks import RankLists
 from shoal._pure.shm import (
+    ChannelBase,
     ShmMessage,
     ShmParcel,
-    ShmPort,
     ShmQueue,
     ShmReservation,
     ShmSession,
@@ -22,6 +22,7 @@ from shoal._pure.shm import (
 from shoal._pure.solve import packed_ranks, place_flexible, place_nodes, place_packed
 
 __all__ = [
+    "ChannelBase",
     "NodeGroup",
     "NodeResources",
     "Placement",
@@ -29,7 +30,6 @@ __all__ = [
     "RankLists",
     "ShmMessage",
     "ShmParcel",
-    "ShmPort",
     "ShmQueue",
     "ShmReservation",
     "ShmSession",

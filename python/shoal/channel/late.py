@@ -8,16 +8,11 @@ from shoal.deadline import Deadline, LongWait
 from shoal.errors import ChannelEmpty, ChannelFull, ShoalTimeoutError
 from shoal.shm import Queue
 
-__all__ = ["counted", "patiently", "too_late"]
+__all__ = ["patiently", "too_late"]
 
 T = TypeVar("T")
 
 _WITHIN = re.compile(r"within [0-9.e+-]+ s")
-
-
-def counted(error: Exception, done: int) -> None:
-    """Set the `done` of an error of `put_many`: how many items were put."""
-    error.__dict__["done"] = done
 
 
 def patiently(attempt: Callable[[float], T], deadline: Deadline, wait: LongWait) -> T:

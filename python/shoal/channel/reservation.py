@@ -10,11 +10,10 @@ from typing import Any, NoReturn
 
 from shoal.channel.arguments import checked_weight
 from shoal.channel.arrays import checked_form
-from shoal.channel.backend import Backend, Future
-from shoal.channel.facts import Facts
-from shoal.channel.item import DEFAULT_KEY
-from shoal.channel.late import counted
-from shoal.channel.work import naming, started, work_of
+from shoal.channel.async_work import started, work_of
+from shoal.channel.named_errors import naming
+from shoal.channel.queues import DEFAULT_KEY, Future, Queues, set_done
+from shoal.channel.settings import ChannelSettings
 from shoal.deadline import Deadline
 from shoal.errors import ShoalError, ShoalValueError
 from shoal.shm import Reservation as SharedReservation
@@ -49,12 +48,12 @@ class Reservation:
     __slots__ = (
         "__weakref__",
         "_array",
-        "_facts",
         "_item",
         "_key",
         "_lock",
         "_pid",
         "_queues",
+        "_settings",
         "_state",
         "_timeout",
         "_weight",
@@ -62,14 +61,14 @@ class Reservation:
 
     def __init__(
         self,
-        facts: Facts,
-        queues: Backend,
+        settings: ChannelSettings,
+        queues: Queues,
         item: Any,
         key: Hashable,
         weight: int,
         timeout: float | None,
     ) -> None:
-        self._facts = facts
+        self._settings = settings
         self._queues = queues
         self._item = item
         self._array = item.array if isinstance(item, SharedReservation) else item
@@ -134,7 +133,7 @@ class Reservation:
                 self._end(put=False)
                 raise
         future.add_done_callback(self._end_of)
-        return work_of(future, f"put to {self._facts.shown(self._key)}")
+        return work_of(future, f"put to {self._settings.shown(self._key)}")
 
     def put_nowait(self, weight: int | None = None) -> None:
         """Put the array if there is room now. Errors: same as `put` and `Channel.put_nowait`."""
@@ -169,7 +168,7 @@ class Reservation:
 
     def __repr__(self) -> str:
         """Show the key and the state."""
-        return f"<Reservation for {self._facts.shown(self._key)}: {self._state or 'open'}>"
+        return f"<Reservation for {self._settings.shown(self._key)}: {self._state or 'open'}>"
 
     def __reduce__(self) -> NoReturn:
         """Refuse to be pickled: only this process can fill the array."""
@@ -193,16 +192,16 @@ class Reservation:
         if self._state:
             raise ShoalValueError(f"the reservation {self._state}")
 
-    def _check_for(self, facts: Facts, queues: Backend | None, key: Hashable) -> None:
-        same = queues is self._queues or (self._facts.hosts > 0 and facts == self._facts)
+    def _check_for(self, settings: ChannelSettings, queues: Queues | None, key: Hashable) -> None:
+        same = queues is self._queues or (self._settings.num_actors > 0 and settings == self._settings)
         if not same:
             raise ShoalValueError(
-                f"the reservation is for {self._facts.shown(self._key)}: it cannot be put into "
-                f"{facts.shown(key)}"
+                f"the reservation is for {self._settings.shown(self._key)}: it cannot be put into "
+                f"{settings.shown(key)}"
             )
         if key != self._key:
             raise ShoalValueError(
-                f"the reservation is for {self._facts.shown(self._key)}, not for key {key!r}"
+                f"the reservation is for {self._settings.shown(self._key)}, not for key {key!r}"
             )
 
     def _begin(self) -> Any:
@@ -227,7 +226,7 @@ class Reservation:
     def _finish(self, state: str) -> Any:
         item, array = self._item, self._array
         self._state, self._item, self._array = state, None, None
-        if self._facts.hosts > 0 and hasattr(array, "setflags"):
+        if self._settings.num_actors > 0 and hasattr(array, "setflags"):
             array.setflags(write=False)
         return item
 
@@ -244,8 +243,8 @@ def _can_be_put(item: Any) -> bool:
 
 
 def reserve(
-    facts: Facts,
-    queues: Backend,
+    settings: ChannelSettings,
+    queues: Queues,
     shape: int | Sequence[int],
     dtype: Any,
     key: Hashable,
@@ -256,13 +255,13 @@ def reserve(
     deadline = Deadline(timeout, default=math.inf)
     with naming():
         item = queues.reserve(key, *checked_form(shape, dtype), deadline)
-    return Reservation(facts, queues, item, key, weight, timeout)
+    return Reservation(settings, queues, item, key, weight, timeout)
 
 
 def put_reserved(
     reservation: Reservation,
-    facts: Facts,
-    local: Backend | None,
+    settings: ChannelSettings,
+    local: Queues | None,
     key: Hashable,
     weight: int,
     timeout: float | None = None,
@@ -274,7 +273,7 @@ def put_reserved(
 
     Args:
         reservation: The reservation.
-        facts: The channel.
+        settings: The channel.
         local: The queues of a local channel.
         key: The key; the default key stands for the reservation's own.
         weight: The weight; 0 stands for the reservation's own.
@@ -287,7 +286,7 @@ def put_reserved(
         ShoalError: Same as `Reservation.put`.
     """
     with naming():
-        reservation._check_for(facts, local, reservation.key if key == DEFAULT_KEY else key)
+        reservation._check_for(settings, local, reservation.key if key == DEFAULT_KEY else key)
     if waits:
         return reservation.put(weight or None, async_op=async_op, timeout=timeout)
     reservation.put_nowait(weight or None)
@@ -300,8 +299,8 @@ def has_reservations(items: Iterable[Any]) -> bool:
 
 
 def put_many(
-    facts: Facts,
-    queues: Backend,
+    settings: ChannelSettings,
+    queues: Queues,
     key: Hashable,
     items: Sequence[Any],
     weights: Sequence[int],
@@ -310,7 +309,7 @@ def put_many(
     """Put items in their order; reservations may be among them, with a weight of 0 for their own.
 
     Raises:
-        ShoalError: Same as `Backend.put_many`. A reservation for another channel or key, or one
+        ShoalError: Same as `Queues.put_many`. A reservation for another channel or key, or one
             that is not open, ends the puts; the items before it are in the channel.
     """
     if not has_reservations(items):
@@ -328,7 +327,7 @@ def put_many(
                 their_weights.append(weight)
                 continue
             try:
-                item._check_for(facts, queues, key)
+                item._check_for(settings, queues, key)
                 plain.append(item._begin())
             except ShoalError as error:
                 refusal = error
@@ -345,5 +344,5 @@ def put_many(
         for at, item in begun:
             item._end(put=at < done)
     if refusal is not None:
-        counted(refusal, done)
+        set_done(refusal, done)
         raise refusal

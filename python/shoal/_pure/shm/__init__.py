@@ -7,16 +7,16 @@ with one exception: a process that is stopped within a transaction, which takes 
 the others wait until it continues.
 """
 
+from shoal._pure.shm.channel_base import ChannelBase
 from shoal._pure.shm.held import ShmMessage, ShmReservation
 from shoal._pure.shm.parcel import ShmParcel
-from shoal._pure.shm.port import ShmPort
 from shoal._pure.shm.queue import ShmQueue
 from shoal._pure.shm.session import ShmSession, shm_gc
 
 __all__ = [
+    "ChannelBase",
     "ShmMessage",
     "ShmParcel",
-    "ShmPort",
     "ShmQueue",
     "ShmReservation",
     "ShmSession",

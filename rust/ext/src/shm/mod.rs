@@ -7,6 +7,7 @@
 
 mod arguments;
 mod aside;
+mod channel_base;
 mod codec;
 mod errors;
 mod getting;
@@ -17,7 +18,6 @@ mod many;
 mod message;
 mod parcel;
 mod peeking;
-mod port;
 mod process;
 mod putting;
 mod queue;
@@ -28,9 +28,9 @@ mod taking;
 
 use std::time::Duration;
 
+pub(crate) use channel_base::PyChannelBase;
 pub(crate) use message::PyShmMessage;
 pub(crate) use parcel::PyShmParcel;
-pub(crate) use port::PyShmPort;
 pub(crate) use process::watch;
 pub(crate) use queue::PyShmQueue;
 pub(crate) use reservation::PyShmReservation;

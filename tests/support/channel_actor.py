@@ -1,4 +1,4 @@
-"""Double of Ray for channels: runs a channel's host in a thread of the test."""
+"""Double of Ray for channels: runs a channel's actor in a thread of the test."""
 
 import asyncio
 import contextlib
@@ -9,10 +9,8 @@ from types import SimpleNamespace
 
 from ray.exceptions import GetTimeoutError
 
+from shoal.channel.queues import Outcome
 from shoal.loop import soon
-from shoal.transport import client
-from shoal.transport.queues import Outcome
-from shoal.transport.wire import pack, unpack
 
 DEADLINE_S = 10
 STANDS_S = 60
@@ -32,7 +30,7 @@ class Reference:
 
 
 class Handle:
-    """Double of an actor handle: methods run in the host's thread; `fails` makes a call's error."""
+    """Double of an actor handle: methods run in the actor's thread; `fails` makes a call's error."""
 
     def __init__(self, worker, loop):
         self._worker, self._loop = worker, loop
@@ -58,8 +56,8 @@ class Handle:
         return future.result()
 
 
-class Hosts:
-    """Successive processes of one channel's host, and the values that they noted at the manager."""
+class Actors:
+    """Successive processes of one channel's actor, and the values that they noted at the manager."""
 
     def __init__(self, channel, monkeypatch):
         self._channel, self._patch = channel, monkeypatch
@@ -67,27 +65,27 @@ class Hosts:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._thread.start()
-        monkeypatch.setattr(channel.host, "_ask_manager", self._ask)
-        monkeypatch.setattr(channel.host, "set_context", lambda **_: None)
+        monkeypatch.setattr(channel.actor, "_ask_manager", self._ask)
+        monkeypatch.setattr(channel.actor, "set_context", lambda **_: None)
 
     def _ask(self, method, _, *value):
         self._noted += value
         return self._noted[-1] if method == "noted" and self._noted else None
 
-    def start(self, **facts):
-        """Start the next process of the host, which replaces the former one."""
-        self.facts = self._channel.facts.Facts("c", **{"hosts": 1, **facts})
+    def start(self, **settings):
+        """Start the next process of the actor, which replaces the former one."""
+        self.settings = self._channel.settings.ChannelSettings("c", **{"num_actors": 1, **settings})
         self.worker = self._run(self._made())
         self.handle = Handle(self.worker, self._loop)
         ray = SimpleNamespace(is_initialized=lambda: True, get=self.handle.get)
-        self._patch.setattr(client, "ray", ray)
+        self._patch.setattr(self._channel.actor_protocol, "ray", ray)
         itself = SimpleNamespace(current_actor=None)
         ray = SimpleNamespace(get_runtime_context=lambda: itself, kill=lambda _: None)
-        self._patch.setattr(self._channel.host, "ray", ray)
+        self._patch.setattr(self._channel.actor, "ray", ray)
         return self
 
     async def _made(self):
-        return self._channel.host.ChannelWorker("c:0", self.facts, "job")
+        return self._channel.actor.ChannelWorker("c:0", self.settings, "job")
 
     def _run(self, work):
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(DEADLINE_S)
@@ -96,7 +94,9 @@ class Hosts:
         return getattr(self.handle, method).remote(*arguments).future().result(DEADLINE_S)
 
     def ask(self, operation, *arguments):
-        outcome, body = unpack(self.call("serve", pack((operation, "", arguments))))
+        protocol = self._channel.actor_protocol
+        packed = protocol.pack((operation, "", arguments))
+        outcome, body = protocol.unpack(self.call("serve", packed))
         if outcome == Outcome.ERROR:
             raise body
         return body
@@ -104,27 +104,29 @@ class Hosts:
     def way(self, kind):
         """Return the queues of a process on another node (`ray`) or on this one (`shm`)."""
         if kind == "ray":
-            return self._channel.remote.RemoteQueues(self.facts, "job", 0, self.handle)
+            return self._channel.remote.RemoteQueues(self.settings, "job", 0, self.handle)
         session = self._channel.shm.Session.attach(self._noted[-1])
-        return self._channel.shared.SharedQueues(self.facts, session, {})
+        return self._channel.shared.SharedQueues(self.settings, session, {})
 
     def handle_of(self, kind, *here):
         """Return a channel's handle as a process of another node (`ray`) or of this one has it.
 
-        `local` is a channel without a host; `here` tells for each host whether it is on this node.
+        `local` is a channel without an actor; `here` tells for each actor whether it is on this node.
         """
         if kind == "local":
             return self._channel.channel.Channel.create("c", local=True)
-        place = self._channel.facts.Place.of(self._noted[-1])
-        here = here or [kind == "shm"] * self.facts.hosts
-        facts = replace(self.facts, places=tuple(place if each else None for each in here))
-        handles = dict.fromkeys(range(self.facts.hosts), self.handle)
-        replicas = self._channel.replicas.Replicas(facts, "job", handles)
-        return self._channel.channel.Channel._made(facts, replicas)
+        location = self._channel.settings.MemoryLocation.of(self._noted[-1])
+        here = here or [kind == "shm"] * self.settings.num_actors
+        settings = replace(
+            self.settings, locations=tuple(location if each else None for each in here)
+        )
+        handles = dict.fromkeys(range(self.settings.num_actors), self.handle)
+        routes = self._channel.routes.Routes(settings, "job", handles)
+        return self._channel.channel.Channel._made(settings, routes)
 
     @contextlib.contextmanager
     def standing_still(self):
-        """Stop the host's process during the block."""
+        """Stop the actor's process during the block."""
         stands, go_on = threading.Event(), threading.Event()
 
         def stand():

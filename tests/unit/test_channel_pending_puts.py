@@ -9,10 +9,10 @@ import weakref
 
 import pytest
 
+from shoal.channel.pending import PutSequence
+from shoal.channel.queues import Outcome
 from shoal.deadline import Deadline
 from shoal.errors import ShoalTimeoutError
-from shoal.transport.queues import Outcome
-from shoal.transport.sequence import PutSequence
 
 
 def check(outcome):

@@ -1,12 +1,11 @@
-"""Leases that a channel's host keeps for handles on other nodes, and how handles renew them."""
+"""Leases that a channel's actor keeps for handles on other nodes, and how handles renew them."""
 
 import threading
 
 import pytest
 
-from shoal.channel import lease as leases_of_handles
-from shoal.channel.lease import HeldLeases
-from shoal.channel.leases import Leases, arrival_s
+from shoal.channel import leases as channel_leases
+from shoal.channel.leases import HeldLeases, Leases, arrival_s
 from shoal.process import own_process
 
 DEADLINE_S = 10
@@ -63,7 +62,7 @@ def test_large_items_may_be_on_their_way_for_long():
 
 
 def test_leases_are_renewed_although_a_call_failed(monkeypatch):
-    monkeypatch.setattr(leases_of_handles, "RENEW_S", 0.01)
+    monkeypatch.setattr(channel_leases, "RENEW_S", 0.01)
     calls, again = [], threading.Event()
 
     async def renew(numbers):
@@ -80,8 +79,8 @@ def test_leases_are_renewed_although_a_call_failed(monkeypatch):
     assert calls[:2] == [[7], [7]]
 
 
-def test_what_a_host_does_not_know_is_renewed_no_more(monkeypatch):
-    monkeypatch.setattr(leases_of_handles, "RENEW_S", 0.01)
+def test_what_an_actor_does_not_know_is_renewed_no_more(monkeypatch):
+    monkeypatch.setattr(channel_leases, "RENEW_S", 0.01)
     calls, again = [], threading.Event()
 
     async def renew(numbers):

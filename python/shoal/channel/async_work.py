@@ -1,35 +1,16 @@
-"""Turns a channel's asynchronous operations into works; adds the worker's name to errors."""
+"""Turns a channel's asynchronous operations into works."""
 
 import concurrent.futures
-import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
-from shoal.channel.want import Taken
-from shoal.context import describe_self
-from shoal.errors import ChannelError, ShoalError
+from shoal.channel.named_errors import named
+from shoal.channel.queues import Taken
+from shoal.errors import ChannelError
 from shoal.futures import Asking, done, fail, fulfil
 from shoal.work import AsyncChannelWork
 
-__all__ = ["named", "naming", "started", "work_of"]
-
-
-def named(error: BaseException) -> BaseException:
-    """Add the name of this worker to the text of an error, unless it has one; return the error."""
-    if isinstance(error, ShoalError) and not getattr(error, "met_by", None):
-        who = describe_self()
-        error.met_by = who  # type: ignore[attr-defined]  # an attribute that errors get here
-        error.args = (f"{who}: {error}", *error.args[1:])
-    return error
-
-
-@contextlib.contextmanager
-def naming() -> Iterator[None]:
-    """Add the name of this worker to the errors of a block."""
-    try:
-        yield
-    except ShoalError as error:
-        raise named(error) from error.__cause__
+__all__ = ["started", "work_of"]
 
 
 def started(start: Callable[..., "concurrent.futures.Future[Any]"], *args: Any) -> Any:

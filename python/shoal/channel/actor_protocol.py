@@ -1,8 +1,12 @@
-"""Makes calls to Ray actors, called hosts here: operations written once, run in two ways.
+"""Makes calls to Ray actors, and packs their requests and replies.
 
-An operation is a generator: it yields the calls to make and receives their replies. `run` makes
-the calls in the caller's thread, `arun` in an event loop. When the caller is interrupted or
-cancelled, both cancel the call and give back to the host any messages that it handed over anyway.
+An operation is a generator, written once and run in two ways: it yields the calls to make and
+receives their replies. `run` makes the calls in the caller's thread, `arun` in an event loop. When the caller is interrupted or
+cancelled, both cancel the call and give back to the actor any messages that it handed over anyway.
+
+Ray moves `bytes` without pickling them, so a small request is one `bytes`. Large buffers travel
+beside it: Ray copies each once into shared memory, and this module copies it once out. The
+receiver then owns writable memory, and a full queue does not pin Ray's object store.
 """
 
 import asyncio
@@ -10,9 +14,10 @@ import contextlib
 import itertools
 import math
 import os
+import pickle
 import time
 from asyncio import FIRST_COMPLETED
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 import ray
@@ -22,33 +27,35 @@ from ray.exceptions import (
 )
 
 from shoal._ray import LOST, check_fork
+from shoal.channel.queues import Outcome
 from shoal.deadline import Deadline, LongWait
 from shoal.fork import ChildStage, in_child
 from shoal.loop import submit
-from shoal.transport.queues import Outcome
-from shoal.transport.wire import Bulk, pack, unpack
 
 __all__ = [
-    "HostLostError",
-    "HostRestartsError",
-    "HostSilentError",
+    "ActorLostError",
+    "ActorRestartsError",
+    "ActorSilentError",
+    "Bulk",
     "Request",
     "Steps",
     "arun",
     "new_ticket",
+    "pack",
     "pause",
     "run",
     "tell",
+    "unpack",
 ]
 
 _ANSWER_S = 30.0
-"""Seconds that a host has to answer, beyond its wait: it may be moving large messages."""
+"""Seconds that an actor has to answer, beyond its wait: it may be moving large messages."""
 
 _LOOK_S = 1.0
-"""Seconds beyond the host's wait before checking that this process is still connected to Ray."""
+"""Seconds beyond the actor's wait before checking that this process is still connected to Ray."""
 
 _SPARE_S = 0.25
-"""Seconds after its deadline before an operation pings a host that has not answered."""
+"""Seconds after its deadline before an operation pings an actor that has not answered."""
 
 _PING_S = 1.75
 """Seconds that the ping may take; then the operation ends, two seconds after its deadline."""
@@ -58,31 +65,31 @@ _DISCONNECTED = "this process is not connected to Ray any more"
 _T = TypeVar("_T")
 
 
-class HostLostError(Exception):
-    """The host died or does not answer; the caller decides what that means."""
+class ActorLostError(Exception):
+    """The actor died or does not answer; the caller decides what that means."""
 
 
-class HostRestartsError(HostLostError):
-    """The host's process died and another one takes its place; the call may have taken effect."""
+class ActorRestartsError(ActorLostError):
+    """The actor's process died and another one takes its place; the call may have taken effect."""
 
 
-class HostSilentError(HostLostError):
-    """The host does not answer; the call may have taken effect, or may still do so."""
+class ActorSilentError(ActorLostError):
+    """The actor does not answer; the call may have taken effect, or may still do so."""
 
 
 class Request(NamedTuple):
-    """One call to a host.
+    """One call to an actor.
 
     Attributes:
-        handle: The host.
+        handle: The actor.
         method: The method's name.
         packed: The method's first argument.
-        seconds: How long the host may wait before it answers.
-        refusal: For a call that takes messages: turns its reply into the argument of the host's
+        seconds: How long the actor may wait before it answers.
+        refusal: For a call that takes messages: turns its reply into the argument of the actor's
             `give_back`, for when the caller has gone.
         ticket: For a call that waits: identifies it when it is cancelled.
         more: Further arguments, for the methods of managers.
-        until: The caller's deadline. A host that does not even answer a ping then is silent; one
+        until: The caller's deadline. An actor that does not even answer a ping then is silent; one
             that does may be moving large messages, and keeps its full `limit`.
     """
 
@@ -97,12 +104,12 @@ class Request(NamedTuple):
 
     @property
     def limit(self) -> float:
-        """Seconds that the host has to answer."""
+        """Seconds that the actor has to answer."""
         return self.seconds + _ANSWER_S
 
     @property
     def first(self) -> float:
-        """Seconds before the host is pinged; at or above `limit`, it is not pinged."""
+        """Seconds before the actor is pinged; at or above `limit`, it is not pinged."""
         return math.inf if self.until is None else self.until.remaining + _SPARE_S
 
 
@@ -138,7 +145,7 @@ def run(steps: Steps[_T], wait: LongWait | None = None) -> _T:
         wait: Logs an operation that takes long.
 
     Raises:
-        HostLostError: The host died or does not answer.
+        ActorLostError: The actor died or does not answer.
     """
     try:
         request = next(steps)
@@ -153,7 +160,7 @@ def run(steps: Steps[_T], wait: LongWait | None = None) -> _T:
             try:
                 ref = _send(request)
                 reply = _open(_finish(ref, request))
-            except HostSilentError as error:
+            except ActorSilentError as error:
                 _clean_up(request, ref)  # it may still answer
                 request = steps.throw(error)
                 continue
@@ -184,7 +191,7 @@ async def arun(steps: Steps[_T], wait: LongWait | None = None) -> _T:
             try:
                 ref = _send(request)
                 reply = _open(await _finish_in_loop(ref, request))
-            except HostSilentError as error:
+            except ActorSilentError as error:
                 _clean_up(request, ref)  # it may still answer
                 request = steps.throw(error)
                 continue
@@ -206,7 +213,7 @@ def tell(handle: Any, method: str, value: Any) -> None:
     """Make a call without waiting for its reply.
 
     Raises:
-        HostLostError: The call could not be made.
+        ActorLostError: The call could not be made.
     """
     _call(handle, method, pack(value))
 
@@ -224,7 +231,7 @@ async def _finish_in_loop(ref: Any, request: Request) -> Any:
     first = request.first
     if not await answered(min(first, request.seconds + _LOOK_S)):
         if not ray.is_initialized():  # then Ray does not complete any call
-            raise HostLostError(_DISCONNECTED)
+            raise ActorLostError(_DISCONNECTED)
         if not await answered(first) and first < request.limit:
             ping = asyncio.wrap_future(_call(request.handle, "ping").future())
             ping.add_done_callback(_looked_at)
@@ -244,12 +251,12 @@ def _send(request: Request) -> Any:
 def _call(handle: Any, method: str, *args: Any) -> Any:
     check_fork()
     if not ray.is_initialized():
-        raise HostLostError(_DISCONNECTED)
+        raise ActorLostError(_DISCONNECTED)
     try:
         return getattr(handle, method).remote(*args)
     # Ray has no error class for a handle that belongs to a Ray that was shut down.
     except Exception as error:  # noqa: BLE001  (whatever the error, the call was not made)
-        raise HostLostError(_first_line(error)) from None
+        raise ActorLostError(_first_line(error)) from None
 
 
 def _finish(ref: Any, request: Request) -> Any:
@@ -257,11 +264,11 @@ def _finish(ref: Any, request: Request) -> Any:
     if first >= limit:
         return _get(ref, limit)
     began = time.monotonic()
-    with contextlib.suppress(HostSilentError):
+    with contextlib.suppress(ActorSilentError):
         return _get(ref, first)
     try:
         _get(_call(request.handle, "ping"), _PING_S)
-    except HostSilentError:
+    except ActorSilentError:
         limit = time.monotonic() - began
     return _get(ref, limit, began)
 
@@ -282,8 +289,8 @@ def _looked_at(ended: "asyncio.Future[Any]") -> None:
         ended.exception()
 
 
-def _silent(seconds: float) -> HostSilentError:
-    return HostSilentError(f"no answer within {seconds:.3g} s")
+def _silent(seconds: float) -> ActorSilentError:
+    return ActorSilentError(f"no answer within {seconds:.3g} s")
 
 
 @contextlib.contextmanager
@@ -291,9 +298,9 @@ def _understood() -> Iterator[None]:
     try:
         yield
     except ActorUnavailableError as error:
-        raise HostRestartsError(_first_line(error)) from None
+        raise ActorRestartsError(_first_line(error)) from None
     except LOST as error:
-        raise HostLostError(_first_line(error)) from None
+        raise ActorLostError(_first_line(error)) from None
 
 
 def _open(answer: Any) -> Any:
@@ -312,7 +319,7 @@ async def _cancel(handle: Any, ticket: tuple[int, int]) -> None:
     try:
         await handle.cancel.remote(pack(ticket))
     except LOST:
-        return  # a dead host has nothing to cancel
+        return  # a dead actor has nothing to cancel
 
 
 async def _abandon(request: Request, ref: Any) -> None:
@@ -331,3 +338,53 @@ async def _abandon(request: Request, ref: Any) -> None:
 def _first_line(error: BaseException) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return lines[0] if lines else type(error).__name__
+
+
+# Packing.
+
+_BESIDE = 64 * 1024
+"""Buffers of at least this many bytes travel beside the request, not in it."""
+
+Buffer = bytes | bytearray | memoryview | pickle.PickleBuffer
+
+
+class Bulk:
+    """A packed request or reply with buffers beside it."""
+
+    __slots__ = ("buffers", "head")
+
+    def __init__(self, head: bytes, buffers: Sequence[Buffer]) -> None:
+        self.head = head
+        self.buffers = buffers
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _arrived, (self.head, *self.buffers)
+
+
+def _arrived(head: bytes, *views: Buffer) -> Bulk:
+    return Bulk(head, [bytearray(view) for view in views])
+
+
+def _size(part: Buffer) -> int:
+    return part.raw().nbytes if isinstance(part, pickle.PickleBuffer) else memoryview(part).nbytes
+
+
+def pack(value: Any) -> bytes | Bulk:
+    """Turn a request or a reply into the object that Ray sends."""
+    beside: list[pickle.PickleBuffer] = []
+
+    def stays_inside(buffer: pickle.PickleBuffer) -> bool:
+        if _size(buffer) < _BESIDE:
+            return True
+        beside.append(buffer)
+        return False
+
+    head = pickle.dumps(value, protocol=5, buffer_callback=stays_inside)
+    return Bulk(head, beside) if beside else head
+
+
+def unpack(packed: bytes | Bulk) -> Any:
+    """Undo `pack`."""
+    if isinstance(packed, Bulk):
+        return pickle.loads(packed.head, buffers=packed.buffers)
+    return pickle.loads(packed)

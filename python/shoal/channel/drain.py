@@ -1,16 +1,15 @@
-"""`drained`: gets all items that a key of a channel holds."""
+"""`drain`: gets all items that a key of a channel holds."""
 
 from collections.abc import Callable, Hashable
 from typing import Any
 
-from shoal.channel.backend import Backend
-from shoal.channel.underway import Underway
+from shoal.channel.queues import Queues
 from shoal.errors import ChannelClosed, ChannelDecodeError, ShoalError, ShoalTimeoutError
 
-__all__ = ["drained"]
+__all__ = ["drain"]
 
 
-def drained(channel: Any, key: Hashable, queues_of: Callable[[Hashable], Backend]) -> list[Any]:
+def drain(channel: Any, key: Hashable, queues_of: Callable[[Hashable], Queues]) -> list[Any]:
     """Get all items that a key holds now, without waiting.
 
     Items that were taken are returned even if a later get fails; the next call then raises the
@@ -19,7 +18,7 @@ def drained(channel: Any, key: Hashable, queues_of: Callable[[Hashable], Backend
     Args:
         channel: The channel.
         key: The key.
-        queues_of: Returns the backend of a key.
+        queues_of: Returns the queues of a key.
 
     Raises:
         ShoalError: Same errors as a get, if nothing was taken.
@@ -34,8 +33,7 @@ def drained(channel: Any, key: Hashable, queues_of: Callable[[Hashable], Backend
     except ShoalError as error:
         if not items:
             raise
-        queues = queues_of(key)
         # The next call meets any other error by itself.
-        if isinstance(error, ChannelDecodeError) and isinstance(queues, Underway):
-            queues.set_aside(key, error)
+        if isinstance(error, ChannelDecodeError):
+            queues_of(key).set_aside(key, error)
     return items

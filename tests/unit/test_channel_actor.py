@@ -1,7 +1,6 @@
-"""A channel's host and both transports to it, on either core, with a thread instead of Ray."""
+"""A channel's actor and both transports to it, on either core, with a thread instead of Ray."""
 
 import asyncio
-import contextlib
 import os
 import threading
 import time
@@ -19,68 +18,68 @@ from shoal.errors import (
     PeerLostError,
     ShoalTimeoutError,
 )
-from support.channel_host import DEADLINE_S, held_up
+from support.channel_actor import DEADLINE_S, held_up
 from support.channel_peers import in_a_child, until
 
 MB = 2**20
 
 
-# A channel after its host ended or another process replaced it.
+# A channel after its actor ended or another process replaced it.
 
 
-def test_which_host_has_which_key_is_known_to_the_next_process(hosts):
-    hosts.start(hosts=2, capacity=2)
+def test_which_actor_has_which_key_is_known_to_the_next_process(actors):
+    actors.start(num_actors=2, capacity=2)
     routes = {bytes([n]): n % 2 for n in range(8)}
-    assert [hosts.ask("route", key, node) for key, node in routes.items()] == [0, 1] * 4
-    hosts.start(hosts=2, capacity=2)
-    assert [hosts.ask("route", key, 1 - node) for key, node in routes.items()] == [0, 1] * 4
+    assert [actors.ask("route", key, node) for key, node in routes.items()] == [0, 1] * 4
+    actors.start(num_actors=2, capacity=2)
+    assert [actors.ask("route", key, 1 - node) for key, node in routes.items()] == [0, 1] * 4
 
 
-def test_more_keys_than_can_be_noted_have_hosts_all_the_same(hosts, channel, monkeypatch):
-    monkeypatch.setattr(channel.host, "MOST_ITEMS", 2)
-    hosts.start(hosts=2)
-    assert [hosts.ask("route", bytes([n]), 1) for n in range(4)] == [1] * 4
-    assert [hosts.ask("route", bytes([n]), 0) for n in range(4)] == [1] * 4
+def test_more_keys_than_can_be_noted_have_actors_all_the_same(actors, channel, monkeypatch):
+    monkeypatch.setattr(channel.actor, "MOST_ITEMS", 2)
+    actors.start(num_actors=2)
+    assert [actors.ask("route", bytes([n]), 1) for n in range(4)] == [1] * 4
+    assert [actors.ask("route", bytes([n]), 0) for n in range(4)] == [1] * 4
 
 
-def test_a_closed_host_stays_while_its_last_item_is_on_lease(hosts, channel):
-    queues = hosts.start().way("ray")
-    want = channel.want.ONE._replace(lease=True)
+def test_a_closed_actor_stays_while_its_last_item_is_on_lease(actors, channel):
+    queues = actors.start().way("ray")
+    want = channel.queues.ONE._replace(lease=True)
     queues.put("k", "a", 0, None)
     lease = queues.take("k", want, None)
-    assert hosts.ask("end", False) is False
-    assert hosts.call("shoal_channel_facts")["ending"] is False
+    assert actors.ask("end", False) is False
+    assert actors.call("shoal_channel_settings")["ending"] is False
     lease.give_back()
     again = queues.take("k", want, Deadline(DEADLINE_S))
     assert (again.value, again.redelivered) == ("a", True)
     again.ack()
-    assert hosts.ask("end", False) is True
+    assert actors.ask("end", False) is True
 
 
 @pytest.fixture
 def late(channel, monkeypatch):
     """Make the lease of each answer expire before the answer arrives."""
-    monkeypatch.setattr(channel.host, "arrival_s", lambda _: 0.0)
+    monkeypatch.setattr(channel.actor, "arrival_s", lambda _: 0.0)
 
 
 @pytest.mark.usefixtures("late")
-def test_what_comes_late_is_had_if_it_is_still_on_lease(hosts, channel, monkeypatch):
-    monkeypatch.setattr(channel.host, "_TICK_S", DEADLINE_S)  # nothing ends the lease
-    queues = hosts.start().way("ray")
+def test_what_comes_late_is_had_if_it_is_still_on_lease(actors, channel, monkeypatch):
+    monkeypatch.setattr(channel.actor, "_TICK_S", DEADLINE_S)  # nothing ends the lease
+    queues = actors.start().way("ray")
     queues.put("k", "a", 0, None)
-    assert queues.take("k", channel.want.ONE, None) == "a"
-    until(lambda: hosts.ask("end", False))
+    assert queues.take("k", channel.queues.ONE, None) == "a"
+    until(lambda: actors.ask("end", False))
 
 
 @pytest.mark.usefixtures("late")
 @pytest.mark.parametrize("lease", [False, True], ids=["plain get", "lease"])
-def test_what_comes_when_its_lease_is_over_is_had_once(hosts, channel, lease):
-    queues = hosts.start().way("ray")
-    leases = hosts.worker._leases
+def test_what_comes_when_its_lease_is_over_is_had_once(actors, channel, lease):
+    queues = actors.start().way("ray")
+    leases = actors.worker._leases
     ended = []
 
     def renew(numbers):
-        # Only the third attempt to renew reaches the host in time.
+        # Only the third attempt to renew reaches the actor in time.
         if len(ended) < 2:
             ended.append(numbers)
             leases.settle(numbers, acknowledged=False)
@@ -89,17 +88,17 @@ def test_what_comes_when_its_lease_is_over_is_had_once(hosts, channel, lease):
 
     leases.renew = renew
     queues.put("k", "a", 0, None)
-    taken = queues.take("k", channel.want.ONE._replace(lease=lease), Deadline(DEADLINE_S))
+    taken = queues.take("k", channel.queues.ONE._replace(lease=lease), Deadline(DEADLINE_S))
     assert (taken.value if lease else taken) == "a"
     assert len(ended) == 2
     if lease:
         taken.ack()
-    until(lambda: hosts.ask("end", False))
+    until(lambda: actors.ask("end", False))
 
 
-def test_who_uses_the_memory_leaves_it_when_the_host_is_gone(channel):
+def test_who_uses_the_memory_leaves_it_when_the_actor_is_gone(channel):
     session = channel.shm.Session.create()
-    queues = channel.shared.SharedQueues(channel.facts.Facts("c"), session, {})
+    queues = channel.shared.SharedQueues(channel.settings.ChannelSettings("c"), session, {})
     queues.put("k", "left", 0, None)
     del queues
     session.close()
@@ -107,27 +106,27 @@ def test_who_uses_the_memory_leaves_it_when_the_host_is_gone(channel):
         assert again.queue("k").get_nowait() == "left"
 
 
-# Periodic work of a host.
+# Periodic work of an actor.
 
 
 @pytest.fixture
 def quick(channel, monkeypatch):
-    monkeypatch.setattr(channel.host, "_TICK_S", 0.01)
-    monkeypatch.setattr(channel.host, "_IDLE_S", 0.05)
+    monkeypatch.setattr(channel.actor, "_TICK_S", 0.01)
+    monkeypatch.setattr(channel.actor, "_IDLE_S", 0.05)
 
 
 @pytest.mark.usefixtures("quick")
-def test_memory_that_is_not_used_any_more_is_given_back(hosts, channel):
-    queues = hosts.start().way("ray")
+def test_memory_that_is_not_used_any_more_is_given_back(actors, channel):
+    queues = actors.start().way("ray")
     queues.put("k", bytes(MB), 0, None)
-    assert hosts.call("get_memory_usage")[1] >= MB
-    queues.take("k", channel.want.ONE, None)
-    until(lambda: hosts.call("get_memory_usage") == (0, 0), DEADLINE_S)
+    assert actors.worker._session.stats()["bytes_reserved"] >= MB
+    queues.take("k", channel.queues.ONE, None)
+    until(lambda: actors.worker._session.stats()["bytes_reserved"] == 0, DEADLINE_S)
 
 
 @pytest.mark.usefixtures("quick")
-def test_a_channel_that_is_nearly_full_says_so_once(hosts, caplog):
-    queues = hosts.start(capacity=5).way("ray")
+def test_a_channel_that_is_nearly_full_says_so_once(actors, caplog):
+    queues = actors.start(capacity=5).way("ray")
     for n in range(4):
         queues.put("k", n, 0, None)
     text = "the channel 'c' holds 4 items, and a key of it may hold 5: then puts will wait"
@@ -142,9 +141,9 @@ ways = pytest.mark.parametrize("kind", ["shm", "ray"])
 
 
 @ways
-def test_a_put_that_fails_does_not_fail_those_that_go_with_it(hosts, channel, kind):
-    queues = hosts.start(maxsize=2, max_bytes=MB).way(kind)
-    one = channel.want.ONE
+def test_a_put_that_fails_does_not_fail_those_that_go_with_it(actors, channel, kind):
+    queues = actors.start(maxsize=2, max_bytes=MB).way(kind)
+    one = channel.queues.ONE
     for n in range(2):
         queues.put("k", n, 0, None)
     with held_up():  # so that they go in one call, and there is room
@@ -160,9 +159,9 @@ def test_a_put_that_fails_does_not_fail_those_that_go_with_it(hosts, channel, ki
 
 
 @ways
-def test_who_does_not_wait_does_not_get_ahead_of_who_does(hosts, channel, kind):
-    queues = hosts.start(maxsize=1).way(kind)
-    one = channel.want.ONE
+def test_who_does_not_wait_does_not_get_ahead_of_who_does(actors, channel, kind):
+    queues = actors.start(maxsize=1).way(kind)
+    one = channel.queues.ONE
     queues.put("k", 0, 0, None)
     with held_up():
         put = queues.start_put("k", 1, 0, Deadline(DEADLINE_S))
@@ -192,8 +191,8 @@ def in_a_put(channel, monkeypatch):
 
 
 @pytest.mark.parametrize("together", [False, True], ids=["alone", "with another"])
-def test_a_put_that_is_done_cannot_be_cancelled(hosts, channel, in_a_put, together):
-    queues = hosts.start(maxsize=1).way("shm")
+def test_a_put_that_is_done_cannot_be_cancelled(actors, channel, in_a_put, together):
+    queues = actors.start(maxsize=1).way("shm")
     queues.put("k", 0, 0, None)
     answers = []
     with held_up():
@@ -206,14 +205,14 @@ def test_a_put_that_is_done_cannot_be_cancelled(hosts, channel, in_a_put, togeth
             thread.join(0.2)  # a cancel that is too late waits for the put to end
 
         in_a_put(cancel)
-        assert queues.take("k", channel.want.ONE, None) == 0
+        assert queues.take("k", channel.queues.ONE, None) == 0
     assert puts[0].result(DEADLINE_S) is None
     until(lambda: answers == [False], DEADLINE_S)
-    assert queues.take("k", channel.want.ONE, Deadline(DEADLINE_S)) == 1
+    assert queues.take("k", channel.queues.ONE, Deadline(DEADLINE_S)) == 1
 
 
-def test_a_put_that_is_cancelled_while_one_before_it_is_made_is_not_made(hosts, channel, in_a_put):
-    queues = hosts.start(maxsize=3).way("shm")
+def test_a_put_that_is_cancelled_while_one_before_it_is_made_is_not_made(actors, channel, in_a_put):
+    queues = actors.start(maxsize=3).way("shm")
     for _ in range(3):
         queues.put("k", 0, 0, None)
     answers = []
@@ -225,15 +224,15 @@ def test_a_put_that_is_cancelled_while_one_before_it_is_made_is_not_made(hosts, 
             answers.append(puts[1].cancel())
 
         in_a_put(cancel)
-        queues.take("k", channel.want.Want("many", 3), None)
+        queues.take("k", channel.queues.Want("many", 3), None)
     for put in (puts[0], puts[2]):
         assert put.result(DEADLINE_S) is None
     assert answers == [True]
-    assert queues.take("k", channel.want.Want("many", 3), None) == [1, 3]
+    assert queues.take("k", channel.queues.Want("many", 3), None) == [1, 3]
 
 
-def test_a_put_that_is_cancelled_when_it_found_no_room_is_not_made(hosts, channel, in_a_put):
-    queues = hosts.start(maxsize=1).way("shm")
+def test_a_put_that_is_cancelled_when_it_found_no_room_is_not_made(actors, channel, in_a_put):
+    queues = actors.start(maxsize=1).way("shm")
     queues.put("k", 0, 0, None)
     answers = []
     with held_up():
@@ -241,17 +240,17 @@ def test_a_put_that_is_cancelled_when_it_found_no_room_is_not_made(hosts, channe
 
         def cancel(_):
             answers.append(waiting.cancel())
-            queues.take("k", channel.want.ONE, None)  # the put looks once more before it waits
+            queues.take("k", channel.queues.ONE, None)  # the put looks once more before it waits
             raise ChannelFull("no room")
 
         in_a_put(cancel)
     queues.put("k", 2, 0, Deadline(DEADLINE_S))  # in order after the cancelled put
     assert answers == [True]
-    assert queues.take("k", channel.want.Want("many", 2), None) == [2]
+    assert queues.take("k", channel.queues.Want("many", 2), None) == [2]
 
 
 @pytest.fixture
-def meanwhile(hosts, channel, monkeypatch):
+def meanwhile(actors, channel, monkeypatch):
     """Begin a put to another key, and run a function in the middle of it."""
 
     def begin(queues, function):
@@ -270,8 +269,8 @@ def meanwhile(hosts, channel, monkeypatch):
     return begin
 
 
-def test_two_threads_may_begin_puts_at_once(hosts, meanwhile):
-    queues = hosts.start().way("ray")
+def test_two_threads_may_begin_puts_at_once(actors, meanwhile):
+    queues = actors.start().way("ray")
 
     def put():
         queues.start_put("third", 0, 0, Deadline(DEADLINE_S)).result(DEADLINE_S)
@@ -288,8 +287,8 @@ def test_two_threads_may_begin_puts_at_once(hosts, meanwhile):
 
 
 @pytest.mark.process
-def test_a_child_may_begin_a_put_although_its_parent_was_beginning_one(hosts, meanwhile):
-    queues = hosts.start().way("ray")
+def test_a_child_may_begin_a_put_although_its_parent_was_beginning_one(actors, meanwhile):
+    queues = actors.start().way("ray")
     said = []
 
     def put():
@@ -299,35 +298,35 @@ def test_a_child_may_begin_a_put_although_its_parent_was_beginning_one(hosts, me
     assert said == ["'Asking'"]
 
 
-# Hosts that do not answer.
+# Actors that do not answer.
 
 
-def test_a_get_ends_with_its_time_although_its_host_starts_again(hosts, channel):
-    queues = hosts.start().way("ray")
-    hosts.handle.fails = lambda: ActorUnavailableError("it restarts", None)
+def test_a_get_ends_with_its_time_although_its_actor_starts_again(actors, channel):
+    queues = actors.start().way("ray")
+    actors.handle.fails = lambda: ActorUnavailableError("it restarts", None)
     with pytest.raises(ShoalTimeoutError, match=r"get: no message .* within 0.2 s"):
-        queues.take("k", channel.want.ONE, Deadline(0.2))
+        queues.take("k", channel.queues.ONE, Deadline(0.2))
 
 
-def test_a_put_that_is_not_answered_is_cancelled(hosts):
-    queues = hosts.start(maxsize=1).way("ray")
+def test_a_put_that_is_not_answered_is_cancelled(actors):
+    queues = actors.start(maxsize=1).way("ray")
     queues.put("k", 0, 0, None)
-    hosts.handle.fails = lambda: GetTimeoutError("nothing")
+    actors.handle.fails = lambda: GetTimeoutError("nothing")
     with pytest.raises(
         PeerLostError, match="does not answer: what it was asked for may be done or not"
     ):
         queues.put("k", 1, 0, Deadline(DEADLINE_S))
-    until(lambda: "cancel" in hosts.handle.called, DEADLINE_S)
+    until(lambda: "cancel" in actors.handle.called, DEADLINE_S)
 
 
-def test_what_was_on_its_way_to_a_get_that_heard_nothing_comes_back(hosts, channel):
-    queues = hosts.start().way("ray")
+def test_what_was_on_its_way_to_a_get_that_heard_nothing_comes_back(actors, channel):
+    queues = actors.start().way("ray")
     queues.put("k", "a", 0, None)
     failures = [GetTimeoutError("nothing")] * 3  # for as many calls as this get makes
-    hosts.handle.fails = lambda: failures.pop() if failures else None
+    actors.handle.fails = lambda: failures.pop() if failures else None
     with pytest.raises(PeerLostError, match="does not answer"):
-        queues.take("k", channel.want.ONE, Deadline(DEADLINE_S))
-    assert queues.take("k", channel.want.ONE, Deadline(DEADLINE_S)) == "a"
+        queues.take("k", channel.queues.ONE, Deadline(DEADLINE_S))
+    assert queues.take("k", channel.queues.ONE, Deadline(DEADLINE_S)) == "a"
 
 
 @pytest.mark.parametrize(
@@ -335,11 +334,11 @@ def test_what_was_on_its_way_to_a_get_that_heard_nothing_comes_back(hosts, chann
     [ObjectLostError("00" * 28, None, "here"), NodeDiedError("on purpose")],
     ids=lambda error: type(error).__name__,
 )
-def test_an_answer_that_is_lost_with_its_node_is_the_end_of_the_host(hosts, channel, error):
-    queues = hosts.start().way("ray")
-    hosts.handle.fails = lambda: error
+def test_an_answer_that_is_lost_with_its_node_is_the_end_of_the_actor(actors, channel, error):
+    queues = actors.start().way("ray")
+    actors.handle.fails = lambda: error
     with pytest.raises(ChannelClosed, match="the channel 'c' is gone"):
-        queues.take("k", channel.want.ONE, Deadline(DEADLINE_S))
+        queues.take("k", channel.queues.ONE, Deadline(DEADLINE_S))
 
 
 # Items that cannot be rebuilt.
@@ -355,11 +354,11 @@ class Spoilt:
 
 @pytest.mark.parametrize("lease", [False, True], ids=["plain get", "lease"])
 @pytest.mark.parametrize("others", [[], ["b", "c"]], ids=["alone", "with others"])
-def test_what_cannot_be_rebuilt_is_not_delivered_again(hosts, channel, others, lease):
-    queues = hosts.start().way("ray")
+def test_what_cannot_be_rebuilt_is_not_delivered_again(actors, channel, others, lease):
+    queues = actors.start().way("ray")
     for item in (Spoilt(), *others):
         queues.put("k", item, 0, None)
-    want = channel.want.Want("many", 3, lease=lease)
+    want = channel.queues.Want("many", 3, lease=lease)
     if others:
         taken = queues.take("k", want, Deadline(DEADLINE_S))
         assert [one.value if lease else one for one in taken] == others
@@ -367,7 +366,7 @@ def test_what_cannot_be_rebuilt_is_not_delivered_again(hosts, channel, others, l
             one.ack()
     with pytest.raises(ChannelDecodeError, match="no number"):
         queues.take("k", want, Deadline(DEADLINE_S))
-    until(lambda: hosts.ask("end", False), DEADLINE_S)  # the host holds nothing, on lease or not
+    until(lambda: actors.ask("end", False), DEADLINE_S)  # the actor holds nothing, on lease or not
 
 
 class Ends:
@@ -385,14 +384,14 @@ def end(error):
 @ways
 @pytest.mark.parametrize("error", [SystemExit, asyncio.CancelledError])
 def test_an_item_that_ends_programs_does_not_end_the_loop_of_asynchronous_gets(
-    hosts, channel, kind, error
+    actors, channel, kind, error
 ):
-    queues = hosts.start().way(kind)
-    get = queues.start_take("k", channel.want.ONE, Deadline(DEADLINE_S))
+    queues = actors.start().way(kind)
+    get = queues.start_take("k", channel.queues.ONE, Deadline(DEADLINE_S))
     queues.put("k", Ends(error), 0, None)
     with pytest.raises(ChannelDecodeError, match=f"{error.__name__}: on purpose"):
         get.result(DEADLINE_S)
-    get = queues.start_take("k", channel.want.ONE, Deadline(DEADLINE_S))
+    get = queues.start_take("k", channel.queues.ONE, Deadline(DEADLINE_S))
     queues.put("k", "next", 0, None)
     taken = get.result(DEADLINE_S)
     taken.deliver()
@@ -401,53 +400,10 @@ def test_an_item_that_ends_programs_does_not_end_the_loop_of_asynchronous_gets(
 
 
 @ways
-def test_a_look_at_what_cannot_be_rebuilt_names_key_and_sender(hosts, kind):
-    queues = hosts.start().way(kind)
+def test_a_look_at_what_cannot_be_rebuilt_names_key_and_sender(actors, kind):
+    queues = actors.start().way(kind)
     for item in ("a", Spoilt()):
         queues.put("k", item, 0, None)
     with pytest.raises(ChannelDecodeError, match=CANNOT):
         queues.peek_all("k")
     assert queues.qsize("k") == 2
-
-
-# The methods of a host that existing code calls.
-
-
-def test_the_host_names_what_it_cannot_rebuild(hosts):
-    queues = hosts.start().way("shm")
-    for item in (Spoilt(), "a", Spoilt(), "b"):
-        queues.put("k", item, 1, None)
-    with pytest.raises(ChannelDecodeError, match=CANNOT):
-        hosts.call("peek_all", "k")
-    with pytest.raises(ChannelDecodeError, match=CANNOT):
-        hosts.call("get_via_ray", "k")
-    # The other items of the batch are not lost.
-    assert hosts.call("get_batch_via_ray", 3, "k") == ["a", "b"]
-    with pytest.raises(ChannelDecodeError, match=CANNOT):
-        hosts.call("get_via_ray", "k")
-    assert queues.qsize("k") == 0
-
-
-@pytest.mark.parametrize(
-    ("policy", "left"), [("drop_oldest", [1, 2]), ("keep_latest", [2]), ("error", [0, 1])]
-)
-def test_a_put_that_the_host_makes_does_as_the_channel_does(hosts, channel, policy, left):
-    queues = hosts.start(maxsize=2, policy=policy).way("shm")
-    for n in range(2):
-        queues.put("k", n, 0, None)
-    put = pytest.raises(ChannelFull) if policy == "error" else contextlib.nullcontext()
-    with put:
-        hosts.call("put_via_ray", 2, 0, "k")
-    assert queues.take("k", channel.want.Want("many", 3), None) == left
-
-
-def test_a_put_that_the_host_makes_waits_for_room(hosts, channel):
-    queues = hosts.start(maxsize=1).way("shm")
-    queues.put("k", 0, 0, None)
-    with pytest.raises(ChannelFull):
-        hosts.call("put_via_ray", 1, 0, "k", True)
-    put = hosts.handle.put_via_ray.remote(1, 0, "k").future()
-    until(lambda: hosts.worker._waiting, DEADLINE_S)
-    assert queues.take("k", channel.want.ONE, None) == 0
-    put.result(DEADLINE_S)
-    assert queues.take("k", channel.want.ONE, None) == 1

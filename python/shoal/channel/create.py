@@ -11,10 +11,10 @@ import ray
 
 from shoal._backend import WorkerAddress
 from shoal._ray import find_actor, get, in_process, is_dead, timed_out
-from shoal.channel.facts import Facts
-from shoal.channel.host import ChannelWorker
+from shoal.channel.actor import ChannelWorker
 from shoal.channel.remote import RemoteQueues
-from shoal.channel.replicas import Replicas
+from shoal.channel.routes import Routes
+from shoal.channel.settings import ChannelSettings
 from shoal.context import current, describe_self
 from shoal.deadline import Deadline
 from shoal.errors import (
@@ -34,11 +34,11 @@ __all__ = [
     "check_same",
     "connect",
     "create",
-    "facts_of",
     "node_of_accelerator",
     "node_of_worker",
     "not_found",
-    "replicas_of",
+    "routes_of",
+    "settings_of",
     "split_affinity",
 ]
 
@@ -49,17 +49,17 @@ _ANSWER_S = 60.0
 
 
 def create(
-    facts: Facts,
+    settings: ChannelSettings,
     distributed: bool,
     node_rank: int,
     deadline: Deadline,
     *,
     shared: bool = False,
-) -> tuple[Facts, Replicas]:
+) -> tuple[ChannelSettings, Routes]:
     """Start a channel's actors, or connect to the channel that has the name.
 
     Args:
-        facts: Description of the wanted channel.
+        settings: Description of the wanted channel.
         distributed: Whether every node gets an actor.
         node_rank: The node of the actor, where there is only one.
         deadline: When the actors must have answered.
@@ -72,15 +72,15 @@ def create(
     """
     if type(node_rank) is not int or node_rank < 0:
         raise ShoalValueError(
-            f"channel {facts.name!r}: node_rank={node_rank!r}: expected an integer, at least 0"
+            f"channel {settings.name!r}: node_rank={node_rank!r}: expected an integer, at least 0"
         )
-    hosts = NodeManager.get_proxy().num_nodes() if distributed else 1
-    wanted = replace(facts, hosts=hosts)
+    num_actors = NodeManager.get_proxy().num_nodes() if distributed else 1
+    wanted = replace(settings, num_actors=num_actors)
     local = in_process()
     if local is not None:
-        created: tuple[Facts, Replicas] = local.channels.create(wanted, node_rank)
+        created: tuple[ChannelSettings, Routes] = local.channels.create(wanted, node_rank)
         return created
-    nodes = range(hosts) if distributed else [node_rank]
+    nodes = range(num_actors) if distributed else [node_rank]
     while True:
         joined = _join(wanted, deadline, shared=shared)
         if joined is not None:
@@ -91,24 +91,30 @@ def create(
             continue
 
 
-def _start(facts: Facts, nodes: Sequence[int], deadline: Deadline) -> tuple[Facts, Replicas]:
-    proxy, namespace, hosts = NodeManager.get_proxy(), required_namespace(), facts.hosts
+def _start(
+    settings: ChannelSettings, nodes: Sequence[int], deadline: Deadline
+) -> tuple[ChannelSettings, Routes]:
+    proxy, namespace, num_actors = (
+        NodeManager.get_proxy(),
+        required_namespace(),
+        settings.num_actors,
+    )
 
     def start(index: int) -> Any:
-        name = f"{facts.name}:{index}"
+        name = f"{settings.name}:{index}"
         return proxy.actor.start_host.remote(
             name,
             ChannelWorker,
-            (name, facts, namespace),
+            (name, settings, namespace),
             {},
             nodes[index],
             timeout=deadline.remaining,
             restarts=True,
         )
 
-    what = f"starting the channel {facts.name!r}"
+    what = f"starting the channel {settings.name!r}"
     handles = {0: get(start(0), deadline, lambda: what, f"node {nodes[0]}")}
-    starting = {index: start(index) for index in range(1, hosts)}
+    starting = {index: start(index) for index in range(1, num_actors)}
     errors: list[ShoalError] = []
     for index, ref in starting.items():
         try:
@@ -120,23 +126,23 @@ def _start(facts: Facts, nodes: Sequence[int], deadline: Deadline) -> tuple[Fact
             _end(handle)
         if isinstance(errors[0], NameTakenError):
             raise ChannelExistsError(
-                f"{describe_self()}: the channel {facts.name!r} needs the names {facts.name}:0 to "
-                f"{facts.name}:{hosts - 1}: {errors[0]}; choose another name"
+                f"{describe_self()}: the channel {settings.name!r} needs the names {settings.name}:0 to "
+                f"{settings.name}:{num_actors - 1}: {errors[0]}; choose another name"
             ) from errors[0]
         raise errors[0]
-    facts = facts_of([handles[index] for index in range(hosts)], deadline)
-    return facts, Replicas(facts, namespace, handles)
+    settings = settings_of([handles[index] for index in range(num_actors)], deadline)
+    return settings, Routes(settings, namespace, handles)
 
 
-def _end(host: Any) -> None:
+def _end(actor: Any) -> None:
     with contextlib.suppress(ShoalError):
-        RemoteQueues(Facts("channel"), "", 0, host).end(now=True)
-    ray.kill(host)
+        RemoteQueues(ChannelSettings("channel"), "", 0, actor).end(now=True)
+    ray.kill(actor)
 
 
 def _join(
-    wanted: Facts, deadline: Deadline, *, shared: bool = False
-) -> tuple[Facts, Replicas] | None:
+    wanted: ChannelSettings, deadline: Deadline, *, shared: bool = False
+) -> tuple[ChannelSettings, Routes] | None:
     """Connect to the channel if it exists and is as wanted; return None when the name is free."""
     first, namespace = f"{wanted.name}:0", required_namespace()
     found = None
@@ -154,25 +160,25 @@ def _join(
                 raise timed_out(f"creating the channel {wanted.name!r}", "the one before", deadline)
             if not _free_names_of_dead(wanted.name, namespace):
                 time.sleep(0.02)
-    facts, replicas, state = found
-    check_same(facts, wanted, closed=state["closed"])
+    settings, routes, state = found
+    check_same(settings, wanted, closed=state["closed"])
     if not shared:
-        _log.warning("the channel %r exists already; connected to it", facts.name)
-    return facts, replicas
+        _log.warning("the channel %r exists already; connected to it", settings.name)
+    return settings, routes
 
 
-def check_same(facts: Facts, wanted: Facts, *, closed: bool) -> None:
+def check_same(settings: ChannelSettings, wanted: ChannelSettings, *, closed: bool) -> None:
     """Check that a channel that exists is the one that a caller creates.
 
     Raises:
         ChannelExistsError: It is another one, or it is closed.
     """
-    differing = facts.differing(wanted)
+    differing = settings.differing(wanted)
     if closed:
         differing.append("it is closed and still holds items")
     if differing:
         raise ChannelExistsError(
-            f"{describe_self()}: the channel {facts.name!r} exists, with {', '.join(differing)}; "
+            f"{describe_self()}: the channel {settings.name!r} exists, with {', '.join(differing)}; "
             "connect to it with Channel.connect, or choose another name"
         )
 
@@ -182,21 +188,21 @@ def _free_names_of_dead(name: str, namespace: str) -> bool:
 
     Returns whether the names were freed.
     """
-    hosts: list[Any] = []
-    while (host := find_actor(f"{name}:{len(hosts)}", namespace)) is not None:
-        if not hasattr(host, "shoal_channel_facts"):
+    actors: list[Any] = []
+    while (actor := find_actor(f"{name}:{len(actors)}", namespace)) is not None:
+        if not hasattr(actor, "shoal_channel_settings"):
             break
-        hosts.append(host)
-    if not hosts or not is_dead(hosts[0]):
+        actors.append(actor)
+    if not actors or not is_dead(actors[0]):
         return False
     # The first actor's name goes last: a process that creates the channel takes it first, and must
     # not meet the other actors of the old one.
-    for host in reversed(hosts):
-        _end(host)
+    for actor in reversed(actors):
+        _end(actor)
     return True
 
 
-def connect(name: str, deadline: Deadline | None) -> tuple[Facts, Replicas]:
+def connect(name: str, deadline: Deadline | None) -> tuple[ChannelSettings, Routes]:
     """Find a channel by its name.
 
     Args:
@@ -209,25 +215,25 @@ def connect(name: str, deadline: Deadline | None) -> tuple[Facts, Replicas]:
     """
     local = in_process()
     if local is not None:
-        found: tuple[Facts, Replicas] = local.channels.connect(name, deadline)
+        found: tuple[ChannelSettings, Routes] = local.channels.connect(name, deadline)
         return found
     at_once = deadline is None
-    facts, replicas, _ = _connect(name, deadline or Deadline(_ANSWER_S), at_once=at_once)
-    return facts, replicas
+    settings, routes, _ = _connect(name, deadline or Deadline(_ANSWER_S), at_once=at_once)
+    return settings, routes
 
 
-def replicas_of(facts: Facts, namespace: str) -> Replicas:
-    """Return this process's way to the hosts of a channel that it received a handle of."""
+def routes_of(settings: ChannelSettings, namespace: str) -> Routes:
+    """Return this process's way to the actors of a channel that it received a handle of."""
     local = in_process()
     if local is not None:
-        replicas: Replicas = local.channels.replicas(facts)
-        return replicas
-    return Replicas(facts, namespace)
+        routes: Routes = local.channels.routes(settings)
+        return routes
+    return Routes(settings, namespace)
 
 
 def _connect(
     name: str, deadline: Deadline, *, at_once: bool
-) -> tuple[Facts, Replicas, dict[str, Any]]:
+) -> tuple[ChannelSettings, Routes, dict[str, Any]]:
     namespace = required_namespace()
     first = f"{name}:0"
     while (handle := find_actor(first, namespace)) is None:
@@ -236,7 +242,7 @@ def _connect(
             raise not_found(name, namespace, waited)
         # Ray does not notify when a name appears.
         time.sleep(min(0.05, deadline.remaining))
-    if not hasattr(handle, "shoal_channel_facts"):
+    if not hasattr(handle, "shoal_channel_settings"):
         raise ChannelExistsError(
             f"{describe_self()}: {name!r} is the name of a worker group, not of a channel"
         )
@@ -245,13 +251,13 @@ def _connect(
         state = _state(handle, limit)
     except PeerLostError as error:
         raise ChannelNotFoundError(
-            f"{describe_self()}: no channel {name!r} in the job {namespace!r}: its host {first} has "
+            f"{describe_self()}: no channel {name!r} in the job {namespace!r}: its actor {first} has "
             f"ended ({error})"
         ) from None
-    later = range(1, state["facts"].hosts)
+    later = range(1, state["settings"].num_actors)
     handles = [handle, *(_found(name, index, namespace, limit) for index in later)]
-    facts = facts_of(handles, limit)
-    return facts, Replicas(facts, namespace, dict(enumerate(handles))), state
+    settings = settings_of(handles, limit)
+    return settings, Routes(settings, namespace, dict(enumerate(handles))), state
 
 
 def not_found(name: str, namespace: str, waited: str = "") -> ChannelNotFoundError:
@@ -277,20 +283,20 @@ def _found(name: str, index: int, namespace: str, deadline: Deadline) -> Any:
 def _state(handle: Any, deadline: Deadline) -> dict[str, Any]:
     """Ask an actor for the state of its channel; ask again if it restarts."""
     while True:
-        asked = handle.shoal_channel_facts.remote()
+        asked = handle.shoal_channel_settings.remote()
         try:
-            return dict(get(asked, deadline, lambda: "connecting to a channel", "its host"))
+            return dict(get(asked, deadline, lambda: "connecting to a channel", "its actor"))
         except PeerLostError:
             if deadline.expired or is_dead(handle):
                 raise
             time.sleep(min(0.05, deadline.remaining))  # Ray does not notify of a restart either
 
 
-def facts_of(handles: Sequence[Any], deadline: Deadline) -> Facts:
+def settings_of(handles: Sequence[Any], deadline: Deadline) -> ChannelSettings:
     """Ask actors for the description of their channel and the location of its items."""
     states = [_state(handle, deadline) for handle in handles]
-    facts: Facts = states[0]["facts"]
-    return replace(facts, places=tuple(state["place"] for state in states))
+    settings: ChannelSettings = states[0]["settings"]
+    return replace(settings, locations=tuple(state["location"] for state in states))
 
 
 def split_affinity(

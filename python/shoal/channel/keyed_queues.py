@@ -1,6 +1,6 @@
 """Keyed first-in-first-out queues within one process, as a state machine.
 
-It has no threads, no event loop, no lock and no clock: the caller, `LocalChannel`, decides how to
+It has no threads, no event loop, no lock and no clock: the caller, `LocalQueues`, decides how to
 wait. Each key has its own queue and its own waiters, so keys never block each other. A put or get
 that cannot be done at once becomes a `Waiter`, whose `wake` is called when it ends.
 
@@ -11,47 +11,23 @@ the items, so an item is never held back while another get could use it.
 from collections import deque
 from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass, field
-from enum import IntEnum
 from typing import Any, NamedTuple
 
-__all__ = ["CAPACITY", "KeyedQueues", "Message", "Outcome", "Waiter"]
+from shoal.channel.queues import Outcome
+from shoal.channel.settings import CAPACITY
 
-CAPACITY = 262_144
-"""Maximum number of messages of a key whose channel has no `maxsize`."""
-
-
-class Outcome(IntEnum):
-    """The outcome of a put or a get."""
-
-    OK = 0
-    NEAR_CAPACITY = 1
-    """Same as OK, but a queue without `maxsize` has reached 80 % of its capacity."""
-    PENDING = 2
-    FULL = 3
-    EMPTY = 4
-    TIMEOUT = 5
-    CLOSED = 6
-    CANCELLED = 7
-    GONE = 8
-    """`drop` has removed the key."""
-    ERROR = 9
-    """The reply is an exception."""
+__all__ = ["KeyedQueues", "Message", "Waiter"]
 
 
 class Message(NamedTuple):
-    """One message: a weight, a size in bytes and the payload, which is opaque here."""
+    """One message: a weight, and the payload, which is opaque here."""
 
     weight: int
-    size: int
     payload: Any
 
 
 def _no_wake() -> None:
     """The `wake` of a waiter until its caller sets another."""
-
-
-def _always() -> bool:
-    return True
 
 
 @dataclass(slots=True, eq=False)
@@ -64,8 +40,6 @@ class Waiter:
         target: The weight that a get wants; 0 for one item.
         least: The weight that is enough; None for `target`.
         wake: Called once, when `outcome` is no longer PENDING.
-        alive: Called when items are about to be delivered; if it returns False, the waiter receives
-            nothing and ends as CANCELLED.
         outcome: PENDING until the put or get has ended, then its outcome.
         items: The messages that a get received.
     """
@@ -75,7 +49,6 @@ class Waiter:
     target: int = 0
     least: int | None = None
     wake: Callable[[], None] = _no_wake
-    alive: Callable[[], bool] = _always
     outcome: Outcome = Outcome.PENDING
     items: list[Message] = field(default_factory=list)
 
@@ -90,7 +63,6 @@ class _Queue:
     maxsize: int
     messages: deque[Message] = field(default_factory=deque)
     weight: int = 0
-    size: int = 0
     # Dicts, used as ordered sets: a waiter can be removed from the middle.
     getters: dict[Waiter, None] = field(default_factory=dict)
     putters: dict[Waiter, None] = field(default_factory=dict)
@@ -107,14 +79,11 @@ class KeyedQueues:
     Args:
         maxsize: Maximum number of messages of each key; 0 for `capacity`.
         capacity: Maximum number of messages of a key without `maxsize`.
-        max_bytes: Maximum number of bytes of each key; 0 for no bound. An empty queue accepts a
-            message that is larger.
     """
 
-    def __init__(self, maxsize: int = 0, capacity: int = CAPACITY, max_bytes: int = 0) -> None:
+    def __init__(self, maxsize: int = 0, capacity: int = CAPACITY) -> None:
         self.default_maxsize = max(0, maxsize)
         self.capacity = capacity
-        self.max_bytes = max_bytes
         self.closed = False
         self._queues: dict[Hashable, _Queue] = {}
 
@@ -128,7 +97,7 @@ class KeyedQueues:
         if self.closed:
             return Outcome.CLOSED
         queue = self._of(key)
-        if queue.putters or not self._has_room(queue, message):
+        if queue.putters or not self._has_room(queue):
             self._forget(key, queue)
             return Outcome.FULL
         self._append(queue, message)
@@ -158,7 +127,6 @@ class KeyedQueues:
         queue = self._of(key)
         queue.messages.extendleft(reversed(items))
         queue.weight += sum(item.weight for item in items)
-        queue.size += sum(item.size for item in items)
         self._settle(key, queue)
 
     def put_again(self, key: Hashable, message: Message) -> None:
@@ -225,16 +193,6 @@ class KeyedQueues:
         """Return the keys that have messages, waiters or a bound of their own."""
         return list(self._queues)
 
-    @property
-    def size(self) -> int:
-        """The total size of all messages in bytes."""
-        return sum(queue.size for queue in self._queues.values())
-
-    @property
-    def empty(self) -> bool:
-        """Whether all queues are empty."""
-        return not any(queue.messages for queue in self._queues.values())
-
     # Changes to the queues themselves.
 
     def declared(self, key: Hashable) -> bool:
@@ -281,12 +239,8 @@ class KeyedQueues:
     def _limit(self, queue: _Queue) -> int:
         return queue.maxsize or self.capacity
 
-    def _has_room(self, queue: _Queue, message: Message) -> bool:
-        if not queue.messages:
-            return True
-        if len(queue.messages) >= self._limit(queue):
-            return False
-        return not self.max_bytes or queue.size + message.size <= self.max_bytes
+    def _has_room(self, queue: _Queue) -> bool:
+        return len(queue.messages) < self._limit(queue)
 
     def _is_full(self, queue: _Queue) -> bool:
         return bool(queue.putters) or len(queue.messages) >= self._limit(queue)
@@ -295,7 +249,6 @@ class KeyedQueues:
     def _append(queue: _Queue, message: Message) -> None:
         queue.messages.append(message)
         queue.weight += message.weight
-        queue.size += message.size
 
     def _pop_batch(self, queue: _Queue, target: int, least: int | None) -> list[Message]:
         """Take the longest prefix whose weight does not exceed `target`; at least one item."""
@@ -317,7 +270,6 @@ class KeyedQueues:
             if weight >= target:
                 break
         queue.weight -= weight
-        queue.size -= sum(item.size for item in items)
         return items
 
     def _settle(self, key: Hashable, queue: _Queue) -> None:
@@ -336,10 +288,6 @@ class KeyedQueues:
         for waiter in list(queue.getters):
             if not queue.messages:
                 break
-            if not waiter.alive():
-                del queue.getters[waiter]
-                waiter.finish(Outcome.CANCELLED)
-                continue
             items = self._pop_batch(queue, waiter.target, waiter.least)
             if items:
                 del queue.getters[waiter]
@@ -352,7 +300,7 @@ class KeyedQueues:
         moved = False
         while queue.putters:
             waiter = next(iter(queue.putters))
-            if waiter.message is None or not self._has_room(queue, waiter.message):
+            if waiter.message is None or not self._has_room(queue):
                 break
             del queue.putters[waiter]
             self._append(queue, waiter.message)

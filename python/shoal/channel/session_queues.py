@@ -1,10 +1,10 @@
-"""Opens a channel's queues in shared memory; puts by policy and gets by `Want` on such a queue."""
+"""The queues of a channel in a session: opening them, puts by policy, and gets by `Want`."""
 
 from collections.abc import Hashable
 from typing import Any
 
-from shoal.channel.facts import DROPPING, Facts
-from shoal.channel.want import Taken, Want
+from shoal.channel.queues import Taken, Want
+from shoal.channel.settings import DROPPING, ChannelSettings
 from shoal.errors import ChannelEmpty, ChannelExistsError, ChannelFull, ShoalTimeoutError
 from shoal.shm import Queue, Session
 from shoal.shm.keys import canonical
@@ -13,9 +13,9 @@ __all__ = [
     "NOTHING_YET",
     "ROUTES",
     "NoRoomYet",
-    "Shelf",
-    "offer",
-    "offer_patiently",
+    "SessionQueues",
+    "put_now",
+    "put_or_wait",
     "take_now",
     "take_within",
     "taken",
@@ -29,20 +29,22 @@ ROUTES = b"\0routes"
 
 
 class NoRoomYet(ChannelFull):
-    """Raised by `offer_patiently`: there is no room yet, and waiting may help."""
+    """Raised by `put_or_wait`: there is no room yet, and waiting may help."""
 
 
-class Shelf:
-    """The queues of a channel, opened when they are first asked for.
+class SessionQueues:
+    """Opens the queues of a channel in a session of `shoal.shm`.
 
     Args:
-        facts: The channel.
+        settings: The channel.
         session: The shared memory.
         parcels: Whether items are passed on as parcels, without decoding them.
     """
 
-    def __init__(self, facts: Facts, session: Session, *, parcels: bool = False) -> None:
-        self.facts = facts
+    def __init__(
+        self, settings: ChannelSettings, session: Session, *, parcels: bool = False
+    ) -> None:
+        self.settings = settings
         self.session = session
         self._parcels = parcels
         # Kept open: an empty queue that no process has open may be forgotten with its bound.
@@ -57,7 +59,7 @@ class Shelf:
             shown: The key as messages show it; by default its `repr`.
         """
         try:
-            return self._open(key, self.facts.maxsize, encoded, shown)
+            return self._open(key, self.settings.maxsize, encoded, shown)
         except ChannelExistsError:  # the key was given a bound of its own
             return self._open(key, None, encoded, shown)
 
@@ -74,19 +76,19 @@ class Shelf:
     def _open(self, key: Hashable, maxsize: int | None, encoded: bytes | None, shown: str) -> Queue:
         # Before `repr`, which may fail for a key that `canonical` refuses.
         encoded = canonical(key) if encoded is None else encoded
-        name = f"the channel {self.facts.name!r}, key {shown or repr(key)}"
+        name = f"the channel {self.settings.name!r}, key {shown or repr(key)}"
         return Queue(
             self.session,
             key,
             maxsize,
-            self.facts.key_bytes or None,
+            self.settings.key_bytes or None,
             name=name,
             parcels=self._parcels,
             encoded=encoded,
         )
 
 
-def offer(queue: Queue, item: Any, weight: int, policy: str) -> None:
+def put_now(queue: Queue, item: Any, weight: int, policy: str) -> None:
     """Put an item if there is room, or if the channel's policy makes room.
 
     Raises:
@@ -105,15 +107,15 @@ def offer(queue: Queue, item: Any, weight: int, policy: str) -> None:
             return
 
 
-def offer_patiently(queue: Queue, item: Any, weight: int, policy: str) -> None:
-    """Same as `offer`, for a caller that can wait for room and memory.
+def put_or_wait(queue: Queue, item: Any, weight: int, policy: str) -> None:
+    """Same as `put_now`, for a caller that can wait for room and memory.
 
     Raises:
         NoRoomYet: There is no room or no memory now.
         ChannelFull: The key is full, and the channel's policy is `error`.
     """
     try:
-        offer(queue, item, weight, policy)
+        put_now(queue, item, weight, policy)
     except ChannelFull as error:
         if policy == "error" and queue.full():
             raise

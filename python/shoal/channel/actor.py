@@ -12,39 +12,35 @@ import logging
 import math
 import os
 import time
-from collections.abc import Callable, Coroutine, Hashable
+from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any, ClassVar, TypeVar
 
 import ray
 
-from shoal.channel.facts import MOST_ITEMS, Facts, Place
+from shoal.channel.actor_protocol import Bulk, pack, unpack
 from shoal.channel.leases import Leases, arrival_s
-from shoal.channel.shared import counts_of
-from shoal.channel.shelf import (
+from shoal.channel.queues import Outcome, Want
+from shoal.channel.session_queues import (
     NOTHING_YET,
     ROUTES,
     NoRoomYet,
-    Shelf,
-    offer,
-    offer_patiently,
+    SessionQueues,
+    put_now,
+    put_or_wait,
     take_now,
 )
-from shoal.channel.want import Want
+from shoal.channel.settings import MOST_ITEMS, ChannelSettings, MemoryLocation
+from shoal.channel.shared import counts_of
 from shoal.context import set_context
 from shoal.errors import (
     ChannelError,
-    ChannelFull,
     ShoalError,
     ShoalTimeoutError,
 )
 from shoal.manager import NodeManager
 from shoal.process import ProcessId, is_running, wait_for_exit
 from shoal.shm import Parcel, Queue, Session
-from shoal.shm.keys import canonical
-from shoal.transport.client import new_ticket
-from shoal.transport.queues import Outcome
-from shoal.transport.wire import Bulk, pack, unpack
 
 __all__ = ["ChannelWorker"]
 
@@ -79,23 +75,21 @@ class ChannelWorker:
 
     Args:
         name: The actor's name.
-        facts: Description of the channel, without its places.
+        settings: Description of the channel, without its locations.
         namespace: The job's namespace. Ray knows only the namespace of the driver's connection,
             which other jobs on the same Ray share.
     """
 
-    def __init__(self, name: str, facts: Facts, namespace: str) -> None:
+    def __init__(self, name: str, settings: ChannelSettings, namespace: str) -> None:
         set_context(name=name, namespace=namespace)
         self._name = name
-        self._facts = facts
+        self._settings = settings
         self._session = self._adopted() or self._made()
-        self._place = Place.of(self._session.token)
-        self._shelf = Shelf(facts, self._session, parcels=True)
+        self._location = MemoryLocation.of(self._session.token)
+        self._session_queues = SessionQueues(settings, self._session, parcels=True)
         self._queues: dict[bytes, Queue] = {}
-        self._opening = Shelf(facts, self._session)
-        self._opened: dict[bytes, Queue] = {}
-        self._replicas: dict[bytes, int] = {}
-        self._routes = self._remembered() if facts.hosts > 1 else None
+        self._actor_of: dict[bytes, int] = {}
+        self._routes = self._remembered() if settings.num_actors > 1 else None
         self._leases = Leases(name)
         self._waiting: dict[tuple[int, int], asyncio.Future[Any]] = {}
         self._cancelled: dict[tuple[int, int], None] = {}
@@ -120,9 +114,11 @@ class ChannelWorker:
             return None
 
     def _made(self) -> Session:
-        facts = self._facts
+        settings = self._settings
         session = Session.create(
-            max_bytes=facts.max_bytes, memory_policy=facts.memory_policy, backlog=facts.capacity
+            max_bytes=settings.max_bytes,
+            memory_policy=settings.memory_policy,
+            backlog=settings.capacity,
         )
         _ask_manager("note", self._name, session.token)
         return session
@@ -134,7 +130,7 @@ class ChannelWorker:
         """
         name = f"the routes of {self._name}"
         routes = Queue(self._session, None, MOST_ITEMS, encoded=ROUTES, name=name)
-        self._replicas.update(route for _, route in routes.peek())
+        self._actor_of.update(route for _, route in routes.peek())
         return routes
 
     async def ping(self, _: object = None) -> None:
@@ -146,32 +142,24 @@ class ChannelWorker:
         if is_running(process):
             await wait_for_exit(process.pid)
 
-    async def shoal_channel_facts(self) -> dict[str, Any]:
+    async def shoal_channel_settings(self) -> dict[str, Any]:
         """Return the channel's description, its memory's location, and whether it is closed."""
         self._begin()
         closed = self._session.sealed
         return {
-            "facts": self._facts,
-            "place": self._place,
+            "settings": self._settings,
+            "location": self._location,
             "closed": closed,
             "ending": self._ends or (closed and self._holds() == self._leases.arriving),
         }
 
     # Which actor has which key.
 
-    async def ensure_key_replica(self, key: Hashable, src_node_rank: int = -1) -> int:
-        """Return the index of the actor that has a key.
-
-        It is always the actor of the node that used the key first. A rank that is not a node of
-        the channel counts as node 0.
-        """
-        return self._route(canonical(key), src_node_rank)
-
     def _route(self, encoded: bytes, node_rank: int) -> int:
-        known = self._replicas.get(encoded)
+        known = self._actor_of.get(encoded)
         if known is None:
-            in_range = 0 <= node_rank < self._facts.hosts
-            known = self._replicas[encoded] = node_rank if in_range else 0
+            in_range = 0 <= node_rank < self._settings.num_actors
+            known = self._actor_of[encoded] = node_rank if in_range else 0
             if self._routes is not None:
                 # If the channel is closed, no process puts under the key any more. If there is no
                 # room, the route is known for as long as this process lives.
@@ -204,11 +192,11 @@ class ChannelWorker:
         seconds: float | None,
         ticket: tuple[int, int],
     ) -> tuple[Outcome, Any]:
-        queue, policy = self._queue(key), self._facts.policy
+        queue, policy = self._queue(key), self._settings.policy
         if seconds is None:
-            offer(queue, parcel, weight, policy)
+            put_now(queue, parcel, weight, policy)
             return Outcome.OK, None
-        attempt = partial(offer_patiently, queue, parcel, weight, policy)
+        attempt = partial(put_or_wait, queue, parcel, weight, policy)
         try:
             attempt()
         except NoRoomYet as error:
@@ -252,11 +240,11 @@ class ChannelWorker:
     async def _do_put_many(
         self, key: tuple[bytes, str], entries: list[tuple[int, Parcel]]
     ) -> tuple[Outcome, Any]:
-        queue, policy = self._queue(key), self._facts.policy
+        queue, policy = self._queue(key), self._settings.policy
         done = 0
         try:
             for weight, parcel in entries:
-                offer(queue, parcel, weight, policy)
+                put_now(queue, parcel, weight, policy)
                 done += 1
         except Exception:
             if not done:
@@ -355,7 +343,7 @@ class ChannelWorker:
 
     async def _do_ask(self, what: str, key: tuple[bytes, str], *args: Any) -> tuple[Outcome, Any]:
         if what == "declare":
-            self._queues[key[0]] = self._shelf.declare(None, args[0], *key)
+            self._queues[key[0]] = self._session_queues.declare(None, args[0], *key)
             return Outcome.OK, None
         queue = self._queue(key)
         match what:
@@ -384,75 +372,15 @@ class ChannelWorker:
         "end": _do_end,
     }
 
-    # Methods for existing code.
-
-    async def create_queue(self, key: Hashable, maxsize: int = 0) -> None:
-        """Give a key a bound of its own."""
-        self._shelf.declare(None, maxsize, canonical(key), repr(key))
-
-    async def qsize(self, key: Hashable) -> int:
-        """Return how many items a key holds."""
-        return self._of(key).qsize()
-
-    async def empty(self, key: Hashable) -> bool:
-        """Return whether a key holds nothing."""
-        return self._of(key).empty()
-
-    async def full(self, key: Hashable) -> bool:
-        """Return whether a put would wait."""
-        return self._of(key).full()
-
-    async def maxsize(self, key: Hashable) -> int:
-        """Return the bound of a key; 0 for none."""
-        return self._of(key).maxsize
-
-    async def peek_all(self, key: Hashable) -> list[tuple[int, Any]]:
-        """Return the weights and the items that a key holds."""
-        return self._of(key).peek()
-
-    async def put_via_ray(
-        self, item: Any, weight: int, key: Hashable, nowait: bool = False
-    ) -> None:
-        """Put an item that came with the call."""
-        seconds = None if nowait else math.inf
-        name = (canonical(key), repr(key))
-        outcome, why = await self._do_put(name, Parcel.of(item), weight, seconds, new_ticket())
-        if outcome is not Outcome.OK:
-            raise ChannelFull(str(why))
-
-    async def get_via_ray(self, key: Hashable, nowait: bool = False) -> Any:
-        """Take an item and return it with the call."""
-        queue = self._of(key)
-        return queue.get_nowait() if nowait else await queue.aget()
-
-    async def get_batch_via_ray(self, target_weight: int, key: Hashable) -> list[Any]:
-        """Take a batch of a target weight and return it with the call."""
-        queue = self._of(key)
-        attempt = partial(take_now, queue, Want("batch", target_weight))
-        items: list[Any] = await queue.attempted("get", attempt, NOTHING_YET, None, _why)
-        return items
-
-    async def get_memory_usage(self) -> tuple[int, int]:
-        """Return the bytes of all items, and the bytes of memory that are reserved for them."""
-        found = self._session.stats()
-        return found["bytes_in_use"], found["bytes_reserved"]
-
     # Upkeep.
 
     def _queue(self, key: tuple[bytes, str]) -> Queue:
-        return self._kept(self._queues, self._shelf, *key)
-
-    def _of(self, key: Hashable) -> Queue:
-        """Return the queue of a key for calls that decode its items in this process."""
-        return self._kept(self._opened, self._opening, canonical(key), repr(key))
-
-    @staticmethod
-    def _kept(queues: dict[bytes, Queue], shelf: Shelf, encoded: bytes, shown: str) -> Queue:
-        queue = queues.get(encoded)
+        encoded, shown = key
+        queue = self._queues.get(encoded)
         if queue is None:
-            if len(queues) >= _MANY:
-                queues.clear()
-            queue = queues[encoded] = shelf.open(None, encoded, shown)
+            if len(self._queues) >= _MANY:
+                self._queues.clear()
+            queue = self._queues[encoded] = self._session_queues.open(None, encoded, shown)
         return queue
 
     def _holds(self) -> int:
@@ -474,7 +402,7 @@ class ChannelWorker:
             with contextlib.suppress(ChannelError):
                 self._spare()
                 self._leases.end_those_of_the_dead()
-                if not self._warned and not self._facts.maxsize:
+                if not self._warned and not self._settings.maxsize:
                     self._warn_if_near()
                 self._trim_if_drained()
                 # Processes of this node close the channel without a call.
@@ -497,12 +425,12 @@ class ChannelWorker:
             self._session.trim()
 
     def _warn_if_near(self) -> None:
-        holds, capacity = self._holds(), self._facts.capacity
+        holds, capacity = self._holds(), self._settings.capacity
         if holds >= _NEAR * capacity:
             self._warned = True
             _log.warning(
                 "the channel %r holds %d items, and a key of it may hold %d: then puts will wait",
-                self._facts.name,
+                self._settings.name,
                 holds,
                 capacity,
             )

@@ -9,7 +9,7 @@ from typing import Any
 from shoal._backend import backend
 from shoal.errors import ShoalValueError
 
-__all__ = ["CAPACITY", "DROPPING", "MOST_ITEMS", "Facts", "Place"]
+__all__ = ["CAPACITY", "DROPPING", "MOST_ITEMS", "ChannelSettings", "MemoryLocation"]
 
 CAPACITY = 262_144
 """Default `capacity`: a key of a channel without `maxsize` can hold at least this many items."""
@@ -30,7 +30,7 @@ def _boot() -> str:
 
 
 @dataclass(frozen=True)
-class Place:
+class MemoryLocation:
     """The location of the shared memory of one actor of a channel.
 
     Two processes share memory when they run on one kernel and see the same folder: its device and
@@ -53,7 +53,7 @@ class Place:
     user: int
 
     @classmethod
-    def of(cls, token: str) -> "Place":
+    def of(cls, token: str) -> "MemoryLocation":
         """Return the location of a session of this node."""
         found = Path(token).stat()
         return cls(token, _boot(), found.st_dev, found.st_ino, backend(), os.geteuid())
@@ -74,7 +74,7 @@ class Place:
 
 
 @dataclass(frozen=True)
-class Facts:
+class ChannelSettings:
     """Description of a channel: the arguments it was created with, and its actors.
 
     Attributes:
@@ -85,8 +85,8 @@ class Facts:
         policy: Behavior of a put at the bound of items.
         memory_policy: Behavior of a put at the bound of bytes.
         key_bytes: Maximum bytes of the items of one key; 0 for no bound per key.
-        hosts: Number of actors; 0 for a local channel.
-        places: The location of the items of each actor.
+        num_actors: Number of actors; 0 for a local channel.
+        locations: The location of the items of each actor.
     """
 
     name: str
@@ -96,8 +96,8 @@ class Facts:
     policy: str = "block"
     memory_policy: str = "block"
     key_bytes: int = 0
-    hosts: int = 0
-    places: tuple[Place | None, ...] = ()
+    num_actors: int = 0
+    locations: tuple[MemoryLocation | None, ...] = ()
 
     def __post_init__(self) -> None:
         if type(self.name) is not str or not self.name or ":" in self.name:
@@ -124,9 +124,9 @@ class Facts:
     @property
     def distributed(self) -> bool:
         """Whether several nodes have an actor."""
-        return self.hosts > 1
+        return self.num_actors > 1
 
-    def differing(self, wanted: "Facts") -> list[str]:
+    def differing(self, wanted: "ChannelSettings") -> list[str]:
         """Describe each argument that differs from a wanted channel; the node does not matter."""
         names = ("maxsize", "distributed", "capacity", "max_bytes", "policy", "memory_policy")
         return [
@@ -137,7 +137,7 @@ class Facts:
 
     def shown(self, key: Any) -> str:
         """Return the name of a key's queue for messages."""
-        kind = "local channel" if self.hosts == 0 else "channel"
+        kind = "local channel" if self.num_actors == 0 else "channel"
         return f"the {kind} {self.name!r}, key {key!r}"
 
 

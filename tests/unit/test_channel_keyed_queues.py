@@ -2,11 +2,12 @@
 
 from hypothesis import given, settings, strategies as st
 
-from shoal.transport.queues import KeyedQueues, Message, Outcome
+from shoal.channel.keyed_queues import KeyedQueues, Message
+from shoal.channel.queues import Outcome
 
 
-def message(payload, weight=0, size=1):
-    return Message(weight, size, payload)
+def message(payload, weight=0):
+    return Message(weight, payload)
 
 
 def payloads(items):
@@ -76,16 +77,6 @@ def test_a_waiting_get_receives_the_next_item_and_wakes():
     assert queues.qsize("k") == 0
 
 
-def test_a_dead_waiter_receives_nothing():
-    queues = KeyedQueues()
-    dead, live = queues.wait_get("k"), queues.wait_get("k")
-    dead.alive = lambda: False
-    queues.put("k", message(1))
-    assert dead.items == []
-    assert dead.outcome is Outcome.CANCELLED
-    assert payloads(live.items) == [1]
-
-
 def test_what_a_cancelled_get_was_given_goes_back_to_the_front():
     queues = KeyedQueues()
     waiter = queues.wait_get("k")
@@ -97,9 +88,9 @@ def test_what_a_cancelled_get_was_given_goes_back_to_the_front():
 
 
 def test_a_cancelled_put_leaves_no_message_and_lets_the_next_one_in():
-    queues = KeyedQueues(maxsize=1, max_bytes=10)
-    queues.put("k", message(1, size=2))
-    large = queues.wait_put("k", message(2, size=10))
+    queues = KeyedQueues(maxsize=1)
+    queues.put("k", message(1))
+    large = queues.wait_put("k", message(2))
     small = queues.wait_put("k", message(3))
     queues.take("k")
     assert large.outcome is Outcome.OK
@@ -174,15 +165,6 @@ def test_close_drains_then_ends_gets_and_fails_puts():
     assert payloads(queues.take("k", 100)) == [1]
 
 
-def test_bytes_are_bounded_but_one_large_message_passes():
-    queues = KeyedQueues(max_bytes=100)
-    assert queues.put("k", message(1, size=500)) is Outcome.OK
-    assert queues.put("k", message(2, size=1)) is Outcome.FULL
-    queues.take("k")
-    assert queues.put("k", message(3, size=60)) is Outcome.OK
-    assert queues.put("k", message(4, size=60)) is Outcome.FULL
-
-
 def test_an_unbounded_key_warns_at_80_percent_and_waits_at_its_capacity():
     queues = KeyedQueues(capacity=10)
     outcomes = [queues.put("k", message(n)) for n in range(11)]
@@ -207,7 +189,7 @@ def test_dropping_a_key_ends_its_waiters():
     waiter = queues.wait_put("k", message(2))
     queues.drop("k")
     assert waiter.outcome is Outcome.GONE
-    assert queues.size == 0
+    assert queues.qsize("k") == 0
 
 
 @settings(max_examples=200, deadline=None)
@@ -248,4 +230,3 @@ def test_nothing_is_lost_or_doubled_whatever_happens(maxsize, steps):
     assert sorted(received + rest + sorted(withdrawn)) == list(range(sent))
     # Only items that cancelled gets gave back may be out of order.
     assert returned or rest == sorted(rest)
-    assert queues.size == queues.qsize("k")
