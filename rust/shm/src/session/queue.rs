@@ -392,6 +392,13 @@ impl SessionQueue {
         Ok(self.queue().is_takeable(want)?)
     }
 
+    /// Whether there seems to be room behind the next `ahead` messages: see
+    /// [`Queue::seems_puttable`].
+    #[inline]
+    pub fn seems_puttable(&self, ahead: u64) -> bool {
+        self.queue().seems_puttable(ahead)
+    }
+
     /// Whether a put of a message of this length would succeed now.
     ///
     /// # Errors
