@@ -16,6 +16,7 @@ impl WaitQueue for SessionQueue {
     }
 
     fn is_puttable(&self, length: u64) -> Result<bool, Error> {
+        self.session().check_open()?;
         self.is_puttable(length)
     }
 
@@ -136,7 +137,7 @@ impl SessionQueue {
                 if !self.is_puttable(length)? {
                     return Ok(Err(Lack::Room { length }));
                 }
-                self.queue().pass_on_room(vigil);
+                self.pass_on_room(vigil);
                 match write()? {
                     Some(draft) => *message = Outgoing::Written(Some(draft)),
                     None => return Ok(Err(Lack::Memory { length })),

@@ -357,6 +357,14 @@ impl SessionQueue {
         }
     }
 
+    /// Lets other producers wait on while a woken one prepares its message: see
+    /// [`Queue::pass_on_room`].
+    pub fn pass_on_room(&self, vigil: &Vigil) {
+        if self.session().check_here().is_ok() {
+            self.queue().pass_on_room(vigil);
+        }
+    }
+
     /// Number of bytes of the messages in it; 0 if it has no bound in bytes.
     ///
     /// # Errors
