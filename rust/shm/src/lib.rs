@@ -8,8 +8,11 @@
 //!
 //! [`payload`]: the memory of messages that do not fit into a descriptor of the ring.
 //!
+//! [`blocking`]: the loops of operations that wait.
+//!
 //! [`session`]: the processes that share a folder of queues: joining, leaving, deaths, recovery.
 
+pub mod blocking;
 #[cfg(loom)]
 mod loom_atomics;
 #[cfg(all(target_os = "linux", not(loom)))]

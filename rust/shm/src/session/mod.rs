@@ -1,6 +1,7 @@
 //! A session: a folder of files that processes share, its participants, and its queues.
 
 mod bells;
+mod blocking;
 mod control;
 mod crash_point;
 mod directory;
@@ -30,12 +31,14 @@ mod ring_growth;
 #[expect(clippy::module_inception, reason = "the file of `Session`")]
 mod session;
 mod settings;
+mod shortage;
 mod teardown;
 #[cfg(test)]
 mod tests;
 mod thread_lock;
 mod use_guard;
 
+pub use blocking::Outgoing;
 pub(super) use control::Control;
 pub(super) use crash_point::crash_point;
 pub use draft::{Batch, Draft};
@@ -50,3 +53,4 @@ pub use queue_table::Bounds;
 pub use recover::Recovery;
 pub use session::{Session, Stats};
 pub use settings::{MemoryPolicy, Settings};
+pub use shortage::Shortage;
