@@ -193,7 +193,9 @@ class Reservation:
             raise ShoalValueError(f"the reservation {self._state}")
 
     def _check_for(self, settings: ChannelSettings, queues: Queues | None, key: Hashable) -> None:
-        same = queues is self._queues or (self._settings.num_actors > 0 and settings == self._settings)
+        same = queues is self._queues or (
+            self._settings.num_actors > 0 and settings == self._settings
+        )
         if not same:
             raise ShoalValueError(
                 f"the reservation is for {self._settings.shown(self._key)}: it cannot be put into "

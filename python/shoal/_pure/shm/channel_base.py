@@ -48,8 +48,8 @@ class ChannelBase:
         """Put an item, waiting for room.
 
         Args:
-            item: Any object. With `async_op`, its arrays and tensors must not change until the
-                work is done.
+            item: Any object, or a reservation of this channel. With `async_op`, its arrays and
+                tensors must not change until the work is done.
             weight: Weight of the item, which `get_batch` adds up.
             key: The queue: a str, bytes, int, float, bool, None or enum member, or a tuple or
                 frozenset of them.
