@@ -7,11 +7,8 @@ import contextlib
 import os
 import sqlite3
 from pathlib import Path
-from typing import Literal
 
-__all__ = ["Doorbell", "Side"]
-
-Side = Literal["get", "put"]
+__all__ = ["Doorbell"]
 
 
 class Doorbell:
@@ -42,20 +39,10 @@ class Doorbell:
             while os.read(self._own, 4096):
                 pass
 
-    def arm(self, db: sqlite3.Connection, me: int, queue: int, side: Side) -> None:
-        """Note that this process waits at a side of a queue, until `due` removes the note."""
-        db.execute(
-            "INSERT OR IGNORE INTO armed (participant, queue, side) VALUES (?, ?, ?)",
-            (me, queue, side),
-        )
-
-    def due(self, db: sqlite3.Connection, side: Side, queue: int | None = None) -> None:
-        """Remember to ring the processes that wait at a side of a queue; None means all queues."""
-        found = db.execute(
-            "DELETE FROM armed WHERE side = ? AND queue = coalesce(?, queue) RETURNING participant",
-            (side, queue),
-        )
-        self._due.update(row[0] for row in found.fetchall())
+    def note_due(self, db: sqlite3.Connection) -> None:
+        """Remember to ring the processes that the changes of a transaction concern."""
+        found = db.execute("DELETE FROM armed WHERE due = 1 RETURNING participant").fetchall()
+        self._due.update(row["participant"] for row in found)
 
     def ring(self) -> None:
         """Ring the bells that are due; call this after the transaction."""

@@ -107,6 +107,8 @@ def create(parent: Path, max_bytes: int, backlog: int, policy: str, spill: Path 
         use_once(folder / _UNFINISHED, fill, create=True)
         # Renamed last, so that other processes never find incomplete tables.
         (folder / _UNFINISHED).rename(folder / TABLES)
+        if spill is not None:
+            (spill / folder.name).mkdir(mode=0o700)
     except (OSError, sqlite3.Error) as error:
         remove(folder, None)
         raise ChannelMemoryError(f"no session can be made in {parent}: {error}") from error

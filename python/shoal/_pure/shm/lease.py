@@ -8,7 +8,6 @@ from typing import Any, NoReturn, Self, final
 from shoal._pure.shm.member import Member
 from shoal._pure.shm.participants import requeue
 from shoal._pure.shm.schema import LEASED
-from shoal._pure.shm.taking import Row
 from shoal.errors import ShoalValueError
 
 __all__ = ["ShmMessage", "leased"]
@@ -26,7 +25,7 @@ class ShmMessage:
     __module__ = "shoal.shm"
     _member: Member
     _pid: int
-    _row: Row | None
+    _row: sqlite3.Row | None
     _value: Any
     _redelivered: bool
     _weight: int
@@ -70,7 +69,7 @@ class ShmMessage:
             raise ShoalValueError(
                 f"{op}: the message was leased by process {self._pid}, not by this one"
             )
-        number, queue = row.number, row.queue
+        number, file = row["id"], row["file"]
 
         def end(db: sqlite3.Connection) -> None:
             mine = db.execute(
@@ -79,15 +78,13 @@ class ShmMessage:
             ).fetchone()
             if mine is not None and op == "give_back":
                 requeue(db, number)
-                member.bell.due(db, "get", queue)
             elif mine is not None:
                 db.execute("DELETE FROM messages WHERE id = ?", (number,))
-                member.bell.due(db, "put")
 
         member.write(op, end)
         self._row = None
-        if op == "ack" and row.file is not None:
-            Path(row.file).unlink(missing_ok=True)
+        if op == "ack" and file is not None:
+            Path(file).unlink(missing_ok=True)
         return True
 
     def __enter__(self) -> Self:
@@ -101,14 +98,14 @@ class ShmMessage:
         raise TypeError("cannot pickle 'shoal.shm.ShmMessage' object")
 
 
-def leased(member: Member, row: Row, value: Any) -> ShmMessage:
+def leased(member: Member, row: sqlite3.Row, value: Any) -> ShmMessage:
     """Create the message of a row that this process has leased."""
     message = object.__new__(ShmMessage)
     message._member = member
     message._pid = os.getpid()
     message._row = row
     message._value = value
-    message._redelivered = bool(row.redelivered)
-    message._weight = row.weight
+    message._redelivered = bool(row["redelivered"])
+    message._weight = row["weight"]
     message._given_back = False
     return message

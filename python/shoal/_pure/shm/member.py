@@ -4,7 +4,6 @@ import atexit
 import contextlib
 import os
 import sqlite3
-import stat
 import threading
 import time
 import weakref
@@ -13,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeVar
 
 from shoal._pure.shm.checks import Limit
-from shoal._pure.shm.doorbell import Doorbell, Side
+from shoal._pure.shm.doorbell import Doorbell
 from shoal._pure.shm.folders import LOCKS, TABLES, checked_format, remove
 from shoal._pure.shm.participants import (
     Swept,
@@ -25,7 +24,7 @@ from shoal._pure.shm.participants import (
 )
 from shoal._pure.shm.refusal import Refusal
 from shoal._pure.shm.tables import LONGEST_S, LockedError, Tables, access, gone, later
-from shoal.errors import ChannelClosed, ChannelError, ChannelNotFoundError, ShoalError
+from shoal.errors import ChannelClosed, ChannelNotFoundError, ShoalError
 from shoal.fork import ChildStage, in_child
 from shoal.process import own_process
 
@@ -33,7 +32,7 @@ __all__ = ["PATIENCE_S", "Facts", "Member", "member_of", "own_folders"]
 
 T = TypeVar("T")
 
-PATIENCE_S: Final = 0.2
+PATIENCE_S: Final = 1.0
 """Seconds that one attempt waits for the tables while another process holds them."""
 
 _FIRST_PAUSE_S: Final = 0.0002
@@ -61,6 +60,7 @@ class Member:
         me: The participant number of this process; 0 before it has joined.
         handles: Number of session objects of this process.
         bell: The doorbells of the session.
+        folders: The folders of its messages: the session's, and the one of `spill` if it has one.
         keeps: Whether the session's files stay when this process leaves as the last participant.
     """
 
@@ -81,6 +81,7 @@ class Member:
         )
         checked_format(folder, found[0])
         self.facts = Facts(*found[1:])
+        self.folders = [folder, *([Path(self.facts.spill)] if self.facts.spill else [])]
 
     def write(
         self,
@@ -95,11 +96,9 @@ class Member:
             ChannelClosed: This process has closed the session.
         """
         with self._open(op):
-            self.join(op)
-            try:
-                return self._tables.write(work, patience, undone)
-            finally:
-                self.bell.ring()
+            if not self.me:
+                self.join(op)
+            return self._changed(work, patience, undone)
 
     def read(self, op: str, work: Callable[[sqlite3.Connection], T]) -> T:
         """Run one query; see `Tables.read`."""
@@ -111,8 +110,7 @@ class Member:
 
         def run() -> None:
             if self.me:  # otherwise this process has left, which released everything
-                self._tables.write(work, PATIENCE_S)
-                self.bell.ring()
+                self._changed(work, PATIENCE_S)
 
         later(run)
 
@@ -120,11 +118,11 @@ class Member:
         self,
         op: str,
         limit: Limit,
-        attempt: Callable[[], T | Refusal],
-        at: tuple[int, Side] | None = None,
-        waiting: Callable[[], object] | None = None,
-    ) -> T | Refusal:
-        """Repeat an attempt after every change of the session, until it succeeds.
+        attempt: Callable[[], Refusal | None],
+        at: tuple[int, str],
+        waiting: Callable[[], object] | None,
+    ) -> Refusal | None:
+        """Repeat an attempt after every change of the session, until it is not refused.
 
         Args:
             op: The operation, for messages.
@@ -134,37 +132,41 @@ class Member:
             waiting: Called about every 0.1 s while the call waits; an error of it ends the call.
 
         Returns:
-            The last result of `attempt`: a `Refusal` if the time is over.
+            The last result of `attempt`.
         """
         pause, seen = _FIRST_PAUSE_S, None
-        result: T | Refusal = Refusal("locked")
+        refusal: Refusal | None = None
         called = time.monotonic()
         while True:
             version = self._version(op)
             if version != seen:
                 seen = version
                 try:
-                    result = attempt()
+                    refusal = attempt()
                 except LockedError:
-                    result, seen = Refusal("locked"), None  # a rollback is not a change
-                if not isinstance(result, Refusal):
-                    return result
-            if limit.over:
-                return result
+                    refusal, seen = Refusal("locked"), None  # a rollback is not a change
+            if refusal is None or limit.over:
+                return refusal
             self.sweep_when_due()
             if waiting is not None and time.monotonic() >= called + _CALL_EVERY_S:
                 waiting()
                 called = time.monotonic()
             time.sleep(min(pause, limit.remaining))
-            pause = min(1.5 * pause, _LAST_PAUSE_S)
-            if at is not None and pause == _LAST_PAUSE_S and not limit.over:
+            if pause < _LAST_PAUSE_S <= 1.5 * pause and not limit.over:
                 with contextlib.suppress(LockedError):
                     self.arm(op, *at)
-                at = None
+            pause = min(1.5 * pause, _LAST_PAUSE_S)
 
-    def arm(self, op: str, queue: int, side: Side) -> None:
+    def arm(self, op: str, queue: int, side: str) -> None:
         """Note that this process waits at a side of a queue."""
-        self.write(op, lambda db: self.bell.arm(db, self.me, queue, side), PATIENCE_S)
+        self.write(
+            op,
+            lambda db: db.execute(
+                "INSERT OR IGNORE INTO armed (participant, queue, side) VALUES (?, ?, ?)",
+                (self.me, queue, side),
+            ),
+            PATIENCE_S,
+        )
 
     def bell_descriptor(self, op: str) -> int:
         """Return the descriptor of this process's doorbell."""
@@ -178,7 +180,7 @@ class Member:
         files = self._files()
 
         def clean(db: sqlite3.Connection) -> tuple[Swept, set[Path]]:
-            return sweep(db, self.me, self._locks, self.bell.due), files - _needed(db)
+            return sweep(db, self.me, self._locks), files - _needed(db)
 
         swept, unneeded = self.write("sweep", clean, patience)
         _unlink(unneeded)
@@ -196,16 +198,11 @@ class Member:
     def new_path(self, *, spilled: bool) -> Path:
         """Return the path for a new file of this process."""
         self._serial += 1
-        parent = self.folder
-        if spilled and self.facts.spill is not None:
-            parent = Path(self.facts.spill)
-            _make_private(parent)
-        return parent / f"x{self.me}.{self._serial}"
+        folder = self.folders[-1 if spilled else 0]
+        return folder / f"x{self.me}.{self._serial}"
 
     def join(self, op: str) -> None:
         """Become a participant, if this process is not one yet."""
-        if self.me:
-            return
         with access.lock:
             self.check_open(op)
             if self.me:
@@ -233,8 +230,7 @@ class Member:
         try:
             if self.me:
                 files = self._files()
-                goes, unneeded = self._tables.write(lambda db: self._left(db, files))
-                self.bell.ring()
+                goes, unneeded = self._changed(lambda db: self._left(db, files))
                 _unlink(unneeded)
         except LockedError:
             raise
@@ -263,6 +259,24 @@ class Member:
         self.bell.close()
         self._close_lock()
 
+    def _changed(
+        self,
+        work: Callable[[sqlite3.Connection], T],
+        patience: float = LONGEST_S,
+        undone: Callable[[], None] | None = None,
+    ) -> T:
+        """Run a transaction, then ring the bells of the processes that it concerns."""
+
+        def change(db: sqlite3.Connection) -> T:
+            result = work(db)
+            self.bell.note_due(db)
+            return result
+
+        try:
+            return self._tables.write(change, patience, undone)
+        finally:
+            self.bell.ring()
+
     def _let_go(self) -> None:
         self.handles -= 1
         if self.handles == 0:
@@ -271,8 +285,8 @@ class Member:
 
     def _left(self, db: sqlite3.Connection, files: set[Path]) -> tuple[bool, set[Path]]:
         """Remove this process; return whether the session goes too, and the unneeded files."""
-        sweep(db, self.me, self._locks, self.bell.due)
-        release(db, self.me, self.bell.due)
+        sweep(db, self.me, self._locks)
+        release(db, self.me)
         goes = not self.keeps and not participants(db)
         if goes:
             db.execute("UPDATE session SET closed = 1")
@@ -284,9 +298,7 @@ class Member:
         A new message has its row before its file. So of the files that are listed before a
         transaction, those without a row in it can be removed: their process was killed.
         """
-        spill = self.facts.spill
-        folders = [self.folder, *([Path(spill)] if spill is not None else [])]
-        return {path for folder in folders for path in folder.glob("x*")}
+        return {path for folder in self.folders for path in folder.glob("x*")}
 
     def _entered(self, db: sqlite3.Connection) -> int:
         if db.execute("SELECT closed FROM session").fetchone()[0]:
@@ -364,18 +376,6 @@ def _needed(db: sqlite3.Connection) -> set[Path]:
 def _unlink(files: Iterable[Path]) -> None:
     for file in files:
         file.unlink(missing_ok=True)
-
-
-def _make_private(folder: Path) -> None:
-    """Make a folder that only this user can use; refuse one that another user may have made."""
-    with contextlib.suppress(FileExistsError):
-        folder.mkdir(mode=0o700)
-        return
-    facts = folder.lstat()
-    if not stat.S_ISDIR(facts.st_mode) or facts.st_uid != os.geteuid() or facts.st_mode & 0o077:
-        raise ChannelError(
-            f"{folder} cannot hold messages: expected a folder of this user with mode 0700"
-        )
 
 
 def _forget_parent() -> None:

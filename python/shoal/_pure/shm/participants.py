@@ -7,15 +7,12 @@ released when its process closes any descriptor of the file.
 
 import fcntl
 import sqlite3
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from shoal._pure.shm.schema import LEASED, LOANED, QUEUED
 from shoal.process import ProcessId, is_running, own_process
 
 __all__ = ["Swept", "is_dead", "participants", "release", "requeue", "sweep", "take_lock"]
-
-Due = Callable[..., None]
 
 
 class Swept(NamedTuple):
@@ -57,10 +54,10 @@ def is_dead(row: Any, locks: int, me: int = 0) -> bool:
     return True
 
 
-def sweep(db: sqlite3.Connection, me: int, locks: int, due: Due) -> Swept:
+def sweep(db: sqlite3.Connection, me: int, locks: int) -> Swept:
     """Release all that dead participants held."""
     dead = [row[0] for row in participants(db) if is_dead(row, locks, me)]
-    states = [state for number in dead for state in release(db, number, due)]
+    states = [state for number in dead for state in release(db, number)]
     swept = Swept(len(dead), len(states), states.count(LEASED), states.count(LOANED))
     if dead:
         db.execute(
@@ -70,24 +67,19 @@ def sweep(db: sqlite3.Connection, me: int, locks: int, due: Due) -> Swept:
     return swept
 
 
-def release(db: sqlite3.Connection, number: int, due: Due) -> list[int]:
+def release(db: sqlite3.Connection, number: int) -> list[int]:
     """Remove a participant and release all that it held; return the states of these messages."""
     rows = db.execute(
-        f"SELECT id, state, queue FROM messages WHERE state <> {QUEUED} AND owner = ? ORDER BY id",  # noqa: S608  (it is a constant)
+        f"SELECT id, state FROM messages WHERE state <> {QUEUED} AND owner = ? ORDER BY id",  # noqa: S608  (it is a constant)
         (number,),
     ).fetchall()
-    for message, state, queue in rows:
+    for message, state in rows:
         if state == LEASED:
             requeue(db, message)
-            due(db, "get", queue)
         else:
             db.execute("DELETE FROM messages WHERE id = ?", (message,))
     db.execute("DELETE FROM participants WHERE id = ?", (number,))
-    db.execute("DELETE FROM armed WHERE participant = ?", (number,))
-    db.execute("DELETE FROM users WHERE participant = ?", (number,))
-    if rows:
-        due(db, "put")
-    return [state for _, state, _ in rows]
+    return [state for _, state in rows]
 
 
 def requeue(db: sqlite3.Connection, message: int) -> None:

@@ -91,7 +91,6 @@ def write_file(path: Path, payload: Payload) -> None:
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
             raise
-        path.unlink(missing_ok=True)
         raise ChannelMemoryError(
             f"{path.parent} has no room for a message of {payload.size} bytes: {error.strerror}"
         ) from error

@@ -95,7 +95,7 @@ class ShmQueue:
     @property
     def closed(self) -> bool:
         """Whether any process closed the queue."""
-        return self._counters("closed")[2]
+        return bool(self._counters("closed")["closed"])
 
     def put(
         self, obj: Any, weight: int = 0, timeout: float | None = None, *, waiting: Waiting = None
@@ -215,15 +215,15 @@ class ShmQueue:
 
     def qsize(self) -> int:
         """Return the number of messages in the queue; other processes may change it at once."""
-        return self._counters("qsize")[0]
+        return int(self._counters("qsize")["count"])
 
     def empty(self) -> bool:
         """Return whether the queue holds no message."""
-        return self._counters("empty")[0] == 0
+        return int(self._counters("empty")["count"]) == 0
 
     def full(self) -> bool:
         """Return whether a put would have to wait until a message is taken."""
-        count, held, closed = self._counters("full")
+        count, held, closed, _ = self._counters("full")
         return not closed and (count >= self._row.bound or 0 < self._row.max_bytes <= held)
 
     def tell_no_room(self) -> None:
@@ -234,7 +234,8 @@ class ShmQueue:
     def close(self) -> None:
         """Refuse further puts in all processes; messages can still be taken. Idempotent."""
         row = self._entered("close")
-        row.member.write("close", row.close)
+        query = "UPDATE queues SET closed = 1 WHERE id = ?"
+        row.member.write("close", lambda db: db.execute(query, (row.number,)))
 
     def fileno(self) -> int:
         """Return the doorbell of this process and session: readable after an armed event."""
@@ -269,7 +270,7 @@ class ShmQueue:
             self._enter(open_queue(member, self._key, row.maxsize, row.max_bytes, row.name))
         return self._row
 
-    def _counters(self, op: str) -> tuple[int, int, bool]:
+    def _counters(self, op: str) -> Any:
         row = self._entered(op)
         return row.member.read(op, row.counters)
 

@@ -45,12 +45,11 @@ class QueueRow:
         """Maximum number of messages, also without `maxsize`."""
         return self.maxsize or self.member.facts.backlog
 
-    def counters(self, db: sqlite3.Connection) -> tuple[int, int, bool]:
-        """Return the number of messages, their bytes, and whether the queue is closed."""
-        count, held, closed = db.execute(
-            "SELECT count, bytes, closed FROM queues WHERE id = ?", (self.number,)
+    def counters(self, db: sqlite3.Connection) -> Any:
+        """Return the number of messages, their bytes, and whether it is closed and pressed."""
+        return db.execute(
+            "SELECT count, bytes, closed, pressed FROM queues WHERE id = ?", (self.number,)
         ).fetchone()
-        return count, held, bool(closed)
 
     def check_fits(self, op: str, size: int) -> None:
         """Refuse a message that can never be put.
@@ -68,6 +67,15 @@ class QueueRow:
                     f"{op}: a message of {size} bytes never fits into {whose}: max_bytes={limit}"
                 )
 
+    def check_open(self, db: sqlite3.Connection, op: str) -> None:
+        """Refuse a put into a closed queue.
+
+        Raises:
+            ChannelClosed: The queue is closed.
+        """
+        if self.counters(db)["closed"]:
+            raise ChannelClosed(f"{op}: {self.name} is closed")
+
     def room(self, db: sqlite3.Connection, op: str, size: int | None = None) -> Refusal | None:
         """Return why a message has no room in the queue; None if it has room.
 
@@ -79,9 +87,8 @@ class QueueRow:
         Raises:
             ChannelClosed: The queue is closed.
         """
-        count, held, closed = self.counters(db)
-        if closed:
-            raise ChannelClosed(f"{op}: {self.name} is closed")
+        self.check_open(db, op)
+        count, held, *_ = self.counters(db)
         if count >= self.bound:
             return Refusal("messages" if self.maxsize else "backlog", count, self.bound)
         if size is not None and self.max_bytes and held + size > self.max_bytes:
@@ -120,26 +127,11 @@ class QueueRow:
 
     def press(self, db: sqlite3.Connection) -> None:
         """Note that a producer waits, so that no get waits for more messages than can come."""
-        pressed = db.execute(
-            "UPDATE queues SET pressed = 1 WHERE id = ? AND pressed = 0", (self.number,)
-        )
-        if pressed.rowcount:
-            self.member.bell.due(db, "get", self.number)
-
-    def relieve(self, db: sqlite3.Connection) -> None:
-        """Note that messages were taken, so that those that wait for room or memory try again."""
-        db.execute("UPDATE queues SET pressed = 0 WHERE id = ? AND pressed = 1", (self.number,))
-        self.member.bell.due(db, "put")
-
-    def close(self, db: sqlite3.Connection) -> None:
-        """Close the queue for all processes."""
-        db.execute("UPDATE queues SET closed = 1 WHERE id = ?", (self.number,))
-        self.member.bell.due(db, "get", self.number)
-        self.member.bell.due(db, "put", self.number)
+        db.execute("UPDATE queues SET pressed = 1 WHERE id = ? AND pressed = 0", (self.number,))
 
     def displace(self, db: sqlite3.Connection, *, every: bool) -> list[str | None]:
         """Drop the first message, or every one, if the queue is full; return their files."""
-        count, _, closed = self.counters(db)
+        count, _, closed, _ = self.counters(db)
         if closed or count < self.bound:
             return []
         dropped = db.execute(
@@ -148,7 +140,6 @@ class QueueRow:
             (self.number, count if every else 1),
         ).fetchall()
         db.execute("UPDATE session SET dropped = dropped + ?", (len(dropped),))
-        self.relieve(db)
         return [row[0] for row in dropped]
 
     def stats(self, db: sqlite3.Connection) -> dict[str, float]:
@@ -165,7 +156,7 @@ class QueueRow:
             f"SELECT written FROM messages WHERE queue = ? AND state = {QUEUED} ORDER BY id LIMIT 1",  # noqa: S608  (it is a constant)
             (self.number,),
         ).fetchone()
-        count, held, _ = self.counters(db)
+        count, held, *_ = self.counters(db)
         return {
             "messages": count,
             "bytes": held,
@@ -215,7 +206,7 @@ def _open(
     find = "SELECT id, maxsize, max_bytes FROM queues WHERE key = ?"
     row: Any = db.execute(find, (key,)).fetchone()
     if row is None:
-        _forget_unused(member, db)
+        _forget_unused(db)
         db.execute(
             "INSERT INTO queues (key, maxsize, max_bytes, closed) "
             "SELECT ?, ?, ?, sealed FROM session",
@@ -232,18 +223,14 @@ def _open(
     return number, user, found, wanted
 
 
-def _forget_unused(member: Member, db: sqlite3.Connection) -> None:
+def _forget_unused(db: sqlite3.Connection) -> None:
     """Forget the oldest queues that are not in use: not open, empty, not closed, without leases."""
-    forgotten = db.execute(
+    db.execute(
         "DELETE FROM queues WHERE id IN (SELECT id FROM queues AS q WHERE count = 0 AND closed = 0 "  # noqa: S608  (they are constants)
         "AND NOT EXISTS (SELECT 1 FROM users WHERE queue = q.id) AND NOT EXISTS "
         f"(SELECT 1 FROM messages WHERE queue = q.id AND state = {LEASED}) "
-        f"ORDER BY id DESC LIMIT -1 OFFSET {_KEPT - 1}) RETURNING id"
-    ).fetchall()
-    for (number,) in forgotten:
-        # An event loop may still wait to be rung for the old queue.
-        member.bell.due(db, "get", number)
-        member.bell.due(db, "put", number)
+        f"ORDER BY id DESC LIMIT -1 OFFSET {_KEPT - 1})"
+    )
 
 
 def _holders(db: sqlite3.Connection) -> str:

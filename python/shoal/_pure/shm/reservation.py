@@ -44,7 +44,7 @@ class ShmReservation:
 
     def cancel(self) -> None:
         """Release the memory. Idempotent; does nothing after the put."""
-        self._claim.give_up()
+        self._claim.cancel()
 
     def __enter__(self) -> Self:
         return self
@@ -86,9 +86,9 @@ def reserved(putting: Putting, shape: Any, dtype: Any) -> ShmReservation:
     try:
         made = object.__new__(ShmReservation)
         made._array, made._claim = _array(bytearray(max(size, 1)), sizes, kind), claim
-        weakref.finalize(made, claim.give_up).atexit = False
+        weakref.finalize(made, claim.cancel).atexit = False
     except BaseException:
-        claim.give_up()
+        claim.cancel()
         raise
     return made
 

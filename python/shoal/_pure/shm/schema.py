@@ -1,7 +1,9 @@
 """The SQL tables of a session, and the states of a message.
 
 A queue holds its messages in the order of their ids, which are never reused. Triggers keep the
-counters up to date.
+counters up to date. A process that waits at a side of a queue has a row in `armed`, which becomes
+due when it should try again. `pressed` says that a producer waits, so that no get waits for more
+messages than can come.
 """
 
 from typing import Final
@@ -45,20 +47,37 @@ CREATE INDEX waiting ON messages (queue, id) WHERE state = 0;
 CREATE INDEX held ON messages (owner) WHERE state <> 0;
 CREATE INDEX leased ON messages (queue) WHERE state = 1;
 CREATE TABLE armed (
-    participant INTEGER, queue INTEGER, side TEXT, PRIMARY KEY (queue, side, participant)
+    participant INTEGER, queue INTEGER, side TEXT, due INTEGER DEFAULT 0,
+    PRIMARY KEY (queue, side, participant)
 ) WITHOUT ROWID;
 CREATE TRIGGER came AFTER INSERT ON messages BEGIN
     UPDATE session SET used = used + new.memory;
     UPDATE queues SET count = count + 1, bytes = bytes + new.size, puts = puts + 1
         WHERE id = new.queue AND new.state = 0;
+    UPDATE armed SET due = 1 WHERE queue = new.queue AND side = 'get' AND new.state = 0;
 END;
 CREATE TRIGGER went AFTER DELETE ON messages BEGIN
     UPDATE session SET used = used - old.memory;
-    UPDATE queues SET count = count - 1, bytes = bytes - old.size, gets = gets + 1
+    UPDATE queues SET count = count - 1, bytes = bytes - old.size, gets = gets + 1, pressed = 0
         WHERE id = old.queue AND old.state = 0;
+    UPDATE armed SET due = 1 WHERE side = 'put';
 END;
 CREATE TRIGGER taken AFTER UPDATE OF state ON messages BEGIN
-    UPDATE queues SET count = count - 1, bytes = bytes - old.size, gets = gets + 1
+    UPDATE queues SET count = count - 1, bytes = bytes - old.size, gets = gets + 1, pressed = 0
         WHERE id = old.queue AND old.state = 0;
+    UPDATE armed SET due = 1 WHERE side = 'put';
+END;
+CREATE TRIGGER pressed AFTER UPDATE OF pressed ON queues WHEN new.pressed > old.pressed BEGIN
+    UPDATE armed SET due = 1 WHERE queue = new.id AND side = 'get';
+END;
+CREATE TRIGGER closed AFTER UPDATE OF closed ON queues BEGIN
+    UPDATE armed SET due = 1 WHERE queue = new.id;
+END;
+CREATE TRIGGER forgotten AFTER DELETE ON queues BEGIN
+    UPDATE armed SET due = 1 WHERE queue = old.id;
+END;
+CREATE TRIGGER left AFTER DELETE ON participants BEGIN
+    DELETE FROM armed WHERE participant = old.id;
+    DELETE FROM users WHERE participant = old.id;
 END;
 """

@@ -96,15 +96,12 @@ class ShmSession:
 
     def close_queues(self) -> None:
         """Close all queues in all processes, existing and future ones: they refuse further puts."""
-        member = self._checked("close_queues")
 
         def seal(db: sqlite3.Connection) -> None:
             db.execute("UPDATE session SET sealed = 1")
             db.execute("UPDATE queues SET closed = 1")
-            member.bell.due(db, "get")
-            member.bell.due(db, "put")
 
-        member.write("close_queues", seal)
+        self._checked("close_queues").write("close_queues", seal)
 
     def keep(self) -> None:
         """Keep the session's files when this process leaves as the last participant."""

@@ -218,6 +218,7 @@ def _connect(path: Path, *, create: bool = False) -> sqlite3.Connection:
         isolation_level=None,
         check_same_thread=False,
     )
+    db.row_factory = sqlite3.Row
     # A power cut ends all processes anyway, and the kernel keeps what a killed process has written.
     db.execute("PRAGMA synchronous = OFF")
     # Keep the journal short: it takes memory of the same file system as the messages.

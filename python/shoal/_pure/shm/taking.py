@@ -7,10 +7,9 @@ import sqlite3
 import weakref
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from shoal._pure.shm.checks import Limit
-from shoal._pure.shm.doorbell import Side
 from shoal._pure.shm.member import PATIENCE_S, Member
 from shoal._pure.shm.parcel import ShmParcel
 from shoal._pure.shm.payload import Memory, Payload, decode, read_file, write_file
@@ -19,49 +18,22 @@ from shoal._pure.shm.refusal import Refusal
 from shoal._pure.shm.schema import LEASED, LOANED, QUEUED
 from shoal.errors import ChannelClosed, ChannelDecodeError
 
-__all__ = ["Choice", "Row", "Taking", "drop", "first", "peeked", "up_to_weight"]
+__all__ = ["Choice", "Taking", "first", "peeked", "up_to_weight"]
 
 _SIGNALS: Final = (KeyboardInterrupt, GeneratorExit)
 """Errors that are not the fault of the message being rebuilt; all others are, even `SystemExit`."""
-_WAITING: Final = f"FROM messages WHERE queue = ? AND state = {QUEUED} ORDER BY id"
-
-
-class Row(NamedTuple):
-    """A message: all columns of its row."""
-
-    number: int
-    queue: int
-    state: int
-    owner: int | None
-    sender: int
-    weight: int
-    size: int
-    memory: int
-    redelivered: int
-    written: float
-    data: bytes | None
-    file: str | None
-
-    def bytes(self) -> Memory:
-        """Return the bytes of the message.
-
-        Raises:
-            FileNotFoundError: Another process has taken the message, or removed the session.
-        """
-        if self.file is None:
-            return Memory(self.data or b"")
-        return read_file(Path(self.file), self.size)
-
+_WAITING: Final = f"FROM messages WHERE queue = ? AND state = {QUEUED} ORDER BY id LIMIT ?"
 
 Choice = Callable[[sqlite3.Connection, QueueRow], list[int] | Refusal]
+"""Selects the messages to take: their ids."""
 
 
 def first(n: int) -> Choice:
     """Return a choice of up to `n` first messages."""
 
     def choose(db: sqlite3.Connection, queue: QueueRow) -> list[int] | Refusal:
-        found = db.execute(f"SELECT id {_WAITING} LIMIT ?", (queue.number, n)).fetchall()
-        return [row[0] for row in found] or Refusal("empty")
+        found = db.execute(f"SELECT id {_WAITING}", (queue.number, n)).fetchall()
+        return [row["id"] for row in found] or Refusal("empty")
 
     return choose
 
@@ -78,20 +50,15 @@ def up_to_weight(target: int, least: int | None = None) -> Choice:
         chosen: list[int] = []
         total = 0
         # Read all rows at once: an open cursor would make other processes wait.
-        for number, weight in db.execute(
-            f"SELECT id, weight {_WAITING}",
-            (queue.number,),
-        ).fetchall():
+        rows = db.execute(f"SELECT id, weight {_WAITING}", (queue.number, -1)).fetchall()
+        for number, weight in rows:
             if chosen and total + weight > target:
                 return chosen
             chosen.append(number)
             total += weight
             if total >= target:
                 return chosen
-        count, _, closed = queue.counters(db)
-        pressed = db.execute("SELECT pressed FROM queues WHERE id = ?", (queue.number,)).fetchone()[
-            0
-        ]
+        count, _, closed, pressed = queue.counters(db)
         complete = closed or pressed or count >= queue.bound or total >= needed
         return chosen if chosen and complete else Refusal("weight", count, needed)
 
@@ -121,14 +88,15 @@ class Taking:
         self._choice = choice
         self._lease = lease
         self._parcels = parcels
-        # The messages that were taken, with their bytes and the finalizer that releases these.
-        self._taken: dict[int, tuple[Row, Memory | None, weakref.finalize[..., Any] | None]] = {}
+        self._rows: dict[int, sqlite3.Row] = {}
+        # The bytes of these messages, and the finalizers that release them.
+        self._memory: dict[int, tuple[Memory, weakref.finalize[..., Any] | None]] = {}
         self.failed: ChannelDecodeError | None = None
 
     def run(
         self, limit: Limit, waiting: Callable[[], object] | None = None
-    ) -> list[tuple[Row, Any]] | Refusal:
-        """Take messages and rebuild them.
+    ) -> list[tuple[sqlite3.Row, Any]] | Refusal:
+        """Take messages and rebuild them; return their rows and objects.
 
         A message that cannot be rebuilt is dropped; its error is kept as `failed`. If anything is
         raised before the caller has the messages, `put_back` must be called.
@@ -136,105 +104,83 @@ class Taking:
         Raises:
             ChannelClosed: The queue is closed, and nothing is left in it.
         """
-        at: tuple[int, Side] = (self._queue.number, "get")
-        rows = self._member.wait(self._op, limit, self._attempt, at, waiting)
-        if isinstance(rows, Refusal):
-            return rows
-        values = [found for row in rows if (found := self._rebuilt(row)) is not None]
+        at = (self._queue.number, "get")
+        refusal = self._member.wait(self._op, limit, self._attempt, at, waiting)
+        if refusal is not None:
+            return refusal
+        values = [(row, value) for row in list(self._rows.values()) for value in self._rebuilt(row)]
         if not self._lease:
             for row, _ in values:
-                if row.file is not None:
-                    Path(row.file).unlink(missing_ok=True)
+                _unlink(row)
         return values
 
     def put_back(self) -> None:
         """Return the messages that were taken to their places in the queue."""
-        for row, memory, finalizer in self._taken.values():
+        for number, (memory, finalizer) in self._memory.items():
             if finalizer is not None:
                 finalizer.detach()
-            if row.file is not None and memory is not None and not Path(row.file).exists():
-                write_file(Path(row.file), Payload([(0, memory)], row.size))
-        rows = [taken[0] for taken in self._taken.values()]
+            file = self._rows[number]["file"]
+            if file is not None and not Path(file).exists():
+                write_file(Path(file), Payload([(0, memory)], len(memory)))
 
         def back(db: sqlite3.Connection) -> None:
-            for row in rows:
-                db.execute("DELETE FROM messages WHERE id = ?", (row.number,))
-                marks = ", ".join("?" * len(row))
-                db.execute(f"INSERT INTO messages VALUES ({marks})", row)  # noqa: S608  (they are constants)
-            self._member.bell.due(db, "get", self._queue.number)
+            for number, row in self._rows.items():
+                db.execute("DELETE FROM messages WHERE id = ?", (number,))
+                db.execute(f"INSERT INTO messages VALUES ({', '.join('?' * len(row))})", tuple(row))  # noqa: S608  (they are constants)
 
-        if rows:
+        if self._rows:
             self._member.write(self._op, back)
 
-    def _attempt(self) -> list[Row] | Refusal:
+    def _attempt(self) -> Refusal | None:
         # Read first: unlike a write, this does not disturb other processes.
-        count, _, closed = self._member.read(self._op, self._queue.counters)
-        if count == 0 and closed:
-            raise ChannelClosed(f"{self._op}: {self._queue.name} is closed and empty")
+        count, _, closed, _ = self._member.read(self._op, self._queue.counters)
         if count == 0:
+            if closed:
+                raise ChannelClosed(f"{self._op}: {self._queue.name} is closed and empty")
             refusal = self._member.read(self._op, lambda db: self._choice(db, self._queue))
             if isinstance(refusal, Refusal):
                 return refusal
         # If the write is rolled back, forget the rows: another process may have taken them by now.
-        return self._member.write(self._op, self._take, PATIENCE_S, self._taken.clear)
+        return self._member.write(self._op, self._take, PATIENCE_S, self._rows.clear)
 
-    def _take(self, db: sqlite3.Connection) -> list[Row] | Refusal:
+    def _take(self, db: sqlite3.Connection) -> Refusal | None:
         chosen = self._choice(db, self._queue)
         if isinstance(chosen, Refusal):
             return chosen
-        rows = []
         for number in chosen:
-            found = db.execute("SELECT * FROM messages WHERE id = ?", (number,)).fetchone()
-            row = Row(*found)
-            rows.append(row)
-            self._taken[number] = row, None, None
-            if self._lease or row.file is not None:
+            row = db.execute("SELECT * FROM messages WHERE id = ?", (number,)).fetchone()
+            self._rows[number] = row
+            if self._lease or row["file"] is not None:
                 db.execute(
                     "UPDATE messages SET state = ?, owner = ? WHERE id = ?",
                     (LEASED if self._lease else LOANED, self._member.me, number),
                 )
             else:
                 db.execute("DELETE FROM messages WHERE id = ?", (number,))
-        self._queue.relieve(db)
-        return rows
+        return None
 
-    def _rebuilt(self, row: Row) -> tuple[Row, Any] | None:
+    def _rebuilt(self, row: sqlite3.Row) -> list[Any]:
+        """Return the object of a message, in a list; an empty list if it cannot be rebuilt."""
+        number = row["id"]
         try:
-            memory = row.bytes()
+            memory = _bytes_of(row)
             finalizer = None
-            if row.file is not None and not self._lease:
-                finalizer = weakref.finalize(memory, _forget, self._member, row.number)
+            if row["file"] is not None and not self._lease:
+                finalizer = weakref.finalize(memory, _forget, self._member, number)
                 # At the end of the process all that it holds is released at once.
                 finalizer.atexit = False
-            self._taken[row.number] = row, memory, finalizer
-            return row, _value(row, memory, parcels=self._parcels)
+            self._memory[number] = memory, finalizer
+            return [_value(row, memory, parcels=self._parcels)]
         except _SIGNALS:
             raise
         except BaseException as error:  # noqa: BLE001  (the object's classes may raise anything)
             self.failed = _not_rebuilt(self._queue, row, error)
             self.failed.__cause__ = error
-            drop(self._member, row)
-            del self._taken[row.number]
-            return None
-
-
-def drop(member: Member, row: Row) -> None:
-    """Delete a message that this process holds, with its file, now or soon."""
-    _forget(member, row.number)
-    if row.file is not None:
-        Path(row.file).unlink(missing_ok=True)
-
-
-def _forget(member: Member, number: int) -> None:
-    def delete(db: sqlite3.Connection) -> None:
-        taken = db.execute(
-            "DELETE FROM messages WHERE id = ? AND state <> ? AND owner = ?",
-            (number, QUEUED, member.me),
-        )
-        if taken.rowcount:
-            member.bell.due(db, "put")
-
-    member.later(delete)
+            _forget(self._member, number)
+            _unlink(row)
+            del self._rows[number]
+            self._memory.pop(number, None)
+            return []
 
 
 def peeked(queue: QueueRow, most: int | None, *, parcels: bool) -> list[tuple[int, Any]]:
@@ -243,17 +189,18 @@ def peeked(queue: QueueRow, most: int | None, *, parcels: bool) -> list[tuple[in
     Raises:
         ChannelDecodeError: A message cannot be rebuilt.
     """
-    query = f"SELECT * {_WAITING} LIMIT ?"
-    limit = -1 if most is None else most
-    rows = queue.member.read("peek", lambda db: db.execute(query, (queue.number, limit)).fetchall())
+    values = (queue.number, -1 if most is None else most)
+    rows = queue.member.read(
+        "peek", lambda db: db.execute(f"SELECT * {_WAITING}", values).fetchall()
+    )
     found = []
-    for row in [Row(*values) for values in rows]:
+    for row in rows:
         try:
-            memory = row.bytes()
+            memory = _bytes_of(row)
         except FileNotFoundError:
             continue  # another process has taken it
         try:
-            found.append((row.weight, _value(row, memory, parcels=parcels)))
+            found.append((row["weight"], _value(row, memory, parcels=parcels)))
         except _SIGNALS:
             raise
         except BaseException as error:
@@ -261,13 +208,30 @@ def peeked(queue: QueueRow, most: int | None, *, parcels: bool) -> list[tuple[in
     return found
 
 
-def _value(row: Row, memory: Memory, *, parcels: bool) -> Any:
+def _bytes_of(row: sqlite3.Row) -> Memory:
+    if row["file"] is None:
+        return Memory(row["data"])
+    return read_file(Path(row["file"]), row["size"])
+
+
+def _value(row: sqlite3.Row, memory: Memory, *, parcels: bool) -> Any:
     """Return the object of a message, or its parcel."""
-    return ShmParcel(1, memory, row.sender) if parcels else decode(memoryview(memory))
+    return ShmParcel(1, memory, row["sender"]) if parcels else decode(memoryview(memory))
 
 
-def _not_rebuilt(queue: QueueRow, row: Row, error: BaseException) -> ChannelDecodeError:
+def _not_rebuilt(queue: QueueRow, row: sqlite3.Row, error: BaseException) -> ChannelDecodeError:
     return ChannelDecodeError(
-        f"{queue.name}: a message from process {row.sender} cannot be rebuilt here: "
+        f"{queue.name}: a message from process {row['sender']} cannot be rebuilt here: "
         f"{type(error).__name__}: {error}"
     )
+
+
+def _forget(member: Member, number: int) -> None:
+    """Delete a message that this process holds, now or soon."""
+    query = "DELETE FROM messages WHERE id = ? AND state <> ? AND owner = ?"
+    member.later(lambda db: db.execute(query, (number, QUEUED, member.me)))
+
+
+def _unlink(row: sqlite3.Row) -> None:
+    if row["file"] is not None:
+        Path(row["file"]).unlink(missing_ok=True)
