@@ -178,7 +178,7 @@ def make_room(queue: Queue, policy: str) -> None:
         held = queue.qsize()
         kind = "messages" if queue.maxsize else "backlog"
         refusal = Refusal(kind, held, queue.maxsize or held, 0)
-        error = ChannelFull(f"put: no room in {queue.name}: {refusal.why()}")
+        error = ChannelFull(f"put_nowait: no room in {queue.name}: {refusal.why()}")
         error.refusal = refusal[:]
         raise error
 
