@@ -6,6 +6,7 @@ for the pickle.
 """
 
 import errno
+import mmap
 import struct
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,8 +24,8 @@ _ALIGNMENT: Final = 64
 _NUMBER: Final = 8
 
 
-class Memory(bytearray):
-    """The bytes of a message that was taken; unlike a `bytearray` it can be referenced weakly."""
+class Memory(mmap.mmap):
+    """Private memory for the bytes of a file; unlike its base class it can be referenced weakly."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +104,7 @@ def read_file(path: Path, size: int) -> Memory:
         FileNotFoundError: The file does not exist.
         ValueError: The file is too short.
     """
-    memory = Memory(size)
+    memory = Memory(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     with path.open("rb") as file:
         found = file.readinto(memory)
     if found != size:

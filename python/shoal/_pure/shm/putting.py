@@ -162,7 +162,7 @@ class Putting:
             raise ShoalValueError("the reservation was put")  # by another thread
         if isinstance(memory, Refusal):
             return memory
-        if size >= LARGE or memory == 0:
+        if size >= LARGE or memory == 0 < size:
             files.append(self._member.new_path(spilled=memory == 0))
             write_file(files[-1], message.payload)
         values: dict[str, Any] = {

@@ -90,7 +90,7 @@ class Taking:
         self._parcels = parcels
         self._rows: dict[int, sqlite3.Row] = {}
         # The bytes of these messages, and the finalizers that release them.
-        self._memory: dict[int, tuple[Memory, weakref.finalize[..., Any] | None]] = {}
+        self._memory: dict[int, tuple[Memory | bytearray, weakref.finalize[..., Any] | None]] = {}
         self.failed: ChannelDecodeError | None = None
 
     def run(
@@ -165,7 +165,7 @@ class Taking:
         try:
             memory = _bytes_of(row)
             finalizer = None
-            if row["file"] is not None and not self._lease:
+            if isinstance(memory, Memory) and not self._lease:
                 finalizer = weakref.finalize(memory, _forget, self._member, number)
                 # At the end of the process all that it holds is released at once.
                 finalizer.atexit = False
@@ -208,13 +208,13 @@ def peeked(queue: QueueRow, most: int | None, *, parcels: bool) -> list[tuple[in
     return found
 
 
-def _bytes_of(row: sqlite3.Row) -> Memory:
+def _bytes_of(row: sqlite3.Row) -> Memory | bytearray:
     if row["file"] is None:
-        return Memory(row["data"])
+        return bytearray(row["data"])
     return read_file(Path(row["file"]), row["size"])
 
 
-def _value(row: sqlite3.Row, memory: Memory, *, parcels: bool) -> Any:
+def _value(row: sqlite3.Row, memory: Memory | bytearray, *, parcels: bool) -> Any:
     """Return the object of a message, or its parcel."""
     return ShmParcel(1, memory, row["sender"]) if parcels else decode(memoryview(memory))
 
