@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import NamedTuple
 
-__all__ = ["ProcessId", "is_alive", "is_running", "own_process", "wait_for_exit"]
+__all__ = ["ProcessId", "is_alive", "is_running", "own_process", "process_of", "wait_for_exit"]
 
 _RECHECK_S = 0.5
 
@@ -38,9 +38,12 @@ def _start_time(pid: int) -> int | None:
     return None if state in "ZX" else started
 
 
-@functools.lru_cache(maxsize=1)
-def _own(pid: int) -> ProcessId:
+def process_of(pid: int) -> ProcessId:
+    """Return the identity of the process that has a pid on this machine now."""
     return ProcessId(_this_host(), pid, _start_time(pid) or 0)
+
+
+_own = functools.lru_cache(maxsize=1)(process_of)
 
 
 def own_process() -> ProcessId:

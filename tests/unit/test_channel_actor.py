@@ -142,19 +142,19 @@ ways = pytest.mark.parametrize("kind", ["shm", "ray"])
 
 @ways
 def test_a_put_that_fails_does_not_fail_those_that_go_with_it(actors, channel, kind):
-    queues = actors.start(maxsize=2, max_bytes=MB).way(kind)
+    queues = actors.start(maxsize=3, max_bytes=MB).way(kind)
     one = channel.queues.ONE
-    for n in range(2):
+    for n in range(3):
         queues.put("k", n, 0, None)
     with held_up():  # so that they go in one call, and there is room
         large = bytes(5 * MB // 4)  # small enough to go with others
-        items = [2, large, 3, large, 4]
+        items = [3, large, 4, large, 5]
         puts = [queues.start_put("k", item, 0, Deadline(DEADLINE_S)) for item in items]
-        assert [queues.take("k", one, None) for _ in range(2)] == [0, 1]
+        assert [queues.take("k", one, None) for _ in range(3)] == [0, 1, 2]
     for put in (puts[1], puts[3]):
         with pytest.raises(ChannelMemoryError, match="never fits"):
             put.result(DEADLINE_S)
-    assert [queues.take("k", one, Deadline(DEADLINE_S)) for _ in range(3)] == [2, 3, 4]
+    assert [queues.take("k", one, Deadline(DEADLINE_S)) for _ in range(3)] == [3, 4, 5]
     assert [put.result(DEADLINE_S) for put in (puts[0], puts[2], puts[4])] == [None] * 3
 
 

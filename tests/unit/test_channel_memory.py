@@ -3,6 +3,7 @@
 import concurrent.futures
 import contextlib
 import threading
+import time
 
 import pytest
 
@@ -169,8 +170,47 @@ def test_a_key_that_gets_full_is_an_error_for_who_waits_for_memory(
 ):
     queues = used_up(way, maxsize=5)
     put = begin(queues, bytes(MB), DEADLINE_S, how)
+    time.sleep(0.2)  # now the put waits for memory
     others = actors.way(way)
     for n in range(5):
         others.put("k", n, 0, None)
     with pytest.raises(ChannelFull, match="put_nowait: no room in"):
         tried(put).result()
+
+
+@pytest.mark.parametrize("policy", ["drop_oldest", "keep_latest"])
+def test_a_put_that_waits_for_memory_drops_what_others_put_meanwhile(actors, channel, policy):
+    actors.start(policy=policy, max_bytes=4 * MB, maxsize=2)
+    queues = actors.way("shm")
+    with contextlib.suppress(ChannelFull):
+        for key in range(99):
+            queues.put(key, bytes(MB), 0, None)
+    put = begin(queues, bytes(MB), DEADLINE_S, "sync")
+    time.sleep(0.2)  # now the put waits for memory
+    others = actors.way("shm")
+    for n in range(2):
+        others.put("k", n, 0, None)
+    queues.take(0, channel.queues.ONE, None)
+    put.result(DEADLINE_S)
+    held = [each.item for each in queues.peek_all("k")]
+    assert len(held) <= 2
+    assert held[-1] == bytes(MB)
+
+
+@both_ways
+def test_a_timeout_says_in_numbers_what_was_missing(actors, channel, way):
+    queues = actors.start(maxsize=2).way(way)
+    with pytest.raises(ShoalTimeoutError) as caught:
+        queues.take("k", channel.queues.ONE, Deadline(0))
+    assert caught.value.refusal == ("empty", 0, 0, 0)
+    queues.put("k", 1, 1, None)
+    with pytest.raises(ShoalTimeoutError) as caught:
+        queues.take("k", channel.queues.Want("batch", 5), Deadline(0.05))
+    assert caught.value.refusal == ("weight", 1, 5, 0)
+    queues.put("k", 2, 1, None)
+    with pytest.raises(ShoalTimeoutError) as caught:
+        queues.put("k", 3, 1, Deadline(0.05))
+    assert caught.value.refusal == ("messages", 2, 2, 0)
+    with pytest.raises(ChannelFull) as caught:
+        queues.put("k", 3, 1, None)
+    assert caught.value.refusal == ("messages", 2, 2, 0)

@@ -166,5 +166,6 @@ def test_a_cancellation_that_overtakes_its_put_is_not_forgotten(actors, channel)
     ticket, key = new_ticket(), (canonical("k"), "'k'")
     actors.call("cancel", pack(ticket))
     parcel = channel.shm.Parcel.of(1)
-    assert "no room" in actors.ask("put", key, parcel, 0, 10 * DEADLINE_S, ticket)
+    refusal = actors.ask("put", key, parcel, 0, 10 * DEADLINE_S, ticket)
+    assert refusal == ("messages", 1, 1, 0)
     assert held_by(actors, channel) == [0]

@@ -201,12 +201,12 @@ class ChannelWorker:
             attempt()
         except NoRoomYet as error:
             if seconds <= 0:
-                return Outcome.FULL, str(error)
+                return Outcome.FULL, error.refusal
             waiting = queue.attempted("put", attempt, NoRoomYet, seconds, "put")
             try:
                 await self._unless_cancelled(ticket, waiting)
-            except (ShoalTimeoutError, asyncio.CancelledError):
-                return Outcome.FULL, str(error)
+            except (ShoalTimeoutError, asyncio.CancelledError) as last:
+                return Outcome.FULL, getattr(last, "refusal", error.refusal)
         return Outcome.OK, None
 
     async def _unless_cancelled(self, ticket: tuple[int, int], work: Coroutine[Any, Any, T]) -> T:
@@ -272,14 +272,14 @@ class ChannelWorker:
             messages = attempt()
         except NOTHING_YET as error:
             if seconds <= 0:
-                return Outcome.EMPTY, str(error)
+                return Outcome.EMPTY, error.refusal
             waiting = queue.attempted("get", attempt, NOTHING_YET, seconds, "get")
             try:
                 messages = await self._unless_cancelled(ticket, waiting)
             except (ShoalTimeoutError, asyncio.CancelledError):
-                return Outcome.PENDING, str(error)
+                return Outcome.PENDING, error.refusal
         if not messages:
-            return Outcome.PENDING, "its process has ended"
+            return Outcome.PENDING, None  # the caller's process has ended
         waited = time.monotonic() - begun
         try:
             return Outcome.OK, (waited, *self._lent(messages, want, process))

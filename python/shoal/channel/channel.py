@@ -29,17 +29,15 @@ from shoal.channel.reservation import (
     reserve,
 )
 from shoal.channel.routes import Routes
+from shoal.channel.session_queues import log_waits
 from shoal.channel.settings import CAPACITY, MOST_ITEMS, ChannelSettings
 from shoal.channel.shared import SharedQueues
 from shoal.channel.stats import ChannelStats, Rates
 from shoal.deadline import Deadline
-from shoal.errors import ChannelClosed, ChannelError, ShoalError, ShoalTimeoutError
+from shoal.errors import ChannelClosed, ChannelError, ShoalError
 from shoal.work import AsyncChannelWork
 
 __all__ = ["DEFAULT_KEY", "Channel"]
-
-_SHORT_S = 10.0
-"""Seconds that `put_many` and `get_many` wait in the core; `LongWait` logs a longer wait."""
 
 
 class Channel(ChannelBase):
@@ -269,13 +267,11 @@ class Channel(ChannelBase):
         if weights is not None:
             weights = [checked_weight(weight) for weight in weights]
             checked_count(len(weights), len(items))
-        direct, waited, put = self._direct(key), 0.0, 0
+        direct, put = self._direct(key), 0
         if direct is not None and timeout is None and self._settings.policy == "block":
-            # Most calls end soon and do not need what a long wait needs.
+            waiting = log_waits("put_many", "room", direct.name)
             try:
-                direct.put_many(items, weights, _SHORT_S)
-            except ShoalTimeoutError as error:
-                waited, put = _SHORT_S, int(getattr(error, "done", 0))
+                direct.put_many(items, weights, waiting=waiting)
             except ShoalError as error:
                 if not has_reservations(items):  # which the core does not know
                     raise named(error) from error.__cause__
@@ -285,7 +281,7 @@ class Channel(ChannelBase):
         weights = [0] * len(items) if weights is None else weights
         try:
             with naming():
-                deadline = Deadline(timeout, default=math.inf, waited=waited)
+                deadline = Deadline(timeout, default=math.inf)
                 queues = self._queues(key)
                 put_many(self._settings, queues, key, items[put:], weights[put:], deadline)
         except ShoalError as error:
@@ -360,17 +356,14 @@ class Channel(ChannelBase):
         Raises:
             ShoalTimeoutError: No item in time. Other errors are the same as for `get`.
         """
-        key, n, waited = checked_key(key), checked_weight(n, "n", least=1), 0.0
+        key, n = checked_key(key), checked_weight(n, "n", least=1)
         direct = self._direct(key)
         if direct is not None and timeout is None:
-            # Most calls end soon and do not need what a long wait needs.
             try:
-                return direct.get_many(n, _SHORT_S)
-            except ShoalTimeoutError:
-                waited = _SHORT_S
+                return direct.get_many(n, waiting=log_waits("get", "an item", direct.name))
             except ShoalError as error:
                 raise named(error) from error.__cause__
-        deadline = Deadline(timeout, default=math.inf, waited=waited)
+        deadline = Deadline(timeout, default=math.inf)
         items: list[Any] = self._take(key, Want("many", n), deadline, async_op=False)
         return items
 

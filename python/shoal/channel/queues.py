@@ -13,9 +13,11 @@ from typing import Any, Literal, NamedTuple, Protocol
 from shoal.channel.stats import Counts
 from shoal.deadline import Deadline
 from shoal.errors import ChannelDecodeError
+from shoal.shm.refusals import Refusal
 
 __all__ = [
     "DEFAULT_KEY",
+    "NOTHING",
     "ONE",
     "Future",
     "Got",
@@ -66,6 +68,11 @@ class Want(NamedTuple):
     linger: float = 0.0
     lease: bool = False
 
+    @property
+    def operation(self) -> str:
+        """The name of the call, for errors."""
+        return {"one": "get", "many": "get_many", "batch": "get_batch"}[self.kind]
+
     def phases(self, deadline: Deadline) -> Iterator[tuple["Want", Deadline]]:
         """Yield the wants to wait for, one after the other, each with its deadline."""
         if self.least is not None and self.linger > 0:
@@ -75,6 +82,9 @@ class Want(NamedTuple):
 
 
 ONE = Want()
+
+NOTHING = Refusal("empty", 0, 0, 0)
+"""Why a get was refused that found no item."""
 
 
 def _nothing() -> None:

@@ -18,7 +18,7 @@ from shoal.channel.actor_protocol import (
 from shoal.channel.arrays import new_array
 from shoal.channel.leases import HeldLeases, RemoteLease
 from shoal.channel.pending import PendingCalls, PutSequence, result_of
-from shoal.channel.queues import Future, Got, Outcome, Taken, Want, WeightedItem, set_done
+from shoal.channel.queues import NOTHING, Future, Got, Outcome, Taken, Want, WeightedItem, set_done
 from shoal.channel.settings import ChannelSettings
 from shoal.channel.stats import Counts
 from shoal.context import current, describe_self
@@ -30,11 +30,11 @@ from shoal.errors import (
     ChannelFull,
     PeerLostError,
     ShoalError,
-    ShoalTimeoutError,
 )
 from shoal.process import own_process
 from shoal.shm import Parcel
 from shoal.shm.keys import canonical
+from shoal.shm.refusals import Refusal, timeout_error
 
 __all__ = ["RemoteQueues"]
 
@@ -163,7 +163,7 @@ class RemoteQueues:
         ticket = ticket or new_ticket()
         while True:
             seconds = None if deadline is None else min(_PUT_SLICE_S, deadline.remaining)
-            outcome, why = yield from self._calls.serve(
+            outcome, refusal = yield from self._calls.serve(
                 *("put", key, parcel, weight, seconds, ticket),
                 seconds=seconds or 0.0,
                 ticket=ticket,
@@ -174,7 +174,8 @@ class RemoteQueues:
             if stops():
                 return False
             if deadline is not None and deadline.expired:
-                raise ShoalTimeoutError(_no_room(self._shown(key), str(why), deadline))
+                shown = self._shown(key)
+                raise timeout_error("put", shown, deadline.timeout, _refusal_of(refusal))
 
     def _put_many_steps(self, key: Key, entries: Entries, deadline: Deadline | None) -> Steps[int]:
         try:
@@ -224,8 +225,7 @@ class RemoteQueues:
                 raise
 
         def no_turn() -> BaseException:
-            text = f"get: no message in {self._shown(_key(key))} within {deadline.timeout:g} s"
-            return ShoalTimeoutError(text)
+            return timeout_error("get", self._shown(_key(key)), deadline.timeout, NOTHING)
 
         def cancel(ended: Future) -> None:
             # In the thread that cancels, so that this get cannot take an item which that thread
@@ -244,7 +244,7 @@ class RemoteQueues:
         deadline: Deadline | None,
         ticket: tuple[int, int] | None = None,
     ) -> Steps[Any]:
-        why = late = ""
+        refusal, late = NOTHING, ""
         client, ticket = tuple(own_process()), ticket or new_ticket()
         limit = _limit(deadline)
         # Without a deadline the actor is asked once.
@@ -256,7 +256,7 @@ class RemoteQueues:
                     outcome, body = yield from self._calls.serve(
                         *("take", key, tuple(phase), seconds, client, ticket),
                         seconds=seconds,
-                        refusal=_refusal,
+                        refusal=_leases_of,
                         ticket=ticket,
                         until=limit,
                     )
@@ -267,7 +267,7 @@ class RemoteQueues:
                             return found
                         late = ": what was taken came so late that it is in the queue again"
                     else:
-                        why, late = str(body), ""
+                        refusal, late = _refusal_of(body) or NOTHING, ""
                 except ActorRestartsError:
                     if deadline is None:
                         raise
@@ -279,10 +279,10 @@ class RemoteQueues:
                         raise
                     # If the actor takes items after all, they are given back.
                     late = f": {self._calls.label} does not answer"
-                    raise _nothing(self._shown(key), want, why, deadline, late) from None
+                    raise _nothing(self._shown(key), want, refusal, deadline, late) from None
                 if until.expired:
                     break
-        raise _nothing(self._shown(key), want, why, deadline, late)
+        raise _nothing(self._shown(key), want, refusal, deadline, late)
 
     def _still_has(self, found: Found, limit: Deadline | None) -> Steps[bool]:
         """Return whether late items are all still on lease; if not, give back the rest."""
@@ -441,7 +441,7 @@ class RemoteQueues:
 
     def _raise_if_late(self, key: Hashable, deadline: Deadline, outcome: Outcome) -> None:
         if outcome is Outcome.TIMEOUT:
-            raise ShoalTimeoutError(_no_room(self._shown(_key(key)), "", deadline))
+            raise timeout_error("put", self._shown(_key(key)), deadline.timeout, None)
 
 
 def _key(key: Hashable) -> Key:
@@ -460,7 +460,7 @@ def _numbers(found: Found) -> list[int]:
     return found[0]
 
 
-def _refusal(body: tuple[Any, ...]) -> list[int]:
+def _leases_of(body: tuple[Any, ...]) -> list[int]:
     return _numbers(body[2:])
 
 
@@ -474,20 +474,21 @@ def _chunk(entries: Entries, start: int, most: int) -> Entries:
     return entries[start:end]
 
 
-def _no_room(shown: str, why: str, deadline: Deadline) -> str:
-    reason = why.partition(f"{shown}: ")[2]
-    text = f"put: no room in {shown} within {deadline.timeout:g} s"
-    return f"{text}: {reason}" if reason else text
+def _refusal_of(body: Any) -> Refusal | None:
+    """Return why the actor's queue refused a call, from its reply."""
+    return None if body is None else Refusal(*body)
 
 
-def _nothing(shown: str, want: Want, why: str, deadline: Deadline | None, late: str) -> Exception:
-    operation = {"one": "get", "many": "get_many", "batch": "get_batch"}[want.kind]
+def _nothing(
+    shown: str, want: Want, refusal: Refusal, deadline: Deadline | None, late: str
+) -> Exception:
     if deadline is None:
-        return ChannelEmpty(why or f"{operation}: no message in {shown}{late}")
-    within = f"within {deadline.timeout:g} s"
-    if want.kind == "batch" and why:
-        return ShoalTimeoutError(why.replace("within 0 s", within) + late)
-    return ShoalTimeoutError(f"{operation}: no message in {shown} {within}{late}")
+        empty = ChannelEmpty(f"{want.operation}_nowait: {shown} is empty{late}")
+        empty.refusal = refusal[:]
+        return empty
+    error = timeout_error(want.operation, shown, deadline.timeout, refusal)
+    error.args = (f"{error}{late}",)
+    return error
 
 
 def _as_it_is(taken: Taken) -> Taken:

@@ -1,13 +1,17 @@
 """The queues of a channel in a session: opening them, puts by policy, and gets by `Want`."""
 
-from collections.abc import Hashable
+import math
+from collections.abc import Callable, Hashable
 from typing import Any
 
-from shoal.channel.queues import Taken, Want
+from shoal.channel.queues import Taken, Want, set_done
 from shoal.channel.settings import DROPPING, ChannelSettings
+from shoal.context import describe_self
+from shoal.deadline import Deadline, LongWait
 from shoal.errors import ChannelEmpty, ChannelExistsError, ChannelFull, ShoalTimeoutError
 from shoal.shm import Queue, Session
 from shoal.shm.keys import canonical
+from shoal.shm.refusals import Refusal, timeout_error
 
 __all__ = [
     "NOTHING_YET",
@@ -20,6 +24,9 @@ __all__ = [
     "take_within",
     "taken",
 ]
+
+_FIRST_TICK_S = 0.1
+"""Seconds that a call has waited when it first calls `waiting`, about."""
 
 NOTHING_YET = (ChannelEmpty, ShoalTimeoutError)
 """Errors of `take_now` that mean: the wanted items are not there yet."""
@@ -131,24 +138,90 @@ def take_now(queue: Queue, want: Want) -> Any:
     return take_within(queue, want, 0.0)
 
 
-def take_within(queue: Queue, want: Want, seconds: float) -> Any:
+def take_within(
+    queue: Queue, want: Want, seconds: float, waiting: Callable[[], object] | None = None
+) -> Any:
     """Take the wanted items, waiting for them.
+
+    Args:
+        queue: The queue.
+        want: The items.
+        seconds: The timeout.
+        waiting: Called about every 0.1 s of the wait; an error that it raises ends the wait.
 
     Raises:
         ShoalTimeoutError: They did not come in time.
     """
     kind, amount, least, _, lease = want
     if kind == "one":
-        return queue.get(seconds, lease=True) if lease else queue.get(seconds)
+        if lease:
+            return queue.get(seconds, lease=True, waiting=waiting)
+        return queue.get(seconds, waiting=waiting)
     if kind == "many":
-        return (
-            queue.get_many(amount, seconds, lease=True)
-            if lease
-            else queue.get_many(amount, seconds)
-        )
+        if lease:
+            return queue.get_many(amount, seconds, lease=True, waiting=waiting)
+        return queue.get_many(amount, seconds, waiting=waiting)
     if lease:
-        return queue.get_batch(amount, seconds, least, lease=True)
-    return queue.get_batch(amount, seconds, least)
+        return queue.get_batch(amount, seconds, least, lease=True, waiting=waiting)
+    return queue.get_batch(amount, seconds, least, waiting=waiting)
+
+
+def make_room(queue: Queue, policy: str) -> None:
+    """Apply a policy that does not wait for room to a queue that is full.
+
+    Raises:
+        ChannelFull: The queue is full, and the policy is `error`.
+    """
+    if policy in DROPPING:
+        queue.displace(all=policy == "keep_latest")
+    elif policy == "error" and queue.full():
+        held = queue.qsize()
+        kind = "messages" if queue.maxsize else "backlog"
+        refusal = Refusal(kind, held, queue.maxsize or held, 0)
+        error = ChannelFull(f"put_nowait: no room in {queue.name}: {refusal.why()}")
+        error.refusal = refusal[:]
+        raise error
+
+
+def log_waits(
+    operation: str, awaited: str, queue_name: str, deadline: Deadline | None = None
+) -> Callable[[], None]:
+    """Return a function for `waiting` of a queue's calls: it logs long waits.
+
+    Args:
+        operation: The call.
+        awaited: What it waits for.
+        queue_name: The queue.
+        deadline: The deadline of the call; None for no limit.
+    """
+    wait: LongWait | None = None
+
+    def tick() -> None:
+        nonlocal wait
+        if wait is None:  # most calls end before this
+            limit = Deadline(math.inf, waited=_FIRST_TICK_S) if deadline is None else deadline
+            text = f"{operation} waits for {awaited} in {queue_name}"
+            wait = LongWait(lambda: f"{describe_self()}: {text}", limit, limit.elapsed)
+        wait.tick()
+
+    return tick
+
+
+def with_whole_timeout(
+    error: ShoalTimeoutError, operation: str, queue: Queue, deadline: Deadline
+) -> ShoalTimeoutError:
+    """Return a queue's timeout error with the timeout of the whole call in its text.
+
+    A part of the time was over when the queue began to wait.
+    """
+    refusal = Refusal.of(error)
+    if refusal is None:  # not an error of the queue, but of code that ran while it waited
+        return error
+    whole = timeout_error(operation, queue.name, deadline.timeout, refusal)
+    done = getattr(error, "done", None)
+    if done is not None:
+        set_done(whole, done)
+    return whole
 
 
 def taken(found: Any, want: Want) -> Taken:

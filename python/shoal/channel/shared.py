@@ -2,33 +2,35 @@
 
 import asyncio
 import contextlib
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from functools import partial
 from typing import Any
 
 from shoal._backend import ShmQueue
-from shoal.channel.late import patiently, too_late
 from shoal.channel.pending import PendingCalls, PutSequence, result_of
-from shoal.channel.queues import Future, Got, Outcome, Taken, Want, WeightedItem, set_done
+from shoal.channel.queues import NOTHING, Future, Got, Outcome, Taken, Want, WeightedItem, set_done
 from shoal.channel.session_queues import (
     NOTHING_YET,
     ROUTES,
     NoRoomYet,
     SessionQueues,
+    log_waits,
+    make_room,
     put_now,
     put_or_wait,
     take_now,
     take_within,
     taken,
+    with_whole_timeout,
 )
 from shoal.channel.settings import ChannelSettings
 from shoal.channel.stats import Counts
-from shoal.context import describe_self
-from shoal.deadline import Deadline, LongWait
-from shoal.errors import ChannelDecodeError, ChannelEmpty, ChannelFull, ShoalTimeoutError
+from shoal.deadline import Deadline
+from shoal.errors import ChannelDecodeError, ChannelFull, ShoalTimeoutError
 from shoal.futures import Step, done
 from shoal.shm import Parcel, Queue, Reservation, Session
 from shoal.shm.keys import canonical
+from shoal.shm.refusals import Refusal, timeout_error
 
 __all__ = ["SharedQueues"]
 
@@ -36,9 +38,6 @@ _Put = tuple[Parcel | Reservation, Step]
 
 _MANY = 1024
 """Maximum number of open queues; then all are released, and opened again when they are used."""
-
-_MEMORY_S = 0.1
-"""Seconds that a put which may drop items waits for memory before it tries again."""
 
 
 class SharedQueues:
@@ -86,22 +85,33 @@ class SharedQueues:
         if deadline is None:
             put_now(queue, item, weight, policy)
         elif policy == "block":
-            attempt = partial(queue.put, item, weight)
-            patiently(attempt, deadline, self._wait("put", queue, "room", deadline))
+            waiting = log_waits("put", "room", queue.name, deadline)
+            self._put_within(queue, item, weight, deadline, waiting)
         else:
             self._put_by_policy(queue, item, weight, deadline)
 
+    @staticmethod
+    def _put_within(
+        queue: Queue, item: Any, weight: int, deadline: Deadline, waiting: Callable[[], None]
+    ) -> None:
+        try:
+            queue.put(item, weight, deadline.remaining, waiting=waiting)
+        except ShoalTimeoutError as error:
+            raise with_whole_timeout(error, "put", queue, deadline) from None
+
     def _put_by_policy(self, queue: Queue, item: Any, weight: int, deadline: Deadline) -> None:
         """Put an item under a policy that does not wait for room; it may wait for memory."""
-        wait = self._wait("put", queue, "memory", deadline)
+        policy = self.settings.policy
+        log = log_waits("put", "memory", queue.name, deadline)
 
-        def attempt(seconds: float) -> None:
-            try:
-                put_or_wait(queue, item, weight, self.settings.policy)
-            except NoRoomYet:
-                queue.put(item, weight, min(seconds, _MEMORY_S))
+        def waiting() -> None:
+            log()
+            make_room(queue, policy)  # others may have filled the queue meanwhile
 
-        patiently(attempt, deadline, wait)
+        try:
+            put_or_wait(queue, item, weight, policy)
+        except NoRoomYet:
+            self._put_within(queue, item, weight, deadline, waiting)
 
     def put_many(
         self, key: Hashable, items: Sequence[Any], weights: Sequence[int], deadline: Deadline
@@ -110,25 +120,22 @@ class SharedQueues:
         queue = self._queue(key)
         plain = self.settings.policy == "block" and not self._pending.has_puts(key)
         put = 0
-        wait = self._wait("put_many", queue, "room", deadline)
-
-        def attempt(seconds: float) -> None:
-            nonlocal put
-            try:
-                queue.put_many(items[put:], weights[put:], seconds)
-            except Exception as error:
-                put += int(getattr(error, "done", 0))
-                raise
-
         try:
             if plain:
-                patiently(attempt, deadline, wait)
+                waiting = log_waits("put_many", "room", queue.name, deadline)
+                queue.put_many(items, weights, deadline.remaining, waiting=waiting)
                 return
             for item, weight in zip(items, weights, strict=True):
                 self.put(key, item, weight, deadline)
                 put += 1
+        except ShoalTimeoutError as error:
+            if not plain:
+                set_done(error, put)
+                raise
+            raise with_whole_timeout(error, "put_many", queue, deadline) from None
         except Exception as error:
-            set_done(error, put)
+            if not plain:
+                set_done(error, put)
             raise
 
     def start_put(self, key: Hashable, item: Any, weight: int, deadline: Deadline) -> Future:
@@ -148,8 +155,11 @@ class SharedQueues:
     ) -> Reservation:
         """Reserve the channel's memory for an array, waiting for memory."""
         queue = self._queue(key)
-        attempt = partial(queue.reserve, shape, dtype)
-        return patiently(attempt, deadline, self._wait("reserve", queue, "memory", deadline))
+        waiting = log_waits("reserve", "memory", queue.name, deadline)
+        try:
+            return queue.reserve(shape, dtype, deadline.remaining, waiting=waiting)
+        except ShoalTimeoutError as error:
+            raise with_whole_timeout(error, "reserve", queue, deadline) from None
 
     def _enqueue(
         self, key: Hashable, queue: Queue, item: Any, weight: int, deadline: Deadline
@@ -201,13 +211,13 @@ class SharedQueues:
             taken = result_of(self.start_take(key, want, deadline))
             taken.deliver()
             return taken.value
-        wait = self._wait("get", queue, "an item", deadline)
+        waiting = log_waits("get", "an item", queue.name, deadline)
         for phase, until in want.phases(deadline):
             try:
-                return patiently(partial(take_within, queue, phase), until, wait)
-            except ShoalTimeoutError:
-                if until is deadline:
-                    raise
+                return take_within(queue, phase, until.remaining, waiting)
+            except ShoalTimeoutError as error:
+                if until is deadline or Refusal.of(error) is None:
+                    raise with_whole_timeout(error, want.operation, queue, deadline) from None
         return None
 
     def start_take(self, key: Hashable, want: Want, deadline: Deadline) -> Future:
@@ -233,10 +243,9 @@ class SharedQueues:
             for phase, until in leased.phases(deadline):
                 attempt = partial(take, phase)
                 rest, whole = until.remaining, deadline.timeout
-                operation = {"one": "get", "many": "get_many", "batch": "get_batch"}[phase.kind]
                 try:
                     return await queue.attempted(
-                        "get", attempt, NOTHING_YET, rest, operation, whole
+                        "get", attempt, NOTHING_YET, rest, want.operation, whole
                     )
                 except ShoalTimeoutError:
                     if until is deadline:
@@ -247,7 +256,7 @@ class SharedQueues:
             return taken(found, want)
 
         def no_turn() -> Exception:
-            return ShoalTimeoutError(too_late(queue, ChannelEmpty(), deadline.timeout))
+            return timeout_error("get", queue.name, deadline.timeout, NOTHING)
 
         self._pending.withhold(key)
         self._pending.gets.start(key, deadline, work, finish, no_turn, future=future)
@@ -309,14 +318,6 @@ class SharedQueues:
             self._pending.allow_direct(key, queue)
             return queue
 
-    @staticmethod
-    def _wait(what: str, queue: Queue, awaited: str, deadline: Deadline) -> LongWait:
-        return LongWait(
-            lambda: f"{describe_self()}: {what} waits for {awaited} in {queue.name}",
-            deadline,
-            deadline.elapsed,
-        )
-
 
 def counts_of(queue: Queue, session: Session) -> Counts:
     """Return the counters of a queue and of its session."""
@@ -337,7 +338,7 @@ def counts_of(queue: Queue, session: Session) -> Counts:
 
 def _raise_if_late(queue: Queue, deadline: Deadline, outcome: Outcome) -> None:
     if outcome is Outcome.TIMEOUT:
-        raise ShoalTimeoutError(too_late(queue, ChannelFull(), deadline.timeout))
+        raise timeout_error("put", queue.name, deadline.timeout, None)
 
 
 def _as_it_is(error: BaseException) -> BaseException:

@@ -181,17 +181,17 @@ impl<P: Pause> Until<P> {
         };
         (!left.is_zero()).then(|| left.min(self.slice))
     }
+}
 
-    /// Looks a few times; returns whether it is ready.
-    fn look<E>(&self, ready: impl Fn() -> Result<bool, E>) -> Result<bool, E> {
-        for _ in 0..P::LOOKS {
-            if ready()? {
-                return Ok(true);
-            }
-            std::hint::spin_loop();
+/// Looks a few times; returns whether it is ready.
+fn look<P: Pause, E>(ready: impl Fn() -> Result<bool, E>) -> Result<bool, E> {
+    for _ in 0..P::LOOKS {
+        if ready()? {
+            return Ok(true);
         }
-        Ok(false)
+        std::hint::spin_loop();
     }
+    Ok(false)
 }
 
 /// Repeats a take until it returns something other than "not yet", or the wait ends.
@@ -216,10 +216,10 @@ pub fn take_within<Q: WaitQueue, E: From<Q::Error>>(
 }
 
 #[cold]
-fn wait_and_take<Q: WaitQueue, E: From<Q::Error>>(
+fn wait_and_take<Q: WaitQueue, P: Pause, E: From<Q::Error>>(
     queue: &Q,
     want: Want,
-    until: &mut Until<impl Pause>,
+    until: &mut Until<P>,
     mut take: impl FnMut() -> Result<Taken, E>,
     mut not_yet: Taken,
 ) -> Result<Taken, E> {
@@ -229,7 +229,7 @@ fn wait_and_take<Q: WaitQueue, E: From<Q::Error>>(
         vigil: Vigil::default(),
     };
     while let Some(limit) = until.next_sleep() {
-        if !until.look(|| queue.is_takeable(want))? {
+        if !look::<P, _>(|| queue.is_takeable(want))? {
             let vigil = &mut consumer.vigil;
             until
                 .pause
@@ -287,9 +287,9 @@ impl<'q, Q: WaitQueue> Producer<'q, Q> {
     /// # Errors
     ///
     /// Those of `attempt`; or the queue cannot be used.
-    pub fn within<T, E: From<Q::Error>>(
+    pub fn within<T, P: Pause, E: From<Q::Error>>(
         &mut self,
-        until: &mut Until<impl Pause>,
+        until: &mut Until<P>,
         mut attempt: impl FnMut(&Vigil) -> Result<Result<T, Lack>, E>,
     ) -> Result<Result<T, Lack>, E> {
         let Self { queue, vigil } = self;
@@ -302,7 +302,7 @@ impl<'q, Q: WaitQueue> Producer<'q, Q> {
                 return Ok(Err(lack));
             };
             if let Lack::Room { length } = lack
-                && until.look(|| queue.is_puttable(length))?
+                && look::<P, _>(|| queue.is_puttable(length))?
             {
                 continue;
             }

@@ -21,7 +21,7 @@ pub(super) struct Put<'a, 'py> {
     pub(super) limit: Limit<'a, 'py>,
 }
 
-impl<'a, 'py> Put<'a, 'py> {
+impl<'py> Put<'_, 'py> {
     /// A put that does not wait.
     #[inline]
     pub(super) fn now(py: Python<'py>) -> Self {

@@ -211,9 +211,8 @@ impl Batch<'_> {
     /// If the queue is closed, this process left the session, or there is damage.
     pub fn try_put(&mut self) -> Result<Result<(), Lack>, Error> {
         loop {
-            let refusal = match self.put()? {
-                None => return Ok(Ok(())),
-                Some(refusal) => refusal,
+            let Some(refusal) = self.put()? else {
+                return Ok(Ok(()));
             };
             if refusal != Refusal::NoSlot || !self.queue().grow()? {
                 return lack_of(refusal, self.first_len()).map(Err);

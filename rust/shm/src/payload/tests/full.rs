@@ -36,7 +36,7 @@ fn within(mib: u64, inner: &str) {
         return;
     }
     let run = format!("{mount} && shift 2 && exec \"$@\"");
-    let name = format!("shm::payload::tests::full::{inner}");
+    let name = format!("payload::tests::full::{inner}");
     let output = in_namespace(&run)
         .arg(std::env::current_exe().expect("this test"))
         .args([name.as_str(), "--exact", "--ignored", "--nocapture"])

@@ -16,5 +16,5 @@ const FOLDER: &str = "SHOAL_TEST_SESSION_FOLDER";
 fn start(folder: &Path, crash_point: Option<&str>) -> Process {
     let mut variables = vec![(FOLDER, folder.as_os_str())];
     variables.extend(crash_point.map(|point| (super::crash_point::POINT, point.as_ref())));
-    Process::start("shm::session::processes::child::runs", &variables)
+    Process::start("session::processes::child::runs", &variables)
 }

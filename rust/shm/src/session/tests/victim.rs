@@ -167,7 +167,7 @@ pub(super) fn does(act: Act, token: &str, key: &str) -> Process {
 }
 
 fn starts(act: Act, token: &str, key: &str, changes: u64) -> Process {
-    let test = "shm::session::tests::victim::runs";
+    let test = "session::tests::victim::runs";
     let mut process = Process::start(test, &[(CHILD, "1".as_ref())]);
     process.tell(&format!("{} {token} {key} {changes}", act.name()));
     process

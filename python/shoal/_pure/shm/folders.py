@@ -15,28 +15,28 @@ import time
 import warnings
 from pathlib import Path
 
-from shoal._pure.shm.alive import Process, process_of, take_lock
-from shoal._pure.shm.schema import FORMAT
-from shoal._pure.shm.store import connected, gone
+from shoal._pure.shm.participants import is_dead, participants
+from shoal._pure.shm.schema import FORMAT, SCHEMA
+from shoal._pure.shm.tables import gone, use_once
 from shoal.errors import ChannelError, ChannelMemoryError, ShoalValueError
+from shoal.process import ProcessId, is_running, process_of
 
 __all__ = [
     "LOCKS",
     "TABLES",
-    "UNFINISHED",
     "checked_format",
     "checked_token",
     "collect",
+    "create",
     "folder_for",
     "free_bytes",
-    "new_folder",
     "remove",
     "spare",
 ]
 
 LOCKS = "locks"
 TABLES = "pure.db"
-UNFINISHED = "pure.new"
+_UNFINISHED = "pure.new"
 _OF_RUST = "ctl"
 _NAME = re.compile(r"shoal-(\d+)-[0-9a-f]{32}")
 _TIGHT = 128 * 2**20
@@ -47,6 +47,7 @@ _SPARED_S = 10.0
 """Seconds for which one call of `spare` keeps a session."""
 _ATTEMPTS = 8
 """Maximum attempts to remove a folder in which another process creates files meanwhile."""
+_DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 _BEING_MADE_S = 3600.0
 """Seconds for which a folder without tables counts as a session that is being created."""
 
@@ -83,16 +84,33 @@ def free_bytes(folder: Path) -> int:
     return facts.f_bavail * facts.f_frsize
 
 
-def new_folder(parent: Path, name: str | None = None) -> Path:
-    """Create the folder of a session.
+def create(parent: Path, max_bytes: int, backlog: int, policy: str, spill: Path | None) -> Path:
+    """Create the folder of a session, with its tables.
 
     Raises:
         ChannelMemoryError: There is no room.
     """
-    folder = parent / (name or f"shoal-{os.getuid()}-{secrets.token_hex(16)}")
+    folder = parent / f"shoal-{os.getuid()}-{secrets.token_hex(16)}"
+    facts = (FORMAT, max_bytes, backlog, policy, spill and str(spill / folder.name))
+
+    def fill(db: sqlite3.Connection) -> None:
+        db.executescript(f"BEGIN;{SCHEMA}")
+        db.execute(
+            "INSERT INTO session (format, max_bytes, backlog, policy, spill) VALUES (?, ?, ?, ?, ?)",
+            facts,
+        )
+        db.execute("COMMIT")
+
     try:
         folder.mkdir(mode=0o700)
-    except OSError as error:
+        (folder / LOCKS).touch(mode=0o600)
+        use_once(folder / _UNFINISHED, fill, create=True)
+        # Renamed last, so that other processes never find incomplete tables.
+        (folder / _UNFINISHED).rename(folder / TABLES)
+        if spill is not None:
+            (spill / folder.name).mkdir(mode=0o700)
+    except (OSError, sqlite3.Error) as error:
+        remove(folder, None)
         raise ChannelMemoryError(f"no session can be made in {parent}: {error}") from error
     return folder
 
@@ -189,8 +207,8 @@ def _is_spared(folder: Path) -> bool:
     try:
         if abs(time.time() - path.stat().st_mtime) >= _SPARED_S:
             return False
-        pid, started, space = path.read_text().partition("\n")[0].split(" ")
-        return not Process(int(pid), int(started), space).gone()
+        host, pid, started = path.read_text().partition("\n")[0].split(" ")
+        return is_running(ProcessId(host, int(pid), int(started)))
     except FileNotFoundError:
         return False
     except (OSError, ValueError):
@@ -227,59 +245,49 @@ def _sessions(parent: Path) -> list[Path]:
 
 
 def _remove_if_dead(folder: Path) -> bool:
-    # Do not open the locks of another backend's session: closing the file would release the locks
-    # that this process has on it.
-    if not (folder / TABLES).exists():
-        return _remove_if_unfinished(folder)
-    try:
-        descriptor = os.open(folder / LOCKS, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
-    except OSError:
-        return False
-    try:
-        # All bytes at once; no process can join while they are locked.
-        if not take_lock(descriptor, 0, 0):
-            return False  # a participant is alive
-        dead, spill = _last_words(folder)
-        dead = dead and not _is_spared(folder)
-        if dead:
-            remove(folder, spill)
-    except OSError:
-        return False
-    else:
-        return dead
-    finally:
-        os.close(descriptor)
-
-
-def _remove_if_unfinished(folder: Path) -> bool:
-    """Remove a folder whose creator died before the session was complete."""
-    try:
-        old = time.time() - folder.stat().st_mtime >= _BEING_MADE_S
-        dead = old and all(
-            file.name == LOCKS or file.name.startswith(UNFINISHED) for file in folder.iterdir()
-        )
-    except OSError:
-        return False
+    """Remove the folder of a session without living participants; return whether it was removed."""
+    dead, spill = False, None
+    with contextlib.suppress(OSError):
+        if _is_spared(folder):
+            return False
+        dead, spill = _examined(folder) if (folder / TABLES).exists() else _unfinished(folder)
     if dead:
-        remove(folder, None)
+        remove(folder, spill)
     return dead
 
 
-def _last_words(folder: Path) -> tuple[bool, str | None]:
-    """Return whether all participants are gone, and the folder of spilled messages.
+def _unfinished(folder: Path) -> tuple[bool, None]:
+    """Return whether the creator of a folder died before the session was complete."""
+    old = time.time() - folder.stat().st_mtime >= _BEING_MADE_S
+    return old and all(
+        file.name == LOCKS or file.name.startswith(_UNFINISHED) for file in folder.iterdir()
+    ), None
 
-    Called while this process holds all locks.
+
+def _examined(folder: Path) -> tuple[bool, str | None]:
+    """Return whether a session is a leftover, and the folder of its spilled messages.
+
+    One without participants is a leftover only if it is old: it may be in creation, or was kept.
     """
-    young = time.time() - (folder / LOCKS).stat().st_mtime < _BEING_MADE_S
+    locks = os.open(folder / LOCKS, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+    old = time.time() - os.fstat(locks).st_mtime >= _BEING_MADE_S
+
+    def examine(db: sqlite3.Connection) -> tuple[bool, str | None]:
+        version, spill = db.execute("SELECT format, spill FROM session").fetchone()
+        rows = participants(db) if version == FORMAT else []
+        if version != FORMAT or not (rows or old) or not all(is_dead(row, locks) for row in rows):
+            return False, None
+        # From now on no process can join; if one has joined meanwhile, nothing is changed.
+        closed = db.execute(
+            "UPDATE session SET closed = 1 "
+            "WHERE ? = (SELECT coalesce(max(id), 0) FROM participants)",
+            (max((row[0] for row in rows), default=0),),
+        )
+        return closed.rowcount == 1, spill
+
     try:
-        with connected(folder / TABLES) as db:
-            rows = db.execute("SELECT pid, started, space FROM participants").fetchall()
-            spill = db.execute("SELECT spill FROM session").fetchone()
-    except sqlite3.Error:
-        # The tables are damaged, or not filled yet.
-        return not young, None
-    if not rows:
-        # The last participant that leaves removes the session. So this one is being created, or its
-        # creator died.
-        return not young, None
-    return all(Process(*row).gone() for row in rows), spill[0]
+        return use_once(folder / TABLES, examine)
+    except sqlite3.Error as error:
+        return old and getattr(error, "sqlite_errorcode", 0) & 0xFF in _DAMAGED, None
+    finally:
+        os.close(locks)

@@ -1,0 +1,247 @@
+"""`QueueRow`: a queue in the tables, which this process has open: its bounds and its room."""
+
+import sqlite3
+import time
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final
+
+from shoal._pure.shm.folders import free_bytes
+from shoal._pure.shm.member import Member
+from shoal._pure.shm.refusal import Refusal
+from shoal._pure.shm.schema import LEASED, QUEUED, RESERVED
+from shoal.errors import ChannelClosed, ChannelExistsError, ChannelMemoryError
+
+__all__ = ["QueueRow", "open_queue"]
+
+_KEPT: Final = 64
+"""Number of unused queues to keep, for keys that are used again."""
+_SPARE: Final = 512 * 1024
+"""Bytes that puts leave free on a file system: gets need room too, for the journal."""
+
+
+@dataclass(frozen=True, slots=True)
+class QueueRow:
+    """A queue.
+
+    Attributes:
+        member: This process in the session.
+        number: The queue's number in the tables.
+        user: The number of the row that says that this process has the queue open.
+        name: The queue's name in messages.
+        maxsize: Maximum number of messages, 0 for the session's backlog.
+        max_bytes: Maximum number of bytes, 0 for no limit.
+    """
+
+    member: Member
+    number: int
+    user: int
+    name: str
+    maxsize: int
+    max_bytes: int
+
+    @property
+    def bound(self) -> int:
+        """Maximum number of messages, also without `maxsize`."""
+        return self.maxsize or self.member.facts.backlog
+
+    def counters(self, db: sqlite3.Connection) -> Any:
+        """Return the number of messages, their bytes, and whether it is closed and pressed."""
+        return db.execute(
+            "SELECT count, bytes, closed, pressed FROM queues WHERE id = ?", (self.number,)
+        ).fetchone()
+
+    def check_fits(self, op: str, size: int) -> None:
+        """Refuse a message that can never be put.
+
+        Raises:
+            ChannelMemoryError: The message is too large.
+        """
+        facts = self.member.facts
+        for limit, whose in (
+            (self.max_bytes, self.name),
+            (facts.max_bytes if facts.policy != "spill" else 0, "the session"),
+        ):
+            if limit and size > limit:
+                raise ChannelMemoryError(
+                    f"{op}: a message of {size} bytes never fits into {whose}: max_bytes={limit}"
+                )
+
+    def check_open(self, db: sqlite3.Connection, op: str) -> None:
+        """Refuse a put into a closed queue.
+
+        Raises:
+            ChannelClosed: The queue is closed.
+        """
+        if self.counters(db)["closed"]:
+            raise ChannelClosed(f"{op}: {self.name} is closed")
+
+    def room(self, db: sqlite3.Connection, op: str, size: int | None = None) -> Refusal | None:
+        """Return why a message has no room in the queue; None if it has room.
+
+        Args:
+            db: The tables; a transaction, if there is a size.
+            op: The operation, for messages.
+            size: Number of bytes; None if the message is not encoded yet.
+
+        Raises:
+            ChannelClosed: The queue is closed.
+        """
+        self.check_open(db, op)
+        count, held, *_ = self.counters(db)
+        if count >= self.bound:
+            return Refusal("messages" if self.maxsize else "backlog", count, self.bound)
+        if size is not None and self.max_bytes and held + size > self.max_bytes:
+            self.press(db)
+            return Refusal("bytes", held, self.max_bytes, size)
+        return None
+
+    def memory(self, db: sqlite3.Connection, op: str, size: int, *, last: bool) -> Refusal | None:
+        """Return why there is no memory for a message; None if there is memory.
+
+        Args:
+            db: A transaction.
+            op: The operation, for messages.
+            size: Number of bytes.
+            last: Whether the caller gives up now; then no batch must be smaller because of it.
+
+        Raises:
+            ChannelMemoryError: There is none, and the session's policy makes that an error.
+        """
+        facts = self.member.facts
+        if free_bytes(self.member.folder) < size + _SPARE:
+            if facts.policy == "spill":
+                return Refusal("memory")
+            raise ChannelMemoryError(
+                f"{op}: {self.member.folder} has no room for a message of {size} bytes"
+            )
+        used = db.execute("SELECT used FROM session").fetchone()[0]
+        if used + size <= facts.max_bytes:
+            return None
+        refusal = Refusal("memory", used, facts.max_bytes, size)
+        if facts.policy == "error":
+            raise refusal.of(ChannelMemoryError(f"{op}: {refusal.why()}{_holders(db)}"))
+        if facts.policy == "block" and not last:
+            self.press(db)
+        return refusal
+
+    def press(self, db: sqlite3.Connection) -> None:
+        """Note that a producer waits, so that no get waits for more messages than can come."""
+        db.execute("UPDATE queues SET pressed = 1 WHERE id = ? AND pressed = 0", (self.number,))
+
+    def displace(self, db: sqlite3.Connection, *, every: bool) -> list[str | None]:
+        """Drop the first message, or every one, if the queue is full; return their files."""
+        count, _, closed, _ = self.counters(db)
+        if closed or count < self.bound:
+            return []
+        dropped = db.execute(
+            "DELETE FROM messages WHERE id IN (SELECT id FROM messages "
+            "WHERE queue = ? AND state = 0 ORDER BY id LIMIT ?) RETURNING file",
+            (self.number, count if every else 1),
+        ).fetchall()
+        db.execute("UPDATE session SET dropped = dropped + ?", (len(dropped),))
+        return [row[0] for row in dropped]
+
+    def stats(self, db: sqlite3.Connection) -> dict[str, float]:
+        """Return how the queue is used."""
+        puts, gets = db.execute(
+            "SELECT puts, gets FROM queues WHERE id = ?", (self.number,)
+        ).fetchone()
+        waiting = dict(
+            db.execute(
+                "SELECT side, count(*) FROM armed WHERE queue = ? GROUP BY side", (self.number,)
+            ).fetchall()
+        )
+        first = db.execute(
+            f"SELECT written FROM messages WHERE queue = ? AND state = {QUEUED} ORDER BY id LIMIT 1",  # noqa: S608  (it is a constant)
+            (self.number,),
+        ).fetchone()
+        count, held, *_ = self.counters(db)
+        return {
+            "messages": count,
+            "bytes": held,
+            "puts": puts,
+            "gets": gets,
+            "producers_waiting": waiting.get("put", 0),
+            "consumers_waiting": waiting.get("get", 0),
+            "oldest_s": 0.0 if first is None else time.monotonic() - first[0],
+        }
+
+    def let_go(self) -> None:
+        """Note that this process does not use the queue any more; finalizers can call this."""
+        member, user = self.member, self.user
+        # Not in a forked child, for which the row of its parent is not its own.
+        member.later(
+            lambda db: db.execute(
+                "DELETE FROM users WHERE id = ? AND participant = ?", (user, member.me)
+            )
+        )
+
+
+def open_queue(
+    member: Member, key: bytes, maxsize: int | None, max_bytes: int | None, name: str
+) -> QueueRow:
+    """Open a queue, creating it if it does not exist.
+
+    Raises:
+        ChannelExistsError: The queue exists with other bounds.
+    """
+    bounds = (maxsize, max_bytes)
+    number, user, found, wanted = member.write("queue", partial(_open, member, key, bounds))
+    if wanted != found:
+        raise ChannelExistsError(
+            f"{name} has maxsize={found[0]}, max_bytes={found[1]}, "
+            f"not maxsize={wanted[0]}, max_bytes={wanted[1]}"
+        )
+    return QueueRow(member, number, user, name, *found)
+
+
+def _open(
+    member: Member,
+    key: bytes,
+    bounds: tuple[int | None, int | None],
+    db: sqlite3.Connection,
+) -> tuple[int, int, list[int], list[int]]:
+    """Open a queue; return its number, its user row, its bounds and the bounds asked for."""
+    find = "SELECT id, maxsize, max_bytes FROM queues WHERE key = ?"
+    row: Any = db.execute(find, (key,)).fetchone()
+    if row is None:
+        _forget_unused(db)
+        db.execute(
+            "INSERT INTO queues (key, maxsize, max_bytes, closed) "
+            "SELECT ?, ?, ?, sealed FROM session",
+            (key, bounds[0] or 0, bounds[1] or 0),
+        )
+        row = db.execute(find, (key,)).fetchone()
+    number, *found = row
+    wanted = [there if asked is None else asked for asked, there in zip(bounds, found, strict=True)]
+    if wanted != found:
+        return number, 0, found, wanted
+    user = db.execute(
+        "INSERT INTO users (queue, participant) VALUES (?, ?) RETURNING id", (number, member.me)
+    ).fetchone()[0]
+    return number, user, found, wanted
+
+
+def _forget_unused(db: sqlite3.Connection) -> None:
+    """Forget the oldest queues that are not in use: not open, empty, not closed, without leases."""
+    db.execute(
+        "DELETE FROM queues WHERE id IN (SELECT id FROM queues AS q WHERE count = 0 AND closed = 0 "  # noqa: S608  (they are constants)
+        "AND NOT EXISTS (SELECT 1 FROM users WHERE queue = q.id) AND NOT EXISTS "
+        f"(SELECT 1 FROM messages WHERE queue = q.id AND state = {LEASED}) "
+        f"ORDER BY id DESC LIMIT -1 OFFSET {_KEPT - 1})"
+    )
+
+
+def _holders(db: sqlite3.Connection) -> str:
+    """Return the end of an error's text: the three processes that sent most bytes in memory.
+
+    Bytes of messages that were taken and are still in use count too.
+    """
+    rows = db.execute(
+        "SELECT sender, sum(memory) AS held FROM messages WHERE state <> ? "
+        "GROUP BY sender HAVING held > 0 ORDER BY held DESC, sender LIMIT 3",
+        (RESERVED,),
+    ).fetchall()
+    each = ", ".join(f"process {sender} holds {held} bytes" for sender, held in rows)
+    return each and f"; {each}"
