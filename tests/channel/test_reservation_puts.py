@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import logging
 import os
 import signal
 import threading
@@ -9,6 +10,7 @@ import time
 
 import pytest
 
+from shoal import deadline
 from shoal.errors import (
     ChannelClosed,
     ChannelFull,
@@ -137,6 +139,21 @@ def test_memory_is_waited_for_and_comes_back(channel, key):
     gc.collect()
     one.reserve(3 * MB, "u1", key=key, timeout=0).cancel()
     assert one.stats(key).memory_used == 0
+
+
+@shared
+def test_a_long_wait_for_memory_is_logged(channel, key, caplog, monkeypatch):
+    monkeypatch.setattr(deadline, "_FIRST_LOGS_S", (0.2, 60.0))
+    one = channel(max_bytes=4 * MB)
+    kept = one.reserve(3 * MB, "u1", key=key)
+    timer = threading.Timer(0.6, kept.cancel)
+    timer.start()
+    with caplog.at_level(logging.WARNING, "shoal"):
+        one.reserve(3 * MB, "u1", key=key, timeout=DEADLINE_S).cancel()
+    timer.join()
+    (line,) = [r.getMessage() for r in caplog.records if "waits for" in r.getMessage()]
+    assert "reserve waits for memory in the channel 'c', key" in line
+    assert f"limit {DEADLINE_S:g} s" in line
 
 
 @apart
