@@ -4,10 +4,12 @@ import ast
 import gc
 import inspect
 import math
+import pickle
 import threading
 import weakref
 from pathlib import Path
 
+import cloudpickle
 import pytest
 
 import shoal
@@ -305,3 +307,10 @@ def test_help_shows_the_documentation_of_the_stub(backend, call):
     assert inspect.getdoc(getattr(backend.ChannelBase, call)) == documented()[call]
     assert inspect.getdoc(getattr(Channel, call)) == documented()[call]
     assert "Raises:" in documented()[call]
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_calls_can_be_pickled_like_functions(call):
+    function = getattr(Channel, call)
+    for dumps in (pickle.dumps, cloudpickle.dumps):
+        assert pickle.loads(dumps(function)) == function

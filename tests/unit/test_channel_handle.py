@@ -1,6 +1,8 @@
 """Channel handles on both transports, with a thread instead of Ray: draining, errors, forks."""
 
+import gc
 import os
+import weakref
 
 import pytest
 
@@ -87,6 +89,44 @@ def test_draining_keeps_what_it_has_when_the_actor_is_lost(actors, monkeypatch):
     assert channel.drain() == [1]
     with pytest.raises(PeerLostError):
         channel.drain()
+
+
+# The handle as an object.
+
+
+@everywhere
+def test_a_handle_is_gone_with_its_last_reference(actors, kind):
+    channel = actors.start().handle_of(kind)
+    channel.put("a")
+    channel.put("b", async_op=True).wait()
+    assert (channel.get(), channel.get(async_op=True).wait(timeout=DEADLINE_S)) == ("a", "b")
+    gone = weakref.ref(channel)
+    gc.disable()
+    try:
+        del channel
+        assert gone() is None
+    finally:
+        gc.enable()
+
+
+@everywhere
+def test_a_subclass_may_override_put_and_get(actors, channel, kind):
+    plain = actors.start().handle_of(kind)
+    base = channel.channel.Channel
+
+    class Noting(base):
+        def put(self, item, *args, **kwargs):
+            return super().put(("noted", item), *args, **kwargs)
+
+        def get(self, *args, **kwargs):
+            return super().get(*args, **kwargs)[1]
+
+    noting = Noting._made(plain._settings, plain._routes, plain._local_channel)
+    for _ in range(2):  # the second put finds an open queue
+        noting.put("a", timeout=DEADLINE_S)
+        assert noting.get(timeout=DEADLINE_S) == "a"
+    noting.put_nowait("b")
+    assert noting.get_nowait() == "b"
 
 
 # Errors for bad arguments.

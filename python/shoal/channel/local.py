@@ -16,6 +16,7 @@ from shoal.channel.keyed_queues import KeyedQueues, Message, Waiter
 from shoal.channel.leases import LocalLease
 from shoal.channel.queues import (
     DEFAULT_KEY,
+    NOTHING,
     ONE,
     Future,
     Got,
@@ -38,6 +39,7 @@ from shoal.errors import (
     ShoalTimeoutError,
 )
 from shoal.futures import Asking, done, fail, fulfil
+from shoal.shm.refusals import Refusal, timeout_error
 
 __all__ = ["LocalChannel", "LocalQueues"]
 
@@ -158,12 +160,15 @@ class LocalQueues:
         where = self._settings.shown(key)
         bound = self._settings.maxsize or self._settings.capacity
         if outcome is Outcome.FULL:
-            raise ChannelFull(
-                f"{operation}: no room in {where}: it holds {self._queues.qsize(key)} messages, as "
-                f"many as {'maxsize' if self._settings.maxsize else 'capacity'}={bound} allows"
+            held = self._queues.qsize(key)
+            full = ChannelFull(
+                f"{operation}: no room in {where}: it holds {held} messages, as many as "
+                f"{'maxsize' if self._settings.maxsize else 'capacity'}={bound} allows"
             )
+            full.refusal = ("messages" if self._settings.maxsize else "backlog", held, bound, 0)
+            raise full
         if outcome is Outcome.TIMEOUT and deadline is not None:
-            raise ShoalTimeoutError(f"put: no room in {where} within {deadline.timeout:g} s")
+            raise timeout_error("put", where, deadline.timeout, None)
         if outcome in (Outcome.CLOSED, Outcome.GONE):
             raise ChannelClosed(f"{operation}: {where} is closed")
 
@@ -261,19 +266,17 @@ class LocalQueues:
     def _raise_nothing(
         self, key: Hashable, want: Want, deadline: Deadline | None, *, closed: bool
     ) -> None:
-        operation = {"one": "get", "many": "get_many", "batch": "get_batch"}[want.kind]
-        where = self._settings.shown(key)
+        operation, where = want.operation, self._settings.shown(key)
         if closed:
             raise ChannelClosed(f"{operation}: {where} is closed and empty")
         if deadline is None:
-            raise ChannelEmpty(f"{operation}_nowait: {where} is empty")
-        within = f"within {deadline.timeout:g} s"
-        if want.kind != "batch":
-            raise ShoalTimeoutError(f"{operation}: no message in {where} {within}")
-        raise ShoalTimeoutError(
-            f"{operation}: {where} did not reach weight {want.amount} {within}: it holds "
-            f"{self._queues.qsize(key)} messages"
-        )
+            empty = ChannelEmpty(f"{operation}_nowait: {where} is empty")
+            empty.refusal = NOTHING[:]
+            raise empty
+        refusal = NOTHING
+        if want.kind == "batch":
+            refusal = Refusal("weight", self._queues.qsize(key), want.amount, 0)
+        raise timeout_error(operation, where, deadline.timeout, refusal)
 
     def set_aside(self, key: Hashable, error: ChannelDecodeError) -> None:
         """Do nothing: items of a local channel are not decoded."""

@@ -118,25 +118,19 @@ class SharedQueues:
     ) -> None:
         """Put items in their order; an error's `done` says how many are in the channel."""
         queue = self._queue(key)
-        plain = self.settings.policy == "block" and not self._pending.has_puts(key)
-        put = 0
-        try:
-            if plain:
-                waiting = log_waits("put_many", "room", queue.name, deadline)
+        if self.settings.policy == "block" and not self._pending.has_puts(key):
+            waiting = log_waits("put_many", "room", queue.name, deadline)
+            try:
                 queue.put_many(items, weights, deadline.remaining, waiting=waiting)
-                return
-            for item, weight in zip(items, weights, strict=True):
+            except ShoalTimeoutError as error:
+                raise with_whole_timeout(error, "put_many", queue, deadline) from None
+            return
+        for count, (item, weight) in enumerate(zip(items, weights, strict=True)):
+            try:
                 self.put(key, item, weight, deadline)
-                put += 1
-        except ShoalTimeoutError as error:
-            if not plain:
-                set_done(error, put)
+            except Exception as error:
+                set_done(error, count)
                 raise
-            raise with_whole_timeout(error, "put_many", queue, deadline) from None
-        except Exception as error:
-            if not plain:
-                set_done(error, put)
-            raise
 
     def start_put(self, key: Hashable, item: Any, weight: int, deadline: Deadline) -> Future:
         """Start a put."""

@@ -18,7 +18,7 @@ class ChannelBase:
     """Puts and gets of a `Channel`; see `_rust.pyi`."""
 
     __slots__ = ("_direct_queues",)
-    __module__ = "shoal.channel"
+    __module__ = "shoal._backend"
     _direct_queues: dict[Any, ShmQueue]
 
     if TYPE_CHECKING:  # the subclass has these

@@ -23,7 +23,7 @@ use crate::errors::shoal_class;
 const TURN: Duration = Duration::from_secs(10);
 
 /// Puts and gets of a `Channel`; `shoal.channel.Channel` derives from it.
-#[pyclass(frozen, subclass, name = "ChannelBase", module = "shoal.channel")]
+#[pyclass(frozen, subclass, name = "ChannelBase", module = "shoal._backend")]
 pub(crate) struct PyChannelBase {
     /// The queues that calls may use directly, by key. The subclass adds and removes them.
     queues: Py<PyDict>,
