@@ -29,9 +29,10 @@ _CANCELLED = "was cancelled"
 class Reservation:
     """An array or tensor to fill, and then to put into one key of a channel.
 
-    Made by `Channel.reserve`. On the channel's node the array lies in the channel's memory, and the
-    put copies nothing. On other nodes it is an ordinary array, which the put copies. For a local
-    channel it is an ordinary array too, and the consumer gets this same array.
+    Made by `Channel.reserve`. On the channel's node an array of at least 64 KiB lies in the
+    channel's memory, and the put copies nothing. Smaller ones, those of other nodes, and those of
+    the core in Python are ordinary arrays, which the put copies. For a local channel the array is
+    an ordinary one too, and the consumer gets this same array.
 
     As a context manager it returns the array, and puts it at the end of the block; if the block
     raises, it cancels instead. It does neither after a `put` or `cancel` within the block.
