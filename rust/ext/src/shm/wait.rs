@@ -76,17 +76,27 @@ impl<'a, 'py> Limit<'a, 'py> {
         given: Option<&'a Bound<'py, PyAny>>,
         waiting: Option<&'a Bound<'py, PyAny>>,
     ) -> PyResult<Self> {
-        if let Some(waiting) = waiting
-            && !waiting.is_callable()
-        {
-            return Err(wrong_type(waiting, "waiting", "a callable or None"));
-        }
-        let deadline = given.map_or(Ok(Deadline::Never), deadline)?;
-        Ok(Self {
+        let mut limit = Self {
             given,
             waiting,
-            deadline,
-        })
+            deadline: Deadline::Never,
+        };
+        if given.is_some() || waiting.is_some() {
+            limit.read()?;
+        }
+        Ok(limit)
+    }
+
+    fn read(&mut self) -> PyResult<()> {
+        if let Some(given) = self.given {
+            self.deadline = deadline(given)?;
+        }
+        match self.waiting {
+            Some(waiting) if !waiting.is_callable() => {
+                Err(wrong_type(waiting, "waiting", "a callable or None"))
+            }
+            _ => Ok(()),
+        }
     }
 
     /// A limit that starts when the call first has to wait.
