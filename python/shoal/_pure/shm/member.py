@@ -91,10 +91,15 @@ class Member:
             ChannelClosed: This process has closed the session.
         """
 
+        def working(db: sqlite3.Connection) -> T:
+            if self.handles <= 0:  # another thread has closed the session meanwhile
+                raise gone(self.folder)
+            return work(db)
+
         def change() -> T:
             if not self.me:
                 self.join(op)
-            return self._changed(work, patience, undone)
+            return self._changed(working, patience, undone)
 
         return self._used(op, change)
 

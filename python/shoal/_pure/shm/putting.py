@@ -80,7 +80,7 @@ def wait_for_room(queue: QueueRow, call: Call) -> None:
     Raises:
         ShoalError: There is no room in time, or the queue is closed.
     """
-    _wait(queue, call, lambda: queue.member.read(call.op, lambda db: queue.room(db, call.op)))
+    _wait(queue, call, lambda: queue.member.read(call.op, lambda db: queue.room(db, call)))
 
 
 def put(queue: QueueRow, call: Call, message: Message) -> None:
@@ -89,7 +89,7 @@ def put(queue: QueueRow, call: Call, message: Message) -> None:
     Raises:
         ShoalError: It could not be put.
     """
-    queue.check_fits(call.op, message.payload.size)
+    queue.check_fits(call, message.payload.size)
     if message.claim is not None:
         message.claim.check()
     files: list[Path] = []
@@ -114,12 +114,12 @@ def reserve(queue: QueueRow, call: Call, size: int) -> Claim:
     Raises:
         ShoalError: There is none in time, or the queue is closed.
     """
-    queue.check_fits(call.op, size)
+    queue.check_fits(call, size)
     member, claims = queue.member, list[Claim]()
 
     def take(db: sqlite3.Connection) -> Refusal | None:
-        queue.check_open(db, call.op)
-        memory = _memory(db, queue, call, size)
+        queue.check_open(db, call)
+        memory = queue.memory(db, call, size)
         if isinstance(memory, Refusal):
             return memory
         number = db.execute(
@@ -144,10 +144,10 @@ def _insert(
 ) -> Refusal | None:
     """Insert a message if there is room; a large one is written into a file."""
     size, claim = message.payload.size, message.claim
-    refusal = queue.room(db, call.op, size)
+    refusal = queue.room(db, call, size)
     if refusal is not None:
         return refusal
-    memory = _memory(db, queue, call, size) if claim is None else claim.delete(db)
+    memory = queue.memory(db, call, size) if claim is None else claim.delete(db)
     if memory is None:
         raise ShoalValueError("the reservation was put")  # by another thread
     if isinstance(memory, Refusal):
@@ -175,16 +175,8 @@ def _insert(
     return None
 
 
-def _memory(db: sqlite3.Connection, queue: QueueRow, call: Call, size: int) -> Refusal | int:
-    """Return the number of bytes of memory for a message: 0 if it goes to the spill folder."""
-    refusal = queue.memory(db, call.op, size, last=call.over)
-    if refusal is not None and queue.member.facts.policy == "spill":
-        return 0
-    return size if refusal is None else refusal
-
-
 def _wait(queue: QueueRow, call: Call, attempt: Callable[[], Refusal | None]) -> None:
-    refusal = wait(queue.member, call, attempt, queue.number, "put")
+    refusal = wait(queue, call, attempt, "put")
     if refusal is None:
         return
     text = f"{call.op}: no room in {queue.name}"

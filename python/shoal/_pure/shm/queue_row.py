@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
+from shoal._pure.shm.checks import Call
 from shoal._pure.shm.folders import free_bytes
 from shoal._pure.shm.member import Member
 from shoal._pure.shm.refusal import Refusal
@@ -51,7 +52,7 @@ class QueueRow:
             "SELECT count, bytes, closed, pressed FROM queues WHERE id = ?", (self.number,)
         ).fetchone()
 
-    def check_fits(self, op: str, size: int) -> None:
+    def check_fits(self, call: Call, size: int) -> None:
         """Refuse a message that can never be put.
 
         Raises:
@@ -64,30 +65,28 @@ class QueueRow:
         ):
             if limit and size > limit:
                 raise ChannelMemoryError(
-                    f"{op}: a message of {size} bytes never fits into {whose}: max_bytes={limit}"
+                    f"{call.op}: a message of {size} bytes never fits into {whose}: "
+                    f"max_bytes={limit}"
                 )
 
-    def check_open(self, db: sqlite3.Connection, op: str) -> None:
+    def check_open(self, db: sqlite3.Connection, call: Call) -> None:
         """Refuse a put into a closed queue.
 
         Raises:
             ChannelClosed: The queue is closed.
         """
         if self.counters(db)["closed"]:
-            raise ChannelClosed(f"{op}: {self.name} is closed")
+            raise ChannelClosed(f"{call.op}: {self.name} is closed")
 
-    def room(self, db: sqlite3.Connection, op: str, size: int | None = None) -> Refusal | None:
+    def room(self, db: sqlite3.Connection, call: Call, size: int | None = None) -> Refusal | None:
         """Return why a message has no room in the queue; None if it has room.
 
-        Args:
-            db: The tables; a transaction, if there is a size.
-            op: The operation, for messages.
-            size: Number of bytes; None if the message is not encoded yet.
+        The size is None if the message is not encoded yet; otherwise `db` is a transaction.
 
         Raises:
             ChannelClosed: The queue is closed.
         """
-        self.check_open(db, op)
+        self.check_open(db, call)
         count, held, *_ = self.counters(db)
         if count >= self.bound:
             return Refusal("messages" if self.maxsize else "backlog", count, self.bound)
@@ -96,32 +95,27 @@ class QueueRow:
             return Refusal("bytes", held, self.max_bytes, size)
         return None
 
-    def memory(self, db: sqlite3.Connection, op: str, size: int, *, last: bool) -> Refusal | None:
-        """Return why there is no memory for a message; None if there is memory.
-
-        Args:
-            db: A transaction.
-            op: The operation, for messages.
-            size: Number of bytes.
-            last: Whether the caller gives up now; then no batch must be smaller because of it.
+    def memory(self, db: sqlite3.Connection, call: Call, size: int) -> Refusal | int:
+        """Return the bytes of memory for a message: 0 if it goes to the spill folder.
 
         Raises:
-            ChannelMemoryError: There is none, and the session's policy makes that an error.
+            ChannelMemoryError: There is no memory, and the session's policy makes that an error.
         """
-        facts = self.member.facts
-        if free_bytes(self.member.folder) < size + _SPARE:
-            if facts.policy == "spill":
-                return Refusal("memory")
+        facts, folder = self.member.facts, self.member.folder
+        full = free_bytes(folder) < size + _SPARE
+        used = db.execute("SELECT used FROM session").fetchone()["used"]
+        if not full and used + size <= facts.max_bytes:
+            return size
+        if facts.policy == "spill":
+            return 0
+        if full:
             raise ChannelMemoryError(
-                f"{op}: {self.member.folder} has no room for a message of {size} bytes"
+                f"{call.op}: {folder} has no room for a message of {size} bytes"
             )
-        used = db.execute("SELECT used FROM session").fetchone()[0]
-        if used + size <= facts.max_bytes:
-            return None
         refusal = Refusal("memory", used, facts.max_bytes, size)
         if facts.policy == "error":
-            raise refusal.of(ChannelMemoryError(f"{op}: {refusal.why()}{_holders(db)}"))
-        if facts.policy == "block" and not last:
+            raise refusal.of(ChannelMemoryError(f"{call.op}: {refusal.why()}{_holders(db)}"))
+        if not call.over:  # a put that gives up must not end the wait of gets for more messages
             self.press(db)
         return refusal
 

@@ -115,7 +115,7 @@ class Taking:
             ChannelClosed: The queue is closed, and nothing is left in it.
             ChannelDecodeError: No message can be rebuilt.
         """
-        refusal = wait(self._member, self._call, self._attempt, self._queue.number, "get")
+        refusal = wait(self._queue, self._call, self._attempt, "get")
         if refusal is not None:
             return [], self._told(refusal)
         values = [(row, value) for row in list(self._rows.values()) for value in self._rebuilt(row)]

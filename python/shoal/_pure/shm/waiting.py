@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Final
 
 from shoal._pure.shm.checks import Call
-from shoal._pure.shm.member import Member
+from shoal._pure.shm.queue_row import QueueRow
 from shoal._pure.shm.refusal import Refusal
 from shoal._pure.shm.tables import LockedError
 
@@ -18,12 +18,13 @@ _CALL_EVERY_S: Final = 0.1
 
 
 def wait(
-    member: Member, call: Call, attempt: Callable[[], Refusal | None], queue: int, side: str
+    queue: QueueRow, call: Call, attempt: Callable[[], Refusal | None], side: str
 ) -> Refusal | None:
     """Repeat an attempt after every change of the session, until it is not refused.
 
-    A longer wait is noted at a side of a queue. Returns the last result of `attempt`.
+    A longer wait is noted at a side of the queue. Returns the last result of `attempt`.
     """
+    member = queue.member
     pause, seen = _FIRST_PAUSE_S, None
     refusal: Refusal | None = None
     called = time.monotonic()
@@ -44,5 +45,5 @@ def wait(
         time.sleep(min(pause, call.remaining))
         if pause < _LAST_PAUSE_S <= 1.5 * pause and not call.over:
             with contextlib.suppress(LockedError):
-                member.arm(call.op, queue, side)
+                member.arm(call.op, queue.number, side)
         pause = min(1.5 * pause, _LAST_PAUSE_S)
