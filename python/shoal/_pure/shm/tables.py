@@ -156,11 +156,13 @@ class Tables:
             db.execute("BEGIN IMMEDIATE")
             result = work(db)
             db.execute("COMMIT")
-        except BaseException:
+        except BaseException as error:
             if db.in_transaction:
                 db.execute("ROLLBACK")
-                if undone is not None:
-                    undone()
+            elif not isinstance(error, sqlite3.Error):
+                raise  # a signal came after the end of the transaction
+            if undone is not None:
+                undone()
             raise
         if db.total_changes != before:
             self._changes += 1

@@ -143,6 +143,7 @@ class Taking:
             self._member.write(self._op, back)
 
     def _told(self, refusal: Refusal) -> Refusal:
+        """Return why the caller gets nothing; for a caller, locked tables are an empty queue."""
         if refusal.kind != "locked":
             return refusal
         if self._choice.needed is None:
