@@ -13,17 +13,17 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 from shoal._pure.shm.doorbell import Doorbell
 from shoal._pure.shm.files import remove_orphans
-from shoal._pure.shm.folders import LOCKS, TABLES, checked_format, remove
+from shoal._pure.shm.folders import LOCKS, TABLES, remove
 from shoal._pure.shm.participants import (
-    Swept,
     is_dead,
     participants,
     release,
     sweep,
     take_lock,
 )
+from shoal._pure.shm.schema import FORMAT
 from shoal._pure.shm.tables import LONGEST_S, LockedError, Tables, access, gone, later
-from shoal.errors import ChannelClosed, ChannelNotFoundError, ShoalError
+from shoal.errors import ChannelClosed, ChannelError, ChannelNotFoundError, ShoalError
 from shoal.fork import ChildStage, in_child
 from shoal.process import own_process
 
@@ -74,7 +74,11 @@ class Member:
                 "SELECT format, max_bytes, backlog, policy, spill FROM session"
             ).fetchone()
         )
-        checked_format(folder, found[0])
+        if found["format"] != FORMAT:
+            raise ChannelError(
+                f"the session at {folder} has tables of version {found['format']}, this process "
+                f"knows {FORMAT}: run the same version of shoal everywhere"
+            )
         self.facts = Facts(*found[1:])
         self._folders = [folder, *([Path(self.facts.spill)] if self.facts.spill else [])]
 
@@ -141,10 +145,10 @@ class Member:
         self._serial += 1
         return self._folders[-1 if spilled else 0] / f"x{self.me}.{self._serial}"
 
-    def sweep(self, patience: float = LONGEST_S) -> Swept:
+    def sweep(self, patience: float = LONGEST_S) -> dict[str, int]:
         """Clean up after dead participants."""
         self._swept = time.monotonic()
-        swept: Swept = remove_orphans(
+        swept: dict[str, int] = remove_orphans(
             self._folders,
             lambda work: self.write("sweep", work, patience),
             lambda db: sweep(db, self.me, self._locks),

@@ -3,14 +3,13 @@
 import sqlite3
 import time
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, Final
 
 from shoal._pure.shm.checks import Call
 from shoal._pure.shm.folders import free_bytes
 from shoal._pure.shm.member import Member
 from shoal._pure.shm.refusal import Refusal
-from shoal._pure.shm.schema import LEASED, QUEUED, RESERVED
+from shoal._pure.shm.schema import LEASED, RESERVED
 from shoal.errors import ChannelClosed, ChannelExistsError, ChannelMemoryError
 
 __all__ = ["QueueRow", "open_queue"]
@@ -19,6 +18,13 @@ _KEPT: Final = 64
 """Number of unused queues to keep, for keys that are used again."""
 _SPARE: Final = 512 * 1024
 """Bytes that puts leave free on a file system: gets need room too, for the journal."""
+_STATS: Final = """
+    SELECT count AS messages, bytes, puts, gets,
+    (SELECT count(*) FROM armed WHERE queue = q.id AND side = 'put') AS producers_waiting,
+    (SELECT count(*) FROM armed WHERE queue = q.id AND side = 'get') AS consumers_waiting,
+    coalesce(? - (SELECT written FROM messages WHERE queue = q.id AND state = 0 ORDER BY id LIMIT 1),
+    0.0) AS oldest_s FROM queues AS q WHERE id = ?
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,28 +144,7 @@ class QueueRow:
 
     def stats(self, db: sqlite3.Connection) -> dict[str, float]:
         """Return how the queue is used."""
-        puts, gets = db.execute(
-            "SELECT puts, gets FROM queues WHERE id = ?", (self.number,)
-        ).fetchone()
-        waiting = dict(
-            db.execute(
-                "SELECT side, count(*) FROM armed WHERE queue = ? GROUP BY side", (self.number,)
-            ).fetchall()
-        )
-        first = db.execute(
-            f"SELECT written FROM messages WHERE queue = ? AND state = {QUEUED} ORDER BY id LIMIT 1",  # noqa: S608  (it is a constant)
-            (self.number,),
-        ).fetchone()
-        count, held, *_ = self.counters(db)
-        return {
-            "messages": count,
-            "bytes": held,
-            "puts": puts,
-            "gets": gets,
-            "producers_waiting": waiting.get("put", 0),
-            "consumers_waiting": waiting.get("get", 0),
-            "oldest_s": 0.0 if first is None else time.monotonic() - first[0],
-        }
+        return dict(db.execute(_STATS, (time.monotonic(), self.number)).fetchone())
 
     def let_go(self) -> None:
         """Note that this process does not use the queue any more; finalizers can call this."""
@@ -180,41 +165,34 @@ def open_queue(
     Raises:
         ChannelExistsError: The queue exists with other bounds.
     """
-    bounds = (maxsize, max_bytes)
-    number, user, found, wanted = member.write("queue", partial(_open, member, key, bounds))
-    if wanted != found:
-        raise ChannelExistsError(
-            f"{name} has maxsize={found[0]}, max_bytes={found[1]}, "
-            f"not maxsize={wanted[0]}, max_bytes={wanted[1]}"
-        )
-    return QueueRow(member, number, user, name, *found)
 
-
-def _open(
-    member: Member,
-    key: bytes,
-    bounds: tuple[int | None, int | None],
-    db: sqlite3.Connection,
-) -> tuple[int, int, list[int], list[int]]:
-    """Open a queue; return its number, its user row, its bounds and the bounds asked for."""
-    find = "SELECT id, maxsize, max_bytes FROM queues WHERE key = ?"
-    row: Any = db.execute(find, (key,)).fetchone()
-    if row is None:
-        _forget_unused(db)
-        db.execute(
-            "INSERT INTO queues (key, maxsize, max_bytes, closed) "
-            "SELECT ?, ?, ?, sealed FROM session",
-            (key, bounds[0] or 0, bounds[1] or 0),
-        )
+    def opened(db: sqlite3.Connection) -> QueueRow:
+        find = "SELECT id, maxsize, max_bytes FROM queues WHERE key = ?"
         row = db.execute(find, (key,)).fetchone()
-    number, *found = row
-    wanted = [there if asked is None else asked for asked, there in zip(bounds, found, strict=True)]
-    if wanted != found:
-        return number, 0, found, wanted
-    user = db.execute(
-        "INSERT INTO users (queue, participant) VALUES (?, ?) RETURNING id", (number, member.me)
-    ).fetchone()[0]
-    return number, user, found, wanted
+        if row is None:
+            _forget_unused(db)
+            db.execute(
+                "INSERT INTO queues (key, maxsize, max_bytes, closed) "
+                "SELECT ?, ?, ?, sealed FROM session",
+                (key, maxsize or 0, max_bytes or 0),
+            )
+            row = db.execute(find, (key,)).fetchone()
+        number, *found = row
+        wanted = [
+            found[0] if maxsize is None else maxsize,
+            found[1] if max_bytes is None else max_bytes,
+        ]
+        if wanted != found:
+            raise ChannelExistsError(
+                f"{name} has maxsize={found[0]}, max_bytes={found[1]}, "
+                f"not maxsize={wanted[0]}, max_bytes={wanted[1]}"
+            )
+        user = db.execute(
+            "INSERT INTO users (queue, participant) VALUES (?, ?) RETURNING id", (number, member.me)
+        ).fetchone()["id"]
+        return QueueRow(member, number, user, name, *found)
+
+    return member.write("queue", opened)
 
 
 def _forget_unused(db: sqlite3.Connection) -> None:
