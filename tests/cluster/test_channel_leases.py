@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import os
 import signal
+import sys
 import time
 
 import pytest
@@ -123,16 +124,16 @@ def test_leases_are_many_and_end_in_any_order(channel, key):
 
 
 def hold(channel, key, items):
+    # Leases that are dropped with the last handle of the process return to the queue. Globals of
+    # this module do not outlive the call, because the function is pickled by value.
+    held = vars(sys).setdefault("_held_by_test", [])
     for n in range(items):
         lease = channel.get(key, lease=True, timeout=DEADLINE_S)
         if n == 0:
             lease.ack()
         else:
-            _held.append(lease)
-    return len(_held)
-
-
-_held = []
+            held.append(lease)
+    return len(held)
 
 
 def test_what_a_killed_process_had_on_lease_is_delivered_again(channel, key, victims):

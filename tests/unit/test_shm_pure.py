@@ -57,7 +57,7 @@ def tables(session):
 
 @pytest.mark.parametrize(
     ("value", "moment"),
-    [("small", "decode"), (LARGE, "decode"), (LARGE, "read_file"), (LARGE, "_unlink")],
+    [("small", "decode"), (LARGE, "decode"), (LARGE, "read_file"), (LARGE, "remove_files")],
     ids=["small-decode", "large-decode", "large-read", "large-unlink"],
 )
 def test_what_a_signal_cut_off_goes_back_to_its_place(own, queue, monkeypatch, value, moment):

@@ -48,7 +48,7 @@ class Doorbell:
         """Ring the bells that are due; call this after the transaction."""
         while self._due:
             # Fails if the process has gone or has no bell, or if its bell was rung very often.
-            with contextlib.suppress(OSError):
+            with contextlib.suppress(OSError, KeyError):  # another thread may ring it
                 flags = os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC
                 bell = os.open(self._path(self._due.pop()), flags)
                 try:

@@ -24,7 +24,6 @@ from shoal.process import ProcessId, is_running, process_of
 __all__ = [
     "LOCKS",
     "TABLES",
-    "checked_format",
     "checked_token",
     "collect",
     "create",
@@ -144,19 +143,6 @@ def checked_token(token: str) -> Path:
     return folder
 
 
-def checked_format(folder: Path, found: int) -> None:
-    """Refuse tables of another version.
-
-    Raises:
-        ChannelError: The tables have another version.
-    """
-    if found != FORMAT:
-        raise ChannelError(
-            f"the session at {folder} has tables of version {found}, this process knows {FORMAT}: "
-            "run the same version of shoal everywhere"
-        )
-
-
 def collect(wanted: str | None, own: set[Path]) -> list[str]:
     """Remove this user's sessions whose participants are all dead.
 
@@ -170,13 +156,8 @@ def collect(wanted: str | None, own: set[Path]) -> list[str]:
     if wanted is not None and not Path(wanted).is_dir():
         raise ShoalValueError(f"dir={wanted!r}: expected a folder")
     parents = _defaults() if wanted is None else [Path(wanted).absolute()]
-    removed = []
-    for parent in dict.fromkeys(parents):
-        for folder in _sessions(parent):
-            if folder in own or not _remove_if_dead(folder):
-                continue
-            removed.append(str(folder))
-    return removed
+    sessions = [folder for parent in dict.fromkeys(parents) for folder in _sessions(parent)]
+    return [str(folder) for folder in sessions if folder not in own and _remove_if_dead(folder)]
 
 
 def spare(folder: Path, pid: int) -> None:

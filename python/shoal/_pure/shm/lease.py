@@ -2,9 +2,9 @@
 
 import os
 import sqlite3
-from pathlib import Path
 from typing import Any, NoReturn, Self, final
 
+from shoal._pure.shm.files import remove_files
 from shoal._pure.shm.member import Member
 from shoal._pure.shm.participants import requeue
 from shoal._pure.shm.schema import LEASED
@@ -83,8 +83,8 @@ class ShmMessage:
 
         member.write(op, end)
         self._row = None
-        if op == "ack" and file is not None:
-            Path(file).unlink(missing_ok=True)
+        if op == "ack":
+            remove_files([file])
         return True
 
     def __enter__(self) -> Self:

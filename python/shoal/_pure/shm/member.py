@@ -7,24 +7,23 @@ import sqlite3
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeVar
 
-from shoal._pure.shm.checks import Limit
 from shoal._pure.shm.doorbell import Doorbell
-from shoal._pure.shm.folders import LOCKS, TABLES, checked_format, remove
+from shoal._pure.shm.files import remove_orphans
+from shoal._pure.shm.folders import LOCKS, TABLES, remove
 from shoal._pure.shm.participants import (
-    Swept,
     is_dead,
     participants,
     release,
     sweep,
     take_lock,
 )
-from shoal._pure.shm.refusal import Refusal
+from shoal._pure.shm.schema import FORMAT
 from shoal._pure.shm.tables import LONGEST_S, LockedError, Tables, access, gone, later
-from shoal.errors import ChannelClosed, ChannelNotFoundError, ShoalError
+from shoal.errors import ChannelClosed, ChannelError, ChannelNotFoundError, ShoalError
 from shoal.fork import ChildStage, in_child
 from shoal.process import own_process
 
@@ -35,10 +34,7 @@ T = TypeVar("T")
 PATIENCE_S: Final = 1.0
 """Seconds that one attempt waits for the tables while another process holds them."""
 
-_FIRST_PAUSE_S: Final = 0.0002
-_LAST_PAUSE_S: Final = 0.01
 _SWEEP_EVERY_S: Final = 0.5
-_CALL_EVERY_S: Final = 0.1
 
 
 class Facts(NamedTuple):
@@ -60,7 +56,6 @@ class Member:
         me: The participant number of this process; 0 before it has joined.
         handles: Number of session objects of this process.
         bell: The doorbells of the session.
-        folders: The folders of its messages: the session's, and the one of `spill` if it has one.
         keeps: Whether the session's files stay when this process leaves as the last participant.
     """
 
@@ -79,9 +74,13 @@ class Member:
                 "SELECT format, max_bytes, backlog, policy, spill FROM session"
             ).fetchone()
         )
-        checked_format(folder, found[0])
+        if found["format"] != FORMAT:
+            raise ChannelError(
+                f"the session at {folder} has tables of version {found['format']}, this process "
+                f"knows {FORMAT}: run the same version of shoal everywhere"
+            )
         self.facts = Facts(*found[1:])
-        self.folders = [folder, *([Path(self.facts.spill)] if self.facts.spill else [])]
+        self._folders = [folder, *([Path(self.facts.spill)] if self.facts.spill else [])]
 
     def write(
         self,
@@ -95,15 +94,26 @@ class Member:
         Raises:
             ChannelClosed: This process has closed the session.
         """
-        with self._open(op):
+
+        def working(db: sqlite3.Connection) -> T:
+            if self.handles <= 0:  # another thread has closed the session meanwhile
+                raise gone(self.folder)
+            return work(db)
+
+        def change() -> T:
             if not self.me:
                 self.join(op)
-            return self._changed(work, patience, undone)
+            return self._changed(working, patience, undone)
+
+        return self._used(op, change)
 
     def read(self, op: str, work: Callable[[sqlite3.Connection], T]) -> T:
         """Run one query; see `Tables.read`."""
-        with self._open(op):
-            return self._tables.read(work)
+        return self._used(op, lambda: self._tables.read(work))
+
+    def version(self, op: str) -> tuple[int, int]:
+        """Return a value that differs whenever any process may have changed the session."""
+        return self._used(op, self._tables.version)
 
     def later(self, work: Callable[[sqlite3.Connection], Any]) -> None:
         """Run a transaction that releases something, now or soon; finalizers can call this."""
@@ -113,49 +123,6 @@ class Member:
                 self._changed(work, PATIENCE_S)
 
         later(run)
-
-    def wait(
-        self,
-        op: str,
-        limit: Limit,
-        attempt: Callable[[], Refusal | None],
-        at: tuple[int, str],
-        waiting: Callable[[], object] | None,
-    ) -> Refusal | None:
-        """Repeat an attempt after every change of the session, until it is not refused.
-
-        Args:
-            op: The operation, for messages.
-            limit: The time limit.
-            attempt: Makes one attempt, with little patience.
-            at: The queue and the side that the call waits at; a longer wait is noted there.
-            waiting: Called about every 0.1 s while the call waits; an error of it ends the call.
-
-        Returns:
-            The last result of `attempt`.
-        """
-        pause, seen = _FIRST_PAUSE_S, None
-        refusal: Refusal | None = None
-        called = time.monotonic()
-        while True:
-            version = self._version(op)
-            if version != seen:
-                seen = version
-                try:
-                    refusal = attempt()
-                except LockedError:
-                    refusal, seen = Refusal("locked"), None  # a rollback is not a change
-            if refusal is None or limit.over:
-                return refusal
-            self.sweep_when_due()
-            if waiting is not None and time.monotonic() >= called + _CALL_EVERY_S:
-                waiting()
-                called = time.monotonic()
-            time.sleep(min(pause, limit.remaining))
-            if pause < _LAST_PAUSE_S <= 1.5 * pause and not limit.over:
-                with contextlib.suppress(LockedError):
-                    self.arm(op, *at)
-            pause = min(1.5 * pause, _LAST_PAUSE_S)
 
     def arm(self, op: str, queue: int, side: str) -> None:
         """Note that this process waits at a side of a queue."""
@@ -170,20 +137,22 @@ class Member:
 
     def bell_descriptor(self, op: str) -> int:
         """Return the descriptor of this process's doorbell."""
-        with self._open(op):
-            self.join(op)
-            return self.bell.descriptor(self.me)
+        self.join(op)
+        return self.bell.descriptor(self.me)
 
-    def sweep(self, patience: float = LONGEST_S) -> Swept:
+    def new_path(self, *, spilled: bool) -> Path:
+        """Return the path for a new file of this process."""
+        self._serial += 1
+        return self._folders[-1 if spilled else 0] / f"x{self.me}.{self._serial}"
+
+    def sweep(self, patience: float = LONGEST_S) -> dict[str, int]:
         """Clean up after dead participants."""
         self._swept = time.monotonic()
-        files = self._files()
-
-        def clean(db: sqlite3.Connection) -> tuple[Swept, set[Path]]:
-            return sweep(db, self.me, self._locks), files - _needed(db)
-
-        swept, unneeded = self.write("sweep", clean, patience)
-        _unlink(unneeded)
+        swept: dict[str, int] = remove_orphans(
+            self._folders,
+            lambda work: self.write("sweep", work, patience),
+            lambda db: sweep(db, self.me, self._locks),
+        )
         return swept
 
     def sweep_when_due(self) -> None:
@@ -194,12 +163,6 @@ class Member:
             if any(is_dead(row, self._locks, self.me) for row in others):
                 with contextlib.suppress(LockedError):
                     self.sweep(PATIENCE_S)
-
-    def new_path(self, *, spilled: bool) -> Path:
-        """Return the path for a new file of this process."""
-        self._serial += 1
-        folder = self.folders[-1 if spilled else 0]
-        return folder / f"x{self.me}.{self._serial}"
 
     def join(self, op: str) -> None:
         """Become a participant, if this process is not one yet."""
@@ -229,9 +192,7 @@ class Member:
         goes = False
         try:
             if self.me:
-                files = self._files()
-                goes, unneeded = self._changed(lambda db: self._left(db, files))
-                _unlink(unneeded)
+                goes = remove_orphans(self._folders, self._changed, self._left)
         except LockedError:
             raise
         except ShoalError:
@@ -283,22 +244,14 @@ class Member:
             _members.pop(self.folder, None)
             later(self.leave)
 
-    def _left(self, db: sqlite3.Connection, files: set[Path]) -> tuple[bool, set[Path]]:
-        """Remove this process; return whether the session goes too, and the unneeded files."""
+    def _left(self, db: sqlite3.Connection) -> bool:
+        """Remove this process; return whether the session goes too."""
         sweep(db, self.me, self._locks)
         release(db, self.me)
         goes = not self.keeps and not participants(db)
         if goes:
             db.execute("UPDATE session SET closed = 1")
-        return goes, files - _needed(db)
-
-    def _files(self) -> set[Path]:
-        """Return the files of all messages.
-
-        A new message has its row before its file. So of the files that are listed before a
-        transaction, those without a row in it can be removed: their process was killed.
-        """
-        return {path for folder in self.folders for path in folder.glob("x*")}
+        return goes
 
     def _entered(self, db: sqlite3.Connection) -> int:
         if db.execute("SELECT closed FROM session").fetchone()[0]:
@@ -315,19 +268,14 @@ class Member:
         if locks >= 0:
             os.close(locks)
 
-    @contextlib.contextmanager
-    def _open(self, op: str) -> Iterator[None]:
+    def _used(self, op: str, use: Callable[[], T]) -> T:
         self.check_open(op)
         try:
-            yield
+            return use()
         except ChannelNotFoundError:
             # Another thread may have closed the session meanwhile, which may have removed it.
             self.check_open(op)
             raise
-
-    def _version(self, op: str) -> tuple[int, int]:
-        with self._open(op):
-            return self._tables.version()
 
 
 _members: dict[Path, Member] = {}
@@ -365,17 +313,6 @@ def _leave_all() -> None:
     for member in list(_members.values()):
         member.handles = 0
         later(member.leave)
-
-
-def _needed(db: sqlite3.Connection) -> set[Path]:
-    """Return the files of the messages."""
-    rows = db.execute("SELECT file FROM messages WHERE file IS NOT NULL").fetchall()
-    return {Path(row[0]) for row in rows}
-
-
-def _unlink(files: Iterable[Path]) -> None:
-    for file in files:
-        file.unlink(missing_ok=True)
 
 
 def _forget_parent() -> None:

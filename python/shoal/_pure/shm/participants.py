@@ -7,25 +7,12 @@ released when its process closes any descriptor of the file.
 
 import fcntl
 import sqlite3
-from typing import Any, NamedTuple
+from typing import Any
 
 from shoal._pure.shm.schema import LEASED, LOANED, QUEUED
 from shoal.process import ProcessId, is_running, own_process
 
-__all__ = ["Swept", "is_dead", "participants", "release", "requeue", "sweep", "take_lock"]
-
-
-class Swept(NamedTuple):
-    """The result of a sweep: the number of dead participants, and of messages that they held.
-
-    `recovered` counts all these messages and reservations, `redelivered` the leased ones, and
-    `lost` those taken without a lease.
-    """
-
-    dead: int = 0
-    recovered: int = 0
-    redelivered: int = 0
-    lost: int = 0
+__all__ = ["is_dead", "participants", "release", "requeue", "sweep", "take_lock"]
 
 
 def participants(db: sqlite3.Connection) -> list[Any]:
@@ -54,17 +41,21 @@ def is_dead(row: Any, locks: int, me: int = 0) -> bool:
     return True
 
 
-def sweep(db: sqlite3.Connection, me: int, locks: int) -> Swept:
-    """Release all that dead participants held."""
-    dead = [row[0] for row in participants(db) if is_dead(row, locks, me)]
+def sweep(db: sqlite3.Connection, me: int, locks: int) -> dict[str, int]:
+    """Release all that dead participants held; return what `ShmSession.sweep` returns."""
+    dead = [row["id"] for row in participants(db) if is_dead(row, locks, me)]
     states = [state for number in dead for state in release(db, number)]
-    swept = Swept(len(dead), len(states), states.count(LEASED), states.count(LOANED))
+    lost = states.count(LOANED)
     if dead:
         db.execute(
-            "UPDATE session SET lost = lost + ?, recovered = recovered + ?",
-            (swept.lost, swept.recovered),
+            "UPDATE session SET lost = lost + ?, recovered = recovered + ?", (lost, len(states))
         )
-    return swept
+    return {
+        "dead": len(dead),
+        "recovered": len(states),
+        "redelivered": states.count(LEASED),
+        "lost": lost,
+    }
 
 
 def release(db: sqlite3.Connection, number: int) -> list[int]:

@@ -2,16 +2,15 @@
 
 import os
 import weakref
-from collections.abc import Callable, Iterable, Sequence
-from pathlib import Path
+from collections.abc import Iterable, Sequence
 from typing import Any, Final, Literal, Self
 
-from shoal._pure.shm.checks import Limit, flag, weights_for, whole
+from shoal._pure.shm.checks import Call, Waiting, flag, weights_for, whole
+from shoal._pure.shm.files import remove_files
 from shoal._pure.shm.lease import leased
-from shoal._pure.shm.member import Member
 from shoal._pure.shm.parcel import ShmParcel, payload_of
 from shoal._pure.shm.payload import encode
-from shoal._pure.shm.putting import Message, Putting
+from shoal._pure.shm.putting import Message, put, wait_for_room
 from shoal._pure.shm.queue_row import QueueRow, open_queue
 from shoal._pure.shm.refusal import Refusal
 from shoal._pure.shm.reservation import ShmReservation, message_of, reserved
@@ -30,8 +29,6 @@ __all__ = ["ShmQueue"]
 
 _LONGEST_KEY: Final = 65_535
 _LARGEST_MAXSIZE: Final = 2**20
-
-Waiting = Callable[[], object] | None
 
 
 class ShmQueue:
@@ -102,14 +99,12 @@ class ShmQueue:
     ) -> None:
         """Append an object or a `ShmReservation`, waiting for room."""
         whole(weight, "weight", 0)
-        limit = Limit(timeout)
-        self._put(Putting(self._entered("put"), "put", limit, waiting), obj, weight)
+        self._put(Call("put", timeout, waiting), obj, weight)
 
     def put_nowait(self, obj: Any, weight: int = 0) -> None:
         """Append an object if there is room now."""
         whole(weight, "weight", 0)
-        row = self._entered("put_nowait")
-        self._put(Putting(row, "put_nowait", Limit(0), waits=False), obj, weight)
+        self._put(Call("put_nowait", 0), obj, weight)
 
     def put_many(
         self,
@@ -123,17 +118,14 @@ class ShmQueue:
         done = 0
         try:
             objs = list(objs)
-            limit = Limit(timeout)
-            row = self._entered("put_many")
+            call = Call("put_many", timeout, waiting)
+            row = self._entered(call.op)
             checked = weights_for(objs, weights)
-            putting = Putting(row, "put_many", limit, waiting)
             if objs:
-                putting.wait_for_room()
-            messages = [
-                _message(row.member, obj, weight) for obj, weight in zip(objs, checked, strict=True)
-            ]
+                wait_for_room(row, call)
+            messages = [_message(row, *pair) for pair in zip(objs, checked, strict=True)]
             for message in messages:
-                putting.put(message)
+                put(row, call, message)
                 done += 1
         except ShoalError as error:
             error.__dict__["done"] = done
@@ -143,25 +135,18 @@ class ShmQueue:
         self, timeout: float | None = None, lease: bool = False, *, waiting: Waiting = None
     ) -> Any:
         """Take the first object, waiting for one."""
-        limit = Limit(timeout)
-        return self._take("get", first(1), limit, waiting, lease=lease)[0]
+        return self._take(Call("get", timeout, waiting), first(1), lease=lease)[0]
 
     def get_nowait(self, lease: bool = False) -> Any:
         """Take the first object if there is one now."""
-        return self._take("get_nowait", first(1), Limit(0), None, lease=lease)[0]
+        return self._take(Call("get_nowait", 0), first(1), lease=lease)[0]
 
     def get_many(
-        self,
-        n: int,
-        timeout: float | None = None,
-        lease: bool = False,
-        *,
-        waiting: Waiting = None,
+        self, n: int, timeout: float | None = None, lease: bool = False, *, waiting: Waiting = None
     ) -> list[Any]:
         """Take up to `n` objects, at least one, waiting for the first only."""
         whole(n, "n", 1)
-        limit = Limit(timeout)
-        return self._take("get_many", first(n), limit, waiting, lease=lease)
+        return self._take(Call("get_many", timeout, waiting), first(n), lease=lease)
 
     def get_batch(
         self,
@@ -174,19 +159,17 @@ class ShmQueue:
     ) -> list[Any]:
         """Take objects until their weights add up to `weight`, or to `least`, in one step."""
         whole(weight, "weight", 0)
-        limit = Limit(timeout)
+        call = Call("get_batch", timeout, waiting)
         if least is not None:
             whole(least, "least", 0)
-        return self._take("get_batch", up_to_weight(weight, least), limit, waiting, lease=lease)
+        return self._take(call, up_to_weight(weight, least), lease=lease)
 
     def displace(self, all: bool = False) -> int:  # noqa: A002  (as in the contract)
         """Drop the oldest message, or with `all` every message, but only if the queue is full."""
         every = flag(all, "all")
         row = self._entered("displace")
         files = row.member.write("displace", lambda db: row.displace(db, every=every))
-        for file in files:
-            if file is not None:
-                Path(file).unlink(missing_ok=True)
+        remove_files(files)
         return len(files)
 
     def reserve(
@@ -198,9 +181,8 @@ class ShmQueue:
         waiting: Waiting = None,
     ) -> ShmReservation:
         """Allocate memory for an array that the caller fills and puts."""
-        limit = Limit(timeout)
-        putting = Putting(self._entered("reserve"), "reserve", limit, waiting)
-        return reserved(putting, shape, dtype)
+        call = Call("reserve", timeout, waiting)
+        return reserved(self._entered(call.op), call, shape, dtype)
 
     def peek(self, n: int | None = None) -> list[tuple[int, Any]]:
         """Return the weights and copies of the first messages, which stay in the queue."""
@@ -274,58 +256,50 @@ class ShmQueue:
         row = self._entered(op)
         return row.member.read(op, row.counters)
 
-    def _put(self, putting: Putting, obj: Any, weight: int) -> None:
+    def _put(self, call: Call, obj: Any, weight: int) -> None:
+        row = self._entered(call.op)
         if not isinstance(obj, (ShmParcel, ShmReservation)):  # these are encoded already
-            putting.wait_for_room()
-        putting.put(_message(self._row.member, obj, weight))
+            wait_for_room(row, call)
+        put(row, call, _message(row, obj, weight))
 
-    def _take(
-        self, op: str, choice: Choice, limit: Limit, waiting: Waiting, *, lease: bool
-    ) -> list[Any]:
+    def _take(self, call: Call, choice: Choice, *, lease: bool) -> list[Any]:
         flag(lease, "lease")
-        row = self._entered(op)
+        row = self._entered(call.op)
         failed, self._failed = self._failed, None
         if failed is not None:
             raise failed
-        taking = Taking(row, op, choice, lease=lease, parcels=self._parcels)
-        result: list[Any] | None = None
-        refusal = Refusal("empty")
+        taking = Taking(row, call, choice, lease=lease, parcels=self._parcels)
         try:
-            taken = taking.run(limit, waiting)
-            if isinstance(taken, Refusal):
-                refusal = taken
-            else:
-                result = [
-                    leased(row.member, message, value) if lease else value
-                    for message, value in taken
-                ]
-                self._failed = taking.failed if result else None
+            taken, refusal = taking.run()
+            result = [leased(row.member, *pair) if lease else pair[1] for pair in taken]
+            self._failed = taking.failed
         except BaseException:
             taking.put_back()
             raise
         # Signals arrive at calls; there is no call between here and the caller.
         if result:
             return result
-        raise taking.failed or _nothing(op, row.name, limit, refusal)
+        raise _nothing(row.name, call, refusal)
 
 
-def _message(member: Member, obj: Any, weight: int) -> Message:
+def _message(row: QueueRow, obj: Any, weight: int) -> Message:
     """Return the message of an object."""
     if isinstance(obj, ShmReservation):
-        return message_of(obj, member, weight)
+        return message_of(obj, row.member, weight)
     if type(obj) is ShmParcel:
         return Message(payload_of(obj), weight, sender=obj.sender)
     return Message(encode(obj), weight)
 
 
-def _nothing(op: str, name: str, limit: Limit, refusal: Refusal) -> ShoalError:
+def _nothing(name: str, call: Call, refusal: Refusal) -> ShoalError:
     """Return the error of a get that found nothing in time."""
-    if op == "get_nowait":
-        return refusal.of(ChannelEmpty(f"{op}: {name} is empty"))
-    text = f"{op}: no message in {name} within {limit.seconds:g} s"
-    if op == "get_batch":
-        text = (
-            f"{op}: {name} did not reach weight {refusal.bound} within {limit.seconds:g} s: "
-            f"{refusal.why()}"
+    if call.op == "get_nowait":
+        return refusal.of(ChannelEmpty(f"{call.op}: {name} is empty"))
+    late = f"within {call.seconds:g} s"
+    if call.op != "get_batch":
+        return refusal.of(ShoalTimeoutError(f"{call.op}: no message in {name} {late}"))
+    return refusal.of(
+        ShoalTimeoutError(
+            f"{call.op}: {name} did not reach weight {refusal.bound} {late}: {refusal.why()}"
         )
-    return refusal.of(ShoalTimeoutError(text))
+    )

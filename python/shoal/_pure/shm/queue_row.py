@@ -3,13 +3,13 @@
 import sqlite3
 import time
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, Final
 
+from shoal._pure.shm.checks import Call
 from shoal._pure.shm.folders import free_bytes
 from shoal._pure.shm.member import Member
 from shoal._pure.shm.refusal import Refusal
-from shoal._pure.shm.schema import LEASED, QUEUED, RESERVED
+from shoal._pure.shm.schema import LEASED, RESERVED
 from shoal.errors import ChannelClosed, ChannelExistsError, ChannelMemoryError
 
 __all__ = ["QueueRow", "open_queue"]
@@ -18,6 +18,13 @@ _KEPT: Final = 64
 """Number of unused queues to keep, for keys that are used again."""
 _SPARE: Final = 512 * 1024
 """Bytes that puts leave free on a file system: gets need room too, for the journal."""
+_STATS: Final = """
+    SELECT count AS messages, bytes, puts, gets,
+    (SELECT count(*) FROM armed WHERE queue = q.id AND side = 'put') AS producers_waiting,
+    (SELECT count(*) FROM armed WHERE queue = q.id AND side = 'get') AS consumers_waiting,
+    coalesce(? - (SELECT written FROM messages WHERE queue = q.id AND state = 0 ORDER BY id LIMIT 1),
+    0.0) AS oldest_s FROM queues AS q WHERE id = ?
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +58,7 @@ class QueueRow:
             "SELECT count, bytes, closed, pressed FROM queues WHERE id = ?", (self.number,)
         ).fetchone()
 
-    def check_fits(self, op: str, size: int) -> None:
+    def check_fits(self, call: Call, size: int) -> None:
         """Refuse a message that can never be put.
 
         Raises:
@@ -64,30 +71,28 @@ class QueueRow:
         ):
             if limit and size > limit:
                 raise ChannelMemoryError(
-                    f"{op}: a message of {size} bytes never fits into {whose}: max_bytes={limit}"
+                    f"{call.op}: a message of {size} bytes never fits into {whose}: "
+                    f"max_bytes={limit}"
                 )
 
-    def check_open(self, db: sqlite3.Connection, op: str) -> None:
+    def check_open(self, db: sqlite3.Connection, call: Call) -> None:
         """Refuse a put into a closed queue.
 
         Raises:
             ChannelClosed: The queue is closed.
         """
         if self.counters(db)["closed"]:
-            raise ChannelClosed(f"{op}: {self.name} is closed")
+            raise ChannelClosed(f"{call.op}: {self.name} is closed")
 
-    def room(self, db: sqlite3.Connection, op: str, size: int | None = None) -> Refusal | None:
+    def room(self, db: sqlite3.Connection, call: Call, size: int | None = None) -> Refusal | None:
         """Return why a message has no room in the queue; None if it has room.
 
-        Args:
-            db: The tables; a transaction, if there is a size.
-            op: The operation, for messages.
-            size: Number of bytes; None if the message is not encoded yet.
+        The size is None if the message is not encoded yet; otherwise `db` is a transaction.
 
         Raises:
             ChannelClosed: The queue is closed.
         """
-        self.check_open(db, op)
+        self.check_open(db, call)
         count, held, *_ = self.counters(db)
         if count >= self.bound:
             return Refusal("messages" if self.maxsize else "backlog", count, self.bound)
@@ -96,32 +101,27 @@ class QueueRow:
             return Refusal("bytes", held, self.max_bytes, size)
         return None
 
-    def memory(self, db: sqlite3.Connection, op: str, size: int, *, last: bool) -> Refusal | None:
-        """Return why there is no memory for a message; None if there is memory.
-
-        Args:
-            db: A transaction.
-            op: The operation, for messages.
-            size: Number of bytes.
-            last: Whether the caller gives up now; then no batch must be smaller because of it.
+    def memory(self, db: sqlite3.Connection, call: Call, size: int) -> Refusal | int:
+        """Return the bytes of memory for a message: 0 if it goes to the spill folder.
 
         Raises:
-            ChannelMemoryError: There is none, and the session's policy makes that an error.
+            ChannelMemoryError: There is no memory, and the session's policy makes that an error.
         """
-        facts = self.member.facts
-        if free_bytes(self.member.folder) < size + _SPARE:
-            if facts.policy == "spill":
-                return Refusal("memory")
+        facts, folder = self.member.facts, self.member.folder
+        full = free_bytes(folder) < size + _SPARE
+        used = db.execute("SELECT used FROM session").fetchone()["used"]
+        if not full and used + size <= facts.max_bytes:
+            return size
+        if facts.policy == "spill":
+            return 0
+        if full:
             raise ChannelMemoryError(
-                f"{op}: {self.member.folder} has no room for a message of {size} bytes"
+                f"{call.op}: {folder} has no room for a message of {size} bytes"
             )
-        used = db.execute("SELECT used FROM session").fetchone()[0]
-        if used + size <= facts.max_bytes:
-            return None
         refusal = Refusal("memory", used, facts.max_bytes, size)
         if facts.policy == "error":
-            raise refusal.of(ChannelMemoryError(f"{op}: {refusal.why()}{_holders(db)}"))
-        if facts.policy == "block" and not last:
+            raise refusal.of(ChannelMemoryError(f"{call.op}: {refusal.why()}{_holders(db)}"))
+        if not call.over:  # a put that gives up must not end the wait of gets for more messages
             self.press(db)
         return refusal
 
@@ -144,28 +144,7 @@ class QueueRow:
 
     def stats(self, db: sqlite3.Connection) -> dict[str, float]:
         """Return how the queue is used."""
-        puts, gets = db.execute(
-            "SELECT puts, gets FROM queues WHERE id = ?", (self.number,)
-        ).fetchone()
-        waiting = dict(
-            db.execute(
-                "SELECT side, count(*) FROM armed WHERE queue = ? GROUP BY side", (self.number,)
-            ).fetchall()
-        )
-        first = db.execute(
-            f"SELECT written FROM messages WHERE queue = ? AND state = {QUEUED} ORDER BY id LIMIT 1",  # noqa: S608  (it is a constant)
-            (self.number,),
-        ).fetchone()
-        count, held, *_ = self.counters(db)
-        return {
-            "messages": count,
-            "bytes": held,
-            "puts": puts,
-            "gets": gets,
-            "producers_waiting": waiting.get("put", 0),
-            "consumers_waiting": waiting.get("get", 0),
-            "oldest_s": 0.0 if first is None else time.monotonic() - first[0],
-        }
+        return dict(db.execute(_STATS, (time.monotonic(), self.number)).fetchone())
 
     def let_go(self) -> None:
         """Note that this process does not use the queue any more; finalizers can call this."""
@@ -186,41 +165,34 @@ def open_queue(
     Raises:
         ChannelExistsError: The queue exists with other bounds.
     """
-    bounds = (maxsize, max_bytes)
-    number, user, found, wanted = member.write("queue", partial(_open, member, key, bounds))
-    if wanted != found:
-        raise ChannelExistsError(
-            f"{name} has maxsize={found[0]}, max_bytes={found[1]}, "
-            f"not maxsize={wanted[0]}, max_bytes={wanted[1]}"
-        )
-    return QueueRow(member, number, user, name, *found)
 
-
-def _open(
-    member: Member,
-    key: bytes,
-    bounds: tuple[int | None, int | None],
-    db: sqlite3.Connection,
-) -> tuple[int, int, list[int], list[int]]:
-    """Open a queue; return its number, its user row, its bounds and the bounds asked for."""
-    find = "SELECT id, maxsize, max_bytes FROM queues WHERE key = ?"
-    row: Any = db.execute(find, (key,)).fetchone()
-    if row is None:
-        _forget_unused(db)
-        db.execute(
-            "INSERT INTO queues (key, maxsize, max_bytes, closed) "
-            "SELECT ?, ?, ?, sealed FROM session",
-            (key, bounds[0] or 0, bounds[1] or 0),
-        )
+    def opened(db: sqlite3.Connection) -> QueueRow:
+        find = "SELECT id, maxsize, max_bytes FROM queues WHERE key = ?"
         row = db.execute(find, (key,)).fetchone()
-    number, *found = row
-    wanted = [there if asked is None else asked for asked, there in zip(bounds, found, strict=True)]
-    if wanted != found:
-        return number, 0, found, wanted
-    user = db.execute(
-        "INSERT INTO users (queue, participant) VALUES (?, ?) RETURNING id", (number, member.me)
-    ).fetchone()[0]
-    return number, user, found, wanted
+        if row is None:
+            _forget_unused(db)
+            db.execute(
+                "INSERT INTO queues (key, maxsize, max_bytes, closed) "
+                "SELECT ?, ?, ?, sealed FROM session",
+                (key, maxsize or 0, max_bytes or 0),
+            )
+            row = db.execute(find, (key,)).fetchone()
+        number, *found = row
+        wanted = [
+            found[0] if maxsize is None else maxsize,
+            found[1] if max_bytes is None else max_bytes,
+        ]
+        if wanted != found:
+            raise ChannelExistsError(
+                f"{name} has maxsize={found[0]}, max_bytes={found[1]}, "
+                f"not maxsize={wanted[0]}, max_bytes={wanted[1]}"
+            )
+        user = db.execute(
+            "INSERT INTO users (queue, participant) VALUES (?, ?) RETURNING id", (number, member.me)
+        ).fetchone()["id"]
+        return QueueRow(member, number, user, name, *found)
+
+    return member.write("queue", opened)
 
 
 def _forget_unused(db: sqlite3.Connection) -> None:

@@ -9,10 +9,11 @@ import weakref
 from collections.abc import Sequence
 from typing import Any, NoReturn, Self, final
 
-from shoal._pure.shm.checks import LARGEST, whole
+from shoal._pure.shm.checks import LARGEST, Call, whole
 from shoal._pure.shm.member import Member
 from shoal._pure.shm.payload import encode
-from shoal._pure.shm.putting import Claim, Message, Putting
+from shoal._pure.shm.putting import Claim, Message, reserve
+from shoal._pure.shm.queue_row import QueueRow
 from shoal.errors import DependencyError, ShoalTypeError, ShoalValueError
 from shoal.pickling import is_quantized
 
@@ -68,7 +69,7 @@ def message_of(reservation: ShmReservation, member: Member, weight: int) -> Mess
     return Message(encode(array), weight, claim)
 
 
-def reserved(putting: Putting, shape: Any, dtype: Any) -> ShmReservation:
+def reserved(queue: QueueRow, call: Call, shape: Any, dtype: Any) -> ShmReservation:
     """Reserve memory for an array.
 
     Raises:
@@ -82,7 +83,7 @@ def reserved(putting: Putting, shape: Any, dtype: Any) -> ShmReservation:
             f"room for shape {shape} cannot be reserved: expected at most 16 dimensions, and no "
             "more bytes than memory can have"
         )
-    claim = putting.reserve(size)
+    claim = reserve(queue, call, size)
     try:
         made = object.__new__(ShmReservation)
         made._array, made._claim = _array(bytearray(max(size, 1)), sizes, kind), claim

@@ -44,7 +44,7 @@ CREATE TABLE messages (
     written REAL, data BLOB, file TEXT
 );
 CREATE INDEX waiting ON messages (queue, id) WHERE state = 0;
-CREATE INDEX held ON messages (owner) WHERE state <> 0;
+CREATE INDEX owned ON messages (owner) WHERE state <> 0;
 CREATE INDEX leased ON messages (queue) WHERE state = 1;
 CREATE TABLE armed (
     participant INTEGER, queue INTEGER, side TEXT, due INTEGER DEFAULT 0,

@@ -27,6 +27,14 @@ _LARGEST_PID: Final = 2**31 - 1
 _POLICIES: Final = ("block", "error", "spill")
 _MOST_BYTES: Final = 4 * 2**30
 _SHARE: Final = 4
+_STATS: Final = """
+    SELECT (SELECT coalesce(sum(count), 0) FROM queues) AS messages,
+    (SELECT count(*) FROM messages) AS descriptors_in_use,
+    (SELECT coalesce(sum(size), 0) FROM messages) AS bytes_in_use,
+    used AS bytes_reserved, max_bytes,
+    (SELECT count(*) FROM participants) AS participants, (SELECT count(*) FROM queues) AS queues,
+    lost AS lost_messages, recovered, dropped AS dropped_messages FROM session
+"""
 
 
 class ShmSession:
@@ -123,11 +131,11 @@ class ShmSession:
 
     def stats(self) -> dict[str, int]:
         """Return how the session is used."""
-        return self._checked("stats").write("stats", _stats)
+        return dict(self._checked("stats").write("stats", lambda db: db.execute(_STATS).fetchone()))
 
     def sweep(self) -> dict[str, int]:
         """Clean up after dead processes now, not only when a call waits."""
-        return self._checked("sweep").sweep()._asdict()
+        return self._checked("sweep").sweep()
 
     def close(self) -> None:
         """Close this object; the process leaves the session with its last object. Idempotent."""
@@ -174,23 +182,3 @@ def _create(
     if policy == "spill":
         spill = folder_for(spill_dir or tempfile.gettempdir(), "spill_dir")
     return create(parent, max_bytes, backlog, policy, spill)
-
-
-def _stats(db: sqlite3.Connection) -> dict[str, int]:
-    max_bytes, used, lost, recovered, dropped = db.execute(
-        "SELECT max_bytes, used, lost, recovered, dropped FROM session"
-    ).fetchone()
-    in_use = db.execute("SELECT count(*), coalesce(sum(size), 0) FROM messages").fetchone()
-    queues = db.execute("SELECT count(*), coalesce(sum(count), 0) FROM queues").fetchone()
-    return {
-        "messages": queues[1],
-        "descriptors_in_use": in_use[0],
-        "bytes_in_use": in_use[1],
-        "bytes_reserved": used,
-        "max_bytes": max_bytes,
-        "participants": db.execute("SELECT count(*) FROM participants").fetchone()[0],
-        "queues": queues[0],
-        "lost_messages": lost,
-        "recovered": recovered,
-        "dropped_messages": dropped,
-    }

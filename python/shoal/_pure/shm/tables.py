@@ -80,7 +80,7 @@ class _Access:
                 self.deferred[0]()
             except LockedError:
                 return  # the next use of tables tries again
-            except ShoalError:
+            except (ShoalError, OSError):
                 pass  # the session is gone, with all that this process held in it
             self.deferred.popleft()
 
@@ -108,7 +108,8 @@ class Tables:
         self._path = path
         self._connection: sqlite3.Connection | None = None
         self._changes = 0
-        access.tables.add(self)
+        with access.lock:
+            access.tables.add(self)
 
     def write(
         self, work: Work[T], patience: float = LONGEST_S, undone: Callable[[], None] | None = None
@@ -155,11 +156,13 @@ class Tables:
             db.execute("BEGIN IMMEDIATE")
             result = work(db)
             db.execute("COMMIT")
-        except BaseException:
+        except BaseException as error:
             if db.in_transaction:
                 db.execute("ROLLBACK")
-                if undone is not None:
-                    undone()
+            elif not isinstance(error, sqlite3.Error):
+                raise  # a signal came after the end of the transaction
+            if undone is not None:
+                undone()
             raise
         if db.total_changes != before:
             self._changes += 1

@@ -7,15 +7,17 @@ import sqlite3
 import weakref
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
-from shoal._pure.shm.checks import Limit
+from shoal._pure.shm.checks import Call
+from shoal._pure.shm.files import Memory, read_file, remove_files, write_file
 from shoal._pure.shm.member import PATIENCE_S, Member
 from shoal._pure.shm.parcel import ShmParcel
-from shoal._pure.shm.payload import Memory, Payload, decode, read_file, write_file
+from shoal._pure.shm.payload import Payload, decode
 from shoal._pure.shm.queue_row import QueueRow
 from shoal._pure.shm.refusal import Refusal
 from shoal._pure.shm.schema import LEASED, LOANED, QUEUED
+from shoal._pure.shm.waiting import wait
 from shoal.errors import ChannelClosed, ChannelDecodeError
 
 __all__ = ["Choice", "Taking", "first", "peeked", "up_to_weight"]
@@ -24,8 +26,17 @@ _SIGNALS: Final = (KeyboardInterrupt, GeneratorExit)
 """Errors that are not the fault of the message being rebuilt; all others are, even `SystemExit`."""
 _WAITING: Final = f"FROM messages WHERE queue = ? AND state = {QUEUED} ORDER BY id LIMIT ?"
 
-Choice = Callable[[sqlite3.Connection, QueueRow], list[int] | Refusal]
-"""Selects the messages to take: their ids."""
+
+class Choice(NamedTuple):
+    """Selects the messages to take.
+
+    Attributes:
+        choose: Returns their ids.
+        needed: The weight that is needed; None if any message is enough.
+    """
+
+    choose: Callable[[sqlite3.Connection, QueueRow], list[int] | Refusal]
+    needed: int | None = None
 
 
 def first(n: int) -> Choice:
@@ -35,7 +46,7 @@ def first(n: int) -> Choice:
         found = db.execute(f"SELECT id {_WAITING}", (queue.number, n)).fetchall()
         return [row["id"] for row in found] or Refusal("empty")
 
-    return choose
+    return Choice(choose)
 
 
 def up_to_weight(target: int, least: int | None = None) -> Choice:
@@ -62,7 +73,7 @@ def up_to_weight(target: int, least: int | None = None) -> Choice:
         complete = closed or pressed or count >= queue.bound or total >= needed
         return chosen if chosen and complete else Refusal("weight", count, needed)
 
-    return choose
+    return Choice(choose, needed)
 
 
 class Taking:
@@ -70,7 +81,7 @@ class Taking:
 
     Args:
         queue: The queue.
-        op: The operation, for messages.
+        call: The call.
         choice: Selects the messages to take.
         lease: Whether the messages return to the queue if this process dies.
         parcels: Whether to return each message as a parcel instead of its object.
@@ -80,11 +91,12 @@ class Taking:
     """
 
     def __init__(
-        self, queue: QueueRow, op: str, choice: Choice, *, lease: bool, parcels: bool
+        self, queue: QueueRow, call: Call, choice: Choice, *, lease: bool, parcels: bool
     ) -> None:
         self._queue = queue
         self._member = queue.member
-        self._op = op
+        self._call = call
+        self._op = call.op
         self._choice = choice
         self._lease = lease
         self._parcels = parcels
@@ -93,26 +105,25 @@ class Taking:
         self._memory: dict[int, tuple[Memory | bytearray, weakref.finalize[..., Any] | None]] = {}
         self.failed: ChannelDecodeError | None = None
 
-    def run(
-        self, limit: Limit, waiting: Callable[[], object] | None = None
-    ) -> list[tuple[sqlite3.Row, Any]] | Refusal:
-        """Take messages and rebuild them; return their rows and objects.
+    def run(self) -> tuple[list[tuple[sqlite3.Row, Any]], Refusal]:
+        """Take messages and rebuild them; return their rows and objects, or why there are none.
 
         A message that cannot be rebuilt is dropped; its error is kept as `failed`. If anything is
         raised before the caller has the messages, `put_back` must be called.
 
         Raises:
             ChannelClosed: The queue is closed, and nothing is left in it.
+            ChannelDecodeError: No message can be rebuilt.
         """
-        at = (self._queue.number, "get")
-        refusal = self._member.wait(self._op, limit, self._attempt, at, waiting)
+        refusal = wait(self._queue, self._call, self._attempt, "get")
         if refusal is not None:
-            return refusal
+            return [], self._told(refusal)
         values = [(row, value) for row in list(self._rows.values()) for value in self._rebuilt(row)]
         if not self._lease:
-            for row, _ in values:
-                _unlink(row)
-        return values
+            remove_files(row["file"] for row, _ in values)
+        if not values and self.failed is not None:
+            raise self.failed
+        return values, Refusal("empty")
 
     def put_back(self) -> None:
         """Return the messages that were taken to their places in the queue."""
@@ -131,20 +142,29 @@ class Taking:
         if self._rows:
             self._member.write(self._op, back)
 
+    def _told(self, refusal: Refusal) -> Refusal:
+        """Return why the caller gets nothing; for a caller, locked tables are an empty queue."""
+        if refusal.kind != "locked":
+            return refusal
+        if self._choice.needed is None:
+            return Refusal("empty")
+        count, *_ = self._member.read(self._op, self._queue.counters)
+        return Refusal("weight", count, self._choice.needed)
+
     def _attempt(self) -> Refusal | None:
         # Read first: unlike a write, this does not disturb other processes.
         count, _, closed, _ = self._member.read(self._op, self._queue.counters)
         if count == 0:
             if closed:
                 raise ChannelClosed(f"{self._op}: {self._queue.name} is closed and empty")
-            refusal = self._member.read(self._op, lambda db: self._choice(db, self._queue))
+            refusal = self._member.read(self._op, lambda db: self._choice.choose(db, self._queue))
             if isinstance(refusal, Refusal):
                 return refusal
         # If the write is rolled back, forget the rows: another process may have taken them by now.
         return self._member.write(self._op, self._take, PATIENCE_S, self._rows.clear)
 
     def _take(self, db: sqlite3.Connection) -> Refusal | None:
-        chosen = self._choice(db, self._queue)
+        chosen = self._choice.choose(db, self._queue)
         if isinstance(chosen, Refusal):
             return chosen
         for number in chosen:
@@ -177,7 +197,7 @@ class Taking:
             self.failed = _not_rebuilt(self._queue, row, error)
             self.failed.__cause__ = error
             _forget(self._member, number)
-            _unlink(row)
+            remove_files([row["file"]])
             del self._rows[number]
             self._memory.pop(number, None)
             return []
@@ -230,8 +250,3 @@ def _forget(member: Member, number: int) -> None:
     """Delete a message that this process holds, now or soon."""
     query = "DELETE FROM messages WHERE id = ? AND state <> ? AND owner = ?"
     member.later(lambda db: db.execute(query, (number, QUEUED, member.me)))
-
-
-def _unlink(row: sqlite3.Row) -> None:
-    if row["file"] is not None:
-        Path(row["file"]).unlink(missing_ok=True)

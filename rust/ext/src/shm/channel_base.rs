@@ -121,7 +121,7 @@ impl PyChannelBase {
         let Some(queue) = self.queue(py, key)? else {
             return Ok(false);
         };
-        match queue.get().put_object(item, weight, &mut Put::now(py)) {
+        match queue.get().put_object(item, weight, &mut Put::now()) {
             Ok(()) => Ok(true),
             Err(error) => ordinary(py, error).map(|_| false),
         }
@@ -299,7 +299,7 @@ impl PyChannelBase {
                 operation: "get",
                 want: Want::Count(1),
                 keep: Keep::Copy,
-                limit: Limit::within(py, turn),
+                limit: Limit::within(turn),
             };
             let error = match queue.get().get_one(py, &mut get) {
                 Ok(object) => return Ok(object),
@@ -339,7 +339,7 @@ impl PyChannelBase {
                 operation: "get_nowait",
                 want: Want::Count(1),
                 keep: Keep::Copy,
-                limit: Limit::now(py),
+                limit: Limit::now(),
             };
             let object = queue.get().get_one(py, &mut get);
             return object.map_err(|error| explained(slf, error));

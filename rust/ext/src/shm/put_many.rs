@@ -58,25 +58,27 @@ impl<'py> Objects<'_, 'py> {
         weights.map_or(0, |weights| weights[self.next])
     }
 
-    /// The next object, if it is a reservation.
-    fn reserved(&self) -> Option<Bound<'py, PyShmReservation>> {
+    /// The next object, unless it is at the end or a reservation, which is put by itself.
+    fn ordinary(&self) -> Option<Bound<'py, PyAny>> {
         let object = self.list.get_item(self.next).ok()?;
-        // The type is checked before the cast: a cast that fails makes an error, with references.
-        let reserved = object.is_exact_instance_of::<PyShmReservation>();
-        reserved.then(|| object.cast_into_exact().ok()).flatten()
+        (!object.is_exact_instance_of::<PyShmReservation>()).then_some(object)
     }
 
-    /// Whether `next` is at the end, or at a reservation that is put by itself.
+    /// The next object, if it is a reservation.
+    fn reserved(&self) -> Option<Bound<'py, PyShmReservation>> {
+        self.list.get_item(self.next).ok()?.cast_into_exact().ok()
+    }
+
+    /// Whether all objects are put up to the end, or up to a reservation.
     fn is_over(&self, batch: &Batch<'_>) -> bool {
-        let ended = self.next >= self.list.len() || self.reserved().is_some();
-        ended && self.pending.is_none() && self.failed.is_none() && batch.is_empty()
+        let none_left = batch.is_empty() && self.pending.is_none() && self.failed.is_none();
+        none_left && self.ordinary().is_none()
     }
 
     /// Encodes the next object.
-    fn encode(&mut self) -> PyResult<Label> {
-        let object = self.list.get_item(self.next)?;
+    fn encode(&mut self, object: &Bound<'_, PyAny>) -> PyResult<Label> {
         self.encoded.clear();
-        encode_into(&object, &mut self.encoded, message_of)?;
+        encode_into(object, &mut self.encoded, message_of)?;
         Ok(self.here.label_of(self.weight(), &self.encoded))
     }
 
@@ -93,12 +95,14 @@ impl<'py> Objects<'_, 'py> {
         while batch.len() < TOGETHER && self.failed.is_none() {
             let label = match self.pending {
                 Some(label) => label,
-                None if self.next >= self.list.len() || self.reserved().is_some() => break,
                 None => {
+                    let Some(object) = self.ordinary() else {
+                        break;
+                    };
                     if let Some(lack) = no_room(queue, batch)? {
                         return Ok(Some(lack));
                     }
-                    let encoded = self.encode();
+                    let encoded = self.encode(&object);
                     let length = || self.encoded.total_len() as u64;
                     match encoded.and_then(|label| check_fits(length()).map(|()| label)) {
                         Ok(label) => label,
@@ -177,11 +181,11 @@ impl PyShmQueue {
             encoded: Encoded::new(),
             failed: None,
         };
-        let fits = |length| self.check_fits(py, queue, operation, length);
+        let fits = |length| self.check_fits(py, operation, length);
         let mut batch = queue.batch();
         let mut producer = queue.producer();
         loop {
-            let end = producer.within(&mut put.limit.until, |vigil| -> Result<_, Failure> {
+            let attempt = |vigil: &Vigil| -> Result<_, Failure> {
                 while !objects.is_over(&batch) {
                     let lack = objects.fill(&mut batch, vigil, fits)?;
                     let ready = batch.len();
@@ -198,7 +202,10 @@ impl PyShmQueue {
                     }
                 }
                 Ok(Ok(()))
-            });
+            };
+            let end = put
+                .limit
+                .wait(py, |until| producer.within(until, attempt))?;
             let end = match end {
                 Ok(end) => Ok(end),
                 Err(Failure::Queue(error)) => Err(error),
