@@ -17,6 +17,7 @@ from harness.processes import STAMPS
 from harness.ray_job import Job
 from harness.roles import Answer, Ask, Receive, ReceiveApart, Send, SendApart, time_of_all
 from harness.roles_memory import FillAndDrain, fresh_channel, fresh_session
+from harness.roles_reserve import BuildAndPut
 from harness.row import Goal, Row, Unit
 
 KIB, MIB = 2**10, 2**20
@@ -42,6 +43,12 @@ CONTENDERS = {
 # Contenders that have fewer rounds, and whose failure does not fail the benchmark.
 SLOW = (RAY, PURE, QUEUE)
 FRESH = {SHM: fresh_session, CHANNEL: fresh_channel, PURE: fresh_channel}
+# Contenders of the row of arrays that a producer builds: where it builds them.
+BUILT = {
+    "in a new array, put": "new array",
+    "in one array, put": "same array",
+    "reserve": "reserves",
+}
 NEAR = Goal(f"≤ 1.3 of {SHM}", times=1.3)
 
 all_contenders = pytest.mark.parametrize("contender", CONTENDERS)
@@ -170,4 +177,22 @@ def test_memory(measure, jobs, size):
         openers[contender] = by_job(
             row, contender, jobs[CONTENDERS[contender][0]], roles=lambda role=role: [role]
         )
+    measure(row, openers)
+
+
+@pytest.mark.parametrize("contender", BUILT)
+def test_building(measure, jobs):
+    """Build 64 MiB and put them: `reserve` saves the copy of the put."""
+    load = TENSORS["tensor of 64 MiB"]
+    reference, *_, reserve = BUILT
+    row = Row(
+        "64 MiB built by a copy, and put", reference, {reserve: [Goal("≤ 0.75", times=0.75)]},
+        limit=reference, load=load, processes=1, least=2, most=100,
+    )  # fmt: skip
+    openers = {
+        contender: by_job(
+            row, contender, jobs["rust"], roles=lambda where=where: [BuildAndPut(where, load.size)]
+        )
+        for contender, where in BUILT.items()
+    }
     measure(row, openers)

@@ -6,7 +6,7 @@ wrong type raises a `TypeError`; invalid input raises an error of `shoal.errors`
 `span` if it is about a part of a text.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from typing import Any, Final, Literal, Self, SupportsIndex, final, overload
 
 from typing_extensions import disjoint_base
@@ -469,7 +469,16 @@ class ShmQueue:
     this process`. Damaged memory raises `ChannelCorruptError`. A `timeout` is in seconds, None or
     `math.inf` for no limit, 0 to try once; other values raise `ShoalTypeError` or
     `ShoalValueError`: `timeout=-1: expected seconds, not less than 0`. Python handles signals while
-    a call waits; no message is lost by this.
+    a call waits; no message is lost by this. `waiting` is a function without arguments that a call
+    calls about every 0.1 s while it waits, but not before it has waited that long. If a signal
+    handler or `waiting` raises, the call ends with that exception, and nothing is put or taken.
+
+    A put encodes its object when there is room for it, and copies it once there is memory too: a
+    put that waits for room holds no memory, unless others used up the room meanwhile.
+
+    The errors `ChannelFull`, `ChannelEmpty`, `ShoalTimeoutError`, and `ChannelMemoryError` for
+    memory that is used up, have an attribute `refusal` that says why in numbers, as
+    `shoal.shm.refusals.Refusal` explains: `("messages", 8, 8, 0)`, for example.
 
     Reasons for no room (WHY below): `it holds 8 messages, as many as maxsize=8 allows`;
     `it holds 65535 messages, as many as the session's backlog allows`; `it holds 100 bytes of
@@ -513,7 +522,14 @@ class ShmQueue:
     def closed(self) -> bool:
         """Whether any process closed the queue."""
 
-    def put(self, obj: Any, weight: int = 0, timeout: float | None = None) -> None:
+    def put(
+        self,
+        obj: Any,
+        weight: int = 0,
+        timeout: float | None = None,
+        *,
+        waiting: Callable[[], object] | None = None,
+    ) -> None:
         """Append an object or a `ShmReservation`, waiting for room.
 
         A `ShmParcel` is put as the message that it holds, without being decoded. `weight`, for
@@ -526,7 +542,7 @@ class ShmQueue:
                 into queue 'a': max_bytes=128`, `… into the session: max_bytes=…`. Or the memory is
                 used up and the policy is `error`: `put: WHY; process 71 holds 800 bytes`, naming
                 the three processes that sent most of the bytes in memory, taken or not.
-            ShoalTypeError: `weight` is not an int.
+            ShoalTypeError: `weight` is not an int, or `waiting` cannot be called.
             ShoalValueError: `weight` is out of range, or the object cannot be sent; the message
                 says why.
         """
@@ -543,10 +559,12 @@ class ShmQueue:
         objs: Iterable[Any],
         weights: Iterable[int] | None = None,
         timeout: float | None = None,
+        *,
+        waiting: Callable[[], object] | None = None,
     ) -> None:
         """Append objects in their order, waiting for room.
 
-        All are encoded before the first is put. If one fails, the objects before it stay in the
+        Each is encoded when there is room for it. If one fails, the objects before it are in the
         queue; the error's attribute `done` is their number.
 
         Raises:
@@ -555,7 +573,13 @@ class ShmQueue:
         """
 
     @overload
-    def get(self, timeout: float | None = None, lease: Literal[False] = False) -> Any:
+    def get(
+        self,
+        timeout: float | None = None,
+        lease: Literal[False] = False,
+        *,
+        waiting: Callable[[], object] | None = None,
+    ) -> Any:
         """Take the first object, waiting for one.
 
         Large arrays and tensors are writable views of shared memory that only the receiver uses; it
@@ -574,7 +598,13 @@ class ShmQueue:
         """
 
     @overload
-    def get(self, timeout: float | None = None, *, lease: Literal[True]) -> ShmMessage: ...
+    def get(
+        self,
+        timeout: float | None = None,
+        *,
+        lease: Literal[True],
+        waiting: Callable[[], object] | None = None,
+    ) -> ShmMessage: ...
     @overload
     def get_nowait(self, lease: Literal[False] = False) -> Any:
         """Take the first object if there is one now.
@@ -587,7 +617,12 @@ class ShmQueue:
     def get_nowait(self, lease: Literal[True]) -> ShmMessage: ...
     @overload
     def get_many(
-        self, n: int, timeout: float | None = None, lease: Literal[False] = False
+        self,
+        n: int,
+        timeout: float | None = None,
+        lease: Literal[False] = False,
+        *,
+        waiting: Callable[[], object] | None = None,
     ) -> list[Any]:
         """Take up to `n` objects, at least one, waiting for the first only.
 
@@ -598,7 +633,12 @@ class ShmQueue:
 
     @overload
     def get_many(
-        self, n: int, timeout: float | None = None, *, lease: Literal[True]
+        self,
+        n: int,
+        timeout: float | None = None,
+        *,
+        lease: Literal[True],
+        waiting: Callable[[], object] | None = None,
     ) -> list[ShmMessage]: ...
     @overload
     def get_batch(
@@ -607,6 +647,8 @@ class ShmQueue:
         timeout: float | None = None,
         least: int | None = None,
         lease: Literal[False] = False,
+        *,
+        waiting: Callable[[], object] | None = None,
     ) -> list[Any]:
         """Take objects from the front until their weights add up to `weight`, in one step.
 
@@ -631,6 +673,7 @@ class ShmQueue:
         least: int | None = None,
         *,
         lease: Literal[True],
+        waiting: Callable[[], object] | None = None,
     ) -> list[ShmMessage]: ...
     def displace(self, all: bool = False) -> int:  # noqa: A002  (all of them)
         """Drop the oldest message, or with `all` every message, but only if the queue is full.
@@ -643,7 +686,12 @@ class ShmQueue:
         """
 
     def reserve(
-        self, shape: int | Sequence[int], dtype: Any, timeout: float | None = None
+        self,
+        shape: int | Sequence[int],
+        dtype: Any,
+        timeout: float | None = None,
+        *,
+        waiting: Callable[[], object] | None = None,
     ) -> ShmReservation:
         """Allocate memory for an array that the caller fills in place and puts without a copy.
 
@@ -804,75 +852,119 @@ class ShmParcel:
     def __reduce_ex__(self, protocol: SupportsIndex) -> tuple[Any, ...]:
         """Pickle the parcel; with protocol 5 its bytes are out of band if the pickler allows it."""
 
-@final
-class ShmPort:
-    """The queues of a channel by key: a fast path for puts and gets that runs no Python code.
+@disjoint_base
+class ChannelBase:
+    """Puts and gets of a `Channel`: in the core, without Python code, wherever that is possible.
 
-    A call takes the slow path, a method of `other`, if its `async_op` or `lease` is not False
-    itself, if it has a `queue_name`, or if its key is not hashable or has no `ShmQueue` in
-    `queues`.
+    The core hands a call that it cannot complete to a method of the subclass, once, with all
+    arguments by position and defaults filled in, and returns its result (`put_nowait` returns None):
+    `_put_slowly(item, weight, key, async_op, timeout, queue_name)`,
+    `_put_nowait_slowly(item, weight, key, queue_name)`,
+    `_get_slowly(key, async_op, timeout, queue_name, lease, waited)`, where `waited` is the seconds
+    that the core has waited, and `_get_nowait_slowly(key, queue_name, lease)`.
 
-    Args:
-        queues: The queues by key. The port does not copy the dict: its owner adds and removes
-            entries at any time.
-        default: The key of calls without one.
-        other: The slow path. Its methods get all arguments by position, with defaults filled in,
-            and their results are returned:
-            `put(item, weight, key, async_op, timeout, queue_name)`,
-            `put_nowait(item, weight, key, queue_name)`,
-            `get(key, async_op, timeout, queue_name, lease, waited)`,
-            `get_nowait(key, queue_name, lease)`; and `explain(error)` returns the error to raise.
+    It hands on: calls whose `async_op` or `lease` is not False itself, that have a `queue_name`,
+    whose `timeout` is not an int or float or not valid seconds, or whose key is not hashable or has
+    no `ShmQueue` in `_direct_queues`; puts that raised an `Exception`, which put nothing; and gets
+    that have waited for the timeout or for 10 seconds. For any other `Exception` of a get, the
+    result of `_explain(error)` is raised.
 
-    Raises:
-        ShoalTypeError: `queues` is not a dict.
+    Accepts any arguments, for the `__init__` of subclasses.
     """
 
-    def __new__(cls, queues: dict[Any, ShmQueue], default: Any, other: Any) -> Self: ...
+    def __new__(cls, *args: Any, **kwargs: Any) -> Self: ...
+    @property
+    def _direct_queues(self) -> dict[Any, ShmQueue]:
+        """Queues that calls may use directly, by key; the subclass adds and removes them."""
+
     def put(
         self,
         item: Any,
         weight: int = 0,
-        key: Any = "default_queue",
+        key: Hashable = "default_queue",
         async_op: bool = False,
         *,
         timeout: float | None = None,
-        queue_name: Any = None,
+        queue_name: Hashable = None,
     ) -> Any:
-        """Append an object, waiting for room.
+        """Put an item, waiting for room.
 
-        The queue is tried once, without waiting; if that succeeds, None is returned. If it raises
-        an `Exception`, nothing was put, and `other.put` tries again. A `timeout` that is not an int
-        or float, or not valid seconds, goes to `other.put` at once.
+        Args:
+            item: Any object, or a reservation of this channel. With `async_op`, its arrays and
+                tensors must not change until the work is done.
+            weight: Weight of the item, which `get_batch` adds up.
+            key: The queue: a str, bytes, int, float, bool, None or enum member, or a tuple or
+                frozenset of them.
+            async_op: Return a work at once. Puts of one key happen in the order of the calls.
+            timeout: Seconds to wait for room; None for no limit.
+            queue_name: Older name of `key`.
+
+        Returns:
+            None, or with `async_op` an `AsyncChannelWork`.
+
+        Raises:
+            ShoalTimeoutError: No room in time; the item is not in the channel.
+            ChannelFull: No room, and the channel's policy is `error`.
+            ChannelMemoryError: It can never fit; or no memory, and the memory policy is `error`.
+            ChannelClosed: The channel was closed.
+            PeerLostError: The channel is on another node, and its actor died during the call: the
+                item may be in the channel or not.
+            ShoalValueError: The item cannot be pickled, or the weight is not an integer from 0.
         """
 
     def put_nowait(
-        self, item: Any, weight: int = 0, key: Any = "default_queue", *, queue_name: Any = None
-    ) -> Any:
-        """Append an object if there is room now; if that fails, `other.put_nowait` tries again."""
+        self,
+        item: Any,
+        weight: int = 0,
+        key: Hashable = "default_queue",
+        *,
+        queue_name: Hashable = None,
+    ) -> None:
+        """Put an item if there is room now.
+
+        Raises:
+            ChannelFull: There is no room.
+            ChannelClosed: The channel was closed. Other errors are the same as for `put`.
+        """
 
     def get(
         self,
-        key: Any = "default_queue",
+        key: Hashable = "default_queue",
         async_op: bool = False,
         *,
         timeout: float | None = None,
-        queue_name: Any = None,
+        queue_name: Hashable = None,
         lease: bool = False,
     ) -> Any:
-        """Take the first object, waiting for one.
+        """Get the oldest item, waiting for one.
 
-        The call waits in the queue for `timeout`, but at most 10 seconds; then it calls `other.get`
-        with the seconds waited. A `timeout` that is not an int or float, or not valid seconds, goes
-        to `other.get` at once. For any other `Exception` of the queue, the result of
-        `other.explain` is raised.
+        Args:
+            key: The queue.
+            async_op: Return a work at once. Cancelling it, or the task that awaits it, loses no
+                item.
+            timeout: Seconds to wait; None for no limit.
+            queue_name: Older name of `key`.
+            lease: Return a lease instead, with `value`, `redelivered`, `ack()` and `give_back()`:
+                the item is delivered again, at the end of its queue, if this process dies before
+                `ack()`. As a context manager it acknowledges unless the block raises.
+
+        Returns:
+            The item, or its lease, or with `async_op` an `AsyncChannelWork` of it.
+
+        Raises:
+            ShoalTimeoutError: No item in time.
+            ChannelClosed: The channel was closed and the key is empty.
+            PeerLostError: The channel is on another node, and its actor died for good.
+            ChannelDecodeError: The item cannot be rebuilt in this process; it is lost.
         """
 
     def get_nowait(
-        self, key: Any = "default_queue", *, queue_name: Any = None, lease: bool = False
+        self, key: Hashable = "default_queue", *, queue_name: Hashable = None, lease: bool = False
     ) -> Any:
-        """Take the first object if there is one now.
+        """Get the oldest item if there is one now.
 
-        For any `Exception` of the queue, the result of `other.explain` is raised.
+        Raises:
+            ChannelEmpty: The key holds no item. Other errors are the same as for `get`.
         """
 
 @final

@@ -17,6 +17,7 @@ __all__ = [
     "is_running",
     "own_process",
     "per_process",
+    "process_of",
     "wait_for_exit",
 ]
 
@@ -70,11 +71,15 @@ def per_process(function: Callable[_P, _R]) -> Callable[_P, _R]:
     return of_this_process
 
 
+def process_of(pid: int) -> ProcessId:
+    """Return the identity of the process that has a pid on this machine now."""
+    return ProcessId(_this_host(), pid, _start_time(pid) or 0)
+
+
 @per_process
 def own_process() -> ProcessId:
     """Return the identity of this process."""
-    pid = os.getpid()
-    return ProcessId(_this_host(), pid, _start_time(pid) or 0)
+    return process_of(os.getpid())
 
 
 class Origin:

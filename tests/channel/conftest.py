@@ -5,7 +5,7 @@ Tests that need workers, or an actor that dies, are in `tests/cluster`.
 
 import pytest
 
-from support.channel_host import Hosts
+from support.channel_actor import Actors
 
 
 @pytest.fixture(params=["shm", "ray"])
@@ -23,18 +23,19 @@ def key(request):
 @pytest.fixture
 def channel(channel_modules, transport, monkeypatch):
     """Return a function that makes the channel of the test."""
-    hosts = []
+    actors = []
 
     def make(maxsize=0, *, private=False, **options):
         del private  # every channel is private
         if transport == "local":
             make_local = channel_modules.channel.Channel.create
             return make_local("local", maxsize, local=True, **options)
-        assert not hosts, "one channel for each test"
-        facts = channel_modules.facts.Facts("c", maxsize=maxsize, **options)  # checks the options
-        hosts.append(Hosts(channel_modules, monkeypatch))
-        return hosts[0].start(maxsize=facts.maxsize, **options).handle_of(transport)
+        assert not actors, "one channel for each test"
+        # Checks the options.
+        settings = channel_modules.settings.ChannelSettings("c", maxsize=maxsize, **options)
+        actors.append(Actors(channel_modules, monkeypatch))
+        return actors[0].start(maxsize=settings.maxsize, **options).handle_of(transport)
 
     yield make
-    for one in hosts:
+    for one in actors:
         one.stop()

@@ -64,8 +64,7 @@ def test_put_many_goes_on_as_there_is_room(channel, key):
 
 
 @pytest.mark.parametrize("transport", ["shm"], indirect=True)
-def test_put_many_that_waits_for_long_counts_what_it_put_before(channel, monkeypatch):
-    monkeypatch.setattr("shoal.channel.channel._SHORT_S", 0.2)
+def test_put_many_that_waits_for_long_counts_what_it_put_before(channel):
     one = channel(maxsize=3, private=True)
     one.put("opens the queue")
     one.get()
@@ -79,8 +78,7 @@ def test_put_many_that_waits_for_long_counts_what_it_put_before(channel, monkeyp
 
 
 @pytest.mark.parametrize("transport", ["shm"], indirect=True)
-def test_get_many_that_waits_for_long_takes_what_comes(channel, key, monkeypatch):
-    monkeypatch.setattr("shoal.channel.channel._SHORT_S", 0.1)
+def test_get_many_that_waits_for_long_takes_what_comes(channel, key):
     one = channel()
     one.put("opens the queue", key=key)
     one.get(key)

@@ -98,6 +98,30 @@ def test_a_long_wait_names_who_waits_for_whom(channel, key, caplog, monkeypatch)
     assert f"limit {DEADLINE_S:g} s" in line
 
 
+@pytest.mark.parametrize("transport", ["shm"], indirect=True)
+@pytest.mark.parametrize("call", ["put", "put_many", "get_many"])
+def test_a_long_wait_in_the_core_is_logged(channel, key, caplog, monkeypatch, call):
+    monkeypatch.setattr(deadline, "_FIRST_LOGS_S", (0.2, 60.0))
+    one = channel(maxsize=1)
+    one.put("opens the queue", key=key)
+    if call == "get_many":
+        one.get(key)
+    end = one.put if call == "get_many" else one.get
+    timer = threading.Timer(0.6, end, (), {"key": key} | ({"item": 1} if end == one.put else {}))
+    timer.start()
+    with caplog.at_level(logging.WARNING, "shoal"):
+        {
+            "put": lambda: one.put(1, key=key),
+            "put_many": lambda: one.put_many([1], key=key),
+            "get_many": lambda: one.get_many(1, key),
+        }[call]()
+    timer.join()
+    (line,) = [r.getMessage() for r in caplog.records if "waits for" in r.getMessage()]
+    awaited = "an item" if call == "get_many" else "room"
+    assert f"waits for {awaited} in the channel {one.name!r}, key {key!r}: waiting for" in line
+    assert "(no limit)" in line
+
+
 @everywhere
 def test_an_error_names_who_met_it_the_channel_and_the_key(channel, key):
     one = channel()

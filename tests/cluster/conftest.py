@@ -50,7 +50,7 @@ def launch(cluster):
         group._close()
 
 
-# Channels. Starting a host takes longer than most tests, so tests share the channels that have the
+# Channels. Starting an actor takes longer than most tests, so tests share the channels that have the
 # same arguments, and each test uses its own keys.
 
 

@@ -106,6 +106,35 @@ def test_a_chained_function_runs_after_the_put(channel, key):
     assert one.drain(key) == ["a"]
 
 
+def fill(channel, key, count):
+    for n in range(count):
+        with channel.reserve((300, 200), "float32", weight=n, key=key) as array:
+            array[:] = n
+
+
+def test_arrays_that_a_worker_made_in_place_arrive(channel, key, peers):
+    one = channel()
+    peers.run(0, fill, one, key, 3)
+    assert [entry.weight for entry in one.peek_all(key)] == [0, 1, 2]
+    for n in range(3):
+        array = one.get(key)
+        assert array.shape == (300, 200)
+        assert (array == n).all()
+    waiting = peers.start(1, read_one, one, key)
+    reservation = one.reserve(100_000, "uint8", key=key)
+    reservation.array[:] = 7
+    with pytest.raises(ShoalValueError, match="not for key 'another'"):
+        one.put(reservation, key="another")
+    one.put(reservation)
+    assert waiting.wait()[0] == (100_000, 700_000)
+    assert one.empty(key)
+
+
+def read_one(channel, key):
+    array = channel.get(key, timeout=DEADLINE_S)
+    return len(array), int(array.sum())
+
+
 @everywhere
 def test_bad_arguments_are_named(channel, key):
     one = channel()
@@ -197,6 +226,9 @@ def test_a_distributed_channel_on_one_node(channel):
     one.put("a", key="k")
     assert one.get(key="k") == "a"
     assert one.transport == "shm"
+    with one.reserve(100_000, "uint8", key="k") as array:
+        array[:] = 3
+    assert (one.get("k") == 3).all()
 
 
 def test_a_handle_of_another_policy_is_not_handed_out(channel):

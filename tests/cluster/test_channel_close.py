@@ -199,7 +199,7 @@ def test_a_channel_that_others_drain_ends_by_itself(channel):
             Channel.connect(one.name)
         except ChannelNotFoundError:
             return True
-        except PeerLostError:  # the host ended during the call
+        except PeerLostError:  # the actor ended during the call
             return False
         return False
 

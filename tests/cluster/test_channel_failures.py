@@ -1,4 +1,4 @@
-"""Channels whose producers, consumers and hosts are killed at random, and many users at once."""
+"""Channels whose producers, consumers and actors are killed at random, and many users at once."""
 
 import contextlib
 import itertools
@@ -22,7 +22,7 @@ import ray.cloudpickle
 from shoal import shm as memory
 from shoal.errors import ChannelClosed, ChannelEmpty, PeerLostError, ShoalTimeoutError
 from support import channel_crew, shm_crew as crew
-from support.channel_peers import pid_of_host
+from support.channel_peers import pid_of_actor
 from support.processes import DEADLINE_S, until
 from support.shm_crew import Log, message, name_of, steps
 
@@ -103,7 +103,7 @@ def test_what_was_put_comes_once_or_was_with_one_who_was_killed(channel, run_cre
     assert one.empty()  # opens it: the memory is removed with the last process that has it open
     process, logs = run_crew(one, SECONDS, 1, ["produce"] * 3 + ["consume"] * 3)
     time.sleep(SECONDS / 2)  # the crew is working
-    os.kill(pid_of_host(one), signal.SIGKILL)  # the crew does not notice
+    os.kill(pid_of_actor(one), signal.SIGKILL)  # the crew does not notice
     assert end_of(process) > SECONDS
     rest = [name for name, _ in rest_of(one)]
     said = said_by(logs)
@@ -123,7 +123,7 @@ def test_with_leases_nothing_that_was_put_is_lost(channel, run_crew):
     assert one.empty()
     process, logs = run_crew(one, SECONDS, 2, ["produce"] * 3 + ["lease"] * 3)
     time.sleep(SECONDS / 2)  # the crew is working
-    os.kill(pid_of_host(one), signal.SIGKILL)
+    os.kill(pid_of_actor(one), signal.SIGKILL)
     assert end_of(process) > SECONDS
     rest = rest_of(one)
     said = said_by(logs)
@@ -192,11 +192,11 @@ def test_by_calls_nothing_that_was_put_is_lost_either(channel, victims, tmp_path
     for victim in (hired[2], hired[0]):
         time.sleep(choice.uniform(0.1, 0.5))  # a random point of their work
         victims.kill(victim)
-    time.sleep(choice.uniform(0.1, 0.5))  # the same for the host
-    before = pid_of_host(one)
+    time.sleep(choice.uniform(0.1, 0.5))  # the same for the actor
+    before = pid_of_actor(one)
     os.kill(before, signal.SIGKILL)
     until(partial(is_replaced, one, before))
-    # The workers that were not killed continue after the death of the host.
+    # The workers that were not killed continue after the death of the actor.
     for role, what in (("produce-1", "put"), ("lease-3", "ack")):
         until_more(tmp_path, role, what)
     stop(tmp_path)
@@ -230,7 +230,7 @@ def produce_large(channel, logs, me):
 
 @pytest.mark.slow
 @by_calls
-def test_by_calls_a_killed_host_loses_nothing_that_is_on_its_way(channel, victims, tmp_path):
+def test_by_calls_a_killed_actor_loses_nothing_that_is_on_its_way(channel, victims, tmp_path):
     one = channel(MAXSIZE, private=True)
     roles = [produce_large, consume, consume]
     hired = [victims.hire() for _ in roles]
@@ -242,7 +242,7 @@ def test_by_calls_a_killed_host_loses_nothing_that_is_on_its_way(channel, victim
     for _ in range(deaths):
         for role in ("consume-1", "consume-2"):
             until_more(tmp_path, role, "got")
-        before = pid_of_host(one)
+        before = pid_of_actor(one)
         os.kill(before, signal.SIGKILL)
         until(partial(is_replaced, one, before))
     stop(tmp_path)
@@ -251,12 +251,12 @@ def test_by_calls_a_killed_host_loses_nothing_that_is_on_its_way(channel, victim
     said = said_by(tmp_path)
     got = said["got"] + rest
     assert not said["put"].keys() - got.keys()
-    # Items that had arrived when the host died, but were not confirmed to it, are delivered again.
+    # Items that had arrived when the actor died, but were not confirmed to it, are delivered again.
     doubled = sum(times - 1 for times in got.values())
     assert doubled <= deaths * 2 * 8
 
 
-def test_who_waits_when_the_host_dies_goes_on(channel, transport):
+def test_who_waits_when_the_actor_dies_goes_on(channel, transport):
     one = channel(maxsize=1, private=True)
     one.put(1, key="full")
     got = []
@@ -269,11 +269,11 @@ def test_who_waits_when_the_host_dies_goes_on(channel, transport):
         thread.start()
     until(lambda: one.stats("full").waiting_producers >= 1)
     until(lambda: one.stats("empty").waiting_consumers >= 1)
-    before = pid_of_host(one)
+    before = pid_of_actor(one)
     os.kill(before, signal.SIGKILL)
     start = time.monotonic()
     if transport == "ray":
-        # A put that needs the host raises until a new host process has started.
+        # A put that needs the actor raises until a new process of the actor has started.
         until(lambda: is_replaced(one, before), 20.0)
     one.put("a", key="empty", timeout=DEADLINE_S)
     one.put("b", key="other", timeout=DEADLINE_S)
@@ -289,10 +289,10 @@ def test_who_waits_when_the_host_dies_goes_on(channel, transport):
 
 
 @by_calls
-def test_nobody_clears_the_memory_away_while_its_host_starts_again(channel):
+def test_nobody_clears_the_memory_away_while_its_actor_starts_again(channel):
     one = channel(private=True)
     one.put_many(range(50))
-    before = pid_of_host(one)  # no other process has it open
+    before = pid_of_actor(one)  # no other process has it open
     os.kill(before, signal.SIGKILL)
 
     def is_dead():
@@ -306,7 +306,7 @@ def test_nobody_clears_the_memory_away_while_its_host_starts_again(channel):
 
 def is_replaced(channel, before):
     with contextlib.suppress(Exception):
-        return pid_of_host(channel) != before
+        return pid_of_actor(channel) != before
     return False
 
 
@@ -319,10 +319,10 @@ def put_or_say(channel, got):
         got.append("put")
 
 
-def test_a_host_takes_the_place_of_one_that_was_killed(channel, transport):
+def test_an_actor_takes_the_place_of_one_that_was_killed(channel, transport):
     one = channel(maxsize=3, private=True)
     one.put("kept")
-    before = pid_of_host(one)
+    before = pid_of_actor(one)
     os.kill(before, signal.SIGKILL)
     until(lambda: is_replaced(one, before))
     assert one.get(timeout=DEADLINE_S) == "kept"
@@ -334,13 +334,13 @@ def test_a_host_takes_the_place_of_one_that_was_killed(channel, transport):
 
 
 @by_calls
-def test_a_host_that_died_for_good_does_not_look_like_the_end_of_the_channel(channel):
+def test_an_actor_that_died_for_good_does_not_look_like_the_end_of_the_channel(channel):
     one = channel(private=True)
     one.put_many(range(3))
     items, pending = iter(one), one.get("other", async_op=True)
     assert next(items) == 0
-    (host,) = one._channel_actors_by_rank.values()
-    ray.kill(host)  # Ray does not restart it
+    (actor,) = one._channel_actors_by_rank.values()
+    ray.kill(actor)  # Ray does not restart it
     for attempt in (
         partial(next, items),
         one.get,

@@ -17,7 +17,7 @@ from shoal.errors import (
     ChannelFull,
     ShoalTimeoutError,
 )
-from support.channel_peers import Peers, pid_of_host
+from support.channel_peers import Peers, pid_of_actor
 from support.processes import DEADLINE_S, until
 
 everywhere = pytest.mark.parametrize("transport", ["local", "shm", "ray"], indirect=True)
@@ -116,7 +116,7 @@ def not_rebuilt(channel, key):
 @pytest.mark.parametrize("by", ["shm", "ray"])
 @pytest.mark.parametrize("call", ["put", "put_many", "async"])
 def test_an_item_that_cannot_be_rebuilt_names_who_made_it(channel, key, peers, transport, call, by):
-    """The error names the producer, not the host through which calls pass."""
+    """The error names the producer, not the actor through which calls pass."""
     one = channel()
     used, pid = Peers(peers._group, by).run(0, put_unreadable, one, key, call)
     assert used == by
@@ -148,16 +148,16 @@ def test_a_full_key_does_not_hold_up_another_one(channel, key, peers):
 @shm
 def test_items_of_one_node_do_not_pass_through_another_process(channel, key, peers):
     one = channel(private=True)
-    host = pid_of_host(one)
+    actor = pid_of_actor(one)
     peers.run(0, Channel.put, one, "warm", 0, key)
     assert peers.run(1, Channel.get, one, key) == "warm"
-    os.kill(host, signal.SIGSTOP)  # a call to it would wait
+    os.kill(actor, signal.SIGSTOP)  # a call to it would wait
     try:
         got = peers.start(1, get_all, one, key, 200)
         peers.run(0, put_all, one, key, 200)
         assert got.wait()[0] == list(range(200))
     finally:
-        os.kill(host, signal.SIGCONT)
+        os.kill(actor, signal.SIGCONT)
 
 
 def put_all(channel, key, count):
@@ -228,15 +228,15 @@ def test_a_first_item_that_is_too_heavy_does_not_make_batches_empty_for_ever(cha
     assert one.get_batch(1, key, timeout=DEADLINE_S) == ["light"]
 
 
-def test_what_was_put_outlives_its_producer_and_its_host(channel, key, victims, transport):
+def test_what_was_put_outlives_its_producer_and_its_actor(channel, key, victims, transport):
     one = channel(private=True)
     victim = victims.hire()
     ray.get(victims.run(victim, put_all, one, key, 50), timeout=DEADLINE_S)
     victims.kill(victim)
-    os.kill(pid_of_host(one), signal.SIGKILL)
+    os.kill(pid_of_actor(one), signal.SIGKILL)
     start = time.monotonic()
     assert get_all(one, key, 50) == list(range(50))
-    # Over calls it continues once a new process replaces the host's.
+    # Over calls it continues once a new process replaces the actor's.
     assert time.monotonic() - start < (2.0 if transport == "shm" else 20.0)
 
 

@@ -108,7 +108,7 @@ class Victims:
             self.kill(victim)
 
 
-def pid_of_host(channel: Any) -> int:
-    """Return the process id of a channel's host."""
+def pid_of_actor(channel: Any) -> int:
+    """Return the process id of a channel's actor."""
     (handle,) = channel._channel_actors_by_rank.values()
     return int(ray.get(handle.__ray_call__.remote(lambda _: os.getpid()), timeout=DEADLINE_S))

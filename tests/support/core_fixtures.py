@@ -11,7 +11,9 @@ import pytest
 import shoal
 from shoal import _backend
 
-CORE = [name for name in _backend.load("rust").__all__ if name.lower().startswith("shm")]
+CORE = [
+    name for name in _backend.load("rust").__all__ if name.lower().startswith(("shm", "channel"))
+]
 MEMORY = Path("/dev/shm")
 
 
@@ -48,7 +50,10 @@ def channel_modules(shm, place, monkeypatch):
     monkeypatch.setattr(shoal, "channel", importlib.import_module("shoal.channel"))
     for name in names():
         monkeypatch.delitem(sys.modules, name)
-    parts = ("calls", "channel", "facts", "host", "lease", "remote", "replicas", "shared", "want")
+    parts = (
+        *("actor", "actor_calls", "actor_protocol", "async_work", "channel", "leases", "pending"),
+        *("queues", "remote", "routes", "session_queues", "settings", "shared"),
+    )
     yield SimpleNamespace(
         shm=shm, **{part: importlib.import_module(f"shoal.channel.{part}") for part in parts}
     )

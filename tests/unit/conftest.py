@@ -25,9 +25,9 @@ def channel(channel_modules):
 
 
 @pytest.fixture
-def hosts(channel, monkeypatch):
-    """Start a channel's host in a thread instead of on Ray, whose import takes a second."""
-    made = importlib.import_module("support.channel_host").Hosts(channel, monkeypatch)
+def actors(channel, monkeypatch):
+    """Start a channel's actor in a thread instead of on Ray, whose import takes a second."""
+    made = importlib.import_module("support.channel_actor").Actors(channel, monkeypatch)
     yield made
     made.stop()
 

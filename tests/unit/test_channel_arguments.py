@@ -2,7 +2,7 @@
 
 import pytest
 
-from shoal.channel.creation import split_affinity
+from shoal.channel.create import split_affinity
 
 
 @pytest.mark.parametrize(

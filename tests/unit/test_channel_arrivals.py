@@ -1,7 +1,6 @@
-"""Items on their way from a channel's host to a get on another node: lost, late and cancelled."""
+"""Items on their way from a channel's actor to a get on another node: lost, late and cancelled."""
 
 import gc
-import importlib
 import threading
 import time
 
@@ -11,7 +10,6 @@ from ray.exceptions import ActorUnavailableError
 from shoal.deadline import Deadline
 from shoal.errors import ChannelDecodeError, PeerLostError
 from shoal.loop import soon
-from shoal.transport import client
 from support.processes import until
 
 DEADLINE_S = 10
@@ -21,9 +19,9 @@ LEASE_S = 0.2
 @pytest.fixture
 def quick(channel, monkeypatch):
     """Make leases short and their renewals frequent."""
-    monkeypatch.setattr(channel.host, "arrival_s", lambda _: LEASE_S)
-    monkeypatch.setattr(channel.host, "_TICK_S", 0.01)
-    monkeypatch.setattr(channel.lease, "RENEW_S", 0.02)
+    monkeypatch.setattr(channel.actor, "arrival_s", lambda _: LEASE_S)
+    monkeypatch.setattr(channel.actor, "_TICK_S", 0.01)
+    monkeypatch.setattr(channel.leases, "RENEW_S", 0.02)
 
 
 class Slow:
@@ -61,99 +59,99 @@ both_ways = pytest.mark.parametrize("how", ["sync", "async"])
 
 @both_ways
 @pytest.mark.usefixtures("quick")
-def test_what_is_rebuilt_slowly_comes_once(hosts, channel, how):
-    queues = hosts.start().way("ray")
+def test_what_is_rebuilt_slowly_comes_once(actors, channel, how):
+    queues = actors.start().way("ray")
     queues.put("k", Slow(), 0, None)
-    assert take(queues, "k", channel.want.ONE, how) == "slow"
-    until(lambda: hosts.ask("end", False))
+    assert take(queues, "k", channel.queues.ONE, how) == "slow"
+    until(lambda: actors.ask("end", False))
 
 
 @both_ways
 @pytest.mark.usefixtures("quick")
-def test_leases_hold_while_others_are_rebuilt(hosts, channel, how):
-    queues = hosts.start().way("ray")
+def test_leases_hold_while_others_are_rebuilt(actors, channel, how):
+    queues = actors.start().way("ray")
     for _ in range(2):
         queues.put("k", Slow(), 0, None)
-    leases = take(queues, "k", channel.want.Want("many", 2, lease=True), how)
+    leases = take(queues, "k", channel.queues.Want("many", 2, lease=True), how)
     assert queues.qsize("k") == 0
     for lease in leases:
         lease.ack()
-    assert hosts.ask("end", False)
+    assert actors.ask("end", False)
 
 
 @pytest.mark.usefixtures("quick")
-def test_a_get_that_is_done_keeps_its_item_while_another_one_is_rebuilt(hosts, channel):
-    queues = hosts.start().way("ray")
+def test_a_get_that_is_done_keeps_its_item_while_another_one_is_rebuilt(actors, channel):
+    queues = actors.start().way("ray")
     queues.put("done", "a", 0, None)
     queues.put("slow", Slow(), 0, None)
-    done = queues.start_take("done", channel.want.ONE, Deadline(DEADLINE_S)).result(DEADLINE_S)
-    assert take(queues, "slow", channel.want.ONE, "async") == "slow"
+    done = queues.start_take("done", channel.queues.ONE, Deadline(DEADLINE_S)).result(DEADLINE_S)
+    assert take(queues, "slow", channel.queues.ONE, "async") == "slow"
     assert queues.qsize("done") == 0
     done.deliver()
-    until(lambda: hosts.ask("end", False))
+    until(lambda: actors.ask("end", False))
 
 
 @pytest.mark.usefixtures("quick")
-def test_a_get_that_is_cancelled_while_its_item_is_rebuilt_gives_it_back(hosts, channel):
-    queues = hosts.start().way("ray")
+def test_a_get_that_is_cancelled_while_its_item_is_rebuilt_gives_it_back(actors, channel):
+    queues = actors.start().way("ray")
     queues.put("k", Slow(), 0, None)
-    future = queues.start_take("k", channel.want.ONE, Deadline(DEADLINE_S))
-    until(lambda: hosts.worker._leases.arriving == 1)
+    future = queues.start_take("k", channel.queues.ONE, Deadline(DEADLINE_S))
+    until(lambda: actors.worker._leases.arriving == 1)
     time.sleep(LEASE_S)  # from here on only renewals keep it on lease
     assert future.cancel()
     until(lambda: queues.qsize("k") == 1)
-    assert queues.take("k", channel.want.ONE, Deadline(DEADLINE_S)) == "slow"
-    until(lambda: hosts.ask("end", False))
+    assert queues.take("k", channel.queues.ONE, Deadline(DEADLINE_S)) == "slow"
+    until(lambda: actors.ask("end", False))
 
 
 @both_ways
-def test_an_item_that_ends_programs_ends_nothing_here(hosts, channel, how):
-    queues = hosts.start().way("ray")
+def test_an_item_that_ends_programs_ends_nothing_here(actors, channel, how):
+    queues = actors.start().way("ray")
     queues.put("k", Exits(), 0, None)
     queues.put("k", "next", 0, None)
     with pytest.raises(ChannelDecodeError, match="SystemExit: on purpose"):
-        take(queues, "k", channel.want.ONE, how)
-    assert take(queues, "k", channel.want.ONE, how) == "next"
-    until(lambda: hosts.ask("end", False))
+        take(queues, "k", channel.queues.ONE, how)
+    assert take(queues, "k", channel.queues.ONE, how) == "next"
+    until(lambda: actors.ask("end", False))
 
 
 @pytest.mark.usefixtures("quick")
-def test_a_get_whose_answer_was_lost_asks_again_and_takes_one(hosts, channel, monkeypatch):
-    """The connection broke for a moment, and the first call still waits at the host."""
-    queues = hosts.start().way("ray")
-    get, calls = client.ray.get, []
+def test_a_get_whose_answer_was_lost_asks_again_and_takes_one(actors, channel, monkeypatch):
+    """The connection broke for a moment, and the first call still waits at the actor."""
+    queues = actors.start().way("ray")
+    get, calls = channel.actor_protocol.ray.get, []
 
     def blip(reference, timeout):
         calls.append(reference)
         if len(calls) == 1:
-            until(lambda: len(hosts.worker._waiting) == 1)
+            until(lambda: len(actors.worker._waiting) == 1)
             raise ActorUnavailableError("it was away", None)
         return get(reference, timeout)
 
-    monkeypatch.setattr(client.ray, "get", blip)
+    monkeypatch.setattr(channel.actor_protocol.ray, "get", blip)
     got = []
     waits = threading.Thread(
-        target=lambda: got.append(queues.take("k", channel.want.ONE, Deadline(DEADLINE_S)))
+        target=lambda: got.append(queues.take("k", channel.queues.ONE, Deadline(DEADLINE_S)))
     )
     waits.start()
-    until(lambda: hosts.handle.called.count("serve") == 2)
+    until(lambda: actors.handle.called.count("serve") == 2)
     for item in "ab":
-        hosts.way("shm").put("k", item, 0, None)
+        actors.way("shm").put("k", item, 0, None)
     waits.join(DEADLINE_S)
     assert got == ["a"]
-    assert queues.take("k", channel.want.ONE, Deadline(DEADLINE_S)) == "b"
-    until(lambda: hosts.ask("end", False))
+    assert queues.take("k", channel.queues.ONE, Deadline(DEADLINE_S)) == "b"
+    until(lambda: actors.ask("end", False))
 
 
-def test_who_does_not_wait_is_told_that_the_host_starts_again(hosts, channel):
-    queues = hosts.start().way("ray")
+def test_who_does_not_wait_is_told_that_the_actor_starts_again(actors, channel):
+    queues = actors.start().way("ray")
     queues.put("k", "a", 0, None)
-    hosts.handle.fails = lambda: ActorUnavailableError("it restarts", None)
+    actors.handle.fails = lambda: ActorUnavailableError("it restarts", None)
     with pytest.raises(PeerLostError, match="another process takes its place"):
-        queues.take("k", channel.want.ONE, None)
+        queues.take("k", channel.queues.ONE, None)
     for kind in ("one", "many", "batch"):
         with pytest.raises(TimeoutError, match=r"get.*: no message in .* within 0.1 s"):
-            queues.take("k", channel.want.Want(kind, 3), Deadline(0.1))
+            queues.take("k", channel.queues.Want(kind, 3), Deadline(0.1))
 
 
 # Functions that are chained to a get.
@@ -164,10 +162,10 @@ ways = pytest.mark.parametrize("kind", ["shm", "ray"])
 @pytest.fixture
 def get(channel):
     """Start a get as a channel does, and return its work."""
-    work_of = importlib.import_module(f"{channel.remote.__package__}.work").work_of
+    work_of = channel.async_work.work_of
 
     def start(queues):
-        future = queues.start_take("k", channel.want.ONE, Deadline(DEADLINE_S))
+        future = queues.start_take("k", channel.queues.ONE, Deadline(DEADLINE_S))
         return work_of(future, "get", takes=True)
 
     return start
@@ -175,8 +173,8 @@ def get(channel):
 
 @ways
 @pytest.mark.parametrize("first", ["put", "get"])
-def test_what_no_chained_function_fetched_is_delivered_again(hosts, channel, get, kind, first):
-    queues = hosts.start().way(kind)
+def test_what_no_chained_function_fetched_is_delivered_again(actors, channel, get, kind, first):
+    queues = actors.start().way(kind)
     ran = threading.Event()
     if first == "put":
         queues.put("k", "a", 0, None)
@@ -187,12 +185,12 @@ def test_what_no_chained_function_fetched_is_delivered_again(hosts, channel, get
     chained.wait(DEADLINE_S)
     assert ran.is_set()
     del chained
-    assert queues.take("k", channel.want.ONE, Deadline(DEADLINE_S)) == "a"
+    assert queues.take("k", channel.queues.ONE, Deadline(DEADLINE_S)) == "a"
 
 
 @ways
-def test_what_a_chained_function_fetched_is_taken(hosts, get, kind):
-    queues = hosts.start().way(kind)
+def test_what_a_chained_function_fetched_is_taken(actors, get, kind):
+    queues = actors.start().way(kind)
     queues.put("k", "a", 0, None)
 
     def fetched():
@@ -205,4 +203,4 @@ def test_what_a_chained_function_fetched_is_taken(hosts, get, kind):
     soon(done.set)
     assert done.wait(DEADLINE_S)  # items to give back have been given back by now
     assert queues.qsize("k") == 0
-    until(lambda: hosts.ask("end", False))
+    until(lambda: actors.ask("end", False))

@@ -1,6 +1,8 @@
 """Channel handles on both transports, with a thread instead of Ray: draining, errors, forks."""
 
+import gc
 import os
+import weakref
 
 import pytest
 
@@ -18,7 +20,7 @@ from shoal.errors import (
     TransportError,
 )
 from shoal.shm.keys import canonical
-from support.channel_host import DEADLINE_S
+from support.channel_actor import DEADLINE_S
 from support.items import Unloadable
 from support.processes import in_a_child, until
 
@@ -43,8 +45,8 @@ def take_one(channel, how):
 
 @ways
 @pytest.mark.parametrize("how", ["get", "get_nowait", "async", "get_many"])
-def test_draining_loses_nothing_to_what_cannot_be_rebuilt(hosts, kind, how):
-    channel = hosts.start().handle_of(kind)
+def test_draining_loses_nothing_to_what_cannot_be_rebuilt(actors, kind, how):
+    channel = actors.start().handle_of(kind)
     channel.put_many([1, Unloadable(), 2])
     assert channel.drain() == [1, 2]
     channel.put(3)
@@ -57,16 +59,16 @@ def test_draining_loses_nothing_to_what_cannot_be_rebuilt(hosts, kind, how):
 
 
 @ways
-def test_draining_what_cannot_be_rebuilt_is_its_error(hosts, kind):
-    channel = hosts.start().handle_of(kind)
+def test_draining_what_cannot_be_rebuilt_is_its_error(actors, kind):
+    channel = actors.start().handle_of(kind)
     channel.put(Unloadable())
     with pytest.raises(ChannelDecodeError, match="not here"):
         channel.drain()
     assert channel.drain() == []
 
 
-def test_draining_keeps_what_it_has_when_the_host_is_lost(hosts, monkeypatch):
-    channel = hosts.start().handle_of("ray")
+def test_draining_keeps_what_it_has_when_the_actor_is_lost(actors, monkeypatch):
+    channel = actors.start().handle_of("ray")
     channel.put_many([1, 2])
     get_many = channel.get_many
     lost = []
@@ -83,13 +85,51 @@ def test_draining_keeps_what_it_has_when_the_host_is_lost(hosts, monkeypatch):
         channel.drain()
 
 
+# The handle as an object.
+
+
+@everywhere
+def test_a_handle_is_gone_with_its_last_reference(actors, kind):
+    channel = actors.start().handle_of(kind)
+    channel.put("a")
+    channel.put("b", async_op=True).wait()
+    assert (channel.get(), channel.get(async_op=True).wait(timeout=DEADLINE_S)) == ("a", "b")
+    gone = weakref.ref(channel)
+    gc.disable()
+    try:
+        del channel
+        assert gone() is None
+    finally:
+        gc.enable()
+
+
+@everywhere
+def test_a_subclass_may_override_put_and_get(actors, channel, kind):
+    plain = actors.start().handle_of(kind)
+    base = channel.channel.Channel
+
+    class Noting(base):
+        def put(self, item, *args, **kwargs):
+            return super().put(("noted", item), *args, **kwargs)
+
+        def get(self, *args, **kwargs):
+            return super().get(*args, **kwargs)[1]
+
+    noting = Noting._made(plain._settings, plain._routes, plain._local_channel)
+    for _ in range(2):  # the second put finds an open queue
+        noting.put("a", timeout=DEADLINE_S)
+        assert noting.get(timeout=DEADLINE_S) == "a"
+    noting.put_nowait("b")
+    assert noting.get_nowait() == "b"
+
+
 # Errors for bad arguments.
 
 
 @pytest.fixture
-def warm(hosts, kind):
+def warm(actors, kind):
     """A channel whose key `k` was used before, so that no call has to open it."""
-    channel = hosts.start().handle_of(kind)
+    channel = actors.start().handle_of(kind)
     channel.put("a", key="k")
     assert channel.get("k") == "a"
     return channel
@@ -165,7 +205,7 @@ def test_how_long_a_batch_lingers_is_named_as_it_is_called(warm):
 @pytest.fixture
 def fork(channel, monkeypatch):
     """Make this process look like a forked child from then on."""
-    monkeypatch.setattr(channel.calls, "find_actor", lambda *_: None)  # the actors have ended
+    monkeypatch.setattr(channel.actor_calls, "find_actor", lambda *_: None)  # the actors have ended
 
     def begin():
         monkeypatch.setattr(_ray, "_forked_from", 1)
@@ -174,8 +214,8 @@ def fork(channel, monkeypatch):
     monkeypatch.setattr(_ray, "_forked_from", None)
 
 
-def test_a_child_closes_what_is_here(hosts, fork):
-    channel = hosts.start().handle_of("shm")
+def test_a_child_closes_what_is_here(actors, fork):
+    channel = actors.start().handle_of("shm")
     channel.put("left")
     fork()
     channel.close()
@@ -185,9 +225,9 @@ def test_a_child_closes_what_is_here(hosts, fork):
 
 
 @pytest.mark.parametrize("here", [[False, True], [True, False]])
-def test_a_child_says_that_it_did_not_close_what_is_elsewhere(hosts, fork, here):
-    channel = hosts.start(hosts=2).handle_of("shm", *here)
-    queues = hosts.way("shm")
+def test_a_child_says_that_it_did_not_close_what_is_elsewhere(actors, fork, here):
+    channel = actors.start(num_actors=2).handle_of("shm", *here)
+    queues = actors.way("shm")
     fork()
     with pytest.raises(TransportError, match="was forked from process 1"):
         channel.close()
@@ -195,8 +235,8 @@ def test_a_child_says_that_it_did_not_close_what_is_elsewhere(hosts, fork, here)
         queues.put("k", "late", 0, None)
 
 
-def test_a_child_says_that_it_did_not_delete_what_it_closed(hosts, fork):
-    channel = hosts.start().handle_of("shm")
+def test_a_child_says_that_it_did_not_delete_what_it_closed(actors, fork):
+    channel = actors.start().handle_of("shm")
     channel.put("left")
     fork()
     with pytest.raises(TransportError, match="was forked from process 1"):
@@ -208,18 +248,18 @@ def test_a_child_says_that_it_did_not_delete_what_it_closed(hosts, fork):
 
 @everywhere
 @pytest.mark.usefixtures("fork")
-def test_to_delete_ends_it(hosts, kind):
-    channel = hosts.start().handle_of(kind)
+def test_to_delete_ends_it(actors, kind):
+    channel = actors.start().handle_of(kind)
     channel.put("left")
     channel.delete()
     with pytest.raises(ChannelClosed):
         channel.put("late")
 
 
-def test_a_child_uses_the_keys_of_a_distributed_channel_that_were_used_before(hosts, fork):
-    hosts.start(hosts=2)
-    assert hosts.ask("route", canonical("used"), 1) == 1
-    channel = hosts.handle_of("shm")
+def test_a_child_uses_the_keys_of_a_distributed_channel_that_were_used_before(actors, fork):
+    actors.start(num_actors=2)
+    assert actors.ask("route", canonical("used"), 1) == 1
+    channel = actors.handle_of("shm")
     fork()
     channel.put("a", key="used")
     assert channel.get("used", timeout=DEADLINE_S) == "a"
@@ -231,8 +271,8 @@ def test_a_child_uses_the_keys_of_a_distributed_channel_that_were_used_before(ho
 
 
 @everywhere
-def test_whether_somebody_waits_is_said_and_by_a_local_channel_how_many_do(hosts, kind):
-    channel = hosts.start(maxsize=1).handle_of(kind)
+def test_whether_somebody_waits_is_said_and_by_a_local_channel_how_many_do(actors, kind):
+    channel = actors.start(maxsize=1).handle_of(kind)
     before = channel.stats()
     assert (before.waiting_consumers, before.waiting_producers) == (0, 0)
     gets = [channel.get(async_op=True, timeout=DEADLINE_S) for _ in range(3)]
@@ -252,9 +292,9 @@ def test_whether_somebody_waits_is_said_and_by_a_local_channel_how_many_do(hosts
 @ways
 @pytest.mark.process
 @pytest.mark.parametrize("largest", ["child", "parent"])
-def test_who_finds_no_memory_is_told_who_holds_most(hosts, kind, largest):
-    hosts.start(max_bytes=4 * MB, memory_policy="error")
-    here, channel = hosts.handle_of("shm"), hosts.handle_of(kind)
+def test_who_finds_no_memory_is_told_who_holds_most(actors, kind, largest):
+    actors.start(max_bytes=4 * MB, memory_policy="error")
+    here, channel = actors.handle_of("shm"), actors.handle_of(kind)
     sizes = (MB, MB // 2) if largest == "child" else (MB // 2, MB)
 
     def put_by_child():
@@ -274,8 +314,8 @@ def test_who_finds_no_memory_is_told_who_holds_most(hosts, kind, largest):
 
 @ways
 @pytest.mark.parametrize("how", ["put", "async", "put_many"])
-def test_a_put_with_no_time_for_room_is_late(hosts, kind, how):
-    channel = hosts.start(maxsize=1).handle_of(kind)
+def test_a_put_with_no_time_for_room_is_late(actors, kind, how):
+    channel = actors.start(maxsize=1).handle_of(kind)
     channel.put(0)
     put = {
         "put": lambda: channel.put(1, timeout=0),

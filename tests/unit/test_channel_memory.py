@@ -3,13 +3,14 @@
 import concurrent.futures
 import contextlib
 import threading
+import time
 
 import pytest
 
 from shoal.deadline import Deadline
 from shoal.errors import ChannelFull, ShoalTimeoutError
 from shoal.futures import fulfil
-from support.channel_host import DEADLINE_S
+from support.channel_actor import DEADLINE_S
 from support.processes import until
 
 MB = 2**20
@@ -24,9 +25,9 @@ def nothing_comes_by_itself(channel, monkeypatch):
 
 
 @pytest.mark.parametrize("kind", ways)
-def test_a_put_that_was_given_up_keeps_no_batch_from_waiting(hosts, channel, kind):
-    hosts.start(max_bytes=4 * MB)
-    queues = hosts.way(kind)
+def test_a_put_that_was_given_up_keeps_no_batch_from_waiting(actors, channel, kind):
+    actors.start(max_bytes=4 * MB)
+    queues = actors.way(kind)
     for _ in range(3):
         queues.put("other", bytes(MB), 0, None)
     with pytest.raises(ChannelFull, match="memory is used up"):
@@ -35,7 +36,7 @@ def test_a_put_that_was_given_up_keeps_no_batch_from_waiting(hosts, channel, kin
         queues.put("k", bytes(2 * MB), 0, Deadline(0))
     queues.put("k", "small", 1, None)
     with pytest.raises(ShoalTimeoutError):
-        queues.take("k", channel.want.Want("batch", 8), Deadline(0.05))
+        queues.take("k", channel.queues.Want("batch", 8), Deadline(0.05))
     assert queues.qsize("k") == 1
 
 
@@ -65,13 +66,13 @@ def putting(queues, items, how):
 @pytest.mark.parametrize("put", ["async", "sync"])
 @pytest.mark.parametrize("producer", ways)
 def test_a_batch_does_not_wait_for_what_there_is_no_memory_for(
-    hosts, channel, producer, put, consumer, get
+    actors, channel, producer, put, consumer, get
 ):
-    hosts.start(max_bytes=4 * MB)
-    queues, want = hosts.way(consumer), channel.want.Want("batch", 8)
+    actors.start(max_bytes=4 * MB)
+    queues, want = actors.way(consumer), channel.queues.Want("batch", 8)
     items = [bytes([n]) * MB for n in range(5)]
     begun = queues.start_take("k", want, Deadline(DEADLINE_S)) if get == "before" else None
-    with putting(hosts.way(producer), items, put):
+    with putting(actors.way(producer), items, put):
         if get == "sync":
             got = queues.take("k", want, Deadline(DEADLINE_S))
         else:
@@ -83,9 +84,9 @@ def test_a_batch_does_not_wait_for_what_there_is_no_memory_for(
 
         def all_are_got():
             # Memory that is freed after its item was taken wakes no process.
-            channel.shm.bells.bells_of(hosts.worker._session.token).wake_all()
+            channel.shm.bells.bells_of(actors.worker._session.token).wake_all()
             with contextlib.suppress(ShoalTimeoutError):
-                got.append(queues.take("k", channel.want.ONE, Deadline(0.05)))
+                got.append(queues.take("k", channel.queues.ONE, Deadline(0.05)))
             return len(got) == 5
 
         until(all_are_got)
@@ -112,12 +113,12 @@ def begin(queues, item, seconds, how):
 
 
 @pytest.fixture
-def used_up(hosts, channel):
-    """Start a host whose memory is used up by items of another key; return the queues."""
+def used_up(actors, channel):
+    """Start an actor whose memory is used up by items of another key; return the queues."""
 
-    def start(way, **facts):
-        hosts.start(policy="error", max_bytes=4 * MB, **facts)
-        queues = hosts.way(way)
+    def start(way, **settings):
+        actors.start(policy="error", max_bytes=4 * MB, **settings)
+        queues = actors.way(way)
         with contextlib.suppress(ChannelFull):
             while True:
                 queues.put("other", bytes(MB), 0, None)
@@ -127,12 +128,12 @@ def used_up(hosts, channel):
 
 
 @pytest.fixture
-def tried(hosts, channel):
+def tried(actors, channel):
     """Wait until a put has ended; ring it so that it retries."""
 
     def wait(put):
         def ended():
-            channel.shm.bells.bells_of(hosts.worker._session.token).wake_all()
+            channel.shm.bells.bells_of(actors.worker._session.token).wake_all()
             return put.done()
 
         until(ended)
@@ -147,7 +148,7 @@ def test_a_put_waits_for_memory_although_a_full_key_is_an_error(used_up, tried, 
     queues = used_up(way)
     put = begin(queues, bytes(MB), DEADLINE_S, how)
     assert not put.done()
-    queues.take("other", channel.want.ONE, None)
+    queues.take("other", channel.queues.ONE, None)
     tried(put).result()
     assert queues.qsize("k") == 1
 
@@ -164,11 +165,52 @@ def test_a_put_that_waited_in_vain_for_memory_is_late(used_up, way, how):
 
 @both_calls
 @both_ways
-def test_a_key_that_gets_full_is_an_error_for_who_waits_for_memory(hosts, used_up, tried, way, how):
+def test_a_key_that_gets_full_is_an_error_for_who_waits_for_memory(
+    actors, used_up, tried, way, how
+):
     queues = used_up(way, maxsize=5)
     put = begin(queues, bytes(MB), DEADLINE_S, how)
-    others = hosts.way(way)
+    time.sleep(0.2)  # now the put waits for memory
+    others = actors.way(way)
     for n in range(5):
         others.put("k", n, 0, None)
     with pytest.raises(ChannelFull, match="put_nowait: no room in"):
         tried(put).result()
+
+
+@pytest.mark.parametrize("policy", ["drop_oldest", "keep_latest"])
+def test_a_put_that_waits_for_memory_drops_what_others_put_meanwhile(actors, channel, policy):
+    actors.start(policy=policy, max_bytes=4 * MB, maxsize=2)
+    queues = actors.way("shm")
+    with contextlib.suppress(ChannelFull):
+        for key in range(99):
+            queues.put(key, bytes(MB), 0, None)
+    put = begin(queues, bytes(MB), DEADLINE_S, "sync")
+    time.sleep(0.2)  # now the put waits for memory
+    others = actors.way("shm")
+    for n in range(2):
+        others.put("k", n, 0, None)
+    queues.take(0, channel.queues.ONE, None)
+    put.result(DEADLINE_S)
+    held = [each.item for each in queues.peek_all("k")]
+    assert len(held) <= 2
+    assert held[-1] == bytes(MB)
+
+
+@both_ways
+def test_a_timeout_says_in_numbers_what_was_missing(actors, channel, way):
+    queues = actors.start(maxsize=2).way(way)
+    with pytest.raises(ShoalTimeoutError) as caught:
+        queues.take("k", channel.queues.ONE, Deadline(0))
+    assert caught.value.refusal == ("empty", 0, 0, 0)
+    queues.put("k", 1, 1, None)
+    with pytest.raises(ShoalTimeoutError) as caught:
+        queues.take("k", channel.queues.Want("batch", 5), Deadline(0.05))
+    assert caught.value.refusal == ("weight", 1, 5, 0)
+    queues.put("k", 2, 1, None)
+    with pytest.raises(ShoalTimeoutError) as caught:
+        queues.put("k", 3, 1, Deadline(0.05))
+    assert caught.value.refusal == ("messages", 2, 2, 0)
+    with pytest.raises(ChannelFull) as caught:
+        queues.put("k", 3, 1, None)
+    assert caught.value.refusal == ("messages", 2, 2, 0)

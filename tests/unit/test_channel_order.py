@@ -26,9 +26,9 @@ class HeldUp:
 
 
 @pytest.mark.parametrize("how", ["sync", "async"])
-def test_a_get_is_not_cancelled_once_it_took_an_item(hosts, channel, monkeypatch, how):
-    queues = hosts.start().way("shm")
-    first = queues.start_take("k", channel.want.ONE, Deadline(DEADLINE_S))
+def test_a_get_is_not_cancelled_once_it_took_an_item(actors, channel, monkeypatch, how):
+    queues = actors.start().way("shm")
+    first = queues.start_take("k", channel.queues.ONE, Deadline(DEADLINE_S))
     held = HeldUp(channel.shared.take_now)
     monkeypatch.setattr(channel.shared, "take_now", held)
     queues.put("k", "first", 0, None)
@@ -38,9 +38,9 @@ def test_a_get_is_not_cancelled_once_it_took_an_item(hosts, channel, monkeypatch
     assert not first.cancel()
 
     if how == "sync":
-        assert queues.take("k", channel.want.ONE, Deadline(DEADLINE_S)) == "second"
+        assert queues.take("k", channel.queues.ONE, Deadline(DEADLINE_S)) == "second"
     else:
-        second = queues.start_take("k", channel.want.ONE, Deadline(DEADLINE_S)).result(DEADLINE_S)
+        second = queues.start_take("k", channel.queues.ONE, Deadline(DEADLINE_S)).result(DEADLINE_S)
         second.deliver()
         assert second.value == "second"
     taken = first.result(DEADLINE_S)

@@ -1,8 +1,7 @@
-"""Calls to a channel's host that does not answer: they end at their deadline and lose nothing."""
+"""Calls to a channel's actor that does not answer: they end at their deadline and lose nothing."""
 
 import asyncio
 import contextlib
-import importlib
 import threading
 import time
 
@@ -11,13 +10,12 @@ from ray.exceptions import ActorUnavailableError, GetTimeoutError
 
 from shoal.deadline import Deadline
 from shoal.errors import ChannelEmpty, PeerLostError, ShoalTimeoutError
-from shoal.transport import client
-from support.channel_host import DEADLINE_S, held_up
+from support.channel_actor import DEADLINE_S, held_up
 from support.processes import until
 
 SOON_S = 15
 """Maximum seconds of a call: far more than the second by which it may be late on a busy machine,
-far less than the half minute that a host has to answer where there is no deadline."""
+far less than the half minute that an actor has to answer where there is no deadline."""
 
 both_ways = pytest.mark.parametrize("how", ["sync", "async"])
 
@@ -39,33 +37,33 @@ def take(queues, want, seconds, how):
 
 
 @both_ways
-def test_a_get_ends_with_its_time_and_gives_back_what_comes_late(hosts, channel, how):
-    queues = hosts.start().way("ray")
+def test_a_get_ends_with_its_time_and_gives_back_what_comes_late(actors, channel, how):
+    queues = actors.start().way("ray")
     queues.put("k", "a", 0, None)
-    text = r"get: no message in .* within 0.2 s: the host c:0 does not answer"
-    with hosts.standing_still(), ends_soon(ShoalTimeoutError, text):
-        take(queues, channel.want.ONE, 0.2, how)
-    assert take(queues, channel.want.ONE, DEADLINE_S, how) == "a"
-    until(lambda: hosts.ask("end", False), DEADLINE_S)
+    text = r"get: no message in .* within 0.2 s: the actor c:0 does not answer"
+    with actors.standing_still(), ends_soon(ShoalTimeoutError, text):
+        take(queues, channel.queues.ONE, 0.2, how)
+    assert take(queues, channel.queues.ONE, DEADLINE_S, how) == "a"
+    until(lambda: actors.ask("end", False), DEADLINE_S)
 
 
-def test_a_batch_that_lingers_ends_with_its_time(hosts, channel):
-    queues = hosts.start().way("ray")
+def test_a_batch_that_lingers_ends_with_its_time(actors, channel):
+    queues = actors.start().way("ray")
     queues.put("k", "a", 1, None)
-    want = channel.want.Want("batch", 5, least=1, linger=0.05)
-    text = "within 0.2 s: the host c:0 does not answer"
-    with hosts.standing_still(), ends_soon(ShoalTimeoutError, text):
+    want = channel.queues.Want("batch", 5, least=1, linger=0.05)
+    text = "within 0.2 s: the actor c:0 does not answer"
+    with actors.standing_still(), ends_soon(ShoalTimeoutError, text):
         take(queues, want, 0.2, "sync")
     assert take(queues, want, DEADLINE_S, "sync") == ["a"]
 
 
 @both_ways
 @pytest.mark.parametrize("number", [1, 3])
-def test_a_put_ends_with_its_time(hosts, how, number):
-    queues = hosts.start().way("ray")
+def test_a_put_ends_with_its_time(actors, how, number):
+    queues = actors.start().way("ray")
     queues.put("k", "a", 0, None)  # now the route is known
-    text = "host c:0 of .* does not answer: what it was asked for may be done or not"
-    with hosts.standing_still(), ends_soon(PeerLostError, text):
+    text = "actor c:0 of .* does not answer: what it was asked for may be done or not"
+    with actors.standing_still(), ends_soon(PeerLostError, text):
         if how == "async":
             with held_up():  # so that they go in one call
                 puts = [queues.start_put("k", n, 0, Deadline(0.2)) for n in range(number)]
@@ -77,65 +75,65 @@ def test_a_put_ends_with_its_time(hosts, how, number):
             queues.put_many("k", list(range(number)), [0] * number, Deadline(0.2))
 
 
-def test_a_host_that_answers_may_take_its_time_for_what_is_large(hosts, channel):
-    queues = hosts.start().way("ray")
+def test_an_actor_that_answers_may_take_its_time_for_what_is_large(actors, channel):
+    queues = actors.start().way("ray")
     queues.put("k", "a", 0, None)
     late = [GetTimeoutError("on its way")]
-    hosts.handle.fails = lambda: late.pop() if late else None
-    assert queues.take("k", channel.want.ONE, Deadline(0.2)) == "a"
-    assert hosts.handle.called.count("ping") == 1
+    actors.handle.fails = lambda: late.pop() if late else None
+    assert queues.take("k", channel.queues.ONE, Deadline(0.2)) == "a"
+    assert actors.handle.called.count("ping") == 1
 
 
-def test_a_host_has_its_time_for_who_waits_for_no_item(hosts, channel, monkeypatch):
-    queues = hosts.start().way("ray")
-    get, seconds = client.ray.get, []
+def test_an_actor_has_its_time_for_who_waits_for_no_item(actors, channel, monkeypatch):
+    queues = actors.start().way("ray")
+    get, seconds = channel.actor_protocol.ray.get, []
 
     def noted(reference, timeout):
         seconds.append(timeout)
         return get(reference, timeout)
 
-    monkeypatch.setattr(client.ray, "get", noted)
+    monkeypatch.setattr(channel.actor_protocol.ray, "get", noted)
     for deadline, error in ((None, ChannelEmpty), (Deadline(0), ShoalTimeoutError)):
         with pytest.raises(error):
-            queues.take("k", channel.want.ONE, deadline)
+            queues.take("k", channel.queues.ONE, deadline)
     assert seconds == [30, 30]
 
 
-def test_a_get_does_not_wait_longer_for_the_next_process_than_it_may(hosts, channel):
-    queues = hosts.start().way("ray")
+def test_a_get_does_not_wait_longer_for_the_next_process_than_it_may(actors, channel):
+    queues = actors.start().way("ray")
     died = [ActorUnavailableError("it restarts", None)]
-    hosts.handle.fails = lambda: died.pop() if died else None
-    text = r"the host c:0 (starts again|does not answer)"
-    with hosts.standing_still(), ends_soon(ShoalTimeoutError, text):
-        queues.take("k", channel.want.ONE, Deadline(0.2))
+    actors.handle.fails = lambda: died.pop() if died else None
+    text = r"the actor c:0 (starts again|does not answer)"
+    with actors.standing_still(), ends_soon(ShoalTimeoutError, text):
+        queues.take("k", channel.queues.ONE, Deadline(0.2))
 
 
-def test_a_question_is_not_asked_for_ever_of_a_host_that_dies_of_it(hosts, channel, monkeypatch):
-    calls = importlib.import_module(f"{channel.remote.__package__}.calls")
+def test_a_question_is_not_asked_for_ever_of_an_actor_that_dies_of_it(actors, channel, monkeypatch):
+    calls = channel.actor_calls
     monkeypatch.setattr(calls, "_RESTART_S", 0.2)
-    queues = hosts.start().way("ray")
+    queues = actors.start().way("ray")
 
     def dies_of_what_it_is_asked():
-        if hosts.handle.called[-1] == "ping":
+        if actors.handle.called[-1] == "ping":
             return None
         return ActorUnavailableError("it restarts", None)
 
-    hosts.handle.fails = dies_of_what_it_is_asked
+    actors.handle.fails = dies_of_what_it_is_asked
     with ends_soon(PeerLostError, "another process takes its place"):
         queues.qsize("k")
 
 
-def test_puts_that_go_together_have_their_time_at_a_host_that_answers(hosts):
-    queues, moved = hosts.start().way("ray"), threading.Event()
-    put_many = hosts.worker._operations["put_many"]
+def test_puts_that_go_together_have_their_time_at_an_actor_that_answers(actors):
+    queues, moved = actors.start().way("ray"), threading.Event()
+    put_many = actors.worker._operations["put_many"]
 
     async def slow(*arguments):
         await asyncio.to_thread(moved.wait, DEADLINE_S)
         return await put_many(*arguments)
 
-    hosts.worker._operations = {**hosts.worker._operations, "put_many": slow}
+    actors.worker._operations = {**actors.worker._operations, "put_many": slow}
     with held_up():
         puts = [queues.start_put("k", n, 0, Deadline(0.2)) for n in range(3)]
-    until(lambda: "ping" in hosts.handle.called, DEADLINE_S)  # their time is over
+    until(lambda: "ping" in actors.handle.called, DEADLINE_S)  # their time is over
     moved.set()
     assert [put.result(DEADLINE_S) for put in puts] == [None] * 3

@@ -6,9 +6,9 @@ import pickle
 import numpy as np
 import pytest
 
+from shoal.channel.actor_protocol import Bulk, pack, unpack
 from shoal.errors import ShoalValueError
 from shoal.pickling import dumps, loads
-from shoal.transport.wire import Bulk, pack, unpack
 
 
 def carried(packed):

@@ -1,8 +1,8 @@
 """Details of the pure-Python core of `shoal.shm`: its tables, signals, journals, dead sessions."""
 
 import contextlib
-import fcntl
 import gc
+import itertools
 import os
 import signal
 import sqlite3
@@ -17,18 +17,22 @@ import pytest
 from shoal._pure.shm import (
     ShmQueue,
     ShmSession,
-    place as place_module,
-    sending,
+    putting,
+    queue_row,
     session as made,
     shm_gc,
     taking,
 )
 from shoal.errors import (
+    ChannelClosed,
     ChannelCorruptError,
+    ChannelEmpty,
     ChannelError,
+    ChannelFull,
     ChannelMemoryError,
     ChannelNotFoundError,
     ShoalTimeoutError,
+    ShoalValueError,
 )
 
 DEADLINE_S = 30
@@ -53,8 +57,8 @@ def tables(session):
 
 @pytest.mark.parametrize(
     ("value", "moment"),
-    [("small", "decode"), (LARGE, "decode"), (LARGE, "map_file"), (LARGE, "Path")],
-    ids=["small-decode", "large-decode", "large-map", "large-path"],
+    [("small", "decode"), (LARGE, "decode"), (LARGE, "read_file"), (LARGE, "remove_files")],
+    ids=["small-decode", "large-decode", "large-read", "large-unlink"],
 )
 def test_what_a_signal_cut_off_goes_back_to_its_place(own, queue, monkeypatch, value, moment):
     """As if Ctrl-C came at the worst moment: the message has already left the queue."""
@@ -151,7 +155,7 @@ def test_tables_of_another_version_are_refused(own):
         db.execute("UPDATE session SET format = 99")
     db.close()
     text = (
-        "has tables of version 99, this process knows 3: run the same version of shoal everywhere"
+        "has tables of version 99, this process knows 4: run the same version of shoal everywhere"
     )
     result = subprocess.run(
         [sys.executable, "-c", "import sys\nfrom shoal._pure.shm import ShmSession\nShmSession(sys.argv[1])", own.token],
@@ -177,29 +181,22 @@ def test_tables_that_somebody_holds_do_not_outlast_a_deadline(own, queue):
     assert queue.get() == 1
 
 
-def test_who_looks_for_dead_sessions_keeps_nobody_out(place, monkeypatch):
-    """It takes all locks of a session for a moment, even before the session's maker has joined."""
+def test_a_search_for_dead_sessions_leaves_a_session_alone_whose_creator_has_not_joined(
+    place, monkeypatch
+):
     real = made.member_of
-    watchers = []
+    found = []
 
-    def looked_at(folder):
-        locked, told = os.pipe()
+    def searched(folder):
         child = os.fork()
         if child == 0:
-            descriptor = os.open(folder / "locks", os.O_RDWR)
-            fcntl.lockf(descriptor, fcntl.LOCK_EX)
-            os.write(told, b"x")
-            time.sleep(0.05)  # the maker fails to lock, or has not tried yet: both are fine
-            os._exit(0)
-        os.read(locked, 1)
-        os.close(locked)
-        os.close(told)
-        watchers.append(child)
+            os._exit(len(shm_gc(place)))
+        found.append(os.waitpid(child, 0)[1])
         return real(folder)
 
-    monkeypatch.setattr(made, "member_of", looked_at)
+    monkeypatch.setattr(made, "member_of", searched)
     session = ShmSession(dir=place)
-    assert [os.waitpid(child, 0)[1] for child in watchers] == [0]
+    assert found == [0]
     assert session.stats()["participants"] == 1
     session.close()
 
@@ -227,7 +224,7 @@ def test_what_died_before_it_was_a_session_is_removed_when_it_is_old(place, file
 def test_what_is_queued_can_be_taken_where_the_file_system_is_full(own, queue, monkeypatch):
     for i in range(100):
         queue.put(i)
-    monkeypatch.setattr(place_module, "free_bytes", lambda _: 100_000)
+    monkeypatch.setattr(queue_row, "free_bytes", lambda _: 100_000)
     for large in (0, 200_000):
         with pytest.raises(ChannelMemoryError, match=r"^put: .* has no room for a message of \d+"):
             queue.put(b"x" * large)
@@ -250,7 +247,7 @@ def test_who_dies_between_a_message_and_its_file_leaves_no_file(own, queue):
         [sys.executable, "-c", program, own.token], check=False, timeout=DEADLINE_S
     )
     assert ended.returncode == -signal.SIGKILL
-    held = queue.get()  # its file has a row while it is in use
+    held = queue.get()
     queue.put(LARGE)
     own.sweep()
     assert len(list(Path(own.token).glob("x*"))) == 1
@@ -288,35 +285,172 @@ def test_a_session_that_is_dropped_within_a_change_is_left_after_it(queue, place
     """The garbage collector may run during a change, and leaving within it would be a deadlock."""
     other = [ShmSession(dir=place)]
     folder = Path(other[0].token)
-    real = sending.next_position
+    real = queue_row.free_bytes
     seen = []
 
-    def dropping(db):
+    def dropping(path):
         other.clear()
         seen.append(folder.exists())
-        return real(db)
+        return real(path)
 
-    monkeypatch.setattr(sending, "next_position", dropping)
+    monkeypatch.setattr(queue_row, "free_bytes", dropping)
     queue.put(1)
     assert seen == [True]
     assert not folder.exists()
 
 
-def test_a_spill_folder_that_another_user_may_have_made_is_refused(place, tmp_path):
+def test_nobody_else_can_use_the_spill_folder(place, tmp_path):
     session = ShmSession(
         dir=place, max_bytes=100_000, memory_policy="spill", spill_dir=str(tmp_path)
     )
-    with contextlib.closing(session):
-        queue = ShmQueue(session, b"k", name="queue 'k'")
-        queue.put(LARGE[:90_000])
-        with sqlite3.connect(tables(session)) as db:
-            (spill,) = db.execute("SELECT spill FROM session").fetchone()
-        db.close()
-        Path(spill).mkdir(mode=0o700)
-        Path(spill).chmod(0o777)
-        with pytest.raises(ChannelError, match="expected a folder of this user with mode 0700"):
-            queue.put(LARGE)
-        assert queue.qsize() == 1
-        Path(spill).chmod(0o700)
-        queue.put(LARGE)
-        assert queue.qsize() == 2
+    (spill,) = tmp_path.iterdir()
+    assert spill.name == Path(session.token).name
+    assert spill.stat().st_mode & 0o777 == 0o700
+    session.close()
+
+
+@pytest.mark.parametrize("reserve", [False, True])
+def test_who_dies_while_it_writes_a_message_leaves_nothing(own, queue, reserve):
+    program = (
+        "import os, signal, sys\nimport numpy as np\nfrom shoal._pure.shm import putting\n"
+        "from shoal._pure.shm import ShmQueue, ShmSession\n"
+        "queue = ShmQueue(ShmSession(sys.argv[1]), b'k', name='k')\n"
+        "real = putting.write_file\n"
+        "def write(*arguments):\n    real(*arguments)\n    os.kill(os.getpid(), signal.SIGKILL)\n"
+        "putting.write_file = write\n"
+        "queue.put(queue.reserve(100_000, 'u1') if int(sys.argv[2]) else np.zeros(100_000, 'u1'))\n"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", program, own.token, str(int(reserve))],
+        check=False,
+        timeout=DEADLINE_S,
+    )
+    assert ended.returncode == -signal.SIGKILL
+    assert own.sweep() == {"dead": 1, "recovered": int(reserve), "redelivered": 0, "lost": 0}
+    stats = own.stats()
+    assert (stats["messages"], stats["bytes_in_use"], stats["bytes_reserved"]) == (0, 0, 0)
+    assert list(Path(own.token).glob("x*")) == []
+
+
+def test_a_reservation_that_could_not_be_written_can_be_put_again(own, queue, monkeypatch):
+    reservation = queue.reserve(100_000, "u1")
+    reservation.array[:] = 3
+
+    def full(*_):
+        raise ChannelMemoryError("full")
+
+    monkeypatch.setattr(putting, "write_file", full)
+    with pytest.raises(ChannelMemoryError, match="full"):
+        queue.put(reservation)
+    monkeypatch.undo()
+    assert own.stats()["bytes_reserved"] == 100_000
+    queue.put(reservation)
+    assert queue.get()[-1] == 3
+
+
+class Counted:
+    """Counts how often it is encoded."""
+
+    def __init__(self):
+        self.encoded = 0
+
+    def __reduce__(self):
+        self.encoded += 1
+        return int, (7,)
+
+
+def test_a_full_queue_encodes_nothing_and_a_put_that_waits_encodes_once(own):
+    queue = ShmQueue(own, b"one", 1, name="one")
+    queue.put(1)
+    item = Counted()
+    with pytest.raises(ChannelFull):
+        queue.put_nowait(item)
+    with pytest.raises(ShoalTimeoutError):
+        queue.put(item, timeout=0.05)
+    with pytest.raises(ShoalTimeoutError):
+        queue.put_many([item, item], timeout=0.05)
+    assert item.encoded == 0
+    seen = []
+
+    def waiting():
+        seen.append(item.encoded)
+        queue.get_nowait()
+
+    queue.put(item, timeout=DEADLINE_S, waiting=waiting)
+    assert seen == [0]
+    assert (item.encoded, queue.get_nowait()) == (1, 7)
+    queue.close()
+    with pytest.raises(ChannelClosed):
+        queue.put(item)
+    assert item.encoded == 1
+
+
+def refused(kind, call):
+    with pytest.raises(kind) as error:
+        call()
+    return error.value.refusal
+
+
+def test_errors_say_why_in_numbers(place):
+    session = ShmSession(dir=place, max_bytes=1000, backlog=2)
+    two, bounded = ShmQueue(session, b"two", 2), ShmQueue(session, b"bytes", 0, 200)
+    endless = ShmQueue(session, b"endless")
+    assert refused(ChannelEmpty, two.get_nowait) == ("empty", 0, 0, 0)
+    assert refused(ShoalTimeoutError, lambda: two.get(timeout=0)) == ("empty", 0, 0, 0)
+    assert refused(ShoalTimeoutError, lambda: two.get_batch(5, timeout=0)) == ("weight", 0, 5, 0)
+    two.put(1)
+    wanted = ("weight", 1, 3, 0)
+    assert refused(ShoalTimeoutError, lambda: two.get_batch(5, timeout=0, least=3)) == wanted
+    two.put(2)
+    assert refused(ChannelFull, lambda: two.put_nowait(3)) == ("messages", 2, 2, 0)
+    assert refused(ShoalTimeoutError, lambda: two.put(3, timeout=0)) == ("messages", 2, 2, 0)
+    endless.put_many([1, 2])
+    assert refused(ChannelFull, lambda: endless.put_nowait(3)) == ("backlog", 2, 2, 0)
+    bounded.put(bytes(100))
+    kind, held, bound, length = refused(ChannelFull, lambda: bounded.put_nowait(bytes(100)))
+    assert (kind, bound) == ("bytes", 200)
+    assert 100 < held == length < 200
+    assert two.get_many(2) == [1, 2]
+    kind, held, bound, length = refused(ChannelFull, lambda: two.put_nowait(bytes(900)))
+    assert (kind, bound) == ("memory", 1000)
+    assert (100 < held < 300, 900 < length < 1000) == (True, True)
+    session.close()
+
+
+def test_an_error_in_memory_says_why_in_numbers(place):
+    session = ShmSession(dir=place, max_bytes=1000, memory_policy="error")
+    queue = ShmQueue(session, b"k")
+    queue.put(bytes(500))
+    kind, _, bound, _ = refused(ChannelMemoryError, lambda: queue.put(bytes(600)))
+    assert (kind, bound) == ("memory", 1000)
+    session.close()
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda queue, waiting: queue.get(waiting=waiting),
+        lambda queue, waiting: queue.get_many(2, waiting=waiting),
+        lambda queue, waiting: queue.get_batch(2, waiting=waiting),
+        lambda queue, waiting: queue.put(bytes(900), waiting=waiting),
+        lambda queue, waiting: queue.put_many([bytes(900)], waiting=waiting),
+        lambda queue, waiting: queue.reserve(900, "u1", waiting=waiting),
+    ],
+)
+def test_a_call_that_waits_calls_back_every_now_and_then(place, call):
+    session = ShmSession(dir=place, max_bytes=1000)
+    ShmQueue(session, b"other").put(bytes(200))
+    queue = ShmQueue(session, b"k")
+    times = [time.monotonic()]
+
+    def waiting():
+        times.append(time.monotonic())
+        if len(times) == 4:
+            raise ShoalValueError("enough")
+
+    with pytest.raises(ShoalValueError, match="enough"):
+        call(queue, waiting)
+    assert all(later - earlier >= 0.1 for earlier, later in itertools.pairwise(times))
+    assert queue.empty()
+    assert session.stats()["descriptors_in_use"] == 1
+    session.close()

@@ -1,15 +1,17 @@
 """Named queues between workers, and between workers and the driver.
 
-A channel has one actor, or one on each node (`host`). The actor creates a session of `shoal.shm`
+A channel has one actor, or one on each node (`actor`). The actor creates a session of `shoal.shm`
 that stores the items. Handles on the actor's node put and take there directly (`shared`); handles
-on other nodes call the actor (`remote`). `replicas` chooses between the two, once for each process
-and actor. `local` is a channel within one process. `channel` has the public class.
+on other nodes call the actor (`remote`). `routes` chooses between the two, once for each process
+and actor. `local` is a channel within one process. All three have the interface of `queues`.
+`reservation` has the arrays that producers fill in place. `channel` has the public class, whose fast path is in the core; `create` starts and finds actors.
 """
 
+from shoal.channel.actor import ChannelWorker
 from shoal.channel.channel import DEFAULT_KEY, Channel
-from shoal.channel.host import ChannelWorker
-from shoal.channel.item import WeightedItem
 from shoal.channel.local import LocalChannel
+from shoal.channel.queues import WeightedItem
+from shoal.channel.reservation import Reservation
 from shoal.channel.stats import ChannelStats
 
 __all__ = [
@@ -18,5 +20,6 @@ __all__ = [
     "ChannelStats",
     "ChannelWorker",
     "LocalChannel",
+    "Reservation",
     "WeightedItem",
 ]

@@ -5,40 +5,42 @@ import math
 from collections.abc import AsyncIterator, Hashable, Iterator, Sequence
 from typing import Any, Self
 
-from shoal._backend import ShmPort, ShmQueue
+from shoal._backend import ChannelBase, ShmQueue
 from shoal.channel.arguments import checked_count, checked_key, checked_weight
-from shoal.channel.backend import Backend, Got
-from shoal.channel.creation import (
+from shoal.channel.async_work import started, work_of
+from shoal.channel.create import (
     connect,
     create,
-    facts_of,
     node_of_accelerator,
     node_of_worker,
-    replicas_of,
+    routes_of,
+    settings_of,
     split_affinity,
 )
-from shoal.channel.draining import drained
-from shoal.channel.facts import CAPACITY, MOST_ITEMS, Facts
-from shoal.channel.item import DEFAULT_KEY
-from shoal.channel.late import counted
+from shoal.channel.drain import drain
 from shoal.channel.local import LocalChannel, LocalQueues
-from shoal.channel.replicas import Replicas
-from shoal.channel.rest import Rest
+from shoal.channel.named_errors import named, naming
+from shoal.channel.queues import DEFAULT_KEY, ONE, Got, Queues, Want, set_done
+from shoal.channel.reservation import (
+    Reservation,
+    has_reservations,
+    put_many,
+    put_reserved,
+    reserve,
+)
+from shoal.channel.routes import Routes
+from shoal.channel.session_queues import log_waits
+from shoal.channel.settings import CAPACITY, MOST_ITEMS, ChannelSettings
 from shoal.channel.shared import SharedQueues
 from shoal.channel.stats import ChannelStats, Rates
-from shoal.channel.want import ONE, Want
-from shoal.channel.work import named, naming, started, work_of
 from shoal.deadline import Deadline
-from shoal.errors import ChannelClosed, ChannelError, ShoalError, ShoalTimeoutError
+from shoal.errors import ChannelClosed, ChannelError, ShoalError
 from shoal.work import AsyncChannelWork
 
 __all__ = ["DEFAULT_KEY", "Channel"]
 
-_SHORT_S = 10.0
-"""Seconds that `put_many` and `get_many` wait in the core; `LongWait` logs a longer wait."""
 
-
-class Channel:
+class Channel(ChannelBase):
     """A named queue between workers, and between workers and the driver; one queue for each key.
 
     Items that one producer puts under one key are taken in that order; keys never block each
@@ -62,8 +64,8 @@ class Channel:
 
     def __init__(self) -> None:
         self._name = ""
-        self._facts = Facts("channel")
-        self._replicas: Replicas | None = None
+        self._settings = ChannelSettings("channel")
+        self._routes: Routes | None = None
         self._local: LocalQueues | None = None
         self._local_channel: LocalChannel | None = None
         self._current_worker: Any = None
@@ -117,10 +119,10 @@ class Channel:
             node_rank = node_id
         if node_rank is None:
             node_rank = 0 if gpu_id is None or local else node_of_accelerator(gpu_id)
-        facts = Facts(name, maxsize, capacity, max_bytes, policy, memory_policy)
+        settings = ChannelSettings(name, maxsize, capacity, max_bytes, policy, memory_policy)
         if local:
-            return cls._made(facts, local=LocalChannel(maxsize, facts))
-        return cls._made(*create(facts, distributed, node_rank, Deadline(timeout)))
+            return cls._made(settings, local=LocalChannel(maxsize, settings))
+        return cls._made(*create(settings, distributed, node_rank, Deadline(timeout)))
 
     @classmethod
     def create_for(
@@ -166,11 +168,14 @@ class Channel:
 
     @classmethod
     def _made(
-        cls, facts: Facts, replicas: Replicas | None = None, local: LocalChannel | None = None
+        cls,
+        settings: ChannelSettings,
+        routes: Routes | None = None,
+        local: LocalChannel | None = None,
     ) -> Self:
         self = cls.__new__(cls)
         Channel.__init__(self)
-        self._bind(facts, replicas, local)
+        self._bind(settings, routes, local)
         return self
 
     def _initialize(
@@ -188,84 +193,52 @@ class Channel:
         Channel.__init__(self)
         self._current_worker = current_worker
         if local_channel is not None:
-            self._bind(Facts(channel_name, maxsize), None, local_channel)
+            self._bind(ChannelSettings(channel_name, maxsize), None, local_channel)
             return
         handles = channel_actors or {0: channel_worker_actor}
-        facts = facts_of([handles[index] for index in sorted(handles)], Deadline(None))
-        self._bind(facts, Replicas(facts, "", handles), None)
+        settings = settings_of([handles[index] for index in sorted(handles)], Deadline(None))
+        self._bind(settings, Routes(settings, "", handles), None)
 
-    def _bind(self, facts: Facts, replicas: Replicas | None, local: LocalChannel | None) -> None:
-        self._name, self._facts, self._replicas = facts.name, facts, replicas
+    def _bind(
+        self, settings: ChannelSettings, routes: Routes | None, local: LocalChannel | None
+    ) -> None:
+        self._name, self._settings, self._routes = settings.name, settings, routes
         self._local_channel, self._local = local, None if local is None else local.queues
-        self._shorten()
-
-    def _shorten(self) -> None:
-        """Replace put and get by the fast path of the core, where shared memory can be used."""
-        if self._replicas is None:
-            return
-        port = ShmPort(self._replicas.direct, DEFAULT_KEY, Rest(self, Channel))
-        for name in ("put", "put_nowait", "get", "get_nowait"):
-            if getattr(type(self), name) is getattr(Channel, name):  # no subclass has its own
-                setattr(self, name, getattr(port, name))
+        self._direct_queues.clear()
+        if routes is not None:
+            routes.direct = self._direct_queues
 
     # Putting.
 
-    def put(
+    def _put_slowly(
         self,
         item: Any,
-        weight: int = 0,
-        key: Hashable = DEFAULT_KEY,
-        async_op: bool = False,
-        *,
-        timeout: float | None = None,
-        queue_name: Hashable = None,
+        weight: Any,
+        key: Any,
+        async_op: Any,
+        timeout: Any,
+        queue_name: Any,
     ) -> AsyncChannelWork | None:
-        """Put an item, waiting for room.
-
-        Args:
-            item: Any object. With `async_op`, its arrays and tensors must not change until the
-                work is done.
-            weight: Weight of the item, which `get_batch` adds up.
-            key: The queue: a str, bytes, int, float, bool, None or enum member, or a tuple or
-                frozenset of them.
-            async_op: Return a work at once. Puts of one key happen in the order of the calls.
-            timeout: Seconds to wait for room; None for no limit.
-            queue_name: Older name of `key`.
-
-        Raises:
-            ShoalTimeoutError: No room in time; the item is not in the channel.
-            ChannelFull: No room, and the channel's policy is `error`.
-            ChannelMemoryError: It can never fit; or no memory, and the memory policy is `error`.
-            ChannelClosed: The channel was closed.
-            PeerLostError: The channel is on another node, and its actor died during the call: the
-                item may be in the channel or not.
-            ShoalValueError: The item cannot be pickled, or the weight is not an integer from 0.
-        """
+        """Complete a `put` that the core could not complete at once."""
         key, weight = checked_key(key, queue_name), checked_weight(weight)
         deadline = Deadline(timeout, default=math.inf)
+        if isinstance(item, Reservation):
+            channel = (self._settings, self._local)
+            return put_reserved(item, *channel, key, weight, timeout, async_op=async_op)
         with naming():
             queues = self._queues(key)
             if not async_op:
                 queues.put(key, item, weight, deadline)
                 return None
             future = started(queues.start_put, key, item, weight, deadline)
-        return work_of(future, f"put to {self._facts.shown(key)}")
+        return work_of(future, f"put to {self._settings.shown(key)}")
 
-    def put_nowait(
-        self,
-        item: Any,
-        weight: int = 0,
-        key: Hashable = DEFAULT_KEY,
-        *,
-        queue_name: Hashable = None,
-    ) -> None:
-        """Put an item if there is room now.
-
-        Raises:
-            ChannelFull: There is no room.
-            ChannelClosed: The channel was closed. Other errors are the same as for `put`.
-        """
+    def _put_nowait_slowly(self, item: Any, weight: Any, key: Any, queue_name: Any) -> None:
+        """Complete a `put_nowait` that the core could not complete."""
         key, weight = checked_key(key, queue_name), checked_weight(weight)
+        if isinstance(item, Reservation):
+            put_reserved(item, self._settings, self._local, key, weight, waits=False)
+            return
         with naming():
             self._queues(key).put(key, item, weight, None)
 
@@ -280,8 +253,8 @@ class Channel:
         """Put items in their order, waiting for room where there is none.
 
         Args:
-            items: The items.
-            weights: One for each item; None for 0.
+            items: The items; reservations of this key may be among them.
+            weights: One for each item; None for 0, which for a reservation means its own.
             key: The queue.
             timeout: Seconds to wait in all; None for no limit.
 
@@ -294,82 +267,86 @@ class Channel:
         if weights is not None:
             weights = [checked_weight(weight) for weight in weights]
             checked_count(len(weights), len(items))
-        direct, waited, put = self._direct(key), 0.0, 0
-        if direct is not None and timeout is None and self._facts.policy == "block":
-            # Most calls end soon and do not need what a long wait needs.
+        direct, put = self._direct(key), 0
+        if direct is not None and timeout is None and self._settings.policy == "block":
+            waiting = log_waits("put_many", "room", direct.name)
             try:
-                direct.put_many(items, weights, _SHORT_S)
-            except ShoalTimeoutError as error:
-                waited, put = _SHORT_S, int(getattr(error, "done", 0))
+                direct.put_many(items, weights, waiting=waiting)
             except ShoalError as error:
-                raise named(error) from error.__cause__
+                if not has_reservations(items):  # which the core does not know
+                    raise named(error) from error.__cause__
+                put = int(getattr(error, "done", 0))
             else:
                 return
         weights = [0] * len(items) if weights is None else weights
         try:
             with naming():
-                deadline = Deadline(timeout, default=math.inf, waited=waited)
-                self._queues(key).put_many(key, items[put:], weights[put:], deadline)
+                deadline = Deadline(timeout, default=math.inf)
+                queues = self._queues(key)
+                put_many(self._settings, queues, key, items[put:], weights[put:], deadline)
         except ShoalError as error:
-            counted(error, put + int(getattr(error, "done", 0)))
+            set_done(error, put + int(getattr(error, "done", 0)))
             raise
+
+    def reserve(
+        self,
+        shape: int | Sequence[int],
+        dtype: Any,
+        weight: int = 0,
+        key: Hashable = DEFAULT_KEY,
+        *,
+        timeout: float | None = None,
+    ) -> Reservation:
+        """Reserve memory for an array that the caller fills and then puts without a copy.
+
+        On the channel's node the array lies in the channel's memory, where the consumer finds it.
+        On other nodes the put copies it, and with `local=True` it is an ordinary array.
+
+        Args:
+            shape: Sizes of the array, or the size of an array of one dimension.
+            dtype: A torch dtype for a tensor of the CPU, or anything that numpy takes as a dtype.
+            weight: Weight of the item; can be set until the put.
+            key: The queue.
+            timeout: Seconds to wait for memory, and again for room in a put that has no timeout
+                itself; None for no limit.
+
+        Returns:
+            A `Reservation`, with `array`, `put()` and `cancel()`. As a context manager it returns
+            the array, and puts it at the end of the block unless the block raises.
+
+        Raises:
+            ShoalTimeoutError: No memory in time.
+            ChannelMemoryError: It can never fit; or no memory, and the memory policy is `error`.
+            ChannelClosed: The channel was closed. On other nodes only the put raises these errors.
+            ShoalTypeError: The shape or the dtype has a wrong type.
+            ShoalValueError: There can be no such array, or its dtype has objects.
+            DependencyError: numpy is not installed.
+        """
+        key, weight = checked_key(key), checked_weight(weight)
+        with naming():
+            queues = self._queues(key)
+        return reserve(self._settings, queues, shape, dtype, key, weight, timeout)
 
     # Getting.
 
-    def get(
-        self,
-        key: Hashable = DEFAULT_KEY,
-        async_op: bool = False,
-        *,
-        timeout: float | None = None,
-        queue_name: Hashable = None,
-        lease: bool = False,
+    def _get_slowly(
+        self, key: Any, async_op: Any, timeout: Any, queue_name: Any, lease: Any, waited: float
     ) -> Any:
-        """Get the oldest item, waiting for one.
-
-        Args:
-            key: The queue.
-            async_op: Return a work at once. Cancelling it, or the task that awaits it, loses no
-                item.
-            timeout: Seconds to wait; None for no limit.
-            queue_name: Older name of `key`.
-            lease: Return a lease instead, with `value`, `redelivered`, `ack()` and `give_back()`:
-                the item is delivered again, at the end of its queue, if this process dies before
-                `ack()`. As a context manager it acknowledges unless the block raises.
-
-        Raises:
-            ShoalTimeoutError: No item in time.
-            ChannelClosed: The channel was closed and the key is empty.
-            PeerLostError: The channel is on another node, and its actor died for good.
-            ChannelDecodeError: The item cannot be rebuilt in this process; it is lost.
-        """
-        return self.get_after(key, async_op, timeout, queue_name, lease)
-
-    def get_after(
-        self,
-        key: Hashable,
-        async_op: bool,
-        timeout: float | None,
-        queue_name: Hashable,
-        lease: bool,
-        waited: float = 0.0,
-    ) -> Any:
-        """Same as `get`, after the core has waited `waited` seconds of the timeout."""
+        """Complete a `get` after the core has waited `waited` seconds of the timeout."""
         deadline = Deadline(timeout, default=math.inf, waited=waited)
         want = Want(lease=True) if lease else ONE
         return self._take(checked_key(key, queue_name), want, deadline, async_op=async_op)
 
-    def get_nowait(
-        self, key: Hashable = DEFAULT_KEY, *, queue_name: Hashable = None, lease: bool = False
-    ) -> Any:
-        """Get the oldest item if there is one now.
-
-        Raises:
-            ChannelEmpty: The key holds no item. Other errors are the same as for `get`.
-        """
+    def _get_nowait_slowly(self, key: Any, queue_name: Any, lease: Any) -> Any:
+        """Complete a `get_nowait` from a queue that is not open yet."""
         key = checked_key(key, queue_name)
         with naming():
             return self._queues(key).take(key, Want(lease=True) if lease else ONE, None)
+
+    @staticmethod
+    def _explain(error: BaseException) -> BaseException:
+        """Return an error of the core with the name of this worker in its text."""
+        return named(error)
 
     def get_many(
         self, n: int, key: Hashable = DEFAULT_KEY, *, timeout: float | None = None
@@ -379,17 +356,14 @@ class Channel:
         Raises:
             ShoalTimeoutError: No item in time. Other errors are the same as for `get`.
         """
-        key, n, waited = checked_key(key), checked_weight(n, "n", least=1), 0.0
+        key, n = checked_key(key), checked_weight(n, "n", least=1)
         direct = self._direct(key)
         if direct is not None and timeout is None:
-            # Most calls end soon and do not need what a long wait needs.
             try:
-                return direct.get_many(n, _SHORT_S)
-            except ShoalTimeoutError:
-                waited = _SHORT_S
+                return direct.get_many(n, waiting=log_waits("get", "an item", direct.name))
             except ShoalError as error:
                 raise named(error) from error.__cause__
-        deadline = Deadline(timeout, default=math.inf, waited=waited)
+        deadline = Deadline(timeout, default=math.inf)
         items: list[Any] = self._take(key, Want("many", n), deadline, async_op=False)
         return items
 
@@ -446,7 +420,7 @@ class Channel:
         Raises:
             ChannelDecodeError: Same as for `get_batch`.
         """
-        return drained(self, key, self._queues)
+        return drain(self, key, self._queues)
 
     def __iter__(self) -> Iterator[Any]:
         """Get items of the default queue until the channel is closed and the queue is empty."""
@@ -470,7 +444,7 @@ class Channel:
             if not async_op:
                 return queues.take(key, want, deadline)
             future = started(queues.start_take, key, want, deadline)
-        return work_of(future, f"get from {self._facts.shown(key)}", takes=True)
+        return work_of(future, f"get from {self._settings.shown(key)}", takes=True)
 
     # Looking.
 
@@ -491,7 +465,7 @@ class Channel:
     @property
     def maxsize(self) -> int:
         """Items that a key holds before `put` waits; 0 if no bound was given."""
-        return self._facts.maxsize
+        return self._settings.maxsize
 
     def peek_all(self, key: Hashable = DEFAULT_KEY) -> Got:
         """Return the weights and items that a key holds, oldest first, without taking them."""
@@ -524,23 +498,23 @@ class Channel:
 
     @property
     def _distributed(self) -> bool:
-        return self._facts.distributed
+        return self._settings.distributed
 
     @property
     def _channel_actors_by_rank(self) -> dict[int, Any]:
-        hosts = [] if self._replicas is None else self._replicas.hosts()
-        return {index: host.handle for index, host in enumerate(hosts)}
+        actors = [] if self._routes is None else self._routes.actors()
+        return {index: actor.handle for index, actor in enumerate(actors)}
 
     def _direct(self, key: Hashable) -> ShmQueue | None:
         """Return the queue of a key if no asynchronous call of this process is pending on it."""
-        return None if self._replicas is None else self._replicas.direct.get(key)
+        return self._direct_queues.get(key)
 
-    def _queues(self, key: Hashable) -> Backend:
+    def _queues(self, key: Hashable) -> Queues:
         if self._local is not None:
             return self._local
-        if self._replicas is None:
+        if self._routes is None:
             raise ChannelError("this is not a channel yet: use Channel.create or Channel.connect")
-        return self._replicas.of(key)
+        return self._routes.for_key(key)
 
     # The whole channel.
 
@@ -563,8 +537,8 @@ class Channel:
         with naming():
             if self._local is not None:
                 self._local.close()
-            elif self._replicas is not None:
-                self._replicas.end(now=False)
+            elif self._routes is not None:
+                self._routes.end(now=False)
 
     def delete(self) -> None:
         """Close the channel and drop the items that it holds. The name is free again.
@@ -574,8 +548,8 @@ class Channel:
         with naming():
             if self._local is not None:
                 self._local.delete()
-            elif self._replicas is not None:
-                self._replicas.end(now=True)
+            elif self._routes is not None:
+                self._routes.end(now=True)
 
     def __str__(self) -> str:
         """List the items of the default queue."""
@@ -588,13 +562,13 @@ class Channel:
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle the description of the channel; the receiver opens its own connection."""
-        if self._replicas is None:
+        if self._routes is None:
             raise ChannelError(
                 f"the local channel {self._name!r} cannot leave its process; create it without "
                 "local=True to share it"
             )
-        return _restore, (type(self), self._facts, self._replicas.namespace)
+        return _restore, (type(self), self._settings, self._routes.namespace)
 
 
-def _restore(cls: type[Channel], facts: Facts, namespace: str) -> Channel:
-    return cls._made(facts, replicas_of(facts, namespace))
+def _restore(cls: type[Channel], settings: ChannelSettings, namespace: str) -> Channel:
+    return cls._made(settings, routes_of(settings, namespace))

@@ -1,20 +1,28 @@
-"""The actor's record of the leases that handles on other nodes have.
+"""Leases: items that return to their queue unless the consumer acknowledges them.
 
-Every item that a handle on another node takes is on lease. All items of a plain get share one
-lease, which the handle settles when they have arrived. A get with `lease` has one for each item.
+`Leases` is the actor's record of the leases that handles on other nodes have. Every item that such
+a handle takes is on lease. All items of a plain get share one lease, which the handle settles when
+they have arrived; a get with `lease` has one for each item. `HeldLeases` is the record of a handle,
+which renews them. `RemoteLease` and `LocalLease` are the objects that consumers get.
 """
 
+import asyncio
+import contextlib
 import itertools
 import logging
 import os
+import threading
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol, Self
 
+from shoal.channel.pending import reset_in_child
+from shoal.errors import ShoalValueError
+from shoal.loop import submit
 from shoal.process import ProcessId, is_running
 
-__all__ = ["RENEW_S", "Leases"]
+__all__ = ["RENEW_S", "HeldLeases", "Leases", "LocalLease", "RemoteLease", "arrival_s"]
 
 RENEW_S = 0.5
 """Seconds between a handle's renewals of its leases."""
@@ -108,3 +116,144 @@ class Leases:
             if lease.ends < now or lease.client in dead:
                 _log.warning("%s: a lease is over: its holder was not heard of in time", self._name)
                 self.settle((number,), acknowledged=False)
+
+
+# The leases of a consumer.
+
+
+class _Settles(Protocol):
+    def __call__(self, numbers: list[int], *, acknowledged: bool) -> None: ...
+
+
+class _Ends(Protocol):
+    def __call__(self, *, acknowledged: bool) -> None: ...
+
+
+class HeldLeases:
+    """The leases of this process at one actor; renews them while there are any.
+
+    Args:
+        renew: Tells the actor that leases are still in use; returns those that have not ended.
+    """
+
+    def __init__(self, renew: Callable[[list[int]], Coroutine[Any, Any, list[int]]]) -> None:
+        self._renew = renew
+        self.reset()
+        reset_in_child(self)
+
+    def reset(self) -> None:
+        """Forget all leases: in a forked child they belong to the parent."""
+        self._numbers: set[int] = set()
+        self._lock = threading.Lock()
+        self._renews = False
+
+    def add(self, numbers: Iterable[int]) -> None:
+        """Add leases that this process has taken, by number."""
+        with self._lock:
+            self._numbers.update(numbers)
+            start, self._renews = not self._renews, True
+        if start:
+            submit(self._keep())
+
+    def remove(self, numbers: Iterable[int]) -> None:
+        """Remove leases that have ended, by number."""
+        with self._lock:
+            self._numbers.difference_update(numbers)
+
+    async def _keep(self) -> None:
+        while True:
+            await asyncio.sleep(RENEW_S)
+            with self._lock:
+                numbers = list(self._numbers)
+                self._renews = bool(numbers)
+            if not numbers:
+                return
+            # An error must not end this loop while there are leases.
+            with contextlib.suppress(Exception):
+                kept = await self._renew(numbers)
+                self.remove(set(numbers).difference(kept))
+
+
+class _ItemLease:
+    """An item that is delivered again unless it is acknowledged.
+
+    Attributes:
+        value: The item.
+        redelivered: Whether it was delivered before.
+    """
+
+    def __init__(self, value: Any, redelivered: bool, end: "_Ends") -> None:
+        self._value = value
+        self._end = end
+        self.redelivered = redelivered
+        self._given_back = False
+        self._over = False
+
+    @property
+    def value(self) -> Any:
+        """The item."""
+        if self._given_back:
+            raise ShoalValueError("the message was given back")
+        return self._value
+
+    def ack(self) -> None:
+        """Acknowledge the item, so that it is not delivered again. Idempotent."""
+        if not self._over:
+            self._end(acknowledged=True)
+            self._over = True
+
+    def give_back(self) -> None:
+        """Return the item to the end of its queue. Idempotent; does nothing after `ack`."""
+        if not self._over:
+            self._end(acknowledged=False)
+            self._over = self._given_back = True
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        if kind is None:
+            self.ack()
+
+
+class RemoteLease(_ItemLease):
+    """An item on lease from an actor on another node.
+
+    Args:
+        held: The leases of this process at the actor, which renews this one.
+        settle: Ends leases at the actor.
+        number: The actor's number of the lease.
+        redelivered: Whether it was delivered before.
+        value: The item.
+    """
+
+    def __init__(
+        self,
+        held: HeldLeases,
+        settle: _Settles,
+        number: int,
+        redelivered: bool,
+        value: Any,
+    ) -> None:
+        def end(*, acknowledged: bool) -> None:
+            settle([number], acknowledged=acknowledged)
+            held.remove([number])
+
+        super().__init__(value, redelivered, end)
+
+
+class LocalLease(_ItemLease):
+    """An item on lease within this process.
+
+    Args:
+        value: The item.
+        redelivered: Whether it was delivered before.
+        give_back: Returns the item to its queue.
+    """
+
+    def __init__(self, value: Any, redelivered: bool, give_back: Callable[[], None]) -> None:
+        def end(*, acknowledged: bool) -> None:
+            if not acknowledged:
+                give_back()
+
+        super().__init__(value, redelivered, end)

@@ -11,24 +11,35 @@ from collections.abc import Callable, Hashable, Iterator, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
-from shoal.channel.backend import Future, Got
-from shoal.channel.facts import DROPPING, Facts
-from shoal.channel.item import DEFAULT_KEY, WeightedItem
-from shoal.channel.late import counted
-from shoal.channel.lease import LocalLease
+from shoal.channel.arrays import new_array
+from shoal.channel.keyed_queues import KeyedQueues, Message, Waiter
+from shoal.channel.leases import LocalLease
+from shoal.channel.queues import (
+    DEFAULT_KEY,
+    NOTHING,
+    ONE,
+    Future,
+    Got,
+    Outcome,
+    Taken,
+    Want,
+    WeightedItem,
+    set_done,
+)
+from shoal.channel.settings import DROPPING, ChannelSettings
 from shoal.channel.stats import Counts
-from shoal.channel.want import ONE, Taken, Want
 from shoal.context import describe_self
 from shoal.deadline import Deadline, LongWait
 from shoal.errors import (
     ChannelClosed,
+    ChannelDecodeError,
     ChannelEmpty,
     ChannelExistsError,
     ChannelFull,
     ShoalTimeoutError,
 )
 from shoal.futures import Asking, done, fail, fulfil
-from shoal.transport.queues import KeyedQueues, Message, Outcome, Waiter
+from shoal.shm.refusals import Refusal, timeout_error
 
 __all__ = ["LocalChannel", "LocalQueues"]
 
@@ -56,12 +67,12 @@ class LocalQueues:
     """Keyed queues for the threads and event loops of one process.
 
     Args:
-        facts: The channel.
+        settings: The channel.
     """
 
-    def __init__(self, facts: Facts) -> None:
-        self._facts = facts
-        self._queues = KeyedQueues(facts.maxsize, facts.capacity)
+    def __init__(self, settings: ChannelSettings) -> None:
+        self._settings = settings
+        self._queues = KeyedQueues(settings.maxsize, settings.capacity)
         self._lock = threading.Lock()
         self._woken: list[Callable[[], None]] = []
         self._totals: dict[Hashable, list[int]] = {}
@@ -83,7 +94,7 @@ class LocalQueues:
 
     def put(self, key: Hashable, item: Any, weight: int, deadline: Deadline | None) -> None:
         """Put an item."""
-        if deadline is None or self._facts.policy == "error":
+        if deadline is None or self._settings.policy == "error":
             with self._locked() as queues:
                 self._check_put("put_nowait", key, self._offer(queues, key, item, weight), None)
             return
@@ -97,22 +108,28 @@ class LocalQueues:
             try:
                 self.put(key, item, weight, deadline)
             except Exception as error:
-                counted(error, count)
+                set_done(error, count)
                 raise
 
     def start_put(self, key: Hashable, item: Any, weight: int, deadline: Deadline) -> Future:
         """Start a put."""
-        if self._facts.policy == "error":
+        if self._settings.policy == "error":
             self.put(key, item, weight, None)
             return done(None)
         return self._later(self._begin_put(key, item, weight), deadline, lambda _: None)
 
+    def reserve(self, key: Hashable, shape: tuple[int, ...], dtype: Any, _: Deadline) -> Any:
+        """Return a new array, which a put passes on as it is."""
+        if self._queues.closed:
+            raise ChannelClosed(f"reserve: {self._settings.shown(key)} is closed")
+        return new_array(shape, dtype)
+
     def _offer(self, queues: KeyedQueues, key: Hashable, item: Any, weight: int) -> Outcome:
         """Put an item if there is room, or if the channel's policy makes room."""
-        message = Message(weight, 0, _Item(item, time.monotonic()))
+        message = Message(weight, _Item(item, time.monotonic()))
         outcome = queues.put(key, message)
-        if outcome is Outcome.FULL and self._facts.policy in DROPPING:
-            everything = self._facts.policy == "keep_latest"
+        if outcome is Outcome.FULL and self._settings.policy in DROPPING:
+            everything = self._settings.policy == "keep_latest"
             for _ in range(queues.qsize(key) if everything else 1):
                 queues.take(key)
             outcome = queues.put(key, message)
@@ -123,8 +140,8 @@ class LocalQueues:
             _log.warning(
                 "%s: it holds more than 80 %% of the %d items that a key without maxsize may hold; "
                 "then puts will wait",
-                self._facts.shown(key),
-                self._facts.capacity,
+                self._settings.shown(key),
+                self._settings.capacity,
             )
         return outcome
 
@@ -133,22 +150,25 @@ class LocalQueues:
             outcome = self._offer(queues, key, item, weight)
             waiter = Waiter(key, outcome=outcome)
             if outcome is Outcome.FULL:
-                waiter = queues.wait_put(key, Message(weight, 0, _Item(item, time.monotonic())))
+                waiter = queues.wait_put(key, Message(weight, _Item(item, time.monotonic())))
                 self._count(key, puts=1)
             return self._watch(waiter, ONE)
 
     def _check_put(
         self, operation: str, key: Hashable, outcome: Outcome, deadline: Deadline | None
     ) -> None:
-        where = self._facts.shown(key)
-        bound = self._facts.maxsize or self._facts.capacity
+        where = self._settings.shown(key)
+        bound = self._settings.maxsize or self._settings.capacity
         if outcome is Outcome.FULL:
-            raise ChannelFull(
-                f"{operation}: no room in {where}: it holds {self._queues.qsize(key)} messages, as "
-                f"many as {'maxsize' if self._facts.maxsize else 'capacity'}={bound} allows"
+            held = self._queues.qsize(key)
+            full = ChannelFull(
+                f"{operation}: no room in {where}: it holds {held} messages, as many as "
+                f"{'maxsize' if self._settings.maxsize else 'capacity'}={bound} allows"
             )
+            full.refusal = ("messages" if self._settings.maxsize else "backlog", held, bound, 0)
+            raise full
         if outcome is Outcome.TIMEOUT and deadline is not None:
-            raise ShoalTimeoutError(f"put: no room in {where} within {deadline.timeout:g} s")
+            raise timeout_error("put", where, deadline.timeout, None)
         if outcome in (Outcome.CLOSED, Outcome.GONE):
             raise ChannelClosed(f"{operation}: {where} is closed")
 
@@ -246,19 +266,20 @@ class LocalQueues:
     def _raise_nothing(
         self, key: Hashable, want: Want, deadline: Deadline | None, *, closed: bool
     ) -> None:
-        operation = {"one": "get", "many": "get_many", "batch": "get_batch"}[want.kind]
-        where = self._facts.shown(key)
+        operation, where = want.operation, self._settings.shown(key)
         if closed:
             raise ChannelClosed(f"{operation}: {where} is closed and empty")
         if deadline is None:
-            raise ChannelEmpty(f"{operation}_nowait: {where} is empty")
-        within = f"within {deadline.timeout:g} s"
-        if want.kind != "batch":
-            raise ShoalTimeoutError(f"{operation}: no message in {where} {within}")
-        raise ShoalTimeoutError(
-            f"{operation}: {where} did not reach weight {want.amount} {within}: it holds "
-            f"{self._queues.qsize(key)} messages"
-        )
+            empty = ChannelEmpty(f"{operation}_nowait: {where} is empty")
+            empty.refusal = NOTHING[:]
+            raise empty
+        refusal = NOTHING
+        if want.kind == "batch":
+            refusal = Refusal("weight", self._queues.qsize(key), want.amount, 0)
+        raise timeout_error(operation, where, deadline.timeout, refusal)
+
+    def set_aside(self, key: Hashable, error: ChannelDecodeError) -> None:
+        """Do nothing: items of a local channel are not decoded."""
 
     # Questions.
 
@@ -288,7 +309,7 @@ class LocalQueues:
             there = queues.maxsize(key)
             if (used or queues.declared(key)) and there != maxsize:
                 raise ChannelExistsError(
-                    f"{self._facts.shown(key)} has maxsize={there}, not maxsize={maxsize}"
+                    f"{self._settings.shown(key)} has maxsize={there}, not maxsize={maxsize}"
                 )
             queues.declare(key, maxsize)
 
@@ -353,7 +374,7 @@ class LocalQueues:
 
     def _wait(self, begun: tuple[Waiter, Future, Want], deadline: Deadline, awaited: str) -> None:
         waiter, woken, want = begun
-        where = self._facts.shown(waiter.key)
+        where = self._settings.shown(waiter.key)
         wait = LongWait(
             lambda: f"{describe_self()}: waits for {awaited} in {where}", deadline, deadline.elapsed
         )
@@ -449,12 +470,12 @@ class LocalChannel:
 
     Args:
         maxsize: Items per key; 0 for no bound below 262,144.
-        facts: Description of the channel; created from `maxsize` if not given.
+        settings: Description of the channel; created from `maxsize` if not given.
     """
 
-    def __init__(self, maxsize: int = 0, facts: Facts | None = None) -> None:
-        self.facts = Facts("local", maxsize) if facts is None else facts
-        self.queues = LocalQueues(self.facts)
+    def __init__(self, maxsize: int = 0, settings: ChannelSettings | None = None) -> None:
+        self.settings = ChannelSettings("local", maxsize) if settings is None else settings
+        self.queues = LocalQueues(self.settings)
 
     def create_queue(self, key: Hashable, maxsize: int = 0) -> None:
         """Give a key a bound of its own."""

@@ -6,15 +6,21 @@ from collections.abc import Callable, Hashable, Sequence
 from functools import partial
 from typing import Any
 
-from shoal.channel.backend import Future, Got
-from shoal.channel.calls import HostCalls
-from shoal.channel.facts import Facts
-from shoal.channel.item import WeightedItem
-from shoal.channel.late import counted
-from shoal.channel.lease import HeldLeases, RemoteLease
+from shoal.channel.actor_calls import ActorCalls
+from shoal.channel.actor_protocol import (
+    ActorLostError,
+    ActorRestartsError,
+    ActorSilentError,
+    Steps,
+    arun,
+    new_ticket,
+)
+from shoal.channel.arrays import new_array
+from shoal.channel.leases import HeldLeases, RemoteLease
+from shoal.channel.pending import PendingCalls, PutSequence, result_of
+from shoal.channel.queues import NOTHING, Future, Got, Outcome, Taken, Want, WeightedItem, set_done
+from shoal.channel.settings import ChannelSettings
 from shoal.channel.stats import Counts
-from shoal.channel.underway import Underway
-from shoal.channel.want import Taken, Want
 from shoal.context import current, describe_self
 from shoal.deadline import Deadline, LongWait
 from shoal.errors import (
@@ -24,21 +30,11 @@ from shoal.errors import (
     ChannelFull,
     PeerLostError,
     ShoalError,
-    ShoalTimeoutError,
 )
 from shoal.process import own_process
 from shoal.shm import Parcel
 from shoal.shm.keys import canonical
-from shoal.transport.client import (
-    HostLostError,
-    HostRestartsError,
-    HostSilentError,
-    Steps,
-    arun,
-    new_ticket,
-)
-from shoal.transport.queues import Outcome
-from shoal.transport.sequence import PutSequence
+from shoal.shm.refusals import Refusal, timeout_error
 
 __all__ = ["RemoteQueues"]
 
@@ -57,36 +53,34 @@ Found = Sequence[list[Any]]
 """The numbers of leases, and the items; with leases, pairs of `redelivered` and the item."""
 
 
-class RemoteQueues(Underway):
+class RemoteQueues:
     """Keyed queues behind one actor of a channel.
 
     Args:
-        facts: The channel.
+        settings: The channel.
         namespace: The job's Ray namespace.
         index: Index of the actor among the channel's actors.
         handle: The actor's handle, where it is known.
     """
 
-    def __init__(self, facts: Facts, namespace: str, index: int = 0, handle: Any = None) -> None:
-        self.facts = facts
-        self._calls = HostCalls(facts, namespace, index, handle)
-        super().__init__()
-
-    def begin_anew(self) -> None:
-        """Reset in a forked child."""
-        super().begin_anew()
+    def __init__(
+        self, settings: ChannelSettings, namespace: str, index: int = 0, handle: Any = None
+    ) -> None:
+        self.settings = settings
+        self._calls = ActorCalls(settings, namespace, index, handle)
+        self._pending = PendingCalls()
         self._held = HeldLeases(self._renew)
 
     # Puts.
 
     def put(self, key: Hashable, item: Any, weight: int, deadline: Deadline | None) -> None:
         """Put an item."""
-        if self._has_puts(key):
+        if self._pending.has_puts(key):
             # Asynchronous puts that this process made earlier come first.
             if deadline is None:
                 shown = self._shown(_key(key))
                 raise ChannelFull(f"put_nowait: no room in {shown}: puts of this process wait")
-            self._result_of(self.start_put(key, item, weight, deadline))
+            result_of(self.start_put(key, item, weight, deadline))
             return
         steps = self._put_steps(_key(key), Parcel.of(item), weight, deadline)
         self._calls.run(steps, self._wait("put", key, "room", deadline))
@@ -95,7 +89,7 @@ class RemoteQueues(Underway):
         self, key: Hashable, items: Sequence[Any], weights: Sequence[int], deadline: Deadline
     ) -> None:
         """Put items in their order; an error's `done` says how many are in the channel."""
-        busy = self._has_puts(key)
+        busy = self._pending.has_puts(key)
         wait = self._wait("put_many", key, "room", deadline)
         put, most = 0, _CHUNK
         try:
@@ -115,20 +109,22 @@ class RemoteQueues(Underway):
                     accepted = 1
                 put += accepted
         except Exception as error:
-            counted(error, put)
+            set_done(error, put)
             raise
 
     def start_put(self, key: Hashable, item: Any, weight: int, deadline: Deadline) -> Future:
         """Start a put, to happen after the puts that this process started before."""
         parcel = Parcel.of(item)
         end = partial(self._raise_if_late, key, deadline)
-        with self._lock:
-            for idle in [k for k, s in self._sequences.items() if not s.busy and k != key]:
-                del self._sequences[idle]
-            sequence = self._sequences.get(key)
-            if sequence is None:
-                sequence = self._sequences[key] = self._sequence(_key(key))
+
+        def add(sequence: PutSequence) -> Future:
             return sequence.add(weight, parcel, parcel.nbytes, deadline, end)
+
+        return self._pending.add_put(key, lambda: self._sequence(_key(key)), add)
+
+    def reserve(self, _key: Hashable, shape: tuple[int, ...], dtype: Any, _: Deadline) -> Any:
+        """Return a new array; its put copies it, and reports if the channel has no room for it."""
+        return new_array(shape, dtype)
 
     def _sequence(self, key: Key) -> PutSequence:
         async def put_many(entries: Entries) -> tuple[Outcome, int]:
@@ -167,7 +163,7 @@ class RemoteQueues(Underway):
         ticket = ticket or new_ticket()
         while True:
             seconds = None if deadline is None else min(_PUT_SLICE_S, deadline.remaining)
-            outcome, why = yield from self._calls.serve(
+            outcome, refusal = yield from self._calls.serve(
                 *("put", key, parcel, weight, seconds, ticket),
                 seconds=seconds or 0.0,
                 ticket=ticket,
@@ -178,7 +174,8 @@ class RemoteQueues(Underway):
             if stops():
                 return False
             if deadline is not None and deadline.expired:
-                raise ShoalTimeoutError(_no_room(self._shown(key), str(why), deadline))
+                shown = self._shown(key)
+                raise timeout_error("put", shown, deadline.timeout, _refusal_of(refusal))
 
     def _put_many_steps(self, key: Key, entries: Entries, deadline: Deadline | None) -> Steps[int]:
         try:
@@ -195,10 +192,10 @@ class RemoteQueues(Underway):
 
     def take(self, key: Hashable, want: Want, deadline: Deadline | None) -> Any:
         """Take items."""
-        self._raise_spoilt(key)
-        if deadline is not None and self._turns.busy(key):
+        self._pending.raise_set_aside(key)
+        if deadline is not None and self._pending.has_gets(key):
             # Asynchronous gets that this process made earlier come first.
-            taken = self._result_of(self.start_take(key, want, deadline))
+            taken = result_of(self.start_take(key, want, deadline))
             taken.deliver()
             return taken.value
         wait = self._wait("get", key, "an item", deadline)
@@ -209,13 +206,13 @@ class RemoteQueues(Underway):
 
     def start_take(self, key: Hashable, want: Want, deadline: Deadline) -> Future:
         """Start a get; a long wait is not logged."""
-        self._raise_spoilt(key)
+        self._pending.raise_set_aside(key)
         ticket = new_ticket()
 
         async def work() -> Taken:
             try:
                 found = await arun(self._take_steps(_key(key), want, deadline, ticket))
-            except HostLostError as error:
+            except ActorLostError as error:
                 raise self._calls.translate(error) from None
             # In a thread: decoding may import modules, which can take seconds, and this event loop
             # has leases to renew.
@@ -228,8 +225,7 @@ class RemoteQueues(Underway):
                 raise
 
         def no_turn() -> BaseException:
-            text = f"get: no message in {self._shown(_key(key))} within {deadline.timeout:g} s"
-            return ShoalTimeoutError(text)
+            return timeout_error("get", self._shown(_key(key)), deadline.timeout, NOTHING)
 
         def cancel(ended: Future) -> None:
             # In the thread that cancels, so that this get cannot take an item which that thread
@@ -237,7 +233,7 @@ class RemoteQueues(Underway):
             if ended.cancelled():
                 self._calls.tell("cancel", ticket)
 
-        future = self._turns.start(key, deadline, work, _as_it_is, no_turn, _refuse)
+        future = self._pending.gets.start(key, deadline, work, _as_it_is, no_turn, _refuse)
         future.add_done_callback(cancel)
         return future
 
@@ -248,7 +244,7 @@ class RemoteQueues(Underway):
         deadline: Deadline | None,
         ticket: tuple[int, int] | None = None,
     ) -> Steps[Any]:
-        why = late = ""
+        refusal, late = NOTHING, ""
         client, ticket = tuple(own_process()), ticket or new_ticket()
         limit = _limit(deadline)
         # Without a deadline the actor is asked once.
@@ -260,7 +256,7 @@ class RemoteQueues(Underway):
                     outcome, body = yield from self._calls.serve(
                         *("take", key, tuple(phase), seconds, client, ticket),
                         seconds=seconds,
-                        refusal=_refusal,
+                        refusal=_leases_of,
                         ticket=ticket,
                         until=limit,
                     )
@@ -271,22 +267,22 @@ class RemoteQueues(Underway):
                             return found
                         late = ": what was taken came so late that it is in the queue again"
                     else:
-                        why, late = str(body), ""
-                except HostRestartsError:
+                        refusal, late = _refusal_of(body) or NOTHING, ""
+                except ActorRestartsError:
                     if deadline is None:
                         raise
-                    late = f": {self._calls.host} starts again"
+                    late = f": {self._calls.label} starts again"
                     if not until.expired:
                         yield from self._calls.until_restarted(until)
-                except HostSilentError:
+                except ActorSilentError:
                     if limit is None or not limit.expired:
                         raise
                     # If the actor takes items after all, they are given back.
-                    late = f": {self._calls.host} does not answer"
-                    raise _nothing(self._shown(key), want, why, deadline, late) from None
+                    late = f": {self._calls.label} does not answer"
+                    raise _nothing(self._shown(key), want, refusal, deadline, late) from None
                 if until.expired:
                     break
-        raise _nothing(self._shown(key), want, why, deadline, late)
+        raise _nothing(self._shown(key), want, refusal, deadline, late)
 
     def _still_has(self, found: Found, limit: Deadline | None) -> Steps[bool]:
         """Return whether late items are all still on lease; if not, give back the rest."""
@@ -367,6 +363,10 @@ class RemoteQueues(Underway):
             return []
         return list(kept)
 
+    def set_aside(self, key: Hashable, error: ChannelDecodeError) -> None:
+        """Let the next get of a key raise an error."""
+        self._pending.set_aside(key, error)
+
     # Questions.
 
     def qsize(self, key: Hashable) -> int:
@@ -437,11 +437,11 @@ class RemoteQueues(Underway):
         return self._calls.handle
 
     def _shown(self, key: Key) -> str:
-        return f"the channel {self.facts.name!r}, key {key[1]}"
+        return f"the channel {self.settings.name!r}, key {key[1]}"
 
     def _raise_if_late(self, key: Hashable, deadline: Deadline, outcome: Outcome) -> None:
         if outcome is Outcome.TIMEOUT:
-            raise ShoalTimeoutError(_no_room(self._shown(_key(key)), "", deadline))
+            raise timeout_error("put", self._shown(_key(key)), deadline.timeout, None)
 
 
 def _key(key: Hashable) -> Key:
@@ -460,7 +460,7 @@ def _numbers(found: Found) -> list[int]:
     return found[0]
 
 
-def _refusal(body: tuple[Any, ...]) -> list[int]:
+def _leases_of(body: tuple[Any, ...]) -> list[int]:
     return _numbers(body[2:])
 
 
@@ -474,20 +474,21 @@ def _chunk(entries: Entries, start: int, most: int) -> Entries:
     return entries[start:end]
 
 
-def _no_room(shown: str, why: str, deadline: Deadline) -> str:
-    reason = why.partition(f"{shown}: ")[2]
-    text = f"put: no room in {shown} within {deadline.timeout:g} s"
-    return f"{text}: {reason}" if reason else text
+def _refusal_of(body: Any) -> Refusal | None:
+    """Return why the actor's queue refused a call, from its reply."""
+    return None if body is None else Refusal(*body)
 
 
-def _nothing(shown: str, want: Want, why: str, deadline: Deadline | None, late: str) -> Exception:
-    operation = {"one": "get", "many": "get_many", "batch": "get_batch"}[want.kind]
+def _nothing(
+    shown: str, want: Want, refusal: Refusal, deadline: Deadline | None, late: str
+) -> Exception:
     if deadline is None:
-        return ChannelEmpty(why or f"{operation}: no message in {shown}{late}")
-    within = f"within {deadline.timeout:g} s"
-    if want.kind == "batch" and why:
-        return ShoalTimeoutError(why.replace("within 0 s", within) + late)
-    return ShoalTimeoutError(f"{operation}: no message in {shown} {within}{late}")
+        empty = ChannelEmpty(f"{want.operation}_nowait: {shown} is empty{late}")
+        empty.refusal = refusal[:]
+        return empty
+    error = timeout_error(want.operation, shown, deadline.timeout, refusal)
+    error.args = (f"{error}{late}",)
+    return error
 
 
 def _as_it_is(taken: Taken) -> Taken:

@@ -2,55 +2,49 @@
 
 import asyncio
 import contextlib
-from collections import Counter
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from functools import partial
 from typing import Any
 
 from shoal._backend import ShmQueue
-from shoal.channel.backend import Future, Got
-from shoal.channel.facts import Facts
-from shoal.channel.item import WeightedItem
-from shoal.channel.late import counted, patiently, too_late
-from shoal.channel.shelf import (
+from shoal.channel.pending import PendingCalls, PutSequence, result_of
+from shoal.channel.queues import NOTHING, Future, Got, Outcome, Taken, Want, WeightedItem, set_done
+from shoal.channel.session_queues import (
     NOTHING_YET,
     ROUTES,
     NoRoomYet,
-    Shelf,
-    offer,
-    offer_patiently,
+    SessionQueues,
+    log_waits,
+    make_room,
+    put_now,
+    put_or_wait,
     take_now,
     take_within,
     taken,
+    with_whole_timeout,
 )
+from shoal.channel.settings import ChannelSettings
 from shoal.channel.stats import Counts
-from shoal.channel.underway import Underway
-from shoal.channel.want import Taken, Want
-from shoal.context import describe_self
-from shoal.deadline import Deadline, LongWait
-from shoal.errors import ChannelDecodeError, ChannelEmpty, ChannelFull, ShoalTimeoutError
+from shoal.deadline import Deadline
+from shoal.errors import ChannelDecodeError, ChannelFull, ShoalTimeoutError
 from shoal.futures import Step, done
-from shoal.shm import Parcel, Queue, Session
+from shoal.shm import Parcel, Queue, Reservation, Session
 from shoal.shm.keys import canonical
-from shoal.transport.queues import Outcome
-from shoal.transport.sequence import PutSequence
+from shoal.shm.refusals import Refusal, timeout_error
 
 __all__ = ["SharedQueues"]
 
-_Put = tuple[Parcel, Step]
+_Put = tuple[Parcel | Reservation, Step]
 
 _MANY = 1024
 """Maximum number of open queues; then all are released, and opened again when they are used."""
 
-_MEMORY_S = 0.1
-"""Seconds that a put which may drop items waits for memory before it tries again."""
 
-
-class SharedQueues(Underway):
+class SharedQueues:
     """Keyed queues in a session of `shoal.shm`.
 
     Args:
-        facts: The channel.
+        settings: The channel.
         session: The shared memory.
         direct: Filled with the queues on which this process has no asynchronous calls pending, so
             that the core may use them directly.
@@ -59,132 +53,141 @@ class SharedQueues(Underway):
 
     def __init__(
         self,
-        facts: Facts,
+        settings: ChannelSettings,
         session: Session,
         direct: dict[Any, ShmQueue],
         *,
         keeps: bool = True,
     ) -> None:
-        self.facts = facts
-        self._shelf = Shelf(facts, session)
+        self.settings = settings
+        self._session_queues = SessionQueues(settings, session)
         if keeps:
             # Only the channel's actor removes the session, also while the actor restarts.
             session.keep()
         self._opened: dict[Hashable, Queue] = {}
-        self.direct = direct
-        super().__init__()
-
-    def begin_anew(self) -> None:
-        """Reset in a forked child."""
-        super().begin_anew()
-        self._withheld: Counter[Hashable] = Counter()
+        self._pending = PendingCalls(direct)
 
     # Puts.
 
     def put(self, key: Hashable, item: Any, weight: int, deadline: Deadline | None) -> None:
         """Put an item."""
         queue = self._queue(key)
-        if self._has_puts(key):
+        if self._pending.has_puts(key):
             # Asynchronous puts that this process made earlier come first.
             if deadline is None:
                 raise ChannelFull(f"put_nowait: no room in {queue.name}: puts of this process wait")
-            self._result_of(self._enqueue(key, queue, item, weight, deadline))
+            result_of(self._enqueue(key, queue, item, weight, deadline))
             return
         self._put(queue, item, weight, deadline)
 
     def _put(self, queue: Queue, item: Any, weight: int, deadline: Deadline | None) -> None:
-        policy = self.facts.policy
+        policy = self.settings.policy
         if deadline is None:
-            offer(queue, item, weight, policy)
+            put_now(queue, item, weight, policy)
         elif policy == "block":
-            attempt = partial(queue.put, item, weight)
-            patiently(attempt, deadline, self._wait("put", queue, "room", deadline))
+            waiting = log_waits("put", "room", queue.name, deadline)
+            self._put_within(queue, item, weight, deadline, waiting)
         else:
             self._put_by_policy(queue, item, weight, deadline)
 
+    @staticmethod
+    def _put_within(
+        queue: Queue, item: Any, weight: int, deadline: Deadline, waiting: Callable[[], None]
+    ) -> None:
+        try:
+            queue.put(item, weight, deadline.remaining, waiting=waiting)
+        except ShoalTimeoutError as error:
+            raise with_whole_timeout(error, "put", queue, deadline) from None
+
     def _put_by_policy(self, queue: Queue, item: Any, weight: int, deadline: Deadline) -> None:
         """Put an item under a policy that does not wait for room; it may wait for memory."""
-        wait = self._wait("put", queue, "memory", deadline)
+        policy = self.settings.policy
+        log = log_waits("put", "memory", queue.name, deadline)
 
-        def attempt(seconds: float) -> None:
-            try:
-                offer_patiently(queue, item, weight, self.facts.policy)
-            except NoRoomYet:
-                queue.put(item, weight, min(seconds, _MEMORY_S))
+        def waiting() -> None:
+            log()
+            make_room(queue, policy)  # others may have filled the queue meanwhile
 
-        patiently(attempt, deadline, wait)
+        try:
+            put_or_wait(queue, item, weight, policy)
+        except NoRoomYet:
+            self._put_within(queue, item, weight, deadline, waiting)
 
     def put_many(
         self, key: Hashable, items: Sequence[Any], weights: Sequence[int], deadline: Deadline
     ) -> None:
         """Put items in their order; an error's `done` says how many are in the channel."""
         queue = self._queue(key)
-        plain = self.facts.policy == "block" and not self._has_puts(key)
-        put = 0
-        wait = self._wait("put_many", queue, "room", deadline)
-
-        def attempt(seconds: float) -> None:
-            nonlocal put
+        if self.settings.policy == "block" and not self._pending.has_puts(key):
+            waiting = log_waits("put_many", "room", queue.name, deadline)
             try:
-                queue.put_many(items[put:], weights[put:], seconds)
-            except Exception as error:
-                put += int(getattr(error, "done", 0))
-                raise
-
-        try:
-            if plain:
-                patiently(attempt, deadline, wait)
-                return
-            for item, weight in zip(items, weights, strict=True):
+                queue.put_many(items, weights, deadline.remaining, waiting=waiting)
+            except ShoalTimeoutError as error:
+                raise with_whole_timeout(error, "put_many", queue, deadline) from None
+            return
+        for count, (item, weight) in enumerate(zip(items, weights, strict=True)):
+            try:
                 self.put(key, item, weight, deadline)
-                put += 1
-        except Exception as error:
-            counted(error, put)
-            raise
+            except Exception as error:
+                set_done(error, count)
+                raise
 
     def start_put(self, key: Hashable, item: Any, weight: int, deadline: Deadline) -> Future:
         """Start a put."""
         queue = self._queue(key)
-        if not self._has_puts(key):
+        if not self._pending.has_puts(key):
             try:
-                offer_patiently(queue, item, weight, self.facts.policy)
+                put_or_wait(queue, item, weight, self.settings.policy)
             except NoRoomYet:
                 pass
             else:
                 return done(None)
         return self._enqueue(key, queue, item, weight, deadline)
 
+    def reserve(
+        self, key: Hashable, shape: tuple[int, ...], dtype: Any, deadline: Deadline
+    ) -> Reservation:
+        """Reserve the channel's memory for an array, waiting for memory."""
+        queue = self._queue(key)
+        waiting = log_waits("reserve", "memory", queue.name, deadline)
+        try:
+            return queue.reserve(shape, dtype, deadline.remaining, waiting=waiting)
+        except ShoalTimeoutError as error:
+            raise with_whole_timeout(error, "reserve", queue, deadline) from None
+
     def _enqueue(
         self, key: Hashable, queue: Queue, item: Any, weight: int, deadline: Deadline
     ) -> Future:
-        parcel = item if type(item) is Parcel else Parcel.of(item)
-        self._withhold(key)
-        with self._lock:
-            sequence = self._sequences.get(key)
-            if sequence is None:
-                sequence = self._sequences[key] = self._sequence(queue)
+        # A reservation is in memory already: its put moves no bytes.
+        parcel = item if isinstance(item, (Parcel, Reservation)) else Parcel.of(item)
+        size = 0 if isinstance(parcel, Reservation) else parcel.nbytes
+        self._pending.withhold(key)
         end = partial(_raise_if_late, queue, deadline)
         future = Step()
-        sequence.add(weight, (parcel, future), parcel.nbytes, deadline, end, future)
-        future.add_done_callback(lambda _: self._release(key))
+
+        def add(sequence: PutSequence) -> Future:
+            return sequence.add(weight, (parcel, future), size, deadline, end, future)
+
+        self._pending.add_put(key, partial(self._sequence, queue), add)
+        future.add_done_callback(lambda _: self._pending.release(key))
         return future
 
     def _sequence(self, queue: Queue) -> PutSequence:
-        policy = self.facts.policy
+        policy = self.settings.policy
 
         async def put_some(entries: Sequence[tuple[int, _Put]]) -> tuple[Outcome, int]:
             for count, (weight, (parcel, future)) in enumerate(entries):
                 try:
-                    future.take(partial(offer, queue, parcel, weight, policy))
+                    future.take(partial(put_now, queue, parcel, weight, policy))
                 except Exception:  # noqa: BLE001  (`put_one` meets the same error)
                     return Outcome.OK, count
             return Outcome.OK, len(entries)
 
         async def put_one(put: _Put, weight: int, deadline: Deadline) -> Outcome:
             parcel, future = put
-            attempt = partial(future.take, partial(offer_patiently, queue, parcel, weight, policy))
-            late = partial(_late, queue, deadline)
-            await queue.attempted("put", attempt, NoRoomYet, deadline.remaining, late)
+            attempt = partial(future.take, partial(put_or_wait, queue, parcel, weight, policy))
+            rest, whole = deadline.remaining, deadline.timeout
+            await queue.attempted("put", attempt, NoRoomYet, rest, "put", whole)
             return Outcome.OK
 
         return PutSequence(put_some, put_one, _as_it_is)
@@ -193,30 +196,30 @@ class SharedQueues(Underway):
 
     def take(self, key: Hashable, want: Want, deadline: Deadline | None) -> Any:
         """Take items."""
-        self._raise_spoilt(key)
+        self._pending.raise_set_aside(key)
         queue = self._queue(key)
         if deadline is None:
             return take_now(queue, want)
-        if self._turns.busy(key):
+        if self._pending.has_gets(key):
             # Asynchronous gets that this process made earlier come first.
-            taken = self._result_of(self.start_take(key, want, deadline))
+            taken = result_of(self.start_take(key, want, deadline))
             taken.deliver()
             return taken.value
-        wait = self._wait("get", queue, "an item", deadline)
+        waiting = log_waits("get", "an item", queue.name, deadline)
         for phase, until in want.phases(deadline):
             try:
-                return patiently(partial(take_within, queue, phase), until, wait)
-            except ShoalTimeoutError:
-                if until is deadline:
-                    raise
+                return take_within(queue, phase, until.remaining, waiting)
+            except ShoalTimeoutError as error:
+                if until is deadline or Refusal.of(error) is None:
+                    raise with_whole_timeout(error, want.operation, queue, deadline) from None
         return None
 
     def start_take(self, key: Hashable, want: Want, deadline: Deadline) -> Future:
         """Start a get."""
-        self._raise_spoilt(key)
+        self._pending.raise_set_aside(key)
         queue = self._queue(key)
         leased = want._replace(lease=True)
-        if not self._turns.busy(key):
+        if not self._pending.has_gets(key):
             with contextlib.suppress(*NOTHING_YET):
                 first, _ = next(leased.phases(deadline))
                 return done(taken(take_now(queue, first), want))
@@ -233,9 +236,11 @@ class SharedQueues(Underway):
         async def work() -> Any:
             for phase, until in leased.phases(deadline):
                 attempt = partial(take, phase)
-                late = partial(_late, queue, deadline)
+                rest, whole = until.remaining, deadline.timeout
                 try:
-                    return await queue.attempted("get", attempt, NOTHING_YET, until.remaining, late)
+                    return await queue.attempted(
+                        "get", attempt, NOTHING_YET, rest, want.operation, whole
+                    )
                 except ShoalTimeoutError:
                     if until is deadline:
                         raise
@@ -245,18 +250,16 @@ class SharedQueues(Underway):
             return taken(found, want)
 
         def no_turn() -> Exception:
-            return ShoalTimeoutError(too_late(queue, ChannelEmpty(), deadline.timeout))
+            return timeout_error("get", queue.name, deadline.timeout, NOTHING)
 
-        self._withhold(key)
-        self._turns.start(key, deadline, work, finish, no_turn, future=future)
-        future.add_done_callback(lambda _: self._release(key))
+        self._pending.withhold(key)
+        self._pending.gets.start(key, deadline, work, finish, no_turn, future=future)
+        future.add_done_callback(lambda _: self._pending.release(key))
         return future
 
     def set_aside(self, key: Hashable, error: ChannelDecodeError) -> None:
-        """Let the next get of a key raise an error; stop direct gets, which would not raise it."""
-        super().set_aside(key, error)
-        with self._lock:
-            self.direct.pop(key, None)
+        """Let the next get of a key raise an error."""
+        self._pending.set_aside(key, error)
 
     # Questions.
 
@@ -274,7 +277,7 @@ class SharedQueues(Underway):
 
     def declare(self, key: Hashable, maxsize: int) -> None:
         """Give a key a bound of its own."""
-        self._shelf.declare(key, maxsize, None, "")
+        self._session_queues.declare(key, maxsize, None, "")
 
     def peek_all(self, key: Hashable) -> Got:
         """Return the weights and items that a key holds, without taking them."""
@@ -282,54 +285,32 @@ class SharedQueues(Underway):
 
     def counts(self, key: Hashable) -> Counts:
         """Return the counters of a key and of the session."""
-        return counts_of(self._queue(key), self._shelf.session)
+        return counts_of(self._queue(key), self._session_queues.session)
 
-    def noted_host(self, key: Hashable) -> int | None:
+    def noted_actor(self, key: Hashable) -> int | None:
         """Return the index of the actor that has a key, as noted in actor 0's memory.
 
         None if the key is new. Call this only on the queues of actor 0.
         """
-        routes = Queue(self._shelf.session, None, encoded=ROUTES, name="the routes")
+        routes = Queue(self._session_queues.session, None, encoded=ROUTES, name="the routes")
         return dict(route for _, route in routes.peek()).get(canonical(key))
 
     def close(self) -> None:
         """Accept no more items."""
-        self._shelf.session.close_queues()
+        self._session_queues.session.close_queues()
 
     # Queues.
 
     def _queue(self, key: Hashable) -> Queue:
-        with self._lock:
+        with self._pending.lock:
             queue = self._opened.get(key)
             if queue is None:
                 if len(self._opened) >= _MANY:
                     self._opened.clear()
-                    self.direct.clear()
-                queue = self._opened[key] = self._shelf.open(key)
-            if key not in self._withheld and key not in self._spoilt:
-                self.direct[key] = queue
+                    self._pending.direct.clear()
+                queue = self._opened[key] = self._session_queues.open(key)
+            self._pending.allow_direct(key, queue)
             return queue
-
-    def _withhold(self, key: Hashable) -> None:
-        """Keep direct calls from overtaking asynchronous calls that are pending."""
-        with self._lock:
-            self._withheld[key] += 1
-            self.direct.pop(key, None)
-
-    def _release(self, key: Hashable) -> None:
-        with self._lock:
-            self._withheld[key] -= 1
-            if self._withheld[key] <= 0:
-                del self._withheld[key]
-                self._sequences.pop(key, None)
-
-    @staticmethod
-    def _wait(what: str, queue: Queue, awaited: str, deadline: Deadline) -> LongWait:
-        return LongWait(
-            lambda: f"{describe_self()}: {what} waits for {awaited} in {queue.name}",
-            deadline,
-            deadline.elapsed,
-        )
 
 
 def counts_of(queue: Queue, session: Session) -> Counts:
@@ -349,14 +330,9 @@ def counts_of(queue: Queue, session: Session) -> Counts:
     )
 
 
-def _late(queue: Queue, deadline: Deadline, refusal: Exception, _: float) -> str:
-    # The text names the whole timeout, of which a part was over when this wait began.
-    return too_late(queue, refusal, deadline.timeout)
-
-
 def _raise_if_late(queue: Queue, deadline: Deadline, outcome: Outcome) -> None:
     if outcome is Outcome.TIMEOUT:
-        raise ShoalTimeoutError(too_late(queue, ChannelFull(), deadline.timeout))
+        raise timeout_error("put", queue.name, deadline.timeout, None)
 
 
 def _as_it_is(error: BaseException) -> BaseException:

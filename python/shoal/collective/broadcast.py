@@ -9,7 +9,7 @@ from time import sleep
 from typing import Any
 
 from shoal._backend import WorkerAddress
-from shoal.channel.backend import Future
+from shoal.channel.queues import Future
 from shoal.collective.broadcast_topology import Edges, edges_of
 from shoal.collective.inbox import Inbox, Request
 from shoal.collective.message import (

@@ -12,8 +12,7 @@ from typing import Any
 
 from shoal._backend import ShmQueue, WorkerAddress
 from shoal._ray import lost, timed_out
-from shoal.channel.backend import Future
-from shoal.channel.want import ONE
+from shoal.channel.queues import ONE, Future
 from shoal.collective.message import (
     BESIDE,
     Accept,

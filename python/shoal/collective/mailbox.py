@@ -12,10 +12,10 @@ from typing import Any
 
 import ray
 
-from shoal.channel.backend import Backend
-from shoal.channel.creation import connect, create
-from shoal.channel.facts import Facts
-from shoal.channel.replicas import Replicas
+from shoal.channel.create import connect, create
+from shoal.channel.queues import Queues
+from shoal.channel.routes import Routes
+from shoal.channel.settings import ChannelSettings
 from shoal.deadline import Deadline
 from shoal.errors import ChannelNotFoundError, ShoalError
 from shoal.transport.choice import forced_transport
@@ -33,11 +33,11 @@ class Mailboxes:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._known: dict[int, Replicas] = {}
+        self._known: dict[int, Routes] = {}
 
-    def queues(self, node_rank: int, key: str) -> Backend:
+    def queues(self, node_rank: int, key: str) -> Queues:
         """Return the queues of a node's mailbox; starts the mailbox if there is none."""
-        return self._open(node_rank).of(key)
+        return self._open(node_rank).for_key(key)
 
     def direct(self, node_rank: int) -> dict[Any, Any]:
         """Return the queues of a mailbox that this process can use directly, by key."""
@@ -45,7 +45,7 @@ class Mailboxes:
 
     def handle(self, node_rank: int) -> Any:
         """Return the handle of the actor of a node's mailbox."""
-        return next(iter(self._open(node_rank).hosts())).handle
+        return next(iter(self._open(node_rank).actors())).handle
 
     def forget(self, node_rank: int) -> bool:
         """Connect to a node's mailbox again; return whether it answers."""
@@ -56,7 +56,7 @@ class Mailboxes:
             return True
         return False
 
-    def _open(self, node_rank: int) -> Replicas:
+    def _open(self, node_rank: int) -> Routes:
         with self._lock:
             found = self._known.get(node_rank)
             if found is None:
@@ -64,12 +64,14 @@ class Mailboxes:
             return found
 
     @staticmethod
-    def _connect(node_rank: int) -> Replicas:
-        facts = Facts(f"shoal-messages-{node_rank}", maxsize=MOST_MESSAGES, capacity=MOST_MESSAGES)
+    def _connect(node_rank: int) -> Routes:
+        settings = ChannelSettings(
+            f"shoal-messages-{node_rank}", maxsize=MOST_MESSAGES, capacity=MOST_MESSAGES
+        )
         try:
-            found = connect(facts.name, None)[1]
+            found = connect(settings.name, None)[1]
         except ChannelNotFoundError:
-            start = partial(create, facts, distributed=False, shared=True)
+            start = partial(create, settings, distributed=False, shared=True)
             found = start(node_rank=node_rank, deadline=Deadline(_START_S))[1]
         found.transport = _forced
         return found

@@ -9,7 +9,7 @@ import logging
 import threading
 from typing import Any
 
-from shoal.channel.facts import Facts
+from shoal.channel.settings import ChannelSettings
 from shoal.channel.shared import SharedQueues
 from shoal.collective.directory import Directory
 from shoal.collective.mailbox import MOST_MESSAGES
@@ -52,13 +52,13 @@ class NodeMemory:
         """Return the queues of the node; the first call joins its session."""
         with self._lock:
             if self._queues is None:
-                facts = Facts(
+                settings = ChannelSettings(
                     "messages",
                     maxsize=MOST_MESSAGES,
                     capacity=MOST_MESSAGES,
                     key_bytes=MOST_BYTES + _ENVELOPE,
                 )
-                self._queues = SharedQueues(facts, self._join(), self.direct, keeps=False)
+                self._queues = SharedQueues(settings, self._join(), self.direct, keeps=False)
             return self._queues
 
     def join(self) -> None:

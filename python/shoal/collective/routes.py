@@ -4,7 +4,7 @@ from typing import Any, NamedTuple
 
 from shoal._backend import WorkerAddress
 from shoal._ray import in_process
-from shoal.channel.backend import Backend
+from shoal.channel.queues import Queues
 from shoal.collective.directory import Directory, ManagerDirectory
 from shoal.collective.mailbox import Mailboxes
 from shoal.collective.node_memory import NodeMemory
@@ -26,7 +26,7 @@ class Route(NamedTuple):
     """
 
     name: str
-    queues: Backend
+    queues: Queues
     key: str
     direct: dict[Any, Any]
 

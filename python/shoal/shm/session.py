@@ -1,17 +1,13 @@
-"""`Session`: a shared-memory session of this process, left when the process ends.
+"""`Session`: a shared-memory session of this process, which leaves it when it ends.
 
 Also finds the session that this process already has for a token, and removes dead sessions.
 """
 
-import atexit
-import contextlib
-import importlib
 import weakref
 from collections.abc import Hashable
 from typing import Any, Self, TypeVar
 
-from shoal._backend import ShmSession, backend, shm_gc
-from shoal.errors import ShoalError
+from shoal._backend import ShmSession, shm_gc
 from shoal.shm.bells import silence
 from shoal.shm.queue import Queue
 
@@ -134,7 +130,7 @@ _open: weakref.WeakSet[Session] = weakref.WeakSet()
 
 
 def _kept(session: S) -> S:
-    """Remember a session of this process, so that it is closed when the process ends."""
+    """Remember a session of this process, for `joined`."""
     _open.add(session)
     # With this object the process may leave the session. If it joins again, it has another bell.
     weakref.finalize(session, silence, session.token).atexit = False
@@ -147,16 +143,3 @@ def joined(token: str) -> Session:
         if session.token == token and not session.closed:
             return session
     return Session.attach(token)
-
-
-def _leave() -> None:
-    for session in list(_open):
-        with contextlib.suppress(ShoalError, OSError):
-            session.close()
-
-
-# The Rust core leaves sessions by itself, and silences daemon threads that wait in a call.
-if backend() == "pure":
-    atexit.register(_leave)
-    # Registered last, so it runs first.
-    atexit.register(importlib.import_module("shoal._pure.shm.ending").begin)

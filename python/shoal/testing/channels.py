@@ -5,17 +5,16 @@ from collections.abc import Hashable, Iterator
 from typing import Any
 
 from shoal.channel import WeightedItem
-from shoal.channel.backend import Got
-from shoal.channel.creation import check_same, not_found
-from shoal.channel.facts import Facts
+from shoal.channel.create import check_same, not_found
+from shoal.channel.keyed_queues import Message
 from shoal.channel.local import LocalQueues
-from shoal.channel.replicas import Replicas
-from shoal.channel.want import Want
+from shoal.channel.queues import Got, Want
+from shoal.channel.routes import Routes
+from shoal.channel.settings import ChannelSettings
 from shoal.context import describe_self
 from shoal.deadline import Deadline, LongWait
 from shoal.errors import ChannelDecodeError, ChannelExistsError, ShoalValueError
 from shoal.pickling import dumps, loads
-from shoal.transport.queues import Message
 
 __all__ = ["LocalChannels"]
 
@@ -64,7 +63,7 @@ class _Queues(LocalQueues):
             return item.open()
         except Exception as error:
             raise ChannelDecodeError(
-                f"an item of {self._facts.shown(key)} cannot be rebuilt: "
+                f"an item of {self._settings.shown(key)} cannot be rebuilt: "
                 f"{type(error).__name__}: {error}"
             ) from error
 
@@ -84,19 +83,19 @@ def _as_pickled(item: Any) -> _Pickled:
     return item if isinstance(item, _Pickled) else _Pickled(item)
 
 
-class _Replicas(Replicas):
+class _Routes(Routes):
     """The way to a channel of a local cluster: the same queues for all keys and ranks."""
 
-    def __init__(self, facts: Facts, queues: _Queues) -> None:
-        super().__init__(facts, "")
+    def __init__(self, settings: ChannelSettings, queues: _Queues) -> None:
+        super().__init__(settings, "")
         self.queues = queues
 
-    def of(self, key: Hashable) -> _Queues:
+    def for_key(self, key: Hashable) -> _Queues:
         """Return the queues."""
         del key
         return self.queues
 
-    def way(self, index: int) -> _Queues:
+    def queues_of(self, index: int) -> _Queues:
         """Return the queues."""
         del index
         return self.queues
@@ -108,7 +107,7 @@ class _Replicas(Replicas):
         else:
             self.queues.close()
 
-    def hosts(self) -> Iterator[Any]:
+    def actors(self) -> Iterator[Any]:
         """Yield nothing: there are no actors."""
         return iter(())
 
@@ -124,10 +123,10 @@ class LocalChannels:
     def __init__(self, num_nodes: int, is_group: Any) -> None:
         self._num_nodes = num_nodes
         self._is_group = is_group
-        self._known: dict[str, _Replicas] = {}
+        self._known: dict[str, _Routes] = {}
         self._changed = threading.Condition()
 
-    def create(self, wanted: Facts, node_rank: int) -> tuple[Facts, Replicas]:
+    def create(self, wanted: ChannelSettings, node_rank: int) -> tuple[ChannelSettings, Routes]:
         """Make a channel, or return the one of this name if it is the same.
 
         Raises:
@@ -144,13 +143,13 @@ class LocalChannels:
         with self._changed:
             known = self._live(wanted.name)
             if known is None:
-                known = self._known[wanted.name] = _Replicas(wanted, _Queues(wanted))
+                known = self._known[wanted.name] = _Routes(wanted, _Queues(wanted))
                 self._changed.notify_all()
             else:
-                check_same(known.facts, wanted, closed=known.queues.is_closed)
-        return known.facts, known
+                check_same(known.settings, wanted, closed=known.queues.is_closed)
+        return known.settings, known
 
-    def connect(self, name: str, deadline: Deadline | None) -> tuple[Facts, Replicas]:
+    def connect(self, name: str, deadline: Deadline | None) -> tuple[ChannelSettings, Routes]:
         """Find a channel; with a deadline, wait for it to appear.
 
         Raises:
@@ -165,19 +164,19 @@ class LocalChannels:
             with self._changed:
                 known = self._live(name)
                 if known is not None:
-                    return known.facts, known
+                    return known.settings, known
                 if limit.expired:
                     waited = "" if deadline is None else f" within {limit.timeout:g} s"
                     raise not_found(name, "shoal", waited)
                 self._changed.wait(min(wait.step(), threading.TIMEOUT_MAX))
             wait.tick()
 
-    def replicas(self, facts: Facts) -> Replicas:
+    def routes(self, settings: ChannelSettings) -> Routes:
         """Return the way to a channel whose handle was received; a closed one without a name too."""
         with self._changed:
-            known = self._known.get(facts.name)
+            known = self._known.get(settings.name)
             if known is None:
-                known = _Replicas(facts, _Queues(facts))
+                known = _Routes(settings, _Queues(settings))
                 known.queues.close()
             return known
 
@@ -188,7 +187,7 @@ class LocalChannels:
                 known.queues.close()
             self._known.clear()
 
-    def _live(self, name: str) -> _Replicas | None:
+    def _live(self, name: str) -> _Routes | None:
         """Return the channel of a name; the name of a closed channel that holds nothing is free."""
         known = self._known.get(name)
         if known is not None and known.queues.is_closed and not known.queues.is_used:

@@ -1,22 +1,24 @@
 """The pure-Python core of `shoal.shm`: queues between processes, stored in SQLite tables.
 
-A session is a folder. Each operation is one transaction, so that a process that is killed at any
-instant leaves nothing half done and nothing locked. Large payloads are in files beside the tables.
-This core is slower than the Rust core by two orders of magnitude and otherwise behaves the same,
-with one exception: a process that is stopped within a transaction, which takes microseconds, makes
-the others wait until it continues.
+A fallback for machines without the extension. A session is a folder; a message is a row, and a file
+beside the tables if it is large. Each operation is one transaction or a few, so that a process that
+is killed at any instant leaves nothing half done and nothing locked. Calls that wait look again
+after pauses of up to 10 ms, and messages are copied: this core is slower than the Rust core by two
+orders of magnitude and otherwise behaves the same, with one exception: a process that is stopped
+within a transaction, which takes microseconds, makes the others wait until it continues.
 """
 
-from shoal._pure.shm.held import ShmMessage, ShmReservation
+from shoal._pure.shm.channel_base import ChannelBase
+from shoal._pure.shm.lease import ShmMessage
 from shoal._pure.shm.parcel import ShmParcel
-from shoal._pure.shm.port import ShmPort
 from shoal._pure.shm.queue import ShmQueue
+from shoal._pure.shm.reservation import ShmReservation
 from shoal._pure.shm.session import ShmSession, shm_gc
 
 __all__ = [
+    "ChannelBase",
     "ShmMessage",
     "ShmParcel",
-    "ShmPort",
     "ShmQueue",
     "ShmReservation",
     "ShmSession",

@@ -1,13 +1,15 @@
-"""Checks of arguments, with the texts of their errors; and `Limit`, the time limit of a call."""
+"""Checks of arguments, with the texts of their errors; and `Call`."""
 
 import math
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
 from shoal.errors import ShoalTypeError, ShoalValueError
 
-__all__ = ["LARGEST", "Limit", "flag", "text_or_none", "weights_for", "whole"]
+__all__ = ["LARGEST", "Call", "Waiting", "flag", "text_or_none", "weights_for", "whole"]
+
+Waiting = Callable[[], object] | None
 
 LARGEST: Final = 2**63 - 1
 
@@ -47,21 +49,25 @@ def weights_for(objs: Sequence[Any], weights: Iterable[int] | None) -> list[int]
     return checked
 
 
-class Limit:
-    """The time limit of a call, which starts now.
+class Call:
+    """One call of an operation, whose time limit starts now.
 
     Args:
+        op: The name of the operation, for messages.
         timeout: Seconds; None or `math.inf` for no limit.
+        waiting: Called every now and then while the call waits; an error of it ends the call.
     """
 
-    def __init__(self, timeout: Any) -> None:
+    def __init__(self, op: str, timeout: Any, waiting: Waiting = None) -> None:
         if timeout is None:
             timeout = math.inf
         elif not isinstance(timeout, (int, float)) or isinstance(timeout, bool):
             raise ShoalTypeError(f"timeout={timeout!r}: expected seconds, None or math.inf")
         elif math.isnan(timeout) or timeout < 0:
             raise ShoalValueError(f"timeout={timeout!r}: expected seconds, not less than 0")
+        self.op = op
         self.seconds = float(timeout)
+        self.waiting = waiting
         self._end = time.monotonic() + self.seconds
 
     @property

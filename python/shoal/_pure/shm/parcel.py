@@ -1,24 +1,18 @@
-"""`ShmParcel`: a message in encoded form, for code that passes it on without decoding it.
-
-The bytes of a parcel: the lengths of the table of parts and of the message's bytes in its row, then
-both of these, and from the next multiple of 64 on the bytes of the message's file.
-"""
+"""`ShmParcel`: a message in encoded form, for code that passes it on without decoding it."""
 
 import os
 import pickle
-import struct
 from typing import Any, Final, Self, SupportsIndex, final
 
 from shoal._pure.shm.checks import whole
-from shoal._pure.shm.encoding import Draft, decode, encode, part_sizes
+from shoal._pure.shm.payload import Payload, decode, encode
 from shoal.errors import ShoalTypeError
 
-__all__ = ["ShmParcel", "draft_of", "parcel_of"]
+__all__ = ["ShmParcel", "payload_of"]
 
-_IN_ROW: Final = 1
-_WITH_FILE: Final = 2
-_LENGTHS: Final = struct.Struct("<QQ")
-_ALIGNED: Final = 64
+_KIND: Final = 1
+_LAST_KIND: Final = 2
+"""The Rust core has two kinds; this one makes parcels of the first and treats both the same."""
 _WITH_BUFFERS: Final = 5
 """Lowest pickle protocol that supports buffers beside the pickle."""
 _BESIDE: Final = 4096
@@ -38,7 +32,7 @@ class ShmParcel:
 
     def __new__(cls, kind: int, data: Any, sender: int | None = None) -> Self:
         """Create a parcel from the kind, data and sender of another."""
-        whole(kind, "kind", _IN_ROW, _WITH_FILE)
+        whole(kind, "kind", _KIND, _LAST_KIND)
         _bytes_of(data)
         if sender is None:
             sender = os.getpid()
@@ -53,12 +47,7 @@ class ShmParcel:
         """Encode an object."""
         if type(obj) is ShmParcel:
             return cls(*obj.__reduce_ex__(0)[1])
-        draft = encode(obj)
-        data = bytearray(_begun(draft.parts, draft.head, draft.extent))
-        start = len(data) - draft.extent
-        for offset, piece in draft.large:
-            data[start + offset : start + offset + len(piece)] = piece
-        return cls(_WITH_FILE if draft.extent else _IN_ROW, data)
+        return cls(_KIND, encode(obj).copied())
 
     @property
     def sender(self) -> int:
@@ -72,10 +61,8 @@ class ShmParcel:
 
     def open(self) -> Any:
         """Rebuild the object."""
-        parts, head, memory = _taken_apart(self._kind, _bytes_of(self._data))
-        if memory is not None and memory.readonly:
-            memory = memoryview(bytearray(memory))
-        return decode(bytes(parts), bytes(head), memory)
+        data = _bytes_of(self._data)
+        return decode(memoryview(bytearray(data)) if data.readonly else data)
 
     def __reduce_ex__(self, protocol: SupportsIndex) -> tuple[Any, ...]:
         data: Any = _bytes_of(self._data)
@@ -86,56 +73,10 @@ class ShmParcel:
         return ShmParcel, (self._kind, data, self._sender)
 
 
-def parcel_of(sender: int, parts: bytes, head: bytes, memory: memoryview | None) -> ShmParcel:
-    """Create a parcel from a message that was taken."""
-    data = bytearray(_begun(parts, head, 0 if memory is None else len(memory)))
-    if memory is not None:
-        data[len(data) - len(memory) :] = memory
-    return ShmParcel(_IN_ROW if memory is None else _WITH_FILE, data, sender)
-
-
-def draft_of(parcel: ShmParcel) -> Draft:
-    """Return the draft to put for a parcel; if it is damaged, decoding the message fails later."""
+def payload_of(parcel: ShmParcel) -> Payload:
+    """Return the payload to put for a parcel; if it is damaged, decoding the message fails later."""
     data = _bytes_of(parcel._data)  # noqa: SLF001  (a friend of the class)
-    damaged = Draft(b"", bytes(data), [], len(data), 0)
-    try:
-        parts, head, memory = _taken_apart(parcel._kind, data)  # noqa: SLF001  (as above)
-        size = sum(part_sizes(bytes(parts)))
-    except ValueError:
-        return damaged
-    if size > len(data):
-        return damaged
-    large = [] if memory is None else [(0, memory)]
-    return Draft(bytes(parts), bytes(head), large, size, 0 if memory is None else len(memory))
-
-
-def _begun(parts: bytes, head: bytes, extent: int) -> bytes:
-    """Return the bytes of a parcel, with zeros in place of the bytes of the file."""
-    begun = _LENGTHS.pack(len(parts), len(head)) + parts + head
-    if not extent:
-        return begun
-    return begun.ljust(_next_place(len(begun)) + extent, b"\0")
-
-
-def _next_place(end: int) -> int:
-    return -(-end // _ALIGNED) * _ALIGNED
-
-
-def _taken_apart(kind: int, data: memoryview) -> tuple[memoryview, memoryview, memoryview | None]:
-    """Return the table of parts, the bytes of the row and the bytes of the file.
-
-    Raises:
-        ValueError: The parcel is damaged.
-    """
-    if len(data) < _LENGTHS.size:
-        raise ValueError("the message is damaged: it ends too early")
-    in_parts, in_head = _LENGTHS.unpack_from(data)
-    middle = _LENGTHS.size + in_parts
-    end = middle + in_head
-    if end > len(data) or (kind == _IN_ROW and end < len(data)):
-        raise ValueError(f"the message is damaged: it takes {end} bytes and all of it {len(data)}")
-    memory = data[_next_place(end) :] if kind == _WITH_FILE else None
-    return data[_LENGTHS.size : middle], data[middle:end], memory
+    return Payload([(0, data)], len(data))
 
 
 def _bytes_of(data: Any) -> memoryview:

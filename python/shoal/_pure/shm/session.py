@@ -4,27 +4,20 @@ import sqlite3
 import tempfile
 import weakref
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Final, Self
 
 from shoal._pure.shm.checks import text_or_none, whole
-from shoal._pure.shm.ending import stay_silent
-from shoal._pure.shm.member import Member, let_go, member_of, own_folders
-from shoal._pure.shm.places import (
-    LOCKS,
-    TABLES,
-    UNFINISHED,
+from shoal._pure.shm.folders import (
     checked_token,
     collect,
+    create,
     folder_for,
     free_bytes,
-    new_folder,
     remove,
     spare,
 )
-from shoal._pure.shm.schema import FORMAT, SCHEMA
-from shoal._pure.shm.store import connected
-from shoal._pure.shm.sweep import participants
-from shoal.errors import ChannelClosed, ChannelMemoryError, ShoalTypeError, ShoalValueError
+from shoal._pure.shm.member import Member, member_of, own_folders, stay_silent
+from shoal.errors import ChannelClosed, ShoalTypeError, ShoalValueError
 
 __all__ = ["ShmSession", "joined", "shm_gc"]
 
@@ -34,6 +27,14 @@ _LARGEST_PID: Final = 2**31 - 1
 _POLICIES: Final = ("block", "error", "spill")
 _MOST_BYTES: Final = 4 * 2**30
 _SHARE: Final = 4
+_STATS: Final = """
+    SELECT (SELECT coalesce(sum(count), 0) FROM queues) AS messages,
+    (SELECT count(*) FROM messages) AS descriptors_in_use,
+    (SELECT coalesce(sum(size), 0) FROM messages) AS bytes_in_use,
+    used AS bytes_reserved, max_bytes,
+    (SELECT count(*) FROM participants) AS participants, (SELECT count(*) FROM queues) AS queues,
+    lost AS lost_messages, recovered, dropped AS dropped_messages FROM session
+"""
 
 
 class ShmSession:
@@ -75,7 +76,7 @@ class ShmSession:
             folder = _create(dir, max_bytes, memory_policy, spill_dir, backlog)
         self = object.__new__(cls)
         self._member = member_of(folder)
-        self._finalizer = weakref.finalize(self, let_go, self._member)
+        self._finalizer = weakref.finalize(self, self._member.let_go)
         self._finalizer.atexit = False
         try:
             self._member.join("attach")
@@ -103,15 +104,12 @@ class ShmSession:
 
     def close_queues(self) -> None:
         """Close all queues in all processes, existing and future ones: they refuse further puts."""
-        member = self._checked("close_queues")
 
         def seal(db: sqlite3.Connection) -> None:
-            db.execute("UPDATE session SET sealed = 1 WHERE sealed = 0")
-            db.execute("UPDATE queues SET closed = 1 WHERE closed = 0")
-            for side in ("get", "put"):
-                member.due(db, side)
+            db.execute("UPDATE session SET sealed = 1")
+            db.execute("UPDATE queues SET closed = 1")
 
-        member.write("close_queues", seal)
+        self._checked("close_queues").write("close_queues", seal)
 
     def keep(self) -> None:
         """Keep the session's files when this process leaves as the last participant."""
@@ -133,18 +131,17 @@ class ShmSession:
 
     def stats(self) -> dict[str, int]:
         """Return how the session is used."""
-        member = self._checked("stats")
-        return member.snapshot("stats", _stats)
+        return dict(self._checked("stats").write("stats", lambda db: db.execute(_STATS).fetchone()))
 
     def sweep(self) -> dict[str, int]:
         """Clean up after dead processes now, not only when a call waits."""
-        return self._checked("sweep").sweep()._asdict()
+        return self._checked("sweep").sweep()
 
     def close(self) -> None:
         """Close this object; the process leaves the session with its last object. Idempotent."""
         # Detached and called here, because a finalizer does nothing while the interpreter ends.
         if self._finalizer.detach() is not None:
-            let_go(self._member)
+            self._member.let_go()
 
     def _checked(self, op: str) -> Member:
         if self.closed:
@@ -184,43 +181,4 @@ def _create(
     spill = None
     if policy == "spill":
         spill = folder_for(spill_dir or tempfile.gettempdir(), "spill_dir")
-    folder = new_folder(parent)
-    try:
-        _fill(folder, (FORMAT, max_bytes, backlog, policy, spill and str(spill / folder.name)))
-    except (OSError, sqlite3.Error) as error:
-        remove(folder, None)
-        raise ChannelMemoryError(f"no session can be made in {parent}: {error}") from error
-    return folder
-
-
-def _fill(folder: Path, facts: tuple[Any, ...]) -> None:
-    (folder / LOCKS).touch(mode=0o600)
-    with connected(folder / UNFINISHED, create=True) as db:
-        db.executescript(f"BEGIN;{SCHEMA}")
-        db.execute(
-            "INSERT INTO session (format, max_bytes, backlog, policy, spill) VALUES (?, ?, ?, ?, ?)",
-            facts,
-        )
-        db.execute("COMMIT")
-    # Renamed last, so that a search for dead sessions never finds incomplete tables.
-    (folder / UNFINISHED).rename(folder / TABLES)
-
-
-def _stats(db: sqlite3.Connection) -> dict[str, int]:
-    max_bytes, used, lost, recovered, dropped = db.execute(
-        "SELECT max_bytes, used, lost, recovered, dropped FROM session"
-    ).fetchone()
-    in_use = db.execute("SELECT count(*), coalesce(sum(size), 0) FROM messages").fetchone()
-    queues = db.execute("SELECT count(*), coalesce(sum(count), 0) FROM queues").fetchone()
-    return {
-        "messages": queues[1],
-        "descriptors_in_use": in_use[0],
-        "bytes_in_use": in_use[1],
-        "bytes_reserved": used,
-        "max_bytes": max_bytes,
-        "participants": len(participants(db)),
-        "queues": queues[0],
-        "lost_messages": lost,
-        "recovered": recovered,
-        "dropped_messages": dropped,
-    }
+    return create(parent, max_bytes, backlog, policy, spill)

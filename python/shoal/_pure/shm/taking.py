@@ -3,111 +3,50 @@
 If a signal interrupts a get, the messages that it took return to their places in the queue.
 """
 
-import functools
-import itertools
 import sqlite3
+import weakref
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
-from shoal._pure.shm.checks import Limit
-from shoal._pure.shm.encoding import decode
-from shoal._pure.shm.member import Member, NotYet
-from shoal._pure.shm.memory import map_file, write_file
-from shoal._pure.shm.parcel import parcel_of
-from shoal._pure.shm.place import Place
+from shoal._pure.shm.checks import Call
+from shoal._pure.shm.files import Memory, read_file, remove_files, write_file
+from shoal._pure.shm.member import PATIENCE_S, Member
+from shoal._pure.shm.parcel import ShmParcel
+from shoal._pure.shm.payload import Payload, decode
+from shoal._pure.shm.queue_row import QueueRow
+from shoal._pure.shm.refusal import Refusal
 from shoal._pure.shm.schema import LEASED, LOANED, QUEUED
+from shoal._pure.shm.waiting import wait
 from shoal.errors import ChannelClosed, ChannelDecodeError
 
-__all__ = [
-    "SIGNALS",
-    "Choice",
-    "Row",
-    "Taking",
-    "first",
-    "not_rebuilt",
-    "rebuilt",
-    "up_to_weight",
-    "waiting_rows",
-]
+__all__ = ["Choice", "Taking", "first", "peeked", "up_to_weight"]
 
-SIGNALS: Final = (KeyboardInterrupt, GeneratorExit)
+_SIGNALS: Final = (KeyboardInterrupt, GeneratorExit)
 """Errors that are not the fault of the message being rebuilt; all others are, even `SystemExit`."""
-_COLUMNS = (
-    "id, queue, position, sender, weight, size, memory, redelivered, written, parts, head, file"
-)
-_WAITING = f"SELECT {_COLUMNS} FROM messages WHERE queue = ? AND state = 0 ORDER BY position"  # noqa: S608  (it is a constant)
+_WAITING: Final = f"FROM messages WHERE queue = ? AND state = {QUEUED} ORDER BY id LIMIT ?"
 
 
-@dataclass(slots=True)
-class Row:
-    """A message that was taken; the first fields are the columns of its row."""
+class Choice(NamedTuple):
+    """Selects the messages to take.
 
-    number: int
-    queue: int
-    position: int
-    sender: int
-    weight: int
-    size: int
-    memory: int
-    redelivered: int
-    written: float
-    parts: bytes
-    head: bytes
-    file: str | None
-    mapped: memoryview | None = field(default=None, repr=False)
+    Attributes:
+        choose: Returns their ids.
+        needed: The weight that is needed; None if any message is enough.
+    """
 
-    @property
-    def columns(self) -> tuple[Any, ...]:
-        """The values of the row."""
-        return (
-            self.number,
-            self.queue,
-            self.position,
-            self.sender,
-            self.weight,
-            self.size,
-            self.memory,
-            self.redelivered,
-            self.written,
-            self.parts,
-            self.head,
-            self.file,
-        )
-
-
-Choice = Callable[[sqlite3.Connection, Place], list[Row] | NotYet]
-
-
-def waiting_rows(db: sqlite3.Connection, place: Place, limit: int) -> list[Row]:
-    """Return the first messages of a queue."""
-    rows = db.execute(f"{_WAITING} LIMIT ?", (place.number, limit)).fetchall()
-    return [Row(*row) for row in rows]
+    choose: Callable[[sqlite3.Connection, QueueRow], list[int] | Refusal]
+    needed: int | None = None
 
 
 def first(n: int) -> Choice:
     """Return a choice of up to `n` first messages."""
 
-    def choose(db: sqlite3.Connection, place: Place) -> list[Row] | NotYet:
-        return waiting_rows(db, place, n) or NotYet()
+    def choose(db: sqlite3.Connection, queue: QueueRow) -> list[int] | Refusal:
+        found = db.execute(f"SELECT id {_WAITING}", (queue.number, n)).fetchall()
+        return [row["id"] for row in found] or Refusal("empty")
 
-    return choose
-
-
-def rebuilt(row: Row, memory: memoryview | None, *, parcels: bool) -> Any:
-    """Return the object of a message, or its parcel."""
-    if parcels:
-        return parcel_of(row.sender, row.parts, row.head, memory)
-    return decode(row.parts, row.head, memory)
-
-
-def not_rebuilt(place: Place, row: Row, error: BaseException) -> ChannelDecodeError:
-    """Return the error for a message that cannot be rebuilt."""
-    return ChannelDecodeError(
-        f"{place.name}: a message from process {row.sender} cannot be rebuilt "
-        f"here: {type(error).__name__}: {error}"
-    )
+    return Choice(choose)
 
 
 def up_to_weight(target: int, least: int | None = None) -> Choice:
@@ -116,181 +55,198 @@ def up_to_weight(target: int, least: int | None = None) -> Choice:
     A first message that alone exceeds the weight is chosen too. If the weight is not reached,
     messages with a total weight of `least` are enough.
     """
+    needed = target if least is None else min(least, target)
 
-    def choose(db: sqlite3.Connection, place: Place) -> list[Row] | NotYet:
-        chosen: list[Row] = []
+    def choose(db: sqlite3.Connection, queue: QueueRow) -> list[int] | Refusal:
+        chosen: list[int] = []
         total = 0
         # Read all rows at once: an open cursor would make other processes wait.
-        for values in db.execute(_WAITING, (place.number,)).fetchall():
-            row = Row(*values)
-            if chosen and total + row.weight > target:
+        rows = db.execute(f"SELECT id, weight {_WAITING}", (queue.number, -1)).fetchall()
+        for number, weight in rows:
+            if chosen and total + weight > target:
                 return chosen
-            chosen.append(row)
-            total += row.weight
+            chosen.append(number)
+            total += weight
             if total >= target:
                 return chosen
-        if chosen and least is not None and total >= least:
-            return chosen
-        closed, count, pressed = db.execute(
-            "SELECT closed, count, pressed FROM queues WHERE id = ?", (place.number,)
-        ).fetchone()
-        complete = closed or pressed or count >= place.bound
-        return chosen if chosen and complete else NotYet(f"it holds {count} messages")
+        count, _, closed, pressed = queue.counters(db)
+        complete = closed or pressed or count >= queue.bound or total >= needed
+        return chosen if chosen and complete else Refusal("weight", count, needed)
 
-    return choose
+    return Choice(choose, needed)
 
 
 class Taking:
     """One get.
 
     Args:
-        place: The queue.
-        op: The operation, for messages.
+        queue: The queue.
+        call: The call.
         choice: Selects the messages to take.
         lease: Whether the messages return to the queue if this process dies.
         parcels: Whether to return each message as a parcel instead of its object.
+
+    Attributes:
+        failed: The error of the last message that cannot be rebuilt.
     """
 
     def __init__(
-        self,
-        place: Place,
-        op: str,
-        choice: Choice,
-        *,
-        lease: bool = False,
-        parcels: bool = False,
+        self, queue: QueueRow, call: Call, choice: Choice, *, lease: bool, parcels: bool
     ) -> None:
-        self._place = place
-        self._op = op
+        self._queue = queue
+        self._member = queue.member
+        self._call = call
+        self._op = call.op
         self._choice = choice
         self._lease = lease
         self._parcels = parcels
-        self._rows: list[Row] = []
+        self._rows: dict[int, sqlite3.Row] = {}
+        # The bytes of these messages, and the finalizers that release them.
+        self._memory: dict[int, tuple[Memory | bytearray, weakref.finalize[..., Any] | None]] = {}
         self.failed: ChannelDecodeError | None = None
 
-    def run(self, limit: Limit) -> list[tuple[Row, Any]] | NotYet:
-        """Take messages and rebuild them.
+    def run(self) -> tuple[list[tuple[sqlite3.Row, Any]], Refusal]:
+        """Take messages and rebuild them; return their rows and objects, or why there are none.
 
         A message that cannot be rebuilt is dropped; its error is kept as `failed`. If anything is
         raised before the caller has the messages, `put_back` must be called.
 
         Raises:
             ChannelClosed: The queue is closed, and nothing is left in it.
+            ChannelDecodeError: No message can be rebuilt.
         """
-        outcome = self._place.member.wait(
-            self._op, limit, self._attempt, at=(self._place.number, "get")
-        )
-        if isinstance(outcome, NotYet):
-            return outcome
-        values = list(filter(None, map(self._rebuilt, outcome)))
+        refusal = wait(self._queue, self._call, self._attempt, "get")
+        if refusal is not None:
+            return [], self._told(refusal)
+        values = [(row, value) for row in list(self._rows.values()) for value in self._rebuilt(row)]
         if not self._lease:
-            for row, _ in values:
-                if row.file is not None:
-                    Path(row.file).unlink(missing_ok=True)
-        return values
+            remove_files(row["file"] for row, _ in values)
+        if not values and self.failed is not None:
+            raise self.failed
+        return values, Refusal("empty")
 
     def put_back(self) -> None:
         """Return the messages that were taken to their places in the queue."""
+        for number, (memory, finalizer) in self._memory.items():
+            if finalizer is not None:
+                finalizer.detach()
+            file = self._rows[number]["file"]
+            if file is not None and not Path(file).exists():
+                write_file(Path(file), Payload([(0, memory)], len(memory)))
+
+        def back(db: sqlite3.Connection) -> None:
+            for number, row in self._rows.items():
+                db.execute("DELETE FROM messages WHERE id = ?", (number,))
+                db.execute(f"INSERT INTO messages VALUES ({', '.join('?' * len(row))})", tuple(row))  # noqa: S608  (they are constants)
+
         if self._rows:
-            member, place, rows = self._place.member, self._place, self._rows
-            member.write(self._op, lambda db: _put_back(db, member, place, rows))
+            self._member.write(self._op, back)
 
-    def _attempt(self, seconds: float) -> list[Row] | NotYet:
-        place = self._place
+    def _told(self, refusal: Refusal) -> Refusal:
+        """Return why the caller gets nothing; for a caller, locked tables are an empty queue."""
+        if refusal.kind != "locked":
+            return refusal
+        if self._choice.needed is None:
+            return Refusal("empty")
+        count, *_ = self._member.read(self._op, self._queue.counters)
+        return Refusal("weight", count, self._choice.needed)
+
+    def _attempt(self) -> Refusal | None:
         # Read first: unlike a write, this does not disturb other processes.
-        count, closed = place.member.read(
-            self._op,
-            lambda db: db.execute(
-                "SELECT count, closed FROM queues WHERE id = ?", (place.number,)
-            ).fetchone(),
-        )
-        if count == 0 and closed:
-            raise ChannelClosed(f"{self._op}: {place.name} is closed and empty")
+        count, _, closed, _ = self._member.read(self._op, self._queue.counters)
         if count == 0:
-            return NotYet("it holds 0 messages")
+            if closed:
+                raise ChannelClosed(f"{self._op}: {self._queue.name} is closed and empty")
+            refusal = self._member.read(self._op, lambda db: self._choice.choose(db, self._queue))
+            if isinstance(refusal, Refusal):
+                return refusal
         # If the write is rolled back, forget the rows: another process may have taken them by now.
-        return place.member.write(self._op, self._take, seconds, self._rows.clear)
+        return self._member.write(self._op, self._take, PATIENCE_S, self._rows.clear)
 
-    def _take(self, db: sqlite3.Connection) -> list[Row] | NotYet:
-        member, number = self._place.member, self._place.number
-        chosen = self._choice(db, self._place)
-        if isinstance(chosen, NotYet):
+    def _take(self, db: sqlite3.Connection) -> Refusal | None:
+        chosen = self._choice.choose(db, self._queue)
+        if isinstance(chosen, Refusal):
             return chosen
-        for row in chosen:
-            if self._lease or row.file is not None:
-                state = LEASED if self._lease else LOANED
+        for number in chosen:
+            row = db.execute("SELECT * FROM messages WHERE id = ?", (number,)).fetchone()
+            self._rows[number] = row
+            if self._lease or row["file"] is not None:
                 db.execute(
                     "UPDATE messages SET state = ?, owner = ? WHERE id = ?",
-                    (state, member.me, row.number),
+                    (LEASED if self._lease else LOANED, self._member.me, number),
                 )
             else:
-                db.execute("DELETE FROM messages WHERE id = ?", (row.number,))
-        db.execute("UPDATE queues SET pressed = 0 WHERE id = ? AND pressed = 1", (number,))
-        member.due(db, "put")
-        self._rows[:] = chosen
-        return chosen
+                db.execute("DELETE FROM messages WHERE id = ?", (number,))
+        return None
 
-    def _rebuilt(self, row: Row) -> tuple[Row, Any] | None:
+    def _rebuilt(self, row: sqlite3.Row) -> list[Any]:
+        """Return the object of a message, in a list; an empty list if it cannot be rebuilt."""
+        number = row["id"]
         try:
-            memory = self._mapped(row)
-        except FileNotFoundError as error:
-            self._gone(row, error)
-            return None
-        try:
-            return row, rebuilt(row, memory, parcels=self._parcels)
-        except SIGNALS:
+            memory = _bytes_of(row)
+            finalizer = None
+            if isinstance(memory, Memory) and not self._lease:
+                finalizer = weakref.finalize(memory, _forget, self._member, number)
+                # At the end of the process all that it holds is released at once.
+                finalizer.atexit = False
+            self._memory[number] = memory, finalizer
+            return [_value(row, memory, parcels=self._parcels)]
+        except _SIGNALS:
             raise
         except BaseException as error:  # noqa: BLE001  (the object's classes may raise anything)
-            self._gone(row, error)
-            return None
-
-    def _gone(self, row: Row, error: BaseException) -> None:
-        self.failed = not_rebuilt(self._place, row, error)
-        self.failed.__cause__ = error
-        drop(self._place.member, row)
-        self._rows.remove(row)
-
-    def _mapped(self, row: Row) -> memoryview | None:
-        if row.file is None:
-            return None
-        path = Path(row.file)
-        # The callback must not refer to the row, which refers to the mapping.
-        released = functools.partial(_release, self._place.member, row.number, self._lease)
-        row.mapped = map_file(path, path.stat().st_size, released, private=self._lease)
-        return row.mapped
+            self.failed = _not_rebuilt(self._queue, row, error)
+            self.failed.__cause__ = error
+            _forget(self._member, number)
+            remove_files([row["file"]])
+            del self._rows[number]
+            self._memory.pop(number, None)
+            return []
 
 
-def _release(member: Member, number: int, lease: bool) -> None:
-    if not lease:
-        member.later(lambda db: forget(db, member, number))
+def peeked(queue: QueueRow, most: int | None, *, parcels: bool) -> list[tuple[int, Any]]:
+    """Return the weights and copies of the first messages, which stay in the queue.
 
-
-def drop(member: Member, row: Row) -> None:
-    """Delete a message that this process holds, with its file."""
-    if row.file is not None:
-        Path(row.file).unlink(missing_ok=True)
-    member.later(lambda db: forget(db, member, row.number))
-
-
-def forget(db: sqlite3.Connection, member: Member, number: int) -> None:
-    """Delete the row of a message that this process holds."""
-    taken = db.execute(
-        "DELETE FROM messages WHERE id = ? AND state <> ? AND owner = ?",
-        (number, QUEUED, member.me),
+    Raises:
+        ChannelDecodeError: A message cannot be rebuilt.
+    """
+    values = (queue.number, -1 if most is None else most)
+    rows = queue.member.read(
+        "peek", lambda db: db.execute(f"SELECT * {_WAITING}", values).fetchall()
     )
-    if taken.rowcount:
-        member.due(db, "put")
-
-
-def _put_back(db: sqlite3.Connection, member: Member, place: Place, rows: list[Row]) -> None:
-    """Return messages to their places; messages that are still held have kept their rows."""
-    marks = ", ".join(itertools.repeat("?", 12))
+    found = []
     for row in rows:
-        db.execute(
-            f"INSERT OR IGNORE INTO messages ({_COLUMNS}, state) VALUES ({marks}, {LOANED})",  # noqa: S608  (they are constants)
-            row.columns,
-        )
-        db.execute("UPDATE messages SET state = ?, owner = NULL WHERE id = ?", (QUEUED, row.number))
-        if row.file is not None and row.mapped is not None and not Path(row.file).exists():
-            write_file(Path(row.file), len(row.mapped), [(0, row.mapped)])
-    member.due(db, "get", place.number)
+        try:
+            memory = _bytes_of(row)
+        except FileNotFoundError:
+            continue  # another process has taken it
+        try:
+            found.append((row["weight"], _value(row, memory, parcels=parcels)))
+        except _SIGNALS:
+            raise
+        except BaseException as error:
+            raise _not_rebuilt(queue, row, error) from error
+    return found
+
+
+def _bytes_of(row: sqlite3.Row) -> Memory | bytearray:
+    if row["file"] is None:
+        return bytearray(row["data"])
+    return read_file(Path(row["file"]), row["size"])
+
+
+def _value(row: sqlite3.Row, memory: Memory | bytearray, *, parcels: bool) -> Any:
+    """Return the object of a message, or its parcel."""
+    return ShmParcel(1, memory, row["sender"]) if parcels else decode(memoryview(memory))
+
+
+def _not_rebuilt(queue: QueueRow, row: sqlite3.Row, error: BaseException) -> ChannelDecodeError:
+    return ChannelDecodeError(
+        f"{queue.name}: a message from process {row['sender']} cannot be rebuilt here: "
+        f"{type(error).__name__}: {error}"
+    )
+
+
+def _forget(member: Member, number: int) -> None:
+    """Delete a message that this process holds, now or soon."""
+    query = "DELETE FROM messages WHERE id = ? AND state <> ? AND owner = ?"
+    member.later(lambda db: db.execute(query, (number, QUEUED, member.me)))

@@ -1,0 +1,184 @@
+"""`ChannelBase`: the fast path of a channel's puts and gets, here in Python for the pure core."""
+
+import math
+import time
+from collections.abc import Hashable
+from typing import TYPE_CHECKING, Any, Final, Self
+
+from shoal._pure.shm.queue import ShmQueue
+from shoal.errors import ShoalTimeoutError
+
+__all__ = ["ChannelBase"]
+
+_TURN_S: Final = 10
+"""Maximum seconds that a get waits in the queue before it takes the slow path."""
+
+
+class ChannelBase:
+    """Puts and gets of a `Channel`; see `_rust.pyi`."""
+
+    __slots__ = ("_direct_queues",)
+    __module__ = "shoal._backend"
+    _direct_queues: dict[Any, ShmQueue]
+
+    if TYPE_CHECKING:  # the subclass has these
+        _put_slowly: Any
+        _put_nowait_slowly: Any
+        _get_slowly: Any
+        _get_nowait_slowly: Any
+        _explain: Any
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Self:
+        """Create a handle with no queues; the subclass adds and removes them at any time."""
+        del args, kwargs
+        self = object.__new__(cls)
+        self._direct_queues = {}
+        return self
+
+    def put(
+        self,
+        item: Any,
+        weight: int = 0,
+        key: Hashable = "default_queue",
+        async_op: bool = False,
+        *,
+        timeout: float | None = None,
+        queue_name: Hashable = None,
+    ) -> Any:
+        """Put an item, waiting for room.
+
+        Args:
+            item: Any object, or a reservation of this channel. With `async_op`, its arrays and
+                tensors must not change until the work is done.
+            weight: Weight of the item, which `get_batch` adds up.
+            key: The queue: a str, bytes, int, float, bool, None or enum member, or a tuple or
+                frozenset of them.
+            async_op: Return a work at once. Puts of one key happen in the order of the calls.
+            timeout: Seconds to wait for room; None for no limit.
+            queue_name: Older name of `key`.
+
+        Returns:
+            None, or with `async_op` an `AsyncChannelWork`.
+
+        Raises:
+            ShoalTimeoutError: No room in time; the item is not in the channel.
+            ChannelFull: No room, and the channel's policy is `error`.
+            ChannelMemoryError: It can never fit; or no memory, and the memory policy is `error`.
+            ChannelClosed: The channel was closed.
+            PeerLostError: The channel is on another node, and its actor died during the call: the
+                item may be in the channel or not.
+            ShoalValueError: The item cannot be pickled, or the weight is not an integer from 0.
+        """
+        usual = async_op is False and queue_name is None and _is_usual(timeout)
+        if usual and self._is_put(item, weight, key):
+            return None
+        return self._put_slowly(item, weight, key, async_op, timeout, queue_name)
+
+    def put_nowait(
+        self,
+        item: Any,
+        weight: int = 0,
+        key: Hashable = "default_queue",
+        *,
+        queue_name: Hashable = None,
+    ) -> None:
+        """Put an item if there is room now.
+
+        Raises:
+            ChannelFull: There is no room.
+            ChannelClosed: The channel was closed. Other errors are the same as for `put`.
+        """
+        if queue_name is not None or not self._is_put(item, weight, key):
+            self._put_nowait_slowly(item, weight, key, queue_name)
+
+    def get(
+        self,
+        key: Hashable = "default_queue",
+        async_op: bool = False,
+        *,
+        timeout: float | None = None,
+        queue_name: Hashable = None,
+        lease: bool = False,
+    ) -> Any:
+        """Get the oldest item, waiting for one.
+
+        Args:
+            key: The queue.
+            async_op: Return a work at once. Cancelling it, or the task that awaits it, loses no
+                item.
+            timeout: Seconds to wait; None for no limit.
+            queue_name: Older name of `key`.
+            lease: Return a lease instead, with `value`, `redelivered`, `ack()` and `give_back()`:
+                the item is delivered again, at the end of its queue, if this process dies before
+                `ack()`. As a context manager it acknowledges unless the block raises.
+
+        Returns:
+            The item, or its lease, or with `async_op` an `AsyncChannelWork` of it.
+
+        Raises:
+            ShoalTimeoutError: No item in time.
+            ChannelClosed: The channel was closed and the key is empty.
+            PeerLostError: The channel is on another node, and its actor died for good.
+            ChannelDecodeError: The item cannot be rebuilt in this process; it is lost.
+        """
+        waited = 0.0
+        queue = None
+        if async_op is False and queue_name is None and lease is False and _is_usual(timeout):
+            queue = self._direct_queue(key)
+        if queue is not None:
+            begun = time.monotonic()
+            try:
+                return queue.get(_TURN_S if timeout is None else min(timeout, _TURN_S))
+            except ShoalTimeoutError:
+                waited = time.monotonic() - begun
+                failed: Exception | None = None
+            except Exception as error:  # noqa: BLE001  (`_explain` decides what to raise)
+                failed = error
+            if failed is not None:
+                raise self._explain(failed)
+        return self._get_slowly(key, async_op, timeout, queue_name, lease, waited)
+
+    def get_nowait(
+        self, key: Hashable = "default_queue", *, queue_name: Hashable = None, lease: bool = False
+    ) -> Any:
+        """Get the oldest item if there is one now.
+
+        Raises:
+            ChannelEmpty: The key holds no item. Other errors are the same as for `get`.
+        """
+        queue = self._direct_queue(key) if queue_name is None and lease is False else None
+        if queue is None:
+            return self._get_nowait_slowly(key, queue_name, lease)
+        try:
+            return queue.get_nowait()
+        except Exception as error:  # noqa: BLE001  (`_explain` decides what to raise)
+            failed = error
+        # Outside of the handler, so that the raised error has no context.
+        raise self._explain(failed)
+
+    def _direct_queue(self, key: Any) -> ShmQueue | None:
+        """Return the queue of a key; None if the key has to take the slow path."""
+        try:
+            queue = self._direct_queues.get(key)
+        except Exception:  # noqa: BLE001  (the key is not hashable; the slow path says so)
+            return None
+        return queue if isinstance(queue, ShmQueue) else None
+
+    def _is_put(self, item: Any, weight: Any, key: Any) -> bool:
+        """Try to put an object; return whether it is in the queue. The slow path raises errors."""
+        queue = self._direct_queue(key)
+        if queue is None:
+            return False
+        try:
+            queue.put_nowait(item, weight)
+        except Exception:  # noqa: BLE001  (nothing was put; the slow path tries again)
+            return False
+        return True
+
+
+def _is_usual(timeout: Any) -> bool:
+    """Whether a timeout is None or valid seconds."""
+    if timeout is None:
+        return True
+    # The comparison is False for NaN.
+    return type(timeout) in (int, float) and 0 <= timeout <= math.inf

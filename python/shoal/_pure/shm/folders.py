@@ -1,0 +1,274 @@
+"""The folders of sessions: chooses, creates, checks and removes them.
+
+A folder is accessible to its owner only, and its name cannot be guessed.
+"""
+
+import contextlib
+import errno
+import os
+import re
+import secrets
+import shutil
+import sqlite3
+import tempfile
+import time
+import warnings
+from pathlib import Path
+
+from shoal._pure.shm.participants import is_dead, participants
+from shoal._pure.shm.schema import FORMAT, SCHEMA
+from shoal._pure.shm.tables import gone, use_once
+from shoal.errors import ChannelError, ChannelMemoryError, ShoalValueError
+from shoal.process import ProcessId, is_running, process_of
+
+__all__ = [
+    "LOCKS",
+    "TABLES",
+    "checked_token",
+    "collect",
+    "create",
+    "folder_for",
+    "free_bytes",
+    "remove",
+    "spare",
+]
+
+LOCKS = "locks"
+TABLES = "pure.db"
+_UNFINISHED = "pure.new"
+_OF_RUST = "ctl"
+_NAME = re.compile(r"shoal-(\d+)-[0-9a-f]{32}")
+_TIGHT = 128 * 2**20
+"""With fewer free bytes than this in `/dev/shm`, a session uses the temporary folder instead."""
+_SPARED = "spared"
+"""File with the process for which a session is kept while all its participants are dead."""
+_SPARED_S = 10.0
+"""Seconds for which one call of `spare` keeps a session."""
+_ATTEMPTS = 8
+"""Maximum attempts to remove a folder in which another process creates files meanwhile."""
+_DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+_BEING_MADE_S = 3600.0
+"""Seconds for which a folder without tables counts as a session that is being created."""
+
+
+def folder_for(wanted: str | None, name: str) -> Path:
+    """Return the parent folder for a new session: the wanted one, or for None a default.
+
+    Raises:
+        ShoalValueError: `wanted` is not a folder that can be written to.
+    """
+    if wanted is not None:
+        if not os.access(wanted, os.W_OK | os.X_OK) or not Path(wanted).is_dir():
+            raise ShoalValueError(f"{name}={wanted!r}: expected a folder that can be written to")
+        return Path(wanted).absolute()
+    shared, *others = _defaults()
+    usable = [folder for folder in (shared, *others) if os.access(folder, os.W_OK | os.X_OK)]
+    if not usable:
+        raise ShoalValueError(f"{name}=None: none of {shared}, {others} can be written to")
+    best = usable[0]
+    if best == Path("/dev/shm") and free_bytes(best) < _TIGHT and len(usable) > 1:  # noqa: S108  (the kernel's folder for this)
+        warnings.warn(
+            f"{best} has {free_bytes(best)} bytes left, so that queues lie in {usable[1]}, which "
+            "may be slower; in a container, raise --shm-size, or set SHOAL_SHM_DIR",
+            RuntimeWarning,
+            stacklevel=5,
+        )
+        best = usable[1]
+    return best
+
+
+def free_bytes(folder: Path) -> int:
+    """Return the number of free bytes on the file system of a folder."""
+    facts = os.statvfs(folder)
+    return facts.f_bavail * facts.f_frsize
+
+
+def create(parent: Path, max_bytes: int, backlog: int, policy: str, spill: Path | None) -> Path:
+    """Create the folder of a session, with its tables.
+
+    Raises:
+        ChannelMemoryError: There is no room.
+    """
+    folder = parent / f"shoal-{os.getuid()}-{secrets.token_hex(16)}"
+    facts = (FORMAT, max_bytes, backlog, policy, spill and str(spill / folder.name))
+
+    def fill(db: sqlite3.Connection) -> None:
+        db.executescript(f"BEGIN;{SCHEMA}")
+        db.execute(
+            "INSERT INTO session (format, max_bytes, backlog, policy, spill) VALUES (?, ?, ?, ?, ?)",
+            facts,
+        )
+        db.execute("COMMIT")
+
+    try:
+        folder.mkdir(mode=0o700)
+        (folder / LOCKS).touch(mode=0o600)
+        use_once(folder / _UNFINISHED, fill, create=True)
+        # Renamed last, so that other processes never find incomplete tables.
+        (folder / _UNFINISHED).rename(folder / TABLES)
+        if spill is not None:
+            (spill / folder.name).mkdir(mode=0o700)
+    except (OSError, sqlite3.Error) as error:
+        remove(folder, None)
+        raise ChannelMemoryError(f"no session can be made in {parent}: {error}") from error
+    return folder
+
+
+def checked_token(token: str) -> Path:
+    """Return the folder that a token names.
+
+    Raises:
+        ShoalValueError: The text is not a token.
+        ChannelNotFoundError: The session is gone.
+        ChannelError: The session belongs to another user or backend.
+    """
+    folder = Path(token)
+    if not folder.is_absolute() or not _NAME.fullmatch(folder.name):
+        raise ShoalValueError(f"token={token!r}: expected what Session.token returned")
+    try:
+        owner = folder.stat().st_uid
+    except OSError:
+        raise gone(folder) from None
+    if owner != os.getuid():
+        raise ChannelError(
+            f"the session at {folder} belongs to user {owner}, and this process to {os.getuid()}"
+        )
+    if not (folder / TABLES).exists():
+        if (folder / _OF_RUST).exists():
+            raise ChannelError(
+                f"the session at {folder} was made by the rust backend and this process runs "
+                "pure: set SHOAL_BACKEND=rust"
+            )
+        raise gone(folder)
+    return folder
+
+
+def collect(wanted: str | None, own: set[Path]) -> list[str]:
+    """Remove this user's sessions whose participants are all dead.
+
+    Args:
+        wanted: The folder to search; None for the default ones.
+        own: The folders of this process's sessions, which are left alone.
+
+    Returns:
+        The folders that were removed.
+    """
+    if wanted is not None and not Path(wanted).is_dir():
+        raise ShoalValueError(f"dir={wanted!r}: expected a folder")
+    parents = _defaults() if wanted is None else [Path(wanted).absolute()]
+    sessions = [folder for parent in dict.fromkeys(parents) for folder in _sessions(parent)]
+    return [str(folder) for folder in sessions if folder not in own and _remove_if_dead(folder)]
+
+
+def spare(folder: Path, pid: int) -> None:
+    """Keep a session for ten seconds even if all participants die, as long as `pid` is alive.
+
+    `pid` is a process that starts replacements for the dead.
+
+    Raises:
+        ChannelMemoryError: There is no room for the file.
+        ChannelError: The file cannot be written.
+    """
+    try:
+        # Not truncated, so that a reader always finds the old line or the new one.
+        descriptor = os.open(folder / _SPARED, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        with os.fdopen(descriptor, "w") as file:
+            file.write("{} {} {}\n".format(*process_of(pid)))
+    except FileNotFoundError:
+        pass  # the session was removed
+    except OSError as error:
+        why = f"cannot write into {folder}: {error.strerror} (os error {error.errno})"
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise ChannelMemoryError(f"spare: {why}") from error
+        raise ChannelError(f"spare: the session: {why}") from error
+
+
+def _is_spared(folder: Path) -> bool:
+    path = folder / _SPARED
+    try:
+        if abs(time.time() - path.stat().st_mtime) >= _SPARED_S:
+            return False
+        host, pid, started = path.read_text().partition("\n")[0].split(" ")
+        return is_running(ProcessId(host, int(pid), int(started)))
+    except FileNotFoundError:
+        return False
+    except (OSError, ValueError):
+        return True  # the file is being written
+
+
+def remove(folder: Path, spill: str | None) -> None:
+    """Remove the folder of a session, and the folder of its spilled messages.
+
+    Also removes files that participants create meanwhile: at most one doorbell each.
+    """
+    for _ in range(_ATTEMPTS):
+        shutil.rmtree(folder, ignore_errors=True)
+        if not folder.exists():
+            break
+    if spill:
+        shutil.rmtree(spill, ignore_errors=True)
+
+
+def _defaults() -> list[Path]:
+    chosen = os.environ.get("SHOAL_SHM_DIR")
+    folders = [Path(chosen).absolute()] if chosen else []
+    return [*folders, Path("/dev/shm"), Path(tempfile.gettempdir())]  # noqa: S108  (the kernel's folder for this)
+
+
+def _sessions(parent: Path) -> list[Path]:
+    found = []
+    with contextlib.suppress(OSError):
+        for folder in sorted(parent.iterdir()):
+            name = _NAME.fullmatch(folder.name)
+            if name and int(name[1]) == os.getuid() and folder.stat().st_uid == os.getuid():
+                found.append(folder)
+    return found
+
+
+def _remove_if_dead(folder: Path) -> bool:
+    """Remove the folder of a session without living participants; return whether it was removed."""
+    dead, spill = False, None
+    with contextlib.suppress(OSError):
+        if _is_spared(folder):
+            return False
+        dead, spill = _examined(folder) if (folder / TABLES).exists() else _unfinished(folder)
+    if dead:
+        remove(folder, spill)
+    return dead
+
+
+def _unfinished(folder: Path) -> tuple[bool, None]:
+    """Return whether the creator of a folder died before the session was complete."""
+    old = time.time() - folder.stat().st_mtime >= _BEING_MADE_S
+    return old and all(
+        file.name == LOCKS or file.name.startswith(_UNFINISHED) for file in folder.iterdir()
+    ), None
+
+
+def _examined(folder: Path) -> tuple[bool, str | None]:
+    """Return whether a session is a leftover, and the folder of its spilled messages.
+
+    One without participants is a leftover only if it is old: it may be in creation, or was kept.
+    """
+    locks = os.open(folder / LOCKS, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+    old = time.time() - os.fstat(locks).st_mtime >= _BEING_MADE_S
+
+    def examine(db: sqlite3.Connection) -> tuple[bool, str | None]:
+        version, spill = db.execute("SELECT format, spill FROM session").fetchone()
+        rows = participants(db) if version == FORMAT else []
+        if version != FORMAT or not (rows or old) or not all(is_dead(row, locks) for row in rows):
+            return False, None
+        # From now on no process can join; if one has joined meanwhile, nothing is changed.
+        closed = db.execute(
+            "UPDATE session SET closed = 1 "
+            "WHERE ? = (SELECT coalesce(max(id), 0) FROM participants)",
+            (max((row[0] for row in rows), default=0),),
+        )
+        return closed.rowcount == 1, spill
+
+    try:
+        return use_once(folder / TABLES, examine)
+    except sqlite3.Error as error:
+        return old and getattr(error, "sqlite_errorcode", 0) & 0xFF in _DAMAGED, None
+    finally:
+        os.close(locks)

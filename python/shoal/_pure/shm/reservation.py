@@ -1,0 +1,146 @@
+# ruff: noqa: SLF001  (the constructor of the class stands beside it)
+"""`ShmReservation`: reserved memory, with an array that the caller fills and puts."""
+
+import importlib
+import math
+import os
+import sys
+import weakref
+from collections.abc import Sequence
+from typing import Any, NoReturn, Self, final
+
+from shoal._pure.shm.checks import LARGEST, Call, whole
+from shoal._pure.shm.member import Member
+from shoal._pure.shm.payload import encode
+from shoal._pure.shm.putting import Claim, Message, reserve
+from shoal._pure.shm.queue_row import QueueRow
+from shoal.errors import DependencyError, ShoalTypeError, ShoalValueError
+from shoal.pickling import is_quantized
+
+__all__ = ["ShmReservation", "message_of", "reserved"]
+
+
+@final
+class ShmReservation:
+    """Memory for an array that `put` then sends.
+
+    As a context manager it cancels itself at the exit unless it was put. After a put or a
+    cancellation, `array` and another put raise `ShoalValueError`; arrays obtained before must not
+    be written to any more.
+    """
+
+    __slots__ = ("__weakref__", "_array", "_claim")
+    __module__ = "shoal.shm"
+    _array: Any
+    _claim: Claim
+
+    def __init__(self) -> None:
+        raise TypeError("cannot create 'shoal.shm.ShmReservation' instances")
+
+    @property
+    def array(self) -> Any:
+        """The memory as a writable numpy array, or as a torch tensor for a torch dtype."""
+        self._claim.check()
+        return self._array
+
+    def cancel(self) -> None:
+        """Release the memory. Idempotent; does nothing after the put."""
+        self._claim.cancel()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.cancel()
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("cannot pickle 'shoal.shm.ShmReservation' object")
+
+
+def message_of(reservation: ShmReservation, member: Member, weight: int) -> Message:
+    """Return the message to put for a reservation.
+
+    Raises:
+        ShoalValueError: It was put or cancelled, or was made in another session or process.
+    """
+    claim, array = reservation._claim, reservation.array
+    if claim.member is not member or claim.pid != os.getpid():
+        raise ShoalValueError("the reservation was made by another process, or in another session")
+    return Message(encode(array), weight, claim)
+
+
+def reserved(queue: QueueRow, call: Call, shape: Any, dtype: Any) -> ShmReservation:
+    """Reserve memory for an array.
+
+    Raises:
+        ShoalError: The shape or the dtype is not valid, or there is no memory.
+    """
+    sizes = _checked_shape(shape)
+    kind, item_size = _kind(dtype)
+    size = math.prod(sizes) * item_size
+    if len(sizes) > _most_dimensions(kind) or size > LARGEST:
+        raise ShoalValueError(
+            f"room for shape {shape} cannot be reserved: expected at most 16 dimensions, and no "
+            "more bytes than memory can have"
+        )
+    claim = reserve(queue, call, size)
+    try:
+        made = object.__new__(ShmReservation)
+        made._array, made._claim = _array(bytearray(max(size, 1)), sizes, kind), claim
+        weakref.finalize(made, claim.cancel).atexit = False
+    except BaseException:
+        claim.cancel()
+        raise
+    return made
+
+
+def _checked_shape(shape: Any) -> tuple[int, ...]:
+    if isinstance(shape, int) and not isinstance(shape, bool):
+        shape = (shape,)
+    if not isinstance(shape, Sequence) or isinstance(shape, (str, bytes)):
+        raise ShoalTypeError(f"shape={shape!r}: expected an int or a sequence of ints")
+    return tuple(whole(size, "shape", 0) for size in shape)
+
+
+def _kind(dtype: Any) -> tuple[Any, int]:
+    """Return the dtype of numpy or torch, and the size of one value."""
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(dtype, torch.dtype):
+        if is_quantized(dtype):
+            raise ShoalValueError(
+                f"dtype={dtype}: quantized values cannot be made in place: put a quantized tensor"
+            )
+        return dtype, dtype.itemsize
+    try:
+        kind = _numpy().dtype(dtype)
+    except TypeError as error:
+        raise ShoalTypeError(f"dtype={dtype!r}: expected one of numpy's or torch's") from error
+    if kind.hasobject:
+        raise ShoalValueError(f"dtype={dtype!r}: objects cannot lie in shared memory")
+    return kind, kind.itemsize
+
+
+def _most_dimensions(kind: Any) -> int:
+    """Return the maximum number of dimensions: numpy's own limit; for tensors 16, as in any put."""
+    numpy = sys.modules.get("numpy")
+    if numpy is None or not isinstance(kind, numpy.dtype):
+        return 16
+    return 64 if numpy.lib.NumpyVersion(numpy.__version__) >= "2.0.0" else 32
+
+
+def _array(memory: bytearray, shape: tuple[int, ...], kind: Any) -> Any:
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(kind, torch.dtype):
+        count = math.prod(shape)
+        if count == 0:
+            return torch.empty(shape, dtype=kind)
+        return torch.frombuffer(memory, dtype=kind, count=count).reshape(shape)
+    return _numpy().ndarray(shape, kind, buffer=memory)
+
+
+def _numpy() -> Any:
+    # Imported here, so that only processes that reserve arrays wait for the import.
+    try:
+        return importlib.import_module("numpy")
+    except ImportError as error:
+        raise DependencyError("reserve needs numpy: install it") from error

@@ -1,0 +1,97 @@
+"""Shape and dtype of an array to reserve, and such an array in memory of this process."""
+
+import importlib
+import math
+import operator
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from shoal.errors import ChannelMemoryError, DependencyError, ShoalTypeError, ShoalValueError
+from shoal.pickling import is_quantized
+
+__all__ = ["checked_form", "new_array"]
+
+_LARGEST = 2**63 - 1
+_MOST_DIMENSIONS = 16
+"""Maximum number of dimensions of a tensor in a channel; numpy has a limit of its own."""
+
+
+def new_array(shape: tuple[int, ...], dtype: Any) -> Any:
+    """Return a new array, or a tensor for a torch dtype, with undefined values.
+
+    Args:
+        shape: The shape, from `checked_form`.
+        dtype: The dtype, from `checked_form`.
+
+    Raises:
+        ShoalValueError: numpy cannot make such an array.
+        ChannelMemoryError: The process has no memory for it.
+    """
+    torch = sys.modules.get("torch")
+    try:
+        if torch is not None and isinstance(dtype, torch.dtype):
+            return torch.empty(shape, dtype=dtype)
+        return _numpy().empty(shape, dtype)
+    except ValueError as error:  # numpy counts the bytes of an empty array without its size of 0
+        raise ShoalValueError(f"room for shape {shape} cannot be reserved: {error}") from error
+    except (MemoryError, RuntimeError) as error:  # torch raises a RuntimeError
+        raise ChannelMemoryError(
+            f"reserve: this process has no memory for shape {shape}: {error}"
+        ) from error
+
+
+def checked_form(shape: Any, dtype: Any) -> tuple[tuple[int, ...], Any]:
+    """Return the shape as a tuple, and the dtype of numpy or torch.
+
+    Raises:
+        ShoalTypeError: They have other types.
+        ShoalValueError: A size is out of range, or there can be no such array in memory.
+        DependencyError: It is a dtype of numpy, which is not installed.
+    """
+    sizes = _sizes(shape)
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(dtype, torch.dtype):
+        if is_quantized(dtype):
+            raise ShoalValueError(
+                f"dtype={dtype}: quantized values cannot be made in place: put a quantized tensor"
+            )
+        most = _MOST_DIMENSIONS
+    else:
+        numpy, given = _numpy(), dtype
+        try:
+            dtype = numpy.dtype(given)
+        except TypeError as error:
+            raise ShoalTypeError(f"dtype={given!r}: expected one of numpy's or torch's") from error
+        if dtype.hasobject:
+            raise ShoalValueError(f"dtype={given!r}: objects cannot lie in shared memory")
+        most = 64 if numpy.lib.NumpyVersion(numpy.__version__) >= "2.0.0" else 32
+    if len(sizes) > most or math.prod(sizes) * dtype.itemsize > _LARGEST:
+        raise ShoalValueError(
+            f"room for shape {shape} cannot be reserved: expected at most {most} dimensions, and "
+            "no more bytes than memory can have"
+        )
+    return sizes, dtype
+
+
+def _sizes(shape: Any) -> tuple[int, ...]:
+    if isinstance(shape, Sequence) and not isinstance(shape, (str, bytes)):
+        return tuple(_size(size, shape) for size in shape)
+    return (_size(shape, shape),)
+
+
+def _size(size: Any, shape: Any) -> int:
+    if isinstance(size, bool) or not hasattr(size, "__index__"):
+        raise ShoalTypeError(f"shape={shape!r}: expected an int or a sequence of ints")
+    checked = operator.index(size)
+    if not 0 <= checked <= _LARGEST:
+        raise ShoalValueError(f"shape={shape!r}: expected sizes from 0 to {_LARGEST}")
+    return checked
+
+
+def _numpy() -> Any:
+    # Imported here, so that only processes that reserve arrays wait for the import.
+    try:
+        return importlib.import_module("numpy")
+    except ImportError as error:
+        raise DependencyError("reserve needs numpy: install it") from error

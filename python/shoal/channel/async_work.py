@@ -1,0 +1,89 @@
+"""Turns a channel's asynchronous operations into works."""
+
+import concurrent.futures
+from collections.abc import Callable
+from typing import Any
+
+from shoal.channel.named_errors import named
+from shoal.channel.queues import Taken
+from shoal.errors import ChannelError
+from shoal.futures import Asking, done, fail, fulfil
+from shoal.work import AsyncChannelWork
+
+__all__ = ["started", "work_of"]
+
+
+def started(start: Callable[..., "concurrent.futures.Future[Any]"], *args: Any) -> Any:
+    """Start a put or a get; return its future, with the error if the channel refuses at once.
+
+    Callers see refusals in the work only, because other backends learn of them later.
+    """
+    try:
+        return start(*args)
+    except ChannelError as error:
+        future: concurrent.futures.Future[Any] = concurrent.futures.Future()
+        fail(future, error)
+        return future
+
+
+def work_of(
+    future: "concurrent.futures.Future[Any]", what: str, *, takes: bool = False
+) -> AsyncChannelWork:
+    """Create the work of a put or of a get.
+
+    Args:
+        future: The operation; the result of a get is a `Taken`.
+        what: Describes the operation in messages.
+        takes: Whether it is a get.
+    """
+    if future.done() and not future.cancelled() and future.exception() is None:
+        result = future.result()
+        if not isinstance(result, Taken):
+            return AsyncChannelWork(future, what)
+        return AsyncChannelWork(done(result.value), what, result.give_back, result.deliver)
+    if not takes:
+        return AsyncChannelWork(_put(future), what)
+    outer: concurrent.futures.Future[Any] = concurrent.futures.Future()
+    took = Taken(None)
+
+    def move(inner: "concurrent.futures.Future[Any]") -> None:
+        nonlocal took
+        if inner.cancelled():
+            outer.cancel()
+            return
+        error = inner.exception()
+        if error is not None:
+            fail(outer, named(error))
+            return
+        took = inner.result()
+        if not fulfil(outer, lambda: took.value):
+            took.give_back()
+
+    future.add_done_callback(move)
+
+    def give_back() -> None:
+        took.give_back()
+
+    def deliver() -> None:
+        took.deliver()
+
+    outer.add_done_callback(lambda ended: future.cancel() if ended.cancelled() else None)
+    return AsyncChannelWork(outer, what, give_back, deliver, takes=True)
+
+
+def _put(future: "concurrent.futures.Future[Any]") -> Asking:
+    """Return a future that follows a put; only the put knows whether it can still be cancelled."""
+    outer = Asking(future.cancel)
+
+    def move(inner: "concurrent.futures.Future[Any]") -> None:
+        if inner.cancelled():
+            outer.end()
+            return
+        error = inner.exception()
+        if error is None:
+            fulfil(outer, inner.result)
+        else:
+            fail(outer, named(error))
+
+    future.add_done_callback(move)
+    return outer

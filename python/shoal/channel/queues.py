@@ -1,0 +1,184 @@
+"""`Queues`: the interface between a channel and its queues: local, in shared memory or remote.
+
+Also the values that cross it: `Want` (the items that a get asks for), `Taken` (the items of an
+asynchronous get), `WeightedItem`, and `Outcome`.
+"""
+
+import concurrent.futures
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import Any, Literal, NamedTuple, Protocol
+
+from shoal.channel.stats import Counts
+from shoal.deadline import Deadline
+from shoal.errors import ChannelDecodeError
+from shoal.shm.refusals import Refusal
+
+__all__ = [
+    "DEFAULT_KEY",
+    "NOTHING",
+    "ONE",
+    "Future",
+    "Got",
+    "Outcome",
+    "Queues",
+    "Taken",
+    "Want",
+    "WeightedItem",
+    "set_done",
+]
+
+DEFAULT_KEY = "default_queue"
+"""The key of calls without one."""
+
+
+@dataclass(order=True)
+class WeightedItem:
+    """An item and its weight; ordered by weight.
+
+    Attributes:
+        weight: The weight, which `get_batch` adds up.
+        item: Any object.
+    """
+
+    weight: int
+    item: Any = field(compare=False)
+
+
+Future = concurrent.futures.Future[Any]
+Got = list[WeightedItem]
+
+
+class Want(NamedTuple):
+    """The items that a get takes.
+
+    Attributes:
+        kind: One item, up to `amount` items, or a batch of the weight `amount`.
+        amount: See `kind`.
+        least: The weight that is enough for a batch after `linger`; None if the batch must be
+            complete.
+        linger: Seconds to wait for a complete batch; only with `least`.
+        lease: Whether the items return unless they are acknowledged.
+    """
+
+    kind: Literal["one", "many", "batch"] = "one"
+    amount: int = 1
+    least: int | None = None
+    linger: float = 0.0
+    lease: bool = False
+
+    @property
+    def operation(self) -> str:
+        """The name of the call, for errors."""
+        return {"one": "get", "many": "get_many", "batch": "get_batch"}[self.kind]
+
+    def phases(self, deadline: Deadline) -> Iterator[tuple["Want", Deadline]]:
+        """Yield the wants to wait for, one after the other, each with its deadline."""
+        if self.least is not None and self.linger > 0:
+            complete = self._replace(least=None)
+            yield complete, Deadline(min(self.linger, deadline.remaining))
+        yield self, deadline
+
+
+ONE = Want()
+
+NOTHING = Refusal("empty", 0, 0, 0)
+"""Why a get was refused that found no item."""
+
+
+def _nothing() -> None:
+    """Do nothing; the default callback of `Taken`."""
+
+
+@dataclass(slots=True)
+class Taken:
+    """The items of an asynchronous get, until the caller has its result.
+
+    Attributes:
+        value: The result.
+        deliver: Called when the caller has the result.
+        give_back: Called when no caller will have the result.
+    """
+
+    value: Any
+    deliver: Callable[[], None] = _nothing
+    give_back: Callable[[], None] = _nothing
+
+
+class Outcome(IntEnum):
+    """The outcome of a put or a get."""
+
+    OK = 0
+    NEAR_CAPACITY = 1
+    """Same as OK, but a queue without `maxsize` has reached 80 % of its capacity."""
+    PENDING = 2
+    FULL = 3
+    EMPTY = 4
+    TIMEOUT = 5
+    CLOSED = 6
+    CANCELLED = 7
+    GONE = 8
+    """`drop` has removed the key."""
+    ERROR = 9
+    """The reply is an exception."""
+
+
+class Queues(Protocol):
+    """Keyed queues: in this process, in shared memory of this node, or behind an actor elsewhere.
+
+    The operations raise the errors of the channel, without the name of the caller. A deadline of
+    None means that the operation does not wait.
+    """
+
+    def put(self, key: Hashable, item: Any, weight: int, deadline: Deadline | None) -> None:
+        """Put an item."""
+
+    def put_many(
+        self, key: Hashable, items: Sequence[Any], weights: Sequence[int], deadline: Deadline
+    ) -> None:
+        """Put items in their order; an error's `done` says how many are in the channel."""
+
+    def start_put(self, key: Hashable, item: Any, weight: int, deadline: Deadline) -> Future:
+        """Start a put. Puts of one process to one key happen in the order of the calls."""
+
+    def reserve(self, key: Hashable, shape: tuple[int, ...], dtype: Any, deadline: Deadline) -> Any:
+        """Return an array to fill, or a `shoal.shm.Reservation` of one: an item for a put.
+
+        The shape and the dtype are valid.
+        """
+
+    def take(self, key: Hashable, want: Want, deadline: Deadline | None) -> Any:
+        """Take items."""
+
+    def start_take(self, key: Hashable, want: Want, deadline: Deadline) -> Future:
+        """Start a get, whose result is a `Taken`."""
+
+    def qsize(self, key: Hashable) -> int:
+        """Return how many items a key holds."""
+
+    def full(self, key: Hashable) -> bool:
+        """Return whether a put would wait."""
+
+    def maxsize(self, key: Hashable) -> int:
+        """Return the bound of a key."""
+
+    def declare(self, key: Hashable, maxsize: int) -> None:
+        """Give a key a bound of its own."""
+
+    def peek_all(self, key: Hashable) -> Got:
+        """Return the weights and items that a key holds, without taking them."""
+
+    def counts(self, key: Hashable) -> Counts:
+        """Return the counters of a key and of its memory."""
+
+    def close(self) -> None:
+        """Accept no more items."""
+
+    def set_aside(self, key: Hashable, error: ChannelDecodeError) -> None:
+        """Let the next get of a key raise an error of items that were taken with others."""
+
+
+def set_done(error: Exception, done: int) -> None:
+    """Set the `done` of an error of `put_many`: how many items were put."""
+    error.__dict__["done"] = done

@@ -1,0 +1,160 @@
+"""How this process reaches a channel's actors (shared memory or calls), and which one has a key."""
+
+import logging
+from collections.abc import Hashable, Iterator
+from typing import Any
+
+from shoal._backend import ShmQueue
+from shoal.channel.queues import Queues
+from shoal.channel.remote import RemoteQueues
+from shoal.channel.settings import ChannelSettings
+from shoal.channel.shared import SharedQueues
+from shoal.errors import (
+    ChannelClosed,
+    ChannelError,
+    ChannelNotFoundError,
+    ShoalError,
+    TransportError,
+)
+from shoal.shm import joined
+from shoal.transport.choice import forced_transport
+
+__all__ = ["Routes"]
+
+_log = logging.getLogger("shoal")
+
+_MANY = 4096
+"""Maximum number of keys whose actor a handle remembers."""
+
+
+class Routes:
+    """The queues of a channel in this process: one per actor, by shared memory or by calls.
+
+    Args:
+        settings: The channel.
+        namespace: The job's Ray namespace.
+        handles: The actors' handles by index, where they are known already.
+    """
+
+    def __init__(
+        self, settings: ChannelSettings, namespace: str, handles: dict[int, Any] | None = None
+    ) -> None:
+        self.settings = settings
+        self.namespace = namespace
+        self._handles = handles or {}
+        self._queues: dict[int, Queues] = {}
+        self._remote: dict[int, RemoteQueues] = {}
+        self._routes: dict[Hashable, int] = {}
+        self.transport = forced_transport
+        """Returns the transport that `SHOAL_TRANSPORT` forces."""
+        self.direct: dict[Any, ShmQueue] = {}
+        """Queues in this node's memory that the core may use directly, by key.
+
+        The handle replaces this dict by the one that its class of the core looks into."""
+
+    def for_key(self, key: Hashable) -> Queues:
+        """Return the queues of a key; actor 0 decides once for each key which actor has it."""
+        if self.settings.num_actors == 1:
+            return self.queues_of(0)
+        index = self._routes.get(key)
+        if index is None:
+            if len(self._routes) >= _MANY:
+                self._routes.clear()  # actor 0 gives the same answers again
+            index = self._routes[key] = self._route(key)
+        return self.queues_of(index)
+
+    def _route(self, key: Hashable) -> int:
+        try:
+            return self._actor(0).route(key)
+        except TransportError:
+            # A forked child cannot call actors, but it may read the notes of actor 0 in memory.
+            queues = self.queues_of(0)
+            index = queues.noted_actor(key) if isinstance(queues, SharedQueues) else None
+            if index is None:
+                raise
+            return index
+
+    def queues_of(self, index: int) -> Queues:
+        """Return the queues of an actor.
+
+        Raises:
+            ChannelClosed: The channel is gone.
+            TransportError: `SHOAL_TRANSPORT` forces a transport that cannot reach the actor.
+        """
+        queues = self._queues.get(index)
+        if queues is None:
+            # Two threads may come here at once: both use the queues that were set first.
+            queues = self._queues.setdefault(index, self._shared(index) or self._actor(index))
+        return queues
+
+    def _shared(self, index: int) -> SharedQueues | None:
+        forced = self.transport()
+        if forced == "ray":
+            return None
+        location = self.settings.locations[index] if index < len(self.settings.locations) else None
+        if location is not None and location.is_here():
+            try:
+                return SharedQueues(self.settings, joined(location.token), self.direct)
+            except ChannelNotFoundError as error:
+                raise ChannelClosed(
+                    f"the channel {self.settings.name!r} is gone: {error}"
+                ) from None
+            except ChannelError as error:
+                if forced == "shm":
+                    raise
+                _log.warning(
+                    "the channel %r is used by calls to its actor, which are slower: %s",
+                    self.settings.name,
+                    error,
+                )
+                return None
+        if location is not None and forced == "shm" and location.is_gone():
+            raise ChannelClosed(
+                f"the channel {self.settings.name!r} is gone: its memory was removed"
+            )
+        if forced in ("shm", "torch"):
+            raise TransportError(
+                f"SHOAL_TRANSPORT={forced}: the channel {self.settings.name!r} is on another node, "
+                "which can be reached by ray only"
+            )
+        return None
+
+    def _actor(self, index: int) -> RemoteQueues:
+        actor = self._remote.get(index)
+        if actor is None:
+            handle = self._handles.get(index)
+            actor = self._remote[index] = RemoteQueues(self.settings, self.namespace, index, handle)
+        return actor
+
+    def end(self, *, now: bool) -> None:
+        """Accept no more items, and have the actors end once they hold nothing, or `now`.
+
+        Raises:
+            ShoalError: An actor could not be ended; raised after all actors were tried.
+        """
+        failed: list[ShoalError] = []
+        for index in range(self.settings.num_actors):
+            try:
+                self._end(index, now=now)
+            except ChannelClosed:
+                pass
+            except ShoalError as error:
+                failed.append(error)
+        if failed:
+            raise failed[0]
+
+    def _end(self, index: int, *, now: bool) -> None:
+        queues, actor = self.queues_of(index), self._actor(index)
+        if queues is not actor:
+            queues.close()
+        try:
+            actor.end(now=now)
+        except TransportError:
+            # A forked child cannot call actors; but an actor notices that its memory is closed.
+            if now or queues is actor:
+                raise
+
+    def actors(self) -> Iterator[RemoteQueues]:
+        """Yield the queues of all actors, to be used by calls."""
+        for index in range(self.settings.num_actors):
+            yield self._actor(index)

@@ -1,0 +1,62 @@
+//! `peek` and `stats`: reading a queue without taking messages.
+
+use pyo3::prelude::*;
+use pyo3::types::{PyByteArray, PyDict};
+use shoal_shm::session::Peeked;
+
+use super::codec::decode_block;
+use super::errors::not_rebuilt;
+use super::parcel::{Own, PyShmParcel};
+use super::queue::PyShmQueue;
+use super::rebuild::is_ordinary;
+
+impl PyShmQueue {
+    /// The weights and objects of the first `most` messages; None: of all.
+    pub(super) fn look<'py>(
+        &self,
+        py: Python<'py>,
+        most: Option<u64>,
+    ) -> PyResult<Vec<(u64, Bound<'py, PyAny>)>> {
+        let here = self.process_queue(py, "peek")?;
+        let peeked = py.detach(|| here.queue.peek(most.unwrap_or(u64::MAX)));
+        let peeked = peeked.map_err(|error| self.failed(py, "peek", &error))?;
+        peeked.iter().map(|one| self.looked_at(py, one)).collect()
+    }
+
+    fn looked_at<'py>(
+        &self,
+        py: Python<'py>,
+        peeked: &Peeked,
+    ) -> PyResult<(u64, Bound<'py, PyAny>)> {
+        let label = peeked.label;
+        let data = PyByteArray::new(py, &peeked.bytes).into_any();
+        let object = if self.parcels {
+            PyShmParcel::taken(py, label, data, peeked.bytes.len())
+        } else {
+            Own::new(&data).and_then(|own| decode_block(py, label.kind, &own))
+        };
+        match object {
+            Ok(object) => Ok((label.weight, object)),
+            Err(error) if is_ordinary(py, &error) => {
+                Err(not_rebuilt(py, &self.name, label.sender, error))
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// How the queue is used.
+    pub(super) fn used<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let here = self.process_queue(py, "stats")?;
+        let stats = py.detach(|| here.queue.stats());
+        let stats = stats.map_err(|error| self.failed(py, "stats", &error))?;
+        let dict = PyDict::new(py);
+        dict.set_item("messages", stats.messages)?;
+        dict.set_item("bytes", stats.bytes)?;
+        dict.set_item("puts", stats.puts)?;
+        dict.set_item("gets", stats.gets)?;
+        dict.set_item("producers_waiting", stats.producers_waiting)?;
+        dict.set_item("consumers_waiting", stats.consumers_waiting)?;
+        dict.set_item("oldest_s", stats.oldest_s)?;
+        Ok(dict)
+    }
+}

@@ -1,0 +1,156 @@
+//! Waiting in a call of Python: detached from the interpreter while it sleeps, attached in between.
+
+use std::time::{Duration, Instant};
+
+use pyo3::prelude::*;
+use pyo3::types::PyFloat;
+use shoal_shm::blocking::{Deadline, Pause, SLICE, Until};
+
+use super::arguments::{deadline, wrong_type};
+
+/// The thread of a call that waits: it handles signals between its sleeps, and calls `waiting`.
+pub(super) struct Attached<'a> {
+    py: Python<'a>,
+    /// Called about once in each slice.
+    waiting: Option<&'a Py<PyAny>>,
+    /// When the first sleep began, or `waiting` was called last.
+    called: Option<Instant>,
+    /// The exception of a signal handler or of `waiting`, which ends the wait.
+    raised: Option<PyErr>,
+}
+
+impl Attached<'_> {
+    fn handle(&mut self) -> PyResult<()> {
+        self.py.check_signals()?;
+        let Some(waiting) = self.waiting else {
+            return Ok(());
+        };
+        let now = Instant::now();
+        let called = *self.called.get_or_insert(now);
+        if now.duration_since(called) >= SLICE {
+            self.called = Some(now);
+            waiting.call0(self.py)?;
+        }
+        Ok(())
+    }
+}
+
+impl Pause for Attached<'_> {
+    /// Detaching and attaching again takes about as long as this many looks.
+    const LOOKS: u32 = 64;
+
+    fn go_on(&mut self) -> bool {
+        self.raised = self.handle().err();
+        self.raised.is_none()
+    }
+
+    fn sleep<T: Send>(&mut self, sleep: impl FnOnce() -> T + Send) -> T {
+        self.py.detach(sleep)
+    }
+}
+
+/// The time limit of a call. Small, because most calls do not wait.
+pub(super) struct Limit<'a, 'py> {
+    /// The argument as the caller gave it, for error messages.
+    given: Option<&'a Bound<'py, PyAny>>,
+    /// Called about once in each slice of the wait.
+    waiting: Option<&'a Bound<'py, PyAny>>,
+    deadline: Deadline,
+}
+
+impl<'a, 'py> Limit<'a, 'py> {
+    /// The limit of a call that does not wait.
+    #[inline]
+    pub(super) fn now() -> Self {
+        Self {
+            given: None,
+            waiting: None,
+            deadline: Deadline::Now,
+        }
+    }
+
+    /// Reads a `timeout`: seconds, None or infinity for no limit; and `waiting`, which is called
+    /// about once in each slice of the wait.
+    #[inline]
+    pub(super) fn new(
+        given: Option<&'a Bound<'py, PyAny>>,
+        waiting: Option<&'a Bound<'py, PyAny>>,
+    ) -> PyResult<Self> {
+        let mut limit = Self {
+            given,
+            waiting,
+            deadline: Deadline::Never,
+        };
+        if given.is_some() || waiting.is_some() {
+            limit.read()?;
+        }
+        Ok(limit)
+    }
+
+    fn read(&mut self) -> PyResult<()> {
+        if let Some(given) = self.given {
+            self.deadline = deadline(given)?;
+        }
+        match self.waiting {
+            Some(waiting) if !waiting.is_callable() => {
+                Err(wrong_type(waiting, "waiting", "a callable or None"))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// A limit that starts when the call first has to wait.
+    #[inline]
+    pub(super) fn within(limit: Duration) -> Self {
+        Self {
+            deadline: Deadline::After(limit),
+            ..Self::now()
+        }
+    }
+
+    /// Runs an operation that may wait until the limit.
+    ///
+    /// # Errors
+    ///
+    /// The exception of a signal handler or of `waiting`, which ended the wait.
+    pub(super) fn wait<T>(
+        &mut self,
+        py: Python<'_>,
+        operate: impl FnOnce(&mut Until<Attached<'_>>) -> T,
+    ) -> PyResult<T> {
+        let pause = Attached {
+            py,
+            waiting: self.waiting.map(Bound::as_unbound),
+            called: None,
+            raised: None,
+        };
+        let mut until = Until::new(self.deadline, pause);
+        let end = operate(&mut until);
+        // From here on the limit has an end, if it began with the wait.
+        self.deadline = until.deadline;
+        until.pause.raised.map_or(Ok(end), Err)
+    }
+
+    /// How long ago the limit ended.
+    pub(super) fn over(&self) -> Duration {
+        match self.deadline {
+            Deadline::At(deadline) => deadline.elapsed(),
+            Deadline::Now | Deadline::Never | Deadline::After(_) => Duration::ZERO,
+        }
+    }
+
+    /// The given seconds, formatted as Python formats a number; None if the call does not wait.
+    pub(super) fn seconds(&self, py: Python<'_>) -> PyResult<Option<String>> {
+        if self.deadline == Deadline::Now {
+            return Ok(None);
+        }
+        let given = match self.given {
+            Some(given) => given.extract::<f64>().unwrap_or(f64::INFINITY),
+            None => f64::INFINITY,
+        };
+        PyFloat::new(py, given)
+            .call_method1("__format__", ("g",))?
+            .extract()
+            .map(Some)
+    }
+}

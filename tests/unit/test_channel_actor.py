@@ -1,0 +1,393 @@
+"""A channel's actor and both transports to it, on either core, with a thread instead of Ray."""
+
+import asyncio
+import os
+import threading
+import time
+from functools import partial
+
+import pytest
+from ray.exceptions import ActorUnavailableError, GetTimeoutError, NodeDiedError, ObjectLostError
+
+from shoal.deadline import Deadline
+from shoal.errors import (
+    ChannelClosed,
+    ChannelDecodeError,
+    ChannelFull,
+    ChannelMemoryError,
+    PeerLostError,
+    ShoalTimeoutError,
+)
+from support.channel_actor import DEADLINE_S, held_up
+from support.items import Ends, Unloadable
+from support.processes import in_a_child, until
+
+MB = 2**20
+
+
+# A channel after its actor ended or another process replaced it.
+
+
+def test_which_actor_has_which_key_is_known_to_the_next_process(actors):
+    actors.start(num_actors=2, capacity=2)
+    routes = {bytes([n]): n % 2 for n in range(8)}
+    assert [actors.ask("route", key, node) for key, node in routes.items()] == [0, 1] * 4
+    actors.start(num_actors=2, capacity=2)
+    assert [actors.ask("route", key, 1 - node) for key, node in routes.items()] == [0, 1] * 4
+
+
+def test_more_keys_than_can_be_noted_have_actors_all_the_same(actors, channel, monkeypatch):
+    monkeypatch.setattr(channel.actor, "MOST_ITEMS", 2)
+    actors.start(num_actors=2)
+    assert [actors.ask("route", bytes([n]), 1) for n in range(4)] == [1] * 4
+    assert [actors.ask("route", bytes([n]), 0) for n in range(4)] == [1] * 4
+
+
+def test_a_closed_actor_stays_while_its_last_item_is_on_lease(actors, channel):
+    queues = actors.start().way("ray")
+    want = channel.queues.ONE._replace(lease=True)
+    queues.put("k", "a", 0, None)
+    lease = queues.take("k", want, None)
+    assert actors.ask("end", False) is False
+    assert actors.call("shoal_channel_settings")["ending"] is False
+    lease.give_back()
+    again = queues.take("k", want, Deadline(DEADLINE_S))
+    assert (again.value, again.redelivered) == ("a", True)
+    again.ack()
+    assert actors.ask("end", False) is True
+
+
+@pytest.fixture
+def late(channel, monkeypatch):
+    """Make the lease of each answer expire before the answer arrives."""
+    monkeypatch.setattr(channel.actor, "arrival_s", lambda _: 0.0)
+
+
+@pytest.mark.usefixtures("late")
+def test_what_comes_late_is_had_if_it_is_still_on_lease(actors, channel, monkeypatch):
+    monkeypatch.setattr(channel.actor, "_TICK_S", DEADLINE_S)  # nothing ends the lease
+    queues = actors.start().way("ray")
+    queues.put("k", "a", 0, None)
+    assert queues.take("k", channel.queues.ONE, None) == "a"
+    until(lambda: actors.ask("end", False))
+
+
+@pytest.mark.usefixtures("late")
+@pytest.mark.parametrize("lease", [False, True], ids=["plain get", "lease"])
+def test_what_comes_when_its_lease_is_over_is_had_once(actors, channel, lease):
+    queues = actors.start().way("ray")
+    leases = actors.worker._leases
+    ended = []
+
+    def renew(numbers):
+        # Only the third attempt to renew reaches the actor in time.
+        if len(ended) < 2:
+            ended.append(numbers)
+            leases.settle(numbers, acknowledged=False)
+            return []
+        return numbers
+
+    leases.renew = renew
+    queues.put("k", "a", 0, None)
+    taken = queues.take("k", channel.queues.ONE._replace(lease=lease), Deadline(DEADLINE_S))
+    assert (taken.value if lease else taken) == "a"
+    assert len(ended) == 2
+    if lease:
+        taken.ack()
+    until(lambda: actors.ask("end", False))
+
+
+def test_who_uses_the_memory_leaves_it_when_the_actor_is_gone(channel):
+    session = channel.shm.Session.create()
+    queues = channel.shared.SharedQueues(channel.settings.ChannelSettings("c"), session, {})
+    queues.put("k", "left", 0, None)
+    del queues
+    session.close()
+    with channel.shm.Session.attach(session.token) as again:
+        assert again.queue("k").get_nowait() == "left"
+
+
+# Periodic work of an actor.
+
+
+@pytest.fixture
+def quick(channel, monkeypatch):
+    monkeypatch.setattr(channel.actor, "_TICK_S", 0.01)
+    monkeypatch.setattr(channel.actor, "_IDLE_S", 0.05)
+
+
+@pytest.mark.usefixtures("quick")
+def test_memory_that_is_not_used_any_more_is_given_back(actors, channel):
+    queues = actors.start().way("ray")
+    queues.put("k", bytes(MB), 0, None)
+    assert actors.worker._session.stats()["bytes_reserved"] >= MB
+    queues.take("k", channel.queues.ONE, None)
+    until(lambda: actors.worker._session.stats()["bytes_reserved"] == 0, DEADLINE_S)
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_channel_that_is_nearly_full_says_so_once(actors, caplog):
+    queues = actors.start(capacity=5).way("ray")
+    for n in range(4):
+        queues.put("k", n, 0, None)
+    text = "the channel 'c' holds 4 items, and a key of it may hold 5: then puts will wait"
+    until(lambda: text in caplog.text, DEADLINE_S)
+    time.sleep(0.1)  # time for a few checks
+    assert caplog.text.count("then puts will wait") == 1
+
+
+# Puts that wait in order.
+
+ways = pytest.mark.parametrize("kind", ["shm", "ray"])
+
+
+@ways
+def test_a_put_that_fails_does_not_fail_those_that_go_with_it(actors, channel, kind):
+    queues = actors.start(maxsize=3, max_bytes=MB).way(kind)
+    one = channel.queues.ONE
+    for n in range(3):
+        queues.put("k", n, 0, None)
+    with held_up():  # so that they go in one call, and there is room
+        large = bytes(5 * MB // 4)  # small enough to go with others
+        items = [3, large, 4, large, 5]
+        puts = [queues.start_put("k", item, 0, Deadline(DEADLINE_S)) for item in items]
+        assert [queues.take("k", one, None) for _ in range(3)] == [0, 1, 2]
+    for put in (puts[1], puts[3]):
+        with pytest.raises(ChannelMemoryError, match="never fits"):
+            put.result(DEADLINE_S)
+    assert [queues.take("k", one, Deadline(DEADLINE_S)) for _ in range(3)] == [3, 4, 5]
+    assert [put.result(DEADLINE_S) for put in (puts[0], puts[2], puts[4])] == [None] * 3
+
+
+@ways
+def test_who_does_not_wait_does_not_get_ahead_of_who_does(actors, channel, kind):
+    queues = actors.start(maxsize=1).way(kind)
+    one = channel.queues.ONE
+    queues.put("k", 0, 0, None)
+    with held_up():
+        put = queues.start_put("k", 1, 0, Deadline(DEADLINE_S))
+        assert queues.take("k", one, None) == 0
+        with pytest.raises(ChannelFull, match=r"put_nowait: .* puts of this process wait"):
+            queues.put("k", 2, 0, None)  # although there is room
+    put.result(DEADLINE_S)
+    assert queues.take("k", one, None) == 1
+    assert queues.qsize("k") == 0
+
+
+@pytest.fixture
+def in_a_put(channel, monkeypatch):
+    """Run a function in the middle of the next put; it gets the function that puts."""
+
+    def begin(function):
+        put, todo = channel.shm.Queue.put_nowait, [function]
+
+        def put_nowait(queue, item, weight):
+            if todo:
+                return todo.pop()(partial(put, queue, item, weight))
+            return put(queue, item, weight)
+
+        monkeypatch.setattr(channel.shm.Queue, "put_nowait", put_nowait)
+
+    return begin
+
+
+@pytest.mark.parametrize("together", [False, True], ids=["alone", "with another"])
+def test_a_put_that_is_done_cannot_be_cancelled(actors, channel, in_a_put, together):
+    queues = actors.start(maxsize=1).way("shm")
+    queues.put("k", 0, 0, None)
+    answers = []
+    with held_up():
+        puts = [queues.start_put("k", n, 0, Deadline(DEADLINE_S)) for n in range(1, 2 + together)]
+
+        def cancel(put):
+            put()
+            thread = threading.Thread(target=lambda: answers.append(puts[0].cancel()))
+            thread.start()
+            thread.join(0.2)  # a cancel that is too late waits for the put to end
+
+        in_a_put(cancel)
+        assert queues.take("k", channel.queues.ONE, None) == 0
+    assert puts[0].result(DEADLINE_S) is None
+    until(lambda: answers == [False], DEADLINE_S)
+    assert queues.take("k", channel.queues.ONE, Deadline(DEADLINE_S)) == 1
+
+
+def test_a_put_that_is_cancelled_while_one_before_it_is_made_is_not_made(actors, channel, in_a_put):
+    queues = actors.start(maxsize=3).way("shm")
+    for _ in range(3):
+        queues.put("k", 0, 0, None)
+    answers = []
+    with held_up():
+        puts = [queues.start_put("k", n, 0, Deadline(DEADLINE_S)) for n in range(1, 4)]
+
+        def cancel(put):
+            put()
+            answers.append(puts[1].cancel())
+
+        in_a_put(cancel)
+        queues.take("k", channel.queues.Want("many", 3), None)
+    for put in (puts[0], puts[2]):
+        assert put.result(DEADLINE_S) is None
+    assert answers == [True]
+    assert queues.take("k", channel.queues.Want("many", 3), None) == [1, 3]
+
+
+def test_a_put_that_is_cancelled_when_it_found_no_room_is_not_made(actors, channel, in_a_put):
+    queues = actors.start(maxsize=1).way("shm")
+    queues.put("k", 0, 0, None)
+    answers = []
+    with held_up():
+        waiting = queues.start_put("k", 1, 0, Deadline(DEADLINE_S))
+
+        def cancel(_):
+            answers.append(waiting.cancel())
+            queues.take("k", channel.queues.ONE, None)  # the put looks once more before it waits
+            raise ChannelFull("no room")
+
+        in_a_put(cancel)
+    queues.put("k", 2, 0, Deadline(DEADLINE_S))  # in order after the cancelled put
+    assert answers == [True]
+    assert queues.take("k", channel.queues.Want("many", 2), None) == [2]
+
+
+@pytest.fixture
+def meanwhile(actors, channel, monkeypatch):
+    """Begin a put to another key, and run a function in the middle of it."""
+
+    def begin(queues, function):
+        queues.start_put("k", 0, 0, Deadline(DEADLINE_S)).result(DEADLINE_S)
+        busy, todo = channel.remote.PutSequence.busy, [function]
+
+        def looked_at(sequence):
+            if todo:
+                todo.pop()()
+            return busy.fget(sequence)
+
+        monkeypatch.setattr(channel.remote.PutSequence, "busy", property(looked_at))
+        queues.start_put("other", 0, 0, Deadline(DEADLINE_S)).result(DEADLINE_S)
+        assert not todo
+
+    return begin
+
+
+def test_two_threads_may_begin_puts_at_once(actors, meanwhile):
+    queues = actors.start().way("ray")
+
+    def put():
+        queues.start_put("third", 0, 0, Deadline(DEADLINE_S)).result(DEADLINE_S)
+
+    thread = threading.Thread(target=put)
+
+    def start():
+        thread.start()
+        thread.join(0.2)  # the put waits, or is done
+
+    meanwhile(queues, start)
+    thread.join(DEADLINE_S)
+    assert [queues.qsize(key) for key in ("k", "other", "third")] == [1, 1, 1]
+
+
+@pytest.mark.process
+def test_a_child_may_begin_a_put_although_its_parent_was_beginning_one(actors, meanwhile):
+    queues = actors.start().way("ray")
+    said = []
+
+    def put():
+        return type(queues.start_put("third", 0, 0, Deadline(DEADLINE_S))).__name__
+
+    meanwhile(queues, lambda: said.append(in_a_child(put)))
+    assert said == ["'Asking'"]
+
+
+# Actors that do not answer.
+
+
+def test_a_get_ends_with_its_time_although_its_actor_starts_again(actors, channel):
+    queues = actors.start().way("ray")
+    actors.handle.fails = lambda: ActorUnavailableError("it restarts", None)
+    with pytest.raises(ShoalTimeoutError, match=r"get: no message .* within 0.2 s"):
+        queues.take("k", channel.queues.ONE, Deadline(0.2))
+
+
+def test_a_put_that_is_not_answered_is_cancelled(actors):
+    queues = actors.start(maxsize=1).way("ray")
+    queues.put("k", 0, 0, None)
+    actors.handle.fails = lambda: GetTimeoutError("nothing")
+    with pytest.raises(
+        PeerLostError, match="does not answer: what it was asked for may be done or not"
+    ):
+        queues.put("k", 1, 0, Deadline(DEADLINE_S))
+    until(lambda: "cancel" in actors.handle.called, DEADLINE_S)
+
+
+def test_what_was_on_its_way_to_a_get_that_heard_nothing_comes_back(actors, channel):
+    queues = actors.start().way("ray")
+    queues.put("k", "a", 0, None)
+    failures = [GetTimeoutError("nothing")] * 3  # for as many calls as this get makes
+    actors.handle.fails = lambda: failures.pop() if failures else None
+    with pytest.raises(PeerLostError, match="does not answer"):
+        queues.take("k", channel.queues.ONE, Deadline(DEADLINE_S))
+    assert queues.take("k", channel.queues.ONE, Deadline(DEADLINE_S)) == "a"
+
+
+@pytest.mark.parametrize(
+    "error",
+    [ObjectLostError("00" * 28, None, "here"), NodeDiedError("on purpose")],
+    ids=lambda error: type(error).__name__,
+)
+def test_an_answer_that_is_lost_with_its_node_is_the_end_of_the_actor(actors, channel, error):
+    queues = actors.start().way("ray")
+    actors.handle.fails = lambda: error
+    with pytest.raises(ChannelClosed, match="the channel 'c' is gone"):
+        queues.take("k", channel.queues.ONE, Deadline(DEADLINE_S))
+
+
+# Items that cannot be rebuilt.
+
+
+CANNOT = rf"key 'k': a message from process {os.getpid()} cannot be rebuilt here: ValueError"
+
+
+@pytest.mark.parametrize("lease", [False, True], ids=["plain get", "lease"])
+@pytest.mark.parametrize("others", [[], ["b", "c"]], ids=["alone", "with others"])
+def test_what_cannot_be_rebuilt_is_not_delivered_again(actors, channel, others, lease):
+    queues = actors.start().way("ray")
+    for item in (Unloadable(), *others):
+        queues.put("k", item, 0, None)
+    want = channel.queues.Want("many", 3, lease=lease)
+    if others:
+        taken = queues.take("k", want, Deadline(DEADLINE_S))
+        assert [one.value if lease else one for one in taken] == others
+        for one in taken if lease else ():
+            one.ack()
+    with pytest.raises(ChannelDecodeError, match="not here"):
+        queues.take("k", want, Deadline(DEADLINE_S))
+    until(lambda: actors.ask("end", False), DEADLINE_S)  # the actor holds nothing, on lease or not
+
+
+@ways
+@pytest.mark.parametrize("error", [SystemExit, asyncio.CancelledError])
+def test_an_item_that_ends_programs_does_not_end_the_loop_of_asynchronous_gets(
+    actors, channel, kind, error
+):
+    queues = actors.start().way(kind)
+    get = queues.start_take("k", channel.queues.ONE, Deadline(DEADLINE_S))
+    queues.put("k", Ends(error), 0, None)
+    with pytest.raises(ChannelDecodeError, match=f"{error.__name__}: on purpose"):
+        get.result(DEADLINE_S)
+    get = queues.start_take("k", channel.queues.ONE, Deadline(DEADLINE_S))
+    queues.put("k", "next", 0, None)
+    taken = get.result(DEADLINE_S)
+    taken.deliver()
+    assert taken.value == "next"
+    assert queues.qsize("k") == 0
+
+
+@ways
+def test_a_look_at_what_cannot_be_rebuilt_names_key_and_sender(actors, kind):
+    queues = actors.start().way(kind)
+    for item in ("a", Unloadable()):
+        queues.put("k", item, 0, None)
+    with pytest.raises(ChannelDecodeError, match=CANNOT):
+        queues.peek_all("k")
+    assert queues.qsize("k") == 2
