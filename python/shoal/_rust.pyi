@@ -6,7 +6,7 @@ wrong type raises a `TypeError`; invalid input raises an error of `shoal.errors`
 `span` if it is about a part of a text.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Final, Literal, Self, SupportsIndex, final, overload
 
 from typing_extensions import disjoint_base
@@ -492,7 +492,16 @@ class ShmQueue:
     this process`. Damaged memory raises `ChannelCorruptError`. A `timeout` is in seconds, None or
     `math.inf` for no limit, 0 to try once; other values raise `ShoalTypeError` or
     `ShoalValueError`: `timeout=-1: expected seconds, not less than 0`. Python handles signals while
-    a call waits; no message is lost by this.
+    a call waits; no message is lost by this. `waiting` is a function without arguments that a call
+    calls about every 0.1 s while it waits, but not before it has waited that long. If a signal
+    handler or `waiting` raises, the call ends with that exception, and nothing is put or taken.
+
+    A put encodes its object when there is room for it, and copies it once there is memory too: a
+    put that waits for room holds no memory, unless others used up the room meanwhile.
+
+    The errors `ChannelFull`, `ChannelEmpty`, `ShoalTimeoutError`, and `ChannelMemoryError` for
+    memory that is used up, have an attribute `refusal` that says why in numbers, as
+    `shoal.shm.refusals.Refusal` explains: `("messages", 8, 8, 0)`, for example.
 
     Reasons for no room (WHY below): `it holds 8 messages, as many as maxsize=8 allows`;
     `it holds 65535 messages, as many as the session's backlog allows`; `it holds 100 bytes of
@@ -536,7 +545,14 @@ class ShmQueue:
     def closed(self) -> bool:
         """Whether any process closed the queue."""
 
-    def put(self, obj: Any, weight: int = 0, timeout: float | None = None) -> None:
+    def put(
+        self,
+        obj: Any,
+        weight: int = 0,
+        timeout: float | None = None,
+        *,
+        waiting: Callable[[], object] | None = None,
+    ) -> None:
         """Append an object or a `ShmReservation`, waiting for room.
 
         A `ShmParcel` is put as the message that it holds, without being decoded. `weight`, for
@@ -549,7 +565,7 @@ class ShmQueue:
                 into queue 'a': max_bytes=128`, `… into the session: max_bytes=…`. Or the memory is
                 used up and the policy is `error`: `put: WHY; process 71 holds 800 bytes`, naming
                 the three processes that sent most of the bytes in memory, taken or not.
-            ShoalTypeError: `weight` is not an int.
+            ShoalTypeError: `weight` is not an int, or `waiting` cannot be called.
             ShoalValueError: `weight` is out of range, or the object cannot be sent; the message
                 says why.
         """
@@ -566,10 +582,12 @@ class ShmQueue:
         objs: Iterable[Any],
         weights: Iterable[int] | None = None,
         timeout: float | None = None,
+        *,
+        waiting: Callable[[], object] | None = None,
     ) -> None:
         """Append objects in their order, waiting for room.
 
-        All are encoded before the first is put. If one fails, the objects before it stay in the
+        Each is encoded when there is room for it. If one fails, the objects before it are in the
         queue; the error's attribute `done` is their number.
 
         Raises:
@@ -578,7 +596,13 @@ class ShmQueue:
         """
 
     @overload
-    def get(self, timeout: float | None = None, lease: Literal[False] = False) -> Any:
+    def get(
+        self,
+        timeout: float | None = None,
+        lease: Literal[False] = False,
+        *,
+        waiting: Callable[[], object] | None = None,
+    ) -> Any:
         """Take the first object, waiting for one.
 
         Large arrays and tensors are writable views of shared memory that only the receiver uses; it
@@ -597,7 +621,13 @@ class ShmQueue:
         """
 
     @overload
-    def get(self, timeout: float | None = None, *, lease: Literal[True]) -> ShmMessage: ...
+    def get(
+        self,
+        timeout: float | None = None,
+        *,
+        lease: Literal[True],
+        waiting: Callable[[], object] | None = None,
+    ) -> ShmMessage: ...
     @overload
     def get_nowait(self, lease: Literal[False] = False) -> Any:
         """Take the first object if there is one now.
@@ -610,7 +640,12 @@ class ShmQueue:
     def get_nowait(self, lease: Literal[True]) -> ShmMessage: ...
     @overload
     def get_many(
-        self, n: int, timeout: float | None = None, lease: Literal[False] = False
+        self,
+        n: int,
+        timeout: float | None = None,
+        lease: Literal[False] = False,
+        *,
+        waiting: Callable[[], object] | None = None,
     ) -> list[Any]:
         """Take up to `n` objects, at least one, waiting for the first only.
 
@@ -621,7 +656,12 @@ class ShmQueue:
 
     @overload
     def get_many(
-        self, n: int, timeout: float | None = None, *, lease: Literal[True]
+        self,
+        n: int,
+        timeout: float | None = None,
+        *,
+        lease: Literal[True],
+        waiting: Callable[[], object] | None = None,
     ) -> list[ShmMessage]: ...
     @overload
     def get_batch(
@@ -630,6 +670,8 @@ class ShmQueue:
         timeout: float | None = None,
         least: int | None = None,
         lease: Literal[False] = False,
+        *,
+        waiting: Callable[[], object] | None = None,
     ) -> list[Any]:
         """Take objects from the front until their weights add up to `weight`, in one step.
 
@@ -654,6 +696,7 @@ class ShmQueue:
         least: int | None = None,
         *,
         lease: Literal[True],
+        waiting: Callable[[], object] | None = None,
     ) -> list[ShmMessage]: ...
     def displace(self, all: bool = False) -> int:  # noqa: A002  (all of them)
         """Drop the oldest message, or with `all` every message, but only if the queue is full.
@@ -666,7 +709,12 @@ class ShmQueue:
         """
 
     def reserve(
-        self, shape: int | Sequence[int], dtype: Any, timeout: float | None = None
+        self,
+        shape: int | Sequence[int],
+        dtype: Any,
+        timeout: float | None = None,
+        *,
+        waiting: Callable[[], object] | None = None,
     ) -> ShmReservation:
         """Allocate memory for an array that the caller fills in place and puts without a copy.
 

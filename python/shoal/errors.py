@@ -72,6 +72,9 @@ __all__ = [
 ]
 
 
+_Refusal = tuple[str, int, int, int]
+
+
 def _rebuild(cls: type[BaseException], args: tuple[Any, ...], state: dict[str, Any]) -> Any:
     error = cls.__new__(cls, *args)
     error.args = args
@@ -156,7 +159,14 @@ class DependencyError(ShoalError, ImportError, AssertionError):
 
 
 class ShoalTimeoutError(ShoalError, TimeoutError):
-    """A deadline passed; the message names the operation, the waiting process and its peer."""
+    """A deadline passed; the message names the operation, the waiting process and its peer.
+
+    Attributes:
+        refusal: Why a queue refused the call, as `shoal.shm.refusals.Refusal` explains: `(kind,
+            held, bound, length)`. None if the error has another reason.
+    """
+
+    refusal: _Refusal | None = None
 
 
 class PeerLostError(ShoalError):
@@ -248,15 +258,36 @@ class ChannelClosed(ChannelError):  # noqa: N818  (named after queue.Full and as
 
 
 class ChannelFull(ChannelError, queue.Full, asyncio.QueueFull):  # noqa: N818  (as its bases)
-    """A `put_nowait` found no room."""
+    """A `put_nowait` found no room.
+
+    Attributes:
+        refusal: Why a queue refused the call, as `shoal.shm.refusals.Refusal` explains: `(kind,
+            held, bound, length)`. None if the error has another reason.
+    """
+
+    refusal: _Refusal | None = None
 
 
 class ChannelEmpty(ChannelError, queue.Empty, asyncio.QueueEmpty):  # noqa: N818  (as its bases)
-    """A `get_nowait` found nothing."""
+    """A `get_nowait` found nothing.
+
+    Attributes:
+        refusal: Why a queue refused the call, as `shoal.shm.refusals.Refusal` explains: `(kind,
+            held, bound, length)`. None if the error has another reason.
+    """
+
+    refusal: _Refusal | None = None
 
 
 class ChannelMemoryError(ChannelError):
-    """There is no memory for a message now, or the message can never fit."""
+    """There is no memory for a message now, or the message can never fit.
+
+    Attributes:
+        refusal: Why a queue refused the call, as `shoal.shm.refusals.Refusal` explains: `(kind,
+            held, bound, length)`. None if the error has another reason.
+    """
+
+    refusal: _Refusal | None = None
 
 
 class ChannelDecodeError(ChannelError):

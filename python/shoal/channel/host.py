@@ -214,12 +214,10 @@ class ChannelWorker:
         except NoRoomYet as error:
             if seconds <= 0:
                 return Outcome.FULL, str(error)
-            waiting = queue.attempted("put", attempt, NoRoomYet, seconds, _why)
+            waiting = queue.attempted("put", attempt, NoRoomYet, seconds, "put")
             try:
                 await self._unless_cancelled(ticket, waiting)
-            except ShoalTimeoutError as late:
-                return Outcome.FULL, str(late)
-            except asyncio.CancelledError:
+            except (ShoalTimeoutError, asyncio.CancelledError):
                 return Outcome.FULL, str(error)
         return Outcome.OK, None
 
@@ -287,7 +285,7 @@ class ChannelWorker:
         except NOTHING_YET as error:
             if seconds <= 0:
                 return Outcome.EMPTY, str(error)
-            waiting = queue.attempted("get", attempt, NOTHING_YET, seconds, _why)
+            waiting = queue.attempted("get", attempt, NOTHING_YET, seconds, "get")
             try:
                 messages = await self._unless_cancelled(ticket, waiting)
             except (ShoalTimeoutError, asyncio.CancelledError):
@@ -429,7 +427,7 @@ class ChannelWorker:
         """Take a batch of a target weight and return it with the call."""
         queue = self._of(key)
         attempt = partial(take_now, queue, Want("batch", target_weight))
-        items: list[Any] = await queue.attempted("get", attempt, NOTHING_YET, None, _why)
+        items: list[Any] = await queue.attempted("get", attempt, NOTHING_YET, None, "get")
         return items
 
     async def get_memory_usage(self) -> tuple[int, int]:
@@ -532,7 +530,3 @@ def _ask_manager(method: str, *args: Any) -> Any:
     """Ask the manager and wait; `ray.get` would warn about waiting inside an event loop."""
     asked = getattr(NodeManager.get_proxy().actor, method).remote(*args)
     return asked.future().result(_MANAGER_S)
-
-
-def _why(error: Exception, _: float) -> str:
-    return str(error)

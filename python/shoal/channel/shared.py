@@ -183,8 +183,8 @@ class SharedQueues(Underway):
         async def put_one(put: _Put, weight: int, deadline: Deadline) -> Outcome:
             parcel, future = put
             attempt = partial(future.take, partial(offer_patiently, queue, parcel, weight, policy))
-            late = partial(_late, queue, deadline)
-            await queue.attempted("put", attempt, NoRoomYet, deadline.remaining, late)
+            rest, whole = deadline.remaining, deadline.timeout
+            await queue.attempted("put", attempt, NoRoomYet, rest, "put", whole)
             return Outcome.OK
 
         return PutSequence(put_some, put_one, _as_it_is)
@@ -233,9 +233,12 @@ class SharedQueues(Underway):
         async def work() -> Any:
             for phase, until in leased.phases(deadline):
                 attempt = partial(take, phase)
-                late = partial(_late, queue, deadline)
+                rest, whole = until.remaining, deadline.timeout
+                operation = {"one": "get", "many": "get_many", "batch": "get_batch"}[phase.kind]
                 try:
-                    return await queue.attempted("get", attempt, NOTHING_YET, until.remaining, late)
+                    return await queue.attempted(
+                        "get", attempt, NOTHING_YET, rest, operation, whole
+                    )
                 except ShoalTimeoutError:
                     if until is deadline:
                         raise
@@ -347,11 +350,6 @@ def counts_of(queue: Queue, session: Session) -> Counts:
         memory_reserved=memory["bytes_reserved"],
         memory_limit=memory["max_bytes"],
     )
-
-
-def _late(queue: Queue, deadline: Deadline, refusal: Exception, _: float) -> str:
-    # The text names the whole timeout, of which a part was over when this wait began.
-    return too_late(queue, refusal, deadline.timeout)
 
 
 def _raise_if_late(queue: Queue, deadline: Deadline, outcome: Outcome) -> None:

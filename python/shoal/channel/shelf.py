@@ -117,7 +117,9 @@ def offer_patiently(queue: Queue, item: Any, weight: int, policy: str) -> None:
     except ChannelFull as error:
         if policy == "error" and queue.full():
             raise
-        raise NoRoomYet(*error.args) from None
+        later = NoRoomYet(*error.args)
+        later.refusal = error.refusal
+        raise later from None
 
 
 def take_now(queue: Queue, want: Want) -> Any:

@@ -11,12 +11,12 @@ from shoal._backend import ShmMessage, ShmQueue, ShmSession
 from shoal.errors import (
     ChannelEmpty,
     ChannelFull,
-    ShoalTimeoutError,
     ShoalTypeError,
     ShoalValueError,
 )
 from shoal.shm.bells import bells_of
 from shoal.shm.keys import canonical
+from shoal.shm.refusals import Refusal, timeout_error
 
 __all__ = ["Queue"]
 
@@ -78,16 +78,11 @@ class Queue(ShmQueue):
 
         If it is cancelled, nothing was put. `timeout` is in seconds, None for no limit.
         """
-        refused = f"put_nowait: no room in {self.name}: "
-
-        def late(error: Exception, limit: float) -> str:
-            why = str(error).removeprefix(refused)
-            return f"aput: no room in {self.name} within {limit:g} s: {why}"
 
         def attempt() -> None:
             self.put_nowait(obj, weight)
 
-        await self.attempted("put", attempt, ChannelFull, timeout, late)
+        await self.attempted("put", attempt, ChannelFull, timeout, "aput")
 
     @overload
     async def aget(self, timeout: float | None = None, lease: Literal[False] = False) -> Any: ...
@@ -99,13 +94,10 @@ class Queue(ShmQueue):
         If it is cancelled, nothing was taken. `timeout` is in seconds, None for no limit.
         """
 
-        def late(_: Exception, limit: float) -> str:
-            return f"aget: no message in {self.name} within {limit:g} s"
-
         def attempt() -> Any:
             return self.get_nowait(lease=True) if lease else self.get_nowait()
 
-        return await self.attempted("get", attempt, ChannelEmpty, timeout, late)
+        return await self.attempted("get", attempt, ChannelEmpty, timeout, "aget")
 
     async def attempted(
         self,
@@ -113,7 +105,8 @@ class Queue(ShmQueue):
         attempt: Callable[[], T],
         refused: type[Exception] | tuple[type[Exception], ...],
         timeout: float | None,
-        late: Callable[[Exception, float], str],
+        operation: str,
+        stated: float | None = None,
     ) -> T:
         """Repeat an attempt until it is not refused, without blocking the event loop.
 
@@ -123,9 +116,16 @@ class Queue(ShmQueue):
         Args:
             side: The event to wait for: a message (`get`) or room (`put`).
             attempt: Does the operation, or raises at once.
-            refused: The errors of `attempt` after which to try again.
+            refused: The errors of `attempt` after which to try again. Their attribute `refusal`
+                says why, in the text and the attribute of the timeout error.
             timeout: Seconds; None for no limit.
-            late: Makes the text of the timeout error from the last refusal and the timeout.
+            operation: Name of the call in the text of the timeout error.
+            stated: The seconds that this text names; None for `timeout`. For a caller to whose
+                call a part of the time is over already.
+
+        Raises:
+            ShoalTimeoutError: The text of `shoal.shm.refusals.timeout_text` with the operation,
+                the queue's name, the seconds and the refusal of the last attempt.
         """
         limit = _checked(timeout)
         loop = asyncio.get_running_loop()
@@ -145,7 +145,8 @@ class Queue(ShmQueue):
                     last = error.with_traceback(None)
                 remaining = end - loop.time()
                 if remaining <= 0:
-                    raise ShoalTimeoutError(late(last, limit))
+                    seconds = limit if stated is None else stated
+                    raise timeout_error(operation, self.name, seconds, Refusal.of(last))
                 if side == "put" and not self.full():
                     # The session lacks memory: a get that waits for a batch must not wait for
                     # messages that have no room.

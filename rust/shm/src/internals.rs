@@ -6,7 +6,7 @@ pub use crate::ring::SystemFutex;
 pub use crate::ring::heap;
 pub use crate::ring::{
     Block, Claim, Entry, Futex, GivenBack, Glimpse, Header, LANES, Lane, Lap, Owner, Participant,
-    Queue, Ring, Sight, Slot, State, Sweeper, Swept, Table, Until, Word, slots_for,
+    Queue, Ring, Sight, Slot, State, Sweeper, Swept, Table, Word, slots_for,
 };
 #[cfg(all(target_os = "linux", not(loom)))]
 pub use crate::segment::file;

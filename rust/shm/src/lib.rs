@@ -45,6 +45,7 @@
 //! | module | contents |
 //! |---|---|
 //! | `ring` | the queue itself: lock-free steps on memory, wherever the memory is |
+//! | [`blocking`] | the loops of operations that wait |
 //! | [`segment`] | the files of a session, and the memory that processes share through them |
 //! | [`payload`] | the memory of messages that do not fit into a descriptor of the ring |
 //! | [`session`] | the processes that share a folder of queues: joining, leaving, deaths, recovery |
@@ -53,6 +54,7 @@
 //! each shared word, and the result of a death before each step: `cargo doc -p shoal-shm
 //! --document-private-items`.
 
+pub mod blocking;
 #[cfg(all(target_os = "linux", not(loom)))]
 mod crash_point;
 #[cfg(all(test, not(loom)))]

@@ -5,9 +5,10 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use shoal_shm::blocking::{Deadline, Pause, Producer, Until, take_within};
 use shoal_shm::internals::heap::{Heap, View};
-use shoal_shm::internals::{Claim, Lane, Owner, Queue, Swept, SystemFutex, Until, slots_for};
-use shoal_shm::{Heavy, Keep, Label, Loan, Message, Payload, Refusal, Taken, Want};
+use shoal_shm::internals::{Claim, Lane, Owner, Queue, Swept, SystemFutex, slots_for};
+use shoal_shm::{Corrupt, Heavy, Keep, Label, Loan, Message, Payload, Refusal, Taken, Want};
 
 const PRODUCERS: u16 = 4;
 const CONSUMERS: u16 = 4;
@@ -62,12 +63,12 @@ fn number(message: &Message<'_>) -> u64 {
     number
 }
 
-fn until(idle: &mut dyn FnMut() -> bool) -> Until<'_> {
+fn until() -> Until<impl Pause> {
     Until {
-        deadline: Some(Instant::now() + 20 * LONG),
+        deadline: Deadline::At(Instant::now() + 20 * LONG),
         // A lost wake-up costs this much, so the test would take too long.
         slice: 20 * LONG,
-        idle,
+        pause: || true,
     }
 }
 
@@ -81,10 +82,8 @@ fn produce(view: View<'_>, me: u16, stop: &AtomicBool) -> u64 {
             .map_while(|n| process.claim(u64::from(me) << 32 | n))
             .collect();
         next += claims.len() as u64;
-        let put =
-            process
-                .queue
-                .put_within(&mut process.lane, &mut claims, &mut until(&mut || true));
+        let mut producer = Producer::new(&process.queue);
+        let put = producer.put_many(&mut process.lane, &mut claims, &mut until());
         assert_eq!(
             (put, claims.len()),
             (Ok(None), 0),
@@ -108,17 +107,14 @@ fn consume(view: View<'_>, me: u16) -> Vec<u64> {
             _ => Want::Count(1 + u32::from(turn % 4 == 1)),
         };
         let keep = [Keep::Copy, Keep::Copy, Keep::Loan, Keep::Lease, Keep::Copy][turn % 5];
-        let taken = process.queue.take_within(
-            &mut process.lane,
-            want,
-            keep,
-            &mut until(&mut || true),
-            &mut |message| {
+        let (queue, lane) = (&process.queue, &mut process.lane);
+        let taken = take_within(queue, want, &mut until(), || -> Result<Taken, Corrupt> {
+            queue.take(lane, want, keep, &mut |message| {
                 got.push(number(&message));
                 assert!(!message.redelivered);
                 loans.extend(message.loan());
-            },
-        );
+            })
+        });
         match taken.expect("undamaged") {
             Taken::Messages { .. } => (),
             Taken::Closed => break,

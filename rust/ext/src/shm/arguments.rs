@@ -1,10 +1,10 @@
 //! Checks of the arguments of sessions and queues, and the errors for invalid ones.
 
-use std::cell::Cell;
 use std::time::{Duration, Instant};
 
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyFloat, PyInt, PyString};
+use shoal_shm::blocking::Deadline;
 
 use super::errors::{bad_type, bad_value};
 
@@ -92,77 +92,8 @@ pub(crate) fn text_or_none(
     }
 }
 
-/// The time limit of a call.
-pub(crate) struct Limit<'a, 'py> {
-    /// The argument as the caller gave it, for error messages.
-    given: Option<&'a Bound<'py, PyAny>>,
-    deadline: Cell<Deadline>,
-}
-
-/// When a time limit ends.
-#[derive(Clone, Copy)]
-enum Deadline {
-    Never,
-    At(Instant),
-    /// This long after the first sleep: a call that need not wait does not read the clock.
-    After(Duration),
-}
-
-impl<'a, 'py> Limit<'a, 'py> {
-    /// Reads a `timeout`: seconds, None or infinity for no limit.
-    #[inline]
-    pub(crate) fn new(given: Option<&'a Bound<'py, PyAny>>) -> PyResult<Self> {
-        let deadline = match given {
-            None => Deadline::Never,
-            Some(timeout) => deadline(timeout)?.map_or(Deadline::Never, Deadline::At),
-        };
-        let deadline = Cell::new(deadline);
-        Ok(Self { given, deadline })
-    }
-
-    /// A limit that starts when the call first has to wait.
-    #[inline]
-    pub(crate) fn within(limit: Duration) -> Self {
-        Self {
-            given: None,
-            deadline: Cell::new(Deadline::After(limit)),
-        }
-    }
-
-    /// How long the next sleep may take, at most `longest`; None if the time is over.
-    pub(crate) fn slice(&self, longest: Duration) -> Option<Duration> {
-        let left = match self.deadline.get() {
-            Deadline::Never => return Some(longest),
-            Deadline::At(deadline) => deadline.saturating_duration_since(Instant::now()),
-            Deadline::After(limit) => {
-                self.deadline.set(Deadline::At(Instant::now() + limit));
-                limit
-            }
-        };
-        (!left.is_zero()).then(|| left.min(longest))
-    }
-
-    /// How long ago the limit ended.
-    pub(crate) fn over(&self) -> Duration {
-        match self.deadline.get() {
-            Deadline::At(deadline) => deadline.elapsed(),
-            Deadline::Never | Deadline::After(_) => Duration::ZERO,
-        }
-    }
-
-    /// The given seconds, formatted as Python formats a number.
-    pub(crate) fn seconds(&self, py: Python<'_>) -> PyResult<String> {
-        let given = match self.given {
-            Some(given) => given.extract::<f64>().unwrap_or(f64::INFINITY),
-            None => f64::INFINITY,
-        };
-        PyFloat::new(py, given)
-            .call_method1("__format__", ("g",))?
-            .extract()
-    }
-}
-
-fn deadline(timeout: &Bound<'_, PyAny>) -> PyResult<Option<Instant>> {
+/// When a `timeout` in seconds ends.
+pub(crate) fn deadline(timeout: &Bound<'_, PyAny>) -> PyResult<Deadline> {
     if !is_int(timeout) && !timeout.is_instance_of::<PyFloat>() {
         return Err(wrong_type(timeout, "timeout", "seconds, None or math.inf"));
     }
@@ -171,7 +102,7 @@ fn deadline(timeout: &Bound<'_, PyAny>) -> PyResult<Option<Instant>> {
         return if timeout.lt(0)? {
             Err(wrong_value(timeout, "timeout", "seconds, not less than 0"))
         } else {
-            Ok(None)
+            Ok(Deadline::Never)
         };
     };
     if seconds.is_nan() || seconds < 0.0 {
@@ -179,5 +110,6 @@ fn deadline(timeout: &Bound<'_, PyAny>) -> PyResult<Option<Instant>> {
     }
     // A deadline that the clock cannot represent never comes.
     let limit = Duration::try_from_secs_f64(seconds).ok();
-    Ok(limit.and_then(|limit| Instant::now().checked_add(limit)))
+    let end = limit.and_then(|limit| Instant::now().checked_add(limit));
+    Ok(end.map_or(Deadline::Never, Deadline::At))
 }

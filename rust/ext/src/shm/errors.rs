@@ -7,7 +7,7 @@ use std::path::Path;
 use pyo3::prelude::*;
 use pyo3::types::PyString;
 use shoal_shm::segment::FileError;
-use shoal_shm::session::Error;
+use shoal_shm::session::{Error, Shortage};
 
 use super::process;
 use crate::errors::shoal_error;
@@ -23,24 +23,22 @@ pub(crate) fn bad_type(py: Python<'_>, message: String) -> PyErr {
     shoal_error(py, "ShoalTypeError", message, None)
 }
 
-pub(crate) fn timed_out(py: Python<'_>, message: String) -> PyErr {
-    shoal_error(py, "ShoalTimeoutError", message, None)
-}
-
 pub(crate) fn closed(py: Python<'_>, message: String) -> PyErr {
     shoal_error(py, "ChannelClosed", message, None)
 }
 
-pub(crate) fn full(py: Python<'_>, message: String) -> PyErr {
-    shoal_error(py, "ChannelFull", message, None)
-}
-
-pub(crate) fn empty(py: Python<'_>, message: String) -> PyErr {
-    shoal_error(py, "ChannelEmpty", message, None)
-}
-
 pub(crate) fn no_memory(py: Python<'_>, message: String) -> PyErr {
     shoal_error(py, "ChannelMemoryError", message, None)
+}
+
+/// The error of a call that was refused, with the numbers of the refusal as its attribute.
+#[cold]
+pub(crate) fn refused(py: Python<'_>, class: &str, message: String, why: &Shortage) -> PyErr {
+    let error = shoal_error(py, class, message, None);
+    match error.value(py).setattr("refusal", why.parts()) {
+        Ok(()) => error,
+        Err(error) => error,
+    }
 }
 
 /// The error for a message that cannot be rebuilt.

@@ -8,7 +8,7 @@ use pyo3::{PyTraverseError, PyVisit};
 use shoal_shm::session::{Error, Held};
 
 use super::errors::{bad_value, of_operation};
-use super::taking::Took;
+use super::get::Took;
 
 /// Properties of a leased message other than its object.
 #[derive(Clone, Copy, Default)]

@@ -6,27 +6,24 @@
 //! taken message is lost when a signal is handled.
 
 mod arguments;
-mod aside;
+mod deferred;
 mod errors;
-mod getting;
-mod here;
+mod get;
+mod get_many;
 mod loan;
-mod many;
 mod message;
 mod parcel;
-mod peeking;
+mod peek;
 mod port;
 mod process;
-mod putting;
+mod process_queue;
+mod put;
+mod put_many;
 mod queue;
+mod rebuild;
 mod reservation;
 mod session;
-mod several;
-mod taking;
-
-use std::time::Duration;
-
-use shoal_codec as codec;
+mod wait;
 
 pub(crate) use message::PyShmMessage;
 pub(crate) use parcel::PyShmParcel;
@@ -35,12 +32,3 @@ pub(crate) use process::watch;
 pub(crate) use queue::PyShmQueue;
 pub(crate) use reservation::PyShmReservation;
 pub(crate) use session::{PyShmSession, shm_gc};
-
-/// Maximum sleep of a call before it handles signals and looks for dead processes. A little longer
-/// than the minimum pause between two such looks, so that a look is due after each slice, and short
-/// enough for Ctrl-C and for messages of dead processes. Each slice costs about 0.1 ms.
-const SLICE: Duration = Duration::from_millis(90);
-
-/// Number of tries while a call is still attached: detaching and attaching again takes about as
-/// long as this many tries.
-const SPINS: u32 = 64;

@@ -12,10 +12,11 @@ use pyo3::types::{PyBool, PyDict, PyFloat, PyInt};
 use pyo3::{PyTraverseError, PyVisit};
 use shoal_shm::{Keep, Want};
 
-use super::arguments::{Limit, wrong_type};
-use super::putting::Put;
+use super::arguments::wrong_type;
+use super::get::Get;
+use super::put::Put;
 use super::queue::PyShmQueue;
-use super::taking::Get;
+use super::wait::Limit;
 use crate::convert::Arg;
 use crate::errors::shoal_class;
 
@@ -110,11 +111,7 @@ impl PyShmPort {
         let Some(queue) = self.queue(py, key)? else {
             return Ok(false);
         };
-        let put = Put {
-            operation: "put_nowait",
-            limit: None,
-        };
-        match queue.get().put_object(item, weight, &put) {
+        match queue.get().put_object(item, weight, &mut Put::now(py)) {
             Ok(()) => Ok(true),
             Err(error) => ordinary(py, error).map(|_| false),
         }
@@ -250,21 +247,20 @@ impl PyShmPort {
             && let Some(turn) = turn(timeout)
             && let Some(queue) = self.queue(py, &key)?
         {
-            let get = Get {
+            let mut get = Get {
                 operation: "get",
                 want: Want::Count(1),
                 keep: Keep::Copy,
-                limit: Some(Limit::within(turn)),
+                limit: Limit::within(py, turn),
             };
-            let error = match queue.get().get_one(py, &get) {
+            let error = match queue.get().get_one(py, &mut get) {
                 Ok(object) => return Ok(object),
                 Err(error) => error,
             };
             if !error.is_instance(py, &shoal_class(py, "ShoalTimeoutError")?) {
                 return Err(self.explained(py, error));
             }
-            let over = get.limit.map_or(Duration::ZERO, |limit| limit.over());
-            waited = (turn + over).as_secs_f64();
+            waited = (turn + get.limit.over()).as_secs_f64();
         }
         let key = given(key, &self.default, py);
         let (async_op, lease) = (given_flag(async_op, py), given_flag(lease, py));
@@ -288,13 +284,13 @@ impl PyShmPort {
             && is_false(&lease)
             && let Some(queue) = self.queue(py, &key)?
         {
-            let get = Get {
+            let mut get = Get {
                 operation: "get_nowait",
                 want: Want::Count(1),
                 keep: Keep::Copy,
-                limit: None,
+                limit: Limit::now(py),
             };
-            let object = queue.get().get_one(py, &get);
+            let object = queue.get().get_one(py, &mut get);
             return object.map_err(|error| self.explained(py, error));
         }
         let all = (

@@ -5,21 +5,20 @@ use std::os::fd::AsRawFd;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyList};
 use pyo3::{PyTraverseError, PyVisit};
-use shoal_shm::session::{Bounds, Error, Offer};
+use shoal_shm::session::{Bounds, Error};
 use shoal_shm::{Heavy, Keep, Want};
 
 use super::arguments::{
-    LARGEST, Limit, flag, least, shown, text, weight, whole, whole_or_none, wrong_type, wrong_value,
+    LARGEST, flag, least, shown, text, weight, whole, whole_or_none, wrong_type, wrong_value,
 };
-use super::aside::Aside;
-use super::codec::{Encoded, encode_into};
+use super::deferred::Deferred;
 use super::errors::{bad_value, of_operation, session_closed};
-use super::here::{Cargo, Here};
-use super::parcel::message_of;
-use super::putting::Put;
+use super::get::Get;
+use super::process_queue::ProcessQueue;
+use super::put::Put;
 use super::reservation::PyShmReservation;
 use super::session::PyShmSession;
-use super::taking::Get;
+use super::wait::Limit;
 use crate::convert::Arg;
 use crate::errors::shoal_error;
 
@@ -36,8 +35,8 @@ pub(crate) struct PyShmQueue {
     pub(super) name: String,
     maxsize: u64,
     max_bytes: u64,
-    pub(super) here: Here,
-    pub(super) aside: Aside,
+    pub(super) queue: ProcessQueue,
+    pub(super) deferred: Deferred,
     /// Whether gets return parcels.
     pub(super) parcels: bool,
 }
@@ -52,50 +51,20 @@ impl PyShmQueue {
     }
 
     #[inline]
-    pub(super) fn put_object(
-        &self,
-        object: &Bound<'_, PyAny>,
-        weight: &Arg<'_>,
-        put: &Put<'_, '_>,
-    ) -> PyResult<()> {
-        let py = object.py();
-        let weight = weight.or(0, self::weight)?;
-        // The type is checked before the cast: a cast that fails makes an error, with references.
-        if object.is_exact_instance_of::<PyShmReservation>()
-            && let Ok(reserved) = object.cast_exact::<PyShmReservation>()
-        {
-            return self.put_reserved(py, put, reserved.get(), weight);
-        }
-        let here = self.here(py, put.operation)?;
-        let mut encoded = Encoded::new();
-        encode_into(object, &mut encoded, message_of)?;
-        let label = here.label_of(weight, &encoded);
-        let mut cargo = Cargo::of(&encoded);
-        // The path of most puts; everything else is in other functions, so that this one is short.
-        if let Cargo::Small(bytes) = cargo
-            && here.queue.max_bytes() == 0
-            && matches!(here.queue.offer(label, bytes), Ok(Offer::Put))
-        {
-            return Ok(());
-        }
-        self.put_cargo(py, here, put, label, &mut cargo)
-    }
-
-    #[inline]
     fn get_object<'py>(
         &self,
         py: Python<'py>,
         operation: &'static str,
-        limit: Option<Limit<'_, 'py>>,
+        limit: Limit<'_, 'py>,
         lease: &Arg<'py>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        let get = Get {
+        let mut get = Get {
             operation,
             want: Want::Count(1),
             keep: keep(lease)?,
             limit,
         };
-        self.get_one(py, &get)
+        self.get_one(py, &mut get)
     }
 }
 
@@ -150,8 +119,8 @@ impl PyShmQueue {
             name,
             maxsize: queue.maxsize(),
             max_bytes: queue.max_bytes(),
-            here: Here::new(queue),
-            aside: Aside::default(),
+            queue: ProcessQueue::new(queue),
+            deferred: Deferred::default(),
             parcels,
         })
     }
@@ -174,7 +143,7 @@ impl PyShmQueue {
     /// Whether any process closed the queue.
     #[getter]
     fn closed(&self, py: Python<'_>) -> PyResult<bool> {
-        let here = self.here(py, "closed")?;
+        let here = self.process_queue(py, "closed")?;
         check_open(py, here, "closed")?;
         let closed = here.queue.is_closed();
         closed.map_err(|error| self.failed(py, "closed", &error))
@@ -182,20 +151,21 @@ impl PyShmQueue {
 
     /// Append an object or a `ShmReservation`, waiting for room.
     #[pyo3(
-        signature = (obj, weight = Arg::Default, timeout = None),
-        text_signature = "($self, obj, weight=0, timeout=None)"
+        signature = (obj, weight = Arg::Default, timeout = None, *, waiting = None),
+        text_signature = "($self, obj, weight=0, timeout=None, *, waiting=None)"
     )]
     fn put<'py>(
         &self,
         obj: &Bound<'py, PyAny>,
         weight: Arg<'py>,
         timeout: Option<&Bound<'py, PyAny>>,
+        waiting: Option<&Bound<'py, PyAny>>,
     ) -> PyResult<()> {
-        let put = Put {
+        let mut put = Put {
             operation: "put",
-            limit: Some(Limit::new(timeout)?),
+            limit: Limit::new(obj.py(), timeout, waiting)?,
         };
-        self.put_object(obj, &weight, &put)
+        self.put_object(obj, &weight, &mut put)
     }
 
     /// Append an object if there is room now.
@@ -204,28 +174,25 @@ impl PyShmQueue {
         text_signature = "($self, obj, weight=0)"
     )]
     fn put_nowait(&self, obj: &Bound<'_, PyAny>, weight: Arg<'_>) -> PyResult<()> {
-        let put = Put {
-            operation: "put_nowait",
-            limit: None,
-        };
-        self.put_object(obj, &weight, &put)
+        self.put_object(obj, &weight, &mut Put::now(obj.py()))
     }
 
     /// Append objects in their order, waiting for room.
-    #[pyo3(signature = (objs, weights = None, timeout = None))]
+    #[pyo3(signature = (objs, weights = None, timeout = None, *, waiting = None))]
     fn put_many<'py>(
         &self,
         objs: &Bound<'py, PyAny>,
         weights: Option<&Bound<'py, PyAny>>,
         timeout: Option<&Bound<'py, PyAny>>,
+        waiting: Option<&Bound<'py, PyAny>>,
     ) -> PyResult<()> {
         let py = objs.py();
-        let put = Put {
+        let mut put = Put {
             operation: "put_many",
-            limit: Some(Limit::new(timeout)?),
+            limit: Limit::new(py, timeout, waiting)?,
         };
         let mut done = 0;
-        let end = self.put_several(py, &put, objs, weights, &mut done);
+        let end = self.put_objects(py, &mut put, objs, weights, &mut done);
         end.inspect_err(|error| {
             // An exception that does not accept attributes is raised without `done`.
             let _ = error.value(py).setattr("done", done);
@@ -234,50 +201,52 @@ impl PyShmQueue {
 
     /// Take the first object, waiting for one.
     #[pyo3(
-        signature = (timeout = None, lease = Arg::Default),
-        text_signature = "($self, timeout=None, lease=False)"
+        signature = (timeout = None, lease = Arg::Default, *, waiting = None),
+        text_signature = "($self, timeout=None, lease=False, *, waiting=None)"
     )]
     fn get<'py>(
         &self,
         py: Python<'py>,
         timeout: Option<&Bound<'py, PyAny>>,
         lease: Arg<'py>,
+        waiting: Option<&Bound<'py, PyAny>>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        self.get_object(py, "get", Some(Limit::new(timeout)?), &lease)
+        self.get_object(py, "get", Limit::new(py, timeout, waiting)?, &lease)
     }
 
     /// Take the first object if there is one now.
     #[pyo3(signature = (lease = Arg::Default), text_signature = "($self, lease=False)")]
     fn get_nowait<'py>(&self, py: Python<'py>, lease: Arg<'py>) -> PyResult<Bound<'py, PyAny>> {
-        self.get_object(py, "get_nowait", None, &lease)
+        self.get_object(py, "get_nowait", Limit::now(py), &lease)
     }
 
     /// Take up to `n` objects, at least one, waiting for the first only.
     #[pyo3(
-        signature = (n, timeout = None, lease = Arg::Default),
-        text_signature = "($self, n, timeout=None, lease=False)"
+        signature = (n, timeout = None, lease = Arg::Default, *, waiting = None),
+        text_signature = "($self, n, timeout=None, lease=False, *, waiting=None)"
     )]
     fn get_many<'py>(
         &self,
         n: &Bound<'py, PyAny>,
         timeout: Option<&Bound<'py, PyAny>>,
         lease: Arg<'py>,
+        waiting: Option<&Bound<'py, PyAny>>,
     ) -> PyResult<Bound<'py, PyList>> {
         let count = whole(n, "n", 1, LARGEST)?;
         let count = u32::try_from(count).unwrap_or(u32::MAX);
-        let get = Get {
+        let mut get = Get {
             operation: "get_many",
             want: Want::Count(count),
-            limit: Some(Limit::new(timeout)?),
+            limit: Limit::new(n.py(), timeout, waiting)?,
             keep: keep(&lease)?,
         };
-        self.get_several(n.py(), &get)
+        self.get_objects(n.py(), &mut get)
     }
 
     /// Take objects from the front until their weights add up to `weight`, in one step.
     #[pyo3(
-        signature = (weight, timeout = None, least = None, lease = Arg::Default),
-        text_signature = "($self, weight, timeout=None, least=None, lease=False)"
+        signature = (weight, timeout = None, least = None, lease = Arg::Default, *, waiting = None),
+        text_signature = "($self, weight, timeout=None, least=None, lease=False, *, waiting=None)"
     )]
     fn get_batch<'py>(
         &self,
@@ -285,11 +254,12 @@ impl PyShmQueue {
         timeout: Option<&Bound<'py, PyAny>>,
         least: Option<&Bound<'py, PyAny>>,
         lease: Arg<'py>,
+        waiting: Option<&Bound<'py, PyAny>>,
     ) -> PyResult<Bound<'py, PyList>> {
         let target = self::weight(weight)?;
-        let get = Get {
+        let mut get = Get {
             operation: "get_batch",
-            limit: Some(Limit::new(timeout)?),
+            limit: Limit::new(weight.py(), timeout, waiting)?,
             want: Want::Weight {
                 target,
                 heavy: Heavy::Take,
@@ -297,31 +267,32 @@ impl PyShmQueue {
             },
             keep: keep(&lease)?,
         };
-        self.get_several(weight.py(), &get)
+        self.get_objects(weight.py(), &mut get)
     }
 
     /// Drop the oldest message, or with `all` every message, but only if the queue is full.
     #[pyo3(signature = (all = Arg::Default), text_signature = "($self, all=False)")]
     fn displace<'py>(&self, py: Python<'py>, all: Arg<'py>) -> PyResult<u64> {
         let all = all.or(false, |value| flag(value, "all"))?;
-        let here = self.here(py, "displace")?;
+        let here = self.process_queue(py, "displace")?;
         let dropped = here.queue.displace(all);
         dropped.map_err(|error| self.failed(py, "displace", &error))
     }
 
     /// Allocate memory for an array that the caller fills in place and puts without a copy.
-    #[pyo3(signature = (shape, dtype, timeout = None))]
+    #[pyo3(signature = (shape, dtype, timeout = None, *, waiting = None))]
     fn reserve<'py>(
         &self,
         shape: &Bound<'py, PyAny>,
         dtype: &Bound<'py, PyAny>,
         timeout: Option<&Bound<'py, PyAny>>,
+        waiting: Option<&Bound<'py, PyAny>>,
     ) -> PyResult<PyShmReservation> {
-        let put = Put {
+        let mut put = Put {
             operation: "reserve",
-            limit: Some(Limit::new(timeout)?),
+            limit: Limit::new(shape.py(), timeout, waiting)?,
         };
-        self.make_reservation(shape.py(), shape, dtype, &put)
+        self.make_reservation(shape.py(), shape, dtype, &mut put)
     }
 
     /// Return the weight and a copy of each of the first `n` messages, oldest first; None: all.
@@ -341,20 +312,20 @@ impl PyShmQueue {
 
     /// Return the number of messages in the queue; other processes may change it at once.
     fn qsize(&self, py: Python<'_>) -> PyResult<u64> {
-        let here = self.here(py, "qsize")?;
+        let here = self.process_queue(py, "qsize")?;
         check_open(py, here, "qsize")?;
         Ok(here.queue.len())
     }
 
     fn empty(&self, py: Python<'_>) -> PyResult<bool> {
-        let here = self.here(py, "empty")?;
+        let here = self.process_queue(py, "empty")?;
         check_open(py, here, "empty")?;
         Ok(here.queue.is_empty())
     }
 
     /// Return whether a put would have to wait until a message is taken.
     fn full(&self, py: Python<'_>) -> PyResult<bool> {
-        let here = self.here(py, "full")?;
+        let here = self.process_queue(py, "full")?;
         check_open(py, here, "full")?;
         let full = here.queue.is_full();
         full.map_err(|error| self.failed(py, "full", &error))
@@ -362,7 +333,7 @@ impl PyShmQueue {
 
     /// Report that a put waits for memory, so that no get waits for more messages than can come.
     fn tell_no_room(&self, py: Python<'_>) -> PyResult<()> {
-        let here = self.here(py, "tell_no_room")?;
+        let here = self.process_queue(py, "tell_no_room")?;
         check_open(py, here, "tell_no_room")?;
         here.queue.tell_no_room();
         Ok(())
@@ -370,21 +341,21 @@ impl PyShmQueue {
 
     /// Refuse further puts in all processes; messages can still be taken. Idempotent.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
-        let here = self.here(py, "close")?;
+        let here = self.process_queue(py, "close")?;
         let closed = py.detach(|| here.queue.close());
         closed.map_err(|error| self.failed(py, "close", &error))
     }
 
     /// Return the doorbell of this process and session.
     fn fileno(&self, py: Python<'_>) -> PyResult<i32> {
-        let here = self.here(py, "fileno")?;
+        let here = self.process_queue(py, "fileno")?;
         let bell = py.detach(|| Ok(here.queue.session().bell()?.as_raw_fd()));
         bell.map_err(|error| self.failed(py, "fileno", &error))
     }
 
     /// Make the doorbell unreadable until it is rung again.
     fn clear_bell(&self, py: Python<'_>) -> PyResult<()> {
-        let here = self.here(py, "clear_bell")?;
+        let here = self.process_queue(py, "clear_bell")?;
         check_open(py, here, "clear_bell")?;
         here.queue.session().clear_bell();
         Ok(())
@@ -398,7 +369,7 @@ impl PyShmQueue {
             Ok("put") => false,
             _ => return Err(wrong_value(side, "side", "'get' or 'put'")),
         };
-        let here = self.here(py, "arm")?;
+        let here = self.process_queue(py, "arm")?;
         check_open(py, here, "arm")?;
         let armed = py.detach(|| {
             let session = here.queue.session();
@@ -445,7 +416,7 @@ fn keep(lease: &Arg<'_>) -> PyResult<Keep> {
 }
 
 /// Returns an error if this process left the session.
-pub(super) fn check_open(py: Python<'_>, here: &Here, operation: &str) -> PyResult<()> {
+pub(super) fn check_open(py: Python<'_>, here: &ProcessQueue, operation: &str) -> PyResult<()> {
     if here.queue.session().is_shut() {
         return Err(session_closed(py, operation));
     }

@@ -5,14 +5,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyBytes, PyDict, PyInt, PySequence, PyString, PyTuple};
-use shoal_shm::session::{Draft, Session};
+use shoal_codec::{self as codec, Encoded, encode};
+use shoal_shm::session::{Draft, Outgoing, Session};
 
 use super::arguments::{LARGEST, shown, whole, wrong_type};
-use super::codec::{self, Encoded, encode};
-use super::errors::{bad_value, closed};
-use super::here::{Cargo, Here};
+use super::errors::bad_value;
 use super::loan::Loan;
-use super::putting::{Lack, Put, Waiter};
+use super::process_queue::ProcessQueue;
+use super::put::{Put, fill};
 use super::queue::{PyShmQueue, check_open};
 
 /// Memory for an array that `put` then sends without a copy.
@@ -98,9 +98,9 @@ impl PyShmQueue {
         py: Python<'_>,
         shape: &Bound<'_, PyAny>,
         dtype: &Bound<'_, PyAny>,
-        put: &Put<'_, '_>,
+        put: &mut Put<'_, '_>,
     ) -> PyResult<PyShmReservation> {
-        let here = self.here(py, put.operation)?;
+        let here = self.process_queue(py, put.operation)?;
         check_open(py, here, put.operation)?;
         let sizes = sizes(shape)?;
         let made = |open| PyShmReservation {
@@ -130,41 +130,30 @@ impl PyShmQueue {
     fn draft(
         &self,
         py: Python<'_>,
-        here: &Here,
-        put: &Put<'_, '_>,
+        here: &ProcessQueue,
+        put: &mut Put<'_, '_>,
         encoded: &Encoded,
     ) -> PyResult<Draft> {
         let (queue, length) = (&here.queue, encoded.total_len() as u64);
-        let failed = |error| self.failed(py, put.operation, &error);
-        self.check_fits(py, here, put, length)?;
-        let mut waiter = Waiter::new(queue);
-        loop {
-            if queue.is_closed().map_err(failed)? {
-                let message = format!("{}: {} is closed", put.operation, self.name);
-                return Err(closed(py, message));
-            }
-            if let Some(draft) = py.detach(|| queue.draft(length)).map_err(failed)? {
-                let mut written = Ok(());
-                encoded.write_into(&mut |at, bytes| {
-                    if written.is_ok() {
-                        written = draft.write(at as u64, bytes);
-                    }
-                });
-                return written.map_err(failed).map(|()| draft);
-            }
-            self.wait_for_room(py, put, length, Lack::Memory, &mut waiter)?;
-        }
+        self.check_fits(py, queue, put.operation, length)?;
+        let until = &mut put.limit.until;
+        let mut producer = queue.producer();
+        let made = producer.draft(length, until, || py.detach(|| queue.draft(length)));
+        let draft = self.outcome(py, queue, put, made)?;
+        fill(&draft, encoded)
+            .map(|()| draft)
+            .map_err(|error| self.failed(py, put.operation, &error))
     }
 
     /// Puts a reserved array. If that fails, the reservation stays open.
     pub(super) fn put_reserved(
         &self,
         py: Python<'_>,
-        put: &Put<'_, '_>,
+        put: &mut Put<'_, '_>,
         reserved: &PyShmReservation,
         weight: u64,
     ) -> PyResult<()> {
-        let here = self.here(py, put.operation)?;
+        let here = self.process_queue(py, put.operation)?;
         if !Arc::ptr_eq(&reserved.session, here.queue.session()) {
             return Err(bad_value(
                 py,
@@ -172,20 +161,24 @@ impl PyShmQueue {
             ));
         }
         let Open { array, room } = *reserved.take("put").map_err(|how| ended(py, how))?;
+        let mut producer = here.queue.producer();
         let (put, room) = match room {
             None => {
-                let put = encode(array.bind(py)).and_then(|encoded| {
+                let room = producer.wait_for_room(&mut put.limit.until);
+                let put = self.outcome(py, &here.queue, put, room).and_then(|()| {
+                    let encoded = encode(array.bind(py))?;
                     let label = here.label(weight, encoded.kind());
-                    self.put_cargo(py, here, put, label, &mut Cargo::of(&encoded))
+                    self.put_encoded(py, &mut producer, put, label, &encoded)
                 });
                 (put, None)
             }
             Some(Room { message, draft }) => {
                 let kind = message.message().map_or(0, Encoded::kind);
-                let mut cargo = Cargo::Written(Some(draft));
-                let put = self.put_cargo(py, here, put, here.label(weight, kind), &mut cargo);
-                let room = match cargo {
-                    Cargo::Written(Some(draft)) => Some(Room { message, draft }),
+                let label = here.label(weight, kind);
+                let mut outgoing = Outgoing::Written(Some(draft));
+                let put = self.put_message(py, &mut producer, put, label, &mut outgoing);
+                let room = match outgoing {
+                    Outgoing::Written(Some(draft)) => Some(Room { message, draft }),
                     _ => None,
                 };
                 (put, room)

@@ -115,5 +115,5 @@ pub use sweep::{Sweeper, Swept};
 pub use take::{Heavy, Keep, Loan, Message, Taken, Want};
 #[cfg(all(target_os = "linux", not(loom)))]
 pub use wait::SystemFutex;
-pub use wait::{Futex, Until, Vigil};
+pub use wait::{Futex, Vigil};
 pub use word::{Owner, State, Word};

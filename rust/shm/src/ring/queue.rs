@@ -180,6 +180,19 @@ impl<'a, F: Futex> Queue<'a, F> {
         self.ring.room(position, head, bound)
     }
 
+    /// Whether a position seems to be within the bound of the queue. Checks nothing: a put does.
+    #[inline]
+    pub(super) fn seems_free(&self, position: u64) -> bool {
+        use super::word::distance;
+        let bound = self.ring.bound();
+        if distance(position, self.head.load(atomic::Ordering::Relaxed)) < bound {
+            return true;
+        }
+        let head = self.ring.head();
+        self.head.store(head, atomic::Ordering::Release);
+        distance(position, head) < bound
+    }
+
     /// Returns the result. If it is an error, first marks the ring as damaged for all processes and
     /// wakes their sleepers.
     pub(super) fn report<T>(&self, result: Result<T, Corrupt>) -> Result<T, Corrupt> {

@@ -14,10 +14,8 @@
 use std::time::{Duration, Instant};
 
 use super::error::Corrupt;
-use super::intent::Lane;
-use super::put::Refusal;
-use super::queue::{Claim, Queue};
-use super::take::{Keep, Message, Taken, Want};
+use super::queue::Queue;
+use super::take::Want;
 use super::word::Owner;
 use crate::sync::{self, AtomicU32, Ordering};
 
@@ -99,91 +97,7 @@ pub struct Vigil {
     woken: bool,
 }
 
-/// The limits of a wait.
-#[expect(missing_debug_implementations, reason = "it holds a function")]
-pub struct Until<'f> {
-    /// The time to give up; None means never.
-    pub deadline: Option<Instant>,
-    /// Maximum time of one sleep, before `idle` is called again; [`Duration::MAX`] means no
-    /// maximum.
-    pub slice: Duration,
-    /// Called before each sleep; returns whether to go on. The place to check for signals and for
-    /// dead processes.
-    pub idle: &'f mut dyn FnMut() -> bool,
-}
-
-impl Until<'_> {
-    /// Maximum time of the next sleep; None if it is time to give up.
-    fn sleep(&mut self) -> Option<Duration> {
-        let left = self.deadline.map_or(Duration::MAX, |deadline| {
-            deadline.saturating_duration_since(Instant::now())
-        });
-        (!left.is_zero() && (self.idle)()).then(|| left.min(self.slice))
-    }
-}
-
 impl<F: Futex> Queue<'_, F> {
-    /// Takes messages, and waits for them.
-    ///
-    /// # Errors
-    ///
-    /// The shared memory is damaged.
-    pub fn take_within(
-        &self,
-        lane: &mut Lane<'_>,
-        want: Want,
-        keep: Keep,
-        until: &mut Until<'_>,
-        out: &mut impl FnMut(Message<'_>),
-    ) -> Result<Taken, Corrupt> {
-        let mut vigil = Vigil::default();
-        let end = loop {
-            match self.take(lane, want, keep, out) {
-                Ok(not_yet @ (Taken::Empty | Taken::Short)) => {
-                    let Some(limit) = until.sleep() else {
-                        break Ok(not_yet);
-                    };
-                    if let Err(corrupt) = self.wait_to_take(want, &mut vigil, limit) {
-                        break Err(corrupt);
-                    }
-                }
-                end => break end,
-            }
-        };
-        self.done_taking(want, vigil);
-        end
-    }
-
-    /// Puts messages in order, and waits for room; leaves in `claims` those that it did not put.
-    ///
-    /// # Errors
-    ///
-    /// The shared memory is damaged.
-    pub fn put_within(
-        &self,
-        lane: &mut Lane<'_>,
-        claims: &mut Vec<Claim>,
-        until: &mut Until<'_>,
-    ) -> Result<Option<Refusal>, Corrupt> {
-        let mut vigil = Vigil::default();
-        let end = loop {
-            match self.put_many(lane, claims) {
-                Ok(Some(Refusal::Full)) => {
-                    let Some(limit) = until.sleep() else {
-                        break Ok(Some(Refusal::Full));
-                    };
-                    let next = claims.first().map_or(0, |claim| self.length(claim));
-                    if let Err(corrupt) = self.wait_to_put(next, &mut vigil, limit) {
-                        break Err(corrupt);
-                    }
-                }
-                end => break end,
-            }
-        };
-        self.done_putting(vigil);
-        end
-    }
-
     /// Waits until there is something to take, for at most `limit`. Takes nothing. Returns false if
     /// the time is over.
     ///
@@ -234,6 +148,25 @@ impl<F: Futex> Queue<'_, F> {
         }
     }
 
+    /// Lets other producers wait on while this one, which was woken, prepares its message: the next
+    /// room wakes one of them. Room that is there for more than this message wakes one now.
+    ///
+    /// Without it they would sleep until the end of this put.
+    pub fn pass_on_room(&self, vigil: &Vigil) {
+        if vigil.woken && self.ring.max_bytes() == 0 {
+            self.chain(&self.ring.waits().not_full, || self.has_room_for_two());
+        }
+    }
+
+    fn has_room_for_two(&self) -> Result<bool, Corrupt> {
+        let (position, closed) = self.end()?;
+        let room = || {
+            self.ring
+                .room(position, self.ring.head(), self.ring.bound() - 1)
+        };
+        Ok(closed || room()?)
+    }
+
     fn take_word(&self, want: Want) -> &AtomicU32 {
         match want {
             Want::Count(_) => &self.ring.waits().not_empty,
@@ -250,6 +183,13 @@ impl<F: Futex> Queue<'_, F> {
     pub fn is_puttable(&self, length: u64) -> Result<bool, Corrupt> {
         let fits = self.would_fit(length);
         self.report(fits)
+    }
+
+    /// Whether there seems to be room behind the next `ahead` messages: an estimate for a caller
+    /// that would prepare a message in vain. It costs two loads, and may be too high.
+    #[inline]
+    pub fn seems_puttable(&self, ahead: u64) -> bool {
+        self.seems_free(self.ring.tail().wrapping_add(ahead))
     }
 
     fn wait(

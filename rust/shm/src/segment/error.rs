@@ -69,6 +69,8 @@ pub enum Error {
         /// The bounds that the caller asked for.
         asked: (u64, u64),
     },
+    /// The queue is closed: no message can be put any more.
+    QueueClosed,
     /// The shared memory is damaged.
     Corrupt(Corrupt),
     /// The shared memory is damaged: something lies outside of it.
@@ -164,6 +166,7 @@ impl fmt::Display for Error {
                 "the queue has maxsize={}, max_bytes={}, not maxsize={}, max_bytes={}",
                 found.0, found.1, asked.0, asked.1
             ),
+            Self::QueueClosed => write!(f, "the queue is closed"),
             Self::Corrupt(error) => error.fmt(f),
             Self::Outside(error) => {
                 write!(f, "the shared memory of this session is damaged: {error}")

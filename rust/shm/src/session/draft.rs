@@ -140,6 +140,17 @@ impl<'a> Batch<'a> {
         self.claims.is_empty()
     }
 
+    /// The queue that it goes to.
+    pub(super) fn queue(&self) -> &'a SessionQueue {
+        self.to
+    }
+
+    /// Number of bytes of the first message that is not put; 0 if all are put.
+    pub(super) fn first_len(&self) -> u64 {
+        let first = self.claims.first();
+        first.map_or(0, |claim| self.to.queue().length(claim))
+    }
+
     /// Adds a message that fits into a descriptor; false if there is no descriptor left.
     ///
     /// # Errors

@@ -1,6 +1,7 @@
 //! A session: a folder of files that processes share, its participants, and its queues.
 
 mod bells;
+mod blocking;
 mod directory;
 mod draft;
 mod folders;
@@ -26,6 +27,7 @@ mod ring_growth;
 #[expect(clippy::module_inception, reason = "the file of `Session`")]
 mod session;
 mod session_refs;
+mod shortage;
 mod teardown;
 #[cfg(test)]
 mod tests;
@@ -34,6 +36,7 @@ mod use_guard;
 
 pub(crate) use crate::segment::Control;
 pub use crate::segment::{Error, MemoryPolicy, Settings};
+pub use blocking::Outgoing;
 pub use draft::{Batch, Draft};
 pub use forks::{Origin, forked};
 pub use held_message::Held;
@@ -45,3 +48,4 @@ pub use queue_table::Bounds;
 pub use recover::Recovery;
 pub use session::{Session, Stats};
 pub use session_refs::{is_ending, leave_all};
+pub use shortage::Shortage;

@@ -357,6 +357,14 @@ impl SessionQueue {
         }
     }
 
+    /// Lets other producers wait on while a woken one prepares its message: see
+    /// [`Queue::pass_on_room`].
+    pub fn pass_on_room(&self, vigil: &Vigil) {
+        if self.session().check_here().is_ok() {
+            self.queue().pass_on_room(vigil);
+        }
+    }
+
     /// Number of bytes of the messages in it; 0 if it has no bound in bytes.
     ///
     /// # Errors
@@ -390,6 +398,13 @@ impl SessionQueue {
     /// If there is damage.
     pub fn is_takeable(&self, want: Want) -> Result<bool, Error> {
         Ok(self.queue().is_takeable(want)?)
+    }
+
+    /// Whether there seems to be room behind the next `ahead` messages: see
+    /// [`Queue::seems_puttable`].
+    #[inline]
+    pub fn seems_puttable(&self, ahead: u64) -> bool {
+        self.queue().seems_puttable(ahead)
     }
 
     /// Whether a put of a message of this length would succeed now.

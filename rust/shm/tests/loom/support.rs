@@ -6,9 +6,10 @@ use std::time::Duration;
 use loom::model::Builder;
 use loom::sync::{Arc, Condvar, Mutex};
 use loom::thread;
+use shoal_shm::blocking::{Deadline, Lack, Pause, Producer, Until, take_within};
 use shoal_shm::internals::heap::{Heap, View};
-use shoal_shm::internals::{AtomicU32, Claim, Futex, Lane, Owner, Queue, Swept, Until};
-use shoal_shm::{Keep, Label, Payload, Refusal, Taken, Want};
+use shoal_shm::internals::{AtomicU32, Claim, Futex, Lane, Owner, Queue, Swept};
+use shoal_shm::{Corrupt, Keep, Label, Payload, Refusal, Taken, Want};
 
 /// A futex that never returns by itself: a process that is not woken shows as a deadlock.
 #[derive(Clone)]
@@ -116,7 +117,7 @@ pub(crate) struct Process<'a, F: Futex> {
     pub(crate) lane: Lane<'a>,
 }
 
-impl<'a, F: Futex> Process<'a, F> {
+impl<'a, F: Futex + Sync> Process<'a, F> {
     pub(crate) fn new(view: View<'a>, me: u16, futex: F) -> Self {
         let participant = &view.table.participants[owner(me).index()];
         Self {
@@ -126,13 +127,7 @@ impl<'a, F: Futex> Process<'a, F> {
     }
 
     pub(crate) fn claim(&self, number: u64) -> Option<Claim> {
-        let claim = self.queue.claim()?;
-        let label = Label {
-            weight: number,
-            ..Label::default()
-        };
-        assert!(self.queue.fill(&claim, label, &number.to_ne_bytes()));
-        Some(claim)
+        filled(&self.queue, number)
     }
 
     pub(crate) fn put(&mut self, number: u64) -> Result<(), Refusal> {
@@ -150,13 +145,33 @@ impl<'a, F: Futex> Process<'a, F> {
 
     pub(crate) fn put_waiting(&mut self, numbers: &[u64]) -> Option<Refusal> {
         let mut claims = numbers.iter().map(|&n| self.claim(n).unwrap()).collect();
-        let end = self
-            .queue
-            .put_within(&mut self.lane, &mut claims, &mut forever(&mut || true));
+        let mut producer = Producer::new(&self.queue);
+        let end = producer.put_many(&mut self.lane, &mut claims, &mut forever());
         for claim in claims {
             self.queue.unclaim(claim);
         }
         end.unwrap()
+    }
+
+    /// Waits for room, prepares a message only then, and puts it.
+    pub(crate) fn put_prepared_late(&mut self, number: u64) {
+        let Self { queue, lane } = self;
+        let mut producer = Producer::new(queue);
+        assert_eq!(producer.wait_for_room(&mut forever()).unwrap(), Ok(()));
+        let mut claims = Vec::new();
+        let end = producer.within(&mut forever(), |vigil| -> Result<_, Corrupt> {
+            if claims.is_empty() {
+                queue.pass_on_room(vigil);
+                claims.push(filled(queue, number).unwrap());
+            }
+            let full = queue.put_many(lane, &mut claims)?.is_some();
+            Ok(if full {
+                Err(Lack::Room { length: 8 })
+            } else {
+                Ok(())
+            })
+        });
+        assert_eq!(end.unwrap(), Ok(()));
     }
 
     pub(crate) fn take(&mut self, want: Want, keep: Keep) -> Vec<u64> {
@@ -181,13 +196,11 @@ impl<'a, F: Futex> Process<'a, F> {
 
     pub(crate) fn take_waiting(&mut self, want: Want) -> (Taken, Vec<u64>) {
         let mut got = Vec::new();
-        let taken = self.queue.take_within(
-            &mut self.lane,
-            want,
-            Keep::Copy,
-            &mut forever(&mut || true),
-            &mut |message| got.push(number(&message)),
-        );
+        let Self { queue, lane } = self;
+        let taken = take_within(queue, want, &mut forever(), || -> Result<Taken, Corrupt> {
+            let out = &mut |message: shoal_shm::Message<'_>| got.push(number(&message));
+            queue.take(lane, want, Keep::Copy, out)
+        });
         (taken.unwrap(), got)
     }
 }
@@ -205,11 +218,22 @@ pub(crate) fn number(message: &shoal_shm::Message<'_>) -> u64 {
     number
 }
 
-pub(crate) fn forever(idle: &mut dyn FnMut() -> bool) -> Until<'_> {
+/// A descriptor that is filled with a number.
+fn filled<F: Futex>(queue: &Queue<'_, F>, number: u64) -> Option<Claim> {
+    let claim = queue.claim()?;
+    let label = Label {
+        weight: number,
+        ..Label::default()
+    };
+    assert!(queue.fill(&claim, label, &number.to_ne_bytes()));
+    Some(claim)
+}
+
+fn forever() -> Until<impl Pause> {
     Until {
-        deadline: None,
+        deadline: Deadline::Never,
         slice: Duration::MAX,
-        idle,
+        pause: || true,
     }
 }
 

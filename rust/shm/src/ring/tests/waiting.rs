@@ -4,6 +4,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use super::*;
+use crate::blocking::{Deadline, Producer, Until, take_within as take_waiting};
+use crate::ring::Corrupt;
 use crate::ring::wait::WAITING;
 use crate::sync::AtomicU32;
 
@@ -11,12 +13,16 @@ const EACH: u64 = 200;
 const LONG: Duration = Duration::from_secs(20);
 
 /// Waits without slices, so that only a wake-up ends it.
-fn until(limit: Duration, idle: &mut dyn FnMut() -> bool) -> Until<'_> {
+fn until<P>(limit: Duration, pause: P) -> Until<P> {
     Until {
-        deadline: Some(Instant::now() + limit),
+        deadline: Deadline::At(Instant::now() + limit),
         slice: Duration::MAX,
-        idle,
+        pause,
     }
+}
+
+fn always() -> bool {
+    true
 }
 
 /// Waits until a process sleeps on a word, or is about to.
@@ -29,13 +35,20 @@ fn asleep(word: &AtomicU32) {
 }
 
 fn take_within(process: &mut Process<'_>, want: Want, limit: Duration) -> Taken {
-    let lane = &mut process.lane;
-    let idle = &mut || true;
-    let taken =
-        process
-            .queue
-            .take_within(lane, want, Keep::Copy, &mut until(limit, idle), &mut |_| ());
+    let Process { queue, lane, .. } = process;
+    let until = &mut until(limit, always);
+    let taken = take_waiting(queue, want, until, || -> Result<Taken, Corrupt> {
+        queue.take(lane, want, Keep::Copy, &mut |_| ())
+    });
     taken.expect("undamaged")
+}
+
+fn put_within<P: crate::blocking::Pause>(
+    process: &mut Process<'_>,
+    claims: &mut Vec<Claim>,
+    until: &mut Until<P>,
+) -> Result<Option<Refusal>, Corrupt> {
+    Producer::new(&process.queue).put_many(&mut process.lane, claims, until)
 }
 
 #[test]
@@ -53,15 +66,13 @@ fn a_wait_ends_with_its_time_or_when_it_is_told_to() {
     assert_eq!(process.put(1), Ok(()));
     let mut claims = vec![process.claim(2, 1)];
     let mut left = 3;
-    let mut idle = || {
+    let idle = || {
         left -= 1;
         left > 0
     };
-    let mut until = until(LONG, &mut idle);
+    let mut until = until(LONG, idle);
     until.slice = Duration::from_millis(5);
-    let put = process
-        .queue
-        .put_within(&mut process.lane, &mut claims, &mut until);
+    let put = put_within(&mut process, &mut claims, &mut until);
     assert_eq!((put, left), (Ok(Some(Refusal::Full)), 0));
 }
 
@@ -77,11 +88,7 @@ fn sleepers_on_both_sides_are_woken() {
                 let mut process = Process::new(view, me);
                 for number in 0..EACH {
                     let mut claims = vec![process.claim(number, 1)];
-                    let put = process.queue.put_within(
-                        &mut process.lane,
-                        &mut claims,
-                        &mut until(LONG, &mut || true),
-                    );
+                    let put = put_within(&mut process, &mut claims, &mut until(LONG, always));
                     assert_eq!(put, Ok(None));
                 }
             });
@@ -178,10 +185,7 @@ fn who_waits_for_weight_gets_what_there_is_where_no_more_bytes_fit_in() {
         });
         asleep(&rings[0].waits().enough);
         let mut claims = vec![process.claim(3, 1)];
-        let idle = &mut || true;
-        let mut until = until(LONG, idle);
-        let queue = &process.queue;
-        let put = queue.put_within(&mut process.lane, &mut claims, &mut until);
+        let put = put_within(&mut process, &mut claims, &mut until(LONG, always));
         assert_eq!(put, Ok(None));
         let both = Taken::Messages {
             count: 2,
@@ -215,10 +219,7 @@ fn all_who_wait_for_room_in_bytes_are_woken() {
             scope.spawn(move || {
                 let mut process = Process::new(view, me);
                 let mut claims = vec![process.claim_outside(number, 1)];
-                let idle = &mut || true;
-                let mut until = until(LONG, idle);
-                let queue = &process.queue;
-                queue.put_within(&mut process.lane, &mut claims, &mut until)
+                put_within(&mut process, &mut claims, &mut until(LONG, always))
             })
         });
         asleep(&rings[0].waits().not_full);
@@ -262,10 +263,7 @@ fn closing_wakes_all_and_what_is_there_can_be_taken() {
         let putter = scope.spawn(move || {
             let mut process = Process::new(view, 1);
             let mut claims = vec![process.claim(2, 1)];
-            let idle = &mut || true;
-            process
-                .queue
-                .put_within(&mut process.lane, &mut claims, &mut until(LONG, idle))
+            put_within(&mut process, &mut claims, &mut until(LONG, always))
         });
         asleep(&rings[0].waits().not_full);
         process.queue.close().expect("undamaged");

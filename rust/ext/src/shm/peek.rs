@@ -2,13 +2,13 @@
 
 use pyo3::prelude::*;
 use pyo3::types::{PyByteArray, PyDict};
+use shoal_codec::decode_block;
 use shoal_shm::session::Peeked;
 
-use super::codec::decode_block;
 use super::errors::not_rebuilt;
-use super::getting::is_ordinary;
 use super::parcel::{Own, PyShmParcel};
 use super::queue::PyShmQueue;
+use super::rebuild::is_ordinary;
 
 impl PyShmQueue {
     /// The weights and objects of the first `most` messages; None: of all.
@@ -17,7 +17,7 @@ impl PyShmQueue {
         py: Python<'py>,
         most: Option<u64>,
     ) -> PyResult<Vec<(u64, Bound<'py, PyAny>)>> {
-        let here = self.here(py, "peek")?;
+        let here = self.process_queue(py, "peek")?;
         let peeked = py.detach(|| here.queue.peek(most.unwrap_or(u64::MAX)));
         let peeked = peeked.map_err(|error| self.failed(py, "peek", &error))?;
         peeked.iter().map(|one| self.looked_at(py, one)).collect()
@@ -46,7 +46,7 @@ impl PyShmQueue {
 
     /// How the queue is used.
     pub(super) fn used<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        let here = self.here(py, "stats")?;
+        let here = self.process_queue(py, "stats")?;
         let stats = py.detach(|| here.queue.stats());
         let stats = stats.map_err(|error| self.failed(py, "stats", &error))?;
         let dict = PyDict::new(py);

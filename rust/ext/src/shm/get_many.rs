@@ -6,18 +6,20 @@ use pyo3::prelude::*;
 use pyo3::types::PyList;
 use shoal_shm::{Intent, Keep, Label, Loan, Message, Payload, Want};
 
-use super::aside::{Later, Rebuilt};
-use super::getting::{Failure, handed_out_later, hold, is_ordinary, kept_of, nothing_taken};
-use super::here::Here;
+use super::deferred::{DeferredItem, Rebuilt};
+use super::get::{Get, Took};
 use super::message::Parting;
+use super::process_queue::ProcessQueue;
 use super::queue::PyShmQueue;
-use super::taking::{Get, Took};
+use super::rebuild::{
+    Failure, handed_out_deferred, hold, is_ordinary, nothing_taken, taken_message,
+};
 
 /// Number of messages, and of bytes in each, for which buffers are allocated at first; it costs
 /// little if there are fewer.
 const EXPECTED: usize = 64;
 
-/// A message that was taken. Kept small, because there may be many.
+/// A message that was taken. TakenMessage small, because there may be many.
 enum Caught {
     /// Its payload was copied to `len` bytes at `start` of the catch's `bytes`.
     Copied {
@@ -62,15 +64,15 @@ impl Catch {
 
 impl PyShmQueue {
     /// Takes several messages; all are taken and copied before the first object is rebuilt.
-    pub(super) fn get_several<'py>(
+    pub(super) fn get_objects<'py>(
         &self,
         py: Python<'py>,
-        get: &Get<'_, '_>,
+        get: &mut Get<'_, '_>,
     ) -> PyResult<Bound<'py, PyList>> {
-        if let Some(later) = self.aside.take() {
-            return self.get_several_later(py, later, get);
+        if let Some(item) = self.deferred.take() {
+            return self.get_many_deferred(py, item, get);
         }
-        let here = self.here(py, get.operation)?;
+        let here = self.process_queue(py, get.operation)?;
         let expected = match get.want {
             Want::Count(count) => EXPECTED.min(count as usize),
             Want::Weight { .. } => EXPECTED,
@@ -86,19 +88,19 @@ impl PyShmQueue {
         while let Some(caught) = all.next() {
             match self.object(py, here, caught, &bytes, get.keep) {
                 Ok(object) => objects.push(object),
-                Err(Failure::Spoilt(error)) => errors.push(Later::Error(error)),
+                Err(Failure::Spoilt(error)) => errors.push(DeferredItem::Error(error)),
                 Err(Failure::Interrupted(error, kept)) => {
                     if is_ordinary(py, &error) && !objects.is_empty() {
-                        let rest = all.map(|caught| later(here, caught, &bytes));
-                        let left = errors.into_iter().chain([Later::Message(*kept)]);
-                        self.aside.add(left.chain(rest).collect::<Vec<_>>());
+                        let rest = all.map(|caught| deferred(here, caught, &bytes));
+                        let left = errors.into_iter().chain([DeferredItem::Message(*kept)]);
+                        self.deferred.add(left.chain(rest).collect::<Vec<_>>());
                         return listed(py, objects, get.keep);
                     }
-                    let done = objects.into_iter().map(Later::Object);
-                    let rest = all.map(|caught| later(here, caught, &bytes));
-                    let kept = [Later::Message(*kept)];
+                    let done = objects.into_iter().map(DeferredItem::Object);
+                    let rest = all.map(|caught| deferred(here, caught, &bytes));
+                    let kept = [DeferredItem::Message(*kept)];
                     let left = errors.into_iter().chain(done).chain(kept).chain(rest);
-                    self.aside.add(left.collect::<Vec<_>>());
+                    self.deferred.add(left.collect::<Vec<_>>());
                     return Err(error);
                 }
             }
@@ -106,14 +108,14 @@ impl PyShmQueue {
         let mut errors = errors.into_iter();
         if objects.is_empty() {
             let first = errors.next();
-            self.aside.add(errors);
+            self.deferred.add(errors);
             return match first {
-                Some(Later::Error(error)) => Err(error),
+                Some(DeferredItem::Error(error)) => Err(error),
                 _ => Err(nothing_taken()),
             };
         }
         if errors.len() > 0 {
-            self.aside.add(errors);
+            self.deferred.add(errors);
         }
         listed(py, objects, get.keep)
     }
@@ -122,7 +124,7 @@ impl PyShmQueue {
     fn object(
         &self,
         py: Python<'_>,
-        here: &Here,
+        here: &ProcessQueue,
         caught: Caught,
         bytes: &[u8],
         keep: Keep,
@@ -146,11 +148,11 @@ impl PyShmQueue {
     /// Returns messages that earlier gets left, as many as are wanted: they were taken from the
     /// queue already.
     #[cold]
-    fn get_several_later<'py>(
+    fn get_many_deferred<'py>(
         &self,
         py: Python<'py>,
-        first: Later,
-        get: &Get<'_, '_>,
+        first: DeferredItem,
+        get: &mut Get<'_, '_>,
     ) -> PyResult<Bound<'py, PyList>> {
         let most = match get.want {
             Want::Count(count) => count,
@@ -159,26 +161,26 @@ impl PyShmQueue {
         let mut objects = Vec::new();
         let mut next = Some(first);
         while let Some(later) = next {
-            match self.rebuild_later(py, later) {
+            match self.rebuild_deferred(py, later) {
                 Ok(rebuilt) => objects.push(rebuilt),
                 Err(failure) if objects.is_empty() => return Err(self.raised(failure)),
                 Err(Failure::Spoilt(error)) => {
-                    self.aside.put_back(Later::Error(error));
+                    self.deferred.put_back(DeferredItem::Error(error));
                     break;
                 }
                 Err(Failure::Interrupted(interruption, kept)) => {
-                    self.aside.put_back(Later::Message(*kept));
+                    self.deferred.put_back(DeferredItem::Message(*kept));
                     if is_ordinary(py, &interruption) {
                         break;
                     }
                     for rebuilt in objects.into_iter().rev() {
-                        self.aside.put_back(Later::Object(rebuilt));
+                        self.deferred.put_back(DeferredItem::Object(rebuilt));
                     }
                     return Err(interruption);
                 }
             }
             let more = u32::try_from(objects.len()).is_ok_and(|count| count < most);
-            next = more.then(|| self.aside.take_message()).flatten();
+            next = more.then(|| self.deferred.take_message()).flatten();
         }
         listed(py, objects, get.keep)
     }
@@ -187,14 +189,14 @@ impl PyShmQueue {
 /// The objects, or their leases, as a list for the caller.
 fn listed(py: Python<'_>, objects: Vec<Rebuilt>, keep: Keep) -> PyResult<Bound<'_, PyList>> {
     let each = objects.into_iter();
-    let objects = each.map(|rebuilt| handed_out_later(py, rebuilt, keep));
+    let objects = each.map(|rebuilt| handed_out_deferred(py, rebuilt, keep));
     PyList::new(py, objects.collect::<PyResult<Vec<_>>>()?)
 }
 
 /// A message to be left for the next get.
-fn later(here: &Here, caught: Caught, bytes: &[u8]) -> Later {
+fn deferred(here: &ProcessQueue, caught: Caught, bytes: &[u8]) -> DeferredItem {
     let (took, loan, bytes) = parts(caught, bytes);
-    Later::Message(kept_of(took, hold(here, took, loan), bytes))
+    DeferredItem::Message(taken_message(took, hold(here, took, loan), bytes))
 }
 
 /// The properties of a message, its loan, and its bytes if they were copied.

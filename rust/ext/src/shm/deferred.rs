@@ -14,19 +14,19 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use pyo3::prelude::*;
 use shoal_shm::session::Held;
 
+use super::get::Took;
 use super::message::Parting;
-use super::taking::Took;
 
-type Guard<'a> = MutexGuard<'a, (u32, VecDeque<Later>)>;
+type Guard<'a> = MutexGuard<'a, (u32, VecDeque<DeferredItem>)>;
 
 /// An item for a later get.
-pub(super) enum Later {
+pub(super) enum DeferredItem {
     /// The error of a message that is gone.
     Error(PyErr),
     /// An object that was rebuilt already.
     Object(Rebuilt),
     /// A message that still has to be rebuilt.
-    Message(Kept),
+    Message(TakenMessage),
 }
 
 /// A rebuilt object, with the lease of its message, if any.
@@ -37,7 +37,7 @@ pub(super) struct Rebuilt {
 }
 
 /// A message that was taken: its properties, its loan, and the bytes that were copied.
-pub(super) struct Kept {
+pub(super) struct TakenMessage {
     pub(super) took: Took,
     pub(super) held: Option<Arc<Held>>,
     pub(super) bytes: Vec<u8>,
@@ -48,15 +48,15 @@ pub(super) struct Kept {
 /// They belong to one process: a forked child ignores them, or parent and child would both return
 /// the same messages.
 #[derive(Default)]
-pub(super) struct Aside {
+pub(super) struct Deferred {
     any: AtomicBool,
     /// With the pid of the process that left them. Locked only briefly, and never while Python is
     /// called.
-    all: Mutex<(u32, VecDeque<Later>)>,
+    all: Mutex<(u32, VecDeque<DeferredItem>)>,
 }
 
-impl Aside {
-    pub(super) fn add(&self, more: impl IntoIterator<Item = Later>) {
+impl Deferred {
+    pub(super) fn add(&self, more: impl IntoIterator<Item = DeferredItem>) {
         let (mut guard, of_parent) = self.all();
         let all = &mut guard.1;
         all.extend(more);
@@ -66,7 +66,7 @@ impl Aside {
     }
 
     /// Puts an item back to the front.
-    pub(super) fn put_back(&self, first: Later) {
+    pub(super) fn put_back(&self, first: DeferredItem) {
         let (mut guard, of_parent) = self.all();
         guard.1.push_front(first);
         self.any.store(true, Ordering::Relaxed);
@@ -76,7 +76,7 @@ impl Aside {
 
     /// Removes and returns the first item; None if there is none.
     #[inline]
-    pub(super) fn take(&self) -> Option<Later> {
+    pub(super) fn take(&self) -> Option<DeferredItem> {
         if !self.any.load(Ordering::Relaxed) {
             return None;
         }
@@ -84,12 +84,12 @@ impl Aside {
     }
 
     /// Removes and returns the first item unless it is an error.
-    pub(super) fn take_message(&self) -> Option<Later> {
-        self.take_if(|later| !matches!(later, Later::Error(_)))
+    pub(super) fn take_message(&self) -> Option<DeferredItem> {
+        self.take_if(|later| !matches!(later, DeferredItem::Error(_)))
     }
 
     #[cold]
-    fn take_if(&self, wanted: impl FnOnce(&Later) -> bool) -> Option<Later> {
+    fn take_if(&self, wanted: impl FnOnce(&DeferredItem) -> bool) -> Option<DeferredItem> {
         let (mut guard, of_parent) = self.all();
         let all = &mut guard.1;
         let first = all.front().is_some_and(wanted).then(|| all.pop_front());
@@ -101,7 +101,7 @@ impl Aside {
 
     /// Locks the items of this process, and returns those that its parent left: the caller drops
     /// them after unlocking, because dropping them calls Python.
-    fn all(&self) -> (Guard<'_>, VecDeque<Later>) {
+    fn all(&self) -> (Guard<'_>, VecDeque<DeferredItem>) {
         let mut guard = self.all.lock().unwrap_or_else(PoisonError::into_inner);
         let here = process::id();
         let of_parent = if guard.0 == here {

@@ -1,29 +1,29 @@
-//! Rebuilding objects from messages that were taken.
+//! Rebuilding objects from messages that were taken, or that earlier gets left.
 
 use std::sync::Arc;
 
 use pyo3::exceptions::{PyGeneratorExit, PyKeyboardInterrupt, PyOSError};
 use pyo3::prelude::*;
 use pyo3::types::PyByteArray;
+use shoal_codec::{LENT, decode_block, decode_inline};
 use shoal_shm::session::{self, Held};
-use shoal_shm::{Descriptor, Keep, Loan, Payload};
+use shoal_shm::{Keep, Loan, Payload};
 
-use super::aside::{Kept, Later, Rebuilt};
-use super::codec::{LENT, decode_block, decode_inline};
+use super::deferred::{DeferredItem, Rebuilt, TakenMessage};
 use super::errors::{not_reached, not_rebuilt};
-use super::here::Here;
+use super::get::Took;
 use super::loan::{Lent, Loan as Memory};
 use super::message::{Parting, PyShmMessage};
 use super::parcel::PyShmParcel;
+use super::process_queue::ProcessQueue;
 use super::queue::PyShmQueue;
-use super::taking::{Get, Took};
 
 /// Why a message could not be rebuilt.
 pub(super) enum Failure {
     /// The message can never be rebuilt, and is gone.
     Spoilt(PyErr),
     /// A signal handler raised, or the system lacks a resource now; the message is intact.
-    Interrupted(PyErr, Box<Kept>),
+    Interrupted(PyErr, Box<TakenMessage>),
 }
 
 /// Whether an error does not come from a signal, so that a later get may raise it. `SystemExit`
@@ -33,72 +33,29 @@ pub(super) fn is_ordinary(py: Python<'_>, error: &PyErr) -> bool {
 }
 
 impl PyShmQueue {
-    /// Takes one message and rebuilds its object.
-    #[inline]
-    pub(super) fn get_one<'py>(
-        &self,
-        py: Python<'py>,
-        get: &Get<'_, '_>,
-    ) -> PyResult<Bound<'py, PyAny>> {
-        if let Some(later) = self.aside.take() {
-            let object = self.get_later(py, later, get.keep);
-            return object.map_err(|failure| self.raised(failure));
-        }
-        let here = self.here(py, get.operation)?;
-        let mut words = [[0; 8]; Descriptor::INLINE / 8];
-        let (mut took, mut loan) = (None, None);
-        self.take(py, here, get, &mut |message| {
-            message.copy_words(&mut words);
-            took = Some(Took::of(&message));
-            loan = message.loan();
-        })?;
-        let took = took.ok_or_else(nothing_taken)?;
-        let bytes = words.as_flattened();
-        if let (Payload::Inline(len), None) = (took.payload, &loan)
-            && !self.parcels
-        {
-            let bytes = bytes.get(..len).unwrap_or_default();
-            return decode_inline(py, took.label.kind, bytes)
-                .map_err(|error| self.raised(self.failure(py, took, None, bytes, error)));
-        }
-        self.get_held(py, here, get.keep, took, loan, bytes)
-    }
-
-    /// Rebuilds a message that is leased, lies in shared memory, or is returned as a parcel.
-    fn get_held<'py>(
-        &self,
-        py: Python<'py>,
-        here: &Here,
-        keep: Keep,
-        took: Took,
-        loan: Option<Loan>,
-        bytes: &[u8],
-    ) -> PyResult<Bound<'py, PyAny>> {
-        let held = hold(here, took, loan);
-        let object = self.rebuild(py, took, held.clone(), bytes);
-        let object = object.map_err(|failure| self.raised(failure))?;
-        handed_out(object, keep, Parting::of(took), held)
-    }
-
     /// The object, or its lease, of a message that an earlier get left.
     #[cold]
-    pub(super) fn get_later<'py>(
+    pub(super) fn get_deferred<'py>(
         &self,
         py: Python<'py>,
-        later: Later,
+        later: DeferredItem,
         keep: Keep,
     ) -> Result<Bound<'py, PyAny>, Failure> {
-        let rebuilt = self.rebuild_later(py, later)?;
-        handed_out_later(py, rebuilt, keep).map_err(Failure::Spoilt)
+        let rebuilt = self.rebuild_deferred(py, later)?;
+        handed_out_deferred(py, rebuilt, keep).map_err(Failure::Spoilt)
     }
 
     /// The object of a message that an earlier get left.
     #[cold]
-    pub(super) fn rebuild_later(&self, py: Python<'_>, later: Later) -> Result<Rebuilt, Failure> {
+    pub(super) fn rebuild_deferred(
+        &self,
+        py: Python<'_>,
+        later: DeferredItem,
+    ) -> Result<Rebuilt, Failure> {
         match later {
-            Later::Error(error) => Err(Failure::Spoilt(error)),
-            Later::Object(rebuilt) => Ok(rebuilt),
-            Later::Message(Kept { took, held, bytes }) => {
+            DeferredItem::Error(error) => Err(Failure::Spoilt(error)),
+            DeferredItem::Object(rebuilt) => Ok(rebuilt),
+            DeferredItem::Message(TakenMessage { took, held, bytes }) => {
                 let object = self.rebuild(py, took, held.clone(), &bytes)?;
                 Ok(Rebuilt {
                     object: object.unbind(),
@@ -143,7 +100,7 @@ impl PyShmQueue {
         error: &session::Error,
     ) -> Failure {
         if error.is_passing() {
-            let kept = kept_of(took, Some(Arc::clone(held)), &[]);
+            let kept = taken_message(took, Some(Arc::clone(held)), &[]);
             let error = not_reached(py, &self.name, took.label.sender, error);
             return Failure::Interrupted(error, Box::new(kept));
         }
@@ -152,7 +109,7 @@ impl PyShmQueue {
     }
 
     #[cold]
-    fn failure(
+    pub(super) fn failure(
         &self,
         py: Python<'_>,
         took: Took,
@@ -161,7 +118,7 @@ impl PyShmQueue {
         error: PyErr,
     ) -> Failure {
         if !is_ordinary(py, &error) {
-            let kept = kept_of(took, held, bytes);
+            let kept = taken_message(took, held, bytes);
             return Failure::Interrupted(error, Box::new(kept));
         }
         if let Some(held) = held {
@@ -177,7 +134,7 @@ impl PyShmQueue {
         match failure {
             Failure::Spoilt(error) => error,
             Failure::Interrupted(error, kept) => {
-                self.aside.put_back(Later::Message(*kept));
+                self.deferred.put_back(DeferredItem::Message(*kept));
                 error
             }
         }
@@ -207,20 +164,20 @@ fn parcel<'py>(
 }
 
 /// Keeps the message of a loan in place; None without a loan.
-pub(super) fn hold(here: &Here, took: Took, loan: Option<Loan>) -> Option<Arc<Held>> {
+pub(super) fn hold(here: &ProcessQueue, took: Took, loan: Option<Loan>) -> Option<Arc<Held>> {
     Some(Arc::new(here.queue.keep(loan?, took.payload)))
 }
 
-pub(super) fn kept_of(took: Took, held: Option<Arc<Held>>, bytes: &[u8]) -> Kept {
+pub(super) fn taken_message(took: Took, held: Option<Arc<Held>>, bytes: &[u8]) -> TakenMessage {
     let bytes = match took.payload {
         Payload::Inline(len) => bytes.get(..len).unwrap_or_default().to_vec(),
         Payload::Block(_) => Vec::new(),
     };
-    Kept { took, held, bytes }
+    TakenMessage { took, held, bytes }
 }
 
 /// The object that an earlier get left, or its lease.
-pub(super) fn handed_out_later(
+pub(super) fn handed_out_deferred(
     py: Python<'_>,
     rebuilt: Rebuilt,
     keep: Keep,

@@ -1,0 +1,137 @@
+//! Getting one object, and taking messages for any kind of get.
+
+use pyo3::prelude::*;
+use shoal_codec::decode_inline;
+use shoal_shm::session::{Error, SessionQueue};
+use shoal_shm::{Descriptor, Keep, Label, Loan, Message, Payload, Taken, Want};
+
+use super::errors::{closed, refused};
+use super::message::Parting;
+use super::process_queue::ProcessQueue;
+use super::queue::PyShmQueue;
+use super::rebuild::{handed_out, hold, nothing_taken};
+use super::wait::Limit;
+
+/// A get: the operation's name for errors, the wanted messages, whether they are leased, and the
+/// time limit.
+pub(super) struct Get<'a, 'py> {
+    pub(super) operation: &'static str,
+    pub(super) want: Want,
+    pub(super) keep: Keep,
+    pub(super) limit: Limit<'a, 'py>,
+}
+
+/// The properties of a message that was taken.
+#[derive(Clone, Copy)]
+pub(super) struct Took {
+    pub(super) label: Label,
+    pub(super) payload: Payload,
+    pub(super) redelivered: bool,
+}
+
+impl Took {
+    #[inline]
+    pub(super) fn of(message: &Message<'_>) -> Self {
+        Self {
+            label: message.label,
+            payload: message.payload(),
+            redelivered: message.redelivered,
+        }
+    }
+}
+
+impl PyShmQueue {
+    /// Takes one message and rebuilds its object.
+    #[inline]
+    pub(super) fn get_one<'py>(
+        &self,
+        py: Python<'py>,
+        get: &mut Get<'_, '_>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        if let Some(later) = self.deferred.take() {
+            let object = self.get_deferred(py, later, get.keep);
+            return object.map_err(|failure| self.raised(failure));
+        }
+        let here = self.process_queue(py, get.operation)?;
+        let mut words = [[0; 8]; Descriptor::INLINE / 8];
+        let (mut took, mut loan) = (None, None);
+        self.take(py, here, get, &mut |message| {
+            message.copy_words(&mut words);
+            took = Some(Took::of(&message));
+            loan = message.loan();
+        })?;
+        let took = took.ok_or_else(nothing_taken)?;
+        let bytes = words.as_flattened();
+        if let (Payload::Inline(len), None) = (took.payload, &loan)
+            && !self.parcels
+        {
+            let bytes = bytes.get(..len).unwrap_or_default();
+            return decode_inline(py, took.label.kind, bytes)
+                .map_err(|error| self.raised(self.failure(py, took, None, bytes, error)));
+        }
+        self.get_held(py, here, get.keep, took, loan, bytes)
+    }
+
+    /// Rebuilds a message that is leased, lies in shared memory, or is returned as a parcel.
+    fn get_held<'py>(
+        &self,
+        py: Python<'py>,
+        here: &ProcessQueue,
+        keep: Keep,
+        took: Took,
+        loan: Option<Loan>,
+        bytes: &[u8],
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let held = hold(here, took, loan);
+        let object = self.rebuild(py, took, held.clone(), bytes);
+        let object = object.map_err(|failure| self.raised(failure))?;
+        handed_out(object, keep, Parting::of(took), held)
+    }
+
+    /// Takes messages, waiting for them if necessary, and hands them to `out`: see
+    /// [`SessionQueue::take`].
+    ///
+    /// No signal is handled once a message was taken.
+    #[inline]
+    pub(super) fn take(
+        &self,
+        py: Python<'_>,
+        here: &ProcessQueue,
+        get: &mut Get<'_, '_>,
+        out: &mut impl FnMut(Message<'_>),
+    ) -> PyResult<()> {
+        let until = &mut get.limit.until;
+        match here.queue.take_within(get.want, get.keep, until, out) {
+            Ok(Taken::Messages { .. }) => Ok(()),
+            taken => Err(self.nothing(py, &here.queue, get, taken)),
+        }
+    }
+
+    /// The error of a get that took nothing.
+    #[cold]
+    fn nothing(
+        &self,
+        py: Python<'_>,
+        queue: &SessionQueue,
+        get: &mut Get<'_, '_>,
+        taken: Result<Taken, Error>,
+    ) -> PyErr {
+        let (operation, name) = (get.operation, self.name.as_str());
+        match taken {
+            Err(error) => return self.failed(py, operation, &error),
+            Ok(Taken::Closed) => {
+                return closed(py, format!("{operation}: {name} is closed and empty"));
+            }
+            Ok(_) => (),
+        }
+        let why = queue.shortage_of_take(get.want);
+        match get.limit.raised().and_then(|()| get.limit.seconds()) {
+            Err(error) => error,
+            Ok(None) => refused(py, "ChannelEmpty", why.text(operation, name), &why),
+            Ok(Some(seconds)) => {
+                let message = why.timeout_text(operation, name, &seconds);
+                refused(py, "ShoalTimeoutError", message, &why)
+            }
+        }
+    }
+}
