@@ -201,46 +201,32 @@ fn look<P: Pause, E>(ready: impl Fn() -> Result<bool, E>) -> Result<bool, E> {
 /// # Errors
 ///
 /// Those of `take`; or the queue cannot be used.
-#[inline]
-pub fn take_within<Q: WaitQueue, E: From<Q::Error>>(
-    queue: &Q,
-    want: Want,
-    until: &mut Until<impl Pause>,
-    mut take: impl FnMut() -> Result<Taken, E>,
-) -> Result<Taken, E> {
-    match take()? {
-        not_yet @ (Taken::Empty | Taken::Short) if until.deadline == Deadline::Now => Ok(not_yet),
-        not_yet @ (Taken::Empty | Taken::Short) => wait_and_take(queue, want, until, take, not_yet),
-        taken => Ok(taken),
-    }
-}
-
-#[cold]
-fn wait_and_take<Q: WaitQueue, P: Pause, E: From<Q::Error>>(
+pub fn take_within<Q: WaitQueue, P: Pause, E: From<Q::Error>>(
     queue: &Q,
     want: Want,
     until: &mut Until<P>,
     mut take: impl FnMut() -> Result<Taken, E>,
-    mut not_yet: Taken,
 ) -> Result<Taken, E> {
     let mut consumer = Consumer {
         queue,
         want,
         vigil: Vigil::default(),
     };
-    while let Some(limit) = until.next_sleep() {
+    loop {
+        let not_yet = match take()? {
+            not_yet @ (Taken::Empty | Taken::Short) => not_yet,
+            taken => return Ok(taken),
+        };
+        let Some(limit) = until.next_sleep() else {
+            return Ok(not_yet);
+        };
         if !look::<P, _>(|| queue.is_takeable(want))? {
             let vigil = &mut consumer.vigil;
             until
                 .pause
                 .sleep(|| queue.sleep_to_take(want, vigil, limit))?;
         }
-        match take()? {
-            still @ (Taken::Empty | Taken::Short) => not_yet = still,
-            taken => return Ok(taken),
-        }
     }
-    Ok(not_yet)
 }
 
 /// A consumer that waits. When it stops, for whatever reason, the next one is woken.

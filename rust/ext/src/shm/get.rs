@@ -100,38 +100,47 @@ impl PyShmQueue {
         get: &mut Get<'_, '_>,
         out: &mut impl FnMut(Message<'_>),
     ) -> PyResult<()> {
-        let until = &mut get.limit.until;
-        match here.queue.take_within(get.want, get.keep, until, out) {
+        match here.queue.take(get.want, get.keep, out) {
             Ok(Taken::Messages { .. }) => Ok(()),
-            taken => Err(self.nothing(py, &here.queue, get, taken)),
+            taken => self.take_later(py, &here.queue, get, out, taken),
         }
     }
 
-    /// The error of a get that took nothing.
+    /// Same as `take`, after a first try in vain.
     #[cold]
-    fn nothing(
+    fn take_later(
         &self,
         py: Python<'_>,
         queue: &SessionQueue,
         get: &mut Get<'_, '_>,
-        taken: Result<Taken, Error>,
-    ) -> PyErr {
+        out: &mut impl FnMut(Message<'_>),
+        first: Result<Taken, Error>,
+    ) -> PyResult<()> {
+        let (want, keep) = (get.want, get.keep);
+        let taken = match first {
+            Ok(Taken::Empty | Taken::Short) => get
+                .limit
+                .wait(py, |until| queue.take_within(want, keep, until, out))?,
+            first => first,
+        };
         let (operation, name) = (get.operation, self.name.as_str());
         match taken {
-            Err(error) => return self.failed(py, operation, &error),
+            Ok(Taken::Messages { .. }) => return Ok(()),
             Ok(Taken::Closed) => {
-                return closed(py, format!("{operation}: {name} is closed and empty"));
+                let message = format!("{operation}: {name} is closed and empty");
+                return Err(closed(py, message));
             }
             Ok(_) => (),
+            Err(error) => return Err(self.failed(py, operation, &error)),
         }
         let why = queue.shortage_of_take(get.want);
-        match get.limit.raised().and_then(|()| get.limit.seconds()) {
+        Err(match get.limit.seconds(py) {
             Err(error) => error,
             Ok(None) => refused(py, "ChannelEmpty", why.text(operation, name), &why),
             Ok(Some(seconds)) => {
                 let message = why.timeout_text(operation, name, &seconds);
                 refused(py, "ShoalTimeoutError", message, &why)
             }
-        }
+        })
     }
 }

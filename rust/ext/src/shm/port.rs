@@ -111,7 +111,7 @@ impl PyShmPort {
         let Some(queue) = self.queue(py, key)? else {
             return Ok(false);
         };
-        match queue.get().put_object(item, weight, &mut Put::now(py)) {
+        match queue.get().put_object(item, weight, &mut Put::now()) {
             Ok(()) => Ok(true),
             Err(error) => ordinary(py, error).map(|_| false),
         }
@@ -251,7 +251,7 @@ impl PyShmPort {
                 operation: "get",
                 want: Want::Count(1),
                 keep: Keep::Copy,
-                limit: Limit::within(py, turn),
+                limit: Limit::within(turn),
             };
             let error = match queue.get().get_one(py, &mut get) {
                 Ok(object) => return Ok(object),
@@ -288,7 +288,7 @@ impl PyShmPort {
                 operation: "get_nowait",
                 want: Want::Count(1),
                 keep: Keep::Copy,
-                limit: Limit::now(py),
+                limit: Limit::now(),
             };
             let object = queue.get().get_one(py, &mut get);
             return object.map_err(|error| self.explained(py, error));

@@ -21,13 +21,13 @@ pub(super) struct Put<'a, 'py> {
     pub(super) limit: Limit<'a, 'py>,
 }
 
-impl<'py> Put<'_, 'py> {
+impl Put<'_, '_> {
     /// A put that does not wait.
     #[inline]
-    pub(super) fn now(py: Python<'py>) -> Self {
+    pub(super) fn now() -> Self {
         Self {
             operation: "put_nowait",
-            limit: Limit::now(py),
+            limit: Limit::now(),
         }
     }
 }
@@ -58,7 +58,7 @@ impl PyShmQueue {
         encode_into(object, &mut encoded, message_of)?;
         let label = here.label_of(weight, &encoded);
         if let Some(bytes) = small(&encoded)
-            && here.queue.max_bytes() == 0
+            && self.fits(bytes.len() as u64)
             && matches!(here.queue.offer(label, bytes), Ok(Offer::Put))
         {
             return Ok(());
@@ -77,8 +77,7 @@ impl PyShmQueue {
     ) -> PyResult<()> {
         let py = object.py();
         let mut producer = here.queue.producer();
-        let room = producer.wait_for_room(&mut put.limit.until);
-        self.outcome(py, &here.queue, put, room)?;
+        self.wait_for_room(py, &mut producer, put)?;
         let mut encoded = Encoded::new();
         encode_into(object, &mut encoded, message_of)?;
         let label = here.label_of(weight, &encoded);
@@ -116,9 +115,22 @@ impl PyShmQueue {
         message: &mut Outgoing<'_>,
     ) -> PyResult<()> {
         let queue = producer.queue();
-        self.check_fits(py, queue, put.operation, message.len())?;
-        let end = producer.put(label, message, &mut put.limit.until);
+        self.check_fits(py, put.operation, message.len())?;
+        let end = put
+            .limit
+            .wait(py, |until| producer.put(label, message, until))?;
         self.outcome(py, queue, put, end)
+    }
+
+    /// Waits until there is room for some message.
+    pub(super) fn wait_for_room(
+        &self,
+        py: Python<'_>,
+        producer: &mut Producer<'_, SessionQueue>,
+        put: &mut Put<'_, '_>,
+    ) -> PyResult<()> {
+        let end = put.limit.wait(py, |until| producer.wait_for_room(until))?;
+        self.outcome(py, producer.queue(), put, end)
     }
 
     /// The result of a wait of a producer, as Python gets it.
@@ -126,7 +138,7 @@ impl PyShmQueue {
         &self,
         py: Python<'_>,
         queue: &SessionQueue,
-        put: &mut Put<'_, '_>,
+        put: &Put<'_, '_>,
         end: Result<Result<T, Lack>, Error>,
     ) -> PyResult<T> {
         match end {
@@ -138,42 +150,38 @@ impl PyShmQueue {
 
     /// The error of a put that gave up.
     #[cold]
-    pub(super) fn no_room(
+    fn no_room(
         &self,
         py: Python<'_>,
         queue: &SessionQueue,
-        put: &mut Put<'_, '_>,
+        put: &Put<'_, '_>,
         lack: Lack,
     ) -> PyErr {
-        let seconds = match put.limit.raised().and_then(|()| put.limit.seconds()) {
-            Ok(seconds) => seconds,
-            Err(error) => return error,
-        };
         let (operation, name) = (put.operation, self.name.as_str());
         let why = queue.shortage_of_put(lack);
-        match seconds {
-            None => refused(py, "ChannelFull", why.text(operation, name), &why),
-            Some(seconds) => {
+        match put.limit.seconds(py) {
+            Err(error) => error,
+            Ok(None) => refused(py, "ChannelFull", why.text(operation, name), &why),
+            Ok(Some(seconds)) => {
                 let message = why.timeout_text(operation, name, &seconds);
                 refused(py, "ShoalTimeoutError", message, &why)
             }
         }
     }
 
-    /// Refuses a message that can never fit into the queue.
+    /// Whether a message of this length can ever be in the queue.
     #[inline]
-    pub(super) fn check_fits(
-        &self,
-        py: Python<'_>,
-        queue: &SessionQueue,
-        operation: &str,
-        length: u64,
-    ) -> PyResult<()> {
-        let limit = queue.max_bytes();
-        if limit == 0 || length <= limit {
+    fn fits(&self, length: u64) -> bool {
+        let limit = self.queue.queue.max_bytes();
+        limit == 0 || length <= limit
+    }
+
+    /// Refuses a message that can never fit into the queue.
+    pub(super) fn check_fits(&self, py: Python<'_>, operation: &str, length: u64) -> PyResult<()> {
+        if self.fits(length) {
             return Ok(());
         }
-        let name = &self.name;
+        let (name, limit) = (&self.name, self.queue.queue.max_bytes());
         Err(no_memory(
             py,
             format!(

@@ -42,9 +42,10 @@ struct Objects<'a, 'py> {
     here: &'a ProcessQueue,
     list: Bound<'py, PyList>,
     weights: Option<Vec<u64>>,
-    /// Number of objects that were encoded, or put as reservations.
+    /// Number of objects whose messages are in the batch, or put.
     next: usize,
-    /// The label of the message in `encoded`, which waits for memory or for room for its bytes.
+    /// The label of the next message, if it is in `encoded` already: it waits for memory, or for room
+    /// for its bytes.
     pending: Option<Label>,
     /// Buffer for one message at a time.
     encoded: Encoded,
@@ -58,25 +59,27 @@ impl<'py> Objects<'_, 'py> {
         weights.map_or(0, |weights| weights[self.next])
     }
 
-    /// The next object, if it is a reservation.
-    fn reserved(&self) -> Option<Bound<'py, PyShmReservation>> {
+    /// The next object, unless it is at the end or a reservation, which is put by itself.
+    fn ordinary(&self) -> Option<Bound<'py, PyAny>> {
         let object = self.list.get_item(self.next).ok()?;
-        // The type is checked before the cast: a cast that fails makes an error, with references.
-        let reserved = object.is_exact_instance_of::<PyShmReservation>();
-        reserved.then(|| object.cast_into_exact().ok()).flatten()
+        (!object.is_exact_instance_of::<PyShmReservation>()).then_some(object)
     }
 
-    /// Whether `next` is at the end, or at a reservation that is put by itself.
+    /// The next object, if it is a reservation.
+    fn reserved(&self) -> Option<Bound<'py, PyShmReservation>> {
+        self.list.get_item(self.next).ok()?.cast_into_exact().ok()
+    }
+
+    /// Whether all objects are put up to the end, or up to a reservation.
     fn is_over(&self, batch: &Batch<'_>) -> bool {
-        let ended = self.next >= self.list.len() || self.reserved().is_some();
-        ended && self.pending.is_none() && self.failed.is_none() && batch.is_empty()
+        let none_left = batch.is_empty() && self.pending.is_none() && self.failed.is_none();
+        none_left && self.ordinary().is_none()
     }
 
     /// Encodes the next object.
-    fn encode(&mut self) -> PyResult<Label> {
-        let object = self.list.get_item(self.next)?;
+    fn encode(&mut self, object: &Bound<'_, PyAny>) -> PyResult<Label> {
         self.encoded.clear();
-        encode_into(&object, &mut self.encoded, message_of)?;
+        encode_into(object, &mut self.encoded, message_of)?;
         Ok(self.here.label_of(self.weight(), &self.encoded))
     }
 
@@ -91,36 +94,35 @@ impl<'py> Objects<'_, 'py> {
         let py = self.list.py();
         let queue = &self.here.queue;
         while batch.len() < TOGETHER && self.failed.is_none() {
-            let label = match self.pending {
-                Some(label) => label,
-                None if self.next >= self.list.len() || self.reserved().is_some() => break,
-                None => {
-                    if let Some(lack) = no_room(queue, batch)? {
-                        return Ok(Some(lack));
-                    }
-                    let encoded = self.encode();
-                    let length = || self.encoded.total_len() as u64;
-                    match encoded.and_then(|label| check_fits(length()).map(|()| label)) {
-                        Ok(label) => label,
-                        Err(error) => {
-                            self.failed = Some(error);
-                            break;
-                        }
+            let label = if let Some(label) = self.pending {
+                label
+            } else {
+                let Some(object) = self.ordinary() else {
+                    break;
+                };
+                if let Some(lack) = no_room(queue, batch)? {
+                    return Ok(Some(lack));
+                }
+                let encoded = self.encode(&object);
+                let length = || self.encoded.total_len() as u64;
+                match encoded.and_then(|label| check_fits(length()).map(|()| label)) {
+                    Ok(label) => *self.pending.insert(label),
+                    Err(error) => {
+                        self.failed = Some(error);
+                        break;
                     }
                 }
             };
-            if self.pending.is_none() {
-                self.next += 1;
-                self.pending = Some(label);
-            }
-            let length = self.encoded.total_len() as u64;
             if let Some(bytes) = small(&self.encoded) {
                 if !batch.push(label, bytes)? {
+                    let length = bytes.len() as u64;
                     return Ok(Some(Lack::Memory { length }));
                 }
                 self.pending = None;
+                self.next += 1;
                 continue;
             }
+            let length = self.encoded.total_len() as u64;
             if !batch.is_empty() {
                 // Its room in bytes is known once the others are put.
                 break;
@@ -134,6 +136,7 @@ impl<'py> Objects<'_, 'py> {
             };
             batch.push_draft(label, draft);
             self.pending = None;
+            self.next += 1;
             self.encoded.clear();
             // Put now: its consumer need not wait until the next one is written.
             break;
@@ -177,11 +180,11 @@ impl PyShmQueue {
             encoded: Encoded::new(),
             failed: None,
         };
-        let fits = |length| self.check_fits(py, queue, operation, length);
+        let fits = |length| self.check_fits(py, operation, length);
         let mut batch = queue.batch();
         let mut producer = queue.producer();
         loop {
-            let end = producer.within(&mut put.limit.until, |vigil| -> Result<_, Failure> {
+            let attempt = |vigil: &Vigil| -> Result<_, Failure> {
                 while !objects.is_over(&batch) {
                     let lack = objects.fill(&mut batch, vigil, fits)?;
                     let ready = batch.len();
@@ -198,7 +201,10 @@ impl PyShmQueue {
                     }
                 }
                 Ok(Ok(()))
-            });
+            };
+            let end = put
+                .limit
+                .wait(py, |until| producer.within(until, attempt))?;
             let end = match end {
                 Ok(end) => Ok(end),
                 Err(Failure::Queue(error)) => Err(error),

@@ -163,7 +163,7 @@ impl PyShmQueue {
     ) -> PyResult<()> {
         let mut put = Put {
             operation: "put",
-            limit: Limit::new(obj.py(), timeout, waiting)?,
+            limit: Limit::new(timeout, waiting)?,
         };
         self.put_object(obj, &weight, &mut put)
     }
@@ -174,7 +174,7 @@ impl PyShmQueue {
         text_signature = "($self, obj, weight=0)"
     )]
     fn put_nowait(&self, obj: &Bound<'_, PyAny>, weight: Arg<'_>) -> PyResult<()> {
-        self.put_object(obj, &weight, &mut Put::now(obj.py()))
+        self.put_object(obj, &weight, &mut Put::now())
     }
 
     /// Append objects in their order, waiting for room.
@@ -189,7 +189,7 @@ impl PyShmQueue {
         let py = objs.py();
         let mut put = Put {
             operation: "put_many",
-            limit: Limit::new(py, timeout, waiting)?,
+            limit: Limit::new(timeout, waiting)?,
         };
         let mut done = 0;
         let end = self.put_objects(py, &mut put, objs, weights, &mut done);
@@ -211,13 +211,13 @@ impl PyShmQueue {
         lease: Arg<'py>,
         waiting: Option<&Bound<'py, PyAny>>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        self.get_object(py, "get", Limit::new(py, timeout, waiting)?, &lease)
+        self.get_object(py, "get", Limit::new(timeout, waiting)?, &lease)
     }
 
     /// Take the first object if there is one now.
     #[pyo3(signature = (lease = Arg::Default), text_signature = "($self, lease=False)")]
     fn get_nowait<'py>(&self, py: Python<'py>, lease: Arg<'py>) -> PyResult<Bound<'py, PyAny>> {
-        self.get_object(py, "get_nowait", Limit::now(py), &lease)
+        self.get_object(py, "get_nowait", Limit::now(), &lease)
     }
 
     /// Take up to `n` objects, at least one, waiting for the first only.
@@ -237,7 +237,7 @@ impl PyShmQueue {
         let mut get = Get {
             operation: "get_many",
             want: Want::Count(count),
-            limit: Limit::new(n.py(), timeout, waiting)?,
+            limit: Limit::new(timeout, waiting)?,
             keep: keep(&lease)?,
         };
         self.get_objects(n.py(), &mut get)
@@ -259,7 +259,7 @@ impl PyShmQueue {
         let target = self::weight(weight)?;
         let mut get = Get {
             operation: "get_batch",
-            limit: Limit::new(weight.py(), timeout, waiting)?,
+            limit: Limit::new(timeout, waiting)?,
             want: Want::Weight {
                 target,
                 heavy: Heavy::Take,
@@ -290,7 +290,7 @@ impl PyShmQueue {
     ) -> PyResult<PyShmReservation> {
         let mut put = Put {
             operation: "reserve",
-            limit: Limit::new(shape.py(), timeout, waiting)?,
+            limit: Limit::new(timeout, waiting)?,
         };
         self.make_reservation(shape.py(), shape, dtype, &mut put)
     }

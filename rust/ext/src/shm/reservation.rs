@@ -135,10 +135,12 @@ impl PyShmQueue {
         encoded: &Encoded,
     ) -> PyResult<Draft> {
         let (queue, length) = (&here.queue, encoded.total_len() as u64);
-        self.check_fits(py, queue, put.operation, length)?;
-        let until = &mut put.limit.until;
+        self.check_fits(py, put.operation, length)?;
         let mut producer = queue.producer();
-        let made = producer.draft(length, until, || py.detach(|| queue.draft(length)));
+        let make = || py.detach(|| queue.draft(length));
+        let made = put
+            .limit
+            .wait(py, |until| producer.draft(length, until, make))?;
         let draft = self.outcome(py, queue, put, made)?;
         fill(&draft, encoded)
             .map(|()| draft)
@@ -164,8 +166,8 @@ impl PyShmQueue {
         let mut producer = here.queue.producer();
         let (put, room) = match room {
             None => {
-                let room = producer.wait_for_room(&mut put.limit.until);
-                let put = self.outcome(py, &here.queue, put, room).and_then(|()| {
+                let room = self.wait_for_room(py, &mut producer, put);
+                let put = room.and_then(|()| {
                     let encoded = encode(array.bind(py))?;
                     let label = here.label(weight, encoded.kind());
                     self.put_encoded(py, &mut producer, put, label, &encoded)

@@ -9,17 +9,17 @@ use shoal_shm::blocking::{Deadline, Pause, SLICE, Until};
 use super::arguments::{deadline, wrong_type};
 
 /// The thread of a call that waits: it handles signals between its sleeps, and calls `waiting`.
-pub(super) struct Attached<'a, 'py> {
-    py: Python<'py>,
+pub(super) struct Attached<'a> {
+    py: Python<'a>,
     /// Called about once in each slice.
-    waiting: Option<&'a Bound<'py, PyAny>>,
+    waiting: Option<&'a Py<PyAny>>,
     /// When the first sleep began, or `waiting` was called last.
     called: Option<Instant>,
     /// The exception of a signal handler or of `waiting`, which ends the wait.
     raised: Option<PyErr>,
 }
 
-impl Attached<'_, '_> {
+impl Attached<'_> {
     fn handle(&mut self) -> PyResult<()> {
         self.py.check_signals()?;
         let Some(waiting) = self.waiting else {
@@ -29,13 +29,13 @@ impl Attached<'_, '_> {
         let called = *self.called.get_or_insert(now);
         if now.duration_since(called) >= SLICE {
             self.called = Some(now);
-            waiting.call0()?;
+            waiting.call0(self.py)?;
         }
         Ok(())
     }
 }
 
-impl Pause for Attached<'_, '_> {
+impl Pause for Attached<'_> {
     /// Detaching and attaching again takes about as long as this many looks.
     const LOOKS: u32 = 64;
 
@@ -49,31 +49,23 @@ impl Pause for Attached<'_, '_> {
     }
 }
 
-/// The time limit of a call.
+/// The time limit of a call. Small, because most calls do not wait.
 pub(super) struct Limit<'a, 'py> {
     /// The argument as the caller gave it, for error messages.
     given: Option<&'a Bound<'py, PyAny>>,
-    /// How to wait for the rest of the time.
-    pub(super) until: Until<Attached<'a, 'py>>,
+    /// Called about once in each slice of the wait.
+    waiting: Option<&'a Bound<'py, PyAny>>,
+    deadline: Deadline,
 }
 
 impl<'a, 'py> Limit<'a, 'py> {
+    /// The limit of a call that does not wait.
     #[inline]
-    fn until(
-        py: Python<'py>,
-        given: Option<&'a Bound<'py, PyAny>>,
-        waiting: Option<&'a Bound<'py, PyAny>>,
-        deadline: Deadline,
-    ) -> Self {
-        let pause = Attached {
-            py,
-            waiting,
-            called: None,
-            raised: None,
-        };
+    pub(super) fn now() -> Self {
         Self {
-            given,
-            until: Until::new(deadline, pause),
+            given: None,
+            waiting: None,
+            deadline: Deadline::Now,
         }
     }
 
@@ -81,54 +73,82 @@ impl<'a, 'py> Limit<'a, 'py> {
     /// about once in each slice of the wait.
     #[inline]
     pub(super) fn new(
-        py: Python<'py>,
         given: Option<&'a Bound<'py, PyAny>>,
         waiting: Option<&'a Bound<'py, PyAny>>,
     ) -> PyResult<Self> {
-        if let Some(waiting) = waiting
-            && !waiting.is_callable()
-        {
-            return Err(wrong_type(waiting, "waiting", "a callable or None"));
+        let mut limit = Self {
+            given,
+            waiting,
+            deadline: Deadline::Never,
+        };
+        if given.is_some() || waiting.is_some() {
+            limit.read()?;
         }
-        let deadline = given.map_or(Ok(Deadline::Never), deadline)?;
-        Ok(Self::until(py, given, waiting, deadline))
+        Ok(limit)
     }
 
-    /// The limit of a call that does not wait.
-    #[inline]
-    pub(super) fn now(py: Python<'py>) -> Self {
-        Self::until(py, None, None, Deadline::Now)
+    fn read(&mut self) -> PyResult<()> {
+        if let Some(given) = self.given {
+            self.deadline = deadline(given)?;
+        }
+        match self.waiting {
+            Some(waiting) if !waiting.is_callable() => {
+                Err(wrong_type(waiting, "waiting", "a callable or None"))
+            }
+            _ => Ok(()),
+        }
     }
 
     /// A limit that starts when the call first has to wait.
     #[inline]
-    pub(super) fn within(py: Python<'py>, limit: Duration) -> Self {
-        Self::until(py, None, None, Deadline::After(limit))
+    pub(super) fn within(limit: Duration) -> Self {
+        Self {
+            deadline: Deadline::After(limit),
+            ..Self::now()
+        }
+    }
+
+    /// Runs an operation that may wait until the limit.
+    ///
+    /// # Errors
+    ///
+    /// The exception of a signal handler or of `waiting`, which ended the wait.
+    pub(super) fn wait<T>(
+        &mut self,
+        py: Python<'_>,
+        operate: impl FnOnce(&mut Until<Attached<'_>>) -> T,
+    ) -> PyResult<T> {
+        let pause = Attached {
+            py,
+            waiting: self.waiting.map(Bound::as_unbound),
+            called: None,
+            raised: None,
+        };
+        let mut until = Until::new(self.deadline, pause);
+        let end = operate(&mut until);
+        // From here on the limit has an end, if it began with the wait.
+        self.deadline = until.deadline;
+        until.pause.raised.map_or(Ok(end), Err)
     }
 
     /// How long ago the limit ended.
     pub(super) fn over(&self) -> Duration {
-        match self.until.deadline {
+        match self.deadline {
             Deadline::At(deadline) => deadline.elapsed(),
             Deadline::Now | Deadline::Never | Deadline::After(_) => Duration::ZERO,
         }
     }
 
-    /// The error of the caller's code that ended the wait, if any.
-    pub(super) fn raised(&mut self) -> PyResult<()> {
-        self.until.pause.raised.take().map_or(Ok(()), Err)
-    }
-
     /// The given seconds, formatted as Python formats a number; None if the call does not wait.
-    pub(super) fn seconds(&self) -> PyResult<Option<String>> {
-        if self.until.deadline == Deadline::Now {
+    pub(super) fn seconds(&self, py: Python<'_>) -> PyResult<Option<String>> {
+        if self.deadline == Deadline::Now {
             return Ok(None);
         }
         let given = match self.given {
             Some(given) => given.extract::<f64>().unwrap_or(f64::INFINITY),
             None => f64::INFINITY,
         };
-        PyFloat::new(self.until.pause.py, given)
+        PyFloat::new(py, given)
             .call_method1("__format__", ("g",))?
             .extract()
             .map(Some)
