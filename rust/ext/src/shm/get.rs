@@ -1,10 +1,10 @@
 //! Getting one object, and taking messages for any kind of get.
 
 use pyo3::prelude::*;
+use shoal_codec::decode_inline;
 use shoal_shm::session::{Error, SessionQueue};
 use shoal_shm::{Descriptor, Keep, Label, Loan, Message, Payload, Taken, Want};
 
-use super::codec::decode_inline;
 use super::errors::{closed, refused};
 use super::message::Parting;
 use super::process_queue::ProcessQueue;

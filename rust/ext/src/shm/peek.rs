@@ -2,9 +2,9 @@
 
 use pyo3::prelude::*;
 use pyo3::types::{PyByteArray, PyDict};
+use shoal_codec::decode_block;
 use shoal_shm::session::Peeked;
 
-use super::codec::decode_block;
 use super::errors::not_rebuilt;
 use super::parcel::{Own, PyShmParcel};
 use super::queue::PyShmQueue;

@@ -3,10 +3,10 @@
 use std::sync::OnceLock;
 
 use pyo3::prelude::*;
+use shoal_codec::Encoded;
 use shoal_shm::Label;
 use shoal_shm::session::{Error, SessionQueue, Shortage};
 
-use super::codec::Encoded;
 use super::errors::{closed, no_memory, of_operation, refused};
 use super::queue::{PyShmQueue, other_bounds};
 

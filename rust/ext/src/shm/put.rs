@@ -1,12 +1,12 @@
 //! Putting one message into a queue, when there is room for it.
 
 use pyo3::prelude::*;
+use shoal_codec::{Encoded, encode_into};
 use shoal_shm::blocking::{Lack, Producer};
 use shoal_shm::session::{Draft, Error, Offer, Outgoing, SessionQueue};
 use shoal_shm::{Descriptor, Label};
 
 use super::arguments;
-use super::codec::{Encoded, encode_into};
 use super::errors::{no_memory, refused};
 use super::parcel::message_of;
 use super::process_queue::ProcessQueue;

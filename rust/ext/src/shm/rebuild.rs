@@ -5,10 +5,10 @@ use std::sync::Arc;
 use pyo3::exceptions::{PyGeneratorExit, PyKeyboardInterrupt, PyOSError};
 use pyo3::prelude::*;
 use pyo3::types::PyByteArray;
+use shoal_codec::{LENT, decode_block, decode_inline};
 use shoal_shm::session::{self, Held};
 use shoal_shm::{Keep, Loan, Payload};
 
-use super::codec::{LENT, decode_block, decode_inline};
 use super::deferred::{DeferredItem, Rebuilt, TakenMessage};
 use super::errors::{not_reached, not_rebuilt};
 use super::get::Took;

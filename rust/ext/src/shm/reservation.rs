@@ -5,10 +5,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyBytes, PyDict, PyInt, PySequence, PyString, PyTuple};
+use shoal_codec::{self as codec, Encoded, encode};
 use shoal_shm::session::{Draft, Outgoing, Session};
 
 use super::arguments::{LARGEST, shown, whole, wrong_type};
-use super::codec::{self, Encoded, encode};
 use super::errors::bad_value;
 use super::loan::Loan;
 use super::process_queue::ProcessQueue;

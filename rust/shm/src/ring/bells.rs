@@ -62,7 +62,7 @@ impl Bells {
     /// Rings all participants in the set. The caller has published what they wait for, followed by
     /// a fence.
     #[inline]
-    pub(super) fn ring<F: Futex>(&self, futex: &F) {
+    pub(crate) fn ring<F: Futex>(&self, futex: &F) {
         // ORDER: Relaxed: the fence before orders it, as in `wake`.
         if self.0.iter().any(|word| word.load(Ordering::Relaxed) != 0) {
             self.empty(futex);

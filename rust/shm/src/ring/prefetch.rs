@@ -10,7 +10,7 @@
 
 /// Prefetches the cache line of a value that is written soon. It changes nothing.
 #[inline]
-pub(super) fn prefetch<T>(line: &T) {
+pub(crate) fn prefetch<T>(line: &T) {
     #[cfg(all(target_arch = "x86_64", not(loom)))]
     {
         // SAFETY: it reads and writes nothing that a program could notice, wherever the address
