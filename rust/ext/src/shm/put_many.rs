@@ -42,9 +42,10 @@ struct Objects<'a, 'py> {
     here: &'a ProcessQueue,
     list: Bound<'py, PyList>,
     weights: Option<Vec<u64>>,
-    /// Number of objects that were encoded, or put as reservations.
+    /// Number of objects whose messages are in the batch, or put.
     next: usize,
-    /// The label of the message in `encoded`, which waits for memory or for room for its bytes.
+    /// The label of the next message, if it is in `encoded` already: it waits for memory, or for room
+    /// for its bytes.
     pending: Option<Label>,
     /// Buffer for one message at a time.
     encoded: Encoded,
@@ -93,38 +94,35 @@ impl<'py> Objects<'_, 'py> {
         let py = self.list.py();
         let queue = &self.here.queue;
         while batch.len() < TOGETHER && self.failed.is_none() {
-            let label = match self.pending {
-                Some(label) => label,
-                None => {
-                    let Some(object) = self.ordinary() else {
+            let label = if let Some(label) = self.pending {
+                label
+            } else {
+                let Some(object) = self.ordinary() else {
+                    break;
+                };
+                if let Some(lack) = no_room(queue, batch)? {
+                    return Ok(Some(lack));
+                }
+                let encoded = self.encode(&object);
+                let length = || self.encoded.total_len() as u64;
+                match encoded.and_then(|label| check_fits(length()).map(|()| label)) {
+                    Ok(label) => *self.pending.insert(label),
+                    Err(error) => {
+                        self.failed = Some(error);
                         break;
-                    };
-                    if let Some(lack) = no_room(queue, batch)? {
-                        return Ok(Some(lack));
-                    }
-                    let encoded = self.encode(&object);
-                    let length = || self.encoded.total_len() as u64;
-                    match encoded.and_then(|label| check_fits(length()).map(|()| label)) {
-                        Ok(label) => label,
-                        Err(error) => {
-                            self.failed = Some(error);
-                            break;
-                        }
                     }
                 }
             };
-            if self.pending.is_none() {
-                self.next += 1;
-                self.pending = Some(label);
-            }
-            let length = self.encoded.total_len() as u64;
             if let Some(bytes) = small(&self.encoded) {
                 if !batch.push(label, bytes)? {
+                    let length = bytes.len() as u64;
                     return Ok(Some(Lack::Memory { length }));
                 }
                 self.pending = None;
+                self.next += 1;
                 continue;
             }
+            let length = self.encoded.total_len() as u64;
             if !batch.is_empty() {
                 // Its room in bytes is known once the others are put.
                 break;
@@ -138,6 +136,7 @@ impl<'py> Objects<'_, 'py> {
             };
             batch.push_draft(label, draft);
             self.pending = None;
+            self.next += 1;
             self.encoded.clear();
             // Put now: its consumer need not wait until the next one is written.
             break;

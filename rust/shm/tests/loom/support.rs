@@ -155,15 +155,18 @@ impl<'a, F: Futex + Sync> Process<'a, F> {
         end.unwrap()
     }
 
-    /// Waits for room, prepares a message only then, and puts it.
-    pub(crate) fn put_prepared_late(&mut self, number: u64) {
+    /// Waits for room, prepares a message only then, and puts it. If that takes long, it passes
+    /// further room on before.
+    pub(crate) fn put_prepared_late(&mut self, number: u64, long: bool) {
         let Self { queue, lane } = self;
         let mut producer = Producer::new(queue);
         assert_eq!(producer.wait_for_room(&mut forever()).unwrap(), Ok(()));
         let mut claims = Vec::new();
         let end = producer.within(&mut forever(), |vigil| -> Result<_, Corrupt> {
             if claims.is_empty() {
-                queue.pass_on_room(vigil);
+                if long {
+                    queue.pass_on_room(vigil);
+                }
                 claims.push(filled(queue, number).unwrap());
             }
             let full = queue.put_many(lane, &mut claims)?.is_some();
