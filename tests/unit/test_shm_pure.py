@@ -2,7 +2,6 @@
 
 import contextlib
 import gc
-import itertools
 import os
 import signal
 import sqlite3
@@ -24,15 +23,11 @@ from shoal._pure.shm import (
     taking,
 )
 from shoal.errors import (
-    ChannelClosed,
     ChannelCorruptError,
-    ChannelEmpty,
     ChannelError,
-    ChannelFull,
     ChannelMemoryError,
     ChannelNotFoundError,
     ShoalTimeoutError,
-    ShoalValueError,
 )
 
 DEADLINE_S = 30
@@ -346,111 +341,3 @@ def test_a_reservation_that_could_not_be_written_can_be_put_again(own, queue, mo
     assert own.stats()["bytes_reserved"] == 100_000
     queue.put(reservation)
     assert queue.get()[-1] == 3
-
-
-class Counted:
-    """Counts how often it is encoded."""
-
-    def __init__(self):
-        self.encoded = 0
-
-    def __reduce__(self):
-        self.encoded += 1
-        return int, (7,)
-
-
-def test_a_full_queue_encodes_nothing_and_a_put_that_waits_encodes_once(own):
-    queue = ShmQueue(own, b"one", 1, name="one")
-    queue.put(1)
-    item = Counted()
-    with pytest.raises(ChannelFull):
-        queue.put_nowait(item)
-    with pytest.raises(ShoalTimeoutError):
-        queue.put(item, timeout=0.05)
-    with pytest.raises(ShoalTimeoutError):
-        queue.put_many([item, item], timeout=0.05)
-    assert item.encoded == 0
-    seen = []
-
-    def waiting():
-        seen.append(item.encoded)
-        queue.get_nowait()
-
-    queue.put(item, timeout=DEADLINE_S, waiting=waiting)
-    assert seen == [0]
-    assert (item.encoded, queue.get_nowait()) == (1, 7)
-    queue.close()
-    with pytest.raises(ChannelClosed):
-        queue.put(item)
-    assert item.encoded == 1
-
-
-def refused(kind, call):
-    with pytest.raises(kind) as error:
-        call()
-    return error.value.refusal
-
-
-def test_errors_say_why_in_numbers(place):
-    session = ShmSession(dir=place, max_bytes=1000, backlog=2)
-    two, bounded = ShmQueue(session, b"two", 2), ShmQueue(session, b"bytes", 0, 200)
-    endless = ShmQueue(session, b"endless")
-    assert refused(ChannelEmpty, two.get_nowait) == ("empty", 0, 0, 0)
-    assert refused(ShoalTimeoutError, lambda: two.get(timeout=0)) == ("empty", 0, 0, 0)
-    assert refused(ShoalTimeoutError, lambda: two.get_batch(5, timeout=0)) == ("weight", 0, 5, 0)
-    two.put(1)
-    wanted = ("weight", 1, 3, 0)
-    assert refused(ShoalTimeoutError, lambda: two.get_batch(5, timeout=0, least=3)) == wanted
-    two.put(2)
-    assert refused(ChannelFull, lambda: two.put_nowait(3)) == ("messages", 2, 2, 0)
-    assert refused(ShoalTimeoutError, lambda: two.put(3, timeout=0)) == ("messages", 2, 2, 0)
-    endless.put_many([1, 2])
-    assert refused(ChannelFull, lambda: endless.put_nowait(3)) == ("backlog", 2, 2, 0)
-    bounded.put(bytes(100))
-    kind, held, bound, length = refused(ChannelFull, lambda: bounded.put_nowait(bytes(100)))
-    assert (kind, bound) == ("bytes", 200)
-    assert 100 < held == length < 200
-    assert two.get_many(2) == [1, 2]
-    kind, held, bound, length = refused(ChannelFull, lambda: two.put_nowait(bytes(900)))
-    assert (kind, bound) == ("memory", 1000)
-    assert (100 < held < 300, 900 < length < 1000) == (True, True)
-    session.close()
-
-
-def test_an_error_in_memory_says_why_in_numbers(place):
-    session = ShmSession(dir=place, max_bytes=1000, memory_policy="error")
-    queue = ShmQueue(session, b"k")
-    queue.put(bytes(500))
-    kind, _, bound, _ = refused(ChannelMemoryError, lambda: queue.put(bytes(600)))
-    assert (kind, bound) == ("memory", 1000)
-    session.close()
-
-
-@pytest.mark.parametrize(
-    "call",
-    [
-        lambda queue, waiting: queue.get(waiting=waiting),
-        lambda queue, waiting: queue.get_many(2, waiting=waiting),
-        lambda queue, waiting: queue.get_batch(2, waiting=waiting),
-        lambda queue, waiting: queue.put(bytes(900), waiting=waiting),
-        lambda queue, waiting: queue.put_many([bytes(900)], waiting=waiting),
-        lambda queue, waiting: queue.reserve(900, "u1", waiting=waiting),
-    ],
-)
-def test_a_call_that_waits_calls_back_every_now_and_then(place, call):
-    session = ShmSession(dir=place, max_bytes=1000)
-    ShmQueue(session, b"other").put(bytes(200))
-    queue = ShmQueue(session, b"k")
-    times = [time.monotonic()]
-
-    def waiting():
-        times.append(time.monotonic())
-        if len(times) == 4:
-            raise ShoalValueError("enough")
-
-    with pytest.raises(ShoalValueError, match="enough"):
-        call(queue, waiting)
-    assert all(later - earlier >= 0.1 for earlier, later in itertools.pairwise(times))
-    assert queue.empty()
-    assert session.stats()["descriptors_in_use"] == 1
-    session.close()

@@ -1,11 +1,12 @@
 """The pure-Python core of `shoal.shm`: queues between processes, stored in SQLite tables.
 
 A fallback for machines without the extension. A session is a folder; a message is a row, and a file
-beside the tables if it is large. Each operation is one transaction or a few, so that a process that
-is killed at any instant leaves nothing half done and nothing locked. Calls that wait look again
-after pauses of up to 10 ms, and messages are copied: this core is slower than the Rust core by two
-orders of magnitude and otherwise behaves the same, with one exception: a process that is stopped
-within a transaction, which takes microseconds, makes the others wait until it continues.
+beside the tables if it is large. Each put and take is one transaction, so that a process that is
+killed at any instant leaves nothing half done and nothing locked. Calls that wait look again after
+pauses of up to 10 ms: this core is slower than the Rust core by two orders
+of magnitude and otherwise behaves the same, with one exception: a process that is stopped within a
+transaction, which takes microseconds, or the time to write a large message, makes the others wait
+until it continues.
 """
 
 from shoal._pure.shm.channel_base import ChannelBase

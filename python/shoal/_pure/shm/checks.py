@@ -65,6 +65,8 @@ class Call:
             raise ShoalTypeError(f"timeout={timeout!r}: expected seconds, None or math.inf")
         elif math.isnan(timeout) or timeout < 0:
             raise ShoalValueError(f"timeout={timeout!r}: expected seconds, not less than 0")
+        if waiting is not None and not callable(waiting):
+            raise ShoalTypeError(f"waiting={waiting!r}: expected a callable or None")
         self.op = op
         self.seconds = float(timeout)
         self.waiting = waiting

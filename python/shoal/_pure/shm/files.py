@@ -2,7 +2,9 @@
 
 import errno
 import mmap
+import resource
 import sqlite3
+import weakref
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -14,7 +16,10 @@ __all__ = ["Memory", "read_file", "remove_files", "remove_orphans", "write_file"
 
 
 class Memory(mmap.mmap):
-    """Private memory for the bytes of a file; unlike its base class it can be referenced weakly."""
+    """The bytes of a file, private to this process; can be referenced weakly."""
+
+
+_mapped: weakref.WeakSet[Memory] = weakref.WeakSet()
 
 
 def write_file(path: Path, payload: Payload) -> None:
@@ -37,18 +42,23 @@ def write_file(path: Path, payload: Payload) -> None:
 
 
 def read_file(path: Path, size: int) -> Memory:
-    """Return the bytes of a file.
+    """Return the bytes of a file: a mapping, or a copy if the process has many mappings.
+
+    Each mapping keeps a descriptor; half of the process's descriptors are left for other uses.
 
     Raises:
         FileNotFoundError: The file does not exist.
         ValueError: The file is too short.
     """
-    memory = Memory(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     with path.open("rb") as file:
-        found = file.readinto(memory)
-    if found != size:
-        raise ValueError(f"the message is damaged: it has {found} of {size} bytes")
-    return memory
+        if 2 * len(_mapped) < resource.getrlimit(resource.RLIMIT_NOFILE)[0]:
+            memory = Memory(file.fileno(), size, access=mmap.ACCESS_COPY)
+            _mapped.add(memory)
+            return memory
+        memory = Memory(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        if file.readinto(memory) != size:
+            raise ValueError(f"the message is damaged: it has less than {size} bytes")
+        return memory
 
 
 def remove_files(files: Iterable[str | Path | None]) -> None:

@@ -119,15 +119,11 @@ class ShmQueue:
         try:
             objs = list(objs)
             call = Call("put_many", timeout, waiting)
-            row = self._entered(call.op)
-            checked = weights_for(objs, weights)
-            if objs:
-                wait_for_room(row, call)
-            messages = [_message(row, *pair) for pair in zip(objs, checked, strict=True)]
-            for message in messages:
-                put(row, call, message)
+            self._entered(call.op)
+            for obj, weight in zip(objs, weights_for(objs, weights), strict=True):
+                self._put(call, obj, weight)
                 done += 1
-        except ShoalError as error:
+        except Exception as error:
             error.__dict__["done"] = done
             raise
 

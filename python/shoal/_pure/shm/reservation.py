@@ -14,7 +14,7 @@ from shoal._pure.shm.member import Member
 from shoal._pure.shm.payload import encode
 from shoal._pure.shm.putting import Claim, Message, reserve
 from shoal._pure.shm.queue_row import QueueRow
-from shoal.errors import DependencyError, ShoalTypeError, ShoalValueError
+from shoal.errors import ChannelMemoryError, DependencyError, ShoalTypeError, ShoalValueError
 from shoal.pickling import is_quantized
 
 __all__ = ["ShmReservation", "message_of", "reserved"]
@@ -88,8 +88,12 @@ def reserved(queue: QueueRow, call: Call, shape: Any, dtype: Any) -> ShmReservat
         made = object.__new__(ShmReservation)
         made._array, made._claim = _array(bytearray(max(size, 1)), sizes, kind), claim
         weakref.finalize(made, claim.cancel).atexit = False
-    except BaseException:
+    except BaseException as error:
         claim.cancel()
+        if isinstance(error, MemoryError):
+            raise ChannelMemoryError(
+                f"{call.op}: this process has no room for {size} bytes"
+            ) from error
         raise
     return made
 

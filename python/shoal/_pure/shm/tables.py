@@ -31,7 +31,7 @@ T = TypeVar("T")
 Work = Callable[[sqlite3.Connection], T]
 
 LONGEST_S = 30.0
-"""Maximum seconds to wait for the tables; others hold them for microseconds, unless stopped."""
+"""Maximum seconds to wait for the tables; others hold them only while they write a message."""
 _FIRST_PAUSE_S = 0.0002
 _LAST_PAUSE_S = 0.005
 _BUSY = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_PROTOCOL)
