@@ -269,7 +269,7 @@ class Channel(ChannelBase):
             checked_count(len(weights), len(items))
         direct, put = self._direct(key), 0
         if direct is not None and timeout is None and self._settings.policy == "block":
-            waiting = log_waits("put_many", "room", direct.name)
+            waiting = log_waits("put_many", "room", direct)
             try:
                 direct.put_many(items, weights, waiting=waiting)
             except ShoalError as error:
@@ -360,7 +360,7 @@ class Channel(ChannelBase):
         direct = self._direct(key)
         if direct is not None and timeout is None:
             try:
-                return direct.get_many(n, waiting=log_waits("get", "an item", direct.name))
+                return direct.get_many(n, waiting=log_waits("get", "an item", direct))
             except ShoalError as error:
                 raise named(error) from error.__cause__
         deadline = Deadline(timeout, default=math.inf)

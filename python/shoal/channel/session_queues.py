@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable, Hashable
 from typing import Any
 
+from shoal._backend import ShmQueue
 from shoal.channel.queues import Taken, Want, set_done
 from shoal.channel.settings import DROPPING, ChannelSettings
 from shoal.context import describe_self
@@ -184,14 +185,14 @@ def make_room(queue: Queue, policy: str) -> None:
 
 
 def log_waits(
-    operation: str, awaited: str, queue_name: str, deadline: Deadline | None = None
+    operation: str, awaited: str, queue: ShmQueue, deadline: Deadline | None = None
 ) -> Callable[[], None]:
     """Return a function for `waiting` of a queue's calls: it logs long waits.
 
     Args:
         operation: The call.
         awaited: What it waits for.
-        queue_name: The queue.
+        queue: The queue.
         deadline: The deadline of the call; None for no limit.
     """
     wait: LongWait | None = None
@@ -200,7 +201,7 @@ def log_waits(
         nonlocal wait
         if wait is None:  # most calls end before this
             limit = Deadline(math.inf, waited=_FIRST_TICK_S) if deadline is None else deadline
-            text = f"{operation} waits for {awaited} in {queue_name}"
+            text = f"{operation} waits for {awaited} in {queue.name}"
             wait = LongWait(lambda: f"{describe_self()}: {text}", limit, limit.elapsed)
         wait.tick()
 

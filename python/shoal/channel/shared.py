@@ -85,7 +85,7 @@ class SharedQueues:
         if deadline is None:
             put_now(queue, item, weight, policy)
         elif policy == "block":
-            waiting = log_waits("put", "room", queue.name, deadline)
+            waiting = log_waits("put", "room", queue, deadline)
             self._put_within(queue, item, weight, deadline, waiting)
         else:
             self._put_by_policy(queue, item, weight, deadline)
@@ -102,7 +102,7 @@ class SharedQueues:
     def _put_by_policy(self, queue: Queue, item: Any, weight: int, deadline: Deadline) -> None:
         """Put an item under a policy that does not wait for room; it may wait for memory."""
         policy = self.settings.policy
-        log = log_waits("put", "memory", queue.name, deadline)
+        log = log_waits("put", "memory", queue, deadline)
 
         def waiting() -> None:
             log()
@@ -119,7 +119,7 @@ class SharedQueues:
         """Put items in their order; an error's `done` says how many are in the channel."""
         queue = self._queue(key)
         if self.settings.policy == "block" and not self._pending.has_puts(key):
-            waiting = log_waits("put_many", "room", queue.name, deadline)
+            waiting = log_waits("put_many", "room", queue, deadline)
             try:
                 queue.put_many(items, weights, deadline.remaining, waiting=waiting)
             except ShoalTimeoutError as error:
@@ -205,7 +205,7 @@ class SharedQueues:
             taken = result_of(self.start_take(key, want, deadline))
             taken.deliver()
             return taken.value
-        waiting = log_waits("get", "an item", queue.name, deadline)
+        waiting = log_waits("get", "an item", queue, deadline)
         for phase, until in want.phases(deadline):
             try:
                 return take_within(queue, phase, until.remaining, waiting)
