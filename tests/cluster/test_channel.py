@@ -1,40 +1,21 @@
-"""Channels on a cluster: basic operations, creating a channel, and connecting to it by name."""
+"""Channels on a cluster: creating a channel, and connecting to it by name."""
 
-import asyncio
 import contextlib
 
 import pytest
 
 from shoal import Channel, Worker
-from shoal.channel import WeightedItem
 from shoal.errors import (
-    ChannelEmpty,
     ChannelExistsError,
     ChannelFull,
     ChannelNotFoundError,
     ShoalError,
-    ShoalTimeoutError,
     ShoalValueError,
 )
 from support.processes import DEADLINE_S
 
-everywhere = pytest.mark.parametrize("transport", ["local", "shm", "ray"], indirect=True)
 shm = pytest.mark.parametrize("transport", ["shm"], indirect=True)
 pytestmark = pytest.mark.ray
-
-
-@everywhere
-def test_items_keep_order_keys_and_weights(channel):
-    one = channel()
-    for n in range(3):
-        one.put({"n": n}, weight=n)
-    one.put("other", key=("a", 1))
-    assert one.qsize() == 3
-    assert one.peek_all() == [WeightedItem(n, {"n": n}) for n in range(3)]
-    assert "{'n': 2}" in str(one)
-    assert [one.get()["n"] for _ in range(3)] == [0, 1, 2]
-    assert one.empty()
-    assert one.get(key=("a", 1.0)) == "other"
 
 
 def test_a_handle_says_how_it_reaches_the_channel(channel, transport):
@@ -49,61 +30,6 @@ def test_a_transport_that_does_not_exist_is_named(channel, monkeypatch):
         ShoalValueError, match="SHOAL_TRANSPORT='carrier pigeon': expected one of shm"
     ):
         one.qsize()
-
-
-@everywhere
-def test_nowait_calls_say_full_and_empty(channel, key):
-    one = channel(maxsize=1)
-    with pytest.raises(asyncio.QueueEmpty, match="empty"):
-        one.get_nowait(key)
-    one.put_nowait("a", key=key)
-    assert one.full(key)
-    with pytest.raises(asyncio.QueueFull, match="maxsize=1"):
-        one.put_nowait("b", key=key)
-    assert one.get_nowait(key) == "a"
-    assert (one.maxsize, one.qsize(key)) == (1, 0)
-    with pytest.raises(ChannelEmpty):
-        one.get_nowait(key)
-
-
-@everywhere
-def test_deadlines_name_the_channel_and_lose_nothing(channel, key):
-    one = channel(maxsize=1)
-    with pytest.raises(ShoalTimeoutError, match=r"driver .*get: no message in .* within 0.1 s"):
-        one.get(key, timeout=0.1)
-    one.put("a", key=key)
-    with pytest.raises(ShoalTimeoutError, match=r"put: no room in .*key .* within 0.1 s") as caught:
-        one.put("b", key=key, timeout=0.1)
-    assert key in str(caught.value)
-    with pytest.raises(ShoalTimeoutError):
-        one.put("c", key=key, timeout=0.1, async_op=True).wait(timeout=DEADLINE_S)
-    assert one.get(key) == "a"
-    assert one.empty(key)
-
-
-@everywhere
-def test_async_errors_reach_the_caller_and_later_puts_go_on(channel, key):
-    one = channel(maxsize=1)
-    one.put(1, key=key)
-    late = one.put(2, key=key, async_op=True, timeout=0.1)
-    behind = one.put(3, key=key, async_op=True)
-    with pytest.raises(ShoalTimeoutError):
-        late.wait(timeout=DEADLINE_S)
-    assert one.get(key) == 1
-    behind.wait(timeout=DEADLINE_S)
-    assert one.get(key, timeout=DEADLINE_S) == 3
-
-
-@everywhere
-def test_a_chained_function_runs_after_the_put(channel, key):
-    one = channel()
-    sizes = []
-    work = one.put("a", key=key, async_op=True)
-    chained = work.then(lambda: sizes.append(one.qsize(key)))
-    chained.wait(timeout=DEADLINE_S)
-    assert sizes == [1]
-    assert work.get_next_work() is chained is work.get_last_work()
-    assert one.drain(key) == ["a"]
 
 
 def fill(channel, key, count):
@@ -133,32 +59,6 @@ def test_arrays_that_a_worker_made_in_place_arrive(channel, key, peers):
 def read_one(channel, key):
     array = channel.get(key, timeout=DEADLINE_S)
     return len(array), int(array.sum())
-
-
-@everywhere
-def test_bad_arguments_are_named(channel, key):
-    one = channel()
-    with pytest.raises(ShoalValueError, match=r"weight=1\.5"):
-        one.put("a", weight=1.5, key=key)
-    with pytest.raises(ShoalValueError, match=r"weight=-1"):
-        one.put("a", weight=-1, key=key)
-    with pytest.raises(ShoalValueError, match="timeout=-1"):
-        one.get(key, timeout=-1)
-    with pytest.raises(ShoalValueError, match="no ':'"):
-        Channel.create("a:b", local=True)
-    assert one.empty(key)
-
-
-@everywhere
-def test_the_older_names_of_arguments(channel):
-    one = channel(private=True)
-    one.put("a", 3, queue_name="q")
-    one.put_nowait("b", 3, queue_name="q")
-    one.put("c", 3, queue_name="q")
-    assert one.get_batch(batch_weight=6, queue_name="q") == ["a", "b"]
-    assert one.get(queue_name="q") == "c"
-    with pytest.raises(ChannelEmpty):
-        one.get_nowait(queue_name="q")
 
 
 @shm

@@ -1,14 +1,12 @@
-"""Keys and items of channels: supported keys, plain and pickled items, arrays and tensors."""
+"""Keys and items of channels between processes: plain values, arrays and tensors."""
 
 import dataclasses
 import enum
 import operator
-import threading
 
 import numpy as np
 import pytest
 
-from shoal.errors import ChannelDecodeError, ShoalTypeError, ShoalValueError
 from support.processes import DEADLINE_S
 
 pytestmark = pytest.mark.ray
@@ -21,10 +19,6 @@ class Colour(enum.Enum):
     BLUE = 2
 
 
-class Level(enum.IntEnum):
-    LOW = 1
-
-
 @dataclasses.dataclass
 class Batch:
     """A class of the user's script that contains tensors."""
@@ -32,13 +26,6 @@ class Batch:
     name: str
     states: object
     parts: list
-
-
-class Unreadable:
-    """Can be pickled but not unpickled."""
-
-    def __reduce__(self):
-        return int, ("no number",)
 
 
 KEYS = [None, "text", b"bytes", 7, 2.5, (), ("a", 1), ("a", (2, None)), frozenset({1, 2}),
@@ -57,70 +44,6 @@ def test_plain_values_are_keys_and_the_same_one_in_every_process(channel, key, p
     peers.run(0, echo, one, key, KEYS)
     got = [one.get((key, "back", each), timeout=DEADLINE_S) for each in KEYS]
     assert got == [(n, n) for n in range(len(KEYS))]
-
-
-def test_none_is_a_key_and_an_item(channel):
-    one = channel(private=True)
-    one.put(None, key=None)
-    one.put("other")
-    assert one.qsize(None) == 1
-    assert one.get(None, timeout=DEADLINE_S) is None
-    assert one.get() == "other"
-
-
-@pytest.mark.parametrize("transport", ["local", "shm", "ray"], indirect=True)
-def test_keys_that_are_equal_are_one_queue(channel, key):
-    one = channel()
-    for equal in [1, True, 1.0, np.int64(1), Level.LOW]:
-        one.put(repr(equal), key=(key, equal))
-    assert one.qsize((key, 1)) == 5
-    assert len(one.drain((key, 1.0))) == 5
-    one.put("0", key=(key, 0.0))
-    assert one.get((key, -0.0), timeout=DEADLINE_S) == "0"
-
-
-@pytest.mark.parametrize("transport", ["local", "shm", "ray"], indirect=True)
-def test_what_is_not_hashable_is_named(channel):
-    one = channel()
-    for call in (one.qsize, one.get_nowait, one.drain):
-        with pytest.raises((ShoalTypeError, TypeError), match=r"hash|cannot be a key"):
-            call(["no key"])
-    with pytest.raises(ShoalTypeError, match=r"key=\['no key'\]: a list cannot be a key"):
-        one.put("a", key=["no key"])
-
-
-def test_what_cannot_be_sent_is_refused_and_what_cannot_be_rebuilt_is_named(channel, key):
-    one = channel()
-    with pytest.raises(ShoalValueError, match="cannot be sent"):
-        one.put(threading.Lock(), key=key)
-    one.put_many([1, Unreadable(), 2], [1, 1, 1], key=key)
-    got = []
-    for _ in range(3):
-        try:
-            got.append(one.get(key, timeout=DEADLINE_S))
-        except ChannelDecodeError as error:
-            got.append(str(error))
-    assert (got[0], got[2]) == (1, 2)
-    assert key in got[1]
-    assert "no number" in got[1]
-
-
-@pytest.mark.parametrize("async_op", [False, True], ids=["sync", "async"])
-def test_an_item_that_cannot_be_rebuilt_takes_no_other_with_it(channel, key, async_op):
-    one = channel()
-    one.put_many([1, Unreadable(), 2], [1, 1, 1], key=key)
-    got, errors = [], []
-    # Either a batch has the items that can be rebuilt and the next get raises, or the reverse.
-    while len(got) < 2 or not errors:
-        try:
-            batch = one.get_batch(1 if errors else 3, key, async_op, timeout=DEADLINE_S)
-            got += batch.wait(timeout=DEADLINE_S) if async_op else batch
-        except ChannelDecodeError as error:
-            errors.append(str(error))
-    assert sorted(got) == [1, 2]
-    (text,) = errors
-    assert "no number" in text
-    assert one.empty(key)
 
 
 # Arrays and tensors.

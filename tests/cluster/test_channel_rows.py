@@ -10,7 +10,6 @@ import pytest
 import ray
 
 from shoal import Channel, Worker
-from shoal.channel import LocalChannel
 from shoal.errors import (
     ChannelDecodeError,
     ChannelExistsError,
@@ -22,23 +21,9 @@ from support.processes import DEADLINE_S, until
 
 everywhere = pytest.mark.parametrize("transport", ["local", "shm", "ray"], indirect=True)
 shm = pytest.mark.parametrize("transport", ["shm"], indirect=True)
-local = pytest.mark.parametrize("transport", ["local"], indirect=True)
 pytestmark = pytest.mark.ray
 
 BIG = 4_000_000
-
-
-@everywhere
-@pytest.mark.parametrize("call", ["get", "get_nowait", "get_batch", "get_many"])
-def test_a_pending_get_of_one_key_does_not_change_what_another_call_returns(channel, key, call):
-    one = channel()
-    pending = one.get((key, "A"), async_op=True)
-    one.put("for B", key=(key, "B"))
-    got = one.get_many(1, (key, "B")) if call == "get_many" else getattr(one, call)(key=(key, "B"))
-    assert got in ("for B", ["for B"])
-    assert not pending.done()
-    one.put("for A", key=(key, "A"))
-    assert pending.wait(timeout=DEADLINE_S) == "for A"
 
 
 def put_for_ever(channel, key):
@@ -185,47 +170,6 @@ def test_waiting_costs_no_cpu_and_no_threads(channel, key):
     for work in pending:
         work.cancel()
     assert one.drain((key, "full")) == ["a"]
-
-
-@local
-def test_a_full_local_channel_says_so(channel):
-    made = LocalChannel(1)
-    made.put("a")
-    with pytest.raises(ChannelFull):
-        made.put("b", nowait=True)
-    assert made.get() == "a"
-
-
-@everywhere
-def test_looking_at_a_key_does_not_swallow_the_wake_up_of_a_get(channel, key):
-    one = channel()
-    pending = one.get(key, async_op=True)
-    batch = one.get_batch(2, (key, "batch"), async_op=True)
-    looking = threading.Event()
-
-    def look():
-        while not looking.is_set():
-            one.peek_all(key)
-            one.qsize((key, "batch"))
-
-    thread = threading.Thread(target=look)
-    thread.start()
-    one.put("a", key=key)
-    one.put_many(["b", "c"], [1, 1], key=(key, "batch"))
-    try:
-        assert pending.wait(timeout=DEADLINE_S) == "a"
-        assert batch.wait(timeout=DEADLINE_S) == ["b", "c"]
-    finally:
-        looking.set()
-        thread.join()
-
-
-@everywhere
-def test_a_first_item_that_is_too_heavy_does_not_make_batches_empty_for_ever(channel, key):
-    one = channel()
-    one.put_many(["heavy", "light"], [100, 1], key=key)
-    assert one.get_batch(10, key, timeout=DEADLINE_S) == ["heavy"]
-    assert one.get_batch(1, key, timeout=DEADLINE_S) == ["light"]
 
 
 def test_what_was_put_outlives_its_producer_and_its_actor(channel, key, victims, transport):
