@@ -149,7 +149,7 @@ class SharedQueues:
     ) -> Reservation:
         """Reserve the channel's memory for an array, waiting for memory."""
         queue = self._queue(key)
-        waiting = log_waits("reserve", "memory", queue.name, deadline)
+        waiting = log_waits("reserve", "memory", queue, deadline)
         try:
             return queue.reserve(shape, dtype, deadline.remaining, waiting=waiting)
         except ShoalTimeoutError as error:
