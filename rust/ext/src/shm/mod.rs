@@ -25,8 +25,6 @@ mod reservation;
 mod session;
 mod wait;
 
-use shoal_codec as codec;
-
 pub(crate) use channel_base::PyChannelBase;
 pub(crate) use message::PyShmMessage;
 pub(crate) use parcel::PyShmParcel;
