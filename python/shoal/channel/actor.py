@@ -54,17 +54,21 @@ Cleanup removes memory that no living process has open; protection keeps it duri
 _LINGER_S = 0.2
 """Seconds between the last answer of a closed actor and its end, so that replies can arrive."""
 _TICK_S = 0.25
+"""Seconds between two rounds of upkeep."""
 _IDLE_S = 2.0
 """Seconds without an item before memory is given back, so that a stream may pause."""
 _MANAGER_S = 30.0
+"""Maximum seconds that the job's manager takes to answer."""
 _MANY = 1024
 """Maximum number of queues that stay open."""
 _OVERTAKEN = 1024
 """Maximum number of cancellations to keep for calls that have not arrived yet."""
 _AT_ONCE = 16
+"""Number of items that `get_many` takes first, since they may be large."""
 _MOST_BYTES = 64 * 1024 * 1024
 """A reply takes no further items once it holds this many bytes, even if more were asked for."""
 _NEAR = 0.8
+"""Share of the capacity above which a warning is logged."""
 
 Packed = bytes | Bulk
 T = TypeVar("T")

@@ -22,15 +22,15 @@ class Taken:
     """An item that a `recv_from` has taken and not yet returned.
 
     Attributes:
-        place: The queue that it was taken from, as `Link.place` identifies it.
+        queue_id: The queue that it was taken from, as `Link.queue_id` identifies it.
         number: Its number in the order in which items are taken.
         value: The item.
         lease: Its lease, if the channel has leases: the item is delivered again if this process
             dies meanwhile.
-        link: Keeps the channel alive, since `place` may contain its `id`.
+        link: Keeps the channel alive, since `queue_id` may contain its `id`.
     """
 
-    place: Hashable
+    queue_id: Hashable
     number: int
     value: Any
     lease: Any = None
@@ -50,7 +50,7 @@ class Taken:
 
 
 class KeptItems:
-    """Kept items by their queue (`Taken.place`), in the order in which they were taken.
+    """Kept items by their queue (`Taken.queue_id`), in the order in which they were taken.
 
     They do not go back to the channel: there an item would come after later items of the same
     sender, and the next batch would mix rows of two batches.
@@ -68,16 +68,16 @@ class KeptItems:
     def keep(self, taken: Taken) -> None:
         """Keep an item, in the order of the numbers."""
         with self._lock:
-            items = self._items.setdefault(taken.place, [])
+            items = self._items.setdefault(taken.queue_id, [])
             bisect.insort(items, taken, key=operator.attrgetter("number"))
 
-    def take(self, place: Hashable) -> Taken | None:
+    def take(self, queue_id: Hashable) -> Taken | None:
         """Remove and return the oldest item of a queue, or None."""
         with self._lock:
-            items = self._items.get(place)
+            items = self._items.get(queue_id)
             if not items:
                 return None
             first = items.pop(0)
             if not items:
-                del self._items[place]
+                del self._items[queue_id]
             return first

@@ -35,7 +35,7 @@ class Link(Protocol):
     def start_get(self, key: RouteKey, rank: int | None) -> AsyncWork:
         """Start to wait for an item."""
 
-    def place(self, key: RouteKey, rank: int | None) -> Hashable:
+    def queue_id(self, key: RouteKey, rank: int | None) -> Hashable:
         """Identify the queue of a route; two links of one channel return equal values."""
 
     def opened(self, value: Any, key: RouteKey) -> Any:
@@ -108,17 +108,17 @@ class ChannelLink:
         leases = {"lease": True} if _takes(self._channel, "get", "lease") else {}
         number = KeptItems.next_number()
         got = self._channel.get(key=key, async_op=False, **leases, **self._limit())
-        place = self.place(key, rank)
+        queue_id = self.queue_id(key, rank)
         if leases:
-            return Taken(place, number, got.value, got, self)
-        return Taken(place, number, got, None, self)
+            return Taken(queue_id, number, got.value, got, self)
+        return Taken(queue_id, number, got, None, self)
 
     def start_get(self, key: RouteKey, rank: int | None) -> AsyncWork:
         """Start to wait for an item."""
         del rank
         return _started(self._channel.get, key=key, async_op=True, **self._limit())
 
-    def place(self, key: RouteKey, rank: int | None) -> Hashable:
+    def queue_id(self, key: RouteKey, rank: int | None) -> Hashable:
         """Identify a queue, by the channel's name if it has one: unpickling makes new handles."""
         del rank
         channel = self._channel
@@ -165,14 +165,14 @@ class PeerLink:
     def get(self, key: RouteKey, rank: int | None) -> Taken:
         """Wait for the next item of a rank."""
         number = KeptItems.next_number()
-        return Taken(self.place(key, rank), number, self._recv(rank, async_op=False))
+        return Taken(self.queue_id(key, rank), number, self._recv(rank, async_op=False))
 
     def start_get(self, key: RouteKey, rank: int | None) -> AsyncWork:
         """Start to wait for the next item of a rank."""
         del key
         return _started(self._recv, rank, async_op=True)
 
-    def place(self, key: RouteKey, rank: int | None) -> Hashable:
+    def queue_id(self, key: RouteKey, rank: int | None) -> Hashable:
         """Identify the queue of a rank, which all its routes share."""
         del key
         return ("p2p", self._group, rank)

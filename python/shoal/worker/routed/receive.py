@@ -212,7 +212,7 @@ def _receive(link: Link, expected: Sequence[_Expected], finish: Join, kept: Kept
     items: list[Taken] = []
     try:
         for one in expected:
-            held = kept.take(link.place(one.key, one.rank))
+            held = kept.take(link.queue_id(one.key, one.rank))
             items.append(link.get(one.key, one.rank) if held is None else held)
         result = finish([item.value for item in items])
     except BaseException as error:
@@ -261,9 +261,9 @@ class _Arrival:
         self._kept = kept
         self._link = link
         self._shared = expected.rank is None and expected.key[6] is None
-        self._place = link.place(expected.key, expected.rank)
+        self._queue_id = link.queue_id(expected.key, expected.rank)
         self._number = kept.next_number()
-        self._held = kept.take(self._place)
+        self._held = kept.take(self._queue_id)
         if self._held is None:
             self.work = link.start_get(expected.key, expected.rank)
         else:
@@ -291,7 +291,7 @@ class _Arrival:
             self.work.abandon()
         else:
             value = self.work.result()
-            self._kept.keep(Taken(self._place, self._number, value, None, self._link))
+            self._kept.keep(Taken(self._queue_id, self._number, value, None, self._link))
 
 
 class _Arrivals(AsyncRouteWork):
