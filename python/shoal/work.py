@@ -179,7 +179,7 @@ class AsyncWork:
         error = future.exception()
         if error is not None:
             if not self.seen:
-                _log.error("%s failed and nobody waited for it: %s", self.what, error)
+                _log.error("%s failed and no call waited for it: %s", self.what, error)
         elif self._give_back is not None and (self._deliver is not None or not self.seen):
             soon(self._give_back)  # later: this thread may hold the queue's lock
 

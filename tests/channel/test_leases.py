@@ -86,7 +86,7 @@ def test_a_lease_can_be_waited_for_and_missed(channel, key):
 
 
 @everywhere
-def test_giving_back_wakes_who_waits(channel, key):
+def test_giving_back_wakes_a_waiting_get(channel, key):
     one = channel()
     one.put("a", key=key)
     lease = one.get(key, lease=True)

@@ -35,7 +35,7 @@ def test_a_key_never_holds_more_than_its_bound(channel, key):
 
 
 @everywhere
-def test_many_who_do_not_wait_fill_a_key_exactly(channel, key):
+def test_many_puts_without_waiting_fill_a_key_exactly(channel, key):
     one = channel(maxsize=3)
     accepted, refused = [], []
 

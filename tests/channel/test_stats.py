@@ -32,7 +32,7 @@ def test_depth_puts_gets_and_the_age_of_the_oldest(channel, key):
 
 
 @everywhere
-def test_who_waits_is_counted(channel, key, transport):
+def test_waiting_calls_are_counted(channel, key, transport):
     one = channel(maxsize=3)
     # Shared memory reports only whether any process waits: counting would make waits slower.
     least = 2 if transport == "local" else 1
@@ -82,7 +82,7 @@ def test_the_text_of_a_channel_lists_its_default_queue(channel):
 
 
 @everywhere
-def test_a_long_wait_names_who_waits_for_whom(channel, key, caplog, monkeypatch):
+def test_a_long_wait_names_the_waiter_and_its_peer(channel, key, caplog, monkeypatch):
     monkeypatch.setattr(deadline, "_FIRST_LOGS_S", (0.2, 60.0))
     one = channel()
     # A wait that began in the core is checked for log lines only after its first seconds.
@@ -123,7 +123,7 @@ def test_a_long_wait_in_the_core_is_logged(channel, key, caplog, monkeypatch, ca
 
 
 @everywhere
-def test_an_error_names_who_met_it_the_channel_and_the_key(channel, key):
+def test_an_error_names_the_worker_the_channel_and_the_key(channel, key):
     one = channel()
     with pytest.raises(ChannelEmpty) as caught:
         one.get_nowait(key)

@@ -98,7 +98,7 @@ def said_by(logs):
 
 @pytest.mark.slow
 @shm
-def test_what_was_put_comes_once_or_was_with_one_who_was_killed(channel, run_crew):
+def test_an_item_comes_once_or_was_with_a_killed_consumer(channel, run_crew):
     one = channel(MAXSIZE, private=True)
     assert one.empty()  # opens it: the memory is removed with the last process that has it open
     process, logs = run_crew(one, SECONDS, 1, ["produce"] * 3 + ["consume"] * 3)
@@ -256,7 +256,7 @@ def test_by_calls_a_killed_actor_loses_nothing_that_is_on_its_way(channel, victi
     assert doubled <= deaths * 2 * 8
 
 
-def test_who_waits_when_the_actor_dies_goes_on(channel, transport):
+def test_waiting_calls_go_on_when_the_actor_dies(channel, transport):
     one = channel(maxsize=1, private=True)
     one.put(1, key="full")
     got = []
@@ -289,7 +289,7 @@ def test_who_waits_when_the_actor_dies_goes_on(channel, transport):
 
 
 @by_calls
-def test_nobody_clears_the_memory_away_while_its_actor_starts_again(channel):
+def test_the_memory_is_not_cleared_away_while_its_actor_starts_again(channel):
     one = channel(private=True)
     one.put_many(range(50))
     before = pid_of_actor(one)  # no other process has it open

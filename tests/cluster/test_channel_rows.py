@@ -31,7 +31,7 @@ def put_for_ever(channel, key):
         channel.put(np.ones(BIG), key=key)
 
 
-def test_a_put_that_never_arrives_blocks_nobody(channel, key, victims):
+def test_a_put_that_never_arrives_blocks_no_other(channel, key, victims):
     one = channel(maxsize=3)
     victim = victims.hire()
     victims.run(victim, put_for_ever, one, (key, "A"))
@@ -100,7 +100,9 @@ def not_rebuilt(channel, key):
 
 @pytest.mark.parametrize("by", ["shm", "ray"])
 @pytest.mark.parametrize("call", ["put", "put_many", "async"])
-def test_an_item_that_cannot_be_rebuilt_names_who_made_it(channel, key, peers, transport, call, by):
+def test_an_item_that_cannot_be_rebuilt_names_its_producer(
+    channel, key, peers, transport, call, by
+):
     """The error names the producer, not the actor through which calls pass."""
     one = channel()
     used, pid = Peers(peers._group, by).run(0, put_unreadable, one, key, call)

@@ -230,7 +230,7 @@ def test_a_group_is_found_by_its_name(pair, launch):
     assert launch(Echo).reach("echo").wait() == [[0, 1]]
 
 
-def test_a_name_that_nobody_has(cluster):
+def test_a_name_that_no_component_has(cluster):
     with pytest.raises(ShoalValueError, match="no group 'nobody' in the job 'shoal'"):
         WorkerGroup.from_group_name(Echo, "nobody")
 

@@ -242,7 +242,7 @@ def test_async_wait_raises_the_same(pair):
     assert info.value.ranks == (1,)
 
 
-def test_what_nobody_waits_for_is_logged(pair, caplog):
+def test_a_failure_without_a_waiter_is_logged(pair, caplog):
     with caplog.at_level(logging.ERROR, "shoal"):
         pair.fail("unseen")
         wait_for_log(caplog, "failed on rank 0")
@@ -261,7 +261,7 @@ def test_a_failure_that_only_done_has_seen_is_logged(pair, caplog):
     assert "KeyError: 'seen by done'" in caplog.text
 
 
-def test_a_death_that_nobody_waits_for_is_logged_but_not_that_of_a_closed_group(launch, caplog):
+def test_a_death_without_a_waiter_is_logged_but_not_that_of_a_closed_group(launch, caplog):
     with caplog.at_level(logging.ERROR, "shoal"):
         group = launch(Fails, name="dying")
         (pid,) = group.pid().wait()

@@ -296,7 +296,7 @@ def send_after_a_while(me):
         me.send(number, "b", 0, async_op=True)  # dropped, but the message is sent
 
 
-def test_works_that_nobody_waits_for(pair):
+def test_works_without_a_waiter(pair):
     a, b = pair
     b.begin(dropped)
     a.run(send_after_a_while)

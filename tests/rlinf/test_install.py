@@ -107,7 +107,7 @@ def test_rest_of_an_rlinf_that_is_not_installed_is_explained(rlinf_served, sourc
         run(source)
 
 
-def test_missing_attribute_is_quiet_for_those_who_only_ask(rlinf_served):
+def test_missing_attribute_is_quiet_for_hasattr(rlinf_served):
     module = importlib.import_module("rlinf.scheduler")
     assert not hasattr(module, "Tracer")
     assert not hasattr(module, "__wrapped__")

@@ -55,7 +55,7 @@ def assert_nothing_left(session, before):
 
 @pytest.mark.slow
 @pytest.mark.timeout(SECONDS + 100)
-def test_what_was_put_comes_once_or_was_in_the_hands_of_one_who_was_killed(session, crew):
+def test_an_item_comes_once_or_a_killed_consumer_had_it(session, crew):
     queue = session.queue(KEY, MAXSIZE)
     before = settled(session)[1]
     printed, logs = crew(SECONDS, 1, ["produce"] * 4 + ["consume"] * 4)
@@ -141,7 +141,7 @@ def test_with_leases_nothing_is_lost(session, crew):
 
 @pytest.mark.slow
 @pytest.mark.timeout(SECONDS + 100)
-def test_those_who_come_and_go_may_be_killed_too(session, crew):
+def test_processes_that_come_and_go_may_be_killed_too(session, crew):
     queue = session.queue(KEY, MAXSIZE)
     before = settled(session)[1]
     printed, logs = crew(SECONDS, 3, ["visit"] * 4 + ["produce", "lease"])
@@ -178,7 +178,7 @@ session.close()
 
 
 @pytest.mark.slow
-def test_one_who_is_stopped_for_five_seconds_is_not_dead(session, environment):
+def test_a_process_that_is_stopped_for_five_seconds_is_not_dead(session, environment):
     queue = session.queue(KEY, MAXSIZE)
     queue.put("mine")
     with subprocess.Popen(
@@ -206,7 +206,7 @@ def test_one_who_is_stopped_for_five_seconds_is_not_dead(session, environment):
     assert session.stats()["participants"] == 1
 
 
-def test_a_death_is_noticed_by_one_who_waits(session, environment):
+def test_a_death_is_noticed_by_a_waiting_call(session, environment):
     queue = session.queue(KEY, MAXSIZE)
     for number in range(3):
         queue.put(number)

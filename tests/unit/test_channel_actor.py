@@ -97,7 +97,7 @@ def test_what_comes_when_its_lease_is_over_is_had_once(actors, channel, lease):
     until(lambda: actors.ask("end", False))
 
 
-def test_who_uses_the_memory_leaves_it_when_the_actor_is_gone(channel):
+def test_users_of_the_memory_leave_it_when_the_actor_is_gone(channel):
     session = channel.shm.Session.create()
     queues = channel.shared.SharedQueues(channel.settings.ChannelSettings("c"), session, {})
     queues.put("k", "left", 0, None)
@@ -160,7 +160,7 @@ def test_a_put_that_fails_does_not_fail_those_that_go_with_it(actors, channel, k
 
 
 @ways
-def test_who_does_not_wait_does_not_get_ahead_of_who_does(actors, channel, kind):
+def test_a_call_without_waiting_does_not_overtake_waiting_ones(actors, channel, kind):
     queues = actors.start(maxsize=1).way(kind)
     one = channel.queues.ONE
     queues.put("k", 0, 0, None)

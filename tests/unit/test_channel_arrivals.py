@@ -143,7 +143,7 @@ def test_a_get_whose_answer_was_lost_asks_again_and_takes_one(actors, channel, m
     until(lambda: actors.ask("end", False))
 
 
-def test_who_does_not_wait_is_told_that_the_actor_starts_again(actors, channel):
+def test_a_call_without_waiting_is_told_that_the_actor_starts_again(actors, channel):
     queues = actors.start().way("ray")
     queues.put("k", "a", 0, None)
     actors.handle.fails = lambda: ActorUnavailableError("it restarts", None)

@@ -71,7 +71,7 @@ def test_to_connect_without_a_timeout_does_not_wait(actors):
         create.connect("queue", None)
 
 
-def test_who_connects_while_all_actors_go_is_told(actors, monkeypatch):
+def test_connecting_while_all_actors_go_is_an_error(actors, monkeypatch):
     state = {"settings": ChannelSettings("queue", num_actors=2)}
     monkeypatch.setattr(create, "_state", lambda *_: state)
     actors[:] = [ACTOR, None, None]
@@ -96,7 +96,7 @@ def actor(monkeypatch):
     return state
 
 
-def test_who_connects_to_an_actor_that_is_dead_is_told_that_there_is_no_channel(actors, actor):
+def test_connecting_to_a_dead_actor_says_that_there_is_no_channel(actors, actor):
     actors[:] = [actor.handle]
     actor.answers, actor.dead = [PeerLostError("its process died")], True
     with pytest.raises(
@@ -105,7 +105,7 @@ def test_who_connects_to_an_actor_that_is_dead_is_told_that_there_is_no_channel(
         create.connect("queue", Deadline(60))
 
 
-def test_who_connects_while_an_actor_starts_again_asks_the_next_process(actors, actor, monkeypatch):
+def test_connecting_while_an_actor_starts_again_asks_the_next_process(actors, actor, monkeypatch):
     actors[:] = [actor.handle]
     found = {"settings": ChannelSettings("queue", num_actors=1), "location": None}
     actor.answers = [PeerLostError("its process died"), found, found]

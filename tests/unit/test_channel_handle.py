@@ -271,7 +271,7 @@ def test_a_child_uses_the_keys_of_a_distributed_channel_that_were_used_before(ac
 
 
 @everywhere
-def test_whether_somebody_waits_is_said_and_by_a_local_channel_how_many_do(actors, kind):
+def test_stats_say_whether_calls_wait_and_a_local_channel_counts_them(actors, kind):
     channel = actors.start(maxsize=1).handle_of(kind)
     before = channel.stats()
     assert (before.waiting_consumers, before.waiting_producers) == (0, 0)
@@ -292,7 +292,7 @@ def test_whether_somebody_waits_is_said_and_by_a_local_channel_how_many_do(actor
 @ways
 @pytest.mark.process
 @pytest.mark.parametrize("largest", ["child", "parent"])
-def test_who_finds_no_memory_is_told_who_holds_most(actors, kind, largest):
+def test_an_error_about_memory_names_the_largest_holder(actors, kind, largest):
     actors.start(max_bytes=4 * MB, memory_policy="error")
     here, channel = actors.handle_of("shm"), actors.handle_of(kind)
     sizes = (MB, MB // 2) if largest == "child" else (MB // 2, MB)

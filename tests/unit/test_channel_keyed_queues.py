@@ -141,7 +141,7 @@ def test_a_full_queue_gives_a_batch_what_it_has():
     assert payloads(waiter.items) == ["a", "b"]
 
 
-def test_a_waiting_batch_keeps_nobody_from_taking_an_item():
+def test_a_waiting_batch_lets_others_take_an_item():
     # A waiting batch that looked at the queue must not consume the wake-up of a single get.
     queues = KeyedQueues()
     batch = queues.wait_get("k", 10)

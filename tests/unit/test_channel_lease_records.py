@@ -42,7 +42,7 @@ def test_the_process_before_had_other_numbers(arrives):
     assert (len(after), message.became) == (0, "gone")
 
 
-def test_what_nobody_says_has_arrived_is_delivered_again():
+def test_an_item_without_an_acknowledgement_is_delivered_again():
     elsewhere = own_process()._replace(host="another")
     dead = own_process()._replace(started=0)
     of_dead, not_renewed, renewed, on_its_way = (Message() for _ in range(4))

@@ -113,7 +113,7 @@ def test_batches_and_peeking(channel):
     assert channel.get_batch(5) == ["a", "b"]
 
 
-def test_draining_ends_although_somebody_puts_all_the_time():
+def test_draining_ends_although_a_producer_puts_all_the_time():
     class Refilled(Channel):
         """Adds two items whenever some are taken."""
 
@@ -208,7 +208,7 @@ def test_an_unbounded_channel_warns_once_at_80_percent(caplog):
         channel.put_nowait(10)
 
 
-def test_a_long_wait_says_who_waits(channel, caplog, monkeypatch):
+def test_a_long_wait_names_the_waiter(channel, caplog, monkeypatch):
     monkeypatch.setattr("shoal.deadline._FIRST_LOGS_S", (0.05, 60.0))
     with pytest.raises(ShoalTimeoutError):
         channel.get("k", timeout=0.2)
@@ -256,12 +256,12 @@ def test_a_failed_work_fails_what_follows_and_every_wait():
             work.wait(timeout=5)
 
 
-def test_an_error_that_nobody_waited_for_is_logged(caplog):
+def test_an_error_without_a_waiter_is_logged(caplog):
     work = AsyncFuncWork(failing)
     work()
     del work
     gc.collect()  # the error's own traceback is a cycle
-    assert "failing failed and nobody waited for it: on purpose" in caplog.text
+    assert "failing failed and no call waited for it: on purpose" in caplog.text
 
 
 def test_works_combine():
@@ -324,7 +324,7 @@ async def _await(work: AsyncWork):
 
 
 @pytest.mark.parametrize("how", ["then", "drop", "cancel", "timeout"])
-def test_what_a_combination_took_and_nobody_fetched_comes_back(channel, how):
+def test_an_item_that_a_combination_took_and_no_caller_fetched_comes_back(channel, how):
     channel.put("taken")
     seconds = {"cancel": 60, "timeout": 0.05}
     works = [channel.get(async_op=True)]

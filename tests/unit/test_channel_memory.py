@@ -165,7 +165,7 @@ def test_a_put_that_waited_in_vain_for_memory_is_late(used_up, way, how):
 
 @both_calls
 @both_ways
-def test_a_key_that_gets_full_is_an_error_for_who_waits_for_memory(
+def test_a_key_that_gets_full_is_an_error_for_a_put_that_waits_for_memory(
     actors, used_up, tried, way, how
 ):
     queues = used_up(way, maxsize=5)

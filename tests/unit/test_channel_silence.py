@@ -84,7 +84,7 @@ def test_an_actor_that_answers_may_take_its_time_for_what_is_large(actors, chann
     assert actors.handle.called.count("ping") == 1
 
 
-def test_an_actor_has_its_time_for_who_waits_for_no_item(actors, channel, monkeypatch):
+def test_an_actor_has_its_time_for_a_get_without_waiting(actors, channel, monkeypatch):
     queues = actors.start().way("ray")
     get, seconds = channel.actor_protocol.ray.get, []
 

@@ -146,7 +146,7 @@ def test_what_had_to_wait_is_not_kept_when_it_was_put(session):
 
 
 @pytest.mark.parametrize("ending", ["queue", "session"])
-def test_closing_ends_those_who_wait(session, ending):
+def test_closing_ends_waiting_calls(session, ending):
     async def scenario():
         queue, full = session.queue("k"), session.queue("full", maxsize=1)
         full.put(1)

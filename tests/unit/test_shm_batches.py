@@ -38,7 +38,7 @@ def test_what_is_there_is_enough_from_the_least_weight_on(session):
     assert queue.get_batch(10, 0, least=3) == [3]
 
 
-def test_who_tries_again_for_memory_says_so_and_who_gives_up_does_not(shm, place):
+def test_a_put_that_waits_for_memory_says_so_and_one_that_gives_up_does_not(shm, place):
     with shm.Session.create(dir=place, max_bytes=10**6) as session:
         queue, other = session.queue("a"), session.queue("b")
         other.put(bytes(600_000))
@@ -90,7 +90,7 @@ def test_a_least_beyond_the_target_changes_nothing(session):
         queue.get_batch(3, 0, least=0)
 
 
-def test_who_waits_for_the_least_is_woken_by_the_put_that_reaches_it(session):
+def test_a_batch_that_waits_for_the_least_is_woken_by_the_put_that_reaches_it(session):
     queue = session.queue("a")
     results = []
     thread = threading.Thread(

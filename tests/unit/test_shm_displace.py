@@ -61,7 +61,7 @@ def test_memory_of_what_is_dropped_is_free_at_once(session):
     assert queue.get().tolist() == [1, 1, 1]
 
 
-def test_who_waits_for_room_is_woken(session):
+def test_a_put_that_waits_for_room_is_woken(session):
     queue = session.queue("a", maxsize=1)
     queue.put(0)
     thread = threading.Thread(target=queue.put, args=(1,), kwargs={"timeout": DEADLINE_S})
@@ -73,7 +73,7 @@ def test_who_waits_for_room_is_woken(session):
     assert queue.get(timeout=0) == 1
 
 
-def test_each_message_is_dropped_or_taken_once_whoever_races(session):
+def test_each_message_is_dropped_or_taken_once_in_any_race(session):
     queue = session.queue("a", maxsize=4)
     rounds, taken, dropped_by = 500, [], [0, 0]
 

@@ -205,7 +205,7 @@ def test_a_child_finds_a_key_that_its_parent_let_go_of(session):
     assert session.queue("k").get(timeout=DEADLINE_S) == "from the child"
 
 
-def test_who_waited_for_a_queue_that_was_forgotten_is_rung_for_the_new_one(session, monkeypatch):
+def test_a_waiter_of_a_forgotten_queue_is_rung_for_the_new_one(session, monkeypatch):
     monkeypatch.setattr("shoal.shm.bells._TICK_S", 1000.0)
 
     async def works():

@@ -11,7 +11,7 @@ from shoal.errors import ChannelClosed, ChannelEmpty, ShoalValueError
 DEADLINE_S = 20
 
 
-def test_it_is_delivered_again_at_the_end_to_anybody(session):
+def test_it_is_delivered_again_at_the_end_to_any_consumer(session):
     queue = session.queue("a")
     queue.put_many(["first", "second"])
     message = queue.get(timeout=0, lease=True)
@@ -52,7 +52,7 @@ def test_large_arrays_keep_their_memory(session):
     assert session.stats()["bytes_in_use"] == 0
 
 
-def test_it_goes_into_a_queue_that_is_full_or_closed_and_wakes_who_waits(session):
+def test_it_goes_into_a_full_or_closed_queue_and_wakes_a_waiting_get(session):
     queue = session.queue("a", maxsize=1)
     queue.put(0)
     message = queue.get(timeout=0, lease=True)
@@ -153,7 +153,7 @@ def test_a_child_has_nothing_to_give_back(session):
     assert queue.get(timeout=0) == 1
 
 
-def test_who_dies_after_it_gave_back_changes_nothing(session, start, line):
+def test_a_death_after_giving_back_changes_nothing(session, start, line):
     program = (
         "import sys, time\nfrom shoal import shm\n"
         "session = shm.Session.attach(sys.argv[1])\nqueue = session.queue('a')\n"

@@ -179,7 +179,7 @@ def test_what_cannot_be_rebuilt_passes_and_fails_where_it_is_opened(backend, pai
 
 
 @pytest.mark.usefixtures("shm")
-def test_it_says_who_made_it(backend, obj):
+def test_it_names_its_sender(backend, obj):
     made = backend.ShmParcel.of(obj)
     kind, data, sender = made.__reduce_ex__(4)[1]
     assert made.sender == sender == across(made).sender == os.getpid()
@@ -192,7 +192,7 @@ def test_it_says_who_made_it(backend, obj):
         made.sender = SENDER
 
 
-def test_what_is_taken_or_looked_at_says_who_put_it(pair, obj):
+def test_a_parcel_that_is_taken_or_peeked_names_its_sender(pair, obj):
     plain, raw = pair
     plain.put_many([obj] * 5)
     assert [parcel.sender for _, parcel in raw.peek()] == [os.getpid()] * 5
@@ -265,7 +265,7 @@ def test_inside_of_another_object_it_stays_as_it_is(backend, pair):
 
 
 @pytest.mark.parametrize("get", [lambda q: q.peek(), lambda q: q.get(), lambda q: q.get_many(2)])
-def test_errors_name_who_made_the_message(backend, pair, get):
+def test_errors_name_the_sender_of_the_message(backend, pair, get):
     plain, _ = pair
     plain.put(sent_by(backend, SENDER, Unloadable()))
     text = f"^it: a message from process {SENDER} cannot be rebuilt here: ValueError: not here$"
@@ -273,7 +273,7 @@ def test_errors_name_who_made_the_message(backend, pair, get):
         get(plain)
 
 
-def test_who_made_the_messages_holds_the_memory(backend, place):
+def test_the_sender_of_messages_holds_the_memory(backend, place):
     session = backend.ShmSession(dir=place, max_bytes=2**20, memory_policy="error")
     queue = backend.ShmQueue(session, b"k")
     reserved = queue.reserve(100_000, "u1")

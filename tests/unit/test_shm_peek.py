@@ -172,7 +172,7 @@ def test_the_age_of_the_oldest_grows_until_it_is_taken(queue):
     assert queue.stats()["oldest_s"] > before
 
 
-def test_who_waits_is_counted(session):
+def test_waiting_calls_are_counted(session):
     queue = session.queue("w", maxsize=1)
     consumer = threading.Thread(target=queue.get)
     consumer.start()
@@ -190,7 +190,7 @@ def test_who_waits_is_counted(session):
     assert not producer.is_alive()
 
 
-def test_who_is_armed_is_counted(queue):
+def test_armed_event_loops_are_counted(queue):
     queue.fileno()
     queue.arm("get")
     queue.arm("get")

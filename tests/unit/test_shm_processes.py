@@ -103,7 +103,7 @@ def test_what_a_dead_consumer_had_leased_is_delivered_again_at_the_end(session, 
     assert (stats["descriptors_in_use"], stats["lost_messages"], stats["recovered"]) == (0, 0, 1)
 
 
-def test_who_waits_gets_what_a_dead_consumer_had_leased(session, start, line):
+def test_a_waiting_get_receives_what_a_dead_consumer_had_leased(session, start, line):
     queue = session.queue("k")
     queue.put(np.zeros(100_000, "u1"))
     process = start(LEASE, session.token)
@@ -129,7 +129,7 @@ def test_what_a_dead_consumer_had_taken_is_counted_as_lost(session, start, line)
     assert session.stats()["bytes_in_use"] == 0
 
 
-def test_who_is_stopped_is_alive(session, start, line):
+def test_a_stopped_process_is_alive(session, start, line):
     queue = session.queue("k")
     queue.put("leased")
     process = start(LEASE, session.token)

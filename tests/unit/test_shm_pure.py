@@ -163,7 +163,7 @@ def test_tables_of_another_version_are_refused(own):
     assert ChannelError.__name__ in result.stderr
 
 
-def test_tables_that_somebody_holds_do_not_outlast_a_deadline(own, queue):
+def test_tables_held_by_another_process_do_not_outlast_a_deadline(own, queue):
     queue.put(1)
     holder = sqlite3.connect(tables(own), isolation_level=None)
     holder.execute("BEGIN IMMEDIATE")
@@ -227,7 +227,7 @@ def test_what_is_queued_can_be_taken_where_the_file_system_is_full(own, queue, m
     assert own.stats()["descriptors_in_use"] == 0
 
 
-def test_who_dies_between_a_message_and_its_file_leaves_no_file(own, queue):
+def test_a_death_between_a_message_and_its_file_leaves_no_file(own, queue):
     program = (
         "import os, signal, sys\nfrom pathlib import Path\n"
         "from shoal._pure.shm import ShmQueue, ShmSession\n"
@@ -294,7 +294,7 @@ def test_a_session_that_is_dropped_within_a_change_is_left_after_it(queue, place
     assert not folder.exists()
 
 
-def test_nobody_else_can_use_the_spill_folder(place, tmp_path):
+def test_no_other_user_can_use_the_spill_folder(place, tmp_path):
     session = ShmSession(
         dir=place, max_bytes=100_000, memory_policy="spill", spill_dir=str(tmp_path)
     )
@@ -305,7 +305,7 @@ def test_nobody_else_can_use_the_spill_folder(place, tmp_path):
 
 
 @pytest.mark.parametrize("reserve", [False, True])
-def test_who_dies_while_it_writes_a_message_leaves_nothing(own, queue, reserve):
+def test_a_death_while_a_message_is_written_leaves_nothing(own, queue, reserve):
     program = (
         "import os, signal, sys\nimport numpy as np\nfrom shoal._pure.shm import putting\n"
         "from shoal._pure.shm import ShmQueue, ShmSession\n"

@@ -177,7 +177,7 @@ def test_a_closed_queue_is_drained_first(queue):
 
 
 @pytest.mark.parametrize("ending", ["queue", "session"])
-def test_closing_ends_those_who_wait(session, ending):
+def test_closing_ends_waiting_calls(session, ending):
     queue = session.queue("k", maxsize=1)
     thread, got = in_thread(queue.get)
     full = session.queue("full", maxsize=1)

@@ -23,7 +23,7 @@ from shoal.shm.keys import canonical
 pytestmark = pytest.mark.process
 
 
-def test_who_takes_part_goes_on_and_nobody_can_join(backend, tmp_path):
+def test_participants_go_on_and_no_other_process_can_join(backend, tmp_path):
     folder, disk = tmp_path / "memory", tmp_path / "disk"
     folder.mkdir()
     disk.mkdir()
@@ -78,7 +78,7 @@ def test_what_is_made_in_its_folder_meanwhile_goes_too(backend, place):
         session.close()
 
 
-def test_who_keeps_a_session_leaves_it_for_others(backend, tmp_path):
+def test_a_process_that_keeps_a_session_leaves_it_for_others(backend, tmp_path):
     session = backend.ShmSession(dir=str(tmp_path))
     session.keep()
     queue = backend.ShmQueue(session, b"k")
@@ -94,7 +94,7 @@ def test_who_keeps_a_session_leaves_it_for_others(backend, tmp_path):
         backend.ShmSession(token)
 
 
-def test_what_was_kept_and_nobody_came_for_is_a_leftover(backend, tmp_path):
+def test_a_kept_session_that_no_process_joined_is_a_leftover(backend, tmp_path):
     session = backend.ShmSession(dir=str(tmp_path))
     session.keep()
     session.close()
@@ -115,7 +115,7 @@ signal.pause()
 """
 
 
-def test_what_is_spared_is_no_leftover_while_who_starts_others_lives(backend, place, start, line):
+def test_a_spared_session_is_not_a_leftover_while_its_starter_lives(backend, place, start, line):
     keeper = subprocess.Popen(["sleep", "60"])
     left = []
     for _ in range(2):
@@ -133,7 +133,7 @@ def test_what_is_spared_is_no_leftover_while_who_starts_others_lives(backend, pl
     assert backend.shm_gc(place) == [left[1]]
 
 
-def test_who_finds_what_was_spared_goes_on(backend, place, start, line):
+def test_a_process_that_finds_a_spared_session_goes_on(backend, place, start, line):
     dies = start(SPARES, place, str(os.getpid()))
     token = line(dies)
     dies.kill()

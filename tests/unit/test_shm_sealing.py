@@ -25,7 +25,7 @@ def test_all_queues_refuse_puts_and_what_they_hold_can_still_be_taken(session):
         session.queue("made later").get(timeout=0)
 
 
-def test_who_waits_is_woken(session):
+def test_a_waiting_call_is_woken(session):
     full, empty = session.queue("full", maxsize=1), session.queue("empty")
     full.put(0)
     woken = []

@@ -4,7 +4,7 @@
 //! |---|---|
 //! | `descriptor_alloc` | finds free descriptors, in chunks that belong to one process each |
 //! | `files` | makes and removes extents: files of payload memory |
-//! | `ownership` | says who holds an extent, so that it is never lost, and can be taken from an idle process |
+//! | `ownership` | names the holder of an extent, so that it is never lost, and can be taken from an idle process |
 //! | `extent_alloc`, `extent_pool`, `arena` | allocate from the extents of this process |
 //! | `mapping_cache` | maps the extents of messages that this process reads |
 //! | `reclaim` | takes away the extents of dead processes, and those that live ones do not use |

@@ -1,4 +1,4 @@
-//! The word that says who holds an extent, so that payload memory always has a known owner.
+//! The word that names the holder of an extent, so that payload memory always has a known owner.
 //!
 //! ```text
 //! 63..32  changes  increases with every change, so that a process can tell that nothing happened
