@@ -10,6 +10,7 @@ mod reading;
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::ownership::OwnershipWord;
@@ -101,6 +102,9 @@ fn files_in(folder: &Path) -> Vec<String> {
     names.filter(|name| name.starts_with('x')).collect()
 }
 
+/// The structural lock of all sessions: threads of a test grow the tables of one session at once.
+static STRUCTURAL: Mutex<()> = Mutex::new(());
+
 /// A process's part in a session.
 struct Process {
     me: Owner,
@@ -123,6 +127,7 @@ impl Process {
         if let Some(claim) = self.descriptors.claim(&self.control) {
             return claim;
         }
+        let _lock = STRUCTURAL.lock().unwrap_or_else(PoisonError::into_inner);
         self.descriptors.grow(&self.control).expect("room");
         self.descriptors.claim(&self.control).expect("a new chunk")
     }
