@@ -84,6 +84,7 @@ def start(backend):
         environment = {**os.environ, "SHOAL_BACKEND": backend.__name__.rpartition("._")[2]}
         process = subprocess.Popen(
             [sys.executable, "-c", program, *arguments],
+            stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,

@@ -40,6 +40,25 @@ def test_within_a_with_block(session):
     assert queue.get(timeout=0) == 1
 
 
+def test_a_lease_keeps_its_message_when_the_session_is_dropped(session, start, line):
+    program = (
+        "import sys\nfrom shoal import shm\n"
+        "message = shm.Session.attach(sys.argv[1]).queue('a').get(timeout=20, lease=True)\n"
+        "print(message.value, flush=True)\ninput()\n"
+        "message.ack()\nprint('done', flush=True)\n"
+    )
+    queue = session.queue("a")
+    queue.put("item")
+    consumer = start(program, session.token)
+    assert line(consumer) == "item"
+    session.sweep()
+    assert queue.empty()
+    consumer.stdin.write("\n")
+    consumer.stdin.flush()
+    assert line(consumer) == "done"
+    assert queue.empty()
+
+
 def test_large_arrays_keep_their_memory(session):
     queue = session.queue("a")
     queue.put(np.arange(100_000.0))

@@ -21,11 +21,14 @@ class ShmMessage:
     without `ack`, it stays leased until this process ends or leaves the session.
     """
 
-    __slots__ = ("_given_back", "_member", "_pid", "_redelivered", "_row", "_value", "_weight")
+    __slots__ = (
+        "_given_back", "_member", "_pid", "_redelivered", "_row", "_session", "_value", "_weight",
+    )  # fmt: skip
     __module__ = "shoal.shm"
     _member: Member
     _pid: int
     _row: sqlite3.Row | None
+    _session: object
     _value: Any
     _redelivered: bool
     _weight: int
@@ -82,7 +85,7 @@ class ShmMessage:
                 db.execute("DELETE FROM messages WHERE id = ?", (number,))
 
         member.write(op, end)
-        self._row = None
+        self._row = self._session = None
         if op == "ack":
             remove_files([file])
         return True
@@ -98,10 +101,15 @@ class ShmMessage:
         raise TypeError("cannot pickle 'shoal.shm.ShmMessage' object")
 
 
-def leased(member: Member, row: sqlite3.Row, value: Any) -> ShmMessage:
-    """Create the message of a row that this process has leased."""
+def leased(member: Member, session: object, row: sqlite3.Row, value: Any) -> ShmMessage:
+    """Create the message of a row that this process has leased.
+
+    The lease keeps the session's object alive: with the last one the process would leave the
+    session, and the message would be delivered again.
+    """
     message = object.__new__(ShmMessage)
     message._member = member
+    message._session = session
     message._pid = os.getpid()
     message._row = row
     message._value = value

@@ -267,7 +267,9 @@ class ShmQueue:
         taking = Taking(row, call, choice, lease=lease, parcels=self._parcels)
         try:
             taken, refusal = taking.run()
-            result = [leased(row.member, *pair) if lease else pair[1] for pair in taken]
+            result = [
+                leased(row.member, self._session, *pair) if lease else pair[1] for pair in taken
+            ]
             self._failed = taking.failed
         except BaseException:
             taking.put_back()
