@@ -24,7 +24,7 @@ def fresh_channel(depth: int) -> Iterator[Fresh]:
     """Make a new channel, and remove it at the end; yield put, get and its folder."""
     channel = Channel.create(f"fresh {depth}", maxsize=depth)
     try:
-        yield channel.put, channel.get, channel._facts.places[0].token
+        yield channel.put, channel.get, channel._settings.locations[0].token
     finally:
         channel.delete()
 
