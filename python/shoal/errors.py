@@ -83,7 +83,13 @@ def _rebuild(cls: type[BaseException], args: tuple[Any, ...], state: dict[str, A
 
 
 class ShoalError(Exception):
-    """The base class of every error that shoal raises on purpose."""
+    """The base class of every error that shoal raises on purpose.
+
+    Attributes:
+        met_by: The worker whose name begins the message; None if the message names none.
+    """
+
+    met_by: str | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Some subclasses take keywords; the default protocol would pass `args` alone.

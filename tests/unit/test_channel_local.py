@@ -368,3 +368,21 @@ def test_a_put_that_has_got_room_cannot_be_cancelled(monkeypatch):
     assert cancelled == [False]
     assert work.wait(timeout=5) is None
     assert channel.get_nowait() == 1
+
+
+def test_a_refused_put_says_why_in_words_and_numbers():
+    channel = Channel.create("refusing", maxsize=9, local=True)
+    channel.create_queue("own bound", 1)
+    channel.put("a", key="own bound")
+    for late in (
+        lambda: channel.put("b", key="own bound", timeout=0.05),
+        lambda: channel.put("b", key="own bound", timeout=0.05, async_op=True).wait(timeout=20),
+        lambda: channel.put_nowait("b", key="own bound"),
+    ):
+        with pytest.raises((ShoalTimeoutError, ChannelFull), match="as maxsize=1 allows") as caught:
+            late()
+        assert caught.value.refusal == ("messages", 1, 1, 0)
+    channel.put("c", key="not full", weight=1)
+    with pytest.raises(ShoalTimeoutError) as caught:
+        channel.get_batch(7, "not full", min_weight=3, linger=0, timeout=0.05)
+    assert caught.value.refusal == ("weight", 1, 3, 0)

@@ -158,17 +158,20 @@ class LocalQueues:
         self, operation: str, key: Hashable, outcome: Outcome, deadline: Deadline | None
     ) -> None:
         where = self._settings.shown(key)
-        bound = self._settings.maxsize or self._settings.capacity
-        if outcome is Outcome.FULL:
-            held = self._queues.qsize(key)
-            full = ChannelFull(
-                f"{operation}: no room in {where}: it holds {held} messages, as many as "
-                f"{'maxsize' if self._settings.maxsize else 'capacity'}={bound} allows"
+        if outcome in (Outcome.FULL, Outcome.TIMEOUT):
+            # As at the refusal: another thread may have taken messages since.
+            own = self._queues.maxsize(key)
+            bound = own or self._settings.capacity
+            limit = f"{'maxsize' if own else 'capacity'}={bound}"
+            why = f"it holds {bound} messages, as many as {limit} allows"
+            refused: ChannelFull | ShoalTimeoutError = ChannelFull(
+                f"{operation}: no room in {where}: {why}"
             )
-            full.refusal = ("messages" if self._settings.maxsize else "backlog", held, bound, 0)
-            raise full
-        if outcome is Outcome.TIMEOUT and deadline is not None:
-            raise timeout_error("put", where, deadline.timeout, None)
+            if outcome is Outcome.TIMEOUT and deadline is not None:
+                within = f"within {deadline.timeout:g} s"
+                refused = ShoalTimeoutError(f"put: no room in {where} {within}: {why}")
+            refused.refusal = ("messages" if own else "backlog", bound, bound, 0)
+            raise refused
         if outcome in (Outcome.CLOSED, Outcome.GONE):
             raise ChannelClosed(f"{operation}: {where} is closed")
 
@@ -275,7 +278,8 @@ class LocalQueues:
             raise empty
         refusal = NOTHING
         if want.kind == "batch":
-            refusal = Refusal("weight", self._queues.qsize(key), want.amount, 0)
+            needed = want.amount if want.least is None else want.least
+            refusal = Refusal("weight", self._queues.qsize(key), needed, 0)
         raise timeout_error(operation, where, deadline.timeout, refusal)
 
     def set_aside(self, key: Hashable, error: ChannelDecodeError) -> None:

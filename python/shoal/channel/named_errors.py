@@ -11,10 +11,9 @@ __all__ = ["named", "naming"]
 
 def named(error: BaseException) -> BaseException:
     """Add the name of this worker to the text of an error, unless it has one; return the error."""
-    if isinstance(error, ShoalError) and not getattr(error, "met_by", None):
-        who = describe_self()
-        error.met_by = who  # type: ignore[attr-defined]  # an attribute that errors get here
-        error.args = (f"{who}: {error}", *error.args[1:])
+    if isinstance(error, ShoalError) and error.met_by is None:
+        error.met_by = describe_self()
+        error.args = (f"{error.met_by}: {error}", *error.args[1:])
     return error
 
 

@@ -73,8 +73,8 @@ class RoutingState:
             yield
         except ShoalValueError as error:
             self.forget_peer(peer)
-            if not getattr(error, "met_by", None):
-                error.__dict__["met_by"] = self.name
+            if error.met_by is None:
+                error.met_by = self.name
                 text = f"{self.name}: {operation} {peer!r}: {error}"
                 error.args = (text, *error.args[1:])
             raise
