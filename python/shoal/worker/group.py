@@ -5,7 +5,7 @@ import logging
 import operator
 import time
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -18,6 +18,7 @@ from shoal._backend import Placement, WorkerAddress
 from shoal._ray import find_actor, runtime
 from shoal.bootstrap.host import CALL_PREFIX, public_methods
 from shoal.cluster import Cluster
+from shoal.cluster.stop import stops_on_failure
 from shoal.context import env_value
 from shoal.deadline import Deadline
 from shoal.errors import (
@@ -31,7 +32,8 @@ from shoal.manager import WorkerManager
 from shoal.manager.base import find_namespace, required_namespace
 from shoal.placement import NodePlacementStrategy, PackedPlacementStrategy, PlacementStrategy
 from shoal.placement.environment import group_environment, process_environment
-from shoal.worker.result import WorkerGroupFuncResult, log_failure
+from shoal.worker.failures import GroupCall, forget_failures
+from shoal.worker.result import WorkerGroupFuncResult
 
 __all__ = ["WorkerGroup", "WorkerGroupFunc"]
 
@@ -91,7 +93,7 @@ class WorkerGroup:
         self._kwargs = dict(kwargs or {})
         self._name = f"worker_group_{worker_cls.__name__}"
         self._workers: list[WorkerGroup.WorkerRank] = []
-        self._ready_refs: list[Any] = []
+        self._constructors: GroupCall | None = None
         # The ranks that `execute_on` chose, by thread: threads do not affect each other.
         self._next_ranks: dict[int, list[int]] = {}
         self._cluster: Cluster | None = None
@@ -254,22 +256,25 @@ class WorkerGroup:
 
     def _watch_start(self) -> None:
         """Log a constructor's failure at once, and the group's start when all ranks are up."""
-        self._ready_refs = [w.worker._shoal_ready.remote() for w in self._workers]  # noqa: SLF001  (the host's own method)
-        missing = set(range(len(self._ready_refs)))
-        name, start = self._name, self._launched_at
+        name, start, size = self._name, self._launched_at, len(self._workers)
 
-        def up(index: int, future: Any) -> None:
-            if not future.cancelled() and future.exception() is None and future.result() is None:
-                missing.discard(index)
-                if not missing:
-                    count = len(self._ready_refs) or index + 1
-                    _log.info(
-                        "workers: %s, %d ready, %.1f s", name, count, time.monotonic() - start
-                    )
+        def up() -> None:
+            _log.info("workers: %s, %d ready, %.1f s", name, size, time.monotonic() - start)
 
-        for index, ref in enumerate(self._ready_refs):
-            log_failure(ref, f"constructing {name}:{index}")
-            ref.future().add_done_callback(partial(up, index))
+        self._constructors = self._construction(up)
+        self._constructors.watch()
+
+    def _construction(self, on_complete: Callable[[], None] | None = None) -> GroupCall:
+        """Return the call that ends when all constructors have returned."""
+        return GroupCall(
+            self._name,
+            "launch",
+            [w.worker._shoal_ready.remote() for w in self._workers],  # noqa: SLF001  (the host's own method)
+            range(len(self._workers)),
+            what=f"constructing {self._name}",
+            stops=stops_on_failure(),
+            on_complete=on_complete,
+        )
 
     def ready(self, timeout: float | None = None) -> Self:
         """Wait until all constructors have returned.
@@ -286,7 +291,10 @@ class WorkerGroup:
             ShoalTimeoutError: The timeout expired.
         """
         limit = Deadline(timeout).timeout
-        WorkerGroupFuncResult(self, self._ready_refs, "launch", self.worker_cls_name).wait(limit)
+        if self._constructors is not None:
+            WorkerGroupFuncResult.of(self, "launch", self.worker_cls_name, self._constructors).wait(
+                limit
+            )
         return self
 
     @classmethod
@@ -314,7 +322,7 @@ class WorkerGroup:
         group = cls(worker_cls)
         group._name = group_name
         group._workers = [WorkerGroup.WorkerRank(a, r) for r, a in enumerate(found)]
-        group._ready_refs = [w.worker._shoal_ready.remote() for w in group._workers]  # noqa: SLF001  (the host's own method)
+        group._constructors = group._construction()
         return group
 
     # --- calls ---
@@ -343,7 +351,18 @@ class WorkerGroup:
             args: Its positional arguments; a Ray object reference arrives as its value.
             kwargs: Its keyword arguments.
         """
-        workers = self._workers
+        return self._call(ranks, method, args, kwargs)
+
+    def _call(
+        self,
+        ranks: Sequence[int],
+        method: str,
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+        *,
+        is_quiet: bool = False,
+    ) -> WorkerGroupFuncResult:
+        workers, kwargs = self._workers, kwargs or {}
         if not workers:
             raise LaunchError(f"the group {self._name!r} is not launched, or is closed")
         if method in self._methods:
@@ -351,7 +370,10 @@ class WorkerGroup:
             refs = [getattr(workers[r].worker, name).remote(*args, **kwargs) for r in ranks]
         else:
             refs = [workers[r].worker._shoal_call.remote(method, *args, **kwargs) for r in ranks]  # noqa: SLF001  (the host's own method)
-        return WorkerGroupFuncResult(self, refs, method, self.worker_cls_name, ranks)
+        call = GroupCall(
+            self._name, method, refs, ranks, is_quiet=is_quiet, stops=stops_on_failure()
+        )
+        return WorkerGroupFuncResult.of(self, method, self.worker_cls_name, call)
 
     def seconds_of(self, ranks: Sequence[int], method: str) -> list[float]:
         """Return how long the last call of a method took on each of some ranks, in seconds."""
@@ -392,11 +414,11 @@ class WorkerGroup:
             return
         if not self._is_in_reach():
             # Its cluster was shut down, and the workers with it; any call would start a new Ray.
-            self._workers, self._ready_refs = [], []
+            self._workers, self._constructors = [], None
             return
         if inspect.isroutine(getattr(self._worker_cls, "_close", None)):
             try:
-                WorkerGroup.call_ranks(self, range(len(self._workers)), "_close").wait(timeout)
+                self._call(range(len(self._workers)), "_close", is_quiet=True).wait(timeout)
             except Exception as error:  # noqa: BLE001  (a user's hook that raises must not keep the workers alive)
                 _log.warning("closing %s: %s", self._name, error)
         pings = [w.worker._shoal_ping.remote() for w in self._workers]  # noqa: SLF001  (the host's own method)
@@ -427,7 +449,8 @@ class WorkerGroup:
             elif self._cluster is not None:
                 self._cluster.release(name)
         self._workers = []
-        self._ready_refs = []
+        self._constructors = None
+        forget_failures(self._name)
         if is_ours:
             with suppress(RayError, ShoalError):
                 WorkerManager.get_proxy().unregister_group(self._name)
