@@ -73,7 +73,7 @@ def stop_process(cause: str, end_workers: Callable[[], None], *, is_worker: bool
         end_workers: Ends the workers of this driver.
         is_worker: Whether this process is a worker.
     """
-    global _cause  # noqa: PLW0603  (a process ends once)
+    global _cause
     with _lock:
         is_first, _cause = _cause is None, _cause or cause
     if is_worker:
@@ -99,17 +99,17 @@ def _end_in_any_case(end_workers: Callable[[], None]) -> None:
     if _is_prepared:
         time.sleep(_AT_MOST_S)
     _say_cause()
-    sys.stderr.flush()
     os._exit(EXIT_CODE)
 
 
 def _say_cause() -> None:
     if _cause is not None:
-        print(f"shoal: the job was stopped: {_cause}", file=sys.stderr, flush=True)
+        sys.stderr.write(f"shoal: the job was stopped: {_cause}\n")
+        sys.stderr.flush()
 
 
 def _forget() -> None:
-    global _cause, _lock, _is_prepared  # noqa: PLW0603  (a forked child is another process)
+    global _cause, _lock, _is_prepared
     _cause, _lock, _is_prepared = None, threading.Lock(), False
 
 

@@ -19,7 +19,7 @@ from shoal.cluster import Cluster
 from shoal.cluster.stop import stop_process
 from shoal.context import current
 from shoal.deadline import annotate_waits
-from shoal.errors import PeerLostError
+from shoal.errors import ClusterError, PeerLostError
 from shoal.fork import ChildStage, in_child
 from shoal.manager.base import connection
 
@@ -226,7 +226,9 @@ class GroupCall:
     def _died(self, index: int, error: RayError) -> Failure:
         rank, address = self.ranks[index], self._address(index)
         cause: Exception = error
-        if isinstance(error, RayActorError):
+        if isinstance(error, RayActorError) and _is_ending():
+            cause = ClusterError(f"{self.name}: the cluster was shut down before the call ended")
+        elif isinstance(error, RayActorError):
             reason = next(iter(str(error).splitlines()), "")
             cause = PeerLostError(f"{address} died while it ran {self.name}: {reason}")
         elif isinstance(error, RayTaskError) and isinstance(error.cause, Exception):
@@ -365,7 +367,7 @@ def _watch_calls() -> None:
 
 
 def _forget() -> None:
-    global _lock, _new, _wake, _watcher  # noqa: PLW0603  (a forked child has no watcher)
+    global _lock, _new, _wake, _watcher
     _lock, _new, _wake, _watcher = threading.Lock(), deque(), threading.Event(), None
     _not_waited_for.clear()
 

@@ -12,14 +12,14 @@ from functools import partial
 from threading import get_ident
 from typing import Any, Self, SupportsIndex
 
-from ray.exceptions import RayActorError, RayError
+from ray.exceptions import RayError
 
 from shoal._backend import Placement, WorkerAddress
 from shoal._ray import find_actor, runtime
 from shoal.bootstrap.host import CALL_PREFIX, public_methods
 from shoal.cluster import Cluster
 from shoal.cluster.stop import stops_on_failure
-from shoal.context import env_value
+from shoal.context import current, env_value
 from shoal.deadline import Deadline
 from shoal.errors import (
     LaunchError,
@@ -33,6 +33,7 @@ from shoal.manager.base import find_namespace, required_namespace
 from shoal.placement import NodePlacementStrategy, PackedPlacementStrategy, PlacementStrategy
 from shoal.placement.environment import group_environment, process_environment
 from shoal.worker.failures import GroupCall, forget_failures
+from shoal.worker.names import DYING_S, RETRY_S, find_ranks, forget_dead, is_alive
 from shoal.worker.result import WorkerGroupFuncResult
 
 __all__ = ["WorkerGroup", "WorkerGroupFunc"]
@@ -41,9 +42,6 @@ _log = logging.getLogger("shoal")
 
 # Methods that were added to the compatible API: a user's method with such a name hides them.
 _NEW_NAMES = frozenset({"call_ranks", "close", "ready", "seconds_of"})
-# Seconds for which a dying process may keep its name.
-_DYING_S = 2.0
-_RETRY_S = 0.02
 
 
 class WorkerGroupFunc:
@@ -211,10 +209,14 @@ class WorkerGroup:
             "CLUSTER_NAMESPACE": cluster.namespace,
             "CATCH_SYSTEM_FAILURE": "1" if catch else "0",
         }
-        _forget_dead(self._name, cluster.namespace)
+        forget_dead(self._name)
         try:
             for placement in placements:
                 self._workers.append(self._start(placement, max_concurrency, env))
+                if len(self._workers) == 1:  # its name is this group's now
+                    WorkerManager.get_proxy().announce_group(
+                        self._name, len(placements), current().name
+                    )
         except BaseException:
             self._kill()
             raise
@@ -244,15 +246,15 @@ class WorkerGroup:
             cls_args=self._args,
             cls_kwargs=self._kwargs,
         )
-        deadline = Deadline(_DYING_S)
+        deadline = Deadline(DYING_S)
         while True:
             try:
                 return WorkerGroup.WorkerRank(worker=start(), rank=placement.rank)
             except NameTakenError:
-                if _is_alive(name, cluster.namespace, deadline) or deadline.expired:
+                if is_alive(name, cluster.namespace, deadline) or deadline.expired:
                     raise
             # The previous owner is dead, and its name is free within milliseconds.
-            time.sleep(_RETRY_S)
+            time.sleep(RETRY_S)
 
     def _watch_start(self) -> None:
         """Log a constructor's failure at once, and the group's start when all ranks are up."""
@@ -264,7 +266,9 @@ class WorkerGroup:
         self._constructors = self._construction(up)
         self._constructors.watch()
 
-    def _construction(self, on_complete: Callable[[], None] | None = None) -> GroupCall:
+    def _construction(
+        self, on_complete: Callable[[], None] | None = None, *, is_quiet: bool = False
+    ) -> GroupCall:
         """Return the call that ends when all constructors have returned."""
         return GroupCall(
             self._name,
@@ -272,6 +276,7 @@ class WorkerGroup:
             [w.worker._shoal_ready.remote() for w in self._workers],  # noqa: SLF001  (the host's own method)
             range(len(self._workers)),
             what=f"constructing {self._name}",
+            is_quiet=is_quiet,
             stops=stops_on_failure(),
             on_complete=on_complete,
         )
@@ -298,31 +303,28 @@ class WorkerGroup:
         return self
 
     @classmethod
-    def from_group_name(cls, worker_cls: type, group_name: str) -> "WorkerGroup":
+    def from_group_name(
+        cls, worker_cls: type, group_name: str, *, timeout: float | None = None
+    ) -> "WorkerGroup":
         """Return a group that another process launched.
+
+        The workers may still be constructing; `ready` waits for them.
 
         Args:
             worker_cls: The workers' class.
             group_name: The group's name.
+            timeout: Limit in seconds of the wait for the launch. With None, a group that is not
+                being launched is an error at once, and one that is has the default limit.
 
         Raises:
-            ShoalValueError: There is no such group.
+            ShoalValueError: There is no such group, or ranks of it have ended.
+            ShoalTimeoutError: Ranks were not launched in time.
         """
-        namespace = required_namespace()
-        infos = WorkerManager.get_proxy().get_group(group_name)
-        size = infos[0].group_world_size if infos else 1
-        found = [find_actor(f"{group_name}:{rank}", namespace) for rank in range(size)]
-        if None in found:
-            missing = [rank for rank, actor in enumerate(found) if actor is None]
-            raise ShoalValueError(
-                f"no group {group_name!r} in the job {namespace!r}"
-                if not infos
-                else f"the group {group_name!r} has lost its ranks {missing}"
-            )
+        found = find_ranks(group_name, timeout)
         group = cls(worker_cls)
         group._name = group_name
         group._workers = [WorkerGroup.WorkerRank(a, r) for r, a in enumerate(found)]
-        group._constructors = group._construction()
+        group._constructors = group._construction(is_quiet=True)  # its launcher logs failures
         return group
 
     # --- calls ---
@@ -402,7 +404,7 @@ class WorkerGroup:
 
     # --- end ---
 
-    def close(self, timeout: float | None = _DYING_S) -> None:
+    def close(self, timeout: float | None = DYING_S) -> None:
         """End all workers; the name is free afterwards.
 
         A worker class's own `_close` method is called first. Closing twice does nothing.
@@ -465,46 +467,3 @@ def _default_strategy(cluster: Cluster) -> PlacementStrategy:
     if cluster.num_accelerators:
         return PackedPlacementStrategy(0, cluster.num_accelerators - 1)
     return NodePlacementStrategy([0])
-
-
-def _forget_dead(group_name: str, namespace: str) -> None:
-    """Remove the records of a dead group of this name from the WorkerManager.
-
-    Otherwise the new ranks would find the old ones: rank 1 would use the port of a dead rank 0.
-
-    Raises:
-        NameTakenError: A rank of the old group is alive.
-    """
-    manager = WorkerManager.get_proxy()
-    infos = manager.get_group(group_name)
-    deadline = Deadline(_DYING_S)
-    for info in infos:
-        name = info.address.get_name()
-        if _is_alive(name, namespace, deadline):
-            raise NameTakenError(
-                f"the name {name!r} belongs to a worker that is alive in the job {namespace!r}; "
-                "close its group first, or choose another name"
-            )
-    if infos:
-        manager.unregister_group(group_name)
-
-
-def _is_alive(name: str, namespace: str, deadline: Deadline) -> bool:
-    """Whether a named actor is alive: it answers (even if its constructor failed), or is busy."""
-    actor = find_actor(name, namespace)
-    if actor is None:
-        return False
-    method = getattr(actor, "_shoal_ping", None)
-    if method is None:
-        return True
-    ref = method.remote()
-    answered, _ = runtime().wait([ref], timeout=deadline.remaining)
-    if not answered:
-        return True
-    try:
-        runtime().get(ref)
-    except RayActorError:
-        # Ray frees the name of an actor that died by itself only when it is killed as well.
-        runtime().kill(actor)
-        return False
-    return True

@@ -21,6 +21,8 @@ __all__ = ["WorkerGroupFuncResult"]
 _GRACE_S = 2.0
 # Seconds within which one `ray.get` waits for all ranks; then each rank is watched by itself.
 _FIRST_LOOK_S = 0.05
+# Seconds after which a wait looks whether the cluster still exists.
+_RECHECK_S = 1.0
 
 
 class WorkerGroupFuncResult:
@@ -100,7 +102,8 @@ class WorkerGroupFuncResult:
                     break
                 if deadline.expired:
                     raise timed_out(call.name, self._peers(pending), deadline)
-                call.await_change(seen, log.step(at_most))
+                self._check_ray()
+                call.await_change(seen, min(log.step(at_most), _RECHECK_S))
                 if math.isinf(at_most):  # otherwise it ends within the grace
                     log.tick()
             return self._values(deadline)
@@ -127,7 +130,8 @@ class WorkerGroupFuncResult:
                         break
                     if deadline.expired:
                         raise timed_out(call.name, self._peers(pending), deadline)
-                    step = log.step(at_most)
+                    self._check_ray()
+                    step = min(log.step(at_most), _RECHECK_S)
                     with suppress(TimeoutError):
                         await asyncio.wait_for(changed.wait(), step)
                     changed.clear()

@@ -28,6 +28,7 @@ from shoal.shm.location import memory_id
 from shoal.transport.choice import Choice
 from shoal.worker.group import WorkerGroup
 from shoal.worker.identity import Identity, accelerator_type
+from shoal.worker.names import claim_address
 from shoal.worker.routed import RoutedCalls
 from shoal.worker.timers import Timers, timer
 
@@ -169,10 +170,14 @@ class Worker(RoutedCalls, metaclass=WorkerMeta):
             pid=os.getpid(),
             process=own_process(),
             memory=memory_id(),
+            group=os.environ.get("GROUP_NAME", "") if self._is_ray_actor else "",
         )
         self._collective = Collective(self)
         self._collective.join()
-        self._manager_proxy.register_worker(self._worker_address, self._worker_info)
+        if len(self._worker_address.rank_path) > 1:
+            claim_address(self._worker_info)
+        else:
+            self._manager_proxy.register_worker(self._worker_address, self._worker_info)
         self._set_master()
         _set_network_devices(identity.accelerator_type)
         Worker.PID = os.getpid()
@@ -187,7 +192,9 @@ class Worker(RoutedCalls, metaclass=WorkerMeta):
             parent = self._worker_address.get_parent_address()
             master = (parent or self._worker_address).get_child_address(0)
             limit = default_timeout()
-            found: WorkerInfo | None = self._manager_proxy.wait_worker_info(master, timeout=limit)
+            found: WorkerInfo | None = self._manager_proxy.wait_worker_info(
+                master, timeout=limit, group=self._worker_info.group or None
+            )
             if found is None:
                 raise ShoalTimeoutError(
                     f"{self._worker_name}: {master.get_name()} did not register within {limit:g} s"
