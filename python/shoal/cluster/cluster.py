@@ -14,7 +14,7 @@ import ray
 from shoal._backend import shm_gc
 from shoal._ray import runtime
 from shoal.bootstrap.extension import load_user_extension_module
-from shoal.cluster.allocate import Allocation, allocate, read_arguments
+from shoal.cluster.allocate import AllocateCall, Allocation, allocate, read_arguments
 from shoal.cluster.bringup import connect, disconnect, find_nodes, running_jobs, wanted_nodes
 from shoal.cluster.env import (
     PATH_LIKE_ENV_VARS,
@@ -39,6 +39,7 @@ from shoal.profiling import (
     get_profiling_env_vars_for_worker,
     modify_profile_context,
 )
+from shoal.signatures import InitSignature, first_overload
 from shoal.topology import DescribedCluster
 
 __all__ = ["Cluster"]
@@ -58,18 +59,18 @@ class _ClassOrInstanceMethod:
     def __init__(self, function: Callable[..., Any]) -> None:
         self._function = function
         self.__doc__ = function.__doc__
+        self._signature = first_overload(AllocateCall.__call__)
 
-    def __get__(self, instance: Any, owner: type) -> Callable[..., Any]:
+    def __get__(self, instance: Any, owner: type) -> AllocateCall:
         function = self._function
-        if instance is not None:
-            return function.__get__(instance, owner)  # type: ignore[no-any-return]  # a bound method
 
         @functools.wraps(function)
-        def on_class(*args: Any, **kwargs: Any) -> Any:
+        def call(*args: Any, **kwargs: Any) -> Any:
             # Created on the call: inspecting the class (help, a mock) must not start a cluster.
-            return function(owner(), *args, **kwargs)
+            return function(owner() if instance is None else instance, *args, **kwargs)
 
-        return on_class
+        call.__signature__ = self._signature  # type: ignore[attr-defined]  # for `help` and editors
+        return call
 
 
 class Cluster(DescribedCluster):
@@ -105,6 +106,8 @@ class Cluster(DescribedCluster):
     NAMESPACE: ClassVar[str] = SYS_NAME
     LOGGING_LEVEL: ClassVar[str] = (env_value("LOG_LEVEL") or "INFO").upper()
     PATH_LIKE_ENV_VARS: ClassVar[frozenset[str]] = PATH_LIKE_ENV_VARS
+
+    __signature__ = InitSignature()
 
     _instance: "ClassVar[Cluster]"
     _has_initialized: ClassVar[bool] = False

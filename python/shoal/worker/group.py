@@ -16,7 +16,7 @@ from ray.exceptions import RayError
 
 from shoal._backend import Placement, WorkerAddress
 from shoal._ray import find_actor, runtime
-from shoal.bootstrap.host import CALL_PREFIX, public_methods
+from shoal.bootstrap.host import CALL_PREFIX, generator_error, public_methods
 from shoal.cluster import Cluster
 from shoal.cluster.stop import stops_on_failure
 from shoal.context import current, env_value
@@ -96,7 +96,11 @@ class WorkerGroup:
         self._next_ranks: dict[int, list[int]] = {}
         self._cluster: Cluster | None = None
         self._launched_at = 0.0
-        self._methods = frozenset(public_methods(worker_cls))
+        methods = public_methods(worker_cls)
+        self._methods = frozenset(methods)
+        self._generators = {
+            name for name, m in methods.items() if inspect.isgeneratorfunction(inspect.unwrap(m))
+        }
         self._attach_methods()
 
     def _attach_methods(self) -> None:
@@ -367,6 +371,8 @@ class WorkerGroup:
         workers, kwargs = self._workers, kwargs or {}
         if not workers:
             raise LaunchError(f"the group {self._name!r} is not launched, or is closed")
+        if method in self._generators:
+            raise generator_error(f"{self.worker_cls_name}.{method}")
         if method in self._methods:
             name = CALL_PREFIX + method
             refs = [getattr(workers[r].worker, name).remote(*args, **kwargs) for r in ranks]

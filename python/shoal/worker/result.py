@@ -172,14 +172,13 @@ class WorkerGroupFuncResult:
             return_per_rank: Whether to return each rank's values as well.
 
         Returns:
-            Seconds by timer, including the call itself under its method's name; with
-            `return_per_rank` a pair of this dict and a list of each rank's timers.
+            Seconds by timer; with `return_per_rank` a pair of this dict and a list of each rank's
+            timers. The method itself is among them only if the worker times it, for example with
+            `@Worker.timer()`.
         """
         reduce = _reduction(reduction_type)
         self.wait()
         per_rank = self._group.call_ranks(self._call.ranks, "pop_execution_times").wait()
-        for timers, seconds in zip(per_rank, self._call_seconds(), strict=True):
-            timers.setdefault(self._func_name, seconds)
         names = sorted({name for timers in per_rank for name in timers})
         reduced = {n: float(reduce([t[n] for t in per_rank if n in t])) for n in names}
         return (reduced, per_rank) if return_per_rank else reduced  # type: ignore[return-value]  # the contract's two shapes
