@@ -29,6 +29,7 @@ _AT_MOST_S = 30.0
 _lock = threading.Lock()
 _cause: str | None = None
 _is_prepared = False
+_has_raised = False
 
 
 def stops_on_failure() -> bool:
@@ -53,7 +54,8 @@ def prepare_stop() -> None:
     Raises:
         ShoalValueError: `SHOAL_ON_FAILURE` has a wrong value.
     """
-    global _is_prepared  # noqa: PLW0603  (a process has one handler)
+    global _is_prepared, _has_raised, _cause
+    _has_raised, _cause = False, None  # those of an earlier job
     if not stops_on_failure() or threading.current_thread() is not threading.main_thread():
         return
     if signal.getsignal(signal.SIGUSR1) in (signal.SIG_DFL, _on_signal):
@@ -84,12 +86,22 @@ def stop_process(cause: str, end_workers: Callable[[], None], *, is_worker: bool
         threading.Thread(
             target=_end_in_any_case, args=(end_workers,), name="shoal-stop", daemon=True
         ).start()
-    if _is_prepared:
+    if threading.current_thread() is threading.main_thread():
+        _exit_once()
+    elif is_first and _is_prepared:
         signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGUSR1)
 
 
 def _on_signal(_signum: int, _frame: object) -> None:
-    exit_process(EXIT_CODE)
+    _exit_once()
+
+
+def _exit_once() -> None:
+    """Raise SystemExit, but not a second time: that would interrupt `finally` blocks."""
+    global _has_raised  # noqa: PLW0603  (a process ends once)
+    if not _has_raised:
+        _has_raised = True
+        exit_process(EXIT_CODE)
 
 
 def _end_in_any_case(end_workers: Callable[[], None]) -> None:
@@ -109,8 +121,8 @@ def _say_cause() -> None:
 
 
 def _forget() -> None:
-    global _cause, _lock, _is_prepared
-    _cause, _lock, _is_prepared = None, threading.Lock(), False
+    global _cause, _lock, _is_prepared, _has_raised
+    _cause, _lock, _is_prepared, _has_raised = None, threading.Lock(), False, False
 
 
 # Exit handlers run in the opposite order of their registration: this one after `Cluster.shutdown`.

@@ -201,7 +201,7 @@ class GroupCall:
             if index in self.replies:
                 return
             self.replies[index] = self._kept(reply)
-            is_complete = len(self.replies) == len(self.refs) and not self.failed()
+            is_complete = len(self.replies) == len(self.refs)
             self._changed.notify_all()
         for listener in list(self._listeners):
             listener()
@@ -209,7 +209,7 @@ class GroupCall:
             self._told.add(index)
         elif is_failure and not self._is_left_to_waits():
             self._tell(index, reply)
-        if is_complete and self._on_complete is not None:
+        if is_complete and self._on_complete is not None and not self.failed():
             self._on_complete()
 
     def _kept(self, reply: Any) -> Any:
@@ -336,7 +336,7 @@ def _is_worker() -> bool:
 
 def _end_workers() -> None:
     cluster = getattr(Cluster, "_instance", None)
-    if cluster is not None:
+    if cluster is not None and not cluster.is_ending:
         cluster.kill_workers()
 
 
@@ -364,6 +364,7 @@ def _watch_calls() -> None:
                     call.watch_if_left_alone()
             except Exception:  # noqa: BLE001  (Ray is being shut down; the next job needs this thread)
                 _log.debug("%s: not watched", call.name, exc_info=True)
+            del call  # its values must not live until the next call
 
 
 def _forget() -> None:
