@@ -31,7 +31,7 @@ def test_the_log_line_is_the_one_that_is_shown(caplog):
     first, second, *_ = caplog.records[0].getMessage().splitlines()
     assert f"{first}\n{second}\n" == LINE.rsplit("  ...", 1)[0]
     assert WAIT.rstrip().endswith(f"failed before, and not waited for: {first}")
-    assert LAST == f"shoal: the job was stopped: {first}\n"
+    assert f"shoal: the job was stopped: {first}\n" == LAST
 
 
 def test_the_exit_code_is_the_one_that_is_told():

@@ -26,7 +26,7 @@ stop_by_default: list[str] = []
 _GRACE_S = 2.0
 _AT_MOST_S = 30.0
 
-_lock = threading.Lock()
+_lock = threading.RLock()
 _cause: str | None = None
 _is_prepared = False
 _has_raised = False
@@ -54,7 +54,7 @@ def prepare_stop() -> None:
     Raises:
         ShoalValueError: `SHOAL_ON_FAILURE` has a wrong value.
     """
-    global _is_prepared, _has_raised, _cause
+    global _is_prepared, _has_raised, _cause  # noqa: PLW0603  (a process has one job at a time)
     _has_raised, _cause = False, None  # those of an earlier job
     if not stops_on_failure() or threading.current_thread() is not threading.main_thread():
         return
@@ -122,7 +122,7 @@ def _say_cause() -> None:
 
 def _forget() -> None:
     global _cause, _lock, _is_prepared, _has_raised
-    _cause, _lock, _is_prepared, _has_raised = None, threading.Lock(), False, False
+    _cause, _lock, _is_prepared, _has_raised = None, threading.RLock(), False, False
 
 
 # Exit handlers run in the opposite order of their registration: this one after `Cluster.shutdown`.

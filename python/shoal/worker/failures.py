@@ -84,6 +84,8 @@ class GroupCall:
         self._is_dropped = False
         self._waits = 0
         self._told: set[int] = set()
+        # The ranks that ended because this process or another one closed their group.
+        self._wanted: set[int] = set()
         if self._stops:
             self.watch()
         else:
@@ -168,7 +170,7 @@ class GroupCall:
             try:
                 self._store(index, runtime().get(ref))
             except RayError as error:
-                self._store(index, self._died(index, error))
+                self._store_error(index, error)
 
     def await_change(self, seen: int, seconds: float) -> None:
         """Wait until more than `seen` ranks have replied, at most this many seconds."""
@@ -189,25 +191,27 @@ class GroupCall:
         error = future.exception()
         if error is None:
             self._store(index, future.result())
-        elif isinstance(error, RayError):
-            is_wanted = isinstance(error, RayActorError) and _KILLED in str(error)
-            self._store(index, self._died(index, error), is_wanted=is_wanted)
         else:
-            self._store(index, Failure.of_peer(error, self._address(index), self.ranks[index]))
+            self._store_error(index, error)
+
+    def _store_error(self, index: int, error: Exception) -> None:
+        is_killed = isinstance(error, RayActorError) and _KILLED in str(error)
+        self._store(index, self._died(index, error), is_wanted=is_killed)
 
     def _store(self, index: int, reply: Any, *, is_wanted: bool = False) -> None:
         is_failure = isinstance(reply, Failure)
+        is_wanted = is_wanted or (is_failure and _is_ending())
         with self._changed:
             if index in self.replies:
                 return
+            if is_wanted:
+                self._wanted.add(index)
             self.replies[index] = self._kept(reply)
             is_complete = len(self.replies) == len(self.refs)
             self._changed.notify_all()
         for listener in list(self._listeners):
             listener()
-        if is_wanted or (is_failure and _is_ending()):
-            self._told.add(index)
-        elif is_failure and not self._is_left_to_waits():
+        if is_failure and not self._is_left_to_waits():
             self._tell(index, reply)
         if is_complete and self._on_complete is not None and not self.failed():
             self._on_complete()
@@ -223,7 +227,7 @@ class GroupCall:
     def _address(self, index: int) -> str:
         return f"{self.group}:{self.ranks[index]}"
 
-    def _died(self, index: int, error: RayError) -> Failure:
+    def _died(self, index: int, error: Exception) -> Failure:
         rank, address = self.ranks[index], self._address(index)
         cause: Exception = error
         if isinstance(error, RayActorError) and _is_ending():
@@ -245,19 +249,20 @@ class GroupCall:
         """End this driver because the call failed, if failures do."""
         if self._stops and not _is_worker():
             for index in self.failed():
-                self._tell(index, self.replies[index])
-                self._stop(index)
+                if index not in self._wanted:
+                    self._tell(index, self.replies[index])
+                    self._stop(index)
 
     def _tell(self, index: int, failure: Failure) -> None:
         """Log a failure, with its traceback if no other line has it, and keep it for other waits."""
-        if self._is_quiet:
+        if self._is_quiet or index in self._wanted:
             return
-        line = self._line(index)
+        line, job = self._line(index), _job()
         with _lock:
             if index in self._told:
                 return
             self._told.add(index)
-            _not_waited_for[self._number, index] = _Kept(self.group, line, _job())
+            _not_waited_for[self._number, index] = _Kept(self.group, line, job)
             while len(_not_waited_for) > _KEPT:
                 _not_waited_for.popitem(last=False)
             detail = "" if _was_shown(failure) else f"\n{failure.traceback_text}"
@@ -282,7 +287,8 @@ class _Kept(NamedTuple):
 
 
 _numbers = itertools.count()
-_lock = threading.Lock()
+# Reentrant: a result that is deleted while this thread has the lock may log its failures.
+_lock = threading.RLock()
 _not_waited_for: OrderedDict[tuple[int, int], _Kept] = OrderedDict()
 _shown: deque[tuple[str, float] | str] = deque(maxlen=_KEPT)
 _new: deque[GroupCall] = deque()
@@ -369,7 +375,7 @@ def _watch_calls() -> None:
 
 def _forget() -> None:
     global _lock, _new, _wake, _watcher
-    _lock, _new, _wake, _watcher = threading.Lock(), deque(), threading.Event(), None
+    _lock, _new, _wake, _watcher = threading.RLock(), deque(), threading.Event(), None
     _not_waited_for.clear()
 
 
