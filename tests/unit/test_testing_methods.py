@@ -74,6 +74,18 @@ def test_an_asynchronous_generator_is_refused_when_its_class_is_defined():
             yield 1
 
 
+def test_a_class_of_workers_takes_arguments_of_its_definition():
+    class Base(Worker):
+        def __init_subclass__(cls, label, **kwargs):
+            super().__init_subclass__(**kwargs)
+            cls.label = label
+
+    class Labelled(Base, label="a"):
+        pass
+
+    assert Labelled.label == "a"
+
+
 def test_ray_does_not_warn_of_the_waits_in_an_asynchronous_worker(cluster):
     group = Asynchronous.create_group().launch(cluster)
     assert group.warns().wait() == ["0"]

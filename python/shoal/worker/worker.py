@@ -66,8 +66,10 @@ class WorkerMeta(ABCMeta):
         GeneratorMethodError: A public method is an asynchronous generator.
     """
 
-    def __init__(cls, name: str, bases: tuple[type, ...], members: dict[str, Any]) -> None:
-        super().__init__(name, bases, members)
+    def __init__(
+        cls, name: str, bases: tuple[type, ...], members: dict[str, Any], **kwargs: Any
+    ) -> None:
+        super().__init__(name, bases, members, **kwargs)
         for method, function in members.items():
             raw = getattr(function, "__func__", function)  # of a static or class method
             if not method.startswith("_") and inspect.isasyncgenfunction(raw):
