@@ -4,7 +4,7 @@ import asyncio
 import functools
 import os
 from collections.abc import Callable
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, NoReturn, ParamSpec, TypeVar
 
 import ray
 import ray.exceptions
@@ -34,6 +34,7 @@ __all__ = [
     "aget",
     "check_fork",
     "exit_by_signal",
+    "exit_process",
     "find_actor",
     "get",
     "in_process",
@@ -109,13 +110,18 @@ def check_fork() -> None:
 
 def exit_by_signal(signum: int, _frame: object) -> None:
     """Handle a signal: exit with the code that shells use for it, such as 143 for SIGTERM."""
+    exit_process(128 + signum)
+
+
+def exit_process(code: int) -> NoReturn:
+    """Raise a SystemExit, and let `keeps_exit_code` keep its code."""
     global _exit_code  # noqa: PLW0603  (a process ends once)
-    _exit_code = 128 + signum
-    raise SystemExit(_exit_code)
+    _exit_code = code
+    raise SystemExit(code)
 
 
 def keeps_exit_code(function: Callable[P, R]) -> Callable[P, R]:
-    """Decorate a function that waits in Ray to keep the exit code of `exit_by_signal`.
+    """Decorate a function that waits in Ray to keep the exit code of `exit_process`.
 
     Ray replaces a SystemExit that is raised while it waits by one with the code 1.
     """

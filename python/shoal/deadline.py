@@ -13,7 +13,14 @@ from typing import Any, Protocol
 from shoal.context import env_var
 from shoal.errors import ShoalValueError
 
-__all__ = ["Deadline", "LongWait", "WaitObserver", "default_timeout", "observe_waits"]
+__all__ = [
+    "Deadline",
+    "LongWait",
+    "WaitObserver",
+    "annotate_waits",
+    "default_timeout",
+    "observe_waits",
+]
 
 _FALLBACK_S = 10_800.0
 _FIRST_LOGS_S = (10.0, 60.0)
@@ -118,6 +125,14 @@ def observe_waits(observer: WaitObserver | None) -> None:
     _observer = observer
 
 
+_remarks: list[Callable[[], str]] = []
+
+
+def annotate_waits(remark: Callable[[], str]) -> None:
+    """Add what a function returns to the end of each log line of a wait; empty for nothing."""
+    _remarks.append(remark)
+
+
 class LongWait:
     """Logs one line when a wait has taken 10 s, one at 60 s, then one every 10 minutes.
 
@@ -175,4 +190,5 @@ class LongWait:
             self._logged += 1
         limit = self.deadline.timeout
         ends = "no limit" if math.isinf(limit) else f"limit {limit:g} s"
-        _log.warning("%s: waiting for %.0f s (%s)", self._describe(), elapsed, ends)
+        remarks = "".join(f"; {text}" for remark in _remarks if (text := remark()))
+        _log.warning("%s: waiting for %.0f s (%s)%s", self._describe(), elapsed, ends, remarks)

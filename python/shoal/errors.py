@@ -9,6 +9,7 @@
     │   │   └── PlacementIndexError (IndexError)       a rank that does not exist
     │   ├── ClusterConfigError                         an invalid `cluster` section
     │   └── ShoalTypeError (TypeError)                 an argument of a wrong type
+    │       └── GeneratorMethodError (NotImplementedError)  a method of a group is a generator
     ├── DependencyError (ImportError, AssertionError)  a package is missing or too old
     ├── ShoalTimeoutError (TimeoutError)               a deadline passed
     ├── PeerLostError                                  another process died during a wait
@@ -55,6 +56,7 @@ __all__ = [
     "ClusterError",
     "ClusterNotFoundError",
     "DependencyError",
+    "GeneratorMethodError",
     "LaunchError",
     "NameTakenError",
     "NamespaceConflictError",
@@ -158,6 +160,10 @@ class ClusterConfigError(ShoalValueError):
 
 class ShoalTypeError(ShoalValueError, TypeError):
     """An argument of a wrong type, where callers expect a `TypeError`."""
+
+
+class GeneratorMethodError(ShoalTypeError, NotImplementedError):
+    """A method that is called on a group is a generator; such a call has one value for each rank."""
 
 
 class DependencyError(ShoalError, ImportError, AssertionError):

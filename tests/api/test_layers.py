@@ -26,6 +26,7 @@ LAYERS = [
         "ports",
         "problems",
         "process",
+        "signatures",
         "work",
         "bootstrap",
         "_backend",

@@ -115,6 +115,10 @@ def test_the_older_names_of_arguments(channel):
     assert one.get(queue_name="q") == "c"
     with pytest.raises(ChannelEmpty):
         one.get_nowait(queue_name="q")
+    one.put("d", queue_name="q")
+    assert (one.qsize(queue_name="q"), one.qsize()) == (1, 0)
+    assert (one.empty(queue_name="q"), one.full(queue_name="q")) == (False, False)
+    assert one.peek_all(queue_name="q") == one.peek_all("q") != one.peek_all()
 
 
 @everywhere

@@ -83,6 +83,40 @@ def still_alive(processes, limit):
     return alive
 
 
+def test_a_failure_stops_a_job_that_chooses_so(driver, monkeypatch):
+    monkeypatch.setenv("SHOAL_ON_FAILURE", "stop")
+    one = driver(
+        """
+class Coroutines(Talker):
+    async def one(self):
+        return 1
+
+class Slow(Talker):
+    def __init__(self):
+        time.sleep(60)
+
+here = NodePlacementStrategy([0])
+other = Talker.create_group().launch(cluster, here, "other", wait=True)
+print(Coroutines.create_group().launch(cluster, here, "coroutines").one().wait())
+slow = Slow.create_group().launch(cluster, here, "slow")
+try:
+    call = group.execute_on(1).fail()
+    other.sleep(300).wait()
+finally:
+    print("finally")
+"""
+    )
+    code, log = one.wait()
+    assert code == 255, log
+    assert "\nfinally\n" in log
+    assert log.splitlines()[-1].startswith(
+        "shoal: the job was stopped: talk.fail failed on rank 1 (talk:1): ValueError: from the w"
+    )
+    assert log.count("in fail\n") == 1  # the remote traceback
+    assert "constructing slow" not in log
+    assert "Using blocking ray.get" not in log
+
+
 def test_exit_code_output_and_a_failure_that_is_handled(driver):
     one = driver(
         """

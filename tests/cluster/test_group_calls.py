@@ -211,6 +211,7 @@ def test_a_timer_named_like_the_method_is_its_duration_and_is_taken(pair):
     assert 0.01 <= reduced["timed"] < per_rank[1]["timed"]
     assert [timers["inner"] >= 0.02 for timers in per_rank] == [True, True]
     assert pair.decorated().consume_durations().keys() == {"decorated"}
+    assert pair.sleep(0).consume_durations() == {}
     assert pair.pop_execution_times().wait() == [{}, {}]
 
 

@@ -245,20 +245,26 @@ def test_async_wait_raises_the_same(pair):
 def test_a_failure_without_a_waiter_is_logged(pair, caplog):
     with caplog.at_level(logging.ERROR, "shoal"):
         pair.fail("unseen")
-        wait_for_log(caplog, "failed on rank 0")
-        wait_for_log(caplog, "failed on rank 1")
-    assert "pair.fail (not waited for) failed on rank 0:\nTraceback" in caplog.text
-    assert "KeyError: 'unseen'" in caplog.text
+        wait_for_log(caplog, "pair.fail failed on rank 0 (pair:0): KeyError: 'unseen' (")
+        wait_for_log(caplog, "pair.fail failed on rank 1 (pair:1): KeyError: 'unseen' (")
+    assert caplog.text.count("Traceback (most recent call last)") == 1
+
+
+def test_a_failure_is_logged_while_the_driver_holds_its_handle(pair, one, caplog):
+    with caplog.at_level(logging.ERROR, "shoal"):
+        result = pair.fail("held")
+        assert one.sleep(0).wait() == [None]  # the driver waits for another group
+        wait_for_log(caplog, "pair.fail failed on rank 1 (pair:1): KeyError: 'held' (")
+    with pytest.raises(WorkerGroupError):
+        result.wait()
 
 
 def test_a_failure_that_only_done_has_seen_is_logged(pair, caplog):
-    result = pair.fail("seen by done")
-    while not result.done():
-        time.sleep(0.05)
     with caplog.at_level(logging.ERROR, "shoal"):
-        del result
-    assert "pair.fail (not waited for) failed on rank 1:\nTraceback" in caplog.text
-    assert "KeyError: 'seen by done'" in caplog.text
+        result = pair.fail("seen by done")
+        while not result.done():
+            time.sleep(0.05)
+    assert "pair.fail failed on rank 1 (pair:1): KeyError: 'seen by done' (" in caplog.text
 
 
 def test_a_death_without_a_waiter_is_logged_but_not_that_of_a_closed_group(launch, caplog):
@@ -267,7 +273,7 @@ def test_a_death_without_a_waiter_is_logged_but_not_that_of_a_closed_group(launc
         (pid,) = group.pid().wait()
         group.sleep(30)
         os.kill(pid, signal.SIGKILL)
-        wait_for_log(caplog, "dying.sleep (not waited for)")
+        wait_for_log(caplog, "dying.sleep failed on rank 0 (dying:0): shoal.errors.PeerLostError")
         closed = launch(Fails, name="closed")
         closed.sleep(30)
         closed.close()
@@ -295,7 +301,7 @@ def test_a_constructor_that_raises(launch, caplog):
 
     with caplog.at_level(logging.ERROR, "shoal"):
         group = launch(Broken, "early", ranks=2, name="broken", wait=False)
-        wait_for_log(caplog, "constructing broken:1 failed on rank 1:\nTraceback", 20)
+        wait_for_log(caplog, "constructing broken failed on rank 1 (broken:1): ", 20)
     with pytest.raises(WorkerGroupError) as info:
         group.ready()
     assert info.value.ranks == (1,)

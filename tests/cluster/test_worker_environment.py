@@ -148,7 +148,7 @@ def test_frameworks_see_all_devices_without_isolation(launch):
     group = launch(Bare, ranks=2, isolate_gpu=False)
     for rank, env in enumerate(group.variables().wait()):
         assert (env["ISOLATE_ACCELERATOR"], env["ISOLATE_GPU"]) == ("0", "0")
-        assert (env["LOCAL_RANK"], env["LOCAL_WORLD_SIZE"]) == ("0", "2"), rank
+        assert (env["LOCAL_RANK"], env["LOCAL_WORLD_SIZE"]) == ("-1", "2"), rank
 
 
 def test_a_bool_where_older_code_has_the_isolation(launch, cluster):

@@ -5,6 +5,7 @@ import sys
 import pytest
 
 from shoal.cluster.allocate import hooks
+from shoal.cluster.stop import stop_by_default
 from shoal.compat.rlinf import install
 
 
@@ -15,10 +16,11 @@ def _imported() -> list[str]:
 @pytest.fixture
 def clean_imports(monkeypatch):
     monkeypatch.setattr(sys, "meta_path", [*sys.meta_path])
-    before = list(hooks)
+    before, stops = list(hooks), list(stop_by_default)
     assert _imported() == []
     yield
     hooks[:] = before
+    stop_by_default[:] = stops
     for name in _imported():
         del sys.modules[name]
 

@@ -14,6 +14,7 @@ from shoal.errors import (
     ChannelFull,
     ClusterConfigError,
     ClusterNotFoundError,
+    GeneratorMethodError,
     LaunchError,
     NameTakenError,
     PlacementIndexError,
@@ -79,6 +80,7 @@ def test_a_group_is_caught_by_the_errors_in_it():
     [
         (PlacementIndexError, (ValueError, AssertionError, IndexError)),
         (ClusterConfigError, (ValueError, AssertionError)),
+        (GeneratorMethodError, (TypeError, NotImplementedError)),
         (ShoalTimeoutError, (TimeoutError, asyncio.TimeoutError)),
         (ClusterNotFoundError, (RuntimeError,)),
         (NameTakenError, (LaunchError, ValueError)),

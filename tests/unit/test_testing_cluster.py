@@ -268,10 +268,25 @@ def test_a_worker_with_several_threads_runs_calls_side_by_side(cluster):
     assert entered.wait() == [True]
 
 
-def test_durations_include_timers(counters):
+def test_durations_are_those_of_the_timers(counters):
     times = counters.timed().consume_durations()
-    assert set(times) == {"work", "timed"}
+    assert set(times) == {"work"}
     assert times["work"] >= 0.01
+    assert counters.kept().consume_durations() == {}
+    assert counters.timed().consume_duration() >= 0.01  # the call, if no timer has its name
+
+
+def test_without_isolation_the_local_rank_is_the_accelerator(cluster):
+    def local_ranks(cluster, strategy):
+        group = Counter.create_group().launch(cluster, strategy, isolate_gpu=False)
+        found = [one["variables"][2] for one in group.identity().wait()]
+        group.close()
+        return found
+
+    assert local_ranks(cluster, TWO) == ["-1", "-1"]
+    cluster.shutdown()
+    with local_cluster(accelerators=2) as with_devices:
+        assert local_ranks(with_devices, PackedPlacementStrategy(0, 1)) == ["0", "0"]
 
 
 def test_a_worker_finds_another_group_and_the_cluster(cluster):

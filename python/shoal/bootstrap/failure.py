@@ -12,6 +12,9 @@ from shoal.errors import RemoteError
 
 __all__ = ["Failure"]
 
+# Maximum length of a message within one log line.
+_LINE = 300
+
 
 @dataclass(frozen=True)
 class Failure:
@@ -26,6 +29,7 @@ class Failure:
         text: The message.
         traceback_text: The traceback with its causes, as text.
         pickled: The exception itself, if it can be pickled.
+        where: File, line and function that raised it; empty if this is not known.
     """
 
     address: str
@@ -35,6 +39,7 @@ class Failure:
     text: str
     traceback_text: str
     pickled: bytes | None
+    where: str = ""
 
     @classmethod
     def capture(
@@ -60,7 +65,17 @@ class Failure:
             text=_text(error),
             traceback_text="".join(traceback.format_exception(error)).rstrip(),
             pickled=_pickled(error),
+            where=_where(error.__traceback__),
         )
+
+    @property
+    def summary(self) -> str:
+        """The error's type, the first line of its message, and where it was raised."""
+        line = next(iter(self.text.splitlines()), "")
+        if len(line) > _LINE:
+            line = f"{line[:_LINE]} …"
+        where = f" ({self.where})" if self.where else ""
+        return f"{self.type_name}: {line}{where}" if line else f"{self.type_name}{where}"
 
     def rebuild(self) -> Exception:
         """Rebuild the exception: its own type if possible, else a `RemoteError`.
@@ -81,7 +96,7 @@ class Failure:
     @classmethod
     def of_peer(cls, error: Exception, address: str, rank: int) -> Self:
         """Describe an error of a worker that this process detected: it has no traceback."""
-        return replace(cls.capture(error, address, rank), traceback_text="")
+        return replace(cls.capture(error, address, rank), traceback_text="", where="")
 
     def _original(self) -> Exception | None:
         if self.pickled is None:
@@ -97,6 +112,14 @@ def _without(traceback_: TracebackType | None, file: str) -> TracebackType | Non
     while traceback_ is not None and traceback_.tb_frame.f_code.co_filename == file:
         traceback_ = traceback_.tb_next
     return traceback_
+
+
+def _where(traceback_: TracebackType | None) -> str:
+    frames = traceback.extract_tb(traceback_)
+    if not frames:
+        return ""
+    last = frames[-1]
+    return f"{last.filename}:{last.lineno} in {last.name}"
 
 
 def _as_exception(error: BaseException) -> Exception:

@@ -23,13 +23,23 @@ import ray.cloudpickle as pickle
 
 from shoal.bootstrap.failure import Failure
 from shoal.context import set_context
-from shoal.errors import LaunchError
+from shoal.errors import GeneratorMethodError, LaunchError
 
-__all__ = ["CALL_PREFIX", "AsyncWorkerHost", "LaunchSpec", "WorkerHost", "host_class"]
+__all__ = [
+    "CALL_PREFIX",
+    "AsyncWorkerHost",
+    "LaunchSpec",
+    "WorkerHost",
+    "generator_error",
+    "host_class",
+]
 
 # After a line with this prefix, Ray's log monitor uses the rest of it as the process's name.
 _NAME_PREFIX = ":actor_name:"
 
+
+# Whether Ray warns when an asyncio actor waits in a thread that its event loop needs.
+_WARNS_OF_WAITS = "RAY_WARN_BLOCKING_GET_INSIDE_ASYNC"
 
 CALL_PREFIX = "_shoal_call_"
 """Prefix of the actor's methods for group calls, which return a failure instead of raising it."""
@@ -153,13 +163,19 @@ class WorkerHost:
             return self._shoal_failure
         start = time.perf_counter()
         try:
-            return getattr(self._shoal_object, name)(*args, **kwargs)
+            return self._shoal_checked(name, getattr(self._shoal_object, name)(*args, **kwargs))
         except BaseException as error:
             if _ends_process(error):
                 raise
             return self._shoal_failed(error)
         finally:
             self._shoal_seconds[name] = time.perf_counter() - start
+
+    def _shoal_checked(self, name: str, value: Any) -> Any:
+        # Ray would return the first value of a generator, and drop the others.
+        if inspect.isgenerator(value) or inspect.isasyncgen(value):
+            raise generator_error(f"{type(self._shoal_object).__name__}.{name}")
+        return value
 
     def _shoal_failed(self, error: BaseException) -> Failure:
         spec = self._shoal_spec
@@ -179,6 +195,11 @@ class WorkerHost:
 
 class AsyncWorkerHost(WorkerHost):
     """The `WorkerHost` of a class with coroutine methods: Ray runs it as an asyncio actor."""
+
+    def __init__(self, spec: LaunchSpec, *resolved: Any) -> None:
+        # Constructors wait for managers, in the thread of the event loop, before any call runs.
+        os.environ.setdefault(_WARNS_OF_WAITS, "0")
+        super().__init__(spec, *resolved)
 
     async def _shoal_call(self, name: str, /, *args: Any, **kwargs: Any) -> Any:
         """Call a method of the user's object, and await what it returns."""
@@ -213,6 +234,14 @@ def public_methods(cls: type) -> dict[str, Callable[..., Any]]:
             else:
                 found.pop(name, None)
     return found
+
+
+def generator_error(method: str) -> GeneratorMethodError:
+    """Return the error for a generator that is a method of a group."""
+    return GeneratorMethodError(
+        f"{method} is a generator, but a call on a group returns one value for each rank: return a "
+        "list, or put the values into a Channel"
+    )
 
 
 def host_class(cls: type) -> type[WorkerHost]:

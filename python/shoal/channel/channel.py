@@ -125,7 +125,7 @@ class Channel(ChannelBase):
         return cls._made(*create(settings, distributed, node_rank, Deadline(timeout)))
 
     @classmethod
-    def create_for(
+    def _create_for(
         cls,
         worker: Any,
         channel_name: str,
@@ -446,31 +446,34 @@ class Channel(ChannelBase):
             future = started(queues.start_take, key, want, deadline)
         return work_of(future, f"get from {self._settings.shown(key)}", takes=True)
 
-    # Looking.
+    # Looking; `queue_name` is the older name of `key`.
 
-    def qsize(self, key: Hashable = DEFAULT_KEY) -> int:
+    def qsize(self, key: Hashable = DEFAULT_KEY, *, queue_name: Hashable = None) -> int:
         """Return how many items a key holds."""
         with naming():
-            return self._queues(checked_key(key)).qsize(key)
+            key = checked_key(key, queue_name)
+            return self._queues(key).qsize(key)
 
-    def empty(self, key: Hashable = DEFAULT_KEY) -> bool:
+    def empty(self, key: Hashable = DEFAULT_KEY, *, queue_name: Hashable = None) -> bool:
         """Return whether a key holds nothing."""
-        return self.qsize(key) == 0
+        return self.qsize(key, queue_name=queue_name) == 0
 
-    def full(self, key: Hashable = DEFAULT_KEY) -> bool:
+    def full(self, key: Hashable = DEFAULT_KEY, *, queue_name: Hashable = None) -> bool:
         """Return whether a put would wait."""
         with naming():
-            return self._queues(checked_key(key)).full(key)
+            key = checked_key(key, queue_name)
+            return self._queues(key).full(key)
 
     @property
     def maxsize(self) -> int:
         """Items that a key holds before `put` waits; 0 if no bound was given."""
         return self._settings.maxsize
 
-    def peek_all(self, key: Hashable = DEFAULT_KEY) -> Got:
+    def peek_all(self, key: Hashable = DEFAULT_KEY, *, queue_name: Hashable = None) -> Got:
         """Return the weights and items that a key holds, oldest first, without taking them."""
         with naming():
-            return self._queues(checked_key(key)).peek_all(key)
+            key = checked_key(key, queue_name)
+            return self._queues(key).peek_all(key)
 
     def stats(self, key: Hashable = DEFAULT_KEY) -> ChannelStats:
         """Return how a key is used, and the memory of the actor that has it."""

@@ -4,7 +4,7 @@ import os
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol, overload
 
 import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
@@ -25,7 +25,7 @@ from shoal.profiling import (
 )
 from shoal.topology import NodeGroupInfo, NodeInfo
 
-__all__ = ["Allocation", "Start", "allocate", "hooks", "read_arguments", "resolve"]
+__all__ = ["AllocateCall", "Allocation", "Start", "allocate", "hooks", "read_arguments", "resolve"]
 
 # Called in each worker before the user's class is loaded, as `module:function`.
 hooks: list[str] = []
@@ -64,6 +64,51 @@ class Allocation:
     node_group_label: str = "cluster"
     cls_args: Sequence[Any] = ()
     cls_kwargs: Mapping[str, Any] = field(default_factory=dict)
+
+
+class AllocateCall(Protocol):
+    """The spellings of `Cluster.allocate`."""
+
+    @overload
+    def __call__(
+        self,
+        cls: type,
+        worker_name: str,
+        worker_rank: int,
+        node_rank: int,
+        max_concurrency: int | None = None,
+        env_vars: Mapping[str, str] | None = None,
+        node_group_label: str = "cluster",
+        disable_distributed_log: bool = False,
+        cls_args: Sequence[Any] | None = None,
+        cls_kwargs: Mapping[str, Any] | None = None,
+    ) -> Any: ...
+
+    @overload
+    def __call__(
+        self,
+        cls: type,
+        worker_name: str,
+        node_id: int,
+        gpu_id: int | None = None,
+        env_vars: Mapping[str, str] | None = None,
+        cls_args: Sequence[Any] | None = None,
+        cls_kwargs: Mapping[str, Any] | None = None,
+    ) -> Any: ...
+
+    @overload
+    def __call__(
+        self,
+        cls: type,
+        worker_name: str,
+        node_id: int,
+        env_vars: Mapping[str, str],
+        cls_args: Sequence[Any] | None = None,
+        cls_kwargs: Mapping[str, Any] | None = None,
+    ) -> Any: ...
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Start an actor of a class on a node; see `Cluster.allocate`."""
 
 
 # The parameters after `cls, worker_name` in the three signatures that documents and code use.

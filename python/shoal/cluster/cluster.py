@@ -12,8 +12,9 @@ from typing import Any, ClassVar, Self
 import ray
 
 from shoal._backend import shm_gc
+from shoal._ray import runtime
 from shoal.bootstrap.extension import load_user_extension_module
-from shoal.cluster.allocate import Allocation, allocate, read_arguments
+from shoal.cluster.allocate import AllocateCall, Allocation, allocate, read_arguments
 from shoal.cluster.bringup import connect, disconnect, find_nodes, running_jobs, wanted_nodes
 from shoal.cluster.env import (
     PATH_LIKE_ENV_VARS,
@@ -24,6 +25,7 @@ from shoal.cluster.env import (
 )
 from shoal.cluster.job import Job, find_job, launch_managers
 from shoal.cluster.progress import log_to_stderr, stage
+from shoal.cluster.stop import prepare_stop
 from shoal.config import ClusterConfig, load
 from shoal.context import current, env_value, set_context
 from shoal.deadline import Deadline
@@ -37,6 +39,7 @@ from shoal.profiling import (
     get_profiling_env_vars_for_worker,
     modify_profile_context,
 )
+from shoal.signatures import InitSignature, first_overload
 from shoal.topology import DescribedCluster
 
 __all__ = ["Cluster"]
@@ -56,18 +59,18 @@ class _ClassOrInstanceMethod:
     def __init__(self, function: Callable[..., Any]) -> None:
         self._function = function
         self.__doc__ = function.__doc__
+        self._signature = first_overload(AllocateCall.__call__)
 
-    def __get__(self, instance: Any, owner: type) -> Callable[..., Any]:
+    def __get__(self, instance: Any, owner: type) -> AllocateCall:
         function = self._function
-        if instance is not None:
-            return function.__get__(instance, owner)  # type: ignore[no-any-return]  # a bound method
 
         @functools.wraps(function)
-        def on_class(*args: Any, **kwargs: Any) -> Any:
+        def call(*args: Any, **kwargs: Any) -> Any:
             # Created on the call: inspecting the class (help, a mock) must not start a cluster.
-            return function(owner(), *args, **kwargs)
+            return function(owner() if instance is None else instance, *args, **kwargs)
 
-        return on_class
+        call.__signature__ = self._signature  # type: ignore[attr-defined]  # for `help` and editors
+        return call
 
 
 class Cluster(DescribedCluster):
@@ -104,6 +107,8 @@ class Cluster(DescribedCluster):
     LOGGING_LEVEL: ClassVar[str] = (env_value("LOG_LEVEL") or "INFO").upper()
     PATH_LIKE_ENV_VARS: ClassVar[frozenset[str]] = PATH_LIKE_ENV_VARS
 
+    __signature__ = InitSignature()
+
     _instance: "ClassVar[Cluster]"
     _has_initialized: ClassVar[bool] = False
 
@@ -111,6 +116,7 @@ class Cluster(DescribedCluster):
     _owner = False
     _started_ray = False
     _connected = False
+    _is_ending = False
     _reports: Sequence[NodeReport] = ()
 
     def __new__(cls, *_args: Any, **_kwargs: Any) -> Self:
@@ -136,6 +142,7 @@ class Cluster(DescribedCluster):
         if Cluster._has_initialized:
             return
         log_to_stderr()
+        prepare_stop()
         try:
             job = self._bring_up(num_nodes, cluster_cfg, Deadline(timeout))
         except BaseException:
@@ -234,6 +241,7 @@ class Cluster(DescribedCluster):
         if getattr(Cluster, "_instance", None) is not self:
             return
         atexit.unregister(self.shutdown)
+        self._is_ending = True
         # If Ray was shut down before, everything has ended, and another Ray is not ours.
         if Cluster._has_initialized and self.is_connected():
             if self._actors:
@@ -288,6 +296,11 @@ class Cluster(DescribedCluster):
         """Return whether this process is still connected to the Ray of this cluster."""
         return self._session == connection()
 
+    @property
+    def is_ending(self) -> bool:
+        """Whether `shutdown` has begun."""
+        return self._is_ending
+
     # --- processes ---
 
     def _allocate(self, cls: type, worker_name: str, *args: Any, **kwargs: Any) -> Any:
@@ -315,6 +328,12 @@ class Cluster(DescribedCluster):
     def _start_actor(self, request: Allocation) -> Any:
         """Start the actor of `allocate`; a cluster without Ray starts another kind of actor."""
         return allocate(self._job, request, self._reports)
+
+    def kill_workers(self) -> None:
+        """End the actors that `allocate` started, without the job itself."""
+        for actor in list(self._actors.values()):
+            if self.is_connected():
+                runtime().kill(actor)
 
     def release(self, worker_name: str) -> None:
         """Forget an actor that `allocate` started, after it has ended."""

@@ -42,6 +42,7 @@ class ClusterEnvVar(StrEnum):
     NET_EMULATION = "NET_EMULATION"
     PATH_ENV_MERGE_MODE = "PATH_ENV_MERGE_MODE"
     CODE_WORKING_DIR = "CODE_WORKING_DIR"
+    ON_FAILURE = "ON_FAILURE"
 
 
 class PathEnvMergeMode(StrEnum):

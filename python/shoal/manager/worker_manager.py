@@ -33,6 +33,8 @@ class WorkerInfo:
         pid: The pid of its process.
         process: Its process, identified across machines and reused pids.
         memory: Identifies its shared memory: equal for processes that can share memory.
+        group: The group that it was launched in; empty for a process that Ray did not start. A
+            worker with a `parent_address` has the address of a child of that worker instead.
     """
 
     address: WorkerAddress
@@ -49,6 +51,7 @@ class WorkerInfo:
     pid: int = 0
     process: ProcessId = _UNKNOWN
     memory: str = ""
+    group: str = ""
 
     def __hash__(self) -> int:
         return hash(self.address)
@@ -69,6 +72,22 @@ class WorkerInfo:
         return self.available_accelerators
 
 
+def _is_same(known: WorkerInfo, new: WorkerInfo) -> bool:
+    """Whether a record is that of an earlier process of the same rank."""
+    if known.group or new.group:
+        return known.group == new.group
+    return known.process == new.process
+
+
+def _is_below(address: WorkerAddress, above: WorkerAddress) -> bool:
+    path = above.rank_path
+    return (
+        address.root_group_name == above.root_group_name
+        and len(address.rank_path) > len(path)
+        and address.rank_path[: len(path)] == path
+    )
+
+
 class WorkerManager(Manager):
     """Workers register here; other workers look them up, or wait for them."""
 
@@ -77,6 +96,8 @@ class WorkerManager(Manager):
     def __init__(self) -> None:
         self._infos: dict[WorkerAddress, WorkerInfo] = {}
         self._waiting: dict[WorkerAddress, asyncio.Event] = {}
+        # The world size of each launched group, and the process that launched it.
+        self._launched: dict[str, tuple[int, str]] = {}
         self._sessions: dict[str, str] = {}
         self._waits: dict[str, dict[int, tuple[str, ...]]] = {}
 
@@ -88,6 +109,33 @@ class WorkerManager(Manager):
         if event is not None:
             event.set()
 
+    def claim_worker(
+        self,
+        worker_address: WorkerAddress,
+        worker_info: WorkerInfo,
+        instead_of: WorkerInfo | None = None,
+    ) -> WorkerInfo | None:
+        """Record a worker, unless a worker of another group has the address.
+
+        Args:
+            worker_address: The address.
+            worker_info: The record.
+            instead_of: A worker that this method returned earlier and that has ended.
+
+        Returns:
+            The worker that has the address; None if the new one is recorded.
+        """
+        known = self._infos.get(worker_address)
+        if known is not None and not _is_same(known, worker_info):
+            ended = instead_of is not None and (known.group, known.process) == (
+                instead_of.group,
+                instead_of.process,
+            )
+            if not ended:
+                return known
+        self.register_worker(worker_address, worker_info)
+        return None
+
     def get_worker_info(self, worker_address: WorkerAddress) -> WorkerInfo | None:
         """Return a worker's record, or None."""
         return self._infos.get(worker_address)
@@ -96,10 +144,14 @@ class WorkerManager(Manager):
         self,
         worker_address: WorkerAddress,
         timeout: float | None = None,  # noqa: ASYNC109  (part of the API)
+        group: str | None = None,
     ) -> WorkerInfo | None:
-        """Wait for a worker's record and return it; None after the timeout."""
+        """Wait for a worker's record and return it; None after the timeout.
+
+        With `group`, a record of a worker that was launched in another group is not taken.
+        """
         deadline = Deadline(timeout)
-        while worker_address not in self._infos:
+        while self.find_worker(worker_address, group) is None:
             event = self._waiting.setdefault(worker_address, asyncio.Event())
             try:
                 await asyncio.wait_for(event.wait(), deadline.remaining_or_none())
@@ -107,20 +159,64 @@ class WorkerManager(Manager):
                 return None
         return self._infos[worker_address]
 
+    def find_worker(
+        self, worker_address: WorkerAddress, group: str | None = None
+    ) -> WorkerInfo | None:
+        """Return a worker's record, if it was launched in this group; None for any group."""
+        found = self._infos.get(worker_address)
+        return found if found is None or group in (None, found.group) else None
+
+    def announce_group(self, group_name: str, world_size: int, launcher: str) -> None:
+        """Record the size of a group that is being launched.
+
+        Args:
+            group_name: The group.
+            world_size: The number of its ranks.
+            launcher: The worker that launches it, or `driver`; the group ends with this worker.
+        """
+        self._launched[group_name] = (world_size, launcher)
+
+    def get_group_size(self, group_name: str) -> int | None:
+        """Return the number of ranks of a group, known from its launch on; None if there is none."""
+        known = self._launched.get(group_name)
+        return None if known is None else known[0]
+
     def get_group(self, group_name: str) -> list[WorkerInfo]:
         """Return the records of a group's ranks, in rank order."""
         found = [
             i
             for a, i in self._infos.items()
-            if len(a.rank_path) == 1 and a.root_group_name == group_name
+            if i.group == group_name
+            or (not i.group and len(a.rank_path) == 1 and a.root_group_name == group_name)
         ]
         return sorted(found, key=lambda info: info.rank)
 
     def unregister_group(self, group_name: str) -> None:
-        """Forget a closed group, with all workers below it."""
-        for address in [a for a in self._infos if a.root_group_name == group_name]:
+        """Forget a closed group, with all workers below it and the groups that they launched."""
+        gone: set[WorkerAddress] = set()
+        groups = {group_name}
+        while True:
+            more = {
+                address
+                for address, info in self._infos.items()
+                if address not in gone
+                and (
+                    info.group in groups
+                    or address.root_group_name in groups
+                    or any(_is_below(address, above) for above in gone)
+                )
+            }
+            gone |= more
+            names = {address.get_name() for address in gone}
+            launched = {g for g, (_, launcher) in self._launched.items() if launcher in names}
+            if not more and launched <= groups:
+                break
+            groups |= launched
+        for address in gone:
             del self._infos[address]
             self._waits.pop(address.get_name(), None)
+        for group in groups:
+            self._launched.pop(group, None)
 
     # The shared memory of each machine, for messages between its workers.
 

@@ -32,7 +32,7 @@ def planned_environment(
     isolated = placement.isolate_accelerator
     env = process_environment(name, placement, node.accelerator_model) | {
         # The worker itself sets these when it starts, for frameworks.
-        "LOCAL_RANK": "0" if isolated else str(max(placement.local_accelerator_rank, 0)),
+        "LOCAL_RANK": "0" if isolated else str(placement.local_accelerator_rank),
         "LOCAL_WORLD_SIZE": "1" if isolated else str(placement.local_world_size),
     }
     return env | _visibility(

@@ -14,6 +14,7 @@ from shoal.cluster import Cluster
 from shoal.cluster.allocate import Allocation, resolve
 from shoal.cluster.env import PATH_LIKE_ENV_VARS
 from shoal.cluster.job import Job
+from shoal.cluster.stop import prepare_stop
 from shoal.config import load
 from shoal.context import current, set_context
 from shoal.deadline import observe_waits
@@ -107,6 +108,7 @@ class LocalCluster(Cluster):
             )
         count = num_nodes if config is None else config.num_nodes
         nodes = _nodes(count, accelerators, inventory)
+        prepare_stop()
         self._stack = ExitStack()
         try:
             self._enter(nodes, config)
@@ -136,6 +138,7 @@ class LocalCluster(Cluster):
         stack.callback(self._leave)
 
     def _leave(self) -> None:
+        self._is_ending = True
         self._runtime.shutdown()
         actors.find_by_name = None
         for name in self._runtime.names:

@@ -90,9 +90,11 @@ class _LocalProxy:
 
         return call
 
-    def _wait_worker_info(self, address: WorkerAddress, timeout: float | None = None) -> Any:
+    def _wait_worker_info(
+        self, address: WorkerAddress, timeout: float | None = None, group: str | None = None
+    ) -> Any:
         return self._managers.wait_until(
-            lambda: self._managers.workers.get_worker_info(address),
+            lambda: self._managers.workers.find_worker(address, group),
             lambda: f"{describe_self()}: wait_worker_info waits for {address.get_name()}",
             Deadline(timeout),
         )

@@ -5,20 +5,21 @@ import logging
 import operator
 import time
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from threading import get_ident
 from typing import Any, Self, SupportsIndex
 
-from ray.exceptions import RayActorError, RayError
+from ray.exceptions import RayError
 
 from shoal._backend import Placement, WorkerAddress
 from shoal._ray import find_actor, runtime
-from shoal.bootstrap.host import CALL_PREFIX, public_methods
+from shoal.bootstrap.host import CALL_PREFIX, generator_error, public_methods
 from shoal.cluster import Cluster
-from shoal.context import env_value
+from shoal.cluster.stop import stops_on_failure
+from shoal.context import current, env_value
 from shoal.deadline import Deadline
 from shoal.errors import (
     LaunchError,
@@ -31,7 +32,9 @@ from shoal.manager import WorkerManager
 from shoal.manager.base import find_namespace, required_namespace
 from shoal.placement import NodePlacementStrategy, PackedPlacementStrategy, PlacementStrategy
 from shoal.placement.environment import group_environment, process_environment
-from shoal.worker.result import WorkerGroupFuncResult, log_failure
+from shoal.worker.failures import GroupCall, forget_failures
+from shoal.worker.names import DYING_S, RETRY_S, find_ranks, forget_dead, is_alive
+from shoal.worker.result import WorkerGroupFuncResult
 
 __all__ = ["WorkerGroup", "WorkerGroupFunc"]
 
@@ -39,9 +42,6 @@ _log = logging.getLogger("shoal")
 
 # Methods that were added to the compatible API: a user's method with such a name hides them.
 _NEW_NAMES = frozenset({"call_ranks", "close", "ready", "seconds_of"})
-# Seconds for which a dying process may keep its name.
-_DYING_S = 2.0
-_RETRY_S = 0.02
 
 
 class WorkerGroupFunc:
@@ -91,12 +91,16 @@ class WorkerGroup:
         self._kwargs = dict(kwargs or {})
         self._name = f"worker_group_{worker_cls.__name__}"
         self._workers: list[WorkerGroup.WorkerRank] = []
-        self._ready_refs: list[Any] = []
+        self._constructors: GroupCall | None = None
         # The ranks that `execute_on` chose, by thread: threads do not affect each other.
         self._next_ranks: dict[int, list[int]] = {}
         self._cluster: Cluster | None = None
         self._launched_at = 0.0
-        self._methods = frozenset(public_methods(worker_cls))
+        methods = public_methods(worker_cls)
+        self._methods = frozenset(methods)
+        self._generators = {
+            name for name, m in methods.items() if inspect.isgeneratorfunction(inspect.unwrap(m))
+        }
         self._attach_methods()
 
     def _attach_methods(self) -> None:
@@ -209,10 +213,14 @@ class WorkerGroup:
             "CLUSTER_NAMESPACE": cluster.namespace,
             "CATCH_SYSTEM_FAILURE": "1" if catch else "0",
         }
-        _forget_dead(self._name, cluster.namespace)
+        forget_dead(self._name)
         try:
             for placement in placements:
                 self._workers.append(self._start(placement, max_concurrency, env))
+                if len(self._workers) == 1:  # its name is this group's now
+                    WorkerManager.get_proxy().announce_group(
+                        self._name, len(placements), current().name
+                    )
         except BaseException:
             self._kill()
             raise
@@ -242,34 +250,40 @@ class WorkerGroup:
             cls_args=self._args,
             cls_kwargs=self._kwargs,
         )
-        deadline = Deadline(_DYING_S)
+        deadline = Deadline(DYING_S)
         while True:
             try:
                 return WorkerGroup.WorkerRank(worker=start(), rank=placement.rank)
             except NameTakenError:
-                if _is_alive(name, cluster.namespace, deadline) or deadline.expired:
+                if is_alive(name, cluster.namespace, deadline) or deadline.expired:
                     raise
             # The previous owner is dead, and its name is free within milliseconds.
-            time.sleep(_RETRY_S)
+            time.sleep(RETRY_S)
 
     def _watch_start(self) -> None:
         """Log a constructor's failure at once, and the group's start when all ranks are up."""
-        self._ready_refs = [w.worker._shoal_ready.remote() for w in self._workers]  # noqa: SLF001  (the host's own method)
-        missing = set(range(len(self._ready_refs)))
-        name, start = self._name, self._launched_at
+        name, start, size = self._name, self._launched_at, len(self._workers)
 
-        def up(index: int, future: Any) -> None:
-            if not future.cancelled() and future.exception() is None and future.result() is None:
-                missing.discard(index)
-                if not missing:
-                    count = len(self._ready_refs) or index + 1
-                    _log.info(
-                        "workers: %s, %d ready, %.1f s", name, count, time.monotonic() - start
-                    )
+        def up() -> None:
+            _log.info("workers: %s, %d ready, %.1f s", name, size, time.monotonic() - start)
 
-        for index, ref in enumerate(self._ready_refs):
-            log_failure(ref, f"constructing {name}:{index}")
-            ref.future().add_done_callback(partial(up, index))
+        self._constructors = self._construction(up)
+        self._constructors.watch()
+
+    def _construction(
+        self, on_complete: Callable[[], None] | None = None, *, is_quiet: bool = False
+    ) -> GroupCall:
+        """Return the call that ends when all constructors have returned."""
+        return GroupCall(
+            self._name,
+            "launch",
+            [w.worker._shoal_ready.remote() for w in self._workers],  # noqa: SLF001  (the host's own method)
+            range(len(self._workers)),
+            what=f"constructing {self._name}",
+            is_quiet=is_quiet,
+            stops=stops_on_failure(),
+            on_complete=on_complete,
+        )
 
     def ready(self, timeout: float | None = None) -> Self:
         """Wait until all constructors have returned.
@@ -286,35 +300,35 @@ class WorkerGroup:
             ShoalTimeoutError: The timeout expired.
         """
         limit = Deadline(timeout).timeout
-        WorkerGroupFuncResult(self, self._ready_refs, "launch", self.worker_cls_name).wait(limit)
+        if self._constructors is not None:
+            WorkerGroupFuncResult.of(self, "launch", self.worker_cls_name, self._constructors).wait(
+                limit
+            )
         return self
 
     @classmethod
-    def from_group_name(cls, worker_cls: type, group_name: str) -> "WorkerGroup":
+    def from_group_name(
+        cls, worker_cls: type, group_name: str, *, timeout: float | None = None
+    ) -> "WorkerGroup":
         """Return a group that another process launched.
+
+        The workers may still be constructing; `ready` waits for them.
 
         Args:
             worker_cls: The workers' class.
             group_name: The group's name.
+            timeout: Limit in seconds of the wait for the launch. With None, a group that is not
+                being launched is an error at once, and one that is has the default limit.
 
         Raises:
-            ShoalValueError: There is no such group.
+            ShoalValueError: There is no such group, or ranks of it have ended.
+            ShoalTimeoutError: Ranks were not launched in time.
         """
-        namespace = required_namespace()
-        infos = WorkerManager.get_proxy().get_group(group_name)
-        size = infos[0].group_world_size if infos else 1
-        found = [find_actor(f"{group_name}:{rank}", namespace) for rank in range(size)]
-        if None in found:
-            missing = [rank for rank, actor in enumerate(found) if actor is None]
-            raise ShoalValueError(
-                f"no group {group_name!r} in the job {namespace!r}"
-                if not infos
-                else f"the group {group_name!r} has lost its ranks {missing}"
-            )
+        found = find_ranks(group_name, timeout)
         group = cls(worker_cls)
         group._name = group_name
         group._workers = [WorkerGroup.WorkerRank(a, r) for r, a in enumerate(found)]
-        group._ready_refs = [w.worker._shoal_ready.remote() for w in group._workers]  # noqa: SLF001  (the host's own method)
+        group._constructors = group._construction(is_quiet=True)  # its launcher logs failures
         return group
 
     # --- calls ---
@@ -343,15 +357,31 @@ class WorkerGroup:
             args: Its positional arguments; a Ray object reference arrives as its value.
             kwargs: Its keyword arguments.
         """
-        workers = self._workers
+        return self._call(ranks, method, args, kwargs)
+
+    def _call(
+        self,
+        ranks: Sequence[int],
+        method: str,
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+        *,
+        is_quiet: bool = False,
+    ) -> WorkerGroupFuncResult:
+        workers, kwargs = self._workers, kwargs or {}
         if not workers:
             raise LaunchError(f"the group {self._name!r} is not launched, or is closed")
+        if method in self._generators:
+            raise generator_error(f"{self.worker_cls_name}.{method}")
         if method in self._methods:
             name = CALL_PREFIX + method
             refs = [getattr(workers[r].worker, name).remote(*args, **kwargs) for r in ranks]
         else:
             refs = [workers[r].worker._shoal_call.remote(method, *args, **kwargs) for r in ranks]  # noqa: SLF001  (the host's own method)
-        return WorkerGroupFuncResult(self, refs, method, self.worker_cls_name, ranks)
+        call = GroupCall(
+            self._name, method, refs, ranks, is_quiet=is_quiet, stops=stops_on_failure()
+        )
+        return WorkerGroupFuncResult.of(self, method, self.worker_cls_name, call)
 
     def seconds_of(self, ranks: Sequence[int], method: str) -> list[float]:
         """Return how long the last call of a method took on each of some ranks, in seconds."""
@@ -380,7 +410,7 @@ class WorkerGroup:
 
     # --- end ---
 
-    def close(self, timeout: float | None = _DYING_S) -> None:
+    def close(self, timeout: float | None = DYING_S) -> None:
         """End all workers; the name is free afterwards.
 
         A worker class's own `_close` method is called first. Closing twice does nothing.
@@ -392,11 +422,11 @@ class WorkerGroup:
             return
         if not self._is_in_reach():
             # Its cluster was shut down, and the workers with it; any call would start a new Ray.
-            self._workers, self._ready_refs = [], []
+            self._workers, self._constructors = [], None
             return
         if inspect.isroutine(getattr(self._worker_cls, "_close", None)):
             try:
-                WorkerGroup.call_ranks(self, range(len(self._workers)), "_close").wait(timeout)
+                self._call(range(len(self._workers)), "_close", is_quiet=True).wait(timeout)
             except Exception as error:  # noqa: BLE001  (a user's hook that raises must not keep the workers alive)
                 _log.warning("closing %s: %s", self._name, error)
         pings = [w.worker._shoal_ping.remote() for w in self._workers]  # noqa: SLF001  (the host's own method)
@@ -427,7 +457,8 @@ class WorkerGroup:
             elif self._cluster is not None:
                 self._cluster.release(name)
         self._workers = []
-        self._ready_refs = []
+        self._constructors = None
+        forget_failures(self._name)
         if is_ours:
             with suppress(RayError, ShoalError):
                 WorkerManager.get_proxy().unregister_group(self._name)
@@ -442,46 +473,3 @@ def _default_strategy(cluster: Cluster) -> PlacementStrategy:
     if cluster.num_accelerators:
         return PackedPlacementStrategy(0, cluster.num_accelerators - 1)
     return NodePlacementStrategy([0])
-
-
-def _forget_dead(group_name: str, namespace: str) -> None:
-    """Remove the records of a dead group of this name from the WorkerManager.
-
-    Otherwise the new ranks would find the old ones: rank 1 would use the port of a dead rank 0.
-
-    Raises:
-        NameTakenError: A rank of the old group is alive.
-    """
-    manager = WorkerManager.get_proxy()
-    infos = manager.get_group(group_name)
-    deadline = Deadline(_DYING_S)
-    for info in infos:
-        name = info.address.get_name()
-        if _is_alive(name, namespace, deadline):
-            raise NameTakenError(
-                f"the name {name!r} belongs to a worker that is alive in the job {namespace!r}; "
-                "close its group first, or choose another name"
-            )
-    if infos:
-        manager.unregister_group(group_name)
-
-
-def _is_alive(name: str, namespace: str, deadline: Deadline) -> bool:
-    """Whether a named actor is alive: it answers (even if its constructor failed), or is busy."""
-    actor = find_actor(name, namespace)
-    if actor is None:
-        return False
-    method = getattr(actor, "_shoal_ping", None)
-    if method is None:
-        return True
-    ref = method.remote()
-    answered, _ = runtime().wait([ref], timeout=deadline.remaining)
-    if not answered:
-        return True
-    try:
-        runtime().get(ref)
-    except RayActorError:
-        # Ray frees the name of an actor that died by itself only when it is killed as well.
-        runtime().kill(actor)
-        return False
-    return True

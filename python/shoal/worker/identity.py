@@ -101,12 +101,13 @@ class Identity:
     def set_local_rank(self) -> tuple[int, int]:
         """Set LOCAL_RANK and LOCAL_WORLD_SIZE, which frameworks read, and return both.
 
-        For frameworks, a worker that sees only its own devices is rank 0 of 1.
+        For frameworks, a worker that sees only its own devices is rank 0 of 1. Without isolation,
+        LOCAL_RANK is the worker's first accelerator on its node, and -1 if it has none.
         """
         if self.isolate:
             local_rank, local_world_size = 0, 1
         else:
-            local_rank = max(self.local_accelerator_rank, 0)
+            local_rank = self.local_accelerator_rank
             local_world_size = self.node_local_world_size
         os.environ["LOCAL_RANK"] = str(local_rank)
         os.environ["LOCAL_WORLD_SIZE"] = str(local_world_size)

@@ -2,36 +2,34 @@
 
 import asyncio
 import importlib
-import logging
 import math
 import sys
 from collections.abc import Iterable, Sequence
-from typing import Any
-
-from ray.exceptions import RayActorError, RayError, RayTaskError
+from contextlib import nullcontext, suppress
+from typing import Any, Self
 
 from shoal._ray import keeps_exit_code, runtime, timed_out
-from shoal.bootstrap.failure import Failure
+from shoal.cluster.stop import stops_on_failure
 from shoal.context import describe_self
 from shoal.deadline import Deadline, LongWait
-from shoal.errors import ClusterError, PeerLostError, ShoalValueError, WorkerGroupError
+from shoal.errors import ClusterError, ShoalValueError, WorkerGroupError
+from shoal.worker.failures import GroupCall
 
-__all__ = ["WorkerGroupFuncResult", "log_failure"]
-
-_log = logging.getLogger("shoal")
+__all__ = ["WorkerGroupFuncResult"]
 
 # Seconds that the other ranks get after the first failure, so that one error can name them all.
 _GRACE_S = 2.0
 # Seconds within which one `ray.get` waits for all ranks; then each rank is watched by itself.
 _FIRST_LOOK_S = 0.05
-# Part of Ray's message about an actor that was killed with this function.
-_KILLED = "ray.kill"
+# Seconds after which a wait looks whether the cluster still exists.
+_RECHECK_S = 1.0
 
 
 class WorkerGroupFuncResult:
     """The result of a call on a group, returned at once; `wait` returns the values in rank order.
 
-    A result that is deleted before it was waited for logs its failures.
+    A failure is logged when it arrives, unless a caller waits for the result at that moment: then
+    `wait` raises it.
 
     Args:
         worker_group: The group that was called.
@@ -49,15 +47,28 @@ class WorkerGroupFuncResult:
         cls_name: str,
         ranks: Sequence[int] | None = None,
     ) -> None:
+        ranks = range(len(results)) if ranks is None else ranks
+        self._init(
+            worker_group, func_name, cls_name,
+            GroupCall(
+                worker_group.worker_group_name, func_name, results, ranks,
+                stops=stops_on_failure(),
+            ),
+        )  # fmt: skip
+
+    def _init(self, worker_group: Any, func_name: str, cls_name: str, call: GroupCall) -> None:
         self._group = worker_group
-        self._refs = list(results)
         self._func_name = func_name
         self._cls_name = cls_name
-        self._ranks = list(range(len(self._refs))) if ranks is None else list(ranks)
-        # A rank's value, or its Failure, by position.
-        self._replies: dict[int, Any] = {}
+        self._call = call
         self._grace: Deadline | None = None
-        self._waited = False
+
+    @classmethod
+    def of(cls, worker_group: Any, func_name: str, cls_name: str, call: GroupCall) -> Self:
+        """Return another result of a call."""
+        self = cls.__new__(cls)
+        self._init(worker_group, func_name, cls_name, call)
+        return self
 
     # --- waiting ---
 
@@ -77,52 +88,62 @@ class WorkerGroupFuncResult:
             ShoalTimeoutError: The timeout expired, and no rank had failed.
             ClusterError: The cluster was shut down before the wait.
         """
-        self._waited = True
         self._check_ray()
+        call = self._call
         deadline = Deadline(timeout, default=math.inf)
         log = LongWait(self._describe_wait, deadline)
-        self._look_first(min(_FIRST_LOOK_S, deadline.remaining))
-        while pending := self._pending():
-            at_most = math.inf if all else self._grace_left()
-            if at_most <= 0 or (deadline.expired and self._failed()):
-                break
-            if deadline.expired:
-                raise timed_out(self._call, self._peers(pending), deadline)
-            self._look(log.step(at_most), at_least=1)
-            if math.isinf(at_most):  # otherwise it ends within the grace
-                log.tick()
-        return self._values(deadline)
+        with nullcontext() if all else call.waiting():
+            call.take_at_once(min(_FIRST_LOOK_S, deadline.remaining))
+            while pending := call.pending():
+                call.watch()
+                seen = len(call.refs) - len(pending)
+                at_most = math.inf if all else self._grace_left()
+                if at_most <= 0 or (deadline.expired and call.failed()):
+                    break
+                if deadline.expired:
+                    raise timed_out(call.name, self._peers(pending), deadline)
+                self._check_ray()
+                call.await_change(seen, min(log.step(at_most), _RECHECK_S))
+                if math.isinf(at_most):  # otherwise it ends within the grace
+                    log.tick()
+            return self._values(deadline)
 
     async def async_wait(self, timeout: float | None = math.inf, *, all: bool = False) -> list[Any]:  # noqa: A002, ASYNC109  (same as `wait`)
         """Same as `wait`, in an event loop."""
-        self._waited = True
         self._check_ray()
+        call = self._call
         deadline = Deadline(timeout, default=math.inf)
         log = LongWait(self._describe_wait, deadline)
-        tasks = {asyncio.ensure_future(self._receive(i)) for i in self._pending()}
+        loop, changed = asyncio.get_running_loop(), asyncio.Event()
+
+        def notify() -> None:
+            with suppress(RuntimeError):  # the loop has ended
+                loop.call_soon_threadsafe(changed.set)
+
+        call.add_listener(notify)
         try:
-            while tasks:
-                at_most = math.inf if all else self._grace_left()
-                if at_most <= 0 or (deadline.expired and self._failed()):
-                    break
-                if deadline.expired:
-                    raise timed_out(self._call, self._peers(self._pending()), deadline)
-                step = log.step(at_most)
-                _, tasks = await asyncio.wait(
-                    tasks,
-                    timeout=None if math.isinf(step) else step,
-                    return_when=asyncio.FIRST_COMPLETED,
-                )
-                log.tick()
+            with nullcontext() if all else call.waiting():
+                call.watch()
+                while pending := call.pending():
+                    at_most = math.inf if all else self._grace_left()
+                    if at_most <= 0 or (deadline.expired and call.failed()):
+                        break
+                    if deadline.expired:
+                        raise timed_out(call.name, self._peers(pending), deadline)
+                    self._check_ray()
+                    step = min(log.step(at_most), _RECHECK_S)
+                    with suppress(TimeoutError):
+                        await asyncio.wait_for(changed.wait(), step)
+                    changed.clear()
+                    log.tick()
+                return self._values(deadline)
         finally:
-            for task in tasks:
-                task.cancel()
-        return self._values(deadline)
+            call.remove_listener(notify)
 
     def done(self) -> bool:
         """Whether `wait` returns at once: all ranks have ended, or one failed at least 2 s ago."""
-        self._look(0.0)
-        return not self._pending() or self._grace_left() <= 0
+        self._call.take_arrived()
+        return not self._call.pending() or self._grace_left() <= 0
 
     def __await__(self) -> Any:
         return self.async_wait().__await__()
@@ -151,161 +172,75 @@ class WorkerGroupFuncResult:
             return_per_rank: Whether to return each rank's values as well.
 
         Returns:
-            Seconds by timer, including the call itself under its method's name; with
-            `return_per_rank` a pair of this dict and a list of each rank's timers.
+            Seconds by timer; with `return_per_rank` a pair of this dict and a list of each rank's
+            timers. The method itself is among them only if the worker times it, for example with
+            `@Worker.timer()`.
         """
         reduce = _reduction(reduction_type)
         self.wait()
-        per_rank = self._group.call_ranks(self._ranks, "pop_execution_times").wait()
-        for timers, seconds in zip(per_rank, self._call_seconds(), strict=True):
-            timers.setdefault(self._func_name, seconds)
+        per_rank = self._group.call_ranks(self._call.ranks, "pop_execution_times").wait()
         names = sorted({name for timers in per_rank for name in timers})
         reduced = {n: float(reduce([t[n] for t in per_rank if n in t])) for n in names}
         return (reduced, per_rank) if return_per_rank else reduced  # type: ignore[return-value]  # the contract's two shapes
 
     def _durations(self, tag: str) -> list[float]:
         self.wait()
-        timers = self._group.call_ranks(self._ranks, "_pop_timer", tag).wait()
+        timers = self._group.call_ranks(self._call.ranks, "_pop_timer", tag).wait()
         if None not in timers:
             return list(map(float, timers))
         pairs = zip(timers, self._call_seconds(), strict=True)
         return [seconds if timer is None else timer for timer, seconds in pairs]
 
     def _call_seconds(self) -> list[float]:
-        return self._group.seconds_of(self._ranks, self._func_name)  # type: ignore[no-any-return]  # the group is Any here: importing its class would break the layers
+        return self._group.seconds_of(self._call.ranks, self._func_name)  # type: ignore[no-any-return]  # the group is Any here: importing its class would break the layers
 
     # --- inside ---
 
-    @property
-    def _call(self) -> str:
-        return f"{self._group.worker_group_name}.{self._func_name}"
-
     def _check_ray(self) -> None:
         # Without this check, Ray would start a new cluster and wait for results that it lacks.
-        if self._pending() and not runtime().is_initialized():
+        if self._call.pending() and not runtime().is_initialized():
             raise ClusterError(
-                f"{self._call}: the cluster was shut down before the call was waited for"
+                f"{self._call.name}: the cluster was shut down before the call was waited for"
             )
 
-    def _pending(self) -> list[int]:
-        return [i for i in range(len(self._refs)) if i not in self._replies]
-
-    def _failed(self) -> list[int]:
-        return [i for i, reply in self._replies.items() if isinstance(reply, Failure)]
-
     def _peers(self, indices: Iterable[int]) -> str:
-        ranks = ", ".join(str(self._ranks[i]) for i in indices)
-        return f"{self._group.worker_group_name} rank{'s' if ',' in ranks else ''} {ranks}"
+        ranks = ", ".join(str(self._call.ranks[i]) for i in indices)
+        return f"{self._call.group} rank{'s' if ',' in ranks else ''} {ranks}"
 
     def _grace_left(self) -> float:
         """Return the seconds that the other ranks have left after the first failure."""
-        if self._grace is None and self._failed():
+        if self._grace is None and self._call.failed():
             self._grace = Deadline(_GRACE_S)
         return math.inf if self._grace is None else self._grace.remaining
 
     def _describe_wait(self) -> str:
-        return f"{describe_self()}: {self._call} waits for {self._peers(self._pending())}"
-
-    def _look_first(self, seconds: float) -> None:
-        """Take all replies in one step, if they arrive within this time and all ranks live."""
-        if self._replies:
-            return
-        try:
-            self._replies.update(enumerate(runtime().get(self._refs, timeout=seconds)))
-        except RayError:
-            # Too early, or a rank died: `_look` finds out which replies have arrived.
-            return
-
-    def _look(self, seconds: float, *, at_least: int | None = None) -> None:
-        """Wait for replies at most this long, and take those that have arrived."""
-        by_ref = {self._refs[i]: i for i in self._pending()}
-        if not by_ref:
-            return
-        timeout = None if math.isinf(seconds) else seconds
-        ready, _ = runtime().wait(
-            list(by_ref), num_returns=at_least or len(by_ref), timeout=timeout
-        )
-        if at_least and ready:
-            # More may have arrived with the first one.
-            ready, _ = runtime().wait(list(by_ref), num_returns=len(by_ref), timeout=0)
-        for ref in ready:
-            self._take(by_ref[ref])
-
-    def _take(self, index: int) -> None:
-        try:
-            self._replies[index] = runtime().get(self._refs[index])
-        except RayError as error:
-            self._replies[index] = self._died(index, error)
-
-    async def _receive(self, index: int) -> None:
-        try:
-            self._replies[index] = await self._refs[index]
-        except RayError as error:
-            self._replies[index] = self._died(index, error)
-
-    def _died(self, index: int, error: RayError) -> Failure:
-        rank = self._ranks[index]
-        address = f"{self._group.worker_group_name}:{rank}"
-        cause: Exception = error
-        if isinstance(error, RayActorError):
-            reason = next(iter(str(error).splitlines()), "")
-            cause = PeerLostError(f"{address} died while it ran {self._call}: {reason}")
-        elif isinstance(error, RayTaskError) and isinstance(error.cause, Exception):
-            cause = error.cause
-            cause.add_note(
-                f"{self._call} on rank {rank} ({address}): what it returned cannot be pickled, or "
-                "one of its arguments was not available there"
-            )
-        return Failure.of_peer(cause, address, rank)
+        return f"{describe_self()}: {self._call.name} waits for {self._peers(self._call.pending())}"
 
     def _values(self, deadline: Deadline) -> list[Any]:
-        failed = sorted(self._failed(), key=lambda i: self._replies[i].when)
+        call = self._call
+        failed = call.failed()
         if not failed:
-            return [self._replies[i] for i in range(len(self._refs))]
-        errors = [self._replies[i].rebuild() for i in failed]
-        if len(self._refs) == 1:
+            return [call.replies[i] for i in range(len(call.refs))]
+        call.stop()
+        call.raised()
+        errors = [call.replies[i].rebuild() for i in failed]
+        if len(call.refs) == 1:
             raise errors[0]
-        first = self._replies[failed[0]]
-        running = self._pending()
+        first = call.replies[failed[0]]
+        running = call.pending()
         tail = f"; {self._peers(running)} still ran" if running else ""
         raise WorkerGroupError(
-            f"{self._call} failed on {len(failed)} of {len(self._refs)} ranks after "
+            f"{call.name} failed on {len(failed)} of {len(call.refs)} ranks after "
             f"{deadline.elapsed:.1f} s, first on rank {first.rank}: {first.type_name}: "
             f"{first.text}{tail}",
             errors,
-            ranks=[self._ranks[i] for i in failed],
+            ranks=[call.ranks[i] for i in failed],
         )
 
     def __del__(self) -> None:
-        if getattr(self, "_waited", True) or sys.is_finalizing() or not runtime().is_initialized():
-            return
-        what = f"{self._call} (not waited for)"
-        for index in self._pending():
-            log_failure(self._refs[index], what)
-        for index in self._failed():
-            _log_failed(what, self._replies[index])
-
-
-def log_failure(ref: Any, what: str) -> None:
-    """If a Ray reference becomes a failure, log it as soon as it arrives."""
-
-    def look(future: Any) -> None:
-        if sys.is_finalizing() or future.cancelled():
-            return
-        error = future.exception()
-        if error is not None:
-            # Do not log an actor that was killed on purpose, by a group's `close` for example.
-            if not isinstance(error, RayActorError) or _KILLED not in str(error):
-                _log.error("%s: %s", what, error)
-        elif isinstance(failure := future.result(), Failure):
-            _log_failed(what, failure)
-
-    ref.future().add_done_callback(look)
-
-
-def _log_failed(what: str, failure: Failure) -> None:
-    detail = failure.traceback_text or f"{failure.type_name}: {failure.text}"
-    _log.error("%s failed on rank %d:\n%s", what, failure.rank, detail)
+        call = getattr(self, "_call", None)
+        if call is not None and not sys.is_finalizing():
+            call.drop()
 
 
 def _reduction(name: str) -> Any:

@@ -1,6 +1,7 @@
 """`Worker`: the base class of the processes that a group launches on the cluster."""
 
 import faulthandler
+import inspect
 import logging
 import os
 import signal
@@ -9,12 +10,15 @@ import threading
 from abc import ABCMeta
 from collections.abc import Sequence
 from functools import cached_property
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, overload
 
 from shoal._backend import WorkerAddress
-from shoal._ray import runtime
+from shoal._ray import in_process, runtime
 from shoal.bootstrap.extension import load_user_extension_module
+from shoal.bootstrap.host import generator_error
 from shoal.channel import Channel
+from shoal.channel.settings import CAPACITY
+from shoal.cluster.progress import log_to_stderr
 from shoal.collective import Collective, CollectiveGroupOptions
 from shoal.context import current, env_value, log_level, set_context
 from shoal.deadline import default_timeout
@@ -25,9 +29,11 @@ from shoal.ports import hold_port
 from shoal.process import own_process
 from shoal.profiling import ProfileConfig
 from shoal.shm.location import memory_id
+from shoal.signatures import InitSignature, first_overload
 from shoal.transport.choice import Choice
 from shoal.worker.group import WorkerGroup
 from shoal.worker.identity import Identity, accelerator_type
+from shoal.worker.names import claim_address
 from shoal.worker.routed import RoutedCalls
 from shoal.worker.timers import Timers, timer
 
@@ -55,7 +61,19 @@ class WorkerMeta(ABCMeta):
     """Metaclass that computes class attributes which need torch only when they are read.
 
     Derived from `ABCMeta`, so that workers may have abstract methods.
+
+    Raises:
+        GeneratorMethodError: A public method is an asynchronous generator.
     """
+
+    def __init__(
+        cls, name: str, bases: tuple[type, ...], members: dict[str, Any], **kwargs: Any
+    ) -> None:
+        super().__init__(name, bases, members, **kwargs)
+        for method, function in members.items():
+            raw = getattr(function, "__func__", function)  # of a static or class method
+            if not method.startswith("_") and inspect.isasyncgenfunction(raw):
+                raise generator_error(f"{cls.__qualname__}.{method}")
 
     @property
     def torch_device_type(cls) -> str | None:
@@ -96,6 +114,8 @@ class Worker(RoutedCalls, metaclass=WorkerMeta):
         ShoalTimeoutError: Rank 0 of the group did not come up in time.
     """
 
+    __signature__ = InitSignature()
+
     PID: ClassVar[int | None] = None
     current_worker: "ClassVar[Worker | None]" = None
     logger: ClassVar[logging.Logger] = logging.getLogger("shoal.worker")
@@ -112,6 +132,8 @@ class Worker(RoutedCalls, metaclass=WorkerMeta):
         self = super().__new__(cls)
         if "CLUSTER_NODE_RANK" in os.environ and os.environ.get("WORKER_NAME"):
             self._env_setup_before_init(Identity.read(None, None, None))
+            if in_process() is None:
+                log_to_stderr()
             _watch_crashes()
             load_user_extension_module()
         return self
@@ -169,10 +191,14 @@ class Worker(RoutedCalls, metaclass=WorkerMeta):
             pid=os.getpid(),
             process=own_process(),
             memory=memory_id(),
+            group=os.environ.get("GROUP_NAME", "") if self._is_ray_actor else "",
         )
         self._collective = Collective(self)
         self._collective.join()
-        self._manager_proxy.register_worker(self._worker_address, self._worker_info)
+        if len(self._worker_address.rank_path) > 1:
+            claim_address(self._worker_info)
+        else:
+            self._manager_proxy.register_worker(self._worker_address, self._worker_info)
         self._set_master()
         _set_network_devices(identity.accelerator_type)
         Worker.PID = os.getpid()
@@ -187,7 +213,9 @@ class Worker(RoutedCalls, metaclass=WorkerMeta):
             parent = self._worker_address.get_parent_address()
             master = (parent or self._worker_address).get_child_address(0)
             limit = default_timeout()
-            found: WorkerInfo | None = self._manager_proxy.wait_worker_info(master, timeout=limit)
+            found: WorkerInfo | None = self._manager_proxy.wait_worker_info(
+                master, timeout=limit, group=self._worker_info.group or None
+            )
             if found is None:
                 raise ShoalTimeoutError(
                     f"{self._worker_name}: {master.get_name()} did not register within {limit:g} s"
@@ -355,11 +383,11 @@ class Worker(RoutedCalls, metaclass=WorkerMeta):
         options: CollectiveGroupOptions | None = None,
         *,
         timeout: float | None = None,
-        **older: Any,
+        ranks: Sequence[int] | None = None,
     ) -> Any:
         """Send an object of one worker to all members of `groups`; see `Collective.broadcast`."""
         return self._collective.broadcast(
-            object, groups, src, async_op, options, timeout=timeout, **older
+            object, groups, src, async_op, options, timeout=timeout, ranks=ranks
         )
 
     def transport_to(self, group_name: str, rank: int | list[int], data: Any = None) -> Choice:
@@ -369,11 +397,65 @@ class Worker(RoutedCalls, metaclass=WorkerMeta):
         """
         return self._collective.transport_to(group_name, rank, data)
 
+    @overload
+    def create_channel(
+        self,
+        channel_name: str,
+        maxsize: int = 0,
+        distributed: bool = False,
+        node_rank: int | None = None,
+        local: bool = False,
+        disable_distributed_log: bool = True,
+        *,
+        capacity: int = CAPACITY,
+        max_bytes: int | None = None,
+        policy: str = "block",
+        memory_policy: str = "block",
+        timeout: float | None = None,
+        group_affinity: str | None = ...,
+        group_rank_affinity: int | None = ...,
+        node_id: int | None = None,
+        gpu_id: int | None = None,
+    ) -> Channel: ...
+
+    @overload
+    def create_channel(
+        self,
+        channel_name: str,
+        group_affinity: str | None,
+        group_rank_affinity: int | None = None,
+        maxsize: int = 0,
+        *,
+        capacity: int = CAPACITY,
+        max_bytes: int | None = None,
+        policy: str = "block",
+        memory_policy: str = "block",
+        timeout: float | None = None,
+    ) -> Channel: ...
+
+    @overload
+    def create_channel(self, *, name: str, **settings: Any) -> Channel: ...
+
     def create_channel(self, *args: Any, **kwargs: Any) -> Channel:
-        """Create a channel, or connect to the one with this name; see `Channel.create_for`."""
+        """Create a channel, or connect to the one with this name.
+
+        Args:
+            args: The arguments of `Channel.create`, or the older ones: the name, the group and the
+                rank of a worker on whose node the channel is created, and `maxsize`. The group None
+                is the caller's, and no group and no rank mean the caller's node.
+            kwargs: The keyword arguments of `Channel.create`; `group_affinity` and
+                `group_rank_affinity` for the older arguments; `name` for `channel_name`.
+
+        Raises:
+            ChannelExistsError: The name belongs to a channel that is different, or to a group.
+            ShoalValueError: An argument is not valid.
+            ShoalTimeoutError: An actor did not start in time, or the named worker did not.
+        """
         if "name" in kwargs:  # the older spelling
             kwargs["channel_name"] = kwargs.pop("name")
-        return Channel.create_for(self, *args, **kwargs)
+        return Channel._create_for(self, *args, **kwargs)  # noqa: SLF001  (two halves of one call)
+
+    create_channel.__signature__ = first_overload(create_channel)  # type: ignore[attr-defined]  # for `help` and editors
 
     def connect_channel(
         self, channel_name: str = "", *, timeout: float | None = None, name: str = ""

@@ -11,6 +11,7 @@ from typing import Any
 
 import shoal
 from shoal.cluster.allocate import hooks
+from shoal.cluster.stop import stop_by_default
 from shoal.compat.rlinf.names import INSTEAD, OFFERED, TABLE
 from shoal.nearest import did_you_mean
 
@@ -24,7 +25,8 @@ _HOOK = "shoal.compat.rlinf:install"
 def install() -> None:
     """Replace `rlinf.scheduler` with shoal in this process and in every worker that it launches.
 
-    Idempotent.
+    A failed call on a group then ends the driver, as on RLinf, unless `SHOAL_ON_FAILURE` is
+    `raise`. Idempotent.
 
     Raises:
         ImportError: Another `rlinf.scheduler` is already imported: code that imported it would use
@@ -44,6 +46,8 @@ def install() -> None:
         sys.meta_path.insert(0, _Importer())
     if _HOOK not in hooks:
         hooks.append(_HOOK)
+    if _HOOK not in stop_by_default:
+        stop_by_default.append(_HOOK)
 
 
 class _Importer(MetaPathFinder, Loader):

@@ -1,0 +1,383 @@
+"""The replies of one call on a group, and its failures: logged when they arrive."""
+
+import itertools
+import logging
+import sys
+import threading
+import time
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import Any, NamedTuple
+
+from ray.exceptions import RayActorError, RayError, RayTaskError
+
+from shoal._ray import in_process, runtime
+from shoal.bootstrap.failure import Failure
+from shoal.cluster import Cluster
+from shoal.cluster.stop import stop_process
+from shoal.context import current
+from shoal.deadline import annotate_waits
+from shoal.errors import ClusterError, PeerLostError
+from shoal.fork import ChildStage, in_child
+from shoal.manager.base import connection
+
+__all__ = ["GroupCall", "forget_failures"]
+
+_log = logging.getLogger("shoal")
+
+# Seconds after which a call that no code waits for is watched. Watching a call costs about as much
+# as a tenth of the call itself, so a call that is waited for at once is not watched.
+_WATCH_AFTER_S = 0.2
+# Part of Ray's message about an actor that was killed with this function.
+_KILLED = "ray.kill"
+# Maximum number of failures that are kept, and that one log line names.
+_KEPT, _NAMED = 100, 3
+
+
+class GroupCall:
+    """One call on ranks of a group.
+
+    A failure is logged when it arrives, unless a caller waits for the call at that moment: then it
+    is raised there. If failures stop the process, each of them does.
+
+    Args:
+        group: The group's name.
+        method: The method.
+        refs: One Ray reference for each rank that was called.
+        ranks: The ranks that were called.
+        what: The call in log lines; by default `group.method`.
+        is_quiet: Whether the failures of this call are of no interest to the user.
+        stops: Whether a failure ends this process.
+        on_complete: Called once without a failure when all ranks have replied.
+
+    Attributes:
+        replies: A rank's value, or its `Failure`, by position.
+    """
+
+    def __init__(
+        self,
+        group: str,
+        method: str,
+        refs: Sequence[Any],
+        ranks: Sequence[int],
+        *,
+        what: str | None = None,
+        is_quiet: bool = False,
+        stops: bool = False,
+        on_complete: Callable[[], None] | None = None,
+    ) -> None:
+        self.group = group
+        self.name = f"{group}.{method}"
+        self.refs = list(refs)
+        self.ranks = list(ranks)
+        self.replies: dict[int, Any] = {}
+        self._number = next(_numbers)
+        self._what = what or self.name
+        self._is_quiet = is_quiet
+        self._stops = stops and not is_quiet
+        self._on_complete = on_complete
+        self._changed = threading.Condition()
+        self._listeners: list[Callable[[], None]] = []
+        self._watched = False
+        self._is_dropped = False
+        self._waits = 0
+        self._told: set[int] = set()
+        # The ranks that ended because this process or another one closed their group.
+        self._wanted: set[int] = set()
+        if self._stops:
+            self.watch()
+        else:
+            _watch_later(self)
+
+    # --- replies ---
+
+    def pending(self) -> list[int]:
+        """Return the positions of the ranks that have not replied."""
+        return [i for i in range(len(self.refs)) if i not in self.replies]
+
+    def failed(self) -> list[int]:
+        """Return the positions of the ranks that failed, first failure first."""
+        replies = list(self.replies.items())
+        failures = [(r.when, i) for i, r in replies if isinstance(r, Failure)]
+        return [i for _, i in sorted(failures)]
+
+    def watch(self) -> None:
+        """Receive the replies as they arrive, whether or not the call is waited for. Idempotent."""
+        with self._changed:
+            if self._watched:
+                return
+            self._watched = True
+            missing = self.pending()
+        for index in missing:
+            self.refs[index].future().add_done_callback(partial(self._arrived, index))
+
+    def watch_if_left_alone(self) -> None:
+        """Same as `watch`, unless the call has ended or a caller waits for it."""
+        if not self._waits and self.pending():
+            self.watch()
+
+    def drop(self) -> None:
+        """Keep no values from now on: no code can ask for them any more."""
+        with self._changed:
+            self._is_dropped = True
+            self.replies = {i: self._kept(reply) for i, reply in self.replies.items()}
+        if not self._watched and self.pending() and runtime().is_initialized():
+            self.watch()
+
+    @contextmanager
+    def waiting(self) -> Iterator[None]:
+        """Leave failures to the caller of this block, who raises them; log the others afterwards."""
+        with self._changed:
+            self._waits += 1
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._waits -= 1
+            for index in self.failed():
+                self._tell(index, self.replies[index])
+
+    def raised(self) -> None:
+        """Note that the failures so far were raised where the call was waited for."""
+        with _lock:
+            for index in self.failed():
+                self._told.add(index)
+                _not_waited_for.pop((self._number, index), None)
+
+    def take_at_once(self, seconds: float) -> None:
+        """Take all replies in one step, if they arrive within this time and all ranks live."""
+        if self._watched or self.replies:
+            return
+        try:
+            values = runtime().get(self.refs, timeout=seconds)
+        except RayError:
+            return  # too early, or a rank died: `watch` receives the replies
+        for index, value in enumerate(values):
+            self._store(index, value)
+
+    def take_arrived(self) -> None:
+        """Take the replies that have arrived."""
+        if self._watched:
+            return
+        by_ref = {self.refs[i]: i for i in self.pending()}
+        if not by_ref:
+            return
+        ready, _ = runtime().wait(list(by_ref), num_returns=len(by_ref), timeout=0)
+        for ref in ready:
+            index = by_ref[ref]
+            try:
+                self._store(index, runtime().get(ref))
+            except RayError as error:
+                self._store_error(index, error)
+
+    def await_change(self, seen: int, seconds: float) -> None:
+        """Wait until more than `seen` ranks have replied, at most this many seconds."""
+        with self._changed:
+            self._changed.wait_for(lambda: len(self.replies) > seen, seconds)
+
+    def add_listener(self, function: Callable[[], None]) -> None:
+        """Call a function after each reply of a watched call, in the thread that received it."""
+        self._listeners.append(function)
+
+    def remove_listener(self, function: Callable[[], None]) -> None:
+        """Undo `add_listener`."""
+        self._listeners.remove(function)
+
+    def _arrived(self, index: int, future: Any) -> None:
+        if sys.is_finalizing() or future.cancelled():
+            return
+        error = future.exception()
+        if error is None:
+            self._store(index, future.result())
+        else:
+            self._store_error(index, error)
+
+    def _store_error(self, index: int, error: Exception) -> None:
+        is_killed = isinstance(error, RayActorError) and _KILLED in str(error)
+        self._store(index, self._died(index, error), is_wanted=is_killed)
+
+    def _store(self, index: int, reply: Any, *, is_wanted: bool = False) -> None:
+        is_failure = isinstance(reply, Failure)
+        is_wanted = is_wanted or (is_failure and _is_ending())
+        with self._changed:
+            if index in self.replies:
+                return
+            if is_wanted:
+                self._wanted.add(index)
+            self.replies[index] = self._kept(reply)
+            is_complete = len(self.replies) == len(self.refs)
+            self._changed.notify_all()
+        for listener in list(self._listeners):
+            listener()
+        if is_failure and not self._is_left_to_waits():
+            self._tell(index, reply)
+        if is_complete and self._on_complete is not None and not self.failed():
+            self._on_complete()
+
+    def _kept(self, reply: Any) -> Any:
+        # A dropped call keeps its failures, which are small, and the fact of its replies.
+        return None if self._is_dropped and not isinstance(reply, Failure) else reply
+
+    def _is_left_to_waits(self) -> bool:
+        """Whether failures are raised by a wait that is under way, in this process or its caller."""
+        return self._waits > 0 and (not self._stops or _is_worker())
+
+    def _address(self, index: int) -> str:
+        return f"{self.group}:{self.ranks[index]}"
+
+    def _died(self, index: int, error: Exception) -> Failure:
+        rank, address = self.ranks[index], self._address(index)
+        cause: Exception = error
+        if isinstance(error, RayActorError) and _is_ending():
+            cause = ClusterError(f"{self.name}: the cluster was shut down before the call ended")
+        elif isinstance(error, RayActorError):
+            reason = next(iter(str(error).splitlines()), "")
+            cause = PeerLostError(f"{address} died while it ran {self.name}: {reason}")
+        elif isinstance(error, RayTaskError) and isinstance(error.cause, Exception):
+            cause = error.cause
+            cause.add_note(
+                f"{self.name} on rank {rank} ({address}): what it returned cannot be pickled, or "
+                "one of its arguments was not available there"
+            )
+        return Failure.of_peer(cause, address, rank)
+
+    # --- failures ---
+
+    def stop(self) -> None:
+        """End this driver because the call failed, if failures do."""
+        if self._stops and not _is_worker():
+            for index in self.failed():
+                if index not in self._wanted:
+                    self._tell(index, self.replies[index])
+                    self._stop(index)
+
+    def _tell(self, index: int, failure: Failure) -> None:
+        """Log a failure, with its traceback if no other line has it, and keep it for other waits."""
+        if self._is_quiet or index in self._wanted:
+            return
+        line, job = self._line(index), _job()
+        with _lock:
+            if index in self._told:
+                return
+            self._told.add(index)
+            _not_waited_for[self._number, index] = _Kept(self.group, line, job)
+            while len(_not_waited_for) > _KEPT:
+                _not_waited_for.popitem(last=False)
+            detail = "" if _was_shown(failure) else f"\n{failure.traceback_text}"
+        _log.error("%s%s", line, detail.rstrip())
+        if self._stops:
+            self._stop(index)
+
+    def _line(self, index: int) -> str:
+        failure: Failure = self.replies[index]
+        return f"{self._what} failed on rank {failure.rank} ({failure.address}): {failure.summary}"
+
+    def _stop(self, index: int) -> None:
+        stop_process(self._line(index), _end_workers, is_worker=_is_worker())
+
+
+class _Kept(NamedTuple):
+    """A failure that was not waited for: the group, the log line and the job of its call."""
+
+    group: str
+    line: str
+    job: Any
+
+
+_numbers = itertools.count()
+# Reentrant: a result that is deleted while this thread has the lock may log its failures.
+_lock = threading.RLock()
+_not_waited_for: OrderedDict[tuple[int, int], _Kept] = OrderedDict()
+_shown: deque[tuple[str, float] | str] = deque(maxlen=_KEPT)
+_new: deque[GroupCall] = deque()
+_wake = threading.Event()
+_watcher: threading.Thread | None = None
+
+
+def forget_failures(group: str) -> None:
+    """Name the failures of a group no more in the log lines of waits: the group was closed."""
+    with _lock:
+        for key in [k for k, kept in _not_waited_for.items() if kept.group == group]:
+            del _not_waited_for[key]
+
+
+def _was_shown(failure: Failure) -> bool:
+    # Every call on a worker whose constructor failed returns the same failure; ranks that fail
+    # equally have equal tracebacks.
+    keys: tuple[tuple[str, float] | str, ...] = (
+        (failure.address, failure.when),
+        failure.traceback_text,
+    )
+    known = not failure.traceback_text or any(key in _shown for key in keys)
+    _shown.extend(keys)
+    return known
+
+
+def _describe_not_waited_for() -> str:
+    job = _job()
+    with _lock:
+        lines = [kept.line for kept in _not_waited_for.values() if kept.job == job]
+    if not lines:
+        return ""
+    more = f", and {len(lines) - _NAMED} more" if len(lines) > _NAMED else ""
+    return f"failed before, and not waited for: {'; '.join(lines[:_NAMED])}{more}"
+
+
+def _job() -> Any:
+    """Return what identifies the present job."""
+    return connection() if in_process() is None else id(in_process())
+
+
+def _is_ending() -> bool:
+    """Whether this process ends its job: what fails then is not a failure of the user's code."""
+    cluster = getattr(Cluster, "_instance", None)
+    return (cluster is not None and cluster.is_ending) or not runtime().is_initialized()
+
+
+def _is_worker() -> bool:
+    return in_process() is None and current().name != "driver"
+
+
+def _end_workers() -> None:
+    cluster = getattr(Cluster, "_instance", None)
+    if cluster is not None and not cluster.is_ending:
+        cluster.kill_workers()
+
+
+def _watch_later(call: GroupCall) -> None:
+    global _watcher  # noqa: PLW0603  (a process has one thread for this)
+    _new.append(call)
+    if _watcher is None:
+        with _lock:
+            if _watcher is None:
+                _watcher = threading.Thread(target=_watch_calls, name="shoal-failures", daemon=True)
+                _watcher.start()
+    if not _wake.is_set():
+        _wake.set()
+
+
+def _watch_calls() -> None:
+    while True:
+        _wake.wait()
+        time.sleep(_WATCH_AFTER_S)
+        _wake.clear()
+        while _new:
+            call = _new.popleft()
+            try:
+                if runtime().is_initialized():
+                    call.watch_if_left_alone()
+            except Exception:  # noqa: BLE001  (Ray is being shut down; the next job needs this thread)
+                _log.debug("%s: not watched", call.name, exc_info=True)
+            del call  # its values must not live until the next call
+
+
+def _forget() -> None:
+    global _lock, _new, _wake, _watcher
+    _lock, _new, _wake, _watcher = threading.RLock(), deque(), threading.Event(), None
+    _not_waited_for.clear()
+
+
+annotate_waits(_describe_not_waited_for)
+in_child(ChildStage.FORGET, _forget)

@@ -1,0 +1,130 @@
+"""Methods that are called on a group: which are refused, and what their workers print."""
+
+import logging
+import os
+from concurrent.futures import Future
+
+import pytest
+from ray.exceptions import RayActorError
+
+from shoal import Worker
+from shoal.bootstrap.failure import Failure
+from shoal.errors import GeneratorMethodError
+from shoal.testing import local_cluster
+from shoal.testing.actors import LocalRef
+from shoal.worker.failures import GroupCall
+
+
+class Streams(Worker):
+    def numbers(self):
+        yield 1
+        yield 2
+
+    @Worker.timer()
+    def timed(self):
+        yield 1
+
+    def made(self):
+        return (number for number in range(2))
+
+    def total(self):
+        return sum(self.numbers())
+
+
+class Asynchronous(Worker):
+    def __init__(self):
+        super().__init__()
+        self.value = os.environ.get("RAY_WARN_BLOCKING_GET_INSIDE_ASYNC")
+
+    async def warns(self):
+        return self.value
+
+
+@pytest.fixture
+def cluster():
+    with local_cluster() as made:
+        yield made
+
+
+@pytest.mark.parametrize("method", ["numbers", "timed"])
+def test_a_generator_is_refused_before_it_is_called(cluster, method):
+    group = Streams.create_group().launch(cluster)
+    with pytest.raises(GeneratorMethodError, match=rf"Streams\.{method} is a generator, but a"):
+        getattr(group, method)()
+    with pytest.raises(GeneratorMethodError):
+        group.call_ranks([0], method)
+    assert group.total().wait() == [3]  # a generator for use inside the worker
+
+
+def test_a_generator_that_is_returned_is_a_failure(cluster):
+    group = Streams.create_group().launch(cluster)
+    with pytest.raises(GeneratorMethodError, match=r"Streams\.made is a generator"):
+        group.made().wait()
+
+
+def test_an_asynchronous_generator_is_refused_when_its_class_is_defined():
+    with pytest.raises(NotImplementedError, match=r"Late\.numbers is a generator"):
+
+        class Late(Worker):
+            async def numbers(self):
+                yield 1
+
+    class Private(Worker):
+        async def _numbers(self):
+            yield 1
+
+
+def test_a_class_of_workers_takes_arguments_of_its_definition():
+    class Base(Worker):
+        def __init_subclass__(cls, label, **kwargs):
+            super().__init_subclass__(**kwargs)
+            cls.label = label
+
+    class Labelled(Base, label="a"):
+        pass
+
+    assert Labelled.label == "a"
+
+
+def test_ray_does_not_warn_of_the_waits_in_an_asynchronous_worker(cluster):
+    group = Asynchronous.create_group().launch(cluster)
+    assert group.warns().wait() == ["0"]
+
+
+@pytest.mark.parametrize(
+    "ended",
+    [
+        RayActorError(error_msg="The actor died because its owner has died."),
+        Failure("g:0", 0, 0.0, "KeyError", "no manager", "Traceback", None),
+    ],
+    ids=["death", "failure"],
+)
+def test_a_worker_that_ends_with_its_cluster_is_no_error(cluster, caplog, ended):
+    future = Future()
+    call = GroupCall("g", "launch", [LocalRef(future)], [0], what="constructing g")
+    call.watch()
+    cluster._is_ending = True
+    with caplog.at_level(logging.ERROR, "shoal"):
+        if isinstance(ended, Failure):
+            future.set_result(ended)
+        else:
+            future.set_exception(ended)
+    assert call.failed() == [0]
+    assert caplog.text == ""
+
+
+LAUNCHED = """
+import logging, os
+os.environ |= {"CLUSTER_NODE_RANK": "0", "WORKER_NAME": "g:0", "RAY_ACTOR": "1"}
+from shoal import Worker
+class Plain(Worker):
+    pass
+Plain.__new__(Plain)
+logging.getLogger("shoal").info("from a worker")
+"""
+
+
+@pytest.mark.process
+def test_a_worker_without_a_cluster_shows_the_log_of_shoal(run_python):
+    program = f"import sys; sys.stderr = sys.stdout\n{LAUNCHED}"
+    assert run_python("-c", program) == "shoal: from a worker\n"
