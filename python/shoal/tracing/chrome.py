@@ -36,8 +36,6 @@ def to_chrome(source: str | os.PathLike[str], target: str | os.PathLike[str] | N
     if target is None:
         stem = found.stem if found.suffix == ".jsonl" else found.name
         target = found.with_name(f"{stem}.json")
-        if target == found:
-            target = found.with_name(f"{stem}.chrome.json")
     made = Path(os.path.abspath(target))
     if not found.is_file():
         raise ShoalValueError(
