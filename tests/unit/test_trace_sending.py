@@ -234,10 +234,18 @@ def test_folders_of_dead_jobs_are_removed_later(server):
     assert node_folder("second-job").exists()
 
 
-def test_a_folder_of_another_user_is_refused(server, tmp_path, monkeypatch):
-    monkeypatch.setattr(os, "geteuid", lambda: 12345)
-    with pytest.raises(PermissionError, match="is not a folder of user 12345"):
+def test_a_folder_that_other_users_can_use_is_refused(server, monkeypatch):
+    base = node_folder(TOKEN).parent.parent
+    base.chmod(0o770)
+    with pytest.raises(PermissionError, match="is not a folder of user .* alone"):
         node_folder(TOKEN)
+    base.chmod(0o700)
+    user = os.geteuid()
+    monkeypatch.setattr(os, "geteuid", lambda: user + 1)
+    base.rename(base.with_name(f"shoal-trace-{user + 1}"))
+    with pytest.raises(PermissionError, match=f"user {user + 1} alone"):
+        node_folder(TOKEN)
+    monkeypatch.setattr(os, "geteuid", lambda: user)
 
 
 class Remote:

@@ -1,6 +1,7 @@
 """`TracerConfig`: whether a job is traced, and the file of the trace."""
 
 import os
+import secrets
 import tempfile
 import time
 from dataclasses import dataclass
@@ -45,5 +46,6 @@ class TracerConfig:
         """Return the absolute path of the file; relative to the folder of this process."""
         if self.output_file is not None:
             return os.path.abspath(self.output_file)
-        name = f"shoal-trace-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}.jsonl"
+        # Another user of the machine cannot take this name in advance.
+        name = f"shoal-trace-{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(4)}.jsonl"
         return str(Path(tempfile.gettempdir()) / name)

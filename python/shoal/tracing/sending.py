@@ -9,6 +9,7 @@ import logging
 import os
 import re
 import shutil
+import stat
 import tempfile
 import threading
 import time
@@ -87,14 +88,15 @@ def node_folder(token: str) -> Path:
     temporary folder.
 
     Raises:
-        OSError: The folder cannot be made, or belongs to another user.
+        OSError: The folder cannot be made, or other users can use it.
     """
     host = hashlib.sha256(own_process().host.encode()).hexdigest()[:12]
     base = _base()
     base.mkdir(mode=0o700, exist_ok=True)
     found = base.lstat()
-    if found.st_uid != os.geteuid() or not base.is_dir() or base.is_symlink():
-        raise PermissionError(f"{base} is not a folder of user {os.geteuid()}")
+    is_own = stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid()
+    if not is_own or found.st_mode & 0o077:
+        raise PermissionError(f"{base} is not a folder of user {os.geteuid()} alone (mode 0700)")
     folder = base / token / host
     if not folder.exists():
         _remove_abandoned(base, host)
