@@ -6,6 +6,7 @@ import os
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, Protocol
 
 import ray
@@ -42,7 +43,7 @@ _log = logging.getLogger("shoal")
 
 
 class Sink(Protocol):
-    """Takes the events of this process; the manager itself is one."""
+    """Takes the events of this process."""
 
     def record(self, event: dict[str, Any]) -> Any:
         """Take an event; False says that there was no room for it."""
@@ -82,7 +83,7 @@ class Recorder:
         me = own_process()
         is_sender = _ancestor is None and ray.is_initialized()
         sender = me if is_sender else _ancestor or _NOBODY
-        self._folder = None
+        self._folder: Path | None = None
         self.clock = own_clock()
         try:
             self._folder = node_folder(token)

@@ -188,7 +188,9 @@ class Tracer(Manager):
         return recording.own_label()
 
     @classmethod
-    def trace_begin(cls, name: str, cat: str = "default", args: dict[str, Any] | None = None) -> None:
+    def trace_begin(
+        cls, name: str, cat: str = "default", args: dict[str, Any] | None = None
+    ) -> None:
         """Begin a span.
 
         Args:
@@ -213,6 +215,7 @@ class Tracer(Manager):
     ) -> None:
         pid, is_written = cls._pid(), False
         try:
+            name = str(name)
             if phase == "B":
                 cls._label(sink, pid)
                 tid = _tracks.begin(pid, name)
