@@ -45,7 +45,7 @@ class TracerConfig:
     def path(self) -> str:
         """Return the absolute path of the file; relative to the folder of this process."""
         if self.output_file is not None:
-            return os.path.abspath(self.output_file)
+            return str(Path(self.output_file).absolute())
         # Another user of the machine cannot take this name in advance.
         name = f"shoal-trace-{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(4)}.jsonl"
         return str(Path(tempfile.gettempdir()) / name)

@@ -32,11 +32,11 @@ def to_chrome(source: str | os.PathLike[str], target: str | os.PathLike[str] | N
     Raises:
         ShoalValueError: There is no such trace, or both files are the same.
     """
-    found = Path(os.path.abspath(source))
+    found = Path(source).absolute()
     if target is None:
         stem = found.stem if found.suffix == ".jsonl" else found.name
         target = found.with_name(f"{stem}.json")
-    made = Path(os.path.abspath(target))
+    made = Path(target).absolute()
     if not found.is_file():
         raise ShoalValueError(
             f"{found}: there is no such trace; expected the file of cluster.tracer.output_file, "

@@ -5,7 +5,6 @@ import functools
 import inspect
 import json
 import logging
-import os
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -79,7 +78,7 @@ class Tracer(Manager):
     """Whether this process has written its name into the trace."""
 
     def __init__(self, output_file: str, *, token: str = "", fresh: bool = False) -> None:
-        path = Path(os.path.abspath(output_file))
+        path = Path(output_file).absolute()
         path.parent.mkdir(parents=True, exist_ok=True)
         if fresh:
             _keep_previous(path)
