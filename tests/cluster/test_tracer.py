@@ -110,6 +110,13 @@ def test_a_job_writes_one_trace_of_all_its_processes(run, tmp_path, ray_tmpdir):
     assert list((ray_tmpdir / f"shoal-trace-{os.geteuid()}").iterdir()) == []
 
 
+def test_a_file_that_cannot_be_written_is_an_error_that_names_it(run, tmp_path):
+    (tmp_path / "file").touch()
+    done = run(str(tmp_path / "file" / "job.jsonl"))
+    assert done.returncode == 1
+    assert f"the trace cannot be written to {tmp_path / 'file' / 'job.jsonl'}" in done.stderr
+
+
 def test_a_job_without_a_tracer_has_none(run, ray_tmpdir):
     done = run("")
     assert done.returncode == 0, done.stdout + done.stderr

@@ -13,7 +13,7 @@ from shoal.cluster.progress import stage
 from shoal.config import ClusterConfig
 from shoal.context import set_context
 from shoal.deadline import Deadline
-from shoal.errors import ClusterNotFoundError, NameTakenError, PeerLostError
+from shoal.errors import ClusterError, ClusterNotFoundError, NameTakenError, PeerLostError
 from shoal.manager import CollectiveManager, Manager, NodeManager
 from shoal.topology import NodeGroupInfo, NodeInfo, build_groups
 from shoal.tracing import Tracer
@@ -59,6 +59,7 @@ def launch_managers(
     Raises:
         NameTakenError: A live job has this namespace.
         PeerLostError: A manager died while it started.
+        ClusterError: The trace cannot be written.
     """
     groups = build_groups(nodes, config)
     arguments: dict[type[Manager], tuple[Any, ...]] = {
@@ -93,7 +94,16 @@ def launch_managers(
                     f"the namespace {namespace!r} belongs to a live job"
                 ) from error
         for actor, cls in zip(actors, managers, strict=True):
-            get(actor.__ray_ready__.remote(), deadline, lambda: "launching", cls.MANAGER_NAME)
+            try:
+                get(actor.__ray_ready__.remote(), deadline, lambda: "launching", cls.MANAGER_NAME)
+            except PeerLostError as error:
+                if cls is not Tracer:
+                    raise
+                raise ClusterError(
+                    f"the trace cannot be written to {arguments[Tracer][0]} on node 0: set "
+                    "cluster.tracer.output_file to a file in a folder that can be written there, "
+                    f"or cluster.tracer.enable to false ({error})"
+                ) from error
     set_context(namespace=namespace, node_rank=_own_node_rank(nodes))
     return Job(
         namespace=namespace,
