@@ -25,6 +25,7 @@ if TYPE_CHECKING:
         PlacementStrategy,
     )
     from shoal.planner import plan
+    from shoal.tracing import Tracer
     from shoal.worker import (
         CommMapper,
         Worker,
@@ -83,6 +84,7 @@ _EXPORTS = {
     "PackedPlacementStrategy": "shoal.placement",
     "Placement": "shoal._backend",
     "PlacementStrategy": "shoal.placement",
+    "Tracer": "shoal.tracing",
     "WeightedItem": "shoal.channel",
     "Worker": "shoal.worker",
     "WorkerAddress": "shoal._backend",
@@ -121,6 +123,7 @@ __all__ = [
     "PackedPlacementStrategy",
     "Placement",
     "PlacementStrategy",
+    "Tracer",
     "WeightedItem",
     "Worker",
     "WorkerAddress",

@@ -38,6 +38,7 @@ LAYERS = [
     {"hardware"},
     {"config"},
     {"manager", "node_probe", "placement", "topology"},
+    {"tracing"},
     {"cluster"},
     {"transport", "shm"},
     {"channel"},

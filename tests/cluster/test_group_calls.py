@@ -216,7 +216,7 @@ def test_a_timer_named_like_the_method_is_its_duration_and_is_taken(pair):
 
 
 def test_a_timer_that_was_not_used(pair):
-    with pytest.raises(ShoalValueError, match="no timer 'never'"):
+    with pytest.raises(ShoalValueError, match="Timer 'never' has not been recorded"):
         pair.execute_on(0).pop_execution_time("never").wait()
 
 

@@ -78,8 +78,11 @@ def test_rest_of_an_installed_rlinf_stays_its_own(clean_imports, monkeypatch, tm
 @pytest.mark.parametrize(
     ("source", "words"),
     [
-        ("from rlinf.scheduler import Tracer", "'Tracer' yet.*not part of this version"),
-        ("import rlinf.scheduler\nrlinf.scheduler.Tracer", "'Tracer' yet"),
+        (
+            "from rlinf.scheduler.channel.channel_worker import PeekQueue",
+            "'PeekQueue' yet.*not part of this version",
+        ),
+        ("import rlinf.scheduler.channel.channel_worker as m\nm.PeekQueue", "'PeekQueue' yet"),
         ("from rlinf.scheduler import Workr", "did you mean 'Worker'"),
         (
             "from rlinf.scheduler.channel import ClusterConfig",
@@ -108,8 +111,8 @@ def test_rest_of_an_rlinf_that_is_not_installed_is_explained(rlinf_served, sourc
 
 
 def test_missing_attribute_is_quiet_for_hasattr(rlinf_served):
-    module = importlib.import_module("rlinf.scheduler")
-    assert not hasattr(module, "Tracer")
+    module = importlib.import_module("rlinf.scheduler.channel.channel_worker")
+    assert not hasattr(module, "PeekQueue")
     assert not hasattr(module, "__wrapped__")
 
 

@@ -89,7 +89,6 @@ NAMES = {
 
 # Names that shoal does not have yet. A name that shoal has fails a test: remove it here.
 _MISSING_BY_PART = {
-    "traces": "Tracer",
     "locks": "DeviceLock DeviceLockManager PortLock PortLockManager",
     "network emulation": "NetEmulationConfig NetEmulationManager",
     "communication": """

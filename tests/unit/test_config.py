@@ -104,9 +104,9 @@ def test_documented_example_without_its_groups_is_left_to_the_placement():
 
 
 def test_unknown_keys_of_the_section_are_ignored_with_one_warning_at_the_caller():
-    text = "ignored unknown keys: 'num_node'; did you mean 'num_nodes'.*'tracer'"
+    text = "ignored unknown keys: 'num_node'; did you mean 'num_nodes'.*'logs'"
     with pytest.warns(UserWarning, match=text) as seen:
-        config = load(section(num_node=3, tracer={}))
+        config = load(section(num_node=3, logs={}))
     assert [warning.filename for warning in seen] == [__file__]
     assert config.num_nodes == 4
 

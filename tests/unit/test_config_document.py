@@ -205,8 +205,8 @@ class TestOmegaConf:
         section = {"num_nodes": "${nodes}", "component_placement": {"a": "0-${nodes}"}}
         document = self.create({"nodes": 4, "all": section, "cluster": "${all}"})
         assert load(document) == load({"num_nodes": 4, "component_placement": {"a": "0-4"}})
-        document.cluster = {**SECTION, "tracer": {"file": "${nowhere}"}, "x": "???"}
-        with pytest.warns(UserWarning, match="'tracer', 'x'"):
+        document.cluster = {**SECTION, "logs": {"file": "${nowhere}"}, "x": "???"}
+        with pytest.warns(UserWarning, match="'logs', 'x'"):
             assert load(document).num_nodes == 4
 
     def test_all_that_is_missing_is_named(self):

@@ -29,8 +29,8 @@ class Owner:
     def __init__(self):
         self.timers = Timers()
 
-    def worker_timer(self, tag=None):
-        return self.timers.measure(tag, depth=2)
+    def worker_timer(self, tag=None, trace=True):
+        return self.timers.measure(tag, depth=2, cat="owners" if trace else None)
 
     def step(self):
         with self.worker_timer():
@@ -58,7 +58,7 @@ def test_blocks_add_up_under_their_tag_until_taken():
     with made.measure("b"):
         pass
     assert made.pop("a") == 3.0
-    with pytest.raises(ShoalValueError, match=r"no timer 'a' .*known: b"):
+    with pytest.raises(ShoalValueError, match=r"Timer 'a' has not been recorded\. .*: b"):
         made.pop("a")
     assert made.pop_all() == {"b": 1.0}
     assert made.pop_all() == {}

@@ -24,6 +24,7 @@ from shoal.profiling import (
     modify_profile_context,
 )
 from shoal.topology import NodeGroupInfo, NodeInfo
+from shoal.tracing import TOKEN_VARIABLE
 
 __all__ = ["AllocateCall", "Allocation", "Start", "allocate", "hooks", "read_arguments", "resolve"]
 
@@ -212,6 +213,8 @@ def resolve(job: Job, request: Allocation, reports: Sequence[NodeReport]) -> Sta
     env.setdefault("NODE_GROUP_LABEL", str(request.node_group_label))
     env.setdefault("WORKER_NAME", request.worker_name)
     env.setdefault("RAY_ACTOR", "1")
+    if job.trace:
+        env[TOKEN_VARIABLE] = job.trace
     rank = request.worker_rank
     if rank is None:
         last = request.worker_name.rpartition(":")[2]

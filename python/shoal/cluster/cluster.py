@@ -41,6 +41,7 @@ from shoal.profiling import (
 )
 from shoal.signatures import InitSignature, first_overload
 from shoal.topology import DescribedCluster
+from shoal.tracing import begin, end, finish, flush
 
 __all__ = ["Cluster"]
 
@@ -150,6 +151,8 @@ class Cluster(DescribedCluster):
             self._forget()
             raise
         self._join(job, NodeManager.get_proxy())
+        if not os.environ.get("RAY_ACTOR"):  # a worker's environment says it
+            begin(job.trace)
         self._session = connection()
         Cluster.NAMESPACE = job.namespace
         Cluster._has_initialized = True
@@ -246,6 +249,7 @@ class Cluster(DescribedCluster):
         if Cluster._has_initialized and self.is_connected():
             if self._actors:
                 time.sleep(_LAST_OUTPUT_S)
+            self._end_trace()
             self._end_hosts()
             if not self._started_ray:
                 self._end_actors([*self._actors.values(), *self._job.managers])
@@ -253,6 +257,15 @@ class Cluster(DescribedCluster):
             if self._owner:
                 shm_gc()  # memory of host actors that were killed before
         self._forget()
+
+    def _end_trace(self) -> None:
+        if not self._job.trace or os.environ.get("RAY_ACTOR"):
+            return
+        if self._owner:
+            finish()
+        else:
+            flush()
+        end()
 
     def _end_hosts(self) -> None:
         """Make the job's host actors remove their shared memory: a killed process does not."""
@@ -280,6 +293,7 @@ class Cluster(DescribedCluster):
         Cluster.NAMESPACE = Cluster.SYS_NAME
         if not os.environ.get("RAY_ACTOR"):  # a worker stays in its job
             set_context(namespace="", node_rank=-1)
+            end()
 
     def __enter__(self) -> Self:
         return self

@@ -1,5 +1,6 @@
 """Launches a job's managers on node 0, and finds those of a running job."""
 
+import secrets
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,17 +13,16 @@ from shoal.cluster.progress import stage
 from shoal.config import ClusterConfig
 from shoal.context import set_context
 from shoal.deadline import Deadline
-from shoal.errors import ClusterNotFoundError, NameTakenError
+from shoal.errors import ClusterError, ClusterNotFoundError, NameTakenError, PeerLostError
 from shoal.manager import CollectiveManager, Manager, NodeManager
 from shoal.topology import NodeGroupInfo, NodeInfo, build_groups
+from shoal.tracing import Tracer
 
 __all__ = ["Job", "find_job", "launch_managers"]
 
 _MANAGERS: tuple[type[Manager], ...] = (NodeManager, CollectiveManager)
-"""The managers that every job has; the CollectiveManager is its WorkerManager."""
-
-# Ray's limit of concurrent calls of a manager. Blocked calls count, and all ranks may wait at once.
-_MANAGER_CALLS = 1_000_000
+"""The managers that every job has; the CollectiveManager is its WorkerManager. A traced job also
+has a Tracer."""
 
 
 @dataclass
@@ -36,6 +36,7 @@ class Job:
         config: The configuration it was launched with, or None.
         master_ip: Node 0's IP address.
         master_port: A port on node 0, reserved until the job ends.
+        trace: The name of its trace; empty if it is not traced.
         managers: The managers' handles, in the process that launched them. Ray ends an actor when
             its creator drops the last handle.
     """
@@ -46,6 +47,7 @@ class Job:
     config: ClusterConfig | None
     master_ip: str
     master_port: int
+    trace: str = ""
     managers: list[Any] = field(default_factory=list)
 
 
@@ -57,11 +59,17 @@ def launch_managers(
     Raises:
         NameTakenError: A live job has this namespace.
         PeerLostError: A manager died while it started.
+        ClusterError: The trace cannot be written.
     """
     groups = build_groups(nodes, config)
     arguments: dict[type[Manager], tuple[Any, ...]] = {
         NodeManager: (nodes, groups, config, namespace)
     }
+    managers, trace = _MANAGERS, ""
+    if config is not None and config.tracer is not None and config.tracer.enable:
+        managers, trace = (*_MANAGERS, Tracer), f"{namespace}-{secrets.token_hex(8)}"
+        arguments[Tracer] = (config.tracer.path(),)
+    keywords: dict[type[Manager], dict[str, Any]] = {Tracer: {"token": trace, "fresh": True}}
     affinity = NodeAffinitySchedulingStrategy(node_id=nodes[0].ray_id, soft=False)
     # On a Ray that another program started, actors do not have this process's variables; actors
     # that the managers start inherit the managers' variables. Ray starts a new process for an actor
@@ -69,23 +77,33 @@ def launch_managers(
     own = {"env_vars": {"SHOAL_BACKEND": "pure"}} if backend() == "pure" else None
     with stage("managers"):
         actors: list[Any] = []
-        for cls in _MANAGERS:
+        for cls in managers:
             options = ray.remote(cls).options(
                 name=cls.MANAGER_NAME,
                 namespace=namespace,
                 num_cpus=0,
-                max_concurrency=_MANAGER_CALLS,
+                max_concurrency=cls.MAX_CALLS,
                 runtime_env=own,
                 scheduling_strategy=affinity,
             )
             try:
-                actors.append(options.remote(*arguments.get(cls, ())))
+                made = options.remote(*arguments.get(cls, ()), **keywords.get(cls, {}))
+                actors.append(made)
             except NAME_TAKEN as error:
                 raise NameTakenError(
                     f"the namespace {namespace!r} belongs to a live job"
                 ) from error
-        for actor, cls in zip(actors, _MANAGERS, strict=True):
-            get(actor.__ray_ready__.remote(), deadline, lambda: "launching", cls.MANAGER_NAME)
+        for actor, cls in zip(actors, managers, strict=True):
+            try:
+                get(actor.__ray_ready__.remote(), deadline, lambda: "launching", cls.MANAGER_NAME)
+            except PeerLostError as error:
+                if cls is not Tracer:
+                    raise
+                raise ClusterError(
+                    f"the trace cannot be written to {arguments[Tracer][0]} on node 0: set "
+                    "cluster.tracer.output_file to a file in a folder that can be written there, "
+                    f"or cluster.tracer.enable to false ({error})"
+                ) from error
     set_context(namespace=namespace, node_rank=_own_node_rank(nodes))
     return Job(
         namespace=namespace,
@@ -94,6 +112,7 @@ def launch_managers(
         config=config,
         master_ip=nodes[0].node_ip,
         master_port=NodeManager.get_proxy().get_master_port(),
+        trace=trace,
         managers=actors,
     )
 
@@ -113,15 +132,26 @@ def find_job(namespace: str, deadline: Deadline) -> Job:
     set_context(namespace=namespace)
     manager = NodeManager.get_proxy(timeout=deadline.remaining)
     nodes = manager.get_nodes()
+    config = manager.get_cluster_cfg()
     set_context(node_rank=_own_node_rank(nodes))
     return Job(
         namespace=namespace,
         nodes=nodes,
         groups=manager.get_node_groups(),
-        config=manager.get_cluster_cfg(),
+        config=config,
         master_ip=manager.get_master_ip(),
         master_port=manager.get_master_port(),
+        trace=_find_trace(config),
     )
+
+
+def _find_trace(config: ClusterConfig | None) -> str:
+    if config is None or config.tracer is None or not config.tracer.enable:
+        return ""
+    try:
+        return str(Tracer.get_proxy().get_token())
+    except (ClusterNotFoundError, PeerLostError):
+        return ""  # the tracer has died; the job goes on without it
 
 
 def _own_node_rank(nodes: list[NodeInfo]) -> int:

@@ -3,6 +3,7 @@
 from shoal.config.document import Document, read_document
 from shoal.config.model import ClusterConfig, NodeGroupConfig, NodeGroupEnvConfig, load
 from shoal.config.ranks import parse_rank_config
+from shoal.config.tracer import TracerConfig
 from shoal.problems import dataclass_arg_check
 
 __all__ = [
@@ -10,6 +11,7 @@ __all__ = [
     "Document",
     "NodeGroupConfig",
     "NodeGroupEnvConfig",
+    "TracerConfig",
     "dataclass_arg_check",
     "load",
     "parse_rank_config",

@@ -18,7 +18,7 @@ from shoal.problems import Problem, path_text
 __all__ = ["Document", "read_document"]
 
 _SECTION = "cluster"
-_KNOWN = frozenset({"num_nodes", "component_placement", "node_groups", "profiling"})
+_KNOWN = frozenset({"num_nodes", "component_placement", "node_groups", "profiling", "tracer"})
 """The fields of `ClusterConfig`, which imports this module."""
 
 

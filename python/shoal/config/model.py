@@ -13,6 +13,7 @@ from shoal.config import rules
 from shoal.config.document import read_document
 from shoal.config.entries import parse_entries
 from shoal.config.omega import plain_section
+from shoal.config.tracer import TracerConfig
 from shoal.errors import ClusterConfigError
 from shoal.hardware import NodeHardwareConfig
 from shoal.problems import ArgumentsError, Problem
@@ -101,6 +102,7 @@ class ClusterConfig:
         component_placement: Which component runs where; one mapping for each entry.
         node_groups: The labelled sets of nodes, besides `cluster` and `node`, which always exist.
         profiling: The profiler and what it profiles; None for no profiling.
+        tracer: Whether the job is traced, and the file of the trace; None for no trace.
 
     Raises:
         ClusterConfigError: A value is invalid, or values contradict each other.
@@ -110,12 +112,14 @@ class ClusterConfig:
     component_placement: list[dict[str, Any]]
     node_groups: list[NodeGroupConfig] | None = None
     profiling: ProfileConfig | None = None
+    tracer: TracerConfig | None = None
 
     def __post_init__(self) -> None:
         given: dict[str, Any] = vars(self)  # a user may pass other types
         if not (
             _are(NodeGroupConfig, given["node_groups"])
             and isinstance(given["profiling"], ProfileConfig | None)
+            and isinstance(given["tracer"], TracerConfig | None)
             and isinstance(given["component_placement"], list | dict)
         ):
             _read_by(self, ClusterConfig, "read_cluster")

@@ -15,6 +15,7 @@ from pydantic_core import ErrorDetails, PydanticCustomError
 from shoal.config import rules
 from shoal.config.document import Document
 from shoal.config.entries import Entry, parse_entries
+from shoal.config.tracer import TracerConfig
 from shoal.errors import ClusterConfigError
 from shoal.hardware import NodeHardwareConfig
 from shoal.nearest import did_you_mean
@@ -95,6 +96,7 @@ class _Cluster(_Strict):
     component_placement: Any
     node_groups: _Listed = None
     profiling: Any = None
+    tracer: Any = None
 
 
 @dataclass
@@ -209,6 +211,10 @@ def _cluster(
     if profiling is not None and not isinstance(profiling, ProfileConfig):
         profiling, found = ProfileConfig.read(profiling)
         problems += [problem.under("profiling") for problem in found]
+    tracer = values.get("tracer")
+    if tracer is not None and not isinstance(tracer, TracerConfig):
+        tracer, found = _tracer(tracer)
+        problems += [problem.under("tracer") for problem in found]
     if problems or cluster is None:
         return None
     made = [parts.make(kinds) for parts in groups if parts is not None]
@@ -217,7 +223,15 @@ def _cluster(
     config.component_placement = _listed(cluster.component_placement)
     config.node_groups = None if raw is None else made
     config.profiling = profiling
+    config.tracer = tracer
     return config
+
+
+def _tracer(values: Any) -> tuple[TracerConfig | None, list[Problem]]:
+    if not isinstance(values, Mapping):
+        message = f"must be a mapping with enable and output_file, not {shown(values)}"
+        return None, [Problem((), message)]
+    return construct(TracerConfig, values)
 
 
 def _listed(placement: Any) -> list[dict[str, Any]]:

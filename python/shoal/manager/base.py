@@ -59,6 +59,8 @@ class Manager:
     """
 
     MANAGER_NAME: ClassVar[str] = ""
+    MAX_CALLS: ClassVar[int] = 1_000_000
+    """Number of calls that run at once. Blocked calls count, and all ranks may wait at once."""
     ENV_LIST: ClassVar[list[str]] = ["RAY_ADDRESS", "CLUSTER_NAMESPACE"]
     PID: ClassVar[int] = -1
     proxy: ClassVar["ManagerProxy | None"] = None

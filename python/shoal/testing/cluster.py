@@ -26,6 +26,7 @@ from shoal.testing import actors
 from shoal.testing.environ import environ_of_ranks
 from shoal.testing.runtime import IP, LocalRuntime
 from shoal.topology import NodeInfo, build_groups
+from shoal.tracing import InProcess, Tracer, finish_here, use
 from shoal.worker import Worker
 
 __all__ = ["LocalCluster", "local_cluster"]
@@ -123,7 +124,13 @@ class LocalCluster(Cluster):
         manager = NodeManager(nodes, groups, config)
         port = manager.get_master_port()
         self._join(Job(_NAMESPACE, nodes, groups, config, nodes[0].node_ip, port), manager)
-        self._runtime = LocalRuntime(manager)
+        tracer = None
+        if config is not None and config.tracer is not None and config.tracer.enable:
+            tracer = Tracer(config.tracer.path(), fresh=True)
+            stack.callback(finish_here, tracer)
+            use(InProcess(tracer))
+            stack.callback(use, None)
+        self._runtime = LocalRuntime(manager, tracer)
         stack.callback(_undo(Worker, "PID", "current_worker", "logger"))
         self._variables = stack.enter_context(environ_of_ranks())
         set_context(namespace=_NAMESPACE, node_rank=0)

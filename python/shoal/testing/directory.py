@@ -18,6 +18,7 @@ from shoal.manager import (
     WorkerInfo,
     WorkerManager,
 )
+from shoal.tracing import Tracer
 
 __all__ = ["LocalDirectory", "LocalManagers"]
 
@@ -27,9 +28,10 @@ class LocalManagers:
 
     Args:
         nodes: The manager of the nodes.
+        tracer: The manager of the trace; None if the cluster is not traced.
     """
 
-    def __init__(self, nodes: NodeManager) -> None:
+    def __init__(self, nodes: NodeManager, tracer: Tracer | None = None) -> None:
         self.changed = threading.Condition()
         self.workers = CollectiveManager()
         workers = _LocalProxy(self.workers, self)
@@ -38,6 +40,8 @@ class LocalManagers:
             WorkerManager: workers,
             CollectiveManager: workers,
         }
+        if tracer is not None:
+            self._proxies[Tracer] = _LocalProxy(tracer, self)
 
     def proxy(self, cls: type[Manager]) -> Any:
         """Return the proxy of a manager.

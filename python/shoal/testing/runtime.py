@@ -13,6 +13,7 @@ from shoal.manager import Manager, NodeManager
 from shoal.testing.actors import LocalActor, LocalRef, Watch
 from shoal.testing.channels import LocalChannels
 from shoal.testing.directory import LocalDirectory, LocalManagers
+from shoal.tracing import Tracer
 
 __all__ = ["IP", "LocalRuntime"]
 
@@ -28,11 +29,12 @@ class LocalRuntime:
 
     Args:
         nodes: The manager of the nodes.
+        tracer: The manager of the trace; None if the cluster is not traced.
     """
 
-    def __init__(self, nodes: NodeManager) -> None:
+    def __init__(self, nodes: NodeManager, tracer: Tracer | None = None) -> None:
         self.watch = Watch()
-        self.managers = LocalManagers(nodes)
+        self.managers = LocalManagers(nodes, tracer)
         self.directory = LocalDirectory(self.managers)
         self.actors: dict[str, LocalActor] = {}
         self.names: set[str] = set()

@@ -32,6 +32,7 @@ from shoal.manager import WorkerManager
 from shoal.manager.base import find_namespace, required_namespace
 from shoal.placement import NodePlacementStrategy, PackedPlacementStrategy, PlacementStrategy
 from shoal.placement.environment import group_environment, process_environment
+from shoal.tracing import settle
 from shoal.worker.failures import GroupCall, forget_failures
 from shoal.worker.names import DYING_S, RETRY_S, find_ranks, forget_dead, is_alive
 from shoal.worker.result import WorkerGroupFuncResult
@@ -430,6 +431,7 @@ class WorkerGroup:
             except Exception as error:  # noqa: BLE001  (a user's hook that raises must not keep the workers alive)
                 _log.warning("closing %s: %s", self._name, error)
         pings = [w.worker._shoal_ping.remote() for w in self._workers]  # noqa: SLF001  (the host's own method)
+        settle()  # their last events are in the trace then
         self._kill()
         # A pending ping ends when Ray has noticed the death of its worker.
         runtime().wait(pings, num_returns=len(pings), timeout=Deadline(timeout).remaining_or_none())

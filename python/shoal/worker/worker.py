@@ -470,9 +470,12 @@ class Worker(RoutedCalls, metaclass=WorkerMeta):
         return hold_port(max_port_num)
 
     def worker_timer(self, tag: str | None = None, trace: bool = True) -> Any:
-        """Time a `with` block under `tag`, by default the calling method's name."""
-        del trace
-        return self._timers.measure(tag, depth=2)
+        """Time a `with` block under `tag`, by default the calling method's name.
+
+        In a traced job the block is also a span of the trace, unless `trace` is False.
+        """
+        cat = getattr(self, "_group_name", "worker") if trace else None
+        return self._timers.measure(tag, depth=2, cat=cat)
 
     def start_profile(self, step_idx: int) -> None:
         """Start the job's profiler, if it is configured for this step and group."""

@@ -133,6 +133,7 @@ _OURS = {
         " WorkerManager"
     ),
     "shoal.placement": f"{_STRATEGIES} ComponentPlacement MultiNodeGroupResolver Placement",
+    "shoal.tracing": "Tracer",
     "shoal.worker": f"{_GROUP} Worker",
     "shoal.worker.routing": _ALL_ROUTING,
 }

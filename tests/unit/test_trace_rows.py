@@ -1,0 +1,87 @@
+"""The rows of a trace: spans that overlap without nesting are in different rows."""
+
+import asyncio
+import threading
+
+import pytest
+
+from shoal.tracing.tracks import Tracks
+
+
+@pytest.fixture
+def tracks():
+    return Tracks()
+
+
+def in_thread(function, name):
+    thread = threading.Thread(target=function, name=name)
+    thread.start()
+    thread.join(30)
+
+
+def test_nested_spans_of_a_thread_share_its_row(tracks):
+    found = [tracks.begin("p", "a"), tracks.begin("p", "b"), tracks.end("p", "b")]
+    found += [tracks.end("p", "a"), tracks.end("p", "a")]
+    assert set(found) == {"main"}
+    in_thread(lambda: found.append(tracks.begin("p", "a")), "loader")
+    in_thread(lambda: found.append(tracks.begin("worker:0", "a")), "worker:0")
+    in_thread(lambda: found.append(tracks.begin("p", "a")), "AsyncIO Thread: default")
+    assert found[-3:] == ["loader", "main", "main"]
+
+
+def test_coroutines_that_overlap_have_rows_of_their_own_which_are_used_again(tracks):
+    rows = []
+
+    async def work(name, may_end):
+        begun = tracks.begin("p", name)
+        await may_end.wait()
+        rows.append((name, begun, tracks.end("p", name)))
+
+    async def side_by_side(*names):
+        events = [asyncio.Event() for _ in names]
+        tasks = [asyncio.create_task(work(n, e)) for n, e in zip(names, events, strict=True)]
+        await asyncio.sleep(0)
+        for event, task in zip(events, tasks, strict=True):
+            event.set()
+            await task
+
+    asyncio.run(side_by_side("a", "b", "c"))
+    asyncio.run(side_by_side("d", "e"))
+    assert rows == [
+        ("a", "main", "main"),
+        ("b", "main 2", "main 2"),
+        ("c", "main 3", "main 3"),
+        ("d", "main", "main"),
+        ("e", "main 2", "main 2"),
+    ]
+
+
+def test_a_span_may_end_in_another_thread(tracks):
+    in_thread(lambda: tracks.begin("p", "handed over"), "loader")
+    assert tracks.begin("p", "own") == "main"
+    assert tracks.end("p", "handed over") == "loader"
+    assert tracks.end("p", "own") == "main"
+
+
+def test_the_end_of_a_dropped_begin_is_dropped(tracks):
+    tracks.begin("p", "outer")
+    tracks.begin("p", "inner")
+    tracks.refuse("p", "inner")
+    assert tracks.end("p", "inner") is None
+    assert tracks.end("p", "outer") == "main"
+
+
+def test_threads_and_spans_that_never_end_are_forgotten(tracks):
+    for number in range(1000):
+        in_thread(lambda: tracks.begin("p", "never ends"), f"thread {number}")
+    assert len(tracks._tracks) < 100
+    assert len(tracks._lanes) < 100
+    for _ in range(5000):
+        tracks.begin("p", "never ends")
+    assert max(len(track.spans) for track in tracks._tracks.values()) <= 1000
+
+
+def test_a_handler_that_interrupts_a_mark_does_not_wait_for_ever(tracks):
+    with tracks._lock:
+        assert tracks.begin("p", "a") is None
+        assert tracks.end("p", "a") is None
