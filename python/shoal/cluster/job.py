@@ -13,13 +13,13 @@ from shoal.config import ClusterConfig
 from shoal.context import set_context
 from shoal.deadline import Deadline
 from shoal.errors import ClusterNotFoundError, NameTakenError
-from shoal.manager import CollectiveManager, Manager, NodeManager
+from shoal.manager import JobManager, Manager, NodeManager
 from shoal.topology import NodeGroupInfo, NodeInfo, build_groups
 
 __all__ = ["Job", "find_job", "launch_managers"]
 
-_MANAGERS: tuple[type[Manager], ...] = (NodeManager, CollectiveManager)
-"""The managers that every job has; the CollectiveManager is its WorkerManager."""
+_MANAGERS: tuple[type[Manager], ...] = (NodeManager, JobManager)
+"""The managers that every job has; the JobManager keeps its workers, groups and locks."""
 
 # Ray's limit of concurrent calls of a manager. Blocked calls count, and all ranks may wait at once.
 _MANAGER_CALLS = 1_000_000
@@ -60,7 +60,8 @@ def launch_managers(
     """
     groups = build_groups(nodes, config)
     arguments: dict[type[Manager], tuple[Any, ...]] = {
-        NodeManager: (nodes, groups, config, namespace)
+        NodeManager: (nodes, groups, config, namespace),
+        JobManager: (namespace, sum(node.num_accelerators for node in nodes)),
     }
     affinity = NodeAffinitySchedulingStrategy(node_id=nodes[0].ray_id, soft=False)
     # On a Ray that another program started, actors do not have this process's variables; actors

@@ -33,7 +33,7 @@ from shoal.placement import NodePlacementStrategy, PackedPlacementStrategy, Plac
 from shoal.placement.environment import group_environment, process_environment
 from shoal.worker.result import WorkerGroupFuncResult, log_failure
 
-__all__ = ["WorkerGroup", "WorkerGroupFunc"]
+__all__ = ["WorkerGroup", "WorkerGroupFunc", "answers"]
 
 _log = logging.getLogger("shoal")
 
@@ -471,17 +471,21 @@ def _is_alive(name: str, namespace: str, deadline: Deadline) -> bool:
     actor = find_actor(name, namespace)
     if actor is None:
         return False
-    method = getattr(actor, "_shoal_ping", None)
-    if method is None:
+    if not hasattr(actor, "_shoal_ping") or answers(actor, deadline):
         return True
-    ref = method.remote()
+    # Ray frees the name of an actor that died by itself only when it is killed as well.
+    runtime().kill(actor)
+    return False
+
+
+def answers(actor: Any, deadline: Deadline) -> bool:
+    """Whether a worker's actor answers, or is busy until the deadline; False if it has died."""
+    ref = actor._shoal_ping.remote()  # noqa: SLF001  (the host's own method)
     answered, _ = runtime().wait([ref], timeout=deadline.remaining)
     if not answered:
         return True
     try:
         runtime().get(ref)
     except RayActorError:
-        # Ray frees the name of an actor that died by itself only when it is killed as well.
-        runtime().kill(actor)
         return False
     return True

@@ -1,0 +1,227 @@
+"""`LockTable`: which worker holds which device, and which requests wait. It does not wait itself."""
+
+import itertools
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+
+from shoal.errors import LockError
+from shoal.process import ProcessId
+
+__all__ = ["LockRequest", "LockTable", "Owner", "show_devices"]
+
+
+@dataclass(frozen=True)
+class Owner:
+    """A worker that holds a lock or asks for one.
+
+    Attributes:
+        name: The worker's address.
+        process: Its process: a worker that is started again is another owner. None if not known.
+        node_rank: The rank of its node in the cluster; -1 if it is not known.
+    """
+
+    name: str
+    process: ProcessId | None = None
+    node_rank: int = field(default=-1, compare=False)
+
+    def __str__(self) -> str:
+        if self.process is None:
+            return self.name
+        node = f" on node {self.node_rank}" if self.node_rank >= 0 else ""
+        return f"{self.name} (process {self.process.pid}{node})"
+
+
+class LockRequest:
+    """A request for devices, which are granted together.
+
+    Args:
+        owner: The worker that asks.
+        devices: The devices.
+        number: Identifies the take among the owner's takes. Takes of different numbers are counted;
+            several takes of one number are one.
+        ended: Called when the request was granted or cancelled.
+
+    Attributes:
+        owner: Same as the argument.
+        devices: Same as the argument.
+        number: Same as the argument.
+        granted: Whether the owner holds the devices.
+        added: The devices that the grant has given this take.
+    """
+
+    def __init__(
+        self, owner: Owner, devices: Sequence[int], number: int, ended: Callable[[], None]
+    ) -> None:
+        self.owner = owner
+        self.devices = tuple(devices)
+        self.number = number
+        self.granted = False
+        self.added: list[int] = []
+        self._ended = ended
+
+    def end(self) -> None:
+        """Tell the caller that the request no longer waits."""
+        self._ended()
+
+
+class _Hold:
+    """The owner of a device, and the numbers of its takes."""
+
+    def __init__(self, owner: Owner) -> None:
+        self.owner = owner
+        self.numbers: set[int] = set()
+        self.since = time.monotonic()
+
+
+class LockTable:
+    """The devices that are held, and the requests that wait, in the order of their arrival.
+
+    A request holds nothing while it waits, but no later request gets a device that it waits for.
+    The exception is a request of an owner that holds devices: it comes first, because earlier
+    requests may wait for those devices.
+    """
+
+    def __init__(self) -> None:
+        self._holds: dict[int, _Hold] = {}
+        self._waiting: list[LockRequest] = []
+
+    def ask(self, request: LockRequest) -> None:
+        """Grant a request, or let it wait."""
+        self._waiting.append(request)
+        self._serve()
+
+    def withdraw(self, request: LockRequest) -> None:
+        """Take a request back: it waits no longer, or loses what it was granted."""
+        if request in self._waiting:
+            self._waiting.remove(request)
+        for device in request.added:
+            self._end_take(device, request.owner, request.number)
+        self._serve()
+
+    def release(self, owner: Owner, devices: Iterable[int], number: int = 0) -> None:
+        """End a take of some devices.
+
+        Raises:
+            LockError: The owner did not take one of the devices; the others are released.
+        """
+        errors = []
+        for device in devices:
+            hold = self._holds.get(device)
+            if hold is not None and hold.owner != owner:
+                errors.append(
+                    f"The lock is owned by worker {hold.owner.name}, but {owner.name} is trying to "
+                    f"release it. Device {device} is held by {hold.owner}, and {owner} released it"
+                )
+            elif not self._end_take(device, owner, number):
+                errors.append(
+                    f"Lock is not acquired. {owner} released device {device} without holding it"
+                )
+        self._serve()
+        if errors:
+            raise LockError(errors[0])
+
+    def cancel(self, owner: Owner, number: int) -> bool:
+        """End a take, whether it waits or was granted; return whether there was one."""
+        waiting = [r for r in self._waiting if r.owner == owner and r.number == number]
+        ended = [self._end_take(device, owner, number) for device in list(self._holds)]
+        self._forget(waiting)
+        return bool(waiting) or any(ended)
+
+    def drop(self, is_gone: Callable[[Owner], bool]) -> list[int]:
+        """Forget owners that are gone.
+
+        Returns:
+            The devices that they held.
+        """
+        freed = [device for device, hold in self._holds.items() if is_gone(hold.owner)]
+        for device in freed:
+            del self._holds[device]
+        self._forget([request for request in self._waiting if is_gone(request.owner)])
+        return sorted(freed)
+
+    def find(self, owner: Owner, number: int) -> LockRequest | None:
+        """Return the waiting request of a take, or None."""
+        for request in self._waiting:
+            if request.owner == owner and request.number == number:
+                return request
+        return None
+
+    def explain(self, request: LockRequest) -> str:
+        """Return why a request waits: which workers hold its devices, or come before it."""
+        reasons: dict[str, list[int]] = {}
+        for device in request.devices:
+            reason = self._reason(request, device)
+            if reason:
+                reasons.setdefault(reason, []).append(device)
+        return "; ".join(
+            f"{show_devices(devices)} {'is' if len(devices) == 1 else 'are'} {reason}"
+            for reason, devices in reasons.items()
+        )
+
+    def _reason(self, request: LockRequest, device: int) -> str:
+        hold = self._holds.get(device)
+        if hold is not None:
+            if hold.owner == request.owner:
+                return ""
+            return f"held by {hold.owner} for {time.monotonic() - hold.since:.0f} s"
+        for earlier in itertools.takewhile(lambda r: r is not request, self._waiting):
+            if device in earlier.devices:
+                return f"kept for {earlier.owner}, which asked earlier"
+        return ""
+
+    def _forget(self, requests: list[LockRequest]) -> None:
+        for request in requests:
+            self._waiting.remove(request)
+        self._serve()
+        for request in requests:
+            request.end()
+
+    def _end_take(self, device: int, owner: Owner, number: int) -> bool:
+        hold = self._holds.get(device)
+        if hold is None or hold.owner != owner or number not in hold.numbers:
+            return False
+        hold.numbers.remove(number)
+        if not hold.numbers:
+            del self._holds[device]
+        return True
+
+    def _serve(self) -> None:
+        """Grant what can be granted."""
+        granted = True
+        while granted:  # a grant may give its owner's other requests the precedence of a holder
+            granted = self._serve_once()
+
+    def _serve_once(self) -> bool:
+        holders = {hold.owner for hold in self._holds.values()}
+        wanted: set[int] = set()
+        served = []
+        for request in sorted(self._waiting, key=lambda r: r.owner not in holders):
+            missing = [d for d in request.devices if not self._is_held_by(d, request.owner)]
+            if any(device in self._holds or device in wanted for device in missing):
+                wanted.update(missing)
+            else:
+                self._grant(request)
+                served.append(request)
+        for request in served:
+            self._waiting.remove(request)
+            request.end()
+        return bool(served)
+
+    def _is_held_by(self, device: int, owner: Owner) -> bool:
+        hold = self._holds.get(device)
+        return hold is not None and hold.owner == owner
+
+    def _grant(self, request: LockRequest) -> None:
+        for device in request.devices:
+            hold = self._holds.setdefault(device, _Hold(request.owner))
+            if request.number not in hold.numbers:
+                hold.numbers.add(request.number)
+                request.added.append(device)
+        request.granted = True
+
+
+def show_devices(devices: Sequence[int]) -> str:
+    """Name devices in a message: `device 3`, `devices 0, 1 and 2`."""
+    *first, last = map(str, devices)
+    return f"devices {', '.join(first)} and {last}" if first else f"device {last}"
