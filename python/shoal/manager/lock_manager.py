@@ -30,6 +30,8 @@ __all__ = ["DeviceLockManager", "PortLockManager", "WorkerDeviceLock"]
 _log = logging.getLogger("shoal")
 
 _MAX_PORT = 65_535
+_RETRY_S = 10.0
+"""Seconds before another attempt to watch a process."""
 _OVERTAKEN = 1024
 """Maximum number of cancellations to keep for requests that have not arrived yet."""
 
@@ -178,14 +180,19 @@ class DeviceLockManager(Manager):
         self._watched[caller.process] = task
 
     async def _drop_at_end(self, owner: Owner, caller: Caller) -> None:
-        process = caller.process
-        try:
-            await self._process_watches.ended(caller)
-        except (ShoalError, RayError) as error:
-            _log.warning(
-                "%s: its death will not release the devices that it holds: %s", owner, error
-            )
-            return
+        process, logged = caller.process, False
+        while True:
+            try:
+                await self._process_watches.ended(caller)
+                break
+            except (ShoalError, RayError) as error:
+                if not logged:
+                    logged = True
+                    _log.warning(
+                        "%s: its death cannot be noticed, and would not release its devices: %s",
+                        owner, error,
+                    )  # fmt: skip
+            await asyncio.sleep(_RETRY_S)
         del self._watched[process]
         freed = self._table.drop(lambda holder: holder.process == process)
         if freed:

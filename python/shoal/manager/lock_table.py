@@ -1,7 +1,7 @@
 """`LockTable`: which worker holds which device, and which requests wait. It does not wait itself."""
 
-import itertools
 import time
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
@@ -75,26 +75,31 @@ class _Hold:
 
 
 class LockTable:
-    """The devices that are held, and the requests that wait, in the order of their arrival.
+    """The devices that are held, and the requests that wait for each, in the order of their arrival.
 
     A request holds nothing while it waits, but no later request gets a device that it waits for.
-    The exception is a request of an owner that holds devices: it comes first, because earlier
-    requests may wait for those devices.
+    The exception is a request of an owner that holds devices: it waits for holders only, because
+    earlier requests may wait for its devices.
     """
 
     def __init__(self) -> None:
         self._holds: dict[int, _Hold] = {}
-        self._waiting: list[LockRequest] = []
+        self._queues: dict[int, OrderedDict[LockRequest, None]] = {}
+        self._waiting: dict[Owner, list[LockRequest]] = {}
 
     def ask(self, request: LockRequest) -> None:
         """Grant a request, or let it wait."""
-        self._waiting.append(request)
-        self._serve()
+        self._waiting.setdefault(request.owner, []).append(request)
+        for device in request.devices:
+            self._queues.setdefault(device, OrderedDict())[request] = None
+        if self._can_have(request):
+            self._grant(request)
+            self._serve()  # the owner's other requests are those of a holder now
 
     def withdraw(self, request: LockRequest) -> None:
         """Take a request back: it waits no longer, or loses what it was granted."""
-        if request in self._waiting:
-            self._waiting.remove(request)
+        if request in self._waiting.get(request.owner, ()):
+            self._leave(request)
         for device in request.added:
             self._end_take(device, request.owner, request.number)
         self._serve()
@@ -123,7 +128,7 @@ class LockTable:
 
     def cancel(self, owner: Owner, number: int) -> bool:
         """End a take, whether it waits or was granted; return whether there was one."""
-        waiting = [r for r in self._waiting if r.owner == owner and r.number == number]
+        waiting = [r for r in self._waiting.get(owner, ()) if r.number == number]
         ended = [self._end_take(device, owner, number) for device in list(self._holds)]
         self._forget(waiting)
         return bool(waiting) or any(ended)
@@ -137,15 +142,14 @@ class LockTable:
         freed = [device for device, hold in self._holds.items() if is_gone(hold.owner)]
         for device in freed:
             del self._holds[device]
-        self._forget([request for request in self._waiting if is_gone(request.owner)])
+        gone = [owner for owner in self._waiting if is_gone(owner)]
+        self._forget([request for owner in gone for request in self._waiting[owner]])
         return sorted(freed)
 
     def find(self, owner: Owner, number: int) -> LockRequest | None:
         """Return the waiting request of a take, or None."""
-        for request in self._waiting:
-            if request.owner == owner and request.number == number:
-                return request
-        return None
+        waiting = self._waiting.get(owner, ())
+        return next((request for request in waiting if request.number == number), None)
 
     def explain(self, request: LockRequest) -> str:
         """Return why a request waits: which workers hold its devices, or come before it."""
@@ -165,14 +169,29 @@ class LockTable:
             if hold.owner == request.owner:
                 return ""
             return f"held by {hold.owner} for {time.monotonic() - hold.since:.0f} s"
-        for earlier in itertools.takewhile(lambda r: r is not request, self._waiting):
-            if device in earlier.devices:
-                return f"kept for {earlier.owner}, which asked earlier"
-        return ""
+        first = self._first(device)
+        if first is None or first is request:
+            return ""
+        return f"kept for {first.owner}, which asked earlier"
+
+    def _first(self, device: int) -> LockRequest | None:
+        return next(iter(self._queues.get(device, ())), None)
+
+    def _leave(self, request: LockRequest) -> None:
+        """Remove a request from its queues."""
+        waiting = self._waiting[request.owner]
+        waiting.remove(request)
+        if not waiting:
+            del self._waiting[request.owner]
+        for device in request.devices:
+            queue = self._queues[device]
+            del queue[request]
+            if not queue:
+                del self._queues[device]
 
     def _forget(self, requests: list[LockRequest]) -> None:
         for request in requests:
-            self._waiting.remove(request)
+            self._leave(request)
         self._serve()
         for request in requests:
             request.end()
@@ -188,37 +207,33 @@ class LockTable:
 
     def _serve(self) -> None:
         """Grant what can be granted."""
-        granted = True
-        while granted:  # a grant may give its owner's other requests the precedence of a holder
-            granted = self._serve_once()
+        while (request := self._next()) is not None:
+            self._grant(request)
 
-    def _serve_once(self) -> bool:
-        holders = {hold.owner for hold in self._holds.values()}
-        wanted: set[int] = set()
-        served = []
-        for request in sorted(self._waiting, key=lambda r: r.owner not in holders):
-            missing = [d for d in request.devices if not self._is_held_by(d, request.owner)]
-            if any(device in self._holds or device in wanted for device in missing):
-                wanted.update(missing)
-            else:
-                self._grant(request)
-                served.append(request)
-        for request in served:
-            self._waiting.remove(request)
-            request.end()
-        return bool(served)
+    def _next(self) -> LockRequest | None:
+        """Return a request that can be granted, or None."""
+        holders = dict.fromkeys(hold.owner for hold in self._holds.values())
+        of_holders = [request for owner in holders for request in self._waiting.get(owner, ())]
+        firsts = [next(iter(queue)) for queue in self._queues.values()]
+        return next(filter(self._can_have, of_holders + firsts), None)
 
-    def _is_held_by(self, device: int, owner: Owner) -> bool:
-        hold = self._holds.get(device)
-        return hold is not None and hold.owner == owner
+    def _can_have(self, request: LockRequest) -> bool:
+        owners = [hold.owner for hold in map(self._holds.get, request.devices) if hold is not None]
+        if any(owner != request.owner for owner in owners):
+            return False
+        if any(hold.owner == request.owner for hold in self._holds.values()):
+            return True
+        return all(self._first(device) is request for device in request.devices)
 
     def _grant(self, request: LockRequest) -> None:
+        self._leave(request)
         for device in request.devices:
             hold = self._holds.setdefault(device, _Hold(request.owner))
             if request.number not in hold.numbers:
                 hold.numbers.add(request.number)
                 request.added.append(device)
         request.granted = True
+        request.end()
 
 
 def show_devices(devices: Sequence[int]) -> str:

@@ -5,6 +5,7 @@ import concurrent.futures
 import itertools
 import logging
 import math
+import threading
 from contextlib import suppress
 from functools import partial
 from typing import Any, Self
@@ -57,7 +58,9 @@ class DeviceLock:
         self._worker = worker
         name = "a worker" if worker is None else worker.worker_address.get_name()
         self._origin = Origin(f"the device lock of {name}")
+        self._lock = threading.Lock()
         self._takes: list[int] = []
+        self._given_up: set[int] = set()
 
     def acquire(self, *, timeout: float | None = None) -> None:
         """Wait until the worker has its accelerators.
@@ -154,7 +157,7 @@ class DeviceLock:
         work = AsyncWork(future, what, partial(self._give_back, manager, number))
         start(
             self._take(manager, number, deadline, work, logs),
-            lambda _: self._takes.append(number),
+            lambda _: self._count(number),
             lambda _: self._cancel(manager, number),
             future,
         )
@@ -195,10 +198,22 @@ class DeviceLock:
             return reason
         return ""
 
+    def _count(self, number: int) -> None:
+        """Note a take that was granted."""
+        with self._lock:
+            if number in self._given_up:
+                self._given_up.remove(number)
+            else:
+                self._takes.append(number)
+
     def _give_back(self, manager: Any, number: int) -> None:
-        with suppress(ValueError):  # it was not granted
-            self._takes.remove(number)
-            self._cancel(manager, number)
+        """End a take that no caller receives; its grant may be noted at the same moment."""
+        with self._lock:
+            if number in self._takes:
+                self._takes.remove(number)
+            else:
+                self._given_up.add(number)
+        self._cancel(manager, number)
 
     def _cancel(self, manager: Any, number: int) -> None:
         with suppress(ShoalError, RayError):  # the manager has ended, and the lock with it
