@@ -11,7 +11,7 @@ import pytest
 from shoal import Channel, FlexiblePlacementStrategy, NodePlacementStrategy, Worker, deadline
 from shoal.errors import LockError, ShoalTimeoutError, ShoalValueError
 from shoal.manager import DeviceLockManager, PortLockManager
-from shoal.testing import StalledError, local_cluster
+from shoal.testing import StalledError, local_cluster, stall
 from shoal.worker import DeviceLock, PortLock, lock
 from support.processes import in_a_child, until
 
@@ -198,7 +198,7 @@ def test_a_deadline_names_the_holder_and_leaves_the_queue(cluster):
 @pytest.mark.parametrize("cls", [Locks, AsyncLocks])
 def test_a_long_wait_is_logged_with_the_holder(cluster, cls, monkeypatch, caplog):
     monkeypatch.setattr(deadline, "_FIRST_LOGS_S", (0.4, 60.0))
-    monkeypatch.setattr(lock, "_REFRESH_S", 0.1)
+    monkeypatch.setattr(lock, "_FIRST_S", 0.1)
     group = launch(cluster, cls)
     on(group, 0).take().wait()
     with caplog.at_level(logging.WARNING, "shoal"):
@@ -206,8 +206,7 @@ def test_a_long_wait_is_logged_with_the_holder(cluster, cls, monkeypatch, caplog
         until(lambda: "waiting for" in caplog.text)
     on(group, 0).give().wait()
     waiting.wait()
-    lines = [record.getMessage() for record in caplog.records if "waits for the lock" in record.msg
-             or "waits for the lock" in record.getMessage()]  # fmt: skip
+    lines = [line for line in caplog.messages if "waits for the lock" in line]
     assert len(lines) == 1
     start = "locks:1: waits for the lock of device 0: device 0 is held by locks:0 for 0 s: waiting"
     assert lines[0].startswith(start)
@@ -314,7 +313,9 @@ def test_the_end_of_a_waiting_worker_removes_its_request(cluster):
     third.wait()
 
 
-def test_a_lock_that_no_worker_will_release_is_a_stall(cluster):
+def test_a_lock_that_no_worker_will_release_is_a_stall(cluster, monkeypatch):
+    monkeypatch.setattr(stall, "_WORK_S", 1.0)
+    monkeypatch.setattr(lock, "_FIRST_S", 0.1)
     group = launch(cluster)
     on(group, 0).take().wait()
     with pytest.raises(StalledError, match="locks:1: waits for the lock of device 0: .*locks:0"):

@@ -144,10 +144,9 @@ class DeviceLockManager(Manager):
         request = self._table.find(_owner(worker_address, caller), number)
         return "" if request is None else self._table.explain(request)
 
-    async def release_all_devices(self, worker_address: WorkerAddress) -> None:
+    async def release_all_devices(self, worker_name: str) -> None:
         """Release what a worker holds, and forget its requests, because it has ended."""
-        name = worker_address.get_name()
-        self._table.drop(lambda owner: owner.name == name)
+        self._table.drop(lambda owner: owner.name == worker_name)
 
     def _checked(self, accel_ids: Sequence[int]) -> list[int]:
         """Return the devices, each once, or raise.

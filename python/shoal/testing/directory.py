@@ -61,7 +61,7 @@ class LocalManagers:
     def release_locks(self, name: str) -> None:
         """Release the locks of a worker that has ended."""
         self.proxy(PortLockManager).release_all_ports(name)
-        self.proxy(DeviceLockManager).release_all_devices(WorkerAddress.from_name(name))
+        self.proxy(DeviceLockManager).release_all_devices(name)
 
     def wait_until(
         self, look: Callable[[], Any], describe: Callable[[], str], deadline: Deadline

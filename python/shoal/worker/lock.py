@@ -30,8 +30,10 @@ _log = logging.getLogger("shoal")
 _SPARE_S = 5.0
 """Seconds by which the manager's answer may come after the deadline."""
 _ASK_S = 2.0
+_FIRST_S = 0.5
+"""Seconds before a waiting take asks which workers it waits for."""
 _REFRESH_S = 5.0
-"""Seconds between the questions of a waiting take, which workers it waits for."""
+"""Seconds between its further questions."""
 _PATIENCE_S = 1.0
 """Seconds for which a blocking take may stop an event loop before a warning."""
 _ATTEMPTS = 10_000
@@ -103,15 +105,15 @@ class DeviceLock:
         """
         devices = self._devices("unlock")
         if devices:
-            number = self._last_take()
-            DeviceLockManager.get_proxy().release_devices(self._address, devices, number=number)
+            manager, number = DeviceLockManager.get_proxy(), self._last_take()
+            manager.release_devices(self._address, devices, number=number)
 
     async def async_release(self) -> None:
         """Same as `release`, in an event loop."""
         devices = self._devices("unlock")
         if devices:
-            proxy, number = DeviceLockManager.get_proxy(), self._last_take()
-            ended = proxy.begin_call("release_devices", self._address, devices, number=number)
+            manager, number = DeviceLockManager.get_proxy(), self._last_take()
+            ended = manager.begin_call("release_devices", self._address, devices, number=number)
             await _answer(ended, Deadline(None), f"releasing the lock of {show_devices(devices)}")
 
     def __enter__(self) -> Self:
@@ -173,15 +175,18 @@ class DeviceLock:
         granted = asyncio.wrap_future(
             manager.begin_call("acquire_devices", *asked, number=number, timeout=deadline.timeout)
         )
+        pause = _FIRST_S
         try:
             while True:
-                ended, _ = await asyncio.wait({granted}, timeout=wait.step(_REFRESH_S))
+                pause = wait.step(pause) if logs else min(pause, deadline.remaining)
+                ended, _ = await asyncio.wait({granted}, timeout=pause)
                 if ended or deadline.expired:
                     break
                 reason = await self._explain(manager, number)
                 work.what = f"{what}: {reason}" if reason else what
                 if logs:
                     wait.tick()
+                pause = _REFRESH_S
             await _answer(granted, Deadline(deadline.remaining + _SPARE_S), f"acquiring {what}")
         except asyncio.CancelledError:
             self._cancel(manager, number)
