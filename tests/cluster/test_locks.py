@@ -107,7 +107,8 @@ def on(group, rank):
     return group.execute_on(rank)
 
 def launch(cls, name, ranks=1):
-    return cls.create_group().launch(cluster, FlexiblePlacementStrategy([[0]] * ranks), name, wait=True)
+    placement = FlexiblePlacementStrategy([[0]] * ranks)
+    return cls.create_group().launch(cluster, placement, name, wait=True)
 
 cluster = Cluster(num_nodes=1)
 SEEN["accelerators"] = cluster.num_accelerators

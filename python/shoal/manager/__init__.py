@@ -1,4 +1,4 @@
-"""The managers of a job: asyncio actors on node 0 that keep its workers, nodes, groups and locks."""
+"""The managers of a job: asyncio actors on node 0 for its workers, nodes, groups and locks."""
 
 from shoal.manager.base import Caller, Manager, ManagerProxy
 from shoal.manager.collective_manager import CollectiveGroupInfo, CollectiveManager

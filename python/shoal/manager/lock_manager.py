@@ -130,7 +130,7 @@ class DeviceLockManager(Manager):
     async def cancel_acquire(
         self, worker_address: WorkerAddress, number: int, *, caller: Caller | None = None
     ) -> None:
-        """End a take that is not wanted any more, whether it waits, was granted, or arrives later."""
+        """End a take that is not wanted any more: it waits, was granted, or arrives later."""
         owner = _owner(worker_address, caller)
         if not self._table.cancel(owner, number):
             self._cancelled[owner, number] = None

@@ -1,4 +1,4 @@
-"""`LockTable`: which worker holds which device, and which requests wait. It does not wait itself."""
+"""`LockTable`: which worker holds which device, and which requests wait."""
 
 import time
 from collections import OrderedDict
@@ -75,7 +75,7 @@ class _Hold:
 
 
 class LockTable:
-    """The devices that are held, and the requests that wait for each, in the order of their arrival.
+    """The devices that are held, and the requests that wait for them, in the order of arrival.
 
     A request holds nothing while it waits, but no later request gets a device that it waits for.
     The exception is a request of an owner that holds devices: it waits for holders only, because
