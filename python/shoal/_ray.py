@@ -188,7 +188,9 @@ async def aget(ref: Any, deadline: Deadline, what: Callable[[], str], peer: str)
     """Wait for one Ray object in an event loop; same as `get`, but without log lines."""
     try:
         return await asyncio.wait_for(asyncio.shield(ref), deadline.remaining_or_none())
-    except TimeoutError:
+    except TimeoutError as error:
+        if isinstance(error, RayTaskError):
+            raise _own_error(error) from None
         if not deadline.expired:
             raise
         raise timed_out(what(), peer, deadline) from None

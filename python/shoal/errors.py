@@ -19,6 +19,7 @@
     ├── LaunchError (RuntimeError)                     a worker could not be started
     │   └── NameTakenError (ValueError)                a live group or actor has its name
     ├── NotLaunchedError (RuntimeError)                a Worker constructed outside launch
+    ├── LockError (RuntimeError)                       a lock that the caller cannot use or release
     ├── RemoteError                                    a remote error that cannot be rebuilt here
     ├── WorkerGroupError (ExceptionGroup)              several ranks of a group call failed
     ├── TransportError                                 two workers disagree about a transfer
@@ -58,6 +59,7 @@ __all__ = [
     "DependencyError",
     "GeneratorMethodError",
     "LaunchError",
+    "LockError",
     "NameTakenError",
     "NamespaceConflictError",
     "NotLaunchedError",
@@ -207,6 +209,10 @@ class NameTakenError(LaunchError, ValueError):
 
 class NotLaunchedError(ShoalError, RuntimeError):
     """A `Worker` was constructed directly; only `launch` makes workers."""
+
+
+class LockError(ShoalError, RuntimeError):
+    """A lock was released by a process that does not hold it, or cannot be used here."""
 
 
 class RemoteError(ShoalError):

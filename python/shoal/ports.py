@@ -5,13 +5,14 @@ that sets `SO_REUSEADDR` (`torch.distributed.TCPStore`, and with it every
 `init_process_group("env://")`) can bind over it and listen, because the held socket sets it too.
 """
 
+import itertools
 import os
 import random
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 
-from shoal.errors import ShoalError, ShoalValueError
+from shoal.errors import LockError, ShoalValueError
 
 __all__ = ["hold_port", "released_ports"]
 
@@ -34,30 +35,36 @@ def released_ports() -> Iterator[None]:
             os.close(descriptor)
 
 
-def hold_port(max_port_num: int | None = None) -> int:
+def hold_port(
+    max_port_num: int | None = None,
+    accept: Callable[[int], bool] | None = None,
+    attempts: int | None = None,
+) -> int:
     """Reserve a free TCP port for the lifetime of this process.
 
     Args:
         max_port_num: The highest acceptable port number; None for any.
+        accept: Returns whether a free port may be reserved; None accepts every port.
+        attempts: Maximum number of ports to try; by default one, or with a limit all of them.
 
     Returns:
         The port number.
 
     Raises:
         ShoalValueError: `max_port_num` is not a port number of 1024 or more.
-        ShoalError: No acceptable port is free.
+        LockError: No acceptable port is free.
     """
     if max_port_num is not None and not _FIRST_PORT <= max_port_num <= _MAX_PORT:
         raise ShoalValueError(
             f"max_port_num={max_port_num!r}: expected {_FIRST_PORT} to {_MAX_PORT}"
         )
     # Port 0 lets the kernel choose any free port; with a limit, ports are tried in random order.
-    candidates = (
-        [0]
+    candidates: Iterable[int] = (
+        itertools.repeat(0, 1 if attempts is None else attempts)
         if max_port_num is None
         else random.sample(range(_FIRST_PORT, max_port_num + 1), max_port_num + 1 - _FIRST_PORT)
     )
-    for port in candidates:
+    for port in itertools.islice(candidates, attempts):
         sock = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
         try:
             # SO_REUSEADDR is set only after `bind`: before, a port that another process holds in
@@ -68,10 +75,18 @@ def hold_port(max_port_num: int | None = None) -> int:
             continue
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         held = int(sock.getsockname()[1])
+        try:
+            accepted = accept is None or accept(held)
+        except BaseException:
+            sock.close()
+            raise
+        if not accepted:
+            sock.close()
+            continue
         # Nothing else closes the descriptor, so the port stays bound until the process ends.
         descriptor = sock.detach()
         if _held is not None:
             _held.append(descriptor)
         return held
     limit = "" if max_port_num is None else f" from {_FIRST_PORT} to {max_port_num}"
-    raise ShoalError(f"no TCP port{limit} is free on this machine")
+    raise LockError(f"no TCP port{limit} is free on this machine")

@@ -35,7 +35,7 @@ NAMES = {
         WorkerManager WorkerInfo""",
     "manager.manager": "Manager ManagerProxy",
     "manager.coll_manager": "CollectiveManager CollectiveGroupInfo",
-    "manager.lock_manager": "DeviceLockManager PortLockManager",
+    "manager.lock_manager": "DeviceLockManager PortLockManager WorkerDeviceLock",
     "manager.net_emulation": "NetEmulationManager NetEmulationConfig",
     "manager.node_manager": "NodeManager",
     "manager.tracer": "Tracer",
@@ -89,7 +89,6 @@ NAMES = {
 
 # Names that shoal does not have yet. A name that shoal has fails a test: remove it here.
 _MISSING_BY_PART = {
-    "locks": "DeviceLock DeviceLockManager PortLock PortLockManager",
     "network emulation": "NetEmulationConfig NetEmulationManager",
     "communication": """
         AsyncChannelCommWork PeekQueue""",

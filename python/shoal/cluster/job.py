@@ -14,15 +14,15 @@ from shoal.config import ClusterConfig
 from shoal.context import set_context
 from shoal.deadline import Deadline
 from shoal.errors import ClusterError, ClusterNotFoundError, NameTakenError, PeerLostError
-from shoal.manager import CollectiveManager, Manager, NodeManager
+from shoal.manager import JobManager, Manager, NodeManager
 from shoal.topology import NodeGroupInfo, NodeInfo, build_groups
 from shoal.tracing import Tracer
 
 __all__ = ["Job", "find_job", "launch_managers"]
 
-_MANAGERS: tuple[type[Manager], ...] = (NodeManager, CollectiveManager)
-"""The managers that every job has; the CollectiveManager is its WorkerManager. A traced job also
-has a Tracer."""
+_MANAGERS: tuple[type[Manager], ...] = (NodeManager, JobManager)
+"""The managers that every job has; the JobManager keeps its workers, groups and locks. A traced
+job also has a Tracer."""
 
 
 @dataclass
@@ -63,7 +63,8 @@ def launch_managers(
     """
     groups = build_groups(nodes, config)
     arguments: dict[type[Manager], tuple[Any, ...]] = {
-        NodeManager: (nodes, groups, config, namespace)
+        NodeManager: (nodes, groups, config, namespace),
+        JobManager: (namespace, sum(node.num_accelerators for node in nodes)),
     }
     managers, trace = _MANAGERS, ""
     if config is not None and config.tracer is not None and config.tracer.enable:

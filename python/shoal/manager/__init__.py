@@ -1,16 +1,22 @@
-"""The managers of a job: asyncio actors on node 0 that keep its workers, nodes and groups."""
+"""The managers of a job: asyncio actors on node 0 for its workers, nodes, groups and locks."""
 
-from shoal.manager.base import Manager, ManagerProxy
+from shoal.manager.base import Caller, Manager, ManagerProxy
 from shoal.manager.collective_manager import CollectiveGroupInfo, CollectiveManager
+from shoal.manager.job_manager import JobManager
+from shoal.manager.lock_manager import DeviceLockManager, PortLockManager
 from shoal.manager.node_manager import NodeManager
 from shoal.manager.worker_manager import WorkerInfo, WorkerManager
 
 __all__ = [
+    "Caller",
     "CollectiveGroupInfo",
     "CollectiveManager",
+    "DeviceLockManager",
+    "JobManager",
     "Manager",
     "ManagerProxy",
     "NodeManager",
+    "PortLockManager",
     "WorkerInfo",
     "WorkerManager",
 ]

@@ -1,11 +1,13 @@
 """Base class of all managers, and the proxy that calls a manager's actor with a deadline."""
 
+import concurrent.futures
+import functools
 import inspect
 import logging
 import math
 import os
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple, Self
 
 import ray
 
@@ -13,9 +15,16 @@ from shoal._ray import find_actor, get, in_process
 from shoal.context import current, set_context
 from shoal.deadline import Deadline
 from shoal.errors import ClusterNotFoundError
-from shoal.process import Origin
+from shoal.process import Origin, ProcessId, own_process
 
-__all__ = ["Manager", "ManagerProxy", "connection", "find_namespace", "required_namespace"]
+__all__ = [
+    "Caller",
+    "Manager",
+    "ManagerProxy",
+    "connection",
+    "find_namespace",
+    "required_namespace",
+]
 
 # Seconds added to the deadline of a waiting method, so that its own answer arrives first.
 _ANSWER_S = 5.0
@@ -50,6 +59,23 @@ def connection() -> tuple[str, str] | None:
         return None
     context = ray.get_runtime_context()
     return context.gcs_address, context.get_job_id()
+
+
+class Caller(NamedTuple):
+    """The process that calls a manager.
+
+    Attributes:
+        process: The process.
+        node_rank: The rank of its node in the cluster; -1 if it is not known.
+    """
+
+    process: ProcessId
+    node_rank: int
+
+    @classmethod
+    def here(cls) -> Self:
+        """Return this process."""
+        return cls(own_process(), current().node_rank)
 
 
 class Manager:
@@ -117,7 +143,8 @@ class ManagerProxy:
     """Calls a manager's public methods and waits for the answers.
 
     A method with a `timeout` parameter receives the proxy's timeout if the caller passes none. The
-    proxy waits a little longer than that, so that the method's own answer arrives first.
+    proxy waits a little longer than that, so that the method's own answer arrives first. A method
+    with a `caller` parameter receives this process.
     """
 
     def __init__(
@@ -136,6 +163,23 @@ class ManagerProxy:
             return False
         return self._origin.is_here  # a forked child must not use its parent's connection
 
+    def begin_call(
+        self, method: str, /, *args: Any, **kwargs: Any
+    ) -> "concurrent.futures.Future[Any]":
+        """Call a method without waiting for it; the future fails with Ray's errors."""
+        self._complete(method, args, kwargs)
+        future: concurrent.futures.Future[Any]
+        future = getattr(self.actor, method).remote(*args, **kwargs).future()
+        return future
+
+    def _complete(self, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Add the arguments that the proxy knows, where the method takes them."""
+        open_parameters = _parameters(self._cls, method)[1 + len(args) :]  # type: ignore[arg-type]  # a class is hashable
+        if self._timeout is not None and "timeout" in open_parameters:
+            kwargs.setdefault("timeout", self._timeout)
+        if "caller" in open_parameters:
+            kwargs.setdefault("caller", Caller.here())
+
     def __getattr__(self, name: str) -> Callable[..., Any]:
         if name.startswith("_") or not callable(getattr(self._cls, name, None)):
             raise AttributeError(f"{self._cls.__name__} has no public method {name!r}")
@@ -143,8 +187,7 @@ class ManagerProxy:
         peer = self._cls.MANAGER_NAME
 
         def call(*args: Any, **kwargs: Any) -> Any:
-            if self._timeout is not None and _takes_timeout(self._cls, name, args):
-                kwargs.setdefault("timeout", self._timeout)
+            self._complete(name, args, kwargs)
             given = kwargs.get("timeout", self._timeout)
             limit = Deadline(given).timeout + _ANSWER_S if given != math.inf else math.inf
             return get(method.remote(*args, **kwargs), Deadline(limit), lambda: name, peer)
@@ -153,6 +196,6 @@ class ManagerProxy:
         return call
 
 
-def _takes_timeout(cls: type[Manager], name: str, args: tuple[Any, ...]) -> bool:
-    names = list(inspect.signature(getattr(cls, name)).parameters)
-    return "timeout" in names[1 + len(args) :]  # after `self` and the positional arguments
+@functools.cache
+def _parameters(cls: type[Manager], method: str) -> tuple[str, ...]:
+    return tuple(inspect.signature(getattr(cls, method)).parameters)

@@ -1,5 +1,6 @@
 """The managers of a local cluster as plain objects, and the directory of its workers."""
 
+import concurrent.futures
 import inspect
 import math
 import threading
@@ -10,15 +11,19 @@ from shoal._backend import WorkerAddress
 from shoal.context import describe_self
 from shoal.deadline import Deadline, LongWait
 from shoal.errors import ClusterNotFoundError
+from shoal.loop import submit
 from shoal.manager import (
     CollectiveGroupInfo,
     CollectiveManager,
+    DeviceLockManager,
     Manager,
     NodeManager,
+    PortLockManager,
     WorkerInfo,
     WorkerManager,
 )
 from shoal.tracing import Tracer
+from shoal.work import AsyncWork
 
 __all__ = ["LocalDirectory", "LocalManagers"]
 
@@ -35,7 +40,10 @@ class LocalManagers:
         self.changed = threading.Condition()
         self.workers = CollectiveManager()
         workers = _LocalProxy(self.workers, self)
-        self._proxies: dict[type[Manager], _LocalProxy] = {
+        count = sum(node.num_accelerators for node in nodes.get_nodes())
+        self._proxies: dict[type[Manager], _LocalProxy | _LoopProxy] = {
+            DeviceLockManager: _LoopProxy(DeviceLockManager(count)),
+            PortLockManager: _LocalProxy(PortLockManager(), self),
             NodeManager: _LocalProxy(nodes, self),
             WorkerManager: workers,
             CollectiveManager: workers,
@@ -53,6 +61,11 @@ class LocalManagers:
         if found is None:
             raise ClusterNotFoundError(f"a local cluster has no {cls.MANAGER_NAME}")
         return found
+
+    def release_locks(self, name: str) -> None:
+        """Release the locks of a worker that has ended."""
+        self.proxy(PortLockManager).release_all_ports(name)
+        self.proxy(DeviceLockManager).release_all_devices(name)
 
     def wait_until(
         self, look: Callable[[], Any], describe: Callable[[], str], deadline: Deadline
@@ -102,6 +115,38 @@ class _LocalProxy:
             lambda: f"{describe_self()}: wait_worker_info waits for {address.get_name()}",
             Deadline(timeout),
         )
+
+
+class _LoopProxy:
+    """Calls a manager's methods on the background loop; has the interface of `ManagerProxy`.
+
+    No caller's process is passed: all workers of a local cluster are one process.
+    """
+
+    def __init__(self, manager: Manager) -> None:
+        self._manager = manager
+
+    def begin_call(
+        self, method: str, /, *args: Any, **kwargs: Any
+    ) -> "concurrent.futures.Future[Any]":
+        """Call a method without waiting for it."""
+        return submit(getattr(self._manager, method)(*args, **kwargs))
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        method = getattr(type(self._manager), name, None)
+        if name.startswith("_") or not inspect.iscoroutinefunction(method):
+            cls = type(self._manager).__name__
+            raise AttributeError(f"{cls} has no public method {name!r} that is a coroutine")
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            work = AsyncWork(self.begin_call(name, *args, **kwargs), name)
+            try:
+                return work.wait()
+            except BaseException:
+                work.cancel()
+                raise
+
+        return call
 
 
 class LocalDirectory:

@@ -83,7 +83,8 @@ class LocalRuntime:
     def kill(self, actor: LocalActor) -> None:
         """End an actor and free its name."""
         name = actor._shoal_name  # noqa: SLF001  (the actor's other names are the user's methods)
-        if self.actors.get(name) is actor:
+        is_known = self.actors.get(name) is actor
+        if is_known:
             del self.actors[name]
         actor._shoal_kill()  # noqa: SLF001  (as above)
         if not actor._shoal_join(_END_S):  # noqa: SLF001  (as above)
@@ -92,6 +93,8 @@ class LocalRuntime:
                 "returns nor waits in shoal",
                 name,
             )
+        if is_known:
+            self.managers.release_locks(name)
 
     def get(self, refs: Any, timeout: float | None = None) -> Any:
         """Return the reply of a call, or the replies of several.

@@ -1,7 +1,8 @@
-"""Workers, worker groups that are called as one, results of such calls, and batch routing."""
+"""Workers, worker groups that are called as one, their locks, and batch routing."""
 
 from shoal._backend import WorkerAddress
 from shoal.worker.group import WorkerGroup, WorkerGroupFunc
+from shoal.worker.lock import DeviceLock, PortLock
 from shoal.worker.result import WorkerGroupFuncResult
 from shoal.worker.routing import (
     CommMapper,
@@ -29,6 +30,8 @@ from shoal.worker.worker import Worker
 __all__ = [
     "CommMapper",
     "DecoupledRouteEntry",
+    "DeviceLock",
+    "PortLock",
     "RouteEntry",
     "RoutePlan",
     "Worker",

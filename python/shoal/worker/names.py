@@ -14,7 +14,15 @@ from shoal.manager import WorkerInfo, WorkerManager
 from shoal.manager.base import required_namespace
 from shoal.process import is_running, own_process
 
-__all__ = ["DYING_S", "RETRY_S", "claim_address", "find_ranks", "forget_dead", "is_alive"]
+__all__ = [
+    "DYING_S",
+    "RETRY_S",
+    "answers",
+    "claim_address",
+    "find_ranks",
+    "forget_dead",
+    "is_alive",
+]
 
 DYING_S = 2.0
 """Seconds for which a dying process may keep its name."""
@@ -122,17 +130,21 @@ def is_alive(name: str, namespace: str, deadline: Deadline) -> bool:
     actor = find_actor(name, namespace)
     if actor is None:
         return False
-    method = getattr(actor, "_shoal_ping", None)
-    if method is None:
+    if not hasattr(actor, "_shoal_ping") or answers(actor, deadline):
         return True
-    ref = method.remote()
+    # Ray frees the name of an actor that died by itself only when it is killed as well.
+    runtime().kill(actor)
+    return False
+
+
+def answers(actor: Any, deadline: Deadline) -> bool:
+    """Whether a worker's actor answers, or is busy until the deadline; False if it has died."""
+    ref = actor._shoal_ping.remote()  # noqa: SLF001  (the host's own method)
     answered, _ = runtime().wait([ref], timeout=deadline.remaining)
     if not answered:
         return True
     try:
         runtime().get(ref)
     except RayActorError:
-        # Ray frees the name of an actor that died by itself only when it is killed as well.
-        runtime().kill(actor)
         return False
     return True

@@ -13,7 +13,7 @@ from functools import cached_property
 from typing import Any, ClassVar, Self, overload
 
 from shoal._backend import WorkerAddress
-from shoal._ray import in_process, runtime
+from shoal._ray import find_actor, in_process, runtime
 from shoal.bootstrap.extension import load_user_extension_module
 from shoal.bootstrap.host import generator_error
 from shoal.channel import Channel
@@ -21,19 +21,20 @@ from shoal.channel.settings import CAPACITY
 from shoal.cluster.progress import log_to_stderr
 from shoal.collective import Collective, CollectiveGroupOptions
 from shoal.context import current, env_value, log_level, set_context
-from shoal.deadline import default_timeout
+from shoal.deadline import Deadline, default_timeout
 from shoal.errors import ShoalTimeoutError
 from shoal.hardware import AcceleratorUtil
-from shoal.manager import NodeManager, WorkerInfo, WorkerManager
-from shoal.ports import hold_port
-from shoal.process import own_process
+from shoal.manager import Caller, JobManager, NodeManager, WorkerInfo, WorkerManager
+from shoal.manager.base import required_namespace
+from shoal.process import is_running, own_process
 from shoal.profiling import ProfileConfig
 from shoal.shm.location import memory_id
 from shoal.signatures import InitSignature, first_overload
 from shoal.transport.choice import Choice
 from shoal.worker.group import WorkerGroup
 from shoal.worker.identity import Identity, accelerator_type
-from shoal.worker.names import claim_address
+from shoal.worker.lock import DeviceLock, PortLock
+from shoal.worker.names import answers, claim_address
 from shoal.worker.routed import RoutedCalls
 from shoal.worker.timers import Timers, timer
 
@@ -47,6 +48,9 @@ _CRASH_SIGNALS = (
     signal.SIGUSR2,
     signal.SIGINT,
 )
+
+_PING_S = 2.0
+_ASK_S = 60.0
 
 
 def _torch_device_type() -> str | None:
@@ -185,7 +189,6 @@ class Worker(RoutedCalls, metaclass=WorkerMeta):
             accelerator_model=identity.accelerator_model,
             accelerator_rank=identity.local_accelerator_rank,
             node_ip=runtime().util.get_node_ip_address(),
-            node_port=hold_port(),
             available_accelerators=self.global_accelerator_ids,
             hardware_infos=self._own_hardware(),
             pid=os.getpid(),
@@ -193,6 +196,9 @@ class Worker(RoutedCalls, metaclass=WorkerMeta):
             memory=memory_id(),
             group=os.environ.get("GROUP_NAME", "") if self._is_ray_actor else "",
         )
+        self._device_lock = DeviceLock(self)
+        self._port_lock = PortLock(self)
+        self._worker_info.node_port = self.acquire_free_port()
         self._collective = Collective(self)
         self._collective.join()
         if len(self._worker_address.rank_path) > 1:
@@ -251,6 +257,11 @@ class Worker(RoutedCalls, metaclass=WorkerMeta):
     def manager_proxy(self) -> Any:
         """The proxy of the job's WorkerManager."""
         return self._manager_proxy
+
+    @property
+    def device_lock(self) -> DeviceLock:
+        """The lock of the accelerators that the worker sees, which other workers may see too."""
+        return self._device_lock
 
     @property
     def has_accelerator(self) -> bool:
@@ -466,8 +477,45 @@ class Worker(RoutedCalls, metaclass=WorkerMeta):
     # --- services ---
 
     def acquire_free_port(self, max_port_num: int | None = None) -> int:
-        """Reserve a TCP port of this node for the life of this process."""
-        return hold_port(max_port_num)
+        """Reserve a TCP port of this node for the life of this process.
+
+        No other worker of the job on this node is given the port, and no process can bind it by
+        chance: a socket holds it, over which a server with `SO_REUSEADDR` can bind.
+
+        Args:
+            max_port_num: The highest acceptable port number; None for any.
+
+        Raises:
+            LockError: No acceptable port is free.
+            ShoalValueError: `max_port_num` is not a port number of 1024 or more.
+        """
+        return self._port_lock.acquire_free(max_port_num)
+
+    @staticmethod
+    def check_worker_alive(worker_name: str) -> bool:
+        """Return whether a worker of this job runs; False if there is none with this address.
+
+        A worker that is busy counts as running. The answer takes up to 2 s for a worker that is
+        busy, or on another node.
+
+        Args:
+            worker_name: The worker's address, `group:rank`.
+
+        Raises:
+            AddressError: It is not an address.
+            ShoalError: The job's managers cannot be reached.
+        """
+        address = WorkerAddress.from_name(worker_name)
+        actor = find_actor(worker_name, required_namespace())
+        if actor is not None and hasattr(actor, "_shoal_ping"):
+            return answers(actor, Deadline(_PING_S))
+        # A process that a worker has started is not an actor.
+        info: WorkerInfo | None = WorkerManager.get_proxy().get_worker_info(address)
+        if info is None or info.process.host == own_process().host:
+            return info is not None and is_running(info.process)
+        process = Caller(info.process, info.cluster_node_rank)
+        alive: bool = JobManager.get_proxy(timeout=_ASK_S).is_process_running(process)
+        return alive
 
     def worker_timer(self, tag: str | None = None, trace: bool = True) -> Any:
         """Time a `with` block under `tag`, by default the calling method's name.

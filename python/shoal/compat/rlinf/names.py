@@ -88,7 +88,7 @@ _OLD_MODULES = {
         " WorkerManager"
     ),
     "rlinf.scheduler.manager.coll_manager": "CollectiveGroupInfo CollectiveManager",
-    "rlinf.scheduler.manager.lock_manager": "DeviceLockManager PortLockManager",
+    "rlinf.scheduler.manager.lock_manager": ("DeviceLockManager PortLockManager WorkerDeviceLock"),
     "rlinf.scheduler.manager.manager": "Manager ManagerProxy",
     "rlinf.scheduler.manager.net_emulation": "NetEmulationConfig NetEmulationManager",
     "rlinf.scheduler.manager.node_manager": "NodeInfo NodeManager",
@@ -129,12 +129,14 @@ _OURS = {
     ),
     "shoal.profiling": "NsightConfig ProfileConfig RocprofSysConfig",
     "shoal.manager": (
-        "CollectiveGroupInfo CollectiveManager Manager ManagerProxy NodeManager WorkerInfo"
-        " WorkerManager"
+        "CollectiveGroupInfo CollectiveManager DeviceLockManager Manager ManagerProxy NodeManager"
+        " PortLockManager WorkerInfo WorkerManager"
     ),
+    "shoal.manager.lock_manager": "WorkerDeviceLock",
     "shoal.placement": f"{_STRATEGIES} ComponentPlacement MultiNodeGroupResolver Placement",
     "shoal.tracing": "Tracer",
     "shoal.worker": f"{_GROUP} Worker",
+    "shoal.worker.lock": "DeviceLock PortLock",
     "shoal.worker.routing": _ALL_ROUTING,
 }
 

@@ -1,0 +1,320 @@
+"""The managers of a job's locks: which worker has which accelerators, and which port of a node."""
+
+import asyncio
+import logging
+import operator
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+from ray.exceptions import RayError
+
+from shoal._backend import WorkerAddress
+from shoal.deadline import Deadline
+from shoal.errors import (
+    LockError,
+    PlacementIndexError,
+    ShoalError,
+    ShoalTimeoutError,
+    ShoalTypeError,
+    ShoalValueError,
+)
+from shoal.manager.base import Caller, Manager
+from shoal.manager.lock_table import LockRequest, LockTable, Owner, show_devices
+from shoal.manager.node_manager import NodeManager
+from shoal.manager.process_watch import ProcessWatches
+from shoal.manager.worker_manager import WorkerManager
+from shoal.process import is_running, own_process
+
+__all__ = ["DeviceLockManager", "PortLockManager", "WorkerDeviceLock"]
+
+_log = logging.getLogger("shoal")
+
+_MAX_PORT = 65_535
+_RETRY_S = 10.0
+"""Seconds before another attempt to watch a process."""
+_OVERTAKEN = 1024
+"""Maximum number of cancellations to keep for requests that have not arrived yet."""
+
+
+class DeviceLockManager(Manager):
+    """One lock for each accelerator of the cluster. Workers use it through `Worker.device_lock`.
+
+    A request for several devices gets all of them together, in the order of the requests. What a
+    worker holds is free again when its process ends. A worker may take a device again that it
+    holds. Takes with a `number` are counted; those without one are not: the first release frees
+    the device.
+
+    Args:
+        num_accelerators: The number of accelerators in the cluster; None to ask the NodeManager.
+        watches: Notices the end of processes; None watches processes of this machine only.
+    """
+
+    MANAGER_NAME: ClassVar[str] = WorkerManager.MANAGER_NAME
+
+    def __init__(
+        self, num_accelerators: int | None = None, watches: ProcessWatches | None = None
+    ) -> None:
+        self._num_accelerators = num_accelerators
+        self._process_watches = watches or ProcessWatches()
+        self._table = LockTable()
+        self._watched: dict[Any, asyncio.Task[None]] = {}
+        self._cancelled: dict[tuple[Owner, int], None] = {}
+
+    async def acquire_devices(
+        self,
+        worker_address: WorkerAddress,
+        accel_ids: Sequence[int],
+        *,
+        number: int = 0,
+        caller: Caller | None = None,
+        timeout: float | None = None,  # noqa: ASYNC109  (part of the API)
+    ) -> None:
+        """Wait until a worker has some devices.
+
+        Args:
+            worker_address: The worker.
+            accel_ids: Cluster-wide ranks of the devices; none for a worker without accelerators.
+            number: Identifies a take that is counted, unique among the worker's takes; 0 for one
+                that is not counted.
+            caller: The worker's process; its end releases the devices. The proxy adds it.
+            timeout: Limit in seconds; None for the default, 0 to take only what is free.
+
+        Raises:
+            PlacementIndexError: The cluster has no such device.
+            ShoalTimeoutError: The devices were not free in time; the error names their holders.
+        """
+        owner = _owner(worker_address, caller)
+        devices = self._checked(accel_ids)
+        deadline = Deadline(timeout)
+        if (owner, number) in self._cancelled:
+            del self._cancelled[owner, number]
+            return
+        ended = asyncio.Event()
+        request = LockRequest(owner, devices, number, ended.set)
+        self._table.ask(request)
+        self._watch(owner, caller)
+        if request.granted:
+            return
+        try:
+            await asyncio.wait_for(ended.wait(), deadline.remaining_or_none())
+        except TimeoutError:
+            if ended.is_set():  # at the same time
+                return
+            reason = self._table.explain(request)
+            self._table.withdraw(request)
+            raise ShoalTimeoutError(
+                f"{owner.name}: acquiring the lock of {show_devices(devices)}: not granted within "
+                f"{deadline.timeout:g} s: {reason}"
+            ) from None
+        except asyncio.CancelledError:
+            self._table.withdraw(request)
+            raise
+
+    async def release_devices(
+        self,
+        worker_address: WorkerAddress,
+        accel_ids: Sequence[int],
+        *,
+        number: int = 0,
+        caller: Caller | None = None,
+    ) -> None:
+        """Give devices back; see `acquire_devices` for the arguments.
+
+        Raises:
+            LockError: The worker does not hold one of the devices; the others are released.
+            PlacementIndexError: The cluster has no such device.
+        """
+        self._checked(accel_ids)
+        self._table.release(_owner(worker_address, caller), map(int, accel_ids), number)
+
+    async def cancel_acquire(
+        self, worker_address: WorkerAddress, number: int, *, caller: Caller | None = None
+    ) -> None:
+        """End a take that is not wanted any more: it waits, was granted, or arrives later."""
+        owner = _owner(worker_address, caller)
+        if not self._table.cancel(owner, number):
+            self._cancelled[owner, number] = None
+            if len(self._cancelled) > _OVERTAKEN:
+                del self._cancelled[next(iter(self._cancelled))]
+
+    async def explain_wait(
+        self, worker_address: WorkerAddress, number: int, *, caller: Caller | None = None
+    ) -> str:
+        """Return which workers a waiting take waits for; empty if it does not wait."""
+        request = self._table.find(_owner(worker_address, caller), number)
+        return "" if request is None else self._table.explain(request)
+
+    async def release_all_devices(self, worker_name: str) -> None:
+        """Release what a worker holds, and forget its requests, because it has ended."""
+        self._table.drop(lambda owner: owner.name == worker_name)
+
+    def _checked(self, accel_ids: Sequence[int]) -> list[int]:
+        """Return the devices, each once, or raise.
+
+        Raises:
+            ShoalTypeError: A rank is not an integer.
+            PlacementIndexError: The cluster has no such device.
+        """
+        try:
+            devices = list(dict.fromkeys(operator.index(device) for device in accel_ids))
+        except TypeError:
+            raise ShoalTypeError(
+                f"accel_ids={accel_ids!r}: expected a list of cluster-wide ranks of accelerators"
+            ) from None
+        if devices and self._num_accelerators is None:
+            nodes = NodeManager.get_proxy().get_nodes()
+            self._num_accelerators = sum(node.num_accelerators for node in nodes)
+        count = self._num_accelerators or 0
+        for device in devices:
+            if not 0 <= device < count:
+                has = f"accelerators 0 to {count - 1}" if count else "no accelerators"
+                raise PlacementIndexError(f"device {device} does not exist: this cluster has {has}")
+        return devices
+
+    def _watch(self, owner: Owner, caller: Caller | None) -> None:
+        """Drop an owner when its process ends."""
+        if caller is None or caller.process in self._watched or caller.process == own_process():
+            return
+        task = asyncio.get_running_loop().create_task(self._drop_at_end(owner, caller))
+        self._watched[caller.process] = task
+
+    async def _drop_at_end(self, owner: Owner, caller: Caller) -> None:
+        process, logged = caller.process, False
+        while True:
+            try:
+                await self._process_watches.ended(caller)
+                break
+            except (ShoalError, RayError) as error:
+                if not logged:
+                    logged = True
+                    _log.warning(
+                        "%s: its death cannot be noticed, and would not release its devices: %s",
+                        owner, error,
+                    )  # fmt: skip
+            await asyncio.sleep(_RETRY_S)
+        del self._watched[process]
+        freed = self._table.drop(lambda holder: holder.process == process)
+        if freed:
+            _log.warning("%s ended while it held %s: released", owner, show_devices(freed))
+
+
+class PortLockManager(Manager):
+    """The ports that workers have reserved, by node; see `Worker.acquire_free_port`.
+
+    A port is free again when it is released, or when its worker's process has ended.
+
+    Args:
+        watches: Notices the end of processes; None watches processes of this machine only.
+    """
+
+    MANAGER_NAME: ClassVar[str] = WorkerManager.MANAGER_NAME
+
+    def __init__(self, watches: ProcessWatches | None = None) -> None:
+        self._port_watches = watches or ProcessWatches()
+        self._ports: dict[tuple[int, int], tuple[Owner, Caller | None]] = {}
+        self._port_tasks: dict[tuple[int, int], asyncio.Task[None]] = {}
+
+    def acquire(
+        self, node_rank: int, worker_name: str, port: int, *, caller: Caller | None = None
+    ) -> bool:
+        """Reserve a port of a node for a worker.
+
+        Args:
+            node_rank: The node.
+            worker_name: The worker's address.
+            port: The port.
+            caller: The worker's process; its end releases the port. The proxy adds it.
+
+        Returns:
+            Whether the port is the worker's now; False if a worker has it, also the same one.
+        """
+        key = (node_rank, _checked_port(port))
+        known = self._ports.get(key)
+        if known is not None and not self._has_ended(key, known[1]):
+            return False
+        self._ports[key] = (_port_owner(worker_name, caller), caller)
+        return True
+
+    def release(
+        self, node_rank: int, worker_name: str, port: int, *, caller: Caller | None = None
+    ) -> None:
+        """Give a port back.
+
+        Raises:
+            LockError: The worker does not have the port.
+        """
+        key = (node_rank, _checked_port(port))
+        owner, known = _port_owner(worker_name, caller), self._ports.get(key)
+        if known is None or known[0] != owner:
+            has = "no worker has it" if known is None else f"{known[0]} has it"
+            raise LockError(f"{owner} releases port {port} of node {node_rank}, but {has}")
+        del self._ports[key]
+
+    def release_all_ports(self, worker_name: str) -> None:
+        """Release all ports of a worker, because it has ended."""
+        for key in [key for key, (owner, _) in self._ports.items() if owner.name == worker_name]:
+            del self._ports[key]
+
+    def _has_ended(self, key: tuple[int, int], caller: Caller | None) -> bool:
+        """Whether the process that reserved a port has ended.
+
+        A process of another machine cannot be checked at once: the port becomes free a moment
+        after this call.
+        """
+        if caller is None:
+            return False
+        if caller.process.host == own_process().host:
+            return not is_running(caller.process)
+        if key not in self._port_tasks:
+            loop = asyncio.get_running_loop()
+            self._port_tasks[key] = loop.create_task(self._free_if_ended(key, caller))
+        return False
+
+    async def _free_if_ended(self, key: tuple[int, int], caller: Caller) -> None:
+        try:
+            running = await self._port_watches.is_running(caller, Deadline(None))
+        except (ShoalError, RayError) as error:
+            _log.warning("port %d of node %d stays reserved: %s", key[1], key[0], error)
+            running = True
+        finally:
+            del self._port_tasks[key]
+        known = self._ports.get(key)
+        if not running and known is not None and known[1] == caller:
+            del self._ports[key]
+
+
+class WorkerDeviceLock:
+    """The lock of one device, for direct use in an event loop; the owners are addresses."""
+
+    def __init__(self) -> None:
+        self._manager = DeviceLockManager(1)
+
+    async def acquire(
+        self,
+        worker_address: WorkerAddress,
+        *,
+        timeout: float | None = None,  # noqa: ASYNC109  (part of the API)
+    ) -> None:
+        """Wait until a worker has the device; see `DeviceLockManager.acquire_devices`."""
+        await self._manager.acquire_devices(worker_address, [0], timeout=timeout)
+
+    async def release(self, worker_address: WorkerAddress) -> None:
+        """Give the device back; see `DeviceLockManager.release_devices`."""
+        await self._manager.release_devices(worker_address, [0])
+
+
+def _owner(worker_address: WorkerAddress, caller: Caller | None) -> Owner:
+    return _port_owner(worker_address.get_name(), caller)
+
+
+def _port_owner(worker_name: str, caller: Caller | None) -> Owner:
+    if caller is None:
+        return Owner(worker_name)
+    return Owner(worker_name, caller.process, caller.node_rank)
+
+
+def _checked_port(port: int) -> int:
+    given: Any = port  # typed, but it comes from a user
+    if isinstance(given, bool) or not isinstance(given, int) or not 0 < given <= _MAX_PORT:
+        raise ShoalValueError(f"port={port!r}: expected a number from 1 to {_MAX_PORT}")
+    return port

@@ -1,0 +1,134 @@
+"""Notices the end of processes for a manager, also of those on other nodes.
+
+A process of the manager's own machine is watched from there. For a process of another node, an
+actor is started on that node when it is first needed, and watches there.
+"""
+
+import asyncio
+from typing import Any
+
+from ray.exceptions import ActorUnavailableError
+
+from shoal._ray import LOST, aget, find_actor
+from shoal.deadline import Deadline
+from shoal.errors import ClusterNotFoundError, NameTakenError, PeerLostError, TransportError
+from shoal.manager.base import Caller
+from shoal.manager.node_manager import NodeManager
+from shoal.process import ProcessId, is_running, own_process, wait_for_exit
+
+__all__ = ["ProcessWatch", "ProcessWatches"]
+
+_START_S = 60.0
+_RETRY_S = 0.5
+
+
+class ProcessWatch:
+    """The actor that watches the processes of its node."""
+
+    async def ping(self) -> None:
+        """Answer."""
+
+    async def is_running(self, process: ProcessId) -> bool:
+        """Return whether a process of this node runs.
+
+        Raises:
+            TransportError: The process is not on this machine, or is in another pid namespace.
+        """
+        own = own_process()
+        if process.host != own.host:
+            raise TransportError(
+                f"process {process.pid} cannot be watched from its node: it runs in another pid "
+                "namespace than Ray's processes there"
+            )
+        return is_running(process)
+
+    async def watch(self, process: ProcessId) -> None:
+        """Return when a process of this node has ended; raises like `is_running`."""
+        if await self.is_running(process):
+            await wait_for_exit(process.pid)
+
+
+class ProcessWatches:
+    """The processes that a manager watches.
+
+    Args:
+        namespace: The job's namespace; empty if the manager is not an actor. Then only processes of
+            this machine can be watched.
+    """
+
+    def __init__(self, namespace: str = "") -> None:
+        self._namespace = namespace
+        self._here = ProcessWatch()
+        self._actors: dict[int, Any] = {}
+
+    async def ended(self, caller: Caller) -> None:
+        """Return when a process has ended, or when its node is lost.
+
+        Raises:
+            ShoalError: The process cannot be watched.
+            RayError: Ray failed.
+        """
+        if caller.process.host == own_process().host:
+            await self._here.watch(caller.process)
+            return
+        while True:
+            actor = await self._actor(caller.node_rank)
+            try:
+                await actor.watch.remote(caller.process)
+            except ActorUnavailableError:
+                await asyncio.sleep(_RETRY_S)  # Ray starts the actor again
+            except LOST:
+                return  # Ray would start the actor again if its node were alive
+            else:
+                return
+
+    async def is_running(self, caller: Caller, deadline: Deadline) -> bool:
+        """Return whether a process runs; False if its node is lost.
+
+        Raises:
+            ShoalError: The process cannot be watched.
+            ShoalTimeoutError: Its node does not answer.
+        """
+        if caller.process.host == own_process().host:
+            return is_running(caller.process)
+        actor = await self._actor(caller.node_rank)
+        what, node = "asking for a process", f"node {caller.node_rank}"
+        try:
+            running: bool = await aget(
+                actor.is_running.remote(caller.process), deadline, lambda: what, node
+            )
+        except PeerLostError:
+            return False
+        return running
+
+    async def _actor(self, node_rank: int) -> Any:
+        """Return the actor of a node; starts it if there is none.
+
+        Raises:
+            ClusterNotFoundError: This manager belongs to no job, or the node is not known.
+        """
+        actor = self._actors.get(node_rank)
+        if actor is not None:
+            return actor
+        loop = asyncio.get_running_loop()
+        manager = None
+        if self._namespace and node_rank >= 0:
+            # In a thread, because finding an actor blocks.
+            name = NodeManager.MANAGER_NAME
+            manager = await loop.run_in_executor(None, find_actor, name, self._namespace)
+        if manager is None:
+            raise ClusterNotFoundError(
+                f"a process of another machine, on node {node_rank} of the job "
+                f"{self._namespace!r}, cannot be watched from here"
+            )
+        name = f"shoal-watch-{node_rank}"
+        deadline = Deadline(_START_S)
+        start = manager.start_host.remote(
+            name, ProcessWatch, node_rank=node_rank, timeout=_START_S, restarts=True
+        )
+        try:
+            actor = await aget(start, deadline, lambda: f"starting {name}", "NodeManager")
+        except NameTakenError:  # another request started it meanwhile
+            actor = await loop.run_in_executor(None, find_actor, name, self._namespace)
+        self._actors[node_rank] = actor
+        return actor

@@ -1,0 +1,301 @@
+"""The locks of a worker: of its accelerators, and of ports of its node."""
+
+import asyncio
+import concurrent.futures
+import itertools
+import logging
+import math
+import threading
+from contextlib import suppress
+from functools import partial
+from typing import Any, Self
+
+from ray.exceptions import RayError
+
+from shoal._ray import aget
+from shoal.context import describe_self
+from shoal.deadline import Deadline, LongWait
+from shoal.errors import LockError, ShoalError, ShoalTimeoutError
+from shoal.futures import start
+from shoal.manager import DeviceLockManager, PortLockManager
+from shoal.manager.lock_table import show_devices
+from shoal.ports import hold_port
+from shoal.process import Origin
+from shoal.work import AsyncWork
+
+__all__ = ["DeviceLock", "PortLock"]
+
+_log = logging.getLogger("shoal")
+
+_SPARE_S = 5.0
+"""Seconds by which the manager's answer may come after the deadline."""
+_ASK_S = 2.0
+_FIRST_S = 0.5
+"""Seconds before a waiting take asks which workers it waits for."""
+_REFRESH_S = 5.0
+"""Seconds between its further questions."""
+_PATIENCE_S = 1.0
+"""Seconds for which a blocking take may stop an event loop before a warning."""
+_ATTEMPTS = 10_000
+
+_numbers = itertools.count(1)
+
+
+class DeviceLock:
+    """The lock of all accelerators that a worker sees, as `Worker.device_lock`.
+
+    A worker that holds it has the devices for itself among the workers that use their locks. The
+    worker may take it again while it holds it: the takes are counted, whichever thread or coroutine
+    makes them, and the last release frees the devices. Workers get it in the order in which they
+    asked. The lock of a worker without accelerators does nothing.
+
+    Use it as `with lock:`, or in a coroutine as `async with lock:`. If the worker's process ends,
+    the devices are free within 2 s.
+
+    Args:
+        worker: The worker; None outside a worker, where every call fails.
+    """
+
+    def __init__(self, worker: Any) -> None:
+        self._worker = worker
+        name = "a worker" if worker is None else worker.worker_address.get_name()
+        self._origin = Origin(f"the device lock of {name}")
+        self._lock = threading.Lock()
+        self._takes: list[int] = []
+        self._given_up: set[int] = set()
+
+    def acquire(self, *, timeout: float | None = None) -> None:
+        """Wait until the worker has its accelerators.
+
+        Args:
+            timeout: Limit in seconds; None for the default, 0 to take the lock only if it is free.
+
+        Raises:
+            ShoalTimeoutError: The devices were not free in time; the error names their holders.
+            PeerLostError: The job has ended.
+            LockError: This is not a worker.
+            TransportError: This process was forked from the worker.
+        """
+        if not self._devices("lock"):
+            return
+        work = self._begin(timeout, logs=False)
+        try:
+            if _in_event_loop():
+                self._warn_if_slow(work)
+            work.wait(math.inf)
+        except BaseException:
+            if not work.done() or work.future.cancelled() or work.future.exception() is None:
+                work.abandon()
+            raise
+
+    async def async_acquire(
+        self,
+        *,
+        timeout: float | None = None,  # noqa: ASYNC109  (part of the API)
+    ) -> None:
+        """Same as `acquire`, in an event loop; cancelling it gives the request up."""
+        if self._devices("lock"):
+            await self._begin(timeout, logs=True).async_wait()
+
+    def release(self) -> None:
+        """End a take; the last one frees the devices.
+
+        Raises:
+            LockError: The lock is not acquired.
+        """
+        devices = self._devices("unlock")
+        if devices:
+            manager, number = DeviceLockManager.get_proxy(), self._last_take()
+            manager.release_devices(self._address, devices, number=number)
+
+    async def async_release(self) -> None:
+        """Same as `release`, in an event loop."""
+        devices = self._devices("unlock")
+        if devices:
+            manager, number = DeviceLockManager.get_proxy(), self._last_take()
+            ended = manager.begin_call("release_devices", self._address, devices, number=number)
+            await _answer(ended, Deadline(None), f"releasing the lock of {show_devices(devices)}")
+
+    def __enter__(self) -> Self:
+        self.acquire()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
+
+    async def __aenter__(self) -> Self:
+        await self.async_acquire()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.async_release()
+
+    @property
+    def _address(self) -> Any:
+        return self._worker.worker_address
+
+    def _devices(self, verb: str) -> list[int]:
+        """Return the devices to lock, after checking that this is the worker's own process."""
+        if self._worker is None:
+            raise LockError(f"Cannot {verb} accelerators when not running in a worker.")
+        self._origin.check()
+        devices: list[int] = self._worker.worker_info.available_accelerators
+        return devices
+
+    def _last_take(self) -> int:
+        try:
+            return self._takes.pop()
+        except IndexError:
+            raise LockError(
+                f"Lock is not acquired. {self._address.get_name()} has released it as often as it "
+                "has taken it"
+            ) from None
+
+    def _begin(self, timeout: float | None, *, logs: bool) -> AsyncWork:
+        deadline, number = Deadline(timeout), next(_numbers)
+        manager = DeviceLockManager.get_proxy()
+        future: concurrent.futures.Future[Any] = concurrent.futures.Future()
+        what = f"the lock of {show_devices(self._devices('lock'))}"
+        work = AsyncWork(future, what, partial(self._give_back, manager, number))
+        start(
+            self._take(manager, number, deadline, work, logs),
+            lambda _: self._count(number),
+            lambda _: self._cancel(manager, number),
+            future,
+        )
+        return work
+
+    async def _take(
+        self, manager: Any, number: int, deadline: Deadline, work: AsyncWork, logs: bool
+    ) -> None:
+        """Ask for the devices; while that waits, keep the work's description up to date."""
+        what = work.what
+        wait = LongWait(lambda: f"{describe_self()}: waits for {work.what}", deadline)
+        asked = (self._address, self._devices("lock"))
+        granted = asyncio.wrap_future(
+            manager.begin_call("acquire_devices", *asked, number=number, timeout=deadline.timeout)
+        )
+        pause = _FIRST_S
+        try:
+            while True:
+                pause = wait.step(pause) if logs else min(pause, deadline.remaining)
+                ended, _ = await asyncio.wait({granted}, timeout=pause)
+                if ended or deadline.expired:
+                    break
+                reason = await self._explain(manager, number)
+                work.what = f"{what}: {reason}" if reason else what
+                if logs:
+                    wait.tick()
+                pause = _REFRESH_S
+            await _answer(granted, Deadline(deadline.remaining + _SPARE_S), f"acquiring {what}")
+        except asyncio.CancelledError:
+            self._cancel(manager, number)
+            raise
+        except ShoalTimeoutError:
+            if not granted.done():  # the manager does not answer
+                self._cancel(manager, number)
+            raise
+
+    async def _explain(self, manager: Any, number: int) -> str:
+        asked = asyncio.wrap_future(manager.begin_call("explain_wait", self._address, number))
+        with suppress(ShoalError, RayError):  # the line then names no holder
+            reason: str = await _answer(asked, Deadline(_ASK_S), "asking for the holder")
+            return reason
+        return ""
+
+    def _count(self, number: int) -> None:
+        """Note a take that was granted."""
+        with self._lock:
+            if number in self._given_up:
+                self._given_up.remove(number)
+            else:
+                self._takes.append(number)
+
+    def _give_back(self, manager: Any, number: int) -> None:
+        """End a take that no caller receives; its grant may be noted at the same moment."""
+        with self._lock:
+            if number in self._takes:
+                self._takes.remove(number)
+            else:
+                self._given_up.add(number)
+        self._cancel(manager, number)
+
+    def _cancel(self, manager: Any, number: int) -> None:
+        with suppress(ShoalError, RayError):  # the manager has ended, and the lock with it
+            manager.begin_call("cancel_acquire", self._address, number)
+
+    def _warn_if_slow(self, work: AsyncWork) -> None:
+        with suppress(ShoalTimeoutError):
+            work.wait(_PATIENCE_S)
+        if not work.done():
+            _log.warning(
+                "%s: acquire() waits for %s in an event loop and stops all its coroutines: write "
+                "`async with worker.device_lock` or `await worker.device_lock.async_acquire()`",
+                describe_self(), work.what,
+            )  # fmt: skip
+
+
+class PortLock:
+    """The ports of a worker's node, which the workers of the job reserve.
+
+    Args:
+        worker: The worker; None outside a worker, where every call fails.
+    """
+
+    def __init__(self, worker: Any) -> None:
+        self._worker = worker
+
+    def acquire(self, port: int) -> bool:
+        """Reserve a port number for this worker's process, without binding it.
+
+        Returns:
+            Whether the port is reserved now; False if a worker has it, also this one.
+
+        Raises:
+            LockError: This is not a worker.
+            ShoalValueError: It is not a port number.
+        """
+        acquired: bool = PortLockManager.get_proxy().acquire(*self._owner(), port)
+        return acquired
+
+    def release(self, port: int) -> None:
+        """Give a port back that `acquire` reserved.
+
+        Raises:
+            LockError: This worker does not have the port, or this is not a worker.
+        """
+        PortLockManager.get_proxy().release(*self._owner(), port)
+
+    def acquire_free(self, max_port_num: int | None = None) -> int:
+        """Reserve a free port and bind it; see `Worker.acquire_free_port`."""
+        self._owner()
+        try:
+            return hold_port(max_port_num, self.acquire, _ATTEMPTS)
+        except LockError as error:
+            raise LockError(
+                f"Failed to acquire a free port after {_ATTEMPTS} attempts. "
+                f"{self._owner()[1]}: {error}"
+            ) from error
+
+    def _owner(self) -> tuple[int, str]:
+        if self._worker is None:
+            raise LockError("Cannot lock ports when not running in a worker.")
+        info = self._worker.worker_info
+        return info.cluster_node_rank, info.address.get_name()
+
+
+async def _answer(
+    ended: "asyncio.Future[Any] | concurrent.futures.Future[Any]", deadline: Deadline, what: str
+) -> Any:
+    """Return a manager's answer, or raise its error."""
+    if isinstance(ended, concurrent.futures.Future):
+        ended = asyncio.wrap_future(ended)
+    return await aget(ended, deadline, lambda: what, DeviceLockManager.MANAGER_NAME)
+
+
+def _in_event_loop() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True

@@ -1,0 +1,398 @@
+"""`Worker.device_lock` and ports of workers, on a cluster within this process."""
+
+import asyncio
+import logging
+import os
+import threading
+import time
+
+import pytest
+
+from shoal import Channel, FlexiblePlacementStrategy, NodePlacementStrategy, Worker, deadline
+from shoal.errors import LockError, ShoalTimeoutError, ShoalValueError
+from shoal.manager import DeviceLockManager, PortLockManager
+from shoal.testing import StalledError, local_cluster, stall
+from shoal.worker import DeviceLock, PortLock, lock
+from support.processes import in_a_child, until
+
+SAME = FlexiblePlacementStrategy([[0], [0], [0]])
+TWO = FlexiblePlacementStrategy([[0], [0]])
+
+
+class Locks(Worker):
+    def __init__(self):
+        super().__init__()
+        self.log = None
+
+    def take(self, timeout=None):
+        self.device_lock.acquire(timeout=timeout)
+
+    def give(self):
+        self.device_lock.release()
+
+    def work(self, events, times):
+        for _ in range(times):
+            with self.device_lock as held:
+                assert held is self.device_lock
+                events.put(("in", self._rank))
+                events.put(("out", self._rank))
+
+    def fail_inside(self):
+        with self.device_lock:
+            raise KeyError("inside")
+
+    def take_twice(self):
+        with self.device_lock, self.device_lock:
+            pass
+        return self.device_lock._takes
+
+    def take_beside(self):
+        """Two threads hold the lock at once, and the first release does not free it."""
+        here, there = threading.Event(), threading.Event()
+
+        def other():
+            with self.device_lock:
+                here.set()
+                there.wait(30)
+
+        thread = threading.Thread(target=other)
+        with self.device_lock:
+            thread.start()
+            here.wait(30)
+        self.other = there, thread
+
+    def end_beside(self):
+        self.other[0].set()
+        self.other[1].join(30)
+
+    def use_in_a_child(self):
+        with self.device_lock:
+            calls = (self.device_lock.acquire, self.device_lock.release)
+            return [in_a_child(call) for call in calls]
+
+    def ports(self, count):
+        return [self.acquire_free_port() for _ in range(count)]
+
+    def limited_port(self, limit):
+        return self.acquire_free_port(limit)
+
+    def reserve(self, port):
+        return PortLock(self).acquire(port)
+
+    def give_port(self, port):
+        PortLock(self).release(port)
+
+    def is_alive(self, name):
+        return self.check_worker_alive(name)
+
+
+class AsyncLocks(Worker):
+    async def take(self, timeout=None):
+        await self.device_lock.async_acquire(timeout=timeout)
+
+    async def give(self):
+        await self.device_lock.async_release()
+
+    async def work(self, events, times):
+        for _ in range(times):
+            async with self.device_lock as held:
+                assert held is self.device_lock
+                await events.put(("in", self._rank), async_op=True)
+                await asyncio.sleep(0)
+                await events.put(("out", self._rank), async_op=True)
+
+    async def take_until_cancelled(self):
+        task = asyncio.ensure_future(self.device_lock.async_acquire())
+        await asyncio.sleep(0.2)
+        task.cancel()
+        try:
+            await task
+        except asyncio.CancelledError:
+            return len(self.device_lock._takes)
+
+    async def overlap(self):
+        """Two coroutines hold the lock, and the first release does not free it."""
+        await self.device_lock.async_acquire()
+        await self.device_lock.async_acquire()
+        await self.device_lock.async_release()
+
+    async def block(self):
+        with self.device_lock:
+            return "done"
+
+
+@pytest.fixture
+def cluster():
+    with local_cluster(accelerators=2) as made:
+        yield made
+
+
+def launch(cluster, cls=Locks, name="locks", strategy=TWO):
+    return cls.create_group().launch(cluster, strategy, name=name)
+
+
+def on(group, rank):
+    return group.execute_on(rank)
+
+
+def is_free(group, rank):
+    try:
+        on(group, rank).take(timeout=0).wait()
+    except ShoalTimeoutError:
+        return False
+    on(group, rank).give().wait()
+    return True
+
+
+@pytest.mark.parametrize("cls", [Locks, AsyncLocks])
+def test_one_worker_at_a_time_has_the_devices(cluster, cls):
+    group = launch(cluster, cls, strategy=SAME)
+    events = Channel.create("events")
+    group.work(events, 20).wait()
+    seen = [events.get() for _ in range(events.qsize())]
+    assert len(seen) == 3 * 20 * 2
+    for entered, left in zip(seen[::2], seen[1::2], strict=True):
+        assert (entered[0], left[0]) == ("in", "out")
+        assert entered[1] == left[1]
+
+
+def test_workers_on_different_devices_do_not_wait(cluster):
+    group = launch(cluster, strategy=FlexiblePlacementStrategy([[0], [1]]))
+    group.take(timeout=0).wait()
+
+
+def test_workers_get_it_in_the_order_in_which_they_asked(cluster):
+    group = launch(cluster, strategy=FlexiblePlacementStrategy([[0]] * 6))
+    on(group, 0).take().wait()
+    manager = DeviceLockManager.get_proxy()
+    taken = []
+    for rank in (3, 1, 5, 2, 4):
+        call = on(group, rank).take()
+        taken.append((rank, call))
+        waits = len(taken)
+        until(lambda waits=waits: _waiting(manager) == waits)
+    on(group, 0).give().wait()
+    for index, (rank, call) in enumerate(taken):
+        call.wait()
+        assert not any(later.done() for _, later in taken[index + 1 :])
+        on(group, rank).give().wait()
+
+
+def _waiting(manager):
+    return sum(map(len, manager._manager._table._waiting.values()))
+
+
+def test_a_deadline_names_the_holder_and_leaves_the_queue(cluster):
+    group = launch(cluster)
+    on(group, 0).take().wait()
+    with pytest.raises(ShoalTimeoutError) as late:
+        on(group, 1).take(timeout=0.05).wait()
+    assert str(late.value) == (
+        "locks:1: acquiring the lock of device 0: not granted within 0.05 s: device 0 is held by "
+        "locks:0 for 0 s"
+    )
+    on(group, 0).give().wait()
+    assert is_free(group, 0)
+
+
+@pytest.mark.parametrize("cls", [Locks, AsyncLocks])
+def test_a_long_wait_is_logged_with_the_holder(cluster, cls, monkeypatch, caplog):
+    monkeypatch.setattr(deadline, "_FIRST_LOGS_S", (0.4, 60.0))
+    monkeypatch.setattr(lock, "_FIRST_S", 0.1)
+    group = launch(cluster, cls)
+    on(group, 0).take().wait()
+    with caplog.at_level(logging.WARNING, "shoal"):
+        waiting = on(group, 1).take(timeout=60)
+        until(lambda: "waiting for" in caplog.text)
+    on(group, 0).give().wait()
+    waiting.wait()
+    lines = [line for line in caplog.messages if "waits for the lock" in line]
+    assert len(lines) == 1
+    start = "locks:1: waits for the lock of device 0: device 0 is held by locks:0 for 0 s: waiting"
+    assert lines[0].startswith(start)
+
+
+def test_takes_of_one_worker_are_counted(cluster):
+    group = launch(cluster)
+    assert group.take_twice().wait() == [[], []]
+    on(group, 0).take_beside().wait()
+    assert not is_free(group, 1)
+    on(group, 0).end_beside().wait()
+    assert is_free(group, 1)
+
+
+def test_takes_of_two_coroutines_are_counted(cluster):
+    group = launch(cluster, AsyncLocks)
+    on(group, 0).overlap().wait()
+    assert not is_free(group, 1)
+    on(group, 0).give().wait()
+    assert is_free(group, 1)
+
+
+def test_a_release_without_a_take_is_an_error(cluster):
+    for group in (launch(cluster), launch(cluster, AsyncLocks, "others")):
+        with pytest.raises(LockError, match=r"Lock is not acquired\. .*:0 has released it"):
+            on(group, 0).give().wait()
+
+
+def test_an_error_inside_releases_the_lock(cluster):
+    group = launch(cluster)
+    with pytest.raises(KeyError, match="inside"):
+        on(group, 0).fail_inside().wait()
+    assert is_free(group, 1)
+
+
+def test_a_cancelled_coroutine_leaves_the_queue(cluster):
+    group = launch(cluster, AsyncLocks, strategy=SAME)
+    on(group, 0).take().wait()
+    cancelled = on(group, 1).take_until_cancelled()
+    behind = on(group, 2).take()
+    assert cancelled.wait() == [0]
+    on(group, 0).give().wait()
+    behind.wait()
+    on(group, 2).give().wait()
+    assert is_free(group, 1)
+
+
+def test_devices_that_arrive_with_a_cancellation_are_given_back(cluster, monkeypatch):
+    # The grant is cancelled after it has been counted, and before the coroutine continues.
+    group = launch(cluster, AsyncLocks)
+
+    async def cancel_when_granted(worker):
+        device_lock = worker.device_lock
+        task = asyncio.ensure_future(device_lock.async_acquire())
+        await asyncio.sleep(0)
+        end = time.monotonic() + 30
+        while not device_lock._takes and time.monotonic() < end:
+            time.sleep(0.001)  # the loop must not run: it would deliver the grant
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    monkeypatch.setattr(AsyncLocks, "cancel", cancel_when_granted, raising=False)
+    group.call_ranks([0], "cancel").wait()
+    until(lambda: is_free(group, 1))
+
+
+def test_a_blocking_take_in_an_event_loop_is_warned_of(cluster, caplog):
+    holder, group = launch(cluster), launch(cluster, AsyncLocks, "loops")
+    on(holder, 0).take().wait()
+    with caplog.at_level(logging.WARNING, "shoal"):
+        blocked = on(group, 0).block()
+        until(lambda: "stops all its coroutines" in caplog.text)
+    on(holder, 0).give().wait()
+    assert blocked.wait() == ["done"]
+
+
+def test_the_end_of_the_holder_releases_the_devices(cluster):
+    one = FlexiblePlacementStrategy([[0]])
+    holder, other = launch(cluster, strategy=one), launch(cluster, name="other", strategy=one)
+    holder.take().wait()
+    waiting = other.take()
+    holder.close()
+    waiting.wait()
+    # The group that is launched again is another owner.
+    again = launch(cluster, strategy=one)
+    assert not is_free(again, 0)
+    other.give().wait()
+    assert is_free(again, 0)
+
+
+def test_the_end_of_a_waiting_worker_removes_its_request(cluster):
+    one = FlexiblePlacementStrategy([[0]])
+    groups = [launch(cluster, name=name, strategy=one) for name in ("first", "second", "third")]
+    groups[0].take().wait()
+    manager = DeviceLockManager.get_proxy()
+    groups[1].take()
+    until(lambda: _waiting(manager) == 1)
+    third = groups[2].take()
+    until(lambda: _waiting(manager) == 2)
+    groups[1].close()
+    until(lambda: _waiting(manager) == 1)
+    groups[0].give().wait()
+    third.wait()
+
+
+def test_a_lock_that_no_worker_will_release_is_a_stall(cluster, monkeypatch):
+    monkeypatch.setattr(stall, "_WORK_S", 1.0)
+    monkeypatch.setattr(lock, "_FIRST_S", 0.1)
+    group = launch(cluster)
+    on(group, 0).take().wait()
+    with pytest.raises(StalledError, match="locks:1: waits for the lock of device 0: .*locks:0"):
+        on(group, 1).take().wait()
+
+
+def test_a_forked_child_cannot_use_the_lock(cluster):
+    texts = launch(cluster, strategy=FlexiblePlacementStrategy([[0]])).use_in_a_child().wait()[0]
+    for text in texts:
+        assert "which made the device lock of locks:0; a child cannot use it" in text
+        assert f"forked from process {os.getpid()}" in text
+
+
+def test_a_worker_without_accelerators_waits_for_nothing():
+    with local_cluster() as cluster:
+        for cls, name in ((Locks, "locks"), (AsyncLocks, "others")):
+            group = launch(cluster, cls, name, NodePlacementStrategy([0, 0]))
+            group.take(timeout=0).wait()
+            group.give().wait()
+            group.give().wait()
+
+
+def test_locks_outside_a_worker_are_refused():
+    with pytest.raises(RuntimeError, match=r"^Cannot lock accelerators when not running in a"):
+        DeviceLock(None).acquire()
+    with pytest.raises(RuntimeError, match=r"^Cannot unlock accelerators when not running in a"):
+        DeviceLock(None).release()
+    with pytest.raises(RuntimeError, match=r"^Cannot lock ports when not running in a worker\.$"):
+        PortLock(None).acquire(5000)
+
+
+# --- ports and liveness ---
+
+
+def test_ports_are_different_and_reserved_for_their_worker(cluster):
+    group = launch(cluster)
+    ports = [port for ports in group.ports(20).wait() for port in ports]
+    assert len(set(ports)) == 40
+    assert not any(PortLockManager.get_proxy().acquire(0, "g:0", port) for port in ports)
+    assert on(group, 0).limited_port(20_000).wait()[0] <= 20_000
+    with pytest.raises(ShoalValueError, match="max_port_num=80"):
+        on(group, 0).limited_port(80).wait()
+
+
+def test_a_port_that_another_worker_has_reserved_is_not_given(cluster, monkeypatch):
+    group = launch(cluster)
+    asked = []
+
+    def acquire(_self, port):
+        asked.append(port)
+        return len(asked) > 3
+
+    monkeypatch.setattr(PortLock, "acquire", acquire)
+    assert on(group, 0).ports(1).wait() == [asked[3:]]
+    monkeypatch.setattr(PortLock, "acquire", lambda *_: False)
+    monkeypatch.setattr(lock, "_ATTEMPTS", 5)
+    with pytest.raises(RuntimeError, match="Failed to acquire a free port after 5 attempts"):
+        on(group, 0).ports(1).wait()
+
+
+def test_a_chosen_port_is_one_workers(cluster):
+    group = launch(cluster)
+    reserved = [on(group, rank).reserve(5000).wait()[0] for rank in (0, 1, 0)]
+    assert reserved == [True, False, False]
+    on(group, 0).give_port(5000).wait()
+    assert on(group, 1).reserve(5000).wait() == [True]
+    group.close()
+    again = launch(cluster)
+    assert on(again, 0).reserve(5000).wait() == [True]
+
+
+def test_a_worker_is_alive_until_its_group_is_closed(cluster):
+    group, other = launch(cluster), launch(cluster, name="other")
+    names = ["other:1", "other:7", "nobody:0"]
+    assert [on(group, 0).is_alive(name).wait()[0] for name in names] == [True, False, False]
+    on(other, 0).take().wait()
+    on(other, 1).take()  # it is busy
+    assert Worker.check_worker_alive("other:1")
+    other.close()
+    assert not Worker.check_worker_alive("other:1")
