@@ -42,6 +42,7 @@ LAYERS = [
     {"channel"},
     {"collective"},
     {"worker"},
+    {"dynamic_scheduler"},
     {"cli", "observe", "planner", "compat", "testing", "__main__", ""},
 ]
 PACKAGE = Path(shoal.__file__).parent
