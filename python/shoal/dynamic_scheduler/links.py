@@ -74,7 +74,7 @@ class Waits:
                 if deadline.expired and not task.done():
                     raise ShoalTimeoutError(
                         f"{describe_self()}: {what}: nothing from {peer} within "
-                        f"{deadline.timeout:g} s; its event loop is blocked, it does not run, or "
+                        f"{deadline.timeout:.3g} s; its event loop is blocked, it does not run, or "
                         "it does not follow the scheduler"
                     )
                 wait.tick()

@@ -33,6 +33,9 @@ class StatusManager(Protocol):
     def finish(self) -> None:
         """End the step."""
 
+    def begin_step(self) -> None:
+        """Forget the groups of the step before."""
+
     async def wait_idle(self) -> None:
         """Wait until no group is generated."""
 
@@ -83,7 +86,12 @@ class RolloutScalingScheduler:
                 raise
 
     async def report_offloaded(self) -> None:
-        """Tell the scheduler that the instance has released its GPUs; ends its part of the step."""
+        """Tell the scheduler that the instance has released its GPUs; ends its part of the step.
+
+        From then on the status counts the groups of the next step: a report that is asked for
+        before the instance begins it must not have the numbers of the last one.
+        """
+        self._worker.status_manager.begin_step()
         await self._answer(RolloutScheduleInfo(self._rank, action=RolloutAction.Offloaded))
 
     async def _follow(self, request: Any) -> None:

@@ -53,7 +53,7 @@ class RolloutStatus:
         self.begin_step()
 
     def begin_step(self) -> None:
-        """Forget the groups of the step before.
+        """Forget the groups of the step before; `report_offloaded` calls this.
 
         Raises:
             ShoalValueError: Groups are still running.
@@ -172,20 +172,21 @@ class RolloutStatus:
             await self._wait_for_change(wait, deadline)
 
     async def wait_for_work(self, timeout: float | None = None) -> bool:  # noqa: ASYNC109  (API)
-        """Wait until a group is generated, or the scheduler ends the step.
+        """Wait until a group is started, or the scheduler ends the step.
 
         Args:
             timeout: Seconds to wait; None for the default.
 
         Returns:
-            Whether there is a group; False at the end of the step.
+            Whether a group runs, or was started during the wait; False at the end of the step.
 
         Raises:
             ShoalTimeoutError: Neither happened.
         """
         deadline = Deadline(timeout)
         wait = LongWait(lambda: f"{describe_self()}: waits for the scheduler", deadline)
-        while not self._running:
+        before = self._requests
+        while not self._running and self._requests == before:
             if self._is_finished:
                 return False
             await self._wait_for_change(wait, deadline)
