@@ -43,7 +43,7 @@ LAYERS = [
     {"collective"},
     {"worker"},
     {"dynamic_scheduler"},
-    {"cli", "observe", "planner", "compat", "testing", "__main__", ""},
+    {"auto_placement", "cli", "observe", "planner", "compat", "testing", "__main__", ""},
 ]
 PACKAGE = Path(shoal.__file__).parent
 
