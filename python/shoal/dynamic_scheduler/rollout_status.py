@@ -153,7 +153,7 @@ class RolloutStatus:
             timestamp=time.time(),
         )
 
-    async def wait_idle(self, timeout: float | None = None) -> None:  # noqa: ASYNC109  (API)
+    async def wait_idle(self, timeout: float | None = None) -> None:  # noqa: ASYNC109  (part of the API)
         """Wait until no group is generated.
 
         Args:
@@ -171,7 +171,7 @@ class RolloutStatus:
                 return
             await self._wait_for_change(wait, deadline)
 
-    async def wait_for_work(self, timeout: float | None = None) -> bool:  # noqa: ASYNC109  (API)
+    async def wait_for_work(self, timeout: float | None = None) -> bool:  # noqa: ASYNC109  (part of the API)
         """Wait until a group is started, or the scheduler ends the step.
 
         Args:

@@ -82,7 +82,7 @@ class SchedulerWorker(Worker):
         self._is_scheduling = False
         self._has_failed = False
 
-    async def schedule(self, timeout: float | None = None) -> None:  # noqa: ASYNC109  (API)
+    async def schedule(self, timeout: float | None = None) -> None:  # noqa: ASYNC109  (part of the API)
         """Schedule one step: the part before the training steps, then all training steps.
 
         Args:
