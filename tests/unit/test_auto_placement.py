@@ -192,6 +192,14 @@ def test_processes_of_several_gpus_come_first():
     shoal.plan({"component_placement": found.component_placement, "num_nodes": 1}, "1x8")
 
 
+def test_tables_of_large_clusters_are_searched_in_steps():
+    components = {name: {"seconds": {1: 1000, 1024: 2}} for name in "abc"}
+    stage = read_profile(table(components), 1024).stages[0]
+    sizes = [gpus for gpus, _ in stage.costs(1024)]
+    assert (sizes[0], sizes[1], sizes[-1], len(sizes)) == (1, 16, 1024, 65)
+    assert find_placement(table(components), 1024).num_gpus == 1024
+
+
 def test_environments_share_the_gpus_and_the_actor_has_all():
     found = find_placement(embodied(), 8)
     placed = found.component_placement

@@ -436,9 +436,12 @@ async def test_a_failure_of_a_group_reaches_the_scheduler():
 @pytest.mark.asyncio
 @pytest.mark.parametrize("request_", [RolloutScheduleInfo(), None, "text"])
 async def test_other_requests_end_the_loop(request_):
-    async with following(Machine()) as (channel, _, task):
+    machine = Machine()
+    async with following(machine) as (channel, _, task):
         await channel.put(request_, key=REQUEST, async_op=True)
         assert "Unknown scheduler action" in (await hear(channel)).error
+        with pytest.raises(ValueError, match="Unknown scheduler action"):
+            await machine.status_manager.wait_for_work(TIMEOUT)  # the worker does not wait on
         with pytest.raises(ValueError, match="Unknown scheduler action"):
             await task
 

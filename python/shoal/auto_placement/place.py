@@ -167,7 +167,10 @@ def _layouts(profile: Profile, num_gpus: int) -> Iterator[tuple[str, Layout | No
     """Yield the best layout of each form that the kind of job allows."""
     stages, batch = profile.stages, profile.batch
     if profile.kind != EMBODIED:
-        yield _ALL_IN_TURN, in_turn(stages, num_gpus)
+        if profile.kind == REASONING:
+            yield _ALL_IN_TURN, in_turn(stages, num_gpus)
+        else:  # a table may have a number of GPUs that is faster than a larger one
+            yield _ALL_IN_TURN, search(stages, num_gpus, batch, [IN_TURN])
         if len(stages) > 1:
             yield PIPELINE, search(stages, num_gpus, batch, [PIPELINE])
         if profile.kind == REASONING:
@@ -241,7 +244,7 @@ def _widest(layout: Layout, stages: Mapping[str, Stage]) -> int:
 
 def _explain(made: AutoPlacement, profile: Profile) -> Iterator[str]:
     yield "Best placement for this task is:"
-    if made.form == _ALL_IN_TURN:
+    if all(component.gpus == made.num_gpus for component in made.components):
         yield f"{', '.join(component.name for component in made.components)} : all"
     else:
         for component in made.components:

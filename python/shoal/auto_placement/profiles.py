@@ -20,6 +20,8 @@ REASONING, EMBODIED, TABLE = "reasoning", "embodied", "table"
 _SECTION = "profile_data"
 _LARGE_ENGINE = 128
 """Number of running requests from which on an engine is assumed to be filled only by 90 %."""
+_MOST_SIZES = 64
+"""Maximum number of sizes of a component that are tried between its measured ones."""
 _KEYS = {
     REASONING: ("actor_cost", "rollout_cost", "inference_cost"),
     EMBODIED: ("actor_cost", "env_profile_data", "rollout_profile_data"),
@@ -159,21 +161,24 @@ def _table(config: Any, num_gpus: int) -> Profile:
         path = f"{_SECTION}.components.{name}"
         points = read(config, f"{path}.seconds")
         curve = _curve(config, f"{path}.seconds")
-        least, most = min(points), max(points)
-
-        def cost(
-            gpus: int,
-            curve: Callable[[float], float] = curve,
-            least: int = least,
-            most: int = most,
-        ) -> float | None:
-            return curve(gpus) / batch if least <= gpus <= most else None
-
-        if read(config, f"{path}.gpus_per_process", None) is None:
-            stages.append(Stage(str(name), cost))
-        else:
-            stages.append(Stage(str(name), cost, number(config, f"{path}.gpus_per_process")))
+        wide = 1
+        if read(config, f"{path}.gpus_per_process", None) is not None:
+            wide = number(config, f"{path}.gpus_per_process")
+        stages.append(Stage(str(name), _table_cost(curve, points, wide, batch), wide))
     return Profile(TABLE, tuple(stages), batch, "item")
+
+
+def _table_cost(
+    curve: Callable[[float], float], points: Mapping[int, float], wide: int, batch: int
+) -> Callable[[int], float | None]:
+    measured, most = frozenset(points), max(points)
+    grain = wide * math.ceil(most / (wide * _MOST_SIZES))
+
+    def on(gpus: int) -> float | None:
+        between = min(measured) <= gpus <= most and gpus % grain == 0
+        return curve(gpus) / batch if gpus in measured or between else None
+
+    return on
 
 
 def _curve(config: Any, path: str) -> Callable[[float], float]:

@@ -36,6 +36,9 @@ class StatusManager(Protocol):
     def begin_step(self) -> None:
         """Forget the groups of the step before."""
 
+    def fail(self, error: Exception) -> None:
+        """End the waits of the worker with an error: the scheduler's requests are not followed."""
+
     async def wait_idle(self) -> None:
         """Wait until no group is generated."""
 
@@ -70,7 +73,8 @@ class RolloutScalingScheduler:
     async def main_loop(self) -> None:
         """Follow requests, for ever: run it as a task and cancel it at the end of the job.
 
-        If a request fails, the scheduler gets the error, and the loop raises it.
+        If a request fails, the scheduler and the waits of the status get the error, and the loop
+        raises it.
 
         Raises:
             ShoalValueError: The scheduler sent something else than a request.
@@ -82,6 +86,7 @@ class RolloutScalingScheduler:
                 await self._follow(request)
             except Exception as error:
                 text = f"{type(error).__name__}: {error}"
+                self._worker.status_manager.fail(error)
                 await self._answer(RolloutScheduleInfo(self._rank, error=text))
                 raise
 

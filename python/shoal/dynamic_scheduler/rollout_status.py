@@ -63,6 +63,7 @@ class RolloutStatus:
         self._aborted: list[Any] = []
         self._requests = self._requests_done = self._tasks = self._tasks_done = 0
         self._is_finished = False
+        self._failure: Exception | None = None
         self._notify()
 
     def start(
@@ -132,6 +133,11 @@ class RolloutStatus:
         self._is_finished = True
         self._notify()
 
+    def fail(self, error: Exception) -> None:
+        """End the waits of this step with an error."""
+        self._failure = error
+        self._notify()
+
     @property
     def running_groups(self) -> list[Any]:
         """The groups that are generated now."""
@@ -161,7 +167,7 @@ class RolloutStatus:
 
         Raises:
             ShoalTimeoutError: Groups are still generated.
-            Exception: The task of a group failed.
+            Exception: The task of a group failed, or the worker no longer follows the requests.
         """
         deadline = Deadline(timeout)
         wait = LongWait(self._describe, deadline)
@@ -182,11 +188,13 @@ class RolloutStatus:
 
         Raises:
             ShoalTimeoutError: Neither happened.
+            Exception: The worker no longer follows the scheduler's requests.
         """
         deadline = Deadline(timeout)
         wait = LongWait(lambda: f"{describe_self()}: waits for the scheduler", deadline)
         before = self._requests
         while not self._running and self._requests == before:
+            self._raise_failure()
             if self._is_finished:
                 return False
             await self._wait_for_change(wait, deadline)
@@ -211,6 +219,8 @@ class RolloutStatus:
             wait.tick()
 
     def _raise_failure(self) -> None:
+        if self._failure is not None:
+            raise self._failure
         for running in self._running:
             task = running.task
             if not isinstance(task, asyncio.Future) or not task.done():
