@@ -100,7 +100,7 @@ def test_a_curve_follows_each_law(law):
 
 
 @pytest.mark.parametrize("points", [{}, {1: 0}, {0: 1.0}, {1: "2"}, {1: math.inf}])
-def test_points_that_are_no_measurements_are_refused(points):
+def test_points_without_a_positive_measurement_are_refused(points):
     with pytest.raises(ShoalValueError, match="expected counts with the seconds"):
         fit(points)
 

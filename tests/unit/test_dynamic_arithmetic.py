@@ -132,7 +132,7 @@ def test_gpus_that_are_free_already_count():
     current=st.integers(1, 8),
     actor_gpus=st.integers(1, 4),
 )
-def test_who_leaves_is_spare_and_makes_the_actor_grow(running, live, **numbers):
+def test_instances_that_leave_are_spare_and_make_the_actor_grow(running, live, **numbers):
     count = count_releasable(running, live, **numbers)
     assert 0 <= count <= live
     if not count:

@@ -228,7 +228,7 @@ def test_an_instance_that_fails_tells_its_error(cluster):
 def test_answers_of_other_requests_are_dropped(cluster):
     job = Job(cluster)
     for rank in range(4):
-        job.answer(rank, action=RolloutAction.Offloaded)  # nobody asked
+        job.answer(rank, action=RolloutAction.Offloaded)  # without a request
     scheduled = job.group.schedule()
     job.step()
     job.reports(dict.fromkeys(range(4), 64))

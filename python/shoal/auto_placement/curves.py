@@ -12,6 +12,8 @@ __all__ = ["Curve", "fit"]
 Curve = Callable[[float], float]
 
 _FEWEST_FOR_QUADRATIC = 4
+_LARGEST_EXPONENT = 300.0
+"""Steep measurements lead to larger ones, whose squares overflow."""
 
 
 def fit(points: Mapping[int, float]) -> Curve:
@@ -69,11 +71,15 @@ def _best(xs: Sequence[float], ys: Sequence[float]) -> Curve:
     power, exponential = np.polyfit(np.log(x), np.log(y), 1), np.polyfit(x, np.log(y), 1)
     logarithmic = np.polyfit(np.log(x), y, 1)
     curves: list[Curve] = [
-        lambda v: float(math.exp(power[1]) * v ** power[0]),
-        lambda v: float(math.exp(exponential[1] + exponential[0] * v)),
+        lambda v: _exp(power[1] + power[0] * math.log(v)),
+        lambda v: _exp(exponential[1] + exponential[0] * v),
         lambda v: float(logarithmic[1] + logarithmic[0] * math.log(v)),
     ]
     if len(xs) >= _FEWEST_FOR_QUADRATIC:  # through three points it always passes exactly
         quadratic = np.polyfit(x, y, 2)
         curves.append(lambda v: float(np.polyval(quadratic, v)))
     return min(curves, key=lambda one: sum((one(a) - b) ** 2 for a, b in zip(xs, ys, strict=True)))
+
+
+def _exp(value: float) -> float:
+    return math.exp(min(value, _LARGEST_EXPONENT))
