@@ -41,7 +41,7 @@ class Group:
     Attributes:
         name: Its number.
         sequences: Its number of sequences.
-        slow: The number of ranks, from 0 on, on which a sequence takes for ever.
+        slow: The number of ranks, from 0 on, on which a sequence never ends.
         begun: The ranks that began to generate it.
         done: The rank that completed each sequence.
     """

@@ -97,7 +97,7 @@ def count_releasable(
         gpus = free_gpus + instances * instance_gpus
         return grown_dp_size(valid, current, gpus // actor_gpus)
 
-    # What the actor reaches without them is no reason to let an instance go.
+    # The actor reaches this size without them.
     if reach(spare) == reach(0):
         return 0
     missing = (reach(spare) - current) * actor_gpus - free_gpus

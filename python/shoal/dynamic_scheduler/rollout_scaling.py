@@ -19,7 +19,7 @@ __all__ = ["RolloutScalingScheduler", "ScalableRollout", "StatusManager"]
 
 
 class StatusManager(Protocol):
-    """What the scheduler asks of `worker.status_manager`; `RolloutStatus` is one."""
+    """The methods of `worker.status_manager`; `RolloutStatus` has them."""
 
     def report(self) -> RolloutReport:
         """Return the numbers of this step."""
@@ -71,7 +71,7 @@ class RolloutScalingScheduler:
         self._tasks: set[asyncio.Task[Any]] = set()
 
     async def main_loop(self) -> None:
-        """Follow requests, for ever: run it as a task and cancel it at the end of the job.
+        """Follow requests without end: run it as a task and cancel it at the end of the job.
 
         If a request fails, the scheduler and the waits of the status get the error, and the loop
         raises it.
