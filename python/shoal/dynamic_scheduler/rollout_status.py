@@ -14,7 +14,7 @@ from shoal.errors import ShoalTimeoutError, ShoalValueError
 __all__ = ["RolloutStatus"]
 
 
-@dataclass
+@dataclass(eq=False)  # two groups may be equal
 class _Running:
     """A group that is generated.
 
@@ -134,7 +134,7 @@ class RolloutStatus:
         self._notify()
 
     def fail(self, error: Exception) -> None:
-        """End the waits of this step with an error."""
+        """End the waits with an error, until `begin_step`."""
         self._failure = error
         self._notify()
 
