@@ -44,7 +44,8 @@ LAYERS = [
     {"channel"},
     {"collective"},
     {"worker"},
-    {"cli", "observe", "planner", "compat", "testing", "__main__", ""},
+    {"dynamic_scheduler"},
+    {"auto_placement", "cli", "observe", "planner", "compat", "testing", "__main__", ""},
 ]
 PACKAGE = Path(shoal.__file__).parent
 

@@ -82,9 +82,14 @@ NAMES = {
         AcceleratorType""",
     "hardware.robots": "FrankaConfig FrankaHWInfo RobotAutoConfig",
     "dynamic_scheduler": "",
-    "dynamic_scheduler.manager": "ComponentManager create_component_manager",
+    "dynamic_scheduler.manager": """
+        ComponentManager RolloutManager InferenceManager ActorManager create_component_manager
+        RolloutScalingScheduler""",
     "dynamic_scheduler.scheduler_worker": "SchedulerWorker",
-    "dynamic_scheduler.utils": "RolloutAction RolloutReport get_scheduler_channel",
+    "dynamic_scheduler.utils": """
+        RolloutAction RolloutReport RolloutScheduleInfo get_scheduler_channel
+        get_scheduler_request_queue get_scheduler_response_queue get_valid_dp_sizes
+        get_global_scheduer_state set_global_scheduer_state""",
 }
 
 # Names that shoal does not have yet. A name that shoal has fails a test: remove it here.
@@ -94,9 +99,6 @@ _MISSING_BY_PART = {
         AsyncChannelCommWork PeekQueue""",
     "cluster": """
         DistributedRayLogCollector NodeProbe without_http_proxies""",
-    "dynamic scheduler": """
-        ComponentManager RolloutAction RolloutReport SchedulerWorker create_component_manager
-        get_scheduler_channel""",
 }
 MISSING = {name for names in _MISSING_BY_PART.values() for name in names.split()}
 

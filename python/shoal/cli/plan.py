@@ -26,6 +26,12 @@ def plan_command(
         typer.Option(help="The same as a YAML file; see docs/plan.md.", show_default=False),
     ] = None,
     live: Annotated[bool, typer.Option("--live", help="Plan on the running Ray cluster.")] = False,
+    auto: Annotated[
+        bool,
+        typer.Option(
+            "--auto", help="Place the components by their measured times in `profile_data`."
+        ),
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
     as_markdown: Annotated[bool, typer.Option("--markdown", help="Print Markdown.")] = False,
     html: Annotated[
@@ -60,6 +66,7 @@ def plan_command(
         config,
         inventory or nodes,
         live=live,
+        auto=auto,
         as_json=as_json,
         as_markdown=as_markdown,
         html=html,

@@ -29,6 +29,7 @@ def run(
     inventory: Path | str | None,
     *,
     live: bool,
+    auto: bool,
     as_json: bool,
     as_markdown: bool,
     html: Path | None,
@@ -37,7 +38,7 @@ def run(
     """Plan and print; `shoal.cli.plan` explains the arguments."""
     try:
         source: Any = _live() if live else inventory
-        made = plan(config, source)
+        made = _auto(config, source) if auto else plan(config, source)
         other = None if diff is None else _other(diff, source)
     except ShoalError as error:
         # Without an inventory, a plain ShoalValueError means that one is needed.
@@ -49,6 +50,14 @@ def run(
     if html is not None:
         _write(html, render_html(made))
     _print(made, other, as_json=as_json, as_markdown=as_markdown)
+
+
+def _auto(config: Path, source: Any) -> Plan:
+    if source is None:
+        return plan(config, None)  # raises the error about the missing inventory
+    # Only this option needs numpy and the scheduler's package.
+    made: Plan = importlib.import_module("shoal.auto_placement").auto_plan(config, source)
+    return made
 
 
 def _live() -> Any:

@@ -46,6 +46,10 @@ def print_plan(plan: Plan, out: Console) -> None:
     """Print a plan."""
     out.print(Text(f"Plan: {shown(headline(plan))}", style="bold"))
     out.print(shown(summary(plan)), markup=False)
+    if plan.explanation:
+        out.print()
+        for line in plan.explanation:
+            out.print(Padding(Text(shown(line)), (0, 0, 0, 2)))
     print_sections(sections(plan), out)
     if plan.warnings:
         out.print()

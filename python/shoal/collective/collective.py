@@ -12,6 +12,8 @@ from shoal.collective.group_record import agree, checked_members, default_name
 from shoal.collective.message import is_tensor
 from shoal.collective.routes import Routes
 from shoal.deadline import Deadline
+from shoal.errors import PeerLostError
+from shoal.manager import WorkerInfo
 from shoal.transport.choice import OBJECTS, Choice, choose
 
 __all__ = ["Collective"]
@@ -71,6 +73,19 @@ class Collective(Exchange):
                 group = self._groups[name] = CollectiveGroup(info, self, name, members, me)
             group.group_info = info
             return group
+
+    def find_loss(
+        self, info: WorkerInfo, what: str, deadline: Deadline, seen: set[int]
+    ) -> PeerLostError | None:
+        """Return the error with which a wait for another worker ends; None while it may go on.
+
+        Args:
+            info: The worker's record.
+            what: The operation that waits.
+            deadline: Its deadline.
+            seen: Ids of the processes that this wait saw alive; this method adds to them.
+        """
+        return self._routes.peers.check(info.address, what, deadline, seen, info)
 
     def apart(self, kind: str, label: str) -> Exchange:
         """Return an exchange of this worker whose messages are kept apart from all others.

@@ -48,6 +48,9 @@ def _page(plan: Plan) -> Iterator[str]:
     yield f'<body class="{_size(plan)}">\n'
     yield f'<h1>{escape(plan.source)} <span class="on">on {escape(plan.inventory)}</span></h1>\n'
     yield _totals(plan)
+    if plan.explanation:
+        lines = "".join(f"<li>{escape(line)}</li>" for line in plan.explanation)
+        yield f"<ul>{lines}</ul>\n"
     if plan.warnings:
         lines = "".join(f"<li>{escape(warning)}</li>" for warning in shown_warnings(plan))
         yield f'<ul class="warnings">{lines}</ul>\n'

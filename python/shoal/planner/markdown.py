@@ -15,6 +15,8 @@ _SPECIAL = re.compile(r"([\\`*_{}\[\]<>#|~$])")
 def render_markdown(plan: Plan) -> str:
     """Write a plan as Markdown; names come from users and are escaped."""
     parts = [f"## Plan: {escape(headline(plan))}", escape(summary(plan))]
+    if plan.explanation:
+        parts.append("\n".join(f"- {escape(line)}" for line in plan.explanation))
     if plan.warnings:
         parts.append("### Warnings")
         parts.append("\n".join(f"- {escape(warning)}" for warning in shown_warnings(plan)))

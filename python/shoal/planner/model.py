@@ -156,6 +156,7 @@ class Plan:
         components: The components, in the order of the configuration.
         nodes: The nodes, by rank.
         warnings: Settings that are allowed but perhaps mistakes.
+        explanation: Why the components are placed as they are; empty if the configuration says so.
     """
 
     source: str
@@ -163,6 +164,7 @@ class Plan:
     components: tuple[PlannedComponent, ...]
     nodes: tuple[PlannedNode, ...]
     warnings: tuple[str, ...] = ()
+    explanation: tuple[str, ...] = ()
 
     def devices(self) -> Iterator[tuple[PlannedNode, PlannedDevice]]:
         """Yield every piece of hardware with its node, in the order of nodes."""

@@ -31,6 +31,7 @@ def to_json(plan: Plan) -> str:
         "inventory": plan.inventory,
         "totals": _fields(plan.totals),
         "warnings": plan.warnings,
+        "explanation": plan.explanation,
     }
     components = _lines(
         _object(_without_processes(c), processes=_lines(map(_dump, c.processes)))

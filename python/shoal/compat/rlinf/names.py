@@ -67,12 +67,14 @@ _OLD_MODULES = {
     "rlinf.scheduler.collective.multi_channel_pg": "MultiChannelProcessGroup",
     "rlinf.scheduler.dynamic_scheduler": "",
     "rlinf.scheduler.dynamic_scheduler.manager": (
-        "ActorManager ComponentManager InferenceManager RolloutManager create_component_manager"
+        "ActorManager ComponentManager InferenceManager RolloutManager RolloutScalingScheduler"
+        " create_component_manager"
     ),
     "rlinf.scheduler.dynamic_scheduler.scheduler_worker": "SchedulerWorker",
     "rlinf.scheduler.dynamic_scheduler.utils": (
-        "RolloutAction RolloutReport RolloutScheduleInfo get_scheduler_channel"
-        " get_scheduler_request_queue get_scheduler_response_queue get_valid_dp_sizes"
+        "RolloutAction RolloutReport RolloutScheduleInfo get_global_scheduer_state"
+        " get_scheduler_channel get_scheduler_request_queue get_scheduler_response_queue"
+        " get_valid_dp_sizes set_global_scheduer_state"
     ),
     "rlinf.scheduler.hardware": f"{_ACCELERATOR} {_HARDWARE} {_ROBOTS} ProfileConfig",
     "rlinf.scheduler.hardware.accelerators": (
@@ -121,6 +123,12 @@ _OURS = {
     ),
     "shoal.config": (
         "ClusterConfig NodeGroupConfig NodeGroupEnvConfig dataclass_arg_check parse_rank_config"
+    ),
+    "shoal.dynamic_scheduler": (
+        "ActorManager ComponentManager InferenceManager RolloutAction RolloutManager RolloutReport"
+        " RolloutScalingScheduler RolloutScheduleInfo SchedulerWorker create_component_manager"
+        " get_global_scheduer_state get_scheduler_channel get_scheduler_request_queue"
+        " get_scheduler_response_queue get_valid_dp_sizes set_global_scheduer_state"
     ),
     "shoal.hardware": f"{_ACCELERATOR} {_HARDWARE} {_ROBOTS}",
     "shoal.hardware.accelerators": (
