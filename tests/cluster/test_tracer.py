@@ -93,7 +93,9 @@ def test_a_job_writes_one_trace_of_all_its_processes(run, tmp_path, ray_tmpdir):
     found = {}
     for event in events:
         if event["ph"] != "M":
-            process = event["pid"].partition(" (child")[0] + ("+" if "child" in event["pid"] else "")
+            process = event["pid"].partition(" (child")[0] + (
+                "+" if "child" in event["pid"] else ""
+            )
             found.setdefault(process, []).append(event["ph"] + event["name"])
     assert found == {
         "driver": ["Bjob", "Ejob"],

@@ -97,7 +97,7 @@ def test_the_steps_of_three_workers():
             await locks.release_devices(A, [0])
         await locks.release_devices(B, [1, 2])
         await c
-        with pytest.raises(IndexError, match="device 7 does not exist.*accelerators 0 to 2"):
+        with pytest.raises(IndexError, match=r"device 7 does not exist.*accelerators 0 to 2"):
             await locks.acquire_devices(A, [7])
         await locks.acquire_devices(A, [])
         await locks.release_devices(A, [])
@@ -246,7 +246,7 @@ def test_a_cancelled_take_is_ended_whenever_the_cancellation_arrives():
 
 @pytest.mark.parametrize("devices", [["a"], 3, [1.5]])
 def test_other_things_than_ranks_are_refused(devices):
-    with pytest.raises(ShoalTypeError, match="accel_ids=.*expected a list"):
+    with pytest.raises(ShoalTypeError, match=r"accel_ids=.*expected a list"):
         run(DeviceLockManager(3).acquire_devices(A, devices))
 
 

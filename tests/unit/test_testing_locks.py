@@ -87,7 +87,7 @@ class Locks(Worker):
 
 
 class AsyncLocks(Worker):
-    async def take(self, timeout=None):
+    async def take(self, timeout=None):  # noqa: ASYNC109  (the lock's own limit is tested)
         await self.device_lock.async_acquire(timeout=timeout)
 
     async def give(self):
@@ -264,7 +264,7 @@ def test_devices_that_arrive_with_a_cancellation_are_given_back(cluster, monkeyp
         await asyncio.sleep(0)
         end = time.monotonic() + 30
         while not device_lock._takes and time.monotonic() < end:
-            time.sleep(0.001)  # the loop must not run: it would deliver the grant
+            time.sleep(0.001)  # noqa: ASYNC251  (the loop must not run: it would deliver the grant)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
@@ -318,7 +318,7 @@ def test_a_lock_that_no_worker_will_release_is_a_stall(cluster, monkeypatch):
     monkeypatch.setattr(lock, "_FIRST_S", 0.1)
     group = launch(cluster)
     on(group, 0).take().wait()
-    with pytest.raises(StalledError, match="locks:1: waits for the lock of device 0: .*locks:0"):
+    with pytest.raises(StalledError, match=r"locks:1: waits for the lock of device 0: .*locks:0"):
         on(group, 1).take().wait()
 
 

@@ -14,7 +14,15 @@ EVENTS = [
     {"name": "step", "cat": "a", "ph": "B", "ts": 7, "pid": "rollout:10", "tid": "main"},
     {"name": "load", "cat": "a", "ph": "B", "ts": 8, "pid": "rollout:10", "tid": "main 2"},
     {"name": "load", "cat": "a", "ph": "E", "ts": 9, "pid": "rollout:9", "tid": "main"},
-    {"name": "run", "cat": "b", "ph": "B", "ts": 6, "pid": "driver", "tid": "main", "args": {"i": 1}},
+    {
+        "name": "run",
+        "cat": "b",
+        "ph": "B",
+        "ts": 6,
+        "pid": "driver",
+        "tid": "main",
+        "args": {"i": 1},
+    },
 ]
 
 
@@ -26,8 +34,7 @@ def trace(tmp_path):
 
 
 def read(path):
-    with open(path, encoding="utf-8") as file:
-        return json.load(file)["traceEvents"]
+    return json.loads(path.read_text("utf-8"))["traceEvents"]
 
 
 def named(events, name, key):

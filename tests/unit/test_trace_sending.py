@@ -237,7 +237,7 @@ def test_folders_of_dead_jobs_are_removed_later(server):
 def test_a_folder_that_other_users_can_use_is_refused(server, monkeypatch):
     base = node_folder(TOKEN).parent.parent
     base.chmod(0o770)
-    with pytest.raises(PermissionError, match="is not a folder of user .* alone"):
+    with pytest.raises(PermissionError, match=r"is not a folder of user .* alone"):
         node_folder(TOKEN)
     base.chmod(0o700)
     user = os.geteuid()

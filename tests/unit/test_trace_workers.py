@@ -72,13 +72,15 @@ def path(tmp_path):
 
 
 def test_timers_are_spans_of_their_worker(path):
-    with local_cluster(cluster_cfg=config(path)) as cluster:
-        with Tracer.trace_span("job", cat="runner"):
-            group = Traced.create_group().launch(cluster, TWO, name="traced")
-            group.tagged().wait()
-            with pytest.raises(WorkerGroupError):
-                group.fails().wait()
-            taken = group.taken().wait()
+    with (
+        local_cluster(cluster_cfg=config(path)) as cluster,
+        Tracer.trace_span("job", cat="runner"),
+    ):
+        group = Traced.create_group().launch(cluster, TWO, name="traced")
+        group.tagged().wait()
+        with pytest.raises(WorkerGroupError):
+            group.fails().wait()
+        taken = group.taken().wait()
     assert taken == [["fails", "h", "load", "step", "tagged"]] * 2
     found = spans(path)
     assert [s for s in found if s[0] == "driver"] == [
@@ -128,9 +130,8 @@ def test_a_cluster_without_a_tracer_is_not_traced_also_after_one_with(path):
 
 def test_the_second_job_has_a_file_of_its_own(path):
     for number in range(2):
-        with local_cluster(cluster_cfg=config(path)):
-            with Tracer.trace_span(f"job {number}"):
-                pass
+        with local_cluster(cluster_cfg=config(path)), Tracer.trace_span(f"job {number}"):
+            pass
     assert [s[4] for s in spans(path)] == ["job 1"] * 2
     assert [s[4] for s in spans(path.with_name("trace.1.jsonl"))] == ["job 0"] * 2
 

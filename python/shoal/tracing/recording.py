@@ -77,9 +77,7 @@ class Recorder:
         capacity: Bytes of the ring.
     """
 
-    def __init__(
-        self, token: str, connect: Callable[[], Server], capacity: int = CAPACITY
-    ) -> None:
+    def __init__(self, token: str, connect: Callable[[], Server], capacity: int = CAPACITY) -> None:
         me = own_process()
         is_sender = _ancestor is None and ray.is_initialized()
         sender = me if is_sender else _ancestor or _NOBODY
@@ -150,7 +148,7 @@ def begin(token: str) -> None:
 
 def use(instead: Sink | None) -> None:
     """Send the events of this process to an object in it, as `shoal.testing` does; None to end."""
-    global _sink, _token  # noqa: PLW0603  (a process has one trace)
+    global _sink, _token
     end()
     _token, _sink = "in this process" if instead is not None else "", instead
 
@@ -167,7 +165,7 @@ def end() -> None:
 
 def _stop() -> None:
     """Stop recording, when the manager is lost."""
-    global _sink, _token  # noqa: PLW0603  (a process has one trace)
+    global _sink, _token
     _sink, _token = None, ""
 
 
@@ -179,7 +177,7 @@ def sink() -> Sink | None:
 
 
 def _open() -> Sink | None:
-    global _sink, _clock  # noqa: PLW0603  (a process has one trace)
+    global _sink, _clock
     # A handler of a signal may interrupt this, and must not wait for ever.
     if _connect is None or not _lock.acquire(timeout=_LOCK_S):
         return None

@@ -319,7 +319,9 @@ class Sender:
         if now - self._failing_since < limit or self._stop.is_set():
             return
         _log.warning(
-            "%s: the trace ends here: its events cannot be sent any more: %s", describe_self(), error
+            "%s: the trace ends here: its events cannot be sent any more: %s",
+            describe_self(),
+            error,
         )
         self._stop.set()
         self._stop_recording()

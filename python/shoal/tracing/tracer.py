@@ -209,9 +209,7 @@ class Tracer(Manager):
             cls._mark(sink, "E", name, cat, None)
 
     @classmethod
-    def _mark(
-        cls, sink: Any, phase: str, name: str, cat: str, args: dict[str, Any] | None
-    ) -> None:
+    def _mark(cls, sink: Any, phase: str, name: str, cat: str, args: dict[str, Any] | None) -> None:
         pid, is_written = cls._pid(), False
         try:
             name = str(name)
@@ -234,7 +232,7 @@ class Tracer(Manager):
 
     @classmethod
     def _label(cls, sink: Any, pid: str) -> None:
-        global _labels_of  # noqa: PLW0603  (names belong to one trace)
+        global _labels_of
         if _labels_of != recording.generation:
             _labels.clear()
             Tracer._labeled, _labels_of = False, recording.generation
