@@ -20,6 +20,8 @@ __all__ = ["start_reaper"]
 
 # Seconds before the kill. Workers notice the raylet's end earlier, and run their exit handlers.
 _GRACE_S = 3.0
+# Seconds that killed processes may need to end: a busy machine frees a large memory slowly.
+_END_LIMIT_S = 20.0
 _START_LIMIT_S = 30.0
 _PROC = Path("/proc")
 
@@ -75,7 +77,17 @@ def _fields(pid: int) -> list[str]:
 
 def _identify(pid: int) -> Process | None:
     fields = _fields(pid)
-    return None if not fields or fields[0] in "ZX" else (pid, fields[19])
+    if not fields or (fields[0] in "ZX" and not _has_threads(pid)):
+        return None
+    return pid, fields[19]
+
+
+def _has_threads(pid: int) -> bool:
+    # The main thread of a dying process may be a zombie while other threads have its files open.
+    try:
+        return len(list((_PROC / str(pid) / "task").iterdir())) > 1
+    except OSError:  # it ended
+        return False
 
 
 def _children(parent: int) -> set[Process]:
@@ -103,13 +115,16 @@ def _main(raylet: int) -> None:
         select.select([os.pidfd_open(raylet)], [], [])
     # Workers have this variable from Ray, and their own children inherit it. Agents do not have it.
     mark = f"RAY_RAYLET_PID={raylet}".encode()
-    limit = time.monotonic() + _GRACE_S
-    while alive := {p for p in agents if _identify(p[0]) == p} | _marked(mark):
-        if time.monotonic() > limit:
+    begin, alive = time.monotonic(), agents
+    # A process is followed until it has ended, because it loses its variables before its locks.
+    while alive := {p for p in alive if _identify(p[0]) == p} | _marked(mark):
+        waited = time.monotonic() - begin
+        if waited > _GRACE_S + _END_LIMIT_S:
+            break
+        if waited > _GRACE_S:
             for pid, _ in alive:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
-            break
         time.sleep(0.1)
     # Remove the channels' shared memory, which no process uses any more.
     with contextlib.suppress(OSError, subprocess.SubprocessError):
