@@ -74,7 +74,7 @@ class LocalCluster(Cluster):
     Args:
         num_nodes: Same as for `local_cluster`.
         cluster_cfg: Same as for `local_cluster`.
-        distributed_log_dir: Ignored.
+        distributed_log_dir: Refused: all workers print where the test prints.
         timeout: Ignored.
         accelerators: Same as for `local_cluster`.
         inventory: Same as for `local_cluster`.
@@ -94,9 +94,14 @@ class LocalCluster(Cluster):
         accelerators: int | Sequence[int] = 0,
         inventory: Any = None,
     ) -> None:
-        del distributed_log_dir, timeout
+        del timeout
         if getattr(Cluster, "_instance", None) is self:
             return  # `Cluster(...)` within the block
+        if distributed_log_dir is not None:
+            raise ShoalValueError(
+                f"distributed_log_dir={distributed_log_dir!r}: a local cluster has no logs of its "
+                "ranks: its workers are threads of this process and print where it prints"
+            )
         if Cluster._has_initialized:  # noqa: SLF001  (a base class)
             raise ClusterError(
                 "this process has a cluster already: end it with shutdown() before local_cluster()"
