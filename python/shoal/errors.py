@@ -200,6 +200,10 @@ class ClusterNotFoundError(ClusterError):
 class CodeFolderError(ClusterError, FileNotFoundError):
     """There is no folder with the code that is to be sent to the nodes."""
 
+    def __new__(cls, *args: Any) -> Self:
+        """Make an error; an OSError is made by no other class."""
+        return FileNotFoundError.__new__(cls, *args)
+
 
 class NamespaceConflictError(ClusterError):
     """Ray is already initialised in a namespace that does not belong to shoal."""

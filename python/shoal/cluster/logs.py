@@ -30,6 +30,7 @@ _ANSWER_S = 10.0
 _AGAIN_S = 30.0
 # Rounds within one pass, so that a worker that writes all the time does not hold up the others.
 _ROUNDS = 16
+_LAST_ROUNDS = 1000
 
 _Read = Callable[[list[Position]], tuple[list[tuple[int, bytes, Position]], bool]]
 
@@ -95,7 +96,6 @@ class DistributedRayLogCollector:
         self._log_file_map: dict[str, tuple[str, str]] = {}
         self._file_offsets: dict[str, int] = {}
         self._file_numbers: dict[str, int] = {}
-        self._streams: dict[str, str] = {}
         self._registered: dict[str, _Registered] = {}
         self._clear()
 
@@ -114,7 +114,7 @@ class DistributedRayLogCollector:
     def __getstate__(self) -> dict[str, Any]:
         kept = (
             "_logger", "_output_dir", "_namespace", "_poll_interval_s", "_token", "_node_ids",
-            "_log_file_map", "_streams",
+            "_log_file_map",
         )  # fmt: skip
         state = {name: getattr(self, name) for name in kept}
         return state | {"_file_offsets": {}, "_file_numbers": {}, "_registered": {}}
@@ -219,7 +219,7 @@ class DistributedRayLogCollector:
                 except OSError:
                     continue
                 self._file_offsets[name] = 0 if new_file_offset_from_start else size
-        for _ in range(_ROUNDS):
+        for _ in range(_LAST_ROUNDS if self._stop_event.is_set() else _ROUNDS):
             names = [name for name in self._log_file_map if name in self._file_offsets]
             wanted = [
                 Position(str(name), self._file_offsets[name], self._file_numbers.get(name, 0))
@@ -231,7 +231,7 @@ class DistributedRayLogCollector:
                 self._file_offsets[name] = after.offset
                 self._file_numbers[name] = after.inode
                 worker, rank = self._log_file_map[name]
-                self._log_of(worker, rank).feed(self._streams.get(name, str(name)), data)
+                self._log_of(worker, rank).feed(str(name), data)
             if not more:
                 break
 
@@ -299,11 +299,10 @@ class DistributedRayLogCollector:
         if node_id != self._home:
             self._node(node_id).add(writer)
             return
-        for stream, where in writer.streams.items():
+        for where in writer.streams.values():
             self._log_file_map[where.path] = (writer.name, writer.rank)
             self._file_offsets[where.path] = where.offset
             self._file_numbers[where.path] = where.inode
-            self._streams[where.path] = stream
 
     def _end(self) -> None:
         for node in self._nodes.values():
@@ -355,26 +354,25 @@ class _Node:
         self._logger = logger
         self._actor: Any = None
         self._wanted: list[Position] = []
-        self._writers: list[tuple[str, str, str]] = []
+        self._writers: list[tuple[str, str]] = []
         self._quiet_until = 0.0
         self._is_lost = False
 
     def add(self, writer: Writer) -> None:
         """Copy the output of one more worker."""
-        for stream, where in writer.streams.items():
+        for where in writer.streams.values():
             self._wanted.append(where)
-            self._writers.append((writer.name, writer.rank, stream))
+            self._writers.append((writer.name, writer.rank))
 
     def copy(self, log_of: Callable[[str, str], RankLog], deadline: Deadline | None) -> None:
         """Copy what is new."""
-        for _ in range(_ROUNDS):
+        for _ in range(_ROUNDS if deadline is None else _LAST_ROUNDS):
             if not self._wanted:
                 return
             found, more = self.read(self._wanted, deadline)
             for index, data, after in found:
                 self._wanted[index] = after
-                name, rank, stream = self._writers[index]
-                log_of(name, rank).feed(stream, data)
+                log_of(*self._writers[index]).feed(after.path, data)
             if not more:
                 return
 
