@@ -32,8 +32,14 @@ class Dies(Worker):
         os.kill(os.getpid(), signal.SIGKILL)
 
     def nest(self):
-        inner = Inner.create_group().launch(Cluster(), NodePlacementStrategy([0]), "dies:0", wait=True)
+        inner = Inner.create_group().launch(Cluster(), NodePlacementStrategy([0]), "inner")
         inner.speak().wait()
+        self.child = Cluster().allocate(Child, "dies:0:1", 0)
+        ray.get(self.child.speak.remote(), timeout=60)
+
+class Child:
+    def speak(self):
+        print("a child")
 
 class Inner(Worker):
     def speak(self):
@@ -85,16 +91,17 @@ def test_ranks_of_a_job_have_log_files_and_the_code_that_was_sent(tmp_path, ray_
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.startswith(OUTPUT), done.stdout
+    assert OUTPUT in done.stdout
     assert done.stdout.count("PeerLostError") == 2, done.stdout
     assert "namespaces named named" in done.stdout
     assert f"code: {tmp_path}/repo/shipped is sent to the nodes" in done.stderr
     found = contents(tmp_path / "more")
-    code, inner = found.pop("dies/rank_0_0.log")
+    code, inner = found.pop("inner/rank_0.log")
     assert "/py_modules_files/" in code
     assert inner == "in named named"
     assert found == {
         "dies/rank_0.log": ["last words of 0"],
+        "dies/rank_0_1.log": ["a child"],
         "dies/rank_1.log": ["last words of 1"],
         "spoken/rank_0.log": ["from the channel"],
     }

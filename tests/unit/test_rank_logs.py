@@ -16,7 +16,7 @@ from shoal.cluster import (
 from shoal.cluster.log_files import read_new
 from shoal.cluster.logs import check_log_folder
 from shoal.cluster.rank_log import RankLog, log_path
-from shoal.errors import ClusterError, ShoalValueError
+from shoal.errors import ClusterError, PeerLostError, ShoalValueError
 
 LOG = logging.getLogger("test")
 
@@ -144,7 +144,7 @@ def test_workers_on_the_list_of_the_node_are_copied_from_where_they_began(
     made, folder, tmp_path, monkeypatch
 ):
     monkeypatch.setattr(logs_module, "_own_node_id", lambda: "node")
-    collector = made(token="job", node_ids=["node"], poll_interval_s=0.1)
+    collector = made(token="job", nodes={"node": "node 0"}, poll_interval_s=0.1)
     out, err = folder / "w.out", folder / "w.err"
     append(out, "of another task\n")
     begin = out.stat()
@@ -165,6 +165,47 @@ def test_workers_on_the_list_of_the_node_are_copied_from_where_they_began(
     collector.stop()
     assert target.read_text() == "printed in the constructor\nwarned\nlast words"
     assert not names.exists()
+
+
+def test_a_node_that_does_not_answer_is_one_warning_and_is_read_later(
+    made, folder, tmp_path, monkeypatch, caplog
+):
+    answers = []
+
+    class Reader:
+        """The actor of another node, whose calls are made here."""
+
+        @property
+        def read(self):
+            return self
+
+        def remote(self, wanted):
+            return read_new(wanted, folder)
+
+    def get(reply, *_):
+        if answers and answers.pop(0) == "lost":
+            raise PeerLostError("no answer")
+        return reply
+
+    monkeypatch.setattr(logs_module, "get", get)
+    monkeypatch.setattr(logs_module, "_start_reader", lambda _: Reader())
+    monkeypatch.setattr(logs_module, "_AGAIN_S", 0)
+    monkeypatch.setattr(logs_module.ray, "is_initialized", lambda: True)
+    collector = made(token="job", nodes={"far": "node 1 (lab, 10.0.0.2)"})
+    append(folder / "w.out", "one\n")
+    line = Writer("g:1", "1", {"out": Position(str(folder / "w.out"))}).to_line()
+    append(folder / list_name("job", "far"), f"{line}\n")
+    collector._pass(None, from_start=False)
+    target = tmp_path / "logs/g/rank_1.log"
+    assert target.read_text() == "one\n"
+    append(folder / "w.out", "two\n")
+    answers[:] = ["lost"] * 4
+    collector._pass(None, from_start=False)
+    collector._pass(None, from_start=False)
+    assert target.read_text() == "one\n"
+    assert caplog.text.count("the logs of node 1 (lab, 10.0.0.2) cannot be read") == 1
+    collector._pass(None, from_start=False)
+    assert target.read_text() == "one\ntwo\n"
 
 
 def test_a_file_that_was_rotated_is_read_to_its_end(folder):

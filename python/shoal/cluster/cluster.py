@@ -189,7 +189,10 @@ class Cluster(DescribedCluster):
             folder,
             self._job.namespace,
             token=self._job.log,
-            node_ids=[node.ray_id for node in self._job.nodes],
+            nodes={
+                node.ray_id: f"node {node.node_rank} ({node.hostname}, {node.node_ip})"
+                for node in self._job.nodes
+            },
         )
         self._distributed_log_collector.start()
 

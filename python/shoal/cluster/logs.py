@@ -4,7 +4,7 @@ import atexit
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -69,7 +69,7 @@ class DistributedRayLogCollector:
         poll_interval_s: Seconds between two looks at the files, at least 0.1.
         token: Names the job whose workers announced themselves; empty for workers that are only
             registered with `register_worker`.
-        node_ids: Ray's names of the job's nodes.
+        nodes: What messages call the job's nodes, by Ray's names of them.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class DistributedRayLogCollector:
         poll_interval_s: float = 1.0,
         *,
         token: str = "",
-        node_ids: Sequence[str] = (),
+        nodes: Mapping[str, str] | None = None,
     ) -> None:
         if not poll_interval_s > 0:
             raise ShoalValueError(
@@ -91,7 +91,7 @@ class DistributedRayLogCollector:
         self._namespace = namespace
         self._poll_interval_s = max(_SHORTEST_S, poll_interval_s)
         self._token = token
-        self._node_ids = list(node_ids)
+        self._node_names = dict(nodes or {})
         # The files of this node: their workers and ranks, and how far they were read.
         self._log_file_map: dict[str, tuple[str, str]] = {}
         self._file_offsets: dict[str, int] = {}
@@ -113,7 +113,7 @@ class DistributedRayLogCollector:
 
     def __getstate__(self) -> dict[str, Any]:
         kept = (
-            "_logger", "_output_dir", "_namespace", "_poll_interval_s", "_token", "_node_ids",
+            "_logger", "_output_dir", "_namespace", "_poll_interval_s", "_token", "_node_names",
             "_log_file_map",
         )  # fmt: skip
         state = {name: getattr(self, name) for name in kept}
@@ -275,7 +275,7 @@ class DistributedRayLogCollector:
         """Find the workers that announced themselves since the last pass."""
         if not self._token:
             return
-        for node_id in self._node_ids:
+        for node_id in self._node_names:
             if node_id not in self._lists:
                 self._lists[node_id] = _List(list_name(self._token, node_id))
             read = self._reader(node_id, deadline)
@@ -292,7 +292,8 @@ class DistributedRayLogCollector:
 
     def _node(self, node_id: str) -> "_Node":
         if node_id not in self._nodes:
-            self._nodes[node_id] = _Node(node_id, self._logger)
+            name = self._node_names.get(node_id, f"node {node_id[:12]}")
+            self._nodes[node_id] = _Node(node_id, name, self._logger)
         return self._nodes[node_id]
 
     def _add(self, node_id: str, writer: Writer) -> None:
@@ -346,11 +347,13 @@ class _Node:
 
     Args:
         node_id: Ray's name of the node.
+        name: What messages call it.
         logger: Takes a warning if the node is lost.
     """
 
-    def __init__(self, node_id: str, logger: logging.Logger) -> None:
+    def __init__(self, node_id: str, name: str, logger: logging.Logger) -> None:
         self.node_id = node_id
+        self._name = name
         self._logger = logger
         self._actor: Any = None
         self._wanted: list[Position] = []
@@ -399,15 +402,15 @@ class _Node:
         except (PeerLostError, ShoalTimeoutError) as error:
             self._quiet_until = time.monotonic() + _AGAIN_S
             if not self._is_lost:
-                self._logger.warning("the logs of %s are not complete: %s", self._name, error)
+                self._logger.warning(
+                    "the logs of %s cannot be read at present, and miss what follows: %s",
+                    self._name,
+                    error,
+                )
             self._is_lost = True
             return [], False
         self._is_lost = False
         return answer
-
-    @property
-    def _name(self) -> str:
-        return f"node {self.node_id[:12]}"
 
     def end(self, its_list: _List | None) -> None:
         """Remove the list of the node, and end the actor."""
