@@ -11,6 +11,7 @@ from shoal.bootstrap.code import prefer_shipped, shipped_roots, without_roots
 from shoal.cluster import bringup, code as code_module
 from shoal.cluster.code import find_code
 from shoal.errors import ClusterError, CodeFolderError
+from shoal.node_probe import ask
 
 
 @pytest.fixture(autouse=True)
@@ -120,6 +121,13 @@ def test_workers_look_for_shipped_code_before_that_of_their_node(monkeypatch):
     prefer_shipped(("/r", "/r/rlinf"))
     assert "PYTHONPATH" not in os.environ
     assert without_roots("/a:/r/../r:", ("/r",)) == "/a:"
+
+
+def test_nodes_are_not_asked_with_folders_whose_code_was_sent(monkeypatch):
+    monkeypatch.setattr(worker_side, "_roots", ("/r",))
+    monkeypatch.setenv("PYTHONPATH", "/r:/x")
+    (question,) = ask._questions(1, None)
+    assert question.python_path == ("/x",)
 
 
 def test_code_is_not_sent_by_a_ray_that_runs_already(monkeypatch):

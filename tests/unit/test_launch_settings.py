@@ -250,6 +250,14 @@ def test_nodes_cannot_be_probed_without_ray():
         NodeProbe(3, load({"num_nodes": 2, "component_placement": {}}))
 
 
+def test_a_process_that_joins_a_job_collects_no_logs_and_says_so(caplog, tmp_path):
+    joined = object.__new__(Cluster)
+    joined._job = SimpleNamespace(namespace="theirs")
+    joined._begin_logs(str(tmp_path))
+    assert joined._distributed_log_collector is None
+    assert "has no effect here: this process joined the job 'theirs'" in caplog.text
+
+
 def test_a_local_cluster_refuses_a_log_folder(tmp_path):
     with pytest.raises(ShoalValueError, match="a local cluster has no logs"):
         LocalCluster(1, distributed_log_dir=str(tmp_path))

@@ -208,6 +208,19 @@ def test_a_node_that_does_not_answer_is_one_warning_and_is_read_later(
     assert target.read_text() == "one\ntwo\n"
 
 
+def test_a_pass_that_fails_is_logged_once_and_the_next_one_goes_on(made, folder, caplog):
+    collector = made(token="job", nodes={"": "node 0"})
+    names = folder / list_name("job", "")
+    append(names, "not a line of ours\n")
+    collector._pass(None, from_start=False)
+    assert caplog.text.count("collecting logs into") == 1
+    append(names, "nor this\n")
+    collector._pass(None, from_start=False)
+    assert caplog.text.count("collecting logs into") == 1
+    collector._pass(None, from_start=False)
+    assert not collector._has_failed
+
+
 def test_a_file_that_was_rotated_is_read_to_its_end(folder):
     path = folder / "w.out"
     append(path, "one\n")
@@ -308,6 +321,8 @@ def test_a_log_that_cannot_be_written_is_one_warning(tmp_path, caplog):
 def test_a_folder_that_cannot_be_made_is_an_error_that_names_it(tmp_path):
     assert check_log_folder(tmp_path / "a" / "b") == tmp_path / "a" / "b"
     assert list((tmp_path / "a" / "b").iterdir()) == []
+    with pytest.raises(ShoalValueError, match="distributed_log_dir=''"):
+        check_log_folder("")
     (tmp_path / "file").touch()
     with pytest.raises(ClusterError, match=r"distributed_log_dir='.*/file/logs': no log can be"):
         check_log_folder(str(tmp_path / "file" / "logs"))

@@ -40,7 +40,10 @@ def check_log_folder(path: str) -> Path:
 
     Raises:
         ClusterError: It cannot be made or written.
+        ShoalValueError: The path is empty.
     """
+    if not str(path):
+        raise ShoalValueError("distributed_log_dir='': expected the path of a folder, or None")
     folder = Path(path).expanduser().absolute()
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -105,6 +108,7 @@ class DistributedRayLogCollector:
         self._folder: Path | None = None
         self._thread: threading.Thread | None = None
         self._started = False
+        self._has_failed = False  # the last pass
         self._stop_event = threading.Event()
         self._lock = threading.Lock()
         self._logs: dict[Path, RankLog] = {}
@@ -198,7 +202,11 @@ class DistributedRayLogCollector:
                 log.write()
         except Exception:
             # The thread must not end: the next pass may succeed.
-            self._logger.exception("collecting logs into %s failed", self._output_dir)
+            if not self._has_failed:
+                self._logger.exception("collecting logs into %s failed", self._output_dir)
+            self._has_failed = True
+        else:
+            self._has_failed = False
 
     def _get_ray_logs_dir(self) -> Path | None:
         return logs_folder() or self._folder  # Ray may have ended before the last look
