@@ -123,6 +123,14 @@ def test_a_collector_that_was_not_started_does_nothing_at_its_end(made, folder, 
     assert not (tmp_path / "logs").exists()
 
 
+def test_registered_actors_that_were_not_found_are_named_at_the_end(made, caplog):
+    collector = made(poll_interval_s=60)
+    collector.start()
+    collector.register_worker("gone:0", 0)
+    collector.stop()
+    assert "the logs of gone:0 are not collected" in caplog.text
+
+
 def test_a_started_collector_is_pickled_without_its_thread(tmp_path):
     collector = DistributedRayLogCollector(LOG, str(tmp_path), "space", 0.01)
     collector.start()

@@ -26,6 +26,8 @@ __all__ = ["DistributedRayLogCollector", "check_log_folder"]
 _SHORTEST_S = 0.1
 # Seconds that a node has for one answer, in the loop.
 _ANSWER_S = 10.0
+# Seconds that registered actors have at the end.
+_LAST_ANSWER_S = 2.0
 # Seconds between two attempts to reach a node that did not answer.
 _AGAIN_S = 30.0
 # Rounds within one pass, so that a worker that writes all the time does not hold up the others.
@@ -192,6 +194,8 @@ class DistributedRayLogCollector:
     def _pass(self, deadline: Deadline | None, *, from_start: bool) -> None:
         try:
             self._resolve_registered_workers()
+            if from_start:
+                self._await_answers()
             self._read_lists(deadline)
             folder = self._get_ray_logs_dir()
             if folder is not None:
@@ -263,6 +267,19 @@ class DistributedRayLogCollector:
                 handle = entry.handle or find_actor(name, self._namespace or current().namespace)
                 if handle is not None:
                     entry.answer = handle.__ray_call__.remote(_describe_output)
+
+    def _await_answers(self) -> None:
+        """Give registered actors a last chance to answer, and name those that do not."""
+        pending = [entry.answer for entry in self._registered.values() if entry.answer is not None]
+        if pending and ray.is_initialized():
+            ray.wait(pending, num_returns=len(pending), timeout=_LAST_ANSWER_S)
+            self._resolve_registered_workers()
+        unknown = [name for name, entry in self._registered.items() if not entry.is_known]
+        if unknown:
+            self._logger.warning(
+                "the logs of %s are not collected: there is no actor of this name, or it runs a call",
+                ", ".join(unknown),
+            )
 
     def _take_answer(self, name: str, entry: "_Registered") -> None:
         ready, _ = ray.wait([entry.answer], timeout=0)
