@@ -25,6 +25,7 @@ from shoal.config import load
 from shoal.context import Context
 from shoal.deadline import Deadline
 from shoal.errors import ClusterError, NamespaceConflictError, NameTakenError, ShoalValueError
+from shoal.manager import NodeManager
 from shoal.node_probe.report import NodeReport, probe_node
 from shoal.testing.cluster import LocalCluster
 from shoal.topology import build_groups
@@ -172,6 +173,15 @@ def test_a_job_has_the_namespace_that_its_driver_names(launched, monkeypatch):
     for jobs, meanwhile in ((["mine"], []), ([], ["mine"])):
         with pytest.raises(NameTakenError, match="CLUSTER_NAMESPACE='mine': a live job has"):
             launched(jobs, meanwhile)
+
+
+def test_a_local_cluster_has_the_named_namespace(monkeypatch):
+    before = Cluster.NAMESPACE
+    monkeypatch.setenv("CLUSTER_NAMESPACE", "mine")
+    with LocalCluster(1) as cluster:
+        assert (cluster.namespace, Cluster.NAMESPACE) == ("mine", "mine")
+        assert NodeManager.get_runtime_env_vars()["CLUSTER_NAMESPACE"] == "mine"
+    assert before == Cluster.NAMESPACE
 
 
 def test_a_ray_of_the_named_namespace_is_accepted(monkeypatch):
