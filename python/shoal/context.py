@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from shoal.errors import ShoalValueError
 
 __all__ = [
+    "ENV_PREFIXES",
     "Context",
     "current",
     "describe_self",
@@ -21,7 +22,8 @@ __all__ = [
     "set_context",
 ]
 
-_PREFIXES = ("SHOAL_", "RLINF_")
+ENV_PREFIXES = ("SHOAL_", "RLINF_")
+"""The prefixes of shoal's variables; the first one counts if both are set."""
 
 
 def env_var(name: str) -> tuple[str | None, str]:
@@ -31,11 +33,11 @@ def env_var(name: str) -> tuple[str | None, str]:
         The value, or None if neither is set; and the full name of the variable found, by default
         `SHOAL_<name>`.
     """
-    for prefix in _PREFIXES:
+    for prefix in ENV_PREFIXES:
         value = os.environ.get(prefix + name)
         if value is not None:
             return value, prefix + name
-    return None, _PREFIXES[0] + name
+    return None, ENV_PREFIXES[0] + name
 
 
 def env_value(name: str, default: str | None = None) -> str | None:

@@ -15,6 +15,7 @@
     ├── PeerLostError                                  another process died during a wait
     ├── ClusterError (RuntimeError)                    the cluster, or its start, failed
     │   ├── ClusterNotFoundError                       no job to attach to
+    │   ├── CodeFolderError (FileNotFoundError)        no folder with the code to send
     │   └── NamespaceConflictError                     Ray runs in another namespace
     ├── LaunchError (RuntimeError)                     a worker could not be started
     │   └── NameTakenError (ValueError)                a live group or actor has its name
@@ -56,6 +57,7 @@ __all__ = [
     "ClusterConfigError",
     "ClusterError",
     "ClusterNotFoundError",
+    "CodeFolderError",
     "DependencyError",
     "GeneratorMethodError",
     "LaunchError",
@@ -193,6 +195,14 @@ class ClusterError(ShoalError, RuntimeError):
 
 class ClusterNotFoundError(ClusterError):
     """There is no running job to attach to."""
+
+
+class CodeFolderError(ClusterError, FileNotFoundError):
+    """There is no folder with the code that is to be sent to the nodes."""
+
+    def __new__(cls, *args: Any) -> Self:
+        """Make an error; an OSError is made by no other class."""
+        return FileNotFoundError.__new__(cls, *args)
 
 
 class NamespaceConflictError(ClusterError):

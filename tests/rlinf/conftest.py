@@ -5,6 +5,7 @@ import sys
 import pytest
 
 from shoal.cluster.allocate import hooks
+from shoal.cluster.code import named_packages
 from shoal.cluster.stop import stop_by_default
 from shoal.compat.rlinf import install
 
@@ -16,11 +17,12 @@ def _imported() -> list[str]:
 @pytest.fixture
 def clean_imports(monkeypatch):
     monkeypatch.setattr(sys, "meta_path", [*sys.meta_path])
-    before, stops = list(hooks), list(stop_by_default)
+    before, stops, packages = list(hooks), list(stop_by_default), list(named_packages)
     assert _imported() == []
     yield
     hooks[:] = before
     stop_by_default[:] = stops
+    named_packages[:] = packages
     for name in _imported():
         del sys.modules[name]
 

@@ -10,6 +10,7 @@ import pytest
 
 import shoal
 from shoal.cluster.allocate import hooks
+from shoal.cluster.code import named_packages
 from shoal.compat.rlinf import install
 
 
@@ -44,6 +45,7 @@ def test_install_twice_changes_nothing(clean_imports):
     assert sys.meta_path == finders
     assert hooks == registered
     assert hooks.count("shoal.compat.rlinf:install") == 1
+    assert named_packages.count("rlinf") == 1  # `SHOAL_CODE_WORKING_DIR` sends this package
 
 
 def test_hook_for_workers_names_the_function(rlinf_served):

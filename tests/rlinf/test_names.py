@@ -97,8 +97,6 @@ _MISSING_BY_PART = {
     "network emulation": "NetEmulationConfig NetEmulationManager",
     "communication": """
         AsyncChannelCommWork PeekQueue""",
-    "cluster": """
-        DistributedRayLogCollector NodeProbe without_http_proxies""",
 }
 MISSING = {name for names in _MISSING_BY_PART.values() for name in names.split()}
 

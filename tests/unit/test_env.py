@@ -66,7 +66,7 @@ def test_an_invalid_mode_is_logged_and_means_append(caplog):
     with caplog.at_level(logging.ERROR, "shoal"):
         assert merge_mode({"SHOAL_PATH_ENV_MERGE_MODE": "prepend"}) is APPEND
     assert "'prepend'" in caplog.text
-    assert "append or override" in caplog.text
+    assert "append or override. Falling back to append" in caplog.text
 
 
 def test_variables_of_the_loader_and_the_interpreter_need_a_fresh_process():

@@ -33,17 +33,26 @@ def load_user_extension_module(
         module, variable = env_var("EXT_MODULE")
     if not module or module in _loaded:
         return
+    log = logging.getLogger("shoal") if logger is None else logger
     try:
         register = getattr(importlib.import_module(module), "register", None)
         if callable(register):
             register()
+        else:
+            log.warning(
+                "%s: %s=%s: the module has no function register, so nothing was registered but by "
+                "its import",
+                current().name, variable, module,
+            )  # fmt: skip
     except Exception as error:
         if name is None and module in _told:
             return
         _told.add(module)
-        log = logging.getLogger("shoal") if logger is None else logger
         if isinstance(error, ImportError):
-            log.warning("%s: %s=%s: %s", current().name, variable, module, error)
+            log.warning(
+                "%s: Failed to import extension module: %s=%s: %s",
+                current().name, variable, module, error,
+            )  # fmt: skip
         else:
             log.exception("%s: %s=%s failed", current().name, variable, module)
     else:

@@ -21,7 +21,9 @@ from typing import Any
 import ray
 import ray.cloudpickle as pickle
 
+from shoal.bootstrap.code import prefer_shipped
 from shoal.bootstrap.failure import Failure
+from shoal.bootstrap.output import announce_output
 from shoal.context import set_context
 from shoal.errors import GeneratorMethodError, LaunchError
 
@@ -58,6 +60,8 @@ class LaunchSpec:
         backend: The driver's backend, which this process must load.
         versions: The driver's versions, by package.
         hooks: `module:function` to call before the user's class is loaded.
+        code: The folders whose packages the driver sends to the nodes.
+        log: Names the job whose collector of logs copies this worker's output; empty for none.
         class_name: The user's class, for messages.
         payload: The pickled class and its arguments; an argument that is a Ray object reference
             is replaced by a `_Slot`.
@@ -73,6 +77,13 @@ class LaunchSpec:
     payload: bytes
     versions: dict[str, str] = field(default_factory=dict)
     hooks: tuple[str, ...] = ()
+    code: tuple[str, ...] = ()
+    log: str = ""
+
+    @property
+    def log_rank(self) -> str:
+        """The rank in the name of its log: `0`, or `0_1` for the worker `group:0:1`."""
+        return self.name.partition(":")[2].replace(":", "_") or str(self.rank)
 
 
 @dataclass(frozen=True)
@@ -126,6 +137,8 @@ class WorkerHost:
         self._shoal_failure: Failure | None = None
         self._shoal_seconds: dict[str, float] = {}
         self._shoal_announce()
+        if spec.log:
+            announce_output(spec.log, spec.name, spec.log_rank)
         try:
             self._shoal_object = _construct(spec, resolved)
         except BaseException as error:
@@ -304,6 +317,8 @@ def _construct(spec: LaunchSpec, resolved: Sequence[Any]) -> Any:
             os.environ.pop(name, None)
         else:
             os.environ[name] = value
+    if spec.code:
+        prefer_shipped(spec.code)
     set_context(name=spec.name, namespace=spec.namespace, node_rank=spec.node_rank)
     _check_versions(spec)
     _load_backend(spec)
@@ -316,8 +331,8 @@ def _construct(spec: LaunchSpec, resolved: Sequence[Any]) -> Any:
         raise LaunchError(
             f"{spec.name}: the class {spec.class_name} cannot be loaded on node {spec.node_rank} "
             f"({platform.node()}, {sys.executable}): {type(error).__name__}: {error}. Its module "
-            "must be importable there: install it on the node, or put its folder on PYTHONPATH "
-            "(env_configs of the node group) before the job starts"
+            "must be importable there: install it on the node, put its folder on PYTHONPATH "
+            "(env_configs of the node group), or let SHOAL_CODE_WORKING_DIR send it"
         ) from error
 
     def fill(value: Any) -> Any:

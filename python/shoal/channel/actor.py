@@ -18,6 +18,7 @@ from typing import Any, ClassVar, TypeVar
 
 import ray
 
+from shoal.bootstrap.output import announce_output
 from shoal.channel.actor_protocol import Bulk, pack, unpack
 from shoal.channel.leases import Leases, arrival_s
 from shoal.channel.queues import Outcome, Want
@@ -82,10 +83,15 @@ class ChannelWorker:
         settings: Description of the channel, without its locations.
         namespace: The job's namespace. Ray knows only the namespace of the driver's connection,
             which other jobs on the same Ray share.
+        log: Names the job whose collector of logs copies the actor's output; empty for none.
     """
 
-    def __init__(self, name: str, settings: ChannelSettings, namespace: str) -> None:
+    def __init__(
+        self, name: str, settings: ChannelSettings, namespace: str, *, log: str = ""
+    ) -> None:
         set_context(name=name, namespace=namespace)
+        if log:
+            announce_output(log, name, name.rpartition(":")[2])
         self._name = name
         self._settings = settings
         self._session = self._adopted() or self._made()

@@ -97,7 +97,8 @@ class Channel(ChannelBase):
             distributed: Start an actor on every node; a key stays on the node that used it first.
             node_rank: The node of the actor; None for node 0.
             local: A queue for the threads and event loops of this process only.
-            disable_distributed_log: Accepted for existing callers; actors have no log of their own.
+            disable_distributed_log: Whether the output of its actors is kept out of the job's log
+                folder (`distributed_log_dir` of `Cluster`).
             capacity: Maximum number of items of a key without `maxsize`.
             max_bytes: Maximum bytes of all items of an actor together; None for a quarter of the
                 shared memory that is free on its node, at most 4 GiB. A local channel has no limit.
@@ -114,7 +115,6 @@ class Channel(ChannelBase):
             ShoalValueError: An argument is not valid.
             ShoalTimeoutError: An actor did not start in time.
         """
-        del disable_distributed_log
         if node_rank is None:
             node_rank = node_id
         if node_rank is None:
@@ -122,7 +122,8 @@ class Channel(ChannelBase):
         settings = ChannelSettings(name, maxsize, capacity, max_bytes, policy, memory_policy)
         if local:
             return cls._made(settings, local=LocalChannel(maxsize, settings))
-        return cls._made(*create(settings, distributed, node_rank, Deadline(timeout)))
+        log = not disable_distributed_log
+        return cls._made(*create(settings, distributed, node_rank, Deadline(timeout), log=log))
 
     @classmethod
     def _create_for(

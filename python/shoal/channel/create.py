@@ -55,6 +55,7 @@ def create(
     deadline: Deadline,
     *,
     shared: bool = False,
+    log: bool = False,
 ) -> tuple[ChannelSettings, Routes]:
     """Start a channel's actors, or connect to the channel that has the name.
 
@@ -64,6 +65,7 @@ def create(
         node_rank: The node of the actor, where there is only one.
         deadline: When the actors must have answered.
         shared: Whether several processes create the channel; then finding it is not logged.
+        log: Whether the output of the actors goes to the job's log folder, if it has one.
 
     Raises:
         ChannelExistsError: The name belongs to a different channel, or is not a channel's.
@@ -86,13 +88,13 @@ def create(
         if joined is not None:
             return joined
         try:
-            return _start(wanted, nodes, deadline)
+            return _start(wanted, nodes, deadline, log)
         except NameTakenError:  # another process was faster
             continue
 
 
 def _start(
-    settings: ChannelSettings, nodes: Sequence[int], deadline: Deadline
+    settings: ChannelSettings, nodes: Sequence[int], deadline: Deadline, log: bool
 ) -> tuple[ChannelSettings, Routes]:
     proxy, namespace, num_actors = (
         NodeManager.get_proxy(),
@@ -100,13 +102,15 @@ def _start(
         settings.num_actors,
     )
 
+    token = proxy.get_log_token() if log else ""
+
     def start(index: int) -> Any:
         name = f"{settings.name}:{index}"
         return proxy.actor.start_host.remote(
             name,
             ChannelWorker,
             (name, settings, namespace),
-            {},
+            {"log": token},
             nodes[index],
             timeout=deadline.remaining,
             restarts=True,

@@ -11,8 +11,15 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from shoal._backend import NAME as BACKEND
 from shoal._ray import NAME_TAKEN
+from shoal.bootstrap.code import shipped_roots
 from shoal.bootstrap.host import LaunchSpec, host_class, own_versions, pack
-from shoal.cluster.env import merge_mode, merge_worker_env_vars, needs_fresh_process
+from shoal.cluster.env import (
+    is_own_setting,
+    merge_mode,
+    merge_worker_env_vars,
+    needs_fresh_process,
+    settings_for,
+)
 from shoal.cluster.job import Job
 from shoal.context import current
 from shoal.errors import LaunchError, NameTakenError, ShoalTypeError, ShoalValueError
@@ -53,6 +60,7 @@ class Allocation:
         node_group_label: The node group whose variables and interpreter apply.
         cls_args: Positional arguments of the class.
         cls_kwargs: Keyword arguments of the class.
+        disable_distributed_log: Whether its output is kept out of the job's log folder.
     """
 
     cls: type
@@ -65,6 +73,7 @@ class Allocation:
     node_group_label: str = "cluster"
     cls_args: Sequence[Any] = ()
     cls_kwargs: Mapping[str, Any] = field(default_factory=dict)
+    disable_distributed_log: bool = False
 
 
 class AllocateCall(Protocol):
@@ -142,7 +151,6 @@ def read_arguments(
                 f"{name!r}; expected {', '.join(names)}"
             )
         given[name] = value
-    given.pop("disable_distributed_log", None)
     given = {_RENAMED.get(k, k): v for k, v in given.items()}
     if "node_rank" not in given:
         raise TypeError("allocate() misses the argument 'node_rank'")
@@ -200,7 +208,11 @@ def resolve(job: Job, request: Allocation, reports: Sequence[NodeReport]) -> Sta
             f"no node group {request.node_group_label!r}; known: {', '.join(job.groups)}"
         )
     own = node.default_env_vars
-    before = _laid(own, _changed_here(reports), group.get_node_env_vars(node.node_rank))
+    changed = _changed_here(reports)
+    if node.node_rank != current().node_rank:
+        changed = {k: v for k, v in changed.items() if not is_own_setting(k, own)}
+    group_env = group.get_node_env_vars(node.node_rank)
+    before = _laid(own, settings_for(own), changed, group_env)
     worker_env = {k: str(v) for k, v in request.env_vars.items()}
     worker_env = _accelerator_env(node, request, before | worker_env) | worker_env
     profiling = job.config.profiling if job.config is not None else None
@@ -243,6 +255,8 @@ def allocate(job: Job, request: Allocation, reports: Sequence[NodeReport]) -> An
         payload=payload,
         versions=own_versions(),
         hooks=(*_device_hooks(env), *hooks),
+        code=shipped_roots(),
+        log="" if request.disable_distributed_log else job.log,
     )
     options: dict[str, Any] = {
         "name": request.worker_name,

@@ -16,6 +16,7 @@ from typing import Any
 from uuid import uuid4
 
 import ray
+from ray.exceptions import RuntimeEnvSetupError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from shoal._ray import exit_by_signal, get
@@ -44,14 +45,18 @@ _log = logging.getLogger("shoal")
 _POLL_S = 0.25
 
 
-def connect(address: str | None, namespace: str, namespaces_like: str) -> bool:
+def connect(
+    address: str | None, namespace: str, namespaces_like: str, modules: Sequence[str] = ()
+) -> bool:
     """Connect this process to Ray, or start a local one.
 
     Args:
         address: `auto` for any running Ray of this machine, None for one that `ray start` or
             RAY_ADDRESS names, else a new local one.
         namespace: The namespace to use.
-        namespaces_like: The prefix that the namespace of an already initialised Ray must have.
+        namespaces_like: The prefix that the namespace of an already initialised Ray must have, if
+            it is another one.
+        modules: Folders of packages to send to the nodes.
 
     Returns:
         Whether this call started a local Ray.
@@ -59,11 +64,20 @@ def connect(address: str | None, namespace: str, namespaces_like: str) -> bool:
     Raises:
         ConnectionError: The address is `auto`, and no Ray runs.
         NamespaceConflictError: Ray is initialised in another namespace.
-        ClusterError: Ray did not start, or the named Ray does not answer.
+        ClusterError: Ray did not start, or the named Ray does not answer, or the packages cannot be
+            sent.
     """
     if ray.is_initialized():
+        if modules:
+            raise ClusterError(
+                "SHOAL_CODE_WORKING_DIR is set, but Ray is already initialised, and it takes code to "
+                "send only then: remove the call of ray.init(), or unset the variable and write "
+                f"ray.init(..., runtime_env={{'py_modules': {list(modules)!r}}})"
+            )
         found = ray.get_runtime_context().namespace
-        if found != namespaces_like and not found.startswith(f"{namespaces_like}_"):
+        if found not in (namespace, namespaces_like) and not found.startswith(
+            f"{namespaces_like}_"
+        ):
             raise NamespaceConflictError(
                 f"Ray is already initialised in the namespace {found!r}, where shoal's workers "
                 f"would not be found; remove the call, or write ray.init(..., "
@@ -82,6 +96,7 @@ def connect(address: str | None, namespace: str, namespaces_like: str) -> bool:
             namespace=namespace,
             include_dashboard=None if address else False,
             logging_level=logging.WARNING,
+            runtime_env={"py_modules": list(modules)} if modules else None,
         )
     except ConnectionError:
         if address == "auto":
@@ -91,6 +106,11 @@ def connect(address: str | None, namespace: str, namespaces_like: str) -> bool:
             "answers there; end it with `ray stop`, or set RAY_ADDRESS=local for a new local one. A "
             "Ray that requires a token also does not answer without it: set RAY_AUTH_MODE=token"
         ) from None
+    except RuntimeEnvSetupError as error:
+        ray.shutdown()
+        raise ClusterError(
+            f"the code of SHOAL_CODE_WORKING_DIR cannot be sent to the nodes: {error}"
+        ) from error
     except (RuntimeError, OSError, ValueError) as error:
         raise ClusterError(
             f"Ray did not start: {error}. Frequent causes: a full disk or /dev/shm, a temporary "

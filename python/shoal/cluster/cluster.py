@@ -5,6 +5,7 @@ import contextlib
 import functools
 import logging
 import os
+import secrets
 import time
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, Self
@@ -13,17 +14,22 @@ import ray
 
 from shoal._backend import shm_gc
 from shoal._ray import runtime
+from shoal.bootstrap.code import set_shipped
 from shoal.bootstrap.extension import load_user_extension_module
 from shoal.cluster.allocate import AllocateCall, Allocation, allocate, read_arguments
 from shoal.cluster.bringup import connect, disconnect, find_nodes, running_jobs, wanted_nodes
+from shoal.cluster.code import find_code
 from shoal.cluster.env import (
+    DEFAULT_SYS_ENV_VAR,
     PATH_LIKE_ENV_VARS,
+    ClusterEnvVar,
     PathEnvMergeMode,
     merge_mode,
     merge_path_like,
     merge_worker_env_vars,
 )
 from shoal.cluster.job import Job, find_job, launch_managers
+from shoal.cluster.logs import DistributedRayLogCollector, check_log_folder
 from shoal.cluster.progress import log_to_stderr, stage
 from shoal.cluster.stop import prepare_stop
 from shoal.config import ClusterConfig, load
@@ -87,7 +93,9 @@ class Cluster(DescribedCluster):
         num_nodes: Number of nodes that the job waits for; 0 for all that are connected.
         cluster_cfg: The configuration: a mapping, an OmegaConf `DictConfig` or a YAML path; the
             whole document or its `cluster` section.
-        distributed_log_dir: Not supported yet; a warning says where Ray keeps the logs.
+        distributed_log_dir: A folder on this machine that gets one log file for each worker of the
+            job, `<group>/rank_<rank>.log`, with the output of workers of all nodes; None for none.
+            Only the process that launches the job collects.
         timeout: Limit of the bring-up in seconds; None for the default.
 
     Example:
@@ -98,15 +106,18 @@ class Cluster(DescribedCluster):
     Raises:
         ShoalValueError: `num_nodes` is negative or contradicts the configuration.
         ClusterConfigError: The configuration is invalid.
-        ClusterError: Ray, a node or a manager did not come up.
+        ClusterError: Ray, a node or a manager did not come up, the code of
+            `SHOAL_CODE_WORKING_DIR` cannot be sent, or the logs cannot be written.
         ClusterNotFoundError: A worker finds no managers of its job.
+        NameTakenError: A live job has the namespace that `CLUSTER_NAMESPACE` names.
         ShoalTimeoutError: The nodes did not connect in time.
     """
 
     SYS_NAME: ClassVar[str] = "shoal"
-    NAMESPACE: ClassVar[str] = SYS_NAME
+    NAMESPACE: ClassVar[str] = os.environ.get("CLUSTER_NAMESPACE") or SYS_NAME
     LOGGING_LEVEL: ClassVar[str] = (env_value("LOG_LEVEL") or "INFO").upper()
     PATH_LIKE_ENV_VARS: ClassVar[frozenset[str]] = PATH_LIKE_ENV_VARS
+    DEFAULT_SYS_ENV_VAR: ClassVar[dict[ClusterEnvVar, str | None]] = DEFAULT_SYS_ENV_VAR
 
     __signature__ = InitSignature()
 
@@ -119,6 +130,7 @@ class Cluster(DescribedCluster):
     _connected = False
     _is_ending = False
     _reports: Sequence[NodeReport] = ()
+    _distributed_log_collector: DistributedRayLogCollector | None = None
 
     def __new__(cls, *_args: Any, **_kwargs: Any) -> Self:
         """Return the process's instance, or a new one if it has none that is connected."""
@@ -144,7 +156,11 @@ class Cluster(DescribedCluster):
             return
         log_to_stderr()
         prepare_stop()
+        # A job's name for its logs: several may run on one Ray.
+        self._log_token = "" if distributed_log_dir is None else secrets.token_hex(8)
         try:
+            if distributed_log_dir is not None:
+                distributed_log_dir = str(check_log_folder(distributed_log_dir))
             job = self._bring_up(num_nodes, cluster_cfg, Deadline(timeout))
         except BaseException:
             self._disconnect()
@@ -158,12 +174,31 @@ class Cluster(DescribedCluster):
         Cluster._has_initialized = True
         atexit.register(self.shutdown)
         if distributed_log_dir is not None:
+            self._begin_logs(distributed_log_dir)
+
+    def _begin_logs(self, folder: str) -> None:
+        if not self._owner:
             _log.warning(
-                "distributed_log_dir=%r is not supported yet; the workers' output is shown here "
-                "and kept in %s/session_latest/logs",
-                distributed_log_dir,
-                os.environ.get("RAY_TMPDIR", "/tmp") + "/ray",  # noqa: S108  (Ray's own default)
-            )
+                "distributed_log_dir=%r has no effect here: this process joined the job %r, and "
+                "the process that launched it collects the logs, if it was asked to",
+                folder, self._job.namespace,
+            )  # fmt: skip
+            return
+        self._distributed_log_collector = DistributedRayLogCollector(
+            _log,
+            folder,
+            self._job.namespace,
+            token=self._job.log,
+            nodes={
+                node.ray_id: f"node {node.node_rank} ({node.hostname}, {node.node_ip})"
+                for node in self._job.nodes
+            },
+        )
+        self._distributed_log_collector.start()
+
+    def _end_logs(self) -> None:
+        if self._distributed_log_collector is not None:
+            self._distributed_log_collector.stop()
 
     def _join(self, job: Job, node_manager: Any) -> None:
         super().__init__(job.nodes, job.groups)
@@ -208,7 +243,13 @@ class Cluster(DescribedCluster):
     def _connect(self, address: str | None) -> None:
         already = ray.is_initialized()
         with stage("Ray") as step:
-            self._started_ray = connect(address, Cluster.SYS_NAME, Cluster.SYS_NAME)
+            code = find_code()
+            modules = code.modules if code is not None else ()
+            namespace = os.environ.get("CLUSTER_NAMESPACE") or Cluster.SYS_NAME
+            self._started_ray = connect(address, namespace, Cluster.SYS_NAME, modules)
+            set_shipped(code.roots if code is not None else ())
+            if modules:
+                _log.info("code: %s is sent to the nodes", ", ".join(modules))
             self._connected = not already
             step.detail = (
                 "already initialised" if already
@@ -221,18 +262,24 @@ class Cluster(DescribedCluster):
             num_nodes, local=self._started_ray, config=config, deadline=deadline
         )
         taken = set(running_jobs(NodeManager.MANAGER_NAME))
-        for number in range(_MAX_NAMESPACES):
-            namespace = f"{Cluster.SYS_NAME}_{number}" if number else Cluster.SYS_NAME
+        asked = os.environ.get("CLUSTER_NAMESPACE")
+        for number in range(1 if asked else _MAX_NAMESPACES):
+            namespace = asked or (f"{Cluster.SYS_NAME}_{number}" if number else Cluster.SYS_NAME)
             if namespace in taken:
                 continue
             try:
-                job = launch_managers(namespace, nodes, config, deadline)
+                job = launch_managers(namespace, nodes, config, deadline, log=self._log_token)
             except NameTakenError:
                 continue
             if number:
                 _log.info("other jobs run on this Ray: this one has the namespace %r", namespace)
             self._owner = True
             return job
+        if asked:
+            raise NameTakenError(
+                f"CLUSTER_NAMESPACE={asked!r}: a live job has this namespace; call Cluster() without "
+                "arguments to join it, set another name, or unset the variable"
+            )
         raise ClusterError(f"{_MAX_NAMESPACES} jobs run on this Ray: {', '.join(sorted(taken))}")
 
     def shutdown(self) -> None:
@@ -253,9 +300,11 @@ class Cluster(DescribedCluster):
             self._end_hosts()
             if not self._started_ray:
                 self._end_actors([*self._actors.values(), *self._job.managers])
+                self._end_logs()  # it still needs Ray
             self._disconnect()
             if self._owner:
                 shm_gc()  # memory of host actors that were killed before
+        self._end_logs()
         self._forget()
 
     def _end_trace(self) -> None:
@@ -290,8 +339,9 @@ class Cluster(DescribedCluster):
         if getattr(Cluster, "_instance", None) is self:
             del Cluster._instance
         Cluster._has_initialized = False
-        Cluster.NAMESPACE = Cluster.SYS_NAME
+        Cluster.NAMESPACE = os.environ.get("CLUSTER_NAMESPACE") or Cluster.SYS_NAME
         if not os.environ.get("RAY_ACTOR"):  # a worker stays in its job
+            set_shipped(())
             set_context(namespace="", node_rank=-1)
             end()
 

@@ -5,14 +5,19 @@ import os
 from collections.abc import Mapping
 from enum import StrEnum
 
+from shoal.context import ENV_PREFIXES
+
 __all__ = [
+    "DEFAULT_SYS_ENV_VAR",
     "PATH_LIKE_ENV_VARS",
     "ClusterEnvVar",
     "PathEnvMergeMode",
+    "is_own_setting",
     "merge_mode",
     "merge_path_like",
     "merge_worker_env_vars",
     "needs_fresh_process",
+    "settings_for",
 ]
 
 _log = logging.getLogger("shoal")
@@ -45,6 +50,51 @@ class ClusterEnvVar(StrEnum):
     ON_FAILURE = "ON_FAILURE"
 
 
+DEFAULT_SYS_ENV_VAR: dict[ClusterEnvVar, str | None] = {
+    ClusterEnvVar.CATCH_FAILURE: "0",
+    ClusterEnvVar.LOG_LEVEL: "INFO",
+    ClusterEnvVar.TIMEOUT: "180",
+    ClusterEnvVar.NODE_RANK: None,
+    ClusterEnvVar.COMM_NET_DEVICES: None,
+    ClusterEnvVar.EXT_MODULE: None,
+    ClusterEnvVar.NET_EMULATION: "0",
+    ClusterEnvVar.PATH_ENV_MERGE_MODE: "append",
+    ClusterEnvVar.CODE_WORKING_DIR: "0",
+}
+"""What a variable that is not set means; None for nothing. `TIMEOUT` is in minutes, as in
+`RLINF_TIMEOUT`. Defaults are not put into the environment of workers."""
+
+# A node has its own rank, and the code is sent by the driver alone.
+_SETTINGS = frozenset(DEFAULT_SYS_ENV_VAR) - {
+    ClusterEnvVar.NODE_RANK,
+    ClusterEnvVar.CODE_WORKING_DIR,
+}
+
+
+def settings_for(own: Mapping[str, str]) -> dict[str, str]:
+    """Return this process's settings of shoal (`SHOAL_X` or `RLINF_X`) that a node does not have.
+
+    Args:
+        own: The variables of the node.
+    """
+    return {
+        name: os.environ[name]
+        for setting in _SETTINGS
+        if not any(prefix + setting in own for prefix in ENV_PREFIXES)
+        for name in (prefix + setting for prefix in ENV_PREFIXES)
+        if name in os.environ
+    }
+
+
+def is_own_setting(name: str, own: Mapping[str, str]) -> bool:
+    """Whether a variable is a setting of shoal that a node has, by either name."""
+    prefix, _, setting = name.partition("_")
+    return f"{prefix}_" in ENV_PREFIXES and (
+        setting == ClusterEnvVar.NODE_RANK
+        or (setting in _SETTINGS and any(prefix + setting in own for prefix in ENV_PREFIXES))
+    )
+
+
 class PathEnvMergeMode(StrEnum):
     """Whether a worker's path-like variable extends or overrides the same variable of its node."""
 
@@ -60,7 +110,7 @@ def merge_mode(env_vars: Mapping[str, str]) -> PathEnvMergeMode:
         return PathEnvMergeMode(text.lower())
     except ValueError:
         expected = " or ".join(mode.value for mode in PathEnvMergeMode)
-        _log.error("SHOAL_%s=%r: expected %s; append is used", name, text, expected)
+        _log.error("SHOAL_%s=%r: expected %s. Falling back to append", name, text, expected)
         return PathEnvMergeMode.APPEND
 
 

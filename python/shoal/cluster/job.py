@@ -37,6 +37,7 @@ class Job:
         master_ip: Node 0's IP address.
         master_port: A port on node 0, reserved until the job ends.
         trace: The name of its trace; empty if it is not traced.
+        log: Names the job to the collector of its logs; empty if they are not collected.
         managers: The managers' handles, in the process that launched them. Ray ends an actor when
             its creator drops the last handle.
     """
@@ -48,13 +49,26 @@ class Job:
     master_ip: str
     master_port: int
     trace: str = ""
+    log: str = ""
     managers: list[Any] = field(default_factory=list)
 
 
 def launch_managers(
-    namespace: str, nodes: list[NodeInfo], config: ClusterConfig | None, deadline: Deadline
+    namespace: str,
+    nodes: list[NodeInfo],
+    config: ClusterConfig | None,
+    deadline: Deadline,
+    *,
+    log: str = "",
 ) -> Job:
     """Start the managers of a new job.
+
+    Args:
+        namespace: Its namespace.
+        nodes: Its nodes, in rank order.
+        config: Its configuration, or None.
+        deadline: When the managers must have answered.
+        log: Names it to the collector of its logs; empty if they are not collected.
 
     Raises:
         NameTakenError: A live job has this namespace.
@@ -63,7 +77,7 @@ def launch_managers(
     """
     groups = build_groups(nodes, config)
     arguments: dict[type[Manager], tuple[Any, ...]] = {
-        NodeManager: (nodes, groups, config, namespace),
+        NodeManager: (nodes, groups, config, namespace, log),
         JobManager: (namespace, sum(node.num_accelerators for node in nodes)),
     }
     managers, trace = _MANAGERS, ""
@@ -114,6 +128,7 @@ def launch_managers(
         master_ip=nodes[0].node_ip,
         master_port=NodeManager.get_proxy().get_master_port(),
         trace=trace,
+        log=log,
         managers=actors,
     )
 
@@ -143,6 +158,7 @@ def find_job(namespace: str, deadline: Deadline) -> Job:
         master_ip=manager.get_master_ip(),
         master_port=manager.get_master_port(),
         trace=_find_trace(config),
+        log=manager.get_log_token(),
     )
 
 

@@ -29,6 +29,7 @@ class NodeManager(Manager):
         node_groups: The node groups, by label.
         cluster_cfg: The cluster's configuration, or None.
         namespace: The job's namespace.
+        log: Names the job to the collector of its logs; empty if they are not collected.
     """
 
     MANAGER_NAME: ClassVar[str] = "NodeManager"
@@ -39,12 +40,14 @@ class NodeManager(Manager):
         node_groups: dict[str, Any],
         cluster_cfg: Any = None,
         namespace: str = "",
+        log: str = "",
     ) -> None:
         self._nodes = nodes
         self._node_groups = node_groups
         self._cluster_cfg = cluster_cfg
         self._master_port = hold_port()
         self._namespace = namespace
+        self._log = log
         # Ray ends an actor when the last handle from its creation is dropped; handles looked up by
         # name do not count. So the handles of all hosts stay here.
         self._hosts: dict[str, Any] = {}
@@ -75,6 +78,10 @@ class NodeManager(Manager):
     def get_cluster_cfg(self) -> Any:
         """Return the configuration that the job was launched with, or None."""
         return self._cluster_cfg
+
+    def get_log_token(self) -> str:
+        """Return what names the job to the collector of its logs; empty if there is none."""
+        return self._log
 
     def get_master_ip(self) -> str:
         """Return the IP address of node 0."""

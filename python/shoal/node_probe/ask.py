@@ -12,6 +12,7 @@ import ray.cloudpickle as pickle
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from shoal._ray import get
+from shoal.bootstrap.code import shipped_roots, without_roots
 from shoal.bootstrap.host import own_versions
 from shoal.config import ClusterConfig
 from shoal.context import env_var
@@ -115,5 +116,5 @@ def _question(rank: int, wish: _Wish, versions: dict[str, str]) -> HardwareQuest
         interpreters=tuple(dict.fromkeys(wish.interpreters)),
         versions=versions,
         extension=extension or env_var("EXT_MODULE")[0] or "",
-        python_path=tuple(folder for folder in paths.split(os.pathsep) if folder),
+        python_path=tuple(filter(None, without_roots(paths, shipped_roots()).split(os.pathsep))),
     )

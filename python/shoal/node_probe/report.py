@@ -14,6 +14,8 @@ _OURS = ("SHOAL_", "RLINF_")
 # Variables that affect the variables that shoal sets for a worker's devices.
 _DEVICES = frozenset({"MUJOCO_GL", "NCCL_CUMEM_ENABLE"})
 
+_UNPACKED = "/runtime_resources/py_modules_files/"
+
 
 @dataclass(frozen=True)
 class NodeReport:
@@ -50,6 +52,11 @@ def probe_node(salt: str, path_like: Sequence[str]) -> NodeReport:
         path_like: Names of variables that hold lists of paths, reported in clear.
     """
     own = environment_at_start()
+    if "PYTHONPATH" in own:
+        # The folders of code that Ray unpacked for this process are not the node's own.
+        own["PYTHONPATH"] = _without_unpacked(own["PYTHONPATH"])
+        if not own["PYTHONPATH"]:
+            del own["PYTHONPATH"]
     return NodeReport(
         hostname=platform.node(),
         python=sys.executable,
@@ -59,6 +66,11 @@ def probe_node(salt: str, path_like: Sequence[str]) -> NodeReport:
         fingerprints={k: fingerprint(v, salt) for k, v in own.items()},
         salt=salt,
     )
+
+
+def _without_unpacked(python_path: str) -> str:
+    entries = python_path.split(os.pathsep)
+    return os.pathsep.join(entry for entry in entries if _UNPACKED not in entry)
 
 
 def environment_at_start() -> dict[str, str]:

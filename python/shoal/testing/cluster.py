@@ -74,7 +74,7 @@ class LocalCluster(Cluster):
     Args:
         num_nodes: Same as for `local_cluster`.
         cluster_cfg: Same as for `local_cluster`.
-        distributed_log_dir: Ignored.
+        distributed_log_dir: Refused: all workers print where the test prints.
         timeout: Ignored.
         accelerators: Same as for `local_cluster`.
         inventory: Same as for `local_cluster`.
@@ -94,9 +94,14 @@ class LocalCluster(Cluster):
         accelerators: int | Sequence[int] = 0,
         inventory: Any = None,
     ) -> None:
-        del distributed_log_dir, timeout
+        del timeout
         if getattr(Cluster, "_instance", None) is self:
             return  # `Cluster(...)` within the block
+        if distributed_log_dir is not None:
+            raise ShoalValueError(
+                f"distributed_log_dir={distributed_log_dir!r}: a local cluster has no logs of its "
+                "ranks: its workers are threads of this process and print where it prints"
+            )
         if Cluster._has_initialized:  # noqa: SLF001  (a base class)
             raise ClusterError(
                 "this process has a cluster already: end it with shutdown() before local_cluster()"
@@ -123,7 +128,8 @@ class LocalCluster(Cluster):
         groups = build_groups(nodes, config)
         manager = NodeManager(nodes, groups, config)
         port = manager.get_master_port()
-        self._join(Job(_NAMESPACE, nodes, groups, config, nodes[0].node_ip, port), manager)
+        namespace = os.environ.get("CLUSTER_NAMESPACE") or _NAMESPACE
+        self._join(Job(namespace, nodes, groups, config, nodes[0].node_ip, port), manager)
         tracer = None
         if config is not None and config.tracer is not None and config.tracer.enable:
             tracer = Tracer(config.tracer.path(), fresh=True)
@@ -133,13 +139,15 @@ class LocalCluster(Cluster):
         self._runtime = LocalRuntime(manager, tracer)
         stack.callback(_undo(Worker, "PID", "current_worker", "logger"))
         self._variables = stack.enter_context(environ_of_ranks())
-        set_context(namespace=_NAMESPACE, node_rank=0)
+        set_context(namespace=namespace, node_rank=0)
         stack.callback(set_context, namespace=before.namespace, node_rank=before.node_rank)
         use_runtime(self._runtime)
         stack.callback(use_runtime, None)
         observe_waits(self._runtime.watch)
         stack.callback(observe_waits, None)
         actors.find_by_name = self._runtime.get_actor
+        stack.callback(setattr, Cluster, "NAMESPACE", Cluster.NAMESPACE)
+        Cluster.NAMESPACE = namespace
         Cluster._instance = self  # noqa: SLF001  (a base class)
         Cluster._has_initialized = True  # noqa: SLF001  (a base class)
         stack.callback(self._leave)

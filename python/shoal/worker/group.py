@@ -181,7 +181,8 @@ class WorkerGroup:
             isolate_gpu: Whether a worker sees its own accelerators only.
             catch_system_failure: Whether a crash or a signal prints all stacks; by default
                 `SHOAL_CATCH_FAILURE`.
-            disable_distributed_log: Kept for existing callers.
+            disable_distributed_log: Whether the output of the workers is kept out of the job's
+                log folder (`distributed_log_dir` of `Cluster`).
             wait: Whether to wait until all workers are up: `ready()`.
             timeout: Limit of that wait in seconds.
 
@@ -193,7 +194,6 @@ class WorkerGroup:
             PlacementError: The placement does not fit the cluster, or has no process.
             LaunchError: The group is launched already.
         """
-        del disable_distributed_log
         if isinstance(max_concurrency, bool):
             isolate_gpu, max_concurrency = max_concurrency, None
         if self._workers:
@@ -217,7 +217,9 @@ class WorkerGroup:
         forget_dead(self._name)
         try:
             for placement in placements:
-                self._workers.append(self._start(placement, max_concurrency, env))
+                self._workers.append(
+                    self._start(placement, max_concurrency, env, disable_distributed_log)
+                )
                 if len(self._workers) == 1:  # its name is this group's now
                     WorkerManager.get_proxy().announce_group(
                         self._name, len(placements), current().name
@@ -235,6 +237,7 @@ class WorkerGroup:
         placement: Placement,
         max_concurrency: int | None,
         group_env: dict[str, str],
+        disable_distributed_log: bool,
     ) -> "WorkerGroup.WorkerRank":
         cluster = self._require_cluster()
         name = f"{self._name}:{placement.rank}"
@@ -248,6 +251,7 @@ class WorkerGroup:
             max_concurrency=max_concurrency,
             env_vars=group_env | process_environment(self._name, placement, node.accelerator_model),
             node_group_label=placement.node_group_label,
+            disable_distributed_log=disable_distributed_log,
             cls_args=self._args,
             cls_kwargs=self._kwargs,
         )

@@ -11,6 +11,7 @@ from typing import Any
 
 import shoal
 from shoal.cluster.allocate import hooks
+from shoal.cluster.code import named_packages
 from shoal.cluster.stop import stop_by_default
 from shoal.compat.rlinf.names import INSTEAD, OFFERED, TABLE
 from shoal.nearest import did_you_mean
@@ -46,6 +47,8 @@ def install() -> None:
         sys.meta_path.insert(0, _Importer())
     if _HOOK not in hooks:
         hooks.append(_HOOK)
+    if _ROOT not in named_packages:
+        named_packages.append(_ROOT)
     if _HOOK not in stop_by_default:
         stop_by_default.append(_HOOK)
 

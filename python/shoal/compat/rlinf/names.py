@@ -114,7 +114,8 @@ _OURS = {
     "shoal": "WorkerAddress",
     "shoal.channel": "Channel ChannelWorker DEFAULT_KEY LocalChannel WeightedItem",
     "shoal.cluster": (
-        "Cluster ClusterEnvVar NodeGroupInfo NodeInfo PathEnvMergeMode load_user_extension_module"
+        "Cluster ClusterEnvVar DistributedRayLogCollector NodeGroupInfo NodeInfo NodeProbe"
+        " PathEnvMergeMode load_user_extension_module without_http_proxies"
     ),
     "shoal.collective": (
         "AsyncChannelWork AsyncCollWork AsyncFuncWork AsyncRayWork AsyncRouteWork AsyncWork"
