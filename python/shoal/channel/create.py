@@ -99,6 +99,7 @@ def _start(
         required_namespace(),
         settings.num_actors,
     )
+    settings = replace(settings, node_ranks=tuple(nodes))
 
     def start(index: int) -> Any:
         name = f"{settings.name}:{index}"
