@@ -141,8 +141,8 @@ def read_net_emulation(cfg: Any) -> tuple[NetEmulationConfig | None, list[Proble
     if not isinstance(cfg, Mapping):
         return None, [Problem((), f"must be a mapping with {', '.join(_KEYS)}, not {shown(cfg)}")]
     problems = list(_unknown(cfg, _KEYS))
-    enabled = _flag(cfg, "enabled", False, problems)
-    symmetric = _flag(cfg, "symmetric", True, problems)
+    enabled = _flag(cfg, "enabled", problems, default=False)
+    symmetric = _flag(cfg, "symmetric", problems, default=True)
     pairs: list[CrossDCPair] = []
     groups: list[BandwidthGroup] = []
     for entry, path in _entries(cfg, _LISTS[0], ("src", "dst", "delay_ms"), problems):
@@ -156,7 +156,7 @@ def read_net_emulation(cfg: Any) -> tuple[NetEmulationConfig | None, list[Proble
     return NetEmulationConfig(enabled, symmetric, tuple(pairs), tuple(groups)), []
 
 
-def _flag(cfg: Mapping[Any, Any], name: str, default: bool, problems: list[Problem]) -> bool:
+def _flag(cfg: Mapping[Any, Any], name: str, problems: list[Problem], *, default: bool) -> bool:
     value = cfg.get(name, default)
     if not isinstance(value, bool):
         problems.append(Problem((name,), f"must be true or false, not {shown(value)}"))
