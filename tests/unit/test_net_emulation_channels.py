@@ -150,14 +150,13 @@ def test_a_get_takes_the_way_to_the_consumer(start):
     env, rollout = start(link("channel/obs", "Rollout:0"))
     channel = Channel.create("obs")
     env.execute_on(0).put(channel, 4).wait()
-    rank = rollout.execute_on(0)
-    took, item = rank.get_nowait(channel).wait()[0]
+    took, item = rollout.execute_on(0).get_nowait(channel).wait()[0]
     assert took >= DELAY_S
     assert item[1] == 0
-    took, items = rank.get_batch(channel, 2).wait()[0]
+    took, items = rollout.execute_on(0).get_batch(channel, 2).wait()[0]
     assert took >= DELAY_S
     assert [item[1] for item in items] == [1, 2]
-    assert rank.get_leased(channel).wait() == [3]
+    assert rollout.execute_on(0).get_leased(channel).wait() == [3]
     with pytest.raises(ChannelEmpty):
         channel.get_nowait()
 
@@ -214,9 +213,8 @@ def test_links_between_nodes_hold_for_channels():
         env = Env.create_group().launch(cluster, NodePlacementStrategy([0, 1]), "EnvGroup")
         rollout = Rollout.create_group().launch(cluster, NodePlacementStrategy([1, 0]), "Rollout")
         channel = Channel.create("x", node_rank=1)
-        far, near = env.execute_on(0), env.execute_on(1)
-        assert far.put(channel).wait()[0] >= DELAY_S
-        near.put(channel).wait()
+        assert env.execute_on(0).put(channel).wait()[0] >= DELAY_S
+        env.execute_on(1).put(channel).wait()
         assert len(rollout.execute_on(0).get(channel).wait()[0]) == 1
         assert rollout.execute_on(1).get(channel).wait()[0][0][0] >= DELAY_S
 

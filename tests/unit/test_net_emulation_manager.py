@@ -114,7 +114,7 @@ def test_a_broadcast_takes_as_long_as_its_slowest_link():
     [
         ("Env:0", "EnvGroup:0"),
         ("EnvGroup:0", "Env:0"),
-        ("EnvGroup:1", "EnvGroupGroup:1"),
+        ("EnvGroupGroup:1", "EnvGroupGroup:1"),
         ("env_group:1", "env_group:1"),
         (":1", "Group:1"),
         ("Env:3", "EnvGroup:3:0"),
@@ -126,7 +126,7 @@ def test_one_group_at_the_end_of_a_name_does_not_count(entry, name):
 
 
 def test_two_groups_at_the_end_are_another_name():
-    links = [{"src": "Env:1", "dst": "B:0", "delay_ms": 100}]
+    links = [{"src": "EnvGroup:1", "dst": "B:0", "delay_ms": 100}]
     assert manager(links).reserve("EnvGroupGroup:1", "B:0", 1) == 0.0
 
 

@@ -180,16 +180,6 @@ def test_a_deadline_counts_the_time_on_the_way(start):
     assert (second, third) == (0, 1)
 
 
-def test_a_message_arrives_after_its_sender_has_ended(start):
-    a, b, _ = start({**LINK, "delay_ms": 1500})
-    receives = b.recv_late("a", 2, async_op=True)
-    a.send_now("b", 2, async_op=True).wait()
-    a.close()
-    found = receives.wait()[0]
-    assert [number for _, number in found] == [0, 1]
-    assert found[0][0] >= 1.5
-
-
 @pytest.mark.parametrize("async_op", [False, True], ids=["sync", "async"])
 def test_a_broadcast_arrives_over_each_link(start, async_op):
     a, b, c = start(LINK, {**LINK, "dst": "c:1", "delay_ms": 400})
@@ -250,9 +240,9 @@ def test_a_job_after_one_with_links_has_none(start):
 def test_unknown_endpoints_are_reported_at_the_end(caplog):
     with caplog.at_level(logging.WARNING, "shoal"), local_cluster(cluster_cfg=section(LINK)) as job:
         Peer.create_group().launch(job, name="a")
-    assert [record.message for record in caplog.records] == [
-        "cluster.net_emulation: 'b:0' was no worker, channel or node of this job"
-    ]
+    (record,) = caplog.records
+    text = "cluster.net_emulation: 'b:0' was no worker, channel or node of this job"
+    assert record.message.startswith(text)
 
 
 def test_a_thread_that_waits_for_an_arrival_ends_with_its_worker(start):
