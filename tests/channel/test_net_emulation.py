@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from shoal.errors import ChannelClosed, ShoalTimeoutError
+from shoal.errors import ChannelClosed, ChannelEmpty, ShoalTimeoutError
 from shoal.net_emulation import (
     EmulatedNetwork,
     NetEmulationConfig,
@@ -57,18 +57,27 @@ def test_puts_take_the_time_of_the_way(channel, transport, links, key):
 def test_gets_take_the_time_of_the_way(channel, links, key):
     links(symmetric=True)
     c = channel()
-    c.put_many(list(range(6)), key=key)
+    c.put_many(list(range(10)), key=key)
     for take in (
         lambda: [c.get(key)],
         lambda: [c.get_nowait(key)],
         lambda: [c.get(key, async_op=True).wait(timeout=30)],
         lambda: c.get_many(2, key, timeout=30),
         lambda: c.get_batch(0, key),
+        lambda: [c.get(key, timeout=0)],
+        lambda: [c.get(key, async_op=True, timeout=0).wait(timeout=30)],
+        lambda: c.drain(key) == [8, 9],
     ):
         begin = time.monotonic()
         assert take()
         assert time.monotonic() - begin >= DELAY_S
     assert c.qsize(key) == 0
+    with pytest.raises(ShoalTimeoutError):
+        c.get(key, timeout=0)
+    with pytest.raises(ShoalTimeoutError):
+        c.get(key, async_op=True, timeout=0).wait(timeout=30)
+    with pytest.raises(ChannelEmpty):
+        c.get_nowait(key)
 
 
 def test_items_come_in_order_when_gets_have_too_little_time(channel, links, key):

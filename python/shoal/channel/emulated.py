@@ -78,7 +78,7 @@ class EmulatedQueues:
     # Puts.
 
     def put(self, key: Hashable, item: Any, weight: int, deadline: Deadline | None) -> None:
-        """Put an item; the call takes the time of its way, also without a deadline."""
+        """Put an item; a call that does not wait for room takes the time of its way too."""
         item, arrival = self._sent(item)
         self._travel(key, arrival, deadline)
         self.inner.put(key, item, weight, deadline)
@@ -102,7 +102,7 @@ class EmulatedQueues:
         earlier = self._last.get(key)
         if arrival is None and earlier is None:
             return self.inner.start_put(key, item, weight, deadline)
-        future, handed = Step(), Future()
+        future, handed, limit = Step(), Future(), _of_way(deadline)
         self._last[key] = handed
         _leave_after(future, self._left(arrival))
 
@@ -116,10 +116,10 @@ class EmulatedQueues:
                 if earlier is not None:
                     await asyncio.wait([asyncio.wrap_future(earlier)])
                 left = self._left(arrival)
-                expect_event(min(left, deadline.remaining))
-                await asyncio.sleep(min(left, deadline.remaining))
-                if left > 0 and deadline.expired and self._left(arrival) > 0:
-                    fail(future, self._too_late("put", key, deadline))
+                expect_event(min(left, limit.remaining))
+                await asyncio.sleep(min(left, limit.remaining))
+                if left > 0 and limit.expired and self._left(arrival) > 0:
+                    fail(future, self._too_late("put", key, limit))
                 else:
                     hand_on()
             except Exception as error:  # noqa: BLE001  (it is the result of the put)
@@ -149,7 +149,7 @@ class EmulatedQueues:
 
     def _travel(self, key: Hashable, arrival: float | None, deadline: Deadline | None) -> None:
         """Wait until an item has arrived, and the asynchronous puts before it have."""
-        limit = Deadline(math.inf) if deadline is None else deadline
+        limit = _of_way(deadline)
         earlier = self._last.get(key)
         if arrival is None and earlier is None:
             return
@@ -178,12 +178,12 @@ class EmulatedQueues:
     # Gets.
 
     def take(self, key: Hashable, want: Want, deadline: Deadline | None) -> Any:
-        """Take items; the call takes the time of their way, also without a deadline."""
+        """Take items; a call that does not wait for them takes the time of their way too."""
         link = self._link_from()
         if link is None:
             return self.inner.take(key, want, deadline)
-        if deadline is None:
-            found = self.inner.take(key, want._replace(lease=True), None)
+        if deadline is None or deadline.timeout == 0:
+            found = self.inner.take(key, want._replace(lease=True), deadline)
             taken = taken_of(found, want)
             try:
                 self._travel(key, self._arrival_of(taken, want, link), None)
@@ -230,8 +230,10 @@ class EmulatedQueues:
 
     def _start_take(self, key: Hashable, want: Want, deadline: Deadline, link: Link) -> Future:
         future: Future = Future()
-        # What is taken later than this cannot arrive in time.
-        limit = deadline.remaining - link.delay_s
+        limit = 0.0
+        if deadline.timeout > 0:
+            # What is taken later than this cannot arrive in time.
+            limit = deadline.remaining - link.delay_s
         if limit < 0:
             submit(self._fail_late(future, key, want, deadline, NOTHING))
             return future
@@ -266,15 +268,16 @@ class EmulatedQueues:
                 await self._fail_late(future, key, want, deadline, refusal)
             return
         taken: Taken = inner.result()
+        limit = _of_way(deadline)
         try:
             # In a thread: it may call the manager.
             book = partial(self._arrival_of, taken, want, link)
             arrival = await asyncio.get_running_loop().run_in_executor(None, book)
             left = self._left(arrival)
             expect_event(left)
-            await asyncio.sleep(min(left, deadline.remaining))
-            if self._left(arrival) > 0 and deadline.expired:
-                raise self._too_late(want.operation, key, deadline)  # noqa: TRY301  (also given back)
+            await asyncio.sleep(min(left, limit.remaining))
+            if self._left(arrival) > 0 and limit.expired:
+                raise self._too_late(want.operation, key, limit)  # noqa: TRY301  (also given back)
         except Exception as failed:  # noqa: BLE001  (it is the result of the get)
             taken.give_back()
             fail(future, failed)
@@ -324,6 +327,14 @@ class EmulatedQueues:
     def close(self) -> None:
         """Accept no more items."""
         self.inner.close()
+
+
+def _of_way(deadline: Deadline | None) -> Deadline:
+    """Return the deadline of an item's way: a call that does not wait takes its time all the same.
+
+    Calls of an actor on another node do the same.
+    """
+    return Deadline(math.inf) if deadline is None or deadline.timeout == 0 else deadline
 
 
 def _size_of(value: Any, want: Want) -> int:
