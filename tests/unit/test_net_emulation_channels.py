@@ -6,6 +6,7 @@ import time
 import pytest
 
 from shoal import Channel, NodePlacementStrategy, Worker
+from shoal.channel import emulated
 from shoal.channel.emulated import EmulatedQueues
 from shoal.errors import ChannelEmpty, ChannelFull, ShoalTimeoutError
 from shoal.testing import local_cluster
@@ -256,3 +257,12 @@ def test_the_time_of_items_on_their_way_is_no_stall(start):
     gets = rollout.execute_on(0).get(channel)
     env.execute_on(0).put(channel).wait()
     assert numbers(gets.wait()[0]) == [0]
+
+
+def test_a_process_ends_when_its_items_have_arrived():
+    with local_cluster(cluster_cfg=section(link("driver:0", "channel/x"))):
+        channel = Channel.create("x")
+        work = channel.put("item", async_op=True)
+        assert not work.done()
+        emulated._wait_for_items()
+        assert channel.get_nowait() == "item"
