@@ -29,6 +29,8 @@ class NetEmulationManager(Manager):
     """
 
     MANAGER_NAME: ClassVar[str] = "NetEmulationManager"
+    MAX_CALLS: ClassVar[int] = 1
+    """No call waits, and Ray runs calls that are not coroutines in a thread each."""
 
     def __init__(
         self, cfg: NetEmulationConfig | None, clock: Callable[[], float] | None = None
