@@ -51,8 +51,9 @@ def test_a_dict_config_is_read():
     cfg = {"enabled": True, "crossdc_pairs": [{"src": ["A:0"], "dst": "B:1", "delay_ms": 1.5}]}
     found = NetEmulationConfig.from_cfg(omegaconf.OmegaConf.create(cfg))
     assert found.crossdc_pairs == (CrossDCPair("A:0", "B:1", 1.5),)
-    whole = {"delay": 3, "cluster": section({**cfg, "symmetric": "${yes}"}), "yes": True}
-    whole["cluster"]["net_emulation"]["crossdc_pairs"][0]["delay_ms"] = "${delay}"
+    (pair,) = cfg["crossdc_pairs"]
+    used = {**cfg, "symmetric": "${yes}", "crossdc_pairs": [{**pair, "delay_ms": "${delay}"}]}
+    whole = {"delay": 3, "cluster": section(used), "yes": True}
     found = load(omegaconf.OmegaConf.create(whole)).net_emulation
     assert found == NetEmulationConfig(True, True, (CrossDCPair("A:0", "B:1", 3.0),))
     assert load(load(section(cfg))).net_emulation.enabled
