@@ -19,6 +19,7 @@ __all__ = [
     "WaitObserver",
     "annotate_waits",
     "default_timeout",
+    "expect_event",
     "observe_waits",
 ]
 
@@ -115,6 +116,9 @@ class WaitObserver(Protocol):
     def tick(self, wait: "LongWait") -> None:
         """Note that a wait goes on, or has just ended; called in the thread that waits."""
 
+    def expect(self, seconds: float) -> None:
+        """Note that something happens within some seconds, though no thread works on it."""
+
 
 _observer: WaitObserver | None = None
 
@@ -123,6 +127,12 @@ def observe_waits(observer: WaitObserver | None) -> None:
     """Set the observer of this process's waits, or remove it with None."""
     global _observer  # noqa: PLW0603  (a process has one observer)
     _observer = observer
+
+
+def expect_event(seconds: float) -> None:
+    """Tell the observer of waits, if any, that something happens within some seconds."""
+    if _observer is not None:
+        _observer.expect(seconds)
 
 
 _remarks: list[Callable[[], str]] = []

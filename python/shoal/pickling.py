@@ -17,10 +17,13 @@ from typing import Any
 
 from shoal.errors import DependencyError, ShoalValueError
 
-__all__ = ["dumps", "is_quantized", "loads", "tensor_facts"]
+__all__ = ["dumps", "is_quantized", "loads", "nbytes_of", "tensor_facts"]
 
 _SMALL = 4096
 """Writable buffers with fewer bytes than this are cheaper inside the pickle than beside it."""
+
+_MOST_PARTS = 4096
+"""Estimate the size of containers with at most this many parts; larger ones are encoded first."""
 
 _PLAIN = (bytes, str, int, float, bool, type(None))
 """Types that are pickled directly, without the pickler classes below."""
@@ -86,6 +89,32 @@ def loads(
 def tensor_facts(tensor: Any) -> tuple[tuple[int, ...], str, str]:
     """Return the shape, dtype and device type, which sent and receiving tensor must agree on."""
     return tuple(tensor.shape), str(tensor.dtype).removeprefix("torch."), tensor.device.type
+
+
+def nbytes_of(obj: Any, depth: int = 4) -> int | None:
+    """Return the approximate bytes of an object's message; None if only encoding it would tell."""
+    kind = type(obj)
+    if kind in (int, float, bool, type(None)):
+        return 16
+    if kind in (bytes, bytearray, str):
+        return len(obj)
+    nbytes = getattr(obj, "nbytes", None)
+    if type(nbytes) is int and (kind.__module__ == "numpy" or _is_tensor(obj)):
+        return nbytes
+    if depth == 0 or kind not in (list, tuple, dict) or len(obj) > _MOST_PARTS:
+        return None
+    total = 16 * len(obj)
+    for part in obj.values() if kind is dict else obj:
+        found = nbytes_of(part, depth - 1)
+        if found is None:
+            return None
+        total += found
+    return total
+
+
+def _is_tensor(obj: Any) -> bool:
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(obj, getattr(torch, "Tensor", ()))
 
 
 def is_quantized(dtype: Any) -> bool:

@@ -39,6 +39,7 @@ LAYERS = [
     {"config"},
     {"manager", "node_probe", "placement", "topology"},
     {"tracing"},
+    {"net_emulation"},
     {"cluster"},
     {"transport", "shm"},
     {"channel"},

@@ -94,7 +94,6 @@ NAMES = {
 
 # Names that shoal does not have yet. A name that shoal has fails a test: remove it here.
 _MISSING_BY_PART = {
-    "network emulation": "NetEmulationConfig NetEmulationManager",
     "communication": """
         AsyncChannelCommWork PeekQueue""",
 }

@@ -18,6 +18,7 @@ from shoal.channel.create import (
     split_affinity,
 )
 from shoal.channel.drain import drain
+from shoal.channel.emulated import EmulatedQueues
 from shoal.channel.local import LocalChannel, LocalQueues
 from shoal.channel.named_errors import named, naming
 from shoal.channel.queues import DEFAULT_KEY, ONE, Got, Queues, Want, set_done
@@ -496,6 +497,8 @@ class Channel(ChannelBase):
         """How this process reaches the default queue: `shm`, `ray`, or `local`."""
         with naming():
             queues = self._queues(DEFAULT_KEY)
+        if isinstance(queues, EmulatedQueues):
+            queues = queues.inner
         if isinstance(queues, LocalQueues):
             return "local"
         return "shm" if isinstance(queues, SharedQueues) else "ray"

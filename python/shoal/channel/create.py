@@ -101,6 +101,7 @@ def _start(
         required_namespace(),
         settings.num_actors,
     )
+    settings = replace(settings, node_ranks=tuple(nodes))
 
     token = proxy.get_log_token() if log else ""
 

@@ -5,6 +5,7 @@ from collections.abc import Hashable, Iterator
 from typing import Any
 
 from shoal._backend import ShmQueue
+from shoal.channel.emulated import EmulatedQueues
 from shoal.channel.queues import Queues
 from shoal.channel.remote import RemoteQueues
 from shoal.channel.settings import ChannelSettings
@@ -16,6 +17,7 @@ from shoal.errors import (
     ShoalError,
     TransportError,
 )
+from shoal.net_emulation import Endpoint, emulated_network
 from shoal.shm import joined
 from shoal.transport.choice import forced_transport
 
@@ -47,6 +49,9 @@ class Routes:
         self._routes: dict[Hashable, int] = {}
         self.transport = forced_transport
         """Returns the transport that `SHOAL_TRANSPORT` forces."""
+        self.network = emulated_network()
+        """The emulated links of the job; None if there are none, or not for this channel."""
+        self._emulated: dict[int, Queues] = {}
         self.direct: dict[Any, ShmQueue] = {}
         """Queues in this node's memory that the core may use directly, by key.
 
@@ -55,13 +60,32 @@ class Routes:
     def for_key(self, key: Hashable) -> Queues:
         """Return the queues of a key; actor 0 decides once for each key which actor has it."""
         if self.settings.num_actors == 1:
-            return self.queues_of(0)
-        index = self._routes.get(key)
+            index: int | None = 0
+        else:
+            index = self._routes.get(key)
         if index is None:
             if len(self._routes) >= _MANY:
                 self._routes.clear()  # actor 0 gives the same answers again
             index = self._routes[key] = self._route(key)
-        return self.queues_of(index)
+        return self.queues_of(index) if self.network is None else self._behind_links(index)
+
+    def _behind_links(self, index: int) -> Queues:
+        """Return the queues of an actor as emulated links lead to them."""
+        queues = self._emulated.get(index)
+        if queues is None:
+            queues, endpoint = self.queues_of(index), self._endpoint(index)
+            if self.network is not None and endpoint is not None:
+                queues = EmulatedQueues(queues, self.network, self.settings, endpoint)
+                self.network.note(self.settings.name, endpoint)
+            queues = self._emulated.setdefault(index, queues)
+        return queues
+
+    def _endpoint(self, index: int) -> Endpoint | None:
+        if self.network is None:
+            return None
+        ranks = self.settings.node_ranks
+        node_rank = ranks[index] if index < len(ranks) else -1
+        return self.network.channel(self.settings.name, index, node_rank)
 
     def _route(self, key: Hashable) -> int:
         try:
@@ -94,7 +118,9 @@ class Routes:
         location = self.settings.locations[index] if index < len(self.settings.locations) else None
         if location is not None and location.is_here():
             try:
-                return SharedQueues(self.settings, joined(location.token), self.direct)
+                # Behind an emulated link no queue may be used directly.
+                direct = self.direct if self._endpoint(index) is None else {}
+                return SharedQueues(self.settings, joined(location.token), direct)
             except ChannelNotFoundError as error:
                 raise ChannelClosed(
                     f"the channel {self.settings.name!r} is gone: {error}"

@@ -87,6 +87,7 @@ class ChannelSettings:
         key_bytes: Maximum bytes of the items of one key; 0 for no bound per key.
         num_actors: Number of actors; 0 for a local channel.
         locations: The location of the items of each actor.
+        node_ranks: The rank of the node of each actor, where it is known.
     """
 
     name: str
@@ -98,6 +99,7 @@ class ChannelSettings:
     key_bytes: int = 0
     num_actors: int = 0
     locations: tuple[MemoryLocation | None, ...] = ()
+    node_ranks: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         if type(self.name) is not str or not self.name or ":" in self.name:

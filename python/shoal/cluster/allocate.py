@@ -14,13 +14,14 @@ from shoal._ray import NAME_TAKEN
 from shoal.bootstrap.code import shipped_roots
 from shoal.bootstrap.host import LaunchSpec, host_class, own_versions, pack
 from shoal.cluster.env import (
+    ClusterEnvVar,
     is_own_setting,
     merge_mode,
     merge_worker_env_vars,
     needs_fresh_process,
     settings_for,
 )
-from shoal.cluster.job import Job
+from shoal.cluster.job import Job, emulates_network
 from shoal.context import current
 from shoal.errors import LaunchError, NameTakenError, ShoalTypeError, ShoalValueError
 from shoal.hardware import AcceleratorType, visibility_env
@@ -227,6 +228,12 @@ def resolve(job: Job, request: Allocation, reports: Sequence[NodeReport]) -> Sta
     env.setdefault("RAY_ACTOR", "1")
     if job.trace:
         env[TOKEN_VARIABLE] = job.trace
+    # Only the configuration says whether links are emulated, whatever the node's variable says.
+    variable = f"SHOAL_{ClusterEnvVar.NET_EMULATION}"
+    if emulates_network(job.config):
+        env[variable] = "1"
+    elif "1" in (after.get(variable), after.get(f"RLINF_{ClusterEnvVar.NET_EMULATION}")):
+        env[variable] = "0"
     rank = request.worker_rank
     if rank is None:
         last = request.worker_name.rpartition(":")[2]

@@ -28,7 +28,7 @@ from shoal.cluster.env import (
     merge_path_like,
     merge_worker_env_vars,
 )
-from shoal.cluster.job import Job, find_job, launch_managers
+from shoal.cluster.job import Job, emulates_network, find_job, launch_managers
 from shoal.cluster.logs import DistributedRayLogCollector, check_log_folder
 from shoal.cluster.progress import log_to_stderr, stage
 from shoal.cluster.stop import prepare_stop
@@ -38,6 +38,12 @@ from shoal.deadline import Deadline
 from shoal.errors import ClusterError, NameTakenError, ShoalError
 from shoal.manager import NodeManager
 from shoal.manager.base import connection
+from shoal.net_emulation import (
+    NetEmulationManager,
+    forget_network,
+    use_network,
+    warn_of_unknown,
+)
 from shoal.node_probe.report import NodeReport
 from shoal.ports import hold_port
 from shoal.profiling import (
@@ -169,6 +175,7 @@ class Cluster(DescribedCluster):
         self._join(job, NodeManager.get_proxy())
         if not os.environ.get("RAY_ACTOR"):  # a worker's environment says it
             begin(job.trace)
+        use_network(None if job.config is None else job.config.net_emulation, job.namespace)
         self._session = connection()
         Cluster.NAMESPACE = job.namespace
         Cluster._has_initialized = True
@@ -297,6 +304,9 @@ class Cluster(DescribedCluster):
             if self._actors:
                 time.sleep(_LAST_OUTPUT_S)
             self._end_trace()
+            if self._owner and emulates_network(self._job.config):
+                with contextlib.suppress(ShoalError):
+                    warn_of_unknown(NetEmulationManager.get_proxy(timeout=_END_S))
             self._end_hosts()
             if not self._started_ray:
                 self._end_actors([*self._actors.values(), *self._job.managers])
@@ -339,6 +349,7 @@ class Cluster(DescribedCluster):
         if getattr(Cluster, "_instance", None) is self:
             del Cluster._instance
         Cluster._has_initialized = False
+        forget_network(Cluster.NAMESPACE)
         Cluster.NAMESPACE = os.environ.get("CLUSTER_NAMESPACE") or Cluster.SYS_NAME
         if not os.environ.get("RAY_ACTOR"):  # a worker stays in its job
             set_shipped(())

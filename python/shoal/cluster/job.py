@@ -15,14 +15,15 @@ from shoal.context import set_context
 from shoal.deadline import Deadline
 from shoal.errors import ClusterError, ClusterNotFoundError, NameTakenError, PeerLostError
 from shoal.manager import JobManager, Manager, NodeManager
+from shoal.net_emulation import NetEmulationManager
 from shoal.topology import NodeGroupInfo, NodeInfo, build_groups
 from shoal.tracing import Tracer
 
-__all__ = ["Job", "find_job", "launch_managers"]
+__all__ = ["Job", "emulates_network", "find_job", "launch_managers"]
 
 _MANAGERS: tuple[type[Manager], ...] = (NodeManager, JobManager)
 """The managers that every job has; the JobManager keeps its workers, groups and locks. A traced
-job also has a Tracer."""
+job also has a Tracer, and one with an emulated network a NetEmulationManager."""
 
 
 @dataclass
@@ -84,6 +85,9 @@ def launch_managers(
     if config is not None and config.tracer is not None and config.tracer.enable:
         managers, trace = (*_MANAGERS, Tracer), f"{namespace}-{secrets.token_hex(8)}"
         arguments[Tracer] = (config.tracer.path(),)
+    if emulates_network(config):
+        managers = (*managers, NetEmulationManager)
+        arguments[NetEmulationManager] = (None if config is None else config.net_emulation,)
     keywords: dict[type[Manager], dict[str, Any]] = {Tracer: {"token": trace, "fresh": True}}
     affinity = NodeAffinitySchedulingStrategy(node_id=nodes[0].ray_id, soft=False)
     # On a Ray that another program started, actors do not have this process's variables; actors
@@ -131,6 +135,11 @@ def launch_managers(
         log=log,
         managers=actors,
     )
+
+
+def emulates_network(config: ClusterConfig | None) -> bool:
+    """Whether a job with this configuration emulates links."""
+    return config is not None and config.net_emulation is not None and config.net_emulation.enabled
 
 
 def find_job(namespace: str, deadline: Deadline) -> Job:

@@ -10,7 +10,8 @@ from typing import Any
 
 from shoal._backend import WorkerAddress
 from shoal.channel.queues import Future
-from shoal.collective.broadcast_topology import Edges, edges_of
+from shoal.collective.broadcast_topology import Edges, direct_edges, edges_of
+from shoal.collective.emulated_outbox import endpoint_of, held
 from shoal.collective.inbox import Inbox, Request
 from shoal.collective.message import (
     BESIDE,
@@ -30,6 +31,8 @@ from shoal.collective.unread_payloads import UnreadPayloads
 from shoal.deadline import Deadline
 from shoal.errors import PeerLostError, ShoalError, ShoalTimeoutError
 from shoal.futures import fulfil
+from shoal.manager import WorkerInfo
+from shoal.net_emulation import Link
 from shoal.pickling import dumps
 from shoal.process import ProcessId
 from shoal.shm import Parcel
@@ -119,6 +122,7 @@ class _Course:
         self._inbox: Inbox | None = None
         self._near: list[Outbox] = []
         self._far: list[Outbox] = []
+        self._links: dict[WorkerAddress, Link] = {}
         self._written = UnreadPayloads()
         self._lock = threading.Lock()
         # Asynchronous broadcasts that wait in a thread until all members are known, or have room.
@@ -194,6 +198,10 @@ class _Course:
             raise ShoalTimeoutError(f"{error}; members that have not come: {absent}") from None
         apart = forced_transport() not in (None, "shm")
         edges = edges_of(self._me, self._root, infos, apart=apart, ring=self._ring)
+        links = self._links_to(infos)
+        if links:
+            # A member that passed the object on would shorten the links of the others.
+            edges = direct_edges(self._me, self._root, self._members)
         with self._lock:
             if self._edges is None:
                 self._near = [self._outbox(member) for member in edges.near]
@@ -201,7 +209,21 @@ class _Course:
                 if edges.parent is not None:
                     what = f"{self._what}: from"
                     self._inbox = Inbox(self._routes, self._kind, edges.parent, what)
+                self._links = links
                 self._edges = edges
+
+    def _links_to(self, infos: Sequence[WorkerInfo]) -> dict[WorkerAddress, Link]:
+        """Return the emulated links from the source to other members; the same at all members."""
+        network = self._routes.network
+        if network is None:
+            return {}
+        endpoints = {info.address: endpoint_of(info) for info in infos}
+        found = {
+            member: network.table.find(endpoints[self._root], endpoint)
+            for member, endpoint in endpoints.items()
+            if member != self._root
+        }
+        return {member: link for member, link in found.items() if link is not None}
 
     def _outbox(self, member: WorkerAddress) -> Outbox:
         outbox = Outbox(self._routes, self._kind, member, f"{self._what}: to")
@@ -286,6 +308,8 @@ class _Course:
         if not self._near and not self._far:
             return []
         message = envelope(sendable(value))
+        if self._links:
+            return self._over_links(message)
         sends: list[tuple[Outbox, Any, PayloadRef | None]] = [
             (outbox, message, None) for outbox in self._far
         ]
@@ -294,6 +318,14 @@ class _Course:
         elif self._near:
             sends += self._to_node(message, deadline, errors)
         return sends
+
+    def _over_links(self, message: Any) -> list[tuple[Outbox, Any, PayloadRef | None]]:
+        """Return the messages if some members are behind emulated links."""
+        network = self._routes.network
+        links = list(self._links.values())
+        parts = [message] * len(links) if network is None else held(message, network, links)
+        over = dict(zip(self._links, parts, strict=True))
+        return [(outbox, over.get(outbox.peer, message), None) for outbox in self._far]
 
     def _to_node(
         self, message: Any, deadline: Deadline, errors: list[BaseException]

@@ -6,7 +6,7 @@ from typing import NamedTuple
 from shoal._backend import WorkerAddress
 from shoal.manager import WorkerInfo
 
-__all__ = ["RING_FROM", "Edges", "edges_of"]
+__all__ = ["RING_FROM", "Edges", "direct_edges", "edges_of"]
 
 RING_FROM = 3
 """Minimum number of nodes beside the source's for a ring, in which each node sends to the next."""
@@ -24,6 +24,15 @@ class Edges(NamedTuple):
     parent: WorkerAddress | None
     near: list[WorkerAddress]
     far: list[WorkerAddress]
+
+
+def direct_edges(
+    me: WorkerAddress, source: WorkerAddress, members: Sequence[WorkerAddress]
+) -> Edges:
+    """Return the edges of one member if the source itself sends to every other member."""
+    if me != source:
+        return Edges(source, [], [])
+    return Edges(None, [], [member for member in members if member != source])
 
 
 def edges_of(

@@ -19,6 +19,7 @@ from shoal.collective.message import (
     Facts,
     Received,
     is_envelope,
+    is_held,
     open_message,
     special_of,
 )
@@ -251,7 +252,8 @@ class Inbox:
         special = special_of(message)
         if special is None:
             return open_message(message)
-        if special[0] == BESIDE:
+        # A payload beside the queue may be on its way over an emulated link, for which a thread waits.
+        if special[0] == BESIDE and self._routes.network is None:
             return self._parts.complete(message, deadline, self._watch(deadline, seen), _nowhere)
         self._early.append(message)
         return NOT_HERE
@@ -370,7 +372,9 @@ class Inbox:
     def _last_words(self) -> bool:
         """Whether messages of a dead sender are left to receive."""
         route = self._route
-        return bool(self._aside) or (route is not None and route.queues.qsize(route.key) > 0)
+        if self._aside or self._parts.holds or any(map(is_held, self._early)):
+            return True
+        return route is not None and route.queues.qsize(route.key) > 0
 
     # Asynchronous receives.
 

@@ -10,12 +10,13 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from shoal.errors import ShoalValueError, TransportError
-from shoal.pickling import tensor_facts
+from shoal.pickling import nbytes_of, tensor_facts
 
 __all__ = [
     "BESIDE",
     "BUFFERS",
     "FRAMES",
+    "HELD",
     "LANE",
     "PLAIN",
     "Accept",
@@ -26,7 +27,9 @@ __all__ = [
     "expects_object",
     "expects_tensor",
     "fill",
+    "held_message",
     "is_envelope",
+    "is_held",
     "is_tensor",
     "nbytes_of",
     "open_message",
@@ -46,6 +49,8 @@ BUFFERS = "buffers"
 """Kind of an envelope with a pickle, whose buffers came with the frame that announced it."""
 FRAMES = "frames"
 """Kind of an envelope after which frames of `torch` announce the messages."""
+HELD = "held"
+"""Kind of an envelope with a message that arrives at a set time, over an emulated link."""
 LANE = "lane"
 """Kind of an envelope whose tensors come through a lane of their own."""
 
@@ -54,9 +59,6 @@ PLAIN = frozenset({bytes, bytearray, str, int, float, bool, complex, type(None)}
 
 _FILLED_BY_ONE = 4 * 1024 * 1024
 """Copy tensors of at most this many bytes in one thread."""
-
-_MOST_PARTS = 4096
-"""Estimate the size of containers with at most this many parts; larger ones are encoded first."""
 
 Facts = tuple[tuple[int, ...], str, str]
 """Shape, dtype and device type of a tensor."""
@@ -101,6 +103,21 @@ def special(kind: str, *parts: Any) -> Any:
     return (_MARK, kind, *parts)
 
 
+def held_message(arrival: float, *parts: Any) -> Any:
+    """Return the envelope of a message that arrives at a set time.
+
+    Args:
+        arrival: The time, by the clock of the emulated network.
+        parts: The message, or its pickle and the buffers of the pickle.
+    """
+    return special(HELD, arrival, *parts)
+
+
+def is_held(message: Any) -> bool:
+    """Whether a message is an envelope of `held_message`."""
+    return is_envelope(message) and message[1] == HELD
+
+
 def tensor_in(message: Any) -> Any:
     """Return the tensor of a message of `send_tensor`; None for any other message."""
     return message[2] if is_envelope(message) and message[1] == _TENSOR else None
@@ -118,7 +135,7 @@ def is_envelope(message: Any) -> bool:
 
 def special_of(message: Any) -> tuple[str, tuple[Any, ...]] | None:
     """Return the kind and parts of an envelope whose object must be fetched first, else None."""
-    if is_envelope(message) and message[1] in (BESIDE, BUFFERS, FRAMES, LANE):
+    if is_envelope(message) and message[1] in (BESIDE, BUFFERS, FRAMES, HELD, LANE):
         return message[1], message[2:]
     return None
 
@@ -228,27 +245,6 @@ def check_contiguous(tensor: Any) -> None:
             f"a tensor of shape {tuple(tensor.shape)} must be contiguous when using P2P "
             "communication: send tensor.contiguous()"
         )
-
-
-def nbytes_of(message: Any, depth: int = 4) -> int | None:
-    """Return the approximate bytes of a message; None if only encoding it would tell."""
-    kind = type(message)
-    if kind in (int, float, bool, type(None)):
-        return 16
-    if kind in (bytes, bytearray, str):
-        return len(message)
-    nbytes = getattr(message, "nbytes", None)
-    if type(nbytes) is int and (is_tensor(message) or kind.__module__ == "numpy"):
-        return nbytes
-    if depth == 0 or kind not in (list, tuple, dict) or len(message) > _MOST_PARTS:
-        return None
-    total = 16 * len(message)
-    for part in message.values() if kind is dict else message:
-        found = nbytes_of(part, depth - 1)
-        if found is None:
-            return None
-        total += found
-    return total
 
 
 def _show(facts: Facts) -> str:

@@ -10,6 +10,7 @@ from shoal.collective.mailbox import Mailboxes
 from shoal.collective.node_memory import NodeMemory
 from shoal.collective.peers import Peers
 from shoal.manager import WorkerInfo
+from shoal.net_emulation import emulated_network, worker_endpoint
 from shoal.transport.choice import OBJECTS, choose, has_registered
 
 __all__ = ["Route", "Routes"]
@@ -49,6 +50,17 @@ class Routes:
         self.memory = NodeMemory(self.directory)
         self.mailboxes = Mailboxes()
         self.peers = Peers(self.directory, self.mailboxes)
+        self.endpoint = worker_endpoint(self.name, info.cluster_node_rank)
+        """The worker, as the links of an emulated network know it."""
+        self.network = emulated_network()
+        """The emulated links of the job; None if there are none."""
+        if self.network is not None:
+            self.network.note(self.name, self.endpoint)
+
+    @property
+    def sends_over_links(self) -> bool:
+        """Whether messages of this worker may take an emulated link."""
+        return self.network is not None and self.network.table.has_source(self.endpoint)
 
     def accelerator_rank(self, device: Any) -> int | None:
         """Return the cluster-wide rank of a torch device; None if it is not known."""

@@ -1,5 +1,6 @@
 """`TensorReceives`: receives what is not in the queue of messages; the counterpart of `TensorSends`."""
 
+import threading
 from typing import Any
 
 from shoal._backend import WorkerAddress
@@ -7,6 +8,7 @@ from shoal.collective.device_transports import lane_transport
 from shoal.collective.message import (
     BUFFERS,
     FRAMES,
+    HELD,
     LANE,
     Received,
     open_message,
@@ -42,6 +44,9 @@ class TensorReceives:
         self._frames: FrameReceiver | None = None
         self._lanes: dict[str, TensorLane] = {}
         self._buffers: list[Any] = []
+        self._closed = threading.Event()
+        self.holds = False
+        """Whether a message is on its way over an emulated link; it arrives in any case."""
 
     @property
     def by_frames(self) -> bool:
@@ -97,10 +102,13 @@ class TensorReceives:
             head, count = parts
             # If buffers are missing, the send has failed with an error at the sender.
             return self._rebuilt(head, buffers) if len(buffers) == count else NOT_HERE
+        if kind == HELD:
+            return self._opened(message)
         return self._shared(parts[0])
 
     def close(self) -> None:
         """Release resources held for the sender."""
+        self._closed.set()
         self._end_frames()
         while self._lanes:
             self._lanes.popitem()[1].close()
@@ -120,11 +128,30 @@ class TensorReceives:
 
     def _rebuilt(self, head: Any, buffers: list[Any]) -> Received:
         try:
-            return open_message(loads(head, buffers))
+            message = loads(head, buffers)
         except Exception as error:
             raise TransportError(
                 f"{self._where}: the message cannot be rebuilt here: {type(error).__name__}: {error}"
             ) from error
+        return self._opened(message)
+
+    def _opened(self, message: Any) -> Received:
+        """Open a message, which first has to arrive if it takes an emulated link."""
+        special = special_of(message)
+        if special is None or special[0] != HELD:
+            return open_message(message)
+        arrival, *parts = special[1]
+        network = self._routes.network
+        if network is not None:
+            self.holds = True
+            try:
+                network.wait_until(arrival, self._closed)
+            finally:
+                self.holds = False
+        if len(parts) == 1:
+            return open_message(parts[0])
+        head, buffers = parts
+        return self._rebuilt(head, [bytearray(buffer) for buffer in buffers])
 
     def _through_lane(
         self, parts: tuple[Any, ...], deadline: Deadline, watch: Watch, into: Place

@@ -18,7 +18,16 @@ from shoal.problems import Problem, path_text
 __all__ = ["Document", "read_document"]
 
 _SECTION = "cluster"
-_KNOWN = frozenset({"num_nodes", "component_placement", "node_groups", "profiling", "tracer"})
+_KNOWN = frozenset(
+    {
+        "num_nodes",
+        "component_placement",
+        "node_groups",
+        "profiling",
+        "tracer",
+        "net_emulation",
+    }
+)
 """The fields of `ClusterConfig`, which imports this module."""
 
 

@@ -12,6 +12,7 @@ from shoal.bootstrap.extension import load_user_extension_module
 from shoal.config import rules
 from shoal.config.document import read_document
 from shoal.config.entries import parse_entries
+from shoal.config.net_emulation import NetEmulationConfig
 from shoal.config.omega import plain_section
 from shoal.config.tracer import TracerConfig
 from shoal.errors import ClusterConfigError
@@ -103,6 +104,7 @@ class ClusterConfig:
         node_groups: The labelled sets of nodes, besides `cluster` and `node`, which always exist.
         profiling: The profiler and what it profiles; None for no profiling.
         tracer: Whether the job is traced, and the file of the trace; None for no trace.
+        net_emulation: The slow links that the job emulates; None for none.
 
     Raises:
         ClusterConfigError: A value is invalid, or values contradict each other.
@@ -113,6 +115,7 @@ class ClusterConfig:
     node_groups: list[NodeGroupConfig] | None = None
     profiling: ProfileConfig | None = None
     tracer: TracerConfig | None = None
+    net_emulation: NetEmulationConfig | None = None
 
     def __post_init__(self) -> None:
         given: dict[str, Any] = vars(self)  # a user may pass other types
@@ -120,6 +123,7 @@ class ClusterConfig:
             _are(NodeGroupConfig, given["node_groups"])
             and isinstance(given["profiling"], ProfileConfig | None)
             and isinstance(given["tracer"], TracerConfig | None)
+            and isinstance(given["net_emulation"], NetEmulationConfig | None)
             and isinstance(given["component_placement"], list | dict)
         ):
             _read_by(self, ClusterConfig, "read_cluster")
@@ -127,6 +131,7 @@ class ClusterConfig:
         _apply(self, "num_nodes", rules.read_num_nodes, "cluster: ")
         found = [p for _, wrong in parse_entries(self.component_placement) for p in wrong]
         found += rules.cluster_problems(self.num_nodes, self.node_groups or ())
+        found += rules.net_emulation_problems(self.num_nodes, self.net_emulation)
         _raise_for(found, "cluster: ")
 
     @staticmethod

@@ -7,6 +7,7 @@ problems with their positions; the dataclasses apply them to the values passed t
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
+from shoal.config.net_emulation import NODE, NetEmulationConfig
 from shoal.config.ranks import parse_rank_config, show_ranks
 from shoal.errors import ClusterConfigError
 from shoal.hardware import Hardware, NodeHardwareConfig
@@ -20,6 +21,7 @@ __all__ = [
     "env_problems",
     "group_problems",
     "list_of_env_vars",
+    "net_emulation_problems",
     "read_env_var",
     "read_env_vars",
     "read_interpreter",
@@ -292,3 +294,22 @@ def _owner_problems(
                     (*path, "configs", index, name),
                     f"node {value} does not exist; expected {show_ranks(range(num_nodes))}",
                 )
+
+
+def net_emulation_problems(
+    num_nodes: int | None, emulation: NetEmulationConfig | None
+) -> Iterator[Problem]:
+    """Yield the problems of the nodes between which links are emulated."""
+    if emulation is None or num_nodes is None:
+        return
+    known = range(num_nodes)
+    told: set[tuple[str | int, ...]] = set()
+    for path, endpoint in emulation.endpoints():
+        rank = endpoint.removeprefix(NODE)
+        if not endpoint.startswith(NODE) or not rank.isdecimal() or int(rank) in known:
+            continue
+        if (path[0], rank) in told:
+            continue
+        told.add((path[0], rank))
+        message = f"{endpoint!r} does not exist; expected nodes among {show_ranks(known)}"
+        yield Problem(("net_emulation", path[0]), message)

@@ -15,6 +15,7 @@ from pydantic_core import ErrorDetails, PydanticCustomError
 from shoal.config import rules
 from shoal.config.document import Document
 from shoal.config.entries import Entry, parse_entries
+from shoal.config.net_emulation import NetEmulationConfig, read_net_emulation
 from shoal.config.tracer import TracerConfig
 from shoal.errors import ClusterConfigError
 from shoal.hardware import NodeHardwareConfig
@@ -97,6 +98,7 @@ class _Cluster(_Strict):
     node_groups: _Listed = None
     profiling: Any = None
     tracer: Any = None
+    net_emulation: Any = None
 
 
 @dataclass
@@ -215,6 +217,11 @@ def _cluster(
     if tracer is not None and not isinstance(tracer, TracerConfig):
         tracer, found = _tracer(tracer)
         problems += [problem.under("tracer") for problem in found]
+    emulation = values.get("net_emulation")
+    if emulation is not None and not isinstance(emulation, NetEmulationConfig):
+        emulation, found = read_net_emulation(emulation)
+        problems += [problem.under("net_emulation") for problem in found]
+    problems += rules.net_emulation_problems(num_nodes, emulation)
     if problems or cluster is None:
         return None
     made = [parts.make(kinds) for parts in groups if parts is not None]
@@ -224,6 +231,7 @@ def _cluster(
     config.node_groups = None if raw is None else made
     config.profiling = profiling
     config.tracer = tracer
+    config.net_emulation = emulation
     return config
 
 

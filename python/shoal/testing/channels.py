@@ -2,13 +2,15 @@
 
 import threading
 from collections.abc import Hashable, Iterator
+from dataclasses import replace
 from typing import Any
 
 from shoal.channel import WeightedItem
 from shoal.channel.create import check_same, not_found
+from shoal.channel.emulated import EmulatedQueues
 from shoal.channel.keyed_queues import Message
 from shoal.channel.local import LocalQueues
-from shoal.channel.queues import Got, Want
+from shoal.channel.queues import Got, Queues, Want
 from shoal.channel.routes import Routes
 from shoal.channel.settings import ChannelSettings
 from shoal.context import describe_self
@@ -25,6 +27,7 @@ class _Pickled:
     def __init__(self, item: Any) -> None:
         self._head, buffers = dumps(item)
         self._buffers = [bytes(buffer) for buffer in buffers]
+        self.nbytes = len(self._head) + sum(map(len, self._buffers))
 
     def open(self) -> Any:
         # Writable copies, so that each receiver may change what it gets.
@@ -89,11 +92,16 @@ class _Routes(Routes):
     def __init__(self, settings: ChannelSettings, queues: _Queues) -> None:
         super().__init__(settings, "")
         self.queues = queues
+        self._reached: Queues = queues
+        endpoint = self._endpoint(0)
+        if self.network is not None and endpoint is not None:
+            self._reached = EmulatedQueues(queues, self.network, settings, endpoint, _as_pickled)
+            self.network.note(settings.name, endpoint)
 
-    def for_key(self, key: Hashable) -> _Queues:
+    def for_key(self, key: Hashable) -> Queues:
         """Return the queues."""
         del key
-        return self.queues
+        return self._reached
 
     def queues_of(self, index: int) -> _Queues:
         """Return the queues."""
@@ -143,7 +151,8 @@ class LocalChannels:
         with self._changed:
             known = self._live(wanted.name)
             if known is None:
-                known = self._known[wanted.name] = _Routes(wanted, _Queues(wanted))
+                settings = replace(wanted, node_ranks=(node_rank,))
+                known = self._known[wanted.name] = _Routes(settings, _Queues(settings))
                 self._changed.notify_all()
             else:
                 check_same(known.settings, wanted, closed=known.queues.is_closed)

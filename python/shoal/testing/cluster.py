@@ -20,6 +20,12 @@ from shoal.context import current, set_context
 from shoal.deadline import observe_waits
 from shoal.errors import ClusterError, LaunchError, NameTakenError, ShoalValueError
 from shoal.manager import NodeManager
+from shoal.net_emulation import (
+    NetEmulationManager,
+    forget_network,
+    use_network,
+    warn_of_unknown,
+)
 from shoal.planner.inventory import read_inventory
 from shoal.ports import released_ports
 from shoal.testing import actors
@@ -136,7 +142,11 @@ class LocalCluster(Cluster):
             stack.callback(finish_here, tracer)
             use(InProcess(tracer))
             stack.callback(use, None)
-        self._runtime = LocalRuntime(manager, tracer)
+        emulation = None if config is None else config.net_emulation
+        use_network(emulation, _NAMESPACE)
+        stack.callback(forget_network, _NAMESPACE)
+        links = NetEmulationManager(emulation) if emulation and emulation.enabled else None
+        self._runtime = LocalRuntime(manager, tracer, links)
         stack.callback(_undo(Worker, "PID", "current_worker", "logger"))
         self._variables = stack.enter_context(environ_of_ranks())
         set_context(namespace=namespace, node_rank=0)
@@ -155,6 +165,8 @@ class LocalCluster(Cluster):
     def _leave(self) -> None:
         self._is_ending = True
         self._runtime.shutdown()
+        if NetEmulationManager in self._runtime.managers:
+            warn_of_unknown(self._runtime.manager(NetEmulationManager))
         actors.find_by_name = None
         for name in self._runtime.names:
             # A handler writes to the stdout of its test, which is closed afterwards.

@@ -22,6 +22,7 @@ from shoal.manager import (
     WorkerInfo,
     WorkerManager,
 )
+from shoal.net_emulation import NetEmulationManager
 from shoal.tracing import Tracer
 from shoal.work import AsyncWork
 
@@ -34,9 +35,15 @@ class LocalManagers:
     Args:
         nodes: The manager of the nodes.
         tracer: The manager of the trace; None if the cluster is not traced.
+        links: The manager of the emulated links; None if there are none.
     """
 
-    def __init__(self, nodes: NodeManager, tracer: Tracer | None = None) -> None:
+    def __init__(
+        self,
+        nodes: NodeManager,
+        tracer: Tracer | None = None,
+        links: NetEmulationManager | None = None,
+    ) -> None:
         self.changed = threading.Condition()
         self.workers = CollectiveManager()
         workers = _LocalProxy(self.workers, self)
@@ -50,6 +57,11 @@ class LocalManagers:
         }
         if tracer is not None:
             self._proxies[Tracer] = _LocalProxy(tracer, self)
+        if links is not None:
+            self._proxies[NetEmulationManager] = _LocalProxy(links, self)
+
+    def __contains__(self, cls: type[Manager]) -> bool:
+        return cls in self._proxies
 
     def proxy(self, cls: type[Manager]) -> Any:
         """Return the proxy of a manager.

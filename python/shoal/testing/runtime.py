@@ -10,6 +10,7 @@ from typing import Any
 from ray.exceptions import GetTimeoutError, RayTaskError
 
 from shoal.manager import Manager, NodeManager
+from shoal.net_emulation import NetEmulationManager
 from shoal.testing.actors import LocalActor, LocalRef, Watch
 from shoal.testing.channels import LocalChannels
 from shoal.testing.directory import LocalDirectory, LocalManagers
@@ -30,11 +31,17 @@ class LocalRuntime:
     Args:
         nodes: The manager of the nodes.
         tracer: The manager of the trace; None if the cluster is not traced.
+        links: The manager of the emulated links; None if there are none.
     """
 
-    def __init__(self, nodes: NodeManager, tracer: Tracer | None = None) -> None:
+    def __init__(
+        self,
+        nodes: NodeManager,
+        tracer: Tracer | None = None,
+        links: NetEmulationManager | None = None,
+    ) -> None:
         self.watch = Watch()
-        self.managers = LocalManagers(nodes, tracer)
+        self.managers = LocalManagers(nodes, tracer, links)
         self.directory = LocalDirectory(self.managers)
         self.actors: dict[str, LocalActor] = {}
         self.names: set[str] = set()

@@ -51,8 +51,8 @@ class StallMonitor:
 
     A stall is certain: every rank that runs a call waits, the test waits as well, and each wait
     has looked in vain several times since the last event. An event is the begin of a wait, or the
-    begin or the end of a call, and each moment in which a thread runs that was started since the
-    monitor was made and serves neither ranks nor shoal.
+    begin or the end of a call, each moment in which a thread runs that was started since the
+    monitor was made and serves neither ranks nor shoal, and each moment before an expected event.
     """
 
     interval = _INTERVAL_S
@@ -66,6 +66,7 @@ class StallMonitor:
         self._stalled: dict[int, str] = {}
         self._threads: set[threading.Thread] = set()
         self._last_event = time.monotonic()
+        self._expected = 0.0
 
     def add_thread(self, thread: threading.Thread) -> None:
         """Add a thread of a rank, which has started."""
@@ -95,6 +96,11 @@ class StallMonitor:
         with self._lock:
             self._last_event = time.monotonic()
 
+    def expect(self, seconds: float) -> None:
+        """Note that something happens within some seconds, though no thread works on it."""
+        with self._lock:
+            self._expected = max(self._expected, time.monotonic() + seconds)
+
     def tick(self, wait: LongWait) -> None:
         """Note that a wait of the current thread has looked in vain, and raise if it is stalled.
 
@@ -113,7 +119,7 @@ class StallMonitor:
                 found = self._waits[me] = _Wait(wait, _in_loop())
                 self._last_event = now
             found.ticks = [*found.ticks[-_ENOUGH:], now]
-            if self._has_other_threads():
+            if now < self._expected or self._has_other_threads():
                 self._last_event = now
             elif not self._stalled:
                 self._find_stall(now)

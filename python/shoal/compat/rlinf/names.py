@@ -142,6 +142,7 @@ _OURS = {
         " PortLockManager WorkerInfo WorkerManager"
     ),
     "shoal.manager.lock_manager": "WorkerDeviceLock",
+    "shoal.net_emulation": "NetEmulationConfig NetEmulationManager",
     "shoal.placement": f"{_STRATEGIES} ComponentPlacement MultiNodeGroupResolver Placement",
     "shoal.tracing": "Tracer",
     "shoal.worker": f"{_GROUP} Worker",

@@ -1,0 +1,388 @@
+"""`EmulatedQueues`: a channel's queues behind emulated links, on which items take time.
+
+A put is over when its item has arrived, as with a channel on another node, so items that were put
+are in the channel whatever becomes of their producer. Asynchronous puts are on their way together.
+A get waits for the way of its items from the channel to the consumer.
+"""
+
+import asyncio
+import atexit
+import concurrent.futures
+import contextlib
+import math
+import time
+from collections.abc import Callable, Hashable, Sequence
+from functools import partial
+from typing import Any
+
+from shoal.channel.arrays import new_array
+from shoal.channel.pending import reset_in_child
+from shoal.channel.queues import NOTHING, Future, Got, Queues, Taken, Want, set_done
+from shoal.channel.session_queues import taken as taken_of
+from shoal.channel.settings import ChannelSettings
+from shoal.channel.stats import Counts
+from shoal.context import describe_self
+from shoal.deadline import Deadline, LongWait, expect_event
+from shoal.errors import ChannelDecodeError, ShoalTimeoutError
+from shoal.fork import ChildStage, in_child
+from shoal.futures import Step, fail, fulfil
+from shoal.loop import submit
+from shoal.net_emulation import EmulatedNetwork, Endpoint, Link
+from shoal.pickling import nbytes_of
+from shoal.shm import Parcel
+from shoal.shm.refusals import Refusal, timeout_error
+
+__all__ = ["EmulatedQueues"]
+
+_LEAST_S = 0.001
+"""Shortest sleep, in seconds."""
+_EXIT_S = 10.0
+"""Seconds that the end of a process waits for an item longer than its way takes."""
+
+
+class EmulatedQueues:
+    """Keyed queues of an actor to which and from which items take time.
+
+    Args:
+        queues: The queues without the links.
+        network: The links.
+        settings: The channel.
+        endpoint: The actor's endpoint.
+        encode: Makes the message of an item, which has its bytes as `nbytes`.
+
+    Attributes:
+        inner: The queues without the links.
+    """
+
+    def __init__(
+        self,
+        queues: Queues,
+        network: EmulatedNetwork,
+        settings: ChannelSettings,
+        endpoint: Endpoint,
+        encode: Callable[[Any], Any] = Parcel.of,
+    ) -> None:
+        self.inner = queues
+        self._network = network
+        self._settings = settings
+        self._endpoint = endpoint
+        self._encode = encode
+        self.reset()
+        reset_in_child(self)
+
+    def reset(self) -> None:
+        """Forget the items on their way: in a forked child they belong to the parent."""
+        # The last asynchronous put of each key that is on its way: done when it is handed on.
+        self._last: dict[Hashable, Future] = {}
+
+    # Puts.
+
+    def put(self, key: Hashable, item: Any, weight: int, deadline: Deadline | None) -> None:
+        """Put an item; a call that does not wait for room takes the time of its way too."""
+        item, arrival = self._sent(item)
+        self._travel(key, arrival, deadline)
+        self.inner.put(key, item, weight, deadline)
+
+    def put_many(
+        self, key: Hashable, items: Sequence[Any], weights: Sequence[int], deadline: Deadline
+    ) -> None:
+        """Put items in their order; an error's `done` says how many are in the channel."""
+        sent = [self._sent(item) for item in items]  # they are on their way together
+        for count, ((item, arrival), weight) in enumerate(zip(sent, weights, strict=True)):
+            try:
+                self._travel(key, arrival, deadline)
+                self.inner.put(key, item, weight, deadline)
+            except Exception as error:
+                set_done(error, count)
+                raise
+
+    def start_put(self, key: Hashable, item: Any, weight: int, deadline: Deadline) -> Future:
+        """Start a put, which comes after those that this process started before."""
+        item, arrival = self._sent(item)
+        earlier = self._last.get(key)
+        if arrival is None and earlier is None:
+            return self.inner.start_put(key, item, weight, deadline)
+        future, handed, limit = Step(), Future(), _of_way(deadline)
+        self._last[key] = handed
+        _leave_after(future, self._left(arrival))
+
+        def hand_on() -> None:
+            inner = future.take(partial(self.inner.start_put, key, item, weight, deadline))
+            if inner is not None:
+                inner.add_done_callback(partial(_move, future))
+
+        async def carry() -> None:
+            try:
+                if earlier is not None:
+                    await asyncio.wait([asyncio.wrap_future(earlier)])
+                left = self._left(arrival)
+                expect_event(min(left, limit.remaining))
+                await asyncio.sleep(min(left, limit.remaining))
+                if left > 0 and limit.expired and self._left(arrival) > 0:
+                    fail(future, self._too_late("put", key, limit))
+                else:
+                    hand_on()
+            except Exception as error:  # noqa: BLE001  (it is the result of the put)
+                fail(future, error)
+            finally:
+                if self._last.get(key) is handed:
+                    del self._last[key]
+                handed.set_result(None)
+
+        submit(carry())
+        return future
+
+    def reserve(self, _key: Hashable, shape: tuple[int, ...], dtype: Any, _: Deadline) -> Any:
+        """Return a new array; its put copies it, as between nodes."""
+        return new_array(shape, dtype)
+
+    def _sent(self, item: Any) -> tuple[Any, float | None]:
+        """Book an item; return its message and its arrival, None if it arrives at once."""
+        link = self._network.table.find(self._network.own(), self._endpoint)
+        if link is None:
+            return item, None
+        message = self._encode(item)  # once: the queues take it as it is
+        return message, self._network.arrival(link, message.nbytes)
+
+    def _left(self, arrival: float | None) -> float:
+        return 0.0 if arrival is None else max(0.0, arrival - self._network.now())
+
+    def _travel(self, key: Hashable, arrival: float | None, deadline: Deadline | None) -> None:
+        """Wait until an item has arrived, and the asynchronous puts before it have."""
+        limit = _of_way(deadline)
+        earlier = self._last.get(key)
+        if arrival is None and earlier is None:
+            return
+        shown = self._settings.shown(key)
+        wait = LongWait(
+            lambda: f"{describe_self()}: an item is on its way to {shown}", limit, limit.elapsed
+        )
+        while left := self._left(arrival):
+            if limit.expired:
+                raise self._too_late("put", key, limit)
+            expect_event(left)
+            time.sleep(max(_LEAST_S, min(left, wait.step())))
+            wait.tick()
+        while earlier is not None and not earlier.done():
+            if limit.expired:
+                raise self._too_late("put", key, limit)
+            concurrent.futures.wait([earlier], wait.step())
+            wait.tick()
+
+    def _too_late(self, operation: str, key: Hashable, deadline: Deadline) -> ShoalTimeoutError:
+        return ShoalTimeoutError(
+            f"{operation}: {self._settings.shown(key)}: nothing arrived within "
+            f"{deadline.timeout:g} s over the link that cluster.net_emulation emulates"
+        )
+
+    # Gets.
+
+    def take(self, key: Hashable, want: Want, deadline: Deadline | None) -> Any:
+        """Take items; a call that does not wait for them takes the time of their way too."""
+        link = self._link_from()
+        if link is None:
+            return self.inner.take(key, want, deadline)
+        if deadline is None or deadline.timeout == 0:
+            found = self.inner.take(key, want._replace(lease=True), deadline)
+            taken = taken_of(found, want)
+            try:
+                self._travel(key, self._arrival_of(taken, want, link), None)
+            except BaseException:
+                taken.give_back()
+                raise
+        else:
+            taken = self._wait_for(key, self._start_take(key, want, deadline, link), deadline)
+        taken.deliver()
+        return taken.value
+
+    def start_take(self, key: Hashable, want: Want, deadline: Deadline) -> Future:
+        """Start a get."""
+        link = self._link_from()
+        if link is None:
+            return self.inner.start_take(key, want, deadline)
+        return self._start_take(key, want, deadline, link)
+
+    def _link_from(self) -> Link | None:
+        return self._network.table.find(self._endpoint, self._network.own())
+
+    def _arrival_of(self, taken: Taken, want: Want, link: Link) -> float:
+        """Book items that were taken; return when they arrive."""
+        return self._network.arrival(link, _size_of(taken.value, want) if link.is_limited else 0)
+
+    def _wait_for(self, key: Hashable, future: Future, deadline: Deadline) -> Taken:
+        shown = self._settings.shown(key)
+        wait = LongWait(
+            lambda: f"{describe_self()}: get waits for an item in {shown}",
+            deadline,
+            deadline.elapsed,
+        )
+        try:
+            # The future fails by itself when the deadline has passed.
+            while not future.done():
+                concurrent.futures.wait([future], max(_LEAST_S, wait.step()))
+                wait.tick()
+            found: Taken = future.result()
+        except BaseException:
+            if not future.cancel():
+                future.add_done_callback(_give_back)
+            raise
+        return found
+
+    def _start_take(self, key: Hashable, want: Want, deadline: Deadline, link: Link) -> Future:
+        future: Future = Future()
+        limit = 0.0
+        if deadline.timeout > 0:
+            # What is taken later than this cannot arrive in time.
+            limit = deadline.remaining - link.delay_s
+        if limit < 0:
+            submit(self._fail_late(future, key, want, deadline, NOTHING))
+            return future
+        inner = self.inner.start_take(key, want, Deadline(limit))
+        future.add_done_callback(lambda ended: inner.cancel() if ended.cancelled() else None)
+
+        def arrived(ended: Future) -> None:
+            submit(self._carry(ended, future, key, want, deadline, link))
+
+        inner.add_done_callback(arrived)
+        return future
+
+    async def _carry(
+        self,
+        inner: Future,
+        future: Future,
+        key: Hashable,
+        want: Want,
+        deadline: Deadline,
+        link: Link,
+    ) -> None:
+        """Complete a get whose items were taken, once they have arrived."""
+        if inner.cancelled():
+            future.cancel()
+            return
+        error = inner.exception()
+        if error is not None:
+            refusal = Refusal.of(error) if isinstance(error, ShoalTimeoutError) else None
+            if refusal is None:
+                fail(future, error)
+            else:
+                await self._fail_late(future, key, want, deadline, refusal)
+            return
+        taken: Taken = inner.result()
+        limit = _of_way(deadline)
+        try:
+            # In a thread: it may call the manager.
+            book = partial(self._arrival_of, taken, want, link)
+            arrival = await asyncio.get_running_loop().run_in_executor(None, book)
+            left = self._left(arrival)
+            expect_event(left)
+            await asyncio.sleep(min(left, limit.remaining))
+            if self._left(arrival) > 0 and limit.expired:
+                raise self._too_late(want.operation, key, limit)  # noqa: TRY301  (also given back)
+        except Exception as failed:  # noqa: BLE001  (it is the result of the get)
+            taken.give_back()
+            fail(future, failed)
+            return
+        if not fulfil(future, lambda: taken):
+            taken.give_back()
+
+    async def _fail_late(
+        self, future: Future, key: Hashable, want: Want, deadline: Deadline, refusal: Refusal
+    ) -> None:
+        """Fail a get at its deadline."""
+        expect_event(min(deadline.remaining, 3600.0))
+        await asyncio.sleep(deadline.remaining)
+        shown = self._settings.shown(key)
+        fail(future, timeout_error(want.operation, shown, deadline.timeout, refusal))
+
+    def set_aside(self, key: Hashable, error: ChannelDecodeError) -> None:
+        """Let the next get of a key raise an error."""
+        self.inner.set_aside(key, error)
+
+    # Questions.
+
+    def qsize(self, key: Hashable) -> int:
+        """Return how many items a key holds; those on their way do not count."""
+        return self.inner.qsize(key)
+
+    def full(self, key: Hashable) -> bool:
+        """Return whether a put would wait for room."""
+        return self.inner.full(key)
+
+    def maxsize(self, key: Hashable) -> int:
+        """Return the bound of a key."""
+        return self.inner.maxsize(key)
+
+    def declare(self, key: Hashable, maxsize: int) -> None:
+        """Give a key a bound of its own."""
+        self.inner.declare(key, maxsize)
+
+    def peek_all(self, key: Hashable) -> Got:
+        """Return the weights and items that a key holds, without taking them."""
+        return self.inner.peek_all(key)
+
+    def counts(self, key: Hashable) -> Counts:
+        """Return the counters of a key and of its memory."""
+        return self.inner.counts(key)
+
+    def close(self) -> None:
+        """Accept no more items."""
+        self.inner.close()
+
+
+def _of_way(deadline: Deadline | None) -> Deadline:
+    """Return the deadline of an item's way: a call that does not wait takes its time all the same.
+
+    Calls of an actor on another node do the same.
+    """
+    return Deadline(math.inf) if deadline is None or deadline.timeout == 0 else deadline
+
+
+def _size_of(value: Any, want: Want) -> int:
+    """Return the bytes of items that were taken."""
+    if want.lease:
+        value = value.value if want.kind == "one" else [lease.value for lease in value]
+    found = nbytes_of(value)
+    return int(Parcel.of(value).nbytes) if found is None else found
+
+
+def _move(future: Future, inner: Future) -> None:
+    """Complete a put that was handed on."""
+    if inner.cancelled():
+        fail(future, concurrent.futures.CancelledError())
+    else:
+        fulfil(future, inner.result)
+
+
+def _give_back(ended: Future) -> None:
+    if not ended.cancelled() and ended.exception() is None:
+        ended.result().give_back()
+
+
+# Items on their way when the process ends.
+
+_on_their_way: dict[Future, float] = {}
+_registered = False
+
+
+def _leave_after(future: Future, seconds: float) -> None:
+    """Let this process end only when an item has arrived, unless it is killed."""
+    global _registered  # noqa: PLW0603  (a process has one list of functions for its end)
+    if not _registered:
+        # Now, not at the import: functions for the end run in reverse order, so this one comes
+        # before that of a cluster which was made before.
+        atexit.register(_wait_for_items)
+        _registered = True
+    _on_their_way[future] = time.monotonic() + seconds + _EXIT_S
+    future.add_done_callback(lambda _: _on_their_way.pop(future, None))
+
+
+def _wait_for_items() -> None:
+    with contextlib.suppress(KeyboardInterrupt):
+        while waiting := dict(_on_their_way):
+            left = max(waiting.values()) - time.monotonic()
+            if left <= 0:
+                return
+            concurrent.futures.wait(waiting, left)
+
+
+in_child(ChildStage.FORGET, _on_their_way.clear)

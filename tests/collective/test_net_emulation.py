@@ -1,0 +1,178 @@
+"""Emulated links between processes, over shared memory and over gloo."""
+
+import time
+
+import pytest
+
+from shoal.collective.emulated_outbox import EmulatedOutbox
+from shoal.errors import PeerLostError, ShoalTimeoutError
+from shoal.net_emulation import EmulatedNetwork, NetEmulationConfig, NetEmulationManager
+
+pytestmark = pytest.mark.process
+
+DELAY_S = 0.3
+
+
+def links(me, delay_s=DELAY_S, rate=0):
+    """Give a worker the links of a job without Ray: between `a:0` and `b:0`."""
+    config = NetEmulationConfig.from_cfg(
+        {
+            "enabled": True,
+            "crossdc_pairs": [{"src": "a:0", "dst": "b:0", "delay_ms": 1000 * delay_s}],
+            "bandwidth_groups": [{"members": "a:0", "bandwidth_mbps": rate}],
+        }
+    )
+    manager = NetEmulationManager(config)
+    me._routes.network = EmulatedNetwork(config, lambda: manager)
+
+
+def send_all_kinds(me, count):
+    import torch
+
+    links(me)
+    works = []
+    for number in range(count):
+        async_op = number % 3 == 0
+        value = (time.monotonic(), number)
+        if number % 4 == 1:
+            works.append(me.send_tensor(torch.full((9,), number), "b", 0, async_op=async_op))
+            continue
+        if number % 4 == 2:
+            value = (*value, torch.full((40_000,), number))
+        works.append(me.send(value, "b", 0, async_op=async_op))
+    for work in works:
+        if work is not None:
+            work.wait(timeout=60)
+    return {type(box) for box in me._outboxes.values()} == {EmulatedOutbox}
+
+
+def recv_all_kinds(me, count):
+    """Return what is wrong."""
+    import torch
+
+    links(me)
+    wrong = []
+    for number in range(count):
+        if number % 4 == 1:
+            into = torch.zeros(9, dtype=torch.int64)
+            me.recv_tensor(into, "a", 0, timeout=60)
+            if not torch.equal(into, torch.full((9,), number)):
+                wrong.append((number, into))
+            continue
+        sent, found, *rest = me.recv("a", 0, timeout=60)
+        if time.monotonic() - sent < DELAY_S or found != number:
+            wrong.append((number, sent, found))
+        if rest and not torch.equal(rest[0], torch.full((40_000,), number)):
+            wrong.append((number, rest))
+    return wrong
+
+
+def test_all_kinds_of_messages_arrive_late_and_in_order(pair):
+    a, b = pair
+    a.begin(send_all_kinds, 48)
+    b.begin(recv_all_kinds, 48)
+    assert a.end()
+    assert b.end() == []
+
+
+def send_limited(me, size):
+    links(me, 0.0, rate=80)  # 10 MB/s
+    me.send((time.monotonic(), bytes(size)), "b", 0)
+    me.send((time.monotonic(), {1j, bytes(size)}), "b", 0)
+
+
+def recv_limited(me):
+    links(me)
+    found = []
+    for _ in range(2):
+        sent, value = me.recv("a", 0, timeout=60)
+        found.append((time.monotonic() - sent, value))
+    return [took for took, _ in found], found[0][1], found[1][1]
+
+
+def test_bandwidth_holds_back_large_messages(pair):
+    a, b = pair
+    size = 2_000_000
+    a.begin(send_limited, size)
+    b.begin(recv_limited)
+    a.end()
+    (first, second), plain, opaque = b.end()
+    assert first >= 0.2
+    assert second >= 0.35  # it was sent a little after the first
+    assert plain == bytes(size)
+    assert opaque == {1j, bytes(size)}
+
+
+def send_huge(me, size):
+    links(me)
+    me.send((time.monotonic(), bytes(size)), "b", 0, timeout=60)
+
+
+def recv_huge(me):
+    links(me)
+    with pytest.raises(ShoalTimeoutError):
+        me.recv("a", 0, timeout=0.01)
+    sent, value = me.recv("a", 0, timeout=60)
+    return time.monotonic() - sent, len(value)
+
+
+def test_a_message_that_no_queue_can_hold(pair, transport):
+    if transport != "shm":
+        pytest.skip("the mailboxes of a crew have no memory for it")
+    a, b = pair
+    size = 65 * 1024 * 1024
+    a.begin(send_huge, size)
+    b.begin(recv_huge)
+    a.end()
+    took, found = b.end()
+    assert took >= DELAY_S
+    assert found == size
+
+
+def send_some(me, count):
+    links(me, 2.5)
+    works = [me.send((time.monotonic(), number), "b", 0, async_op=True) for number in range(count)]
+    for work in works:
+        work.wait(timeout=60)
+
+
+def recv_some(me, count, async_op):
+    links(me, 2.5)
+    found = []
+    works = [me.recv("a", 0, async_op=True) for _ in range(count)] if async_op else []
+    for index in range(count):
+        sent, number = works[index].wait(timeout=60) if async_op else me.recv("a", 0, timeout=60)
+        found.append((number, time.monotonic() - sent >= 2.5))
+    try:
+        me.recv("a", 0, timeout=60)
+    except PeerLostError:
+        return found
+    return "no loss"
+
+
+@pytest.mark.parametrize("async_op", [False, True], ids=["recv", "async recv"])
+def test_messages_of_a_killed_sender_arrive_in_their_time(crew, async_op):
+    a, b = crew.member("a:0"), crew.member("b:0")
+    b.begin(recv_some, 3, async_op)
+    a.run(send_some, 3)
+    a.kill()
+    assert b.end() == [(number, True) for number in range(3)]
+
+
+def broadcast(me, count):
+    links(me)
+    found = []
+    for number in range(count):
+        value = (time.monotonic(), number, bytes(400_000)) if me._routes.name == "a:0" else None
+        sent, *rest = me.broadcast(value, [("a", 0), ("b", 0), ("c", 0)], timeout=60)
+        found.append((time.monotonic() - sent >= DELAY_S, rest == [number, bytes(400_000)]))
+    return found
+
+
+def test_a_broadcast_takes_the_links_of_its_members(crew):
+    members = [crew.member(name) for name in ("a:0", "b:0", "c:0")]
+    for member in members:
+        member.begin(broadcast, 4)
+    _, behind, near = (member.end() for member in members)
+    assert behind == [(True, True)] * 4
+    assert [right for _, right in near] == [True] * 4
