@@ -82,9 +82,9 @@ class ActorWorker(Worker):
                 losses.append(value.item())
                 lengths.append(length.item())
         self._batch = {}
-        mean_loss, mean_length = sum(losses) / len(losses), sum(lengths) / len(lengths)
-        self.log_on_first_rank(f"loss {mean_loss:.4f}, gradients {mean_length:.3f}")
-        return {"loss": mean_loss, "gradient": mean_length}
+        means = {"loss": sum(losses) / len(losses), "gradient": sum(lengths) / len(lengths)}
+        self.log_debug(f"learned: {means}")
+        return means
 
     def _normalize(self, values: torch.Tensor) -> None:
         """Scale the values of all actors together to mean 0 and standard deviation 1."""

@@ -33,8 +33,9 @@ class RolloutWorker(Worker):
         work = self.broadcast(groups=self._audience, src=source, async_op=True)
         weights: dict[str, torch.Tensor] = await work.async_wait()
         version = int(weights.pop("version"))
-        async with self.device_lock:  # workers of the same accelerator load one after the other
+        with self.device_lock:  # workers on the same accelerator load one after the other
             self._policy.load_state_dict(weights)
+        self.log_debug(f"has the weights of version {version}")
         return version
 
     @Worker.timer("generate")
