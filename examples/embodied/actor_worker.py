@@ -65,26 +65,23 @@ class ActorWorker(Worker):
         self._batch = make_batch(merge_batches([each for _, each in taken]), cfg.actor)
 
     @Worker.timer("train")
-    def train(self) -> dict[str, float]:
-        """Improve the policy; return the mean loss and the mean length of the gradients."""
+    def train(self) -> float:
+        """Improve the policy, and return the mean loss of this actor."""
         cfg = self._cfg.actor
         self._normalize(self._batch["advantages"])
-        losses, lengths = [], []
+        losses = []
         for _ in range(cfg.epochs):
             for batch in minibatches(self._batch, cfg.minibatch, self._random):
                 value = loss(self._policy, batch, cfg)
                 self._optimizer.zero_grad()
                 torch.autograd.backward(value)  # FSDP averages the gradients
-                length = torch.nn.utils.clip_grad_norm_(
-                    self._policy.parameters(), cfg.max_grad_norm
-                )
+                torch.nn.utils.clip_grad_norm_(self._policy.parameters(), cfg.max_grad_norm)
                 self._optimizer.step()
                 losses.append(value.item())
-                lengths.append(length.item())
         self._batch = {}
-        means = {"loss": sum(losses) / len(losses), "gradient": sum(lengths) / len(lengths)}
-        self.log_debug(f"learned: {means}")
-        return means
+        mean_loss = sum(losses) / len(losses)
+        self.log_debug(f"took {len(losses)} steps, mean loss {mean_loss:.4f}")
+        return mean_loss
 
     def _normalize(self, values: torch.Tensor) -> None:
         """Scale the values of all actors together to mean 0 and standard deviation 1."""

@@ -33,17 +33,18 @@ class Runner:
         for iteration in range(self._cfg.runner.iterations):
             started = time.perf_counter()
             with Tracer.trace_span("iteration", cat="runner", args={"number": iteration}):
-                mean, metrics = self._iterate(version=iteration)
+                mean, loss = self._iterate(version=iteration)
             curve.append(mean)
-            shown = "   ".join(f"{name} {value:7.4f}" for name, value in metrics.items())
-            seconds = time.perf_counter() - started
-            print(f"iteration {iteration:2d}   mean return {mean:7.1f}   {shown}   {seconds:.1f} s")
+            print(
+                f"iteration {iteration:2d}   mean return {mean:7.1f}   loss {loss:7.4f}   "
+                f"{time.perf_counter() - started:.1f} s"
+            )
         for group, seconds_of in self._seconds.items():
             times = ", ".join(f"{name} {value:.1f} s" for name, value in seconds_of.most_common())
             print(f"times of {group}: {times}")
         return curve
 
-    def _iterate(self, version: int) -> tuple[float, dict[str, float]]:
+    def _iterate(self, version: int) -> tuple[float, float]:
         with Tracer.trace_span("sync weights", cat="runner"):
             receiving: Handle = self._rollout.receive_weights()
             self._actor.send_weights(version).wait()
@@ -60,11 +61,11 @@ class Runner:
             answering.wait()
         with Tracer.trace_span("train", cat="runner"):
             training: Handle = self._actor.train()
-            metrics = training.wait()[0]
+            losses = training.wait()
         for group, handle in (("env", playing), ("rollout", answering), ("actor", training)):
             # All timers of the group since the last iteration; those of the slowest rank.
             self._seconds[group].update(handle.consume_durations())
-        return float(np.mean([value for rank in returns for value in rank])), metrics
+        return float(np.mean(np.concatenate(returns))), float(np.mean(losses))
 
 
 def check_curve(curve: list[float], window: int, rise: float) -> str:

@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -13,42 +14,52 @@ RANKS = ["env:0", "env:1", "env:2", "rollout:0", "rollout:1", "actor:0", "actor:
 pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.timeout(300)]
 
 
-def run(tmp_path, *arguments):
-    output = tmp_path / "out"
+def run(folder, *arguments):
+    """Run the example; return its exit code, its output, and its folder of results."""
+    output = folder / "out"
     command = [sys.executable, "-m", "shoal.compat.rlinf", RUN, f"runner.output={output}"]
     done = subprocess.run(
         [*map(str, command), *arguments],
-        cwd=tmp_path,
+        cwd=folder,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
         timeout=280,
         check=False,
     )
-    return done.returncode, done.stdout, output
+    return SimpleNamespace(code=done.returncode, log=done.stdout, output=output)
+
+
+@pytest.fixture(scope="module")
+def short_run(tmp_path_factory, ray_tmpdir):
+    return run(tmp_path_factory.mktemp("short"), "runner.iterations=2", "runner.check.window=1")
 
 
 def test_it_learns_and_writes_its_results(tmp_path, ray_tmpdir):
-    code, log, output = run(tmp_path)
-    assert code == 0, log
-    assert "\nlearned: the mean return was" in log
-    assert log.count("mean return ") == 25
-    assert (output / "learning_curve.png").read_bytes().startswith(b"\x89PNG")
+    done = run(tmp_path)
+    assert done.code == 0, done.log
+    assert "\nlearned: the mean return was" in done.log
+    assert done.log.count("\niteration ") == 25
+    assert (done.output / "learning_curve.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_too_few_iterations_are_exit_code_1_with_a_trace_and_logs(tmp_path, ray_tmpdir):
-    code, log, output = run(tmp_path, "runner.iterations=2", "runner.check.window=1")
-    assert code == 1, log
-    assert "not learned: the mean return was" in log
-    assert "Traceback" not in log
+def test_too_few_iterations_are_exit_code_1(short_run):
+    assert short_run.code == 1, short_run.log
+    assert "\nnot learned: the mean return was" in short_run.log
+    assert "Traceback" not in short_run.log
 
-    events = [json.loads(line) for line in (output / "trace.jsonl").read_text().splitlines()]
+
+def test_all_workers_and_the_driver_are_in_the_trace(short_run):
+    lines = (short_run.output / "trace.jsonl").read_text().splitlines()
+    events = [json.loads(line) for line in lines]
     spans = {(event["pid"], event["name"]) for event in events if event["ph"] == "B"}
     assert {("driver", "roll out"), ("env:2", "interact"), ("rollout:1", "generate")} <= spans
     assert {event["pid"] for event in events} == {"driver", *RANKS}
-    assert json.loads((output / "trace.json").read_text())
+    assert json.loads((short_run.output / "trace.json").read_text())
 
-    said = {"env": "plays 24 times Pendulum-v1", "rollout": "answers on cpu", "actor": "holds"}
+
+def test_each_rank_has_a_log(short_run):
+    said = {"env": "plays 16 times Pendulum-v1", "rollout": "answers on cpu", "actor": "holds"}
     for name in RANKS:
         group, _, rank = name.partition(":")
-        assert said[group] in (output / "logs" / group / f"rank_{rank}.log").read_text()
+        assert said[group] in (short_run.output / "logs" / group / f"rank_{rank}.log").read_text()
