@@ -26,8 +26,7 @@ class ActorWorker(Worker):
         torch.set_num_threads(1)  # the network is small, and other workers need the cores
         # The scheduler has set RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT; torch reads them.
         dist.init_process_group("gloo")
-        torch.manual_seed(cfg.runner.seed)  # all actors start with the same weights
-        self._policy = Policy(cfg.model)
+        self._policy = Policy(cfg.model, cfg.runner.seed)  # the same weights in all actors
         fully_shard(self._policy, mesh=init_device_mesh("cpu", (self._world_size,)))
         self._optimizer = torch.optim.Adam(
             self._policy.parameters(), lr=cfg.actor.learning_rate, eps=1e-5

@@ -14,8 +14,7 @@ ACTOR = OmegaConf.create(
 
 
 def make_policy(embodied):
-    torch.manual_seed(3)
-    return embodied.model.Policy(MODEL)
+    return embodied.model.Policy(MODEL, seed=3)
 
 
 def make_trajectory(envs, steps):

@@ -60,8 +60,7 @@ def test_a_run_goes_through_all_groups_and_repeats_itself(embodied, cfg, capsys,
 
 
 def test_each_environment_gets_the_answers_to_its_own_observations(embodied, cfg):
-    torch.manual_seed(3)
-    policy = embodied.model.Policy(cfg.model)
+    policy = embodied.model.Policy(cfg.model, seed=3)
     with local_cluster(cluster_cfg=cfg) as cluster:
         placement = ComponentPlacement(cfg, cluster)
         env = embodied.env_worker.EnvWorker.create_group(cfg).launch(
