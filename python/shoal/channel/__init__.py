@@ -8,6 +8,7 @@ and actor. `local` is a channel within one process. All three have the interface
 """
 
 from shoal.channel.actor import ChannelWorker
+from shoal.channel.actor_group import ChannelWorkerGroup
 from shoal.channel.channel import DEFAULT_KEY, Channel
 from shoal.channel.local import LocalChannel
 from shoal.channel.queues import WeightedItem
@@ -19,6 +20,7 @@ __all__ = [
     "Channel",
     "ChannelStats",
     "ChannelWorker",
+    "ChannelWorkerGroup",
     "LocalChannel",
     "Reservation",
     "WeightedItem",
