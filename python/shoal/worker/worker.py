@@ -38,7 +38,7 @@ from shoal.worker.names import answers, claim_address
 from shoal.worker.routed import RoutedCalls
 from shoal.worker.timers import Timers, timer
 
-__all__ = ["Worker"]
+__all__ = ["Worker", "WorkerMeta"]
 
 # `faulthandler.enable` covers SIGSEGV, SIGABRT and similar signals.
 _CRASH_SIGNALS = (
