@@ -44,6 +44,7 @@ PASSED_ON = {
     "ManagerProxy.begin_call",
     "Worker.create_group",
     "WorkerGroup.call_ranks",
+    "WorkerMeta",
 }
 # Callables that take any number of values of one kind.
 SEVERAL = {"Document.where", "JobSizes", "WorkerGroup.execute_on"}

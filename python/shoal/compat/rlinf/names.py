@@ -165,8 +165,8 @@ _OURS = {
     "shoal.tracing": "Tracer",
     "shoal.worker": f"{_GROUP} Worker",
     "shoal.worker.lock": "DeviceLock PortLock",
+    "shoal.worker.meta": "WorkerMeta",
     "shoal.worker.routing": f"{_ALL_ROUTING} {_ROUTING_KEYS}",
-    "shoal.worker.worker": "WorkerMeta",
 }
 
 _RENAMED = {"AsyncChannelCommWork": "shoal.collective:AsyncChannelWork"}
