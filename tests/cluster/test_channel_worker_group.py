@@ -3,7 +3,7 @@
 import pytest
 
 from shoal import Channel, ChannelWorker, NodePlacementStrategy
-from shoal.errors import LaunchError, NameTakenError, ShoalValueError
+from shoal.errors import LaunchError, NameTakenError
 from support.processes import DEADLINE_S
 
 pytestmark = pytest.mark.ray
@@ -62,8 +62,3 @@ def test_a_name_is_free_after_the_close(cluster):
         group.close()
         group.close()
         assert group.worker_info_list == []
-
-
-def test_a_bound_that_is_not_valid_is_refused():
-    with pytest.raises(ShoalValueError, match="maxsize=-1"):
-        ChannelWorker.create_group(-1)

@@ -1,8 +1,9 @@
 """Every name of `rlinf.scheduler`: shoal serves it, refuses it, or the list of missing names has it.
 
-`NAMES` are the names that its documentation and the code around it import; `names.json` has what
-programs for RLinf import, and the members of its classes and objects that they use. Both were
-collected from there, not from shoal's table.
+`NAMES` are the names that its documentation and the code around it import. `names.json` has what
+programs for RLinf import (`imports`), the members of its classes and objects that they use
+(`members`), and those that its documentation names (`documented`). All were collected from there, not
+from shoal's table.
 """
 
 import importlib
@@ -225,10 +226,13 @@ CONFIG = {
 @pytest.fixture(scope="module")
 def lacking():
     """The members that `names.json` lists and shoal does not have."""
-    members = {owner: kinds.get("instance", []) for owner, kinds in USES["members"].items()}
+    owners = [*USES["members"].items(), *USES["documented"].items()]
+    members: dict[str, set[str]] = {}
+    for owner, kinds in owners:
+        members.setdefault(owner, set()).update(kinds.get("instance", []))
     with local_cluster(cluster_cfg=CONFIG) as cluster:
         group = Looking.create_group().launch(cluster, NodePlacementStrategy([0]), name="looking")
-        call = group.lacks(members["Worker"])
+        call = group.lacks(sorted(members["Worker"]))
         channel = Channel.create("queue", local=True)
         objects = {
             "AsyncWork": channel.put(1, async_op=True),
@@ -245,7 +249,7 @@ def lacking():
         for owner, names in members.items():
             if names and owner != "Worker":
                 lacking |= {f"{owner}.{n}" for n in names if not hasattr(objects[owner], n)}
-    for owner, kinds in USES["members"].items():
+    for owner, kinds in owners:
         found = ours(HOMES[owner]) if owner in HOMES else None
         lacking |= {f"{owner}.{n}" for n in kinds.get("class", []) if not hasattr(found, n)}
     return lacking

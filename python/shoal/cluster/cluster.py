@@ -29,7 +29,7 @@ from shoal.cluster.stop import prepare_stop
 from shoal.config import ClusterConfig, load
 from shoal.context import current, env_value, set_context
 from shoal.deadline import Deadline
-from shoal.errors import ClusterError, NameTakenError, ShoalError
+from shoal.errors import ClusterError, NamespaceConflictError, NameTakenError, ShoalError
 from shoal.manager import NodeManager
 from shoal.manager.base import connection
 from shoal.node_probe.report import NodeReport
@@ -109,6 +109,8 @@ class Cluster(DescribedCluster):
     PATH_LIKE_ENV_VARS: ClassVar[frozenset[str]] = PATH_LIKE_ENV_VARS
 
     __signature__ = InitSignature()
+
+    NamespaceConflictError: ClassVar[type[ClusterError]] = NamespaceConflictError
 
     _instance: "ClassVar[Cluster]"
     _has_initialized: ClassVar[bool] = False

@@ -205,6 +205,12 @@ REFUSED = {
 """Names that shoal does not have on purpose: the reason, and what to use."""
 
 REFUSED_MEMBERS = {
+    "Cluster.TIMEOUT_WARN_TIME": (
+        "waits have deadlines, and are logged after 10 s; use timeout= or SHOAL_TIMEOUT"
+    ),
+    "Cluster._run_failed": (
+        "the driver keeps its own exit code; use SHOAL_ON_FAILURE to choose what a failure does"
+    ),
     "NvidiaGPUManager.get_egl_device_id": (
         "each node is asked for its EGL indices once; use the variable EGL_DEVICE_ID, which every"
         " worker with a GPU has"
