@@ -15,7 +15,16 @@ if TYPE_CHECKING:
     from shoal.cluster import Cluster, ClusterEnvVar, NodeGroupInfo, NodeInfo
     from shoal.collective import CollectiveGroupOptions
     from shoal.config import ClusterConfig
-    from shoal.hardware import AcceleratorType
+    from shoal.hardware import (
+        AcceleratorType,
+        AcceleratorUtil,
+        DOSW1HWInfo,
+        DualFrankaHWInfo,
+        FrankaHWInfo,
+        GimArmHWInfo,
+        HardwareInfo,
+        Turtle2HWInfo,
+    )
     from shoal.manager import WorkerInfo
     from shoal.placement import (
         ComponentPlacement,
@@ -69,6 +78,7 @@ _check_ray()
 
 _EXPORTS = {
     "AcceleratorType": "shoal.hardware",
+    "AcceleratorUtil": "shoal.hardware",
     "Channel": "shoal.channel",
     "ChannelWorker": "shoal.channel",
     "Cluster": "shoal.cluster",
@@ -77,7 +87,12 @@ _EXPORTS = {
     "CollectiveGroupOptions": "shoal.collective",
     "CommMapper": "shoal.worker",
     "ComponentPlacement": "shoal.placement",
+    "DOSW1HWInfo": "shoal.hardware",
+    "DualFrankaHWInfo": "shoal.hardware",
     "FlexiblePlacementStrategy": "shoal.placement",
+    "FrankaHWInfo": "shoal.hardware",
+    "GimArmHWInfo": "shoal.hardware",
+    "HardwareInfo": "shoal.hardware",
     "NodeGroupInfo": "shoal.cluster",
     "NodeInfo": "shoal.cluster",
     "NodePlacementStrategy": "shoal.placement",
@@ -85,6 +100,7 @@ _EXPORTS = {
     "Placement": "shoal._backend",
     "PlacementStrategy": "shoal.placement",
     "Tracer": "shoal.tracing",
+    "Turtle2HWInfo": "shoal.hardware",
     "WeightedItem": "shoal.channel",
     "Worker": "shoal.worker",
     "WorkerAddress": "shoal._backend",
@@ -108,6 +124,7 @@ _EXPORTS = {
 
 __all__ = [
     "AcceleratorType",
+    "AcceleratorUtil",
     "Channel",
     "ChannelWorker",
     "Cluster",
@@ -116,7 +133,12 @@ __all__ = [
     "CollectiveGroupOptions",
     "CommMapper",
     "ComponentPlacement",
+    "DOSW1HWInfo",
+    "DualFrankaHWInfo",
     "FlexiblePlacementStrategy",
+    "FrankaHWInfo",
+    "GimArmHWInfo",
+    "HardwareInfo",
     "NodeGroupInfo",
     "NodeInfo",
     "NodePlacementStrategy",
@@ -124,6 +146,7 @@ __all__ = [
     "Placement",
     "PlacementStrategy",
     "Tracer",
+    "Turtle2HWInfo",
     "WeightedItem",
     "Worker",
     "WorkerAddress",

@@ -8,24 +8,46 @@ import pytest
 
 from shoal import Channel, Cluster, Worker
 from shoal.cluster.allocate import AllocateCall
+from shoal.compat.rlinf import TABLE
 from shoal.testing import LocalCluster
 
-MODULES = [
-    "shoal",
-    "shoal.channel",
-    "shoal.collective",
-    "shoal.hardware",
-    "shoal.planner",
-    "shoal.profiling",
-    "shoal.shm",
-    "shoal.testing",
-    "shoal.worker",
-]
+# All public modules, and those that `rlinf.scheduler` stands for.
+MODULES = sorted(
+    {
+        "shoal",
+        "shoal.auto_placement",
+        "shoal.channel",
+        "shoal.cluster",
+        "shoal.collective",
+        "shoal.compat.rlinf",
+        "shoal.config",
+        "shoal.dynamic_scheduler",
+        "shoal.errors",
+        "shoal.hardware",
+        "shoal.manager",
+        "shoal.placement",
+        "shoal.planner",
+        "shoal.profiling",
+        "shoal.shm",
+        "shoal.testing",
+        "shoal.topology",
+        "shoal.tracing",
+        "shoal.worker",
+    }
+    | {home.partition(":")[0] for names in TABLE.values() for home in names.values()}
+)
 
 # Callables that pass arguments on to a function or class of the caller.
-PASSED_ON = {"AsyncFuncWork", "AsyncWork.then", "Worker.create_group", "WorkerGroup.call_ranks"}
+PASSED_ON = {
+    "AsyncFuncWork",
+    "AsyncWork.then",
+    "ManagerProxy.begin_call",
+    "Worker.create_group",
+    "WorkerGroup.call_ranks",
+    "WorkerMeta",
+}
 # Callables that take any number of values of one kind.
-SEVERAL = {"WorkerGroup.execute_on"}
+SEVERAL = {"Document.where", "JobSizes", "WorkerGroup.execute_on"}
 
 VARIABLE = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
@@ -37,7 +59,8 @@ def public_callables():
             found = getattr(module, name)
             if not callable(found) or not getattr(found, "__module__", "").startswith("shoal"):
                 continue
-            yield name, found
+            if not getattr(found, "_is_protocol", False):  # which is never constructed
+                yield name, found
             if inspect.isclass(found):
                 yield from public_methods(found)
 

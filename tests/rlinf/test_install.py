@@ -11,7 +11,7 @@ import pytest
 import shoal
 from shoal.cluster.allocate import hooks
 from shoal.cluster.code import named_packages
-from shoal.compat.rlinf import install
+from shoal.compat.rlinf import importer, install
 
 
 def run(source: str) -> dict[str, object]:
@@ -82,9 +82,13 @@ def test_rest_of_an_installed_rlinf_stays_its_own(clean_imports, monkeypatch, tm
     [
         (
             "from rlinf.scheduler.channel.channel_worker import PeekQueue",
-            "'PeekQueue' yet.*not part of this version",
+            r"has no 'PeekQueue': .* use Channel\.peek_all\(key\)",
         ),
-        ("import rlinf.scheduler.channel.channel_worker as m\nm.PeekQueue", "'PeekQueue' yet"),
+        ("import rlinf.scheduler.channel.channel_worker as m\nm.PeekQueue", "use Channel.peek_all"),
+        (
+            "from rlinf.scheduler.hardware.robots.two_arms import FrankaConfig",
+            r"has no 'two_arms'; import what it has from rlinf\.scheduler\.hardware\.robots: .*Fran",
+        ),
         ("from rlinf.scheduler import Workr", "did you mean 'Worker'"),
         (
             "from rlinf.scheduler.channel import ClusterConfig",
@@ -104,6 +108,13 @@ def test_rest_of_an_installed_rlinf_stays_its_own(clean_imports, monkeypatch, tm
 def test_missing_name_is_explained(rlinf_served, source, words):
     with pytest.raises((ImportError, AttributeError), match=words):
         run(source)
+
+
+def test_name_that_is_not_in_this_version_is_explained(rlinf_served, monkeypatch):
+    module = "rlinf.scheduler.placement"
+    monkeypatch.setitem(importer.OFFERED, module, frozenset({"Later"}))
+    with pytest.raises(ImportError, match=r"'Later' yet.*not part of this version of shoal"):
+        run(f"from {module} import Later")
 
 
 @pytest.mark.parametrize("source", ["import rlinf.utils", "from rlinf.data import X"])

@@ -1,14 +1,25 @@
-"""Every name of `rlinf.scheduler`: shoal serves it, or the list of missing names has it.
+"""Every name of `rlinf.scheduler`: shoal serves it, refuses it, or the list of missing names has it.
 
-`NAMES` are the names that its documentation and the code around it import. They were collected
-from there, not from shoal's table.
+`NAMES` are the names that its documentation and the code around it import. `names.json` has what
+programs for RLinf import (`imports`), the members of its classes and objects that they use
+(`members`), and those that its documentation names (`documented`). All were collected from there, not
+from shoal's table.
 """
 
 import importlib
+import json
+from pathlib import Path
 
 import pytest
 
+import shoal
+from shoal import Channel, ComponentPlacement, NodePlacementStrategy, Worker, WorkerAddress
 from shoal.compat.rlinf import TABLE
+from shoal.compat.rlinf.listing import State, as_markdown, entries
+from shoal.compat.rlinf.names import REFUSED, REFUSED_MEMBERS
+from shoal.testing import local_cluster
+
+USES = json.loads((Path(__file__).parent / "names.json").read_text(encoding="utf-8"))
 
 NAMES = {
     "": """
@@ -36,10 +47,10 @@ NAMES = {
     "manager.manager": "Manager ManagerProxy",
     "manager.coll_manager": "CollectiveManager CollectiveGroupInfo",
     "manager.lock_manager": "DeviceLockManager PortLockManager WorkerDeviceLock",
-    "manager.net_emulation": "NetEmulationManager NetEmulationConfig",
+    "manager.net_emulation": "NetEmulationManager NetEmulationConfig BandwidthGroup CrossDCPair",
     "manager.node_manager": "NodeManager",
     "manager.tracer": "Tracer",
-    "manager.worker_manager": "WorkerAddress WorkerInfo WorkerManager",
+    "manager.worker_manager": "WorkerAddress WorkerInfo WorkerManager WorkerNode",
     "placement": """
         FlexiblePlacementStrategy NodePlacementStrategy PackedPlacementStrategy ComponentPlacement
         Placement PlacementStrategy""",
@@ -55,8 +66,14 @@ NAMES = {
         validate_batch_size Worker WorkerAddress WorkerGroup WorkerGroupFunc
         WorkerGroupFuncResult""",
     "worker.lock": "DeviceLock PortLock",
-    "worker.routing": "CommMapper RouteEntry RoutePlan split_batch merge_batches",
-    "worker.worker": "Worker",
+    "worker.routing": """
+        CommMapper DecoupledRouteEntry RouteEntry RoutePlan _build_channel_message
+        split_channel_message build_recv_plan build_route_channel_key build_send_key
+        build_send_plan decoupled_build_recv_plan decoupled_build_send_plan get_batch_size
+        get_group_info get_group_world_size infer_batch_size merge_batches split_batch
+        validate_batch_size ROUTING_KEY_PREFIX ROUTING_DEFAULT_TAG normalize_route_tag
+        normalize_route_key""",
+    "worker.worker": "Worker WorkerMeta",
     "worker.worker_group": "WorkerGroup WorkerGroupFunc WorkerGroupFuncResult",
     "channel": "Channel ChannelWorker WeightedItem",
     "channel.channel": "Channel DEFAULT_KEY",
@@ -80,7 +97,19 @@ NAMES = {
         AcceleratorManager AMDGPUManager RocprofSysConfig AscendNPUManager IntelGPUManager
         NvidiaGPUManager NsightConfig MUSAGPUManager KunlunXPUManager AcceleratorUtil
         AcceleratorType""",
+    "hardware.accelerators.accelerator": "Accelerator AcceleratorManager AcceleratorType",
+    "hardware.accelerators.amd_gpu": "AMDGPUManager RocprofSysConfig",
+    "hardware.accelerators.ascend_npu": "AscendNPUManager",
+    "hardware.accelerators.intel_gpu": "IntelGPUManager",
+    "hardware.accelerators.kunlun_xpu": "KunlunXPUManager",
+    "hardware.accelerators.musa_gpu": "MUSAGPUManager",
+    "hardware.accelerators.nvidia_gpu": "NvidiaGPUManager NsightConfig",
     "hardware.robots": "FrankaConfig FrankaHWInfo RobotAutoConfig",
+    "hardware.robots.dosw1": "DOSW1HWConfig DOSW1HWInfo",
+    "hardware.robots.dual_franka": "DualFrankaConfig DualFrankaHWInfo",
+    "hardware.robots.franka": "FrankaConfig FrankaHWInfo",
+    "hardware.robots.gim_arm": "GimArmConfig GimArmHWInfo",
+    "hardware.robots.turtle2": "Turtle2Config Turtle2HWInfo",
     "dynamic_scheduler": "",
     "dynamic_scheduler.manager": """
         ComponentManager RolloutManager InferenceManager ActorManager create_component_manager
@@ -94,14 +123,22 @@ NAMES = {
 
 # Names that shoal does not have yet. A name that shoal has fails a test: remove it here.
 _MISSING_BY_PART = {
-    "communication": """
-        AsyncChannelCommWork PeekQueue""",
 }
 MISSING = {name for names in _MISSING_BY_PART.values() for name in names.split()}
+MISSING_MEMBERS: set[str] = set()
 
 EXPECTED = {
     f"rlinf.scheduler.{module}".rstrip("."): set(names.split()) for module, names in NAMES.items()
 }
+for _module, _names in USES["imports"].items():
+    EXPECTED[_module] |= set(_names)
+
+HOMES = {name: home for names in TABLE.values() for name, home in names.items()}
+
+
+def ours(home):
+    module, _, name = home.partition(":")
+    return getattr(importlib.import_module(module), name)
 
 
 def test_exactly_the_known_modules_are_served():
@@ -112,7 +149,7 @@ def test_exactly_the_known_modules_are_served():
 def test_module_has_every_name_that_is_not_listed_as_missing(rlinf_served, module):
     served = importlib.import_module(module)
     found = {name for name in EXPECTED[module] if hasattr(served, name)}
-    assert found == EXPECTED[module] - MISSING
+    assert found == EXPECTED[module] - MISSING - set(REFUSED)
     assert found <= set(dir(served))
 
 
@@ -123,8 +160,93 @@ def test_list_of_missing_names_holds_nothing_else():
 @pytest.mark.parametrize("module", TABLE)
 def test_rows_give_the_objects_of_shoal_that_have_these_names(rlinf_served, module):
     for name, home in TABLE[module].items():
-        ours, _, attribute = home.partition(":")
-        assert attribute == name
         value = getattr(importlib.import_module(module), name)
-        assert value is getattr(importlib.import_module(ours), name)
-        assert getattr(value, "__name__", name) == name
+        assert value is ours(home)
+        attribute = home.partition(":")[2]
+        assert getattr(value, "__name__", attribute) == attribute
+
+
+def test_every_name_of_the_package_itself_is_a_name_of_shoal():
+    for name, home in TABLE["rlinf.scheduler"].items():
+        assert name in shoal.__all__
+        assert getattr(shoal, name) is ours(home)
+
+
+# The state of each name.
+
+
+def test_each_name_has_one_state_and_the_facts_that_belong_to_it():
+    found = entries()
+    assert len({(one.module, one.name) for one in found}) == len(found)
+    for one in found:
+        assert (one.ours != "") == (one.state in (State.SERVED, State.RENAMED))
+        assert (one.reason != "") == (one.state is State.REFUSED)
+        assert "use " in one.reason or not one.reason
+
+
+def test_the_states_are_these():
+    by_state = {state: {one.name for one in entries() if one.state is state} for state in State}
+    assert by_state[State.MISSING] == MISSING
+    assert by_state[State.REFUSED] == set(REFUSED)
+    assert by_state[State.RENAMED] == {"AsyncChannelCommWork"}
+    assert by_state[State.SERVED] == set(HOMES) - {"AsyncChannelCommWork"}
+
+
+def test_the_tables_have_every_name():
+    text = as_markdown()
+    for one in entries():
+        assert f"`{one.name}`" in text
+    for name in REFUSED_MEMBERS:
+        assert f"`{name}`" in text
+
+
+# The members that programs use.
+
+
+class Looking(Worker):
+    def lacks(self, names):
+        return [name for name in names if not hasattr(self, name)]
+
+
+CONFIG = {
+    "cluster": {
+        "num_nodes": 1,
+        "component_placement": {"actor": {"node_group": "node", "placement": "0"}},
+    }
+}
+
+
+@pytest.fixture(scope="module")
+def lacking():
+    """The members that `names.json` lists and shoal does not have."""
+    owners = [*USES["members"].items(), *USES["documented"].items()]
+    members: dict[str, set[str]] = {}
+    for owner, kinds in owners:
+        members.setdefault(owner, set()).update(kinds.get("instance", []))
+    with local_cluster(cluster_cfg=CONFIG) as cluster:
+        group = Looking.create_group().launch(cluster, NodePlacementStrategy([0]), name="looking")
+        call = group.lacks(sorted(members["Worker"]))
+        channel = Channel.create("queue", local=True)
+        objects = {
+            "AsyncWork": channel.put(1, async_op=True),
+            "Channel": channel,
+            "Cluster": cluster,
+            "ComponentPlacement": ComponentPlacement(CONFIG, cluster),
+            "PlacementStrategy": NodePlacementStrategy([0]),
+            "WorkerAddress": WorkerAddress("looking", 0),
+            "WorkerGroup": group,
+            "WorkerGroupFuncResult": call,
+            "WorkerInfo": shoal.WorkerInfo(WorkerAddress("looking", 0), 0, 1, 0),
+        }
+        lacking = {f"Worker.{name}" for name in call.wait()[0]}
+        for owner, names in members.items():
+            if names and owner != "Worker":
+                lacking |= {f"{owner}.{n}" for n in names if not hasattr(objects[owner], n)}
+    for owner, kinds in owners:
+        found = ours(HOMES[owner]) if owner in HOMES else None
+        lacking |= {f"{owner}.{n}" for n in kinds.get("class", []) if not hasattr(found, n)}
+    return lacking
+
+
+def test_every_member_that_is_used_is_there_or_listed(lacking):
+    assert lacking == MISSING_MEMBERS | set(REFUSED_MEMBERS)

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from shoal.compat.rlinf.listing import as_markdown
+
 pytestmark = pytest.mark.process
 
 RUN = [sys.executable, "-m", "shoal.compat.rlinf"]
@@ -85,6 +87,11 @@ def test_without_a_script_usage_is_shown(tmp_path):
     result = run(cwd=tmp_path)
     assert result.returncode == 2
     assert "python -m shoal.compat.rlinf SCRIPT [ARGS...]" in result.stderr
+
+
+def test_names_are_listed(tmp_path):
+    result = run("--names", cwd=tmp_path)
+    assert (result.returncode, result.stdout) == (0, as_markdown())
 
 
 def test_script_that_does_not_exist_is_named_with_the_folder(tmp_path):

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from shoal.channel import create
+from shoal.channel import create, starting
 from shoal.channel.settings import ChannelSettings
 from shoal.deadline import Deadline
 from shoal.errors import ChannelExistsError, ChannelNotFoundError, PeerLostError
@@ -73,7 +73,7 @@ def test_to_connect_without_a_timeout_does_not_wait(actors):
 
 def test_connecting_while_all_actors_go_is_an_error(actors, monkeypatch):
     state = {"settings": ChannelSettings("queue", num_actors=2)}
-    monkeypatch.setattr(create, "_state", lambda *_: state)
+    monkeypatch.setattr(create, "state_of", lambda *_: state)
     actors[:] = [ACTOR, None, None]
     with pytest.raises(ChannelNotFoundError, match="no channel 'queue'"):
         create.connect("queue", Deadline(60))
@@ -90,8 +90,8 @@ def actor(monkeypatch):
             raise answer
         return answer
 
-    monkeypatch.setattr(create, "get", get)
-    monkeypatch.setattr(create, "is_dead", lambda _: state.dead)
+    monkeypatch.setattr(starting, "get", get)
+    monkeypatch.setattr(starting, "is_dead", lambda _: state.dead)
     state.handle = SimpleNamespace(shoal_channel_settings=SimpleNamespace(remote=lambda: None))
     return state
 

@@ -422,6 +422,28 @@ def test_the_module_of_torch_needs_the_package_of_the_vendor(kind, monkeypatch, 
     assert AcceleratorUtil.get_torch_platform("NO_ACCEL") is None
 
 
+@pytest.mark.parametrize("kind", VENDORS)
+def test_a_vendor_gives_what_the_functions_for_all_vendors_give(kind, monkeypatch, add_module):
+    vendor = AcceleratorManager.manager_register[AcceleratorType(kind)]
+    monkeypatch.setenv("MUJOCO_GL", "egl")
+    env = vendor.get_accelerator_env_var(["1", 2])
+    assert env == AcceleratorUtil.get_accelerator_env_var(kind, ["1", 2])
+    assert env == visibility_env(kind, ["1", "2"], environment=os.environ)
+    assert AcceleratorUtil.get_accelerator_env_var("NO_ACCEL", []) == {}
+    with pytest.raises(ShoalValueError, match="'one' is not a device"):
+        vendor.get_accelerator_env_var(["one"])
+    platform = types.SimpleNamespace()
+    add_module("torch", **{vendor.TORCH_DEVICE: platform})
+    if vendor.TORCH_EXTENSION:
+        add_module(vendor.TORCH_EXTENSION)
+    assert vendor.get_torch_platform() is platform
+
+
+def test_the_variables_of_rendering_have_a_name():
+    env = visibility_env("NV_GPU", ["3"])
+    assert [env[name] for name in nvidia.EGL_DEVICE_ID_ENV_VARS] == ["3", "3"]
+
+
 def test_the_options_of_nccl(add_module):
     made = types.SimpleNamespace(config=types.SimpleNamespace())
     nccl = types.SimpleNamespace(Options=lambda **given: vars(made).update(given) or made)
@@ -470,16 +492,21 @@ def test_ranges_are_marked_while_the_profiler_records(kind, add_module):
     add_module("torch.cuda", profiler=profiler, nvtx=nvtx)
     with AcceleratorUtil.profiling_range(kind, "before"):
         pass
+    vendor = AcceleratorManager.manager_register[AcceleratorType(kind)]
+    active = [vendor.is_profiling_active()]
     AcceleratorUtil.start_profiling(kind, 3)
+    active.append(vendor.is_profiling_active())
     with pytest.raises(KeyError), AcceleratorUtil.profiling_range(kind, "step"):
         raise KeyError
     AcceleratorUtil.stop_profiling(kind)
+    assert [*active, vendor.is_profiling_active()] == [False, True, False]
     assert calls == ["start", "step", "pop", "stop"]
 
 
 @pytest.mark.parametrize("kind", ["NPU", "NO_ACCEL"])
 def test_other_vendors_have_no_ranges(kind):
     AcceleratorUtil.start_profiling(kind)
+    assert not AcceleratorManager.is_profiling_active()
     with AcceleratorUtil.profiling_range(kind, "step"):
         pass
     AcceleratorUtil.stop_profiling(kind)

@@ -4,10 +4,13 @@ A channel has one actor, or one on each node (`actor`). The actor creates a sess
 that stores the items. Handles on the actor's node put and take there directly (`shared`); handles
 on other nodes call the actor (`remote`). `routes` chooses between the two, once for each process
 and actor. `local` is a channel within one process. All three have the interface of `queues`.
-`reservation` has the arrays that producers fill in place. `channel` has the public class, whose fast path is in the core; `create` starts and finds actors.
+`reservation` has the arrays that producers fill in place. `channel` has the public class, whose fast
+path is in the core; `create` finds a channel or makes it, and `starting` starts its actors, which
+`actor_group` places as a caller wants.
 """
 
 from shoal.channel.actor import ChannelWorker
+from shoal.channel.actor_group import ChannelWorkerGroup
 from shoal.channel.channel import DEFAULT_KEY, Channel
 from shoal.channel.local import LocalChannel
 from shoal.channel.queues import WeightedItem
@@ -19,6 +22,7 @@ __all__ = [
     "Channel",
     "ChannelStats",
     "ChannelWorker",
+    "ChannelWorkerGroup",
     "LocalChannel",
     "Reservation",
     "WeightedItem",

@@ -19,6 +19,7 @@ from typing import Any, ClassVar, TypeVar
 import ray
 
 from shoal.bootstrap.output import announce_output
+from shoal.channel.actor_group import ChannelWorkerGroup
 from shoal.channel.actor_protocol import Bulk, pack, unpack
 from shoal.channel.leases import Leases, arrival_s
 from shoal.channel.queues import Outcome, Want
@@ -111,6 +112,20 @@ class ChannelWorker:
         self._spare()
         with contextlib.suppress(RuntimeError):  # no event loop runs yet: the first call begins
             self._begin()
+
+    @classmethod
+    def create_group(cls, maxsize: int = 0) -> ChannelWorkerGroup:
+        """Return actors that `launch` places and starts, for a subclass of `Channel`.
+
+        `Channel.create` is all that other code needs.
+
+        Args:
+            maxsize: Items that each key holds before a put waits; 0 for no bound below 262,144.
+
+        Raises:
+            ShoalValueError: `maxsize` is not valid.
+        """
+        return ChannelWorkerGroup(cls, maxsize)
 
     def _adopted(self) -> Session | None:
         """Attach to the memory of the actor's previous process, if there was one."""

@@ -14,7 +14,6 @@ from shoal.channel.create import (
     node_of_accelerator,
     node_of_worker,
     routes_of,
-    settings_of,
     split_affinity,
 )
 from shoal.channel.drain import drain
@@ -33,9 +32,11 @@ from shoal.channel.routes import Routes
 from shoal.channel.session_queues import log_waits
 from shoal.channel.settings import CAPACITY, MOST_ITEMS, ChannelSettings
 from shoal.channel.shared import SharedQueues
+from shoal.channel.starting import settings_of
 from shoal.channel.stats import ChannelStats, Rates
 from shoal.deadline import Deadline
 from shoal.errors import ChannelClosed, ChannelError, ShoalError
+from shoal.manager.base import required_namespace
 from shoal.work import AsyncChannelWork
 
 __all__ = ["DEFAULT_KEY", "Channel"]
@@ -190,7 +191,10 @@ class Channel(ChannelBase):
         maxsize: int = 0,
         channel_actors: dict[int, Any] | None = None,
     ) -> None:
-        """Bind this object to existing actors; for subclasses that start their own."""
+        """Bind this object to existing actors; for subclasses that start their own.
+
+        `ChannelWorker.create_group(maxsize).launch(...)` starts actors.
+        """
         del channel_worker_group
         Channel.__init__(self)
         self._current_worker = current_worker
@@ -199,7 +203,7 @@ class Channel(ChannelBase):
             return
         handles = channel_actors or {0: channel_worker_actor}
         settings = settings_of([handles[index] for index in sorted(handles)], Deadline(None))
-        self._bind(settings, Routes(settings, "", handles), None)
+        self._bind(settings, Routes(settings, required_namespace(), handles), None)
 
     def _bind(
         self, settings: ChannelSettings, routes: Routes | None, local: LocalChannel | None

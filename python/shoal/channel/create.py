@@ -1,20 +1,17 @@
-"""Starts and finds the actors of a channel; also handles the arguments of older callers."""
+"""Creates and finds a channel by its name; also handles the arguments of older callers."""
 
 import contextlib
 import logging
 import time
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-import ray
-
 from shoal._backend import WorkerAddress
-from shoal._ray import find_actor, get, in_process, is_dead, timed_out
+from shoal._ray import find_actor, in_process, is_dead, timed_out
 from shoal.channel.actor import ChannelWorker
-from shoal.channel.remote import RemoteQueues
 from shoal.channel.routes import Routes
 from shoal.channel.settings import ChannelSettings
+from shoal.channel.starting import end, settings_of, start, state_of
 from shoal.context import current, describe_self
 from shoal.deadline import Deadline
 from shoal.errors import (
@@ -23,7 +20,6 @@ from shoal.errors import (
     ChannelNotFoundError,
     NameTakenError,
     PeerLostError,
-    ShoalError,
     ShoalTimeoutError,
     ShoalValueError,
 )
@@ -38,7 +34,6 @@ __all__ = [
     "node_of_worker",
     "not_found",
     "routes_of",
-    "settings_of",
     "split_affinity",
 ]
 
@@ -88,61 +83,9 @@ def create(
         if joined is not None:
             return joined
         try:
-            return _start(wanted, nodes, deadline, log)
+            return start(ChannelWorker, wanted, nodes, deadline, log=log)
         except NameTakenError:  # another process was faster
             continue
-
-
-def _start(
-    settings: ChannelSettings, nodes: Sequence[int], deadline: Deadline, log: bool
-) -> tuple[ChannelSettings, Routes]:
-    proxy, namespace, num_actors = (
-        NodeManager.get_proxy(),
-        required_namespace(),
-        settings.num_actors,
-    )
-    settings = replace(settings, node_ranks=tuple(nodes))
-
-    token = proxy.get_log_token() if log else ""
-
-    def start(index: int) -> Any:
-        name = f"{settings.name}:{index}"
-        return proxy.actor.start_host.remote(
-            name,
-            ChannelWorker,
-            (name, settings, namespace),
-            {"log": token},
-            nodes[index],
-            timeout=deadline.remaining,
-            restarts=True,
-        )
-
-    what = f"starting the channel {settings.name!r}"
-    handles = {0: get(start(0), deadline, lambda: what, f"node {nodes[0]}")}
-    starting = {index: start(index) for index in range(1, num_actors)}
-    errors: list[ShoalError] = []
-    for index, ref in starting.items():
-        try:
-            handles[index] = get(ref, deadline, lambda: what, f"node {nodes[index]}")
-        except ShoalError as error:
-            errors.append(error)
-    if errors:
-        for handle in handles.values():  # an incomplete channel must not stay
-            _end(handle)
-        if isinstance(errors[0], NameTakenError):
-            raise ChannelExistsError(
-                f"{describe_self()}: the channel {settings.name!r} needs the names {settings.name}:0 to "
-                f"{settings.name}:{num_actors - 1}: {errors[0]}; choose another name"
-            ) from errors[0]
-        raise errors[0]
-    settings = settings_of([handles[index] for index in range(num_actors)], deadline)
-    return settings, Routes(settings, namespace, handles)
-
-
-def _end(actor: Any) -> None:
-    with contextlib.suppress(ShoalError):
-        RemoteQueues(ChannelSettings("channel"), "", 0, actor).end(now=True)
-    ray.kill(actor)
 
 
 def _join(
@@ -203,7 +146,7 @@ def _free_names_of_dead(name: str, namespace: str) -> bool:
     # The first actor's name goes last: a process that creates the channel takes it first, and must
     # not meet the other actors of the old one.
     for actor in reversed(actors):
-        _end(actor)
+        end(actor)
     return True
 
 
@@ -253,7 +196,7 @@ def _connect(
         )
     limit = Deadline(max(1.0, deadline.remaining))
     try:
-        state = _state(handle, limit)
+        state = state_of(handle, limit)
     except PeerLostError as error:
         raise ChannelNotFoundError(
             f"{describe_self()}: no channel {name!r} in the job {namespace!r}: its actor {first} has "
@@ -283,25 +226,6 @@ def _found(name: str, index: int, namespace: str, deadline: Deadline) -> Any:
             raise timed_out("connecting to a channel", actor, deadline)
         time.sleep(min(0.05, deadline.remaining))  # as above: Ray does not notify
     return handle
-
-
-def _state(handle: Any, deadline: Deadline) -> dict[str, Any]:
-    """Ask an actor for the state of its channel; ask again if it restarts."""
-    while True:
-        asked = handle.shoal_channel_settings.remote()
-        try:
-            return dict(get(asked, deadline, lambda: "connecting to a channel", "its actor"))
-        except PeerLostError:
-            if deadline.expired or is_dead(handle):
-                raise
-            time.sleep(min(0.05, deadline.remaining))  # Ray does not notify of a restart either
-
-
-def settings_of(handles: Sequence[Any], deadline: Deadline) -> ChannelSettings:
-    """Ask actors for the description of their channel and the location of its items."""
-    states = [_state(handle, deadline) for handle in handles]
-    settings: ChannelSettings = states[0]["settings"]
-    return replace(settings, locations=tuple(state["location"] for state in states))
 
 
 def split_affinity(

@@ -35,7 +35,7 @@ from shoal.cluster.stop import prepare_stop
 from shoal.config import ClusterConfig, load
 from shoal.context import current, env_value, set_context
 from shoal.deadline import Deadline
-from shoal.errors import ClusterError, NameTakenError, ShoalError
+from shoal.errors import ClusterError, NamespaceConflictError, NameTakenError, ShoalError
 from shoal.manager import NodeManager
 from shoal.manager.base import connection
 from shoal.net_emulation import (
@@ -126,6 +126,8 @@ class Cluster(DescribedCluster):
     DEFAULT_SYS_ENV_VAR: ClassVar[dict[ClusterEnvVar, str | None]] = DEFAULT_SYS_ENV_VAR
 
     __signature__ = InitSignature()
+
+    NamespaceConflictError: ClassVar[type[ClusterError]] = NamespaceConflictError
 
     _instance: "ClassVar[Cluster]"
     _has_initialized: ClassVar[bool] = False

@@ -3,7 +3,7 @@
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 from shoal.channel import Channel
 from shoal.dynamic_scheduler.links import Link, Waits
@@ -15,7 +15,7 @@ from shoal.dynamic_scheduler.settings import number, read_sizes
 from shoal.dynamic_scheduler.state import SchedulerState, get_global_scheduer_state
 from shoal.errors import ShoalValueError
 
-__all__ = ["ComponentManager"]
+__all__ = ["ComponentManager", "RoleManager"]
 
 _log = logging.getLogger("shoal")
 
@@ -176,3 +176,42 @@ class ComponentManager(ABC):
     @abstractmethod
     async def allocate_resource(self, train_iter: int) -> int:
         """Add instances; return how many."""
+
+
+class RoleManager(ComponentManager):
+    """A manager of one certain component; otherwise the arguments are those of `ComponentManager`.
+
+    Attributes:
+        ROLE: The component.
+    """
+
+    ROLE: ClassVar[str]
+
+    def __init__(
+        self,
+        config: Any,
+        component_placement: Any,
+        use_pre_process_policy: bool,
+        use_wait_before_last_iter_policy: bool,
+        channel_factory: Callable[[str], Channel],
+        _logger: logging.Logger | None = None,
+        *,
+        state: SchedulerState | None = None,
+        waits: Waits | None = None,
+    ) -> None:
+        super().__init__(
+            self.ROLE,
+            config,
+            component_placement,
+            use_pre_process_policy,
+            use_wait_before_last_iter_policy,
+            channel_factory,
+            _logger,
+            state=state,
+            waits=waits,
+        )
+        self._set_up()
+
+    @abstractmethod
+    def _set_up(self) -> None:
+        """Create the channels, and the state that only this manager has."""

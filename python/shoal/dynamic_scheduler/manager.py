@@ -3,21 +3,22 @@
 import asyncio
 import contextlib
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 from shoal.dynamic_scheduler.arithmetic import grown_dp_size
-from shoal.dynamic_scheduler.component_manager import ComponentManager
+from shoal.dynamic_scheduler.component_manager import ComponentManager, RoleManager
 from shoal.dynamic_scheduler.rollout_manager import RolloutManager
 from shoal.errors import ShoalError, ShoalValueError
 
 __all__ = ["ActorManager", "InferenceManager", "create_component_manager"]
 
 
-class InferenceManager(ComponentManager):
-    """The manager of inference, which leaves as a whole; takes `ComponentManager`'s arguments."""
+class InferenceManager(RoleManager):
+    """The manager of inference, which leaves as a whole."""
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__("inference", *args, **kwargs)
+    ROLE: ClassVar[str] = "inference"
+
+    def _set_up(self) -> None:
         self._done: asyncio.Task[Any] | None = None
         self.create_channels(1)
 
@@ -59,11 +60,12 @@ class InferenceManager(ComponentManager):
                 await done
 
 
-class ActorManager(ComponentManager):
-    """The manager of the actor, which takes free GPUs; takes `ComponentManager`'s arguments."""
+class ActorManager(RoleManager):
+    """The manager of the actor, which takes free GPUs."""
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__("actor", *args, **kwargs)
+    ROLE: ClassVar[str] = "actor"
+
+    def _set_up(self) -> None:
         self.create_channels(1)
 
     async def pre_process_impl(self) -> None:

@@ -2,11 +2,11 @@
 
 import asyncio
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, ClassVar
 
 from shoal.deadline import LongWait
 from shoal.dynamic_scheduler.arithmetic import count_releasable, deal_groups
-from shoal.dynamic_scheduler.component_manager import ComponentManager
+from shoal.dynamic_scheduler.component_manager import RoleManager
 from shoal.dynamic_scheduler.links import wait_for_all
 from shoal.dynamic_scheduler.messages import RolloutAction, RolloutReport, RolloutScheduleInfo
 from shoal.dynamic_scheduler.settings import number
@@ -18,15 +18,16 @@ _REPORT_EVERY_S = 1.0
 _ROLE = "rollout"
 
 
-class RolloutManager(ComponentManager):
-    """The manager of the rollout instances; takes the arguments of `ComponentManager`.
+class RolloutManager(RoleManager):
+    """The manager of the rollout instances.
 
     Attributes:
         running_tasks: Number of sequences that the instances generate, by their last reports.
     """
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(_ROLE, *args, **kwargs)
+    ROLE: ClassVar[str] = _ROLE
+
+    def _set_up(self) -> None:
         config = self.config
         self.max_running_requests = number(config, "rollout.max_running_requests")
         rows = number(config, "data.rollout_batch_size")

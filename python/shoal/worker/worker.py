@@ -1,13 +1,11 @@
 """`Worker`: the base class of the processes that a group launches on the cluster."""
 
 import faulthandler
-import inspect
 import logging
 import os
 import signal
 import sys
 import threading
-from abc import ABCMeta
 from collections.abc import Sequence
 from functools import cached_property
 from typing import Any, ClassVar, Self, overload
@@ -15,7 +13,6 @@ from typing import Any, ClassVar, Self, overload
 from shoal._backend import WorkerAddress
 from shoal._ray import find_actor, in_process, runtime
 from shoal.bootstrap.extension import load_user_extension_module
-from shoal.bootstrap.host import generator_error
 from shoal.channel import Channel
 from shoal.channel.settings import CAPACITY
 from shoal.cluster.progress import log_to_stderr
@@ -32,8 +29,9 @@ from shoal.shm.location import memory_id
 from shoal.signatures import InitSignature, first_overload
 from shoal.transport.choice import Choice
 from shoal.worker.group import WorkerGroup
-from shoal.worker.identity import Identity, accelerator_type
+from shoal.worker.identity import Identity
 from shoal.worker.lock import DeviceLock, PortLock
+from shoal.worker.meta import WorkerMeta, torch_device_type, torch_platform
 from shoal.worker.names import answers, claim_address
 from shoal.worker.routed import RoutedCalls
 from shoal.worker.timers import Timers, timer
@@ -51,48 +49,6 @@ _CRASH_SIGNALS = (
 
 _PING_S = 2.0
 _ASK_S = 60.0
-
-
-def _torch_device_type() -> str | None:
-    return AcceleratorUtil.get_device_type(accelerator_type())
-
-
-def _torch_platform() -> Any:
-    return AcceleratorUtil.get_torch_platform(accelerator_type())
-
-
-class WorkerMeta(ABCMeta):
-    """Metaclass that computes class attributes which need torch only when they are read.
-
-    Derived from `ABCMeta`, so that workers may have abstract methods.
-
-    Raises:
-        GeneratorMethodError: A public method is an asynchronous generator.
-    """
-
-    def __init__(
-        cls, name: str, bases: tuple[type, ...], members: dict[str, Any], **kwargs: Any
-    ) -> None:
-        super().__init__(name, bases, members, **kwargs)
-        for method, function in members.items():
-            raw = getattr(function, "__func__", function)  # of a static or class method
-            if not method.startswith("_") and inspect.isasyncgenfunction(raw):
-                raise generator_error(f"{cls.__qualname__}.{method}")
-
-    @property
-    def torch_device_type(cls) -> str | None:
-        """The device type that torch has for this process's accelerators: `cuda`, or None."""
-        return _torch_device_type()
-
-    @property
-    def torch_platform(cls) -> Any:
-        """The torch module of this process's accelerators: `torch.cuda`, or None."""
-        return _torch_platform()
-
-    @property
-    def accelerator_type(cls) -> str:
-        """The kind of this process's accelerators, `NO_ACCEL` without any."""
-        return accelerator_type()
 
 
 class Worker(RoutedCalls, metaclass=WorkerMeta):
@@ -271,12 +227,12 @@ class Worker(RoutedCalls, metaclass=WorkerMeta):
     @property
     def torch_platform(self) -> Any:
         """The torch module of the worker's accelerators: `torch.cuda`, or None."""
-        return _torch_platform()
+        return torch_platform()
 
     @property
     def torch_device_type(self) -> str | None:
         """The device type that torch has for the worker's accelerators: `cuda`, or None."""
-        return _torch_device_type()
+        return torch_device_type()
 
     @property
     def accelerator_type(self) -> str:

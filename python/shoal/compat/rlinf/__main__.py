@@ -1,12 +1,23 @@
-"""`python -m shoal.compat.rlinf SCRIPT [ARGS…]`: run a script with shoal as `rlinf.scheduler`."""
+"""`python -m shoal.compat.rlinf SCRIPT [ARGS…]`: run a script with shoal as `rlinf.scheduler`.
+
+With `--names`, print tables of all names of `rlinf.scheduler` and what shoal does with them.
+"""
 
 import argparse
 import runpy
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from shoal.compat.rlinf import install
+from shoal.compat.rlinf.listing import as_markdown
+
+
+class _PrintNames(argparse.Action):
+    def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
+        sys.stdout.write(as_markdown())
+        parser.exit()
 
 
 def main(argv: Sequence[str]) -> None:
@@ -16,10 +27,13 @@ def main(argv: Sequence[str]) -> None:
     """
     parser = argparse.ArgumentParser(
         prog="python -m shoal.compat.rlinf",
-        usage="%(prog)s SCRIPT [ARGS...]",
+        usage="%(prog)s SCRIPT [ARGS...] | --names",
         description="Run a Python script in which `rlinf.scheduler` is shoal.",
     )
     parser.add_argument("script", metavar="SCRIPT", help="the script; what follows is for it")
+    parser.add_argument(
+        "--names", action=_PrintNames, nargs=0, help="list the names of rlinf.scheduler"
+    )
     # Parse only the first argument: all others belong to the script.
     script = Path(parser.parse_args(argv[:1]).script)
     if not script.exists():

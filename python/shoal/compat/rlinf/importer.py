@@ -13,7 +13,7 @@ import shoal
 from shoal.cluster.allocate import hooks
 from shoal.cluster.code import named_packages
 from shoal.cluster.stop import stop_by_default
-from shoal.compat.rlinf.names import INSTEAD, OFFERED, TABLE
+from shoal.compat.rlinf.names import OFFERED, REFUSED, TABLE
 from shoal.nearest import did_you_mean
 
 __all__ = ["install"]
@@ -21,6 +21,7 @@ __all__ = ["install"]
 _ROOT = "rlinf"
 _SCHEDULER = "rlinf.scheduler"
 _HOOK = "shoal.compat.rlinf:install"
+_OF_HARDWARE = ("rlinf.scheduler.hardware.accelerators", "rlinf.scheduler.hardware.robots")
 
 
 def install() -> None:
@@ -120,11 +121,14 @@ def _resolve(module: ModuleType, name: str) -> Any:
 def _explain(module: str, name: str) -> str:
     """Return why a module has no such name, and what to write instead."""
     lacks = f"{module}, as served by shoal {shoal.__version__}, has no {name!r}"
-    if name in INSTEAD:
-        return f"{lacks}; use {INSTEAD[name]}"
+    if name in REFUSED:
+        return f"{lacks}: {REFUSED[name]}"
     if name in OFFERED.get(module, ()):
         return f"{lacks} yet; RLinf has it, but it is not part of this version of shoal"
     elsewhere = sorted((m for m, names in TABLE.items() if name in names), key=len)
     if elsewhere:
         return f"{lacks}; import it from {elsewhere[0]}"
+    if name.islower() and module in _OF_HARDWARE:
+        # RLinf has a module here for each vendor or robot, whose names are in the package as well.
+        return f"{lacks}; import what it has from {module}: {', '.join(sorted(TABLE[module]))}"
     return lacks + did_you_mean(name, TABLE.get(module, ()))

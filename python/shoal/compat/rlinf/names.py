@@ -1,11 +1,14 @@
 """The names of `rlinf.scheduler`, and the modules of shoal that define them.
 
 `TABLE` combines two lists: the names in each old module, and the old names in each module of shoal.
-A name is the same on both sides. A name that no module of shoal defines does not exist in shoal
-yet; the error about it says so.
+A name is the same on both sides, except in `_RENAMED`. A name that no module of shoal defines is
+refused for a reason, or does not exist in shoal yet; the error about it says so.
+
+The known uses of `rlinf.scheduler` name the modules of three vendors and of one robot. The modules
+of the others are named in the same way after their classes.
 """
 
-__all__ = ["INSTEAD", "OFFERED", "TABLE"]
+__all__ = ["OFFERED", "REFUSED", "REFUSED_MEMBERS", "TABLE"]
 
 _ACCELERATOR = "Accelerator AcceleratorType AcceleratorUtil"
 _HARDWARE = "Hardware HardwareConfig HardwareInfo HardwareResource NodeHardwareConfig"
@@ -26,12 +29,14 @@ _ALL_ROUTING = (
     f"{_ROUTING} DecoupledRouteEntry RouteEntry RoutePlan _build_channel_message"
     " decoupled_build_send_plan get_group_info validate_batch_size"
 )
+_ROUTING_KEYS = "ROUTING_DEFAULT_TAG ROUTING_KEY_PREFIX normalize_route_key normalize_route_tag"
 _ASYNC_WORK = (
     "AsyncChannelCommWork AsyncChannelWork AsyncCollWork AsyncFuncWork AsyncRayWork AsyncRouteWork"
     " AsyncWork"
 )
 _CLUSTER_UTILS = "dataclass_arg_check load_user_extension_module without_http_proxies"
 _TENSOR_FIELDS = "extract_dataclass_tensor_fields unflatten_dataclass_tensor_fields"
+_NET_EMULATION = "NetEmulationConfig NetEmulationManager"
 _WORKER_INFO = "WorkerAddress WorkerInfo"
 _GROUP = "WorkerGroup WorkerGroupFunc WorkerGroupFuncResult"
 
@@ -82,20 +87,34 @@ _OLD_MODULES = {
         " KunlunXPUManager MUSAGPUManager NsightConfig NvidiaGPUManager ProfileConfig"
         " RocprofSysConfig"
     ),
+    "rlinf.scheduler.hardware.accelerators.accelerator": f"{_ACCELERATOR} AcceleratorManager",
+    "rlinf.scheduler.hardware.accelerators.amd_gpu": "AMDGPUManager RocprofSysConfig",
+    "rlinf.scheduler.hardware.accelerators.ascend_npu": "AscendNPUManager",
+    "rlinf.scheduler.hardware.accelerators.intel_gpu": "IntelGPUManager",
+    "rlinf.scheduler.hardware.accelerators.kunlun_xpu": "KunlunXPUManager",
+    "rlinf.scheduler.hardware.accelerators.musa_gpu": "MUSAGPUManager",
+    "rlinf.scheduler.hardware.accelerators.nvidia_gpu": (
+        "EGL_DEVICE_ID_ENV_VARS NsightConfig NvidiaGPUManager _egl_index_by_cuda_device"
+        " _nv_profiling_active"
+    ),
     "rlinf.scheduler.hardware.hardware": _HARDWARE,
     "rlinf.scheduler.hardware.robots": _ROBOTS,
+    "rlinf.scheduler.hardware.robots.dosw1": "DOSW1HWConfig DOSW1HWInfo",
+    "rlinf.scheduler.hardware.robots.dual_franka": "DualFrankaConfig DualFrankaHWInfo",
+    "rlinf.scheduler.hardware.robots.franka": "FrankaConfig FrankaHWInfo",
+    "rlinf.scheduler.hardware.robots.gim_arm": "GimArmConfig GimArmHWInfo",
+    "rlinf.scheduler.hardware.robots.turtle2": "Turtle2Config Turtle2HWInfo",
     "rlinf.scheduler.manager": (
-        f"{_WORKER_INFO} CollectiveGroupInfo CollectiveManager DeviceLockManager Manager"
-        " NetEmulationConfig NetEmulationManager NodeInfo NodeManager PortLockManager Tracer"
-        " WorkerManager"
+        f"{_WORKER_INFO} {_NET_EMULATION} CollectiveGroupInfo CollectiveManager DeviceLockManager"
+        " Manager NodeInfo NodeManager PortLockManager Tracer WorkerManager"
     ),
     "rlinf.scheduler.manager.coll_manager": "CollectiveGroupInfo CollectiveManager",
     "rlinf.scheduler.manager.lock_manager": ("DeviceLockManager PortLockManager WorkerDeviceLock"),
     "rlinf.scheduler.manager.manager": "Manager ManagerProxy",
-    "rlinf.scheduler.manager.net_emulation": "NetEmulationConfig NetEmulationManager",
+    "rlinf.scheduler.manager.net_emulation": f"{_NET_EMULATION} BandwidthGroup CrossDCPair",
     "rlinf.scheduler.manager.node_manager": "NodeInfo NodeManager",
     "rlinf.scheduler.manager.tracer": "Tracer",
-    "rlinf.scheduler.manager.worker_manager": f"{_WORKER_INFO} WorkerManager",
+    "rlinf.scheduler.manager.worker_manager": f"{_WORKER_INFO} WorkerManager WorkerNode",
     "rlinf.scheduler.placement": f"{_STRATEGIES} ComponentPlacement Placement",
     "rlinf.scheduler.placement.flexible": "FlexiblePlacementStrategy",
     "rlinf.scheduler.placement.node": "NodePlacementStrategy",
@@ -105,8 +124,8 @@ _OLD_MODULES = {
     ),
     "rlinf.scheduler.worker": f"{_ALL_ROUTING} {_GROUP} Worker WorkerAddress",
     "rlinf.scheduler.worker.lock": "DeviceLock PortLock",
-    "rlinf.scheduler.worker.routing": _ALL_ROUTING,
-    "rlinf.scheduler.worker.worker": f"{_WORKER_INFO} Worker",
+    "rlinf.scheduler.worker.routing": f"{_ALL_ROUTING} {_ROUTING_KEYS}",
+    "rlinf.scheduler.worker.worker": f"{_WORKER_INFO} Worker WorkerMeta",
     "rlinf.scheduler.worker.worker_group": _GROUP,
 }
 
@@ -136,26 +155,32 @@ _OURS = {
         "AMDGPUManager AcceleratorManager AscendNPUManager IntelGPUManager KunlunXPUManager"
         " MUSAGPUManager NvidiaGPUManager"
     ),
+    "shoal.hardware.accelerators.nvidia": "EGL_DEVICE_ID_ENV_VARS",
     "shoal.profiling": "NsightConfig ProfileConfig RocprofSysConfig",
     "shoal.manager": (
         "CollectiveGroupInfo CollectiveManager DeviceLockManager Manager ManagerProxy NodeManager"
         " PortLockManager WorkerInfo WorkerManager"
     ),
     "shoal.manager.lock_manager": "WorkerDeviceLock",
-    "shoal.net_emulation": "NetEmulationConfig NetEmulationManager",
+    "shoal.net_emulation": "BandwidthGroup CrossDCPair NetEmulationConfig NetEmulationManager",
     "shoal.placement": f"{_STRATEGIES} ComponentPlacement MultiNodeGroupResolver Placement",
     "shoal.tracing": "Tracer",
     "shoal.worker": f"{_GROUP} Worker",
     "shoal.worker.lock": "DeviceLock PortLock",
-    "shoal.worker.routing": _ALL_ROUTING,
+    "shoal.worker.meta": "WorkerMeta",
+    "shoal.worker.routing": f"{_ALL_ROUTING} {_ROUTING_KEYS}",
 }
+
+_RENAMED = {"AsyncChannelCommWork": "shoal.collective:AsyncChannelWork"}
 
 OFFERED: dict[str, frozenset[str]] = {
     module: frozenset(names.split()) for module, names in _OLD_MODULES.items()
 }
 """All names of each old module, including those that shoal does not have."""
 
-_HOMES = {name: f"{module}:{name}" for module, names in _OURS.items() for name in names.split()}
+_HOMES = _RENAMED | {
+    name: f"{module}:{name}" for module, names in _OURS.items() for name in names.split()
+}
 
 TABLE: dict[str, dict[str, str]] = {
     module: {name: _HOMES[name] for name in sorted(names) if name in _HOMES}
@@ -163,7 +188,34 @@ TABLE: dict[str, dict[str, str]] = {
 }
 """The names that shoal has, and their modules in it: {old module: {name: "module:name"}}."""
 
-INSTEAD = {
-    "StridedPlacementStrategy": "PackedPlacementStrategy(..., stride=n)",
+REFUSED = {
+    "PeekQueue": (
+        "it is the queue within RLinf's channel actor; use Channel.peek_all(key) to look into a"
+        " channel, or Channel.create(name, local=True) for a queue within one process"
+    ),
+    "StridedPlacementStrategy": (
+        "its argument is part of another strategy; use PackedPlacementStrategy(..., stride=n)"
+    ),
+    "WorkerNode": (
+        "it is how RLinf's WorkerManager stores workers; use WorkerManager.get_worker_info(address)"
+    ),
+    "_egl_index_by_cuda_device": (
+        "it is private to RLinf; use the variable EGL_DEVICE_ID, which every worker with a GPU has"
+    ),
+    "_nv_profiling_active": ("it is private to RLinf; use NvidiaGPUManager.is_profiling_active()"),
 }
-"""Names of older documents that shoal does not have, with their replacements."""
+"""Names that shoal does not have on purpose: the reason, and what to use."""
+
+REFUSED_MEMBERS = {
+    "Cluster.TIMEOUT_WARN_TIME": (
+        "waits have deadlines, and are logged after 10 s; use timeout= or SHOAL_TIMEOUT"
+    ),
+    "Cluster._run_failed": (
+        "the driver keeps its own exit code; use SHOAL_ON_FAILURE to choose what a failure does"
+    ),
+    "NvidiaGPUManager.get_egl_device_id": (
+        "each node is asked for its EGL indices once; use the variable EGL_DEVICE_ID, which every"
+        " worker with a GPU has"
+    ),
+}
+"""Members of classes in `TABLE` that shoal does not have on purpose, with the reason."""

@@ -29,6 +29,11 @@ class CudaProfiler(AcceleratorManager):
         cls._cuda().profiler.stop()
 
     @classmethod
+    def is_profiling_active(cls) -> bool:
+        """Return whether a profiler records now."""
+        return CudaProfiler._recording
+
+    @classmethod
     @contextlib.contextmanager
     def profiling_range(
         cls, label: str, color: str | None = None, domain: str | None = None

@@ -3,6 +3,7 @@
 import contextlib
 import importlib
 import logging
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, TypeVar
@@ -152,6 +153,36 @@ class AcceleratorManager(ABC):
         return {cls.RESTRICTIONS.visible: ",".join(names)} | dict.fromkeys(cls.NOT_SET_BY_RAY, "1")
 
     @classmethod
+    def get_accelerator_env_var(cls, visible_accelerators: Sequence[str | int]) -> dict[str, str]:
+        """Return the variables that restrict a process to some devices; see `visibility_env`.
+
+        Args:
+            visible_accelerators: Hardware ranks, or unique names (`GPU-…`, `MIG-…`).
+
+        Raises:
+            ShoalValueError: One is neither.
+        """
+        return cls.visibility_env(*cls.named_devices(visible_accelerators), (), os.environ)
+
+    @classmethod
+    def named_devices(
+        cls, visible: Sequence[str | int], device_names: Sequence[str] = ()
+    ) -> tuple[list[str], list[int]]:
+        """Return the node's names for devices, and their ranks; -1 if only the name is known.
+
+        Args:
+            visible: Hardware ranks, or unique names.
+            device_names: The node's names for its devices; empty if each name is the rank.
+
+        Raises:
+            ShoalValueError: A device does not exist.
+        """
+        if isinstance(visible, str):
+            raise ShoalValueError(f"expected a list of hardware ranks, not {visible!r}")
+        found = [_named(cls.TYPE, device, device_names) for device in visible]
+        return [name for name, _ in found], [rank for _, rank in found]
+
+    @classmethod
     def worker_env(cls) -> dict[str, str]:
         """Return the variables that depend on the packages installed on the worker's node."""
         return {}
@@ -169,7 +200,7 @@ class AcceleratorManager(ABC):
     # --- torch ---
 
     @classmethod
-    def torch_platform(cls) -> Any:
+    def get_torch_platform(cls) -> Any:
         """Return torch's module for the devices."""
         if cls.TORCH_EXTENSION:
             importlib.import_module(cls.TORCH_EXTENSION)
@@ -198,6 +229,11 @@ class AcceleratorManager(ABC):
         return
 
     @classmethod
+    def is_profiling_active(cls) -> bool:
+        """Return whether a profiler records now; never by default."""
+        return False
+
+    @classmethod
     @contextlib.contextmanager
     def profiling_range(
         cls, label: str, color: str | None = None, domain: str | None = None
@@ -218,6 +254,23 @@ def ray_devices(name: str) -> list[Device]:
 def is_unique_name(name: str) -> bool:
     """Return whether the name of a device is unique among all machines."""
     return name.startswith(("GPU-", "MIG-"))
+
+
+def _named(kind: str, device: str | int, names: Sequence[str]) -> tuple[str, int]:
+    text = "" if isinstance(device, bool) else str(device).strip()
+    rank = int(text) if text.isdecimal() else names.index(text) if text in names else -1
+    if 0 <= rank < len(names):
+        return names[rank], rank
+    if names and (rank >= 0 or is_unique_name(text)):
+        raise ShoalValueError(
+            f"{kind} device {text} does not exist; the node has {', '.join(names)}"
+        )
+    if rank < 0 and not is_unique_name(text):
+        raise ShoalValueError(
+            f"{kind} device {device!r} is not a device; expected hardware ranks or unique names "
+            "(GPU-…, MIG-…)"
+        )
+    return text, rank
 
 
 def _entry(name: str, variable: str, text: str) -> int | str:

@@ -15,7 +15,10 @@ from shoal.hardware.accelerators.devices import Device, Restrictions
 from shoal.hardware.accelerators.kind import AcceleratorType
 from shoal.hardware.accelerators.manager import AcceleratorManager
 
-__all__ = ["NvidiaGPUManager", "set_nccl_options"]
+__all__ = ["EGL_DEVICE_ID_ENV_VARS", "NvidiaGPUManager", "set_nccl_options"]
+
+EGL_DEVICE_ID_ENV_VARS = ("MUJOCO_EGL_DEVICE_ID", "EGL_DEVICE_ID")
+"""The variables that choose the GPU of rendering: for MuJoCo, and for other libraries."""
 
 _log = logging.getLogger("shoal")
 
@@ -79,8 +82,7 @@ class NvidiaGPUManager(CudaProfiler):
         env = super().visibility_env(names, ranks, egl_ids, environment)
         # A device of which only the unique name is known (rank -1) has no known EGL index.
         if ranks and ranks[0] >= 0 and environment.get("MUJOCO_GL", "").lower() not in _NO_EGL:
-            egl = _egl_id(names[0], ranks[0], egl_ids)
-            env |= {"MUJOCO_EGL_DEVICE_ID": egl, "EGL_DEVICE_ID": egl}
+            env |= dict.fromkeys(EGL_DEVICE_ID_ENV_VARS, _egl_id(names[0], ranks[0], egl_ids))
         env["NCCL_CUMEM_ENABLE"] = environment.get("NCCL_CUMEM_ENABLE", "0")
         if env["NCCL_CUMEM_ENABLE"] != "0":
             _warn_once(

@@ -10,7 +10,7 @@ from shoal.bootstrap.extension import load_user_extension_module
 from shoal.errors import ShoalValueError
 from shoal.hardware.accelerators.accelerator import Accelerator
 from shoal.hardware.accelerators.kind import AcceleratorType
-from shoal.hardware.accelerators.manager import AcceleratorManager, is_unique_name
+from shoal.hardware.accelerators.manager import AcceleratorManager
 from shoal.nearest import did_you_mean
 
 __all__ = ["AcceleratorUtil", "complete_environment", "manager_of", "visibility_env"]
@@ -64,29 +64,8 @@ def visibility_env(
     manager = manager_of(accelerator_type)
     if manager is None:
         return {}
-    if isinstance(visible, str):
-        raise ShoalValueError(f"expected a list of hardware ranks, not {visible!r}")
-    found = [_device(accelerator_type, device, device_names) for device in visible]
-    names, ranks = [name for name, _ in found], [rank for _, rank in found]
+    names, ranks = manager.named_devices(visible, device_names)
     return manager.visibility_env(names, ranks, egl_ids, environment or {})
-
-
-def _device(kind: str, device: Any, names: Sequence[str]) -> tuple[str, int]:
-    """Return the node's name for a device, and its rank; -1 if only its name is known."""
-    text = "" if isinstance(device, bool) else str(device).strip()
-    rank = int(text) if text.isdecimal() else names.index(text) if text in names else -1
-    if 0 <= rank < len(names):
-        return names[rank], rank
-    if names and (rank >= 0 or is_unique_name(text)):
-        raise ShoalValueError(
-            f"{kind} device {text} does not exist; the node has {', '.join(names)}"
-        )
-    if rank < 0 and not is_unique_name(text):
-        raise ShoalValueError(
-            f"{kind} device {device!r} is not a device; expected hardware ranks or unique names "
-            "(GPU-…, MIG-…)"
-        )
-    return text, rank
 
 
 def complete_environment() -> None:
@@ -124,10 +103,11 @@ class AcceleratorUtil:
 
     @staticmethod
     def get_accelerator_env_var(
-        accelerator_type: str, visible_accelerators: Sequence[str]
+        accelerator_type: str, visible_accelerators: Sequence[str | int]
     ) -> dict[str, str]:
         """Return the variables that restrict a process to some devices; see `visibility_env`."""
-        return visibility_env(accelerator_type, visible_accelerators, environment=os.environ)
+        manager = manager_of(accelerator_type)
+        return {} if manager is None else manager.get_accelerator_env_var(visible_accelerators)
 
     @staticmethod
     def get_visible_devices(accelerator_type: str) -> list[int | str]:
@@ -155,7 +135,7 @@ class AcceleratorUtil:
     def get_torch_platform(accelerator_type: str) -> Any:
         """Return torch's module for the devices: `torch.cuda`."""
         manager = manager_of(accelerator_type)
-        return None if manager is None else manager.torch_platform()
+        return None if manager is None else manager.get_torch_platform()
 
     @staticmethod
     def get_device_type(accelerator_type: str) -> str | None:
