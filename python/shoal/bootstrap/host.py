@@ -22,6 +22,8 @@ import ray
 import ray.cloudpickle as pickle
 
 from shoal.bootstrap.failure import Failure
+from shoal.bootstrap.preload import preload_torch
+from shoal.bootstrap.variables import set_variables
 from shoal.context import set_context
 from shoal.errors import GeneratorMethodError, LaunchError
 
@@ -61,6 +63,7 @@ class LaunchSpec:
         class_name: The user's class, for messages.
         payload: The pickled class and its arguments; an argument that is a Ray object reference
             is replaced by a `_Slot`.
+        driver_has_torch: Whether the driver has imported torch.
     """
 
     name: str
@@ -73,6 +76,7 @@ class LaunchSpec:
     payload: bytes
     versions: dict[str, str] = field(default_factory=dict)
     hooks: tuple[str, ...] = ()
+    driver_has_torch: bool = False
 
 
 @dataclass(frozen=True)
@@ -134,6 +138,8 @@ class WorkerHost:
             self._shoal_failure = Failure.capture(
                 error, spec.name, spec.rank, skip_frames_of=__file__
             )
+        else:
+            preload_torch(driver_has_it=spec.driver_has_torch)
 
     def _shoal_announce(self) -> None:
         """Tell Ray's log monitor the name of this process."""
@@ -299,11 +305,7 @@ def _ends_process(error: BaseException) -> bool:
 
 
 def _construct(spec: LaunchSpec, resolved: Sequence[Any]) -> Any:
-    for name, value in spec.env.items():
-        if value is None:
-            os.environ.pop(name, None)
-        else:
-            os.environ[name] = value
+    set_variables(spec.env)
     set_context(name=spec.name, namespace=spec.namespace, node_rank=spec.node_rank)
     _check_versions(spec)
     _load_backend(spec)
