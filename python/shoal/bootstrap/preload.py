@@ -6,11 +6,9 @@ import logging
 import os
 import sys
 import threading
-from collections.abc import Sequence
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
-from types import ModuleType
-from typing import Final
+from typing import Any, Final
 
 from shoal.context import env_var
 
@@ -85,9 +83,7 @@ class _NoMoreImports(MetaPathFinder):
     def __init__(self, thread: threading.Thread) -> None:
         self._thread = thread
 
-    def find_spec(
-        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
-    ) -> ModuleSpec | None:
+    def find_spec(self, *_: Any, **__: Any) -> ModuleSpec | None:
         if threading.current_thread() is self._thread:
             raise SystemExit
         return None

@@ -37,10 +37,9 @@ _READ_AT_START = frozenset(
         "GLIBC_TUNABLES",
         "LOCPATH",
         "TZDIR",
-        # The interpreter: where the user's packages are, and modules that start in each process.
+        # Modules that the interpreter imports when it starts.
         "COVERAGE_PROCESS_CONFIG",
         "COVERAGE_PROCESS_START",
-        "HOME",
         # Libraries that Ray loads.
         "OPENSSL_CONF",
         "OPENSSL_MODULES",

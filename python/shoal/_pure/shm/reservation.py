@@ -108,7 +108,8 @@ def _checked_shape(shape: Any) -> tuple[int, ...]:
 
 def _kind(dtype: Any) -> tuple[Any, int]:
     """Return the dtype of numpy or torch, and the size of one value."""
-    if isinstance(dtype, getattr(sys.modules.get("torch"), "dtype", ())):
+    of_torch: Any = getattr(sys.modules.get("torch"), "dtype", ())
+    if isinstance(dtype, of_torch):
         if is_quantized(dtype):
             raise ShoalValueError(
                 f"dtype={dtype}: quantized values cannot be made in place: put a quantized tensor"
