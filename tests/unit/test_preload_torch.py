@@ -4,7 +4,6 @@ import logging
 import os
 import subprocess
 import sys
-from pathlib import Path
 from textwrap import dedent
 from types import ModuleType
 
@@ -12,8 +11,6 @@ import pytest
 
 from shoal.bootstrap import preload
 from shoal.bootstrap.preload import preload_torch
-
-ROOT = Path(__file__).parents[2]
 
 SLOW = """
 import importlib, os, time
@@ -53,7 +50,7 @@ def run(tmp_path):
             timeout=60,
             env={
                 **env,
-                "PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT / 'python'}",
+                "PYTHONPATH": os.pathsep.join([str(tmp_path), *filter(None, sys.path)]),
                 "STARTED": str(tmp_path / "started"),
                 "PARTS": str(parts),
                 **variables,

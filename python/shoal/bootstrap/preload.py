@@ -37,7 +37,10 @@ def preload_torch(*, driver_has_it: bool) -> None:
     importing = _Importing()
     os.register_at_fork(before=importing.finish_before_fork)
     atexit.register(importing.stop)
-    importing.start()
+    try:
+        importing.start()
+    except RuntimeError as error:  # a limit of threads
+        _log.warning("torch is not imported in the background: %s", error)
 
 
 class _Importing(threading.Thread):
