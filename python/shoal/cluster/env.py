@@ -37,9 +37,6 @@ _READ_AT_START = frozenset(
         "GLIBC_TUNABLES",
         "LOCPATH",
         "TZDIR",
-        # Modules that the interpreter imports when it starts.
-        "COVERAGE_PROCESS_CONFIG",
-        "COVERAGE_PROCESS_START",
         # Libraries that Ray loads.
         "OPENSSL_CONF",
         "OPENSSL_MODULES",
@@ -54,6 +51,7 @@ _READ_AT_START = frozenset(
 _READ_AT_START_PREFIXES = (
     "LD_",
     "PYTHON",
+    "COVERAGE_PROCESS_",  # a module that the interpreter imports when it starts
     "GRPC_",
     "MALLOC_",
     "MIMALLOC_",
