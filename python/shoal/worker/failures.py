@@ -123,7 +123,7 @@ class GroupCall:
         with self._changed:
             self._is_dropped = True
             self.replies = {i: self._kept(reply) for i, reply in self.replies.items()}
-        if not self._watched and self.pending() and runtime().is_initialized():
+        if not self._watched and self.pending() and not _is_ending():
             self.watch()
 
     @contextmanager
@@ -363,14 +363,20 @@ def _watch_calls() -> None:
         _wake.wait()
         time.sleep(_WATCH_AFTER_S)
         _wake.clear()
-        while _new:
-            call = _new.popleft()
-            try:
-                if runtime().is_initialized():
-                    call.watch_if_left_alone()
-            except Exception:  # noqa: BLE001  (Ray is being shut down; the next job needs this thread)
-                _log.debug("%s: not watched", call.name, exc_info=True)
-            del call  # its values must not live until the next call
+        _watch_new()
+
+
+def _watch_new() -> None:
+    while _new:
+        call = _new.popleft()
+        try:
+            # Ray says for a while that it is initialised when it has no core worker any more. A
+            # call of Ray would then end the process with exit code 1.
+            if not _is_ending():
+                call.watch_if_left_alone()
+        except Exception:  # noqa: BLE001  (Ray is being shut down; the next job needs this thread)
+            _log.debug("%s: not watched", call.name, exc_info=True)
+        del call  # its values must not live until the next call
 
 
 def _forget() -> None:
