@@ -9,17 +9,41 @@ from shoal import Cluster
 from shoal.worker import failures
 
 
-@pytest.mark.parametrize("is_ending", [False, True])
-def test_calls_are_not_watched_while_the_cluster_ends(monkeypatch, is_ending):
-    watched = []
-    call = SimpleNamespace(name="g.step", watch_if_left_alone=lambda: watched.append("g.step"))
-    # As in the middle of Ray's own shutdown, when a call of Ray would end the process.
+class Call:
+    name = "g.step"
+
+    def __init__(self):
+        self.watched = 0
+
+    def watch_if_left_alone(self):
+        self.watched += 1
+
+
+def test_a_call_is_watched(monkeypatch):
+    call = Call()
     monkeypatch.setattr(failures, "runtime", lambda: SimpleNamespace(is_initialized=lambda: True))
-    cluster = SimpleNamespace(is_ending=is_ending)
-    monkeypatch.setattr(Cluster, "_instance", cluster, raising=False)
+    monkeypatch.setattr(Cluster, "_instance", SimpleNamespace(is_ending=False), raising=False)
     monkeypatch.setattr(failures, "_new", deque([call]))
     failures._watch_new()
-    assert bool(watched) is not is_ending
+    assert call.watched == 1
+
+
+def test_a_call_is_kept_and_not_watched_while_ray_is_shut_down(monkeypatch):
+    """To watch it, or to drop its references, would end the process in that time."""
+    kept, calls = [], deque([Call()])
+    call = calls[0]
+
+    def is_initialized():
+        kept.append(call in calls)
+        return len(kept) < 3
+
+    monkeypatch.setattr(failures, "runtime", lambda: SimpleNamespace(is_initialized=is_initialized))
+    monkeypatch.setattr(Cluster, "_instance", SimpleNamespace(is_ending=True), raising=False)
+    monkeypatch.setattr(failures, "_new", calls)
+    failures._watch_new()
+    assert kept[:3] == [True] * 3
+    assert call.watched == 0
+    assert not calls
 
 
 @pytest.mark.parametrize("is_ending", [False, True])

@@ -18,7 +18,7 @@ from shoal.bootstrap.failure import Failure
 from shoal.cluster import Cluster
 from shoal.cluster.stop import stop_process
 from shoal.context import current
-from shoal.deadline import annotate_waits
+from shoal.deadline import Deadline, annotate_waits
 from shoal.errors import ClusterError, PeerLostError
 from shoal.fork import ChildStage, in_child
 from shoal.manager.base import connection
@@ -30,6 +30,8 @@ _log = logging.getLogger("shoal")
 # Seconds after which a call that no code waits for is watched. Watching a call costs about as much
 # as a tenth of the call itself, so a call that is waited for at once is not watched.
 _WATCH_AFTER_S = 0.2
+# Seconds that Ray's shutdown may take.
+_END_S = 60.0
 # Part of Ray's message about an actor that was killed with this function.
 _KILLED = "ray.kill"
 # Maximum number of failures that are kept, and that one log line names.
@@ -368,15 +370,25 @@ def _watch_calls() -> None:
 
 def _watch_new() -> None:
     while _new:
+        _await_end()
         call = _new.popleft()
         try:
-            # Ray says for a while that it is initialised when it has no core worker any more. A
-            # call of Ray would then end the process with exit code 1.
             if not _is_ending():
                 call.watch_if_left_alone()
         except Exception:  # noqa: BLE001  (Ray is being shut down; the next job needs this thread)
             _log.debug("%s: not watched", call.name, exc_info=True)
         del call  # its values must not live until the next call
+
+
+def _await_end() -> None:
+    """Wait until Ray's shutdown is complete, if it is under way.
+
+    Meanwhile Ray has no core worker, and ends the process with exit code 1 if any thread calls it or
+    drops a reference to a result.
+    """
+    deadline = Deadline(_END_S)
+    while _is_ending() and runtime().is_initialized() and not deadline.expired:
+        time.sleep(_WATCH_AFTER_S)
 
 
 def _forget() -> None:
