@@ -33,15 +33,19 @@ def test_a_call_is_kept_and_not_watched_while_ray_is_shut_down(monkeypatch):
     kept, calls = [], deque([Call()])
     call = calls[0]
 
-    def is_initialized():
-        kept.append(call in calls)
-        return len(kept) < 3
+    class Ending:
+        @property
+        def is_ending(self):
+            kept.append(call in calls)
+            if len(kept) == 3:  # the shutdown is complete
+                monkeypatch.delattr(Cluster, "_instance")
+            return True
 
-    monkeypatch.setattr(failures, "runtime", lambda: SimpleNamespace(is_initialized=is_initialized))
-    monkeypatch.setattr(Cluster, "_instance", SimpleNamespace(is_ending=True), raising=False)
+    monkeypatch.setattr(failures, "runtime", lambda: SimpleNamespace(is_initialized=lambda: False))
+    monkeypatch.setattr(Cluster, "_instance", Ending(), raising=False)
     monkeypatch.setattr(failures, "_new", calls)
     failures._watch_new()
-    assert kept[:3] == [True] * 3
+    assert kept == [True] * 3
     assert call.watched == 0
     assert not calls
 

@@ -381,13 +381,16 @@ def _watch_new() -> None:
 
 
 def _await_end() -> None:
-    """Wait until Ray's shutdown is complete, if it is under way.
+    """Wait until the cluster's shutdown is complete, if it is under way.
 
-    Meanwhile Ray has no core worker, and ends the process with exit code 1 if any thread calls it or
-    drops a reference to a result.
+    While Ray shuts down, and says already that it is not initialised, it ends the process with exit
+    code 1 if any thread calls it or drops a reference to a result.
     """
     deadline = Deadline(_END_S)
-    while _is_ending() and runtime().is_initialized() and not deadline.expired:
+    while not deadline.expired:
+        cluster = getattr(Cluster, "_instance", None)
+        if cluster is None or not cluster.is_ending:
+            return
         time.sleep(_WATCH_AFTER_S)
 
 
