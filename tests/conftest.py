@@ -17,6 +17,9 @@ BACKENDS = ("rust", "pure")
 # forwards from workers in between.
 os.environ.pop("PYTHONUNBUFFERED", None)
 
+# Otherwise all workers of a session that has imported torch would spend seconds on its import.
+os.environ.setdefault("SHOAL_PRELOAD_TORCH", "0")
+
 # A shell that starts this in the background makes it ignore Ctrl-C, and programs that tests start
 # would inherit this.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

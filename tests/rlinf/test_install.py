@@ -64,13 +64,23 @@ def test_install_after_another_rlinf_is_refused(clean_imports, monkeypatch):
     assert "shoal.compat.rlinf:install" not in hooks
 
 
-def test_rest_of_an_installed_rlinf_stays_its_own(clean_imports, monkeypatch, tmp_path):
+@pytest.fixture
+def rlinf_folder(tmp_path):
+    """The folder of an RLinf that is not on the path yet."""
     for folder in ("rlinf", "rlinf/scheduler", "rlinf/utils"):
         (tmp_path / folder).mkdir()
         (tmp_path / folder / "__init__.py").write_text(f"origin = {folder!r}\n")
     (tmp_path / "rlinf/utils/own.py").write_text("from rlinf.scheduler import WorkerAddress\n")
-    monkeypatch.syspath_prepend(str(tmp_path))
+    return tmp_path
+
+
+@pytest.fixture
+def installed_rlinf(clean_imports, monkeypatch, rlinf_folder):
+    monkeypatch.syspath_prepend(str(rlinf_folder))
     install()
+
+
+def test_rest_of_an_installed_rlinf_stays_its_own(installed_rlinf):
     scope = run("import rlinf\nfrom rlinf.utils.own import WorkerAddress")
     assert scope["rlinf"].origin == "rlinf"
     assert scope["WorkerAddress"] is shoal.WorkerAddress
@@ -117,7 +127,53 @@ def test_name_that_is_not_in_this_version_is_explained(rlinf_served, monkeypatch
         run(f"from {module} import Later")
 
 
-@pytest.mark.parametrize("source", ["import rlinf.utils", "from rlinf.data import X"])
+@pytest.mark.parametrize(
+    "source",
+    [
+        "import rlinf.missing",
+        "import rlinf.utils.missing",
+        "from rlinf.missing import X",
+        "import rlinf.schedule",
+    ],
+)
+def test_module_that_an_installed_rlinf_lacks_is_not_blamed_on_the_installation(
+    installed_rlinf, source
+):
+    with pytest.raises(ModuleNotFoundError) as caught:
+        run(source)
+    name = source.split()[1]
+    assert str(caught.value) == f"No module named {name!r}"
+    assert caught.value.name == name
+
+
+def test_name_that_an_installed_rlinf_lacks_is_reported_as_by_python(installed_rlinf):
+    with pytest.raises(ImportError, match=r"cannot import name 'missing' from 'rlinf\.utils'"):
+        run("from rlinf.utils import missing")
+
+
+def test_programs_can_ask_an_installed_rlinf_for_optional_modules(installed_rlinf):
+    assert importlib.util.find_spec("rlinf.missing") is None
+    assert importlib.util.find_spec("rlinf.utils") is not None
+
+
+def test_rlinf_that_comes_to_the_path_too_late_is_named(rlinf_served, monkeypatch, rlinf_folder):
+    run("import rlinf.scheduler")
+    monkeypatch.syspath_prepend(str(rlinf_folder))
+    with pytest.raises(ModuleNotFoundError) as caught:
+        run("import rlinf.utils")
+    assert f"RLinf ({rlinf_folder}/rlinf/__init__.py) was not on sys.path" in str(caught.value)
+    assert "not installed" not in str(caught.value)
+
+
+@pytest.mark.parametrize("source", ["import rlinf.schedular", "from rlinf.schedulers import X"])
+def test_misspelled_scheduler_is_not_blamed_on_the_installation(rlinf_served, source):
+    with pytest.raises(ModuleNotFoundError, match=r"; did you mean 'rlinf\.scheduler'\?$"):
+        run(source)
+
+
+@pytest.mark.parametrize(
+    "source", ["import rlinf.utils", "from rlinf.data import X", "import rlinf.workers"]
+)
 def test_rest_of_an_rlinf_that_is_not_installed_is_explained(rlinf_served, source):
     with pytest.raises(ModuleNotFoundError, match=r"rlinf\.scheduler only.*not installed"):
         run(source)

@@ -122,8 +122,7 @@ NAMES = {
 }
 
 # Names that shoal does not have yet. A name that shoal has fails a test: remove it here.
-_MISSING_BY_PART = {
-}
+_MISSING_BY_PART = {}
 MISSING = {name for names in _MISSING_BY_PART.values() for name in names.split()}
 MISSING_MEMBERS: set[str] = set()
 

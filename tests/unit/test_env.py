@@ -1,6 +1,8 @@
 """Environment variables of workers: how values merge, and which variables need a new process."""
 
 import logging
+import re
+from pathlib import Path
 
 import pytest
 
@@ -69,10 +71,44 @@ def test_an_invalid_mode_is_logged_and_means_append(caplog):
     assert "append or override. Falling back to append" in caplog.text
 
 
-def test_variables_of_the_loader_and_the_interpreter_need_a_fresh_process():
-    fresh = ["LD_PRELOAD", "LD_LIBRARY_PATH", "PYTHONPATH", "PYTHONHASHSEED"]
-    others = ["PATH", "OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES", "MY_PYTHON"]
-    assert [name for name in fresh + others if needs_fresh_process(name)] == fresh
+def test_variables_that_are_read_when_a_process_starts_need_a_fresh_one():
+    fresh = [
+        "LD_PRELOAD", "LD_LIBRARY_PATH", "PYTHONPATH", "PYTHONHASHSEED", "MALLOC_ARENA_MAX",
+        "MALLOC_CONF", "GLIBC_TUNABLES", "RAY_BACKEND_LOG_LEVEL", "GRPC_VERBOSITY",
+        "COVERAGE_PROCESS_START",
+    ]  # fmt: skip
+    others = [
+        "PATH", "OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES", "MY_PYTHON", "TZ", "TMPDIR", "LC_TIME", "HOME",
+        "RAY_ACTOR", "RAY_ADDRESS", "RAY_EXPERIMENTAL_NOSET_CUDA_VISIBLE_DEVICES",
+    ]  # fmt: skip
+    assert [name for name in fresh + others if needs_fresh_process(name, "1")] == fresh
+
+
+def test_the_documentation_names_variables_that_need_a_fresh_process():
+    page = Path(__file__).parents[2] / "docs" / "configuration.md"
+    section = page.read_text().partition("## When variables take effect")[2].partition("\n## ")[0]
+    rows = [row.split("|")[1:3] for row in section.splitlines() if row.startswith("| `")]
+    for names, treatment in rows:
+        for name in re.findall("`([^`]+)`", names.partition(";")[0]):
+            fresh = needs_fresh_process(name.replace("*", "X"), "1")
+            assert fresh is ("new process" in treatment), name
+
+
+@pytest.mark.parametrize(
+    ("value", "fresh"),
+    [
+        ("en_US.UTF-8", False),
+        ("de_DE.utf8@euro", False),
+        ("C", False),
+        ("POSIX", False),
+        ("", False),
+        ("de_DE.ISO-8859-1", True),
+        ("de_DE", True),
+    ],
+)
+def test_only_a_locale_with_another_encoding_needs_a_fresh_process(value, fresh):
+    for name in ("LANG", "LC_ALL", "LC_CTYPE"):
+        assert needs_fresh_process(name, value) is fresh
 
 
 def test_the_name_of_shoal_wins_over_the_older_one(monkeypatch):

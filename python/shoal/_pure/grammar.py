@@ -105,7 +105,12 @@ class _Parser:
         if len(colons) > 1:
             second = tokens[colons[1]].span
             what = "expected one ':' in a segment at most"
-            raise GrammarError(second, what, spelling=True).or_(*second, "")
+            fault = GrammarError(second, what, spelling=True)
+            if colons[1] == colons[0] + 1:  # `0::0`: a colon too many
+                raise fault.or_(*second, "")
+            if len(colons) > 2 and _part_after(tokens, colons[2]):  # noqa: PLR2004  (the third colon)
+                raise fault.or_(*second, ",")  # `0:0:1:1`: a colon that should be a comma
+            raise fault.or_(second[0], span[1], "")  # `0:0:0`: a part too many
         head = tokens[: colons[0]] if colons else tokens
         tail = tokens[colons[0] + 1 :] if colons else None
         end = head[-1].end if head else span[0]
@@ -138,13 +143,13 @@ class _Parser:
             return
         shared = next((rank for rank in ranks.ranks if rank in self.used), None)
         if shared is not None:
-            what = f"resource ranks must be unique: {shared} stands in a segment before"
+            what = f"Resource ranks must be unique: {shared} stands in a segment before"
             fault = GrammarError(ranks.span, what)
             # A comma ends the exclusions: in `all!3,4` perhaps both should have been excluded.
             if self.exclusion_end is not None and tail is None:
                 fault.or_(self.exclusion_end, ranks.span[0], "!")
             raise fault
-        what = f"resource ranks must be in ascending order: {first} stands after {self.highest}"
+        what = f"Resource ranks must be in ascending order: {first} stands after {self.highest}"
         segments = [segment.strip(BLANKS) for segment in self.text.split(",")]
         segments = sorted(filter(None, segments), key=_first_rank)
         raise GrammarError(ranks.span, what).or_(0, len(self.text), ",".join(segments))
@@ -152,12 +157,12 @@ class _Parser:
     def process_count(self, part: list[Token], colon: Token, span: Span) -> int:
         cursor = Cursor(part, self.text, colon.end)
         if part and part[0].is_all:
-            what = "process ranks cannot be 'all': expected a range such as 0-3"
+            what = "Process ranks cannot be 'all': expected a range such as 0-3"
             raise GrammarError(part[0].span, what).or_(colon.start, span[1], "")
         ranks = cursor.range("expected a process rank or a range such as 0-3", spelling=True)
         if following := cursor.next():
             if following.text in {"/", "!"}:
-                what = "process ranks have no steps and no exclusions: they run from 0 without gaps"
+                what = "Process ranks have no steps and no exclusions: they run from 0 without gaps"
                 raise GrammarError(following.span, what)
             raise unexpected(following, "expected ',' or the end", spelling=True)
         first, expected = ranks.first, len(self.processes)
@@ -165,15 +170,15 @@ class _Parser:
         if first == expected:
             return size
         if expected == 0:
-            what = "process ranks must start at 0"
+            what = "Process ranks must start at 0"
         elif first < expected:
             what = (
-                f"process ranks must be unique: {first} stands in a segment before, "
+                f"Process ranks must be unique: {first} stands in a segment before, "
                 f"expected {expected} next"
             )
         else:
             what = (
-                f"process ranks must be in ascending order without gaps: expected {expected} next"
+                f"Process ranks must be in ascending order without gaps: expected {expected} next"
             )
         raise GrammarError(ranks.span, what).or_(*ranks.span, _write_range(expected, size))
 
@@ -218,6 +223,11 @@ class _Parser:
             rest = self.text[end : tail[0].start]
             count = _write_range(len(self.processes), int(text.rpartition("-")[2]) + 1)
             fault.or_(*span, f"{self.text[span[0] : start]}{text}{rest}{count}")
+
+
+def _part_after(tokens: list[Token], colon: int) -> bool:
+    """Whether a part that is not empty follows a colon."""
+    return colon + 1 < len(tokens) and tokens[colon + 1].text != ":"
 
 
 def _first_rank(segment: str) -> int:

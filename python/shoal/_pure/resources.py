@@ -4,7 +4,7 @@ import bisect
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from shoal._pure.placement import NodeGroup, NodeResources
+from shoal._pure.placement import ACCELERATOR, NodeGroup, NodeResources
 from shoal._pure.text import compress, type_name
 from shoal.errors import PlacementError
 
@@ -90,13 +90,19 @@ class Resources:
 
     def _describe(self, group: NodeGroup) -> str:
         blocks = [block for block in self.blocks if block.group is group]
+        kind = group.hardware_type
+        if self.whole or kind == ACCELERATOR:
+            kind = None
         if not blocks:
-            return f"{group.label}: no ranks"
+            return f"{group.label}: no {'ranks' if kind is None else kind}"
         first, last = blocks[0].first, blocks[-1].first + blocks[-1].size - 1
         ranks = f"rank {first}" if first == last else f"ranks {first}-{last}"
         nodes = compress([block.node.node_rank for block in blocks])
         noun = "node" if len(blocks) == 1 else "nodes"
-        what = " (each a whole node)" if self.whole else ""
+        if kind is not None:
+            what = f" (each a {kind})"
+        else:
+            what = " (each a whole node)" if self.whole else ""
         return f"{group.label}: {ranks} on {noun} {nodes}{what}"
 
 

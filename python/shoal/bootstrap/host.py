@@ -24,6 +24,8 @@ import ray.cloudpickle as pickle
 from shoal.bootstrap.code import prefer_shipped
 from shoal.bootstrap.failure import Failure
 from shoal.bootstrap.output import announce_output
+from shoal.bootstrap.preload import preload_torch
+from shoal.bootstrap.variables import set_variables
 from shoal.context import set_context
 from shoal.errors import GeneratorMethodError, LaunchError
 
@@ -65,6 +67,7 @@ class LaunchSpec:
         class_name: The user's class, for messages.
         payload: The pickled class and its arguments; an argument that is a Ray object reference
             is replaced by a `_Slot`.
+        driver_has_torch: Whether the driver has imported torch.
     """
 
     name: str
@@ -79,6 +82,7 @@ class LaunchSpec:
     hooks: tuple[str, ...] = ()
     code: tuple[str, ...] = ()
     log: str = ""
+    driver_has_torch: bool = False
 
     @property
     def log_rank(self) -> str:
@@ -147,6 +151,8 @@ class WorkerHost:
             self._shoal_failure = Failure.capture(
                 error, spec.name, spec.rank, skip_frames_of=__file__
             )
+        else:
+            preload_torch(driver_has_it=spec.driver_has_torch)
 
     def _shoal_announce(self) -> None:
         """Tell Ray's log monitor the name of this process."""
@@ -312,11 +318,7 @@ def _ends_process(error: BaseException) -> bool:
 
 
 def _construct(spec: LaunchSpec, resolved: Sequence[Any]) -> Any:
-    for name, value in spec.env.items():
-        if value is None:
-            os.environ.pop(name, None)
-        else:
-            os.environ[name] = value
+    set_variables(spec.env)
     if spec.code:
         prefer_shipped(spec.code)
     set_context(name=spec.name, namespace=spec.namespace, node_rank=spec.node_rank)

@@ -110,7 +110,11 @@ class ChannelWorkerGroup:
         settings = ChannelSettings(chosen, self._settings.maxsize, num_actors=len(nodes))
         try:
             _, routes = start(
-                self._worker_cls, settings, nodes, Deadline(timeout), log=not disable_distributed_log
+                self._worker_cls,
+                settings,
+                nodes,
+                Deadline(timeout),
+                log=not disable_distributed_log,
             )
         except NameTakenError as error:
             raise NameTakenError(

@@ -28,9 +28,9 @@ def new_array(shape: tuple[int, ...], dtype: Any) -> Any:
         ShoalValueError: numpy cannot make such an array.
         ChannelMemoryError: The process has no memory for it.
     """
-    torch = sys.modules.get("torch")
+    torch: Any = sys.modules.get("torch")
     try:
-        if torch is not None and isinstance(dtype, torch.dtype):
+        if isinstance(dtype, getattr(torch, "dtype", ())):
             return torch.empty(shape, dtype=dtype)
         return _numpy().empty(shape, dtype)
     except ValueError as error:  # numpy counts the bytes of an empty array without its size of 0
@@ -50,8 +50,7 @@ def checked_form(shape: Any, dtype: Any) -> tuple[tuple[int, ...], Any]:
         DependencyError: It is a dtype of numpy, which is not installed.
     """
     sizes = _sizes(shape)
-    torch = sys.modules.get("torch")
-    if torch is not None and isinstance(dtype, torch.dtype):
+    if isinstance(dtype, getattr(sys.modules.get("torch"), "dtype", ())):
         if is_quantized(dtype):
             raise ShoalValueError(
                 f"dtype={dtype}: quantized values cannot be made in place: put a quantized tensor"

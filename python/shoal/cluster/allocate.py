@@ -2,6 +2,7 @@
 
 import os
 import shlex
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol, overload
@@ -249,7 +250,7 @@ def allocate(job: Job, request: Allocation, reports: Sequence[NodeReport]) -> An
         NameTakenError: The name belongs to a live worker.
     """
     node, group, env, profiling_env, rank = resolve(job, request, reports)
-    early = {k: v for k, v in env.items() if k in profiling_env or needs_fresh_process(k)}
+    early = {k: v for k, v in env.items() if k in profiling_env or needs_fresh_process(k, v)}
     payload, refs = pack(request.cls, list(request.cls_args), dict(request.cls_kwargs))
     spec = LaunchSpec(
         name=request.worker_name,
@@ -264,6 +265,7 @@ def allocate(job: Job, request: Allocation, reports: Sequence[NodeReport]) -> An
         hooks=(*_device_hooks(env), *hooks),
         code=shipped_roots(),
         log="" if request.disable_distributed_log else job.log,
+        driver_has_torch="torch" in sys.modules,
     )
     options: dict[str, Any] = {
         "name": request.worker_name,

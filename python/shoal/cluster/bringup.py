@@ -219,9 +219,13 @@ def find_nodes(
         reports = _probe(alive, deadline)
         ordered = _order(alive, reports)
         if num_nodes and len(ordered) > num_nodes:
+            last = len(ordered) - 1
+            some = (
+                f"node {last} stays" if last == num_nodes else f"nodes {num_nodes} to {last} stay"
+            )
             _log.warning(
-                "%d nodes are connected and the job wants %d: nodes %d to %d stay unused",
-                len(ordered), num_nodes, num_nodes, len(ordered) - 1,
+                "%d nodes are connected and the job wants %d: %s unused",
+                len(ordered), num_nodes, some,
             )  # fmt: skip
             ordered = ordered[:num_nodes]
         hardware = probe_hardware_of(ordered, config, deadline)

@@ -34,6 +34,41 @@ PATH_LIKE_ENV_VARS = frozenset(
     }
 )
 
+_LOCALE = frozenset({"LANG", "LC_ALL", "LC_CTYPE"})
+
+_READ_AT_START = frozenset(
+    {
+        # glibc
+        "GLIBC_TUNABLES",
+        "LOCPATH",
+        "TZDIR",
+        # Libraries that Ray loads.
+        "OPENSSL_CONF",
+        "OPENSSL_MODULES",
+        "PROTOCOL_BUFFERS_PYTHON_IMPLEMENTATION",
+        # Sanitizers
+        "ASAN_OPTIONS",
+        "LSAN_OPTIONS",
+        "TSAN_OPTIONS",
+        "UBSAN_OPTIONS",
+    }
+)
+_READ_AT_START_PREFIXES = (
+    "LD_",
+    "PYTHON",
+    "COVERAGE_PROCESS_",  # a module that the interpreter imports when it starts
+    "GRPC_",
+    "MALLOC_",
+    "MIMALLOC_",
+    "RAY_",
+    "TCMALLOC_",
+    "_RJEM_MALLOC_",
+)
+_READ_LATER = frozenset(
+    {"RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "RAY_ACTOR", "RAY_ADDRESS", "RAY_NAMESPACE"}
+)
+_READ_LATER_PREFIX = "RAY_EXPERIMENTAL_NOSET_"  # the variables of devices set these
+
 
 class ClusterEnvVar(StrEnum):
     """shoal's variables; the full name is `SHOAL_` plus the value (`RLINF_` is read as well)."""
@@ -138,6 +173,12 @@ def merge_worker_env_vars(
     return merged
 
 
-def needs_fresh_process(name: str) -> bool:
+def needs_fresh_process(name: str, value: str) -> bool:
     """Return whether a variable has an effect only if it is set before the interpreter starts."""
-    return name.startswith(("LD_", "PYTHON"))
+    if name in _LOCALE:
+        # The interpreter works in UTF-8 in these locales, whichever of them was set at its start.
+        codeset = value.partition(".")[2].partition("@")[0]
+        return value not in {"", "C", "POSIX"} and codeset.lower() not in {"utf-8", "utf8"}
+    if name in _READ_LATER or name.startswith(_READ_LATER_PREFIX):
+        return False
+    return name in _READ_AT_START or name.startswith(_READ_AT_START_PREFIXES)

@@ -60,8 +60,9 @@ def _encoded(part: Any, key: Any, depth: int) -> bytes:
 
 def _simple(part: Any, key: Any) -> bytes | None:
     """Encode a value without parts; return None for any other value."""
-    numpy = sys.modules.get("numpy")
-    if numpy is not None and isinstance(part, numpy.generic):
+    # Another thread may be importing numpy: then it has no `generic` yet.
+    scalars: Any = getattr(sys.modules.get("numpy"), "generic", ())
+    if isinstance(part, scalars):
         part = part.item()
     if part is None:
         return _node(b"n")

@@ -18,7 +18,7 @@ from shoal.bootstrap.failure import Failure
 from shoal.cluster import Cluster
 from shoal.cluster.stop import stop_process
 from shoal.context import current
-from shoal.deadline import annotate_waits
+from shoal.deadline import Deadline, annotate_waits
 from shoal.errors import ClusterError, PeerLostError
 from shoal.fork import ChildStage, in_child
 from shoal.manager.base import connection
@@ -30,6 +30,8 @@ _log = logging.getLogger("shoal")
 # Seconds after which a call that no code waits for is watched. Watching a call costs about as much
 # as a tenth of the call itself, so a call that is waited for at once is not watched.
 _WATCH_AFTER_S = 0.2
+# Seconds that Ray's shutdown may take.
+_END_S = 60.0
 # Part of Ray's message about an actor that was killed with this function.
 _KILLED = "ray.kill"
 # Maximum number of failures that are kept, and that one log line names.
@@ -123,7 +125,7 @@ class GroupCall:
         with self._changed:
             self._is_dropped = True
             self.replies = {i: self._kept(reply) for i, reply in self.replies.items()}
-        if not self._watched and self.pending() and runtime().is_initialized():
+        if not self._watched and self.pending() and not _is_ending():
             self.watch()
 
     @contextmanager
@@ -363,14 +365,33 @@ def _watch_calls() -> None:
         _wake.wait()
         time.sleep(_WATCH_AFTER_S)
         _wake.clear()
-        while _new:
-            call = _new.popleft()
-            try:
-                if runtime().is_initialized():
-                    call.watch_if_left_alone()
-            except Exception:  # noqa: BLE001  (Ray is being shut down; the next job needs this thread)
-                _log.debug("%s: not watched", call.name, exc_info=True)
-            del call  # its values must not live until the next call
+        _watch_new()
+
+
+def _watch_new() -> None:
+    while _new:
+        _await_end()
+        call = _new.popleft()
+        try:
+            if not _is_ending():
+                call.watch_if_left_alone()
+        except Exception:  # noqa: BLE001  (Ray is being shut down; the next job needs this thread)
+            _log.debug("%s: not watched", call.name, exc_info=True)
+        del call  # its values must not live until the next call
+
+
+def _await_end() -> None:
+    """Wait until the cluster's shutdown is complete, if it is under way.
+
+    While Ray shuts down, and says already that it is not initialised, it ends the process with exit
+    code 1 if any thread calls it or drops a reference to a result.
+    """
+    deadline = Deadline(_END_S)
+    while not deadline.expired:
+        cluster = getattr(Cluster, "_instance", None)
+        if cluster is None or not cluster.is_ending:
+            return
+        time.sleep(_WATCH_AFTER_S)
 
 
 def _forget() -> None:

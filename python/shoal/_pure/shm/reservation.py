@@ -108,8 +108,8 @@ def _checked_shape(shape: Any) -> tuple[int, ...]:
 
 def _kind(dtype: Any) -> tuple[Any, int]:
     """Return the dtype of numpy or torch, and the size of one value."""
-    torch = sys.modules.get("torch")
-    if torch is not None and isinstance(dtype, torch.dtype):
+    of_torch: Any = getattr(sys.modules.get("torch"), "dtype", ())
+    if isinstance(dtype, of_torch):
         if is_quantized(dtype):
             raise ShoalValueError(
                 f"dtype={dtype}: quantized values cannot be made in place: put a quantized tensor"
@@ -126,15 +126,15 @@ def _kind(dtype: Any) -> tuple[Any, int]:
 
 def _most_dimensions(kind: Any) -> int:
     """Return the maximum number of dimensions: numpy's own limit; for tensors 16, as in any put."""
-    numpy = sys.modules.get("numpy")
-    if numpy is None or not isinstance(kind, numpy.dtype):
+    numpy: Any = sys.modules.get("numpy")
+    if not isinstance(kind, getattr(numpy, "dtype", ())):
         return 16
     return 64 if numpy.lib.NumpyVersion(numpy.__version__) >= "2.0.0" else 32
 
 
 def _array(memory: bytearray, shape: tuple[int, ...], kind: Any) -> Any:
-    torch = sys.modules.get("torch")
-    if torch is not None and isinstance(kind, torch.dtype):
+    torch: Any = sys.modules.get("torch")
+    if isinstance(kind, getattr(torch, "dtype", ())):
         count = math.prod(shape)
         if count == 0:
             return torch.empty(shape, dtype=kind)

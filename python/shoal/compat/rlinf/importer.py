@@ -80,10 +80,24 @@ class _Importer(MetaPathFinder, Loader):
             return spec
         if fullname == _ROOT:
             return ModuleSpec(fullname, self, origin="shoal.compat.rlinf", is_package=True)
-        raise ModuleNotFoundError(
-            f"No module named {fullname!r}: shoal stands in for {_SCHEDULER} only, and RLinf, "
-            "which has the rest, is not installed in this environment",
-            name=fullname,
+        if path:
+            return None  # RLinf is installed and lacks the module: Python's own error says so
+        raise ModuleNotFoundError(self._explain_missing(fullname), name=fullname)
+
+    def _explain_missing(self, fullname: str) -> str:
+        """Return why a module outside `rlinf.scheduler` is missing when shoal has made `rlinf`."""
+        # Not among all modules of `TABLE`: `rlinf.workers` is near one, and is a module of RLinf.
+        if did_you_mean(fullname.split(".")[1], [_SCHEDULER.split(".")[1]]):
+            return f"No module named {fullname!r}; did you mean {_SCHEDULER!r}?"
+        installed = self._find_installed(_ROOT, None, None)
+        if installed is not None and installed.loader is not None:
+            return (
+                f"No module named {fullname!r}: RLinf ({installed.origin}) was not on sys.path when "
+                f"{_ROOT} was imported first; add its folder before that, or to PYTHONPATH"
+            )
+        return (
+            f"No module named {fullname!r}: shoal stands in for {_SCHEDULER} only, and RLinf, which "
+            "has the other modules, is not installed in this environment"
         )
 
     def _find_installed(

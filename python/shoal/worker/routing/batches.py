@@ -218,5 +218,5 @@ def _same(batches: list[Any], where: str) -> Any:
 
 def _is_array(value: Any) -> bool:
     """Whether a value is a numpy array; does not load numpy."""
-    numpy = sys.modules.get("numpy")
-    return numpy is not None and isinstance(value, numpy.ndarray)
+    # Another thread may be importing numpy.
+    return isinstance(value, getattr(sys.modules.get("numpy"), "ndarray", ()))

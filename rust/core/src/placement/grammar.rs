@@ -134,7 +134,14 @@ impl<'a> Parser<'a> {
         {
             let at = second.span;
             let fault = Fault::new(Kind::Colons, at, "expected one ':' in a segment at most");
-            return Err(fault.or(at.start, at.end, ""));
+            let after_third = parts.nth(1).unwrap_or_default();
+            return Err(match tail {
+                // `0::0` has a colon too many, `0:0:1:1` one that should be a comma, and `0:0:0` a
+                // part too many.
+                Some([]) => fault.or(at.start, at.end, ""),
+                _ if !after_third.is_empty() => fault.or(at.start, at.end, ","),
+                _ => fault.or(at.start, span.end, ""),
+            });
         }
         let end = head.last().map_or(span.start, |last| last.span.end);
         let ranks = select(
@@ -186,7 +193,7 @@ impl<'a> Parser<'a> {
             .find(|rank| self.used.binary_search(rank).is_ok());
         if let Some(shared) = shared {
             let what =
-                format!("resource ranks must be unique: {shared} stands in a segment before");
+                format!("Resource ranks must be unique: {shared} stands in a segment before");
             let fault = Fault::new(Kind::ResourceNotUnique, ranks.span, what);
             // A comma ends the exclusions: `all!3,4` may have been meant to exclude both.
             return Err(match (self.exclusion_end, tail) {
@@ -195,7 +202,7 @@ impl<'a> Parser<'a> {
             });
         }
         let what =
-            format!("resource ranks must be in ascending order: {first} stands after {highest}");
+            format!("Resource ranks must be in ascending order: {first} stands after {highest}");
         let fault = Fault::new(Kind::ResourceNotAscending, ranks.span, what);
         let text: String = self.chars.iter().collect();
         let mut segments: Vec<&str> = text
@@ -218,14 +225,14 @@ impl<'a> Parser<'a> {
             .map_or(end, |at| end + at);
         let mut cursor = Cursor::new(self.chars, part, colon + 1);
         if let Some(word) = part.first().filter(|token| cursor.is_all(token)) {
-            let what = "process ranks cannot be 'all': expected a range such as 0-3";
+            let what = "Process ranks cannot be 'all': expected a range such as 0-3";
             return Err(Fault::new(Kind::ProcessAll, word.span, what).or(colon, span.end, ""));
         }
         let expected = "expected a process rank or a range such as 0-3";
         let ranks = cursor.range(Kind::ProcessSyntax, expected)?;
         if let Some(next) = cursor.next() {
             if matches!(next.kind, TokenKind::Slash | TokenKind::Bang) {
-                let what = "process ranks have no steps and no exclusions: they run from 0 without \
+                let what = "Process ranks have no steps and no exclusions: they run from 0 without \
                             gaps";
                 return Err(Fault::new(Kind::ProcessSelection, next.span, what));
             }
@@ -236,17 +243,17 @@ impl<'a> Parser<'a> {
         let (kind, what) = if expected == 0 && first > 0 {
             (
                 Kind::ProcessStart,
-                "process ranks must start at 0".to_owned(),
+                "Process ranks must start at 0".to_owned(),
             )
         } else if first < expected {
             let what = format!(
-                "process ranks must be unique: {first} stands in a segment before, expected \
+                "Process ranks must be unique: {first} stands in a segment before, expected \
                  {expected} next"
             );
             (Kind::ProcessNotUnique, what)
         } else if first > expected {
             let what = format!(
-                "process ranks must be in ascending order without gaps: expected {expected} next"
+                "Process ranks must be in ascending order without gaps: expected {expected} next"
             );
             (Kind::ProcessGap, what)
         } else {

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::error::{PlacementError, PlacementErrorKind as Kind};
-use super::{NodeGroup, NodeResources};
+use super::{ACCELERATOR, NodeGroup, NodeResources};
 use crate::text::compress;
 
 /// The consecutive ranks that one node adds to a numbering.
@@ -146,8 +146,11 @@ impl<'a> Resources<'a> {
                 .iter()
                 .filter(|block| std::ptr::eq(block.group, group))
         };
+        let kind = group.hardware_type.as_deref();
+        let kind = kind.filter(|&kind| kind != ACCELERATOR && !self.whole);
         let (Some(first), Some(last)) = (mine().next(), mine().next_back()) else {
-            return format!("  {}: no ranks", group.label);
+            let none = kind.map_or("no ranks".to_owned(), |kind| format!("no {kind}"));
+            return format!("  {}: {none}", group.label);
         };
         let (first, last) = (first.first, last.first + last.size - 1);
         let ranks = if first == last {
@@ -157,10 +160,10 @@ impl<'a> Resources<'a> {
         };
         let nodes: Vec<u32> = mine().map(|block| block.node().node_rank).collect();
         let noun = if nodes.len() == 1 { "node" } else { "nodes" };
-        let what = if self.whole {
-            " (each a whole node)"
-        } else {
-            ""
+        let what = match kind {
+            Some(kind) => format!(" (each a {kind})"),
+            None if self.whole => " (each a whole node)".to_owned(),
+            None => String::new(),
         };
         format!(
             "  {}: {ranks} on {noun} {}{what}",

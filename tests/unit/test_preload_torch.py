@@ -1,0 +1,209 @@
+"""The import of torch in the background of a worker, with a slow package in its place."""
+
+import logging
+import os
+import subprocess
+import sys
+from textwrap import dedent
+from types import ModuleType
+
+import pytest
+
+from shoal.bootstrap import preload
+from shoal.bootstrap.preload import preload_torch
+
+SLOW = """
+import importlib, os, time
+
+open(os.environ["STARTED"], "w").close()
+for number in range(int(os.environ["PARTS"])):
+    importlib.import_module(f"torch.part{number}")
+done = True
+"""
+
+START = """
+import os, sys, threading, time
+from shoal.bootstrap.preload import preload_torch
+
+def started():
+    while not os.path.exists(os.environ["STARTED"]):
+        time.sleep(0.01)
+"""
+
+
+@pytest.fixture
+def run(tmp_path):
+    """Run a program in which `import torch` takes 0.02 s for each of its parts."""
+
+    def start(program, parts=20, torch=SLOW, **variables):
+        package = tmp_path / "torch"
+        package.mkdir()
+        (package / "__init__.py").write_text(torch)
+        for number in range(parts):
+            (package / f"part{number}.py").write_text("import time; time.sleep(0.02)\n")
+        env = {k: v for k, v in os.environ.items() if not k.endswith("_PRELOAD_TORCH")}
+        return subprocess.run(
+            [sys.executable, "-c", START + dedent(program)],
+            check=False,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            env={
+                **env,
+                "PYTHONPATH": os.pathsep.join([str(tmp_path), *filter(None, sys.path)]),
+                "STARTED": str(tmp_path / "started"),
+                "PARTS": str(parts),
+                **variables,
+            },
+        )
+
+    return start
+
+
+def succeeded(process):
+    assert process.returncode == 0, process.stderr
+    assert "Fatal" not in process.stderr
+    return process.stdout.split()
+
+
+def test_the_import_runs_beside_the_worker(run):
+    process = run("""
+        preload_torch(driver_has_it=True)
+        started()
+        print(hasattr(sys.modules["torch"], "done"))
+        import torch
+        print(torch.done)
+    """)
+    assert succeeded(process) == ["False", "True"]
+    assert process.stderr == ""
+
+
+def test_the_end_of_the_process_stops_the_import(run):
+    process = run(
+        """
+        import atexit
+
+        @atexit.register  # runs after the function that stops the import
+        def last():
+            print([t.name for t in threading.enumerate()])
+
+        preload_torch(driver_has_it=True)
+        started()
+        """,
+        parts=2000,
+    )
+    assert succeeded(process) == ["['MainThread']"]
+
+
+def test_a_fork_waits_for_the_import(run):
+    process = run("""
+        preload_torch(driver_has_it=True)
+        started()
+        child = os.fork()
+        if not child:
+            import torch
+            os._exit(7 if torch.done else 1)
+        print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+    """)
+    assert succeeded(process) == ["7"]
+
+
+@pytest.mark.parametrize(
+    ("torch", "text"),
+    [
+        ("import module_that_is_missing\n", "ModuleNotFoundError: No module named 'module_that"),
+        ("raise OSError('libcudart is missing')\n", "OSError: libcudart is missing"),
+    ],
+)
+def test_a_broken_torch_is_logged_and_raises_where_the_worker_imports_it(run, torch, text):
+    process = run(
+        """
+        preload_torch(driver_has_it=True)
+        for thread in threading.enumerate():
+            if thread.name == "shoal-import-torch":
+                thread.join()
+        try:
+            import torch
+        except (ImportError, OSError) as error:
+            print(type(error).__name__)
+        """,
+        torch=torch,
+    )
+    assert succeeded(process) == [text.partition(":")[0]]
+    assert f"torch cannot be imported: {text}" in process.stderr
+
+
+def test_the_host_of_a_worker_begins_after_the_constructor(run):
+    process = run("""
+        from shoal.bootstrap.host import LaunchSpec, WorkerHost, own_versions, pack
+        from shoal._backend import NAME
+
+        class Worker:
+            def __init__(self, fails):
+                print("torch" in sys.modules)
+                if fails:
+                    raise ValueError
+
+        def host(fails):
+            payload, _ = pack(Worker, [fails], {})
+            spec = LaunchSpec(
+                "w:0", 0, "", 0, {}, NAME, "Worker", payload, own_versions(), driver_has_torch=True
+            )
+            return WorkerHost(spec)
+
+        def importing():
+            return [t.name for t in threading.enumerate() if t.name == "shoal-import-torch"]
+
+        failed = host(True)
+        print(len(importing()), failed._shoal_ready() is not None)
+        kept = host(False)
+        print(len(importing()), kept._shoal_ready())
+    """)
+    found = [word for word in succeeded(process) if not word.startswith(":actor_name:")]
+    assert found == ["False", "0", "True", "False", "1", "None"]
+
+
+@pytest.fixture
+def imported(monkeypatch):
+    """The names that a thread would import; nothing is imported."""
+    names = []
+    monkeypatch.setattr(preload._Importing, "start", lambda _: names.append("torch"))
+    monkeypatch.setattr(preload.os, "register_at_fork", lambda **_: None)
+    monkeypatch.setattr(preload.atexit, "register", lambda _: None)
+    monkeypatch.delitem(sys.modules, "torch", raising=False)
+    for prefix in ("SHOAL_", "RLINF_"):
+        monkeypatch.delenv(f"{prefix}PRELOAD_TORCH", raising=False)
+    return names
+
+
+@pytest.mark.parametrize(
+    ("setting", "driver_has_it", "imports"),
+    [
+        (None, True, True),
+        (None, False, False),
+        ("", True, True),
+        ("0", True, False),
+        ("1", False, True),
+    ],
+)
+def test_the_setting_decides_instead_of_the_driver(
+    imported, monkeypatch, setting, driver_has_it, imports
+):
+    if setting is not None:
+        monkeypatch.setenv("SHOAL_PRELOAD_TORCH", setting)
+    preload_torch(driver_has_it=driver_has_it)
+    assert bool(imported) is imports
+
+
+def test_a_wrong_setting_is_logged(imported, monkeypatch, caplog):
+    monkeypatch.setenv("SHOAL_PRELOAD_TORCH", "yes")
+    with caplog.at_level(logging.ERROR, "shoal"):
+        preload_torch(driver_has_it=True)
+    assert imported
+    assert "SHOAL_PRELOAD_TORCH='yes': expected 1 or 0" in caplog.text
+
+
+def test_a_torch_that_is_loaded_is_not_imported_again(imported, monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch", ModuleType("torch"))
+    preload_torch(driver_has_it=True)
+    assert not imported

@@ -1,0 +1,63 @@
+"""Calls that no code waits for: their failures are watched until the cluster ends."""
+
+from collections import deque
+from types import SimpleNamespace
+
+import pytest
+
+from shoal import Cluster
+from shoal.worker import failures
+
+
+class Call:
+    name = "g.step"
+
+    def __init__(self):
+        self.watched = 0
+
+    def watch_if_left_alone(self):
+        self.watched += 1
+
+
+def test_a_call_is_watched(monkeypatch):
+    call = Call()
+    monkeypatch.setattr(failures, "runtime", lambda: SimpleNamespace(is_initialized=lambda: True))
+    monkeypatch.setattr(Cluster, "_instance", SimpleNamespace(is_ending=False), raising=False)
+    monkeypatch.setattr(failures, "_new", deque([call]))
+    failures._watch_new()
+    assert call.watched == 1
+
+
+def test_a_call_is_kept_and_not_watched_while_ray_is_shut_down(monkeypatch):
+    """To watch it, or to drop its references, would end the process in that time."""
+    kept, calls = [], deque([Call()])
+    call = calls[0]
+
+    class Ending:
+        @property
+        def is_ending(self):
+            kept.append(call in calls)
+            if len(kept) == 3:  # the shutdown is complete
+                monkeypatch.delattr(Cluster, "_instance")
+            return True
+
+    monkeypatch.setattr(failures, "runtime", lambda: SimpleNamespace(is_initialized=lambda: False))
+    monkeypatch.setattr(Cluster, "_instance", Ending(), raising=False)
+    monkeypatch.setattr(failures, "_new", calls)
+    failures._watch_new()
+    assert kept == [True] * 3
+    assert call.watched == 0
+    assert not calls
+
+
+@pytest.mark.parametrize("is_ending", [False, True])
+def test_results_that_are_dropped_while_the_cluster_ends_are_not_watched(monkeypatch, is_ending):
+    monkeypatch.setattr(failures, "_watch_later", lambda _: None)
+    monkeypatch.setattr(failures, "runtime", lambda: SimpleNamespace(is_initialized=lambda: True))
+    cluster = SimpleNamespace(is_ending=is_ending)
+    monkeypatch.setattr(Cluster, "_instance", cluster, raising=False)
+    call = failures.GroupCall("g", "step", ["reference"], [0])
+    watched = []
+    monkeypatch.setattr(call, "watch", lambda: watched.append("g.step"))
+    call.drop()
+    assert bool(watched) is not is_ending
