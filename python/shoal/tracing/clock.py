@@ -106,20 +106,21 @@ class Skew:
         probes = _PROBES if self._next_at else _FIRST_PROBES
         self._next_at = now + int(_INTERVAL_S * 1e9)
         for _ in range(probes):
-            self._probe()
-            if self._exact:
+            if self._probe():
                 break
         return self.nanoseconds
 
-    def _probe(self) -> None:
+    def _probe(self) -> bool:
+        """Read the other clock; return whether it is the clock of this machine."""
         before = self._clock.now()
         reading = self._ask()
         after = self._clock.now()
         if reading.host == self._host:
             self.nanoseconds = reading.base - self._clock.base
             self._exact = True
-            return
+            return True
         error = (after - before) / 2
         if error <= self._error + (after - self._found_at) * _DRIFT:
             self.nanoseconds = reading.now - (before + after) // 2
             self._error, self._found_at = error, after
+        return False

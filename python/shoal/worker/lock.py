@@ -255,7 +255,8 @@ class PortLock:
             LockError: This is not a worker.
             ShoalValueError: It is not a port number.
         """
-        acquired: bool = PortLockManager.get_proxy().acquire(*self._owner(), port)
+        node_rank, name = self._owner()
+        acquired: bool = PortLockManager.get_proxy().acquire(node_rank, name, port)
         return acquired
 
     def release(self, port: int) -> None:
@@ -264,7 +265,8 @@ class PortLock:
         Raises:
             LockError: This worker does not have the port, or this is not a worker.
         """
-        PortLockManager.get_proxy().release(*self._owner(), port)
+        node_rank, name = self._owner()
+        PortLockManager.get_proxy().release(node_rank, name, port)
 
     def acquire_free(self, max_port_num: int | None = None) -> int:
         """Reserve a free port and bind it; see `Worker.acquire_free_port`."""

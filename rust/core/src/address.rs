@@ -50,6 +50,34 @@ impl WorkerAddress {
         name.parse()
     }
 
+    /// Makes an address from a group name and ranks.
+    ///
+    /// # Errors
+    ///
+    /// The group name is empty or contains `:`, or a rank is above [`MAX_RANK`].
+    pub fn from_ranks(root_group_name: &str, path: Vec<u32>) -> Result<Self, AddressError> {
+        let is_root = !root_group_name.is_empty() && !root_group_name.contains(':');
+        if !is_root || path.iter().any(|&rank| rank > MAX_RANK) {
+            let ranks: Vec<String> = path.iter().map(u32::to_string).collect();
+            return Self::new(root_group_name, &ranks); // its error points at the wrong part
+        }
+        // Room for a colon and a rank of two digits each: longer ones make the text grow.
+        let mut name = String::with_capacity(root_group_name.len() + 3 * path.len());
+        name.push_str(root_group_name);
+        for &rank in &path {
+            name.push(':');
+            match u8::try_from(rank) {
+                Ok(digit @ 0..=9) => name.push(char::from(b'0' + digit)),
+                _ => name.push_str(&rank.to_string()),
+            }
+        }
+        Ok(Self {
+            name,
+            root: root_group_name.len(),
+            path,
+        })
+    }
+
     /// The name of the root group.
     pub fn root_group_name(&self) -> &str {
         &self.name[..self.root]

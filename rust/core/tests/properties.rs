@@ -72,12 +72,25 @@ proptest! {
     }
 
     #[test]
+    fn wrong_parts_give_the_same_error_as_numbers_and_as_texts(
+        root in "[a:]{0,2}",
+        path in prop::collection::vec(2_147_483_640_u32..2_147_483_655, 0..3),
+    ) {
+        let ranks: Vec<String> = path.iter().map(u32::to_string).collect();
+        prop_assert_eq!(
+            WorkerAddress::from_ranks(&root, path),
+            WorkerAddress::new(&root, &ranks)
+        );
+    }
+
+    #[test]
     fn an_address_survives_its_text(
         root in "[^:]{1,8}",
         path in prop::collection::vec(0_u32..=2_147_483_647, 0..5),
     ) {
         let ranks: Vec<String> = path.iter().map(u32::to_string).collect();
         let address = WorkerAddress::new(&root, &ranks).unwrap();
+        prop_assert_eq!(WorkerAddress::from_ranks(&root, path.clone()), Ok(address.clone()));
         prop_assert_eq!(address.root_group_name(), &root);
         prop_assert_eq!(address.rank_path(), &path);
         prop_assert_eq!(address.name().parse::<WorkerAddress>(), Ok(address.clone()));

@@ -5,10 +5,11 @@ use std::cmp::Ordering;
 use pyo3::basic::CompareOp;
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
-use pyo3::types::{PyString, PyTuple, PyType};
+use pyo3::sync::PyOnceLock;
+use pyo3::types::{PyInt, PyList, PyString, PyTuple, PyType};
 use shoal_core::WorkerAddress;
 
-use crate::convert::{Arg, int, items, text};
+use crate::convert::{Arg, int, items, text, text_ref};
 use crate::errors::address_error;
 use crate::record;
 
@@ -24,6 +25,19 @@ fn path(ranks: &Bound<'_, PyAny>) -> PyResult<Vec<String>> {
         return items(ranks, |rank| decimal(rank, "a rank", "an int"));
     }
     Ok(vec![decimal(ranks, "ranks", one)?])
+}
+
+/// The argument `ranks`, if it is an int or a list or tuple of ints that fit; without the allocation
+/// of a text for each rank.
+fn plain_path(ranks: &Bound<'_, PyAny>) -> Option<Vec<u32>> {
+    let rank = |value: Bound<'_, PyAny>| value.cast_exact::<PyInt>().ok()?.extract().ok();
+    if let Ok(list) = ranks.cast_exact::<PyList>() {
+        return list.iter().map(rank).collect();
+    }
+    if let Ok(tuple) = ranks.cast_exact::<PyTuple>() {
+        return tuple.iter().map(rank).collect();
+    }
+    Some(vec![rank(ranks.clone())?])
 }
 
 fn decimal(value: &Bound<'_, PyAny>, what: &str, expected: &str) -> PyResult<String> {
@@ -45,8 +59,15 @@ impl PyWorkerAddress {
     #[new]
     #[pyo3(signature = (root_group_name, ranks = Arg::Default), text_signature = "(root_group_name, ranks=())")]
     fn new(root_group_name: &Bound<'_, PyAny>, ranks: Arg<'_>) -> PyResult<Self> {
-        let root = text(root_group_name, "root_group_name")?;
-        let inner = WorkerAddress::new(&root, &ranks.or(Vec::new(), path)?);
+        let root = text_ref(root_group_name, "root_group_name")?;
+        let plain = match &ranks {
+            Arg::Default => Some(Vec::new()),
+            Arg::Given(ranks) => plain_path(ranks),
+        };
+        let inner = match plain {
+            Some(path) => WorkerAddress::from_ranks(root, path),
+            None => WorkerAddress::new(root, &ranks.or(Vec::new(), path)?),
+        };
         Ok(Self {
             inner: inner.map_err(|error| address_error(root_group_name.py(), error))?,
         })
@@ -160,6 +181,14 @@ impl PyWorkerAddress {
     fn __reduce__<'py>(
         slf: &Bound<'py, Self>,
     ) -> PyResult<(Bound<'py, PyAny>, Bound<'py, PyTuple>)> {
-        record::reduce(slf.as_any(), &["root_group_name", "rank_path"])
+        static PUBLIC: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+        let py = slf.py();
+        let class = PUBLIC.get_or_try_init(py, || {
+            Ok::<_, PyErr>(record::public_class(slf.as_any())?.unbind())
+        })?;
+        let inner = &slf.get().inner;
+        let path = PyTuple::new(py, inner.rank_path())?;
+        let fields = (inner.root_group_name(), path).into_pyobject(py)?;
+        Ok((class.bind(py).clone(), fields))
     }
 }

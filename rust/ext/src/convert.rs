@@ -57,8 +57,13 @@ pub(crate) fn type_error(value: &Bound<'_, PyAny>, what: &str, expected: &str) -
 }
 
 pub(crate) fn text(value: &Bound<'_, PyAny>, what: &str) -> PyResult<String> {
+    Ok(text_ref(value, what)?.to_owned())
+}
+
+/// Same as `text`, without a copy.
+pub(crate) fn text_ref<'a>(value: &'a Bound<'_, PyAny>, what: &str) -> PyResult<&'a str> {
     match value.cast::<PyString>() {
-        Ok(text) => Ok(text.to_str()?.to_owned()),
+        Ok(text) => text.to_str(),
         Err(_) => Err(type_error(value, what, "a str")),
     }
 }

@@ -61,7 +61,11 @@ pub(crate) fn reduce<'py>(
     value: &Bound<'py, PyAny>,
     names: Names,
 ) -> PyResult<(Bound<'py, PyAny>, Bound<'py, PyTuple>)> {
+    Ok((public_class(value)?, fields(value, names)?))
+}
+
+/// The class of this name that `shoal` exports: that of the backend in use.
+pub(crate) fn public_class<'py>(value: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
     let class = value.get_type();
-    let public = value.py().import(class.module()?)?.getattr(class.name()?)?;
-    Ok((public, fields(value, names)?))
+    value.py().import(class.module()?)?.getattr(class.name()?)
 }
