@@ -43,6 +43,21 @@ def test_more_keys_than_can_be_noted_have_actors_all_the_same(actors, channel, m
     assert [actors.ask("route", bytes([n]), 0) for n in range(4)] == [1] * 4
 
 
+def test_memory_is_kept_for_the_raylet_that_starts_the_next_process_and_for_no_other(
+    actors, channel, monkeypatch
+):
+    worker = actors.start().worker
+    asked = []
+    monkeypatch.setattr(worker._session, "spare", asked.append, raising=False)
+    monkeypatch.setattr(channel.actor, "_SPARE_S", 0.0)
+    worker._spare()
+    assert set(asked) == {os.getppid()}
+    asked.clear()
+    monkeypatch.setattr(os, "getppid", lambda: 1)  # the raylet has ended
+    worker._spare()
+    assert asked == []
+
+
 def test_a_closed_actor_stays_while_its_last_item_is_on_lease(actors, channel):
     queues = actors.start().way("ray")
     want = channel.queues.ONE._replace(lease=True)

@@ -108,6 +108,7 @@ class ChannelWorker:
         self._warned = False
         self._idle_ticks = 0
         self._spared = -math.inf
+        self._raylet = os.getppid()  # the process of Ray that restarts the actor
         self._tasks: set[asyncio.Task[Any]] = set()
         self._spare()
         with contextlib.suppress(RuntimeError):  # no event loop runs yet: the first call begins
@@ -434,9 +435,12 @@ class ChannelWorker:
 
     def _spare(self) -> None:
         """Protect the memory from cleanup until the actor has restarted, if this process dies."""
-        if time.monotonic() - self._spared >= _SPARE_S:
-            self._spared = time.monotonic()
-            self._session.spare(os.getppid())  # the process of Ray that restarts the actor
+        if time.monotonic() - self._spared < _SPARE_S:
+            return
+        self._spared = time.monotonic()
+        # A process whose parent has ended has another one, such as process 1, which never ends.
+        if os.getppid() == self._raylet:
+            self._session.spare(self._raylet)
 
     def _trim_if_drained(self) -> None:
         """Give memory back that has held no items for a while."""
