@@ -16,7 +16,8 @@ WORKED, TABLE = blocks(PLACEMENT, "python")
 _PRINT = re.compile(r"print\(.*\)  # (.*)$", re.MULTILINE)
 
 
-def test_the_job_prints_what_it_says(capsys):
+def test_the_job_prints_what_it_says(capsys, monkeypatch):
+    monkeypatch.setenv("SHOAL_LOG_LEVEL", "WARNING")  # workers log to stdout
     assert "Cluster(num_nodes=1)" in JOB
     with local_cluster():
         run(JOB)

@@ -47,7 +47,7 @@ PASSED_ON = {
     "WorkerMeta",
 }
 # Callables that take any number of values of one kind.
-SEVERAL = {"Document.where", "JobSizes", "WorkerGroup.execute_on"}
+SEVERAL = {"CodeFolderError", "Document.where", "JobSizes", "WorkerGroup.execute_on"}
 
 VARIABLE = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 

@@ -39,11 +39,13 @@ class _Wait:
         wait: The wait.
         ticks: When it looked in vain, by the monotonic clock; the last ones only.
         in_loop: Whether it waits in an event loop, where other tasks may run.
+        sentence: What it waits for. Its own thread writes it, because it names that thread's rank.
     """
 
     wait: LongWait
     in_loop: bool
     ticks: list[float] = field(default_factory=list)
+    sentence: str = ""
 
 
 class StallMonitor:
@@ -118,6 +120,7 @@ class StallMonitor:
                 self._stalled.pop(me, None)
                 found = self._waits[me] = _Wait(wait, _in_loop())
                 self._last_event = now
+            found.sentence = wait.describe()
             found.ticks = [*found.ticks[-_ENOUGH:], now]
             if now < self._expected or self._has_other_threads():
                 self._last_event = now
@@ -142,7 +145,7 @@ class StallMonitor:
             if found.wait.is_work and now - self._last_event < _WORK_S:
                 return
         ranks = list(self._running) or [self._driver]
-        sentences = sorted({self._waits[thread].wait.describe() for thread in ranks})
+        sentences = sorted({self._waits[thread].sentence for thread in ranks})
         text = (
             f"stalled: {len(ranks)} of {len(ranks)} wait, and nothing in this local cluster can "
             "end that:\n" + "\n".join(f"  {sentence}" for sentence in sentences)
