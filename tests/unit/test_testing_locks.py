@@ -362,6 +362,7 @@ def test_ports_are_different_and_reserved_for_their_worker(cluster):
 
 def test_a_port_that_another_worker_has_reserved_is_not_given(cluster, monkeypatch):
     group = launch(cluster)
+    group.ready()  # each rank has taken its own port
     asked = []
 
     def acquire(_self, port):
