@@ -87,7 +87,9 @@ def test_worked_example_message_by_message(cluster):
     job = Job(cluster)
     scheduled = job.group.schedule()
     job.inference.put(None, key=RESPONSE)
+    deadline = time.monotonic() + TIMEOUT
     while not job.inference.empty(RESPONSE):
+        assert time.monotonic() < deadline, scheduled.done()
         time.sleep(0.01)
 
     job.step()
@@ -196,9 +198,10 @@ def test_actor_at_its_largest_size_does_not_end_the_job(cluster):
 
 def test_a_silent_instance_is_named_and_the_next_step_starts_clean(cluster):
     job = Job(cluster, config(scheduler_timeout=0.5))
-    scheduled = job.group.schedule()
     job.step()
-    job.reports({0: 1, 1: 1, 2: 1})
+    for rank in range(3):
+        job.answer(rank, report=RolloutReport(total_tasks=16, running_tasks=1))
+    scheduled = job.group.schedule()
     with pytest.raises(ShoalTimeoutError, match="Report to rollout 3: nothing from rollout 3"):
         scheduled.wait(timeout=TIMEOUT)
     job.answer(3, report=RolloutReport(running_tasks=1))  # too late
@@ -211,7 +214,7 @@ def test_a_silent_instance_is_named_and_the_next_step_starts_clean(cluster):
 
 def test_the_whole_step_has_a_limit(cluster):
     job = Job(cluster)
-    with pytest.raises(ShoalTimeoutError, match=r"training step 0.*within 0\.2 s"):
+    with pytest.raises(ShoalTimeoutError, match=r"training step 0: the step's timeout of 0\.2 s"):
         job.group.schedule(timeout=0.2).wait(timeout=TIMEOUT)
 
 
@@ -262,10 +265,11 @@ def test_actor_that_sends_something_else_is_an_error(cluster):
 
 def test_two_steps_at_once_are_an_error(cluster):
     job = Job(cluster)
-    first = job.group.schedule(timeout=1)
+    first = job.group.schedule()
     with pytest.raises(ShoalError, match="a step is being scheduled already"):
         job.group.schedule().wait(timeout=TIMEOUT)
-    with pytest.raises(ShoalTimeoutError):
+    job.actor.put(7, key=RESPONSE)
+    with pytest.raises(ShoalError, match="the actor sent 7"):
         first.wait(timeout=TIMEOUT)
 
 
@@ -303,6 +307,24 @@ def test_the_death_of_any_rank_of_the_actor_is_noticed(cluster, monkeypatch):
     assert found == [0, 1]
 
 
+def test_each_rank_of_the_actor_is_followed_by_itself(cluster, monkeypatch):
+    """A rank's process may not be taken for one that replaces the process of another rank."""
+    processes = {0: [], 1: []}
+
+    def find_loss(self, info, what, deadline, seen):
+        processes[info.rank].append(seen)
+        return PeerLostError("enough") if len(processes[1]) == 2 else None
+
+    monkeypatch.setattr(Collective, "find_loss", find_loss)
+    job = Job(cluster)
+    two = NodePlacementStrategy([0] * 2)
+    Actor.create_group().launch(cluster, two, name="actors").ready(timeout=TIMEOUT)
+    with pytest.raises(PeerLostError, match="enough"):
+        job.group.schedule().wait(timeout=TIMEOUT)
+    assert processes[0][0] is not processes[1][0]
+    assert processes[1][0] is processes[1][1]
+
+
 # Configurations.
 
 
@@ -314,6 +336,11 @@ def test_the_death_of_any_rank_of_the_actor_is_noticed(cluster, monkeypatch):
         ({}, JobSizes(8, actor=(2, 1)), "needs the component 'rollout'"),
         ({}, JobSizes(8, actor=(6, 3), rollout=(2, 2)), r"actor_dp_size=3.*expected one of \[1, 2"),
         ({"cluster": {"scheduler_timeout": -1}}, SIZES, "scheduler_timeout=-1"),
+        (
+            {"cluster": {"use_pre_process_policy": True}},
+            JobSizes(8, actor=(1, 1), rollout=(6, 3)),
+            "the actor's 1 GPUs are not whole rollout instances of 2 GPUs each",
+        ),
         (
             {"cluster": {"use_pre_process_policy": True}},
             JobSizes(8, actor=(4, 2), rollout=(4, 4)),

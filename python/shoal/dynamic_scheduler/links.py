@@ -22,11 +22,11 @@ _CHECK_S = 0.8
 
 T = TypeVar("T")
 
-Watch = Callable[[str, int, str, Deadline, set[int]], Awaitable[PeerLostError | None]]
+Watch = Callable[[str, int, str, Deadline, dict[int, set[int]]], Awaitable[PeerLostError | None]]
 """Returns the error of a wait for an instance that has died; None while it may go on.
 
-Its arguments: the component, the instance, the operation, its deadline, and the ids of the
-processes that the operation has seen.
+Its arguments: the component, the instance, the operation, its deadline, and for each rank the ids
+of the processes that the operation has seen.
 """
 
 
@@ -47,18 +47,29 @@ class Waits:
         """Begin a step of at most `timeout` seconds; None for no limit of the whole step."""
         self._step = Deadline(timeout, default=float("inf"))
 
-    def deadline(self) -> Deadline:
-        """Return the deadline of a wait that begins now."""
-        return Deadline(min(self._limit, self._step.remaining))
+    def deadline(self, limit: float | None = None) -> Deadline:
+        """Return the deadline of a wait that begins now.
 
-    async def wait(self, awaited: Coroutine[Any, Any, T], what: str, role: str, instance: int) -> T:
+        Args:
+            limit: Maximum seconds of this wait; None for the limit of all waits.
+        """
+        return Deadline(min(self._limit if limit is None else limit, self._step.remaining))
+
+    async def wait(
+        self,
+        awaited: Coroutine[Any, Any, T],
+        what: str,
+        role: str,
+        instance: int,
+        limit: float | None = None,
+    ) -> T:
         """Wait for a message from an instance.
 
         Raises:
             ShoalTimeoutError: It did not come in time.
             PeerLostError: The instance has died.
         """
-        deadline, seen = self.deadline(), set[int]()
+        deadline, seen = self.deadline(limit), dict[int, set[int]]()
         peer = f"{role} {instance}"
         wait = LongWait(lambda: f"{describe_self()}: {what}: waits for {peer}", deadline)
         task = asyncio.ensure_future(awaited)
@@ -71,6 +82,11 @@ class Waits:
                     error = await self._watch(role, instance, what, deadline, seen)
                     if error is not None and not task.done():
                         raise error
+                if self._step.expired and not task.done():
+                    raise ShoalTimeoutError(
+                        f"{describe_self()}: {what}: the step's timeout of "
+                        f"{self._step.timeout:g} s has passed; it waited for {peer}"
+                    )
                 if deadline.expired and not task.done():
                     raise ShoalTimeoutError(
                         f"{describe_self()}: {what}: nothing from {peer} within "
@@ -112,18 +128,19 @@ class Link:
         key = get_scheduler_request_queue()
         await self.channel.put(message, key=key, async_op=True).async_wait()
 
-    async def receive(self, what: str) -> Any:
+    async def receive(self, what: str, limit: float | None = None) -> Any:
         """Wait for the instance's next message.
 
         Args:
             what: The operation, for errors and log lines.
+            limit: Maximum seconds; None for the limit of all waits.
 
         Raises:
             ShoalTimeoutError: It did not come in time.
             PeerLostError: The instance has died.
         """
         got = self.channel.get(key=get_scheduler_response_queue(), async_op=True)
-        return await self._waits.wait(got.async_wait(), what, self._role, self.instance)
+        return await self._waits.wait(got.async_wait(), what, self._role, self.instance, limit)
 
     def drain(self) -> list[Any]:
         """Drop the messages that an interrupted step has left, and return those of the instance."""

@@ -2,13 +2,15 @@
 
 import asyncio
 import contextlib
+import math
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
+from shoal.context import describe_self
 from shoal.dynamic_scheduler.arithmetic import grown_dp_size
 from shoal.dynamic_scheduler.component_manager import ComponentManager, RoleManager
 from shoal.dynamic_scheduler.rollout_manager import RolloutManager
-from shoal.errors import ShoalError, ShoalValueError
+from shoal.errors import ShoalError, ShoalTimeoutError, ShoalValueError
 
 __all__ = ["ActorManager", "InferenceManager", "create_component_manager"]
 
@@ -25,12 +27,14 @@ class InferenceManager(RoleManager):
     async def pre_process_impl(self) -> None:
         """Begin to wait for the message that inference is done."""
         await self.abandon()
-        self._done = asyncio.ensure_future(self._links[0].receive("the end of inference"))
+        # It takes as long as the step; only where the step waits for it, the wait has a limit.
+        receive = self._links[0].receive("the end of inference", limit=math.inf)
+        self._done = asyncio.ensure_future(receive)
 
     async def main_loop_finalize(self) -> None:
         """Wait until inference is done."""
         if self._done is not None:
-            await self._done
+            await self._wait_until_done(self._done)
 
     async def release_resource(self, train_iter: int) -> int:
         """Let inference go if it is done; with the policy, wait for it where that costs nothing."""
@@ -40,7 +44,7 @@ class InferenceManager(RoleManager):
         if self.use_wait_before_last_iter_policy and (
             before_last or self._state.get_component_instance_num("rollout") == 0
         ):
-            await self._done
+            await self._wait_until_done(self._done)
         if not self._done.done():
             return 0
         self._done.result()  # raises its error
@@ -50,6 +54,16 @@ class InferenceManager(RoleManager):
         """Add nothing."""
         del train_iter
         return 0
+
+    async def _wait_until_done(self, done: asyncio.Task[Any]) -> None:
+        deadline = self._waits.deadline()
+        ended, _ = await asyncio.wait({done}, timeout=deadline.remaining_or_none())
+        if not ended:
+            raise ShoalTimeoutError(
+                f"{describe_self()}: inference did not say within {deadline.timeout:.3g} s that it "
+                "is done"
+            )
+        done.result()  # raises its error
 
     async def abandon(self) -> None:
         """Stop to wait for the message; it stays in the channel."""

@@ -36,7 +36,12 @@ class RolloutManager(RoleManager):
         self._in_front = 0
         if self.use_pre_process_policy:
             actor_gpus = self._sizes.size_of("actor").world_size
-            self._in_front = actor_gpus // self.model_parallel_size
+            self._in_front, rest = divmod(actor_gpus, self.model_parallel_size)
+            if rest:
+                raise ClusterConfigError(
+                    f"cluster.use_pre_process_policy: the actor's {actor_gpus} GPUs are not whole "
+                    f"rollout instances of {self.model_parallel_size} GPUs each"
+                )
             if self._in_front >= self.init_instance_num:
                 raise ClusterConfigError(
                     f"cluster.use_pre_process_policy: {self._in_front} rollout instances start on "

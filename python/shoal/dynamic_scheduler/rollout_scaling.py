@@ -1,6 +1,7 @@
 """`RolloutScalingScheduler`: follows the scheduler's requests in a rollout worker."""
 
 import asyncio
+import contextlib
 import inspect
 from collections.abc import Sequence
 from typing import Any, Protocol
@@ -13,7 +14,7 @@ from shoal.dynamic_scheduler.messages import (
     get_scheduler_request_queue,
     get_scheduler_response_queue,
 )
-from shoal.errors import ShoalValueError
+from shoal.errors import ShoalError, ShoalTypeError, ShoalValueError
 
 __all__ = ["RolloutScalingScheduler", "ScalableRollout", "StatusManager"]
 
@@ -43,6 +44,10 @@ class StatusManager(Protocol):
         """Wait until no group is generated."""
 
 
+_STATUS = ("report", "start", "take_aborted", "finish", "begin_step", "fail", "wait_idle")
+"""The methods of `StatusManager`."""
+
+
 class ScalableRollout(Protocol):
     """The members of a rollout worker that the scheduler uses."""
 
@@ -62,9 +67,19 @@ class RolloutScalingScheduler:
         rank: The rank of the instance.
         scheduler_channel: The channel `get_scheduler_channel("rollout", rank)`.
         worker: The rollout worker; see `ScalableRollout`.
+
+    Raises:
+        ShoalTypeError: The worker's `status_manager` lacks a method of `StatusManager`.
     """
 
     def __init__(self, rank: int, scheduler_channel: Channel, worker: ScalableRollout) -> None:
+        status = worker.status_manager
+        missing = [name for name in _STATUS if not callable(getattr(status, name, None))]
+        if missing:
+            raise ShoalTypeError(
+                f"worker.status_manager is a {type(status).__name__} without the methods "
+                f"{', '.join(missing)}: use shoal.dynamic_scheduler.RolloutStatus"
+            )
         self._rank = rank
         self._channel = scheduler_channel
         self._worker = worker
@@ -80,14 +95,16 @@ class RolloutScalingScheduler:
             ShoalValueError: The scheduler sent something else than a request.
         """
         while True:
-            got = self._channel.get(key=get_scheduler_request_queue(), async_op=True)
-            request = await got.async_wait()
             try:
-                await self._follow(request)
+                got = self._channel.get(key=get_scheduler_request_queue(), async_op=True)
+                await self._follow(await got.async_wait())
             except Exception as error:
                 text = f"{type(error).__name__}: {error}"
-                self._worker.status_manager.fail(error)
-                await self._answer(RolloutScheduleInfo(self._rank, error=text))
+                try:
+                    self._worker.status_manager.fail(error)
+                finally:
+                    with contextlib.suppress(ShoalError):  # the channel may be the cause
+                        await self._answer(RolloutScheduleInfo(self._rank, error=text))
                 raise
 
     async def report_offloaded(self) -> None:

@@ -143,7 +143,7 @@ class SchedulerWorker(Worker):
         return f"instances: {numbers}; free GPUs: {self.state.available_gpu_num}"
 
     async def _check_alive(
-        self, role: str, instance: int, what: str, deadline: Deadline, seen: set[int]
+        self, role: str, instance: int, what: str, deadline: Deadline, seen: dict[int, set[int]]
     ) -> PeerLostError | None:
         """Return the error of a wait for a worker that has died; None while it may go on.
 
@@ -157,12 +157,13 @@ class SchedulerWorker(Worker):
         return await asyncio.to_thread(self._find_loss, group, rank, what, deadline, seen)
 
     def _find_loss(
-        self, group: str, rank: int | None, what: str, deadline: Deadline, seen: set[int]
+        self, group: str, rank: int | None, what: str, deadline: Deadline, seen: dict[int, set[int]]
     ) -> PeerLostError | None:
         infos = self._manager_proxy.get_group(group)
         for info in infos:
             if rank in (None, info.rank):
-                error = self._collective.find_loss(info, what, deadline, seen)
+                processes = seen.setdefault(info.rank, set())
+                error = self._collective.find_loss(info, what, deadline, processes)
                 if error is not None:
                     return error
         return None
