@@ -43,6 +43,9 @@ class Echo(Worker):
     def total(self, group):
         return sum(group.rank().wait())
 
+    def ranks_of(self, group):
+        return group.ready(timeout=60).rank().wait()
+
     def reach(self, name):
         return WorkerGroup.from_group_name(Echo, name).rank().wait()
 
@@ -222,6 +225,10 @@ def test_a_timer_that_was_not_used(pair):
 
 def test_a_group_can_be_given_to_a_worker(pair, launch):
     assert launch(Echo).total(pair).wait() == [1]
+
+
+def test_a_group_that_was_given_away_is_ready_when_its_workers_are(pair, launch):
+    assert launch(Echo).ranks_of(pair).wait() == [[0, 1]]
 
 
 def test_a_group_is_found_by_its_name(pair, launch):

@@ -15,11 +15,14 @@ pytestmark = [pytest.mark.ray, pytest.mark.process, pytest.mark.timeout(200)]
 
 MODULE = """
 from shoal.hardware import AcceleratorManager
-from shoal.hardware.accelerators import Device
+from shoal.hardware.accelerators import Device, Restrictions
 
 def register():
     @AcceleratorManager.register_manager("ACME")
     class AcmeManager(AcceleratorManager):
+        RESTRICTIONS = Restrictions("ACME_VISIBLE_DEVICES")
+        CCL_BACKEND, CCL_IFNAME, TORCH_DEVICE = "accl", "ACCL_IFNAME", "acme"
+
         @classmethod
         def ask(cls):
             return [Device("A1", index=i) for i in range(2)]

@@ -86,7 +86,7 @@ def test_a_job_writes_one_trace_of_all_its_processes(run, tmp_path, ray_tmpdir):
     path = tmp_path / "traces" / "job.jsonl"
     done = run(str(path))
     assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.count("died") == 1
+    assert done.stdout.splitlines().count("died") == 1
     assert "token True" in done.stdout
     assert "end None" in done.stdout
     events = [json.loads(line) for line in path.read_text().splitlines()]

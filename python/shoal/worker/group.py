@@ -120,6 +120,10 @@ class WorkerGroup:
                 )
             setattr(self, name, WorkerGroupFunc(self, name))
 
+    def __getstate__(self) -> dict[str, Any]:
+        # The process that launched the group logs the failures of its constructors.
+        return vars(self) | {"_constructors": None, "_next_ranks": {}}
+
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_") and not name.startswith("__") and "_worker_cls" in vars(self):
             cls = self._worker_cls
@@ -305,6 +309,8 @@ class WorkerGroup:
             ShoalTimeoutError: The timeout expired.
         """
         limit = Deadline(timeout).timeout
+        if self._constructors is None and self._workers:  # another process has launched it
+            self._constructors = self._construction(is_quiet=True)
         if self._constructors is not None:
             WorkerGroupFuncResult.of(self, "launch", self.worker_cls_name, self._constructors).wait(
                 limit
@@ -333,7 +339,6 @@ class WorkerGroup:
         group = cls(worker_cls)
         group._name = group_name
         group._workers = [WorkerGroup.WorkerRank(a, r) for r, a in enumerate(found)]
-        group._constructors = group._construction(is_quiet=True)  # its launcher logs failures
         return group
 
     # --- calls ---
