@@ -14,7 +14,7 @@ import ray
 from shoal import Tracer
 from shoal.errors import PeerLostError, ShoalTimeoutError
 from shoal.process import own_process
-from shoal.tracing import recording, sending
+from shoal.tracing import finish, recording, sending
 from shoal.tracing.clock import Clock, Reading, Skew, own_clock
 from shoal.tracing.sending import Shift, node_folder, ship
 from shoal.tracing.spool import Spool
@@ -161,6 +161,19 @@ def test_the_end_of_a_job_collects_what_is_left_on_the_node(server, path):
         pass
     recording.flush()
     assert names(path) == ["last 0", "last 1"]
+
+
+def test_the_end_of_a_job_whose_driver_has_no_marks_starts_no_thread(server, path, monkeypatch):
+    """From Python 3.12 on, no thread can start in a handler of the interpreter's end."""
+
+    def refuse(*_):
+        raise RuntimeError("can't create new thread at interpreter shutdown")
+
+    monkeypatch.setattr(recording, "settle", lambda: None)
+    monkeypatch.setattr(Tracer, "get_proxy", lambda **_: server)
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    assert finish() == str(path.with_suffix(".json"))
+    assert path.with_suffix(".json").exists()
 
 
 def test_a_lost_manager_ends_tracing_with_one_line(server, monkeypatch, caplog):

@@ -27,6 +27,7 @@ __all__ = [
     "connect_by",
     "end",
     "flush",
+    "is_on",
     "now_us",
     "own_label",
     "settle",
@@ -167,6 +168,11 @@ def _stop() -> None:
     """Stop recording, when the manager is lost."""
     global _sink, _token
     _sink, _token = None, ""
+
+
+def is_on() -> bool:
+    """Whether this process belongs to a traced job; opens nothing."""
+    return bool(_token)
 
 
 def sink() -> Sink | None:

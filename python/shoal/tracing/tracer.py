@@ -374,7 +374,8 @@ def finish() -> str | None:
     Returns:
         The file for Perfetto, on node 0; None if it could not be made.
     """
-    if Tracer._unavailable or recording.sink() is None:  # noqa: SLF001  (two halves of one class)
+    # A driver without marks has no thread that sends, and none can start when the interpreter ends.
+    if Tracer._unavailable or not recording.is_on():  # noqa: SLF001  (two halves of one class)
         return None
     recording.settle()
     recording.flush()
