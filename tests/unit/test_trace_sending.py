@@ -236,6 +236,33 @@ def test_without_a_folder_events_are_kept_in_memory(server, path, monkeypatch, c
     assert "not yours" in caplog.text
 
 
+@pytest.mark.parametrize("failing", ["thread", "memory"])
+def test_a_process_that_cannot_record_goes_on_with_one_line(server, monkeypatch, caplog, failing):
+    def refuse(*_):
+        raise RuntimeError("can't start new thread")
+
+    def no_memory(*_):
+        raise OSError("no space left")
+
+    if failing == "thread":
+        monkeypatch.setattr(sending.Sender, "start", refuse)
+    else:
+        monkeypatch.setattr(Spool, "create", no_memory)
+
+    @Tracer.trace_func
+    def marked():
+        with Tracer.trace_span("a"):
+            Tracer.trace_begin("b")
+            Tracer.trace_end("b")
+            return 4
+
+    assert [marked(), marked()] == [4, 4]
+    assert caplog.text.count("its events are missing in the trace") == 1
+    assert [source for source, _ in sending._sources(node_folder(TOKEN))] == []
+    # The events of the other processes are still collected.
+    assert recording.is_on()
+
+
 def test_folders_of_dead_jobs_are_removed_later(server):
     folder = node_folder("old-job")
     (folder / "999999-1.999999-1").touch()
