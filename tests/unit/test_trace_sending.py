@@ -205,6 +205,26 @@ def test_a_manager_that_answers_late_gets_the_events_later(server, path, monkeyp
     until(lambda: names(path) == ["a"])
 
 
+@pytest.mark.parametrize("ending", [recording.flush, recording.end])
+def test_a_call_to_the_manager_that_is_under_way_is_waited_for(server, path, monkeypatch, ending):
+    """Ray ends the process if it is disconnected while a thread is in a call."""
+    begun, ended = threading.Event(), threading.Event()
+    collect = server.collect
+
+    def slow(*arguments):
+        begun.set()
+        time.sleep(2.3)
+        ended.set()
+        return collect(*arguments)
+
+    monkeypatch.setattr(server, "collect", slow)
+    Tracer.trace_begin("a")
+    assert begun.wait(60)
+    ending()
+    assert ended.is_set()
+    assert names(path) == ["a"]
+
+
 def test_events_that_do_not_fit_are_counted_and_logged(server, path, monkeypatch, caplog):
     may_answer = threading.Event()
     collect = server.collect

@@ -32,6 +32,8 @@ INTERVAL_S = 0.2
 """Seconds between two batches of a process."""
 
 _SWEEP_EVERY_S = 5.0
+# Seconds to wait for another thread's call to the manager; more than a call takes, which is 10 s.
+_CALL_S = 12.0
 # Seconds for which a manager that died is tried again: at the end of a job it may die first.
 _LOST_S = 2.0
 _NOT_FOUND_S = 30.0
@@ -232,7 +234,9 @@ class Sender:
         """Send what is there, and end the thread. Idempotent."""
         self._stop.set()
         if self._thread.is_alive() and threading.current_thread() is not self._thread:
-            self._thread.join(2.0)
+            # A call that is under way, and the last one: Ray ends the process if it is disconnected
+            # while a thread is in a call.
+            self._thread.join(2 * _CALL_S)
 
     def flush(self) -> None:
         """Send what is there now, in the caller's thread."""
@@ -244,8 +248,7 @@ class Sender:
         self._tick()
 
     def _tick(self) -> None:
-        # Another thread that sends takes at most the time limit of its calls.
-        if not self._busy.acquire(timeout=2.0):
+        if not self._busy.acquire(timeout=_CALL_S):
             return
         try:
             self._tell_drops()
