@@ -61,3 +61,19 @@ def test_results_that_are_dropped_while_the_cluster_ends_are_not_watched(monkeyp
     monkeypatch.setattr(call, "watch", lambda: watched.append("g.step"))
     call.drop()
     assert bool(watched) is not is_ending
+
+
+def test_a_cluster_of_this_process_is_not_taken_for_an_earlier_one(monkeypatch):
+    """A failure of an earlier cluster must not be named in the waits of the next one."""
+
+    class Local:
+        pass
+
+    local, jobs = Local(), []
+    monkeypatch.setattr(failures, "in_process", lambda: local)
+    for _ in range(100):
+        jobs += [failures._job(), failures._job()]
+        assert jobs[-1] == jobs[-2]
+        assert jobs[-1] not in jobs[:-2]
+        local = None
+        local = Local()  # usually where the last one was

@@ -5,6 +5,7 @@ import logging
 import sys
 import threading
 import time
+import weakref
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -329,7 +330,9 @@ def _describe_not_waited_for() -> str:
 
 def _job() -> Any:
     """Return what identifies the present job."""
-    return connection() if in_process() is None else id(in_process())
+    local = in_process()
+    # Not its id, which a later cluster may have again.
+    return connection() if local is None else weakref.ref(local)
 
 
 def _is_ending() -> bool:
