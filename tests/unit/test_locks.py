@@ -12,6 +12,7 @@ import pytest
 from shoal import NodePlacementStrategy, WorkerAddress
 from shoal.errors import (
     LockError,
+    NameTakenError,
     PlacementIndexError,
     ShoalTimeoutError,
     ShoalTypeError,
@@ -428,6 +429,37 @@ def test_an_owner_that_cannot_be_watched_is_logged_and_tried_again(monkeypatch, 
     run(scenario())
     assert caplog.text.count("cannot be noticed") == 1
     assert "a:0 (process 12 on node 1): its death cannot be noticed" in caplog.text
+
+
+def test_an_owner_is_watched_although_its_watch_ended_or_fails(monkeypatch, caplog):
+    async def scenario():
+        far = Far(monkeypatch)
+        far.ended.set()
+        far.failures.append(ValueError("not expected"))
+        # Another request starts the actor, which has ended when it is looked up.
+        answers = [NameTakenError("another request was faster")]
+        start_host = far._start_host
+
+        async def start(*args, **kwargs):
+            if answers:
+                raise answers.pop()
+            return await start_host(*args, **kwargs)
+
+        def find(name, _namespace):
+            return None if name == "shoal-watch-1" else far
+
+        far.start_host = Remote(start)
+        monkeypatch.setattr(process_watch, "find_actor", find)
+        locks = DeviceLockManager(1, ProcessWatches("job"))
+        await locks.acquire_devices(A, [0], caller=FAR)
+        await locks.acquire_devices(B, [0], timeout=30)
+        assert not far.failures
+        assert not locks._watched
+
+    monkeypatch.setattr(lock_manager, "_RETRY_S", 0.01)
+    run(scenario())
+    assert "cannot be noticed" in caplog.text
+    assert "shoal-watch-1, which watches the processes of node 1 of the job 'job'" in caplog.text
 
 
 # --- ports ---
