@@ -1,5 +1,6 @@
 """Calls that no code waits for: their failures are watched until the cluster ends."""
 
+import threading
 from collections import deque
 from types import SimpleNamespace
 
@@ -7,6 +8,7 @@ import pytest
 
 from shoal import Cluster
 from shoal.worker import failures
+from support.processes import until
 
 
 class Call:
@@ -61,6 +63,40 @@ def test_results_that_are_dropped_while_the_cluster_ends_are_not_watched(monkeyp
     monkeypatch.setattr(call, "watch", lambda: watched.append("g.step"))
     call.drop()
     assert bool(watched) is not is_ending
+
+
+@pytest.fixture
+def watching(monkeypatch):
+    """A process that has no watcher yet, and whose watcher notes its thread and ends."""
+    watchers = []
+    monkeypatch.setattr(failures, "_watcher", None)
+    monkeypatch.setattr(failures, "_new", deque())
+    monkeypatch.setattr(failures, "_wake", threading.Event())
+    monkeypatch.setattr(
+        failures, "_watch_calls", lambda: watchers.append(threading.current_thread())
+    )
+    return watchers
+
+
+def test_a_call_at_a_limit_of_threads_is_watched_later(monkeypatch, watching):
+    def refuse(_):
+        raise RuntimeError("can't start new thread")
+
+    calls = [Call(), Call()]
+    with monkeypatch.context() as limited:
+        limited.setattr(threading.Thread, "start", refuse)
+        failures._watch_later(calls[0])
+    failures._watch_later(calls[1])
+    until(lambda: len(watching) == 1)
+    assert list(failures._new) == calls
+
+
+def test_a_watcher_that_has_ended_is_replaced(watching):
+    for number in range(1, 3):
+        failures._watch_later(Call())
+        until(lambda number=number: len(watching) == number)
+        watching[-1].join(30)
+    assert watching[0] is not watching[1]
 
 
 def test_a_cluster_of_this_process_is_not_taken_for_an_earlier_one(monkeypatch):

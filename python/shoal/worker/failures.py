@@ -352,15 +352,25 @@ def _end_workers() -> None:
 
 
 def _watch_later(call: GroupCall) -> None:
-    global _watcher  # noqa: PLW0603  (a process has one thread for this)
     _new.append(call)
-    if _watcher is None:
-        with _lock:
-            if _watcher is None:
-                _watcher = threading.Thread(target=_watch_calls, name="shoal-failures", daemon=True)
-                _watcher.start()
+    if _watcher is None or not _watcher.is_alive():
+        _start_watcher()
     if not _wake.is_set():
         _wake.set()
+
+
+def _start_watcher() -> None:
+    global _watcher  # noqa: PLW0603  (a process has one thread for this)
+    with _lock:
+        if _watcher is not None and _watcher.is_alive():
+            return
+        watcher = threading.Thread(target=_watch_calls, name="shoal-failures", daemon=True)
+        try:
+            watcher.start()
+        except RuntimeError as error:  # a limit of threads; the next call tries again
+            _log.debug("calls are not watched yet: %s", error)
+            return
+        _watcher = watcher
 
 
 def _watch_calls() -> None:
@@ -374,7 +384,10 @@ def _watch_calls() -> None:
 def _watch_new() -> None:
     while _new:
         _await_end()
-        call = _new.popleft()
+        try:
+            call = _new.popleft()
+        except IndexError:  # another thread took it: this one was replaced
+            return
         try:
             if not _is_ending():
                 call.watch_if_left_alone()
