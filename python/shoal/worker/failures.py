@@ -374,18 +374,19 @@ def _start_watcher() -> None:
 
 
 def _watch_calls() -> None:
+    calls = _new
     while True:
         _wake.wait()
         time.sleep(_WATCH_AFTER_S)
         _wake.clear()
-        _watch_new()
+        _watch_new(calls)
 
 
-def _watch_new() -> None:
-    while _new:
+def _watch_new(calls: deque[GroupCall]) -> None:
+    while calls:
         _await_end()
         try:
-            call = _new.popleft()
+            call = calls.popleft()
         except IndexError:  # another thread took it: this one was replaced
             return
         try:
