@@ -1,6 +1,7 @@
 """`Worker.device_lock` and ports of workers, on a cluster within this process."""
 
 import asyncio
+import dataclasses
 import logging
 import os
 import threading
@@ -8,9 +9,17 @@ import time
 
 import pytest
 
-from shoal import Channel, FlexiblePlacementStrategy, NodePlacementStrategy, Worker, deadline
+from shoal import (
+    Channel,
+    FlexiblePlacementStrategy,
+    NodePlacementStrategy,
+    Worker,
+    WorkerAddress,
+    deadline,
+)
 from shoal.errors import LockError, ShoalTimeoutError, ShoalValueError
-from shoal.manager import DeviceLockManager, PortLockManager
+from shoal.manager import DeviceLockManager, PortLockManager, WorkerManager
+from shoal.process import ProcessId, own_process
 from shoal.testing import StalledError, local_cluster, stall
 from shoal.worker import DeviceLock, PortLock, lock
 from support.processes import in_a_child, until
@@ -397,3 +406,13 @@ def test_a_worker_is_alive_until_its_group_is_closed(cluster):
     assert Worker.check_worker_alive("other:1")
     other.close()
     assert not Worker.check_worker_alive("other:1")
+
+
+def test_a_worker_whose_process_has_ended_is_not_alive_before_ray_notices(cluster):
+    launch(cluster).ready()  # its actors still answer
+    manager, address = WorkerManager.get_proxy(), WorkerAddress.from_name("locks:0")
+    info, own = manager.get_worker_info(address), own_process()
+    ended = ProcessId(own.host, own.pid, own.started - 1)  # its pid was given again
+    manager.register_worker(address, dataclasses.replace(info, process=ended))
+    assert not Worker.check_worker_alive("locks:0")
+    assert Worker.check_worker_alive("locks:1")
