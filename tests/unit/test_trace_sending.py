@@ -7,6 +7,7 @@ import tempfile
 import threading
 import time
 import warnings
+from types import SimpleNamespace
 
 import pytest
 import ray
@@ -169,7 +170,7 @@ def test_the_end_of_a_job_whose_driver_has_no_marks_starts_no_thread(server, pat
     def refuse(*_):
         raise RuntimeError("can't create new thread at interpreter shutdown")
 
-    monkeypatch.setattr(recording, "settle", lambda: None)
+    monkeypatch.setattr(recording, "settle", lambda **_: None)
     monkeypatch.setattr(Tracer, "get_proxy", lambda **_: server)
     monkeypatch.setattr(threading.Thread, "start", refuse)
     assert finish() == str(path.with_suffix(".json"))
@@ -254,6 +255,33 @@ def test_without_a_folder_events_are_kept_in_memory(server, path, monkeypatch, c
         pass
     until(lambda: len(events(path)) == 3)
     assert "not yours" in caplog.text
+
+
+def test_files_on_other_nodes_are_removed_when_the_trace_is_closed(server, path, monkeypatch):
+    monkeypatch.setattr(sending, "_SWEEP_EVERY_S", 3600.0)
+    Tracer.trace_begin("a")
+    until(lambda: names(path) == ["a"])
+    server.finalize()
+    orphan(2)
+    folder = node_folder(TOKEN)
+    Tracer.trace_begin("late")
+    until(lambda: recording.sink() is None)
+    until(lambda: not folder.parent.exists())
+    assert names(path) == ["a"]
+    with Tracer.trace_span("later"):
+        pass
+    assert not folder.exists()
+
+
+@pytest.mark.parametrize(("several_nodes", "seconds"), [(False, 0.4), (True, 1.0)])
+def test_events_of_other_nodes_have_longer_to_arrive(server, monkeypatch, several_nodes, seconds):
+    slept = []
+    monkeypatch.setattr(recording, "time", SimpleNamespace(sleep=slept.append))
+    recording.settle(several_nodes=several_nodes)
+    assert slept == [seconds]
+    recording.end()
+    recording.settle(several_nodes=several_nodes)
+    assert slept == [seconds]
 
 
 @pytest.mark.parametrize("failing", ["thread", "memory"])

@@ -328,7 +328,7 @@ class Cluster(DescribedCluster):
         if not self._job.trace or os.environ.get("RAY_ACTOR"):
             return
         if self._owner:
-            finish()
+            finish(several_nodes=self._num_nodes > 1)
         else:
             flush()
         end()

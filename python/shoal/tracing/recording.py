@@ -40,6 +40,8 @@ TOKEN_VARIABLE = "CLUSTER_TRACER"  # noqa: S105  (the name of a variable)
 
 _NOBODY = ProcessId("", 0, 0)
 _LOCK_S = 1.0
+# Seconds for processes of other nodes to send their events: their calls take longer.
+_SETTLE_BETWEEN_NODES_S = 1.0
 _log = logging.getLogger("shoal")
 
 
@@ -175,7 +177,7 @@ def end() -> None:
 
 
 def _stop() -> None:
-    """Stop recording, when the manager is lost."""
+    """Stop recording, when the manager is lost or has closed the trace."""
     global _sink, _token
     _sink, _token = None, ""
 
@@ -224,14 +226,17 @@ def flush() -> None:
         recorder.flush()
 
 
-def settle() -> None:
+def settle(*, several_nodes: bool = False) -> None:
     """Let the other processes of the job send the events that they have; nothing if not traced.
 
     Call this before processes are killed, whose last events would otherwise be lost on nodes where
     no other process of the job remains.
+
+    Args:
+        several_nodes: Whether the job has more than one node.
     """
     if _token and (_sink is None or isinstance(_sink, Recorder)):
-        time.sleep(2 * INTERVAL_S)
+        time.sleep(_SETTLE_BETWEEN_NODES_S if several_nodes else 2 * INTERVAL_S)
 
 
 def own_label() -> str:

@@ -49,7 +49,10 @@ class Server(Protocol):
     """The part of the manager that senders use."""
 
     def collect(self, source: str, start: int, end: int, data: bytes, dropped: int) -> int:
-        """Take the lines between two positions of a source; return the position it has."""
+        """Take the lines between two positions of a source; return the position it has.
+
+        The position is negative if the trace is closed.
+        """
 
     def get_clock(self) -> Reading:
         """Read the manager's clock."""
@@ -138,11 +141,14 @@ def _sources(folder: Path) -> Iterator[tuple[Source, Path]]:
             yield source, folder / name
 
 
-def ship(spool: Spool, source: str, server: Server, shift: "Shift | None" = None) -> None:
+def ship(spool: Spool, source: str, server: Server, shift: "Shift | None" = None) -> bool:
     """Send the lines of a ring that the manager does not have yet.
 
     The manager's answer says how far it has them: a sender that died may have sent more than the
     ring says, and two processes may send the events of a dead one at once.
+
+    Returns:
+        False if the trace is closed, and the lines are not wanted any more.
     """
     start, until = spool.sent, spool.written
     while start < until:
@@ -151,10 +157,14 @@ def ship(spool: Spool, source: str, server: Server, shift: "Shift | None" = None
         if shift is not None:
             data = shift.apply(data)
         at = server.collect(source, start, end, data, spool.dropped)
+        if at < 0:
+            spool.set_sent(until)
+            return False
         if at <= start:
-            return
+            break
         spool.set_sent(at)
         start = at
+    return True
 
 
 def sweep(folder: Path, server: Server) -> None:
@@ -200,7 +210,7 @@ class Sender:
         folder: The events of the other processes of this node; None if there is no such folder.
         clock: The clock of this node.
         connect: Returns the manager.
-        stop_recording: Called when the manager is lost for good.
+        stop_recording: Called when the manager is lost for good, or has closed the trace.
     """
 
     def __init__(
@@ -286,7 +296,22 @@ class Sender:
     def _ship(self, spool: Spool, name: str) -> None:
         self._skew.update()
         shift = self._shifts.setdefault(name, Shift(self._skew))
-        ship(spool, name, self._connect(), shift)
+        if not ship(spool, name, self._connect(), shift):
+            self._closed()
+
+    def _closed(self) -> None:
+        """End, and remove the files that no other process would remove on this node."""
+        self._stop.set()
+        self._stop_recording()
+        self._spool.remove()
+        if self._folder is None:
+            return
+        me = own_process()
+        for source, path in _sources(self._folder):
+            if source.sender == me or not is_running(source.sender):
+                path.unlink(missing_ok=True)
+        if not any(_sources(self._folder)):
+            remove_folder(self._folder)
 
     def _ship_other(self, source: Source, path: Path) -> None:
         has_ended = not is_running(source.owner)  # asked first: it may write until it ends

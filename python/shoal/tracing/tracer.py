@@ -118,13 +118,14 @@ class Tracer(Manager):
             dropped: Number of events that the source has dropped so far.
 
         Returns:
-            The position of the next line to send; `end` after the file was closed.
+            The position of the next line to send; -1 after the file was closed.
         """
         at = self._positions.get(source, start)
         self._dropped[source] = max(dropped, self._dropped.get(source, 0))
         if at != start:
             return at
-        self.write_line(data)  # after the end of the trace, events are dropped
+        if not self.write_line(data):
+            return -1
         self._positions[source] = end
         return end
 
@@ -368,8 +369,11 @@ def _keep_previous(path: Path) -> None:
     path.rename(kept)
 
 
-def finish() -> str | None:
+def finish(*, several_nodes: bool = False) -> str | None:
     """End the trace of the job, in the process that launched it; nothing if it is not traced.
+
+    Args:
+        several_nodes: Whether the job has more than one node.
 
     Returns:
         The file for Perfetto, on node 0; None if it could not be made.
@@ -377,7 +381,7 @@ def finish() -> str | None:
     # A driver without marks has no thread that sends, and none can start when the interpreter ends.
     if Tracer._unavailable or not recording.is_on():  # noqa: SLF001  (two halves of one class)
         return None
-    recording.settle()
+    recording.settle(several_nodes=several_nodes)
     recording.flush()
     path = ""
     try:
