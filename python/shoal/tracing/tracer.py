@@ -213,6 +213,8 @@ class Tracer(Manager):
     def _mark(cls, sink: Any, phase: str, name: str, cat: str, args: dict[str, Any] | None) -> None:
         pid, is_written = cls._pid(), False
         try:
+            if _generation != recording.generation:
+                _start_over()
             name = str(name)
             if phase == "B":
                 cls._label(sink, pid)
@@ -233,10 +235,6 @@ class Tracer(Manager):
 
     @classmethod
     def _label(cls, sink: Any, pid: str) -> None:
-        global _labels_of
-        if _labels_of != recording.generation:
-            _labels.clear()
-            Tracer._labeled, _labels_of = False, recording.generation
         # A process has one name; in a local cluster it has one for each worker.
         if cls._labeled and (pid in _labels or not _labels):
             return
@@ -334,7 +332,7 @@ class _Span(contextlib.AbstractContextManager[None]):
 
 _tracks = Tracks()
 _labels: set[str] = set()
-_labels_of = 0
+_generation = 0
 _told = False
 
 
@@ -348,14 +346,15 @@ def _tell_once(name: str, error: Exception) -> None:
         )  # fmt: skip
 
 
-def _forget() -> None:
-    global _tracks  # noqa: PLW0603  (a forked child has none of its parent's threads)
-    _tracks = Tracks()
+def _start_over() -> None:
+    """Forget the open spans and the names of an earlier trace, or of the parent in a child."""
+    global _tracks, _generation
+    _tracks, _generation = Tracks(), recording.generation
     _labels.clear()
     Tracer._labeled = False  # noqa: SLF001  (two halves of one class)
 
 
-in_child(ChildStage.FORGET, _forget)
+in_child(ChildStage.FORGET, _start_over)
 recording.connect_by(lambda: Tracer.get_proxy(timeout=_SEND_S))
 
 
