@@ -263,7 +263,10 @@ def test_files_on_other_nodes_are_removed_when_the_trace_is_closed(server, path,
     until(lambda: names(path) == ["a"])
     server.finalize()
     orphan(2)
-    folder = node_folder(TOKEN)
+    folder, calls, collect = node_folder(TOKEN), [], server.collect
+    monkeypatch.setattr(
+        server, "collect", lambda *arguments: calls.append(arguments) or collect(*arguments)
+    )
     Tracer.trace_begin("late")
     until(lambda: recording.sink() is None)
     until(lambda: not folder.parent.exists())
@@ -271,6 +274,7 @@ def test_files_on_other_nodes_are_removed_when_the_trace_is_closed(server, path,
     with Tracer.trace_span("later"):
         pass
     assert not folder.exists()
+    assert len(calls) == 1
 
 
 @pytest.mark.parametrize(("several_nodes", "seconds"), [(False, 0.4), (True, 1.0)])

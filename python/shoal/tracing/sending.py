@@ -230,6 +230,8 @@ class Sender:
         self._children: dict[str, Spool] = {}
         self._sweep_at = 0.0
         self._failing_since: float | None = None
+        # Whether the manager wants no more events: no call may be under way when Ray is disconnected.
+        self._is_over = False
         self._drops_told = 0
         self._tell_drops_at = 0.0
         self._busy = threading.Lock()
@@ -294,6 +296,8 @@ class Sender:
         return f"{where}/{path.name if path else own_process().pid}"
 
     def _ship(self, spool: Spool, name: str) -> None:
+        if self._is_over:
+            return
         self._skew.update()
         shift = self._shifts.setdefault(name, Shift(self._skew))
         if not ship(spool, name, self._connect(), shift):
@@ -301,8 +305,7 @@ class Sender:
 
     def _closed(self) -> None:
         """End, and remove the files that no other process would remove on this node."""
-        self._stop.set()
-        self._stop_recording()
+        self._end()
         self._spool.remove()
         if self._folder is None:
             return
@@ -351,5 +354,9 @@ class Sender:
             describe_self(),
             error,
         )
+        self._end()
+
+    def _end(self) -> None:
+        self._is_over = True
         self._stop.set()
         self._stop_recording()
