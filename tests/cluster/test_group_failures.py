@@ -264,7 +264,7 @@ def test_a_failure_that_only_done_has_seen_is_logged(pair, caplog):
         result = pair.fail("seen by done")
         while not result.done():
             time.sleep(0.05)
-    assert "pair.fail failed on rank 1 (pair:1): KeyError: 'seen by done' (" in caplog.text
+        wait_for_log(caplog, "pair.fail failed on rank 1 (pair:1): KeyError: 'seen by done' (")
 
 
 def test_a_death_without_a_waiter_is_logged_but_not_that_of_a_closed_group(launch, caplog):

@@ -32,7 +32,7 @@ DRIVER = """
 import asyncio, json, os, signal, subprocess, sys, time
 from shoal import Cluster, FlexiblePlacementStrategy, Worker, WorkerAddress
 from shoal.errors import ShoalError, ShoalTimeoutError
-from shoal.manager import DeviceLockManager, PortLockManager
+from shoal.manager import Caller, DeviceLockManager, PortLockManager, WorkerManager
 from shoal.worker import PortLock
 
 SEEN = {}
@@ -109,6 +109,16 @@ class AsyncLocks(Worker):
 def on(group, rank):
     return group.execute_on(rank)
 
+def await_request(name):
+    # Wait until a worker's request for its devices waits at the manager.
+    address, manager = WorkerAddress.from_name(name), DeviceLockManager.get_proxy()
+    info = WorkerManager.get_proxy().get_worker_info(address)
+    caller, end = Caller(info.process, info.cluster_node_rank), time.monotonic() + 60
+    # The number of its take is one of the first.
+    while not any(manager.explain_wait(address, n, caller=caller) for n in range(20)):
+        assert time.monotonic() < end, f"{name} does not wait for its devices"
+        time.sleep(0.02)
+
 def launch(cls, name, ranks=1):
     placement = FlexiblePlacementStrategy([[0]] * ranks)
     return cls.create_group().launch(cluster, placement, name, wait=True)
@@ -124,9 +134,9 @@ SEEN["late"] = on(group, 1).try_to_take(0.5).wait(60)[0]
 SEEN["not free"] = on(group, 1).try_to_take(0).wait(60)[0]
 SEEN["wrong"] = on(group, 1).give_wrongly().wait(60)[0]
 first = on(group, 2).take()
-time.sleep(1)
+await_request("locks:2")
 second = on(group, 1).take()
-time.sleep(1)
+await_request("locks:1")
 SEEN["waits"] = [first.done(), second.done()]
 given = on(group, 0).give().wait(60)[0]
 taken = first.wait(60)[0]
@@ -155,7 +165,7 @@ SEEN["alive"] = [on(group, 0).is_alive(n).wait(60)[0] for n in ("other:0", "othe
 # The holder is killed: the one that waits gets the devices.
 on(group, 0).take().wait(60)
 waiting = other.take()
-time.sleep(0.5)
+await_request("other:0")
 os.kill(SEEN["pids"][0], signal.SIGKILL)
 waiting.wait(60)
 SEEN["killed holder"] = "taken"
@@ -164,9 +174,9 @@ SEEN["port of the dead"] = on(group, 1).reserve(5000).wait(60)[0]
 
 # A waiting worker is killed: the one behind it gets the devices. The group is started again.
 on(group, 1).take()
-time.sleep(0.5)
+await_request("locks:1")
 behind = on(group, 2).take()
-time.sleep(0.5)
+await_request("locks:2")
 os.kill(SEEN["pids"][1], signal.SIGKILL)
 other.give().wait(60)
 behind.wait(60)

@@ -12,6 +12,7 @@ from shoal import NodePlacementStrategy, Worker
 from shoal.deadline import Deadline, LongWait
 from shoal.errors import ShoalTimeoutError, ShoalValueError, WorkerGroupError
 from shoal.testing import local_cluster
+from shoal.worker import failures
 from support.processes import until
 
 TWO = NodePlacementStrategy([0, 0])
@@ -40,6 +41,12 @@ class Fails(Worker):
 
     def _close(self):
         raise ValueError("at the end")
+
+
+@pytest.fixture(autouse=True)
+def _no_earlier_failures():
+    # Otherwise a traceback that an earlier test of this process has shown is left out.
+    failures._shown.clear()
 
 
 @pytest.fixture

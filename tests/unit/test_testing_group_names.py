@@ -12,7 +12,7 @@ from shoal.errors import NameTakenError, ShoalTimeoutError, ShoalValueError, Wor
 from shoal.manager import WorkerManager
 from shoal.process import ProcessId
 from shoal.testing import local_cluster
-from shoal.worker import WorkerGroup
+from shoal.worker import WorkerGroup, names
 from support.processes import until
 
 TWO = NodePlacementStrategy([0, 0])
@@ -30,6 +30,15 @@ class Child(Worker):
 
     def name(self):
         return self.get_name()
+
+
+MAY_START = threading.Event()
+
+
+class Late(Worker):
+    def __init__(self):
+        MAY_START.wait(30)
+        super().__init__()
 
 
 class Parent(Worker):
@@ -91,6 +100,23 @@ def test_a_wait_for_a_group_ends_when_it_is_launched(cluster):
     Child.create_group().launch(cluster, TWO, "later")
     thread.join(30)
     assert found == [["later:0", "later:1"]]
+
+
+def test_a_rank_that_registers_during_the_search_is_not_lost(cluster, monkeypatch):
+    find, manager = names.find_actor, WorkerManager.get_proxy()
+
+    def find_and_register(name, namespace):
+        if name == "slow:1" and not MAY_START.is_set():
+            MAY_START.set()
+            until(lambda: len(manager.get_group("slow")) == 2)
+            return None  # as before it was started
+        return find(name, namespace)
+
+    MAY_START.clear()
+    Late.create_group().launch(cluster, TWO, "slow")
+    monkeypatch.setattr(names, "find_actor", find_and_register)
+    group = WorkerGroup.from_group_name(Late, "slow")
+    assert [rank.rank for rank in group.worker_info_list] == [0, 1]
 
 
 def test_a_group_that_does_not_come_is_named(cluster):

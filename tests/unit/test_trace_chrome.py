@@ -1,6 +1,7 @@
 """The file for Perfetto: numbers for processes and threads, their names, and an order."""
 
 import json
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
@@ -34,7 +35,7 @@ def trace(tmp_path):
 
 
 def read(path):
-    return json.loads(path.read_text("utf-8"))["traceEvents"]
+    return json.loads(Path(path).read_text("utf-8"))["traceEvents"]
 
 
 def named(events, name, key):

@@ -7,6 +7,7 @@ import tempfile
 import threading
 import time
 import warnings
+from types import SimpleNamespace
 
 import pytest
 import ray
@@ -14,7 +15,7 @@ import ray
 from shoal import Tracer
 from shoal.errors import PeerLostError, ShoalTimeoutError
 from shoal.process import own_process
-from shoal.tracing import recording, sending
+from shoal.tracing import finish, recording, sending
 from shoal.tracing.clock import Clock, Reading, Skew, own_clock
 from shoal.tracing.sending import Shift, node_folder, ship
 from shoal.tracing.spool import Spool
@@ -163,6 +164,19 @@ def test_the_end_of_a_job_collects_what_is_left_on_the_node(server, path):
     assert names(path) == ["last 0", "last 1"]
 
 
+def test_the_end_of_a_job_whose_driver_has_no_marks_starts_no_thread(server, path, monkeypatch):
+    """From Python 3.12 on, no thread can start in a handler of the interpreter's end."""
+
+    def refuse(*_):
+        raise RuntimeError("can't create new thread at interpreter shutdown")
+
+    monkeypatch.setattr(recording, "settle", lambda **_: None)
+    monkeypatch.setattr(Tracer, "get_proxy", lambda **_: server)
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    assert finish() == str(path.with_suffix(".json"))
+    assert path.with_suffix(".json").exists()
+
+
 def test_a_lost_manager_ends_tracing_with_one_line(server, monkeypatch, caplog):
     monkeypatch.setattr(sending, "_LOST_S", 0.1)
 
@@ -190,6 +204,26 @@ def test_a_manager_that_answers_late_gets_the_events_later(server, path, monkeyp
     monkeypatch.setattr(server, "collect", sometimes)
     Tracer.trace_begin("a")
     until(lambda: names(path) == ["a"])
+
+
+@pytest.mark.parametrize("ending", [recording.flush, recording.end])
+def test_a_call_to_the_manager_that_is_under_way_is_waited_for(server, path, monkeypatch, ending):
+    """Ray ends the process if it is disconnected while a thread is in a call."""
+    begun, ended = threading.Event(), threading.Event()
+    collect = server.collect
+
+    def slow(*arguments):
+        begun.set()
+        time.sleep(2.3)
+        ended.set()
+        return collect(*arguments)
+
+    monkeypatch.setattr(server, "collect", slow)
+    Tracer.trace_begin("a")
+    assert begun.wait(60)
+    ending()
+    assert ended.is_set()
+    assert names(path) == ["a"]
 
 
 def test_events_that_do_not_fit_are_counted_and_logged(server, path, monkeypatch, caplog):
@@ -221,6 +255,64 @@ def test_without_a_folder_events_are_kept_in_memory(server, path, monkeypatch, c
         pass
     until(lambda: len(events(path)) == 3)
     assert "not yours" in caplog.text
+
+
+def test_files_on_other_nodes_are_removed_when_the_trace_is_closed(server, path, monkeypatch):
+    monkeypatch.setattr(sending, "_SWEEP_EVERY_S", 3600.0)
+    Tracer.trace_begin("a")
+    until(lambda: names(path) == ["a"])
+    server.finalize()
+    orphan(2)
+    folder, calls, collect = node_folder(TOKEN), [], server.collect
+    monkeypatch.setattr(
+        server, "collect", lambda *arguments: calls.append(arguments) or collect(*arguments)
+    )
+    Tracer.trace_begin("late")
+    until(lambda: recording.sink() is None)
+    until(lambda: not folder.parent.exists())
+    assert names(path) == ["a"]
+    with Tracer.trace_span("later"):
+        pass
+    assert not folder.exists()
+    assert len(calls) == 1
+
+
+@pytest.mark.parametrize(("several_nodes", "seconds"), [(False, 0.4), (True, 1.0)])
+def test_events_of_other_nodes_have_longer_to_arrive(server, monkeypatch, several_nodes, seconds):
+    slept = []
+    monkeypatch.setattr(recording, "time", SimpleNamespace(sleep=slept.append))
+    recording.settle(several_nodes=several_nodes)
+    assert slept == [seconds]
+    recording.end()
+    recording.settle(several_nodes=several_nodes)
+    assert slept == [seconds]
+
+
+@pytest.mark.parametrize("failing", ["thread", "memory"])
+def test_a_process_that_cannot_record_goes_on_with_one_line(server, monkeypatch, caplog, failing):
+    def refuse(*_):
+        raise RuntimeError("can't start new thread")
+
+    def no_memory(*_):
+        raise OSError("no space left")
+
+    if failing == "thread":
+        monkeypatch.setattr(sending.Sender, "start", refuse)
+    else:
+        monkeypatch.setattr(Spool, "create", no_memory)
+
+    @Tracer.trace_func
+    def marked():
+        with Tracer.trace_span("a"):
+            Tracer.trace_begin("b")
+            Tracer.trace_end("b")
+            return 4
+
+    assert [marked(), marked()] == [4, 4]
+    assert caplog.text.count("its events are missing in the trace") == 1
+    assert [source for source, _ in sending._sources(node_folder(TOKEN))] == []
+    # The events of the other processes are still collected.
+    assert recording.is_on()
 
 
 def test_folders_of_dead_jobs_are_removed_later(server):

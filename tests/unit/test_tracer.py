@@ -241,6 +241,22 @@ def test_each_trace_has_the_name_of_the_process_once(tmp_path):
         assert [event["ph"] for event in lines(path)] == ["M", "B", "E", "B", "E"]
 
 
+def test_spans_of_an_earlier_trace_take_no_row_of_a_later_one(tmp_path):
+    async def step():
+        with Tracer.trace_span("step"):
+            pass
+
+    for number in range(2):
+        path = tmp_path / f"{number}.jsonl"
+        tracer = Tracer(str(path))
+        use(InProcess(tracer))
+        asyncio.run(step())
+        Tracer.trace_begin("never ends")
+        use(None)
+        tracer.finalize()
+        assert {event["tid"] for event in lines(path)} == {"main"}
+
+
 def test_events_after_the_end_are_left_out(in_process, path):
     in_process.finalize()
     with Tracer.trace_span("late"):

@@ -1,5 +1,6 @@
 """Calls that no code waits for: their failures are watched until the cluster ends."""
 
+import threading
 from collections import deque
 from types import SimpleNamespace
 
@@ -7,6 +8,7 @@ import pytest
 
 from shoal import Cluster
 from shoal.worker import failures
+from support.processes import until
 
 
 class Call:
@@ -23,8 +25,7 @@ def test_a_call_is_watched(monkeypatch):
     call = Call()
     monkeypatch.setattr(failures, "runtime", lambda: SimpleNamespace(is_initialized=lambda: True))
     monkeypatch.setattr(Cluster, "_instance", SimpleNamespace(is_ending=False), raising=False)
-    monkeypatch.setattr(failures, "_new", deque([call]))
-    failures._watch_new()
+    failures._watch_new(deque([call]))
     assert call.watched == 1
 
 
@@ -36,15 +37,16 @@ def test_a_call_is_kept_and_not_watched_while_ray_is_shut_down(monkeypatch):
     class Ending:
         @property
         def is_ending(self):
-            kept.append(call in calls)
-            if len(kept) == 3:  # the shutdown is complete
-                monkeypatch.delattr(Cluster, "_instance")
+            # Other threads, such as the watcher of this process, may look at it as well.
+            if threading.current_thread() is threading.main_thread():
+                kept.append(call in calls)
+                if len(kept) == 3:  # the shutdown is complete
+                    monkeypatch.delattr(Cluster, "_instance")
             return True
 
     monkeypatch.setattr(failures, "runtime", lambda: SimpleNamespace(is_initialized=lambda: False))
     monkeypatch.setattr(Cluster, "_instance", Ending(), raising=False)
-    monkeypatch.setattr(failures, "_new", calls)
-    failures._watch_new()
+    failures._watch_new(calls)
     assert kept == [True] * 3
     assert call.watched == 0
     assert not calls
@@ -61,3 +63,53 @@ def test_results_that_are_dropped_while_the_cluster_ends_are_not_watched(monkeyp
     monkeypatch.setattr(call, "watch", lambda: watched.append("g.step"))
     call.drop()
     assert bool(watched) is not is_ending
+
+
+@pytest.fixture
+def watching(monkeypatch):
+    """A process that has no watcher yet, and whose watcher notes its thread and ends."""
+    watchers = []
+    monkeypatch.setattr(failures, "_watcher", None)
+    monkeypatch.setattr(failures, "_new", deque())
+    monkeypatch.setattr(failures, "_wake", threading.Event())
+    monkeypatch.setattr(
+        failures, "_watch_calls", lambda: watchers.append(threading.current_thread())
+    )
+    return watchers
+
+
+def test_a_call_at_a_limit_of_threads_is_watched_later(monkeypatch, watching):
+    def refuse(_):
+        raise RuntimeError("can't start new thread")
+
+    calls = [Call(), Call()]
+    with monkeypatch.context() as limited:
+        limited.setattr(threading.Thread, "start", refuse)
+        failures._watch_later(calls[0])
+    failures._watch_later(calls[1])
+    until(lambda: len(watching) == 1)
+    assert list(failures._new) == calls
+
+
+def test_a_watcher_that_has_ended_is_replaced(watching):
+    for number in range(1, 3):
+        failures._watch_later(Call())
+        until(lambda number=number: len(watching) == number)
+        watching[-1].join(30)
+    assert watching[0] is not watching[1]
+
+
+def test_a_cluster_of_this_process_is_not_taken_for_an_earlier_one(monkeypatch):
+    """A failure of an earlier cluster must not be named in the waits of the next one."""
+
+    class Local:
+        pass
+
+    local, jobs = Local(), []
+    monkeypatch.setattr(failures, "in_process", lambda: local)
+    for _ in range(100):
+        jobs += [failures._job(), failures._job()]
+        assert jobs[-1] == jobs[-2]
+        assert jobs[-1] not in jobs[:-2]
+        local = None
+        local = Local()  # usually where the last one was

@@ -28,7 +28,14 @@ from shoal.cluster.env import (
     merge_path_like,
     merge_worker_env_vars,
 )
-from shoal.cluster.job import Job, emulates_network, find_job, launch_managers
+from shoal.cluster.job import (
+    END_S,
+    Job,
+    emulates_network,
+    end_actors,
+    find_job,
+    launch_managers,
+)
 from shoal.cluster.logs import DistributedRayLogCollector, check_log_folder
 from shoal.cluster.progress import log_to_stderr, stage
 from shoal.cluster.stop import prepare_stop
@@ -62,8 +69,6 @@ _log = logging.getLogger("shoal")
 _MAX_NAMESPACES = 100
 # Seconds before Ray ends, so that it shows the workers' last output: it reads that every 0.1 s.
 _LAST_OUTPUT_S = 0.3
-# Seconds for Ray to notice the end of killed actors: milliseconds, or more on a busy machine.
-_END_S = 5.0
 
 
 class _ClassOrInstanceMethod:
@@ -308,10 +313,10 @@ class Cluster(DescribedCluster):
             self._end_trace()
             if self._owner and emulates_network(self._job.config):
                 with contextlib.suppress(ShoalError):
-                    warn_of_unknown(NetEmulationManager.get_proxy(timeout=_END_S))
+                    warn_of_unknown(NetEmulationManager.get_proxy(timeout=END_S))
             self._end_hosts()
             if not self._started_ray:
-                self._end_actors([*self._actors.values(), *self._job.managers])
+                end_actors([*self._actors.values(), *self._job.managers])
                 self._end_logs()  # it still needs Ray
             self._disconnect()
             if self._owner:
@@ -323,7 +328,7 @@ class Cluster(DescribedCluster):
         if not self._job.trace or os.environ.get("RAY_ACTOR"):
             return
         if self._owner:
-            finish()
+            finish(several_nodes=self._num_nodes > 1)
         else:
             flush()
         end()
@@ -332,16 +337,7 @@ class Cluster(DescribedCluster):
         """Make the job's host actors remove their shared memory: a killed process does not."""
         if self._owner:
             with contextlib.suppress(ShoalError):
-                NodeManager.get_proxy(timeout=_END_S).end_hosts()
-
-    @staticmethod
-    def _end_actors(actors: list[Any]) -> None:
-        """Kill actors of this process, and wait until their names are free for the next job."""
-        pings = [actor.__ray_ready__.remote() for actor in actors]
-        for actor in actors:
-            ray.kill(actor)
-        if pings:
-            ray.wait(pings, num_returns=len(pings), timeout=_END_S)
+                NodeManager.get_proxy(timeout=END_S).end_hosts()
 
     def _disconnect(self) -> None:
         if self._connected and ray.is_initialized():

@@ -1,6 +1,8 @@
 """Launches a job's managers on node 0, and finds those of a running job."""
 
 import secrets
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,7 +21,10 @@ from shoal.net_emulation import NetEmulationManager
 from shoal.topology import NodeGroupInfo, NodeInfo, build_groups
 from shoal.tracing import Tracer
 
-__all__ = ["Job", "emulates_network", "find_job", "launch_managers"]
+__all__ = ["END_S", "Job", "emulates_network", "end_actors", "find_job", "launch_managers"]
+
+END_S = 5.0
+"""Seconds for Ray to notice the end of killed actors: milliseconds, or more on a busy machine."""
 
 _MANAGERS: tuple[type[Manager], ...] = (NodeManager, JobManager)
 """The managers that every job has; the JobManager keeps its workers, groups and locks. A traced
@@ -94,47 +99,64 @@ def launch_managers(
     # that the managers start inherit the managers' variables. Ray starts a new process for an actor
     # with a `runtime_env`, so the managers get one only for the backend that is not the default.
     own = {"env_vars": {"SHOAL_BACKEND": "pure"}} if backend() == "pure" else None
-    with stage("managers"):
-        actors: list[Any] = []
-        for cls in managers:
-            options = ray.remote(cls).options(
-                name=cls.MANAGER_NAME,
-                namespace=namespace,
-                num_cpus=0,
-                max_concurrency=cls.MAX_CALLS,
-                runtime_env=own,
-                scheduling_strategy=affinity,
-            )
-            try:
-                made = options.remote(*arguments.get(cls, ()), **keywords.get(cls, {}))
-                actors.append(made)
-            except NAME_TAKEN as error:
-                raise NameTakenError(
-                    f"the namespace {namespace!r} belongs to a live job"
-                ) from error
-        for actor, cls in zip(actors, managers, strict=True):
-            try:
-                get(actor.__ray_ready__.remote(), deadline, lambda: "launching", cls.MANAGER_NAME)
-            except PeerLostError as error:
-                if cls is not Tracer:
-                    raise
-                raise ClusterError(
-                    f"the trace cannot be written to {arguments[Tracer][0]} on node 0: set "
-                    "cluster.tracer.output_file to a file in a folder that can be written there, "
-                    f"or cluster.tracer.enable to false ({error})"
-                ) from error
-    set_context(namespace=namespace, node_rank=_own_node_rank(nodes))
+    actors: list[Any] = []
+    try:
+        with stage("managers"):
+            for cls in managers:
+                options = ray.remote(cls).options(
+                    name=cls.MANAGER_NAME,
+                    namespace=namespace,
+                    num_cpus=0,
+                    max_concurrency=cls.MAX_CALLS,
+                    runtime_env=own,
+                    scheduling_strategy=affinity,
+                )
+                try:
+                    made = options.remote(*arguments.get(cls, ()), **keywords.get(cls, {}))
+                    actors.append(made)
+                except NAME_TAKEN as error:
+                    raise NameTakenError(
+                        f"the namespace {namespace!r} belongs to a live job"
+                    ) from error
+            for actor, cls in zip(actors, managers, strict=True):
+                try:
+                    ready = actor.__ray_ready__.remote()
+                    get(ready, deadline, lambda: "launching", cls.MANAGER_NAME)
+                except PeerLostError as error:
+                    if cls is not Tracer:
+                        raise
+                    raise ClusterError(
+                        f"the trace cannot be written to {arguments[Tracer][0]} on node 0: set "
+                        "cluster.tracer.output_file to a file in a folder that can be written "
+                        f"there, or cluster.tracer.enable to false ({error})"
+                    ) from error
+        set_context(namespace=namespace, node_rank=_own_node_rank(nodes))
+        port = NodeManager.get_proxy().get_master_port()
+    except BaseException:
+        # The error's traceback would keep them alive, and a later `Cluster()` would join them.
+        with suppress(Exception):  # the first error is raised
+            end_actors(actors)
+        raise
     return Job(
         namespace=namespace,
         nodes=nodes,
         groups=groups,
         config=config,
         master_ip=nodes[0].node_ip,
-        master_port=NodeManager.get_proxy().get_master_port(),
+        master_port=port,
         trace=trace,
         log=log,
         managers=actors,
     )
+
+
+def end_actors(actors: Sequence[Any]) -> None:
+    """Kill actors of this process, and wait until their names are free for the next job."""
+    pings = [actor.__ray_ready__.remote() for actor in actors]
+    for actor in actors:
+        ray.kill(actor)
+    if pings:
+        ray.wait(pings, num_returns=len(pings), timeout=END_S)
 
 
 def emulates_network(config: ClusterConfig | None) -> bool:

@@ -184,12 +184,13 @@ class DeviceLockManager(Manager):
             try:
                 await self._process_watches.ended(caller)
                 break
-            except (ShoalError, RayError) as error:
+            except Exception as error:  # noqa: BLE001  (without this task its devices are never free)
                 if not logged:
                     logged = True
                     _log.warning(
-                        "%s: its death cannot be noticed, and would not release its devices: %s",
-                        owner, error,
+                        "%s: its death cannot be noticed, and would not release its devices: "
+                        "%s: %s; this is tried again every %g s",
+                        owner, type(error).__name__, error, _RETRY_S,
                     )  # fmt: skip
             await asyncio.sleep(_RETRY_S)
         del self._watched[process]

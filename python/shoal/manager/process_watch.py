@@ -105,7 +105,8 @@ class ProcessWatches:
         """Return the actor of a node; starts it if there is none.
 
         Raises:
-            ClusterNotFoundError: This manager belongs to no job, or the node is not known.
+            ClusterNotFoundError: This manager belongs to no job, the node is not known, or the
+                actor ended at once.
         """
         actor = self._actors.get(node_rank)
         if actor is not None:
@@ -130,5 +131,10 @@ class ProcessWatches:
             actor = await aget(start, deadline, lambda: f"starting {name}", "NodeManager")
         except NameTakenError:  # another request started it meanwhile
             actor = await loop.run_in_executor(None, find_actor, name, self._namespace)
+            if actor is None:
+                raise ClusterNotFoundError(
+                    f"{name}, which watches the processes of node {node_rank} of the job "
+                    f"{self._namespace!r}, ended while it was started"
+                ) from None
         self._actors[node_rank] = actor
         return actor

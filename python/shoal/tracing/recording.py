@@ -27,6 +27,7 @@ __all__ = [
     "connect_by",
     "end",
     "flush",
+    "is_on",
     "now_us",
     "own_label",
     "settle",
@@ -39,6 +40,8 @@ TOKEN_VARIABLE = "CLUSTER_TRACER"  # noqa: S105  (the name of a variable)
 
 _NOBODY = ProcessId("", 0, 0)
 _LOCK_S = 1.0
+# Seconds for processes of other nodes to send their events: their calls take longer.
+_SETTLE_BETWEEN_NODES_S = 1.0
 _log = logging.getLogger("shoal")
 
 
@@ -75,6 +78,10 @@ class Recorder:
         token: The job's trace.
         connect: Returns the manager.
         capacity: Bytes of the ring.
+
+    Raises:
+        OSError: There is no memory for the ring.
+        RuntimeError: The thread cannot be started.
     """
 
     def __init__(self, token: str, connect: Callable[[], Server], capacity: int = CAPACITY) -> None:
@@ -97,7 +104,11 @@ class Recorder:
         self._sender: Sender | None = None
         if is_sender:
             self._sender = Sender(self.spool, self._folder, self.clock, connect, _stop)
-            self._sender.start()
+            try:
+                self._sender.start()
+            except RuntimeError:  # no thread can be started
+                self.spool.remove()
+                raise
 
     def record(self, event: dict[str, Any]) -> bool:
         """Write an event; return whether there was room for it."""
@@ -120,6 +131,8 @@ generation = 0
 """Number of times that tracing was switched on or off in this process."""
 
 _token = os.environ.get(TOKEN_VARIABLE, "")
+# Whether this process belongs to a traced job and cannot record its events.
+_has_failed = False
 _connect: Callable[[], Server] | None = None
 _sink: Sink | None = None
 _clock: Clock = own_clock()
@@ -155,39 +168,50 @@ def use(instead: Sink | None) -> None:
 
 def end() -> None:
     """Trace this process no longer. Idempotent."""
-    global _sink, _token, _clock, generation  # noqa: PLW0603  (a process has one trace)
+    global _sink, _token, _clock, _has_failed, generation  # noqa: PLW0603  (a process has one trace)
     generation += 1
-    ended, _sink, _token = _sink, None, ""
+    ended, _sink, _token, _has_failed = _sink, None, "", False
     if isinstance(ended, Recorder):
         ended.close()
     _clock = own_clock()
 
 
 def _stop() -> None:
-    """Stop recording, when the manager is lost."""
+    """Stop recording, when the manager is lost or has closed the trace."""
     global _sink, _token
     _sink, _token = None, ""
 
 
+def is_on() -> bool:
+    """Whether this process belongs to a traced job; opens nothing."""
+    return bool(_token)
+
+
 def sink() -> Sink | None:
-    """Return what takes the events of this process; None if it is not traced."""
-    if not _token:
+    """Return what takes the events of this process; None if it is not traced. Never raises."""
+    if not _token or _has_failed:
         return None
     return _sink or _open()
 
 
 def _open() -> Sink | None:
-    global _sink, _clock
+    global _sink, _clock, _has_failed  # noqa: PLW0603  (a process has one trace)
     # A handler of a signal may interrupt this, and must not wait for ever.
     if _connect is None or not _lock.acquire(timeout=_LOCK_S):
         return None
     try:
-        if _sink is None and _token:  # else another thread was faster
+        if _sink is None and _token and not _has_failed:  # else another thread was faster
             made = Recorder(_token, _connect)
             _sink, _clock = made, made.clock
-        return _sink
+    except Exception as error:  # noqa: BLE001  (tracing must not change the traced program)
+        _has_failed = True
+        _log.warning(
+            "%s: its events are missing in the trace: they cannot be recorded: %s: %s",
+            describe_self(), type(error).__name__, error,
+        )  # fmt: skip
     finally:
         _lock.release()
+    return _sink
 
 
 def now_us() -> int:
@@ -202,14 +226,17 @@ def flush() -> None:
         recorder.flush()
 
 
-def settle() -> None:
+def settle(*, several_nodes: bool = False) -> None:
     """Let the other processes of the job send the events that they have; nothing if not traced.
 
     Call this before processes are killed, whose last events would otherwise be lost on nodes where
     no other process of the job remains.
+
+    Args:
+        several_nodes: Whether the job has more than one node.
     """
     if _token and (_sink is None or isinstance(_sink, Recorder)):
-        time.sleep(2 * INTERVAL_S)
+        time.sleep(_SETTLE_BETWEEN_NODES_S if several_nodes else 2 * INTERVAL_S)
 
 
 def own_label() -> str:
@@ -224,8 +251,8 @@ def own_label() -> str:
 
 def _forget() -> None:
     """Let a forked child write to a file of its own, which its parent sends."""
-    global _sink, _token, _ancestor, _lock  # noqa: PLW0603  (a process has one trace)
-    _lock = threading.Lock()
+    global _sink, _token, _ancestor, _lock, _has_failed  # noqa: PLW0603  (a process has one trace)
+    _lock, _has_failed = threading.Lock(), False
     _inherited.append(_sink)
     if _sink is not None and not isinstance(_sink, Recorder):
         _token = ""  # the object that takes the events stayed in the parent

@@ -32,6 +32,8 @@ INTERVAL_S = 0.2
 """Seconds between two batches of a process."""
 
 _SWEEP_EVERY_S = 5.0
+# Seconds to wait for another thread's call to the manager; more than a call takes, which is 10 s.
+_CALL_S = 12.0
 # Seconds for which a manager that died is tried again: at the end of a job it may die first.
 _LOST_S = 2.0
 _NOT_FOUND_S = 30.0
@@ -47,7 +49,10 @@ class Server(Protocol):
     """The part of the manager that senders use."""
 
     def collect(self, source: str, start: int, end: int, data: bytes, dropped: int) -> int:
-        """Take the lines between two positions of a source; return the position it has."""
+        """Take the lines between two positions of a source; return the position it has.
+
+        The position is negative if the trace is closed.
+        """
 
     def get_clock(self) -> Reading:
         """Read the manager's clock."""
@@ -136,11 +141,14 @@ def _sources(folder: Path) -> Iterator[tuple[Source, Path]]:
             yield source, folder / name
 
 
-def ship(spool: Spool, source: str, server: Server, shift: "Shift | None" = None) -> None:
+def ship(spool: Spool, source: str, server: Server, shift: "Shift | None" = None) -> bool:
     """Send the lines of a ring that the manager does not have yet.
 
     The manager's answer says how far it has them: a sender that died may have sent more than the
     ring says, and two processes may send the events of a dead one at once.
+
+    Returns:
+        False if the trace is closed, and the lines are not wanted any more.
     """
     start, until = spool.sent, spool.written
     while start < until:
@@ -149,10 +157,14 @@ def ship(spool: Spool, source: str, server: Server, shift: "Shift | None" = None
         if shift is not None:
             data = shift.apply(data)
         at = server.collect(source, start, end, data, spool.dropped)
+        if at < 0:
+            spool.set_sent(until)
+            return False
         if at <= start:
-            return
+            break
         spool.set_sent(at)
         start = at
+    return True
 
 
 def sweep(folder: Path, server: Server) -> None:
@@ -198,7 +210,7 @@ class Sender:
         folder: The events of the other processes of this node; None if there is no such folder.
         clock: The clock of this node.
         connect: Returns the manager.
-        stop_recording: Called when the manager is lost for good.
+        stop_recording: Called when the manager is lost for good, or has closed the trace.
     """
 
     def __init__(
@@ -218,6 +230,8 @@ class Sender:
         self._children: dict[str, Spool] = {}
         self._sweep_at = 0.0
         self._failing_since: float | None = None
+        # Whether the manager wants no more events: no call may be under way when Ray is disconnected.
+        self._is_over = False
         self._drops_told = 0
         self._tell_drops_at = 0.0
         self._busy = threading.Lock()
@@ -232,7 +246,9 @@ class Sender:
         """Send what is there, and end the thread. Idempotent."""
         self._stop.set()
         if self._thread.is_alive() and threading.current_thread() is not self._thread:
-            self._thread.join(2.0)
+            # A call that is under way, and the last one: Ray ends the process if it is disconnected
+            # while a thread is in a call.
+            self._thread.join(2 * _CALL_S)
 
     def flush(self) -> None:
         """Send what is there now, in the caller's thread."""
@@ -244,8 +260,7 @@ class Sender:
         self._tick()
 
     def _tick(self) -> None:
-        # Another thread that sends takes at most the time limit of its calls.
-        if not self._busy.acquire(timeout=2.0):
+        if not self._busy.acquire(timeout=_CALL_S):
             return
         try:
             self._tell_drops()
@@ -281,9 +296,25 @@ class Sender:
         return f"{where}/{path.name if path else own_process().pid}"
 
     def _ship(self, spool: Spool, name: str) -> None:
+        if self._is_over:
+            return
         self._skew.update()
         shift = self._shifts.setdefault(name, Shift(self._skew))
-        ship(spool, name, self._connect(), shift)
+        if not ship(spool, name, self._connect(), shift):
+            self._closed()
+
+    def _closed(self) -> None:
+        """End, and remove the files that no other process would remove on this node."""
+        self._end()
+        self._spool.remove()
+        if self._folder is None:
+            return
+        me = own_process()
+        for source, path in _sources(self._folder):
+            if source.sender == me or not is_running(source.sender):
+                path.unlink(missing_ok=True)
+        if not any(_sources(self._folder)):
+            remove_folder(self._folder)
 
     def _ship_other(self, source: Source, path: Path) -> None:
         has_ended = not is_running(source.owner)  # asked first: it may write until it ends
@@ -323,5 +354,9 @@ class Sender:
             describe_self(),
             error,
         )
+        self._end()
+
+    def _end(self) -> None:
+        self._is_over = True
         self._stop.set()
         self._stop_recording()

@@ -118,13 +118,14 @@ class Tracer(Manager):
             dropped: Number of events that the source has dropped so far.
 
         Returns:
-            The position of the next line to send; `end` after the file was closed.
+            The position of the next line to send; -1 after the file was closed.
         """
         at = self._positions.get(source, start)
         self._dropped[source] = max(dropped, self._dropped.get(source, 0))
         if at != start:
             return at
-        self.write_line(data)  # after the end of the trace, events are dropped
+        if not self.write_line(data):
+            return -1
         self._positions[source] = end
         return end
 
@@ -212,6 +213,8 @@ class Tracer(Manager):
     def _mark(cls, sink: Any, phase: str, name: str, cat: str, args: dict[str, Any] | None) -> None:
         pid, is_written = cls._pid(), False
         try:
+            if _generation != recording.generation:
+                _start_over()
             name = str(name)
             if phase == "B":
                 cls._label(sink, pid)
@@ -232,10 +235,6 @@ class Tracer(Manager):
 
     @classmethod
     def _label(cls, sink: Any, pid: str) -> None:
-        global _labels_of
-        if _labels_of != recording.generation:
-            _labels.clear()
-            Tracer._labeled, _labels_of = False, recording.generation
         # A process has one name; in a local cluster it has one for each worker.
         if cls._labeled and (pid in _labels or not _labels):
             return
@@ -333,7 +332,7 @@ class _Span(contextlib.AbstractContextManager[None]):
 
 _tracks = Tracks()
 _labels: set[str] = set()
-_labels_of = 0
+_generation = 0
 _told = False
 
 
@@ -347,14 +346,15 @@ def _tell_once(name: str, error: Exception) -> None:
         )  # fmt: skip
 
 
-def _forget() -> None:
-    global _tracks  # noqa: PLW0603  (a forked child has none of its parent's threads)
-    _tracks = Tracks()
+def _start_over() -> None:
+    """Forget the open spans and the names of an earlier trace, or of the parent in a child."""
+    global _tracks, _generation
+    _tracks, _generation = Tracks(), recording.generation
     _labels.clear()
     Tracer._labeled = False  # noqa: SLF001  (two halves of one class)
 
 
-in_child(ChildStage.FORGET, _forget)
+in_child(ChildStage.FORGET, _start_over)
 recording.connect_by(lambda: Tracer.get_proxy(timeout=_SEND_S))
 
 
@@ -368,15 +368,19 @@ def _keep_previous(path: Path) -> None:
     path.rename(kept)
 
 
-def finish() -> str | None:
+def finish(*, several_nodes: bool = False) -> str | None:
     """End the trace of the job, in the process that launched it; nothing if it is not traced.
+
+    Args:
+        several_nodes: Whether the job has more than one node.
 
     Returns:
         The file for Perfetto, on node 0; None if it could not be made.
     """
-    if Tracer._unavailable or recording.sink() is None:  # noqa: SLF001  (two halves of one class)
+    # A driver without marks has no thread that sends, and none can start when the interpreter ends.
+    if Tracer._unavailable or not recording.is_on():  # noqa: SLF001  (two halves of one class)
         return None
-    recording.settle()
+    recording.settle(several_nodes=several_nodes)
     recording.flush()
     path = ""
     try:

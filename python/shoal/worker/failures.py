@@ -5,6 +5,7 @@ import logging
 import sys
 import threading
 import time
+import weakref
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -329,7 +330,9 @@ def _describe_not_waited_for() -> str:
 
 def _job() -> Any:
     """Return what identifies the present job."""
-    return connection() if in_process() is None else id(in_process())
+    local = in_process()
+    # Not its id, which a later cluster may have again.
+    return connection() if local is None else weakref.ref(local)
 
 
 def _is_ending() -> bool:
@@ -349,29 +352,43 @@ def _end_workers() -> None:
 
 
 def _watch_later(call: GroupCall) -> None:
-    global _watcher  # noqa: PLW0603  (a process has one thread for this)
     _new.append(call)
-    if _watcher is None:
-        with _lock:
-            if _watcher is None:
-                _watcher = threading.Thread(target=_watch_calls, name="shoal-failures", daemon=True)
-                _watcher.start()
+    if _watcher is None or not _watcher.is_alive():
+        _start_watcher()
     if not _wake.is_set():
         _wake.set()
 
 
+def _start_watcher() -> None:
+    global _watcher  # noqa: PLW0603  (a process has one thread for this)
+    with _lock:
+        if _watcher is not None and _watcher.is_alive():
+            return
+        watcher = threading.Thread(target=_watch_calls, name="shoal-failures", daemon=True)
+        try:
+            watcher.start()
+        except RuntimeError as error:  # a limit of threads; the next call tries again
+            _log.debug("calls are not watched yet: %s", error)
+            return
+        _watcher = watcher
+
+
 def _watch_calls() -> None:
+    calls = _new
     while True:
         _wake.wait()
         time.sleep(_WATCH_AFTER_S)
         _wake.clear()
-        _watch_new()
+        _watch_new(calls)
 
 
-def _watch_new() -> None:
-    while _new:
+def _watch_new(calls: deque[GroupCall]) -> None:
+    while calls:
         _await_end()
-        call = _new.popleft()
+        try:
+            call = calls.popleft()
+        except IndexError:  # another thread took it: this one was replaced
+            return
         try:
             if not _is_ending():
                 call.watch_if_left_alone()

@@ -440,7 +440,8 @@ class WorkerGroup:
             except Exception as error:  # noqa: BLE001  (a user's hook that raises must not keep the workers alive)
                 _log.warning("closing %s: %s", self._name, error)
         pings = [w.worker._shoal_ping.remote() for w in self._workers]  # noqa: SLF001  (the host's own method)
-        settle()  # their last events are in the trace then
+        # Their last events are in the trace then.
+        settle(several_nodes=self._cluster is None or len(self._cluster.nodes) > 1)
         self._kill()
         # A pending ping ends when Ray has noticed the death of its worker.
         runtime().wait(pings, num_returns=len(pings), timeout=Deadline(timeout).remaining_or_none())

@@ -84,6 +84,8 @@ def find_ranks(group_name: str, timeout: float | None) -> list[Any]:
     wait = LongWait(describe, for_ranks)
     while True:
         size = manager.get_group_size(group_name)
+        # Asked before: a rank that registers after its actor was not found is not lost.
+        registered = {info.rank for info in manager.get_group(group_name)}
         found = [find_actor(f"{group_name}:{rank}", namespace) for rank in range(size or 0)]
         missing = [rank for rank, actor in enumerate(found) if actor is None]
         if size is not None and not missing:
@@ -91,7 +93,6 @@ def find_ranks(group_name: str, timeout: float | None) -> list[Any]:
         if size is None and for_launch.expired:
             waited = f" within {for_launch.timeout:g} s" if for_launch.timeout else ""
             raise ShoalValueError(f"no group {group_name!r} in the job {namespace!r}{waited}")
-        registered = {info.rank for info in manager.get_group(group_name)}
         if lost := [rank for rank in missing if rank in registered]:
             raise ShoalValueError(f"the group {group_name!r} has lost its ranks {lost}")
         if for_ranks.expired:

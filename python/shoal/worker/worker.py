@@ -462,11 +462,14 @@ class Worker(RoutedCalls, metaclass=WorkerMeta):
             ShoalError: The job's managers cannot be reached.
         """
         address = WorkerAddress.from_name(worker_name)
+        info: WorkerInfo | None = WorkerManager.get_proxy().get_worker_info(address)
+        # Ray may take longer than the ping to notice a death.
+        if info is not None and info.group and not is_running(info.process):
+            return False
         actor = find_actor(worker_name, required_namespace())
         if actor is not None and hasattr(actor, "_shoal_ping"):
             return answers(actor, Deadline(_PING_S))
         # A process that a worker has started is not an actor.
-        info: WorkerInfo | None = WorkerManager.get_proxy().get_worker_info(address)
         if info is None or info.process.host == own_process().host:
             return info is not None and is_running(info.process)
         process = Caller(info.process, info.cluster_node_rank)

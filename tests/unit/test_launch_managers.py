@@ -1,0 +1,96 @@
+"""The managers of a job whose launch fails end with it, so that no other process joins them."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from shoal import NodeInfo
+from shoal.cluster import job
+from shoal.config import load
+from shoal.context import current
+from shoal.deadline import Deadline
+from shoal.errors import ClusterError, NameTakenError, PeerLostError
+
+TRACED = {
+    "num_nodes": 1,
+    "component_placement": {},
+    "tracer": {"enable": True, "output_file": "/proc/job.jsonl"},
+}
+
+
+class Actor:
+    def __init__(self, name):
+        self.name = name
+        self.__ray_ready__ = SimpleNamespace(remote=lambda: name)
+
+
+class Ray:
+    """A Ray that notes which actors it starts and kills."""
+
+    def __init__(self, taken=()):
+        self.taken = taken
+        self.started, self.killed, self.waited = [], [], []
+
+    def remote(self, cls):
+        def start(*_, **__):
+            if cls.MANAGER_NAME in self.taken:
+                raise ValueError("the name is taken")
+            self.started.append(cls.MANAGER_NAME)
+            return Actor(cls.MANAGER_NAME)
+
+        return SimpleNamespace(options=lambda **_: SimpleNamespace(remote=start))
+
+    def kill(self, actor):
+        self.killed.append(actor.name)
+
+    def wait(self, refs, **_):
+        self.waited += refs
+
+
+@pytest.fixture
+def launch(monkeypatch):
+    """Launch the managers of a traced job; the one named `failing` ends with an error."""
+
+    def start(ray, failing="", error=None):
+        def get(_ref, _deadline, _what, peer):
+            if peer == failing:
+                raise error
+
+        monkeypatch.setattr(job, "ray", ray)
+        monkeypatch.setattr(job, "NAME_TAKEN", ValueError)
+        monkeypatch.setattr(job, "NodeAffinitySchedulingStrategy", lambda **_: None)
+        monkeypatch.setattr(job, "get", get)
+        nodes = [NodeInfo([], 0, "0" * 56, "10.0.0.1", 8)]
+        job.launch_managers("job", nodes, load(TRACED), Deadline(10))
+
+    before = current().namespace
+    yield start
+    assert current().namespace == before
+
+
+@pytest.mark.parametrize("error", [PeerLostError("it died"), KeyboardInterrupt()])
+def test_a_failed_launch_ends_the_managers_that_it_started(launch, error):
+    ray = Ray()
+    expected = ClusterError if isinstance(error, PeerLostError) else KeyboardInterrupt
+    with pytest.raises(expected):
+        launch(ray, "Tracer", error)
+    assert ray.started == ray.killed == ray.waited
+    assert len(ray.started) == 3
+
+
+def test_a_launch_that_finds_a_name_taken_ends_only_its_own_managers(launch):
+    ray = Ray(taken=["WorkerManager"])
+    with pytest.raises(NameTakenError, match="'job' belongs to a live job"):
+        launch(ray)
+    assert ray.started == ray.killed == ["NodeManager"]
+
+
+def test_the_error_of_the_launch_is_raised_if_ray_cannot_kill(launch, monkeypatch):
+    ray = Ray()
+
+    def refuse(_):
+        raise RuntimeError("Ray has ended")
+
+    monkeypatch.setattr(ray, "kill", refuse)
+    with pytest.raises(ClusterError, match=r"cannot be written to /proc/job\.jsonl"):
+        launch(ray, "Tracer", PeerLostError("it died"))
