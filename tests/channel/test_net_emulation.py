@@ -1,5 +1,6 @@
 """Channels with an actor behind emulated links, in shared memory and by calls."""
 
+import threading
 import time
 
 import pytest
@@ -34,6 +35,7 @@ def links(monkeypatch):
         network = EmulatedNetwork(config, lambda: manager)
         monkeypatch.setattr(network_module, "find_namespace", lambda: "job")
         monkeypatch.setitem(network_module._networks, "job", network)
+        return network
 
     return make
 
@@ -169,6 +171,27 @@ def test_a_deadline_ends_the_way(channel, links, key):
         with pytest.raises(ShoalTimeoutError, match=r"nothing arrived within 0\.1 s"):
             work.wait(timeout=30)
     assert c.qsize(key) == 0
+
+
+@pytest.mark.parametrize("known", [True, False], ids=["known", "not known"])
+def test_the_event_loop_does_not_ask_for_the_time(channel, links, key, monkeypatch, known):
+    network = links(symmetric=True)
+    now, threads = network.now, set()
+    if not known:
+        monkeypatch.setattr(network, "now_at_once", lambda: None)
+
+    def noted():
+        threads.add(threading.current_thread().name)
+        return now()
+
+    monkeypatch.setattr(network, "now", noted)
+    c = channel()
+    works = [c.put(number, key=key, async_op=True) for number in range(2)]
+    for work in works:
+        work.wait(timeout=30)
+    assert [c.get(key, timeout=30) for _ in works] == [0, 1]
+    assert threads
+    assert "shoal-loop" not in threads  # all channels of the process would wait for the manager
 
 
 def test_a_channel_without_links_is_used_directly(channel, transport, monkeypatch, key):

@@ -266,3 +266,27 @@ def test_a_process_ends_when_its_items_have_arrived():
         assert not work.done()
         emulated._wait_for_items()
         assert channel.get_nowait() == "item"
+
+
+ENDS = """
+import atexit
+from shoal import Channel
+from shoal.net_emulation import EmulatedNetwork
+from shoal.testing import local_cluster
+
+EmulatedNetwork.now_at_once = lambda _: None  # as on another node, when it is time to ask again
+links = [{"src": "driver:0", "dst": "channel/x", "delay_ms": 1000}]
+emulation = {"enabled": True, "symmetric": False, "crossdc_pairs": links}
+section = {"num_nodes": 1, "component_placement": {}, "net_emulation": emulation}
+cluster = local_cluster(cluster_cfg=section)
+cluster.__enter__()
+channel = Channel.create("x")
+# Runs after the function that waits for the items.
+atexit.register(lambda: print([channel.get_nowait() for _ in range(2)]))
+channel.put("first", async_op=True)
+channel.put("second", async_op=True)
+"""
+
+
+def test_items_arrive_while_the_interpreter_ends(run_python):
+    assert run_python("-c", ENDS).strip() == "['first', 'second']"

@@ -102,9 +102,10 @@ class EmulatedQueues:
         earlier = self._last.get(key)
         if arrival is None and earlier is None:
             return self.inner.start_put(key, item, weight, deadline)
+        left = self._left(arrival)  # may fail
         future, handed, limit = Step(), Future(), _of_way(deadline)
         self._last[key] = handed
-        _leave_after(future, self._left(arrival))
+        _leave_after(future, left)
 
         def hand_on() -> None:
             inner = future.take(partial(self.inner.start_put, key, item, weight, deadline))
@@ -115,10 +116,10 @@ class EmulatedQueues:
             try:
                 if earlier is not None:
                     await asyncio.wait([asyncio.wrap_future(earlier)])
-                left = self._left(arrival)
+                left = await self._left_in_loop(arrival)
                 expect_event(min(left, limit.remaining))
                 await asyncio.sleep(min(left, limit.remaining))
-                if left > 0 and limit.expired and self._left(arrival) > 0:
+                if left > 0 and limit.expired and await self._left_in_loop(arrival) > 0:
                     fail(future, self._too_late("put", key, limit))
                 else:
                     hand_on()
@@ -146,6 +147,19 @@ class EmulatedQueues:
 
     def _left(self, arrival: float | None) -> float:
         return 0.0 if arrival is None else max(0.0, arrival - self._network.now())
+
+    async def _left_in_loop(self, arrival: float | None) -> float:
+        """Same as `_left`; a call of the manager is made in a thread, so the loop does not wait."""
+        if arrival is None:
+            return 0.0
+        now = self._network.now_at_once()
+        if now is not None:
+            return max(0.0, arrival - now)
+        try:
+            left = asyncio.get_running_loop().run_in_executor(None, self._left, arrival)
+        except RuntimeError:  # the process ends, and gives no more work to threads
+            return self._left(arrival)
+        return await left
 
     def _travel(self, key: Hashable, arrival: float | None, deadline: Deadline | None) -> None:
         """Wait until an item has arrived, and the asynchronous puts before it have."""
@@ -273,10 +287,10 @@ class EmulatedQueues:
             # In a thread: it may call the manager.
             book = partial(self._arrival_of, taken, want, link)
             arrival = await asyncio.get_running_loop().run_in_executor(None, book)
-            left = self._left(arrival)
+            left = await self._left_in_loop(arrival)
             expect_event(left)
             await asyncio.sleep(min(left, limit.remaining))
-            if self._left(arrival) > 0 and limit.expired:
+            if limit.expired and await self._left_in_loop(arrival) > 0:
                 raise self._too_late(want.operation, key, limit)  # noqa: TRY301  (also given back)
         except Exception as failed:  # noqa: BLE001  (it is the result of the get)
             taken.give_back()
