@@ -194,6 +194,20 @@ def test_the_event_loop_does_not_ask_for_the_time(channel, links, key, monkeypat
     assert "shoal-loop" not in threads  # all channels of the process would wait for the manager
 
 
+def test_a_deadline_ends_the_wait_for_an_earlier_put(channel, links, key):
+    links(delay_s=2.0)
+    c = channel()
+    first = c.put("first", key=key, async_op=True)
+    second = c.put("second", key=key, async_op=True, timeout=0.1)
+    third = c.put("third", key=key, async_op=True)
+    with pytest.raises(ShoalTimeoutError, match=r"put: .*nothing arrived within 0\.1 s"):
+        second.wait(timeout=30)
+    for work in (third, first):
+        work.wait(timeout=30)
+    assert [c.get(key=key, timeout=30) for _ in range(2)] == ["first", "third"]
+    assert c.qsize(key) == 0
+
+
 def test_a_channel_without_links_is_used_directly(channel, transport, monkeypatch, key):
     config = NetEmulationConfig.from_cfg(
         {"enabled": True, "crossdc_pairs": [{"src": "a:0", "dst": "b:0", "delay_ms": 10}]}

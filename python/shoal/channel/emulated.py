@@ -115,7 +115,12 @@ class EmulatedQueues:
         async def carry() -> None:
             try:
                 if earlier is not None:
-                    await asyncio.wait([asyncio.wrap_future(earlier)])
+                    before = asyncio.wrap_future(earlier)
+                    await asyncio.wait([before], timeout=limit.remaining_or_none())
+                    if not before.done():
+                        fail(future, self._too_late("put", key, limit))
+                        await asyncio.wait([before])  # later puts still come after it
+                        return
                 left = await self._left_in_loop(arrival)
                 expect_event(min(left, limit.remaining))
                 await asyncio.sleep(min(left, limit.remaining))
