@@ -2,6 +2,7 @@
 
 import threading
 import time
+from concurrent.futures import Future, ThreadPoolExecutor
 
 import pytest
 
@@ -206,6 +207,31 @@ def test_a_deadline_ends_the_wait_for_an_earlier_put(channel, links, key):
         work.wait(timeout=30)
     assert [c.get(key=key, timeout=30) for _ in range(2)] == ["first", "third"]
     assert c.qsize(key) == 0
+
+
+def test_a_get_that_does_not_wait_ignores_puts_on_their_way(channel, links, key, monkeypatch):
+    links(symmetric=True)
+    c = channel()
+    c.put_many(["first", "second"], key=key)
+    queues, sentences = c._queues(key), []
+    names = type(queues).take.__globals__  # of the module with the core of the test
+
+    class Noted(names["LongWait"]):
+        def __init__(self, describe, *arguments):
+            super().__init__(describe, *arguments)
+            sentences.append(describe())
+
+    monkeypatch.setitem(names, "LongWait", Noted)
+    on_its_way = queues._last[key] = Future()
+    with ThreadPoolExecutor() as threads:
+        try:
+            assert threads.submit(c.get_nowait, key).result(30) == "first"
+            assert threads.submit(c.get, key, timeout=0).result(30) == "second"
+        finally:
+            on_its_way.set_result(None)
+    del queues._last[key]
+    assert len(sentences) == 2
+    assert all("an item is on its way from the channel" in sentence for sentence in sentences)
 
 
 def test_a_channel_without_links_is_used_directly(channel, transport, monkeypatch, key):

@@ -80,7 +80,7 @@ class EmulatedQueues:
     def put(self, key: Hashable, item: Any, weight: int, deadline: Deadline | None) -> None:
         """Put an item; a call that does not wait for room takes the time of its way too."""
         item, arrival = self._sent(item)
-        self._travel(key, arrival, deadline)
+        self._travel_there(key, arrival, deadline)
         self.inner.put(key, item, weight, deadline)
 
     def put_many(
@@ -90,7 +90,7 @@ class EmulatedQueues:
         sent = [self._sent(item) for item in items]  # they are on their way together
         for count, ((item, arrival), weight) in enumerate(zip(sent, weights, strict=True)):
             try:
-                self._travel(key, arrival, deadline)
+                self._travel_there(key, arrival, deadline)
                 self.inner.put(key, item, weight, deadline)
             except Exception as error:
                 set_done(error, count)
@@ -166,26 +166,35 @@ class EmulatedQueues:
             return self._left(arrival)
         return await left
 
-    def _travel(self, key: Hashable, arrival: float | None, deadline: Deadline | None) -> None:
-        """Wait until an item has arrived, and the asynchronous puts before it have."""
+    def _travel_there(
+        self, key: Hashable, arrival: float | None, deadline: Deadline | None
+    ) -> None:
+        """Wait until an item of a put has arrived, and the asynchronous puts before it have."""
         limit = _of_way(deadline)
         earlier = self._last.get(key)
         if arrival is None and earlier is None:
             return
-        shown = self._settings.shown(key)
-        wait = LongWait(
-            lambda: f"{describe_self()}: an item is on its way to {shown}", limit, limit.elapsed
-        )
-        while left := self._left(arrival):
-            if limit.expired:
-                raise self._too_late("put", key, limit)
-            expect_event(left)
-            time.sleep(max(_LEAST_S, min(left, wait.step())))
-            wait.tick()
+        wait = self._way(f"to {self._settings.shown(key)}", limit)
+        self._travel("put", key, arrival, wait)
         while earlier is not None and not earlier.done():
             if limit.expired:
                 raise self._too_late("put", key, limit)
             concurrent.futures.wait([earlier], wait.step())
+            wait.tick()
+
+    @staticmethod
+    def _way(where: str, limit: Deadline) -> LongWait:
+        return LongWait(
+            lambda: f"{describe_self()}: an item is on its way {where}", limit, limit.elapsed
+        )
+
+    def _travel(self, operation: str, key: Hashable, arrival: float | None, wait: LongWait) -> None:
+        """Wait until an item has arrived."""
+        while left := self._left(arrival):
+            if wait.deadline.expired:
+                raise self._too_late(operation, key, wait.deadline)
+            expect_event(left)
+            time.sleep(max(_LEAST_S, min(left, wait.step())))
             wait.tick()
 
     def _too_late(self, operation: str, key: Hashable, deadline: Deadline) -> ShoalTimeoutError:
@@ -205,7 +214,9 @@ class EmulatedQueues:
             found = self.inner.take(key, want._replace(lease=True), deadline)
             taken = taken_of(found, want)
             try:
-                self._travel(key, self._arrival_of(taken, want, link), None)
+                arrival = self._arrival_of(taken, want, link)
+                wait = self._way(f"from {self._settings.shown(key)}", _of_way(None))
+                self._travel(want.operation, key, arrival, wait)
             except BaseException:
                 taken.give_back()
                 raise
