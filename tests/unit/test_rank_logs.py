@@ -6,6 +6,7 @@ import pickle
 import time
 
 import pytest
+from ray.exceptions import RayError
 
 from shoal.bootstrap.output import Position, Writer, list_name
 from shoal.cluster import (
@@ -16,7 +17,12 @@ from shoal.cluster import (
 from shoal.cluster.log_files import read_new
 from shoal.cluster.logs import check_log_folder
 from shoal.cluster.rank_log import RankLog, log_path
-from shoal.errors import ClusterError, PeerLostError, ShoalValueError
+from shoal.errors import (
+    ClusterError,
+    PeerLostError,
+    ShoalValueError,
+    TransportError,
+)
 
 LOG = logging.getLogger("test")
 
@@ -216,17 +222,66 @@ def test_a_node_that_does_not_answer_is_one_warning_and_is_read_later(
     assert target.read_text() == "one\ntwo\n"
 
 
-def test_a_pass_that_fails_is_logged_once_and_the_next_one_goes_on(made, folder, caplog):
+def test_a_pass_that_fails_is_logged_once_and_the_next_one_goes_on(
+    made, folder, monkeypatch, caplog
+):
     collector = made(token="job", nodes={"": "node 0"})
-    names = folder / list_name("job", "")
-    append(names, "not a line of ours\n")
-    collector._pass(None, from_start=False)
+    (folder / list_name("job", "")).touch()
+    with monkeypatch.context() as patch:
+        patch.setattr(collector, "_read_lists", lambda _: 1 / 0)
+        collector._pass(None, from_start=False)
+        collector._pass(None, from_start=False)
     assert caplog.text.count("collecting logs into") == 1
-    append(names, "nor this\n")
-    collector._pass(None, from_start=False)
-    assert caplog.text.count("collecting logs into") == 1
+    assert "ZeroDivisionError" in caplog.text
     collector._pass(None, from_start=False)
     assert not collector._has_failed
+
+
+@pytest.mark.parametrize(
+    "damaged",
+    [
+        b"not a line of ours",
+        b"\xff",
+        b"[]",
+        b"{}",
+        b'{"name": "g:1", "rank": "1", "streams": {"out": 1}}',
+    ],
+)
+def test_a_damaged_line_of_the_list_costs_one_log_only(made, folder, tmp_path, caplog, damaged):
+    collector = made(token="job", nodes={"": "node 0"})
+    names = folder / list_name("job", "")
+    for rank, name in enumerate(("before", "after")):
+        append(folder / f"{name}.out", f"{name}\n")
+        line = Writer(f"g:{rank}", str(rank), {"out": Position(str(folder / f"{name}.out"))})
+        with names.open("ab") as file:
+            file.write(line.to_line().encode() + b"\n" + (b"" if rank else damaged + b"\n"))
+    collector._pass(None, from_start=False)
+    for rank, name in enumerate(("before", "after")):
+        assert (tmp_path / f"logs/g/rank_{rank}.log").read_text() == f"{name}\n"
+    assert caplog.text.count("the log of a worker is not collected") == 1
+    assert names.name in caplog.text
+    assert not collector._has_failed
+
+
+@pytest.mark.parametrize("error", [TransportError("forked"), RayError("no such node")])
+def test_a_node_that_cannot_be_read_does_not_stop_the_others(
+    made, folder, tmp_path, monkeypatch, caplog, error
+):
+    def start(_):
+        raise error
+
+    monkeypatch.setattr(logs_module, "_start_reader", start)
+    monkeypatch.setattr(logs_module.ray, "is_initialized", lambda: True)
+    collector = made(token="job", nodes={"far": "node 1 (lab)", "": "node 0"})
+    append(folder / "w.out", "one\n")
+    line = Writer("g:1", "1", {"out": Position(str(folder / "w.out"))}).to_line()
+    append(folder / list_name("job", ""), f"{line}\n")
+    collector._pass(None, from_start=False)
+    assert (tmp_path / "logs/g/rank_1.log").read_text() == "one\n"
+    assert (
+        f"the logs of node 1 (lab) cannot be read at present, and miss what follows: {error}"
+        in (caplog.text)
+    )
 
 
 def test_a_file_that_was_rotated_is_read_to_its_end(folder):

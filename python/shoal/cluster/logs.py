@@ -18,7 +18,7 @@ from shoal.cluster.log_files import LogReader, logs_folder, read_new
 from shoal.cluster.rank_log import RankLog, log_path
 from shoal.context import current
 from shoal.deadline import Deadline
-from shoal.errors import ClusterError, PeerLostError, ShoalTimeoutError, ShoalValueError
+from shoal.errors import ClusterError, ShoalError, ShoalValueError
 from shoal.process import Origin
 
 __all__ = ["DistributedRayLogCollector", "check_log_folder"]
@@ -302,7 +302,7 @@ class DistributedRayLogCollector:
             return
         for node_id in self._node_names:
             if node_id not in self._lists:
-                self._lists[node_id] = _List(list_name(self._token, node_id))
+                self._lists[node_id] = _List(list_name(self._token, node_id), self._logger)
             read = self._reader(node_id, deadline)
             if read is not None:
                 for writer in self._lists[node_id].read(read):
@@ -352,8 +352,9 @@ class _Registered:
 class _List:
     """The list of a node's workers, as far as it was read."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, logger: logging.Logger) -> None:
         self.name = name
+        self._logger = logger
         self._position = Position(name)
         self._rest = b""
 
@@ -363,7 +364,14 @@ class _List:
         for _, data, after in read([self._position])[0]:
             self._position = after
             *lines, self._rest = (self._rest + data).split(b"\n")
-            found += [Writer.from_line(line.decode()) for line in lines]
+            for line in lines:
+                try:
+                    found.append(Writer.from_line(line.decode()))
+                except (ValueError, TypeError, LookupError, AttributeError) as error:
+                    self._logger.warning(
+                        "the log of a worker is not collected: its line in %s is damaged: %r (%s: %s)",
+                        self.name, line, type(error).__name__, error,
+                    )  # fmt: skip
         return found
 
 
@@ -424,7 +432,7 @@ class _Node:
                 lambda: "reading logs",
                 self._name,
             )
-        except (PeerLostError, ShoalTimeoutError) as error:
+        except (ShoalError, RayError) as error:
             self._quiet_until = time.monotonic() + _AGAIN_S
             if not self._is_lost:
                 self._logger.warning(
