@@ -20,6 +20,7 @@ from shoal.cluster.rank_log import RankLog, log_path
 from shoal.errors import (
     ClusterError,
     PeerLostError,
+    ShoalTimeoutError,
     ShoalValueError,
     TransportError,
 )
@@ -181,14 +182,16 @@ def test_workers_on_the_list_of_the_node_are_copied_from_where_they_began(
     assert not names.exists()
 
 
-def test_a_node_that_does_not_answer_is_one_warning_and_is_read_later(
-    made, folder, tmp_path, monkeypatch, caplog
-):
-    answers = []
+@pytest.fixture
+def answers(folder, monkeypatch):
+    """What becomes of the next questions to actors of other nodes, whose calls are made here.
+
+    Each question takes an entry: the error that it raises, a function that is called with its
+    deadline, or None. Without an entry it is answered.
+    """
+    entries = []
 
     class Reader:
-        """The actor of another node, whose calls are made here."""
-
         @property
         def read(self):
             return self
@@ -196,15 +199,87 @@ def test_a_node_that_does_not_answer_is_one_warning_and_is_read_later(
         def remote(self, wanted):
             return read_new(wanted, folder)
 
-    def get(reply, *_):
-        if answers and answers.pop(0) == "lost":
-            raise PeerLostError("no answer")
+    def get(reply, deadline, *_):
+        entry = entries.pop(0) if entries else None
+        if isinstance(entry, Exception):
+            raise entry
+        if entry is not None:
+            entry(deadline)
         return reply
 
     monkeypatch.setattr(logs_module, "get", get)
     monkeypatch.setattr(logs_module, "_start_reader", lambda _: Reader())
-    monkeypatch.setattr(logs_module, "_AGAIN_S", 0)
     monkeypatch.setattr(logs_module.ray, "is_initialized", lambda: True)
+    return entries
+
+
+def announce(folder, node, rank):
+    """Add a worker to the list of a node; return the file of its output."""
+    path = folder / f"w{rank}.out"
+    path.touch()
+    line = Writer(f"g:{rank}", str(rank), {"out": Position(str(path))}).to_line()
+    append(folder / list_name("job", node), f"{line}\n")
+    return path
+
+
+def test_a_node_whose_first_answer_is_slow_is_asked_again_at_once(made, folder, tmp_path, answers):
+    collector = made(token="job", nodes={"far": "node 1"})
+    append(announce(folder, "far", 1), "one\n")
+    answers[:] = [ShoalTimeoutError("no answer within 10 s")]
+    collector._pass(None, from_start=False)
+    collector._pass(None, from_start=False)
+    assert (tmp_path / "logs/g/rank_1.log").read_text() == "one\n"
+
+
+def test_the_last_pass_asks_a_node_that_did_not_answer_once_more(made, folder, tmp_path, answers):
+    collector = made(token="job", nodes={"far": "node 1"})
+    output = announce(folder, "far", 1)
+    append(output, "one\n")
+    collector._pass(None, from_start=False)
+    append(output, "last words")
+    answers[:] = [ShoalTimeoutError("no answer within 10 s")]
+    collector._pass(None, from_start=False)
+    collector._pass(None, from_start=False)
+    target = tmp_path / "logs/g/rank_1.log"
+    assert target.read_text() == "one\n"  # it is left alone for a while
+    collector._pass(10.0, from_start=True)
+    assert target.read_text() == "one\nlast words"
+
+
+def test_each_node_has_its_own_time_in_the_last_pass(made, folder, answers):
+    collector = made(token="job", nodes={"slow": "node 1", "far": "node 2"})
+    announce(folder, "slow", 1)
+    announce(folder, "far", 2)
+    deadlines = []
+    answers[:] = [deadlines.append] * 4
+    collector._pass(10.0, from_start=True)
+    slow, far, slow_again, far_again = deadlines
+    assert slow is slow_again
+    assert far is far_again
+    assert slow is not far
+    assert [deadline.timeout for deadline in deadlines] == [10.0] * 4
+
+
+def test_a_pass_asks_no_more_nodes_when_the_last_one_waits_for_it(made, folder, answers):
+    collector = made(token="job", nodes={"slow": "node 1", "far": "node 2"})
+    announce(folder, "slow", 1)
+    asked = []
+
+    def stop(_):
+        asked.append(1)
+        collector._stop_event.set()
+
+    answers[:] = [stop] * 4
+    collector._pass(None, from_start=False)
+    assert asked == [1]
+    collector._pass(10.0, from_start=True)
+    assert len(asked) == 4
+
+
+def test_a_node_that_does_not_answer_is_one_warning_and_is_read_later(
+    made, folder, tmp_path, monkeypatch, caplog, answers
+):
+    monkeypatch.setattr(logs_module, "_AGAIN_S", 0)
     collector = made(token="job", nodes={"far": "node 1 (lab, 10.0.0.2)"})
     append(folder / "w.out", "one\n")
     line = Writer("g:1", "1", {"out": Position(str(folder / "w.out"))}).to_line()
@@ -213,7 +288,7 @@ def test_a_node_that_does_not_answer_is_one_warning_and_is_read_later(
     target = tmp_path / "logs/g/rank_1.log"
     assert target.read_text() == "one\n"
     append(folder / "w.out", "two\n")
-    answers[:] = ["lost"] * 4
+    answers[:] = [PeerLostError("no answer")] * 4
     collector._pass(None, from_start=False)
     collector._pass(None, from_start=False)
     assert target.read_text() == "one\n"
