@@ -1,15 +1,18 @@
 """Log files of ranks: which lines get into which file, from files that grow and are replaced."""
 
+import atexit
 import logging
 import os
 import pickle
 import time
+from types import SimpleNamespace
 
 import pytest
 from ray.exceptions import RayError
 
 from shoal.bootstrap.output import Position, Writer, list_name
 from shoal.cluster import (
+    Cluster,
     DistributedRayLogCollector,
     logs as logs_module,
     rank_log as rank_log_module,
@@ -148,6 +151,24 @@ def test_a_started_collector_is_pickled_without_its_thread(tmp_path):
     assert (copy._thread, copy._started, copy._file_offsets) == (None, False, {})
     assert (copy._namespace, copy._poll_interval_s) == ("space", 0.1)
     copy.stop()
+
+
+def test_the_end_of_the_process_ends_the_job_before_its_logs(tmp_path, monkeypatch):
+    functions = []
+    monkeypatch.setattr(atexit, "register", functions.append)
+    monkeypatch.setattr(atexit, "unregister", lambda f: f in functions and functions.remove(f))
+
+    def shutdown():
+        cluster._distributed_log_collector.stop()
+
+    job = SimpleNamespace(namespace="shoal", log="token", nodes=[])
+    cluster = SimpleNamespace(_owner=True, _job=job, shutdown=shutdown)
+    atexit.register(shutdown)
+    Cluster._begin_logs(cluster, str(tmp_path))
+    collector = cluster._distributed_log_collector
+    assert functions == [collector.stop, shutdown]  # they run in reverse order
+    shutdown()
+    assert functions == [shutdown]
 
 
 def test_an_interval_of_zero_is_refused(tmp_path):
