@@ -108,6 +108,26 @@ def test_a_fork_waits_for_the_import(run):
     assert succeeded(process) == ["7"]
 
 
+def test_a_fork_that_does_not_wait_long_enough_is_logged(run):
+    process = run(
+        """
+        from shoal.bootstrap import preload
+
+        preload._FORK_S = 0.1
+        preload_torch(driver_has_it=True)
+        started()
+        child = os.fork()
+        if not child:
+            os._exit(7)
+        print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+        """,
+        parts=2000,
+    )
+    assert succeeded(process) == ["7"]
+    assert "forks while its import of torch in the background goes on" in process.stderr
+    assert "SHOAL_PRELOAD_TORCH=0" in process.stderr
+
+
 @pytest.mark.parametrize(
     ("torch", "text"),
     [
