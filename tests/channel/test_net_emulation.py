@@ -152,7 +152,7 @@ def test_a_cancelled_get_takes_nothing(channel, links, key):
 
 
 def test_a_closed_channel_refuses_an_item_when_it_arrives(channel, links, key):
-    links()
+    links(delay_s=1.5)
     c = channel()
     c.put(1, key=key)
     work = c.put(2, key=key, async_op=True)

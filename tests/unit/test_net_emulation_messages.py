@@ -114,7 +114,6 @@ def test_a_message_arrives_later_and_its_sender_does_not_wait(start, async_op):
     a, b, _ = start(LINK)
     receives = b.recv_late("a", async_op=async_op)
     a.send_now("b").wait()
-    assert not receives.done()
     ((took, _),) = receives.wait()[0]
     assert took >= DELAY_S
 
@@ -177,7 +176,7 @@ def test_messages_come_out_as_they_went_in(start):
 
 
 def test_a_deadline_counts_the_time_on_the_way(start):
-    a, b, _ = start({**LINK, "delay_ms": 500})
+    a, b, _ = start({**LINK, "delay_ms": 3000})
     a.send_now("b", 2).wait()
     first, second, third = b.recv_within("a", 0.05, 30, 30).wait()[0]
     assert "recv from a:0" in first
