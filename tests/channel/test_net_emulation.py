@@ -1,6 +1,8 @@
 """Channels with an actor behind emulated links, in shared memory and by calls."""
 
+import threading
 import time
+from concurrent.futures import Future, ThreadPoolExecutor
 
 import pytest
 
@@ -34,6 +36,7 @@ def links(monkeypatch):
         network = EmulatedNetwork(config, lambda: manager)
         monkeypatch.setattr(network_module, "find_namespace", lambda: "job")
         monkeypatch.setitem(network_module._networks, "job", network)
+        return network
 
     return make
 
@@ -149,7 +152,7 @@ def test_a_cancelled_get_takes_nothing(channel, links, key):
 
 
 def test_a_closed_channel_refuses_an_item_when_it_arrives(channel, links, key):
-    links()
+    links(delay_s=1.5)
     c = channel()
     c.put(1, key=key)
     work = c.put(2, key=key, async_op=True)
@@ -169,6 +172,66 @@ def test_a_deadline_ends_the_way(channel, links, key):
         with pytest.raises(ShoalTimeoutError, match=r"nothing arrived within 0\.1 s"):
             work.wait(timeout=30)
     assert c.qsize(key) == 0
+
+
+@pytest.mark.parametrize("known", [True, False], ids=["known", "not known"])
+def test_the_event_loop_does_not_ask_for_the_time(channel, links, key, monkeypatch, known):
+    network = links(symmetric=True)
+    now, threads = network.now, set()
+    if not known:
+        monkeypatch.setattr(network, "now_at_once", lambda: None)
+
+    def noted():
+        threads.add(threading.current_thread().name)
+        return now()
+
+    monkeypatch.setattr(network, "now", noted)
+    c = channel()
+    works = [c.put(number, key=key, async_op=True) for number in range(2)]
+    for work in works:
+        work.wait(timeout=30)
+    assert [c.get(key, timeout=30) for _ in works] == [0, 1]
+    assert threads
+    assert "shoal-loop" not in threads  # all channels of the process would wait for the manager
+
+
+def test_a_deadline_ends_the_wait_for_an_earlier_put(channel, links, key):
+    links(delay_s=2.0)
+    c = channel()
+    first = c.put("first", key=key, async_op=True)
+    second = c.put("second", key=key, async_op=True, timeout=0.1)
+    third = c.put("third", key=key, async_op=True)
+    with pytest.raises(ShoalTimeoutError, match=r"put: .*nothing arrived within 0\.1 s"):
+        second.wait(timeout=30)
+    for work in (third, first):
+        work.wait(timeout=30)
+    assert [c.get(key=key, timeout=30) for _ in range(2)] == ["first", "third"]
+    assert c.qsize(key) == 0
+
+
+def test_a_get_that_does_not_wait_ignores_puts_on_their_way(channel, links, key, monkeypatch):
+    links(symmetric=True)
+    c = channel()
+    c.put_many(["first", "second"], key=key)
+    queues, sentences = c._queues(key), []
+    names = type(queues).take.__globals__  # of the module with the core of the test
+
+    class Noted(names["LongWait"]):
+        def __init__(self, describe, *arguments):
+            super().__init__(describe, *arguments)
+            sentences.append(describe())
+
+    monkeypatch.setitem(names, "LongWait", Noted)
+    on_its_way = queues._last[key] = Future()
+    with ThreadPoolExecutor() as threads:
+        try:
+            assert threads.submit(c.get_nowait, key).result(30) == "first"
+            assert threads.submit(c.get, key, timeout=0).result(30) == "second"
+        finally:
+            on_its_way.set_result(None)
+    del queues._last[key]
+    assert len(sentences) == 2
+    assert all("an item is on its way from the channel" in sentence for sentence in sentences)
 
 
 def test_a_channel_without_links_is_used_directly(channel, transport, monkeypatch, key):

@@ -83,11 +83,10 @@ def send_limited(me, size):
 
 def recv_limited(me):
     links(me)
-    found = []
-    for _ in range(2):
-        sent, value = me.recv("a", 0, timeout=60)
-        found.append((time.monotonic() - sent, value))
-    return [took for took, _ in found], found[0][1], found[1][1]
+    first, plain = me.recv("a", 0, timeout=60)
+    took = time.monotonic() - first
+    _, opaque = me.recv("a", 0, timeout=60)
+    return [took, time.monotonic() - first], plain, opaque
 
 
 def test_bandwidth_holds_back_large_messages(pair):
@@ -98,18 +97,18 @@ def test_bandwidth_holds_back_large_messages(pair):
     a.end()
     (first, second), plain, opaque = b.end()
     assert first >= 0.2
-    assert second >= 0.35  # it was sent a little after the first
+    assert second >= 0.4  # since the first was sent
     assert plain == bytes(size)
     assert opaque == {1j, bytes(size)}
 
 
 def send_huge(me, size):
-    links(me)
+    links(me, 2.0)
     me.send((time.monotonic(), bytes(size)), "b", 0, timeout=60)
 
 
 def recv_huge(me):
-    links(me)
+    links(me, 2.0)
     with pytest.raises(ShoalTimeoutError):
         me.recv("a", 0, timeout=0.01)
     sent, value = me.recv("a", 0, timeout=60)
@@ -125,7 +124,7 @@ def test_a_message_that_no_queue_can_hold(pair, transport):
     b.begin(recv_huge)
     a.end()
     took, found = b.end()
-    assert took >= DELAY_S
+    assert took >= 2.0
     assert found == size
 
 

@@ -194,7 +194,7 @@ def test_the_policy_of_a_full_channel_holds_at_the_arrival(start):
 
 
 def test_a_put_on_its_way_can_be_cancelled(start):
-    env, rollout = start(link("Env:0", "channel/obs"))
+    env, rollout = start(link("Env:0", "channel/obs", 1500))
     channel = Channel.create("obs")
     assert env.execute_on(0).cancel(channel).wait() == [True]
     assert numbers(rollout.execute_on(0).get(channel).wait()[0]) == [1]
@@ -260,9 +260,32 @@ def test_the_time_of_items_on_their_way_is_no_stall(start):
 
 
 def test_a_process_ends_when_its_items_have_arrived():
-    with local_cluster(cluster_cfg=section(link("driver:0", "channel/x"))):
+    with local_cluster(cluster_cfg=section(link("driver:0", "channel/x", 1500))):
         channel = Channel.create("x")
-        work = channel.put("item", async_op=True)
-        assert not work.done()
+        channel.put("item", async_op=True)
         emulated._wait_for_items()
         assert channel.get_nowait() == "item"
+
+
+ENDS = """
+import atexit
+from shoal import Channel
+from shoal.net_emulation import EmulatedNetwork
+from shoal.testing import local_cluster
+
+EmulatedNetwork.now_at_once = lambda _: None  # as on another node, when it is time to ask again
+links = [{"src": "driver:0", "dst": "channel/x", "delay_ms": 1000}]
+emulation = {"enabled": True, "symmetric": False, "crossdc_pairs": links}
+section = {"num_nodes": 1, "component_placement": {}, "net_emulation": emulation}
+cluster = local_cluster(cluster_cfg=section)
+cluster.__enter__()
+channel = Channel.create("x")
+# Runs after the function that waits for the items.
+atexit.register(lambda: print([channel.get_nowait() for _ in range(2)]))
+channel.put("first", async_op=True)
+channel.put("second", async_op=True)
+"""
+
+
+def test_items_arrive_while_the_interpreter_ends(run_python):
+    assert run_python("-c", ENDS).strip() == "['first', 'second']"

@@ -67,13 +67,16 @@ def succeeded(process):
 
 
 def test_the_import_runs_beside_the_worker(run):
-    process = run("""
+    process = run(
+        """
         preload_torch(driver_has_it=True)
         started()
         print(hasattr(sys.modules["torch"], "done"))
         import torch
         print(torch.done)
-    """)
+        """,
+        parts=100,
+    )
     assert succeeded(process) == ["False", "True"]
     assert process.stderr == ""
 
@@ -108,6 +111,26 @@ def test_a_fork_waits_for_the_import(run):
     assert succeeded(process) == ["7"]
 
 
+def test_a_fork_that_does_not_wait_long_enough_is_logged(run):
+    process = run(
+        """
+        from shoal.bootstrap import preload
+
+        preload._FORK_S = 0.1
+        preload_torch(driver_has_it=True)
+        started()
+        child = os.fork()
+        if not child:
+            os._exit(7)
+        print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+        """,
+        parts=2000,
+    )
+    assert succeeded(process) == ["7"]
+    assert "forks while its import of torch in the background goes on" in process.stderr
+    assert "SHOAL_PRELOAD_TORCH=0" in process.stderr
+
+
 @pytest.mark.parametrize(
     ("torch", "text"),
     [
@@ -134,7 +157,8 @@ def test_a_broken_torch_is_logged_and_raises_where_the_worker_imports_it(run, to
 
 
 def test_the_host_of_a_worker_begins_after_the_constructor(run):
-    process = run("""
+    process = run(
+        """
         from shoal.bootstrap.host import LaunchSpec, WorkerHost, own_versions, pack
         from shoal._backend import NAME
 
@@ -158,7 +182,9 @@ def test_the_host_of_a_worker_begins_after_the_constructor(run):
         print(len(importing()), failed._shoal_ready() is not None)
         kept = host(False)
         print(len(importing()), kept._shoal_ready())
-    """)
+        """,
+        parts=2000,
+    )
     found = [word for word in succeeded(process) if not word.startswith(":actor_name:")]
     assert found == ["False", "0", "True", "False", "1", "None"]
 

@@ -1,14 +1,18 @@
 """Log files of ranks: which lines get into which file, from files that grow and are replaced."""
 
+import atexit
 import logging
 import os
 import pickle
 import time
+from types import SimpleNamespace
 
 import pytest
+from ray.exceptions import RayError
 
 from shoal.bootstrap.output import Position, Writer, list_name
 from shoal.cluster import (
+    Cluster,
     DistributedRayLogCollector,
     logs as logs_module,
     rank_log as rank_log_module,
@@ -16,7 +20,13 @@ from shoal.cluster import (
 from shoal.cluster.log_files import read_new
 from shoal.cluster.logs import check_log_folder
 from shoal.cluster.rank_log import RankLog, log_path
-from shoal.errors import ClusterError, PeerLostError, ShoalValueError
+from shoal.errors import (
+    ClusterError,
+    PeerLostError,
+    ShoalTimeoutError,
+    ShoalValueError,
+    TransportError,
+)
 
 LOG = logging.getLogger("test")
 
@@ -143,6 +153,24 @@ def test_a_started_collector_is_pickled_without_its_thread(tmp_path):
     copy.stop()
 
 
+def test_the_end_of_the_process_ends_the_job_before_its_logs(tmp_path, monkeypatch):
+    functions = []
+    monkeypatch.setattr(atexit, "register", functions.append)
+    monkeypatch.setattr(atexit, "unregister", lambda f: f in functions and functions.remove(f))
+
+    def shutdown():
+        cluster._distributed_log_collector.stop()
+
+    job = SimpleNamespace(namespace="shoal", log="token", nodes=[])
+    cluster = SimpleNamespace(_owner=True, _job=job, shutdown=shutdown)
+    atexit.register(shutdown)
+    Cluster._begin_logs(cluster, str(tmp_path))
+    collector = cluster._distributed_log_collector
+    assert functions == [collector.stop, shutdown]  # they run in reverse order
+    shutdown()
+    assert functions == [shutdown]
+
+
 def test_an_interval_of_zero_is_refused(tmp_path):
     with pytest.raises(ShoalValueError, match="poll_interval_s=0: expected a positive"):
         DistributedRayLogCollector(LOG, str(tmp_path), poll_interval_s=0)
@@ -175,14 +203,16 @@ def test_workers_on_the_list_of_the_node_are_copied_from_where_they_began(
     assert not names.exists()
 
 
-def test_a_node_that_does_not_answer_is_one_warning_and_is_read_later(
-    made, folder, tmp_path, monkeypatch, caplog
-):
-    answers = []
+@pytest.fixture
+def answers(folder, monkeypatch):
+    """What becomes of the next questions to actors of other nodes, whose calls are made here.
+
+    Each question takes an entry: the error that it raises, a function that is called with its
+    deadline, or None. Without an entry it is answered.
+    """
+    entries = []
 
     class Reader:
-        """The actor of another node, whose calls are made here."""
-
         @property
         def read(self):
             return self
@@ -190,15 +220,87 @@ def test_a_node_that_does_not_answer_is_one_warning_and_is_read_later(
         def remote(self, wanted):
             return read_new(wanted, folder)
 
-    def get(reply, *_):
-        if answers and answers.pop(0) == "lost":
-            raise PeerLostError("no answer")
+    def get(reply, deadline, *_):
+        entry = entries.pop(0) if entries else None
+        if isinstance(entry, Exception):
+            raise entry
+        if entry is not None:
+            entry(deadline)
         return reply
 
     monkeypatch.setattr(logs_module, "get", get)
     monkeypatch.setattr(logs_module, "_start_reader", lambda _: Reader())
-    monkeypatch.setattr(logs_module, "_AGAIN_S", 0)
     monkeypatch.setattr(logs_module.ray, "is_initialized", lambda: True)
+    return entries
+
+
+def announce(folder, node, rank):
+    """Add a worker to the list of a node; return the file of its output."""
+    path = folder / f"w{rank}.out"
+    path.touch()
+    line = Writer(f"g:{rank}", str(rank), {"out": Position(str(path))}).to_line()
+    append(folder / list_name("job", node), f"{line}\n")
+    return path
+
+
+def test_a_node_whose_first_answer_is_slow_is_asked_again_at_once(made, folder, tmp_path, answers):
+    collector = made(token="job", nodes={"far": "node 1"})
+    append(announce(folder, "far", 1), "one\n")
+    answers[:] = [ShoalTimeoutError("no answer within 10 s")]
+    collector._pass(None, from_start=False)
+    collector._pass(None, from_start=False)
+    assert (tmp_path / "logs/g/rank_1.log").read_text() == "one\n"
+
+
+def test_the_last_pass_asks_a_node_that_did_not_answer_once_more(made, folder, tmp_path, answers):
+    collector = made(token="job", nodes={"far": "node 1"})
+    output = announce(folder, "far", 1)
+    append(output, "one\n")
+    collector._pass(None, from_start=False)
+    append(output, "last words")
+    answers[:] = [ShoalTimeoutError("no answer within 10 s")]
+    collector._pass(None, from_start=False)
+    collector._pass(None, from_start=False)
+    target = tmp_path / "logs/g/rank_1.log"
+    assert target.read_text() == "one\n"  # it is left alone for a while
+    collector._pass(10.0, from_start=True)
+    assert target.read_text() == "one\nlast words"
+
+
+def test_each_node_has_its_own_time_in_the_last_pass(made, folder, answers):
+    collector = made(token="job", nodes={"slow": "node 1", "far": "node 2"})
+    announce(folder, "slow", 1)
+    announce(folder, "far", 2)
+    deadlines = []
+    answers[:] = [deadlines.append] * 4
+    collector._pass(10.0, from_start=True)
+    slow, far, slow_again, far_again = deadlines
+    assert slow is slow_again
+    assert far is far_again
+    assert slow is not far
+    assert [deadline.timeout for deadline in deadlines] == [10.0] * 4
+
+
+def test_a_pass_asks_no_more_nodes_when_the_last_one_waits_for_it(made, folder, answers):
+    collector = made(token="job", nodes={"slow": "node 1", "far": "node 2"})
+    announce(folder, "slow", 1)
+    asked = []
+
+    def stop(_):
+        asked.append(1)
+        collector._stop_event.set()
+
+    answers[:] = [stop] * 4
+    collector._pass(None, from_start=False)
+    assert asked == [1]
+    collector._pass(10.0, from_start=True)
+    assert len(asked) == 4
+
+
+def test_a_node_that_does_not_answer_is_one_warning_and_is_read_later(
+    made, folder, tmp_path, monkeypatch, caplog, answers
+):
+    monkeypatch.setattr(logs_module, "_AGAIN_S", 0)
     collector = made(token="job", nodes={"far": "node 1 (lab, 10.0.0.2)"})
     append(folder / "w.out", "one\n")
     line = Writer("g:1", "1", {"out": Position(str(folder / "w.out"))}).to_line()
@@ -207,7 +309,7 @@ def test_a_node_that_does_not_answer_is_one_warning_and_is_read_later(
     target = tmp_path / "logs/g/rank_1.log"
     assert target.read_text() == "one\n"
     append(folder / "w.out", "two\n")
-    answers[:] = ["lost"] * 4
+    answers[:] = [PeerLostError("no answer")] * 4
     collector._pass(None, from_start=False)
     collector._pass(None, from_start=False)
     assert target.read_text() == "one\n"
@@ -216,17 +318,66 @@ def test_a_node_that_does_not_answer_is_one_warning_and_is_read_later(
     assert target.read_text() == "one\ntwo\n"
 
 
-def test_a_pass_that_fails_is_logged_once_and_the_next_one_goes_on(made, folder, caplog):
+def test_a_pass_that_fails_is_logged_once_and_the_next_one_goes_on(
+    made, folder, monkeypatch, caplog
+):
     collector = made(token="job", nodes={"": "node 0"})
-    names = folder / list_name("job", "")
-    append(names, "not a line of ours\n")
-    collector._pass(None, from_start=False)
+    (folder / list_name("job", "")).touch()
+    with monkeypatch.context() as patch:
+        patch.setattr(collector, "_read_lists", lambda _: 1 / 0)
+        collector._pass(None, from_start=False)
+        collector._pass(None, from_start=False)
     assert caplog.text.count("collecting logs into") == 1
-    append(names, "nor this\n")
-    collector._pass(None, from_start=False)
-    assert caplog.text.count("collecting logs into") == 1
+    assert "ZeroDivisionError" in caplog.text
     collector._pass(None, from_start=False)
     assert not collector._has_failed
+
+
+@pytest.mark.parametrize(
+    "damaged",
+    [
+        b"not a line of ours",
+        b"\xff",
+        b"[]",
+        b"{}",
+        b'{"name": "g:1", "rank": "1", "streams": {"out": 1}}',
+    ],
+)
+def test_a_damaged_line_of_the_list_costs_one_log_only(made, folder, tmp_path, caplog, damaged):
+    collector = made(token="job", nodes={"": "node 0"})
+    names = folder / list_name("job", "")
+    for rank, name in enumerate(("before", "after")):
+        append(folder / f"{name}.out", f"{name}\n")
+        line = Writer(f"g:{rank}", str(rank), {"out": Position(str(folder / f"{name}.out"))})
+        with names.open("ab") as file:
+            file.write(line.to_line().encode() + b"\n" + (b"" if rank else damaged + b"\n"))
+    collector._pass(None, from_start=False)
+    for rank, name in enumerate(("before", "after")):
+        assert (tmp_path / f"logs/g/rank_{rank}.log").read_text() == f"{name}\n"
+    assert caplog.text.count("the log of a worker is not collected") == 1
+    assert names.name in caplog.text
+    assert not collector._has_failed
+
+
+@pytest.mark.parametrize("error", [TransportError("forked"), RayError("no such node")])
+def test_a_node_that_cannot_be_read_does_not_stop_the_others(
+    made, folder, tmp_path, monkeypatch, caplog, error
+):
+    def start(_):
+        raise error
+
+    monkeypatch.setattr(logs_module, "_start_reader", start)
+    monkeypatch.setattr(logs_module.ray, "is_initialized", lambda: True)
+    collector = made(token="job", nodes={"far": "node 1 (lab)", "": "node 0"})
+    append(folder / "w.out", "one\n")
+    line = Writer("g:1", "1", {"out": Position(str(folder / "w.out"))}).to_line()
+    append(folder / list_name("job", ""), f"{line}\n")
+    collector._pass(None, from_start=False)
+    assert (tmp_path / "logs/g/rank_1.log").read_text() == "one\n"
+    assert (
+        f"the logs of node 1 (lab) cannot be read at present, and miss what follows: {error}"
+        in (caplog.text)
+    )
 
 
 def test_a_file_that_was_rotated_is_read_to_its_end(folder):

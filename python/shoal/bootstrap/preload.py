@@ -64,8 +64,15 @@ class _Importing(threading.Thread):
 
     def finish_before_fork(self) -> None:
         """Wait: a child would wait forever for the locks of the import, whose thread it lacks."""
-        if self._runs_beside():
-            self.join(_FORK_S)
+        if not self._runs_beside():
+            return
+        self.join(_FORK_S)
+        if self.is_alive():
+            _log.warning(
+                "process %d forks while its import of torch in the background goes on, for which it "
+                "waited %g s: if the child imports torch, it may wait forever; set "
+                "SHOAL_PRELOAD_TORCH=0 for workers that fork", os.getpid(), _FORK_S,
+            )  # fmt: skip
 
     def stop(self) -> None:
         """End the import: a thread that is in C++ when the interpreter ends aborts the process."""

@@ -80,7 +80,7 @@ class EmulatedQueues:
     def put(self, key: Hashable, item: Any, weight: int, deadline: Deadline | None) -> None:
         """Put an item; a call that does not wait for room takes the time of its way too."""
         item, arrival = self._sent(item)
-        self._travel(key, arrival, deadline)
+        self._travel_there(key, arrival, deadline)
         self.inner.put(key, item, weight, deadline)
 
     def put_many(
@@ -90,7 +90,7 @@ class EmulatedQueues:
         sent = [self._sent(item) for item in items]  # they are on their way together
         for count, ((item, arrival), weight) in enumerate(zip(sent, weights, strict=True)):
             try:
-                self._travel(key, arrival, deadline)
+                self._travel_there(key, arrival, deadline)
                 self.inner.put(key, item, weight, deadline)
             except Exception as error:
                 set_done(error, count)
@@ -102,9 +102,10 @@ class EmulatedQueues:
         earlier = self._last.get(key)
         if arrival is None and earlier is None:
             return self.inner.start_put(key, item, weight, deadline)
+        left = self._left(arrival)  # may fail
         future, handed, limit = Step(), Future(), _of_way(deadline)
         self._last[key] = handed
-        _leave_after(future, self._left(arrival))
+        _leave_after(future, left)
 
         def hand_on() -> None:
             inner = future.take(partial(self.inner.start_put, key, item, weight, deadline))
@@ -114,11 +115,16 @@ class EmulatedQueues:
         async def carry() -> None:
             try:
                 if earlier is not None:
-                    await asyncio.wait([asyncio.wrap_future(earlier)])
-                left = self._left(arrival)
+                    before = asyncio.wrap_future(earlier)
+                    await asyncio.wait([before], timeout=limit.remaining_or_none())
+                    if not before.done():
+                        fail(future, self._too_late("put", key, limit))
+                        await asyncio.wait([before])  # later puts still come after it
+                        return
+                left = await self._left_in_loop(arrival)
                 expect_event(min(left, limit.remaining))
                 await asyncio.sleep(min(left, limit.remaining))
-                if left > 0 and limit.expired and self._left(arrival) > 0:
+                if left > 0 and limit.expired and await self._left_in_loop(arrival) > 0:
                     fail(future, self._too_late("put", key, limit))
                 else:
                     hand_on()
@@ -147,26 +153,48 @@ class EmulatedQueues:
     def _left(self, arrival: float | None) -> float:
         return 0.0 if arrival is None else max(0.0, arrival - self._network.now())
 
-    def _travel(self, key: Hashable, arrival: float | None, deadline: Deadline | None) -> None:
-        """Wait until an item has arrived, and the asynchronous puts before it have."""
+    async def _left_in_loop(self, arrival: float | None) -> float:
+        """Same as `_left`; a call of the manager is made in a thread, so the loop does not wait."""
+        if arrival is None:
+            return 0.0
+        now = self._network.now_at_once()
+        if now is not None:
+            return max(0.0, arrival - now)
+        try:
+            left = asyncio.get_running_loop().run_in_executor(None, self._left, arrival)
+        except RuntimeError:  # the process ends, and gives no more work to threads
+            return self._left(arrival)
+        return await left
+
+    def _travel_there(
+        self, key: Hashable, arrival: float | None, deadline: Deadline | None
+    ) -> None:
+        """Wait until an item of a put has arrived, and the asynchronous puts before it have."""
         limit = _of_way(deadline)
         earlier = self._last.get(key)
         if arrival is None and earlier is None:
             return
-        shown = self._settings.shown(key)
-        wait = LongWait(
-            lambda: f"{describe_self()}: an item is on its way to {shown}", limit, limit.elapsed
-        )
-        while left := self._left(arrival):
-            if limit.expired:
-                raise self._too_late("put", key, limit)
-            expect_event(left)
-            time.sleep(max(_LEAST_S, min(left, wait.step())))
-            wait.tick()
+        wait = self._way(f"to {self._settings.shown(key)}", limit)
+        self._travel("put", key, arrival, wait)
         while earlier is not None and not earlier.done():
             if limit.expired:
                 raise self._too_late("put", key, limit)
             concurrent.futures.wait([earlier], wait.step())
+            wait.tick()
+
+    @staticmethod
+    def _way(where: str, limit: Deadline) -> LongWait:
+        return LongWait(
+            lambda: f"{describe_self()}: an item is on its way {where}", limit, limit.elapsed
+        )
+
+    def _travel(self, operation: str, key: Hashable, arrival: float | None, wait: LongWait) -> None:
+        """Wait until an item has arrived."""
+        while left := self._left(arrival):
+            if wait.deadline.expired:
+                raise self._too_late(operation, key, wait.deadline)
+            expect_event(left)
+            time.sleep(max(_LEAST_S, min(left, wait.step())))
             wait.tick()
 
     def _too_late(self, operation: str, key: Hashable, deadline: Deadline) -> ShoalTimeoutError:
@@ -186,7 +214,9 @@ class EmulatedQueues:
             found = self.inner.take(key, want._replace(lease=True), deadline)
             taken = taken_of(found, want)
             try:
-                self._travel(key, self._arrival_of(taken, want, link), None)
+                arrival = self._arrival_of(taken, want, link)
+                wait = self._way(f"from {self._settings.shown(key)}", _of_way(None))
+                self._travel(want.operation, key, arrival, wait)
             except BaseException:
                 taken.give_back()
                 raise
@@ -273,10 +303,10 @@ class EmulatedQueues:
             # In a thread: it may call the manager.
             book = partial(self._arrival_of, taken, want, link)
             arrival = await asyncio.get_running_loop().run_in_executor(None, book)
-            left = self._left(arrival)
+            left = await self._left_in_loop(arrival)
             expect_event(left)
             await asyncio.sleep(min(left, limit.remaining))
-            if self._left(arrival) > 0 and limit.expired:
+            if limit.expired and await self._left_in_loop(arrival) > 0:
                 raise self._too_late(want.operation, key, limit)  # noqa: TRY301  (also given back)
         except Exception as failed:  # noqa: BLE001  (it is the result of the get)
             taken.give_back()

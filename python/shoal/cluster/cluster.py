@@ -209,6 +209,10 @@ class Cluster(DescribedCluster):
             },
         )
         self._distributed_log_collector.start()
+        # At the end, the last function comes first: `shutdown`, which ends the logs after the
+        # workers.
+        atexit.unregister(self.shutdown)
+        atexit.register(self.shutdown)
 
     def _end_logs(self) -> None:
         if self._distributed_log_collector is not None:

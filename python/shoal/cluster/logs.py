@@ -18,7 +18,7 @@ from shoal.cluster.log_files import LogReader, logs_folder, read_new
 from shoal.cluster.rank_log import RankLog, log_path
 from shoal.context import current
 from shoal.deadline import Deadline
-from shoal.errors import ClusterError, PeerLostError, ShoalTimeoutError, ShoalValueError
+from shoal.errors import ClusterError, ShoalError, ShoalValueError
 from shoal.process import Origin
 
 __all__ = ["DistributedRayLogCollector", "check_log_folder"]
@@ -146,7 +146,7 @@ class DistributedRayLogCollector:
         """Copy the rest and end; does nothing if it was not started.
 
         Args:
-            join_timeout_s: Seconds for the thread to end, and then for other nodes to answer.
+            join_timeout_s: Seconds for the thread to end, and then for each other node to answer.
         """
         if not self._started or not self._origin.is_here:  # a forked child has no thread
             return
@@ -159,7 +159,7 @@ class DistributedRayLogCollector:
             self._logger.warning("the logs in %s miss the end: a node hangs", self._output_dir)
             return
         try:
-            self._pass(Deadline(join_timeout_s), from_start=True)
+            self._pass(join_timeout_s, from_start=True)
             for log in self._logs.values():
                 log.write(all_of_it=True)
             self._end()
@@ -191,17 +191,24 @@ class DistributedRayLogCollector:
             with self._lock:
                 self._pass(None, from_start=False)
 
-    def _pass(self, deadline: Deadline | None, *, from_start: bool) -> None:
+    def _pass(self, last_s: float | None, *, from_start: bool) -> None:
+        """Copy what is new.
+
+        Args:
+            last_s: Seconds that each other node has in the last pass; None for any other pass.
+            from_start: Same as `new_file_offset_from_start` of `_process_once`.
+        """
         try:
             self._resolve_registered_workers()
             if from_start:
                 self._await_answers()
-            self._read_lists(deadline)
+            self._read_lists(last_s)
             folder = self._get_ray_logs_dir()
             if folder is not None:
                 self._process_once(Path(folder), new_file_offset_from_start=from_start)
             for node in self._nodes.values():
-                node.copy(self._log_of, deadline)
+                if not self._gives_way(last_s):
+                    node.copy(self._log_of, last_s)
             for log in self._logs.values():
                 log.write()
         except Exception:
@@ -211,6 +218,10 @@ class DistributedRayLogCollector:
             self._has_failed = True
         else:
             self._has_failed = False
+
+    def _gives_way(self, last_s: float | None) -> bool:
+        """Whether a pass asks no more nodes, because the last pass waits for it."""
+        return last_s is None and self._stop_event.is_set()
 
     def _get_ray_logs_dir(self) -> Path | None:
         return logs_folder() or self._folder  # Ray may have ended before the last look
@@ -296,24 +307,26 @@ class DistributedRayLogCollector:
         begin = {stream: where._replace(offset=0) for stream, where in streams.items()}
         self._add(node_id, Writer(name, entry.rank, begin))
 
-    def _read_lists(self, deadline: Deadline | None) -> None:
+    def _read_lists(self, last_s: float | None) -> None:
         """Find the workers that announced themselves since the last pass."""
         if not self._token:
             return
         for node_id in self._node_names:
+            if self._gives_way(last_s):
+                return
             if node_id not in self._lists:
-                self._lists[node_id] = _List(list_name(self._token, node_id))
-            read = self._reader(node_id, deadline)
+                self._lists[node_id] = _List(list_name(self._token, node_id), self._logger)
+            read = self._reader(node_id, last_s)
             if read is not None:
                 for writer in self._lists[node_id].read(read):
                     self._add(node_id, writer)
 
-    def _reader(self, node_id: str, deadline: Deadline | None) -> "_Read | None":
+    def _reader(self, node_id: str, last_s: float | None) -> "_Read | None":
         if node_id == self._home:
             folder = self._get_ray_logs_dir()
             return None if folder is None else lambda wanted: read_new(wanted, Path(folder))
         node = self._node(node_id)
-        return lambda wanted: node.read(wanted, deadline)
+        return lambda wanted: node.read(wanted, last_s)
 
     def _node(self, node_id: str) -> "_Node":
         if node_id not in self._nodes:
@@ -352,8 +365,9 @@ class _Registered:
 class _List:
     """The list of a node's workers, as far as it was read."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, logger: logging.Logger) -> None:
         self.name = name
+        self._logger = logger
         self._position = Position(name)
         self._rest = b""
 
@@ -363,7 +377,14 @@ class _List:
         for _, data, after in read([self._position])[0]:
             self._position = after
             *lines, self._rest = (self._rest + data).split(b"\n")
-            found += [Writer.from_line(line.decode()) for line in lines]
+            for line in lines:
+                try:
+                    found.append(Writer.from_line(line.decode()))
+                except (ValueError, TypeError, LookupError, AttributeError) as error:
+                    self._logger.warning(
+                        "the log of a worker is not collected: its line in %s is damaged: %r (%s: %s)",
+                        self.name, line, type(error).__name__, error,
+                    )  # fmt: skip
         return found
 
 
@@ -384,7 +405,9 @@ class _Node:
         self._wanted: list[Position] = []
         self._writers: list[tuple[str, str]] = []
         self._quiet_until = 0.0
+        self._has_answered = False
         self._is_lost = False
+        self._last: Deadline | None = None  # of all answers in the last pass
 
     def add(self, writer: Writer) -> None:
         """Copy the output of one more worker."""
@@ -392,12 +415,12 @@ class _Node:
             self._wanted.append(where)
             self._writers.append((writer.name, writer.rank))
 
-    def copy(self, log_of: Callable[[str, str], RankLog], deadline: Deadline | None) -> None:
-        """Copy what is new."""
-        for _ in range(_ROUNDS if deadline is None else _LAST_ROUNDS):
+    def copy(self, log_of: Callable[[str, str], RankLog], last_s: float | None) -> None:
+        """Copy what is new; see `read` for `last_s`."""
+        for _ in range(_ROUNDS if last_s is None else _LAST_ROUNDS):
             if not self._wanted:
                 return
-            found, more = self.read(self._wanted, deadline)
+            found, more = self.read(self._wanted, last_s)
             for index, data, after in found:
                 self._wanted[index] = after
                 log_of(*self._writers[index]).feed(after.path, data)
@@ -405,27 +428,37 @@ class _Node:
                 return
 
     def read(
-        self, wanted: list[Position], deadline: Deadline | None
+        self, wanted: list[Position], last_s: float | None
     ) -> tuple[list[tuple[int, bytes, Position]], bool]:
         """Read files of the node; a node that does not answer has nothing new.
 
+        A node that stopped to answer is left alone for a while, but not in the last pass, and not
+        before its first answer: the start of its actor may take longer than an answer.
+
         Args:
             wanted: Positions in the files.
-            deadline: When to give up; None for that of one answer.
+            last_s: Seconds for all answers in the last pass; None for any other pass.
         """
-        if time.monotonic() < self._quiet_until or not ray.is_initialized():
+        if not ray.is_initialized():
             return [], False
+        if last_s is None:
+            if time.monotonic() < self._quiet_until:
+                return [], False
+            deadline = Deadline(_ANSWER_S)
+        else:
+            deadline = self._last = self._last or Deadline(last_s)
         try:
             if self._actor is None:
                 self._actor = _start_reader(self.node_id)
             answer: tuple[list[tuple[int, bytes, Position]], bool] = get(
                 self._actor.read.remote(wanted),
-                deadline or Deadline(_ANSWER_S),
+                deadline,
                 lambda: "reading logs",
                 self._name,
             )
-        except (PeerLostError, ShoalTimeoutError) as error:
-            self._quiet_until = time.monotonic() + _AGAIN_S
+        except (ShoalError, RayError) as error:
+            if self._has_answered:
+                self._quiet_until = time.monotonic() + _AGAIN_S
             if not self._is_lost:
                 self._logger.warning(
                     "the logs of %s cannot be read at present, and miss what follows: %s",
@@ -434,14 +467,14 @@ class _Node:
                 )
             self._is_lost = True
             return [], False
-        self._is_lost = False
+        self._has_answered, self._is_lost = True, False
         return answer
 
     def end(self, its_list: _List | None) -> None:
         """Remove the list of the node, and end the actor."""
         if self._actor is None or not ray.is_initialized():
             return
-        if its_list is not None and time.monotonic() >= self._quiet_until:
+        if its_list is not None and not self._is_lost:
             ray.wait([self._actor.remove.remote(its_list.name)], timeout=_ANSWER_S)
         ray.kill(self._actor)
 

@@ -19,8 +19,8 @@ from shoal.collective.message import (
     Facts,
     Received,
     is_envelope,
-    is_held,
     open_message,
+    outlives_sender,
     special_of,
 )
 from shoal.collective.outbox import SLICE_S
@@ -103,6 +103,7 @@ class Inbox:
         self._numbers = itertools.count()
         self._aside: list[tuple[int, Received]] = []
         self._early: deque[Any] = deque()
+        self._completes = False  # a message of `_early` that needs its sender no more
         self._announced = False
         self._lives_until = 0.0
         self._requests: deque[Request] = deque()
@@ -265,13 +266,17 @@ class Inbox:
         while True:
             found = self._next_frame(deadline, seen, into)
             if found is NOT_HERE:
-                early = self._early
-                message = early.popleft() if early else self._wait_for_message(deadline, seen)
+                if not self._early:
+                    self._early.append(self._wait_for_message(deadline, seen))
                 self._announced = False
-                found = self._parts.complete(message, deadline, self._watch(deadline, seen), into)
+                watch = self._watch(deadline, seen)
+                # Before the message leaves `_early`: `look` must find it until it is kept.
+                self._completes = outlives_sender(self._early[0])
+                found = self._parts.complete(self._early.popleft(), deadline, watch, into)
             if found is not NOT_HERE:
                 received: Received = found
                 return received
+            self._completes = False
 
     def _place(self, request: "Request", facts: Facts) -> Any:
         """Claim a receive and return its tensor, if values of these facts fit into it, else None."""
@@ -372,9 +377,11 @@ class Inbox:
     def _last_words(self) -> bool:
         """Whether messages of a dead sender are left to receive."""
         route = self._route
-        if self._aside or self._parts.holds or any(map(is_held, self._early)):
+        # In the order in which a message passes them, so that it is not missed between two.
+        if route is not None and route.queues.qsize(route.key) > 0:
             return True
-        return route is not None and route.queues.qsize(route.key) > 0
+        early = tuple(self._early)  # other threads change it
+        return any(map(outlives_sender, early)) or self._completes or bool(self._aside)
 
     # Asynchronous receives.
 
@@ -453,6 +460,8 @@ class Inbox:
                 self._keep(self._take(request))
         except BaseException as caught:  # noqa: BLE001  (it is the result of the receive)
             error = caught
+        finally:
+            self._completes = False
         self._end_taking(taking)
         if error is not None:
             fail(request.future, error)

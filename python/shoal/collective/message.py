@@ -33,6 +33,7 @@ __all__ = [
     "is_tensor",
     "nbytes_of",
     "open_message",
+    "outlives_sender",
     "sendable",
     "special",
     "special_of",
@@ -138,6 +139,12 @@ def special_of(message: Any) -> tuple[str, tuple[Any, ...]] | None:
     if is_envelope(message) and message[1] in (BESIDE, BUFFERS, FRAMES, HELD, LANE):
         return message[1], message[2:]
     return None
+
+
+def outlives_sender(message: Any) -> bool:
+    """Whether a message can be completed after its sender has died: no part is still to be sent."""
+    found = special_of(message)
+    return found is None or found[0] in (BESIDE, BUFFERS, HELD)
 
 
 def open_message(message: Any) -> Received:

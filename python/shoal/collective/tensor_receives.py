@@ -45,8 +45,6 @@ class TensorReceives:
         self._lanes: dict[str, TensorLane] = {}
         self._buffers: list[Any] = []
         self._closed = threading.Event()
-        self.holds = False
-        """Whether a message is on its way over an emulated link; it arrives in any case."""
 
     @property
     def by_frames(self) -> bool:
@@ -143,11 +141,7 @@ class TensorReceives:
         arrival, *parts = special[1]
         network = self._routes.network
         if network is not None:
-            self.holds = True
-            try:
-                network.wait_until(arrival, self._closed)
-            finally:
-                self.holds = False
+            network.wait_until(arrival, self._closed)
         if len(parts) == 1:
             return open_message(parts[0])
         head, buffers = parts

@@ -1,6 +1,5 @@
 """`EmulatedNetwork`: one process's view of the emulated links, and whether there are any."""
 
-import contextlib
 import logging
 import threading
 import time
@@ -8,9 +7,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from shoal.config import NetEmulationConfig
-from shoal.context import current, env_value
+from shoal.context import current, describe_self, env_value
 from shoal.deadline import expect_event
-from shoal.errors import ShoalError
+from shoal.errors import ShoalError, ShoalTimeoutError
 from shoal.fork import ChildStage, in_child
 from shoal.manager import NodeManager
 from shoal.manager.base import find_namespace
@@ -39,6 +38,8 @@ VARIABLE = "NET_EMULATION"
 
 _ANSWER_S = 30.0
 """Maximum seconds for an answer of the manager."""
+_SLICE_S = 5.0
+"""Maximum seconds between two looks at the clock during a wait."""
 
 _log = logging.getLogger("shoal")
 
@@ -60,6 +61,7 @@ class EmulatedNetwork:
         self._manager = manager or _proxy
         self._clock = Clock(0)
         self._skew = Skew(self._clock, own_process().host, lambda: self._manager().get_clock())
+        self._has_warned = False
 
     def own(self) -> Endpoint:
         """Return the endpoint of this process, or of the scope that this code runs in."""
@@ -81,9 +83,34 @@ class EmulatedNetwork:
             _log.debug("the manager of the network emulation was not told of %s: %s", name, error)
 
     def now(self) -> float:
-        """Return the time by the manager's clock."""
-        with contextlib.suppress(ShoalError):  # the last estimate stays in use
-            self._skew.update()
+        """Return the time by the manager's clock, which the first call waits for.
+
+        Raises:
+            ShoalError: The manager has not told its clock yet, and does not answer.
+        """
+        skew = self._skew
+        # A thread that has an estimate does not wait for another thread that asks again.
+        if _asking.acquire(timeout=0.0 if skew.is_known else _ANSWER_S):
+            try:
+                skew.update()
+            except ShoalError:
+                if not skew.is_known:
+                    raise
+            finally:
+                _asking.release()
+        elif not skew.is_known:
+            raise ShoalTimeoutError(
+                f"{describe_self()}: {NetEmulationManager.MANAGER_NAME} has not told its clock within "
+                f"{_ANSWER_S:g} s, so the time on an emulated link is not known"
+            )
+        return self._estimate()
+
+    def now_at_once(self) -> float | None:
+        """Return the time by the manager's clock; None if `now` would ask the manager, or wait."""
+        skew = self._skew
+        return self._estimate() if skew.is_known and not skew.is_due else None
+
+    def _estimate(self) -> float:
         return (self._clock.now() + self._skew.nanoseconds) / 1e9
 
     def arrivals(self, links: Sequence[Link], size: int) -> list[float]:
@@ -102,19 +129,36 @@ class EmulatedNetwork:
         return self.arrivals([link], size)[0]
 
     def wait_until(self, arrival: float, ended: threading.Event | None = None) -> None:
-        """Wait until a message arrives, or until `ended` is set."""
-        while (left := arrival - self.now()) > 0:
+        """Wait until a message arrives, or until `ended` is set.
+
+        If the manager's clock is not known, the message arrives at once: it must not be lost.
+        """
+        while (left := self._left(arrival)) > 0:
             expect_event(left)
+            step = min(left, _SLICE_S)
             if ended is None:
-                time.sleep(left)
-            elif ended.wait(left):
+                time.sleep(step)
+            elif ended.wait(step):
                 return
+
+    def _left(self, arrival: float) -> float:
+        try:
+            return arrival - self.now()
+        except ShoalError as error:
+            if not self._has_warned:
+                self._has_warned = True
+                _log.warning(
+                    "%s: messages arrive without the delay of their emulated links: %s",
+                    describe_self(), error,
+                )  # fmt: skip
+            return 0.0
 
 
 def _proxy() -> Any:
     return NetEmulationManager.get_proxy(timeout=_ANSWER_S)
 
 
+_asking = threading.Lock()  # held by the thread that asks a manager for its clock
 _lock = threading.Lock()
 _networks: dict[str, EmulatedNetwork | None] = {}
 
@@ -161,8 +205,9 @@ def warn_of_unknown(manager: Any) -> None:
 
 
 def _begin_again() -> None:
-    global _lock  # noqa: PLW0603  (a thread of the parent may have held it during the fork)
-    _lock = threading.Lock()
+    # A thread of the parent may have held them during the fork.
+    global _asking, _lock
+    _asking, _lock = threading.Lock(), threading.Lock()
 
 
 in_child(ChildStage.RENEW, _begin_again)

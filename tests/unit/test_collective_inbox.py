@@ -1,0 +1,124 @@
+"""The last messages of a sender that has died, which a receive gets all the same."""
+
+import math
+from concurrent.futures import Future
+from types import SimpleNamespace
+
+import pytest
+
+from shoal._backend import WorkerAddress
+from shoal.collective import tensor_receives
+from shoal.collective.inbox import Inbox, Request
+from shoal.collective.message import (
+    BESIDE,
+    BUFFERS,
+    FRAMES,
+    LANE,
+    expects_object,
+    held_message,
+    outlives_sender,
+    special,
+    tensor_message,
+)
+from shoal.deadline import Deadline
+from shoal.pickling import dumps
+
+
+class Noting(Inbox):
+    """Notes at each step whether a look would find a message of the dead sender."""
+
+    def __init__(self, routes):
+        super().__init__(routes, "p2p", WorkerAddress("a", [0]), "recv from")
+        self.notes = []
+
+    def note(self, step):
+        self.notes.append((step, self._last_words()))
+
+    def _keep(self, received):
+        self.note("before it is kept")
+        super()._keep(received)
+        self.note("after it is kept")
+
+
+@pytest.fixture
+def inbox(monkeypatch):
+    """The inbox of a sender that has died, with an empty queue."""
+    peers = SimpleNamespace(
+        found=lambda _: SimpleNamespace(pid=1),
+        is_dead=lambda _: not made.note("the sender is looked up"),
+    )
+    network = SimpleNamespace(wait_until=lambda *_: made.note("on its way"))
+    made = Noting(SimpleNamespace(name="b:0", peers=peers, network=network))
+    made._route = SimpleNamespace(queues=SimpleNamespace(qsize=lambda _: 0), key="key")
+
+    def open_payload(_):
+        made.note("the payload is opened")
+        return dumps(held_message(0.0, "text"))
+
+    monkeypatch.setattr(tensor_receives, "open_payload", open_payload)
+    return made
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        held_message(0.0, "text"),
+        special(BESIDE, ("path", 1, 0)),
+        special(BUFFERS, dumps(held_message(0.0, "text"))[0], 0),
+    ],
+    ids=["held", "beside", "buffers"],
+)
+def test_a_message_of_a_dead_sender_is_seen_until_a_receive_has_it(inbox, message):
+    request, taking = (
+        Request(expects_object, lambda found: found.value, Deadline(60), None),
+        Future(),
+    )
+    inbox._requests.append(request)
+    inbox._early.append(message)
+    inbox._taking = taking
+    inbox._take_in_thread(request, taking)
+    assert request.future.result(timeout=30) == "text"
+    assert ("on its way", True) in inbox.notes
+    assert all(seen for _, seen in inbox.notes), inbox.notes
+    assert not inbox._last_words()
+
+
+def test_a_look_survives_a_message_that_arrives_meanwhile(inbox):
+    class Kind:
+        def __eq__(self, other):
+            inbox._early.append(special(LANE))
+            return other == LANE
+
+        __hash__ = None
+
+    inbox._early.append((special(LANE)[0], Kind()))
+    inbox._early.append(special(LANE))
+    assert not inbox._last_words()
+
+
+def test_an_error_leaves_no_last_words(inbox, monkeypatch):
+    def lost(_):
+        raise ValueError("the payload is damaged")
+
+    monkeypatch.setattr(tensor_receives, "open_payload", lost)
+    request = Request(expects_object, lambda found: found, Deadline(math.inf), None)
+    inbox._early.append(special(BESIDE, ("path", 1, 0)))
+    inbox._take_in_thread(request, Future())
+    assert isinstance(request.future.exception(timeout=30), ValueError)
+    assert not inbox._last_words()
+
+
+@pytest.mark.parametrize(
+    ("message", "expected"),
+    [
+        ("text", True),
+        (tensor_message("tensor"), True),
+        (held_message(1.0, "text"), True),
+        (special(BESIDE, None), True),
+        (special(BUFFERS, b"", 0), True),
+        (special(LANE), False),
+        (special(FRAMES), False),
+    ],
+)
+def test_messages_that_need_their_sender(message, expected):
+    assert outlives_sender(message) is expected
