@@ -42,7 +42,7 @@ fn put_block(queue: &SessionQueue, byte: u8) {
 }
 
 #[test]
-fn nobody_leaves_in_the_middle_of_a_take() {
+fn no_process_leaves_in_the_middle_of_a_take() {
     let base = tempfile::tempdir().expect("a folder");
     let (session, queue) = session(base.path());
     let offer = queue.offer(Label::default(), b"one").expect("sound");
@@ -100,7 +100,7 @@ fn what_was_taken_is_there_until_it_is_given_back_though_the_process_left_at_onc
 }
 
 #[test]
-fn who_makes_a_message_while_another_thread_leaves_has_it_or_is_told() {
+fn a_thread_that_makes_a_message_while_another_leaves_has_it_or_is_told() {
     let base = tempfile::tempdir().expect("a folder");
     for round in 0..30 {
         let (session, queue) = session(base.path());
@@ -139,7 +139,7 @@ fn a_session_is_the_same_whatever_leads_to_it() {
 }
 
 #[test]
-fn who_attaches_while_the_last_object_goes_waits_until_it_is_gone() {
+fn a_process_that_attaches_while_the_last_object_goes_waits_until_it_is_gone() {
     let base = tempfile::tempdir().expect("a folder");
     for _ in 0..50 {
         let (session, queue) = session(base.path());

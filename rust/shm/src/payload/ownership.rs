@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn who_looked_before_a_block_came_and_went_does_not_get_it() {
+    fn a_process_that_looked_before_a_block_came_and_went_does_not_get_it() {
         let (entry, me, other) = (entry(), owner(3), owner(4));
         assert!(entry.claim(me));
         entry.end(me);
@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn an_orphan_is_held_by_nobody_and_can_be_seized() {
+    fn an_orphan_has_no_holder_and_can_be_seized() {
         let (entry, me, other) = (entry(), owner(3), owner(4));
         assert!(entry.claim(me));
         assert!(entry.orphan(entry.seen()));

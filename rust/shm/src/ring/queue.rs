@@ -198,13 +198,13 @@ impl<'a, F: Futex> Queue<'a, F> {
     pub(super) fn report<T>(&self, result: Result<T, Corrupt>) -> Result<T, Corrupt> {
         if result.is_err() {
             self.ring.mark_damaged();
-            self.wake_everybody();
+            self.wake_all();
         }
         result
     }
 
     /// Wakes all sleepers of all kinds.
-    pub(super) fn wake_everybody(&self) {
+    pub(super) fn wake_all(&self) {
         wake_all(&self.ring, &self.futex);
     }
 }

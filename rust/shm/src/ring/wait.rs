@@ -230,7 +230,7 @@ impl<F: Futex> Queue<'_, F> {
         match left() {
             Ok(true) => wake(word, 1, &self.futex),
             Ok(false) => (),
-            Err(_) => self.wake_everybody(),
+            Err(_) => self.wake_all(),
         }
     }
 }

@@ -88,7 +88,10 @@ fn remove_if_dead(folder: &Path) -> Result<bool, Error> {
     let Some(_guard) = locks.try_lock()? else {
         return Ok(false);
     };
-    if locks.anybody_else().map_err(read)? || !is_dead(folder, &locks) || is_spared(folder) {
+    if locks.another_process_is_inside().map_err(read)?
+        || !is_dead(folder, &locks)
+        || is_spared(folder)
+    {
         return Ok(false);
     }
     if !folder.exists() {

@@ -206,7 +206,7 @@ impl Locks {
     /// # Errors
     ///
     /// The system's error: the answer is not known.
-    pub(crate) fn anybody_else(&self) -> io::Result<bool> {
+    pub(crate) fn another_process_is_inside(&self) -> io::Result<bool> {
         Ok(self.query(LEASES)? != Holder::Nobody)
     }
 
@@ -319,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn one_thread_has_the_structural_lock_and_who_waits_is_told_who() {
+    fn one_thread_has_the_structural_lock_and_a_waiting_one_learns_which() {
         let folder = tempfile::tempdir().expect("a folder");
         let locks = Locks::create(folder.path()).expect("made");
         let guard = locks.lock(soon()).expect("free");
@@ -340,7 +340,7 @@ mod tests {
         assert!(locks.take_lease(of(7)).expect("asked"));
         assert!(locks.is_leased(of(7)).expect("asked"));
         assert!(!locks.is_leased(of(8)).expect("asked"));
-        assert!(!locks.anybody_else().expect("asked"));
+        assert!(!locks.another_process_is_inside().expect("asked"));
         locks.end_lease(of(7));
         assert!(!locks.is_leased(of(7)).expect("asked"));
     }

@@ -122,7 +122,7 @@ pub(crate) fn leave(around: &Around<'_>, keeps: bool, deadline: Instant) -> Resu
     locks.end_lease(me);
     let _guard = result?;
     let others = Census::take(control, |owner, process| is_dead(locks, owner, process));
-    if !keeps && !others.has_others(me) && matches!(locks.anybody_else(), Ok(false)) {
+    if !keeps && !others.has_others(me) && matches!(locks.another_process_is_inside(), Ok(false)) {
         control.set_gone();
         crash_point("gone");
         // Anything that cannot be removed now is a leftover, which the next session to be made

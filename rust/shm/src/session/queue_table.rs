@@ -439,7 +439,7 @@ mod tests {
     }
 
     #[test]
-    fn who_dies_while_it_makes_a_queue_leaves_nothing_in_the_next_one() {
+    fn a_process_that_dies_while_it_makes_a_queue_leaves_nothing_in_the_next_one() {
         let mut accesses = 0;
         loop {
             let (died, written) = made_after_a_death(accesses);
@@ -479,7 +479,7 @@ mod tests {
     }
 
     #[test]
-    fn all_queues_are_closed_whoever_died_before() {
+    fn all_queues_are_closed_whichever_process_died_before() {
         let ends = (0..).map(sealed_after_deaths);
         let until = ends.take_while(|&ended| ended != (true, true)).count();
         assert!(until > 10);

@@ -34,7 +34,7 @@ fn a_bound_in_bytes_is_exact() {
 
 /// One process waits for weight that cannot come before it takes, another for room in bytes.
 #[test]
-fn who_waits_for_weight_learns_that_no_more_bytes_fit_in() {
+fn a_wait_for_weight_learns_that_no_more_bytes_fit_in() {
     search(
         || Heap::new(2, 3).with_ring(4, 3).with_max_bytes(8),
         Some(3),

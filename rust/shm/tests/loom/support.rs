@@ -13,11 +13,45 @@ use shoal_shm::{Corrupt, Keep, Label, Payload, Refusal, Taken, Want};
 
 /// A futex that never returns by itself: a process that is not woken shows as a deadlock.
 #[derive(Clone)]
-pub(crate) struct Sleep(Arc<(Mutex<()>, Condvar)>);
+pub(crate) struct Sleep(Arc<(Mutex<()>, Condvar)>, Meeting);
 
 impl Sleep {
     pub(crate) fn new() -> Self {
-        Self(Arc::new((Mutex::new(()), Condvar::new())))
+        Self(
+            Arc::new((Mutex::new(()), Condvar::new())),
+            Meeting::default(),
+        )
+    }
+
+    /// Waits until this many threads have gone to sleep.
+    pub(crate) fn wait_for_sleepers(&self, count: u32) {
+        self.1.wait_for(count);
+    }
+}
+
+/// Counts the threads that have reached a point.
+#[derive(Clone)]
+pub(crate) struct Meeting(Arc<(Mutex<u32>, Condvar)>);
+
+impl Default for Meeting {
+    fn default() -> Self {
+        Self(Arc::new((Mutex::new(0), Condvar::new())))
+    }
+}
+
+impl Meeting {
+    pub(crate) fn arrive(&self) {
+        let (count, changed) = &*self.0;
+        *count.lock().unwrap() += 1;
+        changed.notify_all();
+    }
+
+    pub(crate) fn wait_for(&self, arrived: u32) {
+        let (count, changed) = &*self.0;
+        let mut count = count.lock().unwrap();
+        while *count < arrived {
+            count = changed.wait(count).unwrap();
+        }
     }
 }
 
@@ -27,6 +61,7 @@ impl Futex for Sleep {
         let guard = mutex.lock().unwrap();
         // As in the kernel, the word is read under the lock that wakers take.
         if word.load(std::sync::atomic::Ordering::Relaxed) == expected {
+            self.1.arrive();
             drop(condvar.wait(guard).unwrap());
         }
         true
@@ -153,17 +188,19 @@ impl<'a, F: Futex + Sync> Process<'a, F> {
         end.unwrap()
     }
 
-    /// Waits for room, prepares a message only then, and puts it. If that takes long, it passes
-    /// further room on before.
-    pub(crate) fn put_prepared_late(&mut self, number: u64, long: bool) {
+    /// Waits for room, prepares a message only then, and puts it. If two prepare `together`, each
+    /// passes further room on and waits for the other before it goes on.
+    pub(crate) fn put_prepared_late(&mut self, number: u64, together: Option<&Meeting>) {
         let Self { queue, lane } = self;
         let mut producer = Producer::new(queue);
         assert_eq!(producer.wait_for_room(&mut forever()).unwrap(), Ok(()));
         let mut claims = Vec::new();
         let end = producer.within(&mut forever(), |vigil| -> Result<_, Corrupt> {
             if claims.is_empty() {
-                if long {
+                if let Some(meeting) = together {
                     queue.pass_on_room(vigil);
+                    meeting.arrive();
+                    meeting.wait_for(2);
                 }
                 claims.push(filled(queue, number).unwrap());
             }

@@ -89,12 +89,12 @@ fn a_sleeping_producer_is_woken() {
     );
 }
 
-/// Each prepares its message only when there is room; one that loses the race for the room waits
-/// again. A woken one wakes the next: when its message is in the queue, or before it prepares one
-/// that takes long.
+/// Both sleep, the first message taken wakes one, and the second may wake none, because the bit is
+/// clear. So a woken producer wakes the next one: when its message is in the queue, or before it
+/// prepares one that takes long.
 #[test]
 fn two_producers_that_prepare_late_are_woken() {
-    for long in [false, true] {
+    for together in [false, true] {
         search(
             || Heap::new(4, 4).with_ring(4, 2),
             Some(1),
@@ -104,12 +104,13 @@ fn two_producers_that_prepare_late_are_woken() {
                 process.put(4).unwrap();
             },
             move || {
-                let sleep = Sleep::new();
+                let (sleep, meeting) = (Sleep::new(), Meeting::default());
                 let putter = |me| {
-                    let sleep = sleep.clone();
+                    let (sleep, meeting) = (sleep.clone(), meeting.clone());
                     work(move |view| {
                         let mut process = Process::new(view, me, sleep.clone());
-                        process.put_prepared_late(u64::from(me), long);
+                        let meeting = together.then_some(&meeting);
+                        process.put_prepared_late(u64::from(me), meeting);
                         vec![]
                     })
                 };
@@ -117,6 +118,7 @@ fn two_producers_that_prepare_late_are_woken() {
                 let take = work(move |view| {
                     let mut process = Process::new(view, 3, other.clone());
                     let one = Want::Count(1);
+                    other.wait_for_sleepers(2);
                     [process.take(one, Keep::Copy), process.take(one, Keep::Copy)].concat()
                 });
                 vec![putter(1), putter(2), take]

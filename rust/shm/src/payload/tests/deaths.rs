@@ -29,7 +29,7 @@ fn accesses_of(mut work: impl FnMut()) -> u64 {
 }
 
 #[test]
-fn who_dies_while_it_allocates_leaves_nothing_after_a_recovery() {
+fn a_process_that_dies_while_it_allocates_leaves_nothing_after_a_recovery() {
     let folder = Folder::new(64 * MIB, MemoryPolicy::Block);
     let survivor = folder.process(9);
     let allocate = || {
@@ -67,7 +67,7 @@ fn free_all(process: &Process) {
 }
 
 #[test]
-fn who_dies_while_it_gives_memory_up_leaves_nothing_after_a_recovery() {
+fn a_process_that_dies_while_it_gives_memory_up_leaves_nothing_after_a_recovery() {
     let folder = Folder::new(64 * MIB, MemoryPolicy::Block);
     let survivor = folder.process(9);
     let trim = |accesses| {
@@ -85,7 +85,7 @@ fn who_dies_while_it_gives_memory_up_leaves_nothing_after_a_recovery() {
 }
 
 #[test]
-fn who_dies_while_it_takes_memory_away_leaves_nothing_after_a_recovery() {
+fn a_process_that_dies_while_it_takes_memory_away_leaves_nothing_after_a_recovery() {
     let folder = Folder::new(MIB, MemoryPolicy::Block);
     let survivor = folder.process(9);
     let take = |accesses| {
@@ -133,7 +133,7 @@ fn messages_of_the_dead_stay_until_they_are_read() {
 }
 
 #[test]
-fn memory_of_the_dead_is_taken_by_who_needs_it_without_a_recovery() {
+fn memory_of_the_dead_is_taken_by_a_process_that_needs_it_without_a_recovery() {
     let folder = Folder::new(MIB, MemoryPolicy::Block);
     let (dead, producer) = (folder.process(1), folder.process(2));
     let message = dead.put(MIB).expect("room");

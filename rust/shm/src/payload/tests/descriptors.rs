@@ -74,7 +74,7 @@ fn one_free_descriptor_is_found_wherever_it_is_where_there_are_no_more_chunks() 
 }
 
 #[test]
-fn who_looks_in_vain_too_often_gets_a_further_chunk() {
+fn a_process_that_looks_in_vain_too_often_gets_a_further_chunk() {
     let folder = Folder::new(MIB, MemoryPolicy::Block);
     let process = folder.process(1);
     (0..3 * CHUNK).for_each(|_| drop(process.claim()));
@@ -106,7 +106,7 @@ fn a_chunk_of_the_dead_is_taken_over_with_the_messages_in_it() {
 }
 
 #[test]
-fn where_there_are_no_more_chunks_everybody_shares() {
+fn without_further_chunks_all_processes_share() {
     let folder = Folder::new(MIB, MemoryPolicy::Block);
     let (hog, late) = (folder.process(1), folder.process(2));
     (0..CHUNKS_LIMIT).for_each(|_| assert!(hog.descriptors.grow(&hog.control).expect("room")));
@@ -167,7 +167,7 @@ fn threads_of_a_process_never_get_the_same() {
 }
 
 #[test]
-fn who_dies_while_it_gets_a_chunk_leaves_a_sound_table() {
+fn a_process_that_dies_while_it_gets_a_chunk_leaves_a_sound_table() {
     for accesses in 0.. {
         let folder = Folder::new(MIB, MemoryPolicy::Block);
         let (dying, other) = (folder.process(1), folder.process(2));

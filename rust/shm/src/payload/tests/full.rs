@@ -68,7 +68,7 @@ fn small(policy: MemoryPolicy) -> Folder {
 }
 
 #[test]
-fn a_full_file_system_makes_a_producer_wait_and_kills_nobody() {
+fn a_full_file_system_makes_a_producer_wait_and_kills_no_process() {
     within(16, "inner_waits");
 }
 
@@ -210,7 +210,7 @@ fn inner_descriptors() {
 }
 
 #[test]
-fn a_ring_that_finds_no_memory_makes_puts_wait_and_kills_nobody() {
+fn a_ring_that_finds_no_memory_makes_puts_wait_and_kills_no_process() {
     within(16, "inner_slots");
 }
 

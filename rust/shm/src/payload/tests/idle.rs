@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn what_an_idle_process_keeps_warm_makes_nobody_wait() {
+fn memory_that_an_idle_process_keeps_warm_makes_no_process_wait() {
     let folder = Folder::new(MIB, MemoryPolicy::Block);
     let (idle, busy) = (folder.process(1), folder.process(2));
     idle.get(idle.put(MIB).expect("room"));
@@ -45,7 +45,7 @@ fn what_is_about_to_be_put_is_not_taken_away() {
 }
 
 #[test]
-fn who_lost_an_extent_does_not_take_the_next_one_in_its_entry_for_it() {
+fn a_process_that_lost_an_extent_does_not_take_the_next_one_in_its_entry_for_it() {
     let folder = Folder::new(2 * MIB, MemoryPolicy::Block);
     let (one, two) = (folder.process(1), folder.process(2));
     one.get(one.put(2 * MIB).expect("room"));
@@ -98,7 +98,7 @@ const PUTS: u32 = 50;
 const LONG: std::time::Duration = std::time::Duration::from_secs(60);
 
 #[test]
-fn threads_of_two_who_take_from_each_other_spoil_nothing() {
+fn threads_of_two_processes_that_take_from_each_other_spoil_nothing() {
     let folder = Folder::new(MIB, MemoryPolicy::Block);
     let processes = [1, 2].map(|me| folder.process(me));
     let work = |process: &Process, thread: u64| {

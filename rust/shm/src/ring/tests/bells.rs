@@ -65,7 +65,7 @@ impl<'a> Member<'a> {
 }
 
 #[test]
-fn who_is_armed_is_rung_once() {
+fn an_armed_participant_is_rung_once() {
     let heap = Heap::new(8, 3).with_ring(4, 1);
     let (rings, noted) = (heap.rings().expect("sound"), Noted::default());
     let view = heap.view(&rings);
@@ -90,7 +90,7 @@ fn who_is_armed_is_rung_once() {
 }
 
 #[test]
-fn who_waits_for_weight_in_an_event_loop_learns_that_no_more_bytes_fit_in() {
+fn an_event_loop_that_waits_for_weight_learns_that_no_more_bytes_fit_in() {
     let heap = Heap::new(8, 3).with_ring(4, 3).with_max_bytes(8);
     let (rings, noted) = (heap.rings().expect("sound"), Noted::default());
     let view = heap.view(&rings);
@@ -126,7 +126,7 @@ fn participants_of_every_index_are_rung_and_none_beyond_the_last_bit() {
 
 /// A process that must ring dies at any place: the waiting one is rung, by it or by the sweep.
 #[test]
-fn who_waits_is_rung_though_the_ringer_dies() {
+fn a_waiting_participant_is_rung_though_the_ringer_dies() {
     type Act = fn(&mut Member<'_>) -> bool;
     let acts: [(bool, Act); 3] = [
         (false, |member| member.put()),

@@ -200,7 +200,7 @@ fn die(
 }
 
 #[test]
-fn whoever_dies_anywhere_leaves_nothing_behind() {
+fn a_process_that_dies_anywhere_leaves_nothing_behind() {
     let mut deaths = 0;
     for what in ACTS {
         for start in STARTS {
@@ -214,7 +214,7 @@ fn whoever_dies_anywhere_leaves_nothing_behind() {
 }
 
 #[test]
-fn who_cleans_up_may_die_too() {
+fn a_process_that_cleans_up_may_die_too() {
     let mut deaths = 0;
     for what in ACTS {
         for start in [(4, 3, 0), (u64::MAX, 2, 24)] {

@@ -107,7 +107,7 @@ fn die(start: u64, all: bool, max_bytes: u64, busy: bool, at: u64) -> bool {
 }
 
 #[test]
-fn who_dies_while_it_displaces_leaves_nothing_behind() {
+fn a_producer_that_dies_while_it_displaces_leaves_nothing_behind() {
     for (start, max_bytes) in [(4, 0), (u64::MAX, 0), (6, 24)] {
         for (all, busy) in [(false, false), (false, true), (true, false), (true, true)] {
             let deaths = (0..1000).find(|&at| die(start, all, max_bytes, busy, at));

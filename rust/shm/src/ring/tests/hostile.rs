@@ -56,7 +56,7 @@ proptest! {
 }
 
 #[test]
-fn damage_is_told_to_those_who_find_nothing() {
+fn a_consumer_that_finds_nothing_is_told_of_damage() {
     let heap = Heap::new(2, 2).with_ring(4, 3);
     let rings = heap.rings().expect("sound");
     let view = heap.view(&rings);

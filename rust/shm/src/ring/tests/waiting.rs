@@ -168,7 +168,7 @@ fn waiting_for_weight_and_for_one_do_not_disturb_each_other() {
 
 /// Two processes wait for each other: one for more weight, one for room for a long message.
 #[test]
-fn who_waits_for_weight_gets_what_there_is_where_no_more_bytes_fit_in() {
+fn a_wait_for_weight_gets_what_there_is_if_no_more_bytes_fit_in() {
     let heap = Heap::new(16, 4).with_ring(16, 10).with_max_bytes(20);
     let rings = heap.rings().expect("sound");
     let view = heap.view(&rings);
@@ -208,7 +208,7 @@ fn who_waits_for_weight_gets_what_there_is_where_no_more_bytes_fit_in() {
 
 /// One message makes room for several shorter ones, and wakes all that wait with them.
 #[test]
-fn all_who_wait_for_room_in_bytes_are_woken() {
+fn all_producers_that_wait_for_room_in_bytes_are_woken() {
     let heap = Heap::new(16, 4).with_ring(16, 10).with_max_bytes(8);
     let rings = heap.rings().expect("sound");
     let view = heap.view(&rings);

@@ -56,7 +56,7 @@ fn keys(control: &Control) -> Vec<Option<Arc<[u8]>>> {
 }
 
 /// Two copies of the directory have the same contents.
-fn assert_alike(one: &Directory, other: &Directory) {
+fn assert_equal(one: &Directory, other: &Directory) {
     assert_eq!(one.known, other.known);
     assert_eq!(one.keys, other.keys);
     assert_eq!(
@@ -80,12 +80,12 @@ fn any_number_of_keys_one_after_the_other_needs_few_queues() {
     }
     assert_eq!(count(&control), KEPT);
     one.refresh(&control).expect("sound");
-    assert_alike(&one, &other);
+    assert_equal(&one, &other);
     assert_eq!(one.find(&0_u32.to_le_bytes()), None, "it was forgotten");
 }
 
 #[test]
-fn who_missed_many_changes_reads_all_entries() {
+fn a_reader_that_missed_many_changes_reads_all_entries() {
     let folder = tempfile::tempdir().expect("a folder");
     let control = control(folder.path());
     let mut one = Directory::default();
@@ -99,7 +99,7 @@ fn who_missed_many_changes_reads_all_entries() {
         }
         other.refresh(&control).expect("sound");
         one.refresh(&control).expect("sound");
-        assert_alike(&one, &other);
+        assert_equal(&one, &other);
     }
     // After damage, no process reads an entry that does not exist.
     let superblock = control.superblock();
@@ -241,7 +241,7 @@ fn made_after_a_death(accesses: u64) -> bool {
     before.refresh(&control).expect("sound");
     let mut after = Directory::default();
     after.refresh(&control).expect("sound");
-    assert_alike(&before, &after);
+    assert_equal(&before, &after);
     assert_eq!(count(&control), KEPT, "{context}");
     let found = (before.find(&all[0]), before.find(b"new"));
     assert!(found.0.is_none() || found.1.is_none(), "{context}");
@@ -255,14 +255,14 @@ fn made_after_a_death(accesses: u64) -> bool {
     assert_eq!(u64::from(made.index), 0, "{context}");
     assert!(ring(&control, 0).expect("sound").is_empty());
     after.refresh(&control).expect("sound");
-    assert_alike(&before, &after);
+    assert_equal(&before, &after);
     assert_eq!(before.find(&all[0]), None, "{context}");
     assert_eq!(count(&control), KEPT, "{context}");
     died
 }
 
 #[test]
-fn who_dies_while_it_gives_a_ring_another_key_spoils_nothing() {
+fn a_process_that_dies_while_it_gives_a_ring_another_key_spoils_nothing() {
     let deaths = (0..1000).take_while(|&at| made_after_a_death(at)).count();
     assert!((20..1000).contains(&deaths), "{deaths}");
 }

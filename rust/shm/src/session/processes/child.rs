@@ -58,7 +58,11 @@ fn act(member: &mut Participant, words: &[&str]) -> String {
         ["lease"] => member.take(Keep::Lease).to_string(),
         ["loan"] => member.take(Keep::Loan).to_string(),
         ["sweep"] => format!("{:?}", member.sweep()),
-        ["others"] => member.locks.anybody_else().expect("asked").to_string(),
+        ["others"] => member
+            .locks
+            .another_process_is_inside()
+            .expect("asked")
+            .to_string(),
         ["leave"] => {
             members::leave(&member.around(), false, deadline()).expect("left");
             String::new()

@@ -33,13 +33,13 @@ fn a_stopped_process_is_alive_and_a_killed_one_is_dead_before_it_is_reaped() {
     other.signal(Signal::STOP);
     eventually(|| is_stopped(&other));
     assert!(me.locks.is_leased(owner(2)).expect("asked"));
-    assert!(me.locks.anybody_else().expect("asked"));
+    assert!(me.locks.another_process_is_inside().expect("asked"));
     assert_eq!(me.sweep().dead, 0);
 
     other.signal(Signal::KILL);
     eventually(|| me.sweep().dead == 1);
     assert!(!me.locks.is_leased(owner(2)).expect("asked"));
-    assert!(!me.locks.anybody_else().expect("asked"));
+    assert!(!me.locks.another_process_is_inside().expect("asked"));
     assert_eq!(members::count(&me.control), 1);
     assert_eq!(me.sweep().dead, 0, "once");
 }
@@ -151,7 +151,7 @@ fn what_finds_no_room_to_be_delivered_again_comes_later() {
 }
 
 #[test]
-fn two_who_clean_up_at_a_time_do_it_once() {
+fn two_processes_that_clean_up_at_a_time_do_it_once() {
     let base = tempfile::tempdir().expect("a folder");
     let (mut me, folder) = Participant::create(base.path());
     let mut others: Vec<_> = (0..2).map(|_| start(&folder, None)).collect();
@@ -181,7 +181,7 @@ fn two_who_clean_up_at_a_time_do_it_once() {
 }
 
 #[test]
-fn who_dies_with_the_structural_lock_gives_it_back() {
+fn a_process_that_dies_with_the_structural_lock_gives_it_back() {
     let base = tempfile::tempdir().expect("a folder");
     let (me, folder) = Participant::create(base.path());
     let mut other = start(&folder, None);
@@ -199,7 +199,7 @@ fn who_dies_with_the_structural_lock_gives_it_back() {
 }
 
 #[test]
-fn who_dies_while_it_joins_leaves_room() {
+fn a_process_that_dies_while_it_joins_leaves_room() {
     let base = tempfile::tempdir().expect("a folder");
     let (me, folder) = Participant::create(base.path());
     for (point, enters) in [
@@ -228,7 +228,7 @@ fn who_dies_while_it_joins_leaves_room() {
 }
 
 #[test]
-fn who_dies_while_it_cleans_up_is_cleaned_up_with_the_rest() {
+fn a_process_that_dies_while_it_cleans_up_is_cleaned_up_with_the_rest() {
     let base = tempfile::tempdir().expect("a folder");
     let (mut me, folder) = Participant::create(base.path());
     for (point, what) in [
@@ -291,7 +291,7 @@ fn a_full_table_has_room_after_its_dead() {
 }
 
 #[test]
-fn nobody_looks_for_the_dead_too_often() {
+fn no_process_looks_for_the_dead_too_often() {
     let base = tempfile::tempdir().expect("a folder");
     let (me, _) = Participant::create(base.path());
     let last = &me.control.superblock().counters.0.last_probe;

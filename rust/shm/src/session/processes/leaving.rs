@@ -41,7 +41,7 @@ fn listed(base: &Path) -> usize {
 }
 
 #[test]
-fn the_last_who_leaves_removes_the_session() {
+fn the_last_process_that_leaves_removes_the_session() {
     let base = tempfile::tempdir().expect("a folder");
     let disk = tempfile::tempdir().expect("a folder");
     let (mut me, folder) = Participant::create(base.path());
@@ -61,7 +61,7 @@ fn the_last_who_leaves_removes_the_session() {
 }
 
 #[test]
-fn the_last_who_leaves_is_not_the_last_while_another_is_stopped() {
+fn the_last_process_that_leaves_is_not_the_last_while_another_is_stopped() {
     let base = tempfile::tempdir().expect("a folder");
     let (me, folder) = Participant::create(base.path());
     let mut other = start(&folder, None);
@@ -75,7 +75,7 @@ fn the_last_who_leaves_is_not_the_last_while_another_is_stopped() {
 }
 
 #[test]
-fn who_left_can_come_again() {
+fn a_process_that_left_can_join_again() {
     let base = tempfile::tempdir().expect("a folder");
     let (me, folder) = Participant::create(base.path());
     let mut other = start(&folder, None);
@@ -87,7 +87,7 @@ fn who_left_can_come_again() {
 }
 
 #[test]
-fn a_message_in_hand_keeps_only_the_entry_of_who_left() {
+fn a_message_in_hand_keeps_only_the_entry_of_a_process_that_left() {
     let base = tempfile::tempdir().expect("a folder");
     let (mut me, folder) = Participant::create(base.path());
     let mut other = start(&folder, None);
@@ -216,7 +216,7 @@ fn an_orphan_on_disk_is_cleared() {
 }
 
 #[test]
-fn who_attaches_while_the_session_ends_is_told() {
+fn a_process_that_attaches_while_the_session_ends_is_told() {
     let base = tempfile::tempdir().expect("a folder");
     let mut maker = start(base.path(), None);
     let folder = maker.ask(&format!("create {}", base.path().display()));
@@ -242,7 +242,7 @@ fn who_attaches_while_the_session_ends_is_told() {
 }
 
 #[test]
-fn who_dies_while_it_ends_the_session_leaves_a_leftover() {
+fn a_process_that_dies_while_it_ends_the_session_leaves_a_leftover() {
     let base = tempfile::tempdir().expect("a folder");
     let mut last = start(base.path(), Some("gone"));
     let folder = last.ask(&format!("create {}", base.path().display()));

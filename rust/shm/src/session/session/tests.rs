@@ -33,7 +33,7 @@ fn a_look_for_the_dead_is_not_put_off_by_another_clock() {
 }
 
 #[test]
-fn who_needs_more_descriptors_is_soon_told_that_there_are_none_now() {
+fn a_process_that_needs_more_descriptors_is_soon_told_that_there_are_none_now() {
     let folder = tempfile::tempdir().expect("a folder");
     let session = session(folder.path());
     let any = Bounds {

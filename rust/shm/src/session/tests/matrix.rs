@@ -20,7 +20,7 @@ fn deaths(chosen: impl Fn(Act) -> bool) -> u64 {
 }
 
 #[test]
-fn who_dies_putting_leaves_nothing_behind() {
+fn a_process_that_dies_putting_leaves_nothing_behind() {
     let deaths = deaths(|act| {
         matches!(
             act,
@@ -31,7 +31,7 @@ fn who_dies_putting_leaves_nothing_behind() {
 }
 
 #[test]
-fn who_dies_taking_leaves_nothing_behind() {
+fn a_process_that_dies_taking_leaves_nothing_behind() {
     let deaths = deaths(|act| {
         matches!(
             act,
@@ -42,7 +42,7 @@ fn who_dies_taking_leaves_nothing_behind() {
 }
 
 #[test]
-fn who_dies_coming_or_going_leaves_nothing_behind() {
+fn a_process_that_dies_joining_or_leaving_leaves_nothing_behind() {
     let deaths = deaths(|act| {
         matches!(
             act,
@@ -53,7 +53,7 @@ fn who_dies_coming_or_going_leaves_nothing_behind() {
 }
 
 #[test]
-fn who_dies_making_a_session_leaves_a_leftover() {
+fn a_process_that_dies_making_a_session_leaves_a_leftover() {
     let base = tempfile::tempdir().expect("a folder");
     let folders = || -> Vec<_> {
         let entries = std::fs::read_dir(base.path()).expect("there");
@@ -86,7 +86,7 @@ fn who_dies_making_a_session_leaves_a_leftover() {
 }
 
 #[test]
-fn who_cleans_up_may_die_too() {
+fn a_process_that_cleans_up_may_die_too() {
     // Each case leaves something else to clean up.
     let first = [
         (Act::Put(Kind::Block), 22),

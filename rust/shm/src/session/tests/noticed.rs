@@ -36,7 +36,7 @@ fn noticed<T>(survivor: &Survivor, act: Act, mut look: impl FnMut() -> Option<T>
 }
 
 #[test]
-fn what_the_dead_had_comes_to_one_who_waits_for_a_message() {
+fn messages_of_the_dead_reach_a_process_that_waits_for_one() {
     let survivor = Survivor::new(MemoryPolicy::Block);
     let queue = survivor
         .session
@@ -58,7 +58,7 @@ fn what_the_dead_had_comes_to_one_who_waits_for_a_message() {
 }
 
 #[test]
-fn what_the_dead_kept_comes_to_one_who_waits_for_memory() {
+fn memory_of_the_dead_reaches_a_process_that_waits_for_it() {
     let survivor = Survivor::new(MemoryPolicy::Block);
     let queue = survivor
         .session

@@ -106,7 +106,7 @@ fn it_grows_once_and_is_a_queue_lap_after_lap() {
 }
 
 #[test]
-fn who_dies_while_a_ring_grows_leaves_a_sound_one() {
+fn a_process_that_dies_while_a_ring_grows_leaves_a_sound_one() {
     let folder = tempfile::tempdir().expect("a folder");
     let session = session(folder.path());
     let mut deaths = 0;
