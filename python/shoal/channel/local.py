@@ -162,15 +162,15 @@ class LocalQueues:
             # As at the refusal: another thread may have taken messages since.
             own = self._queues.maxsize(key)
             bound = own or self._settings.capacity
-            limit = f"{'maxsize' if own else 'capacity'}={bound}"
-            why = f"it holds {bound} messages, as many as {limit} allows"
-            refused: ChannelFull | ShoalTimeoutError = ChannelFull(
-                f"{operation}: no room in {where}: {why}"
-            )
-            if outcome is Outcome.TIMEOUT and deadline is not None:
-                within = f"within {deadline.timeout:g} s"
-                refused = ShoalTimeoutError(f"put: no room in {where} {within}: {why}")
-            refused.refusal = ("messages" if own else "backlog", bound, bound, 0)
+            refusal = Refusal("messages" if own else "backlog", bound, bound, 0)
+            # The core's words for a backlog name the session's, which a local channel does not have.
+            counted = f"it holds {bound} messages, as many as capacity={bound} allows"
+            why = refusal.why() if own else counted
+            late = deadline if outcome is Outcome.TIMEOUT else None
+            within = "" if late is None else f" within {late.timeout:g} s"
+            cls = ChannelFull if late is None else ShoalTimeoutError
+            refused = cls(f"{operation}: no room in {where}{within}: {why}")
+            refused.refusal = refusal[:]
             raise refused
         if outcome in (Outcome.CLOSED, Outcome.GONE):
             raise ChannelClosed(f"{operation}: {where} is closed")
