@@ -340,7 +340,9 @@ def test_an_actor_that_died_for_good_does_not_look_like_the_end_of_the_channel(c
     items, pending = iter(one), one.get("other", async_op=True)
     assert next(items) == 0
     (actor,) = one._channel_actors_by_rank.values()
+    process = psutil.Process(pid_of_actor(one))
     ray.kill(actor)  # Ray does not restart it
+    process.wait(DEADLINE_S)  # until then it may still answer
     for attempt in (
         partial(next, items),
         one.get,
