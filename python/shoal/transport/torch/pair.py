@@ -462,7 +462,9 @@ class TorchPair:
         wait = Wait(what, deadline, watch, self._cancel, works)
         begin(wait)
         try:
-            for work in works:
+            # The last one first: if the peer closes the connection while works are posted, gloo may
+            # forget one that it was about to write, but not one that waits for the receiver.
+            for work in reversed(works):
                 work.wait(limit_of(deadline))
         except RuntimeError as error:
             self._fail(what, deadline, wait, error)
