@@ -8,8 +8,8 @@ import pytest
 
 from shoal import _backend
 
-# The folder of Ray sessions, and the check that nothing is left behind.
-pytest_plugins = ["support.leaks", "support.core_fixtures"]
+# The folder of Ray sessions, the check that nothing is left behind, and the notes of failed tests.
+pytest_plugins = ["support.leaks", "support.core_fixtures", "support.second_pass"]
 
 BACKENDS = ("rust", "pure")
 
@@ -19,6 +19,9 @@ os.environ.pop("PYTHONUNBUFFERED", None)
 
 # Otherwise all workers of a session that has imported torch would spend seconds on its import.
 os.environ.setdefault("SHOAL_PRELOAD_TORCH", "0")
+
+# Ray starts its workers at nice 15. Beside a compiler or other tests they would get no time.
+os.environ.setdefault("RAY_worker_niceness", "0")
 
 # A shell that starts this in the background makes it ignore Ctrl-C, and programs that tests start
 # would inherit this.

@@ -13,7 +13,6 @@ __all__ = [
     "Origin",
     "ProcessId",
     "forked_error",
-    "is_alive",
     "is_running",
     "own_process",
     "per_process",
@@ -133,11 +132,6 @@ def forked_error(
 def is_running(process: ProcessId) -> bool:
     """Whether a process still runs; True if it is on another machine and cannot be checked."""
     return process.host != _this_host() or _start_time(process.pid) == process.started
-
-
-def is_alive(pid: int) -> bool:
-    """Whether a process with that pid runs on this machine."""
-    return _start_time(pid) is not None
 
 
 async def wait_for_exit(pid: int) -> None:

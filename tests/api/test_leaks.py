@@ -30,10 +30,10 @@ def mark():
 
 
 @pytest.fixture
-def shared_file():
-    path = Path(f"/dev/shm/shoal-test-{uuid.uuid4().hex}")
-    yield path
-    path.unlink(missing_ok=True)
+def folder(tmp_path):
+    made = tmp_path / "memory"
+    made.mkdir()
+    return made
 
 
 def test_marked_process_is_found_until_it_ends(mark):
@@ -51,35 +51,37 @@ def test_process_of_another_run_is_not_found(mark):
     assert found == []
 
 
-def test_new_shared_memory_is_found(mark, shared_file):
-    before = leaks.lasting_paths()
-    shared_file.touch()
-    assert shared_file in leaks.new_paths(before, mark, 0.0)
-    assert shared_file not in leaks.new_paths(leaks.lasting_paths(), mark, 0.0)
-
-
-def test_shared_memory_in_use_by_another_run_is_not_found(mark, shared_file):
-    before = leaks.lasting_paths()
-    shared_file.touch()
-    program = [
-        *_SLEEP[:2],
-        f"import time; f = open({str(shared_file)!r}); print(flush=True); time.sleep(60)",
-    ]
-    with start(program, uuid.uuid4().hex) as process:
-        found = leaks.new_paths(before, mark, 0.0)
+def test_memory_that_is_left_is_described_with_its_users(folder):
+    unused, used = folder / "1", folder / "2"
+    unused.touch()
+    used.touch()
+    body = f"import time; f = open({str(used)!r}); print(flush=True); time.sleep(60)"
+    with start([*_SLEEP[:2], body], None) as process:
+        found = leaks.memory_left(folder, 0.0)
         process.kill()
-    assert shared_file not in found
+    assert found[0] == f"{unused}, used by no process"
+    assert found[1].startswith(f"{used}, used by process {process.pid}: ")
 
 
-def test_program_fails_with_what_is_left(mark, tmp_path, shared_file):
-    program = [sys.executable, leaks.__file__]
-    record = tmp_path / "before"
-    subprocess.run([*program, "record", str(record)], timeout=30, check=True)
-    shared_file.touch()
-    check = [*program, "check", str(record), "--mark", mark, "--grace", "0.5"]
-    result = subprocess.run(check, capture_output=True, text=True, timeout=60, check=False)
+@pytest.mark.parametrize("core", ["rust", "pure"])
+def test_sessions_of_killed_processes_are_removed_and_not_reported(folder, core):
+    body = f"from shoal import shm; s = shm.Session.create({str(folder)!r}); print(flush=True)"
+    program = [*_SLEEP[:2], f"{body}; import time; time.sleep(60)"]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SHOAL_BACKEND", core)
+        process = start(program, None)
+    with process:
+        assert leaks.memory_left(folder, 0.0) != []
+        process.kill()
+    assert leaks.memory_left(folder, 30.0) == []
+
+
+def test_program_fails_with_what_is_left(mark, folder):
+    (folder / "file").touch()
+    program = [sys.executable, leaks.__file__, "--mark", mark, "--grace", "0.5", str(folder)]
+    result = subprocess.run(program, capture_output=True, text=True, timeout=60, check=False)
     assert result.returncode == 1
-    assert f"left behind: {shared_file}" in result.stderr
+    assert f"left behind: {folder / 'file'}, used by no process" in result.stderr
 
 
 _SESSION = """
@@ -95,15 +97,14 @@ pytest_plugins = ["leaks"]
     ("body", "status", "shown"),
     [
         ("subprocess.Popen(['sleep', '60'])", 1, "sleep 60"),
-        ("Path(SHARED).touch()", 1, "shoal-test"),
+        ("Path(os.environ['SHOAL_SHM_DIR'], 'left').touch()", 1, "left, used by no process"),
         ("subprocess.run(['sleep', '0'])", 0, "1 passed"),
     ],
 )
-def test_session_that_leaves_something_fails(body, status, shown, tmp_path, shared_file):
+def test_session_that_leaves_something_fails(body, status, shown, tmp_path):
     (tmp_path / "conftest.py").write_text(_SESSION)
     (tmp_path / "test_it.py").write_text(
-        f"import subprocess\nfrom pathlib import Path\nSHARED = {str(shared_file)!r}\n"
-        f"def test_it():\n    {body}\n"
+        f"import os, subprocess\nfrom pathlib import Path\ndef test_it():\n    {body}\n"
     )
     program = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-c", "/dev/null"]
     result = subprocess.run(

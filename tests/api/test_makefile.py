@@ -36,7 +36,13 @@ class Project:
         tools = folder / "tools"
         for name in ("tools", "python/shoal", "rust/core/src"):
             (folder / name).mkdir(parents=True)
-        for name in ("pyproject.toml", "Cargo.toml", "Cargo.lock", "rust/core/src/lib.rs"):
+        for name in (
+            "pyproject.toml",
+            "requirements.lock",
+            "Cargo.toml",
+            "Cargo.lock",
+            "rust/core/src/lib.rs",
+        ):
             (folder / name).touch()
         shutil.copy(MAKEFILE, folder)
         for name, text in {"uv": _UV, "cargo": _CARGO}.items():
@@ -115,6 +121,7 @@ def test_site_installs_its_dependencies_once_and_builds_no_extension(project):
         ("rust/core/src/lib.rs", ["maturin"]),
         ("Cargo.lock", ["maturin"]),
         ("pyproject.toml", ["uv", "maturin"]),
+        ("requirements.lock", ["uv", "maturin"]),
     ],
 )
 def test_change_repeats_what_depends_on_it(project, changed, tools):
@@ -139,9 +146,9 @@ def test_what_is_lost_is_made_again(project, lost, tools):
 def test_the_tests_run_on_the_default_core_and_the_vectors_on_both(project):
     legs = [call for call in project.calls("test") if call.startswith("pytest")]
     assert sorted(leg.split(" --num")[0] for leg in legs) == [
-        "pytest pure tests --backend pure -m vectors and not slow",
-        "pytest rust tests --backend rust -m not ray and not slow",
-        "pytest rust tests --backend rust -m ray and not slow",
+        "pytest pure tests --backend pure -m vectors and not slow and not timed",
+        "pytest rust tests --backend rust -m not ray and not slow and not timed",
+        "pytest rust tests --backend rust -m ray and not slow and not timed",
     ]
 
 
@@ -154,9 +161,9 @@ def test_the_slow_tier_runs_the_rest_and_the_whole_suite_on_the_pure_core(projec
     assert len(channels) == 1
     assert channels[0].startswith("pytest pure ")
     assert sorted(leg.split(" --")[1] for leg in legs if leg not in channels) == [
-        "backend pure -m not ray and not vectors",
-        "backend rust -m not ray and slow",
-        "backend rust -m ray and slow",
+        "backend pure -m not ray and not vectors and not timed",
+        "backend rust -m not ray and slow and not timed",
+        "backend rust -m ray and slow and not timed",
     ]
 
 

@@ -14,8 +14,7 @@ import ray
 import shoal
 from shoal import NodePlacementStrategy, Worker, _backend
 from shoal.errors import LaunchError, PeerLostError, RemoteError, WorkerGroupError
-from shoal.process import is_alive
-from support.processes import until
+from support.processes import has_ended, until
 
 pytestmark = pytest.mark.ray
 
@@ -355,8 +354,9 @@ def test_workers_run_on_the_drivers_backend(launch, monkeypatch):
     assert group.name().wait() == [other]
     (pid,) = group.pid().wait()
     group._close()
-    until(lambda: not is_alive(pid))
-    _backend.load(other).shm_gc()  # the cluster only removes leftovers of its own core
+    until(lambda: has_ended(pid))
+    # The cluster removes only sessions of its own core.
+    assert len(_backend.load(other).shm_gc(os.environ["SHOAL_SHM_DIR"])) == 1
 
     monkeypatch.setattr(module, "BACKEND", "none")
     with pytest.raises(LaunchError, match=r"on the backend 'none', which node 0 .* cannot load"):

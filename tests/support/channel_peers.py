@@ -9,8 +9,7 @@ from typing import Any
 import ray
 
 from shoal import Worker
-from shoal.process import is_alive
-from support.processes import DEADLINE_S, until
+from support.processes import DEADLINE_S, has_ended, until
 
 VARIABLE = "SHOAL_TRANSPORT"
 
@@ -101,7 +100,7 @@ class Victims:
         pid = self._pids.pop(victim)
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
-        until(lambda: not is_alive(pid))
+        until(lambda: has_ended(pid))
 
     def kill_all(self) -> None:
         for victim in list(self._pids):

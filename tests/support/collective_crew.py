@@ -25,8 +25,9 @@ from shoal import WorkerAddress, WorkerInfo, backend
 from shoal.collective import Collective
 from shoal.collective.node_memory import NodeMemory
 from shoal.manager import CollectiveManager
-from shoal.process import is_alive, own_process
+from shoal.process import own_process
 from shoal.shm.location import memory_id
+from support.processes import has_ended
 
 DEADLINE_S = 60.0
 
@@ -351,7 +352,7 @@ class Member:
 
     def _gone(self):
         end = time.monotonic() + DEADLINE_S
-        while is_alive(self.pid):
+        while not has_ended(self.pid):
             if time.monotonic() > end:
                 raise TimeoutError(f"{self.name} does not end")
             time.sleep(0.002)

@@ -1,19 +1,17 @@
-"""Leak check: processes, shared memory and folders of Ray sessions that a test run left behind.
+"""Leak check: processes and shared memory that a test run left behind.
 
-As a pytest plugin it gives each test session its own Ray folder and runs the check at the end. As a
-program it does the same for a series of commands:
+As a pytest plugin it gives each test session a folder for shared memory and one for Ray, and runs
+the check at the end. As a program it checks what a series of commands left:
 
-    python tests/support/leaks.py record FILE
-    SHOAL_TEST_RUN=<mark> some commands
-    python tests/support/leaks.py check FILE --mark <mark>
+    SHOAL_TEST_RUN=<mark> SHOAL_SHM_DIR=<folder> some commands
+    python tests/support/leaks.py --mark <mark> <folder>
 
 A process belongs to a run when the run's mark is in its environment. Unlike its parent or its name,
-the mark stays with a daemon, an orphan, or a Ray worker that changes its title. Things of another
-user, or of another run on the same machine, are never reported.
+the mark stays with a daemon, an orphan, or a Ray worker that changes its title. Shared memory
+belongs to a run when it is in the run's folder. Nothing of another run is ever looked at.
 """
 
 import argparse
-import json
 import os
 import shutil
 import signal
@@ -27,11 +25,14 @@ from pathlib import Path
 
 import pytest
 
+from shoal import _backend
+
 MARK_VARIABLE = "SHOAL_TEST_RUN"
-GRACE_S = 15.0
+SHM_VARIABLE = "SHOAL_SHM_DIR"
+GRACE_S = 30.0
+LEFT_BEHIND = "the tests left behind:"
 
 _PROC = Path("/proc")
-_FOLDERS = {Path("/dev/shm"): ("shoal*", "plasma*"), Path("/tmp/ray"): ("session_2*",)}
 # Python's own helpers live as long as the process that started them.
 _HELPERS = ("multiprocessing.resource_tracker", "multiprocessing.forkserver")
 
@@ -71,28 +72,20 @@ def wait_for_end(mark: str, grace_s: float) -> list[Process]:
     return alive
 
 
-def lasting_paths() -> set[Path]:
-    """List this user's shared memory of shoal and Ray, and the sessions in Ray's default folder."""
-    return {
-        path
-        for folder, patterns in _FOLDERS.items()
-        for pattern in patterns
-        for path in folder.glob(pattern)
-        if not path.is_symlink() and _is_ours(path)
-    }
+def memory_left(folder: Path, grace_s: float) -> list[str]:
+    """Wait until a folder of shared memory is empty; describe what still is there after `grace_s`.
 
-
-def new_paths(before: set[Path], mark: str, grace_s: float) -> list[Path]:
-    """List the lasting paths made since `before` that no other live process uses.
-
-    Waits `grace_s` seconds, because a new path of another run may not be in use for a moment.
+    Sessions whose processes have all ended are removed meanwhile: those of killed processes stay
+    until the next session starts. A killed process holds its session until its last thread ends.
     """
     limit = time.monotonic() + grace_s
     while True:
-        found = sorted(p for p in lasting_paths() - before if not _used_by_others(p, mark))
-        if not found or time.monotonic() > limit:
-            return found
-        time.sleep(0.5)
+        for core in ("rust", "pure"):
+            _backend.load(core).shm_gc(str(folder))
+        found = sorted(folder.iterdir())
+        if not found or time.monotonic() >= limit:
+            return [f"{path}, used by {', '.join(_users(path)) or 'no process'}" for path in found]
+        time.sleep(0.1)
 
 
 def _pids() -> list[int]:
@@ -114,17 +107,8 @@ def _has_mark(pid: int, mark: str) -> bool:
     return f"{MARK_VARIABLE}={mark}".encode() in environment
 
 
-def _is_ours(path: Path) -> bool:
-    try:
-        return path.stat().st_uid == os.getuid()
-    except OSError:  # it was removed in the meantime
-        return False
-
-
-def _used_by_others(path: Path, mark: str) -> bool:
-    return any(
-        pid != os.getpid() and _uses(pid, path) and not _has_mark(pid, mark) for pid in _pids()
-    )
+def _users(path: Path) -> list[str]:
+    return [str(Process(pid, _command(pid))) for pid in _pids() if _uses(pid, path)]
 
 
 def _uses(pid: int, path: Path) -> bool:
@@ -151,37 +135,32 @@ def ray_tmpdir() -> Iterator[Path]:
 
 @pytest.fixture(scope="session", autouse=True)
 def _leak_guard(ray_tmpdir: Path) -> Iterator[None]:
-    """Fail the session if it leaves a process or shared memory behind, and end such processes."""
+    """Fail the session if it leaves a process or shared memory behind, and remove both."""
     mark = uuid.uuid4().hex
-    before = lasting_paths()
+    shm = Path(tempfile.mkdtemp(prefix="shoal-run-", dir="/dev/shm"))
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(MARK_VARIABLE, mark)
+        patch.setenv(SHM_VARIABLE, str(shm))
         patch.setenv("RAY_TMPDIR", str(ray_tmpdir))
         yield
     alive = wait_for_end(mark, GRACE_S)
-    paths = new_paths(before, mark, GRACE_S)
+    left = [*map(str, alive), *memory_left(shm, GRACE_S)]
     for process in alive:
         os.kill(process.pid, signal.SIGKILL)
-    if alive or paths:
-        lines = "\n".join(f"  {thing}" for thing in [*alive, *paths])
-        pytest.fail(f"the tests left behind:\n{lines}", pytrace=False)
+    shutil.rmtree(shm, ignore_errors=True)
+    if left:
+        lines = "\n".join(f"  {thing}" for thing in left)
+        pytest.fail(f"{LEFT_BEHIND}\n{lines}", pytrace=False)
 
 
 def _main() -> int:
     parser = argparse.ArgumentParser(description="Find what a run left behind.")
-    parser.add_argument("command", choices=("record", "check"))
-    parser.add_argument("file", type=Path)
-    parser.add_argument("--mark", help=f"what {MARK_VARIABLE} was set to during the run")
+    parser.add_argument("folder", type=Path, help=f"what {SHM_VARIABLE} was set to during the run")
+    parser.add_argument("--mark", required=True, help=f"what {MARK_VARIABLE} was set to")
     parser.add_argument("--grace", type=float, default=GRACE_S, help="how long to wait (s)")
     arguments = parser.parse_args()
-    if arguments.command == "record":
-        arguments.file.write_text(json.dumps([str(path) for path in lasting_paths()]))
-        return 0
-    if not arguments.mark:
-        parser.error("check needs --mark")
-    before = {Path(path) for path in json.loads(arguments.file.read_text())}
-    left = [str(process) for process in wait_for_end(arguments.mark, arguments.grace)]
-    left += [str(path) for path in new_paths(before, arguments.mark, arguments.grace)]
+    alive = wait_for_end(arguments.mark, arguments.grace)
+    left = [*map(str, alive), *memory_left(arguments.folder, arguments.grace)]
     for line in left:
         print(f"left behind: {line}", file=sys.stderr)  # noqa: T201  (a program's output)
     return 1 if left else 0

@@ -99,8 +99,8 @@ class Machine:
 
 
 def _environment() -> dict[str, str]:
-    # Ray must write to the machine's own folder, which is mounted at the default path.
-    dropped = ("RAY_ADDRESS", "RAY_TMPDIR", "TMPDIR")
+    # Ray and shoal must write to the machine's own folders, which are mounted at the default paths.
+    dropped = ("RAY_ADDRESS", "RAY_TMPDIR", "SHOAL_SHM_DIR", "TMPDIR")
     kept = {name: value for name, value in os.environ.items() if name not in dropped}
     return kept | RAY_TOKEN
 

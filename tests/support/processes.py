@@ -8,6 +8,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 DEADLINE_S = 30.0
@@ -19,6 +20,21 @@ def until(condition: Callable[[], Any], seconds: float = DEADLINE_S) -> None:
     while not condition():
         assert time.monotonic() < end, "the condition did not become true in time"
         time.sleep(0.005)
+
+
+def has_ended(pid: int) -> bool:
+    """Whether a process and all its threads have ended.
+
+    A killed process may be a zombie while its other threads still hold its memory and file locks.
+    """
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return True
+    # The name is in parentheses and may itself contain some: start after the last one.
+    fields = stat[stat.rindex(")") + 2 :].split()
+    state, threads = fields[0], int(fields[17])
+    return state in "ZX" and threads <= 1
 
 
 def in_a_child(function: Callable[..., Any], *args: Any) -> str:

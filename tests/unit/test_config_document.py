@@ -48,6 +48,7 @@ cluster:
 
 
 NOT_YAML = "not YAML as shoal reads it: "
+NESTED = "{<<: " * 2000 + "{}" + "}" * 2000
 
 
 @pytest.mark.parametrize(
@@ -58,7 +59,7 @@ NOT_YAML = "not YAML as shoal reads it: "
         ("cluster: !!python/object:os.system {}", f":1:10: {NOT_YAML}"),
         ("cluster: !!timestamp x", f":1:10: {NOT_YAML}this is not a valid timestamp"),
         ("cluster: " + "1" * 5000, f":1:10: {NOT_YAML}this is not a valid int"),
-        ("{<<: " * 2000 + "{}" + "}" * 2000, "nested too deep, or in themselves"),
+        (NESTED, f":1:5001: {NOT_YAML}its parts are nested too deep"),
         ("cluster: {}\n---\n", f"{NOT_YAML}expected a single document"),
         ("cluster: \0", NOT_YAML),
         ("- a", "must be a mapping"),
@@ -134,6 +135,17 @@ def in_python():
         spec.loader.exec_module(module)
     assert module._Base is yaml.SafeLoader
     return module
+
+
+def test_reader_without_libyaml_refuses_nesting_with_the_same_message(tmp_path, in_python):
+    path = tmp_path / "job.yaml"
+    path.write_text(NESTED)
+    messages = []
+    for reader in (yaml12, in_python):
+        with pytest.raises(ClusterConfigError) as info:
+            reader.read_yaml(path)
+        messages.append(str(info.value))
+    assert messages[0] == messages[1]
 
 
 @pytest.mark.parametrize("path", [*sorted(EXAMPLES.glob("*.yaml")), None], ids=str)

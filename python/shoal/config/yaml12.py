@@ -4,6 +4,7 @@ Unlike in YAML 1.1, `1:0` is a text and not the number 60, `on` and `no` are tex
 and `2024-01-01` is a text. A key that occurs twice in a mapping is an error, not a silent loss.
 """
 
+import contextlib
 import re
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,8 @@ except ImportError:
 __all__ = ["read_yaml"]
 
 _TAG = "tag:yaml.org,2002:"
+_DEEPEST = 1000
+"""Levels of nesting that libyaml reads at most; the limit of Python's parser is lower."""
 
 
 class _Loader(_Base):
@@ -81,17 +84,41 @@ def read_yaml(path: Path) -> tuple[Any, Marks]:
             return _construct(loader, str(path))
         finally:
             loader.dispose()
-    except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark or error.context_mark
-        place = f"{path}:{mark.line + 1}:{mark.column + 1}" if mark else str(path)
+    except (yaml.YAMLError, RecursionError) as error:
+        raise ClusterConfigError(_explain(error, path, text)) from error
+
+
+def _explain(error: yaml.YAMLError | RecursionError, path: Path, text: str) -> str:
+    """Return where and why a document cannot be read, the same for both parsers."""
+    depth, mark = _deepest(text)
+    if isinstance(error, RecursionError) or depth > _DEEPEST:
+        why = "its parts are nested too deep"
+    elif isinstance(error, yaml.MarkedYAMLError):
         why = ", ".join(filter(None, (error.context, error.problem)))
-        raise ClusterConfigError(f"{place}: not YAML as shoal reads it: {why}") from error
-    except yaml.YAMLError as error:
-        raise ClusterConfigError(f"{path}: not YAML as shoal reads it: {error}") from error
-    except RecursionError as error:
-        raise ClusterConfigError(
-            f"{path}: not YAML as shoal reads it: its parts are nested too deep, or in themselves"
-        ) from error
+        mark = error.problem_mark or error.context_mark
+    else:
+        why, mark = str(error), None
+    place = f"{path}:{mark.line + 1}:{mark.column + 1}" if mark else str(path)
+    return f"{place}: not YAML as shoal reads it: {why}"
+
+
+def _deepest(text: str) -> tuple[int, Any]:
+    """Return the levels of nesting of a document, and the position of its most nested part.
+
+    Nothing is read behind a part that is nested too deep, or behind a fault of another kind.
+    """
+    level, depth, deepest = 0, 0, None
+    with contextlib.suppress(yaml.YAMLError):
+        for event in yaml.parse(text, Loader=yaml.SafeLoader):
+            if isinstance(event, yaml.CollectionStartEvent):
+                level += 1
+                if level > depth:
+                    depth, deepest = level, event.start_mark
+                if depth > _DEEPEST:
+                    break
+            elif isinstance(event, yaml.CollectionEndEvent):
+                level -= 1
+    return depth, deepest
 
 
 def _construct(loader: _Loader, name: str) -> tuple[Any, Marks]:
