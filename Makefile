@@ -27,6 +27,9 @@ EXTENSION := python/shoal/_rust.abi3.so
 RUST_SOURCES := Cargo.toml $(wildcard Cargo.lock rust/*/Cargo.toml) $(shell find $(filter-out rust/model/src,$(wildcard rust/*/src)) -name '*.rs')
 PYTHON_SOURCES := $(shell find python -name '*.py' -o -name '*.pyi' -o -name py.typed -o -name '*.css' -o -name '*.js')
 
+# cargo cannot use the job server of make, and warns of it.
+CARGO := env -u MAKEFLAGS -u MFLAGS cargo
+
 export UV_PYTHON_DOWNLOADS := never
 # Makes uv trust the machine's certificates, as pip and cargo do, instead of its own.
 export UV_SYSTEM_CERTS ?= true
@@ -47,13 +50,19 @@ setup: .make/package ## Make .venv with all dependencies and the package, editab
 demo: .make/package ## Set everything up and train CartPole, the main example.
 	.venv/bin/python examples/cartpole/train.py $(ARGS)
 
-# The Rust tests use a debug build, with overflow checks and debug assertions.
+# The Rust tests use a debug build, with overflow checks and debug assertions. nextest runs them if it
+# is installed. The searches of shoal-model take as long as all others, so that they run only if
+# something in rust/ differs from the main branch.
+RUST_TESTS = $(shell cargo nextest --version >/dev/null 2>&1 && echo nextest run || echo test --all-targets)
 .PHONY: test-rust
-test-rust: .make/package ## Run the tests of the Rust crates.
-	if cargo nextest --version >/dev/null 2>&1; then \
-	  cargo nextest run --workspace --locked; \
-	else cargo test --workspace --locked --all-targets; fi
-	cargo test --workspace --locked --doc
+test-rust: .make/package ## Run the tests of the Rust crates; the searches of shoal-model if rust/ was changed.
+	if .ci/changed rust Cargo.lock; then all=; else all='--exclude shoal-model'; fi; \
+	$(CARGO) $(RUST_TESTS) --workspace --locked $$all
+	$(CARGO) test --workspace --locked --doc
+
+.PHONY: test-model
+test-model: ## Search the states of the models of the shared-memory protocols (minutes).
+	$(CARGO) $(RUST_TESTS) --package shoal-model --locked
 
 # Searches every interleaving of a few threads under the memory model of Rust. All crates are built
 # with other flags, so the build has its own folder.
@@ -61,7 +70,7 @@ test-rust: .make/package ## Run the tests of the Rust crates.
 test-loom: ## Search the interleavings of the shared-memory queue with loom (minutes).
 	RUSTFLAGS="--cfg loom" CARGO_TARGET_DIR=target/loom \
 	  CARGO_PROFILE_RELEASE_LTO=off CARGO_PROFILE_RELEASE_CODEGEN_UNITS=16 \
-	  nice -n 19 cargo test --release --locked --package shoal-shm --test loom -- --test-threads 1
+	  nice -n 19 $(CARGO) test --release --locked --package shoal-shm --test loom -- --test-threads 1
 
 # RUSTC_BOOTSTRAP lets a stable compiler use the sanitizer. The standard library is not instrumented;
 # tsan.supp suppresses the reports that follow from that.
@@ -69,27 +78,26 @@ test-loom: ## Search the interleavings of the shared-memory queue with loom (min
 test-tsan: ## Run the threads of the shared-memory queue under ThreadSanitizer.
 	export TSAN_OPTIONS=suppressions=$(CURDIR)/rust/shm/tests/tsan.supp RUSTC_BOOTSTRAP=1 \
 	  RUSTFLAGS="-Zsanitizer=thread -Cunsafe-allow-abi-mismatch=sanitizer" CARGO_TARGET_DIR=target/tsan; \
-	test="cargo test --locked --package shoal-shm --target $$(rustc -vV | sed -n 's/^host: //p')"; \
+	test="$(CARGO) test --locked --package shoal-shm --target $$(rustc -vV | sed -n 's/^host: //p')"; \
 	$$test --test stress; $$test --lib two_mappings
 
-# Tests come in two tiers. `make test` is what every change needs: all tests but those marked slow,
-# on the default core, and the vectors that both cores share on the pure one too. `make test-slow`
-# adds the rest: the slow tests, the searches for races, and the whole suite on the pure core.
-# SHOAL_BACKEND restricts `make test` to one core.
+# Tests come in two tiers. `make test` runs what every change needs: all tests but those marked
+# nightly or timed, on the Rust core, and the vectors that both cores share on the pure one too.
+# `make test-all` runs everything. SHOAL_BACKEND restricts `make test` to one core.
 CORE := $(or $(BACKEND),rust)
 PYTEST = SHOAL_BACKEND=$(1) .venv/bin/pytest tests --backend $(1) $(if $(BACKEND),--ignore tests/parity)
 # ARGS may select no test of one run (pytest's exit code 5); no test of all runs is an error. Failed
 # tests (1) do not end the command if they are noted for the second pass of .ci/run.
 OR_NONE := || { code=$$?; test $$code = 5 || test $$code = 1 -a -s "$$SHOAL_FAILED_TESTS"; }
-# Tests that wait for processes and timers leave the machine idle, so two run at once; of those that
-# need Ray, two files, each process with a Ray of its own.
+# Tests that wait for processes and timers leave the machine idle, so two run at once.
 TWO := --numprocesses 2 --dist worksteal
-TWO_FILES := --numprocesses 2 --dist loadfile
 
-# The tests that need Ray take longest: they start at once, and the others run meanwhile.
+# Compilers run before all tests, and one Ray beside the tests that need none: with more, they would
+# wait for each other. ARGS that select one test may leave one leg without any.
 .PHONY: test
 test: $(if $(ARGS),test-selection) .make/package ## Set everything up and run the tests (SHOAL_BACKEND=rust|pure: on that core alone).
-	+$(MAKE) -j2 test-ray $(if $(filter pure,$(CORE)),,test-rust) test-units
+	+$(if $(filter pure,$(CORE)),,$(MAKE) test-rust)
+	+$(MAKE) -j2 test-ray test-units
 
 .PHONY: test-selection
 test-selection: .make/package ## Check that ARGS selects a test of Python.
@@ -97,29 +105,33 @@ test-selection: .make/package ## Check that ARGS selects a test of Python.
 
 .PHONY: test-units
 test-units: .make/package ## Run the Python tests that need no Ray.
-	$(call PYTEST,$(CORE)) -m "not ray and not slow and not timed" $(TWO) $(ARGS) $(OR_NONE)
+	$(call PYTEST,$(CORE)) -m "not ray and not nightly and not timed" $(ARGS) $(OR_NONE)
 ifeq ($(BACKEND),)
-	$(call PYTEST,pure) -m "vectors and not slow and not timed" $(ARGS) $(OR_NONE)
+	$(call PYTEST,pure) -m "vectors and not nightly and not timed" $(ARGS) $(OR_NONE)
 endif
 
 .PHONY: test-ray
 test-ray: .make/package ## Run the Python tests that need Ray.
-	$(call PYTEST,$(CORE)) -m "ray and not slow and not timed" $(TWO_FILES) $(ARGS) $(OR_NONE)
+	$(call PYTEST,$(CORE)) -m "ray and not nightly and not timed" $(ARGS) $(OR_NONE)
 
-.PHONY: test-slow
-test-slow: .make/package ## Run the tests that `make test` leaves out (minutes).
-	+$(MAKE) -j3 test-slow-ray test-slow-units test-loom test-tsan
+.PHONY: test-all
+test-all: ## Run everything that there is (most of an hour); says when it last passed here.
+	@if [ -e .make/test-all ]; then \
+	  echo "make test-all last passed here $$(( ($$(date +%s) - $$(stat -c %Y .make/test-all)) / 3600 )) hours ago, at $$(cat .make/test-all)"; \
+	else echo "make test-all never passed here"; fi
+	.ci/run all
+	@git describe --always --dirty >.make/test-all
 
-# On Ray, the pure core runs the tests that use most of a core: channels in shared memory.
-.PHONY: test-slow-ray
-test-slow-ray: .make/package ## Run the slow tests that need Ray, and channels of the pure core on Ray.
-	$(call PYTEST,rust) -m "ray and slow and not timed" $(TWO_FILES) $(ARGS) $(OR_NONE)
-	SHOAL_BACKEND=pure .venv/bin/pytest tests/cluster/test_channel_*.py --backend pure -k shm $(TWO_FILES) $(ARGS) $(OR_NONE)
+.PHONY: test-nightly
+test-nightly: .make/package ## Run the tests that are marked nightly.
+	$(call PYTEST,rust) -m "not ray and nightly and not timed" $(TWO) $(ARGS) $(OR_NONE)
+	$(call PYTEST,rust) -m "ray and nightly and not timed" $(ARGS) $(OR_NONE)
 
-.PHONY: test-slow-units
-test-slow-units: .make/package ## Run the slow tests without Ray, and all tests without Ray on the pure core.
-	$(call PYTEST,rust) -m "not ray and slow and not timed" $(ARGS) $(OR_NONE)
-	$(call PYTEST,pure) -m "not ray and not vectors and not timed" --ignore tests/parity $(TWO) $(ARGS) $(OR_NONE)
+# Tests that take a core, by the fixture `backend`; on Ray, channels in shared memory use most of it.
+.PHONY: test-pure
+test-pure: .make/package ## Run on the pure core all tests that take a core.
+	$(call PYTEST,pure) -m "core and not ray and not vectors and not timed" --ignore tests/parity $(TWO) $(ARGS) $(OR_NONE)
+	SHOAL_BACKEND=pure .venv/bin/pytest tests/cluster/test_channel_*.py --backend pure -k shm -m "not timed" $(ARGS) $(OR_NONE)
 
 .PHONY: test-timed
 test-timed: .make/package ## Run the tests that bound elapsed time, on a quiet machine.
@@ -130,8 +142,8 @@ lint: lint-rust lint-python ## Check format, lints, types and the contract of bo
 
 .PHONY: lint-rust
 lint-rust: .make/package ## Check the Rust crates alone.
-	cargo fmt --all --check
-	cargo clippy --workspace --all-targets --locked -- -D warnings
+	$(CARGO) fmt --all --check
+	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
 
 .PHONY: lint-python
 lint-python: .make/package ## Check the Python code alone.
@@ -143,7 +155,7 @@ lint-python: .make/package ## Check the Python code alone.
 
 .PHONY: docs
 docs: .make/package ## Build the documentation of the Rust crates.
-	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --locked
+	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --locked
 
 # Warnings are errors (mkdocs.yml). The date of the commit makes two builds of it equal. The theme
 # warns in each build of MkDocs 2, which the extra `docs` excludes.
@@ -152,8 +164,9 @@ site: .make/docs-dependencies ## Build the documentation site into target/site.
 	SOURCE_DATE_EPOCH=$${SOURCE_DATE_EPOCH:-$$(git log -1 --format=%ct)} NO_MKDOCS_2_WARNING=1 \
 	  .venv/bin/mkdocs build --clean
 
+# On the build that users get.
 .PHONY: bench
-bench: .make/package ## Run the benchmarks, with installed rivals.
+bench: .make/release ## Run the benchmarks, with installed rivals.
 	.venv/bin/pytest benches -o timeout=1200 -o faulthandler_timeout=1100 $(ARGS)
 
 .PHONY: wheel
@@ -189,12 +202,14 @@ clean: ## Remove everything that these commands made, including .venv.
 	$(UV) pip install --constraint $(LOCK) --requirements pyproject.toml --extra docs
 	mkdir -p .make && touch $@
 
-# A release build, because the speed of the demo and the benchmarks matters, and because the tests
-# should run on the build that users get. The stamp depends on the extension that the recipe makes:
-# it is built again if it is missing or was built by hand meanwhile.
-.make/package: .make/dependencies pyproject.toml $(RUST_SOURCES) $(EXTENSION)
+# Optimised, but without link-time optimisation, which takes longer than all the rest. The stamps
+# depend on the extension that both recipes make: it is built again if it is missing, or if it is from
+# the other recipe or built by hand.
+.make/package: PROFILE := develop
+.make/release: PROFILE := release
+.make/package .make/release: .make/dependencies pyproject.toml $(RUST_SOURCES) $(EXTENSION)
 	@command -v cargo >/dev/null || { echo "make: no cargo in the path; install Rust $(shell sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml) or newer" >&2; exit 1; }
-	.venv/bin/maturin develop --release --locked --uv
+	env -u MAKEFLAGS -u MFLAGS .venv/bin/maturin develop --profile $(PROFILE) --locked --uv
 	touch $@
 
 $(EXTENSION): ;

@@ -55,7 +55,8 @@ def pytest_generate_tests(metafunc):
     if "backend" in metafunc.fixturenames:
         chosen = metafunc.config.getoption("--backend")
         names = BACKENDS if chosen == "both" else (chosen,)
-        metafunc.parametrize("backend", names, indirect=True, scope="session")
+        marked = [pytest.param(name, marks=pytest.mark.core) for name in names]
+        metafunc.parametrize("backend", marked, indirect=True, scope="session")
 
 
 @pytest.fixture(scope="session")

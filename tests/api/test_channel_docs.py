@@ -9,6 +9,8 @@ from shoal import errors
 from shoal.channel import ChannelStats
 from support.documents import blocks, page, run
 
+pytestmark = pytest.mark.nightly
+
 TEXT = page("docs/channels.md")
 PROGRAMS = blocks(TEXT, "python")
 STATS = re.search(r"returns a `ChannelStats`: (.*?)\.\s+`peek", TEXT, re.DOTALL)

@@ -11,6 +11,8 @@ from shoal.cluster.code import find_code
 from shoal.cluster.env import DEFAULT_SYS_ENV_VAR
 from support.documents import page
 
+pytestmark = pytest.mark.nightly
+
 TEXT = page("docs/cluster.md")
 
 

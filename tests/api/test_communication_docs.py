@@ -27,6 +27,8 @@ from shoal.worker import Worker
 from support.collective_crew import Crew
 from support.documents import blocks, page
 
+pytestmark = pytest.mark.nightly
+
 TEXT = page("docs/communication.md")
 PYTHON = blocks(TEXT, "python")
 (TRANSPORT,) = (text for text in PYTHON if text.startswith("# tcp_transport.py\n"))

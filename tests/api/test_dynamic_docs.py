@@ -8,6 +8,8 @@ from shoal.dynamic_scheduler import RolloutAction, StatusManager
 from shoal.testing import local_cluster
 from support.documents import blocks, page, run
 
+pytestmark = pytest.mark.nightly
+
 SCHEDULER = page("docs/dynamic_scheduler.md")
 PLACEMENT = page("docs/auto_placement.md")
 JOB, SIZES = blocks(SCHEDULER, "python")

@@ -10,6 +10,8 @@ import pytest
 
 import shoal
 
+pytestmark = pytest.mark.nightly
+
 PACKAGE = Path(shoal.__file__).parent
 
 
@@ -52,7 +54,6 @@ def test_unknown_name_is_an_attribute_error_that_shows_it():
         _ = shoal.Clutser
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_every_module_imports_by_itself_without_warnings():
     """Import each module in a process that has imported nothing of shoal.

@@ -9,6 +9,8 @@ from shoal.cluster.stop import EXIT_CODE
 from support.documents import blocks, page, run
 from support.processes import until
 
+pytestmark = pytest.mark.nightly
+
 TEXT = page("docs/groups.md")
 PROGRAMS = blocks(TEXT, "python")
 LINE, WAIT, LAST = blocks(TEXT, "text")

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.nightly
+
 PROMISED_S = 0.1
 # The fastest of five runs is the cost of the import; the rest is other load on the machine.
 RUNS = 5

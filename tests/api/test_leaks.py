@@ -10,7 +10,7 @@ import pytest
 
 from support import leaks
 
-pytestmark = pytest.mark.process
+pytestmark = [pytest.mark.nightly, pytest.mark.process]
 
 _SLEEP = [sys.executable, "-c", "import sys, time; print(flush=True); time.sleep(60)"]
 

@@ -2,8 +2,12 @@
 
 import re
 
+import pytest
+
 from shoal.worker import DeviceLock
 from support.documents import blocks, page, run
+
+pytestmark = pytest.mark.nightly
 
 TEXT = page("docs/locks.md")
 

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.nightly
+
 MAKEFILE = Path(__file__).parents[2] / "Makefile"
 
 _UV = """#!/bin/sh
@@ -99,7 +101,7 @@ def test_setup_makes_environment_then_dependencies_then_extension(project):
     assert [" ".join(call.split()[:3]) for call in calls] == [
         "uv venv --quiet",
         "uv pip install",
-        "maturin develop --release",
+        "maturin develop --profile",
     ]
 
 
@@ -143,43 +145,58 @@ def test_what_is_lost_is_made_again(project, lost, tools):
     assert [call.split()[0] for call in project.calls("setup")] == tools
 
 
+def legs(calls: list[str]) -> list[str]:
+    """The runs of pytest, without the options that only say how they run."""
+    return sorted(call.split(" --num")[0] for call in calls if call.startswith("pytest"))
+
+
 def test_the_tests_run_on_the_default_core_and_the_vectors_on_both(project):
-    legs = [call for call in project.calls("test") if call.startswith("pytest")]
-    assert sorted(leg.split(" --num")[0] for leg in legs) == [
-        "pytest pure tests --backend pure -m vectors and not slow and not timed",
-        "pytest rust tests --backend rust -m not ray and not slow and not timed",
-        "pytest rust tests --backend rust -m ray and not slow and not timed",
+    calls = project.calls("test")
+    gate = "not nightly and not timed"
+    assert legs(calls) == [
+        f"pytest pure tests --backend pure -m vectors and {gate}",
+        f"pytest rust tests --backend rust -m not ray and {gate}",
+        f"pytest rust tests --backend rust -m ray and {gate}",
     ]
+    compiled = [number for number, call in enumerate(calls) if call.startswith("cargo")]
+    tested = [number for number, call in enumerate(calls) if call.startswith("pytest")]
+    assert max(compiled) < min(tested)
 
 
-def test_the_slow_tier_runs_the_rest_and_the_whole_suite_on_the_pure_core(project):
-    calls = project.calls("test-slow")
-    assert any("--test loom" in call for call in calls)
-    assert any("--test stress" in call for call in calls)
-    legs = [call for call in calls if call.startswith("pytest")]
-    channels = [leg for leg in legs if "test_channel" in leg]
-    assert len(channels) == 1
-    assert channels[0].startswith("pytest pure ")
-    assert sorted(leg.split(" --")[1] for leg in legs if leg not in channels) == [
-        "backend pure -m not ray and not vectors and not timed",
-        "backend rust -m not ray and slow and not timed",
-        "backend rust -m ray and slow and not timed",
+def test_the_nightly_tests_and_the_gate_leave_nothing_out_between_them(project):
+    assert legs(project.calls("test-nightly")) == [
+        "pytest rust tests --backend rust -m not ray and nightly and not timed",
+        "pytest rust tests --backend rust -m ray and nightly and not timed",
+    ]
+    assert legs(project.calls("test-timed")) == ["pytest rust tests --backend rust -m timed"]
+    other, on_ray = legs(project.calls("test-pure"))
+    assert on_ray.startswith("pytest pure tests/cluster/test_channel_")
+    assert other.startswith("pytest pure tests --backend pure -m core and not ray and not vectors")
+
+
+def test_benchmarks_run_on_the_build_that_users_get(project):
+    project.calls("setup")
+    assert [call for call in project.calls("bench") if "maturin" in call] == [
+        "maturin develop --profile release --locked --uv"
+    ]
+    assert [call for call in project.calls("setup") if "maturin" in call] == [
+        "maturin develop --profile develop --locked --uv"
     ]
 
 
 def test_arguments_have_to_select_something(project):
-    legs = [call for call in project.calls("test", "ARGS=-k x") if call.startswith("pytest")]
-    assert legs[0] == "pytest rust tests --backend rust --collect-only --quiet -k x"
-    assert all(leg.endswith("-k x") for leg in legs)
-    assert len(legs) == 4
+    calls = [call for call in project.calls("test", "ARGS=-k x") if call.startswith("pytest")]
+    assert calls[0] == "pytest rust tests --backend rust --collect-only --quiet -k x"
+    assert all(call.endswith("-k x") for call in calls)
+    assert len(calls) == 4
 
 
 @pytest.mark.parametrize(("chosen", "rust_tests"), [("rust", True), ("pure", False)])
 def test_chosen_backend_restricts_the_tests(project, chosen, rust_tests):
     calls = project.calls("test", backend=chosen)
-    legs = [call for call in calls if call.startswith("pytest")]
-    assert len(legs) == 2
-    assert all(leg.startswith(f"pytest {chosen} tests --backend {chosen}") for leg in legs)
+    found = legs(calls)
+    assert len(found) == 2
+    assert all(leg.startswith(f"pytest {chosen} tests --backend {chosen}") for leg in found)
     assert any("nextest run" in call for call in calls) is rust_tests
 
 

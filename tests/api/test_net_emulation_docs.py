@@ -3,10 +3,13 @@
 import dataclasses
 import re
 
+import pytest
 import yaml
 
 from shoal.config import NetEmulationConfig, load
 from support.documents import blocks, page, run
+
+pytestmark = pytest.mark.nightly
 
 TEXT = page("docs/net_emulation.md")
 (SECTION,) = blocks(TEXT, "yaml")

@@ -10,6 +10,8 @@ from shoal.placement import ComponentPlacement
 from support.cluster_doubles import make_cluster
 from support.documents import blocks, page
 
+pytestmark = pytest.mark.nightly
+
 DOCUMENT = page("docs/placement.md")
 ROWS = re.findall(r"^\| (`.*?) \| (.*) \|$", DOCUMENT, flags=re.MULTILINE)
 (SHOWN,) = (text for text in blocks(DOCUMENT, "text") if text.startswith("cluster."))

@@ -13,6 +13,8 @@ from shoal.planner.diff import Change
 from shoal.planner.environment import AT_LAUNCH
 from support.documents import blocks, page, run
 
+pytestmark = pytest.mark.nightly
+
 TEXT = page("docs/plan.md")
 PROGRAM = blocks(TEXT, "python")[-1]
 

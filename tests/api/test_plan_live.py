@@ -46,6 +46,7 @@ cluster.shutdown()
 """
 
 
+@pytest.mark.nightly
 @pytest.mark.ray
 @pytest.mark.process
 @pytest.mark.timeout(240)

@@ -38,6 +38,7 @@ def test_readme_has_a_program():
     assert readme_programs()
 
 
+@pytest.mark.nightly
 @pytest.mark.ray
 @pytest.mark.parametrize("program", readme_programs())
 def test_readme_program_runs(program, tmp_path):

@@ -7,6 +7,8 @@ import pytest
 from shoal.testing import local_cluster
 from support.documents import blocks, page, run
 
+pytestmark = pytest.mark.nightly
+
 TEXT = page("docs/routing.md")
 PROGRAMS = blocks(TEXT, "python")
 WITH_WORKERS = [program for program in PROGRAMS if program.startswith("# routes.py")]

@@ -9,7 +9,7 @@ import pytest
 
 from support import second_pass
 
-pytestmark = pytest.mark.process
+pytestmark = [pytest.mark.nightly, pytest.mark.process]
 
 _TESTS = Path(second_pass.__file__).parents[1]
 _CONFTEST = """

@@ -7,6 +7,8 @@ import pytest
 from shoal import shm
 from support.documents import blocks, page, run
 
+pytestmark = pytest.mark.nightly
+
 TEXT = page("docs/shm.md")
 PROGRAMS = blocks(TEXT, "python")
 STATS = re.search(r"`stats\(\)` says how a session is used: (.*?)\.\n", TEXT, re.DOTALL)

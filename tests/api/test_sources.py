@@ -3,6 +3,7 @@
 import ast
 import re
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -43,6 +44,67 @@ def place(path: Path, line: int) -> str:
 
 def asserts(source: str) -> list[int]:
     return [n.lineno for n in ast.walk(ast.parse(source)) if isinstance(n, ast.Assert)]
+
+
+CLOCKS = {"monotonic", "perf_counter", "process_time", "thread_time"}
+
+
+def bounds_on_elapsed_time(source: str) -> list[int]:
+    """The lines that assert an upper bound on elapsed time, but for tests that are marked `timed`.
+
+    A deadline, `assert time.monotonic() < end` in a loop, is none: it ends a wait for an event.
+    """
+    if not any(clock in source for clock in CLOCKS):
+        return []
+    tree = ast.parse(source)
+    if any("mark.timed" in ast.unparse(node) for node in tree.body if isinstance(node, ast.Assign)):
+        return []
+    functions = [n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef)]
+    found = set()
+    for function in functions:
+        if not any("mark.timed" in ast.unparse(mark) for mark in function.decorator_list):
+            found |= _bounds_of(function)
+    return sorted(found)
+
+
+def _bounds_of(function: ast.AST) -> set[int]:
+    readings: set[str] = set()  # names of readings of a clock, and of differences of them
+    elapsed: set[str] = set()
+
+    def reads(node: ast.AST) -> bool:
+        names = (getattr(n, "attr", getattr(n, "id", "")) for n in ast.walk(node))
+        return any(name in CLOCKS | readings for name in names)
+
+    def measures(node: ast.AST) -> bool:
+        return any(
+            (isinstance(n, ast.BinOp) and isinstance(n.op, ast.Sub) and reads(n.left))
+            or (isinstance(n, ast.Name) and n.id in elapsed)
+            for n in ast.walk(node)
+        )
+
+    for node in [*ast.walk(function)] * 2:  # a name may be used above its assignment, in a loop
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
+            name = node.targets[0].id
+            if measures(node.value):
+                elapsed.add(name)
+            elif reads(node.value):
+                readings.add(name)
+    return {
+        statement.lineno
+        for statement in ast.walk(function)
+        if isinstance(statement, ast.Assert) and any(map(measures, _lesser_sides(statement.test)))
+    }
+
+
+def _lesser_sides(test: ast.AST) -> Iterator[ast.AST]:
+    for compare in ast.walk(test):
+        if isinstance(compare, ast.Compare):
+            sides = [compare.left, *compare.comparators]
+            for op, left, right in zip(compare.ops, sides, sides[1:], strict=False):
+                if isinstance(op, ast.Lt | ast.LtE):
+                    yield left
+                elif isinstance(op, ast.Gt | ast.GtE):
+                    yield right
 
 
 def unargued_unsafe(source: str) -> list[int]:
@@ -87,6 +149,33 @@ def test_the_package_validates_without_assert():
 
 def test_assert_is_found():
     assert asserts("x = 1\ndef f():\n    assert x, 'no'\n") == [3]
+
+
+def test_no_test_bounds_elapsed_time():
+    tests = REPOSITORY / "tests"
+    found = [
+        place(path, line)
+        for path in sources(".py")
+        if path.is_relative_to(tests)
+        for line in bounds_on_elapsed_time(read(path))
+    ]
+    assert found == []
+
+
+@pytest.mark.parametrize(
+    ("body", "lines"),
+    [
+        ("assert time.monotonic() - start < 5", [2]),
+        ("took = clock() - start; assert 1 < took < 5", []),
+        ("took = perf_counter() - start; assert 1 < took < 5", [2]),
+        ("end = monotonic(); assert 5 >= end - start", [2]),
+        ("took = monotonic() - start; assert took > 5", []),
+        ("assert time.monotonic() < end, 'it hangs'", []),
+    ],
+)
+def test_bound_on_elapsed_time_is_found(body, lines):
+    assert bounds_on_elapsed_time(f"def test():\n    {body}\n") == lines
+    assert bounds_on_elapsed_time(f"@pytest.mark.timed\ndef test():\n    {body}\n") == []
 
 
 def test_every_unsafe_is_argued():

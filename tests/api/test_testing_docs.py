@@ -13,6 +13,8 @@ from shoal.errors import WorkerGroupError
 from shoal.testing import local_cluster
 from support.documents import ROOT, blocks, page, run
 
+pytestmark = pytest.mark.nightly
+
 TEXT = page("docs/testing.md")
 PROGRAM, CONFTEST, TESTS = blocks(TEXT, "python")
 (STALL,) = blocks(TEXT, "text")

@@ -4,10 +4,13 @@ import dataclasses
 import json
 import re
 
+import pytest
 import yaml
 
 from shoal.config import TracerConfig, load
 from support.documents import blocks, page, run
+
+pytestmark = pytest.mark.nightly
 
 TEXT = page("docs/tracing.md")
 (PROGRAM,) = blocks(TEXT, "python")

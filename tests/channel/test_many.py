@@ -10,7 +10,6 @@ from support.processes import DEADLINE_S
 
 everywhere = pytest.mark.parametrize("transport", ["local", "shm", "ray"], indirect=True)
 on_the_wire = pytest.mark.parametrize("transport", ["shm", "ray"], indirect=True)
-pytestmark = [pytest.mark.ray]
 
 
 @everywhere

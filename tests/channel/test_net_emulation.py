@@ -57,6 +57,7 @@ def test_puts_take_the_time_of_the_way(channel, transport, links, key):
     assert key not in c._direct_queues
 
 
+@pytest.mark.nightly
 def test_gets_take_the_time_of_the_way(channel, links, key):
     links(symmetric=True)
     c = channel()
@@ -151,6 +152,7 @@ def test_a_cancelled_get_takes_nothing(channel, links, key):
     assert c.get(key, timeout=30) == "item"
 
 
+@pytest.mark.nightly
 def test_a_closed_channel_refuses_an_item_when_it_arrives(channel, links, key):
     links(delay_s=1.5)
     c = channel()
@@ -195,6 +197,7 @@ def test_the_event_loop_does_not_ask_for_the_time(channel, links, key, monkeypat
     assert "shoal-loop" not in threads  # all channels of the process would wait for the manager
 
 
+@pytest.mark.nightly
 def test_a_deadline_ends_the_wait_for_an_earlier_put(channel, links, key):
     links(delay_s=2.0)
     c = channel()

@@ -19,6 +19,7 @@ from shoal.errors import (
     ShoalValueError,
 )
 from support.channel_actor import held_up
+from support.log_lines import once_logged
 from support.processes import DEADLINE_S, in_a_child, until
 
 everywhere = pytest.mark.parametrize("transport", ["local", "shm", "ray"], indirect=True)
@@ -146,11 +147,11 @@ def test_a_long_wait_for_memory_is_logged(channel, key, caplog, monkeypatch):
     monkeypatch.setattr(deadline, "_FIRST_LOGS_S", (0.2, 60.0))
     one = channel(max_bytes=4 * MB)
     kept = one.reserve(3 * MB, "u1", key=key)
-    timer = threading.Timer(0.6, kept.cancel)
-    timer.start()
-    with caplog.at_level(logging.WARNING, "shoal"):
+    with (
+        caplog.at_level(logging.WARNING, "shoal"),
+        once_logged(caplog, "waits for", kept.cancel),
+    ):
         one.reserve(3 * MB, "u1", key=key, timeout=DEADLINE_S).cancel()
-    timer.join()
     (line,) = [r.getMessage() for r in caplog.records if "waits for" in r.getMessage()]
     assert "reserve waits for memory in the channel 'c', key" in line
     assert f"limit {DEADLINE_S:g} s" in line

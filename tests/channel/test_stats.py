@@ -1,5 +1,6 @@
 """Channel figures: `stats`, `peek_all`, the text of a handle, and the log lines of long waits."""
 
+import functools
 import logging
 import threading
 import time
@@ -9,6 +10,7 @@ import pytest
 
 from shoal import deadline
 from shoal.errors import ChannelEmpty
+from support.log_lines import once_logged
 from support.processes import DEADLINE_S, until
 
 everywhere = pytest.mark.parametrize("transport", ["local", "shm", "ray"], indirect=True)
@@ -85,12 +87,11 @@ def test_the_text_of_a_channel_lists_its_default_queue(channel):
 def test_a_long_wait_names_the_waiter_and_its_peer(channel, key, caplog, monkeypatch):
     monkeypatch.setattr(deadline, "_FIRST_LOGS_S", (0.2, 60.0))
     one = channel()
-    # A wait that began in the core is checked for log lines only after its first seconds.
-    timer = threading.Timer(0.6, one.put_many, (range(3), [1, 1, 1]), {"key": key})
-    timer.start()
-    with caplog.at_level(logging.WARNING, "shoal"):
+    with (
+        caplog.at_level(logging.WARNING, "shoal"),
+        once_logged(caplog, "waits for", one.put_many, range(3), [1, 1, 1], key=key),
+    ):
         one.get_batch(3, key, timeout=DEADLINE_S)
-    timer.join()
     (line,) = [r.getMessage() for r in caplog.records if "waits for" in r.getMessage()]
     assert line.startswith("driver")
     assert one.name in line
@@ -106,16 +107,16 @@ def test_a_long_wait_in_the_core_is_logged(channel, key, caplog, monkeypatch, ca
     one.put("opens the queue", key=key)
     if call == "get_many":
         one.get(key)
-    end = one.put if call == "get_many" else one.get
-    timer = threading.Timer(0.6, end, (), {"key": key} | ({"item": 1} if end == one.put else {}))
-    timer.start()
-    with caplog.at_level(logging.WARNING, "shoal"):
+    end = functools.partial(one.put, 1) if call == "get_many" else one.get
+    with (
+        caplog.at_level(logging.WARNING, "shoal"),
+        once_logged(caplog, "waits for", end, key=key),
+    ):
         {
             "put": lambda: one.put(1, key=key),
             "put_many": lambda: one.put_many([1], key=key),
             "get_many": lambda: one.get_many(1, key),
         }[call]()
-    timer.join()
     (line,) = [r.getMessage() for r in caplog.records if "waits for" in r.getMessage()]
     awaited = "an item" if call == "get_many" else "room"
     assert f"waits for {awaited} in the channel {one.name!r}, key {key!r}: waiting for" in line

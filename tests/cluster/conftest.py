@@ -1,6 +1,7 @@
 """Fixtures for tests on Ray: one local cluster with one node, and channels and workers on it."""
 
 import contextlib
+from pathlib import Path
 
 import pytest
 import ray.cloudpickle
@@ -10,6 +11,21 @@ from shoal.errors import ShoalError
 from support import channel_peers, processes
 
 PEERS = 3
+HERE = Path(__file__).parent
+# Their behaviour over calls has a twin in shared memory, and one without Ray in tests/channel.
+LONG = {
+    HERE / f"test_channel_{name}.py"
+    for name in ("close", "failures", "leases", "rows", "worker_group")
+}
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items):
+    """Mark what the long modules do over calls, as other nodes do."""
+    for item in items:
+        parameters = item.callspec.params if hasattr(item, "callspec") else {}
+        if item.path in LONG and parameters.get("transport") == "ray":
+            item.add_marker(pytest.mark.nightly)
 
 
 @pytest.fixture(scope="session")

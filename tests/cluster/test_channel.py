@@ -101,6 +101,7 @@ def test_older_spellings_of_creating_and_connecting(peers):
         one.delete()
 
 
+@pytest.mark.nightly
 @shm
 def test_a_worker_creates_channels_near_others(peers):
     made = [

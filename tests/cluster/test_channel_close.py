@@ -26,6 +26,7 @@ def test_a_worker_can_end_the_waits_of_others(channel, peers):
         pending.wait(timeout=DEADLINE_S)
 
 
+@pytest.mark.nightly
 def test_the_name_is_free_once_nothing_is_left(channel):
     one = channel(private=True)
     name = one.name
@@ -46,6 +47,7 @@ def get(channel):
     return channel.get(timeout=DEADLINE_S)
 
 
+@pytest.mark.nightly
 def test_deleting_throws_away_and_frees_the_name_at_once(channel, peers):
     one = channel(private=True)
     name = one.name

@@ -96,7 +96,7 @@ def said_by(logs):
     return said
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @shm
 def test_an_item_comes_once_or_was_with_a_killed_consumer(channel, run_crew):
     one = channel(MAXSIZE, private=True)
@@ -116,7 +116,7 @@ def test_an_item_comes_once_or_was_with_a_killed_consumer(channel, run_crew):
     assert len(got) > 100
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @shm
 def test_with_leases_nothing_that_was_put_is_lost(channel, run_crew):
     one = channel(MAXSIZE, private=True)
@@ -177,7 +177,7 @@ def lease(channel, logs, me):
             log.say("ack", name_of(held.value))
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @by_calls
 def test_by_calls_nothing_that_was_put_is_lost_either(channel, victims, tmp_path):
     one = channel(MAXSIZE, private=True)
@@ -228,7 +228,7 @@ def produce_large(channel, logs, me):
             log.say("put", f"{me}.{number}")
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @by_calls
 def test_by_calls_a_killed_actor_loses_nothing_that_is_on_its_way(channel, victims, tmp_path):
     one = channel(MAXSIZE, private=True)
@@ -271,17 +271,15 @@ def test_waiting_calls_go_on_when_the_actor_dies(channel, transport):
     until(lambda: one.stats("empty").waiting_consumers >= 1)
     before = pid_of_actor(one)
     os.kill(before, signal.SIGKILL)
-    start = time.monotonic()
     if transport == "ray":
         # A put that needs the actor raises until a new process of the actor has started.
-        until(lambda: is_replaced(one, before), 20.0)
+        until(lambda: is_replaced(one, before))
     one.put("a", key="empty", timeout=DEADLINE_S)
     one.put("b", key="other", timeout=DEADLINE_S)
     assert pending.wait(timeout=DEADLINE_S) == "b"
     assert one.get("full", timeout=DEADLINE_S) == 1
     for thread in waits:
         thread.join(DEADLINE_S)
-    assert time.monotonic() - start < (2.0 if transport == "shm" else 25.0)
     assert "a" in got
     if transport == "shm":
         assert "put" in got  # by calls the put raises: it cannot know whether it was done
@@ -319,6 +317,7 @@ def put_or_say(channel, got):
         got.append("put")
 
 
+@pytest.mark.nightly
 def test_an_actor_takes_the_place_of_one_that_was_killed(channel, transport):
     one = channel(maxsize=3, private=True)
     one.put("kept")
@@ -363,7 +362,7 @@ def test_an_actor_that_died_for_good_does_not_look_like_the_end_of_the_channel(c
         one.get(timeout=DEADLINE_S)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @shm
 @pytest.mark.timeout(240)
 def test_a_thousand_keys_and_eight_processes(channel, run_crew):

@@ -70,6 +70,7 @@ def doubled(channel, key):
     channel.put(item, key=(key, "back"))
 
 
+@pytest.mark.nightly
 def test_tensors_within_a_dataclass_arrive_as_they_were_sent(channel, key, peers):
     torch = pytest.importorskip("torch")
     one = channel()

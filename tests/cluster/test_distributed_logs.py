@@ -15,7 +15,7 @@ from shoal.cluster import DistributedRayLogCollector, NodeProbe
 from support.documents import blocks, page
 from support.machines import RAY_PORT, connected
 
-pytestmark = [pytest.mark.ray, pytest.mark.process, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.nightly, pytest.mark.ray, pytest.mark.process, pytest.mark.timeout(240)]
 
 TEXT = page("docs/cluster.md")
 PROGRAM, OUTPUT = blocks(TEXT, "python")[0], blocks(TEXT, "text")[0]

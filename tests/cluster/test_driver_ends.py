@@ -83,6 +83,7 @@ def still_alive(processes, limit):
     return alive
 
 
+@pytest.mark.nightly
 def test_a_failure_stops_a_job_that_chooses_so(driver, monkeypatch):
     monkeypatch.setenv("SHOAL_ON_FAILURE", "stop")
     one = driver(
@@ -146,6 +147,7 @@ sys.exit(3)
     assert "shoal: workers: talk, 2 ready, " in log
 
 
+@pytest.mark.nightly
 def test_an_uncaught_failure_is_exit_code_1_with_the_remote_traceback(driver):
     code, log = driver("group.fail().wait()").wait()
     assert code == 1, log
@@ -154,6 +156,7 @@ def test_an_uncaught_failure_is_exit_code_1_with_the_remote_traceback(driver):
     assert "in fail" in log
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_ends_the_job(driver, number):
     one = driver('print("calling now", flush=True); group.sleep(600).wait()')
@@ -176,6 +179,7 @@ def test_a_killed_driver_leaves_nothing_alive(driver):
     assert still_alive(descendants, 30) == []
 
 
+@pytest.mark.nightly
 def test_classes_of_the_script_and_optimisation(driver):
     # `Talker` is a class of `__main__`; -O strips asserts, here and in what Ray starts.
     one = driver(

@@ -227,6 +227,7 @@ def test_a_group_can_be_given_to_a_worker(pair, launch):
     assert launch(Echo).total(pair).wait() == [1]
 
 
+@pytest.mark.nightly
 def test_a_group_that_was_given_away_is_ready_when_its_workers_are(pair, launch):
     assert launch(Echo).ranks_of(pair).wait() == [[0, 1]]
 
@@ -255,6 +256,7 @@ def test_coroutine_methods_are_timed(coroutines):
     assert 0.02 <= coroutines.nap().consume_duration() < 5
 
 
+@pytest.mark.nightly
 def test_abstract_workers_and_nested_classes(launch):
     with pytest.raises(TypeError, match="abstract"):
         launch(Shape)

@@ -141,6 +141,7 @@ def test_sys_exit_in_a_method(one):
         one.exit().wait()
 
 
+@pytest.mark.nightly
 def test_sigterm_ends_a_busy_worker(launch):
     group = launch(Fails, name="ended")
     (pid,) = group.pid().wait()
@@ -168,6 +169,7 @@ def test_an_argument_that_failed(one):
     assert "one of its arguments was not available there" in info.value.__notes__[-1]
 
 
+@pytest.mark.nightly
 def test_an_error_in_a_coroutine(launch):
     group = launch(FailsAsync)
     with pytest.raises(CodeError, match="code 8"):
@@ -196,26 +198,27 @@ def test_both_ranks_first_cause_first(pair):
     assert [str(e) for e in info.value.exceptions] == ["rank 1", "rank 0"]
 
 
+@pytest.mark.nightly
 def test_ranks_that_still_run_get_two_seconds_and_are_named(pair):
     start = time.monotonic()
     with pytest.raises(WorkerGroupError, match="pair rank 0 still ran"):
         pair.fail_on(1, then=4).wait()
-    assert 1.9 < time.monotonic() - start < 3.5
+    assert time.monotonic() - start > 1.9
     assert pair.rank().wait(20) == [0, 1]
 
 
+@pytest.mark.nightly
 def test_done_tells_of_a_failure_while_others_still_run(pair):
     result = pair.fail_on(0, then=4)
     start = time.monotonic()
-    while not result.done():
-        assert time.monotonic() - start < 10
-        time.sleep(0.05)
+    until(result.done)
     assert time.monotonic() - start >= 2
     with pytest.raises(WorkerGroupError, match="pair rank 1 still ran"):
         result.wait(timeout=0)
     assert pair.rank().wait(20) == [0, 1]
 
 
+@pytest.mark.nightly
 def test_a_failure_that_is_known_wins_over_a_short_deadline(pair):
     result = pair.fail_on(0, then=3)
     time.sleep(0.5)
@@ -266,6 +269,7 @@ def test_a_failure_that_only_done_has_seen_is_logged(pair, caplog):
         wait_for_log(caplog, "pair.fail failed on rank 1 (pair:1): KeyError: 'seen by done' (")
 
 
+@pytest.mark.nightly
 def test_a_death_without_a_waiter_is_logged_but_not_that_of_a_closed_group(launch, caplog):
     with caplog.at_level(logging.ERROR, "shoal"):
         group = launch(Fails, name="dying")
@@ -310,6 +314,7 @@ def test_a_constructor_that_raises(launch, caplog):
         group.rank().wait()
 
 
+@pytest.mark.nightly
 def test_sys_exit_in_a_constructor(launch):
     class Exits(Worker):
         def __init__(self):
@@ -326,12 +331,10 @@ def test_a_class_that_the_workers_cannot_import(launch, tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
     from only_here import Local  # noqa: PLC0415  (the test wrote the module just now)
 
-    start = time.monotonic()
     with pytest.raises(
         LaunchError, match=r"only_here\.Local cannot be loaded on node 0.*PYTHONPATH"
     ):
         launch(Local)
-    assert time.monotonic() - start < 30
 
 
 class Backend(Worker):
@@ -345,6 +348,7 @@ class Backend(Worker):
         return os.getpid()
 
 
+@pytest.mark.nightly
 def test_workers_run_on_the_drivers_backend(launch, monkeypatch):
     module = sys.modules["shoal.cluster.allocate"]
     other = {"rust": "pure", "pure": "rust"}[shoal.backend()]
@@ -363,6 +367,7 @@ def test_workers_run_on_the_drivers_backend(launch, monkeypatch):
         launch(Backend, name="none")
 
 
+@pytest.mark.nightly
 def test_a_worker_whose_process_has_another_backend_already(launch, monkeypatch):
     other = {"rust": "pure", "pure": "rust"}[shoal.backend()]
     monkeypatch.setattr(sys.modules["shoal.cluster.allocate"], "BACKEND", other)
@@ -372,6 +377,7 @@ def test_a_worker_whose_process_has_another_backend_already(launch, monkeypatch)
         launch(Backend, argument)
 
 
+@pytest.mark.nightly
 def test_a_worker_with_other_versions(launch, monkeypatch):
     versions = {"ray": "1.0", "shoal": "0.0.1"}
     monkeypatch.setattr(sys.modules["shoal.cluster.allocate"], "own_versions", lambda: versions)
@@ -387,18 +393,13 @@ def test_a_killed_worker_is_noticed(launch):
     victim = group.pid().wait()[1]
     result = group.sleep(8)
     time.sleep(0.3)
-    start = time.monotonic()
     os.kill(victim, signal.SIGKILL)
     with pytest.raises(WorkerGroupError) as info:
-        result.wait(20)
-    # Two seconds to notice the death, and two for the other rank.
-    assert time.monotonic() - start < 4.5
+        result.wait(60)
     assert info.value.ranks == (1,)
     (error,) = info.value.exceptions
     assert type(error) is PeerLostError
     assert "killed:1 died while it ran killed.sleep" in str(error)
 
-    start = time.monotonic()
     with pytest.raises(PeerLostError, match=r"killed:1 died while it ran killed\.rank"):
         group.execute_on(1).rank().wait()
-    assert time.monotonic() - start < 2

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = [pytest.mark.ray, pytest.mark.process, pytest.mark.timeout(280)]
+pytestmark = [pytest.mark.nightly, pytest.mark.ray, pytest.mark.process, pytest.mark.timeout(280)]
 
 # A vendor with eight devices, of which the node may use four, in the node's own order.
 MODULE = """

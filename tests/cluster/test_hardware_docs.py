@@ -26,6 +26,7 @@ def named_files() -> dict[str, str]:
     return found
 
 
+@pytest.mark.nightly
 @pytest.mark.ray
 @pytest.mark.process
 @pytest.mark.timeout(120)

@@ -11,7 +11,7 @@ import sys
 
 import pytest
 
-pytestmark = [pytest.mark.ray, pytest.mark.process, pytest.mark.timeout(200)]
+pytestmark = [pytest.mark.nightly, pytest.mark.ray, pytest.mark.process, pytest.mark.timeout(200)]
 
 MODULE = """
 from shoal.hardware import AcceleratorManager

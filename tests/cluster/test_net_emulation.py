@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-pytestmark = [pytest.mark.ray, pytest.mark.process, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.nightly, pytest.mark.ray, pytest.mark.process, pytest.mark.timeout(240)]
 
 PROGRAM = """
 import os, time

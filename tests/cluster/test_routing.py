@@ -113,6 +113,7 @@ def expected(steps):
     ]
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("options", [{"route_key": 1}, {"enable_p2p": True}], ids=["fixed", "p2p"])
 def test_every_environment_gets_the_answers_to_its_own_rows(groups, routes, options):
     env, rollout = groups
@@ -123,6 +124,7 @@ def test_every_environment_gets_the_answers_to_its_own_rows(groups, routes, opti
     assert asking.wait() == expected(range(3))
 
 
+@pytest.mark.nightly
 def test_every_environment_gets_the_answers_to_its_own_rows_in_decoupled_mode(groups, routes):
     env, rollout = groups
     # One step at a time: an environment that is a step behind may ask both of the last questions,

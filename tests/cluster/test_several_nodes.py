@@ -6,7 +6,7 @@ import pytest
 
 from support.machines import RAY_PORT, connected, read_until
 
-pytestmark = [pytest.mark.ray, pytest.mark.process, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.nightly, pytest.mark.ray, pytest.mark.process, pytest.mark.timeout(300)]
 
 JOB = """
 import asyncio, os, signal, socket, sys, time

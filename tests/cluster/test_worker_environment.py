@@ -141,6 +141,7 @@ def test_a_worker_imports_only_what_its_class_needs(pair):
         assert not {"torch", "numpy", "rich", "typer"} & set(modules)
 
 
+@pytest.mark.nightly
 def test_frameworks_see_all_devices_without_isolation(launch):
     class Bare(Place):
         pass
@@ -174,6 +175,7 @@ def test_variables_are_there_before_the_users_constructor(launch):
     assert all(after)
 
 
+@pytest.mark.nightly
 def test_torch_distributed_meets_by_the_variables(launch):
     class Torch(Worker):
         def total(self):

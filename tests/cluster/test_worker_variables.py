@@ -75,6 +75,7 @@ def test_variables_of_the_c_library_are_there_when_the_process_starts(start):
     assert call("variables", "X", *early) == {"X": "1", **early}
 
 
+@pytest.mark.nightly
 def test_worker_imports_torch_beside_its_calls_if_the_driver_has(start):
     pytest.importorskip("torch")
     call = start({"SHOAL_PRELOAD_TORCH": ""})  # the tests set 0

@@ -9,6 +9,18 @@ from ray import cloudpickle
 from support.collective_crew import Crew, Nursery
 
 TRANSPORTS = ("shm", "torch")
+HERE = Path(__file__).parent
+LONG = {HERE / f"test_{name}.py" for name in ("broadcast", "deaths", "order")}
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items):
+    """Mark the variants of the long modules over gloo, and with `async_op`: each has a twin."""
+    for item in items:
+        parameters = item.callspec.params if hasattr(item, "callspec") else {}
+        variant = parameters.get("transport") == "torch" or parameters.get("async_op")
+        if item.path in LONG and variant:
+            item.add_marker(pytest.mark.nightly)
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -51,6 +51,7 @@ def test_each_member_as_source_with_all_sizes(trio, async_op):
         assert found == [(size, True) for size in sizes for _ in ALL]
 
 
+@pytest.mark.nightly
 def test_large_objects_up_to_the_bound_and_beyond(trio):
     for found in together(trio, each_as_source, [64 * 2**20, 66 * 2**20], False):
         assert all(right for _, right in found)
@@ -201,6 +202,7 @@ def take_part_async(me, count, timeout=30):
     return found
 
 
+@pytest.mark.nightly
 def test_a_member_that_comes_late_is_waited_for_and_one_that_does_not_is_named(crew):
     a, b = crew.member("a:0"), crew.member("b:0")
     a.begin(take_part, 1, ALL, 0.5)
@@ -229,6 +231,7 @@ def test_the_death_of_a_member_is_no_loss_for_the_others(crew, nbytes):
     assert b.end() == ("received", b"y" * nbytes)
 
 
+@pytest.mark.nightly
 def test_the_death_of_the_source_ends_all_that_wait_for_it(crew):
     a, b, c = (crew.member(f"{name}:0") for name in NAMES)
     assert [name for name, _ in together([a, b, c], take_part, b"x")] == ["received"] * 3
@@ -240,6 +243,7 @@ def test_the_death_of_the_source_ends_all_that_wait_for_it(crew):
     assert c.end() == ["PeerLostError"] * 3
 
 
+@pytest.mark.nightly
 def test_a_source_that_dies_after_it_gave_is_received_from(crew):
     a, b, c = (crew.member(f"{name}:0") for name in NAMES)
     assert [name for name, _ in together([a, b, c], take_part, b"x")] == ["received"] * 3
@@ -251,6 +255,7 @@ def test_a_source_that_dies_after_it_gave_is_received_from(crew):
         assert member.run(take_part)[0] == "PeerLostError"
 
 
+@pytest.mark.nightly
 def test_a_member_with_a_successor_takes_part_again(crew):
     a, b, c = (crew.member(f"{name}:0") for name in NAMES)
     assert [name for name, _ in together([a, b, c], take_part, b"x")] == ["received"] * 3

@@ -35,6 +35,7 @@ def attempts_at_an_absent_peer(me):
     ]
 
 
+@pytest.mark.nightly
 def test_a_peer_that_never_comes(crew):
     found = crew.member("a:0").run(attempts_at_an_absent_peer)
     assert [name for name, _ in found] == ["ShoalTimeoutError"] * 8
@@ -124,6 +125,7 @@ def reach(me):
     me.send("hello", "b", 0)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("async_op", [False, True], ids=["sync", "async"])
 @pytest.mark.parametrize("known", [False, True], ids=["unknown", "known"])
 def test_sends_to_a_receiver_that_dies_end(crew, async_op, known):
@@ -302,6 +304,7 @@ def test_a_tensor_that_comes_after_the_deadline_is_for_the_next_receive(pair):
     assert (late, untouched, total) == ("ShoalTimeoutError", 0.0, 100_000.0)
 
 
+@pytest.mark.nightly
 def test_frames_end_with_their_sender_and_begin_again_with_its_successor(nursery):
     with Crew(nursery, SHOAL_TRANSPORT="torch") as crew:
         a, b = crew.member("a:0"), crew.member("b:0")

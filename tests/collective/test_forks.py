@@ -13,7 +13,7 @@ from shoal import shm
 from support.collective_crew import Crew, collective
 from support.processes import in_a_child
 
-pytestmark = pytest.mark.process
+pytestmark = [pytest.mark.nightly, pytest.mark.process]
 
 DEADLINE_S = 40
 

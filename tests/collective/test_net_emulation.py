@@ -8,7 +8,7 @@ from shoal.collective.emulated_outbox import EmulatedOutbox
 from shoal.errors import PeerLostError, ShoalTimeoutError
 from shoal.net_emulation import EmulatedNetwork, NetEmulationConfig, NetEmulationManager
 
-pytestmark = pytest.mark.process
+pytestmark = [pytest.mark.nightly, pytest.mark.process]
 
 DELAY_S = 0.3
 

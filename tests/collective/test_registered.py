@@ -4,7 +4,7 @@ import pytest
 
 from support.collective_crew import Crew, Nursery
 
-pytestmark = pytest.mark.process
+pytestmark = [pytest.mark.nightly, pytest.mark.process]
 
 PACKAGE = '''
 """A transport that moves tensors through files."""

@@ -8,7 +8,7 @@ import pytest
 
 from support.collective_crew import Crew, collective
 
-pytestmark = pytest.mark.process
+pytestmark = [pytest.mark.nightly, pytest.mark.process]
 
 
 def count(folder):

@@ -14,6 +14,8 @@ from shoal.collective.tensor_frames import FrameSender
 from shoal.collective.tensor_layout import describe
 from support.collective_crew import collective
 
+pytestmark = pytest.mark.nightly
+
 
 class Counting:
     """A directory that records the calls it gets."""

@@ -9,7 +9,7 @@ from shoal import deadline
 from shoal.collective import peer_waits
 from shoal.errors import ShoalTimeoutError
 
-pytestmark = pytest.mark.process
+pytestmark = [pytest.mark.nightly, pytest.mark.process]
 
 
 def soon(me, call):

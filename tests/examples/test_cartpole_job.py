@@ -16,7 +16,7 @@ import yaml
 
 TRAIN = Path(__file__).parents[2] / "examples" / "cartpole" / "train.py"
 
-pytestmark = [pytest.mark.ray, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.nightly, pytest.mark.ray, pytest.mark.timeout(240)]
 
 
 @pytest.fixture(autouse=True)
@@ -72,7 +72,6 @@ def wait_for_death(processes, limit):
     return alive
 
 
-@pytest.mark.slow
 def test_it_learns_and_writes_its_results(tmp_path):
     process = start(tmp_path, "--target", "60", "--max-seconds", "120")
     code = process.wait(timeout=200)
@@ -100,7 +99,6 @@ def test_it_learns_and_writes_its_results(tmp_path):
     assert network.policy[-1].weight.norm() > fresh.policy[-1].weight.norm()
 
 
-@pytest.mark.slow
 def test_a_target_out_of_reach_is_exit_code_1(tmp_path):
     process = start(tmp_path, "--target", "501", "--max-seconds", "1")
     code = process.wait(timeout=200)
@@ -119,7 +117,6 @@ def test_a_misspelt_setting_is_told_before_anything_starts(tmp_path):
     assert "did you mean 'epochs'" in " ".join(read_log(tmp_path).replace("│", " ").split())
 
 
-@pytest.mark.slow
 def test_ctrl_c_ends_the_job(tmp_path):
     process = start(tmp_path, "--target", "501")
     descendants = wait_for_training(process, tmp_path)
@@ -128,7 +125,6 @@ def test_ctrl_c_ends_the_job(tmp_path):
     assert wait_for_death(descendants, 30) == []
 
 
-@pytest.mark.slow
 def test_a_killed_driver_leaves_nothing_alive(tmp_path):
     process = start(tmp_path, "--target", "501")
     descendants = wait_for_training(process, tmp_path)

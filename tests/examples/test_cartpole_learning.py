@@ -10,6 +10,8 @@ from policy import choose, log_probabilities
 from ppo import Batch, Network, advantages, loss, make_batch
 from settings import Settings
 
+pytestmark = pytest.mark.nightly
+
 SETTINGS = Settings(
     seed=0,
     environments=2,

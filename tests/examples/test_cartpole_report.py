@@ -6,6 +6,8 @@ import pytest
 from report import Board, Progress, placement_table, times_table, write_curve
 from rich.console import Console
 
+pytestmark = pytest.mark.nightly
+
 
 def show(renderable):
     console = Console(file=io.StringIO(), width=100)

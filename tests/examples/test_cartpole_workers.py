@@ -12,6 +12,8 @@ from shoal import Channel, ComponentPlacement, Worker
 from shoal.errors import ShoalTimeoutError
 from shoal.testing import StalledError, local_cluster
 
+pytestmark = pytest.mark.nightly
+
 SETTINGS = Settings(
     seed=1,
     environments=4,

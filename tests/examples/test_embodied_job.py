@@ -14,7 +14,7 @@ import pytest
 RUN = Path(__file__).parents[2] / "examples" / "embodied" / "run.py"
 RANKS = ["env:0", "env:1", "env:2", "rollout:0", "rollout:1", "actor:0", "actor:1"]
 
-pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.ray, pytest.mark.nightly, pytest.mark.timeout(300)]
 
 
 def run(folder, *arguments):

@@ -7,6 +7,8 @@ import pytest
 import torch  # noqa: TID253  (what is tested here is written with it)
 from omegaconf import OmegaConf
 
+pytestmark = pytest.mark.nightly
+
 MODEL = OmegaConf.create({"observation_size": 3, "action_size": 1, "hidden_size": 8})
 ACTOR = OmegaConf.create(
     {"discount": 0.9, "gae_lambda": 0.8, "reward_scale": 0.5, "clip": 0.2, "value_coefficient": 0.5}

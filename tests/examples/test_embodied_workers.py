@@ -11,6 +11,8 @@ import torch.distributed as dist  # noqa: TID253  (as above)
 from shoal import Channel, ComponentPlacement, Worker
 from shoal.testing import local_cluster
 
+pytestmark = pytest.mark.nightly
+
 EXAMPLE = Path(__file__).parents[2] / "examples" / "embodied"
 AUDIENCE = [("actor", [0]), ("rollout", [0, 1])]
 

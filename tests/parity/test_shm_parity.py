@@ -11,6 +11,8 @@ from hypothesis import given
 
 from shoal import _backend
 
+pytestmark = pytest.mark.nightly
+
 CORES = [_backend.load("rust"), _backend.load("pure")]
 NAMES = CORES[0].__all__
 

@@ -53,7 +53,7 @@ def assert_nothing_left(session, before):
     assert [name for name in files if name not in before and name[0] in "xb"] == []
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.timeout(SECONDS + 100)
 def test_an_item_comes_once_or_a_killed_consumer_had_it(session, crew):
     queue = session.queue(KEY, MAXSIZE)
@@ -97,7 +97,7 @@ def drained(queue):
         yield queue.get(timeout=DEADLINE_S)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.timeout(SECONDS + 100)
 def test_with_leases_nothing_is_lost(session, crew):
     queue = session.queue(KEY, MAXSIZE)
@@ -139,7 +139,7 @@ def test_with_leases_nothing_is_lost(session, crew):
     assert_nothing_left(session, before)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.timeout(SECONDS + 100)
 def test_processes_that_come_and_go_may_be_killed_too(session, crew):
     queue = session.queue(KEY, MAXSIZE)
@@ -177,7 +177,7 @@ session.close()
 """
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_process_that_is_stopped_for_five_seconds_is_not_dead(session, environment):
     queue = session.queue(KEY, MAXSIZE)
     queue.put("mine")

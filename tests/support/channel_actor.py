@@ -12,7 +12,7 @@ from ray.exceptions import GetTimeoutError
 from shoal.channel.queues import Outcome
 from shoal.loop import soon
 
-DEADLINE_S = 10
+DEADLINE_S = 30
 STANDS_S = 60
 
 

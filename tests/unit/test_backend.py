@@ -65,6 +65,7 @@ def test_an_extension_of_another_version_is_an_error(monkeypatch):
         _backend.load("rust")
 
 
+@pytest.mark.nightly
 def test_optimisation_does_not_remove_checks():
     script = (
         "from shoal.ports import hold_port\n"

@@ -12,6 +12,8 @@ from shoal.errors import ChannelDecodeError, PeerLostError
 from shoal.loop import soon
 from support.processes import until
 
+pytestmark = pytest.mark.nightly
+
 DEADLINE_S = 10
 LEASE_S = 0.2
 

@@ -21,6 +21,7 @@ from shoal.errors import (
     ShoalTypeError,
     ShoalValueError,
 )
+from support.log_lines import once_logged
 from support.processes import until
 
 
@@ -42,12 +43,13 @@ def test_a_put_waits_for_a_thread_that_gets(channel):
     timer = threading.Timer(0.2, channel.get)
     timer.start()
     start = time.monotonic()
-    channel.put(2, timeout=5)
-    assert 0.1 < time.monotonic() - start < 3
+    channel.put(2, timeout=30)
+    assert time.monotonic() - start > 0.1
     timer.join()
     assert [channel.get(), channel.get()] == [1, 2]
 
 
+@pytest.mark.timed
 def test_waiting_costs_no_cpu(channel):
     before = time.process_time()
     with pytest.raises(
@@ -210,8 +212,8 @@ def test_an_unbounded_channel_warns_once_at_80_percent(caplog):
 
 def test_a_long_wait_names_the_waiter(channel, caplog, monkeypatch):
     monkeypatch.setattr("shoal.deadline._FIRST_LOGS_S", (0.05, 60.0))
-    with pytest.raises(ShoalTimeoutError):
-        channel.get("k", timeout=0.2)
+    with once_logged(caplog, "waits for", channel.put, 1, key="k"):
+        channel.get("k")
     assert "driver" in caplog.text
     assert "waits for an item in the local channel 'local', key 'k'" in caplog.text
     assert len(caplog.records) == 1
@@ -323,6 +325,7 @@ async def _await(work: AsyncWork):
     return await work
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("how", ["then", "drop", "cancel", "timeout"])
 def test_an_item_that_a_combination_took_and_no_caller_fetched_comes_back(channel, how):
     channel.put("taken")

@@ -14,6 +14,8 @@ from shoal.channel.queues import Outcome
 from shoal.deadline import Deadline
 from shoal.errors import ShoalTimeoutError
 
+pytestmark = pytest.mark.nightly
+
 
 def check(outcome):
     if outcome is not Outcome.OK:

@@ -135,6 +135,7 @@ def test_a_put_that_came_before_its_cancellation_is_done(actors, channel, put, h
     assert held_by(actors, channel) == [1]
 
 
+@pytest.mark.nightly
 def test_a_put_without_an_answer_is_neither_done_nor_cancelled(actors, put):
     queues = actors.start().way("ray")
     with actors.standing_still():

@@ -24,7 +24,7 @@ from support.group_steps import (
     three_ways_back,
 )
 
-pytestmark = pytest.mark.process
+pytestmark = [pytest.mark.nightly, pytest.mark.process]
 
 
 @pytest.fixture(scope="module")

@@ -11,6 +11,8 @@ import pytest
 from shoal.config import load, read_document
 from shoal.errors import ClusterConfigError
 
+pytestmark = pytest.mark.nightly
+
 VALID = {
     "num_nodes": 4,
     "component_placement": {

@@ -11,6 +11,8 @@ from shoal.channel.emulated import EmulatedQueues
 from shoal.errors import ChannelEmpty, ChannelFull, ShoalTimeoutError
 from shoal.testing import local_cluster
 
+pytestmark = pytest.mark.nightly
+
 DELAY_S = 0.2
 
 
@@ -121,6 +123,7 @@ def test_a_name_can_mean_the_group_alone(start):
     assert not isinstance(channel._queues("default_queue"), EmulatedQueues)
 
 
+@pytest.mark.timed
 def test_asynchronous_puts_are_on_their_way_together_and_in_order(start):
     env, rollout = start(link("Env:0", "channel/obs", 1000))
     channel = Channel.create("obs")

@@ -14,6 +14,8 @@ from shoal.collective.emulated_outbox import EmulatedOutbox
 from shoal.errors import ShoalTimeoutError
 from shoal.testing import local_cluster
 
+pytestmark = pytest.mark.nightly
+
 DELAY_S = 0.2
 LINK = {"src": "a:0", "dst": "b:0", "delay_ms": 1000 * DELAY_S}
 
@@ -118,6 +120,7 @@ def test_a_message_arrives_later_and_its_sender_does_not_wait(start, async_op):
     assert took >= DELAY_S
 
 
+@pytest.mark.timed
 def test_messages_are_on_their_way_together_and_in_order(start):
     link = {**LINK, "delay_ms": 1000}
     a, b, _ = start(link)

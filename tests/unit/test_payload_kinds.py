@@ -8,7 +8,7 @@ from support import payload_kinds as kinds
 from support.collective_crew import Crew
 from support.group_steps import PAIR
 
-pytestmark = pytest.mark.process
+pytestmark = [pytest.mark.nightly, pytest.mark.process]
 
 
 @pytest.fixture(scope="module", params=["shm", "torch"])

@@ -5,7 +5,6 @@ import json
 import re
 import shutil
 import subprocess
-import time
 from pathlib import Path
 
 import pytest
@@ -13,6 +12,8 @@ import pytest
 from shoal.planner import plan
 from shoal.planner.colors import color_rules, split, stripes
 from shoal.planner.html import render_html
+
+pytestmark = pytest.mark.nightly
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "plan"
 HOSTILE = "</script><img src=x onerror=alert(1)>\"'&<!--\u2028{{7*7}}"
@@ -152,12 +153,8 @@ def test_shared_cells_show_the_colours_of_all_components(background):
         assert color in made
 
 
-def test_8192_devices_make_a_page_quickly():
-    made = large()
-    start = time.perf_counter()
-    text = render_html(made)
-    # It takes 0.3 s on two cores of a virtual machine; a shared one may be several times slower.
-    assert time.perf_counter() - start < 5
+def test_8192_devices_make_a_page_of_two_megabytes():
+    text = render_html(large())
     assert len(text) < 2_000_000
     assert len(Page(text).cells) == 8192 + 5 + 2
 

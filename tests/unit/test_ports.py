@@ -43,6 +43,7 @@ def test_a_server_can_listen_on_a_held_port_and_be_reached():
                 assert connection.recv(1) == b"x"
 
 
+@pytest.mark.nightly
 def test_torch_binds_a_store_over_a_held_port(run_python):
     script = (
         "from shoal.ports import hold_port\n"

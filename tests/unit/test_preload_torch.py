@@ -12,6 +12,8 @@ import pytest
 from shoal.bootstrap import preload
 from shoal.bootstrap.preload import preload_torch
 
+pytestmark = pytest.mark.nightly
+
 SLOW = """
 import importlib, os, time
 

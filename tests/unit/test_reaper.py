@@ -10,7 +10,7 @@ import pytest
 
 from shoal.cluster import reaper
 
-pytestmark = [pytest.mark.process]
+pytestmark = [pytest.mark.nightly, pytest.mark.process]
 
 # A raylet with one agent; prints its own process id and the agent's.
 RAYLET = """

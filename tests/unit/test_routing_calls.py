@@ -233,9 +233,8 @@ def test_an_unknown_group_is_named(env):
 def test_a_deadline_holds_for_all_pieces(env, rollout, local):
     env[0].send_to("rollout", local, observations(0), timeout=5)
     for _ in range(2):
-        with pytest.raises(ShoalTimeoutError) as caught:
+        with pytest.raises(ShoalTimeoutError, match=r"0\.0\d* s"):
             rollout[0].recv_from("env", local, batch_size=8, timeout=0.05)
-        assert "0.05 s" in str(caught.value) or "0.04" in str(caught.value)
     with pytest.raises(ShoalTimeoutError):
         rollout[0].recv_from("env", local, batch_size=8, timeout=0.05, async_op=True).wait(10)
 

@@ -245,6 +245,7 @@ def test_loops_in_several_threads(session):
     assert got == list(range(60))
 
 
+@pytest.mark.nightly
 def test_nothing_stays_open_or_alive_of_loops_that_end(session):
     queue = session.queue("k")
     loops = []

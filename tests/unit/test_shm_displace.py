@@ -73,6 +73,7 @@ def test_a_put_that_waits_for_room_is_woken(session):
     assert queue.get(timeout=0) == 1
 
 
+@pytest.mark.nightly
 def test_each_message_is_dropped_or_taken_once_in_any_race(session):
     queue = session.queue("a", maxsize=4)
     rounds, taken, dropped_by = 500, [], [0, 0]

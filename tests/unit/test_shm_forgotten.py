@@ -11,6 +11,8 @@ import pytest
 from shoal.errors import ChannelExistsError, ShoalTimeoutError
 from support.processes import until
 
+pytestmark = pytest.mark.nightly
+
 DEADLINE_S = 30
 MANY = 400
 """Number of new keys after which all queues unused before are forgotten."""

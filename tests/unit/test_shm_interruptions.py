@@ -12,6 +12,8 @@ import pytest
 
 from shoal.errors import ChannelEmpty, ChannelError
 
+pytestmark = pytest.mark.nightly
+
 DEADLINE_S = 20
 LARGE = 200_000
 

@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-pytestmark = pytest.mark.process
+pytestmark = [pytest.mark.nightly, pytest.mark.process]
 
 DEADLINE_S = 40
 ROUNDS = 12

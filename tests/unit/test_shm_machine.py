@@ -11,6 +11,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_stat
 
 from shoal.errors import ChannelClosed, ChannelEmpty, ChannelFull, ShoalTimeoutError
 
+pytestmark = pytest.mark.nightly
+
 QUEUES = {"small": 3, "one": 1, "open": 0}
 BACKLOG = 8
 names = st.sampled_from(sorted(QUEUES))

@@ -17,7 +17,7 @@ from shoal.shm.payload_names import FileName, LinkName, parse
 from shoal.shm.payloads import PayloadWriter, open_payload, sweep
 from support.processes import killed
 
-pytestmark = pytest.mark.process
+pytestmark = [pytest.mark.nightly, pytest.mark.process]
 
 DEADLINE_S = 30
 ME = own_process()

@@ -10,7 +10,7 @@ from shoal.pickling import dumps, loads
 from shoal.process import own_process
 from shoal.shm.payloads import PayloadWriter, open_payload
 
-pytestmark = pytest.mark.process
+pytestmark = [pytest.mark.nightly, pytest.mark.process]
 
 DEADLINE_S = 30
 

@@ -163,6 +163,7 @@ def test_tables_of_another_version_are_refused(own):
     assert ChannelError.__name__ in result.stderr
 
 
+@pytest.mark.nightly
 def test_tables_held_by_another_process_do_not_outlast_a_deadline(own, queue):
     queue.put(1)
     holder = sqlite3.connect(tables(own), isolation_level=None)

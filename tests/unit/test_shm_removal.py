@@ -20,7 +20,7 @@ from shoal.errors import (
 )
 from shoal.shm.keys import canonical
 
-pytestmark = pytest.mark.process
+pytestmark = [pytest.mark.nightly, pytest.mark.process]
 
 
 def test_participants_go_on_and_no_other_process_can_join(backend, tmp_path):

@@ -19,7 +19,7 @@ from shoal.errors import (
 )
 from support.processes import killed
 
-pytestmark = pytest.mark.process
+pytestmark = [pytest.mark.nightly, pytest.mark.process]
 
 DEADLINE_S = 30
 

@@ -157,6 +157,7 @@ def test_a_failure_after_a_wait_that_timed_out_is_logged(cluster, log):
     assert "late.fail failed on rank 0" in errors(log)[0]
 
 
+@pytest.mark.nightly
 def test_the_end_of_a_group_is_no_failure(pair, log):
     handle = pair.wait_for_go()
     pair.close()
@@ -230,6 +231,7 @@ CAUSE = (
 )
 
 
+@pytest.mark.nightly
 @pytest.mark.process
 @pytest.mark.parametrize("then", ["sleeping.sleep().wait()", "call.wait()", "time.sleep(60)"])
 def test_a_failure_stops_the_driver_where_that_is_chosen(then):
@@ -240,6 +242,7 @@ def test_a_failure_stops_the_driver_where_that_is_chosen(then):
     assert ended.stderr.count("Traceback") == 1
 
 
+@pytest.mark.nightly
 @pytest.mark.process
 def test_under_the_layer_for_rlinf_a_failure_stops_the_driver():
     install = "from shoal.compat.rlinf import install; install()"

@@ -25,6 +25,8 @@ from shoal.testing import StalledError, local_cluster, stall
 from shoal.worker import DeviceLock, PortLock, lock
 from support.processes import in_a_child, until
 
+pytestmark = pytest.mark.nightly
+
 SAME = FlexiblePlacementStrategy([[0], [0], [0]])
 TWO = FlexiblePlacementStrategy([[0], [0]])
 

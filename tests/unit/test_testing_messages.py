@@ -243,6 +243,7 @@ def test_a_message_that_cannot_be_pickled_is_an_error_of_the_sender(peers):
 # Waits.
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("method", "limit"), [("receive", 0.2), ("receive_later", 0.2), ("receive", 2)]
 )
@@ -254,6 +255,7 @@ def test_a_wait_with_a_deadline_ends_there_and_is_not_a_stall(peers, method, lim
     assert time.monotonic() - begin >= limit
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("method", "says"),
     [
@@ -309,9 +311,7 @@ def test_a_wait_that_the_test_or_its_thread_will_end_is_not_a_stall(cluster, pee
 
 
 def test_the_end_of_a_cluster_ends_the_waits():
-    begin = time.monotonic()
     with local_cluster() as cluster:
         group = Peer.create_group().launch(cluster, TWO, name="peers")
         group.receive()
-    assert time.monotonic() - begin < 10
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("peers")]

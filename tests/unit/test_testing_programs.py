@@ -8,6 +8,8 @@ import pytest
 from shoal import NodePlacementStrategy, Worker, WorkerAddress
 from shoal.testing import local_cluster
 
+pytestmark = pytest.mark.nightly
+
 ROOT = Path(__file__).parents[2]
 
 TESTS = """

@@ -32,7 +32,7 @@ from support.torch_peer import (
     send,
 )
 
-pytestmark = [pytest.mark.process, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.nightly, pytest.mark.process, pytest.mark.timeout(120)]
 
 torch = pytest.importorskip("torch")
 

@@ -6,7 +6,7 @@ import textwrap
 
 import pytest
 
-pytestmark = [pytest.mark.process, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.nightly, pytest.mark.process, pytest.mark.timeout(120)]
 
 PROGRAM = """
 import os, sys, threading, time

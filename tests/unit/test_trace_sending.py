@@ -206,6 +206,7 @@ def test_a_manager_that_answers_late_gets_the_events_later(server, path, monkeyp
     until(lambda: names(path) == ["a"])
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("ending", [recording.flush, recording.end])
 def test_a_call_to_the_manager_that_is_under_way_is_waited_for(server, path, monkeypatch, ending):
     """Ray ends the process if it is disconnected while a thread is in a call."""
