@@ -148,15 +148,6 @@ sys.exit(3)
 
 
 @pytest.mark.nightly
-def test_an_uncaught_failure_is_exit_code_1_with_the_remote_traceback(driver):
-    code, log = driver("group.fail().wait()").wait()
-    assert code == 1, log
-    assert "shoal.errors.WorkerGroupError: talk.fail failed on 2 of 2 ranks" in log
-    assert "raised on rank 1 (talk:1):" in log
-    assert "in fail" in log
-
-
-@pytest.mark.nightly
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_ends_the_job(driver, number):
     one = driver('print("calling now", flush=True); group.sleep(600).wait()')
@@ -180,7 +171,7 @@ def test_a_killed_driver_leaves_nothing_alive(driver):
 
 
 @pytest.mark.nightly
-def test_classes_of_the_script_and_optimisation(driver):
+def test_an_uncaught_failure_is_exit_code_1_with_the_remote_traceback(driver):
     # `Talker` is a class of `__main__`; -O strips asserts, here and in what Ray starts.
     one = driver(
         """
@@ -189,10 +180,14 @@ try:
 except AssertionError as error:
     print("refused:", error)
 print("ranks", group.say("x").wait(), __debug__)
+group.fail().wait()
 """,
         "-O",
     )
     code, log = one.wait()
-    assert code == 0, log
+    assert code == 1, log
     assert "refused: execute_on(9): expected ranks 0 to 1" in log
     assert "ranks [0, 1] False" in log
+    assert "shoal.errors.WorkerGroupError: talk.fail failed on 2 of 2 ranks" in log
+    assert "raised on rank 1 (talk:1):" in log
+    assert "in fail" in log
