@@ -3,16 +3,15 @@
 import gc
 import os
 import signal
+import threading
 import time
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from shoal.errors import (
-    ShoalValueError,
-)
-from support.processes import killed, until
+from shoal.errors import ChannelClosed, ShoalValueError
+from support.processes import in_a_child, killed, until
 
 pytestmark = [pytest.mark.nightly, pytest.mark.process]
 
@@ -39,6 +38,30 @@ def child(function):
         if time.monotonic() > end:
             os.kill(pid, signal.SIGKILL)
         time.sleep(0.005)
+
+
+def test_a_child_can_leave_a_session_while_its_threads_begin_to_use_it(session):
+    full = session.queue("full", maxsize=1)
+    full.put(1)
+
+    def use_and_leave():
+        ended = []
+
+        def put():
+            with pytest.raises(ChannelClosed):
+                full.put(2)
+            ended.append(True)
+
+        threads = [threading.Thread(target=put) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        session.stats()  # it begins in this thread too
+        session.close()
+        for thread in threads:
+            thread.join(DEADLINE_S / 2)
+        return len(ended)
+
+    assert [in_a_child(use_and_leave) for _ in range(200)] == ["4"] * 200
 
 
 def test_messages_cross_processes(session, start, line):

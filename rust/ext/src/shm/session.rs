@@ -76,8 +76,11 @@ impl PyShmSession {
             if place.in_child.get().is_none() {
                 let session = attach(py, place.session.token())?;
                 // Another thread may have been faster and attached to the same session.
-                if let Err(second) = place.in_child.set(Box::new(Place::new(session))) {
-                    second.session.release();
+                if let Err(second) = place.in_child.set(Box::new(Place::new(session)))
+                    && second.session.release()
+                {
+                    // The other thread's object was closed meanwhile, so that this was the last one.
+                    py.detach(|| second.session.shut());
                 }
             }
             match place.in_child.get() {
