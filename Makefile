@@ -135,7 +135,8 @@ test-pure: .make/package ## Run on the pure core all tests that take a core.
 
 .PHONY: test-timed
 test-timed: .make/package ## Run the tests that bound elapsed time, on a quiet machine.
-	$(call PYTEST,$(CORE)) -m timed $(ARGS)
+	$(call PYTEST,$(CORE)) -m "not ray and timed" $(ARGS) $(OR_NONE)
+	$(call PYTEST,$(CORE)) -m "ray and timed" $(ARGS) $(OR_NONE)
 
 .PHONY: lint
 lint: lint-rust lint-python ## Check format, lints, types and the contract of both backends.

@@ -168,7 +168,10 @@ def test_the_nightly_tests_and_the_gate_leave_nothing_out_between_them(project):
         "pytest rust tests --backend rust -m not ray and nightly and not timed",
         "pytest rust tests --backend rust -m ray and nightly and not timed",
     ]
-    assert legs(project.calls("test-timed")) == ["pytest rust tests --backend rust -m timed"]
+    assert legs(project.calls("test-timed")) == [
+        "pytest rust tests --backend rust -m not ray and timed",
+        "pytest rust tests --backend rust -m ray and timed",
+    ]
     other, on_ray = legs(project.calls("test-pure"))
     assert on_ray.startswith("pytest pure tests/cluster/test_channel_")
     assert other.startswith("pytest pure tests --backend pure -m core and not ray and not vectors")
