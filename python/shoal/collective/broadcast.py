@@ -117,6 +117,7 @@ class _Course:
         text = "\n".join([kind, root.get_name(), str(ring), *names])
         digest = hashlib.blake2s(text.encode(), digest_size=12).hexdigest()
         self._kind = f"broadcast {digest}"
+        self._label = label
         self._what = f"{label}broadcast from {root.get_name()}"
         self._edges: Edges | None = None
         self._inbox: Inbox | None = None
@@ -207,7 +208,8 @@ class _Course:
                 self._near = [self._outbox(member) for member in edges.near]
                 self._far = [self._outbox(member) for member in edges.far]
                 if edges.parent is not None:
-                    what = f"{self._what}: from"
+                    direct = edges.parent == self._root
+                    what = f"{self._label}broadcast from" if direct else f"{self._what}: from"
                     self._inbox = Inbox(self._routes, self._kind, edges.parent, what)
                 self._links = links
                 self._edges = edges
@@ -364,8 +366,8 @@ class _Course:
         def describe() -> str:
             return f"{self._routes.name}: {self._what}: waits for {', '.join(late)} to take part"
 
-        routes, peers = self._routes, [name for name, _ in names]
-        with PeerWait(routes.directory, routes.name, peers, describe, deadline) as wait:
+        routes = self._routes
+        with PeerWait(routes.directory, routes.name, late, describe, deadline) as wait:
             while (untaken := self._written.nbytes()) and untaken + size > MOST_BYTES:
                 readers = self._written.readers()
                 late = [name for name, process in names if process in readers]
@@ -373,6 +375,7 @@ class _Course:
                     raise ShoalTimeoutError(
                         f"{describe()}: they took nothing within {deadline.timeout:g} s"
                     )
+                wait.waits_for(late)
                 wait.tick()
                 sleep(min(pause, deadline.remaining))  # opening a payload sets no event
                 pause = min(2 * pause, _POLL_S)

@@ -54,6 +54,12 @@ class PeerWait:
     ) -> None:
         self.end()
 
+    def waits_for(self, peers: Sequence[str]) -> None:
+        """Set the workers it waits for now, if some of those before need not be waited for."""
+        if tuple(peers) != self._peers:
+            self._peers = tuple(peers)
+            self.end()  # the next tick records the new ones
+
     def step(self, at_most: float) -> float:
         """Return how long to wait before the next `tick`, in seconds."""
         return self._wait.step(at_most)
