@@ -20,6 +20,7 @@ LAYERS = [
         "deadline",
         "fork",
         "futures",
+        "job_end",
         "loop",
         "nearest",
         "pickling",

@@ -1,6 +1,7 @@
 """Several drivers and clusters: drivers that join a job, jobs in sequence, and misplaced calls."""
 
 import os
+import re
 import subprocess
 import sys
 
@@ -135,6 +136,62 @@ def test_drivers_share_a_ray_and_a_process_can_start_again(tmp_path):
     assert log.count("again: [0]") == 2, log
     assert log.count("late: shared.rank: the cluster was shut down") == 2, log
     assert log.count("Ray runs: False") == 2, log
+
+
+def test_handles_and_waits_of_a_job_end_with_it(tmp_path):
+    code, log = run(
+        tmp_path,
+        """
+import threading
+from shoal import Channel, Cluster, Worker
+from shoal.errors import ChannelClosed, ClusterError
+
+class Counter(Worker):
+    def count(self):
+        return 1
+
+def told(name, call, *args, **kwargs):
+    try:
+        print(name, "returned", call(*args, **kwargs))
+    except (ChannelClosed, ClusterError) as error:
+        print(name, "said:", error)
+
+cluster = Cluster(num_nodes=1)
+group = Counter.create_group().launch(cluster, name="counter", wait=True)
+channel, full = Channel.create("numbers"), Channel.create("full", maxsize=1)
+channel.put(1)
+full.put(1)
+pending = channel.get("other", async_op=True)
+waits = [
+    threading.Thread(target=told, args=("get", channel.get, "empty")),
+    threading.Thread(target=told, args=("put", full.put, 2)),
+    threading.Thread(target=told, args=("work", pending.wait)),
+]
+for thread in waits:
+    thread.start()
+while not (channel.stats("empty").waiting_consumers and full.stats().waiting_producers):
+    pass
+cluster.shutdown()
+for thread in waits:
+    thread.join(60)
+with Cluster(num_nodes=1):
+    told("late put", channel.put, 2)
+    told("late get", channel.get)
+    told("late call", group.count)
+    told("late ready", group.ready)
+    again = Channel.create("numbers")
+    again.put("of the second job")
+    print("holds", again.get())
+""",
+    )
+    assert code == 0, log
+    for name in ("get", "put", "work", "late put", "late get"):
+        assert re.search(
+            rf"^{name} said: .*its job has ended in this process", log, re.MULTILINE
+        ), log
+    assert "late call said: counter.count: the cluster was shut down" in log
+    assert "late ready said: counter.launch: the cluster was shut down" in log
+    assert "holds of the second job" in log
 
 
 def test_what_a_driver_is_told_when_it_cannot_have_a_cluster(tmp_path):

@@ -470,8 +470,13 @@ class ChannelWorker:
     async def end(self) -> None:
         """Remove the memory when the channel or the job ends."""
         self._spared = math.inf
-        # Processes that have joined keep what they have mapped; no new process can join.
-        await asyncio.to_thread(self._session.remove)
+        await asyncio.to_thread(self._remove)
+
+    def _remove(self) -> None:
+        # Waits of other processes end, and their puts are refused; what they have mapped stays.
+        with contextlib.suppress(ChannelError):
+            self._session.close_queues()
+        self._session.remove()
 
     async def _linger(self) -> None:
         await asyncio.sleep(_LINGER_S)

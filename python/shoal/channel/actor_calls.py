@@ -19,6 +19,7 @@ from shoal.channel.actor_protocol import (
     run,
     tell,
 )
+from shoal.channel.named_errors import JOB_HAS_ENDED
 from shoal.channel.queues import Outcome
 from shoal.channel.settings import ChannelSettings
 from shoal.deadline import Deadline, LongWait
@@ -49,6 +50,7 @@ class ActorCalls:
         self._handle = handle
         location = settings.locations[index] if index < len(settings.locations) else None
         self._token = "" if location is None else location.token
+        self._job_has_ended = False
 
     @property
     def handle(self) -> Any:
@@ -61,6 +63,14 @@ class ActorCalls:
             return self._get_handle()
         except ActorLostError as error:
             raise self._closed(str(error)) from None
+
+    def end_with_job(self) -> None:
+        """Make no more calls: the actor's job has ended in this process."""
+        self._job_has_ended = True
+
+    def _check_job(self) -> None:
+        if self._job_has_ended:
+            raise self._closed(JOB_HAS_ENDED)
 
     @property
     def label(self) -> str:
@@ -92,6 +102,7 @@ class ActorCalls:
             ActorSilentError: The actor does not answer.
             Exception: The error that the actor raised.
         """
+        self._check_job()
         packed = pack((operation, self._token, arguments))
         try:
             outcome, body = yield Request(
@@ -103,6 +114,8 @@ class ActorCalls:
             lost = yield from self._lost(error)
             raise lost from None
         if outcome is Outcome.ERROR:
+            if isinstance(body, ChannelClosed):
+                self._check_job()
             raise body
         if outcome is Outcome.CLOSED:
             raise self._closed("another channel has its name")
@@ -182,7 +195,9 @@ class ActorCalls:
         An actor that ends as it should removes its note at the manager.
         """
         noted = None
-        if not ray.is_initialized():  # the job has ended for this process
+        if self._job_has_ended:
+            return self._closed(JOB_HAS_ENDED)
+        if not ray.is_initialized():
             return self._closed(str(error))
         with contextlib.suppress(ActorLostError, ShoalError):  # no manager: the job has ended
             manager = NodeManager.get_proxy().actor

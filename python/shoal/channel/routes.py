@@ -6,6 +6,7 @@ from typing import Any
 
 from shoal._backend import ShmQueue
 from shoal.channel.emulated import EmulatedQueues
+from shoal.channel.named_errors import JOB_HAS_ENDED
 from shoal.channel.queues import Queues
 from shoal.channel.remote import RemoteQueues
 from shoal.channel.settings import ChannelSettings
@@ -17,8 +18,9 @@ from shoal.errors import (
     ShoalError,
     TransportError,
 )
+from shoal.job_end import tie_to_job
 from shoal.net_emulation import Endpoint, emulated_network
-from shoal.shm import joined
+from shoal.shm import Session, joined
 from shoal.transport.choice import forced_transport
 
 __all__ = ["Routes"]
@@ -56,9 +58,22 @@ class Routes:
         """Queues in this node's memory that the core may use directly, by key.
 
         The handle replaces this dict by the one that its class of the core looks into."""
+        self._sessions: list[Session] = []
+        self._has_ended = False
+        tie_to_job(self._end_with_job)
+
+    def _end_with_job(self) -> None:
+        """Refuse all use, and end the waits of this process: its job has ended."""
+        self._has_ended = True
+        self.direct.clear()
+        for session in self._sessions:
+            session.close()
+        for actor in list(self._remote.values()):
+            actor.end_with_job()
 
     def for_key(self, key: Hashable) -> Queues:
         """Return the queues of a key; actor 0 decides once for each key which actor has it."""
+        self._check_job()
         if self.settings.num_actors == 1:
             index: int | None = 0
         else:
@@ -120,7 +135,9 @@ class Routes:
             try:
                 # Behind an emulated link no queue may be used directly.
                 direct = self.direct if self._endpoint(index) is None else {}
-                return SharedQueues(self.settings, joined(location.token), direct)
+                session = joined(location.token)
+                self._sessions.append(session)
+                return SharedQueues(self.settings, session, direct)
             except ChannelNotFoundError as error:
                 raise ChannelClosed(
                     f"the channel {self.settings.name!r} is gone: {error}"
@@ -158,6 +175,8 @@ class Routes:
         Raises:
             ShoalError: An actor could not be ended; raised after all actors were tried.
         """
+        if self._has_ended:
+            return  # with its job
         failed: list[ShoalError] = []
         for index in range(self.settings.num_actors):
             try:
@@ -179,6 +198,10 @@ class Routes:
             # A forked child cannot call actors; but an actor notices that its memory is closed.
             if now or queues is actor:
                 raise
+
+    def _check_job(self) -> None:
+        if self._has_ended:
+            raise ChannelClosed(f"the channel {self.settings.name!r} is gone: {JOB_HAS_ENDED}")
 
     def actors(self) -> Iterator[RemoteQueues]:
         """Yield the queues of all actors, to be used by calls."""

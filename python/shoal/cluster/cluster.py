@@ -43,6 +43,7 @@ from shoal.config import ClusterConfig, load
 from shoal.context import current, env_value, set_context
 from shoal.deadline import Deadline
 from shoal.errors import ClusterError, NamespaceConflictError, NameTakenError, ShoalError
+from shoal.job_end import end_job
 from shoal.manager import NodeManager
 from shoal.manager.base import connection
 from shoal.net_emulation import (
@@ -150,6 +151,7 @@ class Cluster(DescribedCluster):
         found = getattr(cls, "_instance", None)
         if found is not None and cls._has_initialized and not found.is_connected():
             # ray.shutdown() was called: the cluster that this instance described is gone.
+            end_job()
             found._forget()  # noqa: SLF001  (the class's own instance)
             found = None
         if found is None:
@@ -186,7 +188,7 @@ class Cluster(DescribedCluster):
         self._session = connection()
         Cluster.NAMESPACE = job.namespace
         Cluster._has_initialized = True
-        atexit.register(self.shutdown)
+        atexit.register(self._shut_down)
         if distributed_log_dir is not None:
             self._begin_logs(distributed_log_dir)
 
@@ -209,10 +211,10 @@ class Cluster(DescribedCluster):
             },
         )
         self._distributed_log_collector.start()
-        # At the end, the last function comes first: `shutdown`, which ends the logs after the
+        # At the end, the last function comes first: `_shut_down`, which ends the logs after the
         # workers.
-        atexit.unregister(self.shutdown)
-        atexit.register(self.shutdown)
+        atexit.unregister(self._shut_down)
+        atexit.register(self._shut_down)
 
     def _end_logs(self) -> None:
         if self._distributed_log_collector is not None:
@@ -303,12 +305,22 @@ class Cluster(DescribedCluster):
     def shutdown(self) -> None:
         """End this process's workers, and the job if this process launched it.
 
-        A Ray that this process started ends too; a Ray that it joined keeps running. Afterwards a
-        new `Cluster` can be created. Idempotent.
+        A Ray that this process started ends too; a Ray that it joined keeps running. Handles of the
+        job's channels and groups refuse all further use in this process, and calls that wait in its
+        threads and tasks end with an error that says so. Afterwards a new `Cluster` can be created.
+        Idempotent.
         """
         if getattr(Cluster, "_instance", None) is not self:
             return
-        atexit.unregister(self.shutdown)
+        if not os.environ.get("RAY_ACTOR"):  # a worker stays in its job
+            end_job()
+        self._shut_down()
+
+    def _shut_down(self) -> None:
+        # When the interpreter ends, this is called alone: daemon threads that wait then end silently.
+        if getattr(Cluster, "_instance", None) is not self:
+            return
+        atexit.unregister(self._shut_down)
         self._is_ending = True
         # If Ray was shut down before, everything has ended, and another Ray is not ours.
         if Cluster._has_initialized and self.is_connected():

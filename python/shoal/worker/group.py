@@ -22,12 +22,14 @@ from shoal.cluster.stop import stops_on_failure
 from shoal.context import current, env_value
 from shoal.deadline import Deadline
 from shoal.errors import (
+    ClusterError,
     LaunchError,
     NameTakenError,
     PlacementError,
     ShoalError,
     ShoalValueError,
 )
+from shoal.job_end import tie_to_job
 from shoal.manager import WorkerManager
 from shoal.manager.base import find_namespace, required_namespace
 from shoal.placement import NodePlacementStrategy, PackedPlacementStrategy, PlacementStrategy
@@ -96,6 +98,7 @@ class WorkerGroup:
         # The ranks that `execute_on` chose, by thread: threads do not affect each other.
         self._next_ranks: dict[int, list[int]] = {}
         self._cluster: Cluster | None = None
+        self._job_has_ended = False
         self._launched_at = 0.0
         methods = public_methods(worker_cls)
         self._methods = frozenset(methods)
@@ -103,6 +106,15 @@ class WorkerGroup:
             name for name, m in methods.items() if inspect.isgeneratorfunction(inspect.unwrap(m))
         }
         self._attach_methods()
+
+    def _end_with_job(self) -> None:
+        self._job_has_ended = True
+
+    def _check_job(self, method: str) -> None:
+        if self._job_has_ended:
+            raise ClusterError(
+                f"{self._name}.{method}: the cluster was shut down, and the group's workers with it"
+            )
 
     def _attach_methods(self) -> None:
         own = {name for name in dir(WorkerGroup) if not name.startswith("__")}
@@ -123,6 +135,10 @@ class WorkerGroup:
     def __getstate__(self) -> dict[str, Any]:
         # The process that launched the group logs the failures of its constructors.
         return vars(self) | {"_constructors": None, "_next_ranks": {}}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        tie_to_job(self._end_with_job)
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_") and not name.startswith("__") and "_worker_cls" in vars(self):
@@ -219,6 +235,8 @@ class WorkerGroup:
             "CATCH_SYSTEM_FAILURE": "1" if catch else "0",
         }
         forget_dead(self._name)
+        self._job_has_ended = False
+        tie_to_job(self._end_with_job)
         try:
             for placement in placements:
                 self._workers.append(
@@ -309,6 +327,7 @@ class WorkerGroup:
             ShoalTimeoutError: The timeout expired.
         """
         limit = Deadline(timeout).timeout
+        self._check_job("launch")
         if self._constructors is None and self._workers:  # another process has launched it
             self._constructors = self._construction(is_quiet=True)
         if self._constructors is not None:
@@ -339,6 +358,7 @@ class WorkerGroup:
         group = cls(worker_cls)
         group._name = group_name
         group._workers = [WorkerGroup.WorkerRank(a, r) for r, a in enumerate(found)]
+        tie_to_job(group._end_with_job)
         return group
 
     # --- calls ---
@@ -378,6 +398,7 @@ class WorkerGroup:
         *,
         is_quiet: bool = False,
     ) -> WorkerGroupFuncResult:
+        self._check_job(method)
         workers, kwargs = self._workers, kwargs or {}
         if not workers:
             raise LaunchError(f"the group {self._name!r} is not launched, or is closed")
@@ -395,6 +416,7 @@ class WorkerGroup:
 
     def seconds_of(self, ranks: Sequence[int], method: str) -> list[float]:
         """Return how long the last call of a method took on each of some ranks, in seconds."""
+        self._check_job(method)
         refs = [self._workers[r].worker._shoal_duration.remote(method) for r in ranks]  # noqa: SLF001  (the host's own method)
         return WorkerGroupFuncResult(self, refs, method, self.worker_cls_name, ranks).wait()
 
@@ -430,7 +452,7 @@ class WorkerGroup:
         """
         if not self._workers:
             return
-        if not self._is_in_reach():
+        if self._job_has_ended or not self._is_in_reach():
             # Its cluster was shut down, and the workers with it; any call would start a new Ray.
             self._workers, self._constructors = [], None
             return
