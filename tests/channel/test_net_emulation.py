@@ -16,6 +16,8 @@ from shoal.net_emulation import (
 from shoal.work import AsyncChannelWork
 
 DELAY_S = 0.15
+# Links are put before the queues of either transport, which the first and the last test show.
+shared = pytest.mark.parametrize("transport", ["shm"], indirect=True)
 
 
 @pytest.fixture
@@ -57,6 +59,7 @@ def test_puts_take_the_time_of_the_way(channel, transport, links, key):
     assert key not in c._direct_queues
 
 
+@shared
 @pytest.mark.nightly
 def test_gets_take_the_time_of_the_way(channel, links, key):
     links(symmetric=True)
@@ -84,6 +87,7 @@ def test_gets_take_the_time_of_the_way(channel, links, key):
         c.get_nowait(key)
 
 
+@shared
 def test_items_come_in_order_when_gets_have_too_little_time(channel, links, key):
     links(symmetric=True)
     c = channel()
@@ -94,6 +98,7 @@ def test_items_come_in_order_when_gets_have_too_little_time(channel, links, key)
     assert [c.get(key, timeout=30) for _ in range(4)] == [0, 1, 2, 3]
 
 
+@shared
 def test_an_item_is_encoded_once(channel, links, key):
     links(rate=80)
     made = []
@@ -110,6 +115,7 @@ def test_an_item_is_encoded_once(channel, links, key):
     assert [len(c.get(key, timeout=30)) for _ in range(2)] == [1000, 1000]
 
 
+@shared
 def test_a_limited_uplink_holds_for_all_keys(channel, links, key):
     links(rate=8)
     c = channel()
@@ -120,6 +126,7 @@ def test_a_limited_uplink_holds_for_all_keys(channel, links, key):
         assert time.monotonic() - begin >= 0.1 * place + DELAY_S
 
 
+@shared
 def test_arrays_arrive_whole(channel, links, key):
     numpy = pytest.importorskip("numpy")
     links(rate=800, symmetric=True)
@@ -131,6 +138,7 @@ def test_arrays_arrive_whole(channel, links, key):
     assert numpy.array_equal(c.get(key, timeout=30), numpy.full(50_000, 3))
 
 
+@shared
 def test_leases_are_delivered_again(channel, links, key):
     links(symmetric=True)
     c = channel()
@@ -143,6 +151,7 @@ def test_leases_are_delivered_again(channel, links, key):
     assert c.qsize(key) == 0
 
 
+@shared
 def test_a_cancelled_get_takes_nothing(channel, links, key):
     links(symmetric=True, delay_s=0.5)
     c = channel()
@@ -152,6 +161,7 @@ def test_a_cancelled_get_takes_nothing(channel, links, key):
     assert c.get(key, timeout=30) == "item"
 
 
+@shared
 @pytest.mark.nightly
 def test_a_closed_channel_refuses_an_item_when_it_arrives(channel, links, key):
     links(delay_s=1.5)
@@ -164,6 +174,7 @@ def test_a_closed_channel_refuses_an_item_when_it_arrives(channel, links, key):
     assert c.get(key, timeout=30) == 1
 
 
+@shared
 def test_a_deadline_ends_the_way(channel, links, key):
     links(delay_s=60)
     c = channel()
@@ -176,6 +187,7 @@ def test_a_deadline_ends_the_way(channel, links, key):
     assert c.qsize(key) == 0
 
 
+@shared
 @pytest.mark.parametrize("known", [True, False], ids=["known", "not known"])
 def test_the_event_loop_does_not_ask_for_the_time(channel, links, key, monkeypatch, known):
     network = links(symmetric=True)
@@ -197,6 +209,7 @@ def test_the_event_loop_does_not_ask_for_the_time(channel, links, key, monkeypat
     assert "shoal-loop" not in threads  # all channels of the process would wait for the manager
 
 
+@shared
 @pytest.mark.nightly
 def test_a_deadline_ends_the_wait_for_an_earlier_put(channel, links, key):
     links(delay_s=2.0)
@@ -212,6 +225,7 @@ def test_a_deadline_ends_the_wait_for_an_earlier_put(channel, links, key):
     assert c.qsize(key) == 0
 
 
+@shared
 def test_a_get_that_does_not_wait_ignores_puts_on_their_way(channel, links, key, monkeypatch):
     links(symmetric=True)
     c = channel()

@@ -77,8 +77,8 @@ def test_a_full_put_ends_with_its_deadline_and_leaves_nothing(channel):
 def test_async_operations_are_served_in_order(channel):
     gets = [channel.get(async_op=True) for _ in range(3)]
     puts = [channel.put(n, async_op=True) for n in range(3)]
-    assert [work.wait(timeout=5) for work in gets] == [0, 1, 2]
-    assert [work.wait(timeout=5) for work in puts] == [None] * 3
+    assert [work.wait(timeout=30) for work in gets] == [0, 1, 2]
+    assert [work.wait(timeout=30) for work in puts] == [None] * 3
 
 
 def test_a_cancelled_get_takes_nothing(channel):
@@ -179,7 +179,7 @@ def test_closing_ends_waits_and_drains(channel):
     waiting = channel.get("other", async_op=True)
     channel.close()
     with pytest.raises(ChannelClosed):
-        waiting.wait(timeout=5)
+        waiting.wait(timeout=30)
     with pytest.raises(ChannelClosed):
         channel.put("late")
     assert channel.get() == "left"
@@ -241,7 +241,7 @@ def test_works_chain_and_time_their_functions():
     second = first.then(order.append, 2)
     third = first.then(lambda work: work.add_perf_time(3.0), pass_self=True)
     first()
-    third.wait(timeout=5)
+    third.wait(timeout=30)
     assert order == [1, 2]
     assert first.get_last_work() is third
     assert second.get_next_work() is third
@@ -255,7 +255,7 @@ def test_a_failed_work_fails_what_follows_and_every_wait():
     first()
     for work in (first, second, second):
         with pytest.raises(ValueError, match="on purpose"):
-            work.wait(timeout=5)
+            work.wait(timeout=30)
 
 
 def test_an_error_without_a_waiter_is_logged(caplog):
@@ -273,8 +273,8 @@ def test_works_combine():
     for work in works:
         assert not both.done()
         work()
-    assert both.wait(timeout=5) == [0, 1, 2]
-    assert total.wait(timeout=5) == 3
+    assert both.wait(timeout=30) == [0, 1, 2]
+    assert total.wait(timeout=30) == 3
     with pytest.raises(ShoalValueError, match="at least one"):
         AsyncCollWork([])
 
@@ -283,18 +283,18 @@ def test_waiting_for_a_cancelled_work_ends(channel):
     work = channel.get(async_op=True)
     assert work.cancel()
     with pytest.raises(concurrent.futures.CancelledError):
-        work.wait(timeout=5)
+        work.wait(timeout=30)
 
 
 def test_chained_functions_may_wait_for_each_other():
     ready = [AsyncWork() for _ in range(8)]
     released = AsyncFuncWork(lambda: "released")
-    waiting = [work.then(lambda: released.wait(timeout=5)) for work in ready]
+    waiting = [work.then(lambda: released.wait(timeout=30)) for work in ready]
     trigger = AsyncWork()
     trigger.then(released)
     for work in [*ready, trigger]:
         work.future.set_result(None)
-    assert [work.wait(timeout=5) for work in waiting] == ["released"] * 8
+    assert [work.wait(timeout=30) for work in waiting] == ["released"] * 8
 
 
 def test_cancelling_a_combination_gives_back_what_its_works_took(channel):
@@ -336,14 +336,14 @@ def test_an_item_that_a_combination_took_and_no_caller_fetched_comes_back(channe
     both = AsyncCollWork(works)
     del works
     if how == "then":
-        both.then(lambda: None).wait(timeout=5)
+        both.then(lambda: None).wait(timeout=30)
     elif how == "cancel":
         assert not both.cancel()  # one of them is done
         with pytest.raises(concurrent.futures.CancelledError):
-            both.wait(timeout=5)
+            both.wait(timeout=30)
     elif how == "timeout":
         with pytest.raises(ShoalTimeoutError):
-            both.wait(timeout=5)
+            both.wait(timeout=30)
     del both
 
     def came_back():
@@ -351,7 +351,7 @@ def test_an_item_that_a_combination_took_and_no_caller_fetched_comes_back(channe
         return channel.qsize() == 1
 
     until(came_back)
-    assert AsyncCollWork([channel.get(async_op=True)]).wait(timeout=5) == "taken"
+    assert AsyncCollWork([channel.get(async_op=True)]).wait(timeout=30) == "taken"
     gc.collect()
     assert channel.empty()
 
@@ -369,7 +369,7 @@ def test_a_put_that_has_got_room_cannot_be_cancelled(monkeypatch):
     monkeypatch.setattr(LocalQueues, "_wake", cancelled_first)
     assert channel.get() == 0
     assert cancelled == [False]
-    assert work.wait(timeout=5) is None
+    assert work.wait(timeout=30) is None
     assert channel.get_nowait() == 1
 
 

@@ -231,7 +231,7 @@ def test_an_unknown_group_is_named(env):
 
 
 def test_a_deadline_holds_for_all_pieces(env, rollout, local):
-    env[0].send_to("rollout", local, observations(0), timeout=5)
+    env[0].send_to("rollout", local, observations(0), timeout=30)
     for _ in range(2):
         with pytest.raises(ShoalTimeoutError, match=r"0\.0\d* s"):
             rollout[0].recv_from("env", local, batch_size=8, timeout=0.05)
