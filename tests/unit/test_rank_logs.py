@@ -162,7 +162,7 @@ def test_the_end_of_the_process_ends_the_job_before_its_logs(tmp_path, monkeypat
         cluster._distributed_log_collector.stop()
 
     job = SimpleNamespace(namespace="shoal", log="token", nodes=[])
-    cluster = SimpleNamespace(_owner=True, _job=job, shutdown=shutdown)
+    cluster = SimpleNamespace(_owner=True, _job=job, _shut_down=shutdown)
     atexit.register(shutdown)
     Cluster._begin_logs(cluster, str(tmp_path))
     collector = cluster._distributed_log_collector
