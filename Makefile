@@ -115,7 +115,7 @@ test-ray: .make/package ## Run the Python tests that need Ray.
 	$(call PYTEST,$(CORE)) -m "ray and not nightly and not timed" $(ARGS) $(OR_NONE)
 
 .PHONY: test-all
-test-all: ## Run everything that there is (most of an hour); says when it last passed here.
+test-all: ## Run everything that there is (40 minutes); says when it last passed here.
 	@if [ -e .make/test-all ]; then \
 	  echo "make test-all last passed here $$(( ($$(date +%s) - $$(stat -c %Y .make/test-all)) / 3600 )) hours ago, at $$(cat .make/test-all)"; \
 	else echo "make test-all never passed here"; fi
