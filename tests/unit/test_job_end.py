@@ -1,6 +1,7 @@
 """The end of a job in a process: its handles refuse all use, and waits on them end and say so."""
 
 import asyncio
+import gc
 import re
 import threading
 
@@ -79,6 +80,32 @@ def test_a_wait_ends_with_its_job(one, left, call):
     thread.join(DEADLINE_S)
     (error,) = errors
     assert re.match(ENDED, error)
+
+
+@both
+def test_a_wait_ends_with_its_job_although_its_handle_was_dropped(
+    actors, channel, transport, monkeypatch
+):
+    monkeypatch.setattr(channel.routes, "joined", channel.shm.Session.attach)
+
+    def start_a_get():
+        handle = actors.start().handle_of(transport)
+        work = handle.get("a", async_op=True)
+        until(lambda: handle.stats("a").waiting_consumers)
+        return work
+
+    work = start_a_get()
+    gc.collect()
+    token = actors.worker._session.token
+    if transport == "shm":
+        actors.worker._session.close()
+    end_job()
+    if transport == "ray":
+        actors.call("end")
+    with pytest.raises(ChannelClosed, match="its job has ended in this process"):
+        work.wait(timeout=DEADLINE_S)
+    if transport == "shm":
+        actors.worker._session = channel.shm.Session.attach(token)
 
 
 @both

@@ -24,6 +24,7 @@ from shoal.channel.queues import Outcome
 from shoal.channel.settings import ChannelSettings
 from shoal.deadline import Deadline, LongWait
 from shoal.errors import ChannelClosed, PeerLostError, ShoalError
+from shoal.job_end import tie_to_job
 from shoal.manager import NodeManager
 
 __all__ = ["ActorCalls"]
@@ -51,6 +52,7 @@ class ActorCalls:
         location = settings.locations[index] if index < len(settings.locations) else None
         self._token = "" if location is None else location.token
         self._job_has_ended = False
+        tie_to_job(self._end_with_job)
 
     @property
     def handle(self) -> Any:
@@ -64,8 +66,7 @@ class ActorCalls:
         except ActorLostError as error:
             raise self._closed(str(error)) from None
 
-    def end_with_job(self) -> None:
-        """Make no more calls: the actor's job has ended in this process."""
+    def _end_with_job(self) -> None:
         self._job_has_ended = True
 
     def _check_job(self) -> None:

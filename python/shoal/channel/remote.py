@@ -71,10 +71,6 @@ class RemoteQueues:
         self._pending = PendingCalls()
         self._held = HeldLeases(self._renew)
 
-    def end_with_job(self) -> None:
-        """Make no more calls: the actor's job has ended in this process."""
-        self._calls.end_with_job()
-
     # Puts.
 
     def put(self, key: Hashable, item: Any, weight: int, deadline: Deadline | None) -> None:

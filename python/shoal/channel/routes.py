@@ -20,7 +20,7 @@ from shoal.errors import (
 )
 from shoal.job_end import tie_to_job
 from shoal.net_emulation import Endpoint, emulated_network
-from shoal.shm import Session, joined
+from shoal.shm import joined
 from shoal.transport.choice import forced_transport
 
 __all__ = ["Routes"]
@@ -58,18 +58,12 @@ class Routes:
         """Queues in this node's memory that the core may use directly, by key.
 
         The handle replaces this dict by the one that its class of the core looks into."""
-        self._sessions: list[Session] = []
         self._has_ended = False
         tie_to_job(self._end_with_job)
 
     def _end_with_job(self) -> None:
-        """Refuse all use, and end the waits of this process: its job has ended."""
         self._has_ended = True
         self.direct.clear()
-        for session in self._sessions:
-            session.close()
-        for actor in list(self._remote.values()):
-            actor.end_with_job()
 
     def for_key(self, key: Hashable) -> Queues:
         """Return the queues of a key; actor 0 decides once for each key which actor has it."""
@@ -136,7 +130,8 @@ class Routes:
                 # Behind an emulated link no queue may be used directly.
                 direct = self.direct if self._endpoint(index) is None else {}
                 session = joined(location.token)
-                self._sessions.append(session)
+                # Waits may go on when this handle is dropped; closing the session ends them.
+                tie_to_job(session.close)
                 return SharedQueues(self.settings, session, direct)
             except ChannelNotFoundError as error:
                 raise ChannelClosed(
