@@ -6,25 +6,30 @@ use then, because its items and calls would be lost, or reach the new job.
 
 import weakref
 from collections.abc import Callable
+from typing import Any, TypeVar
 
 __all__ = ["end_job", "tie_to_job"]
 
-_ends: set[weakref.WeakMethod[Callable[[], None]]] = set()
+_H = TypeVar("_H")
+
+_ends: weakref.WeakKeyDictionary[Any, Callable[[Any], None]] = weakref.WeakKeyDictionary()
 
 
-def tie_to_job(end: Callable[[], None]) -> None:
-    """Call a method of a handle when this process leaves its job.
+def tie_to_job(handle: _H, end: Callable[[_H], None]) -> None:
+    """End a handle when this process leaves its job.
 
     Args:
+        handle: The handle, which is not kept alive.
         end: Makes the handle refuse all use, and ends the waits that are under way in any thread.
-            The handle itself is not kept alive.
     """
-    _ends.add(weakref.WeakMethod(end, _ends.discard))
+    _ends[handle] = end
 
 
 def end_job() -> None:
     """End all handles of the job that this process leaves."""
     while _ends:
-        end = _ends.pop()()
-        if end is not None:
-            end()
+        try:
+            handle, end = _ends.popitem()
+        except KeyError:  # the last ones were collected meanwhile
+            return
+        end(handle)

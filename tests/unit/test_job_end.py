@@ -142,8 +142,8 @@ def test_a_handle_that_is_not_used_any_more_is_not_kept():
             ended.append(self)
 
     kept, dropped = Handle(), Handle()
-    tie_to_job(kept.end)
-    tie_to_job(dropped.end)
+    tie_to_job(kept, Handle.end)
+    tie_to_job(dropped, Handle.end)
     del dropped
     end_job()
     end_job()

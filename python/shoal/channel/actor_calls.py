@@ -52,7 +52,7 @@ class ActorCalls:
         location = settings.locations[index] if index < len(settings.locations) else None
         self._token = "" if location is None else location.token
         self._job_has_ended = False
-        tie_to_job(self._end_with_job)
+        tie_to_job(self, ActorCalls._end_with_job)
 
     @property
     def handle(self) -> Any:

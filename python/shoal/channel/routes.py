@@ -20,7 +20,7 @@ from shoal.errors import (
 )
 from shoal.job_end import tie_to_job
 from shoal.net_emulation import Endpoint, emulated_network
-from shoal.shm import joined
+from shoal.shm import Session, joined
 from shoal.transport.choice import forced_transport
 
 __all__ = ["Routes"]
@@ -59,7 +59,7 @@ class Routes:
 
         The handle replaces this dict by the one that its class of the core looks into."""
         self._has_ended = False
-        tie_to_job(self._end_with_job)
+        tie_to_job(self, Routes._end_with_job)
 
     def _end_with_job(self) -> None:
         self._has_ended = True
@@ -131,7 +131,7 @@ class Routes:
                 direct = self.direct if self._endpoint(index) is None else {}
                 session = joined(location.token)
                 # Waits may go on when this handle is dropped; closing the session ends them.
-                tie_to_job(session.close)
+                tie_to_job(session, Session.close)
                 return SharedQueues(self.settings, session, direct)
             except ChannelNotFoundError as error:
                 raise ChannelClosed(

@@ -138,7 +138,7 @@ class WorkerGroup:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
-        tie_to_job(self._end_with_job)
+        tie_to_job(self, WorkerGroup._end_with_job)
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_") and not name.startswith("__") and "_worker_cls" in vars(self):
@@ -236,7 +236,7 @@ class WorkerGroup:
         }
         forget_dead(self._name)
         self._job_has_ended = False
-        tie_to_job(self._end_with_job)
+        tie_to_job(self, WorkerGroup._end_with_job)
         try:
             for placement in placements:
                 self._workers.append(
@@ -358,7 +358,7 @@ class WorkerGroup:
         group = cls(worker_cls)
         group._name = group_name
         group._workers = [WorkerGroup.WorkerRank(a, r) for r, a in enumerate(found)]
-        tie_to_job(group._end_with_job)
+        tie_to_job(group, WorkerGroup._end_with_job)
         return group
 
     # --- calls ---
