@@ -362,9 +362,16 @@ class AsyncChannelWork(AsyncWork):
 
     def __del__(self) -> None:
         if getattr(self, "_takes", False) and not self.future.done():
-            soon(self.future.cancel)
+            # It may end before the loop comes to this; what it took then goes back.
+            soon(functools.partial(_drop, self.future, self._give_back))
         else:
             super().__del__()
+
+
+def _drop(future: Future, give_back: Callable[[], None] | None) -> None:
+    if not future.cancel() and give_back is not None:
+        # Not at once: the thread that completes it may be about to set the result.
+        future.add_done_callback(lambda _: give_back())
 
 
 class AsyncRayWork(AsyncWork):

@@ -2,9 +2,11 @@
 
 import asyncio
 import concurrent.futures
+import contextlib
 import gc
 import random
 import threading
+import time
 
 import pytest
 
@@ -119,6 +121,46 @@ def test_a_get_whose_item_arrives_with_the_cancellation_loses_nothing(channel, k
         if not got:
             got = [one.get(key, timeout=DEADLINE_S)]
         assert got == [n]
+    assert one.empty(key)
+
+
+def test_each_item_comes_once_however_the_gets_before_it_ended(channel, key):
+    one = channel()
+    choice, items = random.Random(3), 150
+
+    async def give_up(work, seconds, how):
+        """Wait for a get, but for a short time only; return what it brought."""
+        if how == "time":
+            return [await asyncio.wait_for(work.async_wait(), seconds)]
+        waiting = asyncio.ensure_future(work.async_wait())
+        if how == "before it starts":
+            waiting.cancel()
+        await asyncio.sleep(seconds)
+        if how == "work":
+            work.cancel()
+        elif how == "task":
+            waiting.cancel()
+        return [await waiting]
+
+    async def consume():
+        got = []
+        while putting.is_alive():
+            how = choice.choice(["time", "work", "task", "before it starts"])
+            with contextlib.suppress(TimeoutError, asyncio.CancelledError):
+                got += await give_up(one.get(key, async_op=True), choice.uniform(0, 0.01), how)
+        return got
+
+    def produce():
+        for n in range(items):
+            one.put(n, key=key)
+            time.sleep(0.002)
+
+    putting = threading.Thread(target=produce)
+    putting.start()
+    got = asyncio.run(consume())
+    while len(got) < items:
+        got.append(one.get(key, timeout=DEADLINE_S))
+    assert sorted(got) == list(range(items))
     assert one.empty(key)
 
 

@@ -1,5 +1,6 @@
 """Items on their way from a channel's actor to a get on another node: lost, late and cancelled."""
 
+import concurrent.futures
 import gc
 import threading
 import time
@@ -10,6 +11,8 @@ from ray.exceptions import ActorUnavailableError
 from shoal.deadline import Deadline
 from shoal.errors import ChannelDecodeError, PeerLostError
 from shoal.loop import soon
+from shoal.process import own_process
+from support.channel_actor import held_up
 from support.processes import until
 
 pytestmark = pytest.mark.nightly
@@ -104,6 +107,41 @@ def test_a_get_that_is_cancelled_while_its_item_is_rebuilt_gives_it_back(actors,
     until(lambda: queues.qsize("k") == 1)
     assert queues.take("k", channel.queues.ONE, Deadline(DEADLINE_S)) == "slow"
     until(lambda: actors.ask("end", False))
+
+
+def test_gets_that_are_cancelled_do_not_pile_up_at_a_busy_actor(actors, channel):
+    queues = actors.start().way("ray")
+    queues.put("k", "a", 0, None)
+    del actors.handle.called[:]
+    with actors.standing_still():
+        for _ in range(50):
+            future = queues.start_take("k", channel.queues.ONE, Deadline(DEADLINE_S))
+            time.sleep(0.001)
+            assert future.cancel()
+        assert len(actors.handle.called) <= 2  # one get, and the word that it was cancelled
+    assert queues.take("k", channel.queues.ONE, Deadline(DEADLINE_S)) == "a"
+    until(lambda: actors.ask("end", False))
+
+
+def test_a_call_that_arrives_after_its_cancellation_takes_and_puts_nothing(actors, channel):
+    queues = actors.start(maxsize=2).way("ray")
+    queues.put("k", "a", 0, None)
+    key, ticket = channel.remote._key("k"), channel.actor_protocol.new_ticket()
+    actors.call("cancel", channel.actor_protocol.pack(ticket))
+    client = tuple(own_process())
+    assert actors.ask("take", key, tuple(channel.queues.ONE), 5.0, client, ticket) is None
+    parcel = channel.shm.Parcel.of("b")
+    assert actors.ask("put", key, parcel, 0, 5.0, ticket) is None
+    assert queues.qsize("k") == 1
+
+
+def test_what_arrives_for_a_work_that_is_being_dropped_goes_back(channel):
+    future, back = concurrent.futures.Future(), []
+    work = channel.async_work.work_of(future, "get", takes=True)
+    with held_up():  # the drop is noted, but nothing was cancelled yet
+        del work
+        future.set_result(channel.queues.Taken("a", give_back=lambda: back.append("a")))
+    until(lambda: back == ["a"])
 
 
 @both_ways

@@ -222,6 +222,8 @@ class ChannelWorker:
         if seconds is None:
             put_now(queue, parcel, weight, policy)
             return Outcome.OK, None
+        if ticket in self._cancelled:
+            return Outcome.FULL, None
         attempt = partial(put_or_wait, queue, parcel, weight, policy)
         try:
             attempt()
@@ -236,9 +238,6 @@ class ChannelWorker:
         return Outcome.OK, None
 
     async def _unless_cancelled(self, ticket: tuple[int, int], work: Coroutine[Any, Any, T]) -> T:
-        if ticket in self._cancelled:
-            work.close()
-            raise asyncio.CancelledError
         before = self._waiting.get(ticket)
         if before is not None:  # the answer was lost, and the caller asked again
             before.cancel()
@@ -288,6 +287,8 @@ class ChannelWorker:
         The items are on lease until the handle confirms that it has them, so that no item is lost
         if this process dies, if the caller dies, or if the reply does not arrive.
         """
+        if ticket in self._cancelled:
+            return Outcome.PENDING, None
         queue, want, process = self._queue(key), Want(*want), ProcessId(*client)
         begun = time.monotonic()
 

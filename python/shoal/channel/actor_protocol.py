@@ -1,8 +1,10 @@
 """Makes calls to Ray actors, and packs their requests and replies.
 
 An operation is a generator, written once and run in two ways: it yields the calls to make and
-receives their replies. `run` makes the calls in the caller's thread, `arun` in an event loop. When the caller is interrupted or
-cancelled, both cancel the call and give back to the actor any messages that it handed over anyway.
+receives their replies. `run` makes the calls in the caller's thread, `arun` in an event loop. When
+its caller is interrupted, `run` cancels the call and gives back to the actor any messages that it
+handed over anyway. An operation of `arun` is not cancelled but stopped (`until_stopped`): its last
+call is answered before it ends, so that cancelled operations do not pile up at a busy actor.
 
 Ray moves `bytes` without pickling them, so a small request is one `bytes`. Large buffers travel
 beside it: Ray copies each once into shared memory, and this module copies it once out. The
@@ -17,7 +19,7 @@ import os
 import pickle
 import time
 from asyncio import FIRST_COMPLETED
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Generator, Iterator, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 import ray
@@ -46,6 +48,7 @@ __all__ = [
     "run",
     "tell",
     "unpack",
+    "until_stopped",
 ]
 
 _ANSWER_S = 30.0
@@ -179,7 +182,10 @@ def run(steps: Steps[_T], wait: LongWait | None = None) -> _T:
 
 
 async def arun(steps: Steps[_T], wait: LongWait | None = None) -> _T:
-    """Run an operation in an event loop; otherwise the same as `run`."""
+    """Run an operation in an event loop; otherwise the same as `run`.
+
+    Do not cancel it: an answer that holds messages would be lost.
+    """
     try:
         request = next(steps)
         while True:
@@ -198,15 +204,28 @@ async def arun(steps: Steps[_T], wait: LongWait | None = None) -> _T:
             except Exception as error:  # noqa: BLE001  (the operation decides what it means)
                 request = steps.throw(error)
                 continue
-            except BaseException:  # a cancellation: the answer may still hold messages
-                _clean_up(request, ref)
-                raise
             if wait is not None:
                 wait.tick()
             request = steps.send(reply)
     except StopIteration as stop:
         result: _T = stop.value
         return result
+
+
+async def until_stopped(work: Awaitable[_T], stop: Callable[[], Any]) -> _T:
+    """Return the result of an awaitable; on a cancellation ask it to end soon, and wait for that.
+
+    Args:
+        work: The awaitable.
+        stop: Asks it to end.
+    """
+    running = asyncio.ensure_future(work)
+    while not running.done():
+        try:
+            await asyncio.wait({running})
+        except asyncio.CancelledError:
+            stop()
+    return running.result()
 
 
 def tell(handle: Any, method: str, value: Any) -> None:
@@ -315,23 +334,16 @@ def _clean_up(request: Request, ref: Any) -> None:
         submit(_abandon(request, ref))
 
 
-async def _cancel(handle: Any, ticket: tuple[int, int]) -> None:
-    try:
-        await handle.cancel.remote(pack(ticket))
-    except LOST:
-        return  # a dead actor has nothing to cancel
-
-
 async def _abandon(request: Request, ref: Any) -> None:
     """Cancel a call whose caller has gone, and give back the messages it received anyway."""
-    if request.ticket is not None:
-        await _cancel(request.handle, request.ticket)
     try:
+        if request.ticket is not None:
+            tell(request.handle, "cancel", request.ticket)
         async with asyncio.timeout(request.seconds + _ANSWER_S):
             outcome, items = _open(await ref)
         if outcome is Outcome.OK and items and request.refusal is not None:
-            await request.handle.give_back.remote(pack(request.refusal(items)))
-    except (*LOST, TimeoutError):
+            tell(request.handle, "give_back", request.refusal(items))
+    except (ActorLostError, *LOST, TimeoutError):
         return
 
 

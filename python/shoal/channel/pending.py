@@ -254,20 +254,27 @@ class PutSequence:
             put.drop()
 
 
+@dataclass
+class _Turn:
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    users: int = 0
+
+
 class Turns:
     """Runs the asynchronous gets of this process on one queue one after the other.
 
     Ray may run two calls of one caller in any order, so the second is made after the first has
-    answered: the first future then holds the older message.
+    answered: the first future then holds the older message. A get that was cancelled keeps its
+    turn until its coroutine has ended.
     """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._waiting: dict[Hashable, int] = {}
-        self._turns: dict[Hashable, asyncio.Lock] = {}
+        self._turns: dict[Hashable, _Turn] = {}  # used on the loop only
 
     def busy(self, name: Hashable) -> bool:
-        """Whether operations on a queue are under way."""
+        """Whether operations on a queue are under way that were not cancelled."""
         return name in self._waiting
 
     def start(
@@ -293,23 +300,28 @@ class Turns:
         """
 
         async def in_turn() -> _T:
-            turn = self._turns.setdefault(name, asyncio.Lock())
+            turn = self._turns.setdefault(name, _Turn())
+            turn.users += 1
             try:
-                async with asyncio.timeout(deadline.remaining_or_none()):
-                    await turn.acquire()
-            except TimeoutError:
-                raise too_late() from None
-            try:
-                return await work()
+                try:
+                    async with asyncio.timeout(deadline.remaining_or_none()):
+                        await turn.lock.acquire()
+                except TimeoutError:
+                    raise too_late() from None
+                try:
+                    return await work()
+                finally:
+                    turn.lock.release()
             finally:
-                turn.release()
+                turn.users -= 1
+                if not turn.users:
+                    del self._turns[name]
 
         def leave(_: Future) -> None:
             with self._lock:
                 self._waiting[name] -= 1
                 if not self._waiting[name]:
                     del self._waiting[name]
-                    self._turns.pop(name, None)
 
         with self._lock:
             self._waiting[name] = self._waiting.get(name, 0) + 1

@@ -1,6 +1,7 @@
 """`RemoteQueues`: a channel's queues on another node, used by calls to the channel's actor."""
 
 import asyncio
+import threading
 import time
 from collections.abc import Callable, Hashable, Sequence
 from functools import partial
@@ -14,6 +15,7 @@ from shoal.channel.actor_protocol import (
     Steps,
     arun,
     new_ticket,
+    until_stopped,
 )
 from shoal.channel.arrays import new_array
 from shoal.channel.leases import HeldLeases, RemoteLease
@@ -133,15 +135,13 @@ class RemoteQueues:
         async def put_one(parcel: Parcel, weight: int, deadline: Deadline) -> Outcome:
             ticket, stops = new_ticket(), asyncio.Event()
             steps = self._put_steps(key, parcel, weight, deadline, ticket, stops.is_set)
-            work = asyncio.ensure_future(arun(steps))
-            while not work.done():
-                try:
-                    await asyncio.wait({work})
-                except asyncio.CancelledError:
-                    # Let the actor say whether the item is in the channel already.
-                    stops.set()
-                    self._calls.tell("cancel", ticket)
-            if not work.result():
+
+            def stop() -> None:
+                stops.set()
+                self._calls.tell("cancel", ticket)
+
+            # The actor says whether the item is in the channel already.
+            if not await until_stopped(arun(steps), stop):
                 raise asyncio.CancelledError
             return Outcome.OK
 
@@ -205,24 +205,29 @@ class RemoteQueues:
         return taken.value
 
     def start_take(self, key: Hashable, want: Want, deadline: Deadline) -> Future:
-        """Start a get; a long wait is not logged."""
+        """Start a get; a long wait is not logged.
+
+        A get that is cancelled keeps its turn until the actor has answered it.
+        """
         self._pending.raise_set_aside(key)
-        ticket = new_ticket()
+        ticket, future, asks = new_ticket(), Future(), threading.Event()
 
         async def work() -> Taken:
+            asks.set()
+            steps = self._take_steps(_key(key), want, deadline, ticket, future.cancelled)
             try:
-                found = await arun(self._take_steps(_key(key), want, deadline, ticket))
+                found = await until_stopped(arun(steps), _nothing_more)
             except ActorLostError as error:
                 raise self._calls.translate(error) from None
+            if future.cancelled():
+                if found is not None:
+                    self._give_back(_numbers(found))
+                raise asyncio.CancelledError
             # In a thread: decoding may import modules, which can take seconds, and this event loop
             # has leases to renew.
             loop = asyncio.get_running_loop()
             opening = loop.run_in_executor(None, self._opened, key, want, found)
-            try:
-                return await asyncio.shield(opening)
-            except asyncio.CancelledError:
-                opening.add_done_callback(_give_back)
-                raise
+            return await until_stopped(opening, _nothing_more)
 
         def no_turn() -> BaseException:
             return timeout_error("get", self._shown(_key(key)), deadline.timeout, NOTHING)
@@ -230,11 +235,11 @@ class RemoteQueues:
         def cancel(ended: Future) -> None:
             # In the thread that cancels, so that this get cannot take an item which that thread
             # puts next.
-            if ended.cancelled():
+            if ended.cancelled() and asks.is_set():
                 self._calls.tell("cancel", ticket)
 
-        future = self._pending.gets.start(key, deadline, work, _as_it_is, no_turn, _refuse)
         future.add_done_callback(cancel)
+        self._pending.gets.start(key, deadline, work, _as_it_is, no_turn, _refuse, future)
         return future
 
     def _take_steps(
@@ -243,13 +248,17 @@ class RemoteQueues:
         want: Want,
         deadline: Deadline | None,
         ticket: tuple[int, int] | None = None,
+        stops: Callable[[], bool] = lambda: False,
     ) -> Steps[Any]:
+        """Take items; return None if `stops` ended the get before it took any."""
         refusal, late = NOTHING, ""
         client, ticket = tuple(own_process()), ticket or new_ticket()
         limit = _limit(deadline)
         # Without a deadline the actor is asked once.
         for phase, until in want.phases(Deadline(0) if deadline is None else deadline):
             while True:
+                if stops():
+                    return None
                 seconds = min(_SLICE_S, until.remaining)
                 asked = time.monotonic()
                 try:
@@ -499,7 +508,5 @@ def _refuse(taken: Taken) -> None:
     taken.give_back()
 
 
-def _give_back(opening: "asyncio.Future[Taken]") -> None:
-    """Give back items whose decoding ended after their get was cancelled."""
-    if not opening.cancelled() and opening.exception() is None:
-        opening.result().give_back()
+def _nothing_more() -> None:
+    """Do nothing: the get that was cancelled has told the actor, and its answer comes soon."""
