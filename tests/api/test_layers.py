@@ -28,6 +28,7 @@ LAYERS = [
         "problems",
         "process",
         "signatures",
+        "wait_threads",
         "work",
         "bootstrap",
         "_backend",

@@ -53,7 +53,7 @@ def peer():
 @pytest.fixture(scope="module")
 def victims():
     """Processes that tests kill, started together because each of them imports torch."""
-    processes = [Peer() for _ in range(4)]
+    processes = [Peer() for _ in range(5)]
     yield processes
     for process in processes:
         process.end()
@@ -137,6 +137,37 @@ def test_a_message_arrives_although_its_sender_died(victim):
     assert into.tolist() == [1.0, 1.0, 1.0]
     with pytest.raises(PeerLostError):
         pair.recv_frame(limit())
+
+
+class ForgetsSends:
+    """Stands before a group of gloo, whose sends it forgets, as gloo does in a rare moment."""
+
+    def __init__(self, group):
+        self._group = group
+        self._never = threading.Event()
+
+    def __getattr__(self, name):
+        return getattr(self._group, name)
+
+    def send(self, *_):
+        return self
+
+    def wait(self, limit):
+        self._never.wait(min(limit.total_seconds(), LIMIT_S))
+
+
+@pytest.mark.parametrize("dies", [False, True], ids=["closes", "dies"])
+def test_a_send_that_gloo_forgot_ends_with_its_receiver(peer, victims, dies):
+    victim = next(p for p in victims if p.process.is_alive()) if dies else peer
+    pair = connected(victim)
+    pair._group = ForgetsSends(pair._group)
+    sending = in_thread(pair.send, b"", [torch.ones(3)], limit(float("inf")))
+    if dies:
+        victim.kill()
+    else:
+        victim.run(close)
+    with pytest.raises(PeerLostError, match=r"a:0: send to b:0: the connection was lost .*closed"):
+        sending()
 
 
 # Peers that do not answer.

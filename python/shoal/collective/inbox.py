@@ -28,7 +28,6 @@ from shoal.collective.peer_waits import PeerWait
 from shoal.collective.routes import Route, Routes
 from shoal.collective.tensor_layout import fits
 from shoal.collective.tensor_receives import NOT_HERE, Place, TensorReceives
-from shoal.collective.wait_threads import run_in_thread
 from shoal.collective.watchdog import attend
 from shoal.deadline import Deadline
 from shoal.errors import (
@@ -42,6 +41,7 @@ from shoal.errors import (
 from shoal.futures import fail, fulfil
 from shoal.manager import WorkerInfo
 from shoal.transport.choice import Watch
+from shoal.wait_threads import run_in_thread
 
 __all__ = ["NOT_YET", "Inbox", "Request"]
 

@@ -18,7 +18,6 @@ from shoal.collective.peer_waits import PeerWait
 from shoal.collective.routes import Route, Routes
 from shoal.collective.tensor_sends import TensorSends, has_tensors
 from shoal.collective.unread_payloads import UnreadPayloads
-from shoal.collective.wait_threads import run_in_thread
 from shoal.collective.watchdog import attend
 from shoal.deadline import Deadline
 from shoal.errors import (
@@ -33,6 +32,7 @@ from shoal.manager import WorkerInfo
 from shoal.pickling import dumps
 from shoal.shm import Parcel
 from shoal.transport.choice import Watch
+from shoal.wait_threads import run_in_thread
 
 __all__ = ["LOOK_S", "SLICE_S", "Outbox"]
 

@@ -22,7 +22,7 @@ from shoal.transport.torch.memory import alias, as_bytes, check_tensors, own
 from shoal.transport.torch.rendezvous import Party, make_group, one_line
 from shoal.transport.torch.store import connect_store, listen_on, store_on_socket
 from shoal.transport.torch.typing import Group, Work
-from shoal.transport.torch.watch import Wait, begin, end, limit_of
+from shoal.transport.torch.watch import Wait, begin, end, limit_of, wait_apart
 
 if TYPE_CHECKING:
     import torch
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 __all__ = ["HostGroup", "Meeting", "local_ip_towards"]
 
 _SIZE_BYTES = 8
-_CANCEL_TAG = 2**31 - 1
+_CANCEL_TAG, _PROBE_TAG = 2**31 - 1, 2**31 - 2
 _SEQUENCES = 2**30 - 1
 _KEPT_WORKS = 64
 _TRY_AGAIN_S = 0.02
@@ -154,22 +154,43 @@ class HostGroup:
         except RuntimeError as error:
             raise self._lost(error, 0.0) from None
 
-    def wait(self, works: Sequence[Work], deadline: Deadline) -> None:
-        """Wait for transfers."""
-        wait = Wait(f"{self._what}: broadcast", deadline, None, self._cancel, works)
+    def wait(self, works: Sequence[Work], deadline: Deadline, to: Sequence[int] = ()) -> None:
+        """Wait for transfers.
+
+        Args:
+            works: The transfers, either sends or receives.
+            deadline: When to give up.
+            to: The rank to which each of the sends goes; empty for receives.
+        """
+
+        def hopeless() -> BaseException | None:
+            return self._lost_rank(to[wait.index]) if to else None
+
+        wait = Wait(f"{self._what}: broadcast", deadline, hopeless, self._cancel, works)
         begin(wait)
         try:
-            for work in works:
-                work.wait(limit_of(deadline))
+            if to:
+                wait_apart(works, wait)
+            else:
+                for work in works:
+                    work.wait(limit_of(deadline))
         except RuntimeError as error:
-            if wait.error is not None:
+            if isinstance(wait.error, ShoalTimeoutError):
                 raise wait.error from None
             if deadline.expired:
                 raise self.timed_out(deadline) from None
-            raise self._lost(error, wait.seconds) from None
+            raise self._lost(wait.error or error, wait.seconds) from None
         finally:
             end(wait)
         self._recent.extend(works)
+
+    def _lost_rank(self, rank: int) -> RuntimeError | None:
+        """Return torch's error if the connection to a rank is lost."""
+        try:
+            self._group.recv([own(1)[1]], rank, _PROBE_TAG)  # nothing is ever sent to it
+        except RuntimeError as error:
+            return error
+        return None
 
     def timed_out(self, deadline: Deadline) -> ShoalTimeoutError:
         """Close the group for a broadcast that took too long; return the error to raise."""
@@ -179,7 +200,7 @@ class HostGroup:
             "closed"
         )
 
-    def _lost(self, error: RuntimeError, seconds: float) -> PeerLostError:
+    def _lost(self, error: BaseException, seconds: float) -> PeerLostError:
         return PeerLostError(
             f"{self._what}: a broadcast lost its connection after {seconds:.1f} s of waiting "
             f"({one_line(error)}); the group is closed"
@@ -209,6 +230,7 @@ class HostWork:
         self._tags = 2 * sequence, 2 * sequence + 1
         self._done = False
         self._received: concurrent.futures.Future[None] | None = None
+        self._to: list[int] = []
         size_tag, tag = self._tags
         if root != group.rank:
             self._size, announced = own(_SIZE_BYTES)
@@ -217,6 +239,7 @@ class HostWork:
         size = tensor.nbytes
         announced = as_bytes(size.to_bytes(_SIZE_BYTES, "little"))
         others = [rank for rank in range(group.size) if rank != root]
+        self._to = others + others if size else others
         self._works = [
             group.post(to=rank, source=root, tensor=announced, tag=size_tag) for rank in others
         ]
@@ -267,7 +290,7 @@ class HostWork:
         return True
 
     def _finish(self, deadline: Deadline) -> None:
-        self._group.wait(self._works, deadline)
+        self._group.wait(self._works, deadline, self._to)
         if self._root != self._group.rank:
             self._receive(deadline)
 

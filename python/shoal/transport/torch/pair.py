@@ -10,6 +10,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from datetime import timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 from shoal.deadline import Deadline
@@ -32,7 +33,7 @@ from shoal.transport.torch.memory import alias, as_bytes, check_tensors, gather,
 from shoal.transport.torch.rendezvous import Party, make_group, one_line
 from shoal.transport.torch.store import connect_store, server_at
 from shoal.transport.torch.typing import Group, Work
-from shoal.transport.torch.watch import Wait, Watch, begin, end, limit_of
+from shoal.transport.torch.watch import Wait, Watch, begin, end, limit_of, wait_apart
 
 if TYPE_CHECKING:
     import torch
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
 __all__ = ["TorchPair"]
 
 _SENDER, _RECEIVER = 0, 1
-_CONTROL_TAG, _HEAD_TAG, _PAYLOAD_TAG, _CANCEL_TAG = 0, 1, 2, 3
+_CONTROL_TAG, _HEAD_TAG, _PAYLOAD_TAG, _CANCEL_TAG, _PROBE_TAG = 0, 1, 2, 3, 4
 _KEPT_WORKS = 64
 _REACH_S = 30.0
 """Seconds for connecting to the sender's store, which is already running."""
@@ -459,13 +460,16 @@ class TorchPair:
 
     def _wait(self, works: list[Work], what: str, deadline: Deadline, watch: Watch | None) -> None:
         """Wait for works; close the pair if one fails or this thread is interrupted."""
+        watch = partial(self._hopeless, watch, what, deadline)
         wait = Wait(what, deadline, watch, self._cancel, works)
         begin(wait)
         try:
-            # The last one first: if the peer closes the connection while works are posted, gloo may
-            # forget one that it was about to write, but not one that waits for the receiver.
-            for work in reversed(works):
-                work.wait(limit_of(deadline))
+            if self._rank == _SENDER:
+                # The last one first: it waits for the receiver, so gloo is less likely to forget it.
+                wait_apart(works[::-1], wait)
+            else:
+                for work in works:
+                    work.wait(limit_of(deadline))
         except RuntimeError as error:
             self._fail(what, deadline, wait, error)
         except BaseException as error:
@@ -474,6 +478,27 @@ class TorchPair:
         finally:
             end(wait)
         self._recent.extend(works)
+
+    def _hopeless(self, watch: Watch | None, what: str, deadline: Deadline) -> BaseException | None:
+        """Return why a wait is hopeless, or None."""
+        error = None if watch is None else watch()
+        group = self._group
+        if error is not None:
+            return error
+        if group is None:
+            return self._closed_error(what)
+        try:
+            group.recv([own(1)[1]], 1 - self._rank, _PROBE_TAG)  # nothing is ever sent to it
+        except RuntimeError as lost:
+            return self._lost(what, deadline.elapsed, lost)
+        return None
+
+    @staticmethod
+    def _lost(what: str, waited: float, error: RuntimeError) -> PeerLostError:
+        return PeerLostError(
+            f"{what}: the connection was lost after {waited:.1f} s of waiting "
+            f"({one_line(error)}); this pair is closed"
+        )
 
     def _fail(
         self, what: str, deadline: Deadline, wait: Wait | None, error: RuntimeError
@@ -491,10 +516,7 @@ class TorchPair:
             ) from None
         self._close(f"its connection was lost: {one_line(error)}")
         waited = deadline.elapsed if wait is None else wait.seconds
-        raise PeerLostError(
-            f"{what}: the connection was lost after {waited:.1f} s of waiting "
-            f"({one_line(error)}); this pair is closed"
-        ) from None
+        raise self._lost(what, waited, error) from None
 
     def _failing(self, what: str, deadline: Deadline) -> "_Failing":
         return _Failing(self, what, deadline)

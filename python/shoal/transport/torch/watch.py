@@ -3,6 +3,10 @@
 A thread that waits in torch cannot check anything itself. The watchdog is a task on the event loop
 of the process and runs only while a thread waits. It logs long waits, and ends a wait whose peer
 is known to be dead.
+
+gloo may forget a send that it was about to write when the receiver closed the connection. A wait
+for that send ends at its limit only, whatever happens to the group, so sends are waited for in a
+thread that can be abandoned (`wait_apart`). gloo forgets no receive.
 """
 
 import asyncio
@@ -10,8 +14,9 @@ import contextlib
 import math
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import timedelta
+from queue import SimpleQueue
 from typing import Any
 
 from shoal.deadline import Deadline, LongWait
@@ -20,8 +25,10 @@ from shoal.fork import ChildStage, in_child
 from shoal.loop import submit
 from shoal.transport.torch.ending import at_end, stop_if_ending
 from shoal.transport.torch.forks import leak
+from shoal.transport.torch.typing import Work
+from shoal.wait_threads import run_in_thread
 
-__all__ = ["Wait", "Watch", "begin", "end", "limit_of"]
+__all__ = ["Wait", "Watch", "begin", "end", "limit_of", "wait_apart"]
 
 _LOOK_EVERY_S = 0.8
 _NO_LIMIT = timedelta(days=3650)
@@ -45,18 +52,21 @@ class Wait:
             destroy them.
 
     Attributes:
+        deadline: As given.
         cancel: As given.
         error: The error with which the watchdog ended the wait, or None.
+        index: Which of several works is being waited for.
     """
 
     __slots__ = (
         "__weakref__",
-        "_deadline",
         "_long",
         "_start",
         "_watch",
         "cancel",
+        "deadline",
         "error",
+        "index",
         "what",
         "works",
     )
@@ -72,7 +82,8 @@ class Wait:
         self.what = what
         self.works = works
         self.error: BaseException | None = None
-        self._deadline = deadline
+        self.index = 0
+        self.deadline = deadline
         self._watch = watch
         self.cancel = cancel
         self._start = time.monotonic()
@@ -86,7 +97,7 @@ class Wait:
     def look(self) -> None:
         """Log the wait if a log line is due; end it if it is hopeless."""
         if self._long is None:
-            self._long = LongWait(lambda: self.what, self._deadline, self.seconds)
+            self._long = LongWait(lambda: self.what, self.deadline, self.seconds)
         self._long.tick()
         if self.error is None:
             self.error = self._hopeless()
@@ -94,8 +105,8 @@ class Wait:
             self.cancel()
 
     def _hopeless(self) -> BaseException | None:
-        if self._deadline.elapsed > self._deadline.timeout + _GRACE_S:
-            limit = self._deadline.timeout
+        if self.deadline.elapsed > self.deadline.timeout + _GRACE_S:
+            limit = self.deadline.timeout
             return ShoalTimeoutError(f"{self.what}: not done within {limit:g} s")
         if self._watch is None:
             return None
@@ -112,6 +123,41 @@ def limit_of(deadline: Deadline) -> timedelta:
         return _NO_LIMIT
     # torch cuts off what is less than a millisecond, and gloo takes 0 as its default.
     return timedelta(milliseconds=math.ceil(left * 1000) + 1)
+
+
+def wait_apart(works: Sequence[Work], wait: Wait) -> None:
+    """Wait for sends; return as soon as the watchdog has ended the wait, even if torch does not.
+
+    Args:
+        works: The sends, in the order of the waits.
+        wait: This wait, which has begun; its end is noted here.
+
+    Raises:
+        RuntimeError: The error of torch; or the wait was ended, for the reason `wait.error`.
+    """
+    results: SimpleQueue[BaseException | None] = SimpleQueue()
+    cancel = wait.cancel
+
+    def cancel_or_abandon() -> None:
+        cancel()
+        if wait.error is not None:
+            results.put(RuntimeError("the wait was abandoned"))
+
+    def work() -> None:
+        error: BaseException | None = None
+        try:
+            for wait.index, one in enumerate(works):
+                one.wait(limit_of(wait.deadline))
+        except BaseException as caught:  # noqa: BLE001  (raised in the caller's thread)
+            error = caught.with_traceback(None)
+        end(wait)
+        results.put(error)
+
+    wait.cancel = cancel_or_abandon
+    run_in_thread(work)
+    error = results.get()
+    if error is not None:
+        raise error
 
 
 _waits: dict[int, Wait] = {}
