@@ -81,7 +81,7 @@ in_child(ChildStage.FORGET, _note_fork)
 def runtime() -> Any:
     """Return the runtime of actors: the module `ray`, or the one that `use_runtime` set.
 
-    A runtime has Ray's `get`, `wait`, `kill`, `get_actor`, `is_initialized` and
+    A runtime has Ray's `get`, `wait`, `kill`, `get_actor`, `is_initialized`, `ObjectRef` and
     `util.get_node_ip_address`.
     """
     return ray if _in_process is None else _in_process

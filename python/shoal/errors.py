@@ -19,6 +19,7 @@
     │   └── NamespaceConflictError                     Ray runs in another namespace
     ├── LaunchError (RuntimeError)                     a worker could not be started
     │   └── NameTakenError (ValueError)                a live group or actor has its name
+    ├── CallDecodeError                                what a call carries cannot be rebuilt
     ├── NotLaunchedError (RuntimeError)                a Worker constructed outside launch
     ├── LockError (RuntimeError)                       a lock that the caller cannot use or release
     ├── RemoteError                                    a remote error that cannot be rebuilt here
@@ -45,6 +46,7 @@ from typing import Any, Self
 
 __all__ = [
     "AddressError",
+    "CallDecodeError",
     "ChannelClosed",
     "ChannelCorruptError",
     "ChannelDecodeError",
@@ -215,6 +217,10 @@ class LaunchError(ShoalError, RuntimeError):
 
 class NameTakenError(LaunchError, ValueError):
     """The name of a new group or actor belongs to one that is alive."""
+
+
+class CallDecodeError(ShoalError):
+    """The arguments or the result of a call cannot be rebuilt in the process that receives them."""
 
 
 class NotLaunchedError(ShoalError, RuntimeError):

@@ -9,10 +9,11 @@ torch nor Ray: a process that has not imported them has none of their objects to
 import functools
 import importlib
 import io
+import math
 import pickle
 import sys
 import types
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from shoal.errors import DependencyError, ShoalValueError
@@ -140,13 +141,16 @@ def _pickled(pickler: Any, obj: Any) -> tuple[bytes, list[memoryview]]:
 
     out = io.BytesIO()
     made = pickler(out, protocol=5, buffer_callback=stays_inside)
+    made.storages = {}
     made.dump(obj)
     return out.getvalue(), beside
 
 
 class _Pickler(pickle.Pickler):
+    storages: "_Storages"
+
     def reducer_override(self, obj: Any) -> Any:
-        reduced = _reduce_buffers(obj)
+        reduced = _reduce_buffers(obj, self.storages)
         if reduced is not None:
             return reduced
         # Pickle would send a class or a function of the running script as a name in `__main__`,
@@ -163,8 +167,10 @@ def _by_value_pickler(cloud: types.ModuleType) -> type:
     base: Any = cloud.Pickler
 
     class ByValuePickler(base):  # type: ignore[misc]  # the base class is only known at run time
+        storages: "_Storages"
+
         def reducer_override(self, obj: Any) -> Any:
-            reduced = _reduce_buffers(obj)
+            reduced = _reduce_buffers(obj, self.storages)
             return super().reducer_override(obj) if reduced is None else reduced
 
     return ByValuePickler
@@ -204,7 +210,7 @@ def _is_of_ray(obj: Any) -> bool:
     return isinstance(obj, (ray.ObjectRef, actor.ActorHandle))
 
 
-def _reduce_buffers(obj: Any) -> Any:
+def _reduce_buffers(obj: Any, storages: "_Storages") -> Any:
     """Return the reduction of a tensor or a read-only array, or None for anything else."""
     numpy = sys.modules.get("numpy")
     if numpy is not None and type(obj) is getattr(numpy, "ndarray", None):
@@ -212,31 +218,121 @@ def _reduce_buffers(obj: Any) -> Any:
             return None
         # Pickle would make the receiver's copy read-only, which protects nothing.
         return obj.copy().__reduce_ex__(5)
-    return _reduce_tensor(obj)
+    return _reduce_tensor(obj, storages)
 
 
-def _reduce_tensor(obj: Any) -> Any:
-    """Return a plain dense tensor's reduction, or None for anything else.
+class _Sent:
+    """The part of a storage that a pickle holds so far.
 
-    The values are copied only if they are not already contiguous in the CPU's memory.
+    Attributes:
+        tensor: A tensor of that part, which the pickle can refer to.
+        start: Offset of the part within the storage, in bytes.
+        end: Offset of its end.
+        total: Bytes of the storage's tensors that the pickle holds, overlaps counted again.
+    """
+
+    __slots__ = ("end", "start", "tensor", "total")
+
+    def __init__(self, tensor: Any, start: int, end: int) -> None:
+        self.tensor, self.start, self.end, self.total = tensor, start, end, end - start
+
+
+_Storages = dict[tuple[str, int], _Sent]
+"""By device and address: what a pickle holds of each storage."""
+
+
+def _reduce_tensor(obj: Any, storages: _Storages) -> Any:
+    """Return a dense tensor's reduction, or None for anything else.
+
+    The values are copied only if they are not already contiguous in the CPU's memory. Of a view,
+    only its own values are sent; views that overlap are sent once and arrive as views.
     """
     torch = sys.modules.get("torch")
     tensor_type = getattr(torch, "Tensor", None)
-    if torch is None or tensor_type is None or type(obj) is not tensor_type:
+    if torch is None or tensor_type is None:
         return None
+    kind = type(obj)
+    if kind is not tensor_type and not (
+        issubclass(kind, tensor_type) and _is_simple_subclass(kind, tensor_type)
+    ):
+        return None
+    if obj.layout is torch._mkldnn:  # noqa: SLF001  (it has no other name)
+        raise ShoalValueError(
+            "a tensor of the layout mkldnn cannot be sent: send tensor.to_dense()"
+        )
+    # torch's own pickling sends the parts of sparse and nested tensors, which come here again.
     if obj.layout is not torch.strided or obj.is_quantized or obj.is_nested:
         return None
     if obj.device.type == "meta":
         return None
+    with torch._C.DisableTorchFunctionSubclass():  # noqa: SLF001  (torch's own pickling uses it)
+        rebuild, arguments = _reduce_values(torch, obj, storages)
+    if kind is tensor_type and not obj.__dict__:
+        return rebuild, arguments
+    # A subclass is itself again on arrival, and has the attributes of the Python object.
+    return _rebuild_object, (kind, rebuild, *arguments), obj.__dict__, None, None, _set_attributes
+
+
+def _reduce_values(torch: Any, obj: Any, storages: _Storages) -> tuple[Any, tuple[Any, ...]]:
     shape, dtype, device = tensor_facts(obj)
     if device == "cpu":
         _check_storage(obj)
+    # Only a leaf can require gradients in another process; the graph of a result stays here.
+    wants_grad = obj.requires_grad and obj.is_leaf
+    offset = _offset_in_sent(torch, obj, storages)
+    if offset is not None:
+        sent, start = offset
+        return _rebuild_view, (sent, start, shape, dtype, wants_grad)
     values = obj.detach().resolve_conj().resolve_neg().to("cpu").contiguous()
     # A tensor of one value is contiguous with any stride, but `view` to bytes wants stride 1.
     raw = values.as_strided((values.numel(),), (1,)).view(torch.uint8).numpy()
-    # Only a leaf can require gradients in another process; the graph of a result stays here.
-    wants_grad = obj.requires_grad and obj.is_leaf
     return _rebuild_tensor, (pickle.PickleBuffer(raw), shape, dtype, device, wants_grad)
+
+
+def _offset_in_sent(torch: Any, obj: Any, storages: _Storages) -> tuple[Any, int] | None:
+    """Return a tensor that the pickle holds, or is to hold, and the offset of this one in it.
+
+    None for a tensor to be sent by itself. If the views of a storage have more bytes than the
+    storage, it is sent as a whole.
+    """
+    if not obj.numel() or not obj.is_contiguous() or obj.is_conj() or obj.is_neg():
+        return None
+    storage = obj.untyped_storage()
+    size, key = obj.element_size(), (str(obj.device), storage.data_ptr())
+    start = obj.storage_offset() * size
+    end = start + obj.numel() * size
+    sent = storages.get(key)
+    if sent is None:
+        storages[key] = _Sent(obj, start, end)
+        return None
+    if sent.tensor is obj:  # a whole storage
+        return None
+    if not (sent.start <= start and end <= sent.end) or (start - sent.start) % size:
+        sent.total += end - start
+        if sent.total <= storage.nbytes():
+            return None
+        whole = torch.empty(0, dtype=torch.uint8, device=obj.device).set_(storage)
+        sent = storages[key] = _Sent(whole, 0, storage.nbytes())
+    return sent.tensor, start - sent.start
+
+
+_OWN_WAYS = frozenset(
+    {
+        "__getstate__",
+        "__reduce__",
+        "__reduce_ex__",
+        "__setstate__",
+        "__slots__",
+        "__torch_dispatch__",
+        "__torch_function__",
+    }
+)
+"""What a subclass of tensors defines if it is more than values and attributes."""
+
+
+def _is_simple_subclass(kind: type, tensor_type: type) -> bool:
+    mine = kind.__mro__[: kind.__mro__.index(tensor_type)]
+    return not any(_OWN_WAYS & vars(base).keys() for base in mine)
 
 
 def _check_storage(tensor: Any) -> None:
@@ -270,3 +366,24 @@ def _rebuild_tensor(
     if device != "cpu":
         tensor = tensor.to(device)
     return tensor.requires_grad_() if wants_grad else tensor
+
+
+def _rebuild_view(
+    sent: Any, start: int, shape: tuple[int, ...], dtype: str, wants_grad: bool
+) -> Any:
+    """Return a view of a tensor that arrived in the same message, `start` bytes into it."""
+    torch = sys.modules["torch"]
+    kind = getattr(torch, dtype)
+    raw = sent.detach().as_subclass(torch.Tensor).reshape(-1).view(torch.uint8)
+    end = start + math.prod(shape) * kind.itemsize
+    tensor = raw[start:end].view(kind).reshape(shape)
+    return tensor.requires_grad_() if wants_grad else tensor
+
+
+def _rebuild_object(kind: type, rebuild: Callable[..., Any], *arguments: Any) -> Any:
+    tensor = rebuild(*arguments)
+    return tensor if type(tensor) is kind else tensor.as_subclass(kind)
+
+
+def _set_attributes(tensor: Any, attributes: dict[str, Any]) -> None:
+    tensor.__dict__.update(attributes)

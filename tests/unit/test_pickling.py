@@ -138,6 +138,53 @@ def test_gradients_and_parameters():
     assert torch.equal(through(module).weight, module.weight)
 
 
+def size_of(obj):
+    head, buffers = dumps(obj)
+    return len(head) + sum(buffer.nbytes for buffer in buffers)
+
+
+def test_tensors_that_overlap_travel_once_and_overlap_again():
+    torch = pytest.importorskip("torch")
+    whole = torch.arange(100_000)
+    for tensors in ([whole, whole[7:9]], [whole[7:9], whole], [whole.view(torch.uint8)[8:], whole]):
+        assert size_of(tensors) < 1.1 * whole.nbytes
+        first, second = through(tensors)
+        assert torch.equal(first, tensors[0])
+        assert torch.equal(second, tensors[1])
+    first, second = through([whole, whole[7:9]])
+    first[7] = -1
+    assert second[0] == -1
+
+
+def test_no_more_of_a_storage_travels_than_its_views_have():
+    torch = pytest.importorskip("torch")
+    whole = torch.arange(100_000)
+    halves = [whole[:50], whole[-50:]]
+    assert size_of(halves) < 2000
+    assert all(map(torch.equal, through(halves), halves))
+    windows = [whole[n : n + 90_000] for n in range(20)]
+    assert size_of(windows) < 2.1 * whole.nbytes
+    assert all(map(torch.equal, through(windows), windows))
+
+
+def test_attributes_of_tensors_travel():
+    torch = pytest.importorskip("torch")
+    tensor = torch.arange(5)
+    tensor.tag, tensor.part = "a", tensor[2:]
+    arrived = through(tensor)
+    assert arrived.tag == "a"
+    arrived[2] = 7
+    assert arrived.part[0] == 7
+
+
+def test_a_tensor_without_memory_of_its_own_is_refused_by_name():
+    torch = pytest.importorskip("torch")
+    if not torch.backends.mkldnn.is_available():
+        pytest.skip("this torch has no mkldnn")
+    with pytest.raises(ShoalValueError, match=r"mkldnn cannot be sent: send tensor\.to_dense\(\)"):
+        dumps(torch.ones(3).to_mkldnn())
+
+
 @pytest.mark.gpu
 def test_a_cuda_tensor_lands_on_a_cuda_device():
     torch = pytest.importorskip("torch")

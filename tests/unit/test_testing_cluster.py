@@ -196,9 +196,11 @@ def test_objects_that_cannot_be_pickled_are_an_error_in_both_directions(cluster)
     with pytest.raises(LaunchError, match="Counter or an argument of its constructor cannot be"):
         Counter.create_group(threading.Lock()).launch(cluster)
     group = Counter.create_group().launch(cluster)
-    with pytest.raises(TypeError, match=r"worker_group_Counter:0\.keep"):
+    refused = r"the arguments \(lock\) of worker_group_Counter\.keep cannot be sent: cannot pickle"
+    with pytest.raises(ShoalValueError, match=refused):
         group.keep(threading.Lock())
-    with pytest.raises(TypeError, match="cannot pickle") as caught:
+    refused = r"what Counter\.lock returned \(lock\) cannot be sent: cannot pickle"
+    with pytest.raises(ShoalValueError, match=refused) as caught:
         group.lock().wait()
     assert "what it returned cannot be pickled" in caught.value.__notes__[0]
 

@@ -13,14 +13,15 @@ import os
 import platform
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import version
+from pickle import PickleBuffer
 from typing import Any
 
 import ray
-import ray.cloudpickle as pickle
 
+from shoal.bootstrap.call_value import CallValue, carries_unchanged
 from shoal.bootstrap.code import prefer_shipped
 from shoal.bootstrap.failure import Failure
 from shoal.bootstrap.output import announce_output
@@ -28,6 +29,7 @@ from shoal.bootstrap.preload import preload_torch
 from shoal.bootstrap.variables import set_variables
 from shoal.context import set_context
 from shoal.errors import GeneratorMethodError, LaunchError
+from shoal.pickling import dumps, loads
 
 __all__ = [
     "CALL_PREFIX",
@@ -36,6 +38,7 @@ __all__ = [
     "WorkerHost",
     "generator_error",
     "host_class",
+    "without_refs",
 ]
 
 # After a line with this prefix, Ray's log monitor uses the rest of it as the process's name.
@@ -66,7 +69,8 @@ class LaunchSpec:
         log: Names the job whose collector of logs copies this worker's output; empty for none.
         class_name: The user's class, for messages.
         payload: The pickled class and its arguments; an argument that is a Ray object reference
-            is replaced by a `_Slot`.
+            is replaced by a `Slot`.
+        buffers: The buffers that the pickle refers to.
         driver_has_torch: Whether the driver has imported torch.
     """
 
@@ -78,6 +82,7 @@ class LaunchSpec:
     backend: str
     class_name: str
     payload: bytes
+    buffers: tuple[Any, ...] = ()
     versions: dict[str, str] = field(default_factory=dict)
     hooks: tuple[str, ...] = ()
     code: tuple[str, ...] = ()
@@ -91,8 +96,8 @@ class LaunchSpec:
 
 
 @dataclass(frozen=True)
-class _Slot:
-    """Stands in a pickled argument list for the n-th object that Ray passes."""
+class Slot:
+    """Stands in an argument list for the n-th object that Ray passes."""
 
     index: int
 
@@ -106,30 +111,56 @@ def own_versions() -> dict[str, str]:
     }
 
 
+def without_refs(
+    args: Sequence[Any], kwargs: Mapping[str, Any], reference: type
+) -> tuple[Sequence[Any], Mapping[str, Any], list[Any]]:
+    """Replace the references among arguments by slots; return the arguments and the references."""
+    refs: list[Any] = []
+
+    def slot(value: Any) -> Any:
+        if not isinstance(value, reference):
+            return value
+        refs.append(value)
+        return Slot(len(refs) - 1)
+
+    return [slot(a) for a in args], {k: slot(v) for k, v in kwargs.items()}, refs
+
+
+def _with_values(
+    args: Sequence[Any], kwargs: Mapping[str, Any], values: Sequence[Any]
+) -> tuple[list[Any], dict[str, Any]]:
+    """Undo `without_refs` with the values of the references."""
+
+    def fill(value: Any) -> Any:
+        if not isinstance(value, Slot):
+            return value
+        found = values[value.index]
+        return found.get() if type(found) is CallValue else found  # the result of another call
+
+    return [fill(a) for a in args], {k: fill(v) for k, v in kwargs.items()}
+
+
 def pack(
-    cls: type, args: Sequence[Any], kwargs: dict[str, Any]
-) -> tuple[bytes, list["ray.ObjectRef[Any]"]]:
-    """Pickle a class with its arguments; return Ray's object references apart, for Ray to resolve.
+    cls: type, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> tuple[bytes, tuple[Any, ...], list["ray.ObjectRef[Any]"]]:
+    """Pickle a class with its arguments.
+
+    Returns:
+        The pickle, its buffers, and Ray's object references among the arguments, which Ray resolves.
 
     Raises:
         LaunchError: The class or an argument cannot be pickled.
     """
-    refs: list[ray.ObjectRef[Any]] = []
-
-    def slot(value: Any) -> Any:
-        if not isinstance(value, ray.ObjectRef):
-            return value
-        refs.append(value)
-        return _Slot(len(refs) - 1)
-
-    packed = (cls, [slot(a) for a in args], {k: slot(v) for k, v in kwargs.items()})
+    args, kwargs, refs = without_refs(args, kwargs, ray.ObjectRef)
     try:
-        return pickle.dumps(packed), refs
+        payload, buffers = dumps((cls, args, kwargs))
     except Exception as error:
+        cause = error.__cause__ or error
         raise LaunchError(
             f"{cls.__qualname__} or an argument of its constructor cannot be pickled, so it cannot "
-            f"reach a worker: {type(error).__name__}: {error}. Make such things in the constructor"
+            f"reach a worker: {type(cause).__name__}: {cause}. Make such things in the constructor"
         ) from error
+    return payload, tuple(map(PickleBuffer, buffers)), refs
 
 
 class WorkerHost:
@@ -178,10 +209,23 @@ class WorkerHost:
         return self._shoal_run(name, args, kwargs)
 
     def _shoal_run(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        return self._shoal_carried(name, self._shoal_invoke(name, args, kwargs))
+
+    def _shoal_carried(self, name: str, value: Any) -> Any:
+        """Return what Ray carries for the result of a call."""
+        if type(value) is Failure or carries_unchanged(value):
+            return value
+        cls, kind = type(self._shoal_object).__name__, type(value).__qualname__
+        return CallValue(value, f"what {cls}.{name} returned ({kind})")
+
+    def _shoal_invoke(self, name: str, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         if self._shoal_failure is not None:
             return self._shoal_failure
         start = time.perf_counter()
         try:
+            if args and type(args[0]) is CallValue:
+                given, named = args[0].get()
+                args, kwargs = _with_values(given, named, args[1:])
             return self._shoal_checked(name, getattr(self._shoal_object, name)(*args, **kwargs))
         except BaseException as error:
             if _ends_process(error):
@@ -228,11 +272,11 @@ class AsyncWorkerHost(WorkerHost):
         self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
         start = time.perf_counter()
-        value = self._shoal_run(name, args, kwargs)
+        value = self._shoal_invoke(name, args, kwargs)
         if not inspect.isawaitable(value):
-            return value
+            return self._shoal_carried(name, value)
         try:
-            return await value
+            return self._shoal_carried(name, await value)
         except BaseException as error:  # noqa: BLE001  (a method's failure is a value)
             return self._shoal_failed(error)
         finally:
@@ -328,7 +372,9 @@ def _construct(spec: LaunchSpec, resolved: Sequence[Any]) -> Any:
         module, _, function = hook.partition(":")
         getattr(importlib.import_module(module), function)()
     try:
-        cls, args, kwargs = pickle.loads(spec.payload)
+        # Ray lends its memory; the object gets memory of its own, which can be written.
+        buffers = [bytearray(buffer) for buffer in spec.buffers]
+        cls, args, kwargs = loads(spec.payload, buffers)
     except Exception as error:
         raise LaunchError(
             f"{spec.name}: the class {spec.class_name} cannot be loaded on node {spec.node_rank} "
@@ -337,10 +383,8 @@ def _construct(spec: LaunchSpec, resolved: Sequence[Any]) -> Any:
             "(env_configs of the node group), or let SHOAL_CODE_WORKING_DIR send it"
         ) from error
 
-    def fill(value: Any) -> Any:
-        return resolved[value.index] if isinstance(value, _Slot) else value
-
-    return cls(*[fill(a) for a in args], **{k: fill(v) for k, v in kwargs.items()})
+    args, kwargs = _with_values(args, kwargs, resolved)
+    return cls(*args, **kwargs)
 
 
 def _check_versions(spec: LaunchSpec) -> None:

@@ -251,7 +251,7 @@ def allocate(job: Job, request: Allocation, reports: Sequence[NodeReport]) -> An
     """
     node, group, env, profiling_env, rank = resolve(job, request, reports)
     early = {k: v for k, v in env.items() if k in profiling_env or needs_fresh_process(k, v)}
-    payload, refs = pack(request.cls, list(request.cls_args), dict(request.cls_kwargs))
+    payload, buffers, refs = pack(request.cls, request.cls_args, request.cls_kwargs)
     spec = LaunchSpec(
         name=request.worker_name,
         rank=rank,
@@ -261,6 +261,7 @@ def allocate(job: Job, request: Allocation, reports: Sequence[NodeReport]) -> An
         backend=BACKEND,
         class_name=f"{request.cls.__module__}.{request.cls.__qualname__}",
         payload=payload,
+        buffers=buffers,
         versions=own_versions(),
         hooks=(*_device_hooks(env), *hooks),
         code=shipped_roots(),

@@ -15,11 +15,11 @@ from shoal.collective.message import (
     PLAIN,
     Accept,
     Received,
-    check_contiguous,
     envelope,
     expects_object,
     expects_tensor,
     fill,
+    flat,
     is_tensor,
     sendable,
     tensor_message,
@@ -92,7 +92,7 @@ class Exchange:
         Raises:
             ShoalTimeoutError: The receiver did not register, or did not make room, in time.
             PeerLostError: The receiver died.
-            ShoalValueError: The object cannot be pickled, or a tensor is not contiguous.
+            ShoalValueError: The object cannot be pickled.
         """
         try:
             outbox = self._outboxes[dst_group_name, dst_rank]
@@ -162,20 +162,24 @@ class Exchange:
         *,
         timeout: float | None = None,
     ) -> AsyncWork | None:
-        """Send a tensor to a worker that calls `recv_tensor`; otherwise the same as `send`."""
+        """Send a tensor to a worker that calls `recv_tensor`; otherwise the same as `send`.
+
+        Raises:
+            ShoalValueError: It is sparse, nested, quantized or on the device `meta`.
+        """
         _check_options(options)
         if not is_tensor(tensor):
             raise ShoalTypeError(
                 f"send_tensor: expected a torch tensor, got {type(tensor).__name__}; "
                 "send takes any object"
             )
-        check_contiguous(tensor)
+        tensor = flat(tensor)
         try:
             outbox = self._outboxes[dst_group_name, dst_rank]
         except (KeyError, TypeError):
             outbox = self._outbox(dst_group_name, dst_rank)
         outbox.heed(options)
-        message = tensor_message(tensor.detach())
+        message = tensor_message(tensor)
         if not async_op:
             if not outbox.offer(message, LOOK_S if timeout is None else 0.0):
                 outbox.send(message, Deadline(timeout))

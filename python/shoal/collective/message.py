@@ -22,11 +22,11 @@ __all__ = [
     "Accept",
     "Facts",
     "Received",
-    "check_contiguous",
     "envelope",
     "expects_object",
     "expects_tensor",
     "fill",
+    "flat",
     "held_message",
     "is_envelope",
     "is_held",
@@ -199,15 +199,8 @@ def is_tensor(value: Any) -> bool:
 
 
 def sendable(value: Any) -> Any:
-    """Check the tensors of an object, and turn a tuple of tensors into the list it arrives as.
-
-    Raises:
-        ShoalValueError: A tensor is not contiguous.
-    """
-    tensors = tensors_of(value)
-    for tensor in tensors:
-        check_contiguous(tensor)
-    if type(value) is tuple and len(tensors) == len(value):
+    """Turn a tuple of tensors into the list it arrives as."""
+    if type(value) is tuple and len(tensors_of(value)) == len(value):
         return list(value)
     return value
 
@@ -241,17 +234,32 @@ def fill(into: Any, tensor: Any) -> None:
     target[:] = source
 
 
-def check_contiguous(tensor: Any) -> None:
-    """Raise if a tensor is not contiguous.
+def flat(tensor: Any) -> Any:
+    """Return a tensor's values as a dense contiguous tensor, for `send_tensor`.
 
     Raises:
-        ShoalValueError: It is not contiguous.
+        ShoalValueError: It has other parts than values of its dtype.
     """
-    if not tensor.is_contiguous():
+    kind = _odd_kind(tensor)
+    if kind:
         raise ShoalValueError(
-            f"a tensor of shape {tuple(tensor.shape)} must be contiguous when using P2P "
-            "communication: send tensor.contiguous()"
+            f"send_tensor: a {kind} tensor of {str(tensor.dtype).removeprefix('torch.')} is not "
+            "only values in memory: use send and recv, which take any tensor"
         )
+    return tensor.detach().contiguous()
+
+
+def _odd_kind(tensor: Any) -> str:
+    """Return what is special about a tensor that is not dense values in memory, else ""."""
+    layout = str(tensor.layout).removeprefix("torch.")
+    if layout != "strided":
+        return layout
+    kinds = {
+        "nested": tensor.is_nested,
+        "quantized": tensor.is_quantized,
+        "meta": tensor.device.type == "meta",
+    }
+    return next((kind for kind, is_it in kinds.items() if is_it), "")
 
 
 def _show(facts: Facts) -> str:

@@ -56,7 +56,7 @@ def _dtype(name: str) -> Any:
 
 
 def describe(value: Any) -> tuple[Layout, list[Any]] | None:
-    """Return a value's layout and its tensors; None for a value that is not made of tensors."""
+    """Return a value's layout and its tensors; None for a value that is more than tensors."""
     kind = type(value)
     keys: list[str] = []
     if is_tensor(value):
@@ -67,7 +67,7 @@ def describe(value: Any) -> tuple[Layout, list[Any]] | None:
         form, keys, tensors = _DICT, list(value), list(value.values())
     else:
         return None
-    if not all(_is_plain(tensor) for tensor in tensors):
+    if not all(_is_plain(tensor) for tensor in tensors) or _overlap(tensors):
         return None
     wants_grad = [tensor.requires_grad and tensor.is_leaf for tensor in tensors]
     facts = [tensor_facts(tensor) for tensor in tensors]
@@ -88,6 +88,14 @@ def _is_plain(tensor: Any) -> bool:
         and tensor.device.type != "meta"
         and tensor.is_contiguous()
     )
+
+
+def _overlap(tensors: list[Any]) -> bool:
+    """Whether tensors on the CPU share a storage: pickled, it travels once and stays shared."""
+    if tensors[0].device.type != "cpu":
+        return False
+    storages = [tensor.untyped_storage().data_ptr() for tensor in tensors if tensor.numel()]
+    return len(set(storages)) < len(storages)
 
 
 def allocate(layout: Layout, *, staged: bool) -> list[Any]:

@@ -17,6 +17,7 @@ from ray.exceptions import RayActorError, RayError, RayTaskError
 from shoal.bootstrap.host import AsyncWorkerHost, LaunchSpec, WorkerHost, host_class
 from shoal.context import Context, enter_scope
 from shoal.deadline import LongWait
+from shoal.errors import ShoalError
 from shoal.testing.environ import use_variables
 from shoal.testing.stall import StallMonitor
 
@@ -166,6 +167,8 @@ class LocalActor:
         named = {k: None if isinstance(value, LocalRef) else value for k, value in kwargs.items()}
         try:
             payload = pickle.dumps((plain, named))
+        except ShoalError:
+            raise
         except Exception as error:
             raise TypeError(
                 f"Could not serialize the argument of {self._shoal_name}.{_shown(method)}: "

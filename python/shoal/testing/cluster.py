@@ -194,7 +194,7 @@ class LocalCluster(Cluster):
                 f"the name {name!r} belongs to a worker that is alive in the job "
                 f"{self._job.namespace!r}; close its group first, or choose another name"
             )
-        payload, refs = pack(request.cls, list(request.cls_args), dict(request.cls_kwargs))
+        payload, buffers, refs = pack(request.cls, request.cls_args, request.cls_kwargs)
         if refs:
             raise LaunchError(f"{name}: a local cluster cannot resolve references of Ray")
         spec = LaunchSpec(
@@ -207,6 +207,7 @@ class LocalCluster(Cluster):
             backend=BACKEND,
             class_name=f"{request.cls.__module__}.{request.cls.__qualname__}",
             payload=payload,
+            buffers=buffers,
         )
         actor = actors.LocalActor(
             request.cls,

@@ -71,6 +71,8 @@ class LocalRuntime:
 
     # The interface of Ray.
 
+    ObjectRef = LocalRef
+
     def is_initialized(self) -> bool:
         """Whether the cluster has not ended."""
         return self._connected

@@ -15,12 +15,13 @@ from typing import Any, NamedTuple
 from ray.exceptions import RayActorError, RayError, RayTaskError
 
 from shoal._ray import in_process, runtime
+from shoal.bootstrap.call_value import CallValue
 from shoal.bootstrap.failure import Failure
 from shoal.cluster import Cluster
 from shoal.cluster.stop import stop_process
 from shoal.context import current
 from shoal.deadline import Deadline, annotate_waits
-from shoal.errors import ClusterError, PeerLostError
+from shoal.errors import CallDecodeError, ClusterError, PeerLostError
 from shoal.fork import ChildStage, in_child
 from shoal.manager.base import connection
 
@@ -202,6 +203,11 @@ class GroupCall:
         self._store(index, self._died(index, error), is_wanted=is_killed)
 
     def _store(self, index: int, reply: Any, *, is_wanted: bool = False) -> None:
+        if type(reply) is CallValue:
+            try:
+                reply = reply.get()
+            except CallDecodeError as error:
+                reply = Failure.of_peer(error, self._address(index), self.ranks[index])
         is_failure = isinstance(reply, Failure)
         is_wanted = is_wanted or (is_failure and _is_ending())
         with self._changed:

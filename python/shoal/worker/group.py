@@ -16,7 +16,8 @@ from ray.exceptions import RayError
 
 from shoal._backend import Placement, WorkerAddress
 from shoal._ray import find_actor, runtime
-from shoal.bootstrap.host import CALL_PREFIX, generator_error, public_methods
+from shoal.bootstrap.call_value import CallValue, carries_unchanged, kinds_of
+from shoal.bootstrap.host import CALL_PREFIX, generator_error, public_methods, without_refs
 from shoal.cluster import Cluster
 from shoal.cluster.stop import stops_on_failure
 from shoal.context import current, env_value
@@ -404,15 +405,27 @@ class WorkerGroup:
             raise LaunchError(f"the group {self._name!r} is not launched, or is closed")
         if method in self._generators:
             raise generator_error(f"{self.worker_cls_name}.{method}")
+        given = self._carried(method, args, kwargs)
         if method in self._methods:
             name = CALL_PREFIX + method
-            refs = [getattr(workers[r].worker, name).remote(*args, **kwargs) for r in ranks]
+            refs = [getattr(workers[r].worker, name).remote(*given) for r in ranks]
         else:
-            refs = [workers[r].worker._shoal_call.remote(method, *args, **kwargs) for r in ranks]  # noqa: SLF001  (the host's own method)
+            refs = [workers[r].worker._shoal_call.remote(method, *given) for r in ranks]  # noqa: SLF001  (the host's own method)
         call = GroupCall(
             self._name, method, refs, ranks, is_quiet=is_quiet, stops=stops_on_failure()
         )
         return WorkerGroupFuncResult.of(self, method, self.worker_cls_name, call)
+
+    def _carried(
+        self, method: str, args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> Sequence[Any]:
+        """Return what Ray carries for the arguments of a call."""
+        if not kwargs and all(map(carries_unchanged, args)):
+            return args
+        kinds = kinds_of(args, kwargs)
+        args, kwargs, refs = without_refs(args, kwargs, runtime().ObjectRef)
+        what = f"the arguments ({kinds}) of {self._name}.{method}"
+        return CallValue((args, kwargs), what), *refs
 
     def seconds_of(self, ranks: Sequence[int], method: str) -> list[float]:
         """Return how long the last call of a method took on each of some ranks, in seconds."""
