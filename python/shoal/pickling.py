@@ -171,9 +171,24 @@ def _by_value_pickler(cloud: types.ModuleType) -> type:
 
         def reducer_override(self, obj: Any) -> Any:
             reduced = _reduce_buffers(obj, self.storages)
-            return super().reducer_override(obj) if reduced is None else reduced
+            if reduced is None:
+                reduced = super().reducer_override(obj)
+                if isinstance(obj, type) and "__slots__" in vars(obj):
+                    _keep_slots(reduced, obj.__slots__)  # type: ignore[attr-defined]
+            return reduced
 
     return ByValuePickler
+
+
+def _keep_slots(reduced: Any, slots: Any) -> None:
+    """Give a class that travels by value its slots again.
+
+    cloudpickle makes a class without slots of it, whose instances the original class cannot load.
+    """
+    arguments = reduced[1] if isinstance(reduced, tuple) and len(reduced) > 1 else ()
+    for part in arguments if isinstance(arguments, tuple) else ():
+        if type(part) is dict:  # what the class is made with
+            part["__slots__"] = slots
 
 
 def _cloudpickle() -> types.ModuleType | None:

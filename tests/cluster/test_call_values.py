@@ -14,9 +14,11 @@ pytestmark = [pytest.mark.ray, kinds.quiet]
 
 @pytest.fixture(scope="module")
 def keeper(cluster):
+    ray.cloudpickle.register_pickle_by_value(kinds)
     group = kinds.Keeper.create_group().launch(cluster, NodePlacementStrategy([0]), "keeper")
     yield group.ready()
     group.close()
+    ray.cloudpickle.unregister_pickle_by_value(kinds)
 
 
 def test_values_arrive_as_they_are(keeper):

@@ -13,7 +13,13 @@ import ray
 
 import shoal
 from shoal import NodePlacementStrategy, Worker, _backend
-from shoal.errors import LaunchError, PeerLostError, RemoteError, WorkerGroupError
+from shoal.errors import (
+    LaunchError,
+    PeerLostError,
+    RemoteError,
+    ShoalValueError,
+    WorkerGroupError,
+)
 from support.processes import has_ended, until
 
 pytestmark = pytest.mark.ray
@@ -153,7 +159,8 @@ def test_sigterm_ends_a_busy_worker(launch):
 
 
 def test_a_value_that_cannot_be_pickled(one):
-    with pytest.raises(TypeError, match="lock") as info:
+    text = r"what Fails\.lock returned \(lock\) cannot be sent: cannot pickle"
+    with pytest.raises(ShoalValueError, match=text) as info:
         one.lock().wait(20)
     (note,) = info.value.__notes__
     assert note.startswith("one.lock on rank 0 (one:0): what it returned cannot be pickled")

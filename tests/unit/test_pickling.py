@@ -146,7 +146,7 @@ def size_of(obj):
 def test_tensors_that_overlap_travel_once_and_overlap_again():
     torch = pytest.importorskip("torch")
     whole = torch.arange(100_000)
-    for tensors in ([whole, whole[7:9]], [whole[7:9], whole], [whole.view(torch.uint8)[8:], whole]):
+    for tensors in ([whole, whole[7:9]], [whole[7:9], whole], [whole, whole.view(torch.uint8)[3:]]):
         assert size_of(tensors) < 1.1 * whole.nbytes
         first, second = through(tensors)
         assert torch.equal(first, tensors[0])

@@ -171,9 +171,10 @@ def test_the_host_of_a_worker_begins_after_the_constructor(run):
                     raise ValueError
 
         def host(fails):
-            payload, _ = pack(Worker, [fails], {})
+            payload, _, _ = pack(Worker, [fails], {})
             spec = LaunchSpec(
-                "w:0", 0, "", 0, {}, NAME, "Worker", payload, own_versions(), driver_has_torch=True
+                "w:0", 0, "", 0, {}, NAME, "Worker", payload,
+                    versions=own_versions(), driver_has_torch=True,
             )
             return WorkerHost(spec)
 
