@@ -174,7 +174,7 @@ def _by_value_pickler(cloud: types.ModuleType) -> type:
             if reduced is None:
                 reduced = super().reducer_override(obj)
                 if isinstance(obj, type) and "__slots__" in vars(obj):
-                    _keep_slots(reduced, obj.__slots__)  # type: ignore[attr-defined]
+                    _keep_slots(reduced, vars(obj)["__slots__"])
             return reduced
 
     return ByValuePickler

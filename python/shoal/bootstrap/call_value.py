@@ -62,8 +62,7 @@ def _arrived(what: str, head: bytes, *buffers: Any) -> CallValue:
         arrived._value = loads(head, [bytearray(buffer) for buffer in buffers])  # noqa: SLF001  (its constructor)
     except (KeyboardInterrupt, GeneratorExit):
         raise
-    # The value's classes may raise anything, even SystemExit; channels treat it the same.
-    except BaseException as error:  # noqa: BLE001
+    except BaseException as error:  # noqa: BLE001  (its classes may raise anything, as in channels)
         arrived._error = CallDecodeError(  # noqa: SLF001  (as above)
             f"{what} cannot be rebuilt in {describe_self()}: {type(error).__name__}: {error}"
         )
