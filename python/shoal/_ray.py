@@ -1,10 +1,12 @@
 """Waits for Ray results with a deadline, shoal's own errors, and log lines that name the peer."""
 
 import asyncio
-import functools
+import concurrent.futures
 import os
+import threading
+import time
 from collections.abc import Callable
-from typing import Any, NoReturn, ParamSpec, TypeVar
+from typing import Any
 
 import ray
 import ray.exceptions
@@ -34,20 +36,17 @@ __all__ = [
     "aget",
     "check_fork",
     "exit_by_signal",
-    "exit_process",
+    "fetch",
     "find_actor",
     "get",
     "in_process",
     "is_dead",
-    "keeps_exit_code",
     "lost",
     "runtime",
     "timed_out",
     "use_runtime",
+    "waits_outside_ray",
 ]
-
-P = ParamSpec("P")
-R = TypeVar("R")
 
 # The node died, or it cannot run the requested task or actor.
 _NODE_LOST = (
@@ -64,7 +63,9 @@ LOST = (RayActorError, RaySystemError, ObjectLostError, *_NODE_LOST)
 # Raised by Ray if the name of a new actor is taken; older versions raise a plain ValueError.
 NAME_TAKEN: type[ValueError] = getattr(ray.exceptions, "ActorAlreadyExistsError", ValueError)
 
-_exit_code: int | None = None
+_RECHECK_S = 1.0
+"""Seconds after which a wait checks that this process is still connected to Ray."""
+
 _in_process: Any = None
 _forked_from: int | None = None
 
@@ -110,32 +111,32 @@ def check_fork() -> None:
 
 def exit_by_signal(signum: int, _frame: object) -> None:
     """Handle a signal: exit with the code that shells use for it, such as 143 for SIGTERM."""
-    exit_process(128 + signum)
+    raise SystemExit(128 + signum)
 
 
-def exit_process(code: int) -> NoReturn:
-    """Raise a SystemExit, and let `keeps_exit_code` keep its code."""
-    global _exit_code  # noqa: PLW0603  (a process ends once)
-    _exit_code = code
-    raise SystemExit(code)
+def waits_outside_ray() -> bool:
+    """Whether this thread must not wait inside Ray: it is the main thread (see `fetch`)."""
+    return _in_process is None and threading.current_thread() is threading.main_thread()
 
 
-def keeps_exit_code(function: Callable[P, R]) -> Callable[P, R]:
-    """Decorate a function that waits in Ray to keep the exit code of `exit_process`.
+def fetch(ref: Any, seconds: float) -> Any:
+    """Wait for one object of Ray; same errors as `ray.get`.
 
-    Ray replaces a SystemExit that is raised while it waits by one with the code 1.
+    While Ray waits it runs the handlers of signals, and replaces or drops what they raise. So the
+    main thread, which is the only one that runs handlers, does not wait inside Ray.
     """
-
-    @functools.wraps(function)
-    def waiting(*args: P.args, **kwargs: P.kwargs) -> R:
-        try:
-            return function(*args, **kwargs)
-        except SystemExit:
-            if _exit_code is None:
-                raise
-            raise SystemExit(_exit_code) from None
-
-    return waiting
+    if not waits_outside_ray():
+        return runtime().get(ref, timeout=seconds)
+    future, end = ref.future(), time.monotonic() + seconds
+    while True:
+        left = max(0.0, end - time.monotonic())
+        concurrent.futures.wait([future], min(left, _RECHECK_S))
+        if future.done():
+            return future.result()
+        if not ray.is_initialized():  # then Ray does not complete any call
+            raise RaySystemError("this process is not connected to Ray any more")
+        if left <= 0:
+            raise GetTimeoutError(f"no answer within {seconds:.3g} s")
 
 
 def lost(what: str, peer: str, deadline: Deadline, reason: object = None) -> PeerLostError:
@@ -154,7 +155,6 @@ def timed_out(what: str, peer: str, deadline: Deadline) -> ShoalTimeoutError:
     )
 
 
-@keeps_exit_code
 def get(ref: Any, deadline: Deadline, what: Callable[[], str], peer: str) -> Any:
     """Wait for one Ray object.
 
@@ -171,7 +171,7 @@ def get(ref: Any, deadline: Deadline, what: Callable[[], str], peer: str) -> Any
     wait = LongWait(lambda: f"{describe_self()}: {what()} waits for {peer}", deadline)
     while True:
         try:
-            return ray.get(ref, timeout=wait.step())
+            return fetch(ref, wait.step())
         except GetTimeoutError:
             if deadline.expired:
                 raise timed_out(what(), peer, deadline) from None
@@ -220,7 +220,7 @@ def find_actor(name: str, namespace: str) -> Any | None:
 def is_dead(host: Any, seconds: float = 1.0) -> bool:
     """Whether an actor with a method `ping` has died; False if this cannot be determined."""
     try:
-        ray.get(host.ping.remote(), timeout=seconds)
+        fetch(host.ping.remote(), seconds)
     except ActorDiedError:
         return True
     except (GetTimeoutError, RayActorError, RaySystemError):

@@ -191,3 +191,63 @@ group.fail().wait()
     assert "shoal.errors.WorkerGroupError: talk.fail failed on 2 of 2 ranks" in log
     assert "raised on rank 1 (talk:1):" in log
     assert "in fail" in log
+
+
+@pytest.mark.nightly
+def test_what_a_handler_of_a_signal_raises_comes_out_of_every_call(driver):
+    one = driver(
+        """
+import asyncio, threading
+from shoal import Channel
+
+class Saved(Exception):
+    pass
+
+def save(number, _):
+    group.say("saved").wait()
+    if number == signal.SIGTERM:
+        sys.exit(42)
+    raise Saved
+
+def interrupted(name, call, number=signal.SIGUSR1, after=0.3):
+    threading.Timer(after, os.kill, (os.getpid(), number)).start()
+    try:
+        call()
+    except Saved:
+        print("came out of", name, flush=True)
+    except Exception as error:
+        print("wrong:", name, repr(error), flush=True)
+    else:
+        print("nothing from", name, flush=True)
+
+near = Channel.create("near", maxsize=1)
+os.environ["SHOAL_TRANSPORT"] = "ray"
+far = Channel.create("far", maxsize=1)
+del os.environ["SHOAL_TRANSPORT"]
+signal.signal(signal.SIGUSR1, save)
+signal.signal(signal.SIGTERM, save)
+busy = Talker.create_group().launch(cluster, NodePlacementStrategy([0]), "busy", wait=True)
+for name, channel in (("near", near), ("far", far)):
+    print(name, "is reached by", channel.transport)
+    interrupted(f"{name} get", channel.get)
+    interrupted(f"{name} async get", lambda: asyncio.run(channel.get(async_op=True).async_wait()))
+    channel.put(1, timeout=30)
+    interrupted(f"{name} put", lambda: channel.put(2))
+    assert channel.get(timeout=30) == 1
+interrupted("a call", lambda: busy.sleep(3).wait())
+interrupted("connect", lambda: Channel.connect("nobody", timeout=30))
+interrupted("create", lambda: Channel.create("made"), after=0.05)
+made = Channel.create("made", maxsize=3)
+made.put(1, timeout=30)
+late = Talker.create_group()
+interrupted("launch", lambda: late.launch(cluster, NodePlacementStrategy([0]), "late", wait=True))
+interrupted("the last one", lambda: Channel.create("more"), signal.SIGTERM, after=0.05)
+"""
+    )
+    code, log = one.wait(150)
+    assert code == 42, log
+    assert "near is reached by shm" in log
+    assert "far is reached by ray" in log
+    ways = [f"{where} {what}" for where in ("near", "far") for what in ("get", "async get", "put")]
+    for call in (*ways, "a call", "connect", "create", "launch"):
+        assert f"came out of {call}\n" in log, log

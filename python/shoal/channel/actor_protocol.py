@@ -28,7 +28,7 @@ from ray.exceptions import (
     GetTimeoutError,
 )
 
-from shoal._ray import LOST, check_fork
+from shoal._ray import LOST, check_fork, fetch
 from shoal.channel.queues import Outcome
 from shoal.deadline import Deadline, LongWait
 from shoal.fork import ChildStage, in_child
@@ -297,7 +297,7 @@ def _get(ref: Any, seconds: float, since: float | None = None) -> Any:
     left = seconds if since is None else max(0.0, since + seconds - time.monotonic())
     try:
         with _understood():
-            return ray.get(ref, timeout=left)
+            return fetch(ref, left)
     except GetTimeoutError:
         raise _silent(seconds) from None
 

@@ -1,5 +1,6 @@
 """Starts the actors of a channel, asks them for its description, and ends them."""
 
+import asyncio
 import contextlib
 import time
 from collections.abc import Sequence
@@ -15,6 +16,7 @@ from shoal.channel.settings import ChannelSettings
 from shoal.context import describe_self
 from shoal.deadline import Deadline
 from shoal.errors import ChannelExistsError, NameTakenError, PeerLostError, ShoalError
+from shoal.loop import submit
 from shoal.manager import NodeManager
 from shoal.manager.base import required_namespace
 
@@ -64,14 +66,26 @@ def start(
         )
 
     what = f"starting the channel {settings.name!r}"
-    handles = {0: get(start_one(0), deadline, lambda: what, f"node {nodes[0]}")}
-    starting = {index: start_one(index) for index in range(1, num_actors)}
+    starting = {0: start_one(0)}
+    handles: dict[int, Any] = {}
     errors: list[ShoalError] = []
-    for index, ref in starting.items():
-        try:
-            handles[index] = get(ref, deadline, lambda: what, f"node {nodes[index]}")
-        except ShoalError as error:
-            errors.append(error)
+    try:
+        handles[0] = get(starting[0], deadline, lambda: what, f"node {nodes[0]}")
+        starting |= {index: start_one(index) for index in range(1, num_actors)}
+        for index in range(1, num_actors):
+            try:
+                handles[index] = get(
+                    starting[index], deadline, lambda: what, f"node {nodes[index]}"
+                )
+            except ShoalError as error:
+                errors.append(error)
+        if not errors:
+            settings = settings_of([handles[index] for index in range(num_actors)], deadline)
+    except ShoalError:
+        raise
+    except BaseException:  # a handler of a signal has raised it
+        submit(_end_all(list(starting.values())))
+        raise
     if errors:
         for handle in handles.values():  # an incomplete channel must not stay
             end(handle)
@@ -81,8 +95,14 @@ def start(
                 f"{settings.name}:{num_actors - 1}: {errors[0]}; choose another name"
             ) from errors[0]
         raise errors[0]
-    settings = settings_of([handles[index] for index in range(num_actors)], deadline)
     return settings, Routes(settings, namespace, handles)
+
+
+async def _end_all(starting: Sequence[Any]) -> None:
+    """End actors that are being started for a caller that has gone."""
+    for ref in starting:
+        with contextlib.suppress(Exception):  # it did not start, or Ray has ended
+            await asyncio.to_thread(end, await ref)
 
 
 def end(actor: Any) -> None:

@@ -1,5 +1,6 @@
 """Launches a job's managers on node 0, and finds those of a running job."""
 
+import concurrent.futures
 import secrets
 from collections.abc import Sequence
 from contextlib import suppress
@@ -156,7 +157,7 @@ def end_actors(actors: Sequence[Any]) -> None:
     for actor in actors:
         ray.kill(actor)
     if pings:
-        ray.wait(pings, num_returns=len(pings), timeout=END_S)
+        concurrent.futures.wait([ping.future() for ping in pings], END_S)
 
 
 def emulates_network(config: ClusterConfig | None) -> bool:

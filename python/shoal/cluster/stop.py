@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 
-from shoal._ray import exit_process, in_process
+from shoal._ray import in_process
 from shoal.context import env_var
 from shoal.errors import ShoalValueError
 from shoal.fork import ChildStage, in_child
@@ -101,7 +101,7 @@ def _exit_once() -> None:
     global _has_raised  # noqa: PLW0603  (a process ends once)
     if not _has_raised:
         _has_raised = True
-        exit_process(EXIT_CODE)
+        raise SystemExit(EXIT_CODE)
 
 
 def _end_in_any_case(end_workers: Callable[[], None]) -> None:

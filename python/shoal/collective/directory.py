@@ -5,7 +5,7 @@ from typing import Any, Protocol
 import ray
 
 from shoal._backend import WorkerAddress
-from shoal._ray import check_fork, get
+from shoal._ray import check_fork, fetch, get
 from shoal.deadline import Deadline
 from shoal.errors import ShoalError, ShoalTimeoutError
 from shoal.manager import CollectiveGroupInfo, CollectiveManager, WorkerInfo, WorkerManager
@@ -104,7 +104,7 @@ class ManagerDirectory:
         try:
             actor = WorkerManager.get_proxy().actor
             asked = actor.find_wait_cycle.remote(waiter, number)
-            found: list[str] = ray.get(asked, timeout=_ASK_S)
+            found: list[str] = fetch(asked, _ASK_S)
         except (ShoalError, ray.exceptions.RayError):
             return []  # the log line then names no cycle
         return found

@@ -12,6 +12,7 @@ from typing import Any
 
 import ray
 
+from shoal._ray import fetch
 from shoal.channel.create import connect, create
 from shoal.channel.queues import Queues
 from shoal.channel.routes import Routes
@@ -52,7 +53,7 @@ class Mailboxes:
         with self._lock:
             self._known.pop(node_rank, None)
         with contextlib.suppress(ShoalError, ray.exceptions.RayError):
-            ray.get(self.handle(node_rank).ping.remote(), timeout=2.0)
+            fetch(self.handle(node_rank).ping.remote(), 2.0)
             return True
         return False
 

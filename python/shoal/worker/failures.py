@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from ray.exceptions import RayActorError, RayError, RayTaskError
 
-from shoal._ray import in_process, runtime
+from shoal._ray import in_process, runtime, waits_outside_ray
 from shoal.bootstrap.call_value import CallValue
 from shoal.bootstrap.failure import Failure
 from shoal.cluster import Cluster
@@ -151,8 +151,11 @@ class GroupCall:
                 _not_waited_for.pop((self._number, index), None)
 
     def take_at_once(self, seconds: float) -> None:
-        """Take all replies in one step, if they arrive within this time and all ranks live."""
-        if self._watched or self.replies:
+        """Take all replies in one step, if they arrive within this time and all ranks live.
+
+        Not in the main thread of a program on Ray, which must not wait inside Ray (`_ray.fetch`).
+        """
+        if self._watched or self.replies or waits_outside_ray():
             return
         try:
             values = runtime().get(self.refs, timeout=seconds)

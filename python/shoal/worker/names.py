@@ -4,9 +4,9 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from ray.exceptions import RayActorError
+from ray.exceptions import GetTimeoutError, RayActorError
 
-from shoal._ray import find_actor, runtime
+from shoal._ray import fetch, find_actor, runtime
 from shoal.context import describe_self
 from shoal.deadline import Deadline, LongWait
 from shoal.errors import NameTakenError, ShoalTimeoutError, ShoalValueError
@@ -141,11 +141,10 @@ def is_alive(name: str, namespace: str, deadline: Deadline) -> bool:
 def answers(actor: Any, deadline: Deadline) -> bool:
     """Whether a worker's actor answers, or is busy until the deadline; False if it has died."""
     ref = actor._shoal_ping.remote()  # noqa: SLF001  (the host's own method)
-    answered, _ = runtime().wait([ref], timeout=deadline.remaining)
-    if not answered:
-        return True
     try:
-        runtime().get(ref)
+        fetch(ref, deadline.remaining)
+    except GetTimeoutError:
+        return True
     except RayActorError:
         return False
     return True

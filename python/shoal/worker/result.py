@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import nullcontext, suppress
 from typing import Any, Self
 
-from shoal._ray import keeps_exit_code, runtime, timed_out
+from shoal._ray import runtime, timed_out
 from shoal.cluster.stop import stops_on_failure
 from shoal.context import describe_self
 from shoal.deadline import Deadline, LongWait
@@ -72,7 +72,6 @@ class WorkerGroupFuncResult:
 
     # --- waiting ---
 
-    @keeps_exit_code
     def wait(self, timeout: float | None = math.inf, *, all: bool = False) -> list[Any]:  # noqa: A002  (part of the API)
         """Wait for all ranks and return their values, in rank order.
 
