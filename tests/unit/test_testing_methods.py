@@ -7,12 +7,13 @@ from concurrent.futures import Future
 import pytest
 from ray.exceptions import RayActorError
 
-from shoal import Worker
+from shoal import Channel, Worker, deadline
 from shoal.bootstrap.failure import Failure
 from shoal.errors import GeneratorMethodError
 from shoal.testing import local_cluster
 from shoal.testing.actors import LocalRef
 from shoal.worker.failures import GroupCall
+from support.log_lines import once_logged
 
 
 class Streams(Worker):
@@ -116,7 +117,7 @@ def test_a_worker_that_ends_with_its_cluster_is_no_error(cluster, caplog, ended)
 LAUNCHED = """
 import logging, os
 os.environ |= {"CLUSTER_NODE_RANK": "0", "WORKER_NAME": "g:0", "RAY_ACTOR": "1"}
-from shoal import Worker
+from shoal import Channel, Worker, deadline
 class Plain(Worker):
     pass
 Plain.__new__(Plain)
@@ -128,3 +129,30 @@ logging.getLogger("shoal").info("from a worker")
 def test_a_worker_without_a_cluster_shows_the_log_of_shoal(run_python):
     program = f"import sys; sys.stderr = sys.stdout\n{LAUNCHED}"
     assert run_python("-c", program) == "shoal: from a worker\n"
+
+
+class Mixed(Worker):
+    async def give(self, name):
+        channel = Channel.connect(name)
+        await channel.get("go", async_op=True)
+        channel.put("given", key="for take")
+
+    def take(self, name):
+        return Channel.connect(name).get("for take")
+
+
+def test_a_method_that_stops_the_event_loop_is_named_with_those_that_it_stops(
+    cluster, caplog, monkeypatch
+):
+    monkeypatch.setattr(deadline, "_FIRST_LOGS_S", (0.2, 60.0))
+    channel = Channel.create("c")
+    group = Mixed.create_group().launch(cluster)
+    giving = group.give("c")
+    text = (
+        "Mixed.take is not a coroutine: while it waits, the event loop of this worker stands still"
+    )
+    with once_logged(caplog, text, channel.put, "by another", key="for take"):
+        assert group.take("c").wait() == ["by another"]
+    assert "still, and Mixed.give cannot run. Make it a coroutine (async def)" in caplog.text
+    channel.put("now", key="go")
+    giving.wait()

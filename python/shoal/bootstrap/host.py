@@ -12,6 +12,7 @@ import inspect
 import os
 import platform
 import sys
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -28,6 +29,7 @@ from shoal.bootstrap.output import announce_output
 from shoal.bootstrap.preload import preload_torch
 from shoal.bootstrap.variables import set_variables
 from shoal.context import set_context
+from shoal.deadline import annotate_waits
 from shoal.errors import GeneratorMethodError, LaunchError
 from shoal.pickling import dumps, loads
 
@@ -262,6 +264,7 @@ class AsyncWorkerHost(WorkerHost):
     def __init__(self, spec: LaunchSpec, *resolved: Any) -> None:
         # Constructors wait for managers, in the thread of the event loop, before any call runs.
         os.environ.setdefault(_WARNS_OF_WAITS, "0")
+        self._shoal_suspended: list[str] = []
         super().__init__(spec, *resolved)
 
     async def _shoal_call(self, name: str, /, *args: Any, **kwargs: Any) -> Any:
@@ -271,16 +274,47 @@ class AsyncWorkerHost(WorkerHost):
     async def _shoal_run_async(
         self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
-        start = time.perf_counter()
-        value = self._shoal_invoke(name, args, kwargs)
+        start, thread = time.perf_counter(), threading.get_ident()
+        _in_loop[thread] = self, name
+        try:
+            value = self._shoal_invoke(name, args, kwargs)
+        finally:
+            del _in_loop[thread]
         if not inspect.isawaitable(value):
             return self._shoal_carried(name, value)
+        self._shoal_suspended.append(name)
         try:
             return self._shoal_carried(name, await value)
         except BaseException as error:  # noqa: BLE001  (a method's failure is a value)
             return self._shoal_failed(error)
         finally:
+            self._shoal_suspended.remove(name)
             self._shoal_seconds[name] = time.perf_counter() - start
+
+    def _shoal_stopped_by(self, name: str) -> str:
+        """Say which coroutines cannot go on while an ordinary method waits in the event loop."""
+        cls = type(self._shoal_object)
+        found = dict.fromkeys(self._shoal_suspended) or [
+            other for other, m in public_methods(cls).items() if inspect.iscoroutinefunction(m)
+        ]
+        others = ", ".join(f"{cls.__name__}.{other}" for other in found)
+        return (
+            f"{cls.__name__}.{name} is not a coroutine: while it waits, the event loop of this "
+            f"worker stands still, and {others} cannot run. Make it a coroutine (async def) and "
+            "await its waits, with async_op=True"
+        )
+
+
+_in_loop: dict[int, tuple[AsyncWorkerHost, str]] = {}
+"""By thread: the method that runs in the event loop of a worker, while it is not suspended."""
+
+
+def _stopped_loop() -> str:
+    host, name = _in_loop.get(threading.get_ident(), (None, ""))
+    return "" if host is None else host._shoal_stopped_by(name)  # noqa: SLF001  (its own module)
+
+
+annotate_waits(_stopped_loop)
 
 
 def public_methods(cls: type) -> dict[str, Callable[..., Any]]:
