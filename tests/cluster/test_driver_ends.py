@@ -198,7 +198,9 @@ def test_what_a_handler_of_a_signal_raises_comes_out_of_every_call(driver):
     one = driver(
         """
 import asyncio, threading
+from dataclasses import replace
 from shoal import Channel
+from shoal.channel.routes import Routes
 
 class Saved(Exception):
     pass
@@ -221,9 +223,8 @@ def interrupted(name, call, number=signal.SIGUSR1, after=0.3):
         print("nothing from", name, flush=True)
 
 near = Channel.create("near", maxsize=1)
-os.environ["SHOAL_TRANSPORT"] = "ray"
-far = Channel.create("far", maxsize=1)
-del os.environ["SHOAL_TRANSPORT"]
+there = replace(Channel.create("far", maxsize=1)._settings, locations=(None,))
+far = Channel._made(there, Routes(there, cluster.namespace))  # as a process of another node has it
 signal.signal(signal.SIGUSR1, save)
 signal.signal(signal.SIGTERM, save)
 busy = Talker.create_group().launch(cluster, NodePlacementStrategy([0]), "busy", wait=True)

@@ -26,6 +26,7 @@ import ray
 from ray.exceptions import (
     ActorUnavailableError,
     GetTimeoutError,
+    RayError,
 )
 
 from shoal._ray import LOST, check_fork, fetch
@@ -168,6 +169,8 @@ def run(steps: Steps[_T], wait: LongWait | None = None) -> _T:
                 request = steps.throw(error)
                 continue
             except Exception as error:  # noqa: BLE001  (the operation decides what it means)
+                if not isinstance(error, (ActorLostError, RayError)):
+                    _clean_up(request, ref)  # raised by a handler of a signal
                 request = steps.throw(error)
                 continue
             except BaseException:  # an interrupt: the answer may still hold messages
@@ -330,15 +333,18 @@ def _open(answer: Any) -> Any:
 
 
 def _clean_up(request: Request, ref: Any) -> None:
-    if ref is not None and (request.ticket is not None or request.refusal is not None):
-        submit(_abandon(request, ref))
+    if ref is None or (request.ticket is None and request.refusal is None):
+        return
+    if request.ticket is not None:
+        with contextlib.suppress(ActorLostError):
+            # In this thread: so the call does not take an item that this thread puts next.
+            tell(request.handle, "cancel", request.ticket)
+    submit(_abandon(request, ref))
 
 
 async def _abandon(request: Request, ref: Any) -> None:
-    """Cancel a call whose caller has gone, and give back the messages it received anyway."""
+    """Give back the messages that a call receives whose caller has gone."""
     try:
-        if request.ticket is not None:
-            tell(request.handle, "cancel", request.ticket)
         async with asyncio.timeout(request.seconds + _ANSWER_S):
             outcome, items = _open(await ref)
         if outcome is Outcome.OK and items and request.refusal is not None:

@@ -11,7 +11,7 @@ from shoal._ray import find_actor, in_process, is_dead, timed_out
 from shoal.channel.actor import ChannelWorker
 from shoal.channel.routes import Routes
 from shoal.channel.settings import ChannelSettings
-from shoal.channel.starting import end, settings_of, start, state_of
+from shoal.channel.starting import await_abandoned, end, settings_of, start, state_of
 from shoal.context import current, describe_self
 from shoal.deadline import Deadline
 from shoal.errors import (
@@ -78,6 +78,7 @@ def create(
         created: tuple[ChannelSettings, Routes] = local.channels.create(wanted, node_rank)
         return created
     nodes = range(num_actors) if distributed else [node_rank]
+    await_abandoned(settings.name, deadline)
     while True:
         joined = _join(wanted, deadline, shared=shared)
         if joined is not None:

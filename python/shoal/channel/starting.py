@@ -1,6 +1,7 @@
 """Starts the actors of a channel, asks them for its description, and ends them."""
 
 import asyncio
+import concurrent.futures
 import contextlib
 import time
 from collections.abc import Sequence
@@ -20,7 +21,7 @@ from shoal.loop import submit
 from shoal.manager import NodeManager
 from shoal.manager.base import required_namespace
 
-__all__ = ["end", "settings_of", "start", "state_of"]
+__all__ = ["await_abandoned", "end", "settings_of", "start", "state_of"]
 
 
 def start(
@@ -84,7 +85,7 @@ def start(
     except ShoalError:
         raise
     except BaseException:  # a handler of a signal has raised it
-        submit(_end_all(list(starting.values())))
+        _abandoned[settings.name] = submit(_end_all(list(starting.values())))
         raise
     if errors:
         for handle in handles.values():  # an incomplete channel must not stay
@@ -96,6 +97,17 @@ def start(
             ) from errors[0]
         raise errors[0]
     return settings, Routes(settings, namespace, handles)
+
+
+_abandoned: "dict[str, concurrent.futures.Future[None]]" = {}
+"""By channel: the end of actors that were being started for a caller that has gone."""
+
+
+def await_abandoned(name: str, deadline: Deadline) -> None:
+    """Wait until the actors of an interrupted start of a channel have ended."""
+    ending = _abandoned.pop(name, None)
+    if ending is not None:
+        concurrent.futures.wait([ending], deadline.remaining_or_none())
 
 
 async def _end_all(starting: Sequence[Any]) -> None:
