@@ -115,15 +115,21 @@ def exit_by_signal(signum: int, _frame: object) -> None:
 
 
 def waits_outside_ray() -> bool:
-    """Whether this thread must not wait inside Ray: it is the main thread (see `fetch`)."""
-    return _in_process is None and threading.current_thread() is threading.main_thread()
+    """Whether this thread must not wait inside Ray: it is a driver's main thread (see `fetch`).
+
+    A worker's main thread must wait inside Ray: it may be rebuilding the arguments of a call, and
+    until they are rebuilt, Ray completes no future.
+    """
+    if _in_process is not None or os.environ.get("RAY_ACTOR"):
+        return False
+    return threading.current_thread() is threading.main_thread()
 
 
 def fetch(ref: Any, seconds: float) -> Any:
     """Wait for one object of Ray; same errors as `ray.get`.
 
     While Ray waits it runs the handlers of signals, and replaces or drops what they raise. So the
-    main thread, which is the only one that runs handlers, does not wait inside Ray.
+    main thread of a driver, the only one that runs handlers, does not wait inside Ray.
     """
     if not waits_outside_ray():
         return runtime().get(ref, timeout=seconds)

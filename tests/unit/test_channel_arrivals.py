@@ -157,7 +157,7 @@ def test_an_item_that_ends_programs_ends_nothing_here(actors, channel, how):
 def test_a_get_whose_answer_was_lost_asks_again_and_takes_one(actors, channel, monkeypatch):
     """The connection broke for a moment, and the first call still waits at the actor."""
     queues = actors.start().way("ray")
-    get, calls = channel.actor_protocol.ray.get, []
+    get, calls = channel.actor_protocol.fetch, []
 
     def blip(reference, timeout):
         calls.append(reference)
@@ -166,7 +166,7 @@ def test_a_get_whose_answer_was_lost_asks_again_and_takes_one(actors, channel, m
             raise ActorUnavailableError("it was away", None)
         return get(reference, timeout)
 
-    monkeypatch.setattr(channel.actor_protocol.ray, "get", blip)
+    monkeypatch.setattr(channel.actor_protocol, "fetch", blip)
     got = []
     waits = threading.Thread(
         target=lambda: got.append(queues.take("k", channel.queues.ONE, Deadline(DEADLINE_S)))

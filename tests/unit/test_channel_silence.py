@@ -78,13 +78,13 @@ def test_an_actor_that_answers_may_take_its_time_for_what_is_large(actors, chann
 
 def test_an_actor_has_its_time_for_a_get_without_waiting(actors, channel, monkeypatch):
     queues = actors.start().way("ray")
-    get, seconds = channel.actor_protocol.ray.get, []
+    get, seconds = channel.actor_protocol.fetch, []
 
     def noted(reference, timeout):
         seconds.append(timeout)
         return get(reference, timeout)
 
-    monkeypatch.setattr(channel.actor_protocol.ray, "get", noted)
+    monkeypatch.setattr(channel.actor_protocol, "fetch", noted)
     for deadline, error in ((None, ChannelEmpty), (Deadline(0), ShoalTimeoutError)):
         with pytest.raises(error):
             queues.take("k", channel.queues.ONE, deadline)

@@ -85,6 +85,7 @@ class GroupCall:
         self._changed = threading.Condition()
         self._listeners: list[Callable[[], None]] = []
         self._watched = False
+        self._failures = 0
         self._is_dropped = False
         self._waits = 0
         self._told: set[int] = set()
@@ -153,7 +154,7 @@ class GroupCall:
     def take_at_once(self, seconds: float) -> None:
         """Take all replies in one step, if they arrive within this time and all ranks live.
 
-        Not in the main thread of a program on Ray, which must not wait inside Ray (`_ray.fetch`).
+        Not in the main thread of a driver, which must not wait inside Ray (`_ray.fetch`).
         """
         if self._watched or self.replies or waits_outside_ray():
             return
@@ -179,10 +180,12 @@ class GroupCall:
             except RayError as error:
                 self._store_error(index, error)
 
-    def await_change(self, seen: int, seconds: float) -> None:
-        """Wait until more than `seen` ranks have replied, at most this many seconds."""
+    def await_end(self, failures: int, seconds: float) -> None:
+        """Wait until all ranks have replied or more than `failures` failed, at most for `seconds`."""
         with self._changed:
-            self._changed.wait_for(lambda: len(self.replies) > seen, seconds)
+            self._changed.wait_for(
+                lambda: len(self.replies) == len(self.refs) or self._failures > failures, seconds
+            )
 
     def add_listener(self, function: Callable[[], None]) -> None:
         """Call a function after each reply of a watched call, in the thread that received it."""
@@ -219,8 +222,10 @@ class GroupCall:
             if is_wanted:
                 self._wanted.add(index)
             self.replies[index] = self._kept(reply)
+            self._failures += is_failure
             is_complete = len(self.replies) == len(self.refs)
-            self._changed.notify_all()
+            if is_complete or is_failure:
+                self._changed.notify_all()
         for listener in list(self._listeners):
             listener()
         if is_failure and not self._is_left_to_waits():

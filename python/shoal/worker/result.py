@@ -95,14 +95,14 @@ class WorkerGroupFuncResult:
             call.take_at_once(min(_FIRST_LOOK_S, deadline.remaining))
             while pending := call.pending():
                 call.watch()
-                seen = len(call.refs) - len(pending)
+                failures = len(call.failed())
                 at_most = math.inf if all else self._grace_left()
                 if at_most <= 0 or (deadline.expired and call.failed()):
                     break
                 if deadline.expired:
                     raise timed_out(call.name, self._peers(pending), deadline)
                 self._check_ray()
-                call.await_change(seen, min(log.step(at_most), _RECHECK_S))
+                call.await_end(failures, min(log.step(at_most), _RECHECK_S))
                 if math.isinf(at_most):  # otherwise it ends within the grace
                     log.tick()
             return self._values(deadline)
