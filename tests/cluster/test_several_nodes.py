@@ -188,3 +188,41 @@ with Cluster(num_nodes=2) as cluster:
         second.start_ray(first, RLINF_NODE_RANK="0")
         log = first.run(driver(tmp_path, body), 120, RAY_ADDRESS=address(first))
     assert f"order ['{second.address}', '{first.address}']" in log, log
+
+
+def test_a_ray_that_has_died_or_is_stopped_is_an_error_in_time(tmp_path):
+    body = """
+import os, signal, time
+from shoal import Cluster
+from shoal.errors import ClusterError
+def gcs():
+    for pid in filter(str.isdecimal, os.listdir("/proc")):
+        with open(f"/proc/{pid}/cmdline") as file:
+            if "gcs_server" in file.read().partition(chr(0))[0]:
+                return int(pid)
+def start():
+    begun = time.monotonic()
+    try:
+        Cluster(num_nodes=1, timeout=40)
+    except ClusterError as error:
+        print("error after", int(time.monotonic() - begun), error)
+os.kill(gcs(), signal.SIGSTOP)
+start()
+os.kill(gcs(), signal.SIGKILL)
+start()
+os.environ["RAY_ADDRESS"] = "local"
+with Cluster(num_nodes=1):
+    print("started", flush=True)
+"""
+    with connected("only") as (only,):
+        only.start_ray()
+        log = only.run(driver(tmp_path, body), 200)
+    stopped, dead = (line for line in log.splitlines() if line.startswith("error after"))
+    for line in (stopped, dead):
+        assert int(line.split()[2]) < 40
+        assert (
+            f"no Ray answers at {only.address}:6379, which the file that `ray start` left" in line
+        )
+    assert "does not answer" in stopped
+    assert "connection refused" in dead
+    assert "\nstarted\n" in log

@@ -10,6 +10,7 @@ from shoal.bootstrap import code as worker_side
 from shoal.bootstrap.code import prefer_shipped, shipped_roots, without_roots
 from shoal.cluster import bringup, code as code_module
 from shoal.cluster.code import find_code
+from shoal.deadline import Deadline
 from shoal.errors import ClusterError, CodeFolderError
 from shoal.node_probe import ask
 
@@ -133,4 +134,4 @@ def test_nodes_are_not_asked_with_folders_whose_code_was_sent(monkeypatch):
 def test_code_is_not_sent_by_a_ray_that_runs_already(monkeypatch):
     monkeypatch.setattr(bringup.ray, "is_initialized", lambda: True)
     with pytest.raises(ClusterError, match=r"already initialised.*'py_modules': \['/r/rlinf'\]"):
-        bringup.connect(None, "shoal", "shoal", ["/r/rlinf"])
+        bringup.connect(None, "shoal", "shoal", Deadline(30), ["/r/rlinf"])

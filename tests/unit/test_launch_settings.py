@@ -188,11 +188,11 @@ def test_a_ray_of_the_named_namespace_is_accepted(monkeypatch):
     context = SimpleNamespace(namespace="mine")
     monkeypatch.setattr(bringup.ray, "is_initialized", lambda: True)
     monkeypatch.setattr(bringup.ray, "get_runtime_context", lambda: context)
-    assert bringup.connect(None, "mine", "shoal") is False
+    assert bringup.connect(None, "mine", "shoal", Deadline(30)) is False
     with pytest.raises(NamespaceConflictError, match="namespace 'mine'"):
-        bringup.connect(None, "shoal", "shoal")
+        bringup.connect(None, "shoal", "shoal", Deadline(30))
     context.namespace = "shoal"  # the managers are found by their own namespace
-    assert bringup.connect(None, "mine", "shoal") is False
+    assert bringup.connect(None, "mine", "shoal", Deadline(30)) is False
 
 
 # --- proxies ---

@@ -4,6 +4,7 @@ import pytest
 from ray._private import services
 
 from shoal.cluster import bringup
+from shoal.deadline import Deadline
 from shoal.errors import ClusterError
 
 
@@ -18,7 +19,7 @@ def running(monkeypatch, *addresses, recorded=None):
 def test_several_are_listed(monkeypatch):
     running(monkeypatch, "10.0.0.1:2", "10.0.0.1:1")
     with pytest.raises(ClusterError, match=r"10\.0\.0\.1:1, 10\.0\.0\.1:2; set RAY_ADDRESS"):
-        bringup.connect("auto", "shoal", "shoal")
+        bringup.connect("auto", "shoal", "shoal", Deadline(30))
 
 
 @pytest.mark.parametrize(
@@ -38,5 +39,5 @@ def test_one_is_joined(monkeypatch, addresses, recorded, named):
 
     monkeypatch.setattr(bringup.ray, "init", init)
     with pytest.raises(ConnectionError):
-        bringup.connect("auto", "shoal", "shoal")
+        bringup.connect("auto", "shoal", "shoal", Deadline(30))
     assert connected == ["auto"]

@@ -22,6 +22,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from shoal._ray import exit_by_signal, get
 from shoal.cluster.env import PATH_LIKE_ENV_VARS
 from shoal.cluster.progress import stage
+from shoal.cluster.ray_start import check_answers, until_started
 from shoal.cluster.reaper import start_reaper
 from shoal.config import ClusterConfig
 from shoal.deadline import Deadline, LongWait
@@ -46,7 +47,11 @@ _POLL_S = 0.25
 
 
 def connect(
-    address: str | None, namespace: str, namespaces_like: str, modules: Sequence[str] = ()
+    address: str | None,
+    namespace: str,
+    namespaces_like: str,
+    deadline: Deadline,
+    modules: Sequence[str] = (),
 ) -> bool:
     """Connect this process to Ray, or start a local one.
 
@@ -56,6 +61,7 @@ def connect(
         namespace: The namespace to use.
         namespaces_like: The prefix that the namespace of an already initialised Ray must have, if
             it is another one.
+        deadline: When Ray must have started, or answered.
         modules: Folders of packages to send to the nodes.
 
     Returns:
@@ -89,15 +95,17 @@ def connect(
     _keep_every_line()
     if address == "auto":
         _refuse_several()
+    check_answers(deadline)
     before = _sigterm_handler()
     try:
-        context = ray.init(
-            address=address,
-            namespace=namespace,
-            include_dashboard=None if address else False,
-            logging_level=logging.WARNING,
-            runtime_env={"py_modules": list(modules)} if modules else None,
-        )
+        with until_started(deadline):
+            context = ray.init(
+                address=address,
+                namespace=namespace,
+                include_dashboard=None if address else False,
+                logging_level=logging.WARNING,
+                runtime_env={"py_modules": list(modules)} if modules else None,
+            )
     except ConnectionError:
         if address == "auto":
             raise

@@ -237,14 +237,14 @@ class Cluster(DescribedCluster):
         wanted = wanted_nodes(num_nodes, config)
         own = current().namespace or os.environ.get("CLUSTER_NAMESPACE", "")
         if own and os.environ.get("RAY_ACTOR"):
-            connect("auto", own, Cluster.SYS_NAME)
+            connect("auto", own, Cluster.SYS_NAME, deadline)
             return find_job(own, deadline)
         if wanted is None:
             try:
-                self._connect("auto")
+                self._connect("auto", deadline)
             except ConnectionError:
                 _log.info("no Ray runs on this machine: a local one is started for this job")
-                self._connect(None)
+                self._connect(None, deadline)
             jobs = [own] if own else running_jobs(NodeManager.MANAGER_NAME)
             if len(jobs) > 1:
                 raise ClusterError(
@@ -257,16 +257,16 @@ class Cluster(DescribedCluster):
             if not self._started_ray:
                 _log.info("no job runs on this Ray: one is launched over all connected nodes")
         else:
-            self._connect(None)
+            self._connect(None, deadline)
         return self._launch(wanted or 0, config, deadline)
 
-    def _connect(self, address: str | None) -> None:
+    def _connect(self, address: str | None, deadline: Deadline) -> None:
         already = ray.is_initialized()
         with stage("Ray") as step:
             code = find_code()
             modules = code.modules if code is not None else ()
             namespace = os.environ.get("CLUSTER_NAMESPACE") or Cluster.SYS_NAME
-            self._started_ray = connect(address, namespace, Cluster.SYS_NAME, modules)
+            self._started_ray = connect(address, namespace, Cluster.SYS_NAME, deadline, modules)
             set_shipped(code.roots if code is not None else ())
             if modules:
                 _log.info("code: %s is sent to the nodes", ", ".join(modules))

@@ -24,17 +24,17 @@ def read_live(timeout: float | None = 60.0) -> Inventory:
         ClusterError: The nodes contradict each other, or Ray does not answer.
         ShoalTimeoutError: A node did not answer in time.
     """
-    before = ray.is_initialized()
+    before, deadline = ray.is_initialized(), Deadline(timeout)
     try:
         if not before:
-            connect("auto", Cluster.SYS_NAME, Cluster.SYS_NAME)
+            connect("auto", Cluster.SYS_NAME, Cluster.SYS_NAME, deadline)
     except ConnectionError:
         raise ClusterNotFoundError(
             "--live found no running Ray cluster on this machine; start one with `ray start "
             "--head`, set RAY_ADDRESS, or describe the cluster with --nodes"
         ) from None
     try:
-        nodes, _ = find_nodes(0, local=False, config=None, deadline=Deadline(timeout))
+        nodes, _ = find_nodes(0, local=False, config=None, deadline=deadline)
     finally:
         if not before:
             disconnect()
