@@ -8,7 +8,7 @@ import time
 import psutil
 import pytest
 
-from shoal.cluster import reaper
+from shoal.bootstrap import reaper
 
 pytestmark = [pytest.mark.nightly, pytest.mark.process]
 
@@ -37,9 +37,9 @@ def raylet():
             process.agent.kill()
 
 
-def reapers(raylet_pid):
-    tail = [reaper.__file__, str(raylet_pid)]
-    return [p for p in psutil.process_iter(["cmdline"]) if (p.info["cmdline"] or [])[-2:] == tail]
+def reapers(pid):
+    tail = [reaper.__file__, str(pid)]
+    return [p for p in psutil.process_iter(["cmdline"]) if (p.info["cmdline"] or [])[-3::2] == tail]
 
 
 def wait_until(condition, limit=15.0):
@@ -50,7 +50,7 @@ def wait_until(condition, limit=15.0):
 
 
 def test_agents_and_marked_processes_end_after_the_raylet(raylet):
-    reaper.start_reaper(raylet.pid)
+    reaper.start_reaper("raylet", raylet.pid)
     marked = subprocess.Popen(["sleep", "60"], env={"RAY_RAYLET_PID": str(raylet.pid)})
     stranger = subprocess.Popen(["sleep", "60"], env={"RAY_RAYLET_PID": f"{raylet.pid}0"})
     try:
@@ -72,7 +72,7 @@ def test_agents_and_marked_processes_end_after_the_raylet(raylet):
 
 
 def test_the_reaper_is_independent_and_ends_when_nothing_is_left(raylet):
-    reaper.start_reaper(raylet.pid)
+    reaper.start_reaper("raylet", raylet.pid)
     wait_until(lambda: reapers(raylet.pid))
     (running,) = reapers(raylet.pid)
     assert running.pid not in {child.pid for child in psutil.Process().children(recursive=True)}
@@ -80,6 +80,57 @@ def test_the_reaper_is_independent_and_ends_when_nothing_is_left(raylet):
     raylet.agent.kill()
     raylet.kill()
     wait_until(lambda: not reapers(raylet.pid))
+
+
+# A worker that starts programs in every way; prints its own process id and theirs.
+WORKER = f"""
+import os, subprocess, sys, time
+from pathlib import Path
+from shoal.bootstrap import reaper
+
+started = reaper._identify(os.getpid())[1]
+os.environ["{reaper.WORKER_MARK}"] = f"{{os.getpid()}}:{{started}}"
+child = subprocess.Popen(["sleep", "60"])
+shell = subprocess.Popen(["sh", "-c", "sleep 60 & echo $!; wait"], stdout=subprocess.PIPE, text=True)
+session = subprocess.Popen(["sleep", "60"], start_new_session=True, env={{}})
+forked = os.fork()
+if not forked:
+    time.sleep(60)
+    os._exit(0)
+polite = subprocess.Popen(
+    [sys.executable, "-c", "import signal, sys, time\n"
+     "signal.signal(signal.SIGTERM, lambda *_: (open(sys.argv[1], 'w').close(), sys.exit()))\n"
+     "print(0, flush=True)\ntime.sleep(60)", sys.argv[1]], stdout=subprocess.PIPE)
+polite.stdout.readline()
+reaper.start_reaper("worker", os.getpid())
+time.sleep(1.0)
+# It leaves its parent, and starts another program that only its variables tell of.
+daemon = subprocess.run(["sh", "-c", "setsid sleep 60 >&- & echo $!"], capture_output=True, text=True)
+grandchild, other = int(shell.stdout.readline()), int(daemon.stdout)
+print(os.getpid(), child.pid, shell.pid, grandchild, session.pid, forked, polite.pid, other, flush=True)
+time.sleep(60)
+"""
+
+
+def test_what_a_killed_worker_has_started_ends_soon_after_it(tmp_path):
+    asked = tmp_path / "asked"
+    stranger = subprocess.Popen(["sleep", "60"])
+    worker = subprocess.Popen(
+        [sys.executable, "-c", WORKER, str(asked)], stdout=subprocess.PIPE, text=True
+    )
+    try:
+        own, *programs = [psutil.Process(int(pid)) for pid in worker.stdout.readline().split()]
+        assert len(programs) == 7
+        worker.kill()
+        _, alive = psutil.wait_procs(programs, timeout=15)
+        assert alive == []
+        assert asked.exists()  # it could end by itself
+        wait_until(lambda: not reapers(own.pid))
+        assert stranger.poll() is None
+    finally:
+        for process in (stranger, worker):
+            process.kill()
+            process.wait()
 
 
 # Ends the main thread alone: the process is a zombie with a live thread.
@@ -110,7 +161,7 @@ def test_memory_is_cleared_only_when_the_killed_processes_have_ended(monkeypatch
     monkeypatch.setattr(reaper.os, "pidfd_open", raise_gone)
     monkeypatch.setattr(reaper.os, "kill", lambda pid, _: killed.append(pid))
     monkeypatch.setattr(reaper.subprocess, "run", lambda *_, **__: cleared.append(list(alive)))
-    reaper._main(7)
+    reaper._watch_raylet(7)
     assert killed == [1, 1]
     assert cleared == [[]]  # once, after the process was seen to have ended
 

@@ -23,6 +23,7 @@ from typing import Any
 import ray
 
 from shoal.bootstrap.call_value import CallValue, carries_unchanged
+from shoal.bootstrap.children import ChildPrograms
 from shoal.bootstrap.code import prefer_shipped
 from shoal.bootstrap.failure import Failure
 from shoal.bootstrap.output import announce_output
@@ -174,9 +175,11 @@ class WorkerHost:
         self._shoal_failure: Failure | None = None
         self._shoal_seconds: dict[str, float] = {}
         self._shoal_announce()
+        self._shoal_children = self._shoal_start_children()
         if spec.log:
             announce_output(spec.log, spec.name, spec.log_rank)
         try:
+            self._shoal_children.begin_call()
             self._shoal_object = _construct(spec, resolved)
         except BaseException as error:
             if _ends_process(error):
@@ -186,6 +189,11 @@ class WorkerHost:
             )
         else:
             preload_torch(driver_has_it=spec.driver_has_torch)
+        finally:
+            self._shoal_children.end_call()
+
+    def _shoal_start_children(self) -> Any:
+        return ChildPrograms()
 
     def _shoal_announce(self) -> None:
         """Tell Ray's log monitor the name of this process."""
@@ -224,6 +232,7 @@ class WorkerHost:
         if self._shoal_failure is not None:
             return self._shoal_failure
         start = time.perf_counter()
+        self._shoal_children.begin_call()
         try:
             if args and type(args[0]) is CallValue:
                 given, named = args[0].get()
@@ -235,6 +244,7 @@ class WorkerHost:
             return self._shoal_failed(error)
         finally:
             self._shoal_seconds[name] = time.perf_counter() - start
+            self._shoal_children.end_call()
 
     def _shoal_checked(self, name: str, value: Any) -> Any:
         # Ray would return the first value of a generator, and drop the others.
@@ -290,6 +300,7 @@ class AsyncWorkerHost(WorkerHost):
         finally:
             self._shoal_suspended.remove(name)
             self._shoal_seconds[name] = time.perf_counter() - start
+            self._shoal_children.end_call()
 
     def _shoal_stopped_by(self, name: str) -> str:
         """Say which coroutines cannot go on while an ordinary method waits in the event loop."""

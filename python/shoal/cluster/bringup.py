@@ -20,10 +20,10 @@ from ray.exceptions import RuntimeEnvSetupError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from shoal._ray import exit_by_signal, get
+from shoal.bootstrap.reaper import start_reaper
 from shoal.cluster.env import PATH_LIKE_ENV_VARS
 from shoal.cluster.progress import stage
 from shoal.cluster.ray_start import check_answers, until_started
-from shoal.cluster.reaper import start_reaper
 from shoal.config import ClusterConfig
 from shoal.deadline import Deadline, LongWait
 from shoal.errors import (
@@ -130,7 +130,7 @@ def connect(
     raylet = _started_raylet()
     if raylet is None:
         return False
-    start_reaper(raylet)
+    start_reaper("raylet", raylet)
     return True
 
 

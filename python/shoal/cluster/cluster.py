@@ -43,7 +43,7 @@ from shoal.config import ClusterConfig, load
 from shoal.context import current, env_value, set_context
 from shoal.deadline import Deadline
 from shoal.errors import ClusterError, NamespaceConflictError, NameTakenError, ShoalError
-from shoal.job_end import end_job
+from shoal.job_end import close_handles, end_job
 from shoal.manager import NodeManager
 from shoal.manager.base import connection
 from shoal.net_emulation import (
@@ -70,6 +70,8 @@ _log = logging.getLogger("shoal")
 _MAX_NAMESPACES = 100
 # Seconds before Ray ends, so that it shows the workers' last output: it reads that every 0.1 s.
 _LAST_OUTPUT_S = 0.3
+# Maximum seconds for the `_close` of all workers at the end of a job.
+_CLOSE_S = 5.0
 
 
 class _ClassOrInstanceMethod:
@@ -305,22 +307,37 @@ class Cluster(DescribedCluster):
     def shutdown(self) -> None:
         """End this process's workers, and the job if this process launched it.
 
-        A Ray that this process started ends too; a Ray that it joined keeps running. Handles of the
+        First the groups that this process launched call the `_close` of their workers, if their
+        class has one, for at most 5 s. A Ray that this process started ends too; a Ray that it joined keeps running. Handles of the
         job's channels and groups refuse all further use in this process, and calls that wait in its
         threads and tasks end with an error that says so. Afterwards a new `Cluster` can be created.
         Idempotent.
         """
         if getattr(Cluster, "_instance", None) is not self:
             return
-        if not os.environ.get("RAY_ACTOR"):  # a worker stays in its job
-            end_job()
-        self._shut_down()
+        try:
+            self._close_handles()
+            if not os.environ.get("RAY_ACTOR"):  # a worker stays in its job
+                end_job()
+        finally:
+            self._shut_down()
+
+    def _close_handles(self) -> None:
+        """Let groups call the `_close` of their workers, which may wait for them."""
+        if Cluster._has_initialized and self.is_connected() and not os.environ.get("RAY_ACTOR"):
+            close_handles(_CLOSE_S)
 
     def _shut_down(self) -> None:
         # When the interpreter ends, this is called alone: daemon threads that wait then end silently.
         if getattr(Cluster, "_instance", None) is not self:
             return
         atexit.unregister(self._shut_down)
+        try:
+            self._close_handles()
+        finally:
+            self._end()
+
+    def _end(self) -> None:
         self._is_ending = True
         # If Ray was shut down before, everything has ended, and another Ray is not ours.
         if Cluster._has_initialized and self.is_connected():

@@ -109,7 +109,11 @@ class LocalActor:
     ) -> None:
         made = host_class(cls)
         self._shoal_name = spec.name
-        self._shoal_class = type(cls.__name__, (made,), {"_shoal_announce": lambda _: None})
+        self._shoal_class = type(
+            cls.__name__,
+            (made,),
+            {"_shoal_announce": lambda _: None, "_shoal_start_children": _NoChildren},
+        )
         self._shoal_spec = spec
         self._shoal_watch = watch
         self._shoal_calls: SimpleQueue[_Call | None] = SimpleQueue()
@@ -304,6 +308,16 @@ class LocalActor:
             self._shoal_loop.run_until_complete(asyncio.sleep(0))
             self._shoal_loop.close()
         self._shoal_host = None
+
+
+class _NoChildren:
+    """The programs that a rank starts belong to the program that the ranks share."""
+
+    def __init__(self, _host: WorkerHost) -> None: ...
+
+    def begin_call(self) -> None: ...
+
+    def end_call(self) -> None: ...
 
 
 class _LocalMethod:

@@ -2,6 +2,7 @@
 
 import inspect
 import logging
+import math
 import operator
 import time
 import warnings
@@ -237,7 +238,8 @@ class WorkerGroup:
         }
         forget_dead(self._name)
         self._job_has_ended = False
-        tie_to_job(self, WorkerGroup._end_with_job)
+        close = WorkerGroup._start_close if _has_close(self._worker_cls) else None
+        tie_to_job(self, WorkerGroup._end_with_job, close)
         try:
             for placement in placements:
                 self._workers.append(
@@ -469,17 +471,27 @@ class WorkerGroup:
             # Its cluster was shut down, and the workers with it; any call would start a new Ray.
             self._workers, self._constructors = [], None
             return
-        if inspect.isroutine(getattr(self._worker_cls, "_close", None)):
-            try:
-                self._call(range(len(self._workers)), "_close", is_quiet=True).wait(timeout)
-            except Exception as error:  # noqa: BLE001  (a user's hook that raises must not keep the workers alive)
-                _log.warning("closing %s: %s", self._name, error)
+        self._start_close()(Deadline(timeout, default=math.inf))
         pings = [w.worker._shoal_ping.remote() for w in self._workers]  # noqa: SLF001  (the host's own method)
         # Their last events are in the trace then.
         settle(several_nodes=self._cluster is None or len(self._cluster.nodes) > 1)
         self._kill()
         # A pending ping ends when Ray has noticed the death of its worker.
         runtime().wait(pings, num_returns=len(pings), timeout=Deadline(timeout).remaining_or_none())
+
+    def _start_close(self) -> Callable[[Deadline], None]:
+        """Call the workers' own `_close`, if they have one; return what waits for it."""
+        if not self._workers or not _has_close(self._worker_cls) or not self._is_in_reach():
+            return lambda _: None
+        call = self._call(range(len(self._workers)), "_close", is_quiet=True)
+
+        def finish(deadline: Deadline) -> None:
+            try:
+                call.wait(deadline.remaining)
+            except Exception as error:  # noqa: BLE001  (a user's hook that raises must not keep the workers alive)
+                _log.warning("closing %s: %s", self._name, error)
+
+        return finish
 
     def _close(self) -> None:
         WorkerGroup.close(self)
@@ -520,3 +532,8 @@ def _default_strategy(cluster: Cluster) -> PlacementStrategy:
     if cluster.num_accelerators:
         return PackedPlacementStrategy(0, cluster.num_accelerators - 1)
     return NodePlacementStrategy([0])
+
+
+def _has_close(cls: type) -> bool:
+    """Whether workers of a class have something to do before they end."""
+    return inspect.isroutine(getattr(cls, "_close", None))
