@@ -1,5 +1,6 @@
 """The managers of a job whose launch fails end with it, so that no other process joins them."""
 
+from concurrent.futures import Future
 from types import SimpleNamespace
 
 import pytest
@@ -19,9 +20,10 @@ TRACED = {
 
 
 class Actor:
-    def __init__(self, name):
+    def __init__(self, name, ray):
         self.name = name
-        self.__ray_ready__ = SimpleNamespace(remote=lambda: name)
+        reference = SimpleNamespace(future=lambda: ray.answer_of(name))
+        self.__ray_ready__ = SimpleNamespace(remote=lambda: reference)
 
 
 class Ray:
@@ -36,15 +38,18 @@ class Ray:
             if cls.MANAGER_NAME in self.taken:
                 raise ValueError("the name is taken")
             self.started.append(cls.MANAGER_NAME)
-            return Actor(cls.MANAGER_NAME)
+            return Actor(cls.MANAGER_NAME, self)
 
         return SimpleNamespace(options=lambda **_: SimpleNamespace(remote=start))
 
     def kill(self, actor):
         self.killed.append(actor.name)
 
-    def wait(self, refs, **_):
-        self.waited += refs
+    def answer_of(self, name):
+        self.waited.append(name)
+        answer = Future()
+        answer.set_result(None)
+        return answer
 
 
 @pytest.fixture

@@ -83,7 +83,7 @@ def test_the_reaper_is_independent_and_ends_when_nothing_is_left(raylet):
 
 
 # A worker that starts programs in every way; prints its own process id and theirs.
-WORKER = f"""
+WORKER = rf"""
 import os, subprocess, sys, time
 from pathlib import Path
 from shoal.bootstrap import reaper
@@ -105,7 +105,7 @@ polite.stdout.readline()
 reaper.start_reaper("worker", os.getpid())
 time.sleep(1.0)
 # It leaves its parent, and starts another program that only its variables tell of.
-daemon = subprocess.run(["sh", "-c", "setsid sleep 60 >&- & echo $!"], capture_output=True, text=True)
+daemon = subprocess.run(["sh", "-c", "setsid sleep 60 >&- 2>&- & echo $!"], capture_output=True, text=True)
 grandchild, other = int(shell.stdout.readline()), int(daemon.stdout)
 print(os.getpid(), child.pid, shell.pid, grandchild, session.pid, forked, polite.pid, other, flush=True)
 time.sleep(60)
@@ -128,6 +128,7 @@ def test_what_a_killed_worker_has_started_ends_soon_after_it(tmp_path):
         wait_until(lambda: not reapers(own.pid))
         assert stranger.poll() is None
     finally:
+        worker.stdout.close()
         for process in (stranger, worker):
             process.kill()
             process.wait()

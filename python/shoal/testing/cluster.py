@@ -180,7 +180,10 @@ class LocalCluster(Cluster):
 
         A worker that runs a call ends when the call returns, or waits in shoal.
         """
-        self._stack.close()
+        try:
+            self._close_handles()
+        finally:
+            self._stack.close()
 
     def is_connected(self) -> bool:
         """Return whether the cluster has not ended."""
