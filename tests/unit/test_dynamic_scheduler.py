@@ -28,7 +28,18 @@ from shoal.errors import (
     ShoalValueError,
 )
 from shoal.testing import local_cluster
-from support.dynamic_job import REQUEST, RESPONSE, SIZES, TIMEOUT, Actor, Group, Rollout, config
+from support.dynamic_job import (
+    REQUEST,
+    RESPONSE,
+    SIZES,
+    TIMEOUT,
+    Actor,
+    Group,
+    Rollout,
+    RolloutOfRLinf,
+    SequenceGroups,
+    config,
+)
 
 ONE = NodePlacementStrategy([0])
 FOUR = NodePlacementStrategy([0] * 4)
@@ -449,6 +460,62 @@ async def test_groups_leave_and_others_come():
     assert (answer.instance_id, answer.action) == (3, RolloutAction.Offloaded)
 
 
+class MachineOfRLinf(Machine):
+    """A machine with a status of its own, whose groups are sequences."""
+
+    def __init__(self):
+        super().__init__()
+        self.status_manager = SequenceGroups()
+
+    async def abort_generation(self):
+        for group in self.status_manager.get_running_seq_groups():
+            self.status_manager.mark_aborted(group)
+
+    async def _async_generate_group(self, group):
+        self.generated.append(group)
+        await asyncio.sleep(0)
+        if group.name == "broken":
+            raise RuntimeError("the engine failed")
+        self.status_manager.mark_done(group)
+
+
+@pytest.mark.asyncio
+async def test_a_status_of_the_workers_own_is_read_and_told():
+    machine = MachineOfRLinf()
+    status, old, new = machine.status_manager, Group("old"), Group("new")
+    old.done.append(3)
+    status.add_task(old, None)
+    async with following(machine) as (channel, scaling, _):
+        await ask(channel, RolloutAction.Report)
+        report = (await hear(channel)).report
+        assert (report.total_requests, report.completed_requests) == (1, 0)
+        assert (report.total_tasks, report.completed_tasks, report.running_tasks) == (4, 1, 3)
+        for groups in ([old], []):  # each once
+            await ask(channel, RolloutAction.Migrate_Out)
+            assert (await hear(channel)).data == groups
+        sleeping = asyncio.create_task(status.wait_notification())
+        await asyncio.sleep(0)
+        await ask(channel, RolloutAction.Migrate_In, [new])
+        await sleeping
+        await ask(channel, RolloutAction.Finish)
+        await status.wait_notification()
+        assert status.get_done_seq_groups() == [new]
+        status.clear()
+        await scaling.report_offloaded()
+        assert (await hear(channel)).action == RolloutAction.Offloaded
+
+
+@pytest.mark.asyncio
+async def test_a_failure_of_a_group_of_the_workers_own_status_reaches_the_scheduler():
+    machine = MachineOfRLinf()
+    async with following(machine) as (channel, _, task):
+        await ask(channel, RolloutAction.Migrate_In, [Group("broken")])
+        await ask(channel, RolloutAction.Wait_For_Finish)
+        assert (await hear(channel)).error == "RuntimeError: the engine failed"
+        with pytest.raises(RuntimeError):
+            await task
+
+
 @pytest.mark.asyncio
 async def test_a_failure_of_a_group_reaches_the_scheduler():
     machine = Machine()
@@ -502,11 +569,12 @@ async def test_status_refuses_what_cannot_be():
 # A whole job.
 
 
-def test_a_job_scales_down_during_each_step_and_up_for_the_next(cluster):
+@pytest.mark.parametrize("rollout", [Rollout, RolloutOfRLinf])
+def test_a_job_scales_down_during_each_step_and_up_for_the_next(cluster, rollout):
     """Two steps: instances leave as the groups end, and all of them are back in the second one."""
     scheduler = SchedulerWorker.create_group(config(), SIZES)
     scheduler.launch(cluster, ONE, name="DynamicScheduler").ready(timeout=TIMEOUT)
-    rollouts = Rollout.create_group().launch(cluster, FOUR, name="rollouts")
+    rollouts = rollout.create_group().launch(cluster, FOUR, name="rollouts")
     actor = Actor.create_group().launch(cluster, ONE, name="actors")
     inference = Channel.connect(get_scheduler_channel("inference"))
     begin = Channel.create("begin")

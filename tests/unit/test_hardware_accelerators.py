@@ -1,5 +1,6 @@
 """Accelerators of all vendors, with fakes of the vendors' libraries."""
 
+import contextlib
 import os
 import sys
 import threading
@@ -484,7 +485,8 @@ def test_the_type_of_a_model():
 
 
 @pytest.mark.parametrize("kind", ["NV_GPU", "AMD_GPU"])
-def test_ranges_are_marked_while_the_profiler_records(kind, add_module):
+def test_ranges_are_marked_while_the_profiler_records(kind, add_module, monkeypatch, caplog):
+    monkeypatch.setitem(sys.modules, "nvtx", None)  # it is not installed
     calls = []
     nvtx = types.SimpleNamespace(range_push=calls.append, range_pop=lambda: calls.append("pop"))
     actions = {name: lambda name=name: calls.append(name) for name in ("start", "stop")}
@@ -494,13 +496,35 @@ def test_ranges_are_marked_while_the_profiler_records(kind, add_module):
         pass
     vendor = AcceleratorManager.manager_register[AcceleratorType(kind)]
     active = [vendor.is_profiling_active()]
-    AcceleratorUtil.start_profiling(kind, 3)
+    AcceleratorUtil.stop_profiling(kind)  # it does not record
+    with caplog.at_level("INFO", "shoal"):
+        AcceleratorUtil.start_profiling(kind, 3)
+    assert "profiling: step 3" in caplog.text
+    AcceleratorUtil.start_profiling(kind, 4)  # it records already
     active.append(vendor.is_profiling_active())
     with pytest.raises(KeyError), AcceleratorUtil.profiling_range(kind, "step"):
         raise KeyError
     AcceleratorUtil.stop_profiling(kind)
     assert [*active, vendor.is_profiling_active()] == [False, True, False]
     assert calls == ["start", "step", "pop", "stop"]
+
+
+def test_ranges_have_colours_and_domains_where_nvtx_is_installed(add_module):
+    begun = []
+
+    @contextlib.contextmanager
+    def annotate(label, **options):
+        begun.append((label, options))
+        yield
+
+    actions = {name: lambda: None for name in ("start", "stop")}
+    add_module("torch.cuda", profiler=types.SimpleNamespace(**actions))
+    add_module("nvtx", annotate=annotate)
+    AcceleratorUtil.start_profiling("NV_GPU")
+    with AcceleratorUtil.profiling_range("NV_GPU", "step", "red", "shoal"):
+        pass
+    AcceleratorUtil.stop_profiling("NV_GPU")
+    assert begun == [("step", {"color": "red", "domain": "shoal"})]
 
 
 @pytest.mark.parametrize("kind", ["NPU", "NO_ACCEL"])

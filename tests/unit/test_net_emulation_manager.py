@@ -243,3 +243,13 @@ def test_sizes_of_payloads():
     assert {size(payload): payload for payload in sizes.values()}.keys() == sizes.keys()
     assert size([z, None]) == 1280
     assert (size({}), size(7)) == (5, 5)
+
+
+@pytest.mark.parametrize("kind", ["dict", "DictConfig"])
+def test_a_mapping_is_a_configuration_too(kind):
+    wrap = dict if kind == "dict" else pytest.importorskip("omegaconf").OmegaConf.create
+    section = {"enabled": True, "symmetric": True, "crossdc_pairs": LINK, "bandwidth_groups": []}
+    manager = NetEmulationManager(wrap(section), Clock())
+    assert manager.reserve("B:0", "A:0", 0) == pytest.approx(0.1)
+    with pytest.raises(ShoalValueError, match="the network emulation is not enabled"):
+        NetEmulationManager(wrap({**section, "enabled": False}))

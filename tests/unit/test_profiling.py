@@ -164,7 +164,13 @@ def test_tokens_of_rocprof():
         args={"builtin": True, "-F": False, "label": ["args", "line"], "config": "a b", "v": None}
     )
     tokens = ["--builtin", "--label", "args", "line", "--config=a b", "-v"]
+    assert config.to_cli_tokens() == ["rocprof-sys-python", *tokens, "--"]
+    config = RocprofSysConfig(args={"F": "true", "output-format": "json"})
+    tokens = ["rocprof-sys-python", "-F", "true", "--output-format=json", "--"]
     assert config.to_cli_tokens() == tokens
+    config = RocprofSysConfig()
+    assert (config.args, config.env) == (None, None)
+    assert config.to_cli_tokens() == ["rocprof-sys-python", "--"]
 
 
 def test_command_of_a_profiled_worker(tmp_path):

@@ -14,6 +14,7 @@ from shoal.dynamic_scheduler.messages import (
     get_scheduler_request_queue,
     get_scheduler_response_queue,
 )
+from shoal.dynamic_scheduler.own_status import OwnStatus
 from shoal.errors import ShoalError, ShoalTypeError, ShoalValueError
 
 __all__ = ["RolloutScalingScheduler", "ScalableRollout", "StatusManager"]
@@ -60,6 +61,19 @@ class ScalableRollout(Protocol):
         """Generate a group, then complete or abort it in the status."""
 
 
+def _status_of(worker: ScalableRollout) -> StatusManager:
+    status: Any = worker.status_manager
+    missing = [name for name in _STATUS if not callable(getattr(status, name, None))]
+    if not missing:
+        return status  # type: ignore[no-any-return]  # it has all methods
+    if all(callable(getattr(status, name, None)) for name in OwnStatus.METHODS):
+        return OwnStatus(status)
+    raise ShoalTypeError(
+        f"worker.status_manager is a {type(status).__name__} without the methods "
+        f"{', '.join(missing)}: use shoal.dynamic_scheduler.RolloutStatus"
+    )
+
+
 class RolloutScalingScheduler:
     """Answers the scheduler on behalf of one rollout instance.
 
@@ -69,17 +83,12 @@ class RolloutScalingScheduler:
         worker: The rollout worker; see `ScalableRollout`.
 
     Raises:
-        ShoalTypeError: The worker's `status_manager` lacks a method of `StatusManager`.
+        ShoalTypeError: The worker's `status_manager` is neither a `StatusManager` nor a status of
+            the kind that RLinf's rollout workers have (`SequenceGroupStatus`).
     """
 
     def __init__(self, rank: int, scheduler_channel: Channel, worker: ScalableRollout) -> None:
-        status = worker.status_manager
-        missing = [name for name in _STATUS if not callable(getattr(status, name, None))]
-        if missing:
-            raise ShoalTypeError(
-                f"worker.status_manager is a {type(status).__name__} without the methods "
-                f"{', '.join(missing)}: use shoal.dynamic_scheduler.RolloutStatus"
-            )
+        self._status = _status_of(worker)
         self._rank = rank
         self._channel = scheduler_channel
         self._worker = worker
@@ -101,7 +110,7 @@ class RolloutScalingScheduler:
             except Exception as error:
                 text = f"{type(error).__name__}: {error}"
                 try:
-                    self._worker.status_manager.fail(error)
+                    self._status.fail(error)
                 finally:
                     with contextlib.suppress(ShoalError):  # the channel may be the cause
                         await self._answer(RolloutScheduleInfo(self._rank, error=text))
@@ -113,12 +122,12 @@ class RolloutScalingScheduler:
         From then on the status counts the groups of the next step: a report that is asked for
         before the instance begins it must not have the numbers of the last one.
         """
-        self._worker.status_manager.begin_step()
+        self._status.begin_step()
         await self._answer(RolloutScheduleInfo(self._rank, action=RolloutAction.Offloaded))
 
     async def _follow(self, request: Any) -> None:
         action = getattr(request, "action", None)
-        status = self._worker.status_manager
+        status = self._status
         if action is RolloutAction.Report:
             await self._answer(RolloutScheduleInfo(self._rank, report=status.report()))
         elif action is RolloutAction.Migrate_Out:
@@ -135,12 +144,11 @@ class RolloutScalingScheduler:
             )
 
     async def _migrate_out(self) -> list[Any]:
-        status = self._worker.status_manager
         stopping = self._worker.abort_generation()
         if inspect.isawaitable(stopping):
             await stopping
-        await status.wait_idle()
-        return status.take_aborted()
+        await self._status.wait_idle()
+        return self._status.take_aborted()
 
     def _migrate_in(self, groups: Sequence[Any]) -> None:
         for group in groups:
@@ -148,7 +156,7 @@ class RolloutScalingScheduler:
             task = asyncio.ensure_future(generate)
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
-            self._worker.status_manager.start(group, task)
+            self._status.start(group, task)
 
     async def _answer(self, info: RolloutScheduleInfo) -> None:
         key = get_scheduler_response_queue()

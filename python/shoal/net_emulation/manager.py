@@ -1,7 +1,7 @@
 """`NetEmulationManager`: books the bandwidth of emulated links for all processes of a job."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
 from shoal.config import NetEmulationConfig
@@ -21,11 +21,11 @@ class NetEmulationManager(Manager):
     """Books messages on the emulated links of a job; a job that emulates a network has one.
 
     Args:
-        cfg: The configuration.
+        cfg: The configuration, or a mapping with its keys.
         clock: Returns the time in seconds; None for the monotonic clock of this machine.
 
     Raises:
-        ShoalValueError: The configuration is not enabled.
+        ShoalValueError: The configuration is not enabled, or the mapping has problems.
     """
 
     MANAGER_NAME: ClassVar[str] = "NetEmulationManager"
@@ -33,8 +33,12 @@ class NetEmulationManager(Manager):
     """No call waits, and Ray runs calls that are not coroutines in a thread each."""
 
     def __init__(
-        self, cfg: NetEmulationConfig | None, clock: Callable[[], float] | None = None
+        self,
+        cfg: NetEmulationConfig | Mapping[Any, Any] | None,
+        clock: Callable[[], float] | None = None,
     ) -> None:
+        if cfg is not None and not isinstance(cfg, NetEmulationConfig):
+            cfg = NetEmulationConfig.from_cfg(cfg)
         if cfg is None or not cfg.enabled:
             raise ShoalValueError(
                 "NetEmulationManager: the network emulation is not enabled; set "
