@@ -82,7 +82,7 @@ def test_our_defaults_are_not_exported(pair):
     (env,) = pair.execute_on(1).variables().wait()
     ours = {n for n in env if n.startswith(("SHOAL_", "RLINF_")) and "TEST" not in n}
     set_by_tests = {"SHOAL_PRELOAD_TORCH", "SHOAL_SHM_DIR"}
-    assert ours <= {"SHOAL_BACKEND", *set_by_tests}
+    assert ours <= {"SHOAL_BACKEND", "SHOAL_WORKER_PROCESS", *set_by_tests}
 
 
 def test_the_attributes_that_existing_code_reads(pair):
