@@ -38,8 +38,9 @@ def test_a_ray_that_is_stopped_is_an_error(server):
 def test_a_ray_that_answers_is_left_alone(server):
     def answer():
         connection, _ = server.accept()
-        assert connection.recv(3) == b"PRI"
-        connection.sendall(b"\0")
+        with connection:
+            assert connection.recv(3) == b"PRI"
+            connection.sendall(b"\0")
 
     thread = threading.Thread(target=answer)
     thread.start()
@@ -77,7 +78,7 @@ def test_a_start_that_takes_too_long_ends_what_it_began(monkeypatch):
 
     monkeypatch.setattr(services, "get_node", not_there)
     starting = Starting(services)
-    text = r"Ray did not start within 0.1 s: its raylet has not registered .* timeout="
+    text = r"Ray did not start within 0.1 s: its raylet has not registered .*\(timeout=\)"
     with pytest.raises(ClusterError, match=text), until_started(Deadline(0.1)):
         starting.start()
     assert not starting.alive

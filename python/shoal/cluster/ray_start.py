@@ -35,11 +35,11 @@ def check_answers(deadline: Deadline) -> None:
     host, _, port = address.rpartition(":")
     if not port.isdecimal() or "://" in address:
         return  # none, or one that only Ray can resolve
-    limit = Deadline(min(_ANSWER_S, deadline.remaining))
+    limit, seconds = Deadline(min(_ANSWER_S, deadline.remaining)), min(_ANSWER_S, deadline.timeout)
     while (why := _why_silent(host.strip("[]"), int(port), limit)) is not None:
         if limit.expired:
             raise ClusterError(
-                f"no Ray answers at {address}, which {origin} names, within {limit.timeout:g} s: "
+                f"no Ray answers at {address}, which {origin} names, within {seconds:g} s: "
                 f"{why}. It was stopped, or has died: its last logs are in {_logs()}. End what is "
                 "left of it with `ray stop`, or set RAY_ADDRESS=local for a new local one"
             )
