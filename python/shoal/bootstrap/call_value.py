@@ -21,33 +21,46 @@ _INTEGERS = range(-(2**63), 2**63)
 
 
 class CallValue:
-    """A value that Ray carries encoded. It is decoded on arrival, so that Ray counts references.
+    """A value that Ray carries encoded; the thread that asks for it decodes it.
+
+    Not the thread in which it arrives: that is often Ray's own, where torch has crashed.
 
     Args:
         value: The value.
         what: Names it in errors, such as `the arguments (int, list) of w.run`.
     """
 
-    __slots__ = ("_error", "_value", "_what")
+    __slots__ = ("_arrived", "_value", "_what")
 
     def __init__(self, value: Any, what: str) -> None:
         self._value = value
         self._what = what
-        self._error: CallDecodeError | None = None
+        self._arrived: tuple[bytes, list[bytearray]] | None = None
 
     def get(self) -> Any:
         """Return the value.
 
         Raises:
-            CallDecodeError: It could not be rebuilt in this process.
+            CallDecodeError: It cannot be rebuilt in this process.
         """
-        if self._error is not None:
-            raise self._error
+        if self._arrived is None:
+            return self._value
+        try:
+            self._value = loads(*self._arrived)
+        except (KeyboardInterrupt, GeneratorExit):
+            raise
+        except BaseException as error:  # noqa: BLE001  (its classes may raise anything, as in channels)
+            raise CallDecodeError(
+                f"{self._what} cannot be rebuilt in {describe_self()}: "
+                f"{type(error).__name__}: {error}"
+            ) from None
+        self._arrived = None
         return self._value
 
     def __reduce__(self) -> tuple[Any, ...]:
+        # Ray calls this while it serializes the call, and so counts the references in the value.
         try:
-            head, buffers = dumps(self._value)
+            head, buffers = self._arrived or dumps(self._value)
         except ShoalValueError as error:
             raise ShoalValueError(
                 f"{self._what} cannot be sent: {error.__cause__ or error}"
@@ -57,15 +70,8 @@ class CallValue:
 
 def _arrived(what: str, head: bytes, *buffers: Any) -> CallValue:
     arrived = CallValue(None, what)
-    try:
-        # Ray lends its memory; the receiver gets memory of its own, which can be written.
-        arrived._value = loads(head, [bytearray(buffer) for buffer in buffers])  # noqa: SLF001  (its constructor)
-    except (KeyboardInterrupt, GeneratorExit):
-        raise
-    except BaseException as error:  # noqa: BLE001  (its classes may raise anything, as in channels)
-        arrived._error = CallDecodeError(  # noqa: SLF001  (as above)
-            f"{what} cannot be rebuilt in {describe_self()}: {type(error).__name__}: {error}"
-        )
+    # Ray lends its memory; the receiver gets memory of its own, which can be written.
+    arrived._arrived = head, [bytearray(buffer) for buffer in buffers]  # noqa: SLF001  (its constructor)
     return arrived
 
 

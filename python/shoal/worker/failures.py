@@ -180,6 +180,17 @@ class GroupCall:
             except RayError as error:
                 self._store_error(index, error)
 
+    def open(self) -> None:
+        """Decode the values that have arrived, in this thread; what cannot be is a failure."""
+        with self._changed:  # two threads may wait for one call
+            for index, reply in self.replies.items():
+                if type(reply) is CallValue:
+                    try:
+                        self.replies[index] = reply.get()
+                    except CallDecodeError as error:
+                        failure = Failure.of_peer(error, self._address(index), self.ranks[index])
+                        self.replies[index] = failure
+
     def await_end(self, failures: int, seconds: float) -> None:
         """Wait until all ranks have replied or more than `failures` failed, at most for `seconds`."""
         with self._changed:
@@ -209,11 +220,6 @@ class GroupCall:
         self._store(index, self._died(index, error), is_wanted=is_killed)
 
     def _store(self, index: int, reply: Any, *, is_wanted: bool = False) -> None:
-        if type(reply) is CallValue:
-            try:
-                reply = reply.get()
-            except CallDecodeError as error:
-                reply = Failure.of_peer(error, self._address(index), self.ranks[index])
         is_failure = isinstance(reply, Failure)
         is_wanted = is_wanted or (is_failure and _is_ending())
         with self._changed:

@@ -217,6 +217,7 @@ class WorkerGroupFuncResult:
 
     def _values(self, deadline: Deadline) -> list[Any]:
         call = self._call
+        call.open()
         failed = call.failed()
         if not failed:
             return [call.replies[i] for i in range(len(call.refs))]
