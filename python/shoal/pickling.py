@@ -342,7 +342,7 @@ _OWN_WAYS = frozenset(
         "__torch_function__",
     }
 )
-"""What a subclass of tensors defines if it is more than values and attributes."""
+"""A subclass of `torch.Tensor` that defines one of these names is left to its own way of pickling."""
 
 
 def _is_simple_subclass(kind: type, tensor_type: type) -> bool:

@@ -153,7 +153,7 @@ def test_each_item_comes_once_however_the_gets_before_it_ended(channel, key):
     def produce():
         for n in range(items):
             one.put(n, key=key)
-            time.sleep(0.002)
+            time.sleep(0.002)  # so that gets end before, during and after a put
 
     putting = threading.Thread(target=produce)
     putting.start()

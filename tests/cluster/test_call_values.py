@@ -1,5 +1,7 @@
 """Arguments and results of calls through Ray: the same as in `tests/unit/test_call_values.py`."""
 
+import threading
+
 import pytest
 import ray
 
@@ -37,7 +39,7 @@ def test_rows_of_large_tensors_arrive_without_the_rest(keeper):
     assert max(weighed) < 100
 
 
-def test_what_cannot_be_sent_or_rebuilt_is_an_error_of_the_call(keeper):
+def test_a_call_names_the_values_that_it_cannot_send_or_rebuild(keeper):
     text = r"the arguments \(generator\) of keeper\.keep cannot be sent: cannot pickle"
     with pytest.raises(ShoalValueError, match=text):
         keeper.keep(number for number in range(2))
@@ -47,6 +49,11 @@ def test_what_cannot_be_sent_or_rebuilt_is_an_error_of_the_call(keeper):
     text = r"what Keeper\.broken returned \(Breaks\) cannot be rebuilt in .*: ZeroDivisionError: on"
     with pytest.raises(CallDecodeError, match=text):
         keeper.broken().wait()
+
+
+def test_a_result_is_rebuilt_in_the_thread_that_waits(keeper):
+    """Not in the one in which it arrives: in Ray's own thread torch crashed on sparse tensors."""
+    assert keeper.where().wait() == [threading.get_ident()]
 
 
 def test_references_of_ray_arrive_and_keep_their_objects(keeper):

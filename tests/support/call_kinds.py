@@ -1,6 +1,7 @@
 """Arguments and results of many kinds, and a worker that tells what of them arrives."""
 
 import dataclasses
+import threading
 from typing import Any
 
 import numpy as np
@@ -45,6 +46,13 @@ class Breaks:
 
     def __reduce__(self):
         return fail, ()
+
+
+class Where:
+    """Arrives as the number of the thread that rebuilds it."""
+
+    def __reduce__(self):
+        return threading.get_ident, ()
 
 
 def fail():
@@ -117,7 +125,7 @@ def _facts_of_tensor(tensor):
 
 
 def facts(value):
-    """What a program can see of a value, as plain data."""
+    """Describe a value by plain data that can be compared: its type, shape and content."""
     kind = type(value).__name__
     if isinstance(value, torch.Tensor):
         return _facts_of_tensor(value)
@@ -163,6 +171,9 @@ class Keeper(Worker):
 
     def same(self, first, second):
         return first is second
+
+    def where(self):
+        return Where()
 
     def broken(self):
         return Breaks()

@@ -1,5 +1,7 @@
 """Arguments and results of calls on a group, without Ray; `tests/cluster` has the same with Ray."""
 
+import threading
+
 import numpy as np
 import pytest
 
@@ -36,7 +38,7 @@ def test_a_row_of_a_large_tensor_arrives_without_the_rest(keeper, name):
     assert kinds.bytes_held(keeper.give(name).wait()[0]) < 100
 
 
-def test_what_a_worker_keeps_can_be_written(keeper):
+def test_a_worker_can_write_to_an_array_that_it_keeps(keeper):
     array = np.arange(100_000)
     keeper.keep(array).wait()
     assert keeper.write().wait() == [float(array.sum() + len(array))]
@@ -64,6 +66,11 @@ def test_a_result_that_cannot_be_rebuilt_is_an_error_of_the_call(keeper):
     )
     with pytest.raises(CallDecodeError, match=text):
         keeper.broken().wait()
+
+
+def test_a_result_is_rebuilt_in_the_thread_that_waits(keeper):
+    """Not in the one in which it arrives: in Ray's own thread torch crashed on sparse tensors."""
+    assert keeper.where().wait() == [threading.get_ident()]
 
 
 def test_the_result_of_one_call_is_an_argument_of_another(keeper):

@@ -116,7 +116,7 @@ def test_gets_that_are_cancelled_do_not_pile_up_at_a_busy_actor(actors, channel)
     with actors.standing_still():
         for _ in range(50):
             future = queues.start_take("k", channel.queues.ONE, Deadline(DEADLINE_S))
-            time.sleep(0.001)
+            time.sleep(0.001)  # the event loop may send it meanwhile
             assert future.cancel()
         assert len(actors.handle.called) <= 2  # one get, and the word that it was cancelled
     assert queues.take("k", channel.queues.ONE, Deadline(DEADLINE_S)) == "a"
@@ -133,7 +133,7 @@ def test_a_get_that_arrives_after_its_cancellation_takes_nothing(actors, channel
     assert queues.qsize("k") == 1
 
 
-def test_what_arrives_for_a_work_that_is_being_dropped_goes_back(channel):
+def test_an_item_that_arrives_for_a_dropped_work_returns_to_its_queue(channel):
     future, back = concurrent.futures.Future(), []
     work = channel.async_work.work_of(future, "get", takes=True)
     with held_up():  # the drop is noted, but nothing was cancelled yet
