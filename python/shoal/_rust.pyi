@@ -40,11 +40,11 @@ class WorkerAddress:
 
     def __new__(cls, root_group_name: str, ranks: int | Sequence[int] = ()) -> Self: ...
     @classmethod
-    def from_name(cls, name: str) -> Self:
+    def from_name(cls, worker_name: str) -> Self:
         """Parse an address as `get_name` writes it.
 
         Raises:
-            AddressError: `name` is not an address; the message shows the name and the position.
+            AddressError: `worker_name` is not an address; the message shows the name and the position.
         """
 
     @classmethod

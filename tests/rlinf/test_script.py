@@ -123,3 +123,52 @@ def test_job_written_for_the_old_names_runs_unchanged(tmp_path, ray_tmpdir):
             }
         ],
     }
+
+
+@pytest.mark.nightly
+@pytest.mark.ray
+@pytest.mark.timeout(180)
+def test_a_vendor_s_class_written_for_the_old_names_places_and_describes_workers(
+    tmp_path, ray_tmpdir
+):
+    report = tmp_path / "report.json"
+    result = run(SCRIPTS / "vendor.py", report, cwd=tmp_path, timeout=110)
+    assert result.returncode == 0, result.stderr
+    assert json.loads(report.read_text()) == [
+        {
+            "type": "ACME",
+            "model": "ACME:A1",
+            "variable": str(rank),
+            "visible": [rank],
+            "backend": "accl",
+            "device": "acme",
+            "profiled": [rank, "stop"],
+        }
+        for rank in range(2)
+    ]
+
+
+@pytest.mark.nightly
+@pytest.mark.ray
+@pytest.mark.timeout(180)
+def test_a_job_with_the_automatic_scheduler_moves_groups_between_two_instances(
+    tmp_path, ray_tmpdir
+):
+    report = tmp_path / "report.json"
+    result = run(SCRIPTS / "auto_scheduler.py", report, cwd=tmp_path, timeout=110)
+    assert result.returncode == 0, result.stderr
+    assert json.loads(report.read_text()) == {
+        "finished": [{}, {"2": [1], "3": [1], "0": [0, 1], "1": [0, 1]}],
+        "actor": [{"world_size": 2}, {"world_size": 1}],
+    }
+
+
+def test_an_emulated_network_given_as_a_mapping_delays_messages(tmp_path):
+    report = tmp_path / "report.json"
+    result = run(SCRIPTS / "emulated_network.py", report, cwd=tmp_path)
+    assert result.returncode == 0, result.stderr
+    assert json.loads(report.read_text()) == [
+        pytest.approx(1.5, abs=0.1),
+        pytest.approx(0.5, abs=0.1),
+        0.0,
+    ]

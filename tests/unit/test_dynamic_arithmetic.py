@@ -5,6 +5,7 @@ import dataclasses
 import pytest
 from hypothesis import given, strategies as st
 
+from shoal import Channel
 from shoal.dynamic_scheduler import (
     JobSizes,
     RolloutAction,
@@ -12,6 +13,7 @@ from shoal.dynamic_scheduler import (
     RolloutScheduleInfo,
     SchedulerState,
     count_releasable,
+    create_component_manager,
     deal_groups,
     get_global_scheduer_state,
     get_scheduler_channel,
@@ -276,6 +278,16 @@ def test_impossible_or_missing_sizes_are_refused():
         read_sizes(Sizeless())
 
 
+def manager_arguments(settings, sizes):
+    return {
+        "config": settings,
+        "component_placement": sizes,
+        "use_pre_process_policy": False,
+        "use_wait_before_last_iter_policy": False,
+        "channel_factory": lambda name: Channel.create(name, local=True),
+    }
+
+
 def test_state_counts_gpus_and_instances():
     state = SchedulerState(8, {"actor": ComponentSize(2, 1), "rollout": ComponentSize(4, 4)}, [1])
     state.update("rollout", 2, 0)
@@ -299,5 +311,23 @@ def test_state_of_the_process_must_be_set_first():
     set_global_scheduer_state(state)
     try:
         assert get_global_scheduer_state() is state
+    finally:
+        set_global_scheduer_state(None)
+
+
+def test_state_of_the_process_is_made_from_a_configuration_and_managers():
+    settings = job(4, 4, 16) | {"rollout": {"max_running_requests": 64}}
+    sizes = JobSizes(8, actor=(2, 1), rollout=(4, 4))
+    arguments = manager_arguments(settings, sizes)
+    managers = {role: create_component_manager(role, arguments) for role in sizes.components}
+    with pytest.raises(TypeError, match="total_gpus= and component_managers=; got dict alone"):
+        set_global_scheduer_state(settings)
+    set_global_scheduer_state(settings, 8, managers)
+    try:
+        state = get_global_scheduer_state()
+        assert (state.total_gpus, state.available_gpu_num) == (8, 0)
+        assert state.components_instance_num == {"actor": 1, "rollout": 4}
+        assert state.components_model_parallel_size == {"actor": 2, "rollout": 1}
+        assert state.actor_valid_dp_sizes == [1, 2, 4]
     finally:
         set_global_scheduer_state(None)

@@ -206,14 +206,29 @@ def test_an_incomplete_vendor_is_refused(monkeypatch):
     class Acme(AcceleratorManager):
         CCL_BACKEND, CCL_IFNAME = "accl", "ACCL_IFNAME"
 
-    with pytest.raises(ShoalValueError, match=r"Acme: RESTRICTIONS, TORCH_DEVICE, ask\(\) missing"):
+    lacks = (
+        r"Acme lacks RESTRICTIONS \(or get_accelerator_env_var\(\)\), "
+        r"TORCH_DEVICE \(or get_device_type\(\)\), ask \(or get_num_devices\(\)\)$"
+    )
+    with pytest.raises(ShoalValueError, match=lacks):
         AcceleratorManager.register_manager("ACME")(Acme)
+    with pytest.raises(ShoalValueError, match=r"object .* derive it from AcceleratorManager"):
+        AcceleratorManager.register_manager("ACME")(object)
     for name in (3, "", "A B", "A:B", "NO_ACCEL"):
         with pytest.raises(ShoalValueError, match=f"{name!r} is not a name for an accelerator"):
             AcceleratorManager.register_manager(name)
     assert "ACME" not in known
     with pytest.raises(ShoalValueError, match="NPU is registered already, by AscendNPUManager"):
         AcceleratorManager.register_manager(AcceleratorType.NPU)(object)
+
+
+def test_a_class_with_attributes_answers_by_the_names_of_static_methods(vendors, monkeypatch):
+    vendors("NV_GPU", 2, "H100")
+    manager = AcceleratorManager.manager_register[AcceleratorType.NV_GPU]
+    assert (manager.get_num_devices(), manager.get_accelerator_model()) == (2, "H100")
+    assert manager.get_accelerator_type() == AcceleratorType.NV_GPU
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
+    assert (manager.get_num_devices(), manager.get_visible_devices()) == (1, [1])
 
 
 # --- NVIDIA ---

@@ -201,3 +201,16 @@ def test_a_cluster_and_its_missing_nodes(wrong):
     assert cluster.get_node_group("robots") is None
     with pytest.raises(ShoalValueError, match=f"node {wrong!r} does not exist; .* nodes 0 to 1"):
         cluster.get_node_info(wrong)
+
+
+def test_a_cluster_answers_to_the_names_of_older_versions():
+    nodes = [node(0, 2), node(1), node(2, 1)]
+    cluster = DescribedCluster(nodes, build_groups(nodes, None))
+    assert cluster.num_accelerators_in_cluster == 3
+    assert cluster.node_accelerator_ids == [[0, 1], [], [2]]
+    assert [cluster.get_node_num_accelerators(rank) for rank in range(3)] == [2, 0, 1]
+    assert [cluster.get_node_id_from_accel_id(rank) for rank in range(3)] == [0, 0, 2]
+    assert [cluster.global_accel_id_to_local_accel_id(rank) for rank in range(3)] == [0, 1, 0]
+    for wrong in (-1, 3, None):
+        with pytest.raises(ShoalValueError, match=f"accelerator {wrong} does not exist; .* has 3"):
+            cluster.get_node_id_from_accel_id(wrong)

@@ -51,8 +51,8 @@ class WorkerAddress:
         return self
 
     @classmethod
-    def from_name(cls, name: str) -> Self:
-        text = encodable(name, "name")
+    def from_name(cls, worker_name: str) -> Self:
+        text = encodable(worker_name, "worker_name")
         root, path = _parse(text)
         return cls._make(root, path, text)
 

@@ -1,17 +1,25 @@
-"""Loads the user's extension module, which registers the user's hardware and classes."""
+"""Loads the user's extension module, which registers the user's hardware and classes, and hooks."""
 
 import importlib
 import logging
+from collections.abc import Iterable
 
 from shoal.context import current, env_var
 
-__all__ = ["load_user_extension_module"]
+__all__ = ["call_hooks", "load_user_extension_module"]
 
 # Modules that this process has loaded. Ray may run several tasks in one process, and registering
 # twice would fail.
 _loaded: set[str] = set()
 # Modules whose failure was logged. Several parts of a process load the module; one line is enough.
 _told: set[str] = set()
+
+
+def call_hooks(hooks: Iterable[str]) -> None:
+    """Call functions that must run before a user's code is imported, given as `module:function`."""
+    for hook in hooks:
+        module, _, function = hook.partition(":")
+        getattr(importlib.import_module(module), function)()
 
 
 def load_user_extension_module(

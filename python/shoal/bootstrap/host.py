@@ -25,6 +25,7 @@ import ray
 from shoal.bootstrap.call_value import CallValue, carries_unchanged
 from shoal.bootstrap.children import ChildPrograms
 from shoal.bootstrap.code import prefer_shipped
+from shoal.bootstrap.extension import call_hooks
 from shoal.bootstrap.failure import Failure
 from shoal.bootstrap.output import announce_output
 from shoal.bootstrap.preload import preload_torch
@@ -413,9 +414,7 @@ def _construct(spec: LaunchSpec, resolved: Sequence[Any]) -> Any:
     set_context(name=spec.name, namespace=spec.namespace, node_rank=spec.node_rank)
     _check_versions(spec)
     _load_backend(spec)
-    for hook in spec.hooks:
-        module, _, function = hook.partition(":")
-        getattr(importlib.import_module(module), function)()
+    call_hooks(spec.hooks)
     try:
         # Ray lends its memory; the object gets memory of its own, which can be written.
         buffers = [bytearray(buffer) for buffer in spec.buffers]

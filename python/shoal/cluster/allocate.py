@@ -37,7 +37,8 @@ from shoal.tracing import TOKEN_VARIABLE
 
 __all__ = ["AllocateCall", "Allocation", "Start", "allocate", "hooks", "read_arguments", "resolve"]
 
-# Called in each worker before the user's class is loaded, as `module:function`.
+# `module:function`: called in each worker before the class of the user is loaded, and on each node
+# before the kinds of hardware of the user are.
 hooks: list[str] = []
 
 _MAX_CONCURRENCY = 2**31 - 1
@@ -263,7 +264,7 @@ def allocate(job: Job, request: Allocation, reports: Sequence[NodeReport]) -> An
         payload=payload,
         buffers=buffers,
         versions=own_versions(),
-        hooks=(*_device_hooks(env), *hooks),
+        hooks=(*hooks, *_device_hooks(env)),
         code=shipped_roots(),
         log="" if request.disable_distributed_log else job.log,
         driver_has_torch="torch" in sys.modules,

@@ -21,6 +21,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from shoal._ray import exit_by_signal, get
 from shoal.bootstrap.reaper import start_reaper
+from shoal.cluster.allocate import hooks
 from shoal.cluster.env import PATH_LIKE_ENV_VARS
 from shoal.cluster.progress import stage
 from shoal.cluster.ray_start import check_answers, until_started
@@ -236,7 +237,7 @@ def find_nodes(
                 len(ordered), num_nodes, some,
             )  # fmt: skip
             ordered = ordered[:num_nodes]
-        hardware = probe_hardware_of(ordered, config, deadline)
+        hardware = probe_hardware_of(ordered, config, hooks, deadline)
         infos = [
             _node_info(rank, entry, report, found)
             for rank, ((entry, report), found) in enumerate(zip(ordered, hardware, strict=True))

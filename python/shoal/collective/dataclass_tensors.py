@@ -68,12 +68,14 @@ def _describe(value: Any) -> tuple[dict[str, Any], list[Any]] | None:
     return (described, tensors) if all(map(is_tensor, tensors)) else None
 
 
-def unflatten_dataclass_tensor_fields(metadata: Metadata, flat: Sequence[Any]) -> dict[str, Any]:
+def unflatten_dataclass_tensor_fields(
+    metadata: Metadata, flat_tensors: Sequence[Any]
+) -> dict[str, Any]:
     """Put the tensors of a flat list back into the fields they belong to.
 
     Args:
         metadata: As `extract_dataclass_tensor_fields` returned it.
-        flat: The tensors, in the order of its list.
+        flat_tensors: The tensors, in the order of its list.
 
     Returns:
         The values of the fields by name, in containers of the kinds they had.
@@ -83,13 +85,13 @@ def unflatten_dataclass_tensor_fields(metadata: Metadata, flat: Sequence[Any]) -
             the fields have.
     """
     wanted = sum(_count(name, described) for name, described in metadata.items())
-    if wanted != len(flat):
+    if wanted != len(flat_tensors):
         raise ShoalValueError(
             f"unflatten_dataclass_tensor_fields: the fields {', '.join(metadata) or '(none)'} have "
-            f"{wanted} tensors, but {len(flat)} were given"
+            f"{wanted} tensors, but {len(flat_tensors)} were given"
         )
     fields: dict[str, Any] = {}
-    rest = iter(flat)
+    rest = iter(flat_tensors)
     for name, described in metadata.items():
         tensors = [next(rest) for _ in range(_count(name, described))]
         kind = described["kind"]

@@ -134,12 +134,14 @@ _MANAGERS: dict[str, type[Any]] = {
 }
 
 
-def create_component_manager(component_role: str, kwargs: Mapping[str, Any]) -> ComponentManager:
+def create_component_manager(
+    component_role: str, component_manager_kwargs: Mapping[str, Any]
+) -> ComponentManager:
     """Return the manager of a component.
 
     Args:
         component_role: `rollout`, `inference` or `actor`.
-        kwargs: The arguments of `ComponentManager`, without `component_role`.
+        component_manager_kwargs: The arguments of `ComponentManager`, without `component_role`.
 
     Raises:
         ShoalValueError: There is no manager for this component.
@@ -149,5 +151,5 @@ def create_component_manager(component_role: str, kwargs: Mapping[str, Any]) -> 
             f"can't find ComponentManager subclass for {component_role}; there are managers for "
             f"{', '.join(_MANAGERS)}"
         )
-    manager: ComponentManager = _MANAGERS[component_role](**kwargs)
+    manager: ComponentManager = _MANAGERS[component_role](**component_manager_kwargs)
     return manager

@@ -2,12 +2,21 @@
 
 import threading
 from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
 
+from shoal.dynamic_scheduler.arithmetic import get_valid_dp_sizes
 from shoal.dynamic_scheduler.settings import ComponentSize
-from shoal.errors import ShoalError, ShoalValueError
+from shoal.errors import ShoalError, ShoalTypeError, ShoalValueError
 from shoal.nearest import did_you_mean
 
 __all__ = ["SchedulerState", "get_global_scheduer_state", "set_global_scheduer_state"]
+
+
+class _Component(Protocol):
+    """The sizes that a `ComponentManager` has."""
+
+    init_gpu_num: int
+    init_instance_num: int
 
 
 class SchedulerState:
@@ -107,11 +116,39 @@ class _OfProcess:
     state: SchedulerState | None = None
 
 
-def set_global_scheduer_state(state: SchedulerState) -> None:
+def set_global_scheduer_state(
+    cfg: Any,
+    total_gpus: int | None = None,
+    component_managers: Mapping[str, _Component] | None = None,
+) -> None:
     """Set the state of this process, for managers that are made without one of their own.
 
     A `SchedulerWorker` does not use it: it passes its own state to its managers.
+
+    Args:
+        cfg: A `SchedulerState`; or the configuration of a job, whose state is made from the other
+            arguments; or None to forget the state.
+        total_gpus: Number of GPUs of the cluster, with a configuration.
+        component_managers: The managers of all components, with a configuration.
+
+    Raises:
+        ClusterConfigError: The configuration lacks what the sizes of the actor depend on.
+        ShoalTypeError: A configuration is given without the other arguments.
     """
+    state = cfg
+    if cfg is not None and not isinstance(cfg, SchedulerState):
+        if total_gpus is None or component_managers is None:
+            raise ShoalTypeError(
+                "set_global_scheduer_state: expected a SchedulerState, or a configuration together "
+                f"with total_gpus= and component_managers=; got {type(cfg).__name__} alone"
+            )
+        sizes = {
+            name: ComponentSize(manager.init_gpu_num, manager.init_instance_num)
+            for name, manager in component_managers.items()
+        }
+        actor = sizes.get("actor")
+        valid = get_valid_dp_sizes(cfg, total_gpus, actor.model_parallel_size) if actor else ()
+        state = SchedulerState(total_gpus, sizes, valid)
     with _OfProcess.lock:
         _OfProcess.state = state
 

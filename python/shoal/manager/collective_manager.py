@@ -61,27 +61,27 @@ class CollectiveManager(WorkerManager):
 
     def register_collective_group(
         self,
-        collective_group: CollectiveGroupInfo,
+        group_info: CollectiveGroupInfo,
         instead_of: CollectiveGroupInfo | None = None,
     ) -> None:
         """Record a group. An equal record replaces the previous one and forgets its port.
 
         Args:
-            collective_group: The group.
+            group_info: The group.
             instead_of: The record of an ended group with this name, which may be replaced.
 
         Raises:
             ShoalValueError: Another group has this name.
         """
-        name = collective_group.group_name
+        name = group_info.group_name
         known = self._groups.get(name)
-        if known is not None and known not in (collective_group, instead_of):
+        if known is not None and known not in (group_info, instead_of):
             raise ShoalValueError(
                 f"Collective group {name} already exists but tried to register a different group: "
-                f"known is {_describe(known)}, given {_describe(collective_group)}; choose another "
+                f"known is {_describe(known)}, given {_describe(group_info)}; choose another "
                 "name, or close the group that has it"
             )
-        self._groups[name] = collective_group
+        self._groups[name] = group_info
 
     def get_collective_group(self, group_name: str) -> CollectiveGroupInfo | None:
         """Return a group's record, or None."""
@@ -99,13 +99,13 @@ class CollectiveManager(WorkerManager):
         if info is None or self._groups.get(group_name) == info:
             self._groups.pop(group_name, None)
 
-    def set_master_port_info(self, group_name: str, port: int) -> None:
+    def set_master_port_info(self, group_name: str, master_port: int) -> None:
         """Record the port of a group's master.
 
         Raises:
             ShoalValueError: There is no such group.
         """
-        self._known(group_name).master_port = port
+        self._known(group_name).master_port = master_port
 
     def get_master_port_info(self, group_name: str) -> int | None:
         """Return the port of a group's master; None while the port or the group is not known."""

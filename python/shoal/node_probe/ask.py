@@ -31,6 +31,7 @@ _EXTENSION = ("SHOAL_EXT_MODULE", "RLINF_EXT_MODULE")
 def probe_hardware_of(
     nodes: Sequence[tuple[dict[str, Any], NodeReport]],
     config: ClusterConfig | None,
+    hooks: Sequence[str],
     deadline: Deadline,
 ) -> list[HardwareReport]:
     """Ask all nodes in parallel; log their warnings.
@@ -38,6 +39,7 @@ def probe_hardware_of(
     Args:
         nodes: Ray's records of the nodes and the nodes' own reports, in rank order.
         config: The configuration, or None.
+        hooks: `module:function` that each node calls before it loads the user's code.
         deadline: When to give up.
 
     Raises:
@@ -50,7 +52,7 @@ def probe_hardware_of(
             num_cpus=0,
             scheduling_strategy=NodeAffinitySchedulingStrategy(node["NodeID"], soft=False),
         ).remote(question)
-        for (node, _), question in zip(nodes, _questions(len(nodes), config), strict=True)
+        for (node, _), question in zip(nodes, _questions(len(nodes), config, hooks), strict=True)
     ]
     reports = [
         get(ref, deadline, lambda: "asking for hardware", f"node {node['NodeManagerAddress']}")
@@ -100,13 +102,17 @@ def _wishes(config: ClusterConfig | None) -> Mapping[int, _Wish]:
     return wishes
 
 
-def _questions(count: int, config: ClusterConfig | None) -> list[HardwareQuestion]:
+def _questions(
+    count: int, config: ClusterConfig | None, hooks: Sequence[str] = ()
+) -> list[HardwareQuestion]:
     """Make the questions for the nodes, in rank order."""
     wishes, versions = _wishes(config), own_versions()
-    return [_question(rank, wishes.get(rank, _Wish()), versions) for rank in range(count)]
+    return [_question(rank, wishes.get(rank, _Wish()), versions, hooks) for rank in range(count)]
 
 
-def _question(rank: int, wish: _Wish, versions: dict[str, str]) -> HardwareQuestion:
+def _question(
+    rank: int, wish: _Wish, versions: dict[str, str], hooks: Sequence[str]
+) -> HardwareQuestion:
     paths = f"{wish.env.get('PYTHONPATH', '')}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"
     extension = next((wish.env[name] for name in _EXTENSION if name in wish.env), None)
     return HardwareQuestion(
@@ -117,4 +123,5 @@ def _question(rank: int, wish: _Wish, versions: dict[str, str]) -> HardwareQuest
         versions=versions,
         extension=extension or env_var("EXT_MODULE")[0] or "",
         python_path=tuple(filter(None, without_roots(paths, shipped_roots()).split(os.pathsep))),
+        hooks=tuple(hooks),
     )

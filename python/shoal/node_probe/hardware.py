@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from shoal.bootstrap.extension import load_user_extension_module
+from shoal.bootstrap.extension import call_hooks, load_user_extension_module
 from shoal.context import env_var
 from shoal.errors import ShoalTypeError
 from shoal.hardware.accelerators import AcceleratorManager
@@ -40,6 +40,7 @@ class HardwareQuestion:
         extension: The user's module that registers kinds of hardware; empty for the one that the
             node's environment names.
         python_path: Folders to add to `sys.path`, in which that module may be.
+        hooks: `module:function` to call before that module is loaded.
     """
 
     node_rank: int
@@ -49,6 +50,7 @@ class HardwareQuestion:
     versions: dict[str, str] = field(default_factory=dict)
     extension: str = ""
     python_path: tuple[str, ...] = ()
+    hooks: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -72,6 +74,7 @@ def probe_hardware(question: HardwareQuestion) -> HardwareReport:
     """Describe the hardware of the node that this process runs on."""
     sys.path[:0] = [folder for folder in question.python_path if folder not in sys.path]
     with _collected() as warnings:
+        call_hooks(question.hooks)
         load_user_extension_module(name=question.extension or env_var("EXT_MODULE")[0])
         with _devices_as_at_start():
             resources, problems = _resources(question)
@@ -137,7 +140,8 @@ def _checked(name: str, answer: Any) -> HardwareResource | None:
 def _devices_as_at_start() -> Iterator[None]:
     """Undo, within a block, Ray's changes to the visibility variables of a process with a task."""
     born = environment_at_start()
-    names = {kind.RESTRICTIONS.visible for kind in AcceleratorManager.manager_register.values()}
+    kinds = AcceleratorManager.manager_register.values()
+    names = {kind.restrictions().visible for kind in kinds} - {""}
     now = {name: os.environ.get(name) for name in names}
     _set(dict.fromkeys(names) | {k: v for k, v in born.items() if k in names})
     try:

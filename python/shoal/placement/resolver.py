@@ -52,46 +52,46 @@ class MultiNodeGroupResolver(Generic[_Group]):
         found = [kind for kind in kinds if kind is not None]
         return list(dict.fromkeys(found)) if len(found) == len(kinds) else None
 
-    def get_node_by_hardware_rank(self, rank: int) -> NodeLike:
+    def get_node_by_hardware_rank(self, global_hw_rank: int) -> NodeLike:
         """Return the node that has a resource.
 
         Raises:
             PlacementIndexError: There is no such rank.
         """
-        return self._blocks[self._index(rank)][1]
+        return self._blocks[self._index(global_hw_rank)][1]
 
-    def get_node_group(self, rank: int) -> _Group:
+    def get_node_group(self, global_hw_rank: int) -> _Group:
         """Return the group that a resource belongs to.
 
         Raises:
             PlacementIndexError: There is no such rank.
         """
-        return self._blocks[self._index(rank)][0]
+        return self._blocks[self._index(global_hw_rank)][0]
 
-    def get_node_group_label(self, rank: int) -> str:
+    def get_node_group_label(self, global_hw_rank: int) -> str:
         """Return the label of the group that a resource belongs to.
 
         Raises:
             PlacementIndexError: There is no such rank.
         """
-        return self.get_node_group(rank).label
+        return self.get_node_group(global_hw_rank).label
 
-    def get_hardware_type_for_rank(self, rank: int) -> str | None:
+    def get_hardware_type_for_rank(self, global_hw_rank: int) -> str | None:
         """Return the hardware type of a resource, or None for a whole node.
 
         Raises:
             PlacementIndexError: There is no such rank.
         """
-        return self.get_node_group(rank).hardware_type
+        return self.get_node_group(global_hw_rank).hardware_type
 
-    def get_local_hardware_rank(self, rank: int) -> int:
+    def get_local_hardware_rank(self, global_hw_rank: int) -> int:
         """Return the rank of a resource among those on its node.
 
         Raises:
             PlacementIndexError: There is no such rank.
         """
-        index = self._index(rank)
-        return rank - (self._ends[index - 1] if index else 0)
+        index = self._index(global_hw_rank)
+        return global_hw_rank - (self._ends[index - 1] if index else 0)
 
     def _index(self, rank: int) -> int:
         if not 0 <= rank < self.hardware_resource_count:

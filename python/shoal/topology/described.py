@@ -50,6 +50,49 @@ class DescribedCluster:
             first += node.num_accelerators
         return ranks
 
+    @property
+    def num_accelerators_in_cluster(self) -> int:
+        """Older name of `num_accelerators`."""
+        return self.num_accelerators
+
+    @property
+    def node_accelerator_ids(self) -> list[list[int]]:
+        """Older name of `accelerator_ranks`."""
+        return self.accelerator_ranks
+
+    def get_node_num_accelerators(self, node_id: int) -> int:
+        """Return the number of a node's accelerators.
+
+        Raises:
+            ShoalValueError: There is no such node.
+        """
+        return self.get_node_info(node_id).num_accelerators
+
+    def get_node_id_from_accel_id(self, accel_id: int) -> int:
+        """Return the rank of the node that has an accelerator.
+
+        Raises:
+            ShoalValueError: There is no accelerator of this cluster-wide rank.
+        """
+        return self._node_and_local_rank(accel_id)[0]
+
+    def global_accel_id_to_local_accel_id(self, accel_id: int) -> int:
+        """Return the rank on its node of the accelerator of a cluster-wide rank.
+
+        Raises:
+            ShoalValueError: There is no accelerator of this rank.
+        """
+        return self._node_and_local_rank(accel_id)[1]
+
+    def _node_and_local_rank(self, accelerator_rank: int) -> tuple[int, int]:
+        for node_rank, ranks in enumerate(self.accelerator_ranks):
+            if accelerator_rank in ranks:
+                return node_rank, ranks.index(accelerator_rank)
+        raise ShoalValueError(
+            f"accelerator {accelerator_rank!r} does not exist; this cluster has "
+            f"{self.num_accelerators}, with ranks from 0"
+        )
+
     def get_node_group(self, label: object = "cluster") -> NodeGroupInfo | None:
         """Return the node group with a label (None means `cluster`), or None."""
         return self._node_groups.get("cluster" if label is None else str(label))

@@ -205,15 +205,19 @@ class NodeGroupInfo:
                 )
         return [self.nodes[rank].node_rank for rank in group_ranks]
 
-    def get_node_by_hardware_rank(self, rank: int) -> NodeInfo | None:
+    def get_node_by_hardware_rank(self, hardware_rank: int) -> NodeInfo | None:
         """Return the node that has a resource rank, or None."""
-        return next((n for n, first, count in self._blocks() if 0 <= rank - first < count), None)
+        for node, first, count in self._blocks():
+            if 0 <= hardware_rank - first < count:
+                return node
+        return None
 
-    def get_local_hardware_rank(self, rank: int) -> int:
+    def get_local_hardware_rank(self, hardware_rank: int) -> int:
         """Return a resource's rank on its own node, -1 if there is no such resource."""
-        return next(
-            (rank - first for _, first, count in self._blocks() if 0 <= rank - first < count), -1
-        )
+        for _, first, count in self._blocks():
+            if 0 <= hardware_rank - first < count:
+                return hardware_rank - first
+        return -1
 
     def get_node_env_vars(self, node_rank: int) -> dict[str, str]:
         """Return the variables that the configuration sets on a node."""

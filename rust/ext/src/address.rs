@@ -75,8 +75,8 @@ impl PyWorkerAddress {
 
     /// Parse an address as `get_name` writes it.
     #[classmethod]
-    fn from_name(cls: &Bound<'_, PyType>, name: &Bound<'_, PyAny>) -> PyResult<Self> {
-        let inner = text(name, "name")?.parse();
+    fn from_name(cls: &Bound<'_, PyType>, worker_name: &Bound<'_, PyAny>) -> PyResult<Self> {
+        let inner = text(worker_name, "worker_name")?.parse();
         Ok(Self {
             inner: inner.map_err(|error| address_error(cls.py(), error))?,
         })

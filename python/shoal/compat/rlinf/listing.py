@@ -53,7 +53,7 @@ def entries() -> list[Entry]:
                 found.append(Entry(module, name, State.MISSING))
     offered = set().union(*OFFERED.values())
     found += [
-        Entry("an older version", name, State.REFUSED, reason=reason)
+        Entry("another", name, State.REFUSED, reason=reason)
         for name, reason in REFUSED.items()
         if name not in offered
     ]

@@ -4,8 +4,8 @@
 A name is the same on both sides, except in `_RENAMED`. A name that no module of shoal defines is
 refused for a reason, or does not exist in shoal yet; the error about it says so.
 
-The known uses of `rlinf.scheduler` name the modules of three vendors and of one robot. The modules
-of the others are named in the same way after their classes.
+The known uses of `rlinf.scheduler` name the modules of three vendors. The modules of the others are
+named in the same way after their classes.
 """
 
 __all__ = ["OFFERED", "REFUSED", "REFUSED_MEMBERS", "TABLE"]
@@ -77,8 +77,8 @@ _OLD_MODULES = {
     ),
     "rlinf.scheduler.dynamic_scheduler.scheduler_worker": "SchedulerWorker",
     "rlinf.scheduler.dynamic_scheduler.utils": (
-        "RolloutAction RolloutReport RolloutScheduleInfo get_global_scheduer_state"
-        " get_scheduler_channel get_scheduler_request_queue get_scheduler_response_queue"
+        "DynamicSchedulerState RolloutAction RolloutReport RolloutScheduleInfo"
+        " get_global_scheduer_state get_scheduler_channel get_scheduler_request_queue get_scheduler_response_queue"
         " get_valid_dp_sizes set_global_scheduer_state"
     ),
     "rlinf.scheduler.hardware": f"{_ACCELERATOR} {_HARDWARE} {_ROBOTS} ProfileConfig",
@@ -99,11 +99,14 @@ _OLD_MODULES = {
     ),
     "rlinf.scheduler.hardware.hardware": _HARDWARE,
     "rlinf.scheduler.hardware.robots": _ROBOTS,
-    "rlinf.scheduler.hardware.robots.dosw1": "DOSW1HWConfig DOSW1HWInfo",
-    "rlinf.scheduler.hardware.robots.dual_franka": "DualFrankaConfig DualFrankaHWInfo",
-    "rlinf.scheduler.hardware.robots.franka": "FrankaConfig FrankaHWInfo",
-    "rlinf.scheduler.hardware.robots.gim_arm": "GimArmConfig GimArmHWInfo",
-    "rlinf.scheduler.hardware.robots.turtle2": "Turtle2Config Turtle2HWInfo",
+    "rlinf.scheduler.hardware.robots.auto_config": "RobotAutoConfig",
+    "rlinf.scheduler.hardware.robots.dosw1": "DOSW1HWConfig DOSW1HWInfo DOSW1Robot",
+    "rlinf.scheduler.hardware.robots.dual_franka": (
+        "DualFrankaConfig DualFrankaHWInfo DualFrankaRobot"
+    ),
+    "rlinf.scheduler.hardware.robots.franka": "FrankaConfig FrankaHWInfo FrankaRobot",
+    "rlinf.scheduler.hardware.robots.gim_arm": "GimArmConfig GimArmHWInfo GimArmRobot",
+    "rlinf.scheduler.hardware.robots.xsquare": "Turtle2Config Turtle2HWInfo",
     "rlinf.scheduler.manager": (
         f"{_WORKER_INFO} {_NET_EMULATION} CollectiveGroupInfo CollectiveManager DeviceLockManager"
         " Manager NodeInfo NodeManager PortLockManager Tracer WorkerManager"
@@ -171,7 +174,14 @@ _OURS = {
     "shoal.worker.routing": f"{_ALL_ROUTING} {_ROUTING_KEYS}",
 }
 
-_RENAMED = {"AsyncChannelCommWork": "shoal.collective:AsyncChannelWork"}
+_RENAMED = {
+    "AsyncChannelCommWork": "shoal.collective:AsyncChannelWork",
+    "DOSW1Robot": "shoal.hardware.robots:DOSW1",
+    "DualFrankaRobot": "shoal.hardware.robots:DualFranka",
+    "DynamicSchedulerState": "shoal.dynamic_scheduler:SchedulerState",
+    "FrankaRobot": "shoal.hardware.robots:Franka",
+    "GimArmRobot": "shoal.hardware.robots:GimArm",
+}
 
 OFFERED: dict[str, frozenset[str]] = {
     module: frozenset(names.split()) for module, names in _OLD_MODULES.items()
@@ -189,6 +199,19 @@ TABLE: dict[str, dict[str, str]] = {
 """The names that shoal has, and their modules in it: {old module: {name: "module:name"}}."""
 
 REFUSED = {
+    "ClsType": "it is a variable of RLinf's own annotations; use typing.TypeVar",
+    "DataclassProtocol": (
+        "it is a type of RLinf's own annotations; use dataclasses.is_dataclass(obj)"
+    ),
+    "DataclassTensorFieldsMetadata": (
+        "it is a type of RLinf's own annotations; use a dict, which extract_dataclass_tensor_fields"
+        " returns"
+    ),
+    "HardwareType": "shoal knows kinds of hardware by their names; use Hardware.HW_TYPE",
+    "HiddenWorkerGroupFunc": (
+        "it is private to RLinf's WorkerGroup; use WorkerGroupFunc for a method of a group"
+    ),
+    "ManagerClsType": "it is a variable of RLinf's own annotations; use type[Manager]",
     "PeekQueue": (
         "it is the queue within RLinf's channel actor; use Channel.peek_all(key) to look into a"
         " channel, or Channel.create(name, local=True) for a queue within one process"
@@ -196,6 +219,10 @@ REFUSED = {
     "StridedPlacementStrategy": (
         "its argument is part of another strategy; use PackedPlacementStrategy(..., stride=n)"
     ),
+    "TensorFieldValue": (
+        "it is a type of RLinf's own annotations; use torch.Tensor, or a list, tuple or dict of them"
+    ),
+    "WorkerClsType": "it is a variable of RLinf's own annotations; use type[Worker]",
     "WorkerNode": (
         "it is how RLinf's WorkerManager stores workers; use WorkerManager.get_worker_info(address)"
     ),

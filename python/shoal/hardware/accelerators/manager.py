@@ -2,10 +2,11 @@
 
 import contextlib
 import importlib
+import inspect
 import logging
 import os
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, ClassVar, TypeVar
 
 from shoal.errors import ShoalValueError
@@ -26,13 +27,27 @@ P = TypeVar("P", bound=type[ProfileConfig])
 
 _log = logging.getLogger("shoal")
 
-_REQUIRED = ("RESTRICTIONS", "CCL_BACKEND", "CCL_IFNAME", "TORCH_DEVICE")
+# What a vendor's class must define: each attribute or method of the left, or the method beside it.
+_REQUIRED = {
+    "RESTRICTIONS": "get_accelerator_env_var",
+    "CCL_BACKEND": "get_ccl_backend",
+    "CCL_IFNAME": "get_ccl_socket_ifname_env_var",
+    "TORCH_DEVICE": "get_device_type",
+    "ask": "get_num_devices",
+}
+# Two ranks that no other variable is likely to contain: the visibility variable is found by them.
+_SAMPLE_RANKS = ("6", "7")
 # Seconds to wait for a vendor's library: initialising devices takes some, a broken driver hangs.
 _ASK_S = 60.0
+_UNKNOWN = "UNKNOWN"  # the model of a device whose library does not say it
 
 
-class AcceleratorManager(ABC):
+class AcceleratorManager:
     """One vendor's accelerators. Derive from it and decorate with `register_manager(type)`.
+
+    A class defines `ask` and the attributes without a default, or, as classes for RLinf do, static
+    methods in their place: `get_num_devices` and `get_accelerator_model`, `get_accelerator_env_var`,
+    `get_ccl_backend`, `get_ccl_socket_ifname_env_var` and `get_device_type`.
 
     Attributes:
         manager_register: The vendors' classes, by accelerator type, in the order of queries.
@@ -60,46 +75,60 @@ class AcceleratorManager(ABC):
     TORCH_EXTENSION: ClassVar[str] = ""
 
     @staticmethod
-    def register_manager(type: str) -> Callable[[M], M]:  # noqa: A002  (part of the API)
+    def register_manager(accelerator_type: str) -> Callable[[M], M]:
         """Return a decorator that registers a vendor's class.
 
         Args:
-            type: The accelerator type: an `AcceleratorType`, or the user's own name.
+            accelerator_type: An `AcceleratorType`, or the user's own name.
 
         Raises:
-            ShoalValueError: The type is registered already, its name is invalid, or the class lacks
-                a required attribute or method.
+            ShoalValueError: The type is registered already, its name is invalid, or the class is
+                not derived from `AcceleratorManager` or lacks an attribute or a method.
         """
-        given: Any = type  # typed, but it comes from a user
+        given: Any = accelerator_type  # typed, but it comes from a user
         word = isinstance(given, str) and given.isidentifier()
         if not word or given == AcceleratorType.NO_ACCEL:
             raise ShoalValueError(
-                f"{type!r} is not a name for an accelerator type; expected one word"
+                f"{given!r} is not a name for an accelerator type; expected one word"
             )
 
         def add(cls: M) -> M:
             known = AcceleratorManager.manager_register
-            if type in known:
+            if given in known:
                 raise ShoalValueError(
-                    f"the accelerator type {type} is registered already, by {known[type].__name__}"
+                    f"the accelerator type {given} is registered already, by "
+                    f"{known[given].__name__}"
                 )
-            missing = [name for name in _REQUIRED if not hasattr(cls, name)]
-            if "ask" in getattr(cls, "__abstractmethods__", ()):
-                missing.append("ask()")
+            if not issubclass(cls, AcceleratorManager):
+                raise ShoalValueError(
+                    f"{cls.__qualname__} is no accelerator class: derive it from AcceleratorManager"
+                )
+            missing = [
+                f"{ours} (or {theirs}())"
+                for ours, theirs in _REQUIRED.items()
+                if not cls._defines(ours) and not cls._defines(theirs)
+            ]
             if missing:
-                raise ShoalValueError(f"{cls.__qualname__}: {', '.join(missing)} missing")
-            cls.TYPE = type
-            known[type] = cls
+                raise ShoalValueError(f"{cls.__qualname__} lacks {', '.join(missing)}")
+            cls.TYPE = given
+            known[given] = cls
             return cls
 
         return add
 
+    @classmethod
+    def _defines(cls, name: str) -> bool:
+        """Return whether a class derived from this one has an attribute or a method of its own."""
+        missing = object()
+        found = inspect.getattr_static(cls, name, missing)
+        return found is not inspect.getattr_static(AcceleratorManager, name, missing)
+
     @staticmethod
-    def register_profiling_config(type: str) -> Callable[[P], P]:  # noqa: A002  (part of the API)
+    def register_profiling_config(accelerator_type: str) -> Callable[[P], P]:
         """Return a decorator that registers the configuration class of a vendor's profiler."""
 
         def add(cls: P) -> P:
-            AcceleratorManager.profiling_config_register[type] = cls
+            AcceleratorManager.profiling_config_register[accelerator_type] = cls
             if cls not in ProfileConfig.registry.values():
                 ProfileConfig.register()(cls)
             return cls
@@ -109,9 +138,20 @@ class AcceleratorManager(ABC):
     # --- the node's devices ---
 
     @classmethod
-    @abstractmethod
     def ask(cls) -> list[Device]:
-        """Ask the vendor's library for its devices. No other method queries devices."""
+        """Ask the vendor's library for its devices. No other method of shoal's queries devices."""
+        count = cls.get_num_devices()
+        model = cls.get_accelerator_model() if count else _UNKNOWN
+        return [Device(model, index=index) for index in range(count)]
+
+    @classmethod
+    def restrictions(cls) -> Restrictions:
+        """Return the variables that restrict a node to some devices."""
+        if cls._defines("RESTRICTIONS"):
+            return cls.RESTRICTIONS
+        env = cls.get_accelerator_env_var(list(_SAMPLE_RANKS))
+        sample = ",".join(_SAMPLE_RANKS)
+        return Restrictions(next((name for name, value in env.items() if value == sample), ""))
 
     @classmethod
     def probe(cls, environment: Mapping[str, str]) -> tuple[list[Device], list[str]]:
@@ -129,7 +169,28 @@ class AcceleratorManager(ABC):
                 "no %s devices are used here: %s: %s", cls.TYPE, type(error).__name__, error
             )
             return [], []
-        return usable_devices(devices, environment, cls.RESTRICTIONS)
+        restrictions = cls.restrictions()
+        if not cls._defines("RESTRICTIONS"):
+            # Such a class does not say whether its count is that of the visible devices.
+            named = split_visible(environment.get(restrictions.visible, ""))
+            restrictions = replace(restrictions, obeyed=len(named) == len(devices))
+        return usable_devices(devices, environment, restrictions)
+
+    @classmethod
+    def get_num_devices(cls) -> int:
+        """Return the number of devices that this process's node may use."""
+        return len(cls.probe(os.environ)[0])
+
+    @classmethod
+    def get_accelerator_type(cls) -> str:
+        """Return the accelerator type."""
+        return cls.TYPE
+
+    @classmethod
+    def get_accelerator_model(cls) -> str:
+        """Return the model of the node's first device; `UNKNOWN` if there is none."""
+        devices = cls.probe(os.environ)[0] if cls._defines("ask") else []
+        return devices[0].model if devices else _UNKNOWN
 
     # --- a worker's environment ---
 
@@ -150,6 +211,8 @@ class AcceleratorManager(ABC):
             environment: The worker's other variables.
         """
         del ranks, egl_ids, environment
+        if cls._defines("get_accelerator_env_var"):
+            return cls.get_accelerator_env_var(list(names))
         return {cls.RESTRICTIONS.visible: ",".join(names)} | dict.fromkeys(cls.NOT_SET_BY_RAY, "1")
 
     @classmethod
@@ -194,24 +257,49 @@ class AcceleratorManager(ABC):
         Raises:
             ShoalValueError: An entry is neither.
         """
-        text = environment.get(cls.RESTRICTIONS.visible, "")
-        return [_entry(name, cls.RESTRICTIONS.visible, text) for name in split_visible(text)]
+        variable = cls.restrictions().visible
+        text = environment.get(variable, "")
+        return [_entry(name, variable, text) for name in split_visible(text)]
+
+    @classmethod
+    def get_visible_devices(cls) -> list[int | str]:
+        """Return the devices that this process's visibility variable names; see `visible_devices`.
+
+        Raises:
+            ShoalValueError: An entry is neither a number nor a unique name.
+        """
+        return cls.visible_devices(os.environ)
 
     # --- torch ---
+
+    @classmethod
+    def get_ccl_backend(cls) -> str:
+        """Return the backend for `torch.distributed`."""
+        return cls.CCL_BACKEND
+
+    @classmethod
+    def get_ccl_socket_ifname_env_var(cls) -> str:
+        """Return the variable that names the network devices for that backend."""
+        return cls.CCL_IFNAME
+
+    @classmethod
+    def get_device_type(cls) -> str:
+        """Return torch's name for the devices and for its module for them."""
+        return cls.TORCH_DEVICE
 
     @classmethod
     def get_torch_platform(cls) -> Any:
         """Return torch's module for the devices."""
         if cls.TORCH_EXTENSION:
             importlib.import_module(cls.TORCH_EXTENSION)
-        platform: Any = getattr(importlib.import_module("torch"), cls.TORCH_DEVICE)
+        platform: Any = getattr(importlib.import_module("torch"), cls.get_device_type())
         if not hasattr(platform, "ipc_collect"):
             # Only CUDA shares memory between processes in this way; others have none to free.
             platform.ipc_collect = _nothing
         return platform
 
     @classmethod
-    def pg_options(cls, options: Any) -> Any:
+    def get_accel_pg_options(cls, options: Any) -> Any:
         """Make the options of a process group from `CollectiveGroupOptions`; None for defaults."""
         del options
         return None
@@ -247,7 +335,7 @@ def ray_devices(name: str) -> list[Device]:
     """Ask a vendor's library for its devices through the class `name` of Ray."""
     manager = getattr(importlib.import_module("ray._private.accelerators"), name)
     count = manager.get_current_node_num_accelerators()
-    model = (manager.get_current_node_accelerator_type() if count else None) or "UNKNOWN"
+    model = (manager.get_current_node_accelerator_type() if count else None) or _UNKNOWN
     return [Device(model, index=i) for i in range(count)]
 
 

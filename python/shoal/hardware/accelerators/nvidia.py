@@ -101,7 +101,7 @@ class NvidiaGPUManager(CudaProfiler):
         return {} if numbers >= _TORCH_KEEPS_STREAMS else {"TORCH_NCCL_AVOID_RECORD_STREAMS": "1"}
 
     @classmethod
-    def pg_options(cls, options: Any) -> Any:
+    def get_accel_pg_options(cls, options: Any) -> Any:
         """Make NCCL's options; None if all are defaults."""
         if options is None or options.is_empty_options():
             return None

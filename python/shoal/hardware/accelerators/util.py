@@ -117,19 +117,19 @@ class AcceleratorUtil:
             ShoalValueError: An entry is neither a number nor a unique name.
         """
         manager = manager_of(accelerator_type)
-        return [] if manager is None else manager.visible_devices(os.environ)
+        return [] if manager is None else manager.get_visible_devices()
 
     @staticmethod
     def get_ccl_backend(accelerator_type: str) -> str | None:
         """Return the backend of `torch.distributed` for the devices."""
         manager = manager_of(accelerator_type)
-        return None if manager is None else manager.CCL_BACKEND
+        return None if manager is None else manager.get_ccl_backend()
 
     @staticmethod
     def get_ccl_socket_ifname_env_var(accelerator_type: str) -> str:
         """Return the variable that names the network devices for that backend, else for gloo."""
         manager = manager_of(accelerator_type)
-        return _GLOO_IFNAME if manager is None else manager.CCL_IFNAME
+        return _GLOO_IFNAME if manager is None else manager.get_ccl_socket_ifname_env_var()
 
     @staticmethod
     def get_torch_platform(accelerator_type: str) -> Any:
@@ -141,13 +141,13 @@ class AcceleratorUtil:
     def get_device_type(accelerator_type: str) -> str | None:
         """Return torch's name for the devices: `cuda`."""
         manager = manager_of(accelerator_type)
-        return None if manager is None else manager.TORCH_DEVICE
+        return None if manager is None else manager.get_device_type()
 
     @staticmethod
     def get_accel_pg_options(accelerator_type: str, options: Any) -> Any:
         """Make the options of a process group; None for its defaults."""
         manager = manager_of(accelerator_type)
-        return None if manager is None else manager.pg_options(options)
+        return None if manager is None else manager.get_accel_pg_options(options)
 
     @staticmethod
     def start_profiling(accelerator_type: str, step_idx: int | None = None) -> None:

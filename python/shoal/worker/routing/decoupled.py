@@ -51,23 +51,23 @@ def _build_channel_message(
     return f"{send_rank}_{batch_idx}_{mode or None}_{normalize_route_tag(tag)}"
 
 
-def split_channel_message(message: str) -> tuple[int, int, str, str]:
+def split_channel_message(channel_message: str) -> tuple[int, int, str, str]:
     """Split an index into sender's rank, number of the piece, mode (or `"None"`) and tag.
 
     Raises:
         ShoalValueError: The text is not an index.
     """
-    parts = message.split("_", 3)
+    parts = channel_message.split("_", 3)
     expected = 'expected "<send_rank>_<batch_idx>_<mode>_<tag>"'
     if len(parts) < 4:  # noqa: PLR2004  (the four parts of the text)
         raise ShoalValueError(
-            f"not enough values to unpack from the index {message!r}: {expected}, got {len(parts)}"
+            f"not enough values to unpack from the index {channel_message!r}: {expected}, got {len(parts)}"
         )
     rank, index, mode, tag = parts
     try:
         return int(rank), int(index), mode, tag
     except ValueError as error:
-        raise ShoalValueError(f"the index {message!r}: {error}; {expected}") from None
+        raise ShoalValueError(f"the index {channel_message!r}: {error}; {expected}") from None
 
 
 def decoupled_build_send_plan(

@@ -27,11 +27,11 @@ def normalize_route_tag(tag: str | None) -> str:
     return tag or ROUTING_DEFAULT_TAG
 
 
-def normalize_route_key(key: Any) -> str:
+def normalize_route_key(route_key: Any) -> str:
     """Return a route key as text: empty for None, `repr` of a value that is not a text."""
-    if key is None:
+    if route_key is None:
         return ""
-    return key if isinstance(key, str) else repr(key)
+    return route_key if isinstance(route_key, str) else repr(route_key)
 
 
 def build_route_channel_key(
