@@ -4,7 +4,7 @@ import pytest
 import ray
 
 from harness.contenders import by_function
-from harness.row import Row
+from harness.row import Goal, Row
 from shoal import NodePlacementStrategy, Worker
 
 RANKS = 4
@@ -47,5 +47,6 @@ def test_call(measure, group, handles):
         return group.echo(1).wait()
 
     assert call_ray() == call_shoal() == [1] * RANKS
-    row = Row(f"call on {RANKS} ranks", BARE, most=1000, processes=RANKS + 1)
+    goals = {SHOAL: [Goal(f"≤ 1.3 of {BARE}", times_reference=1.3)]}
+    row = Row(f"call on {RANKS} ranks", BARE, goals, most=1000, processes=RANKS + 1)
     measure(row, {BARE: by_function(call_ray), SHOAL: by_function(call_shoal)})

@@ -15,7 +15,7 @@ from importlib import import_module
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from pathlib import Path
-from tempfile import NamedTemporaryFile
+from tempfile import NamedTemporaryFile, TemporaryDirectory
 from typing import Any
 
 import shoal
@@ -79,6 +79,7 @@ class Job:
         prefix: A command that runs another command on the driver's machine.
         folder: Folder of the board's file, which the workers share.
         channels: Whether to make the channels of `lines_in_job`.
+        tracer: Whether the job is traced.
     """
 
     def __init__(
@@ -89,10 +90,11 @@ class Job:
         prefix: Sequence[str] = (),
         folder: str = "/dev/shm",
         channels: bool = True,
+        tracer: bool = False,
     ) -> None:
         self._environment = environment
         self._prefix = prefix
-        self._arguments = (tuple(nodes), folder, channels)
+        self._arguments = (tuple(nodes), folder, channels, tracer)
         self._start_s = START + START_EACH * len(nodes)
         self._driver: subprocess.Popen[bytes] | None = None
         self._end: Connection
@@ -147,15 +149,24 @@ class Job:
         self._driver = None
 
 
+def _config(nodes: Sequence[int], tracer: bool, folder: str) -> dict[str, Any]:
+    return {
+        "num_nodes": len(set(nodes)),
+        "component_placement": {},
+        "tracer": {"enable": tracer, "output_file": str(Path(folder) / "trace.jsonl")},
+    }
+
+
 def drive(descriptor: int) -> None:
     """Run the driver of a job; the descriptor is a pipe to the conductor."""
     signal.alarm(LIFE)
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     end = Connection(descriptor)
-    nodes, folder, channels, start_s = end.recv()
+    nodes, folder, channels, tracer, start_s = end.recv()
     try:
         with (
-            shoal.Cluster(num_nodes=len(set(nodes)), timeout=start_s) as cluster,
+            TemporaryDirectory(prefix="shoal-bench-") as traces,
+            shoal.Cluster(cluster_cfg=_config(nodes, tracer, traces), timeout=start_s) as cluster,
             NamedTemporaryFile(dir=folder) as file,
         ):
             if channels:

@@ -115,11 +115,11 @@ class Measure:
         names = rounds[0].extra
         extra = {name: statistics.median(each.extra[name] for each in rounds) for name in names}
         limit = _median(outcomes.get(row.limit or ""))
-        goals = [goal.judge(median, limit, extra) for goal in row.goals.get(contender, ())]
+        reference = _median(outcomes.get(row.reference))
+        judged = (median, limit, reference, extra)
+        goals = [goal.judge(*judged) for goal in row.goals.get(contender, ())]
         tail = statistics.median(tails) / 1e9 if tails else None
-        return Entry(
-            contender, median, tail, _median(outcomes.get(row.reference)), limit, extra, goals
-        )
+        return Entry(contender, median, tail, reference, limit, extra, goals)
 
 
 def _middle(measured: Measured) -> float:

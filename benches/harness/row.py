@@ -74,6 +74,7 @@ class Goal:
         text: The goal as the table prints it.
         cost: The bound in nanoseconds, or in the unit of `of`.
         times: The bound as a multiple of the cost of the row's limit.
+        times_reference: The bound as a multiple of the cost of the row's reference.
         of: Name of the extra number that is bounded; None for the cost.
     """
 
@@ -81,10 +82,20 @@ class Goal:
     cost: float | None = None
     times: float | None = None
     of: str | None = None
+    times_reference: float | None = None
 
-    def judge(self, cost: float, limit: float | None, extra: Mapping[str, float]) -> str:
-        """Say which share of the bound was used; without a measured limit there is no verdict."""
-        allowed = self.cost if self.times is None else limit and limit * self.times
+    def judge(
+        self,
+        cost: float,
+        limit: float | None,
+        reference: float | None,
+        extra: Mapping[str, float],
+    ) -> str:
+        """Say which share of the bound was used; if its basis was not measured, there is no verdict."""
+        allowed = self.cost
+        for times, basis in ((self.times, limit), (self.times_reference, reference)):
+            if times is not None:
+                allowed = basis and basis * times
         if not allowed:
             return f"{self.text}: not judged"
         used = (cost if self.of is None else extra[self.of]) / allowed

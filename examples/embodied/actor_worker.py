@@ -1,12 +1,20 @@
 """The actors: FSDP workers that improve the policy from trajectories."""
 
+from typing import Any
+
 import torch
 import torch.distributed as dist
 from learning import Batch, loss, make_batch, minibatches
-from model import Policy
+from model import Policy, random_seed
 from omegaconf import DictConfig
 from rlinf.scheduler import Channel, Worker, get_group_world_size, merge_batches
-from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
+from torch.distributed import checkpoint
+from torch.distributed.checkpoint.state_dict import (
+    StateDictOptions,
+    get_model_state_dict,
+    get_state_dict,
+    set_state_dict,
+)
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
@@ -31,7 +39,7 @@ class ActorWorker(Worker):
         self._optimizer = torch.optim.Adam(
             self._policy.parameters(), lr=cfg.actor.learning_rate, eps=1e-5
         )
-        self._random = torch.Generator().manual_seed(cfg.runner.seed * 1000 + self._rank)
+        self._random = torch.Generator()
         self._batch: Batch = {}
         held = sum(p.to_local().numel() for p in self._policy.parameters())
         self.log_info(
@@ -64,9 +72,10 @@ class ActorWorker(Worker):
         self._batch = make_batch(merge_batches([each for _, each in taken]), cfg.actor)
 
     @Worker.timer("train")
-    def train(self) -> float:
+    def train(self, iteration: int) -> float:
         """Improve the policy, and return the mean loss of this actor."""
         cfg = self._cfg.actor
+        self._random.manual_seed(random_seed(self._cfg.runner.seed, self._rank, iteration))
         self._normalize(self._batch["advantages"])
         losses = []
         for _ in range(cfg.epochs):
@@ -81,6 +90,27 @@ class ActorWorker(Worker):
         mean_loss = sum(losses) / len(losses)
         self.log_debug(f"took {len(losses)} steps, mean loss {mean_loss:.4f}")
         return mean_loss
+
+    @Worker.timer("save")
+    def save(self, folder: str) -> None:
+        """Write this actor's shard of the weights and of the optimizer's state into a checkpoint."""
+        checkpoint.save(self._state(), checkpoint_id=folder)
+
+    @Worker.timer("load")
+    def load(self, folder: str) -> None:
+        """Read this actor's shard from a checkpoint, which any number of actors has written."""
+        state = self._state()
+        checkpoint.load(state, checkpoint_id=folder)
+        set_state_dict(
+            self._policy,
+            self._optimizer,
+            model_state_dict=state["model"],
+            optim_state_dict=state["optimizer"],
+        )
+
+    def _state(self) -> dict[str, Any]:
+        model, optimizer = get_state_dict(self._policy, self._optimizer)
+        return {"model": model, "optimizer": optimizer}
 
     def _normalize(self, values: torch.Tensor) -> None:
         """Scale the values of all actors together to mean 0 and standard deviation 1."""

@@ -29,18 +29,16 @@ class EnvWorker(Worker):
             gym.make_vec(cfg.env.name, num_envs=mine, vectorization_mode="sync")
             for _ in range(stages)
         ]
-        random = np.random.default_rng([cfg.runner.seed, self._rank])
-        for games in self._stages:
-            games.reset(seed=random.integers(2**31, size=mine).tolist())
         self.log_info(f"plays {mine * stages} times {cfg.env.name}, in {stages} stages")
 
     @Worker.timer("interact")
     def interact(
-        self, observations: Channel, actions: Channel, trajectories: Channel
+        self, iteration: int, observations: Channel, actions: Channel, trajectories: Channel
     ) -> list[float]:
         """Play one episode in each environment, and put its trajectory into a channel.
 
         Args:
+            iteration: The iteration, which fixes the first states of the environments.
             observations: Takes observations to the rollout workers.
             actions: Brings actions from them.
             trajectories: Takes trajectories to the actors; the key is an actor's rank.
@@ -48,9 +46,28 @@ class EnvWorker(Worker):
         Returns:
             The sum of the rewards of each episode.
         """
+        made = self._play(iteration + 1, observations, actions)
+        num_actors = get_group_world_size(self.manager_proxy, self._cfg.actor.group_name)
+        for stage, trajectory in enumerate(made):
+            number = self._rank * len(made) + stage
+            trajectories.put((number, trajectory), key=number % num_actors)
+        return _returns(made)
+
+    @Worker.timer("evaluate")
+    def evaluate(self, observations: Channel, actions: Channel) -> list[float]:
+        """Play one episode in each environment, from the same states in each evaluation.
+
+        Returns:
+            The sum of the rewards of each episode.
+        """
+        return _returns(self._play(0, observations, actions))
+
+    def _play(self, number: int, observations: Channel, actions: Channel) -> list[Trajectory]:
         recorders = [Recorder() for _ in self._stages]
+        random = np.random.default_rng([self._cfg.runner.seed, self._rank, number])
         for stage, games in enumerate(self._stages):
-            self._observe(stage, games.reset()[0], observations, recorders[stage])
+            seeds = random.integers(2**31, size=games.num_envs).tolist()
+            self._observe(stage, games.reset(seed=seeds)[0], observations, recorders[stage])
         for _ in range(self._cfg.env.steps):
             for stage, games in enumerate(self._stages):
                 answer = self._await_answer(stage, actions)
@@ -61,12 +78,7 @@ class EnvWorker(Worker):
         for stage, recorder in enumerate(recorders):
             # The value of the last observation stands for the rewards after the end.
             recorder.add(values=self._await_answer(stage, actions)["values"])
-        made = [recorder.trajectory() for recorder in recorders]
-        num_actors = get_group_world_size(self.manager_proxy, self._cfg.actor.group_name)
-        for stage, trajectory in enumerate(made):
-            number = self._rank * len(made) + stage
-            trajectories.put((number, trajectory), key=number % num_actors)
-        return np.concatenate([each["rewards"].sum(1) for each in made]).tolist()
+        return [recorder.trajectory() for recorder in recorders]
 
     def _observe(
         self, stage: int, seen: NDArray[np.float32], channel: Channel, recorder: "Recorder"
@@ -91,6 +103,11 @@ class EnvWorker(Worker):
                 batch_size=self._batch_size,
             )
         return answer
+
+
+def _returns(made: list[Trajectory]) -> list[float]:
+    sums: list[float] = np.concatenate([each["rewards"].sum(1) for each in made]).tolist()
+    return sums
 
 
 class Recorder:

@@ -39,6 +39,11 @@ def log_probabilities(means: Tensor, stds: Tensor, actions: Tensor) -> Tensor:
     return torch.distributions.Normal(means, stds).log_prob(actions).sum(-1)
 
 
+def random_seed(seed: int, rank: int, iteration: int) -> int:
+    """Return the seed of a worker in an iteration, so that a resumed run continues as if unbroken."""
+    return (seed * 1_000 + rank) * 1_000_000 + iteration
+
+
 def _layers(sizes: Sequence[int], last_gain: float, random: torch.Generator) -> nn.Sequential:
     layers: list[nn.Module] = []
     gains = [2**0.5] * (len(sizes) - 2) + [last_gain]

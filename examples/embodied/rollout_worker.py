@@ -2,7 +2,7 @@
 
 import numpy as np
 import torch
-from model import Policy, log_probabilities
+from model import Policy, log_probabilities, random_seed
 from numpy.typing import NDArray
 from omegaconf import DictConfig
 from rlinf.scheduler import Channel, Worker
@@ -23,7 +23,7 @@ class RolloutWorker(Worker):
         torch.set_num_threads(1)  # the network is small, and other workers need the cores
         self._device = torch.device(self.torch_device_type or "cpu")
         self._policy = Policy(cfg.model).to(self._device)
-        self._random = torch.Generator().manual_seed(cfg.runner.seed * 1000 + self._rank)
+        self._random = torch.Generator()
         self.log_info(f"answers on {self._device}")
 
     @Worker.timer("receive_weights")
@@ -33,14 +33,21 @@ class RolloutWorker(Worker):
         work = self.broadcast(groups=self._audience, src=source, async_op=True)
         weights: dict[str, torch.Tensor] = await work.async_wait()
         version = int(weights.pop("version"))
+        self._random.manual_seed(random_seed(self._cfg.runner.seed, self._rank, version))
         with self.device_lock:  # workers on the same accelerator load one after the other
             self._policy.load_state_dict(weights)
         self.log_debug(f"has the weights of version {version}")
         return version
 
     @Worker.timer("generate")
-    async def generate(self, observations: Channel, actions: Channel) -> None:
-        """Answer all observations of one episode."""
+    async def generate(self, observations: Channel, actions: Channel, explore: bool = True) -> None:
+        """Answer all observations of one episode.
+
+        Args:
+            observations: Brings observations from the env workers.
+            actions: Takes actions to them.
+            explore: Whether to draw actions from their distribution, instead of taking its mean.
+        """
         stages = range(self._cfg.env.pipeline_stages)
         route = {"batch_size": self._cfg.env.num_envs // len(stages)}
         for _ in range(self._cfg.env.steps + 1):  # the last one needs a value, but no actions
@@ -56,15 +63,17 @@ class RolloutWorker(Worker):
                 with self.worker_timer("wait for observations", trace=False):
                     seen = await work.async_wait()
                 with self.worker_timer("choose actions", trace=False):
-                    answer = self.choose(seen)
+                    answer = self.choose(seen, explore)
                 self.send_to(self._cfg.env.group_name, actions, answer, tag="actions", **route)
 
     @torch.no_grad()
-    def choose(self, seen: NDArray[np.float32]) -> dict[str, NDArray[np.float32]]:
-        """Draw an action for each observation."""
-        means, stds, values = self._policy(torch.as_tensor(seen, device=self._device))
-        noise = torch.randn(means.shape, generator=self._random).to(self._device)
-        actions = means + stds * noise
+    def choose(self, seen: NDArray[np.float32], explore: bool) -> dict[str, NDArray[np.float32]]:
+        """Choose an action for each observation."""
+        actions, stds, values = self._policy(torch.as_tensor(seen, device=self._device))
+        means = actions
+        if explore:
+            noise = torch.randn(means.shape, generator=self._random).to(self._device)
+            actions = means + stds * noise
         answer = {
             "actions": actions,
             "log_probs": log_probabilities(means, stds, actions),

@@ -12,7 +12,16 @@ from shoal.cluster.stop import stop_by_default
 from shoal.compat.rlinf import install
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-EMBODIED = ("actor_worker", "env_worker", "learning", "model", "rollout_worker", "run", "runner")
+EMBODIED = (
+    "actor_worker",
+    "checkpoints",
+    "env_worker",
+    "learning",
+    "model",
+    "rollout_worker",
+    "run",
+    "runner",
+)
 
 sys.path[:0] = [str(EXAMPLES / "cartpole"), str(EXAMPLES / "embodied")]
 

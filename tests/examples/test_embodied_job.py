@@ -11,10 +11,12 @@ from types import SimpleNamespace
 
 import pytest
 
+from support.machines import RAY_PORT, connected
+
 RUN = Path(__file__).parents[2] / "examples" / "embodied" / "run.py"
 RANKS = ["env:0", "env:1", "env:2", "rollout:0", "rollout:1", "actor:0", "actor:1"]
 
-pytestmark = [pytest.mark.ray, pytest.mark.nightly, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.ray, pytest.mark.nightly, pytest.mark.timeout(420)]
 
 
 def run(folder, *arguments):
@@ -58,3 +60,23 @@ def test_each_rank_has_a_log(short_run):
     for name in RANKS:
         group, _, rank = name.partition(":")
         assert said[group] in (short_run.output / "logs" / group / f"rank_{rank}.log").read_text()
+
+
+def test_the_job_for_two_nodes_runs_there_and_resumes(tmp_path):
+    short = ["runner.iterations=2", "runner.save_interval=1", "runner.eval_interval=2"]
+    small = ["env.num_envs=12", "env.steps=20", "runner.check.window=1", "runner.check.rise=-9999"]
+    command = [sys.executable, "-m", "shoal.compat.rlinf", RUN, RUN.with_name("two_nodes.yaml")]
+    arguments = [*map(str, command), *short, *small, f"runner.output={tmp_path}"]
+    with connected("first", "second") as (first, second):
+        # Gloo, in the process group of the actors, cannot resolve the names of these machines.
+        first.start_ray(GLOO_SOCKET_IFNAME="bridge")
+        second.start_ray(first, GLOO_SOCKET_IFNAME="eth0")
+        address = f"{first.address}:{RAY_PORT}"
+        log = first.run(arguments, 200, RAY_ADDRESS=address)
+        assert "evaluation after 2 iterations" in log
+        assert {path.name for path in (tmp_path / "logs").iterdir()} == {"env", "rollout", "actor"}
+        log = first.run(
+            [*arguments, "runner.resume_dir=auto", "runner.iterations=3"], 200, RAY_ADDRESS=address
+        )
+    assert "resumed after 2 iterations" in log
+    assert "iteration  2   mean return" in log

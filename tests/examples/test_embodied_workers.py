@@ -1,6 +1,7 @@
 """The embodied example in this process: `shoal.testing` instead of Ray."""
 
 import ast
+import contextlib
 from pathlib import Path
 
 import numpy as np
@@ -8,6 +9,7 @@ import pytest
 import torch  # noqa: TID253  (what is tested here is written with it)
 import torch.distributed as dist  # noqa: TID253  (as above)
 
+import shoal
 from shoal import Channel, ComponentPlacement, Worker
 from shoal.testing import local_cluster
 
@@ -37,18 +39,25 @@ def cfg(embodied, tmp_path):
     return embodied.run.read_config([*small, *one_actor, f"runner.output={tmp_path}"])
 
 
-def train(embodied, cfg):
+@contextlib.contextmanager
+def runner_of(embodied, cfg):
+    folder, progress = embodied.checkpoints.find_checkpoint(cfg)
     with local_cluster(cluster_cfg=cfg) as cluster:
         try:
             groups = embodied.run.launch(cfg, cluster)
-            return embodied.runner.Runner(cfg, **groups).run()
+            yield embodied.runner.Runner(cfg, **groups, folder=folder, progress=progress)
         finally:
             if dist.is_initialized():
                 dist.destroy_process_group()
 
 
+def train(embodied, cfg):
+    with runner_of(embodied, cfg) as runner:
+        return runner.run()
+
+
 def test_a_run_goes_through_all_groups_and_repeats_itself(embodied, cfg, capsys, tmp_path):
-    first, second = train(embodied, cfg), train(embodied, cfg)
+    first, second = train(embodied, cfg).curve, train(embodied, cfg).curve
     assert len(first) == 2
     assert all(mean < 0 for mean in first)
     assert first[0] != first[1]
@@ -59,6 +68,60 @@ def test_a_run_goes_through_all_groups_and_repeats_itself(embodied, cfg, capsys,
     trace = (tmp_path / "trace.jsonl").read_text()
     for name in ("roll out", "interact", "generate", "receive_weights", "send_weights", "train"):
         assert f'"name": "{name}"' in trace
+
+
+def test_a_resumed_run_goes_on_as_if_it_had_not_been_interrupted(embodied, cfg, capsys, tmp_path):
+    cfg.runner.iterations, cfg.runner.save_interval, cfg.runner.eval_interval = 4, 2, 2
+    whole = train(embodied, cfg)
+    assert sorted(whole.evaluations) == [2, 4]
+    checkpoint = tmp_path / "checkpoints" / "iteration_2"
+    cfg.runner.resume_dir, cfg.runner.output = str(checkpoint), str(tmp_path / "resumed")
+    resumed = train(embodied, cfg)
+    assert resumed == whole
+    assert f"resumed after 2 iterations, from {checkpoint}" in capsys.readouterr().out
+    for output in (tmp_path, tmp_path / "resumed"):
+        assert (output / "checkpoints" / "iteration_4" / "progress.json").exists()
+    # The last checkpoint, evaluated by itself, has the return that the run printed.
+    cfg.runner.resume_dir, cfg.runner.only_eval = "auto", True
+    with runner_of(embodied, cfg) as runner:
+        assert runner.evaluate() == whole.evaluations[4]
+
+
+def test_checkpoints_that_cannot_be_resumed_are_refused(embodied, cfg, tmp_path):
+    find, runner = embodied.checkpoints.find_checkpoint, cfg.runner
+    assert find(cfg) == (None, embodied.checkpoints.Progress())
+    runner.resume_dir = "auto"
+    assert find(cfg)[0] is None  # the first run of a job that is always started with `auto`
+    runner.only_eval = True
+    with pytest.raises(ValueError, match="only_eval needs a checkpoint: set"):
+        find(cfg)
+    folder = embodied.checkpoints.folder_of(cfg, 2)
+    folder.mkdir(parents=True)
+    runner.resume_dir = str(folder)
+    with pytest.raises(ValueError, match=r"is no complete checkpoint, because it has no progress"):
+        find(cfg)
+    embodied.checkpoints.write_progress(folder, embodied.checkpoints.Progress([-2.0, -1.0]))
+    assert find(cfg)[0] == folder
+    runner.only_eval, runner.resume_dir = False, "auto"
+    with pytest.raises(ValueError, match=r"has 2 iterations already; .* runner.iterations=2"):
+        find(cfg)
+
+
+def test_more_steps_than_an_episode_has_are_refused(embodied, cfg):
+    embodied.run.check_steps(cfg)
+    for steps in (0, 201):
+        cfg.env.steps = steps
+        with pytest.raises(ValueError, match=f"env.steps={steps}: expected 1 to 200, the steps of"):
+            embodied.run.check_steps(cfg)
+
+
+def test_the_file_for_two_nodes_replaces_the_placement_alone(embodied):
+    one = embodied.run.read_config([])
+    two = embodied.run.read_config([str(EXAMPLE / "two_nodes.yaml"), "env.steps=8"])
+    made = shoal.plan(two, "2x0/2cpu")
+    nodes = {c.name: {process.node for process in c.processes} for c in made.components}
+    assert nodes == {"env": {0}, "rollout": {1}, "actor": {0, 1}}
+    assert (two.env.steps, two.actor) == (8, one.actor)
 
 
 def test_each_environment_gets_the_answers_to_its_own_observations(embodied, cfg):
@@ -77,7 +140,7 @@ def test_each_environment_gets_the_answers_to_its_own_observations(embodied, cfg
         receiving, sending = rollout.receive_weights(), actor.send_weights(7)
         assert (receiving.wait(), sending.wait()) == ([7, 7], [None])
         channels = [Channel.create(name) for name in ("observations", "actions", "trajectories")]
-        playing, answering = env.interact(*channels), rollout.generate(*channels[:2])
+        playing, answering = env.interact(0, *channels), rollout.generate(*channels[:2])
         returns = playing.wait()
         answering.wait()
         taken = channels[2].drain(key=0)

@@ -164,6 +164,8 @@ def test_worked_example():
         "rollout": "0-79",
         "inference": "80-95",
         "actor": "96-127",
+        "critic": "0-7",
+        "reward": "0",
     }
     assert (found.form, round(found.seconds, 3)) == ("pipeline", 289.096)
     assert found.explanation[:4] == (
@@ -177,7 +179,8 @@ def test_worked_example():
 
 def test_slow_training_is_done_in_turn_on_all_gpus():
     found = find_placement(reasoning(actor_cost=2000), 128)
-    assert found.component_placement == {"rollout": "0-127", "actor": "0-127"}
+    others = {"critic": "0-7", "reward": "0"}
+    assert found.component_placement == {"rollout": "0-127", "actor": "0-127"} | others
     assert found.explanation[1] == "rollout, actor : all"
     assert "inference" not in found.component_placement
 
@@ -205,7 +208,68 @@ def test_environments_share_the_gpus_and_the_actor_has_all():
     placed = found.component_placement
     assert placed["actor"] == "0-7"
     assert found.form in ("mixed", "all in turn")
-    assert set(placed) == {"env", "env_rollout", "actor"}
+    assert set(placed) == {"env", "rollout", "actor"}
+
+
+def test_environments_are_shared_evenly():
+    """Otherwise an embodied job does not start."""
+    env, rollout, _ = read_profile(embodied(12), 12).stages
+    for stage in (env, rollout):
+        assert [gpus for gpus, _ in stage.costs(16)] == [1, 2, 3, 4, 6, 12]
+
+
+# Seconds by environments of an instance; `env_cost` is of no use to the placement.
+EMBODIED = {
+    "actor_cost": 95.7,
+    "env_cost": 60,
+    "env_profile_data": {1: 10.0, 8: 58.1},
+    "rollout_profile_data": {1: 59.9, 8: 120.0},
+}
+
+
+def test_costs_of_an_embodied_job_that_do_not_apply_are_named():
+    job = {
+        "cluster": {"num_nodes": 1, "component_placement": {"env": "0-3", "rollout,actor": "all"}},
+        "runner": {"task_type": "embodied"},
+        "data": {"env_num": 8},
+        "profile_data": EMBODIED,
+    }
+    found = auto_place(job, "1x8")
+    assert found.component_placement == {"env": "0-7", "rollout": "0-7", "actor": "0-7"}
+    assert found.seconds == pytest.approx(10.0 + 59.9 + 95.7)
+    assert found.explanation[:2] == (
+        "Best placement for this task is:",
+        "env, rollout, actor : all",
+    )
+    assert found.explanation[-1] == (
+        "Not used: profile_data.env_cost; by actor_cost, env_profile_data, rollout_profile_data "
+        "this is a job of the kind embodied"
+    )
+    assert {c.name for c in auto_plan(job, "1x8").components} == {"env", "rollout", "actor"}
+
+
+def test_an_embodied_job_needs_the_times_of_environments():
+    job = reasoning() | {"runner": {"task_type": "embodied"}}
+    with pytest.raises(
+        ClusterConfigError, match="or, for an embodied job, actor_cost, env_profile"
+    ):
+        find_placement(job, 128)
+
+
+@pytest.mark.parametrize("actor_cost", [101, 2000])
+def test_a_job_that_does_not_recompute_log_probabilities_has_no_inference(actor_cost):
+    job = reasoning(actor_cost=actor_cost)
+    job["algorithm"]["recompute_logprobs"] = False
+    job["cluster"]["component_placement"]["inference"] = "8-15"
+    found = find_placement(job, 128)
+    assert list(found.component_placement) == ["rollout", "actor", "critic", "reward"]
+    without = reasoning(actor_cost=actor_cost)
+    del without["profile_data"]["inference_cost"]
+    assert found.seconds == find_placement(without, 128).seconds
+    assert found.explanation[-1] == (
+        "Not used: profile_data.inference_cost; algorithm.recompute_logprobs is false, so the job "
+        "has no inference"
+    )
 
 
 def test_what_does_not_fit_is_told_for_each_component():
@@ -256,6 +320,7 @@ def test_a_placement_that_is_found_fits(components, batch):
         ({}, "profile_data has the keys none"),
         ({"actor_costs": 1, "rollout_cost": 2}, "did you mean 'actor_cost'"),
         ({"actor_cost": 1, "rollout_cost": 2, "batch": 3}, r"profile_data\.batch: no such key"),
+        ({"actor_cost": 1, "rollout_cost": 2, "env_costs": 3}, "env_costs: no .* mean 'env_cost'"),
         ({"actor_cost": -1, "rollout_cost": 2}, "actor_cost=-1: expected seconds"),
         ({"batch_size": 1, "components": []}, "expected a mapping from the names"),
         ({"batch_size": 1, "components": {"a": {"seconds": 3}}}, "a.seconds=3: expected a mapping"),
@@ -280,6 +345,21 @@ def test_plan_replaces_the_entries_of_the_components():
     assert [len(component.processes) for component in made.components] == [80, 16, 32, 8, 1]
     assert made.explanation == auto_place(reasoning(), "16x8").explanation
     assert from_json(to_json(made)) == made
+
+
+@pytest.mark.parametrize("entries", [[{"actor": "0-7"}, {"reward": "0"}], {"reward": "0"}, None])
+def test_entries_of_other_components_stay_in_each_form_of_the_section(entries):
+    job = reasoning()
+    job["cluster"]["component_placement"] = entries
+    names = ["rollout", "inference", "actor", *(["reward"] if entries else [])]
+    assert list(auto_place(job, "16x8").component_placement) == names
+
+
+def test_a_section_that_is_no_mapping_is_refused():
+    job = reasoning()
+    job["cluster"]["component_placement"] = "0-7"
+    with pytest.raises(ClusterConfigError, match="component_placement='0-7': expected a mapping"):
+        auto_place(job, "16x8")
 
 
 def test_part_of_a_document_is_not_enough():

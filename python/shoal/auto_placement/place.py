@@ -1,7 +1,7 @@
 """`auto_place`: from measured times to a placement, with the reasons."""
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +9,10 @@ from shoal.auto_placement.profiles import EMBODIED, REASONING, Profile, read_pro
 from shoal.auto_placement.search import IN_TURN, PIPELINE, Layout, Stage, in_turn, search
 from shoal.config import read_document
 from shoal.config.yaml12 import read_yaml
+from shoal.dynamic_scheduler.settings import read
 from shoal.errors import ClusterConfigError, PlacementError
 from shoal.planner import Plan, plan
+from shoal.problems import shown
 
 __all__ = ["AutoPlacement", "PlacedComponent", "auto_place", "auto_plan", "find_placement"]
 
@@ -62,6 +64,7 @@ class AutoPlacement:
         num_gpus: Number of accelerators of the cluster.
         alternatives: The expected seconds of the best placement of each other form.
         explanation: The reasons, as lines of text.
+        others: The entries of the configuration's `component_placement` for other components.
     """
 
     form: str
@@ -70,11 +73,13 @@ class AutoPlacement:
     num_gpus: int
     alternatives: Mapping[str, float]
     explanation: tuple[str, ...]
+    others: Mapping[str, Any] = field(default_factory=dict)
 
     @property
-    def component_placement(self) -> dict[str, str]:
-        """The section `component_placement` of a configuration."""
-        return {component.name: component.placement for component in self.components}
+    def component_placement(self) -> dict[str, Any]:
+        """The section `component_placement` with which the job can be started."""
+        placed = {component.name: component.placement for component in self.components}
+        return {**placed, **self.others}
 
 
 def find_placement(config: Any, num_gpus: int) -> AutoPlacement:
@@ -98,8 +103,10 @@ def find_placement(config: Any, num_gpus: int) -> AutoPlacement:
     if form == _ALL_IN_TURN and profile.kind == REASONING:
         # The actor computes the log-probabilities itself when it has all GPUs.
         components = tuple(c for c in components if c.name != "inference")
-    others = {other: value for other, value in seconds.items() if other != form}
-    made = AutoPlacement(form, seconds[form], components, num_gpus, others, ())
+    alternatives = {other: value for other, value in seconds.items() if other != form}
+    made = AutoPlacement(
+        form, seconds[form], components, num_gpus, alternatives, (), _others(config, profile)
+    )
     return replace(made, explanation=tuple(_explain(made, profile)))
 
 
@@ -127,7 +134,8 @@ def auto_plan(config: Any, inventory: Any) -> Plan:
     """
     content = _content(config)
     placement = _find(content, inventory)
-    made = plan(_with_placement(content, placement), inventory)
+    placed = {"component_placement": placement.component_placement}
+    made = plan({"cluster": {**read_document(content).section, **placed}}, inventory)
     name = str(config) if isinstance(config, (str, Path)) else made.source
     return replace(made, source=name, explanation=placement.explanation)
 
@@ -150,17 +158,28 @@ def _find(content: Mapping[Any, Any], inventory: Any) -> AutoPlacement:
     return find_placement(content, empty.totals.accelerators)
 
 
-def _with_placement(content: Mapping[Any, Any], placement: AutoPlacement) -> dict[str, Any]:
-    section = dict(read_document(content).section)
-    placed = placement.component_placement
+def _others(config: Any, profile: Profile) -> dict[str, Any]:
+    """Return the entries of `component_placement` that a placement by a profile does not replace.
+
+    Raises:
+        ClusterConfigError: The section is neither a mapping nor a list of mappings.
+    """
+    given = read(config, "cluster.component_placement", {})
+    sections = [given] if isinstance(given, Mapping) else given
+    if not isinstance(sections, Sequence) or not all(isinstance(s, Mapping) for s in sections):
+        raise ClusterConfigError(
+            f"cluster.component_placement={shown(given)}: expected a mapping, or a list of mappings"
+        )
+    profiled = {stage.name for stage in profile.stages}
+    if profile.kind == REASONING:
+        profiled.add("inference")  # a job that does not use it would not start with it
     entries: dict[str, Any] = {}
-    profiled = {*placed, *(("inference",) if placement.form == _ALL_IN_TURN else ())}
-    for key, value in (section.get("component_placement") or {}).items():
-        rest = [name for part in str(key).split(",") if (name := part.strip()) not in profiled]
-        if rest:
-            entries[",".join(rest)] = value
-    section["component_placement"] = {**placed, **entries}
-    return {"cluster": section}
+    for section in sections:
+        for key, value in section.items():
+            rest = [name for part in str(key).split(",") if (name := part.strip()) not in profiled]
+            if rest:
+                entries[",".join(rest)] = value
+    return entries
 
 
 def _layouts(profile: Profile, num_gpus: int) -> Iterator[tuple[str, Layout | None]]:
@@ -264,6 +283,7 @@ def _explain(made: AutoPlacement, profile: Profile) -> Iterator[str]:
             yield f"{slowest.name} is the slowest, so it decides the time of the others"
     for form, seconds in sorted(made.alternatives.items(), key=lambda item: item[1]):
         yield f"Other form: {form}, {seconds:.3f} s ({seconds / made.seconds:.2f} times as long)"
+    yield from profile.notes
 
 
 def _does_not_fit(profile: Profile, num_gpus: int) -> str:

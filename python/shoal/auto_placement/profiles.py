@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from shoal.auto_placement.curves import fit
@@ -27,6 +27,8 @@ _KEYS = {
     EMBODIED: ("actor_cost", "env_profile_data", "rollout_profile_data"),
     TABLE: ("batch_size", "components"),
 }
+_ALL_KEYS = ("env_cost", *sorted({key for keys in _KEYS.values() for key in keys}))
+"""The keys that a profile may have; those of another kind of job are left out, and named."""
 _PARALLEL = (
     "tensor_parallel_size",
     "pipeline_parallel_size",
@@ -45,12 +47,14 @@ class Profile:
         stages: The components, in the order in which an item passes them.
         batch: Number of items of an iteration.
         item: The name of an item.
+        notes: What of the section is not used, and why, as lines of text.
     """
 
     kind: str
     stages: tuple[Stage, ...]
     batch: int
     item: str
+    notes: tuple[str, ...] = ()
 
 
 def read_profile(config: Any, num_gpus: int) -> Profile:
@@ -67,28 +71,34 @@ def read_profile(config: Any, num_gpus: int) -> Profile:
     if not isinstance(data, Mapping):
         raise ClusterConfigError(f"{_SECTION}={shown(data)}: expected a mapping")
     keys = [str(key) for key in data]
-    kind = next((k for k, known in _KEYS.items() if _is_of(k, keys, known)), None)
+    unknown = [key for key in keys if key not in _ALL_KEYS]
+    near = next((hint for key in unknown if (hint := did_you_mean(key, _ALL_KEYS))), "")
+    kind = _kind(keys, read(config, "runner.task_type", None))
     if kind is None:
-        known = sorted({key for some in _KEYS.values() for key in some})
-        near = next(
-            (hint for key in keys if key not in known and (hint := did_you_mean(key, known))), ""
-        )
         raise ClusterConfigError(
             f"{_SECTION} has the keys {', '.join(keys) or 'none'}; expected actor_cost and "
-            "rollout_cost (and inference_cost), or actor_cost, env_profile_data and "
-            f"rollout_profile_data, or batch_size and components{near}"
+            "rollout_cost (and inference_cost), or, for an embodied job, actor_cost, "
+            f"env_profile_data and rollout_profile_data, or batch_size and components{near}"
         )
-    unknown = [key for key in keys if key not in _KEYS[kind]]
     if unknown:
-        near = did_you_mean(unknown[0], _KEYS[kind])
         raise ClusterConfigError(f"{_SECTION}.{unknown[0]}: no such key{near}")
     readers = {REASONING: _reasoning, EMBODIED: _embodied, TABLE: _table}
-    return readers[kind](config, num_gpus)
+    profile = readers[kind](config, num_gpus)
+    unused = [f"{_SECTION}.{key}" for key in keys if key not in _KEYS[kind]]
+    if not unused:
+        return profile
+    used = [key for key in _KEYS[kind] if key in keys]
+    note = f"Not used: {', '.join(unused)}; by {', '.join(used)} this is a job of the kind {kind}"
+    return replace(profile, notes=(*profile.notes, note))
 
 
-def _is_of(kind: str, keys: list[str], known: tuple[str, ...]) -> bool:
-    required = known[:2] if kind == REASONING else known
-    return set(required) <= set(keys)
+def _kind(keys: list[str], task_type: Any) -> str | None:
+    """Return the kind of job of which all necessary keys are there."""
+    kinds = [EMBODIED, REASONING, TABLE]
+    if task_type == EMBODIED:
+        kinds.remove(REASONING)
+    required = {kind: _KEYS[kind][:2] if kind == REASONING else _KEYS[kind] for kind in kinds}
+    return next((kind for kind in kinds if set(required[kind]) <= set(keys)), None)
 
 
 def _reasoning(config: Any, num_gpus: int) -> Profile:
@@ -105,16 +115,22 @@ def _reasoning(config: Any, num_gpus: int) -> Profile:
         return rollout if gpus // engine * most >= sequences else rollout * num_gpus / gpus
 
     stages = [Stage("rollout", rollout_cost, engine)]
-    trained = ["actor"]
+    trained, notes = ["actor"], []
     if read(config, f"{_SECTION}.inference_cost", None) is not None:
-        trained.insert(0, "inference")
+        if read(config, "algorithm.recompute_logprobs", None) is False:
+            notes.append(
+                f"Not used: {_SECTION}.inference_cost; algorithm.recompute_logprobs is false, so "
+                "the job has no inference"
+            )
+        else:
+            trained.insert(0, "inference")
     actor_size = _parallel_size(config, "actor")
     for name in trained:
         size = _parallel_size(config, name, actor_size)
         valid = frozenset(dp * size for dp in get_valid_dp_sizes(config, num_gpus, size))
         cost = _trained_cost(_seconds(config, f"{name}_cost") / batch, num_gpus, valid)
         stages.append(Stage(name, cost))
-    return Profile(REASONING, tuple(stages), batch, "prompt")
+    return Profile(REASONING, tuple(stages), batch, "prompt", tuple(notes))
 
 
 def _trained_cost(
@@ -135,11 +151,12 @@ def _trained_cost(
 def _embodied(config: Any, num_gpus: int) -> Profile:
     envs = number(config, "data.env_num")
     stages = []
-    for name, key in (("env", "env_profile_data"), ("env_rollout", "rollout_profile_data")):
-        curve = _curve(config, f"{_SECTION}.{key}")
+    for name in ("env", "rollout"):
+        curve = _curve(config, f"{_SECTION}.{name}_profile_data")
 
         def cost(gpus: int, curve: Callable[[float], float] = curve) -> float | None:
-            return curve(math.ceil(envs / gpus)) / envs if gpus <= envs else None
+            # An embodied job only starts if all instances have the same number of environments.
+            return curve(envs // gpus) / envs if envs % gpus == 0 else None
 
         stages.append(Stage(name, cost))
     actor = _seconds(config, "actor_cost") / envs
