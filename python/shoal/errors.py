@@ -25,6 +25,7 @@
     ├── RemoteError                                    a remote error that cannot be rebuilt here
     ├── WorkerGroupError (ExceptionGroup)              several ranks of a group call failed
     ├── TransportError                                 two workers disagree about a transfer
+    │   └── TransportRefusedError                      a forced transport cannot carry tensors
     └── ChannelError
         ├── ChannelExistsError (ValueError)            the name is taken
         ├── ChannelNotFoundError (ValueError)          no channel has this name
@@ -76,6 +77,7 @@ __all__ = [
     "ShoalTypeError",
     "ShoalValueError",
     "TransportError",
+    "TransportRefusedError",
     "WorkerGroupError",
 ]
 
@@ -273,6 +275,14 @@ class WorkerGroupError(ShoalError, ExceptionGroup[Exception]):
 
 class TransportError(ShoalError):
     """The two ends of a transfer disagree; the message names both sides."""
+
+
+class TransportRefusedError(TransportError):
+    """A transport has found out, when it was used, that it cannot carry tensors between two workers.
+
+    The tensors then take the way that they would take without this transport. Users see the error
+    only if `SHOAL_TRANSPORT` forces it.
+    """
 
 
 class ChannelError(ShoalError):

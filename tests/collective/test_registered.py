@@ -2,6 +2,7 @@
 
 import pytest
 
+from shoal.errors import TransportRefusedError
 from support.collective_crew import Crew, Nursery
 
 pytestmark = [pytest.mark.nightly, pytest.mark.process]
@@ -15,19 +16,27 @@ from pathlib import Path
 
 import torch
 
+from shoal.errors import TransportRefusedError
+
 
 class Lane:
     def __init__(self, folder):
         self._folder = Path(folder)
         self._count = 0
 
+    def _refuse(self):
+        if self._count >= int(os.environ.get("FILES_MOST", "1000")):
+            raise TransportRefusedError("there is no room for more files")
+
     def send(self, tensors, deadline, watch):
+        self._refuse()
         path = self._folder / str(self._count)
         torch.save(tensors, f"{path}.part")
         os.rename(f"{path}.part", path)
         self._count += 1
 
     def recv(self, into, deadline, watch):
+        self._refuse()
         path = self._folder / str(self._count)
         while not path.exists():
             if deadline.expired or watch() is not None:
@@ -100,6 +109,21 @@ def recv_all(me):
     return found
 
 
+def send_first(me):
+    import torch
+
+    try:
+        me.send(torch.ones(3), "b", 0)
+    except TransportRefusedError as error:
+        me.send("after it", "b", 0)
+        return str(error)
+    return None
+
+
+def recv_first(me):
+    return me.recv("a", 0, timeout=30)
+
+
 @pytest.mark.parametrize("forced", [None, "files"])
 def test_a_transport_of_another_package_carries_tensors(package, forced):
     nursery, lanes = package
@@ -113,3 +137,29 @@ def test_a_transport_of_another_package_carries_tensors(package, forced):
         assert tensors == ("files", "both have the same files", False)
         assert objects.name == ("ray" if forced else "shm")
         assert len(list(lanes.iterdir())) == 1
+
+
+@pytest.mark.parametrize("most", [0, 4])
+def test_tensors_that_a_transport_refuses_when_it_is_used_arrive_in_another_way(package, most):
+    """Five tensors and five lists of tensors: those after the first `most` are refused."""
+    nursery, lanes = package
+    with Crew(nursery, FILES_FOLDER=str(lanes), FILES_MOST=str(most)) as crew:
+        a, b = crew.member("a:0"), crew.member("b:0")
+        a.begin(send_all)
+        expected = [((number + 1.0) * number, 4 * number, number) for number in range(5)]
+        assert b.run(recv_all) == ["an object", *expected]
+        tensors, _ = a.end()
+        assert (tensors.name, tensors.reason) == ("shm", "b:0 can use the same shared memory")
+
+
+def test_a_forced_transport_that_refuses_is_an_error(package):
+    nursery, lanes = package
+    environment = {"FILES_FOLDER": str(lanes), "FILES_MOST": "0", "SHOAL_TRANSPORT": "files"}
+    with Crew(nursery, **environment) as crew:
+        a, b = crew.member("a:0"), crew.member("b:0")
+        b.begin(recv_first)
+        assert a.run(send_first) == (
+            "SHOAL_TRANSPORT=files: it refused to carry tensors from a:0 to b:0: there is no room "
+            "for more files"
+        )
+        assert b.end() == "after it"

@@ -8,7 +8,13 @@ import pytest
 
 from shoal import WorkerAddress
 from shoal.collective import CollectiveGroupOptions, MultiChannelProcessGroup
-from shoal.errors import PeerLostError, ShoalValueError, TransportError
+from shoal.errors import (
+    PeerLostError,
+    ShoalTimeoutError,
+    ShoalValueError,
+    TransportError,
+    TransportRefusedError,
+)
 from shoal.manager import CollectiveGroupInfo, WorkerInfo
 from shoal.transport.torch.accelerator import (
     make_accelerator_group,
@@ -266,11 +272,27 @@ def test_ipc_needs_cuda_tensors_and_a_device_that_both_see():
 def test_handles_that_cannot_be_opened_are_an_error_at_both_ends():
     answers = []
     described = describe_handles([{"uuid": "GPU-x", "handle": b"\x00\xff", "size": 3}])
-    with pytest.raises(TransportError, match="device GPU-x, which this process does not see"):
-        receive_by_ipc(answers.append, lambda: described)
-    assert answers[0].startswith(b"TransportError: the tensor is on device GPU-x")
-    with pytest.raises(TransportError, match="cannot copy from the sender's memory"):
-        receive_by_ipc(answers.append, lambda: b"garbage")
+    with pytest.raises(TransportRefusedError, match="device GPU-x, which this process does not"):
+        receive_by_ipc([torch.empty(1)], answers.append, lambda: described)
+    assert b"cannot copy from the sender's memory: the tensor is on device GPU-x" in answers[0]
+    with pytest.raises(TransportRefusedError, match="cannot copy from the sender's memory"):
+        receive_by_ipc([torch.empty(1)], answers.append, lambda: b"garbage")
+    with pytest.raises(TransportRefusedError, match="argument 2 is shorter than argument 1"):
+        receive_by_ipc([torch.empty(1)], answers.append, lambda: b"[]")
+    del answers[:]
+    with pytest.raises(TransportRefusedError, match=r"^the sender cannot$"):
+        receive_by_ipc([torch.empty(1)], answers.append, lambda: b"refused: the sender cannot")
+    assert answers == []  # the sender knows it
+
+
+def test_a_receiver_that_ipc_waits_for_ends_with_the_error_of_its_wait():
+    def take():
+        raise ShoalTimeoutError("too late")
+
+    answers = []
+    with pytest.raises(ShoalTimeoutError, match="too late"):
+        receive_by_ipc([torch.empty(1)], answers.append, take)
+    assert answers == []
 
 
 def test_the_address_towards_another_machine_is_one_of_this_one():

@@ -5,7 +5,7 @@ import sys
 import pytest
 
 from shoal import WorkerAddress, WorkerInfo
-from shoal.errors import ShoalValueError, TransportError
+from shoal.errors import ShoalValueError, TransportError, TransportRefusedError
 from shoal.transport import choice
 from shoal.transport.choice import OBJECTS, choose
 
@@ -80,6 +80,15 @@ def test_the_device_of_the_tensor_decides_between_workers_with_several():
     assert "this tensor's is not one of them" in found.reason
 
 
+def test_what_was_refused_goes_another_way_and_the_reason_says_so():
+    found = choose(GPU_0, GPU_0_TOO, "cuda", refused={"cuda_ipc": "no handles in this sandbox"})
+    assert (found.name, found.staged) == ("shm", True)
+    assert found.reason == (
+        "b:2 can use the same shared memory; through the CPU's memory: cuda_ipc is impossible: no "
+        "handles in this sandbox"
+    )
+
+
 @pytest.mark.parametrize("data", [OBJECTS, "cpu", "cuda"])
 def test_shared_memory_cannot_be_forced_between_nodes(monkeypatch, data):
     monkeypatch.setenv("SHOAL_TRANSPORT", "shm")
@@ -115,6 +124,11 @@ def test_a_registered_transport_carries_the_tensors_that_it_offers_to(monkeypatc
     assert choose(HERE, FAR, "cpu").name == "pigeon"
     with pytest.raises(TransportError, match="it does not carry tensors on cpu from a:0 to b:0"):
         choose(HERE, NEAR, "cpu")
+    refused = {"pigeon": "it rains"}
+    with pytest.raises(TransportRefusedError, match="from a:0 to b:1: it rains"):
+        choose(HERE, FAR, "cpu", refused=refused)
+    monkeypatch.delenv("SHOAL_TRANSPORT")
+    assert choose(HERE, FAR, "cpu", refused=refused).name == "torch"
 
 
 @pytest.mark.parametrize("name", ["shm", "ray", "torch", "cuda_ipc"])

@@ -122,7 +122,8 @@ class Collective(Exchange):
         if data is None:
             return choose(self._routes.info, info, OBJECTS)
         device = data.device.type if is_tensor(data) else str(data)
-        return choose(self._routes.info, info, device)
+        refused = self._routes.refused_by(info.address)
+        return choose(self._routes.info, info, device, refused=refused)
 
     def close(self) -> None:
         """Close the groups, leave the node's memory, and release resources held for others."""

@@ -52,10 +52,15 @@ class Routes:
         self.peers = Peers(self.directory, self.mailboxes)
         self.endpoint = worker_endpoint(self.name, info.cluster_node_rank)
         """The worker, as the links of an emulated network know it."""
+        self._refused: dict[str, dict[str, str]] = {}
         self.network = emulated_network()
         """The emulated links of the job; None if there are none."""
         if self.network is not None:
             self.network.note(self.name, self.endpoint)
+
+    def refused_by(self, peer: WorkerAddress) -> dict[str, str]:
+        """Return the transports that refused to carry tensors to a worker, with the reasons."""
+        return self._refused.setdefault(peer.get_name(), {})
 
     @property
     def sends_over_links(self) -> bool:

@@ -18,7 +18,12 @@ from shoal.collective.routes import Routes
 from shoal.collective.tensor_frames import FrameReceiver, Place
 from shoal.collective.tensor_layout import Layout, allocate, rebuild
 from shoal.deadline import Deadline
-from shoal.errors import ChannelNotFoundError, PeerLostError, TransportError
+from shoal.errors import (
+    ChannelNotFoundError,
+    PeerLostError,
+    TransportError,
+    TransportRefusedError,
+)
 from shoal.pickling import loads
 from shoal.shm.payloads import open_payload
 from shoal.transport.choice import TensorLane, Watch
@@ -149,7 +154,7 @@ class TensorReceives:
 
     def _through_lane(
         self, parts: tuple[Any, ...], deadline: Deadline, watch: Watch, into: Place
-    ) -> Received:
+    ) -> Any:
         name, address, described, single = parts
         if address is not None:
             former = self._lanes.pop(name, None)
@@ -169,6 +174,9 @@ class TensorReceives:
             raise TransportError(
                 f"{self._where}: its tensors come through {name}, which failed before"
             ) from None
+        except TransportRefusedError:
+            self._lanes.pop(name).close()
+            return NOT_HERE  # the sender, which was refused too, sends the message in another way
         except BaseException:
             self._lanes.pop(name).close()
             raise

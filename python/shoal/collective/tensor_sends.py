@@ -1,5 +1,6 @@
 """`TensorSends`: sends that take more than the queue: tensors between nodes, and on accelerators."""
 
+import logging
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -12,12 +13,15 @@ from shoal.collective.routes import Route, Routes
 from shoal.collective.tensor_frames import FrameSender
 from shoal.collective.tensor_layout import Layout, describe
 from shoal.deadline import Deadline
+from shoal.errors import TransportRefusedError
 from shoal.manager import WorkerInfo
 from shoal.pickling import dumps
 from shoal.shm import Parcel
 from shoal.transport.choice import Choice, TensorLane, Watch, choose
 
 __all__ = ["TensorSends", "has_tensors"]
+
+_log = logging.getLogger("shoal")
 
 _BESIDE_FROM = 64 * 1024
 """Minimum bytes of the arrays and tensors in an object for which they travel over gloo."""
@@ -74,9 +78,11 @@ class TensorSends:
             if choice is not None and choice.name not in ("shm", "ray"):
                 if choice.name == "torch" and (choice.staged or tensors[0].device.type == "cpu"):
                     self._by_frames(layout, tensors, single is not None, deadline, watch, put)
-                else:
-                    self._by_lane(choice, info, layout, tensors, single, deadline, watch, put)
-                return True
+                    return True
+                if self._by_lane(choice, info, layout, tensors, single, deadline, watch, put):
+                    return True
+                # The receiver, whose lane was refused too, takes the message again.
+                return self.send(message, info, route, deadline, watch, put)
         if route.name == "ray" and choose(self._routes.info, info, "cpu").name == "torch":
             head, buffers = dumps(message)
             if sum(buffer.nbytes for buffer in buffers) >= _BESIDE_FROM:
@@ -106,7 +112,8 @@ class TensorSends:
         if len(devices) > 1:
             return None
         device = devices.pop()
-        return choose(self._routes.info, info, device.type, self._routes.accelerator_rank(device))
+        rank, refused = self._routes.accelerator_rank(device), self._routes.refused_by(info.address)
+        return choose(self._routes.info, info, device.type, rank, refused)
 
     def _by_frames(
         self,
@@ -135,7 +142,8 @@ class TensorSends:
         deadline: Deadline,
         watch: Watch,
         put: Put,
-    ) -> None:
+    ) -> bool:
+        """Send tensors through a lane; return whether it did not refuse to carry them."""
         lane, address = self._lanes.get(choice.name), None
         if lane is None:
             transport = lane_transport(choice.name, self._routes.memory, self.options)
@@ -145,9 +153,18 @@ class TensorSends:
         self.announce(watch)
         try:
             lane.send(tensors, deadline, watch)
+        except TransportRefusedError as error:
+            self._lanes.pop(choice.name).close()
+            self._routes.refused_by(info.address)[choice.name] = str(error)
+            _log.warning(
+                "%s: tensors to %s do not go through %s, which is impossible: %s",
+                self._routes.name, info.address.get_name(), choice.name, error,
+            )  # fmt: skip
+            return False
         except BaseException:
             self._lanes.pop(choice.name).close()
             raise
+        return True
 
 
 def has_tensors(message: Any) -> bool:

@@ -4,14 +4,15 @@ Also defines the interface of transports that other packages register.
 """
 
 import importlib.util
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import cache
 from importlib.metadata import entry_points
+from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
 
 from shoal.context import env_var
 from shoal.deadline import Deadline
-from shoal.errors import ShoalValueError, TransportError
+from shoal.errors import ShoalValueError, TransportError, TransportRefusedError
 from shoal.manager import WorkerInfo
 
 __all__ = [
@@ -34,6 +35,7 @@ OBJECTS = "objects"
 """The kind of data that is not a tensor; the other kinds are torch's device types."""
 
 _BUILT_IN = ("shm", "ray", "torch")
+_IPC = "cuda_ipc"
 
 Watch = Callable[[], BaseException | None]
 """Called about once a second by a transport that waits: returns the error to end with, or None."""
@@ -61,10 +63,19 @@ class TensorLane(Protocol):
     """
 
     def send(self, tensors: list[Any], deadline: Deadline, watch: Watch) -> None:
-        """Send tensors; return when the caller may reuse their memory."""
+        """Send tensors; return when the caller may reuse their memory.
+
+        Raises:
+            TransportRefusedError: This way is impossible between the two workers. `recv` of these
+                tensors raises it too. They, and all further ones, take another way.
+        """
 
     def recv(self, into: list[Any], deadline: Deadline, watch: Watch) -> None:
-        """Receive into tensors that have the shapes and dtypes of the sent ones."""
+        """Receive into tensors that have the shapes and dtypes of the sent ones.
+
+        Raises:
+            TransportRefusedError: As of `send`, which raises it too.
+        """
 
     def close(self) -> None:
         """Release the lane's resources. Idempotent."""
@@ -104,7 +115,7 @@ def _registered() -> dict[str, Transport]:
     found: dict[str, Transport] = {}
     for point in entry_points(group=ENTRY_POINT):
         transport: Transport = point.load()
-        if transport.name in (*_BUILT_IN, "cuda_ipc") or transport.name in found:
+        if transport.name in (*_BUILT_IN, _IPC) or transport.name in found:
             raise TransportError(
                 f"the entry point {point.name!r} of {point.value} registers a transport named "
                 f"{transport.name!r}, which exists: it needs another name"
@@ -149,7 +160,11 @@ def forced_transport() -> str | None:
 
 
 def choose(
-    here: WorkerInfo, there: WorkerInfo, data: str, device_rank: int | None = None
+    here: WorkerInfo,
+    there: WorkerInfo,
+    data: str,
+    device_rank: int | None = None,
+    refused: Mapping[str, str] = MappingProxyType({}),
 ) -> Choice:
     """Choose the transport from one worker to another.
 
@@ -159,20 +174,22 @@ def choose(
         data: `OBJECTS`, or the device type of tensors: `cpu`, `cuda`, ...
         device_rank: The cluster-wide rank of the accelerator that holds the tensors; None if it
             is not known.
+        refused: The transports that refused to carry tensors between the two, with the reasons.
 
     Raises:
+        TransportRefusedError: `SHOAL_TRANSPORT` asks for one of them.
         TransportError: `SHOAL_TRANSPORT` asks for a transport that cannot carry this data.
     """
     forced = forced_transport()
     together = bool(here.memory) and here.memory == there.memory
     if data == OBJECTS:
         return _objects(forced, together, there)
-    own = _own_transport(forced, here, there, data)
+    own = _own_transport(forced, here, there, data, refused)
     if own is not None:
         return own
     if data == "cpu":
         return _cpu_tensors(forced, together, there)
-    return _accelerator_tensors(forced, together, here, there, device_rank)
+    return _accelerator_tensors(forced, together, here, there, device_rank, refused)
 
 
 def _objects(forced: str | None, together: bool, there: WorkerInfo) -> Choice:
@@ -185,9 +202,16 @@ def _objects(forced: str | None, together: bool, there: WorkerInfo) -> Choice:
 
 
 def _own_transport(
-    forced: str | None, here: WorkerInfo, there: WorkerInfo, data: str
+    forced: str | None, here: WorkerInfo, there: WorkerInfo, data: str, refused: Mapping[str, str]
 ) -> Choice | None:
     for name, transport in _registered().items():
+        if name in refused:
+            if forced == name:
+                raise TransportRefusedError(
+                    f"SHOAL_TRANSPORT={name}: it refused to carry tensors from {_name(here)} to "
+                    f"{_name(there)}: {refused[name]}"
+                )
+            continue
         if forced in (None, name):
             reason = transport.reason(here, there, data)
             if reason is not None:
@@ -219,26 +243,26 @@ def _accelerator_tensors(
     here: WorkerInfo,
     there: WorkerInfo,
     device_rank: int | None,
+    refused: Mapping[str, str],
 ) -> Choice:
     """Choose for tensors on an accelerator of the sender."""
+    why = f"{_name(there)} has {there.accelerator_type}, {_name(here)} {here.accelerator_type}"
     mine, theirs = set(here.available_accelerators), set(there.available_accelerators)
     same_kind = here.accelerator_type == there.accelerator_type and bool(mine and theirs)
     if forced in (None, "torch") and same_kind:
         device = (
             device_rank if device_rank is not None else (mine.pop() if len(mine) == 1 else None)
         )
+        why = "some of their accelerators are the same, and this tensor's is not one of them"
         if forced is None and together and device in theirs:
-            return Choice("cuda_ipc", f"both see accelerator {device}")
+            if _IPC not in refused:
+                return Choice(_IPC, f"both see accelerator {device}")
+            why = f"{_IPC} is impossible: {refused[_IPC]}"
         if not set(here.available_accelerators) & theirs:
             return Choice(
                 "torch", f"different {here.accelerator_type} devices: the vendor's library"
             )
     staged = _cpu_tensors(forced, together, there)
-    why = (
-        "some of their accelerators are the same, and this tensor's is not one of them"
-        if same_kind
-        else f"{_name(there)} has {there.accelerator_type}, {_name(here)} {here.accelerator_type}"
-    )
     reason = f"{staged.reason}; through the CPU's memory: {why}"
     return Choice(staged.name, reason, staged=True)
 

@@ -10,7 +10,7 @@ import json
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from shoal.errors import ShoalValueError, TransportError
+from shoal.errors import ShoalValueError, TransportError, TransportRefusedError
 
 if TYPE_CHECKING:
     import torch
@@ -21,6 +21,7 @@ Put = Callable[[bytes], None]
 Take = Callable[[], bytes]
 
 _DONE = b"done"
+_REFUSED = b"refused: "
 _FIELDS = ("handle", "ref_counter", "event")
 
 
@@ -34,41 +35,46 @@ def send_by_ipc(tensors: "Sequence[torch.Tensor]", put: Put, take: Take) -> None
 
     Raises:
         ShoalValueError: A tensor is not on a CUDA device.
-        TransportError: The receiver could not copy them.
+        TransportRefusedError: This process cannot share them, or the receiver cannot open them.
     """
     import torch
 
-    shared = [_share(index, tensor) for index, tensor in enumerate(tensors)]
+    try:
+        shared = [_share(index, tensor) for index, tensor in enumerate(tensors)]
+    except RuntimeError as error:  # of torch, for example on a system without CUDA IPC
+        reason = f"the sender cannot share memory of the device: {error}"
+        put(_REFUSED + reason.encode())
+        raise TransportRefusedError(reason) from error
     put(describe_handles(shared))
     answer = take()
     torch.cuda.ipc_collect()  # type: ignore[no-untyped-call]  # torch has no types for it
     if answer != _DONE:
-        raise TransportError(f"the receiver could not copy: {answer.decode(errors='replace')}")
+        raise TransportRefusedError(answer.decode(errors="replace"))
 
 
-def receive_by_ipc(put: Put, take: Take) -> "list[torch.Tensor]":
-    """Copy tensors of another process on the same device.
+def receive_by_ipc(into: "Sequence[torch.Tensor]", put: Put, take: Take) -> None:
+    """Copy tensors of another process on the same device into tensors of this process.
 
     Args:
+        into: Tensors of the shapes and dtypes that the sender sends.
         put: Sends bytes to the sender.
         take: Waits for bytes from the sender; it enforces the deadline.
 
-    Returns:
-        New tensors on that device.
-
     Raises:
-        TransportError: This process cannot see the sender's device, or did not receive a list of
-            handles.
+        TransportRefusedError: This process cannot see the sender's device or open its memory, or
+            the sender cannot share it.
     """
+    message = take()
+    if message.startswith(_REFUSED):
+        raise TransportRefusedError(message.removeprefix(_REFUSED).decode())
     try:
-        copies = [_copy(described) for described in json.loads(take())]
+        for tensor, described in zip(into, json.loads(message), strict=True):
+            _copy(described, tensor)
     except Exception as error:
-        put(f"{type(error).__name__}: {error}".encode())
-        if isinstance(error, TransportError):
-            raise
-        raise TransportError(f"cannot copy from the sender's memory: {error}") from error
+        reason = f"the receiver cannot copy from the sender's memory: {error}"
+        put(reason.encode())
+        raise TransportRefusedError(reason) from error
     put(_DONE)
-    return copies
 
 
 def describe_handles(shared: list[dict[str, Any]]) -> bytes:
@@ -124,7 +130,7 @@ def _share(index: int, tensor: "torch.Tensor") -> dict[str, Any]:
     }
 
 
-def _copy(described: dict[str, Any]) -> "torch.Tensor":
+def _copy(described: dict[str, Any], into: "torch.Tensor") -> None:
     import torch
 
     seen = [device_uuid(index) for index in range(torch.cuda.device_count())]
@@ -145,7 +151,6 @@ def _copy(described: dict[str, Any]) -> "torch.Tensor":
         dtype = getattr(torch, described["dtype"])
         theirs = torch.empty(0, dtype=dtype, device=f"cuda:{index}")
         theirs.set_(storage, described["first"], described["shape"], described["strides"])
-        copy = theirs.clone()
-        torch.cuda.current_stream(index).synchronize()
+        into.copy_(theirs)
+        torch.cuda.current_stream(index).synchronize()  # before the sender may write to its memory
         del theirs, storage
-    return copy
