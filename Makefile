@@ -173,6 +173,14 @@ bench: .make/release ## Run the benchmarks, with installed rivals.
 .PHONY: wheel
 wheel: .make/wheel ## Build the wheel and the source distribution into dist/.
 
+.PHONY: gpu-bundle
+gpu-bundle: .make/wheel ## Pack what `.ci/gpu` needs on a machine without a network, into target/gpu.
+	.venv/bin/python .ci/gpu_bundle.py dist/*.whl target/gpu/bundle.tar.xz
+
+.PHONY: test-gpu
+test-gpu: gpu-bundle ## Run from that bundle the tests that need a GPU, and the programs in ARGS.
+	.ci/gpu $(ARGS)
+
 # The versions for the oldest Python and all later ones. pyproject.toml's ranges stay open.
 .PHONY: lock
 lock: .venv/pyvenv.cfg ## Renew requirements.lock, the versions that developers and CI install.
