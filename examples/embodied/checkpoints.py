@@ -11,7 +11,7 @@ _PROGRESS = "progress.json"
 
 @dataclass
 class Progress:
-    """What the runner has done.
+    """The results of the iterations that a run has finished.
 
     Attributes:
         curve: The mean return of the episodes of each iteration.
@@ -25,6 +25,11 @@ class Progress:
 def folder_of(cfg: DictConfig, iterations: int) -> Path:
     """Return the folder of the checkpoint after a number of iterations."""
     return Path(cfg.runner.output).resolve() / "checkpoints" / f"iteration_{iterations}"
+
+
+def begin(folder: Path) -> None:
+    """Make a checkpoint incomplete, before the actors write shards over those of an earlier run."""
+    (folder / _PROGRESS).unlink(missing_ok=True)
 
 
 def write_progress(folder: Path, progress: Progress) -> None:
@@ -58,7 +63,7 @@ def find_checkpoint(cfg: DictConfig) -> tuple[Path | None, Progress]:
         found = json.loads((folder / _PROGRESS).read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise ValueError(
-            f"runner.resume_dir={wanted}: {folder} is no complete checkpoint, because it has no "
+            f"runner.resume_dir={wanted}: {folder} is not a complete checkpoint: it lacks "
             f"{_PROGRESS}"
         ) from None
     evaluations = {int(number): value for number, value in found["evaluations"].items()}

@@ -57,10 +57,10 @@ def read_config(arguments: list[str]) -> DictConfig:
 
 
 def check_steps(cfg: DictConfig) -> None:
-    """Check that an episode of the environment has so many steps.
+    """Check that an episode of the environment can have `env.steps` steps.
 
     Raises:
-        ValueError: It has fewer.
+        ValueError: It cannot.
     """
     most = gym.spec(cfg.env.name).max_episode_steps
     if most is not None and not 1 <= cfg.env.steps <= most:

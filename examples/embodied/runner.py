@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from checkpoints import Progress, folder_of, write_progress
+from checkpoints import Progress, begin, folder_of, write_progress
 from omegaconf import DictConfig
 from rlinf.scheduler import Channel, Tracer, WorkerGroupFuncResult as Handle
 
@@ -79,6 +79,7 @@ class Runner:
     def _save(self, iterations: int) -> None:
         folder = folder_of(self._cfg, iterations)
         with Tracer.trace_span("save", cat="runner"):
+            begin(folder)
             self._actor.save(str(folder)).wait()
             write_progress(folder, self._progress)
 

@@ -248,7 +248,7 @@ def test_by_calls_a_killed_actor_loses_nothing_that_is_on_its_way(channel, victi
         until(partial(is_replaced, one, before))
     stop(tmp_path)
     ray.get(results, timeout=DEADLINE_S)
-    # What the last actor was delivering when it died comes back within seconds, to the next consumer.
+    # Items that the last actor was delivering when it died come back within seconds.
     rest = Counter(name for name, _ in rest_of(one))
     said = said_by(tmp_path)
     got = said["got"] + rest

@@ -98,10 +98,14 @@ def test_checkpoints_that_cannot_be_resumed_are_refused(embodied, cfg, tmp_path)
     folder = embodied.checkpoints.folder_of(cfg, 2)
     folder.mkdir(parents=True)
     runner.resume_dir = str(folder)
-    with pytest.raises(ValueError, match=r"is no complete checkpoint, because it has no progress"):
+    with pytest.raises(ValueError, match=r"is not a complete checkpoint: it lacks progress"):
         find(cfg)
     embodied.checkpoints.write_progress(folder, embodied.checkpoints.Progress([-2.0, -1.0]))
     assert find(cfg)[0] == folder
+    embodied.checkpoints.begin(folder)  # another run writes there, and may be killed
+    with pytest.raises(ValueError, match="is not a complete checkpoint"):
+        find(cfg)
+    embodied.checkpoints.write_progress(folder, embodied.checkpoints.Progress([-2.0, -1.0]))
     runner.only_eval, runner.resume_dir = False, "auto"
     with pytest.raises(ValueError, match=r"has 2 iterations already; .* runner.iterations=2"):
         find(cfg)

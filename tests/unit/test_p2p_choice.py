@@ -80,7 +80,7 @@ def test_the_device_of_the_tensor_decides_between_workers_with_several():
     assert "this tensor's is not one of them" in found.reason
 
 
-def test_what_was_refused_goes_another_way_and_the_reason_says_so():
+def test_tensors_avoid_a_transport_that_refused_them_and_the_reason_says_so():
     found = choose(GPU_0, GPU_0_TOO, "cuda", refused={"cuda_ipc": "no handles in this sandbox"})
     assert (found.name, found.staged) == ("shm", True)
     assert found.reason == (

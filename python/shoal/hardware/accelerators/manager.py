@@ -27,7 +27,7 @@ P = TypeVar("P", bound=type[ProfileConfig])
 
 _log = logging.getLogger("shoal")
 
-# What a vendor's class must define: each attribute or method of the left, or the method beside it.
+# A vendor's class must define each attribute or method on the left, or the method on the right.
 _REQUIRED = {
     "RESTRICTIONS": "get_accelerator_env_var",
     "CCL_BACKEND": "get_ccl_backend",
@@ -101,7 +101,7 @@ class AcceleratorManager:
                 )
             if not issubclass(cls, AcceleratorManager):
                 raise ShoalValueError(
-                    f"{cls.__qualname__} is no accelerator class: derive it from AcceleratorManager"
+                    f"{cls.__qualname__} is not an accelerator class: derive it from AcceleratorManager"
                 )
             missing = [
                 f"{ours} (or {theirs}())"
