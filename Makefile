@@ -173,6 +173,10 @@ bench: .make/release ## Run the benchmarks, with installed rivals.
 .PHONY: wheel
 wheel: .make/wheel ## Build the wheel and the source distribution into dist/.
 
+.PHONY: counts
+counts: ## Count the mechanisms, loops and lines on the way of a message.
+	@python3 .ci/counts.py $(ARGS)
+
 .PHONY: gpu-bundle
 gpu-bundle: .make/wheel ## Pack what `.ci/gpu` needs on a machine without a network, into target/gpu.
 	.venv/bin/python .ci/gpu_bundle.py dist/*.whl target/gpu/bundle.tar.xz
