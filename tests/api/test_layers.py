@@ -44,6 +44,7 @@ LAYERS = [
     {"net_emulation"},
     {"cluster"},
     {"transport", "shm"},
+    {"queues"},
     {"channel"},
     {"collective"},
     {"worker"},

@@ -7,8 +7,8 @@ import time
 
 import pytest
 
-from shoal.channel import shared
 from shoal.errors import ShoalTimeoutError, TransportError
+from shoal.queues import shared
 
 pytestmark = pytest.mark.process
 

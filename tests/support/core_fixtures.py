@@ -43,19 +43,23 @@ def channel_modules(shm, place, monkeypatch):
     """The modules of channels as they are in a process that chose this core."""
 
     def names():
-        return [name for name in sys.modules if f"{name}.".startswith("shoal.channel.")]
+        prefixes = ("shoal.channel.", "shoal.queues.")
+        return [name for name in sys.modules if f"{name}.".startswith(prefixes)]
 
     monkeypatch.setenv("SHOAL_SHM_DIR", place)
-    # Restores the attribute at the end, like the modules.
-    monkeypatch.setattr(shoal, "channel", importlib.import_module("shoal.channel"))
+    for package in ("channel", "queues"):  # restores the attributes at the end, like the modules
+        monkeypatch.setattr(shoal, package, importlib.import_module(f"shoal.{package}"))
     for name in names():
         monkeypatch.delitem(sys.modules, name)
-    parts = (
-        *("actor", "actor_calls", "actor_protocol", "async_work", "channel", "leases", "pending"),
-        *("queues", "remote", "routes", "session_queues", "settings", "shared"),
-    )
-    yield SimpleNamespace(
-        shm=shm, **{part: importlib.import_module(f"shoal.channel.{part}") for part in parts}
-    )
+    parts = {
+        "channel": ("actor", "actor_calls", "actor_protocol", "channel", "remote", "routes"),
+        "queues": ("leases", "order", "protocol", "session_queues", "settings", "shared", "wait"),
+    }
+    modules = {
+        name: importlib.import_module(f"shoal.{package}.{name}")
+        for package, names_of in parts.items()
+        for name in names_of
+    }
+    yield SimpleNamespace(shm=shm, **modules)
     for name in names():
         del sys.modules[name]

@@ -60,7 +60,7 @@ def test_memory_is_kept_for_the_raylet_that_starts_the_next_process_and_for_no_o
 
 def test_a_closed_actor_stays_while_its_last_item_is_on_lease(actors, channel):
     queues = actors.start().way("ray")
-    want = channel.queues.ONE._replace(lease=True)
+    want = channel.protocol.ONE._replace(lease=True)
     queues.put("k", "a", 0, None)
     lease = queues.take("k", want, None)
     assert actors.ask("end", False) is False
@@ -83,7 +83,7 @@ def test_what_comes_late_is_had_if_it_is_still_on_lease(actors, channel, monkeyp
     monkeypatch.setattr(channel.actor, "_TICK_S", DEADLINE_S)  # nothing ends the lease
     queues = actors.start().way("ray")
     queues.put("k", "a", 0, None)
-    assert queues.take("k", channel.queues.ONE, None) == "a"
+    assert queues.take("k", channel.protocol.ONE, None) == "a"
     until(lambda: actors.ask("end", False))
 
 
@@ -104,7 +104,7 @@ def test_what_comes_when_its_lease_is_over_is_had_once(actors, channel, lease):
 
     leases.renew = renew
     queues.put("k", "a", 0, None)
-    taken = queues.take("k", channel.queues.ONE._replace(lease=lease), Deadline(DEADLINE_S))
+    taken = queues.take("k", channel.protocol.ONE._replace(lease=lease), Deadline(DEADLINE_S))
     assert (taken.value if lease else taken) == "a"
     assert len(ended) == 2
     if lease:
@@ -136,7 +136,7 @@ def test_memory_that_is_not_used_any_more_is_given_back(actors, channel):
     queues = actors.start().way("ray")
     queues.put("k", bytes(MB), 0, None)
     assert actors.worker._session.stats()["bytes_reserved"] >= MB
-    queues.take("k", channel.queues.ONE, None)
+    queues.take("k", channel.protocol.ONE, None)
     until(lambda: actors.worker._session.stats()["bytes_reserved"] == 0, DEADLINE_S)
 
 
@@ -159,7 +159,7 @@ ways = pytest.mark.parametrize("kind", ["shm", "ray"])
 @ways
 def test_a_put_that_fails_does_not_fail_those_that_go_with_it(actors, channel, kind):
     queues = actors.start(maxsize=3, max_bytes=MB).way(kind)
-    one = channel.queues.ONE
+    one = channel.protocol.ONE
     for n in range(3):
         queues.put("k", n, 0, None)
     with held_up():  # so that they go in one call, and there is room
@@ -177,7 +177,7 @@ def test_a_put_that_fails_does_not_fail_those_that_go_with_it(actors, channel, k
 @ways
 def test_a_call_without_waiting_does_not_overtake_waiting_ones(actors, channel, kind):
     queues = actors.start(maxsize=1).way(kind)
-    one = channel.queues.ONE
+    one = channel.protocol.ONE
     queues.put("k", 0, 0, None)
     with held_up():
         put = queues.start_put("k", 1, 0, Deadline(DEADLINE_S))
@@ -221,10 +221,10 @@ def test_a_put_that_is_done_cannot_be_cancelled(actors, channel, in_a_put, toget
             thread.join(0.2)  # a cancel that is too late waits for the put to end
 
         in_a_put(cancel)
-        assert queues.take("k", channel.queues.ONE, None) == 0
+        assert queues.take("k", channel.protocol.ONE, None) == 0
     assert puts[0].result(DEADLINE_S) is None
     until(lambda: answers == [False], DEADLINE_S)
-    assert queues.take("k", channel.queues.ONE, Deadline(DEADLINE_S)) == 1
+    assert queues.take("k", channel.protocol.ONE, Deadline(DEADLINE_S)) == 1
 
 
 def test_a_put_that_is_cancelled_while_one_before_it_is_made_is_not_made(actors, channel, in_a_put):
@@ -240,11 +240,11 @@ def test_a_put_that_is_cancelled_while_one_before_it_is_made_is_not_made(actors,
             answers.append(puts[1].cancel())
 
         in_a_put(cancel)
-        queues.take("k", channel.queues.Want("many", 3), None)
+        queues.take("k", channel.protocol.Want("many", 3), None)
     for put in (puts[0], puts[2]):
         assert put.result(DEADLINE_S) is None
     assert answers == [True]
-    assert queues.take("k", channel.queues.Want("many", 3), None) == [1, 3]
+    assert queues.take("k", channel.protocol.Want("many", 3), None) == [1, 3]
 
 
 def test_a_put_that_is_cancelled_when_it_found_no_room_is_not_made(actors, channel, in_a_put):
@@ -256,13 +256,13 @@ def test_a_put_that_is_cancelled_when_it_found_no_room_is_not_made(actors, chann
 
         def cancel(_):
             answers.append(waiting.cancel())
-            queues.take("k", channel.queues.ONE, None)  # the put looks once more before it waits
+            queues.take("k", channel.protocol.ONE, None)  # the put looks once more before it waits
             raise ChannelFull("no room")
 
         in_a_put(cancel)
     queues.put("k", 2, 0, Deadline(DEADLINE_S))  # in order after the cancelled put
     assert answers == [True]
-    assert queues.take("k", channel.queues.Want("many", 2), None) == [2]
+    assert queues.take("k", channel.protocol.Want("many", 2), None) == [2]
 
 
 @pytest.fixture
@@ -321,7 +321,7 @@ def test_a_get_ends_with_its_time_although_its_actor_starts_again(actors, channe
     queues = actors.start().way("ray")
     actors.handle.fails = lambda: ActorUnavailableError("it restarts", None)
     with pytest.raises(ShoalTimeoutError, match=r"get: no message .* within 0.2 s"):
-        queues.take("k", channel.queues.ONE, Deadline(0.2))
+        queues.take("k", channel.protocol.ONE, Deadline(0.2))
 
 
 def test_a_put_that_is_not_answered_is_cancelled(actors):
@@ -341,8 +341,8 @@ def test_what_was_on_its_way_to_a_get_that_heard_nothing_comes_back(actors, chan
     failures = [GetTimeoutError("nothing")] * 3  # for as many calls as this get makes
     actors.handle.fails = lambda: failures.pop() if failures else None
     with pytest.raises(PeerLostError, match="does not answer"):
-        queues.take("k", channel.queues.ONE, Deadline(DEADLINE_S))
-    assert queues.take("k", channel.queues.ONE, Deadline(DEADLINE_S)) == "a"
+        queues.take("k", channel.protocol.ONE, Deadline(DEADLINE_S))
+    assert queues.take("k", channel.protocol.ONE, Deadline(DEADLINE_S)) == "a"
 
 
 @pytest.mark.parametrize(
@@ -354,7 +354,7 @@ def test_an_answer_that_is_lost_with_its_node_is_the_end_of_the_actor(actors, ch
     queues = actors.start().way("ray")
     actors.handle.fails = lambda: error
     with pytest.raises(ChannelClosed, match="the channel 'c' is gone"):
-        queues.take("k", channel.queues.ONE, Deadline(DEADLINE_S))
+        queues.take("k", channel.protocol.ONE, Deadline(DEADLINE_S))
 
 
 # Items that cannot be rebuilt.
@@ -369,7 +369,7 @@ def test_what_cannot_be_rebuilt_is_not_delivered_again(actors, channel, others, 
     queues = actors.start().way("ray")
     for item in (Unloadable(), *others):
         queues.put("k", item, 0, None)
-    want = channel.queues.Want("many", 3, lease=lease)
+    want = channel.protocol.Want("many", 3, lease=lease)
     if others:
         taken = queues.take("k", want, Deadline(DEADLINE_S))
         assert [one.value if lease else one for one in taken] == others
@@ -386,11 +386,11 @@ def test_an_item_that_ends_programs_does_not_end_the_loop_of_asynchronous_gets(
     actors, channel, kind, error
 ):
     queues = actors.start().way(kind)
-    get = queues.start_take("k", channel.queues.ONE, Deadline(DEADLINE_S))
+    get = queues.start_take("k", channel.protocol.ONE, Deadline(DEADLINE_S))
     queues.put("k", Ends(error), 0, None)
     with pytest.raises(ChannelDecodeError, match=f"{error.__name__}: on purpose"):
         get.result(DEADLINE_S)
-    get = queues.start_take("k", channel.queues.ONE, Deadline(DEADLINE_S))
+    get = queues.start_take("k", channel.protocol.ONE, Deadline(DEADLINE_S))
     queues.put("k", "next", 0, None)
     taken = get.result(DEADLINE_S)
     taken.deliver()

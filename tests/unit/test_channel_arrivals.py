@@ -67,7 +67,7 @@ both_ways = pytest.mark.parametrize("how", ["sync", "async"])
 def test_what_is_rebuilt_slowly_comes_once(actors, channel, how):
     queues = actors.start().way("ray")
     queues.put("k", Slow(), 0, None)
-    assert take(queues, "k", channel.queues.ONE, how) == "slow"
+    assert take(queues, "k", channel.protocol.ONE, how) == "slow"
     until(lambda: actors.ask("end", False))
 
 
@@ -77,7 +77,7 @@ def test_leases_hold_while_others_are_rebuilt(actors, channel, how):
     queues = actors.start().way("ray")
     for _ in range(2):
         queues.put("k", Slow(), 0, None)
-    leases = take(queues, "k", channel.queues.Want("many", 2, lease=True), how)
+    leases = take(queues, "k", channel.protocol.Want("many", 2, lease=True), how)
     assert queues.qsize("k") == 0
     for lease in leases:
         lease.ack()
@@ -89,8 +89,8 @@ def test_a_get_that_is_done_keeps_its_item_while_another_one_is_rebuilt(actors, 
     queues = actors.start().way("ray")
     queues.put("done", "a", 0, None)
     queues.put("slow", Slow(), 0, None)
-    done = queues.start_take("done", channel.queues.ONE, Deadline(DEADLINE_S)).result(DEADLINE_S)
-    assert take(queues, "slow", channel.queues.ONE, "async") == "slow"
+    done = queues.start_take("done", channel.protocol.ONE, Deadline(DEADLINE_S)).result(DEADLINE_S)
+    assert take(queues, "slow", channel.protocol.ONE, "async") == "slow"
     assert queues.qsize("done") == 0
     done.deliver()
     until(lambda: actors.ask("end", False))
@@ -100,12 +100,12 @@ def test_a_get_that_is_done_keeps_its_item_while_another_one_is_rebuilt(actors, 
 def test_a_get_that_is_cancelled_while_its_item_is_rebuilt_gives_it_back(actors, channel):
     queues = actors.start().way("ray")
     queues.put("k", Slow(), 0, None)
-    future = queues.start_take("k", channel.queues.ONE, Deadline(DEADLINE_S))
+    future = queues.start_take("k", channel.protocol.ONE, Deadline(DEADLINE_S))
     until(lambda: actors.worker._leases.arriving == 1)
     time.sleep(LEASE_S)  # from here on only renewals keep it on lease
     assert future.cancel()
     until(lambda: queues.qsize("k") == 1)
-    assert queues.take("k", channel.queues.ONE, Deadline(DEADLINE_S)) == "slow"
+    assert queues.take("k", channel.protocol.ONE, Deadline(DEADLINE_S)) == "slow"
     until(lambda: actors.ask("end", False))
 
 
@@ -115,11 +115,11 @@ def test_gets_that_are_cancelled_do_not_pile_up_at_a_busy_actor(actors, channel)
     del actors.handle.called[:]
     with actors.standing_still():
         for _ in range(50):
-            future = queues.start_take("k", channel.queues.ONE, Deadline(DEADLINE_S))
+            future = queues.start_take("k", channel.protocol.ONE, Deadline(DEADLINE_S))
             time.sleep(0.001)  # the event loop may send it meanwhile
             assert future.cancel()
         assert len(actors.handle.called) <= 2  # one get, and the word that it was cancelled
-    assert queues.take("k", channel.queues.ONE, Deadline(DEADLINE_S)) == "a"
+    assert queues.take("k", channel.protocol.ONE, Deadline(DEADLINE_S)) == "a"
     until(lambda: actors.ask("end", False))
 
 
@@ -129,16 +129,16 @@ def test_a_get_that_arrives_after_its_cancellation_takes_nothing(actors, channel
     key, ticket = channel.remote._key("k"), channel.actor_protocol.new_ticket()
     actors.call("cancel", channel.actor_protocol.pack(ticket))
     client = tuple(own_process())
-    assert actors.ask("take", key, tuple(channel.queues.ONE), 5.0, client, ticket) is None
+    assert actors.ask("take", key, tuple(channel.protocol.ONE), 5.0, client, ticket) is None
     assert queues.qsize("k") == 1
 
 
 def test_an_item_that_arrives_for_a_dropped_work_returns_to_its_queue(channel):
     future, back = concurrent.futures.Future(), []
-    work = channel.async_work.work_of(future, "get", takes=True)
+    work = channel.wait.work_of(future, "get", takes=True)
     with held_up():  # the drop is noted, but nothing was cancelled yet
         del work
-        future.set_result(channel.queues.Taken("a", give_back=lambda: back.append("a")))
+        future.set_result(channel.protocol.Taken("a", give_back=lambda: back.append("a")))
     until(lambda: back == ["a"])
 
 
@@ -148,8 +148,8 @@ def test_an_item_that_ends_programs_ends_nothing_here(actors, channel, how):
     queues.put("k", Exits(), 0, None)
     queues.put("k", "next", 0, None)
     with pytest.raises(ChannelDecodeError, match="SystemExit: on purpose"):
-        take(queues, "k", channel.queues.ONE, how)
-    assert take(queues, "k", channel.queues.ONE, how) == "next"
+        take(queues, "k", channel.protocol.ONE, how)
+    assert take(queues, "k", channel.protocol.ONE, how) == "next"
     until(lambda: actors.ask("end", False))
 
 
@@ -169,7 +169,7 @@ def test_a_get_whose_answer_was_lost_asks_again_and_takes_one(actors, channel, m
     monkeypatch.setattr(channel.actor_protocol, "fetch", blip)
     got = []
     waits = threading.Thread(
-        target=lambda: got.append(queues.take("k", channel.queues.ONE, Deadline(DEADLINE_S)))
+        target=lambda: got.append(queues.take("k", channel.protocol.ONE, Deadline(DEADLINE_S)))
     )
     waits.start()
     until(lambda: actors.handle.called.count("serve") == 2)
@@ -177,7 +177,7 @@ def test_a_get_whose_answer_was_lost_asks_again_and_takes_one(actors, channel, m
         actors.way("shm").put("k", item, 0, None)
     waits.join(DEADLINE_S)
     assert got == ["a"]
-    assert queues.take("k", channel.queues.ONE, Deadline(DEADLINE_S)) == "b"
+    assert queues.take("k", channel.protocol.ONE, Deadline(DEADLINE_S)) == "b"
     until(lambda: actors.ask("end", False))
 
 
@@ -186,10 +186,10 @@ def test_a_call_without_waiting_is_told_that_the_actor_starts_again(actors, chan
     queues.put("k", "a", 0, None)
     actors.handle.fails = lambda: ActorUnavailableError("it restarts", None)
     with pytest.raises(PeerLostError, match="another process takes its place"):
-        queues.take("k", channel.queues.ONE, None)
+        queues.take("k", channel.protocol.ONE, None)
     for kind in ("one", "many", "batch"):
         with pytest.raises(TimeoutError, match=r"get.*: no message in .* within 0.1 s"):
-            queues.take("k", channel.queues.Want(kind, 3), Deadline(0.1))
+            queues.take("k", channel.protocol.Want(kind, 3), Deadline(0.1))
 
 
 # Functions that are chained to a get.
@@ -200,10 +200,10 @@ ways = pytest.mark.parametrize("kind", ["shm", "ray"])
 @pytest.fixture
 def get(channel):
     """Start a get as a channel does, and return its work."""
-    work_of = channel.async_work.work_of
+    work_of = channel.wait.work_of
 
     def start(queues):
-        future = queues.start_take("k", channel.queues.ONE, Deadline(DEADLINE_S))
+        future = queues.start_take("k", channel.protocol.ONE, Deadline(DEADLINE_S))
         return work_of(future, "get", takes=True)
 
     return start
@@ -223,7 +223,7 @@ def test_what_no_chained_function_fetched_is_delivered_again(actors, channel, ge
     chained.wait(DEADLINE_S)
     assert ran.is_set()
     del chained
-    assert queues.take("k", channel.queues.ONE, Deadline(DEADLINE_S)) == "a"
+    assert queues.take("k", channel.protocol.ONE, Deadline(DEADLINE_S)) == "a"
 
 
 @ways

@@ -5,9 +5,9 @@ from types import SimpleNamespace
 import pytest
 
 from shoal.channel import create, starting
-from shoal.channel.settings import ChannelSettings
 from shoal.deadline import Deadline
 from shoal.errors import ChannelExistsError, ChannelNotFoundError, PeerLostError
+from shoal.queues.settings import ChannelSettings
 
 
 @pytest.fixture

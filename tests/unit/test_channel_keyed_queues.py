@@ -2,8 +2,8 @@
 
 from hypothesis import given, settings, strategies as st
 
-from shoal.channel.keyed_queues import KeyedQueues, Message
-from shoal.channel.queues import Outcome
+from shoal.queues.keyed_queues import KeyedQueues, Message
+from shoal.queues.protocol import Outcome
 
 
 def message(payload, weight=0):

@@ -4,9 +4,9 @@ import threading
 
 import pytest
 
-from shoal.channel import leases as channel_leases
-from shoal.channel.leases import HeldLeases, Leases, arrival_s
 from shoal.process import own_process
+from shoal.queues import leases as channel_leases
+from shoal.queues.leases import HeldLeases, Leases, arrival_s
 
 DEADLINE_S = 10
 

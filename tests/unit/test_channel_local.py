@@ -10,7 +10,6 @@ import time
 import pytest
 
 from shoal.channel import Channel, LocalChannel
-from shoal.channel.local import LocalQueues
 from shoal.collective import AsyncCollWork, AsyncFuncWork, AsyncRouteWork, AsyncWork
 from shoal.errors import (
     ChannelClosed,
@@ -21,6 +20,7 @@ from shoal.errors import (
     ShoalTypeError,
     ShoalValueError,
 )
+from shoal.queues.local import LocalQueues
 from support.log_lines import once_logged
 from support.processes import until
 
@@ -132,8 +132,8 @@ def test_draining_ends_although_a_producer_puts_all_the_time():
 
 
 def test_keys_that_hold_nothing_are_forgotten_once_there_are_many(monkeypatch):
-    monkeypatch.setattr("shoal.channel.local._MANY", 8)
-    monkeypatch.setattr("shoal.channel.stats._MANY", 8)
+    monkeypatch.setattr("shoal.queues.local._MANY", 8)
+    monkeypatch.setattr("shoal.queues.counts._MANY", 8)
     channel = Channel.create("local", local=True)
     channel.put_many(range(3), key="kept")
     for n in range(100):
@@ -161,7 +161,7 @@ def test_rates_are_those_since_the_last_time(channel):
 
 
 def test_no_rate_is_negative_although_a_key_was_forgotten(monkeypatch):
-    monkeypatch.setattr("shoal.channel.local._MANY", 2)
+    monkeypatch.setattr("shoal.queues.local._MANY", 2)
     channel = Channel.create("local", local=True)
     for _ in range(2):
         channel.put("a", key="k")

@@ -36,7 +36,7 @@ def test_a_put_that_was_given_up_keeps_no_batch_from_waiting(actors, channel, ki
         queues.put("k", bytes(2 * MB), 0, Deadline(0))
     queues.put("k", "small", 1, None)
     with pytest.raises(ShoalTimeoutError):
-        queues.take("k", channel.queues.Want("batch", 8), Deadline(0.05))
+        queues.take("k", channel.protocol.Want("batch", 8), Deadline(0.05))
     assert queues.qsize("k") == 1
 
 
@@ -69,7 +69,7 @@ def test_a_batch_does_not_wait_for_what_there_is_no_memory_for(
     actors, channel, producer, put, consumer, get
 ):
     actors.start(max_bytes=4 * MB)
-    queues, want = actors.way(consumer), channel.queues.Want("batch", 8)
+    queues, want = actors.way(consumer), channel.protocol.Want("batch", 8)
     items = [bytes([n]) * MB for n in range(5)]
     begun = queues.start_take("k", want, Deadline(DEADLINE_S)) if get == "before" else None
     with putting(actors.way(producer), items, put):
@@ -86,7 +86,7 @@ def test_a_batch_does_not_wait_for_what_there_is_no_memory_for(
             # Memory that is freed after its item was taken wakes no process.
             channel.shm.bells.bells_of(actors.worker._session.token).wake_all()
             with contextlib.suppress(ShoalTimeoutError):
-                got.append(queues.take("k", channel.queues.ONE, Deadline(0.05)))
+                got.append(queues.take("k", channel.protocol.ONE, Deadline(0.05)))
             return len(got) == 5
 
         until(all_are_got)
@@ -148,7 +148,7 @@ def test_a_put_waits_for_memory_although_a_full_key_is_an_error(used_up, tried, 
     queues = used_up(way)
     put = begin(queues, bytes(MB), DEADLINE_S, how)
     assert not put.done()
-    queues.take("other", channel.queues.ONE, None)
+    queues.take("other", channel.protocol.ONE, None)
     tried(put).result()
     assert queues.qsize("k") == 1
 
@@ -190,7 +190,7 @@ def test_a_put_that_waits_for_memory_drops_what_others_put_meanwhile(actors, cha
     others = actors.way("shm")
     for n in range(2):
         others.put("k", n, 0, None)
-    queues.take(0, channel.queues.ONE, None)
+    queues.take(0, channel.protocol.ONE, None)
     put.result(DEADLINE_S)
     held = [each.item for each in queues.peek_all("k")]
     assert len(held) <= 2
@@ -201,11 +201,11 @@ def test_a_put_that_waits_for_memory_drops_what_others_put_meanwhile(actors, cha
 def test_a_timeout_says_in_numbers_what_was_missing(actors, channel, way):
     queues = actors.start(maxsize=2).way(way)
     with pytest.raises(ShoalTimeoutError) as caught:
-        queues.take("k", channel.queues.ONE, Deadline(0))
+        queues.take("k", channel.protocol.ONE, Deadline(0))
     assert caught.value.refusal == ("empty", 0, 0, 0)
     queues.put("k", 1, 1, None)
     with pytest.raises(ShoalTimeoutError) as caught:
-        queues.take("k", channel.queues.Want("batch", 5), Deadline(0.05))
+        queues.take("k", channel.protocol.Want("batch", 5), Deadline(0.05))
     assert caught.value.refusal == ("weight", 1, 5, 0)
     queues.put("k", 2, 1, None)
     with pytest.raises(ShoalTimeoutError) as caught:

@@ -28,7 +28,7 @@ class HeldUp:
 @pytest.mark.parametrize("how", ["sync", "async"])
 def test_a_get_is_not_cancelled_once_it_took_an_item(actors, channel, monkeypatch, how):
     queues = actors.start().way("shm")
-    first = queues.start_take("k", channel.queues.ONE, Deadline(DEADLINE_S))
+    first = queues.start_take("k", channel.protocol.ONE, Deadline(DEADLINE_S))
     held = HeldUp(channel.shared.take_now)
     monkeypatch.setattr(channel.shared, "take_now", held)
     queues.put("k", "first", 0, None)
@@ -38,9 +38,11 @@ def test_a_get_is_not_cancelled_once_it_took_an_item(actors, channel, monkeypatc
     assert not first.cancel()
 
     if how == "sync":
-        assert queues.take("k", channel.queues.ONE, Deadline(DEADLINE_S)) == "second"
+        assert queues.take("k", channel.protocol.ONE, Deadline(DEADLINE_S)) == "second"
     else:
-        second = queues.start_take("k", channel.queues.ONE, Deadline(DEADLINE_S)).result(DEADLINE_S)
+        second = queues.start_take("k", channel.protocol.ONE, Deadline(DEADLINE_S)).result(
+            DEADLINE_S
+        )
         second.deliver()
         assert second.value == "second"
     taken = first.result(DEADLINE_S)

@@ -9,10 +9,10 @@ import weakref
 
 import pytest
 
-from shoal.channel.pending import PutSequence
-from shoal.channel.queues import Outcome
 from shoal.deadline import Deadline
 from shoal.errors import ShoalTimeoutError
+from shoal.queues.order import PutSequence
+from shoal.queues.protocol import Outcome
 
 pytestmark = pytest.mark.nightly
 

@@ -40,7 +40,7 @@ def test_what_is_refused_does_not_travel_again_and_again(actors, sent, channel, 
 
     def consume():
         for _ in range(ITEMS):
-            here.take("k", channel.queues.ONE, Deadline(DEADLINE_S))
+            here.take("k", channel.protocol.ONE, Deadline(DEADLINE_S))
 
     consumer = threading.Thread(target=consume)
     consumer.start()
@@ -72,7 +72,7 @@ def test_many_go_with_few_calls_where_there_is_room(actors, sent):
 @pytest.fixture
 def put(channel):
     """Start a put as a channel does, and return its work."""
-    work_of = channel.async_work.work_of
+    work_of = channel.wait.work_of
 
     def start(queues, item, seconds=DEADLINE_S):
         return work_of(queues.start_put("k", item, 0, Deadline(seconds)), "put")
@@ -82,7 +82,7 @@ def put(channel):
 
 def held_by(actors, channel):
     queues = actors.way("shm")
-    return [queues.take("k", channel.queues.ONE, None) for _ in range(queues.qsize("k"))]
+    return [queues.take("k", channel.protocol.ONE, None) for _ in range(queues.qsize("k"))]
 
 
 def was_sent(actors, calls):

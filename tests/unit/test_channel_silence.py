@@ -30,15 +30,15 @@ def test_a_get_ends_with_its_time_and_gives_back_what_comes_late(actors, channel
     queues.put("k", "a", 0, None)
     text = r"get: no message in .* within 0.2 s: the actor c:0 does not answer"
     with actors.standing_still(), pytest.raises(ShoalTimeoutError, match=text):
-        take(queues, channel.queues.ONE, 0.2, how)
-    assert take(queues, channel.queues.ONE, DEADLINE_S, how) == "a"
+        take(queues, channel.protocol.ONE, 0.2, how)
+    assert take(queues, channel.protocol.ONE, DEADLINE_S, how) == "a"
     until(lambda: actors.ask("end", False), DEADLINE_S)
 
 
 def test_a_batch_that_lingers_ends_with_its_time(actors, channel):
     queues = actors.start().way("ray")
     queues.put("k", "a", 1, None)
-    want = channel.queues.Want("batch", 5, least=1, linger=0.05)
+    want = channel.protocol.Want("batch", 5, least=1, linger=0.05)
     text = "within 0.2 s: the actor c:0 does not answer"
     with actors.standing_still(), pytest.raises(ShoalTimeoutError, match=text):
         take(queues, want, 0.2, "sync")
@@ -72,7 +72,7 @@ def test_an_actor_that_answers_may_take_its_time_for_what_is_large(actors, chann
     queues.put("k", "a", 0, None)
     late = [GetTimeoutError("on its way")]
     actors.handle.fails = lambda: late.pop() if late else None
-    assert queues.take("k", channel.queues.ONE, Deadline(0.2)) == "a"
+    assert queues.take("k", channel.protocol.ONE, Deadline(0.2)) == "a"
     assert actors.handle.called.count("ping") == 1
 
 
@@ -87,7 +87,7 @@ def test_an_actor_has_its_time_for_a_get_without_waiting(actors, channel, monkey
     monkeypatch.setattr(channel.actor_protocol, "fetch", noted)
     for deadline, error in ((None, ChannelEmpty), (Deadline(0), ShoalTimeoutError)):
         with pytest.raises(error):
-            queues.take("k", channel.queues.ONE, deadline)
+            queues.take("k", channel.protocol.ONE, deadline)
     assert seconds == [30, 30]
 
 
@@ -97,7 +97,7 @@ def test_a_get_does_not_wait_longer_for_the_next_process_than_it_may(actors, cha
     actors.handle.fails = lambda: died.pop() if died else None
     text = r"the actor c:0 (starts again|does not answer)"
     with actors.standing_still(), pytest.raises(ShoalTimeoutError, match=text):
-        queues.take("k", channel.queues.ONE, Deadline(0.2))
+        queues.take("k", channel.protocol.ONE, Deadline(0.2))
 
 
 def test_a_question_is_not_asked_for_ever_of_an_actor_that_dies_of_it(actors, channel, monkeypatch):

@@ -6,7 +6,7 @@ from types import ModuleType
 import pytest
 
 from shoal._pure.shm import reservation
-from shoal.channel import arrays
+from shoal.queues import arrays
 from shoal.shm.keys import canonical
 from shoal.worker.routing.batches import merge_batches
 

@@ -7,7 +7,9 @@ from types import SimpleNamespace
 import pytest
 
 from shoal import WorkerAddress
-from shoal.collective import CollectiveGroupOptions, MultiChannelProcessGroup
+from shoal.collective import CollectiveGroupOptions
+from shoal.compat.rlinf.host_group import local_ip_towards
+from shoal.compat.rlinf.multi_channel_pg import MultiChannelProcessGroup
 from shoal.errors import (
     PeerLostError,
     ShoalTimeoutError,
@@ -20,7 +22,6 @@ from shoal.transport.torch.accelerator import (
     make_accelerator_group,
     stage_to_pinned_cpu,
 )
-from shoal.transport.torch.group import local_ip_towards
 from shoal.transport.torch.ipc import describe_handles, device_index, receive_by_ipc, send_by_ipc
 from shoal.transport.torch.store import listen_on
 

@@ -12,10 +12,10 @@ path is in the core; `create` finds a channel or makes it, and `starting` starts
 from shoal.channel.actor import ChannelWorker
 from shoal.channel.actor_group import ChannelWorkerGroup
 from shoal.channel.channel import DEFAULT_KEY, Channel
-from shoal.channel.local import LocalChannel
-from shoal.channel.queues import WeightedItem
 from shoal.channel.reservation import Reservation
-from shoal.channel.stats import ChannelStats
+from shoal.queues.counts import ChannelStats
+from shoal.queues.local import LocalChannel
+from shoal.queues.protocol import WeightedItem
 
 __all__ = [
     "DEFAULT_KEY",

@@ -21,19 +21,6 @@ import ray
 from shoal.bootstrap.output import announce_output
 from shoal.channel.actor_group import ChannelWorkerGroup
 from shoal.channel.actor_protocol import Bulk, pack, unpack
-from shoal.channel.leases import Leases, arrival_s
-from shoal.channel.queues import Outcome, Want
-from shoal.channel.session_queues import (
-    NOTHING_YET,
-    ROUTES,
-    NoRoomYet,
-    SessionQueues,
-    put_now,
-    put_or_wait,
-    take_now,
-)
-from shoal.channel.settings import MOST_ITEMS, ChannelSettings, MemoryLocation
-from shoal.channel.shared import counts_of
 from shoal.context import set_context
 from shoal.errors import (
     ChannelError,
@@ -42,6 +29,19 @@ from shoal.errors import (
 )
 from shoal.manager import NodeManager
 from shoal.process import ProcessId, is_running, wait_for_exit
+from shoal.queues.leases import Leases, arrival_s
+from shoal.queues.protocol import Outcome, Want
+from shoal.queues.session_queues import (
+    NOTHING_YET,
+    ROUTES,
+    NoRoomYet,
+    SessionQueues,
+    put_now,
+    put_or_wait,
+    take_now,
+)
+from shoal.queues.settings import MOST_ITEMS, ChannelSettings, MemoryLocation
+from shoal.queues.shared import counts_of
 from shoal.shm import Parcel, Queue, Session
 
 __all__ = ["ChannelWorker"]

@@ -8,24 +8,14 @@ from typing import Any
 import ray
 
 from shoal._ray import find_actor
-from shoal.channel.actor_protocol import (
-    ActorLostError,
-    ActorRestartsError,
-    ActorSilentError,
-    Request,
-    Steps,
-    pack,
-    pause,
-    run,
-    tell,
-)
-from shoal.channel.named_errors import JOB_HAS_ENDED
-from shoal.channel.queues import Outcome
-from shoal.channel.settings import ChannelSettings
+from shoal.channel.actor_protocol import Request, Steps, pack, pause, run, tell
 from shoal.deadline import Deadline, LongWait
 from shoal.errors import ChannelClosed, PeerLostError, ShoalError
 from shoal.job_end import tie_to_job
 from shoal.manager import NodeManager
+from shoal.queues.protocol import ActorLostError, ActorRestartsError, ActorSilentError, Outcome
+from shoal.queues.settings import ChannelSettings
+from shoal.queues.wait import JOB_HAS_ENDED
 
 __all__ = ["ActorCalls"]
 

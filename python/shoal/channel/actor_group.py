@@ -5,11 +5,11 @@ from typing import TYPE_CHECKING, Any, Self
 
 from shoal._backend import WorkerAddress
 from shoal._ray import in_process
-from shoal.channel.settings import ChannelSettings
 from shoal.channel.starting import end, start
 from shoal.context import describe_self
 from shoal.deadline import Deadline
 from shoal.errors import ChannelError, LaunchError, NameTakenError, PlacementError
+from shoal.queues.settings import ChannelSettings
 
 if TYPE_CHECKING:
     from shoal.cluster import Cluster

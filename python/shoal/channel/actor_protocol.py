@@ -30,15 +30,12 @@ from ray.exceptions import (
 )
 
 from shoal._ray import LOST, check_fork, fetch
-from shoal.channel.queues import Outcome
 from shoal.deadline import Deadline, LongWait
 from shoal.fork import ChildStage, in_child
 from shoal.loop import submit
+from shoal.queues.protocol import ActorLostError, ActorRestartsError, ActorSilentError, Outcome
 
 __all__ = [
-    "ActorLostError",
-    "ActorRestartsError",
-    "ActorSilentError",
     "Bulk",
     "Request",
     "Steps",
@@ -67,18 +64,6 @@ _PING_S = 1.75
 _DISCONNECTED = "this process is not connected to Ray any more"
 
 _T = TypeVar("_T")
-
-
-class ActorLostError(Exception):
-    """The actor died or does not answer; the caller decides what that means."""
-
-
-class ActorRestartsError(ActorLostError):
-    """The actor's process died and another one takes its place; the call may have taken effect."""
-
-
-class ActorSilentError(ActorLostError):
-    """The actor does not answer; the call may have taken effect, or may still do so."""
 
 
 class Request(NamedTuple):

@@ -5,9 +5,7 @@ import math
 from collections.abc import AsyncIterator, Hashable, Iterator, Sequence
 from typing import Any, Self
 
-from shoal._backend import ChannelBase, ShmQueue
-from shoal.channel.arguments import checked_count, checked_key, checked_weight
-from shoal.channel.async_work import started, work_of
+from shoal._backend import ChannelBase
 from shoal.channel.create import (
     connect,
     create,
@@ -16,11 +14,6 @@ from shoal.channel.create import (
     routes_of,
     split_affinity,
 )
-from shoal.channel.drain import drain
-from shoal.channel.emulated import EmulatedQueues
-from shoal.channel.local import LocalChannel, LocalQueues
-from shoal.channel.named_errors import named, naming
-from shoal.channel.queues import DEFAULT_KEY, ONE, Got, Queues, Want, set_done
 from shoal.channel.reservation import (
     Reservation,
     has_reservations,
@@ -29,14 +22,32 @@ from shoal.channel.reservation import (
     reserve,
 )
 from shoal.channel.routes import Routes
-from shoal.channel.session_queues import log_waits
-from shoal.channel.settings import CAPACITY, MOST_ITEMS, ChannelSettings
-from shoal.channel.shared import SharedQueues
 from shoal.channel.starting import settings_of
-from shoal.channel.stats import ChannelStats, Rates
 from shoal.deadline import Deadline
-from shoal.errors import ChannelClosed, ChannelError, ShoalError
+from shoal.errors import (
+    ChannelClosed,
+    ChannelDecodeError,
+    ChannelError,
+    ShoalError,
+    ShoalTimeoutError,
+)
 from shoal.manager.base import required_namespace
+from shoal.queues.counts import ChannelStats, Rates
+from shoal.queues.local import LocalChannel, LocalQueues
+from shoal.queues.protocol import (
+    DEFAULT_KEY,
+    ONE,
+    Got,
+    Queues,
+    Want,
+    checked_count,
+    checked_key,
+    checked_weight,
+    set_done,
+)
+from shoal.queues.session_queues import log_waits
+from shoal.queues.settings import CAPACITY, MOST_ITEMS, ChannelSettings
+from shoal.queues.wait import named, naming, started, work_of
 from shoal.work import AsyncChannelWork
 
 __all__ = ["DEFAULT_KEY", "Channel"]
@@ -273,7 +284,8 @@ class Channel(ChannelBase):
         if weights is not None:
             weights = [checked_weight(weight) for weight in weights]
             checked_count(len(weights), len(items))
-        direct, put = self._direct(key), 0
+        # The queue of the key, if no asynchronous call of this process is pending on it.
+        direct, put = self._direct_queues.get(key), 0
         if direct is not None and timeout is None and self._settings.policy == "block":
             waiting = log_waits("put_many", "room", direct)
             try:
@@ -363,7 +375,7 @@ class Channel(ChannelBase):
             ShoalTimeoutError: No item in time. Other errors are the same as for `get`.
         """
         key, n = checked_key(key), checked_weight(n, "n", least=1)
-        direct = self._direct(key)
+        direct = self._direct_queues.get(key)
         if direct is not None and timeout is None:
             try:
                 return direct.get_many(n, waiting=log_waits("get", "an item", direct))
@@ -424,9 +436,21 @@ class Channel(ChannelBase):
         """Get all items that a key holds now, without waiting.
 
         Raises:
-            ChannelDecodeError: Same as for `get_batch`.
+            ChannelDecodeError: Same as for `get_batch`. Items that were taken are returned even if
+                a later get fails; the next call then raises the error.
         """
-        return drain(self, key, self._queues)
+        items: list[Any] = []
+        left = self.qsize(key)
+        try:
+            while left > len(items):
+                items += self.get_many(left - len(items), key, timeout=0)
+        except ShoalError as error:
+            if not items and not isinstance(error, (ShoalTimeoutError, ChannelClosed)):
+                raise
+            # The next call meets any other error by itself.
+            if isinstance(error, ChannelDecodeError):
+                self._queues(key).set_aside(key, error)
+        return items
 
     def __iter__(self) -> Iterator[Any]:
         """Get items of the default queue until the channel is closed and the queue is empty."""
@@ -500,12 +524,7 @@ class Channel(ChannelBase):
     def transport(self) -> str:
         """How this process reaches the default queue: `shm`, `ray`, or `local`."""
         with naming():
-            queues = self._queues(DEFAULT_KEY)
-        if isinstance(queues, EmulatedQueues):
-            queues = queues.inner
-        if isinstance(queues, LocalQueues):
-            return "local"
-        return "shm" if isinstance(queues, SharedQueues) else "ray"
+            return self._queues(DEFAULT_KEY).transport
 
     @property
     def _distributed(self) -> bool:
@@ -515,10 +534,6 @@ class Channel(ChannelBase):
     def _channel_actors_by_rank(self) -> dict[int, Any]:
         actors = [] if self._routes is None else self._routes.actors()
         return {index: actor.handle for index, actor in enumerate(actors)}
-
-    def _direct(self, key: Hashable) -> ShmQueue | None:
-        """Return the queue of a key if no asynchronous call of this process is pending on it."""
-        return self._direct_queues.get(key)
 
     def _queues(self, key: Hashable) -> Queues:
         if self._local is not None:

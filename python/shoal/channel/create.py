@@ -10,7 +10,6 @@ from shoal._backend import WorkerAddress
 from shoal._ray import find_actor, in_process, is_dead, timed_out
 from shoal.channel.actor import ChannelWorker
 from shoal.channel.routes import Routes
-from shoal.channel.settings import ChannelSettings
 from shoal.channel.starting import await_abandoned, end, settings_of, start, state_of
 from shoal.context import current, describe_self
 from shoal.deadline import Deadline
@@ -25,6 +24,7 @@ from shoal.errors import (
 )
 from shoal.manager import NodeManager, WorkerManager
 from shoal.manager.base import required_namespace
+from shoal.queues.settings import ChannelSettings
 
 __all__ = [
     "check_same",

@@ -15,12 +15,6 @@ from collections.abc import Callable, Hashable, Sequence
 from functools import partial
 from typing import Any
 
-from shoal.channel.arrays import new_array
-from shoal.channel.pending import reset_in_child
-from shoal.channel.queues import NOTHING, Future, Got, Queues, Taken, Want, set_done
-from shoal.channel.session_queues import taken as taken_of
-from shoal.channel.settings import ChannelSettings
-from shoal.channel.stats import Counts
 from shoal.context import describe_self
 from shoal.deadline import Deadline, LongWait, expect_event
 from shoal.errors import ChannelDecodeError, ShoalTimeoutError
@@ -29,6 +23,12 @@ from shoal.futures import Step, fail, fulfil
 from shoal.loop import submit
 from shoal.net_emulation import EmulatedNetwork, Endpoint, Link
 from shoal.pickling import nbytes_of
+from shoal.queues.arrays import new_array
+from shoal.queues.counts import Counts
+from shoal.queues.order import reset_in_child
+from shoal.queues.protocol import NOTHING, Future, Got, Queues, Taken, Want, set_done
+from shoal.queues.session_queues import taken as taken_of
+from shoal.queues.settings import ChannelSettings
 from shoal.shm import Parcel
 from shoal.shm.refusals import Refusal, timeout_error
 
@@ -69,6 +69,11 @@ class EmulatedQueues:
         self._encode = encode
         self.reset()
         reset_in_child(self)
+
+    @property
+    def transport(self) -> str:
+        """The transport of the queues without the links."""
+        return self.inner.transport
 
     def reset(self) -> None:
         """Forget the items on their way: in a forked child they belong to the parent."""

@@ -8,21 +8,7 @@ from functools import partial
 from typing import Any
 
 from shoal.channel.actor_calls import ActorCalls
-from shoal.channel.actor_protocol import (
-    ActorLostError,
-    ActorRestartsError,
-    ActorSilentError,
-    Steps,
-    arun,
-    new_ticket,
-    until_stopped,
-)
-from shoal.channel.arrays import new_array
-from shoal.channel.leases import HeldLeases, RemoteLease
-from shoal.channel.pending import PendingCalls, PutSequence, result_of
-from shoal.channel.queues import NOTHING, Future, Got, Outcome, Taken, Want, WeightedItem, set_done
-from shoal.channel.settings import ChannelSettings
-from shoal.channel.stats import Counts
+from shoal.channel.actor_protocol import Steps, arun, new_ticket, until_stopped
 from shoal.context import current, describe_self
 from shoal.deadline import Deadline, LongWait
 from shoal.errors import (
@@ -34,6 +20,24 @@ from shoal.errors import (
     ShoalError,
 )
 from shoal.process import own_process
+from shoal.queues.arrays import new_array
+from shoal.queues.counts import Counts
+from shoal.queues.leases import HeldLeases, RemoteLease
+from shoal.queues.order import PendingCalls, PutSequence, result_of
+from shoal.queues.protocol import (
+    NOTHING,
+    ActorLostError,
+    ActorRestartsError,
+    ActorSilentError,
+    Future,
+    Got,
+    Outcome,
+    Taken,
+    Want,
+    WeightedItem,
+    set_done,
+)
+from shoal.queues.settings import ChannelSettings
 from shoal.shm import Parcel
 from shoal.shm.keys import canonical
 from shoal.shm.refusals import Refusal, timeout_error
@@ -64,6 +68,8 @@ class RemoteQueues:
         index: Index of the actor among the channel's actors.
         handle: The actor's handle, where it is known.
     """
+
+    transport = "ray"
 
     def __init__(
         self, settings: ChannelSettings, namespace: str, index: int = 0, handle: Any = None

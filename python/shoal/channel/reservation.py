@@ -8,14 +8,12 @@ from collections.abc import Hashable, Iterable, Sequence
 from types import TracebackType
 from typing import Any, NoReturn
 
-from shoal.channel.arguments import checked_weight
-from shoal.channel.arrays import checked_form
-from shoal.channel.async_work import started, work_of
-from shoal.channel.named_errors import naming
-from shoal.channel.queues import DEFAULT_KEY, Future, Queues, set_done
-from shoal.channel.settings import ChannelSettings
 from shoal.deadline import Deadline
 from shoal.errors import ShoalError, ShoalValueError
+from shoal.queues.arrays import checked_form
+from shoal.queues.protocol import DEFAULT_KEY, Future, Queues, checked_weight, set_done
+from shoal.queues.settings import ChannelSettings
+from shoal.queues.wait import naming, started, work_of
 from shoal.shm import Reservation as SharedReservation
 from shoal.work import AsyncChannelWork
 

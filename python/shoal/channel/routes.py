@@ -6,11 +6,7 @@ from typing import Any
 
 from shoal._backend import ShmQueue
 from shoal.channel.emulated import EmulatedQueues
-from shoal.channel.named_errors import JOB_HAS_ENDED
-from shoal.channel.queues import Queues
 from shoal.channel.remote import RemoteQueues
-from shoal.channel.settings import ChannelSettings
-from shoal.channel.shared import SharedQueues
 from shoal.errors import (
     ChannelClosed,
     ChannelError,
@@ -20,6 +16,10 @@ from shoal.errors import (
 )
 from shoal.job_end import tie_to_job
 from shoal.net_emulation import Endpoint, emulated_network
+from shoal.queues.protocol import Queues
+from shoal.queues.settings import ChannelSettings
+from shoal.queues.shared import SharedQueues
+from shoal.queues.wait import JOB_HAS_ENDED
 from shoal.shm import Session, joined
 from shoal.transport.choice import forced_transport
 

@@ -13,13 +13,13 @@ import ray
 from shoal._ray import get, is_dead
 from shoal.channel.remote import RemoteQueues
 from shoal.channel.routes import Routes
-from shoal.channel.settings import ChannelSettings
 from shoal.context import describe_self
 from shoal.deadline import Deadline
 from shoal.errors import ChannelExistsError, NameTakenError, PeerLostError, ShoalError
 from shoal.loop import submit
 from shoal.manager import NodeManager
 from shoal.manager.base import required_namespace
+from shoal.queues.settings import ChannelSettings
 
 __all__ = ["await_abandoned", "end", "settings_of", "start", "state_of"]
 

@@ -6,7 +6,6 @@ from shoal.collective.dataclass_tensors import (
     extract_dataclass_tensor_fields,
     unflatten_dataclass_tensor_fields,
 )
-from shoal.collective.multi_channel_pg import MultiChannelProcessGroup
 from shoal.collective.options import CollectiveGroupOptions
 from shoal.collective.tensor_data import TensorData
 from shoal.collective.work_queue import CollectiveWorkQueue
@@ -30,7 +29,6 @@ __all__ = [
     "CollectiveGroup",
     "CollectiveGroupOptions",
     "CollectiveWorkQueue",
-    "MultiChannelProcessGroup",
     "TensorData",
     "extract_dataclass_tensor_fields",
     "unflatten_dataclass_tensor_fields",

@@ -9,7 +9,6 @@ from time import sleep
 from typing import Any
 
 from shoal._backend import WorkerAddress
-from shoal.channel.queues import Future
 from shoal.collective.broadcast_topology import Edges, direct_edges, edges_of
 from shoal.collective.emulated_outbox import endpoint_of, held
 from shoal.collective.inbox import Inbox, Request
@@ -35,6 +34,7 @@ from shoal.manager import WorkerInfo
 from shoal.net_emulation import Link
 from shoal.pickling import dumps
 from shoal.process import ProcessId
+from shoal.queues.protocol import Future
 from shoal.shm import Parcel
 from shoal.shm.payloads import PayloadRef, withdraw
 from shoal.transport.choice import forced_transport

@@ -7,13 +7,13 @@ ends.
 
 from typing import Any
 
-from shoal.channel.queues import Future
 from shoal.collective.message import held_message, is_held
 from shoal.collective.outbox import Outbox
 from shoal.deadline import Deadline
 from shoal.manager import WorkerInfo
 from shoal.net_emulation import EmulatedNetwork, Endpoint, Link, worker_endpoint
 from shoal.pickling import dumps, nbytes_of
+from shoal.queues.protocol import Future
 from shoal.shm import Parcel
 
 __all__ = ["EmulatedOutbox", "endpoint_of", "held"]

@@ -12,7 +12,6 @@ from typing import Any
 
 from shoal._backend import ShmQueue, WorkerAddress
 from shoal._ray import lost, timed_out
-from shoal.channel.queues import ONE, Future
 from shoal.collective.message import (
     BESIDE,
     Accept,
@@ -40,6 +39,7 @@ from shoal.errors import (
 )
 from shoal.futures import fail, fulfil
 from shoal.manager import WorkerInfo
+from shoal.queues.protocol import ONE, Future
 from shoal.transport.choice import Watch
 from shoal.wait_threads import run_in_thread
 

@@ -14,11 +14,11 @@ import ray
 
 from shoal._ray import fetch
 from shoal.channel.create import connect, create
-from shoal.channel.queues import Queues
 from shoal.channel.routes import Routes
-from shoal.channel.settings import ChannelSettings
 from shoal.deadline import Deadline
 from shoal.errors import ChannelNotFoundError, ShoalError
+from shoal.queues.protocol import Queues
+from shoal.queues.settings import ChannelSettings
 from shoal.transport.choice import forced_transport
 
 __all__ = ["MOST_MESSAGES", "Mailboxes"]

@@ -9,13 +9,13 @@ import logging
 import threading
 from typing import Any
 
-from shoal.channel.settings import ChannelSettings
-from shoal.channel.shared import SharedQueues
 from shoal.collective.directory import Directory
 from shoal.collective.mailbox import MOST_MESSAGES
 from shoal.context import describe_self
 from shoal.errors import ChannelEmpty, ChannelNotFoundError, ShoalError
 from shoal.process import ProcessId
+from shoal.queues.settings import ChannelSettings
+from shoal.queues.shared import SharedQueues
 from shoal.shm import Queue, Session, joined
 from shoal.shm.location import memory_id
 from shoal.shm.payloads import PayloadWriter

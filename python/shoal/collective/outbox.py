@@ -10,7 +10,6 @@ from typing import Any
 
 from shoal._backend import ShmQueue, WorkerAddress
 from shoal._ray import lost, timed_out
-from shoal.channel.queues import Future
 from shoal.collective.message import BESIDE, nbytes_of, special
 from shoal.collective.node_memory import MOST_BYTES
 from shoal.collective.options import CollectiveGroupOptions
@@ -30,6 +29,7 @@ from shoal.errors import (
 from shoal.futures import Asking, fail, fulfil
 from shoal.manager import WorkerInfo
 from shoal.pickling import dumps
+from shoal.queues.protocol import Future
 from shoal.shm import Parcel
 from shoal.transport.choice import Watch
 from shoal.wait_threads import run_in_thread

@@ -4,13 +4,13 @@ from typing import Any, NamedTuple
 
 from shoal._backend import WorkerAddress
 from shoal._ray import in_process
-from shoal.channel.queues import Queues
 from shoal.collective.directory import Directory, ManagerDirectory
 from shoal.collective.mailbox import Mailboxes
 from shoal.collective.node_memory import NodeMemory
 from shoal.collective.peers import Peers
 from shoal.manager import WorkerInfo
 from shoal.net_emulation import emulated_network, worker_endpoint
+from shoal.queues.protocol import Queues
 from shoal.transport.choice import OBJECTS, choose, has_registered
 
 __all__ = ["Route", "Routes"]

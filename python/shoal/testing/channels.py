@@ -8,15 +8,15 @@ from typing import Any
 from shoal.channel import WeightedItem
 from shoal.channel.create import check_same, not_found
 from shoal.channel.emulated import EmulatedQueues
-from shoal.channel.keyed_queues import Message
-from shoal.channel.local import LocalQueues
-from shoal.channel.queues import Got, Queues, Want
 from shoal.channel.routes import Routes
-from shoal.channel.settings import ChannelSettings
 from shoal.context import describe_self
 from shoal.deadline import Deadline, LongWait
 from shoal.errors import ChannelDecodeError, ChannelExistsError, ShoalValueError
 from shoal.pickling import dumps, loads
+from shoal.queues.keyed_queues import Message
+from shoal.queues.local import LocalQueues
+from shoal.queues.protocol import Got, Queues, Want
+from shoal.queues.settings import ChannelSettings
 
 __all__ = ["LocalChannels"]
 

@@ -14,7 +14,6 @@ from shoal._backend import WorkerAddress
 from shoal._ray import find_actor, in_process, runtime
 from shoal.bootstrap.extension import load_user_extension_module
 from shoal.channel import Channel
-from shoal.channel.settings import CAPACITY
 from shoal.cluster.progress import log_to_stderr
 from shoal.collective import Collective, CollectiveGroupOptions
 from shoal.context import current, env_value, log_level, set_context
@@ -25,6 +24,7 @@ from shoal.manager import Caller, JobManager, NodeManager, WorkerInfo, WorkerMan
 from shoal.manager.base import required_namespace
 from shoal.process import is_running, own_process
 from shoal.profiling import ProfileConfig
+from shoal.queues.settings import CAPACITY
 from shoal.shm.location import memory_id
 from shoal.signatures import InitSignature, first_overload
 from shoal.transport.choice import Choice

@@ -142,8 +142,9 @@ _OURS = {
     "shoal.collective": (
         "AsyncChannelWork AsyncCollWork AsyncFuncWork AsyncRayWork AsyncRouteWork AsyncWork"
         " Collective CollectiveGroup CollectiveGroupOptions CollectiveWorkQueue"
-        f" MultiChannelProcessGroup TensorData {_TENSOR_FIELDS}"
+        f" TensorData {_TENSOR_FIELDS}"
     ),
+    "shoal.compat.rlinf.multi_channel_pg": "MultiChannelProcessGroup",
     "shoal.config": (
         "ClusterConfig NodeGroupConfig NodeGroupEnvConfig dataclass_arg_check parse_rank_config"
     ),

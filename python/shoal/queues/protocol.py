@@ -1,24 +1,30 @@
 """`Queues`: the interface between a channel and its queues: local, in shared memory or remote.
 
 Also the values that cross it: `Want` (the items that a get asks for), `Taken` (the items of an
-asynchronous get), `WeightedItem`, and `Outcome`.
+asynchronous get), `WeightedItem`, and `Outcome`; the errors of an actor that is lost; and the checks
+of keys, weights and counts.
 """
 
 import concurrent.futures
+import operator
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any, Literal, NamedTuple, Protocol
 
-from shoal.channel.stats import Counts
 from shoal.deadline import Deadline
-from shoal.errors import ChannelDecodeError
+from shoal.errors import ChannelDecodeError, ShoalValueError
+from shoal.queues.counts import Counts
+from shoal.shm.keys import refusal
 from shoal.shm.refusals import Refusal
 
 __all__ = [
     "DEFAULT_KEY",
     "NOTHING",
     "ONE",
+    "ActorLostError",
+    "ActorRestartsError",
+    "ActorSilentError",
     "Future",
     "Got",
     "Outcome",
@@ -26,11 +32,16 @@ __all__ = [
     "Taken",
     "Want",
     "WeightedItem",
+    "checked_count",
+    "checked_key",
+    "checked_weight",
     "set_done",
 ]
 
 DEFAULT_KEY = "default_queue"
 """The key of calls without one."""
+
+_LARGEST = 2**63 - 1
 
 
 @dataclass(order=True)
@@ -131,6 +142,11 @@ class Queues(Protocol):
     None means that the operation does not wait.
     """
 
+    @property
+    def transport(self) -> str:
+        """How this process reaches them, as in `Channel.transport`."""
+        ...
+
     def put(self, key: Hashable, item: Any, weight: int, deadline: Deadline | None) -> None:
         """Put an item."""
 
@@ -182,3 +198,55 @@ class Queues(Protocol):
 def set_done(error: Exception, done: int) -> None:
     """Set the `done` of an error of `put_many`: how many items were put."""
     error.__dict__["done"] = done
+
+
+class ActorLostError(Exception):
+    """The actor died or does not answer; the caller decides what that means."""
+
+
+class ActorRestartsError(ActorLostError):
+    """The actor's process died and another one takes its place; the call may have taken effect."""
+
+
+class ActorSilentError(ActorLostError):
+    """The actor does not answer; the call may have taken effect, or may still do so."""
+
+
+def checked_key(key: Hashable, queue_name: Hashable = None) -> Hashable:
+    """Return `queue_name`, the older name of the argument, where it is given, otherwise `key`.
+
+    Raises:
+        ShoalTypeError: The key is not hashable.
+    """
+    key = key if queue_name is None else queue_name
+    try:
+        hash(key)
+    except TypeError:
+        raise refusal(key, key) from None
+    return key
+
+
+def checked_weight(value: Any, name: str = "weight", least: int = 0, most: int = _LARGEST) -> int:
+    """Return a weight, or another number, as an integer.
+
+    Raises:
+        ShoalValueError: The value is not an integer, or is too small or too large.
+    """
+    try:
+        weight = operator.index(value)
+    except TypeError:
+        raise ShoalValueError(f"{name}={value!r}: expected an integer") from None
+    if not least <= weight <= most:
+        expected = f"{least} or more" if weight < least else f"{most} or less"
+        raise ShoalValueError(f"{name}={value!r}: expected {expected}")
+    return weight
+
+
+def checked_count(weights: int, items: int) -> None:
+    """Check that there is a weight for each item.
+
+    Raises:
+        ShoalValueError: The numbers differ.
+    """
+    if weights != items:
+        raise ShoalValueError(f"weights: expected {items}, one for each item, got {weights}")

@@ -15,13 +15,12 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Protocol, TypeVar
 
-from shoal.channel.actor_protocol import ActorLostError, ActorSilentError
-from shoal.channel.queues import Future, Outcome, Taken
 from shoal.deadline import Deadline
 from shoal.errors import ChannelDecodeError
 from shoal.fork import ChildStage, in_child
 from shoal.futures import Asking, fail, fulfil, start
 from shoal.loop import submit
+from shoal.queues.protocol import ActorLostError, ActorSilentError, Future, Outcome, Taken
 
 __all__ = ["PendingCalls", "PutSequence", "Turns", "reset_in_child", "result_of"]
 

@@ -1,16 +1,21 @@
-"""Turns a channel's asynchronous operations into works."""
+"""Works of asynchronous operations, and the name of the worker in the errors of all operations."""
 
 import concurrent.futures
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 from typing import Any
 
-from shoal.channel.named_errors import named
-from shoal.channel.queues import Taken
-from shoal.errors import ChannelError
+from shoal.context import describe_self
+from shoal.errors import ChannelClosed, ChannelError, ShoalError
 from shoal.futures import Asking, done, fail, fulfil
+from shoal.queues.protocol import Taken
 from shoal.work import AsyncChannelWork
 
-__all__ = ["started", "work_of"]
+__all__ = ["JOB_HAS_ENDED", "named", "naming", "started", "work_of"]
+
+JOB_HAS_ENDED = "its job has ended in this process (Cluster.shutdown)"
+_LEFT = "the session is closed in this process"
+"""The end of the core's text. A channel leaves its session only when its job ends."""
 
 
 def started(start: Callable[..., "concurrent.futures.Future[Any]"], *args: Any) -> Any:
@@ -87,3 +92,22 @@ def _put(future: "concurrent.futures.Future[Any]") -> Asking:
 
     future.add_done_callback(move)
     return outer
+
+
+def named(error: BaseException) -> BaseException:
+    """Add the name of this worker to the text of an error, unless it has one; return the error."""
+    if isinstance(error, ChannelClosed) and str(error).endswith(_LEFT):
+        error.args = (f"{str(error).removesuffix(_LEFT)}the channel is gone: {JOB_HAS_ENDED}",)
+    if isinstance(error, ShoalError) and error.met_by is None:
+        error.met_by = describe_self()
+        error.args = (f"{error.met_by}: {error}", *error.args[1:])
+    return error
+
+
+@contextlib.contextmanager
+def naming() -> Iterator[None]:
+    """Add the name of this worker to the errors of a block."""
+    try:
+        yield
+    except ShoalError as error:
+        raise named(error) from error.__cause__

@@ -13,8 +13,8 @@ from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from shoal.channel.queues import Outcome
-from shoal.channel.settings import CAPACITY
+from shoal.queues.protocol import Outcome
+from shoal.queues.settings import CAPACITY
 
 __all__ = ["KeyedQueues", "Message", "Waiter"]
 

@@ -6,13 +6,13 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from shoal.collective.options import CollectiveGroupOptions
+from shoal.compat.rlinf.host_group import HostGroup, Meeting
 from shoal.context import describe_self
 from shoal.deadline import Deadline
 from shoal.errors import ShoalValueError
 from shoal.hardware import AcceleratorType, AcceleratorUtil
 from shoal.manager import CollectiveGroupInfo
 from shoal.transport.torch.accelerator import make_accelerator_group, stage_to_pinned_cpu
-from shoal.transport.torch.group import HostGroup, Meeting
 
 if TYPE_CHECKING:
     import torch

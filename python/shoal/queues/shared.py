@@ -7,9 +7,13 @@ from functools import partial
 from typing import Any
 
 from shoal._backend import ShmQueue
-from shoal.channel.pending import PendingCalls, PutSequence, result_of
-from shoal.channel.queues import NOTHING, Future, Got, Outcome, Taken, Want, WeightedItem, set_done
-from shoal.channel.session_queues import (
+from shoal.deadline import Deadline
+from shoal.errors import ChannelDecodeError, ChannelFull, ShoalTimeoutError
+from shoal.futures import Step, done
+from shoal.queues.counts import Counts
+from shoal.queues.order import PendingCalls, PutSequence, result_of
+from shoal.queues.protocol import NOTHING, Future, Got, Outcome, Taken, Want, WeightedItem, set_done
+from shoal.queues.session_queues import (
     NOTHING_YET,
     ROUTES,
     NoRoomYet,
@@ -23,11 +27,7 @@ from shoal.channel.session_queues import (
     taken,
     with_whole_timeout,
 )
-from shoal.channel.settings import ChannelSettings
-from shoal.channel.stats import Counts
-from shoal.deadline import Deadline
-from shoal.errors import ChannelDecodeError, ChannelFull, ShoalTimeoutError
-from shoal.futures import Step, done
+from shoal.queues.settings import ChannelSettings
 from shoal.shm import Parcel, Queue, Reservation, Session
 from shoal.shm.keys import canonical
 from shoal.shm.refusals import Refusal, timeout_error
@@ -50,6 +50,8 @@ class SharedQueues:
             that the core may use them directly.
         keeps: Whether the session outlives the last process that leaves it.
     """
+
+    transport = "shm"
 
     def __init__(
         self,

@@ -11,23 +11,6 @@ from collections.abc import Callable, Hashable, Iterator, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
-from shoal.channel.arrays import new_array
-from shoal.channel.keyed_queues import KeyedQueues, Message, Waiter
-from shoal.channel.leases import LocalLease
-from shoal.channel.queues import (
-    DEFAULT_KEY,
-    NOTHING,
-    ONE,
-    Future,
-    Got,
-    Outcome,
-    Taken,
-    Want,
-    WeightedItem,
-    set_done,
-)
-from shoal.channel.settings import DROPPING, ChannelSettings
-from shoal.channel.stats import Counts
 from shoal.context import describe_self
 from shoal.deadline import Deadline, LongWait
 from shoal.errors import (
@@ -39,6 +22,23 @@ from shoal.errors import (
     ShoalTimeoutError,
 )
 from shoal.futures import Asking, done, fail, fulfil
+from shoal.queues.arrays import new_array
+from shoal.queues.counts import Counts
+from shoal.queues.keyed_queues import KeyedQueues, Message, Waiter
+from shoal.queues.leases import LocalLease
+from shoal.queues.protocol import (
+    DEFAULT_KEY,
+    NOTHING,
+    ONE,
+    Future,
+    Got,
+    Outcome,
+    Taken,
+    Want,
+    WeightedItem,
+    set_done,
+)
+from shoal.queues.settings import DROPPING, ChannelSettings
 from shoal.shm.refusals import Refusal, timeout_error
 
 __all__ = ["LocalChannel", "LocalQueues"]
@@ -69,6 +69,8 @@ class LocalQueues:
     Args:
         settings: The channel.
     """
+
+    transport = "local"
 
     def __init__(self, settings: ChannelSettings) -> None:
         self._settings = settings

@@ -17,10 +17,10 @@ from collections.abc import Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, Self
 
-from shoal.channel.pending import reset_in_child
 from shoal.errors import ShoalValueError
 from shoal.loop import submit
 from shoal.process import ProcessId, is_running
+from shoal.queues.order import reset_in_child
 
 __all__ = ["RENEW_S", "HeldLeases", "Leases", "LocalLease", "RemoteLease", "arrival_s"]
 

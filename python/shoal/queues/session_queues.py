@@ -5,11 +5,11 @@ from collections.abc import Callable, Hashable
 from typing import Any
 
 from shoal._backend import ShmQueue
-from shoal.channel.queues import Taken, Want, set_done
-from shoal.channel.settings import DROPPING, ChannelSettings
 from shoal.context import describe_self
 from shoal.deadline import Deadline, LongWait
 from shoal.errors import ChannelEmpty, ChannelExistsError, ChannelFull, ShoalTimeoutError
+from shoal.queues.protocol import Taken, Want, set_done
+from shoal.queues.settings import DROPPING, ChannelSettings
 from shoal.shm import Queue, Session
 from shoal.shm.keys import canonical
 from shoal.shm.refusals import Refusal, timeout_error
