@@ -24,7 +24,7 @@ def used_modules(source: str) -> set[str]:
     code = re.sub(r"//.*", "", source).partition("#[cfg(test)]\nmod tests {")[0]
     named = set(re.findall(r"\bcrate::(\w+)", code))
     for group in re.findall(r"\bcrate::\{([^;]*)\}\s*;", code):
-        # Of `{ring::Lane, sync::{self, Ordering}}` the first names.
+        # Of `{ring::Queue, sync::{self, Ordering}}` the first names.
         flat = re.sub(r"\{[^{}]*\}", "", group)
         named |= set(re.findall(r"(?:^|,)\s*(\w+)", flat))
     return named
@@ -64,7 +64,7 @@ def test_no_path_climbs_out_of_its_folder():
     [
         ("use crate::segment::map::Mapping;\n", []),
         ("use crate::session::Error;\n", ["session"]),
-        ("use crate::{ring::{Lane, Want}, session::{self, Error}, sync};\n", ["session"]),
+        ("use crate::{ring::{Queue, Want}, session::{self, Error}, sync};\n", ["session"]),
         ("fn f() -> crate::session::Error {}\n", ["session"]),
         ("/// As in [`crate::session`].\nuse crate::sync;\n", []),
         ("#[cfg(test)]\nmod tests {\n    use crate::session::Session;\n}\n", []),

@@ -21,7 +21,7 @@ const HELD_ONCE: isize = 2;
 
 /// Encodes an object.
 ///
-/// Returns the error that pickling raised if the object has no fast lane.
+/// Returns the error that pickling raised if the object has no fast path.
 pub fn encode(object: &Bound<'_, PyAny>) -> PyResult<Encoded> {
     let mut encoded = Encoded::new();
     encode_into(object, &mut encoded, |_| Ok(None))?;

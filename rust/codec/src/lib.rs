@@ -4,12 +4,12 @@
 //!
 //! # Guarantees
 //!
-//! The decoded object equals the encoded one, type for type. Plain values take a fast lane without
+//! The decoded object equals the encoded one, type for type. Plain values take a fast path without
 //! pickle: None, bool, int, float, complex, str, bytes, bytearray, numpy arrays and CPU tensors,
 //! and list, tuple and dict of these. Only exact types do; subclasses and all other types are
-//! pickled. A message uses either only the fast lane or only pickle, so that an object that occurs
+//! pickled. A message uses either only the fast path or only pickle, so that an object that occurs
 //! twice in it, or contains itself, is one object after decoding too. Pickle therefore takes over
-//! if the fast lane meets a container, an array, a tensor, or a long str or bytes for the second
+//! if the fast path meets a container, an array, a tensor, or a long str or bytes for the second
 //! time, or more than [`DEPTH`](shoal_format::DEPTH) containers inside each other. Equal short strings, numbers and
 //! bytes may or may not be one object after decoding. Arrays and tensors arrive writable and
 //! exclusive. Attributes that the program set on a tensor, and the metadata of a dtype, are not

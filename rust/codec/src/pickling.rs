@@ -1,4 +1,4 @@
-//! Objects without a fast lane: calls the package's own pickling, which is written in Python.
+//! Objects without a fast path: calls the package's own pickling, which is written in Python.
 
 use pyo3::buffer::PyUntypedBuffer;
 use pyo3::exceptions::PyBufferError;

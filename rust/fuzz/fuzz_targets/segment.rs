@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use libfuzzer_sys::fuzz_target;
 use shoal_shm::session::{Bounds, Error, MemoryPolicy, Session, SessionQueue, Settings};
-use shoal_shm::{Heavy, Keep, Label, Vigil, Want};
+use shoal_shm::{Keep, Label, OverweightPolicy, WaitState, Want};
 
 /// The offset of each table, the length of its entries, and the number of used words of each entry,
 /// as in the table in `session/layout.rs`. The last two are rings.
@@ -96,18 +96,18 @@ fn everything(session: &Arc<Session>) {
         let _ = put(&queue, 5000);
         let weight = Want::Weight {
             target: 3,
-            heavy: Heavy::Take,
+            overweight: OverweightPolicy::Take,
             least: None,
         };
         for want in [Want::Count(2), weight] {
             let _ = take(&queue, want, keep);
-            let mut vigil = Vigil::default();
-            let _ = queue.wait_to_take(want, &mut vigil, MOMENT);
-            queue.done_taking(want, vigil);
+            let mut wait_state = WaitState::default();
+            let _ = queue.wait_to_take(want, &mut wait_state, MOMENT);
+            queue.done_taking(want, wait_state);
         }
-        let mut vigil = Vigil::default();
-        let _ = queue.wait_to_put(8, &mut vigil, MOMENT);
-        queue.done_putting(vigil);
+        let mut wait_state = WaitState::default();
+        let _ = queue.wait_to_put(8, &mut wait_state, MOMENT);
+        queue.done_putting(wait_state);
         let _ = (
             queue.len(),
             queue.bytes(),

@@ -1,7 +1,7 @@
 //! The consumer: reads slots, announces, takes by one compare-and-swap, releases, wakes.
 
 use crate::protocol::{Keep, Mutant, Protocol, Role};
-use crate::state::{Entry, Lane, NOBODY, Pc, Process, State, Word, has};
+use crate::state::{Entry, Intent, NOBODY, Pc, Process, State, Word, has};
 use crate::waiting::Which;
 
 impl Protocol {
@@ -32,7 +32,7 @@ impl Protocol {
             Pc::AnnounceTake => {
                 r.pc = Pc::Take;
                 if !self.is(Mutant::NoTakeIntent) {
-                    next.lanes[id] = Lane::Dequeue {
+                    next.intent_records[id] = Intent::Dequeue {
                         head: old.position,
                         count: old.count,
                     };
@@ -47,7 +47,7 @@ impl Protocol {
                 }
             }
             Pc::Withdraw => {
-                next.lanes[id] = Lane::Idle;
+                next.intent_records[id] = Intent::Idle;
                 r.pc = Pc::LoadHead;
             }
             Pc::CheckWord => {
@@ -59,12 +59,12 @@ impl Protocol {
                     next.fault = Some("a consumer lost the message that it had taken");
                 }
                 if self.is(Mutant::IntentClearedEarly) {
-                    next.lanes[id] = Lane::Idle;
+                    next.intent_records[id] = Intent::Idle;
                 }
             }
             Pc::Release => Self::release(state, me, keep, &mut next),
             Pc::ClearTake => {
-                next.lanes[id] = Lane::Idle;
+                next.intent_records[id] = Intent::Idle;
                 r.pc = Pc::Wake;
             }
             Pc::Wake => {
@@ -105,7 +105,7 @@ impl Protocol {
             Pc::Hold => {
                 let descriptor = usize::from(old.hand[usize::from(old.at)]);
                 next.words[descriptor] = Word::Free;
-                next.fates[usize::from(state.content[descriptor])].leased = false;
+                next.histories[usize::from(state.content[descriptor])].leased = false;
                 r.at += 1;
                 if r.at == r.count {
                     r.left -= old.count.min(old.left);
@@ -193,11 +193,11 @@ impl Protocol {
             Keep::Loan => Word::Loaned(me, position),
             Keep::Lease => Word::Leased(me, position),
         };
-        let fate = &mut next.fates[usize::from(state.content[descriptor])];
-        if fate.taken && !(fate.leased && has(state.dead, fate.by)) {
+        let history = &mut next.histories[usize::from(state.content[descriptor])];
+        if history.taken && !(history.leased && has(state.dead, history.by)) {
             next.fault = Some("a message was delivered twice");
         }
-        (fate.taken, fate.leased, fate.by) = (true, keep == Keep::Lease, me);
+        (history.taken, history.leased, history.by) = (true, keep == Keep::Lease, me);
         let r = &mut next.registers[usize::from(me)];
         r.at += 1;
         r.pc = if r.at < r.count {

@@ -8,11 +8,11 @@
 //!
 //! Messages are stored in descriptors; the ring holds their indices. A producer fills a descriptor
 //! before one compare-and-swap of a slot publishes it, so that a dead producer leaves no hole. A
-//! consumer takes `n` messages by one compare-and-swap of `head`. Each announces in its lane what
-//! it is about to do, and a sweeper decides what to do with a descriptor whose process died: one
-//! that was never published is freed, and one whose consumer died before it handed the message on
-//! is published again. A message in the queue stays there, and is handed over to `NOBODY`, so that
-//! another process may get the index of the dead one.
+//! consumer takes `n` messages by one compare-and-swap of `head`. Each announces in its intent
+//! record what it is about to do, and a sweeper decides what to do with a descriptor whose process
+//! died: one that was never published is freed, and one whose consumer died before it handed the
+//! message on is published again. A message in the queue stays there, and is handed over to
+//! `NOBODY`, so that another process may get the index of the dead one.
 //!
 //! `Mutant` lists broken variants; the tests prove that the search finds each of them.
 

@@ -2,7 +2,7 @@
 //! wakes.
 
 use crate::protocol::{Mutant, Protocol, Role, Seen};
-use crate::state::{Entry, Lane, Pc, Process, State, Word};
+use crate::state::{Entry, Intent, Pc, Process, State, Word};
 use crate::waiting::Which;
 
 impl Protocol {
@@ -29,7 +29,7 @@ impl Protocol {
                 } else {
                     self.first_look()
                 };
-                next.lanes[id] = Lane::Enqueue(old.hand[usize::from(old.at)]);
+                next.intent_records[id] = Intent::Enqueue(old.hand[usize::from(old.at)]);
             }
             Pc::LoadTail => {
                 r.position = state.tail;
@@ -99,8 +99,8 @@ impl Protocol {
                 next.words[descriptor] = Word::Writing(me);
             }
             Pc::LoadTailToFix | Pc::FixTail => Self::fix_tail(state, me, &mut next),
-            Pc::ClearLane => {
-                next.lanes[id] = Lane::Idle;
+            Pc::ClearRecord => {
+                next.intent_records[id] = Intent::Idle;
                 next.registers[id].pc = Pc::Wake;
             }
             Pc::Wake => {
@@ -211,7 +211,7 @@ impl Protocol {
             Entry::Descriptor(u8::try_from(descriptor).unwrap_or(u8::MAX)),
         );
         next.published = at + 1;
-        next.fates[usize::from(next.content[descriptor])].published = true;
+        next.histories[usize::from(next.content[descriptor])].published = true;
     }
 
     /// Moves `tail` behind the messages that this process has seen published, in two steps.
@@ -224,11 +224,11 @@ impl Protocol {
             r.pc = if state.tail < old.position {
                 Pc::FixTail
             } else {
-                Pc::ClearLane
+                Pc::ClearRecord
             };
         } else if state.tail == old.epoch {
             next.tail = old.position;
-            r.pc = Pc::ClearLane;
+            r.pc = Pc::ClearRecord;
         } else {
             r.pc = Pc::LoadTailToFix;
         }

@@ -127,9 +127,14 @@ fn a_sweep_is_complete(model: &Protocol, state: &State) -> bool {
                 && (queued.contains(&d) || matches!(swept.words[usize::from(d)], Word::Salvage(_)))
         })
     };
-    let kept = swept.fates.iter().enumerate().all(|(message, fate)| {
-        let due = fate.published && (!fate.taken || fate.leased && has(swept.dead, fate.by));
-        !due || present(message)
-    });
+    let kept = swept
+        .histories
+        .iter()
+        .enumerate()
+        .all(|(message, history)| {
+            let due = history.published
+                && (!history.taken || history.leased && has(swept.dead, history.by));
+            !due || present(message)
+        });
     accounted && kept
 }

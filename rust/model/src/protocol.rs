@@ -4,8 +4,8 @@ use stateright::{Model, Property};
 
 use crate::properties;
 use crate::state::{
-    Entry, Fate, Futex, Lane, MAX_DESCRIPTORS, MAX_PROCESSES, MAX_SLOTS, Message, Position,
-    Process, Registers, Slot, State, Word, has,
+    Entry, Futex, Intent, MAX_DESCRIPTORS, MAX_PROCESSES, MAX_SLOTS, Message, MessageHistory,
+    Position, Process, Registers, Slot, State, Word, has,
 };
 
 /// How a consumer keeps a message.
@@ -55,8 +55,8 @@ pub enum Mutant {
     NoTakeIntent,
     /// Consumers clear their intent before they release the descriptor.
     IntentClearedEarly,
-    /// The sweeper reads the lanes before it looks at the queue.
-    LanesReadFirst,
+    /// The sweeper reads the intent records before it looks at the queue.
+    RecordsReadFirst,
     /// The sweeper judges by `head` alone whether a position was consumed.
     SweepByHeadOnly,
     /// The sweeper takes a living producer's "not published yet" for "never published".
@@ -219,7 +219,7 @@ impl Model for Protocol {
             }; MAX_SLOTS],
             words: [Word::Free; MAX_DESCRIPTORS],
             content: [0; MAX_DESCRIPTORS],
-            lanes: [Lane::Idle; MAX_PROCESSES],
+            intent_records: [Intent::Idle; MAX_PROCESSES],
             not_empty: Futex::default(),
             not_full: Futex::default(),
             registers,
@@ -227,7 +227,7 @@ impl Model for Protocol {
             published: self.slots,
             salvaged: 0,
             closed: false,
-            fates: [Fate::default(); 8],
+            histories: [MessageHistory::default(); 8],
             fault: None,
         }]
     }

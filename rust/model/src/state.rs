@@ -62,7 +62,7 @@ pub(crate) enum Word {
 
 /// The operation that a process announces around its two compare-and-swaps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Lane {
+pub(crate) enum Intent {
     Idle,
     /// It publishes this descriptor.
     Enqueue(Index),
@@ -73,7 +73,7 @@ pub(crate) enum Lane {
     },
 }
 
-impl Lane {
+impl Intent {
     /// Whether its process may still be in the middle of an operation on this descriptor.
     pub(crate) fn covers(self, descriptor: Index, at: Option<Position>) -> bool {
         match (self, at) {
@@ -97,7 +97,7 @@ pub(crate) struct Futex {
 
 /// Everything that happened to a message, for the properties; no process reads it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub(crate) struct Fate {
+pub(crate) struct MessageHistory {
     /// Its put was published.
     pub(crate) published: bool,
     /// It was handed to a consumer.
@@ -117,7 +117,7 @@ pub struct State {
     pub(crate) words: [Word; MAX_DESCRIPTORS],
     /// The message in each descriptor.
     pub(crate) content: [Message; MAX_DESCRIPTORS],
-    pub(crate) lanes: [Lane; MAX_PROCESSES],
+    pub(crate) intent_records: [Intent; MAX_PROCESSES],
     /// Consumers wait here for a first message.
     pub(crate) not_empty: Futex,
     /// Producers wait here for room.
@@ -132,7 +132,7 @@ pub struct State {
     /// How many messages sweepers have published again: they may exceed `maxsize`.
     pub(crate) salvaged: u8,
     pub(crate) closed: bool,
-    pub(crate) fates: [Fate; 8],
+    pub(crate) histories: [MessageHistory; 8],
     pub(crate) fault: Option<&'static str>,
 }
 
@@ -153,7 +153,7 @@ pub(crate) enum Pc {
     Publish,
     LoadTailToFix,
     FixTail,
-    ClearLane,
+    ClearRecord,
     Unclaim,
     Wake,
     // Consumer (D1 to D7).
@@ -180,7 +180,7 @@ pub(crate) enum Pc {
     Inspect,
     SweepHead,
     SweepSlot,
-    ReadLanes,
+    ReadRecords,
     Apply,
     AnnounceSalvage,
     ClaimSalvage,
@@ -220,8 +220,8 @@ pub(crate) struct Candidate {
     pub(crate) descriptor: Index,
     pub(crate) word: Word,
     pub(crate) what: What,
-    /// Whether a lane that covers it spares it.
-    pub(crate) spared_by_lanes: bool,
+    /// Whether an intent record that covers it spares it.
+    pub(crate) spared_by_records: bool,
 }
 
 /// The action for a candidate.
@@ -250,12 +250,12 @@ impl fmt::Display for State {
         let at: Vec<_> = self.registers.iter().map(|r| (r.pc, r.position)).collect();
         write!(
             f,
-            "tail {} head {} slots {:?} words {:?} lanes {:?} futexes {:?} {:?} at {at:?} dead {:b}",
+            "tail {} head {} slots {:?} words {:?} intent records {:?} futexes {:?} {:?} at {at:?} dead {:b}",
             self.tail,
             self.head,
             self.slots,
             self.words,
-            self.lanes,
+            self.intent_records,
             self.not_empty,
             self.not_full,
             self.dead

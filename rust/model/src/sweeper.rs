@@ -1,7 +1,7 @@
-//! The sweeper: inspects every descriptor, then reads all lanes, then acts.
+//! The sweeper: inspects every descriptor, then reads all intent records, then acts.
 
 use crate::protocol::{Mutant, Protocol, Seen};
-use crate::state::{Candidate, Entry, Lane, NOBODY, Pc, Process, State, What, Word, has};
+use crate::state::{Candidate, Entry, Intent, NOBODY, Pc, Process, State, What, Word, has};
 use crate::waiting::Which;
 
 impl Protocol {
@@ -17,14 +17,14 @@ impl Protocol {
                     return; // nothing to do: no process sweeps without a reason
                 }
                 *r = crate::state::Registers {
-                    pc: if self.is(Mutant::LanesReadFirst) {
-                        Pc::ReadLanes
+                    pc: if self.is(Mutant::RecordsReadFirst) {
+                        Pc::ReadRecords
                     } else {
                         Pc::Inspect
                     },
                     ..Default::default()
                 };
-                if self.is(Mutant::LanesReadFirst) {
+                if self.is(Mutant::RecordsReadFirst) {
                     r.candidates = self.everything(state);
                 }
             }
@@ -34,16 +34,16 @@ impl Protocol {
                 r.pc = Pc::SweepSlot;
             }
             Pc::SweepSlot => self.judge(state, me, &mut next),
-            Pc::ReadLanes => self.read_lanes(state, me, &mut next),
+            Pc::ReadRecords => self.read_records(state, me, &mut next),
             Pc::Apply => self.apply(state, me, &mut next),
             Pc::AnnounceSalvage => {
                 r.pc = Pc::ClaimSalvage;
                 if let Some(candidate) = old.candidates[usize::from(old.at)] {
-                    next.lanes[id] = Lane::Enqueue(candidate.descriptor);
+                    next.intent_records[id] = Intent::Enqueue(candidate.descriptor);
                 }
             }
             Pc::ClaimSalvage => {
-                r.pc = Pc::ClearLane;
+                r.pc = Pc::ClearRecord;
                 if let Some(candidate) = old.candidates[usize::from(old.at)] {
                     let word = &mut next.words[usize::from(candidate.descriptor)];
                     if *word == candidate.word {
@@ -109,11 +109,11 @@ impl Protocol {
             }
             Pc::GiveUp => {
                 next.words[usize::from(old.hand[0])] = Word::Salvage(me);
-                r.pc = Pc::ClearLane;
+                r.pc = Pc::ClearRecord;
             }
             Pc::LoadTailToFix | Pc::FixTail => Self::fix_tail(state, me, &mut next),
-            Pc::ClearLane => {
-                next.lanes[id] = Lane::Idle;
+            Pc::ClearRecord => {
+                next.intent_records[id] = Intent::Idle;
                 r.pc = Pc::Wake;
             }
             Pc::Wake => {
@@ -133,15 +133,15 @@ impl Protocol {
         let r = &mut next.registers[usize::from(me)];
         if r.at == self.descriptors {
             r.at = 0;
-            r.pc = if self.is(Mutant::LanesReadFirst) {
+            r.pc = if self.is(Mutant::RecordsReadFirst) {
                 Pc::Apply
             } else {
-                Pc::ReadLanes
+                Pc::ReadRecords
             };
             return;
         }
         let word = state.words[usize::from(r.at)];
-        let (what, spared_by_lanes) = match word {
+        let (what, spared_by_records) = match word {
             Word::Writing(by) | Word::Loaned(by, _) if state.is_dead(by) => (What::Free, false),
             Word::Leased(by, _) if state.is_dead(by) => (What::Salvage, false),
             Word::Salvage(by) => (What::Salvage, by != me && !state.is_dead(by)),
@@ -156,7 +156,7 @@ impl Protocol {
                 return;
             }
         };
-        self.note(next, me, word, what, spared_by_lanes);
+        self.note(next, me, word, what, spared_by_records);
     }
 
     /// Decides whether the message of a queued word is still queued, was taken, or was never
@@ -190,36 +190,36 @@ impl Protocol {
         }
     }
 
-    fn note(&self, next: &mut State, me: Process, word: Word, what: What, spared_by_lanes: bool) {
+    fn note(&self, next: &mut State, me: Process, word: Word, what: What, spared_by_records: bool) {
         let r = &mut next.registers[usize::from(me)];
-        let spared = self.is(Mutant::LanesReadFirst)
-            && spared_by_lanes
+        let spared = self.is(Mutant::RecordsReadFirst)
+            && spared_by_records
             && r.candidates[usize::from(r.at)].is_none();
         r.candidates[usize::from(r.at)] = (!spared).then_some(Candidate {
             descriptor: r.at,
             word,
             what,
-            spared_by_lanes,
+            spared_by_records,
         });
         r.at += 1;
         r.pc = Pc::Inspect;
     }
 
-    /// Reads the lane of one process, which protects the candidates that it covers. `at` counts the
-    /// processes here.
-    fn read_lanes(&self, state: &State, me: Process, next: &mut State) {
+    /// Reads the intent record of one process, which protects the candidates that it covers. `at`
+    /// counts the processes here.
+    fn read_records(&self, state: &State, me: Process, next: &mut State) {
         let r = &mut next.registers[usize::from(me)];
         let process = usize::from(r.at);
         if process == self.roles.len() {
             r.at = 0;
-            r.pc = if self.is(Mutant::LanesReadFirst) {
+            r.pc = if self.is(Mutant::RecordsReadFirst) {
                 Pc::Inspect
             } else {
                 Pc::Apply
             };
             return;
         }
-        let lane = state.lanes[process];
+        let intent = state.intent_records[process];
         if !has(state.dead, r.at) {
             for entry in &mut r.candidates {
                 if entry.is_some_and(|candidate| {
@@ -227,7 +227,7 @@ impl Protocol {
                         Word::Queued { at, .. } => Some(at),
                         _ => None,
                     };
-                    candidate.spared_by_lanes && lane.covers(candidate.descriptor, at)
+                    candidate.spared_by_records && intent.covers(candidate.descriptor, at)
                 }) {
                     *entry = None;
                 }
@@ -262,7 +262,7 @@ impl Protocol {
         }
     }
 
-    /// Every descriptor as a candidate, for the mutant that reads the lanes first.
+    /// Every descriptor as a candidate, for the mutant that reads the intent records first.
     fn everything(&self, state: &State) -> [Option<Candidate>; crate::state::MAX_DESCRIPTORS] {
         std::array::from_fn(|d| {
             let descriptor = u8::try_from(d).unwrap_or(u8::MAX);
@@ -270,7 +270,7 @@ impl Protocol {
                 descriptor,
                 word: state.words[d],
                 what: What::Salvage,
-                spared_by_lanes: true,
+                spared_by_records: true,
             })
         })
     }

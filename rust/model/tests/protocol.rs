@@ -162,7 +162,7 @@ found! {
         in protocol(&[put(1), get(1), get(1), SWEEP], 1, &[2], 1), DAMAGE;
     mutant_that_clears_intents_early: IntentClearedEarly
         in protocol(&[put(1), get(1), get(1), SWEEP], 1, &[2], 1), DAMAGE;
-    mutant_that_reads_lanes_first: LanesReadFirst
+    mutant_that_reads_records_first: RecordsReadFirst
         in protocol(&[put(1), get(1), get(1), SWEEP], 1, &[2], 1), DAMAGE;
     mutant_that_sweeps_by_head_only: SweepByHeadOnly
         in narrow(protocol(&[put(1), put(1), get(2), SWEEP], 2, &[0], 1)), DAMAGE;

@@ -7,7 +7,7 @@
 use std::time::Instant;
 
 use shoal_shm::internals::heap::Heap;
-use shoal_shm::internals::{Lane, Owner, SystemFutex};
+use shoal_shm::internals::{IntentRecord, Owner, SystemFutex};
 use shoal_shm::{Keep, Label, Taken, Want};
 
 fn main() {
@@ -17,7 +17,7 @@ fn main() {
     let view = heap.view(&rings);
     let me = Owner::new(1).expect("in range");
     let queue = view.queue(0, me, SystemFutex, 0).expect("it exists");
-    let mut lane = Lane::new(&view.table.participants[me.index()], 0).expect("it exists");
+    let mut record = IntentRecord::new(&view.table.participants[me.index()], 0).expect("it exists");
     let payload = [7; 64];
     for keep in [Keep::Copy, Keep::Loan] {
         let mut times: Vec<_> = (0..7)
@@ -26,10 +26,10 @@ fn main() {
                 for _ in 0..PAIRS {
                     let claim = queue.claim().expect("free");
                     assert!(queue.fill(&claim, Label::default(), &payload));
-                    let put = queue.put(&mut lane, claim).expect("undamaged");
+                    let put = queue.put(&mut record, claim).expect("undamaged");
                     assert!(put.is_ok());
                     let (mut bytes, mut loan) = ([0; 64], None);
-                    let taken = queue.take(&mut lane, Want::Count(1), keep, &mut |message| {
+                    let taken = queue.take(&mut record, Want::Count(1), keep, &mut |message| {
                         message.copy(&mut bytes);
                         loan = message.loan();
                     });

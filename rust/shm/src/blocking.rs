@@ -5,7 +5,7 @@
 
 use std::time::{Duration, Instant};
 
-use crate::ring::{Claim, Corrupt, Futex, Lane, Queue, Refusal, Taken, Vigil, Want};
+use crate::ring::{Claim, Corrupt, Futex, IntentRecord, Queue, Refusal, Taken, WaitState, Want};
 
 /// Maximum sleep before a caller handles signals and looks for dead processes. A little longer
 /// than the minimum pause between two such looks, so that a look is due after each slice, and short
@@ -39,7 +39,7 @@ pub trait WaitQueue: Sync {
     fn sleep_to_take(
         &self,
         want: Want,
-        vigil: &mut Vigil,
+        wait_state: &mut WaitState,
         limit: Duration,
     ) -> Result<(), Self::Error>;
 
@@ -51,17 +51,17 @@ pub trait WaitQueue: Sync {
     fn sleep_to_put(
         &self,
         lack: Lack,
-        vigil: &mut Vigil,
+        wait_state: &mut WaitState,
         limit: Duration,
     ) -> Result<(), Self::Error>;
 
     /// Ends a consumer's wait, whatever its result: a woken thread wakes the next one if something
     /// is left.
-    fn end_taking(&self, want: Want, vigil: Vigil);
+    fn end_taking(&self, want: Want, wait_state: WaitState);
 
     /// Ends a producer's wait, whatever its result: a woken thread wakes the next one if there is
     /// room left.
-    fn end_putting(&self, vigil: Vigil);
+    fn end_putting(&self, wait_state: WaitState);
 }
 
 impl<F: Futex + Sync> WaitQueue for Queue<'_, F> {
@@ -75,22 +75,32 @@ impl<F: Futex + Sync> WaitQueue for Queue<'_, F> {
         self.is_puttable(length)
     }
 
-    fn sleep_to_take(&self, want: Want, vigil: &mut Vigil, limit: Duration) -> Result<(), Corrupt> {
-        self.wait_to_take(want, vigil, limit).map(drop)
+    fn sleep_to_take(
+        &self,
+        want: Want,
+        wait_state: &mut WaitState,
+        limit: Duration,
+    ) -> Result<(), Corrupt> {
+        self.wait_to_take(want, wait_state, limit).map(drop)
     }
 
-    fn sleep_to_put(&self, lack: Lack, vigil: &mut Vigil, limit: Duration) -> Result<(), Corrupt> {
+    fn sleep_to_put(
+        &self,
+        lack: Lack,
+        wait_state: &mut WaitState,
+        limit: Duration,
+    ) -> Result<(), Corrupt> {
         // A ring has no memory to wait for.
         let (Lack::Room { length } | Lack::Memory { length }) = lack;
-        self.wait_to_put(length, vigil, limit).map(drop)
+        self.wait_to_put(length, wait_state, limit).map(drop)
     }
 
-    fn end_taking(&self, want: Want, vigil: Vigil) {
-        self.done_taking(want, vigil);
+    fn end_taking(&self, want: Want, wait_state: WaitState) {
+        self.done_taking(want, wait_state);
     }
 
-    fn end_putting(&self, vigil: Vigil) {
-        self.done_putting(vigil);
+    fn end_putting(&self, wait_state: WaitState) {
+        self.done_putting(wait_state);
     }
 }
 
@@ -210,7 +220,7 @@ pub fn take_within<Q: WaitQueue, P: Pause, E: From<Q::Error>>(
     let mut consumer = Consumer {
         queue,
         want,
-        vigil: Vigil::default(),
+        wait_state: WaitState::default(),
     };
     loop {
         let not_yet = match take()? {
@@ -221,10 +231,10 @@ pub fn take_within<Q: WaitQueue, P: Pause, E: From<Q::Error>>(
             return Ok(not_yet);
         };
         if !look::<P, _>(|| queue.is_takeable(want))? {
-            let vigil = &mut consumer.vigil;
+            let wait_state = &mut consumer.wait_state;
             until
                 .pause
-                .sleep(|| queue.sleep_to_take(want, vigil, limit))?;
+                .sleep(|| queue.sleep_to_take(want, wait_state, limit))?;
         }
     }
 }
@@ -233,13 +243,13 @@ pub fn take_within<Q: WaitQueue, P: Pause, E: From<Q::Error>>(
 struct Consumer<'q, Q: WaitQueue> {
     queue: &'q Q,
     want: Want,
-    vigil: Vigil,
+    wait_state: WaitState,
 }
 
 impl<Q: WaitQueue> Drop for Consumer<'_, Q> {
     fn drop(&mut self) {
-        let vigil = std::mem::take(&mut self.vigil);
-        self.queue.end_taking(self.want, vigil);
+        let wait_state = std::mem::take(&mut self.wait_state);
+        self.queue.end_taking(self.want, wait_state);
     }
 }
 
@@ -247,15 +257,15 @@ impl<Q: WaitQueue> Drop for Consumer<'_, Q> {
 #[derive(Debug)]
 pub struct Producer<'q, Q: WaitQueue> {
     queue: &'q Q,
-    vigil: Vigil,
+    wait_state: WaitState,
 }
 
 impl<'q, Q: WaitQueue> Producer<'q, Q> {
     /// A producer that has not waited yet.
     #[inline]
     pub fn new(queue: &'q Q) -> Self {
-        let vigil = Vigil::default();
-        Self { queue, vigil }
+        let wait_state = WaitState::default();
+        Self { queue, wait_state }
     }
 
     /// The queue that it waits for.
@@ -276,11 +286,11 @@ impl<'q, Q: WaitQueue> Producer<'q, Q> {
     pub fn within<T, P: Pause, E: From<Q::Error>>(
         &mut self,
         until: &mut Until<P>,
-        mut attempt: impl FnMut(&Vigil) -> Result<Result<T, Lack>, E>,
+        mut attempt: impl FnMut(&WaitState) -> Result<Result<T, Lack>, E>,
     ) -> Result<Result<T, Lack>, E> {
-        let Self { queue, vigil } = self;
+        let Self { queue, wait_state } = self;
         loop {
-            let lack = match attempt(vigil)? {
+            let lack = match attempt(wait_state)? {
                 Ok(done) => return Ok(Ok(done)),
                 Err(lack) => lack,
             };
@@ -294,7 +304,7 @@ impl<'q, Q: WaitQueue> Producer<'q, Q> {
             }
             until
                 .pause
-                .sleep(|| queue.sleep_to_put(lack, vigil, limit))?;
+                .sleep(|| queue.sleep_to_put(lack, wait_state, limit))?;
         }
     }
 
@@ -323,13 +333,13 @@ impl<F: Futex + Sync> Producer<'_, Queue<'_, F>> {
     /// The shared memory is damaged.
     pub fn put_many(
         &mut self,
-        lane: &mut Lane<'_>,
+        record: &mut IntentRecord<'_>,
         claims: &mut Vec<Claim>,
         until: &mut Until<impl Pause>,
     ) -> Result<Option<Refusal>, Corrupt> {
         let queue = self.queue;
         let end = self.within(until, |_| {
-            let refused = queue.put_many(lane, claims)?;
+            let refused = queue.put_many(record, claims)?;
             let next = claims.first().map_or(0, |claim| queue.length(claim));
             let full = refused == Some(Refusal::Full);
             Ok(if full {
@@ -345,6 +355,6 @@ impl<F: Futex + Sync> Producer<'_, Queue<'_, F>> {
 impl<Q: WaitQueue> Drop for Producer<'_, Q> {
     #[inline]
     fn drop(&mut self) {
-        self.queue.end_putting(std::mem::take(&mut self.vigil));
+        self.queue.end_putting(std::mem::take(&mut self.wait_state));
     }
 }

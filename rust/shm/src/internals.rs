@@ -5,8 +5,9 @@
 pub use crate::ring::SystemFutex;
 pub use crate::ring::heap;
 pub use crate::ring::{
-    Block, Claim, Entry, Futex, GivenBack, Glimpse, Header, LANES, Lane, Lap, Owner, Participant,
-    Queue, Ring, Sight, Slot, State, Sweeper, Swept, Table, Word, slots_for,
+    Block, Claim, Entry, Futex, GivenBack, Header, INTENT_RECORDS, IntentRecord, Lap, MessageCopy,
+    Owner, Participant, PeekOutcome, Queue, Ring, Slot, State, Sweeper, Swept, Table, Word,
+    slots_for,
 };
 #[cfg(all(target_os = "linux", not(loom)))]
 pub use crate::segment::file;

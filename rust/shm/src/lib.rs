@@ -73,6 +73,6 @@ pub mod session;
 mod sync;
 
 pub use ring::{
-    Corrupt, Descriptor, Heavy, Intent, Keep, Label, Loan, Message, Payload, Refusal, Taken, Vigil,
-    Want,
+    Corrupt, Descriptor, Intent, Keep, Label, Loan, Message, OverweightPolicy, Payload, Refusal,
+    Taken, WaitState, Want,
 };

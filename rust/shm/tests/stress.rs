@@ -7,8 +7,10 @@ use std::time::{Duration, Instant};
 
 use shoal_shm::blocking::{Deadline, Pause, Producer, Until, take_within};
 use shoal_shm::internals::heap::{Heap, View};
-use shoal_shm::internals::{Claim, Lane, Owner, Queue, Swept, SystemFutex, slots_for};
-use shoal_shm::{Corrupt, Heavy, Keep, Label, Loan, Message, Payload, Refusal, Taken, Want};
+use shoal_shm::internals::{Claim, IntentRecord, Owner, Queue, Swept, SystemFutex, slots_for};
+use shoal_shm::{
+    Corrupt, Keep, Label, Loan, Message, OverweightPolicy, Payload, Refusal, Taken, Want,
+};
 
 const PRODUCERS: u16 = 4;
 const CONSUMERS: u16 = 4;
@@ -16,7 +18,7 @@ const LONG: Duration = Duration::from_secs(1);
 
 struct Process<'a> {
     queue: Queue<'a, SystemFutex>,
-    lane: Lane<'a>,
+    record: IntentRecord<'a>,
 }
 
 impl<'a> Process<'a> {
@@ -24,7 +26,7 @@ impl<'a> Process<'a> {
         let me = Owner::new(me + 1).expect("in range");
         Self {
             queue: view.queue(0, me, SystemFutex, spins).expect("it exists"),
-            lane: Lane::new(&view.table.participants[me.index()], 0).expect("it exists"),
+            record: IntentRecord::new(&view.table.participants[me.index()], 0).expect("it exists"),
         }
     }
 
@@ -83,7 +85,7 @@ fn produce(view: View<'_>, me: u16, stop: &AtomicBool) -> u64 {
             .collect();
         next += claims.len() as u64;
         let mut producer = Producer::new(&process.queue);
-        let put = producer.put_many(&mut process.lane, &mut claims, &mut until());
+        let put = producer.put_many(&mut process.record, &mut claims, &mut until());
         assert_eq!(
             (put, claims.len()),
             (Ok(None), 0),
@@ -101,15 +103,15 @@ fn consume(view: View<'_>, me: u16) -> Vec<u64> {
         let want = match turn % 4 {
             0 => Want::Weight {
                 target: 4,
-                heavy: Heavy::Take,
+                overweight: OverweightPolicy::Take,
                 least: None,
             },
             _ => Want::Count(1 + u32::from(turn % 4 == 1)),
         };
         let keep = [Keep::Copy, Keep::Copy, Keep::Loan, Keep::Lease, Keep::Copy][turn % 5];
-        let (queue, lane) = (&process.queue, &mut process.lane);
+        let (queue, record) = (&process.queue, &mut process.record);
         let taken = take_within(queue, want, &mut until(), || -> Result<Taken, Corrupt> {
-            queue.take(lane, want, keep, &mut |message| {
+            queue.take(record, want, keep, &mut |message| {
                 got.push(number(&message));
                 assert!(!message.redelivered);
                 loans.extend(message.loan());
@@ -159,11 +161,11 @@ fn four_put_and_four_take() {
             let sweeper = view.sweeper(me, SystemFutex);
             let mut cleaned = false;
             while Instant::now() < end {
-                let mut lane =
-                    Lane::new(&view.table.participants[me.index()], 0).expect("it exists");
+                let mut record =
+                    IntentRecord::new(&view.table.participants[me.index()], 0).expect("it exists");
                 // No process is dead, so there is nothing to clean up, whatever the others are
                 // doing. A panic here would leave the others waiting.
-                let swept = sweeper.sweep(&mut lane, |_| false).expect("undamaged");
+                let swept = sweeper.sweep(&mut record, |_| false).expect("undamaged");
                 cleaned |= Swept { spared: 0, ..swept } != Swept::default();
                 std::thread::sleep(Duration::from_millis(1));
             }
@@ -204,7 +206,7 @@ fn a_full_queue_says_so_at_once() {
         let claim = process.claim(1).expect("free");
         let put = process
             .queue
-            .put(&mut process.lane, claim)
+            .put(&mut process.record, claim)
             .expect("undamaged");
         assert_eq!(put.err().map(|(_, why)| why), expected);
     }

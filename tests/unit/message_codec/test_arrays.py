@@ -10,7 +10,7 @@ from support.message_codec import is_pickled, round_trip, same
     "shape", [(), (1,), (7,), (0,), (3, 0, 2), (2, 3, 4), (1,) * 16, (50, 400)]
 )
 @pytest.mark.parametrize("dtype", list("?bBhHiIlLqQefdgFDG"))
-def test_arrays_of_plain_dtypes_take_the_fast_lane(codec, dtype, shape):
+def test_arrays_of_plain_dtypes_take_the_fast_path(codec, dtype, shape):
     rng = np.random.default_rng(3)
     array = np.array(rng.integers(0, 2, shape), dtype=dtype)
     assert not is_pickled(codec, array)

@@ -36,7 +36,7 @@ def test_tensors_of_every_dtype_come_out_as_they_went_in(codec, dtype, shape):
         assert there.untyped_storage().data_ptr() != tensor.untyped_storage().data_ptr() or not size
 
 
-def test_common_dtypes_of_tensors_take_the_fast_lane(codec):
+def test_common_dtypes_of_tensors_take_the_fast_path(codec):
     names = (
         "float64 float32 float16 bfloat16 int64 int32 int16 int8 uint8 bool uint16 uint32 uint64"
     )

@@ -14,8 +14,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use pyo3::prelude::*;
 use shoal_shm::session::Held;
 
-use super::get::Took;
-use super::message::Parting;
+use super::get::MessageInfo;
+use super::message::LeaseInfo;
 
 type Guard<'a> = MutexGuard<'a, (u32, VecDeque<DeferredItem>)>;
 
@@ -32,13 +32,13 @@ pub(super) enum DeferredItem {
 /// A rebuilt object, with the lease of its message, if any.
 pub(super) struct Rebuilt {
     pub(super) object: Py<PyAny>,
-    pub(super) parting: Parting,
+    pub(super) lease_info: LeaseInfo,
     pub(super) held: Option<Arc<Held>>,
 }
 
 /// A message that was taken: its properties, its loan, and the bytes that were copied.
 pub(super) struct TakenMessage {
-    pub(super) took: Took,
+    pub(super) info: MessageInfo,
     pub(super) held: Option<Arc<Held>>,
     pub(super) bytes: Vec<u8>,
 }

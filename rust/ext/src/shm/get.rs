@@ -6,7 +6,7 @@ use shoal_shm::session::{Error, SessionQueue};
 use shoal_shm::{Descriptor, Keep, Label, Loan, Message, Payload, Taken, Want};
 
 use super::errors::{closed, refused};
-use super::message::Parting;
+use super::message::LeaseInfo;
 use super::process_queue::ProcessQueue;
 use super::queue::PyShmQueue;
 use super::rebuild::{handed_out, hold, nothing_taken};
@@ -23,13 +23,13 @@ pub(super) struct Get<'a, 'py> {
 
 /// The properties of a message that was taken.
 #[derive(Clone, Copy)]
-pub(super) struct Took {
+pub(super) struct MessageInfo {
     pub(super) label: Label,
     pub(super) payload: Payload,
     pub(super) redelivered: bool,
 }
 
-impl Took {
+impl MessageInfo {
     #[inline]
     pub(super) fn of(message: &Message<'_>) -> Self {
         Self {
@@ -54,22 +54,22 @@ impl PyShmQueue {
         }
         let here = self.process_queue(py, get.operation)?;
         let mut words = [[0; 8]; Descriptor::INLINE / 8];
-        let (mut took, mut loan) = (None, None);
+        let (mut info, mut loan) = (None, None);
         self.take(py, here, get, &mut |message| {
             message.copy_words(&mut words);
-            took = Some(Took::of(&message));
+            info = Some(MessageInfo::of(&message));
             loan = message.loan();
         })?;
-        let took = took.ok_or_else(nothing_taken)?;
+        let info = info.ok_or_else(nothing_taken)?;
         let bytes = words.as_flattened();
-        if let (Payload::Inline(len), None) = (took.payload, &loan)
+        if let (Payload::Inline(len), None) = (info.payload, &loan)
             && !self.parcels
         {
             let bytes = bytes.get(..len).unwrap_or_default();
-            return decode_inline(py, took.label.kind, bytes)
-                .map_err(|error| self.raised(self.failure(py, took, None, bytes, error)));
+            return decode_inline(py, info.label.kind, bytes)
+                .map_err(|error| self.raised(self.failure(py, info, None, bytes, error)));
         }
-        self.get_held(py, here, get.keep, took, loan, bytes)
+        self.get_held(py, here, get.keep, info, loan, bytes)
     }
 
     /// Rebuilds a message that is leased, lies in shared memory, or is returned as a parcel.
@@ -78,14 +78,14 @@ impl PyShmQueue {
         py: Python<'py>,
         here: &ProcessQueue,
         keep: Keep,
-        took: Took,
+        info: MessageInfo,
         loan: Option<Loan>,
         bytes: &[u8],
     ) -> PyResult<Bound<'py, PyAny>> {
-        let held = hold(here, took, loan);
-        let object = self.rebuild(py, took, held.clone(), bytes);
+        let held = hold(here, info, loan);
+        let object = self.rebuild(py, info, held.clone(), bytes);
         let object = object.map_err(|failure| self.raised(failure))?;
-        handed_out(object, keep, Parting::of(took), held)
+        handed_out(object, keep, LeaseInfo::of(info), held)
     }
 
     /// Takes messages, waiting for them if necessary, and hands them to `out`: see

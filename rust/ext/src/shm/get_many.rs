@@ -7,8 +7,8 @@ use pyo3::types::PyList;
 use shoal_shm::{Intent, Keep, Label, Loan, Message, Payload, Want};
 
 use super::deferred::{DeferredItem, Rebuilt};
-use super::get::{Get, Took};
-use super::message::Parting;
+use super::get::{Get, MessageInfo};
+use super::message::LeaseInfo;
 use super::process_queue::ProcessQueue;
 use super::queue::PyShmQueue;
 use super::rebuild::{
@@ -19,9 +19,9 @@ use super::rebuild::{
 /// little if there are fewer.
 const EXPECTED: usize = 64;
 
-/// A message that was taken. TakenMessage small, because there may be many.
-enum Caught {
-    /// Its payload was copied to `len` bytes at `start` of the catch's `bytes`.
+/// A message that was taken. Kept small, because there may be many.
+enum BatchEntry {
+    /// Its payload was copied to `len` bytes at `start` of the batch's `bytes`.
     Copied {
         kind: u32,
         sender: u32,
@@ -29,16 +29,16 @@ enum Caught {
         len: usize,
     },
     /// It stays in shared memory, or is leased; with the range of its copied bytes, if any.
-    Lent(Box<(Took, Loan, Range<usize>)>),
+    Lent(Box<(MessageInfo, Loan, Range<usize>)>),
 }
 
 /// Messages that were taken together, and the bytes of the copied ones.
-struct Catch {
-    all: Vec<Caught>,
+struct TakenBatch {
+    all: Vec<BatchEntry>,
     bytes: Vec<u8>,
 }
 
-impl Catch {
+impl TakenBatch {
     /// Runs in the middle of a queue operation: must be short and must not call Python.
     #[inline]
     fn add(&mut self, message: &Message<'_>) {
@@ -48,15 +48,15 @@ impl Catch {
             message.copy(&mut self.bytes[start..]);
         }
         self.all.push(match message.loan() {
-            None => Caught::Copied {
+            None => BatchEntry::Copied {
                 kind: message.label.kind,
                 sender: message.label.sender,
                 start,
                 len: self.bytes.len() - start,
             },
             Some(loan) => {
-                let lent = (Took::of(message), loan, start..self.bytes.len());
-                Caught::Lent(Box::new(lent))
+                let lent = (MessageInfo::of(message), loan, start..self.bytes.len());
+                BatchEntry::Lent(Box::new(lent))
             }
         });
     }
@@ -77,27 +77,27 @@ impl PyShmQueue {
             Want::Count(count) => EXPECTED.min(count as usize),
             Want::Weight { .. } => EXPECTED,
         };
-        let mut catch = Catch {
+        let mut batch = TakenBatch {
             all: Vec::with_capacity(expected),
             bytes: Vec::with_capacity(expected * EXPECTED),
         };
-        self.take(py, here, get, &mut |message| catch.add(&message))?;
-        let Catch { all, bytes } = catch;
+        self.take(py, here, get, &mut |message| batch.add(&message))?;
+        let TakenBatch { all, bytes } = batch;
         let (mut objects, mut errors) = (Vec::with_capacity(all.len()), Vec::new());
         let mut all = all.into_iter();
-        while let Some(caught) = all.next() {
-            match self.object(py, here, caught, &bytes, get.keep) {
+        while let Some(entry) = all.next() {
+            match self.object(py, here, entry, &bytes, get.keep) {
                 Ok(object) => objects.push(object),
                 Err(Failure::Spoilt(error)) => errors.push(DeferredItem::Error(error)),
                 Err(Failure::Interrupted(error, kept)) => {
                     if is_ordinary(py, &error) && !objects.is_empty() {
-                        let rest = all.map(|caught| deferred(here, caught, &bytes));
+                        let rest = all.map(|entry| deferred(here, entry, &bytes));
                         let left = errors.into_iter().chain([DeferredItem::Message(*kept)]);
                         self.deferred.add(left.chain(rest).collect::<Vec<_>>());
                         return listed(py, objects, get.keep);
                     }
                     let done = objects.into_iter().map(DeferredItem::Object);
-                    let rest = all.map(|caught| deferred(here, caught, &bytes));
+                    let rest = all.map(|entry| deferred(here, entry, &bytes));
                     let kept = [DeferredItem::Message(*kept)];
                     let left = errors.into_iter().chain(done).chain(kept).chain(rest);
                     self.deferred.add(left.collect::<Vec<_>>());
@@ -125,22 +125,22 @@ impl PyShmQueue {
         &self,
         py: Python<'_>,
         here: &ProcessQueue,
-        caught: Caught,
+        entry: BatchEntry,
         bytes: &[u8],
         keep: Keep,
     ) -> Result<Rebuilt, Failure> {
-        let (took, loan, bytes) = parts(caught, bytes);
-        let held = hold(here, took, loan);
+        let (info, loan, bytes) = parts(entry, bytes);
+        let held = hold(here, info, loan);
         // Without a lease, the object itself keeps the memory that it needs.
         let lease = if keep == Keep::Lease {
             held.clone()
         } else {
             None
         };
-        let object = self.rebuild(py, took, held, bytes)?;
+        let object = self.rebuild(py, info, held, bytes)?;
         Ok(Rebuilt {
             object: object.unbind(),
-            parting: Parting::of(took),
+            lease_info: LeaseInfo::of(info),
             held: lease,
         })
     }
@@ -194,26 +194,26 @@ fn listed(py: Python<'_>, objects: Vec<Rebuilt>, keep: Keep) -> PyResult<Bound<'
 }
 
 /// A message to be left for the next get.
-fn deferred(here: &ProcessQueue, caught: Caught, bytes: &[u8]) -> DeferredItem {
-    let (took, loan, bytes) = parts(caught, bytes);
-    DeferredItem::Message(taken_message(took, hold(here, took, loan), bytes))
+fn deferred(here: &ProcessQueue, entry: BatchEntry, bytes: &[u8]) -> DeferredItem {
+    let (info, loan, bytes) = parts(entry, bytes);
+    DeferredItem::Message(taken_message(info, hold(here, info, loan), bytes))
 }
 
 /// The properties of a message, its loan, and its bytes if they were copied.
 #[inline]
-fn parts(caught: Caught, bytes: &[u8]) -> (Took, Option<Loan>, &[u8]) {
-    let (took, loan, range) = match caught {
-        Caught::Lent(lent) => {
-            let (took, loan, range) = *lent;
-            (took, Some(loan), range)
+fn parts(entry: BatchEntry, bytes: &[u8]) -> (MessageInfo, Option<Loan>, &[u8]) {
+    let (info, loan, range) = match entry {
+        BatchEntry::Lent(lent) => {
+            let (info, loan, range) = *lent;
+            (info, Some(loan), range)
         }
-        Caught::Copied {
+        BatchEntry::Copied {
             kind,
             sender,
             start,
             len,
         } => {
-            let took = Took {
+            let info = MessageInfo {
                 label: Label {
                     weight: 0,
                     kind,
@@ -222,8 +222,8 @@ fn parts(caught: Caught, bytes: &[u8]) -> (Took, Option<Loan>, &[u8]) {
                 payload: Payload::Inline(len),
                 redelivered: false,
             };
-            (took, None, start..start + len)
+            (info, None, start..start + len)
         }
     };
-    (took, loan, bytes.get(range).unwrap_or_default())
+    (info, loan, bytes.get(range).unwrap_or_default())
 }

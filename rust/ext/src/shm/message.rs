@@ -8,20 +8,20 @@ use pyo3::{PyTraverseError, PyVisit};
 use shoal_shm::session::{Error, Held};
 
 use super::errors::{bad_value, of_operation};
-use super::get::Took;
+use super::get::MessageInfo;
 
 /// Properties of a leased message other than its object.
 #[derive(Clone, Copy, Default)]
-pub(super) struct Parting {
+pub(super) struct LeaseInfo {
     weight: u64,
     redelivered: bool,
 }
 
-impl Parting {
-    pub(super) fn of(took: Took) -> Self {
+impl LeaseInfo {
+    pub(super) fn of(info: MessageInfo) -> Self {
         Self {
-            weight: took.label.weight,
-            redelivered: took.redelivered,
+            weight: info.label.weight,
+            redelivered: info.redelivered,
         }
     }
 }
@@ -30,7 +30,7 @@ impl Parting {
 #[pyclass(frozen, name = "ShmMessage", module = "shoal.shm")]
 pub(crate) struct PyShmMessage {
     value: Py<PyAny>,
-    parting: Parting,
+    lease_info: LeaseInfo,
     /// None once it is acknowledged: then only `value` keeps the memory that it uses.
     ///
     /// Locked only briefly, and never while Python is called.
@@ -42,10 +42,14 @@ pub(crate) struct PyShmMessage {
 }
 
 impl PyShmMessage {
-    pub(super) fn new(value: Bound<'_, PyAny>, parting: Parting, held: Option<Arc<Held>>) -> Self {
+    pub(super) fn new(
+        value: Bound<'_, PyAny>,
+        lease_info: LeaseInfo,
+        held: Option<Arc<Held>>,
+    ) -> Self {
         Self {
             value: value.unbind(),
-            parting,
+            lease_info,
             held: Mutex::new(held),
             given_back: AtomicBool::new(false),
             pid: std::process::id(),
@@ -107,13 +111,13 @@ impl PyShmMessage {
     /// Whether a previous consumer gave it back, died or left the session without `ack`.
     #[getter]
     fn redelivered(&self) -> bool {
-        self.parting.redelivered
+        self.lease_info.redelivered
     }
 
     /// Its weight in a batch.
     #[getter]
     fn weight(&self) -> u64 {
-        self.parting.weight
+        self.lease_info.weight
     }
 
     /// Acknowledge the message, which ends the lease. Idempotent.

@@ -5,7 +5,7 @@ use pyo3::types::PyList;
 use shoal_codec::{Encoded, encode_into};
 use shoal_shm::blocking::Lack;
 use shoal_shm::session::{Batch, Error, SessionQueue};
-use shoal_shm::{Label, Vigil};
+use shoal_shm::{Label, WaitState};
 
 use super::arguments::weight;
 use super::errors::bad_value;
@@ -88,7 +88,7 @@ impl<'py> Objects<'_, 'py> {
     fn fill(
         &mut self,
         batch: &mut Batch<'_>,
-        vigil: &Vigil,
+        wait_state: &WaitState,
         check_fits: impl Fn(u64) -> PyResult<()>,
     ) -> Result<Option<Lack>, Failure> {
         let py = self.list.py();
@@ -130,7 +130,7 @@ impl<'py> Objects<'_, 'py> {
             if !queue.is_puttable(length)? {
                 return Ok(Some(Lack::Room { length }));
             }
-            queue.pass_on_room(vigil);
+            queue.pass_on_room(wait_state);
             let Some(draft) = write(py, queue, &self.encoded)? else {
                 return Ok(Some(Lack::Memory { length }));
             };
@@ -184,9 +184,9 @@ impl PyShmQueue {
         let mut batch = queue.batch();
         let mut producer = queue.producer();
         loop {
-            let attempt = |vigil: &Vigil| -> Result<_, Failure> {
+            let attempt = |wait_state: &WaitState| -> Result<_, Failure> {
                 while !objects.is_over(&batch) {
-                    let lack = objects.fill(&mut batch, vigil, fits)?;
+                    let lack = objects.fill(&mut batch, wait_state, fits)?;
                     let ready = batch.len();
                     let refused = batch.try_put();
                     *done += ready - batch.len();

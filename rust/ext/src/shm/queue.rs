@@ -6,7 +6,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyList};
 use pyo3::{PyTraverseError, PyVisit};
 use shoal_shm::session::{Bounds, Error};
-use shoal_shm::{Heavy, Keep, Want};
+use shoal_shm::{Keep, OverweightPolicy, Want};
 
 use super::arguments::{
     LARGEST, flag, least, shown, text, weight, whole, whole_or_none, wrong_type, wrong_value,
@@ -262,7 +262,7 @@ impl PyShmQueue {
             limit: Limit::new(timeout, waiting)?,
             want: Want::Weight {
                 target,
-                heavy: Heavy::Take,
+                overweight: OverweightPolicy::Take,
                 least: self::least(least)?,
             },
             keep: keep(&lease)?,

@@ -11,9 +11,9 @@ use shoal_shm::{Keep, Loan, Payload};
 
 use super::deferred::{DeferredItem, Rebuilt, TakenMessage};
 use super::errors::{not_reached, not_rebuilt};
-use super::get::Took;
+use super::get::MessageInfo;
 use super::loan::{Lent, Loan as Memory};
-use super::message::{Parting, PyShmMessage};
+use super::message::{LeaseInfo, PyShmMessage};
 use super::parcel::PyShmParcel;
 use super::process_queue::ProcessQueue;
 use super::queue::PyShmQueue;
@@ -55,11 +55,11 @@ impl PyShmQueue {
         match later {
             DeferredItem::Error(error) => Err(Failure::Spoilt(error)),
             DeferredItem::Object(rebuilt) => Ok(rebuilt),
-            DeferredItem::Message(TakenMessage { took, held, bytes }) => {
-                let object = self.rebuild(py, took, held.clone(), &bytes)?;
+            DeferredItem::Message(TakenMessage { info, held, bytes }) => {
+                let object = self.rebuild(py, info, held.clone(), &bytes)?;
                 Ok(Rebuilt {
                     object: object.unbind(),
-                    parting: Parting::of(took),
+                    lease_info: LeaseInfo::of(info),
                     held,
                 })
             }
@@ -70,55 +70,55 @@ impl PyShmQueue {
     pub(super) fn rebuild<'py>(
         &self,
         py: Python<'py>,
-        took: Took,
+        info: MessageInfo,
         held: Option<Arc<Held>>,
         bytes: &[u8],
     ) -> Result<Bound<'py, PyAny>, Failure> {
         if let Some(held) = &held
             && let Err(error) = held.reach()
         {
-            return Err(self.not_reached(py, took, held, &error));
+            return Err(self.not_reached(py, info, held, &error));
         }
-        let kind = took.label.kind;
-        let object = match (took.payload, &held) {
+        let kind = info.label.kind;
+        let object = match (info.payload, &held) {
             (Payload::Block(_), None) => Err(nothing_taken()),
-            _ if self.parcels => parcel(py, took, held.as_ref(), bytes),
+            _ if self.parcels => parcel(py, info, held.as_ref(), bytes),
             (Payload::Block(_), Some(held)) => decode_block(py, kind, &Lent(Arc::clone(held))),
             (Payload::Inline(len), _) => {
                 decode_inline(py, kind, bytes.get(..len).unwrap_or_default())
             }
         };
-        object.map_err(|error| self.failure(py, took, held, bytes, error))
+        object.map_err(|error| self.failure(py, info, held, bytes, error))
     }
 
     #[cold]
     fn not_reached(
         &self,
         py: Python<'_>,
-        took: Took,
+        info: MessageInfo,
         held: &Arc<Held>,
         error: &session::Error,
     ) -> Failure {
         if error.is_passing() {
-            let kept = taken_message(took, Some(Arc::clone(held)), &[]);
-            let error = not_reached(py, &self.name, took.label.sender, error);
+            let kept = taken_message(info, Some(Arc::clone(held)), &[]);
+            let error = not_reached(py, &self.name, info.label.sender, error);
             return Failure::Interrupted(error, Box::new(kept));
         }
         let error = PyOSError::new_err(error.to_string());
-        self.failure(py, took, Some(Arc::clone(held)), &[], error)
+        self.failure(py, info, Some(Arc::clone(held)), &[], error)
     }
 
     #[cold]
     pub(super) fn failure(
         &self,
         py: Python<'_>,
-        took: Took,
+        info: MessageInfo,
         held: Option<Arc<Held>>,
         bytes: &[u8],
         error: PyErr,
     ) -> Failure {
         if !is_ordinary(py, &error) {
-            let kept = taken_message(took, held, bytes);
+            let kept = taken_message(info, held, bytes);
             return Failure::Interrupted(error, Box::new(kept));
         }
         if let Some(held) = held {
@@ -126,7 +126,7 @@ impl PyShmQueue {
             // process took this one for dead: then another consumer gets the message.
             let _ = held.acknowledge();
         }
-        Failure::Spoilt(not_rebuilt(py, &self.name, took.label.sender, error))
+        Failure::Spoilt(not_rebuilt(py, &self.name, info.label.sender, error))
     }
 
     /// The error to be raised. An intact message is left for the next get.
@@ -144,12 +144,12 @@ impl PyShmQueue {
 /// A message as a parcel: a long payload stays in shared memory.
 fn parcel<'py>(
     py: Python<'py>,
-    took: Took,
+    info: MessageInfo,
     held: Option<&Arc<Held>>,
     bytes: &[u8],
 ) -> PyResult<Bound<'py, PyAny>> {
-    let length = usize::try_from(took.payload.length())?;
-    let data = match (took.payload, held) {
+    let length = usize::try_from(info.payload.length())?;
+    let data = match (info.payload, held) {
         (Payload::Block(_), Some(held)) if length >= LENT => {
             Bound::new(py, Memory::of_taken(held))?.into_any()
         }
@@ -160,20 +160,28 @@ fn parcel<'py>(
         .into_any(),
         _ => PyByteArray::new(py, bytes.get(..length).unwrap_or_default()).into_any(),
     };
-    PyShmParcel::taken(py, took.label, data, length)
+    PyShmParcel::taken(py, info.label, data, length)
 }
 
 /// Keeps the message of a loan in place; None without a loan.
-pub(super) fn hold(here: &ProcessQueue, took: Took, loan: Option<Loan>) -> Option<Arc<Held>> {
-    Some(Arc::new(here.queue.keep(loan?, took.payload)))
+pub(super) fn hold(
+    here: &ProcessQueue,
+    info: MessageInfo,
+    loan: Option<Loan>,
+) -> Option<Arc<Held>> {
+    Some(Arc::new(here.queue.keep(loan?, info.payload)))
 }
 
-pub(super) fn taken_message(took: Took, held: Option<Arc<Held>>, bytes: &[u8]) -> TakenMessage {
-    let bytes = match took.payload {
+pub(super) fn taken_message(
+    info: MessageInfo,
+    held: Option<Arc<Held>>,
+    bytes: &[u8],
+) -> TakenMessage {
+    let bytes = match info.payload {
         Payload::Inline(len) => bytes.get(..len).unwrap_or_default().to_vec(),
         Payload::Block(_) => Vec::new(),
     };
-    TakenMessage { took, held, bytes }
+    TakenMessage { info, held, bytes }
 }
 
 /// The object that an earlier get left, or its lease.
@@ -184,7 +192,7 @@ pub(super) fn handed_out_deferred(
 ) -> PyResult<Bound<'_, PyAny>> {
     let Rebuilt {
         object,
-        parting,
+        lease_info,
         held,
     } = rebuilt;
     if let Some(held) = &held
@@ -193,21 +201,21 @@ pub(super) fn handed_out_deferred(
         // It was taken with a lease, but this get returns the object without one.
         let _ = held.acknowledge();
     }
-    handed_out(object.into_bound(py), keep, parting, held)
+    handed_out(object.into_bound(py), keep, lease_info, held)
 }
 
 /// The object, or its lease.
 pub(super) fn handed_out(
     object: Bound<'_, PyAny>,
     keep: Keep,
-    parting: Parting,
+    lease_info: LeaseInfo,
     held: Option<Arc<Held>>,
 ) -> PyResult<Bound<'_, PyAny>> {
     if keep != Keep::Lease {
         return Ok(object);
     }
     let py = object.py();
-    Ok(Bound::new(py, PyShmMessage::new(object, parting, held))?.into_any())
+    Ok(Bound::new(py, PyShmMessage::new(object, lease_info, held))?.into_any())
 }
 
 #[cold]

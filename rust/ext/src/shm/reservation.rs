@@ -196,7 +196,7 @@ impl PyShmQueue {
 /// How an array of a given shape and dtype is made.
 enum Described<'py> {
     Message(Box<codec::Reservation>),
-    /// An array in memory of its own: its dtype has no fast lane.
+    /// An array in memory of its own: its dtype has no fast path.
     Array(Bound<'py, PyAny>),
 }
 

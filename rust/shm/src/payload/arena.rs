@@ -194,8 +194,8 @@ impl Arena {
                 continue;
             }
             match self.files.create(control, self.me, place, extent)? {
-                Ok(made) => {
-                    let allocated = self.pool().add(control, made, divided, length);
+                Ok(new_extent) => {
+                    let allocated = self.pool().add(control, new_extent, divided, length);
                     return Ok(allocated.ok_or(Full::Quota));
                 }
                 Err(because) => full = because,

@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use offset_allocator::{Allocation, Allocator};
 
-use super::files::Made;
+use super::files::NewExtent;
 use crate::segment::Mapping;
 
 /// The unit of blocks; each begins at a multiple of it.
@@ -53,8 +53,8 @@ pub(super) struct ExtentAllocator {
 
 impl ExtentAllocator {
     /// A new extent, for blocks of many messages or for one.
-    pub(super) fn new(made: Made, divided: bool) -> Self {
-        let units = u32::try_from(made.length / ALIGN).unwrap_or(u32::MAX);
+    pub(super) fn new(new_extent: NewExtent, divided: bool) -> Self {
+        let units = u32::try_from(new_extent.length / ALIGN).unwrap_or(u32::MAX);
         let kind = if divided {
             let blocks = (units / UNITS_PER_BLOCK).max(16);
             Kind::Divided(Box::new(Allocator::with_max_allocs(units, blocks)))
@@ -62,9 +62,9 @@ impl ExtentAllocator {
             Kind::Whole
         };
         Self {
-            index: made.index,
-            length: made.length,
-            mapping: Arc::new(made.mapping),
+            index: new_extent.index,
+            length: new_extent.length,
+            mapping: Arc::new(new_extent.mapping),
             kind,
             blocks: 0,
             free_since: None,

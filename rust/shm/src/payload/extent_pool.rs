@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use super::AllocatedBlock;
 use super::extent_alloc::{ExtentAllocator, Piece};
-use super::files::Made;
+use super::files::NewExtent;
 use super::ownership::OwnershipWord;
 use crate::ring::descriptor::{Block, Payload};
 use crate::ring::word::{Owner, Word};
@@ -80,14 +80,14 @@ impl ExtentPool {
     pub(super) fn add(
         &mut self,
         control: &Control,
-        made: Made,
+        new_extent: NewExtent,
         divided: bool,
         length: u64,
     ) -> Option<AllocatedBlock> {
-        let Made { index, serial, .. } = made;
+        let NewExtent { index, serial, .. } = new_extent;
         // The entry's earlier extent was taken away, if that was not noticed yet.
         self.extents.retain(|_, extent| extent.index != index);
-        let mut extent = ExtentAllocator::new(made, divided);
+        let mut extent = ExtentAllocator::new(new_extent, divided);
         let allocated = allocated(&mut extent, serial, length, Fit::Any);
         if allocated.is_none() {
             entry(control, index)?.end(self.me);

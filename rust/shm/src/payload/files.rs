@@ -52,7 +52,7 @@ pub(super) enum Full {
 
 /// A new extent; its first block is pending.
 #[derive(Debug)]
-pub(super) struct Made {
+pub(super) struct NewExtent {
     pub(super) index: u32,
     pub(super) serial: u64,
     pub(super) length: u64,
@@ -93,7 +93,7 @@ impl ExtentFiles {
         me: Owner,
         place: Place,
         length: u64,
-    ) -> Result<Result<Made, Full>, Error> {
+    ) -> Result<Result<NewExtent, Full>, Error> {
         let (index, entry) = (0..)
             .zip(control.extents())
             .find(|(_, entry)| entry.claim(me))
@@ -107,11 +107,11 @@ impl ExtentFiles {
         let serial = serial.fetch_add(1, Ordering::Relaxed).wrapping_add(1);
         entry.serial.store(serial, Ordering::Relaxed);
         entry.place.store(place as u64, Ordering::Relaxed);
-        let made = self.make(control, entry, place, serial, length);
-        if !matches!(made, Ok(Ok(_))) {
+        let mapping = self.make(control, entry, place, serial, length);
+        if !matches!(mapping, Ok(Ok(_))) {
             clear(entry);
         }
-        Ok(made?.map(|mapping| Made {
+        Ok(mapping?.map(|mapping| NewExtent {
             index,
             serial,
             length,

@@ -1,4 +1,5 @@
-//! `Descriptor` and `Participant`, the entries of the two tables of a session: messages and lanes.
+//! `Descriptor` and `Participant`, the entries of the two tables of a session: messages and
+//! intent records.
 
 use super::clock;
 use super::error::Corrupt;
@@ -16,22 +17,22 @@ const SECOND_LINE: usize = 2;
 const KIND_BITS: u32 = u32::BITS - clock::BITS;
 const KIND_MASK: u32 = (1 << KIND_BITS) - 1;
 
-/// Number of lanes of a process: how many of its threads can be in the middle of an operation at
-/// once.
-pub const LANES: usize = if cfg!(loom) { 1 } else { 8 };
+/// Number of intent records of a process: how many of its threads can be in the middle of an
+/// operation at once.
+pub const INTENT_RECORDS: usize = if cfg!(loom) { 1 } else { 8 };
 
-/// The lanes of a participant, on a cache line of their own.
+/// The intent records of a participant, on a cache line of their own.
 #[repr(C, align(128))]
 #[derive(Debug)]
 pub struct Participant {
-    pub(crate) lanes: [AtomicU64; LANES],
+    pub(crate) records: [AtomicU64; INTENT_RECORDS],
 }
 
 impl Participant {
     /// A participant that announces nothing.
     pub fn new() -> Self {
         Self {
-            lanes: std::array::from_fn(|_| AtomicU64::new(0)),
+            records: std::array::from_fn(|_| AtomicU64::new(0)),
         }
     }
 }
@@ -91,7 +92,7 @@ impl Payload {
     }
 }
 
-/// The record of one message.
+/// The entry of one message.
 ///
 /// The payload consists of atomics too. The protocol lets only one process at a time use it; a
 /// process that breaks this rule then spoils a message and nothing else.
@@ -144,7 +145,7 @@ impl Descriptor {
     /// Hands the descriptor on: a process that sees this word sees what was done to the descriptor
     /// before.
     pub(crate) fn set_word(&self, word: Word) {
-        // ORDER: Release. QUEUED (E4) makes the payload visible, and the intent of the lane. FREE
+        // ORDER: Release. QUEUED (E4) makes the payload visible, and the announced intent. FREE
         // (D7) ends the reads of the payload, before another process may write it.
         sync::overwrite(&self.word, word.bits(), Ordering::Release);
     }

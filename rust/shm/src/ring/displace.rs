@@ -10,7 +10,7 @@ use smallvec::SmallVec;
 
 use super::error::Corrupt;
 use super::header::Turns;
-use super::intent::{Intent, Lane};
+use super::intent::{Intent, IntentRecord};
 use super::queue::Queue;
 use super::take::{End, Want, wrong};
 use super::wait::Futex;
@@ -27,12 +27,12 @@ impl<F: Futex> Queue<'_, F> {
     /// # Errors
     ///
     /// The shared memory is damaged.
-    pub fn displace(&self, lane: &mut Lane<'_>, all: bool) -> Result<u64, Corrupt> {
-        let end = self.displace_each(lane, all);
+    pub fn displace(&self, record: &mut IntentRecord<'_>, all: bool) -> Result<u64, Corrupt> {
+        let end = self.displace_each(record, all);
         self.report(end)
     }
 
-    fn displace_each(&self, lane: &Lane<'_>, all: bool) -> Result<u64, Corrupt> {
+    fn displace_each(&self, record: &IntentRecord<'_>, all: bool) -> Result<u64, Corrupt> {
         let (mut turns, mut hand) = (Turns::new(), SmallVec::<[u32; 64]>::new());
         let (mut dropped, mut until) = (0, None);
         loop {
@@ -60,16 +60,16 @@ impl<F: Futex> Queue<'_, F> {
             }
             let count = u32::try_from(hand.len()).unwrap_or(u32::MAX);
             let stamp = self.ring.stamp(head);
-            lane.announce(Intent::Dequeue { head: stamp, count }); // D2
+            record.announce(Intent::Dequeue { head: stamp, count }); // D2
             if !self.ring.take(head, head.wrapping_add(u64::from(count))) {
-                lane.clear();
+                record.clear();
                 turns.again(head)?;
                 continue;
             }
             let freed = (0..)
                 .zip(&hand)
                 .try_for_each(|(at, &index)| self.drop_one(index, head.wrapping_add(at)));
-            lane.clear(); // D5, after the words
+            record.clear(); // D5, after the words
             self.wake_putters(count); // D6
             freed?;
             dropped += u64::from(count);

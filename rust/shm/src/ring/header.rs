@@ -223,7 +223,7 @@ impl<'a> Ring<'a> {
         &self.header.waits.0
     }
 
-    /// A position as it is written in the words of descriptors and lanes.
+    /// A position as it is written in the words of descriptors and intent records.
     pub(super) fn stamp(&self, position: u64) -> u64 {
         position.wrapping_add(self.base)
     }

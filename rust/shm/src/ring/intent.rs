@@ -1,5 +1,5 @@
-//! `Intent` and `Lane`: what an operation is about to do, and the word in which it announces that
-//! around its two compare-and-swaps.
+//! `Intent` and `IntentRecord`: what an operation is about to do, and the word in which it
+//! announces that around its two compare-and-swaps.
 //!
 //! ```text
 //! 63..62  0 idle; 1 publishes a descriptor; 2 takes messages
@@ -20,7 +20,7 @@ const COUNT_SHIFT: u32 = 48;
 const COUNT_BITS: u32 = 14;
 const POSITION_MASK: u64 = (1 << COUNT_SHIFT) - 1;
 
-/// The content of a lane.
+/// The content of an intent record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Intent {
     /// No operation.
@@ -80,19 +80,19 @@ impl Intent {
     }
 }
 
-/// A lane that one thread owns, for one operation at a time.
+/// An intent record that one thread owns, for one operation at a time.
 #[derive(Debug)]
-pub struct Lane<'a> {
+pub struct IntentRecord<'a> {
     word: &'a AtomicU64,
 }
 
-impl<'a> Lane<'a> {
-    /// A lane of a participant; None if it has no lane of this index.
+impl<'a> IntentRecord<'a> {
+    /// An intent record of a participant; None if it has none of this index.
     ///
-    /// The caller makes sure that only one thread has the lane, and that the participant is this
+    /// The caller makes sure that only one thread has the record, and that the participant is this
     /// process.
-    pub fn new(participant: &'a Participant, lane: usize) -> Option<Self> {
-        let word = participant.lanes.get(lane)?;
+    pub fn new(participant: &'a Participant, record: usize) -> Option<Self> {
+        let word = participant.records.get(record)?;
         Some(Self { word })
     }
 
@@ -105,7 +105,7 @@ impl<'a> Lane<'a> {
 
     /// Withdraws the announcement, after the words of the descriptors show the result.
     pub(super) fn clear(&self) {
-        // ORDER: Release, pairs with the sweeper's load: a sweeper that sees the lane idle sees
+        // ORDER: Release, pairs with the sweeper's load: a sweeper that sees the record idle sees
         // what the operation did to the words.
         self.word.store(0, Ordering::Release);
     }

@@ -10,9 +10,9 @@
 //! memory belongs to the producer. The *ring* holds indices of descriptors. A producer fills a
 //! descriptor before it publishes it by one compare-and-swap of a slot, so a producer that dies
 //! leaves no hole. A consumer takes `n` messages by one compare-and-swap of `head`, so a batch is
-//! taken whole or not at all. Both announce in a *lane* what they are about to do, and the word of
-//! each descriptor names the process that is responsible for it. From lanes and words a [`Sweeper`]
-//! decides what to do with the messages that a dead process had in hand.
+//! taken whole or not at all. Both announce in an *intent record* what they are about to do, and
+//! the word of each descriptor names the process that is responsible for it. From intent records
+//! and words a [`Sweeper`] decides what to do with the messages that a dead process had in hand.
 //!
 //! # Guarantees
 //!
@@ -45,7 +45,7 @@
 //! | slot | E5, plug, sweep | SeqCst | E2, D1, sweep | the word, and all slots before it |
 //! | `tail` | E6 | SeqCst | before E2 | the slots before it |
 //! | `head` | D3 | SeqCst | E3, D1, sweep | the end of the reads of the slots, and the intent of D2 |
-//! | lane | E1, D2 | Relaxed | sweep | |
+//! | intent record | E1, D2 | Relaxed | sweep | |
 //! | | E7, D5 | Release | sweep | the words that the operation changed |
 //! | wait words | sleeper: bit set | SeqCst, fence after | waker: Relaxed, fence before | |
 //! | | waker: bit cleared, epoch | AcqRel | the futex | |
@@ -62,20 +62,20 @@
 //!
 //! | step | what it does | if its process dies before it |
 //! |---|---|---|
-//! | E1 | lane: "I publish d" | d is freed |
+//! | E1 | intent record: "I publish d" | d is freed |
 //! | E2 | load the slot at `tail`; if published: go on to the next; if the plug: closed | d is freed |
 //! | E3 | full if the position is `maxsize` after `head`, or the bytes are too many | d is freed |
 //! | E4 | word: queued at this position | d is freed |
 //! | E5 | slot: d. **The message is in the queue** | d is freed; or delivered, if the queue went on past this position: a sweep takes it for a taken one |
 //! | E6 | move `tail` behind it | the message stays; the next producer walks on from `tail` |
-//! | E7 | lane: idle | the message stays |
+//! | E7 | intent record: idle | the message stays |
 //! | E8 | wake sleepers, ring event loops | the message stays; sleepers find it after a slice, or the sweep wakes them |
 //! | D1 | load `head`, the slots from there on, and weights | nothing |
-//! | D2 | lane: "I take n from `head` on" | nothing |
+//! | D2 | intent record: "I take n from `head` on" | nothing |
 //! | D3 | `head + n`. **The messages are out of the queue** | nothing |
 //! | D4 | check the words: queued at these positions | they are delivered again |
 //! | D7 | words: free, loaned or leased | they are delivered again, though a copy may have been made |
-//! | D5 | lane: idle | a lease is delivered again, a loan is lost |
+//! | D5 | intent record: idle | a lease is delivered again, a loan is lost |
 //! | D6 | wake sleepers | same as D5; producers find room after a slice |
 
 mod bells;
@@ -102,18 +102,18 @@ mod tests;
 pub(crate) mod wait;
 pub(crate) mod word;
 
-pub use descriptor::{Block, Descriptor, LANES, Label, Participant, Payload};
+pub use descriptor::{Block, Descriptor, INTENT_RECORDS, Label, Participant, Payload};
 pub use error::Corrupt;
 pub use header::{Header, Ring, slots_for};
-pub use intent::{Intent, Lane};
-pub use peek::{Glimpse, Sight};
+pub use intent::{Intent, IntentRecord};
+pub use peek::{MessageCopy, PeekOutcome};
 pub use put::Refusal;
 pub use queue::{Claim, Queue, Table};
 pub use republish::GivenBack;
 pub use slot::{Entry, Lap, Slot};
 pub use sweep::{Sweeper, Swept};
-pub use take::{Heavy, Keep, Loan, Message, Taken, Want};
+pub use take::{Keep, Loan, Message, OverweightPolicy, Taken, Want};
 #[cfg(all(target_os = "linux", not(loom)))]
 pub use wait::SystemFutex;
-pub use wait::{Futex, Vigil};
+pub use wait::{Futex, WaitState};
 pub use word::{Owner, State, Word};

@@ -14,9 +14,9 @@ use crate::sync::{self, Ordering};
 
 /// The result of a peek at a position.
 #[derive(Debug)]
-pub enum Sight {
+pub enum PeekOutcome {
     /// A message.
-    Message(Box<Glimpse>),
+    Message(Box<MessageCopy>),
     /// A message that was taken.
     Gone,
     /// Nothing, and so nothing behind it either.
@@ -25,7 +25,7 @@ pub enum Sight {
 
 /// The copy of a message made by a peek.
 #[derive(Debug)]
-pub struct Glimpse {
+pub struct MessageCopy {
     index: u32,
     word: Word,
     words: [[u8; 8]; Descriptor::INLINE / 8],
@@ -35,7 +35,7 @@ pub struct Glimpse {
     pub label: Label,
 }
 
-impl Glimpse {
+impl MessageCopy {
     /// The location and the length of its bytes.
     pub fn payload(&self) -> Payload {
         self.payload
@@ -62,22 +62,22 @@ impl<F: Futex> Queue<'_, F> {
     /// # Errors
     ///
     /// The shared memory is damaged.
-    pub fn sight(&self, position: u64) -> Result<Sight, Corrupt> {
+    pub fn peek_at(&self, position: u64) -> Result<PeekOutcome, Corrupt> {
         let slot = self.ring.slot(position);
         match slot.lap().ahead_of(self.ring.lap(position)) {
             0 => (),
-            -1 => return Ok(Sight::End),
-            ahead if ahead > 0 => return Ok(Sight::Gone),
+            -1 => return Ok(PeekOutcome::End),
+            ahead if ahead > 0 => return Ok(PeekOutcome::Gone),
             _ => return Err(Corrupt::LapBehind { position, slot }),
         }
         let Entry::Descriptor(index) = slot.entry() else {
-            return Ok(Sight::End);
+            return Ok(PeekOutcome::End);
         };
         let descriptor = self.table.descriptor(index, position)?;
         let word = descriptor.word();
         let waits = matches!(word.state(), Some(State::Queued | State::QueuedAgain));
         if !waits || !word.is_at(self.ring.stamp(position)) {
-            return Ok(Sight::Gone);
+            return Ok(PeekOutcome::Gone);
         }
         let (label, age) = (descriptor.label(), descriptor.age());
         let payload = descriptor.payload(index);
@@ -88,10 +88,10 @@ impl<F: Futex> Queue<'_, F> {
             descriptor.copy_words(words);
         }
         if !still(descriptor, word) {
-            return Ok(Sight::Gone);
+            return Ok(PeekOutcome::Gone);
         }
         let payload = payload?;
-        Ok(Sight::Message(Box::new(Glimpse {
+        Ok(PeekOutcome::Message(Box::new(MessageCopy {
             index,
             word,
             words,
@@ -103,9 +103,9 @@ impl<F: Futex> Queue<'_, F> {
 
     /// Whether a message is still where the peek found it. If so, everything that was read from its
     /// block since then belongs to it.
-    pub fn is_there(&self, glimpse: &Glimpse) -> bool {
-        let descriptor = self.table.descriptors.get(glimpse.index as usize);
-        descriptor.is_some_and(|descriptor| still(descriptor, glimpse.word))
+    pub fn is_there(&self, copy: &MessageCopy) -> bool {
+        let descriptor = self.table.descriptors.get(copy.index as usize);
+        descriptor.is_some_and(|descriptor| still(descriptor, copy.word))
     }
 
     /// The position of the first message, and the one behind the last.
@@ -133,9 +133,9 @@ impl<F: Futex> Queue<'_, F> {
         let (mut bytes, mut oldest) = (0_u64, None);
         let mut at = head;
         while distance(end, at) > 0 {
-            if let Sight::Message(glimpse) = self.sight(at)? {
-                bytes = bytes.saturating_add(glimpse.payload.length());
-                oldest = oldest.or(Some(glimpse.age));
+            if let PeekOutcome::Message(copy) = self.peek_at(at)? {
+                bytes = bytes.saturating_add(copy.payload.length());
+                oldest = oldest.or(Some(copy.age));
             }
             at = at.wrapping_add(1);
         }

@@ -4,7 +4,7 @@
 
 use super::error::Corrupt;
 use super::header::{Seen, Turns};
-use super::intent::{Intent, Lane};
+use super::intent::{Intent, IntentRecord};
 use super::queue::{Claim, Queue};
 use super::slot::Slot;
 use super::wait::{Futex, wake};
@@ -31,10 +31,10 @@ impl<F: Futex> Queue<'_, F> {
     /// The shared memory is damaged.
     pub fn put(
         &self,
-        lane: &mut Lane<'_>,
+        record: &mut IntentRecord<'_>,
         claim: Claim,
     ) -> Result<Result<(), (Claim, Refusal)>, Corrupt> {
-        let (_, refusal) = self.publish(lane, std::slice::from_ref(&claim))?;
+        let (_, refusal) = self.publish(record, std::slice::from_ref(&claim))?;
         Ok(match refusal {
             None => Ok(()),
             Some(refusal) => Err((claim, refusal)),
@@ -48,10 +48,10 @@ impl<F: Futex> Queue<'_, F> {
     /// The shared memory is damaged.
     pub fn put_many(
         &self,
-        lane: &mut Lane<'_>,
+        record: &mut IntentRecord<'_>,
         claims: &mut Vec<Claim>,
     ) -> Result<Option<Refusal>, Corrupt> {
-        let (done, refusal) = self.publish(lane, claims)?;
+        let (done, refusal) = self.publish(record, claims)?;
         claims.drain(..done);
         Ok(refusal)
     }
@@ -59,14 +59,14 @@ impl<F: Futex> Queue<'_, F> {
     #[inline]
     fn publish(
         &self,
-        lane: &Lane<'_>,
+        record: &IntentRecord<'_>,
         hand: &[Claim],
     ) -> Result<(usize, Option<Refusal>), Corrupt> {
         let ring = &self.ring;
         let (mut done, mut tail, mut position) = (0, 0, 0);
         let mut end = Ok(None);
         for claim in hand {
-            lane.announce(Intent::Enqueue(claim.index)); // E1
+            record.announce(Intent::Enqueue(claim.index)); // E1
             if done == 0 {
                 tail = ring.tail();
                 position = tail;
@@ -86,7 +86,7 @@ impl<F: Futex> Queue<'_, F> {
         if end.is_ok() && !hand.is_empty() {
             ring.advance_tail(tail, position); // E6, once for all
         }
-        lane.clear(); // E7
+        record.clear(); // E7
         if done > 0 {
             self.wake_takers(done); // E8
         }

@@ -15,7 +15,7 @@ use crate::sync::hint as atomic;
 pub struct Table<'a> {
     /// The descriptors of all rings.
     pub descriptors: &'a [Descriptor],
-    /// The lanes of each participant.
+    /// The intent records of each participant.
     pub participants: &'a [Participant],
 }
 

@@ -1,13 +1,13 @@
 //! Publishing a delivered message again: by a sweeper after its consumer died, or by the consumer
 //! that gives it back.
 //!
-//! Meanwhile its word is in the state `Salvage`, and a lane announces it. A process that dies in
-//! this code, or finds no room, leaves a word that the next sweep finds.
+//! Meanwhile its word is in the state `Salvage`, and an intent record announces it. A process that
+//! dies in this code, or finds no room, leaves a word that the next sweep finds.
 
 use super::byte_bound::Filled;
 use super::error::Corrupt;
 use super::header::{Ring, Seen, Turns};
-use super::intent::{Intent, Lane};
+use super::intent::{Intent, IntentRecord};
 use super::queue::Table;
 use super::slot::Slot;
 use super::take::{Loan, wrong};
@@ -43,26 +43,26 @@ impl Loan {
     /// the shared memory is damaged.
     pub fn give_back(
         self,
-        lane: &mut Lane<'_>,
+        record: &mut IntentRecord<'_>,
         table: &Table<'_>,
         ring: &Ring<'_>,
         me: Owner,
     ) -> Result<GivenBack, Corrupt> {
         let (index, word) = (self.index(), self.word());
         let descriptor = table.descriptor(index, 0)?;
-        lane.announce(Intent::Enqueue(index));
+        record.announce(Intent::Enqueue(index));
         // The word keeps the position of the lease, which does not repeat: a slow sweeper that saw
         // this word cannot mistake a later one for it.
         let salvage = word.with_state(State::Salvage);
         if !self.is_lease() || !descriptor.exchange_word(word, salvage) {
-            lane.clear();
+            record.clear();
             return Err(wrong(index, 0, descriptor.word()));
         }
         let published = publish_again(index, ring, table, me);
         if published != Ok(true) {
             descriptor.set_word(salvage);
         }
-        lane.clear();
+        record.clear();
         if published.is_err() {
             ring.mark_damaged();
         }

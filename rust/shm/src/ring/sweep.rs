@@ -1,4 +1,5 @@
-//! Cleaning up after dead processes: inspect every descriptor, then read all lanes, then act.
+//! Cleaning up after dead processes: inspect every descriptor, then read all intent records, then
+//! act.
 //!
 //! A descriptor that was never published is freed. A message whose consumer died before it handed
 //! the message on or acknowledged it is published again. A queued message stays in its queue,
@@ -14,7 +15,7 @@
 use super::descriptor::{Descriptor, Participant};
 use super::error::Corrupt;
 use super::header::Ring;
-use super::intent::{Intent, Lane};
+use super::intent::{Intent, IntentRecord};
 use super::queue::{Table, wake_all};
 use super::republish::publish_again;
 use super::slot::Entry;
@@ -48,8 +49,8 @@ struct Candidate<'a> {
     descriptor: &'a Descriptor,
     word: Word,
     what: What<'a>,
-    /// Whether it is left alone if a lane covers it.
-    spared_by_lanes: bool,
+    /// Whether it is left alone if an intent record covers it.
+    spared_by_records: bool,
 }
 
 /// The action for a candidate.
@@ -65,7 +66,8 @@ enum What<'a> {
 /// Cleans up after dead processes.
 ///
 /// Two processes may sweep at the same time, but not two threads of one process: a sweeper treats a
-/// message in state `Salvage` that its own process owns, and that no lane announces, as left over.
+/// message in state `Salvage` that its own process owns, and that no intent record announces, as
+/// left over.
 #[derive(Debug)]
 pub struct Sweeper<'a, F> {
     table: Table<'a>,
@@ -98,11 +100,11 @@ impl<'a, F: Futex> Sweeper<'a, F> {
     /// The shared memory is damaged.
     pub fn sweep(
         &self,
-        lane: &mut Lane<'_>,
+        record: &mut IntentRecord<'_>,
         dead: impl Fn(Owner) -> bool,
     ) -> Result<Swept, Corrupt> {
         let dead = |owner| owner == Owner::NOBODY || dead(owner);
-        let result = self.clean(lane, &dead);
+        let result = self.clean(record, &dead);
         for ring in self.rings {
             if result.is_err() {
                 ring.mark_damaged();
@@ -129,13 +131,20 @@ impl<'a, F: Futex> Sweeper<'a, F> {
         !self.table.descriptors.iter().any(named)
     }
 
-    fn clean(&self, lane: &Lane<'_>, dead: &dyn Fn(Owner) -> bool) -> Result<Swept, Corrupt> {
+    fn clean(
+        &self,
+        record: &IntentRecord<'_>,
+        dead: &dyn Fn(Owner) -> bool,
+    ) -> Result<Swept, Corrupt> {
         let mut candidates = Vec::new();
         for (index, descriptor) in (0..).zip(self.table.descriptors) {
             candidates.extend(self.inspect(index, descriptor, dead)?);
         }
         let all = candidates.len();
-        if candidates.iter().any(|candidate| candidate.spared_by_lanes) {
+        if candidates
+            .iter()
+            .any(|candidate| candidate.spared_by_records)
+        {
             self.spare(&mut candidates, dead);
         }
         let mut swept = Swept {
@@ -145,7 +154,7 @@ impl<'a, F: Futex> Sweeper<'a, F> {
         for candidate in candidates {
             let new = match candidate.what {
                 What::Salvage(ring) => {
-                    self.salvage(lane, &candidate, ring, &mut swept)?;
+                    self.salvage(record, &candidate, ring, &mut swept)?;
                     continue;
                 }
                 What::Free => Word::FREE,
@@ -170,13 +179,13 @@ impl<'a, F: Futex> Sweeper<'a, F> {
     ) -> Result<Option<Candidate<'a>>, Corrupt> {
         let word = descriptor.word();
         let by = word.owner();
-        let candidate = |what, spared_by_lanes| {
+        let candidate = |what, spared_by_records| {
             Some(Candidate {
                 index,
                 descriptor,
                 word,
                 what,
-                spared_by_lanes,
+                spared_by_records,
             })
         };
         // The ring was written before the word. If it already belongs to a later message, the word
@@ -238,16 +247,16 @@ impl<'a, F: Futex> Sweeper<'a, F> {
             .filter(move |(owner, _)| !dead(*owner))
     }
 
-    /// Removes the candidates on which a living process is in the middle of an operation. All lanes
-    /// are read once, after all heads and slots.
+    /// Removes the candidates on which a living process is in the middle of an operation. All
+    /// intent records are read once, after all heads and slots.
     fn spare(&self, candidates: &mut Vec<Candidate<'_>>, dead: &dyn Fn(Owner) -> bool) {
         for (_, participant) in self.living(dead) {
-            for lane in &participant.lanes {
-                // ORDER: Acquire, pairs with `Lane::clear`. A consumer announces a take before
-                // `head` moves, and withdraws only after the word has changed. A sweeper that saw
-                // the moved `head` sees the intent, or it sees the changed word when it acts on the
-                // old one.
-                let intent = Intent::from_bits(lane.load(Ordering::Acquire));
+            for record in &participant.records {
+                // ORDER: Acquire, pairs with `IntentRecord::clear`. A consumer announces a take
+                // before `head` moves, and withdraws only after the word has changed. A sweeper
+                // that saw the moved `head` sees the intent, or it sees the changed word when it
+                // acts on the old one.
+                let intent = Intent::from_bits(record.load(Ordering::Acquire));
                 if intent != Intent::Idle {
                     candidates.retain(|candidate| {
                         let queued = matches!(
@@ -255,7 +264,7 @@ impl<'a, F: Futex> Sweeper<'a, F> {
                             Some(State::Queued | State::QueuedAgain)
                         );
                         let word = queued.then_some(candidate.word);
-                        !(candidate.spared_by_lanes && intent.covers(candidate.index, word))
+                        !(candidate.spared_by_records && intent.covers(candidate.index, word))
                     });
                 }
             }
@@ -265,23 +274,23 @@ impl<'a, F: Futex> Sweeper<'a, F> {
     /// Puts a message back at the end of its queue, even if that is full or closed.
     fn salvage(
         &self,
-        lane: &Lane<'_>,
+        record: &IntentRecord<'_>,
         candidate: &Candidate<'_>,
         ring: &Ring<'_>,
         swept: &mut Swept,
     ) -> Result<(), Corrupt> {
         let descriptor = candidate.descriptor;
         let mine = Word::new(State::Salvage, self.me, 0);
-        lane.announce(Intent::Enqueue(candidate.index));
+        record.announce(Intent::Enqueue(candidate.index));
         if !descriptor.exchange_word(candidate.word, mine) {
-            lane.clear();
+            record.clear();
             return Ok(());
         }
         let published = publish_again(candidate.index, ring, &self.table, self.me);
         if published != Ok(true) {
             descriptor.set_word(mine);
         }
-        lane.clear();
+        record.clear();
         if published? {
             swept.redelivered += 1;
         } else {

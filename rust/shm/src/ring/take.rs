@@ -7,7 +7,7 @@ use smallvec::SmallVec;
 use super::descriptor::{Descriptor, Label, Payload};
 use super::error::Corrupt;
 use super::header::Turns;
-use super::intent::{Intent, Lane};
+use super::intent::{Intent, IntentRecord};
 use super::queue::{Queue, Table};
 use super::slot::Entry;
 use super::wait::{Futex, wake};
@@ -16,7 +16,7 @@ use crate::sync::{self, Ordering};
 
 /// The action if the first message is heavier than the target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Heavy {
+pub enum OverweightPolicy {
     /// Take it alone.
     Take,
     /// Leave it and return [`Taken::TooHeavy`].
@@ -38,7 +38,7 @@ pub enum Want {
         /// no weight is.
         least: Option<u64>,
         /// The action if the first message alone exceeds it.
-        heavy: Heavy,
+        overweight: OverweightPolicy,
     },
 }
 
@@ -211,7 +211,7 @@ pub(super) enum End {
 impl<F: Futex> Queue<'_, F> {
     /// Takes messages and hands them to `out`, in order.
     ///
-    /// `out` runs in the middle of the operation. It has to be short, and must not use the lane,
+    /// `out` runs in the middle of the operation. It has to be short, and must not use the record,
     /// unwind, or (with [`Keep::Copy`]) touch the message afterwards.
     ///
     /// # Errors
@@ -220,7 +220,7 @@ impl<F: Futex> Queue<'_, F> {
     #[inline]
     pub fn take(
         &self,
-        lane: &mut Lane<'_>,
+        record: &mut IntentRecord<'_>,
         want: Want,
         keep: Keep,
         out: &mut impl FnMut(Message<'_>),
@@ -243,17 +243,17 @@ impl<F: Futex> Queue<'_, F> {
                 Plan::Not(why) => return Ok(why),
             };
             let stamp = self.ring.stamp(head);
-            lane.announce(Intent::Dequeue { head: stamp, count }); // D2
+            record.announce(Intent::Dequeue { head: stamp, count }); // D2
             let taken = self.ring.take(head, head.wrapping_add(u64::from(count))); // D3
             if !taken {
-                lane.clear();
+                record.clear();
                 self.report(turns.again(head))?;
                 continue;
             }
             let handed = (0..).zip(&hand).try_for_each(|(at, &index)| {
                 self.hand_out(index, head.wrapping_add(at), keep, out)
             });
-            lane.clear(); // D5, after the words
+            record.clear(); // D5, after the words
             self.report(handed)?;
             self.wake_putters(count); // D6
             return Ok(Taken::Messages { count, weight });
@@ -399,8 +399,11 @@ impl<F: Futex> Queue<'_, F> {
             // It is read soon, and then freed.
             descriptor.prefetch();
             let this = descriptor.weight();
-            if let Want::Weight { target, heavy, .. } = want {
-                if *count == 0 && this > target && heavy == Heavy::Refuse {
+            if let Want::Weight {
+                target, overweight, ..
+            } = want
+            {
+                if *count == 0 && this > target && overweight == OverweightPolicy::Refuse {
                     return Ok(End::TooHeavy(this));
                 }
                 if *count > 0 && weight.saturating_add(this) > target {

@@ -93,7 +93,7 @@ pub(crate) fn wake<F: Futex>(word: &AtomicU32, count: u32, futex: &F) {
 /// A wait in progress; one for each call that waits.
 #[derive(Debug, Default)]
 #[must_use = "a woken thread may have to wake the next one"]
-pub struct Vigil {
+pub struct WaitState {
     woken: bool,
 }
 
@@ -107,10 +107,10 @@ impl<F: Futex> Queue<'_, F> {
     pub fn wait_to_take(
         &self,
         want: Want,
-        vigil: &mut Vigil,
+        wait_state: &mut WaitState,
         limit: Duration,
     ) -> Result<bool, Corrupt> {
-        self.wait(self.take_word(want), vigil, limit, || {
+        self.wait(self.take_word(want), wait_state, limit, || {
             self.is_takeable(want)
         })
     }
@@ -124,16 +124,16 @@ impl<F: Futex> Queue<'_, F> {
     pub fn wait_to_put(
         &self,
         length: u64,
-        vigil: &mut Vigil,
+        wait_state: &mut WaitState,
         limit: Duration,
     ) -> Result<bool, Corrupt> {
         let word = &self.ring.waits().not_full;
-        self.wait(word, vigil, limit, || self.is_puttable(length))
+        self.wait(word, wait_state, limit, || self.is_puttable(length))
     }
 
     /// Ends a wait, whatever its result: a woken thread wakes the next one if something is left.
-    pub fn done_taking(&self, want: Want, vigil: Vigil) {
-        if vigil.woken && matches!(want, Want::Count(_)) {
+    pub fn done_taking(&self, want: Want, wait_state: WaitState) {
+        if wait_state.woken && matches!(want, Want::Count(_)) {
             // A closed queue stays closed: each woken thread wakes one more, until all have learned
             // of it.
             self.chain(self.take_word(want), || self.is_takeable(want));
@@ -141,9 +141,9 @@ impl<F: Futex> Queue<'_, F> {
     }
 
     /// Ends a wait, whatever its result: a woken thread wakes the next one if there is room left.
-    pub fn done_putting(&self, vigil: Vigil) {
+    pub fn done_putting(&self, wait_state: WaitState) {
         // With a bound in bytes all producers were woken.
-        if vigil.woken && self.ring.max_bytes() == 0 {
+        if wait_state.woken && self.ring.max_bytes() == 0 {
             self.chain(&self.ring.waits().not_full, || self.is_puttable(0));
         }
     }
@@ -152,8 +152,8 @@ impl<F: Futex> Queue<'_, F> {
     /// room wakes one of them. Room that is there for more than this message wakes one now.
     ///
     /// Without it they would sleep until the end of this put.
-    pub fn pass_on_room(&self, vigil: &Vigil) {
-        if vigil.woken && self.ring.max_bytes() == 0 {
+    pub fn pass_on_room(&self, wait_state: &WaitState) {
+        if wait_state.woken && self.ring.max_bytes() == 0 {
             self.chain(&self.ring.waits().not_full, || self.has_room_for_two());
         }
     }
@@ -195,7 +195,7 @@ impl<F: Futex> Queue<'_, F> {
     fn wait(
         &self,
         word: &AtomicU32,
-        vigil: &mut Vigil,
+        wait_state: &mut WaitState,
         limit: Duration,
         ready: impl Fn() -> Result<bool, Corrupt>,
     ) -> Result<bool, Corrupt> {
@@ -214,7 +214,7 @@ impl<F: Futex> Queue<'_, F> {
         if woken {
             self.spin.woken_after(begin.elapsed());
         }
-        vigil.woken |= woken;
+        wait_state.woken |= woken;
         Ok(woken)
     }
 

@@ -156,8 +156,8 @@ impl Control {
         self.fixed(at::PROCESSES, at::PARTICIPANTS)
     }
 
-    pub(crate) fn lanes(&self) -> &[Participant] {
-        self.fixed(at::LANES, at::PARTICIPANTS)
+    pub(crate) fn participants(&self) -> &[Participant] {
+        self.fixed(at::INTENT_RECORDS, at::PARTICIPANTS)
     }
 
     pub(crate) fn chunks(&self) -> &[Chunk] {
@@ -190,7 +190,7 @@ impl Control {
     pub(crate) fn table(&self) -> Table<'_> {
         Table {
             descriptors: self.all_descriptors(),
-            participants: self.lanes(),
+            participants: self.participants(),
         }
     }
 

@@ -4,7 +4,7 @@
 //! |---|---|---|---|
 //! | `SUPERBLOCK` | [`Superblock`] | 1 | 4 KiB |
 //! | `PROCESSES` | [`Process`]: a participant of the session | 256 | 128 B |
-//! | `LANES` | [`Participant`]: the operations that it has announced | 256 | 128 B |
+//! | `INTENT_RECORDS` | [`Participant`]: the operations that it has announced | 256 | 128 B |
 //! | `CHUNKS` | [`Chunk`]: the owner of 256 descriptors | 4,096 | 8 B |
 //! | `EXTENTS` | [`Extent`]: a file of payload memory | 4,096 | 64 B |
 //! | `QUEUES` | [`QueueEntry`]: an entry of the key directory | 8,192 | 64 B |
@@ -18,9 +18,10 @@
 //!
 //! # Shared words
 //!
-//! The words of descriptors, lanes and rings are in [the table of the queue](crate::ring); these
-//! are the others. "Under the lock" means: written only by a process that holds the structural lock
-//! (a lock of the kernel, which is a full fence), and read by others as the table says.
+//! The words of descriptors, intent records and rings are in [the table of the queue](crate::ring);
+//! these are the others. "Under the lock" means: written only by a process that holds the
+//! structural lock (a lock of the kernel, which is a full fence), and read by others as the table
+//! says.
 //!
 //! | word | written | order | read | makes visible |
 //! |---|---|---|---|---|
@@ -34,7 +35,7 @@
 //! | | released | Release | under the lock: Acquire | that the process is done with the ring |
 //! | `used.next_serial` | a new extent | Relaxed | | |
 //! | `used.sealed` | before all queues are closed: under the lock | Relaxed | a new queue: under the lock; else Relaxed | |
-//! | process: `taken` | joined: under the lock | Release | Acquire | its other fields, and idle lanes |
+//! | process: `taken` | joined: under the lock | Release | Acquire | its other fields, and idle intent records |
 //! | | swept: under the lock | Release | under the lock | that no word carries its index |
 //! | process: the rest | before `taken`, under the lock | Relaxed | after it: Relaxed | |
 //! | chunk: `owner` | under the lock | Release if set to none, Relaxed if set to the writer itself | under the lock | |
@@ -85,8 +86,8 @@ const fn pages(length: usize) -> u64 {
 
 pub(crate) const SUPERBLOCK: u64 = 0;
 pub(crate) const PROCESSES: u64 = SUPERBLOCK + pages(size_of::<Superblock>());
-pub(crate) const LANES: u64 = PROCESSES + pages(PARTICIPANTS * size_of::<Process>());
-pub(crate) const CHUNKS: u64 = LANES + pages(PARTICIPANTS * size_of::<Participant>());
+pub(crate) const INTENT_RECORDS: u64 = PROCESSES + pages(PARTICIPANTS * size_of::<Process>());
+pub(crate) const CHUNKS: u64 = INTENT_RECORDS + pages(PARTICIPANTS * size_of::<Participant>());
 pub(crate) const EXTENTS: u64 = CHUNKS + pages(CHUNKS_LIMIT * size_of::<Chunk>());
 pub(crate) const QUEUES: u64 = EXTENTS + pages(EXTENTS_LIMIT * size_of::<Extent>());
 pub(crate) const DESCRIPTORS: u64 = QUEUES + pages(QUEUES_LIMIT * size_of::<QueueEntry>());
@@ -98,7 +99,7 @@ pub(crate) const TOTAL: u64 = RINGS + RINGS_LENGTH;
 pub(crate) const LAYOUT_HASH: u64 = hash_of(&[
     VERSION,
     PROCESSES,
-    LANES,
+    INTENT_RECORDS,
     CHUNKS,
     EXTENTS,
     QUEUES,

@@ -6,7 +6,7 @@ use super::draft::{Batch, Draft};
 use super::queue::Offer;
 use super::{Error, SessionQueue};
 use crate::blocking::{Lack, Pause, Producer, Until, WaitQueue, take_within};
-use crate::ring::{Keep, Label, Message, Refusal, Taken, Vigil, Want};
+use crate::ring::{Keep, Label, Message, Refusal, Taken, WaitState, Want};
 
 impl WaitQueue for SessionQueue {
     type Error = Error;
@@ -20,15 +20,25 @@ impl WaitQueue for SessionQueue {
         self.is_puttable(length)
     }
 
-    fn sleep_to_take(&self, want: Want, vigil: &mut Vigil, limit: Duration) -> Result<(), Error> {
+    fn sleep_to_take(
+        &self,
+        want: Want,
+        wait_state: &mut WaitState,
+        limit: Duration,
+    ) -> Result<(), Error> {
         self.session().tend();
-        self.wait_to_take(want, vigil, limit).map(drop)
+        self.wait_to_take(want, wait_state, limit).map(drop)
     }
 
-    fn sleep_to_put(&self, lack: Lack, vigil: &mut Vigil, limit: Duration) -> Result<(), Error> {
+    fn sleep_to_put(
+        &self,
+        lack: Lack,
+        wait_state: &mut WaitState,
+        limit: Duration,
+    ) -> Result<(), Error> {
         self.session().tend();
         match lack {
-            Lack::Room { length } => self.wait_to_put(length, vigil, limit).map(drop),
+            Lack::Room { length } => self.wait_to_put(length, wait_state, limit).map(drop),
             Lack::Memory { .. } => {
                 // Consumers that wait for a weight then take the messages that are there, which
                 // frees memory. Reported only now that this put waits: a put that gives up must
@@ -40,12 +50,12 @@ impl WaitQueue for SessionQueue {
         }
     }
 
-    fn end_taking(&self, want: Want, vigil: Vigil) {
-        self.done_taking(want, vigil);
+    fn end_taking(&self, want: Want, wait_state: WaitState) {
+        self.done_taking(want, wait_state);
     }
 
-    fn end_putting(&self, vigil: Vigil) {
-        self.done_putting(vigil);
+    fn end_putting(&self, wait_state: WaitState) {
+        self.done_putting(wait_state);
     }
 }
 
@@ -121,7 +131,7 @@ impl SessionQueue {
         &self,
         label: Label,
         message: &mut Outgoing<'_>,
-        vigil: &Vigil,
+        wait_state: &WaitState,
     ) -> Result<Result<(), Lack>, Error> {
         let length = message.len();
         match message {
@@ -138,7 +148,7 @@ impl SessionQueue {
                 if !free && !self.is_puttable(length)? {
                     return Ok(Err(Lack::Room { length }));
                 }
-                self.pass_on_room(vigil);
+                self.pass_on_room(wait_state);
                 match write()? {
                     Some(draft) => *message = Outgoing::Written(Some(draft)),
                     None => return Ok(Err(Lack::Memory { length })),
@@ -157,7 +167,7 @@ impl SessionQueue {
             Err((draft, refusal)) => {
                 *slot = Some(draft);
                 if refusal == Refusal::NoSlot && self.grow()? {
-                    return self.try_put(label, message, vigil);
+                    return self.try_put(label, message, wait_state);
                 }
                 lack_of(refusal, length).map(Err)
             }
@@ -179,7 +189,9 @@ impl Producer<'_, SessionQueue> {
         until: &mut Until<impl Pause>,
     ) -> Result<Result<(), Lack>, Error> {
         let queue = self.queue();
-        self.within(until, |vigil| queue.try_put(label, message, vigil))
+        self.within(until, |wait_state| {
+            queue.try_put(label, message, wait_state)
+        })
     }
 
     /// A draft of a given length, which `make` allocates; waits for memory.

@@ -94,7 +94,10 @@ impl Draft {
         };
         let queue = to.queue();
         queue.fill_external(&claim, label, self.allocated.block());
-        match self.session.with_lane(|lane| queue.put(lane, claim))? {
+        match self
+            .session
+            .with_record(|record| queue.put(record, claim))?
+        {
             Ok(()) => Ok(Ok(())),
             Err((claim, refusal)) => {
                 self.claim = Some(claim);
@@ -190,7 +193,7 @@ impl<'a> Batch<'a> {
         session.check_open()?;
         let queue = self.to.queue();
         loop {
-            let refused = session.with_lane(|lane| queue.put_many(lane, &mut self.claims))?;
+            let refused = session.with_record(|record| queue.put_many(record, &mut self.claims))?;
             let grown = refused == Some(Refusal::NoSlot) && matches!(self.to.grow(), Ok(true));
             if !grown {
                 return Ok(refused);

@@ -37,9 +37,9 @@ impl Identity {
 
     /// The identity of a process in this pid namespace.
     pub(super) fn of_pid(pid: u32) -> Self {
-        let start_time = match Fate::of(pid) {
-            Fate::Runs { start_time } => start_time,
-            Fate::Gone | Fate::Unknown => 0,
+        let start_time = match ProcessState::of(pid) {
+            ProcessState::Runs { start_time } => start_time,
+            ProcessState::Gone | ProcessState::Unknown => 0,
         };
         Self {
             pid,
@@ -84,23 +84,25 @@ impl Identity {
         if self.pid == 0 || own == 0 || self.pid_namespace != own {
             return true;
         }
-        match Fate::of(self.pid) {
-            Fate::Gone => true,
-            Fate::Unknown => false,
-            Fate::Runs { start_time } => self.start_time != 0 && self.start_time != start_time,
+        match ProcessState::of(self.pid) {
+            ProcessState::Gone => true,
+            ProcessState::Unknown => false,
+            ProcessState::Runs { start_time } => {
+                self.start_time != 0 && self.start_time != start_time
+            }
         }
     }
 }
 
 /// The state of a pid as `/proc` shows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Fate {
+enum ProcessState {
     Runs { start_time: u64 },
     Gone,
     Unknown,
 }
 
-impl Fate {
+impl ProcessState {
     fn of(pid: u32) -> Self {
         match fs::read(format!("/proc/{pid}/stat")) {
             Ok(stat) => Self::parse(&stat),
@@ -212,23 +214,27 @@ mod tests {
 
     #[test]
     fn a_program_may_have_any_name() {
-        let runs = Fate::Runs {
+        let runs = ProcessState::Runs {
             start_time: 2_546_074,
         };
-        assert_eq!(Fate::parse(STAT.as_bytes()), runs);
+        assert_eq!(ProcessState::parse(STAT.as_bytes()), runs);
         let mut strange = STAT.as_bytes().to_vec();
         strange[4] = 0xff;
-        assert_eq!(Fate::parse(&strange), runs);
+        assert_eq!(ProcessState::parse(&strange), runs);
     }
 
     #[test]
     fn one_that_ended_is_gone_and_nonsense_is_unknown() {
         for state in ["Z", "X"] {
             let stat = STAT.replace(" S ", &format!(" {state} "));
-            assert_eq!(Fate::parse(stat.as_bytes()), Fate::Gone);
+            assert_eq!(ProcessState::parse(stat.as_bytes()), ProcessState::Gone);
         }
         for stat in ["", "17 (a) S 1 2", "17 a S", &STAT.replace("2546074", "-1")] {
-            assert_eq!(Fate::parse(stat.as_bytes()), Fate::Unknown, "{stat:?}");
+            assert_eq!(
+                ProcessState::parse(stat.as_bytes()),
+                ProcessState::Unknown,
+                "{stat:?}"
+            );
         }
     }
 
@@ -256,11 +262,11 @@ mod tests {
         let mut child = process::Command::new("true").spawn().expect("started");
         let pid = child.id();
         let deadline = std::time::Instant::now() + std::time::Duration::from_secs(20);
-        while Fate::of(pid) != Fate::Gone {
+        while ProcessState::of(pid) != ProcessState::Gone {
             assert!(std::time::Instant::now() < deadline);
             std::thread::yield_now();
         }
         child.wait().expect("ended");
-        assert_eq!(Fate::of(pid), Fate::Gone);
+        assert_eq!(ProcessState::of(pid), ProcessState::Gone);
     }
 }

@@ -4,7 +4,7 @@
 //! |---|---|
 //! | a free entry is chosen | nothing |
 //! | its lease is taken | the kernel releases the lease |
-//! | lanes are idle, the identity of the process is written | the entry is still free |
+//! | intent records are idle, the identity of the process is written | the entry is still free |
 //! | the entry is taken | a dead participant with nothing in hand, for the next sweep |
 //!
 //! A process that leaves cleans up after itself as after a dead one.
@@ -12,10 +12,10 @@
 use std::io;
 use std::time::Instant;
 
-use super::lane_pool::LanePool;
+use super::intent_record_pool::IntentRecordPool;
 use super::liveness::{Census, Identity, entered, is_dead};
 use super::lock::{Guard, Locks};
-use super::recover::{self, Around, folder_of};
+use super::recover::{self, RecoveryContext, folder_of};
 use super::{Control, Error, folders};
 use crate::crash_point::crash_point;
 use crate::ring::word::Owner;
@@ -47,13 +47,13 @@ pub(crate) fn join(control: &Control, locks: &Locks, guard: &Guard<'_>) -> Resul
     if let Some(owner) = enter(control, locks)? {
         return Ok(Member { owner });
     }
-    let around = Around {
+    let context = RecoveryContext {
         control,
         locks,
         me: Owner::NOBODY,
-        lanes: &LanePool::default(),
+        records: &IntentRecordPool::default(),
     };
-    recover::run(&around, guard)?;
+    recover::run(&context, guard)?;
     match enter(control, locks)? {
         Some(owner) => Ok(Member { owner }),
         None => Err(Error::NoRoom {
@@ -72,15 +72,15 @@ fn is_unlinked(control: &Control) -> bool {
 
 fn enter(control: &Control, locks: &Locks) -> Result<Option<Owner>, Error> {
     let all = (0..).map_while(Owner::new).zip(control.processes());
-    for ((owner, process), lanes) in all.zip(control.lanes()).skip(1) {
+    for ((owner, process), participant) in all.zip(control.participants()).skip(1) {
         let taken = process.taken.load(Ordering::Acquire) != 0;
         crash_point("chosen");
         if taken || !locks.take_lease(owner)? {
             continue;
         }
         crash_point("leased");
-        for lane in &lanes.lanes {
-            lane.store(0, Ordering::Relaxed);
+        for record in &participant.records {
+            record.store(0, Ordering::Relaxed);
         }
         let identity = Identity::own();
         let set = |word: &crate::sync::AtomicU64, value| word.store(value, Ordering::Relaxed);
@@ -92,8 +92,8 @@ fn enter(control: &Control, locks: &Locks) -> Result<Option<Owner>, Error> {
             .generation
             .store(generation.wrapping_add(1), Ordering::Relaxed);
         crash_point("written");
-        // ORDER: Release, pairs with `entered`: the identity of the process, and that its lanes are
-        // idle.
+        // ORDER: Release, pairs with `entered`: the identity of the process, and that its intent
+        // records are idle.
         process.taken.store(1, Ordering::Release);
         crash_point("entered");
         return Ok(Some(owner));
@@ -109,12 +109,16 @@ fn enter(control: &Control, locks: &Locks) -> Result<Option<Owner>, Error> {
 ///
 /// If the structural lock is not available, or the session is damaged: then the next sweep finds
 /// this participant dead.
-pub(crate) fn leave(around: &Around<'_>, keeps: bool, deadline: Instant) -> Result<(), Error> {
-    let Around { control, locks, .. } = *around;
-    let me = around.me;
+pub(crate) fn leave(
+    context: &RecoveryContext<'_>,
+    keeps: bool,
+    deadline: Instant,
+) -> Result<(), Error> {
+    let RecoveryContext { control, locks, .. } = *context;
+    let me = context.me;
     let result = locks
         .lock(deadline)
-        .and_then(|guard| clean_up_after_oneself(around, &guard).map(|()| guard));
+        .and_then(|guard| clean_up_after_oneself(context, &guard).map(|()| guard));
     let process = &control.processes()[me.index()];
     // The process lives on, but not as this participant.
     process.pid.store(0, Ordering::Relaxed);
@@ -132,13 +136,13 @@ pub(crate) fn leave(around: &Around<'_>, keeps: bool, deadline: Instant) -> Resu
     Ok(())
 }
 
-fn clean_up_after_oneself(around: &Around<'_>, guard: &Guard<'_>) -> Result<(), Error> {
-    let as_nobody = Around {
+fn clean_up_after_oneself(context: &RecoveryContext<'_>, guard: &Guard<'_>) -> Result<(), Error> {
+    let as_nobody = RecoveryContext {
         me: Owner::NOBODY,
-        ..*around
+        ..*context
     };
     let is_dead = |owner: Owner, process: &Process| {
-        owner == around.me || is_dead(around.locks, owner, process)
+        owner == context.me || is_dead(context.locks, owner, process)
     };
     recover::run_where(&as_nobody, guard, is_dead)?;
     Ok(())

@@ -7,7 +7,7 @@ mod draft;
 mod folders;
 mod forks;
 mod held_message;
-mod lane_pool;
+mod intent_record_pool;
 mod leftovers;
 mod liveness;
 mod lock;

@@ -3,7 +3,7 @@
 use super::{Error, SessionQueue};
 use crate::ring::clock::PER_SECOND;
 use crate::ring::descriptor::{Label, Payload};
-use crate::ring::peek::Sight;
+use crate::ring::peek::PeekOutcome;
 
 /// A copy of a message that is still in its queue, or was a moment ago.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -47,16 +47,16 @@ impl SessionQueue {
         let (mut at, end) = queue.span();
         let mut peeked = Vec::new();
         while at != end && (peeked.len() as u64) < most {
-            match queue.sight(at)? {
-                Sight::Message(glimpse) => {
-                    let read = self.bytes_of(glimpse.payload(), glimpse.bytes());
-                    if queue.is_there(&glimpse) {
-                        let (label, bytes) = (glimpse.label, read?);
+            match queue.peek_at(at)? {
+                PeekOutcome::Message(copy) => {
+                    let read = self.bytes_of(copy.payload(), copy.bytes());
+                    if queue.is_there(&copy) {
+                        let (label, bytes) = (copy.label, read?);
                         peeked.push(Peeked { label, bytes });
                     }
                 }
-                Sight::Gone => (),
-                Sight::End => break,
+                PeekOutcome::Gone => (),
+                PeekOutcome::End => break,
             }
             at = at.wrapping_add(1);
         }

@@ -12,11 +12,11 @@ use super::queue_table::{self, Found};
 use super::use_guard::UseGuard;
 use super::{Error, Session};
 use crate::ring::descriptor::{Label, Payload};
-use crate::ring::intent::Lane;
+use crate::ring::intent::IntentRecord;
 use crate::ring::put::Refusal;
 use crate::ring::queue::{Claim, Queue};
 use crate::ring::take::{Keep, Loan, Message, Taken, Want};
-use crate::ring::wait::Vigil;
+use crate::ring::wait::WaitState;
 use crate::sync::Ordering;
 
 type Signalled<'a> = Queue<'a, Signals>;
@@ -169,8 +169,8 @@ impl SessionQueue {
     #[inline]
     fn offer_now(&self, label: Label, payload: &[u8]) -> Result<Offer, Error> {
         let session = self.session();
-        let offered = session.operate(|lane| match session.claim_own() {
-            Some(claim) => self.offer_in(lane, claim, label, payload).map(Some),
+        let offered = session.operate(|record| match session.claim_own() {
+            Some(claim) => self.offer_in(record, claim, label, payload).map(Some),
             None => Ok(None),
         })?;
         match offered {
@@ -185,7 +185,9 @@ impl SessionQueue {
         let session = self.session();
         let _use = UseGuard::of(session)?;
         match session.claim()? {
-            Some(claim) => session.with_lane(|lane| self.offer_in(lane, claim, label, payload)),
+            Some(claim) => {
+                session.with_record(|record| self.offer_in(record, claim, label, payload))
+            }
             None => Ok(Offer::NoMemory),
         }
     }
@@ -193,7 +195,7 @@ impl SessionQueue {
     #[inline]
     fn offer_in(
         &self,
-        lane: &mut Lane<'_>,
+        record: &mut IntentRecord<'_>,
         claim: Claim,
         label: Label,
         payload: &[u8],
@@ -203,7 +205,7 @@ impl SessionQueue {
             session.give_back(claim);
             return Err(too_long(payload.len()));
         }
-        match queue.put(lane, claim)? {
+        match queue.put(record, claim)? {
             Ok(()) => Ok(Offer::Put),
             Err((claim, refusal)) => {
                 session.give_back(claim);
@@ -258,14 +260,14 @@ impl SessionQueue {
     ) -> Result<Taken, Error> {
         let session = self.session();
         let queue = self.queue();
-        let taken = session.operate(|lane| {
+        let taken = session.operate(|record| {
             let mut out = |message: Message<'_>| {
                 if message.loan().is_some() {
                     session.begin_use();
                 }
                 out(message);
             };
-            Ok(queue.take(lane, want, keep, &mut out)?)
+            Ok(queue.take(record, want, keep, &mut out)?)
         })?;
         if matches!(taken, Taken::Messages { .. }) {
             session.freed();
@@ -282,7 +284,7 @@ impl SessionQueue {
     pub fn displace(&self, all: bool) -> Result<u64, Error> {
         let session = self.session();
         let queue = self.queue();
-        let dropped = session.operate(|lane| Ok(queue.displace(lane, all)?))?;
+        let dropped = session.operate(|record| Ok(queue.displace(record, all)?))?;
         if dropped > 0 {
             let displaced = &session.control().superblock().counters.0.displaced;
             displaced.fetch_add(dropped, Ordering::Relaxed);
@@ -319,11 +321,11 @@ impl SessionQueue {
     pub fn wait_to_take(
         &self,
         want: Want,
-        vigil: &mut Vigil,
+        wait_state: &mut WaitState,
         limit: Duration,
     ) -> Result<bool, Error> {
         self.session().check_open()?;
-        Ok(self.queue().wait_to_take(want, vigil, limit)?)
+        Ok(self.queue().wait_to_take(want, wait_state, limit)?)
     }
 
     /// Waits until there is room for a message of a given length: see [`Queue::wait_to_put`].
@@ -334,34 +336,34 @@ impl SessionQueue {
     pub fn wait_to_put(
         &self,
         length: u64,
-        vigil: &mut Vigil,
+        wait_state: &mut WaitState,
         limit: Duration,
     ) -> Result<bool, Error> {
         self.session().check_open()?;
-        Ok(self.queue().wait_to_put(length, vigil, limit)?)
+        Ok(self.queue().wait_to_put(length, wait_state, limit)?)
     }
 
     /// Ends a wait, whatever its result: see [`Queue::done_taking`].
-    pub fn done_taking(&self, want: Want, vigil: Vigil) {
+    pub fn done_taking(&self, want: Want, wait_state: WaitState) {
         // Needed even if this process has left meanwhile: it may have consumed a wake-up that
         // others need.
         if self.session().check_here().is_ok() {
-            self.queue().done_taking(want, vigil);
+            self.queue().done_taking(want, wait_state);
         }
     }
 
     /// Ends a wait, whatever its result: see [`Queue::done_putting`].
-    pub fn done_putting(&self, vigil: Vigil) {
+    pub fn done_putting(&self, wait_state: WaitState) {
         if self.session().check_here().is_ok() {
-            self.queue().done_putting(vigil);
+            self.queue().done_putting(wait_state);
         }
     }
 
     /// Lets other producers wait on while a woken one prepares its message: see
     /// [`Queue::pass_on_room`].
-    pub fn pass_on_room(&self, vigil: &Vigil) {
+    pub fn pass_on_room(&self, wait_state: &WaitState) {
         if self.session().check_here().is_ok() {
-            self.queue().pass_on_room(vigil);
+            self.queue().pass_on_room(wait_state);
         }
     }
 

@@ -10,13 +10,13 @@ use std::path::Path;
 use std::time::Duration;
 
 use super::bells::{self, Signals};
-use super::lane_pool::LanePool;
+use super::intent_record_pool::IntentRecordPool;
 use super::liveness::{self, Census, entered};
 use super::lock::{Guard, Locks};
 use super::{Control, Error, queue_table, queue_users};
 use crate::crash_point::crash_point;
 use crate::payload::{ExtentFiles, retire_unreferenced};
-use crate::ring::intent::Lane;
+use crate::ring::intent::IntentRecord;
 use crate::ring::queue::Table;
 use crate::ring::sweep::{Sweeper, Swept};
 use crate::ring::wait::wake;
@@ -31,15 +31,15 @@ const PAUSE_EACH: Duration = Duration::from_millis(2);
 
 /// The context of a recovery.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Around<'a> {
+pub(crate) struct RecoveryContext<'a> {
     /// The session.
     pub(crate) control: &'a Control,
     /// Its locks.
     pub(crate) locks: &'a Locks,
     /// The participant that cleans up; NOBODY before this process joins and after it leaves.
     pub(crate) me: Owner,
-    /// The lanes of this process.
-    pub(crate) lanes: &'a LanePool,
+    /// The intent records of this process.
+    pub(crate) records: &'a IntentRecordPool,
 }
 
 /// The result of a recovery.
@@ -99,19 +99,19 @@ fn now_ms() -> u64 {
 /// # Errors
 ///
 /// If the session is damaged.
-pub(crate) fn run(around: &Around<'_>, guard: &Guard<'_>) -> Result<Recovery, Error> {
-    run_where(around, guard, |owner, process| {
-        liveness::is_dead(around.locks, owner, process)
+pub(crate) fn run(context: &RecoveryContext<'_>, guard: &Guard<'_>) -> Result<Recovery, Error> {
+    run_where(context, guard, |owner, process| {
+        liveness::is_dead(context.locks, owner, process)
     })
 }
 
 /// Same as `run`, with another rule for which participants are dead.
 pub(super) fn run_where(
-    around: &Around<'_>,
+    context: &RecoveryContext<'_>,
     _guard: &Guard<'_>,
     is_dead: impl Fn(Owner, &Process) -> bool,
 ) -> Result<Recovery, Error> {
-    let control = around.control;
+    let control = context.control;
     let census = Census::take(control, is_dead);
     let counters = &control.superblock().counters.0;
     let postponed = &counters.postponed;
@@ -120,16 +120,16 @@ pub(super) fn run_where(
     let nothing_left = postponed.load(Ordering::Relaxed) == 0
         && counters.given_back_seen.load(Ordering::Relaxed) == given_back;
     if census.dead().is_empty() && nothing_left {
-        retire_extents(around, &census);
+        retire_extents(context, &census);
         return Ok(Recovery::default());
     }
     // Until the real number is known: if this process dies in here, it may leave messages that name
     // no owner.
     postponed.store(1, Ordering::Relaxed);
-    let mut swept = sweep(around, &census)?;
+    let mut swept = sweep(context, &census)?;
     // These messages may lack nothing but memory for their slots.
     while swept.postponed > 0 && matches!(queue_table::grow_all(control), Ok(true)) {
-        let more = sweep(around, &census)?;
+        let more = sweep(context, &census)?;
         swept = Swept {
             unpublished: swept.unpublished + more.unpublished,
             lost: swept.lost + more.lost,
@@ -154,7 +154,7 @@ pub(super) fn run_where(
             chunk.owner.store(nobody, Ordering::Release);
         }
     }
-    retire_extents(around, &census);
+    retire_extents(context, &census);
     crash_point("retired");
     free_entries(control, &census);
     postponed.store(swept.postponed + swept.spared, Ordering::Relaxed);
@@ -171,26 +171,27 @@ pub(super) fn run_where(
     })
 }
 
-fn sweep(around: &Around<'_>, census: &Census) -> Result<Swept, Error> {
-    let control = around.control;
+fn sweep(context: &RecoveryContext<'_>, census: &Census) -> Result<Swept, Error> {
+    let control = context.control;
     let rings = queue_table::rings(control)?;
     let table = Table {
         descriptors: control.descriptors(),
-        participants: control.lanes(),
+        participants: control.participants(),
     };
     let signals = Signals::new(folder_of(control));
-    let sweeper = Sweeper::new(table, &rings, around.me, signals);
-    let participant = &control.lanes()[around.me.index()];
-    let sweep = |lane: &mut Lane<'_>| sweeper.sweep(lane, |owner| census.is_dead(owner));
-    Ok(around.lanes.with(participant, sweep)?)
+    let sweeper = Sweeper::new(table, &rings, context.me, signals);
+    let participant = &control.participants()[context.me.index()];
+    let sweep =
+        |record: &mut IntentRecord<'_>| sweeper.sweep(record, |owner| census.is_dead(owner));
+    Ok(context.records.with(participant, sweep)?)
 }
 
 /// Takes away the payload memory of dead processes, and memory that no process holds: after the
 /// last message in it was taken, nothing else would free it.
-fn retire_extents(around: &Around<'_>, census: &Census) {
-    let files = ExtentFiles::new(folder_of(around.control));
+fn retire_extents(context: &RecoveryContext<'_>, census: &Census) {
+    let files = ExtentFiles::new(folder_of(context.control));
     let is_dead = |owner| census.is_dead(owner);
-    retire_unreferenced(around.control, &files, around.me, &is_dead);
+    retire_unreferenced(context.control, &files, context.me, &is_dead);
 }
 
 /// Frees the entries of dead processes whose index no word carries. The others stay until the next

@@ -22,7 +22,8 @@ impl Session {
             return Err(Corrupt::NoSuchRing { index, ring }.into());
         }
         let ring = queue_table::ring(control, ring)?;
-        let given_back = self.with_lane(|lane| loan.give_back(lane, &table, &ring, self.me()));
+        let given_back =
+            self.with_record(|record| loan.give_back(record, &table, &ring, self.me()));
         if given_back == Ok(GivenBack::Postponed) {
             // ORDER: Release, pairs with the recovery: the word of the message. If this process
             // dies before the count, the recovery has a dead process to clean up after anyway.

@@ -8,13 +8,13 @@ use super::bells::{Bell, Signals};
 use super::directory::Directory;
 use super::folders::{self, CONTROL};
 use super::forks::Origin;
-use super::lane_pool::LanePool;
+use super::intent_record_pool::IntentRecordPool;
 use super::leftovers::clear;
 use super::lock::{Guard, Locks};
 use super::members::{self, Member};
 use super::open_counts::OpenCounts;
 use super::queue_table;
-use super::recover::{self, Around, Recovery};
+use super::recover::{self, Recovery, RecoveryContext};
 use super::registry::{self, Here};
 use super::session_refs::SessionRefs;
 use super::thread_lock::{PAUSE, ThreadLock};
@@ -26,7 +26,7 @@ use crate::payload::{
 };
 use crate::ring::descriptor::Block;
 use crate::ring::header::Ring;
-use crate::ring::intent::Lane;
+use crate::ring::intent::IntentRecord;
 use crate::ring::queue::Claim;
 use crate::ring::wait::{Futex, SystemFutex, WAITING, wake};
 use crate::ring::word::Owner;
@@ -57,7 +57,7 @@ pub struct Session {
     mappings: MappingCache,
     directory: Mutex<Directory>,
     pub(super) open_counts: OpenCounts,
-    pub(super) lanes: LanePool,
+    pub(super) records: IntentRecordPool,
     bell: OnceLock<Bell>,
     /// Set once this process wants to leave; no operation begins after that.
     shut: AtomicBool,
@@ -205,7 +205,7 @@ impl Session {
             origin: Origin::here(),
             directory: Mutex::default(),
             open_counts: OpenCounts::default(),
-            lanes: LanePool::default(),
+            records: IntentRecordPool::default(),
             bell: OnceLock::new(),
             shut: AtomicBool::new(false),
             left: AtomicBool::new(false),
@@ -300,7 +300,7 @@ impl Session {
     pub fn sweep(&self) -> Result<Recovery, Error> {
         let _use = UseGuard::of(self)?;
         let guard = self.locks.lock(deadline())?;
-        recover::run(&self.around(), &guard)
+        recover::run(&self.recovery_context(), &guard)
     }
 
     /// Looks for dead processes unless one did so recently. A process that waits calls this now and
@@ -315,7 +315,7 @@ impl Session {
             // If another process holds the lock, it does the same work. Damage shows again when the
             // queue is used.
             if let Ok(Some(guard)) = self.locks.try_lock() {
-                let _ = recover::run(&self.around(), &guard);
+                let _ = recover::run(&self.recovery_context(), &guard);
             }
         }
     }
@@ -405,7 +405,7 @@ impl Session {
         // this process, which is then found dead. That does no more harm than its death would.
         let _going = COMING_OR_GOING.enter(deadline());
         // A thread in the middle of an operation may still begin a use.
-        self.lanes.settle();
+        self.records.settle();
         // Another thread may have attached again in the meantime, or may have left already.
         let goes = self.shut.load(Ordering::SeqCst) && self.uses.load(Ordering::SeqCst) == 0;
         if !goes || self.left.swap(true, Ordering::SeqCst) {
@@ -413,7 +413,7 @@ impl Session {
         }
         // If this fails the next sweep does it: this process will be found dead.
         let _ = members::leave(
-            &self.around(),
+            &self.recovery_context(),
             self.keeps.load(Ordering::SeqCst),
             deadline(),
         );
@@ -430,12 +430,12 @@ impl Session {
     }
 
     /// The context of a recovery.
-    fn around(&self) -> Around<'_> {
-        Around {
+    fn recovery_context(&self) -> RecoveryContext<'_> {
+        RecoveryContext {
             control: &self.control,
             locks: &self.locks,
             me: self.me.owner(),
-            lanes: &self.lanes,
+            records: &self.records,
         }
     }
 
@@ -489,20 +489,21 @@ impl Session {
     #[inline]
     pub(super) fn operate<R>(
         &self,
-        work: impl FnOnce(&mut Lane<'_>) -> Result<R, Error>,
+        work: impl FnOnce(&mut IntentRecord<'_>) -> Result<R, Error>,
     ) -> Result<R, Error> {
-        // A thread that leaves sets `shut` first, then waits until each lane was free: see `leave`.
-        self.with_lane(|lane| {
+        // A thread that leaves sets `shut` first, then waits until each intent record was
+        // free: see `leave`.
+        self.with_record(|record| {
             self.check_open()?;
-            work(lane)
+            work(record)
         })
     }
 
-    /// Runs `work` with a lane. The caller makes sure that this process stays in the session.
+    /// Runs `work` with an intent record. The caller makes sure that this process stays inside.
     #[inline]
-    pub(super) fn with_lane<R>(&self, work: impl FnOnce(&mut Lane<'_>) -> R) -> R {
-        let participant = &self.control.lanes()[self.me.owner().index()];
-        self.lanes.with(participant, work)
+    pub(super) fn with_record<R>(&self, work: impl FnOnce(&mut IntentRecord<'_>) -> R) -> R {
+        let participant = &self.control.participants()[self.me.owner().index()];
+        self.records.with(participant, work)
     }
 
     /// Claims a free descriptor among those that this process already has.

@@ -1,7 +1,7 @@
 //! Puts and takes against each other.
 
 use shoal_shm::internals::heap::Heap;
-use shoal_shm::{Heavy, Refusal, Want};
+use shoal_shm::{OverweightPolicy, Refusal, Want};
 
 use super::support::*;
 
@@ -44,14 +44,14 @@ fn one_puts_a_batch_and_two_take_batches() {
                 let mut claims = vec![process.claim(1).unwrap(), process.claim(2).unwrap()];
                 let end = process
                     .queue
-                    .put_many(&mut process.lane, &mut claims)
+                    .put_many(&mut process.record, &mut claims)
                     .unwrap();
                 assert_eq!((end, claims.len()), (None, 0));
                 vec![1, 2]
             });
             let want = Want::Weight {
                 target: 3,
-                heavy: Heavy::Refuse,
+                overweight: OverweightPolicy::Refuse,
                 least: None,
             };
             vec![put, takes(2, 1, want), takes(3, 1, Want::Count(2))]

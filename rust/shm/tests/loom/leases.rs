@@ -21,7 +21,7 @@ fn what_is_given_back_during_a_sweep_comes_once() {
                 let mut process = Process::new(view, 2, Awake);
                 let mut leases = Vec::new();
                 let taken = process.queue.take(
-                    &mut process.lane,
+                    &mut process.record,
                     Want::Count(1),
                     Keep::Lease,
                     &mut |message| leases.extend(message.loan()),
@@ -29,7 +29,7 @@ fn what_is_given_back_during_a_sweep_comes_once() {
                 taken.unwrap();
                 for lease in leases {
                     let ring = process.queue.ring();
-                    let back = lease.give_back(&mut process.lane, &view.table, ring, owner(2));
+                    let back = lease.give_back(&mut process.record, &view.table, ring, owner(2));
                     assert_eq!(back, Ok(GivenBack::Queued));
                 }
                 vec![]
@@ -59,7 +59,7 @@ fn a_full_queue_is_displaced_once() {
         || {
             let displaces = work(|view| {
                 let mut process = Process::new(view, 3, Awake);
-                vec![process.queue.displace(&mut process.lane, false).unwrap()]
+                vec![process.queue.displace(&mut process.record, false).unwrap()]
             });
             vec![takes(2, 1, Want::Count(1)), puts(1, &[3]), displaces]
         },

@@ -1,6 +1,6 @@
 //! Looks at a message that is taken meanwhile, and whose descriptor is filled again.
 
-use shoal_shm::internals::Sight;
+use shoal_shm::internals::PeekOutcome;
 use shoal_shm::internals::heap::Heap;
 use shoal_shm::{Keep, Want};
 
@@ -27,12 +27,12 @@ fn a_look_sees_the_whole_message_or_that_it_is_gone() {
                 if head == end {
                     return vec![];
                 }
-                match process.queue.sight(head).unwrap() {
-                    Sight::Message(glimpse) => {
-                        let bytes = glimpse.bytes().try_into().unwrap();
-                        assert_eq!((glimpse.label.weight, u64::from_ne_bytes(bytes)), (3, 3));
+                match process.queue.peek_at(head).unwrap() {
+                    PeekOutcome::Message(copy) => {
+                        let bytes = copy.bytes().try_into().unwrap();
+                        assert_eq!((copy.label.weight, u64::from_ne_bytes(bytes)), (3, 3));
                     }
-                    Sight::Gone | Sight::End => (),
+                    PeekOutcome::Gone | PeekOutcome::End => (),
                 }
                 vec![]
             });

@@ -8,7 +8,7 @@ use loom::sync::{Arc, Condvar, Mutex};
 use loom::thread;
 use shoal_shm::blocking::{Deadline, Lack, Pause, Producer, Until, take_within};
 use shoal_shm::internals::heap::{Heap, View};
-use shoal_shm::internals::{AtomicU32, Claim, Futex, Lane, Owner, Queue, Swept};
+use shoal_shm::internals::{AtomicU32, Claim, Futex, IntentRecord, Owner, Queue, Swept};
 use shoal_shm::{Corrupt, Keep, Label, Payload, Refusal, Taken, Want};
 
 /// A futex that never returns by itself: a process that is not woken shows as a deadlock.
@@ -149,7 +149,7 @@ pub(crate) fn owner(number: u16) -> Owner {
 /// A process's operations on a queue; each thread makes one for itself.
 pub(crate) struct Process<'a, F: Futex> {
     pub(crate) queue: Queue<'a, F>,
-    pub(crate) lane: Lane<'a>,
+    pub(crate) record: IntentRecord<'a>,
 }
 
 impl<'a, F: Futex + Sync> Process<'a, F> {
@@ -157,7 +157,7 @@ impl<'a, F: Futex + Sync> Process<'a, F> {
         let participant = &view.table.participants[owner(me).index()];
         Self {
             queue: view.queue(0, owner(me), futex, 0).unwrap(),
-            lane: Lane::new(participant, 0).unwrap(),
+            record: IntentRecord::new(participant, 0).unwrap(),
         }
     }
 
@@ -170,7 +170,7 @@ impl<'a, F: Futex + Sync> Process<'a, F> {
             return Err(Refusal::Full);
         };
         self.queue
-            .put(&mut self.lane, claim)
+            .put(&mut self.record, claim)
             .unwrap()
             .map_err(|(claim, refusal)| {
                 self.queue.unclaim(claim);
@@ -181,7 +181,7 @@ impl<'a, F: Futex + Sync> Process<'a, F> {
     pub(crate) fn put_waiting(&mut self, numbers: &[u64]) -> Option<Refusal> {
         let mut claims = numbers.iter().map(|&n| self.claim(n).unwrap()).collect();
         let mut producer = Producer::new(&self.queue);
-        let end = producer.put_many(&mut self.lane, &mut claims, &mut forever());
+        let end = producer.put_many(&mut self.record, &mut claims, &mut forever());
         for claim in claims {
             self.queue.unclaim(claim);
         }
@@ -191,20 +191,20 @@ impl<'a, F: Futex + Sync> Process<'a, F> {
     /// Waits for room, prepares a message only then, and puts it. If two prepare `together`, each
     /// passes further room on and waits for the other before it goes on.
     pub(crate) fn put_prepared_late(&mut self, number: u64, together: Option<&Meeting>) {
-        let Self { queue, lane } = self;
+        let Self { queue, record } = self;
         let mut producer = Producer::new(queue);
         assert_eq!(producer.wait_for_room(&mut forever()).unwrap(), Ok(()));
         let mut claims = Vec::new();
-        let end = producer.within(&mut forever(), |vigil| -> Result<_, Corrupt> {
+        let end = producer.within(&mut forever(), |wait_state| -> Result<_, Corrupt> {
             if claims.is_empty() {
                 if let Some(meeting) = together {
-                    queue.pass_on_room(vigil);
+                    queue.pass_on_room(wait_state);
                     meeting.arrive();
                     meeting.wait_for(2);
                 }
                 claims.push(filled(queue, number).unwrap());
             }
-            let full = queue.put_many(lane, &mut claims)?.is_some();
+            let full = queue.put_many(record, &mut claims)?.is_some();
             Ok(if full {
                 Err(Lack::Room { length: 8 })
             } else {
@@ -216,9 +216,11 @@ impl<'a, F: Futex + Sync> Process<'a, F> {
 
     pub(crate) fn take(&mut self, want: Want, keep: Keep) -> Vec<u64> {
         let mut got = Vec::new();
-        let taken = self.queue.take(&mut self.lane, want, keep, &mut |message| {
-            got.push(number(&message));
-        });
+        let taken = self
+            .queue
+            .take(&mut self.record, want, keep, &mut |message| {
+                got.push(number(&message));
+            });
         taken.unwrap();
         got
     }
@@ -226,20 +228,21 @@ impl<'a, F: Futex + Sync> Process<'a, F> {
     /// Takes one message, if there is one.
     pub(crate) fn look(&mut self) -> (Taken, Option<u64>) {
         let mut got = None;
-        let taken = self
-            .queue
-            .take(&mut self.lane, Want::Count(1), Keep::Copy, &mut |message| {
-                got = Some(number(&message))
-            });
+        let taken = self.queue.take(
+            &mut self.record,
+            Want::Count(1),
+            Keep::Copy,
+            &mut |message| got = Some(number(&message)),
+        );
         (taken.unwrap(), got)
     }
 
     pub(crate) fn take_waiting(&mut self, want: Want) -> (Taken, Vec<u64>) {
         let mut got = Vec::new();
-        let Self { queue, lane } = self;
+        let Self { queue, record } = self;
         let taken = take_within(queue, want, &mut forever(), || -> Result<Taken, Corrupt> {
             let out = &mut |message: shoal_shm::Message<'_>| got.push(number(&message));
-            queue.take(lane, want, Keep::Copy, out)
+            queue.take(record, want, Keep::Copy, out)
         });
         (taken.unwrap(), got)
     }
@@ -278,10 +281,10 @@ fn forever() -> Until<impl Pause> {
 }
 
 pub(crate) fn sweep(view: View<'_>, me: u16, dead: u16) -> Swept {
-    let mut lane = Lane::new(&view.table.participants[owner(me).index()], 0).unwrap();
+    let mut record = IntentRecord::new(&view.table.participants[owner(me).index()], 0).unwrap();
     let sweeper = view.sweeper(owner(me), Awake);
     sweeper
-        .sweep(&mut lane, |other| other == owner(dead))
+        .sweep(&mut record, |other| other == owner(dead))
         .unwrap()
 }
 

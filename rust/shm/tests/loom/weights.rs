@@ -1,7 +1,7 @@
 //! Weights, which are read before their message is taken.
 
 use shoal_shm::internals::heap::Heap;
-use shoal_shm::{Heavy, Keep, Taken, Want};
+use shoal_shm::{Keep, OverweightPolicy, Taken, Want};
 
 use super::support::*;
 
@@ -26,13 +26,13 @@ fn a_weight_counts_only_for_a_message_that_is_there() {
                 let mut process = Process::new(view, 3, Awake);
                 let want = Want::Weight {
                     target: 5,
-                    heavy: Heavy::Refuse,
+                    overweight: OverweightPolicy::Refuse,
                     least: None,
                 };
                 let taken =
                     process
                         .queue
-                        .take(&mut process.lane, want, Keep::Copy, &mut |message| {
+                        .take(&mut process.record, want, Keep::Copy, &mut |message| {
                             unreachable!("{} is not enough", number(&message))
                         });
                 let taken = taken.unwrap();

@@ -36,7 +36,7 @@ impl Futex for &Noted {
 
 struct Member<'a> {
     queue: Queue<'a, &'a Noted>,
-    lane: Lane<'a>,
+    record: IntentRecord<'a>,
 }
 
 impl<'a> Member<'a> {
@@ -44,22 +44,22 @@ impl<'a> Member<'a> {
         let (me, exists) = (owner(me), "ring and owner exist");
         Self {
             queue: view.queue(0, me, noted, 0).expect(exists),
-            lane: lane(view, me),
+            record: record(view, me),
         }
     }
 
     fn put(&mut self) -> bool {
         let claim = self.queue.claim().expect("free");
         assert!(self.queue.fill(&claim, label(1), &1_u64.to_ne_bytes()));
-        let put = self.queue.put(&mut self.lane, claim).expect("undamaged");
+        let put = self.queue.put(&mut self.record, claim).expect("undamaged");
         put.map_err(|(claim, _)| self.queue.unclaim(claim)).is_ok()
     }
 
     fn take(&mut self) -> bool {
-        let lane = &mut self.lane;
+        let record = &mut self.record;
         let taken = self
             .queue
-            .take(lane, Want::Count(1), Keep::Copy, &mut |_| ());
+            .take(record, Want::Count(1), Keep::Copy, &mut |_| ());
         matches!(taken.expect("undamaged"), Taken::Messages { .. })
     }
 }
@@ -97,10 +97,10 @@ fn an_event_loop_that_waits_for_weight_learns_that_no_more_bytes_fit_in() {
     let waits = Member::new(view, WAITS, &noted);
     let mut other = Member::new(view, OTHER, &noted);
     assert!(other.put() && waits.queue.arm_take());
-    let (target, heavy) = (9, Heavy::Refuse);
+    let (target, overweight) = (9, OverweightPolicy::Refuse);
     let want = Want::Weight {
         target,
-        heavy,
+        overweight,
         least: None,
     };
     assert_eq!(waits.queue.is_takeable(want), Ok(false));
@@ -150,7 +150,7 @@ fn a_waiting_participant_is_rung_though_the_ringer_dies() {
                 break;
             }
             let sweeper = view.sweeper(owner(WAITS), &noted);
-            let swept = sweeper.sweep(&mut waits.lane, |owner| owner == super::owner(OTHER));
+            let swept = sweeper.sweep(&mut waits.record, |owner| owner == super::owner(OTHER));
             assert!(swept.is_ok());
             let rung = noted.rung();
             assert!(rung.contains(&owner(WAITS)) && !rung.contains(&Owner::NOBODY));

@@ -53,7 +53,7 @@ fn act(view: View<'_>, act: Act, accesses: u64, out: &mut Vec<(u64, bool)>) -> b
             Act::Put => drop(victim.put(1)),
             Act::PutMany => {
                 let mut claims = vec![victim.claim(1, 1), victim.claim(2, 1)];
-                let put = victim.queue.put_many(&mut victim.lane, &mut claims);
+                let put = victim.queue.put_many(&mut victim.record, &mut claims);
                 put.expect("undamaged");
                 for claim in claims {
                     victim.queue.unclaim(claim);
@@ -173,14 +173,18 @@ fn die(
     if sweeper_at.is_none() {
         let new = (times(1) + times(2)) as u64;
         let all = before + new;
-        let fate = out.len() as u64 - later.len() as u64 + again.lost;
+        let delivered_or_lost = out.len() as u64 - later.len() as u64 + again.lost;
         let kept = by_victim.iter().filter(|(n, _)| times(*n) == 0).count() as u64;
         let kept = if let Act::Take(Keep::Copy, _) = what {
             kept
         } else {
             0
         };
-        assert_eq!(fate + kept, all, "{out:?} {by_victim:?} {again:?}");
+        assert_eq!(
+            delivered_or_lost + kept,
+            all,
+            "{out:?} {by_victim:?} {again:?}"
+        );
     }
 
     // The queue is as good as new, or closed.

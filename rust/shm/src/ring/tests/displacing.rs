@@ -21,19 +21,19 @@ fn only_a_full_queue_loses_messages() {
     let mut process = Process::new(heap.view(&rings), 0);
     let mut out = Vec::new();
     for number in 0..3 {
-        assert_eq!(process.queue.displace(&mut process.lane, true), Ok(0));
+        assert_eq!(process.queue.displace(&mut process.record, true), Ok(0));
         assert_eq!(process.put(number), Ok(()));
     }
-    assert_eq!(process.queue.displace(&mut process.lane, false), Ok(1));
-    assert_eq!(process.queue.displace(&mut process.lane, false), Ok(0));
+    assert_eq!(process.queue.displace(&mut process.record, false), Ok(1));
+    assert_eq!(process.queue.displace(&mut process.record, false), Ok(0));
     assert_eq!(process.put(3), Ok(()));
-    assert_eq!(process.queue.displace(&mut process.lane, true), Ok(3));
+    assert_eq!(process.queue.displace(&mut process.record, true), Ok(3));
     assert_eq!(process.queue.table.in_use(), 0);
     for number in 4..7 {
         assert_eq!(process.put(number), Ok(()));
     }
     process.queue.close().expect("undamaged");
-    assert_eq!(process.queue.displace(&mut process.lane, false), Ok(0));
+    assert_eq!(process.queue.displace(&mut process.record, false), Ok(0));
     process.drain(&mut out);
     assert_eq!(out, [(4, false), (5, false), (6, false)]);
 }
@@ -44,7 +44,7 @@ fn a_queue_that_is_full_in_bytes_is_not_full() {
     assert_eq!(full(&heap, 16), 2);
     let rings = heap.rings().expect("sound");
     let mut process = Process::new(heap.view(&rings), 0);
-    assert_eq!(process.queue.displace(&mut process.lane, true), Ok(0));
+    assert_eq!(process.queue.displace(&mut process.record, true), Ok(0));
     assert_eq!(process.queue.ring().len(), 2);
 }
 
@@ -55,7 +55,7 @@ fn more_than_one_take_can_have_are_dropped_too() {
     assert_eq!(full(&heap, 0), u64::from(bound));
     let rings = heap.rings().expect("sound");
     let mut process = Process::new(heap.view(&rings), 0);
-    let dropped = process.queue.displace(&mut process.lane, true);
+    let dropped = process.queue.displace(&mut process.record, true);
     assert_eq!((dropped, process.queue.ring().len()), (Ok(bound.into()), 0));
     assert_eq!(process.queue.table.in_use(), 0);
 }
@@ -71,7 +71,7 @@ fn die(start: u64, all: bool, max_bytes: u64, busy: bool, at: u64) -> bool {
     let mut survivor = Process::new(view, 0);
     let finished = dies_after(at, || {
         let mut victim = Process::new(view, VICTIM);
-        victim.queue.displace(&mut victim.lane, all)
+        victim.queue.displace(&mut victim.record, all)
     });
     let left = rings[0].len();
     let dropped = if all { 3 } else { 1 };

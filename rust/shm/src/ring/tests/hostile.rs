@@ -37,17 +37,17 @@ proptest! {
             // The results do not matter, only that each call returns.
             if let Some(claim) = process.queue.claim() {
                 process.queue.fill(&claim, Label::default(), b"");
-                let _ = process.queue.put(&mut process.lane, claim);
+                let _ = process.queue.put(&mut process.record, claim);
             }
             let want = if round % 2 == 0 {
                 Want::Count(2)
             } else {
-                Want::Weight { target: 3, heavy: Heavy::Take, least: None }
+                Want::Weight { target: 3, overweight: OverweightPolicy::Take, least: None }
             };
-            let _ = process.queue.take(&mut process.lane, want, Keep::Copy, &mut |_| ());
+            let _ = process.queue.take(&mut process.record, want, Keep::Copy, &mut |_| ());
             let _ = rings[0].len();
-            let mut lane = lane(view, owner(1));
-            let _ = view.sweeper(owner(1), SystemFutex).sweep(&mut lane, |o| o == owner(2));
+            let mut record = record(view, owner(1));
+            let _ = view.sweeper(owner(1), SystemFutex).sweep(&mut record, |o| o == owner(2));
             if round == 3 {
                 let _ = process.queue.close();
             }
@@ -65,10 +65,10 @@ fn a_consumer_that_finds_nothing_is_told_of_damage() {
     let word = Word::new(State::Loaned, owner(1), 0);
     view.table.descriptors[0].set_word(word);
     let take = |process: &mut Process<'_>| {
-        let lane = &mut process.lane;
+        let record = &mut process.record;
         process
             .queue
-            .take(lane, Want::Count(1), Keep::Copy, &mut |_| ())
+            .take(record, Want::Count(1), Keep::Copy, &mut |_| ())
     };
     let found = take(&mut one);
     assert_eq!(

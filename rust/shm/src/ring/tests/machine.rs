@@ -16,17 +16,19 @@ enum Step {
 }
 
 fn step() -> impl Strategy<Value = Step> {
-    let heavy = prop_oneof![Just(Heavy::Take), Just(Heavy::Refuse)];
+    let overweight = prop_oneof![Just(OverweightPolicy::Take), Just(OverweightPolicy::Refuse)];
     let keep = prop_oneof![Just(Keep::Copy), Just(Keep::Loan), Just(Keep::Lease)];
     let want = prop_oneof![
         (1..5_u32).prop_map(Want::Count),
-        (0..8_u64, heavy, prop::option::of(0..8_u64)).prop_map(|(target, heavy, least)| {
-            Want::Weight {
-                target,
-                heavy,
-                least,
+        (0..8_u64, overweight, prop::option::of(0..8_u64)).prop_map(
+            |(target, overweight, least)| {
+                Want::Weight {
+                    target,
+                    overweight,
+                    least,
+                }
             }
-        }),
+        ),
     ];
     prop_oneof![
         8 => prop::collection::vec(0..5_u64, 1..4).prop_map(Step::Put),
@@ -64,9 +66,11 @@ fn expected(queue: &VecDeque<(u64, u64)>, want: Want, full: bool) -> Taken {
     };
     match want {
         Want::Count(count) => messages(queue.len().min(count as usize)),
-        Want::Weight { target, heavy, .. } if first > target => match heavy {
-            Heavy::Take => messages(1),
-            Heavy::Refuse => Taken::TooHeavy { weight: first },
+        Want::Weight {
+            target, overweight, ..
+        } if first > target => match overweight {
+            OverweightPolicy::Take => messages(1),
+            OverweightPolicy::Refuse => Taken::TooHeavy { weight: first },
         },
         Want::Weight { target, least, .. } => {
             let mut sum = 0;
@@ -114,7 +118,7 @@ proptest! {
                             0 => process.claim_outside(number, weight),
                             _ => process.claim(number, weight),
                         }).collect();
-                    let refusal = process.queue.put_many(&mut process.lane, &mut claims);
+                    let refusal = process.queue.put_many(&mut process.record, &mut claims);
                     let why = if closed { Refusal::Closed } else { Refusal::Full };
                     let mut left = VecDeque::from(new);
                     while let Some(&(number, weight)) = left.front()

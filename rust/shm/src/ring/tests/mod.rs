@@ -11,10 +11,10 @@ mod waiting;
 use super::heap::{Heap, View};
 use super::*;
 
-/// A queue, and a lane of its process.
+/// A queue, and an intent record of its process.
 struct Process<'a> {
     queue: Queue<'a, SystemFutex>,
-    lane: Lane<'a>,
+    record: IntentRecord<'a>,
 }
 
 impl<'a> Process<'a> {
@@ -28,7 +28,7 @@ impl<'a> Process<'a> {
             queue: view
                 .queue(ring, me, SystemFutex, 0)
                 .expect("ring and owner exist"),
-            lane: lane(view, me),
+            record: record(view, me),
         }
     }
 
@@ -50,7 +50,7 @@ impl<'a> Process<'a> {
 
     fn put(&mut self, number: u64) -> Result<(), Refusal> {
         let claim = self.claim(number, 1);
-        let put = self.queue.put(&mut self.lane, claim).expect("undamaged");
+        let put = self.queue.put(&mut self.record, claim).expect("undamaged");
         put.map_err(|(claim, refusal)| {
             self.queue.unclaim(claim);
             refusal
@@ -60,17 +60,19 @@ impl<'a> Process<'a> {
     /// Takes messages into `out`, with whether each was delivered before.
     fn take(&mut self, want: Want, keep: Keep, out: &mut Vec<(u64, bool)>) -> (Taken, Vec<Loan>) {
         let mut loans = Vec::new();
-        let taken = self.queue.take(&mut self.lane, want, keep, &mut |message| {
-            out.push((number(&message), message.redelivered));
-            loans.extend(message.loan());
-        });
+        let taken = self
+            .queue
+            .take(&mut self.record, want, keep, &mut |message| {
+                out.push((number(&message), message.redelivered));
+                loans.extend(message.loan());
+            });
         (taken.expect("undamaged"), loans)
     }
 
     /// Gives a lease back.
     fn give_back(&mut self, lease: Loan) -> Result<GivenBack, Corrupt> {
-        let Self { queue, lane } = self;
-        lease.give_back(lane, &queue.table, queue.ring(), queue.me)
+        let Self { queue, record } = self;
+        lease.give_back(record, &queue.table, queue.ring(), queue.me)
     }
 
     /// Takes all messages.
@@ -121,13 +123,13 @@ fn owner(number: u16) -> Owner {
     Owner::new(number + 1).expect("in range")
 }
 
-fn lane(view: View<'_>, me: Owner) -> Lane<'_> {
-    Lane::new(&view.table.participants[me.index()], 0).expect("there is a lane")
+fn record(view: View<'_>, me: Owner) -> IntentRecord<'_> {
+    IntentRecord::new(&view.table.participants[me.index()], 0).expect("there is an intent record")
 }
 
 fn sweep(view: View<'_>, me: u16, dead: &[u16]) -> Swept {
     let sweeper = view.sweeper(owner(me), SystemFutex);
-    let swept = sweeper.sweep(&mut lane(view, owner(me)), |other| {
+    let swept = sweeper.sweep(&mut record(view, owner(me)), |other| {
         dead.iter().any(|&index| owner(index) == other)
     });
     swept.expect("undamaged")
@@ -147,7 +149,7 @@ fn a_batch_of_claims_is_put_as_far_as_there_is_room() {
     let rings = heap.rings().expect("sound");
     let mut process = Process::new(heap.view(&rings), 0);
     let mut claims: Vec<_> = (0..5).map(|number| process.claim(number, 1)).collect();
-    let refusal = process.queue.put_many(&mut process.lane, &mut claims);
+    let refusal = process.queue.put_many(&mut process.record, &mut claims);
     assert_eq!((refusal, claims.len()), (Ok(Some(Refusal::Full)), 2));
     assert_eq!(process.queue.ring().len(), 3);
 }
@@ -183,12 +185,12 @@ fn a_loan_can_be_given_back_once_and_what_was_copied_is_none() {
         } else {
             process.claim(1, 1)
         };
-        let put = process.queue.put(&mut process.lane, claim);
+        let put = process.queue.put(&mut process.record, claim);
         assert!(matches!(put, Ok(Ok(()))));
         let mut loans = Vec::new();
         let taken = process
             .queue
-            .take(&mut process.lane, Want::Count(1), keep, &mut |message| {
+            .take(&mut process.record, Want::Count(1), keep, &mut |message| {
                 assert_eq!(number(&message), 1);
                 loans.extend([message.loan(), message.loan()]);
             });

@@ -9,22 +9,22 @@ fn numbers(process: &Process<'_>) -> Vec<u64> {
     let (mut at, end) = process.queue.span();
     let mut seen = Vec::new();
     while at != end {
-        match process.queue.sight(at).expect("undamaged") {
-            Sight::Message(glimpse) => {
-                assert!(process.queue.is_there(&glimpse));
-                seen.push(match glimpse.payload() {
+        match process.queue.peek_at(at).expect("undamaged") {
+            PeekOutcome::Message(copy) => {
+                assert!(process.queue.is_there(&copy));
+                seen.push(match copy.payload() {
                     Payload::Inline(8) => {
-                        u64::from_ne_bytes(glimpse.bytes().try_into().expect("8 bytes"))
+                        u64::from_ne_bytes(copy.bytes().try_into().expect("8 bytes"))
                     }
                     Payload::Inline(other) => panic!("{other} bytes"),
                     Payload::Block(block) => {
-                        assert!(glimpse.bytes().is_empty());
+                        assert!(copy.bytes().is_empty());
                         block.offset
                     }
                 });
             }
-            Sight::Gone => (),
-            Sight::End => break,
+            PeekOutcome::Gone => (),
+            PeekOutcome::End => break,
         }
         at = at.wrapping_add(1);
     }
@@ -43,7 +43,7 @@ fn a_look_sees_what_a_take_gives_and_takes_nothing() {
             } else {
                 process.claim(number, 1)
             };
-            let put = process.queue.put(&mut process.lane, claim);
+            let put = process.queue.put(&mut process.record, claim);
             assert!(put.expect("undamaged").is_ok());
         }
         let expected = (0..round % 6).collect::<Vec<_>>();
@@ -55,7 +55,7 @@ fn a_look_sees_what_a_take_gives_and_takes_nothing() {
         assert_eq!(process.queue.load().expect("undamaged").0, lengths.sum());
         let mut loans = Vec::new();
         let taken = process.queue.take(
-            &mut process.lane,
+            &mut process.record,
             Want::Count(9),
             Keep::Copy,
             &mut |message| loans.extend(message.loan()),
@@ -75,23 +75,29 @@ fn what_was_taken_since_it_was_seen_is_not_there() {
     let mut process = Process::new(heap.view(&rings), ALIVE);
     process.put(7).expect("room");
     let (head, _) = process.queue.span();
-    let Sight::Message(glimpse) = process.queue.sight(head).expect("undamaged") else {
+    let PeekOutcome::Message(copy) = process.queue.peek_at(head).expect("undamaged") else {
         panic!("there is one");
     };
     let mut out = Vec::new();
     process.drain(&mut out);
-    assert!(!process.queue.is_there(&glimpse));
+    assert!(!process.queue.is_there(&copy));
     // The same descriptor, at another position.
     process.put(8).expect("room");
-    assert!(!process.queue.is_there(&glimpse));
-    assert!(matches!(process.queue.sight(head), Ok(Sight::Gone)));
+    assert!(!process.queue.is_there(&copy));
+    assert!(matches!(process.queue.peek_at(head), Ok(PeekOutcome::Gone)));
     assert!(matches!(
-        process.queue.sight(head + 1),
-        Ok(Sight::Message(_))
+        process.queue.peek_at(head + 1),
+        Ok(PeekOutcome::Message(_))
     ));
-    assert!(matches!(process.queue.sight(head + 2), Ok(Sight::End)));
+    assert!(matches!(
+        process.queue.peek_at(head + 2),
+        Ok(PeekOutcome::End)
+    ));
     process.queue.close().expect("undamaged");
-    assert!(matches!(process.queue.sight(head + 2), Ok(Sight::End)));
+    assert!(matches!(
+        process.queue.peek_at(head + 2),
+        Ok(PeekOutcome::End)
+    ));
     assert_eq!(process.queue.counts(), (2, 1), "the end is not a message");
 }
 
@@ -132,7 +138,7 @@ fn damage_is_found_and_nothing_worse() {
         }
     }
     assert!(matches!(
-        process.queue.sight(head),
+        process.queue.peek_at(head),
         Err(Corrupt::NoSuchDescriptor { index: 99, .. })
     ));
 }

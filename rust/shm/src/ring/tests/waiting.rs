@@ -35,10 +35,10 @@ fn asleep(word: &AtomicU32) {
 }
 
 fn take_within(process: &mut Process<'_>, want: Want, limit: Duration) -> Taken {
-    let Process { queue, lane, .. } = process;
+    let Process { queue, record, .. } = process;
     let until = &mut until(limit, always);
     let taken = take_waiting(queue, want, until, || -> Result<Taken, Corrupt> {
-        queue.take(lane, want, Keep::Copy, &mut |_| ())
+        queue.take(record, want, Keep::Copy, &mut |_| ())
     });
     taken.expect("undamaged")
 }
@@ -48,7 +48,7 @@ fn put_within<P: crate::blocking::Pause>(
     claims: &mut Vec<Claim>,
     until: &mut Until<P>,
 ) -> Result<Option<Refusal>, Corrupt> {
-    Producer::new(&process.queue).put_many(&mut process.lane, claims, until)
+    Producer::new(&process.queue).put_many(&mut process.record, claims, until)
 }
 
 #[test]
@@ -124,7 +124,7 @@ fn waiting_for_weight_and_for_one_do_not_disturb_each_other() {
         scope.spawn(|| {
             let want = Want::Weight {
                 target: 5,
-                heavy: Heavy::Refuse,
+                overweight: OverweightPolicy::Refuse,
                 least: None,
             };
             let taken = take_within(&mut Process::new(view, 1), want, LONG);
@@ -178,7 +178,7 @@ fn a_wait_for_weight_gets_what_there_is_if_no_more_bytes_fit_in() {
         let taker = scope.spawn(|| {
             let want = Want::Weight {
                 target: 9,
-                heavy: Heavy::Refuse,
+                overweight: OverweightPolicy::Refuse,
                 least: None,
             };
             take_within(&mut Process::new(view, 1), want, LONG)
@@ -196,7 +196,7 @@ fn a_wait_for_weight_gets_what_there_is_if_no_more_bytes_fit_in() {
     // Only until a message is taken: then the queue is not full any more.
     let want = Want::Weight {
         target: 9,
-        heavy: Heavy::Refuse,
+        overweight: OverweightPolicy::Refuse,
         least: None,
     };
     let taken = process.take(want, Keep::Copy, &mut Vec::new()).0;
@@ -241,7 +241,7 @@ fn closing_wakes_all_and_what_is_there_can_be_taken() {
     std::thread::scope(|scope| {
         let want = Want::Weight {
             target: 9,
-            heavy: Heavy::Refuse,
+            overweight: OverweightPolicy::Refuse,
             least: None,
         };
         let getters = [(1, Want::Count(1)), (2, Want::Count(2)), (3, want)].map(|(me, want)| {
@@ -273,7 +273,7 @@ fn closing_wakes_all_and_what_is_there_can_be_taken() {
         &mut process,
         Want::Weight {
             target: 9,
-            heavy: Heavy::Take,
+            overweight: OverweightPolicy::Take,
             least: None,
         },
         LONG,

@@ -12,12 +12,12 @@ use crate::ring::wait::SystemFutex;
 use crate::ring::word::Owner;
 use crate::segment::file;
 use crate::session::directory::Directory;
-use crate::session::lane_pool::LanePool;
+use crate::session::intent_record_pool::IntentRecordPool;
 use crate::session::lock::Locks;
 use crate::session::members::{self, Member};
 use crate::session::name::Token;
 use crate::session::queue_table::{self, Bounds};
-use crate::session::recover::{self, Around, Recovery};
+use crate::session::recover::{self, Recovery, RecoveryContext};
 use crate::session::{Control, Error, MemoryPolicy, Settings, folders, leftovers};
 
 /// Not a test but the child of other tests: without a folder it does nothing.
@@ -64,7 +64,7 @@ fn act(member: &mut Participant, words: &[&str]) -> String {
             .expect("asked")
             .to_string(),
         ["leave"] => {
-            members::leave(&member.around(), false, deadline()).expect("left");
+            members::leave(&member.recovery_context(), false, deadline()).expect("left");
             String::new()
         }
         _ => panic!("what is {words:?}?"),
@@ -86,7 +86,7 @@ pub(super) fn deadline() -> Instant {
 pub(super) struct Participant {
     pub(super) control: Control,
     pub(super) locks: Locks,
-    pub(super) lanes: LanePool,
+    pub(super) records: IntentRecordPool,
     pub(super) me: Member,
     /// Messages that it took and did not give back.
     in_use: Vec<Loan>,
@@ -147,30 +147,30 @@ impl Participant {
         Self {
             control,
             locks,
-            lanes: LanePool::default(),
+            records: IntentRecordPool::default(),
             me,
             in_use: Vec::new(),
         }
     }
 
-    pub(super) fn around(&self) -> Around<'_> {
-        Around {
+    pub(super) fn recovery_context(&self) -> RecoveryContext<'_> {
+        RecoveryContext {
             control: &self.control,
             locks: &self.locks,
             me: self.me.owner(),
-            lanes: &self.lanes,
+            records: &self.records,
         }
     }
 
     pub(super) fn sweep(&self) -> Recovery {
         let guard = self.locks.lock(deadline()).expect("free");
-        recover::run(&self.around(), &guard).expect("undamaged")
+        recover::run(&self.recovery_context(), &guard).expect("undamaged")
     }
 
     fn table(&self) -> Table<'_> {
         Table {
             descriptors: self.control.descriptors(),
-            participants: self.control.lanes(),
+            participants: self.control.participants(),
         }
     }
 
@@ -185,16 +185,20 @@ impl Participant {
         queue.expect("sound")
     }
 
-    fn with_lane<R>(&self, work: impl FnOnce(&mut crate::ring::intent::Lane<'_>) -> R) -> R {
+    fn with_record<R>(
+        &self,
+        work: impl FnOnce(&mut crate::ring::intent::IntentRecord<'_>) -> R,
+    ) -> R {
         let owner: Owner = self.me.owner();
-        self.lanes.with(&self.control.lanes()[owner.index()], work)
+        self.records
+            .with(&self.control.participants()[owner.index()], work)
     }
 
     pub(super) fn put(&self, number: u8) {
         let queue = self.queue();
         let claim = queue.claim().expect("free");
         assert!(queue.fill(&claim, Label::default(), &[number]));
-        let put = self.with_lane(|lane| queue.put(lane, claim));
+        let put = self.with_record(|record| queue.put(record, claim));
         assert!(put.expect("undamaged").is_ok());
     }
 
@@ -202,9 +206,9 @@ impl Participant {
     pub(super) fn take(&mut self, keep: Keep) -> u8 {
         let mut found = None;
         let mut held = None;
-        let taken = self.with_lane(|lane| {
+        let taken = self.with_record(|record| {
             self.queue()
-                .take(lane, Want::Count(1), keep, &mut |message| {
+                .take(record, Want::Count(1), keep, &mut |message| {
                     let mut byte = [0];
                     message.copy(&mut byte);
                     found = Some(byte[0]);

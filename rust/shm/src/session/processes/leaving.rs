@@ -55,7 +55,7 @@ fn the_last_process_that_leaves_removes_the_session() {
     assert_eq!(me.take(Keep::Copy), 1, "it is delivered again");
     assert!(!me.control.is_gone());
 
-    members::leave(&me.around(), false, deadline()).expect("left");
+    members::leave(&me.recovery_context(), false, deadline()).expect("left");
     assert!(me.control.is_gone());
     assert_eq!((listed(base.path()), listed(disk.path())), (0, 0));
 }
@@ -67,7 +67,7 @@ fn the_last_process_that_leaves_is_not_the_last_while_another_is_stopped() {
     let mut other = start(&folder, None);
     other.ask("join").expect("it runs");
     other.signal(Signal::STOP);
-    members::leave(&me.around(), false, deadline()).expect("left");
+    members::leave(&me.recovery_context(), false, deadline()).expect("left");
     assert!(folder.is_dir() && !me.control.is_gone());
     other.signal(Signal::CONT);
     other.ask("leave").expect("it runs");
@@ -95,8 +95,8 @@ fn a_message_in_hand_keeps_only_the_entry_of_a_process_that_left() {
     other.ask("put 7").expect("it runs");
     // This process announces a take that it then does not make.
     let announce = |me: &Participant, bits| {
-        let lane = &me.control.lanes()[1].lanes[7];
-        lane.store(bits, crate::sync::Ordering::Relaxed);
+        let record = &me.control.participants()[1].records[7];
+        record.store(bits, crate::sync::Ordering::Relaxed);
     };
     let word = me
         .control
@@ -184,7 +184,7 @@ fn what_a_maker_or_a_remover_left_half_done_is_cleared_when_it_is_old() {
     fs::write(not_ours.join("x1"), "").expect("written");
     // All participants left, but the session stays for a process that comes later.
     let (me, kept) = Participant::create(base.path());
-    members::leave(&me.around(), true, deadline()).expect("left");
+    members::leave(&me.recovery_context(), true, deadline()).expect("left");
     drop(me);
     let mut expected = [empty, locks_only, kept];
     expected.sort();
@@ -209,7 +209,7 @@ fn an_orphan_on_disk_is_cleared() {
         "its session is there"
     );
     fs::remove_file(folder.join(folders::DISK)).expect("removed");
-    members::leave(&me.around(), false, deadline()).expect("left");
+    members::leave(&me.recovery_context(), false, deadline()).expect("left");
     assert!(!folder.exists());
     assert_eq!(clear(disk.path()).len(), 1);
     assert_eq!(listed(disk.path()), 0);

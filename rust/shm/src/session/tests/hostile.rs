@@ -9,11 +9,11 @@ use proptest::prelude::*;
 use super::case::Survivor;
 use super::messages::{Kind, put, put_many, take};
 use super::victim::{BOUNDS, MEMORY};
-use crate::ring::descriptor::{Descriptor, LANES, Participant};
+use crate::ring::descriptor::{Descriptor, INTENT_RECORDS, Participant};
 use crate::ring::header::Header;
 use crate::ring::put::Refusal;
-use crate::ring::take::{Heavy, Keep, Want};
-use crate::ring::wait::Vigil;
+use crate::ring::take::{Keep, OverweightPolicy, Want};
+use crate::ring::wait::WaitState;
 use crate::segment::layout as at;
 use crate::session::directory::Directory;
 use crate::session::name::Token;
@@ -34,7 +34,12 @@ const PARTS: [(u64, u64, usize, u64); 18] = [
     (offset_of!(at::Superblock, memory) as u64, 1, 0, 1),
     (offset_of!(at::Superblock, changed) as u64, 1, 0, 2),
     (at::PROCESSES, 4, size_of::<at::Process>(), 4),
-    (at::LANES, 3, size_of::<Participant>(), LANES as u64),
+    (
+        at::INTENT_RECORDS,
+        3,
+        size_of::<Participant>(),
+        INTENT_RECORDS as u64,
+    ),
     (at::CHUNKS, 4, size_of::<at::Chunk>(), 1),
     (at::EXTENTS, 3, size_of::<at::Extent>(), 4),
     (at::QUEUES, 3, size_of::<at::QueueEntry>(), 8),
@@ -129,18 +134,18 @@ fn everything(session: &Arc<Session>, queue: &SessionQueue) -> Result<(), Error>
         } else {
             Want::Weight {
                 target: 3,
-                heavy: Heavy::Take,
+                overweight: OverweightPolicy::Take,
                 least: None,
             }
         };
         let keep = [Keep::Copy, Keep::Loan, Keep::Lease][round % 3];
         anything(take_any(queue, want, keep));
-        let mut vigil = Vigil::default();
-        anything(queue.wait_to_take(want, &mut vigil, limit).map(drop));
-        queue.done_taking(want, vigil);
-        let mut vigil = Vigil::default();
-        anything(queue.wait_to_put(8, &mut vigil, limit).map(drop));
-        queue.done_putting(vigil);
+        let mut wait_state = WaitState::default();
+        anything(queue.wait_to_take(want, &mut wait_state, limit).map(drop));
+        queue.done_taking(want, wait_state);
+        let mut wait_state = WaitState::default();
+        anything(queue.wait_to_put(8, &mut wait_state, limit).map(drop));
+        queue.done_putting(wait_state);
         session.wait_for_memory(limit);
         queue.arm_take();
         queue.arm_put();

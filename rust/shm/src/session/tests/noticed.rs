@@ -7,7 +7,7 @@ use super::case::Survivor;
 use super::messages::{Kind, put, take};
 use super::victim::{Act, BOUNDS, MEMORY, does};
 use crate::ring::take::{Keep, Want};
-use crate::ring::wait::Vigil;
+use crate::ring::wait::WaitState;
 use crate::session::MemoryPolicy;
 
 /// Longest time for which a waiting process does not look for dead ones.
@@ -47,10 +47,12 @@ fn messages_of_the_dead_reach_a_process_that_waits_for_one() {
         assert_eq!(sent, Ok(()));
         let act = Act::Take(Keep::Lease, 2, Kind::Block);
         let one = noticed(&survivor, act, || {
-            let (want, mut vigil) = (Want::Count(1), Vigil::default());
-            queue.wait_to_take(want, &mut vigil, SLICE).expect("sound");
+            let (want, mut wait_state) = (Want::Count(1), WaitState::default());
+            queue
+                .wait_to_take(want, &mut wait_state, SLICE)
+                .expect("sound");
             let mut taken = take(&queue, 1, Keep::Copy, |_| ()).expect("sound");
-            queue.done_taking(want, vigil);
+            queue.done_taking(want, wait_state);
             taken.pop()
         });
         assert_eq!((one.number, one.redelivered), (number, true));

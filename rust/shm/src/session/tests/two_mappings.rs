@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use crate::session::{Bounds, MemoryPolicy, Offer, Session, SessionQueue, Settings};
 use crate::sync::hint::{AtomicU64, Ordering};
-use crate::{Keep, Label, Payload, Refusal, Taken, Vigil, Want};
+use crate::{Keep, Label, Payload, Refusal, Taken, WaitState, Want};
 
 const MESSAGES: u64 = 3000;
 const PRODUCERS: u64 = 2;
@@ -46,7 +46,7 @@ fn is_long(number: u64) -> bool {
 }
 
 fn put(queue: &SessionQueue, number: u64) {
-    let (begun, mut vigil) = (Instant::now(), Vigil::default());
+    let (begun, mut wait_state) = (Instant::now(), WaitState::default());
     let label = Label::default();
     let mut draft = None;
     loop {
@@ -79,15 +79,15 @@ fn put(queue: &SessionQueue, number: u64) {
         assert!(begun.elapsed() < LONG, "it did not happen in time");
         let length = if is_long(number) { LENGTH } else { 8 };
         queue
-            .wait_to_put(length as u64, &mut vigil, SLICE)
+            .wait_to_put(length as u64, &mut wait_state, SLICE)
             .expect("sound");
     }
-    queue.done_putting(vigil);
+    queue.done_putting(wait_state);
 }
 
 /// Takes a message; None once the queue is closed and empty.
 fn take(queue: &SessionQueue) -> Option<u64> {
-    let (begun, mut vigil, want) = (Instant::now(), Vigil::default(), Want::Count(1));
+    let (begun, mut wait_state, want) = (Instant::now(), WaitState::default(), Want::Count(1));
     let mut got = None;
     loop {
         let taken = queue.take(want, Keep::Copy, &mut |message| {
@@ -99,9 +99,11 @@ fn take(queue: &SessionQueue) -> Option<u64> {
             Taken::Messages { .. } | Taken::Closed => break,
             _ => assert!(begun.elapsed() < LONG, "it did not happen in time"),
         }
-        queue.wait_to_take(want, &mut vigil, SLICE).expect("sound");
+        queue
+            .wait_to_take(want, &mut wait_state, SLICE)
+            .expect("sound");
     }
-    queue.done_taking(want, vigil);
+    queue.done_taking(want, wait_state);
     let (bytes, loan, payload) = got?;
     let Some(loan) = loan else {
         return Some(u64::from_ne_bytes(bytes));

@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::messages::{self, Kind, put, put_many};
 use crate::failpoint::killed_after;
 use crate::ring::take::{Keep, Want};
-use crate::ring::wait::Vigil;
+use crate::ring::wait::WaitState;
 use crate::session::processes::process::{Process, answer_lines, say};
 use crate::session::{Bounds, Error, MemoryPolicy, Session, SessionQueue, Settings};
 
@@ -276,10 +276,10 @@ impl Victim {
             }
             Act::Trim => self.session.trim(),
             Act::Wait => {
-                let (want, mut vigil) = (Want::Count(1), Vigil::default());
+                let (want, mut wait_state) = (Want::Count(1), WaitState::default());
                 let limit = Duration::from_millis(1);
-                self.queue.wait_to_take(want, &mut vigil, limit)?;
-                self.queue.done_taking(want, vigil);
+                self.queue.wait_to_take(want, &mut wait_state, limit)?;
+                self.queue.done_taking(want, wait_state);
             }
             Act::HangBell => {
                 self.session.bell()?;
