@@ -12,10 +12,10 @@ from shoal.deadline import Deadline
 from shoal.errors import ShoalValueError
 from shoal.futures import done, fail
 from shoal.work import AsyncFuncWork, AsyncWork
-from shoal.worker.routed.kept import KeptItems, Taken
-from shoal.worker.routed.state import RoutingState
 from shoal.worker.routing import ROUTING_DEFAULT_TAG
+from shoal.worker.routing.kept_items import KeptItems, Taken
 from shoal.worker.routing.keys import RouteKey
+from shoal.worker.routing.state import RoutingState
 
 __all__ = ["ChannelLink", "Link", "PeerLink", "link_of"]
 

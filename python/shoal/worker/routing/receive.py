@@ -10,10 +10,6 @@ from shoal.errors import ShoalValueError
 from shoal.futures import done
 from shoal.loop import soon
 from shoal.work import AsyncChannelWork, AsyncRouteWork, AsyncWork
-from shoal.worker.routed.kept import KeptItems, Taken
-from shoal.worker.routed.links import Link, link_of
-from shoal.worker.routed.recorded import Routes
-from shoal.worker.routed.state import RoutingState
 from shoal.worker.routing import (
     build_recv_plan,
     decoupled_build_recv_plan,
@@ -23,7 +19,11 @@ from shoal.worker.routing import (
     split_channel_message,
     validate_batch_size,
 )
+from shoal.worker.routing.kept_items import KeptItems, Taken
 from shoal.worker.routing.keys import RouteKey
+from shoal.worker.routing.links import Link, link_of
+from shoal.worker.routing.state import RoutingState
+from shoal.worker.routing.unanswered import Routes
 
 __all__ = ["recv_from"]
 

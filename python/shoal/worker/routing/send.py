@@ -8,9 +8,6 @@ from typing import Any
 from shoal.errors import ShoalValueError
 from shoal.futures import done
 from shoal.work import AsyncRouteWork, AsyncWork
-from shoal.worker.routed.links import Link, link_of
-from shoal.worker.routed.recorded import RecordedRoute, Routes
-from shoal.worker.routed.state import RoutingState
 from shoal.worker.routing import (
     CommMapper,
     build_send_plan,
@@ -20,6 +17,9 @@ from shoal.worker.routing import (
     split_batch,
 )
 from shoal.worker.routing.keys import RouteKey
+from shoal.worker.routing.links import Link, link_of
+from shoal.worker.routing.state import RoutingState
+from shoal.worker.routing.unanswered import RecordedRoute, Routes
 
 __all__ = ["send_to"]
 
