@@ -14,8 +14,8 @@ from shoal.channel.queues import Future
 from shoal.collective.message import BESIDE, nbytes_of, special
 from shoal.collective.node_memory import MOST_BYTES
 from shoal.collective.options import CollectiveGroupOptions
+from shoal.collective.peer_routes import PeerRoutes, Route
 from shoal.collective.peer_waits import PeerWait
-from shoal.collective.routes import Route, Routes
 from shoal.collective.tensor_sends import TensorSends, has_tensors
 from shoal.collective.unread_payloads import UnreadPayloads
 from shoal.collective.watchdog import attend
@@ -119,7 +119,7 @@ class Outbox:
         what: Name of the operation in errors and log lines, such as `send to`.
     """
 
-    def __init__(self, routes: Routes, kind: str, peer: WorkerAddress, what: str) -> None:
+    def __init__(self, routes: PeerRoutes, kind: str, peer: WorkerAddress, what: str) -> None:
         self._routes = routes
         self._kind = kind
         self.peer = peer

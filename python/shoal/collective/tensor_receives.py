@@ -14,9 +14,9 @@ from shoal.collective.message import (
     open_message,
     special_of,
 )
-from shoal.collective.routes import Routes
+from shoal.collective.peer_routes import PeerRoutes
 from shoal.collective.tensor_frames import FrameReceiver, Place
-from shoal.collective.tensor_layout import Layout, allocate, rebuild
+from shoal.collective.tensor_layout import TensorLayout, allocate, rebuild
 from shoal.deadline import Deadline
 from shoal.errors import (
     ChannelNotFoundError,
@@ -42,7 +42,7 @@ class TensorReceives:
         peer: The sender.
     """
 
-    def __init__(self, routes: Routes, peer: WorkerAddress) -> None:
+    def __init__(self, routes: PeerRoutes, peer: WorkerAddress) -> None:
         self._routes = routes
         self._peer = peer
         self._where = f"{routes.name}: message from {peer.get_name()}"
@@ -164,7 +164,7 @@ class TensorReceives:
             self._lanes[name] = lane_transport(name, self._routes.memory).receiver(
                 address, sender, self._routes.info, deadline
             )
-        layout = Layout.of_json(described)
+        layout = TensorLayout.of_json(described)
         facts = layout.facts[0] if single else None
         target = None if facts is None else into(facts)
         tensors = allocate(layout, staged=False) if target is None else [target]

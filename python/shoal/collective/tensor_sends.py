@@ -9,9 +9,9 @@ from shoal._backend import WorkerAddress
 from shoal.collective.device_transports import lane_transport
 from shoal.collective.message import BUFFERS, LANE, nbytes_of, special, tensor_in, tensors_of
 from shoal.collective.options import CollectiveGroupOptions
-from shoal.collective.routes import Route, Routes
+from shoal.collective.peer_routes import PeerRoutes, Route
 from shoal.collective.tensor_frames import FrameSender
-from shoal.collective.tensor_layout import Layout, describe
+from shoal.collective.tensor_layout import TensorLayout, describe
 from shoal.deadline import Deadline
 from shoal.errors import TransportRefusedError
 from shoal.manager import WorkerInfo
@@ -38,7 +38,7 @@ class TensorSends:
         peer: The receiver.
     """
 
-    def __init__(self, routes: Routes, peer: WorkerAddress) -> None:
+    def __init__(self, routes: PeerRoutes, peer: WorkerAddress) -> None:
         self._routes = routes
         self._frames = FrameSender(routes.info.node_ip, routes.name, peer.get_name())
         self._lanes: dict[str, TensorLane] = {}
@@ -117,7 +117,7 @@ class TensorSends:
 
     def _by_frames(
         self,
-        layout: Layout,
+        layout: TensorLayout,
         tensors: list[Any],
         single: bool,
         deadline: Deadline,
@@ -136,7 +136,7 @@ class TensorSends:
         self,
         choice: Choice,
         info: WorkerInfo,
-        layout: Layout,
+        layout: TensorLayout,
         tensors: list[Any],
         single: Any,
         deadline: Deadline,
