@@ -26,8 +26,8 @@ from shoal.collective.node_memory import MOST_BYTES
 from shoal.collective.options import CollectiveGroupOptions
 from shoal.collective.outbox import Outbox
 from shoal.collective.peer_routes import PeerRoutes
-from shoal.collective.peer_waits import PeerWait
 from shoal.collective.unread_payloads import UnreadPayloads
+from shoal.collective.waits import PeerWait
 from shoal.deadline import Deadline
 from shoal.errors import PeerLostError, ShoalError, ShoalTimeoutError
 from shoal.futures import fulfil

@@ -25,10 +25,9 @@ from shoal.collective.message import (
 )
 from shoal.collective.outbox import SLICE_S
 from shoal.collective.peer_routes import PeerRoutes, Route
-from shoal.collective.peer_waits import PeerWait
 from shoal.collective.tensor_layout import fits
 from shoal.collective.tensor_receives import NOT_HERE, Place, TensorReceives
-from shoal.collective.watchdog import attend
+from shoal.collective.waits import PeerWait, attend
 from shoal.deadline import Deadline
 from shoal.errors import (
     ChannelClosed,
@@ -40,8 +39,8 @@ from shoal.errors import (
 )
 from shoal.futures import fail, fulfil
 from shoal.manager import WorkerInfo
+from shoal.reused_threads import run_in_thread
 from shoal.transport.choice import Watch
-from shoal.wait_threads import run_in_thread
 
 __all__ = ["NOT_YET", "Inbox", "PendingReceive"]
 

@@ -15,10 +15,9 @@ from shoal.collective.message import BESIDE, nbytes_of, special
 from shoal.collective.node_memory import MOST_BYTES
 from shoal.collective.options import CollectiveGroupOptions
 from shoal.collective.peer_routes import PeerRoutes, Route
-from shoal.collective.peer_waits import PeerWait
 from shoal.collective.tensor_sends import TensorSends, has_tensors
 from shoal.collective.unread_payloads import UnreadPayloads
-from shoal.collective.watchdog import attend
+from shoal.collective.waits import PeerWait, attend
 from shoal.deadline import Deadline
 from shoal.errors import (
     ChannelClosed,
@@ -30,9 +29,9 @@ from shoal.errors import (
 from shoal.futures import Asking, fail, fulfil
 from shoal.manager import WorkerInfo
 from shoal.pickling import dumps
+from shoal.reused_threads import run_in_thread
 from shoal.shm import Parcel
 from shoal.transport.choice import Watch
-from shoal.wait_threads import run_in_thread
 
 __all__ = ["LOOK_S", "SLICE_S", "Outbox"]
 
