@@ -36,7 +36,7 @@ from shoal.net_emulation import Link
 from shoal.pickling import dumps
 from shoal.process import ProcessId
 from shoal.shm import Parcel
-from shoal.shm.payloads import PayloadRef, withdraw
+from shoal.shm.shared_files import PayloadRef, withdraw
 from shoal.transport.choice import forced_transport
 from shoal.work import AsyncWork
 

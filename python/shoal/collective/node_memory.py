@@ -18,7 +18,7 @@ from shoal.errors import ChannelEmpty, ChannelNotFoundError, ShoalError
 from shoal.process import ProcessId
 from shoal.shm import Queue, Session, joined
 from shoal.shm.location import memory_id
-from shoal.shm.payloads import PayloadWriter
+from shoal.shm.shared_files import PayloadWriter
 
 __all__ = ["MOST_BYTES", "NodeMemory"]
 

@@ -25,7 +25,7 @@ from shoal.errors import (
     TransportRefusedError,
 )
 from shoal.pickling import loads
-from shoal.shm.payloads import open_payload
+from shoal.shm.shared_files import open_payload
 from shoal.transport.choice import TensorLane, Watch
 
 __all__ = ["NOT_HERE", "Place", "TensorReceives"]
