@@ -12,8 +12,8 @@ from shoal.collective.inbox import Inbox, PendingReceive
 from shoal.collective.message import (
     BESIDE,
     BUFFERS,
+    CARRIER,
     FRAMES,
-    LANE,
     expects_object,
     held_message,
     outlives_sender,
@@ -86,13 +86,13 @@ def test_a_message_of_a_dead_sender_is_seen_until_a_receive_has_it(inbox, messag
 def test_a_look_survives_a_message_that_arrives_meanwhile(inbox):
     class Kind:
         def __eq__(self, other):
-            inbox._early.append(special(LANE))
-            return other == LANE
+            inbox._early.append(special(CARRIER))
+            return other == CARRIER
 
         __hash__ = None
 
-    inbox._early.append((special(LANE)[0], Kind()))
-    inbox._early.append(special(LANE))
+    inbox._early.append((special(CARRIER)[0], Kind()))
+    inbox._early.append(special(CARRIER))
     assert not inbox._last_words()
 
 
@@ -116,7 +116,7 @@ def test_an_error_leaves_no_last_words(inbox, monkeypatch):
         (held_message(1.0, "text"), True),
         (special(BESIDE, None), True),
         (special(BUFFERS, b"", 0), True),
-        (special(LANE), False),
+        (special(CARRIER), False),
         (special(FRAMES), False),
     ],
 )

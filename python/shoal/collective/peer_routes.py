@@ -44,7 +44,7 @@ class PeerRoutes:
         self.info = info
         self.name = info.address.get_name()
         # Without accelerators and registered transports, all tensors travel with the objects.
-        self.has_lanes = bool(info.available_accelerators) or has_registered()
+        self.has_carriers = bool(info.available_accelerators) or has_registered()
         local = in_process()
         self.directory = directory or (ManagerDirectory() if local is None else local.directory)
         self.memory = NodeMemory(self.directory)
