@@ -86,8 +86,12 @@ def test_the_transport_of_the_document_carries_tensors(tcp):
         assert into.tolist() == [1, 1, 1]
         left.send("an object", "right", 0)
         assert right.recv("left", 0, timeout=60) == "an object"
-        lanes = [lane for box in left._outboxes.values() for lane in box._lanes._lanes.values()]
-        assert any(type(lane).__module__ == "tcp_transport" for lane in lanes)
+        assert any(type(one).__module__ == "tcp_transport" for one in carriers_of(left))
+
+
+def carriers_of(collective):
+    sends = [box._tensor_sends for box in collective._outboxes.values()]
+    return [carrier for one in sends for carrier in one._carriers.values()]
 
 
 @pytest.mark.process
@@ -106,7 +110,7 @@ def test_the_transport_of_the_document_ends_by_deadline_and_by_death(tcp):
         timer.join()
 
 
-def test_the_lanes_of_the_document_notice_closed_connections_and_strangers(tcp):
+def test_the_carriers_of_the_document_notice_closed_connections_and_strangers(tcp):
     import tcp_transport  # noqa: PLC0415  (the fixture installs it)
     import torch
 
@@ -142,7 +146,7 @@ def test_the_protocols_that_are_named_are_there():
     exec(compile(TRANSPORT, "tcp_transport.py", "exec"), module)
     for protocol, made in (
         (choice.Transport, module["TcpTransport"]),
-        (choice.TensorLane, module["Lane"]),
+        (choice.TensorCarrier, module["Carrier"]),
     ):
         assert f"`{protocol.__name__}`" in part
         for name, function in vars(protocol).items():

@@ -151,6 +151,54 @@ def test_assert_is_found():
     assert asserts("x = 1\ndef f():\n    assert x, 'no'\n") == [3]
 
 
+def public_classes(source: str) -> Iterator[str]:
+    """The public classes at the top of a module, also those inside an `if` or a `try` there."""
+    left = ast.parse(source).body
+    while left:
+        statement = left.pop()
+        if isinstance(statement, ast.ClassDef):
+            if not statement.name.startswith("_"):
+                yield statement.name
+        elif isinstance(statement, ast.If | ast.Try | ast.With):
+            left += ast.iter_child_nodes(statement)
+        elif isinstance(statement, ast.ExceptHandler):
+            left += statement.body
+
+
+def defined_twice(modules: dict[str, str]) -> list[str]:
+    """The public classes that two modules define, with the names of both."""
+    first: dict[str, str] = {}
+    found = []
+    for name, source in sorted(modules.items()):
+        for defined in sorted(set(public_classes(source))):
+            other = first.setdefault(defined, name)
+            if other != name:
+                found.append(f"{defined} is defined in {other} and in {name}")
+    return found
+
+
+def test_no_public_class_of_the_package_is_defined_twice():
+    """But for `_pure`, the other core, and `compat`, which has the names of other packages."""
+    package = REPOSITORY / "python" / "shoal"
+    modules = {
+        str(path.relative_to(REPOSITORY)): read(path)
+        for path in sources(".py")
+        if path.is_relative_to(package)
+        and path.relative_to(package).parts[0] not in ("_pure", "compat")
+    }
+    assert len(modules) > 100
+    assert defined_twice(modules) == []
+
+
+def test_class_that_is_defined_twice_is_found():
+    modules = {
+        "a.py": "class Link: ...\nclass _Own: ...",
+        "b.py": "try:\n    import x\nexcept ImportError:\n    class Link: ...",
+        "c.py": "class _Own: ...\ndef f():\n    class Link: ...\nclass Outer:\n    class Link: ...",
+    }
+    assert defined_twice(modules) == ["Link is defined in a.py and in b.py"]
+
+
 def test_no_test_bounds_elapsed_time():
     tests = REPOSITORY / "tests"
     found = [

@@ -19,7 +19,7 @@ import torch
 from shoal.errors import TransportRefusedError
 
 
-class Lane:
+class Carrier:
     def __init__(self, folder):
         self._folder = Path(folder)
         self._count = 0
@@ -61,10 +61,10 @@ class Files:
         name = f"{here.address.get_name()}-{there.address.get_name()}-{os.getpid()}"
         folder = Path(os.environ["FILES_FOLDER"]) / name
         folder.mkdir()
-        return Lane(folder), {"folder": str(folder)}
+        return Carrier(folder), {"folder": str(folder)}
 
     def receiver(self, address, here, there, deadline):
-        return Lane(address["folder"])
+        return Carrier(address["folder"])
 
 
 made = Files()
@@ -78,10 +78,10 @@ def package(tmp_path, monkeypatch, backend):
     facts.mkdir()
     (facts / "METADATA").write_text("Metadata-Version: 2.1\nName: files-transport\nVersion: 1\n")
     (facts / "entry_points.txt").write_text("[shoal.transports]\nfiles = files_transport:made\n")
-    lanes = tmp_path / "lanes"
-    lanes.mkdir()
+    carriers = tmp_path / "carriers"
+    carriers.mkdir()
     with Nursery(backend.__name__.rpartition("._")[2], [tmp_path]) as nursery:
-        yield nursery, lanes
+        yield nursery, carriers
 
 
 def send_all(me):
@@ -126,8 +126,8 @@ def recv_first(me):
 
 @pytest.mark.parametrize("forced", [None, "files"])
 def test_a_transport_of_another_package_carries_tensors(package, forced):
-    nursery, lanes = package
-    environment = {"FILES_FOLDER": str(lanes)} | ({"SHOAL_TRANSPORT": forced} if forced else {})
+    nursery, carriers = package
+    environment = {"FILES_FOLDER": str(carriers)} | ({"SHOAL_TRANSPORT": forced} if forced else {})
     with Crew(nursery, **environment) as crew:
         a, b = crew.member("a:0"), crew.member("b:0")
         a.begin(send_all)
@@ -136,14 +136,14 @@ def test_a_transport_of_another_package_carries_tensors(package, forced):
         tensors, objects = a.end()
         assert tensors == ("files", "both have the same files", False)
         assert objects.name == ("ray" if forced else "shm")
-        assert len(list(lanes.iterdir())) == 1
+        assert len(list(carriers.iterdir())) == 1
 
 
 @pytest.mark.parametrize("most", [0, 4])
 def test_tensors_that_a_transport_refuses_when_it_is_used_arrive_in_another_way(package, most):
     """Five tensors and five lists of tensors: those after the first `most` are refused."""
-    nursery, lanes = package
-    with Crew(nursery, FILES_FOLDER=str(lanes), FILES_MOST=str(most)) as crew:
+    nursery, carriers = package
+    with Crew(nursery, FILES_FOLDER=str(carriers), FILES_MOST=str(most)) as crew:
         a, b = crew.member("a:0"), crew.member("b:0")
         a.begin(send_all)
         expected = [((number + 1.0) * number, 4 * number, number) for number in range(5)]
@@ -153,8 +153,8 @@ def test_tensors_that_a_transport_refuses_when_it_is_used_arrive_in_another_way(
 
 
 def test_a_forced_transport_that_refuses_is_an_error(package):
-    nursery, lanes = package
-    environment = {"FILES_FOLDER": str(lanes), "FILES_MOST": "0", "SHOAL_TRANSPORT": "files"}
+    nursery, carriers = package
+    environment = {"FILES_FOLDER": str(carriers), "FILES_MOST": "0", "SHOAL_TRANSPORT": "files"}
     with Crew(nursery, **environment) as crew:
         a, b = crew.member("a:0"), crew.member("b:0")
         b.begin(recv_first)

@@ -6,7 +6,7 @@ import time
 import pytest
 
 from shoal import deadline
-from shoal.collective import peer_waits
+from shoal.collective import waits
 from shoal.errors import ShoalTimeoutError
 
 pytestmark = [pytest.mark.nightly, pytest.mark.process]
@@ -15,7 +15,7 @@ pytestmark = [pytest.mark.nightly, pytest.mark.process]
 def soon(me, call):
     """Run a call with a short time before its first log line; return the lines."""
     deadline._FIRST_LOGS_S = (1.2, 60.0)
-    peer_waits._NOTE_AFTER_S = 0.2
+    waits._NOTE_AFTER_S = 0.2
     lines = []
     handler = logging.Handler()
     handler.emit = lambda record: lines.append(record.getMessage())

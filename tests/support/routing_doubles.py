@@ -3,7 +3,7 @@
 from collections import defaultdict, deque
 from types import SimpleNamespace
 
-from shoal.worker.routed import RoutedCalls
+from shoal.worker.routing.calls import RoutedCalls
 
 
 class Manager:

@@ -8,12 +8,12 @@ import pytest
 
 from shoal._backend import WorkerAddress
 from shoal.collective import tensor_receives
-from shoal.collective.inbox import Inbox, Request
+from shoal.collective.inbox import Inbox, PendingReceive
 from shoal.collective.message import (
     BESIDE,
     BUFFERS,
+    CARRIER,
     FRAMES,
-    LANE,
     expects_object,
     held_message,
     outlives_sender,
@@ -69,15 +69,15 @@ def inbox(monkeypatch):
     ids=["held", "beside", "buffers"],
 )
 def test_a_message_of_a_dead_sender_is_seen_until_a_receive_has_it(inbox, message):
-    request, taking = (
-        Request(expects_object, lambda found: found.value, Deadline(60), None),
+    receive, taking = (
+        PendingReceive(expects_object, lambda found: found.value, Deadline(60), None),
         Future(),
     )
-    inbox._requests.append(request)
+    inbox._receives.append(receive)
     inbox._early.append(message)
     inbox._taking = taking
-    inbox._take_in_thread(request, taking)
-    assert request.future.result(timeout=30) == "text"
+    inbox._take_in_thread(receive, taking)
+    assert receive.future.result(timeout=30) == "text"
     assert ("on its way", True) in inbox.notes
     assert all(seen for _, seen in inbox.notes), inbox.notes
     assert not inbox._last_words()
@@ -86,13 +86,13 @@ def test_a_message_of_a_dead_sender_is_seen_until_a_receive_has_it(inbox, messag
 def test_a_look_survives_a_message_that_arrives_meanwhile(inbox):
     class Kind:
         def __eq__(self, other):
-            inbox._early.append(special(LANE))
-            return other == LANE
+            inbox._early.append(special(CARRIER))
+            return other == CARRIER
 
         __hash__ = None
 
-    inbox._early.append((special(LANE)[0], Kind()))
-    inbox._early.append(special(LANE))
+    inbox._early.append((special(CARRIER)[0], Kind()))
+    inbox._early.append(special(CARRIER))
     assert not inbox._last_words()
 
 
@@ -101,10 +101,10 @@ def test_an_error_leaves_no_last_words(inbox, monkeypatch):
         raise ValueError("the payload is damaged")
 
     monkeypatch.setattr(tensor_receives, "open_payload", lost)
-    request = Request(expects_object, lambda found: found, Deadline(math.inf), None)
+    receive = PendingReceive(expects_object, lambda found: found, Deadline(math.inf), None)
     inbox._early.append(special(BESIDE, ("path", 1, 0)))
-    inbox._take_in_thread(request, Future())
-    assert isinstance(request.future.exception(timeout=30), ValueError)
+    inbox._take_in_thread(receive, Future())
+    assert isinstance(receive.future.exception(timeout=30), ValueError)
     assert not inbox._last_words()
 
 
@@ -116,7 +116,7 @@ def test_an_error_leaves_no_last_words(inbox, monkeypatch):
         (held_message(1.0, "text"), True),
         (special(BESIDE, None), True),
         (special(BUFFERS, b"", 0), True),
-        (special(LANE), False),
+        (special(CARRIER), False),
         (special(FRAMES), False),
     ],
 )

@@ -147,3 +147,7 @@ def test_a_package_cannot_take_the_name_of_a_transport_of_shoal(tmp_path, monkey
     finally:
         choice._registered.cache_clear()
         sys.modules.pop("taken_name", None)
+
+
+def test_the_carrier_of_version_0_1_0_has_its_name_too():
+    assert choice.TensorLane is choice.TensorCarrier

@@ -9,8 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from shoal.shm import mapping, payloads
-from shoal.shm.payloads import open_payload
+from shoal.shm.shared_files import mapping, open_payload, payloads
 
 
 @pytest.mark.parametrize("size", [2**21 - 1, 2**21, 2**21 + 1, 3 * 2**21])

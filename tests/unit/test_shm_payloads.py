@@ -22,9 +22,16 @@ from shoal.errors import (
 )
 from shoal.pickling import dumps, loads
 from shoal.process import own_process
-from shoal.shm import mapping, payload_pool, payloads
-from shoal.shm.payload_names import FileName, LinkName, key_of, parse
-from shoal.shm.payloads import PayloadWriter, open_payload, sweep, withdraw
+from shoal.shm.shared_files import (
+    PayloadWriter,
+    mapping,
+    open_payload,
+    payloads,
+    pool,
+    sweep,
+    withdraw,
+)
+from shoal.shm.shared_files.names import FileName, LinkName, key_of, parse
 
 DEADLINE_S = 30
 ME = own_process()
@@ -163,7 +170,7 @@ def test_a_descriptor_holds_the_lock_where_the_mapping_does_not(place, monkeypat
             weakref.finalize(view.obj, os.close, descriptor)
         return view
 
-    monkeypatch.setattr(payload_pool, "map_private", of_another_file)
+    monkeypatch.setattr(pool, "map_private", of_another_file)
     writer = PayloadWriter(place)
     assert writer._pools[0].keeps_descriptor
     monkeypatch.undo()
@@ -191,7 +198,7 @@ def test_a_link_that_is_removed_while_it_is_opened_is_an_error(writer, monkeypat
     ref = send(writer, np.ones(1000))[0]
 
     def swept(path, size, *, keep):
-        view = payload_pool.lock_and_map(path, size, keep=keep)
+        view = pool.lock_and_map(path, size, keep=keep)
         Path(path).unlink()
         return view
 
@@ -207,7 +214,7 @@ def test_a_reader_that_fails_can_try_again(writer, monkeypatch):
         raise OSError(errno.ENOMEM, "mmap: Cannot allocate memory")
 
     with monkeypatch.context() as patch:
-        patch.setattr(payload_pool, "map_private", refused)
+        patch.setattr(pool, "map_private", refused)
         with pytest.raises(ChannelMemoryError, match="no room to map"):
             open_payload(ref)
     assert receive(ref).all()
@@ -335,7 +342,7 @@ def test_a_failed_write_leaves_no_link(writer, place, monkeypatch):
         os.link(file.path, path)
         file.links[path] = reader
 
-    monkeypatch.setattr(payload_pool.PayloadFile, "link", link)
+    monkeypatch.setattr(pool.PayloadFile, "link", link)
     monkeypatch.setenv("SHOAL_SHM_DIR", place)
     with (
         pytest.warns(RuntimeWarning, match="SHOAL_SHM_DIR"),
@@ -379,7 +386,7 @@ from pathlib import Path
 import numpy as np
 from shoal.errors import ChannelMemoryError
 from shoal.process import own_process
-from shoal.shm.payloads import PayloadWriter, open_payload
+from shoal.shm.shared_files import PayloadWriter, open_payload
 small, tight = Path(sys.argv[1]), Path(sys.argv[2])
 writer = PayloadWriter(str(small), fallback=str(tight))
 data = np.ones(5 * 2**20, np.uint8)
@@ -476,7 +483,7 @@ OVERLAY = """
 import os, sys
 import numpy as np
 from shoal.process import own_process
-from shoal.shm.payloads import PayloadWriter, open_payload
+from shoal.shm.shared_files import PayloadWriter, open_payload
 me = own_process()
 writer = PayloadWriter(sys.argv[1])
 before = len(os.listdir("/proc/self/fd"))
@@ -522,7 +529,7 @@ import os, sys
 from pathlib import Path
 import numpy as np
 from shoal.process import own_process
-from shoal.shm.payloads import PayloadWriter, open_payload
+from shoal.shm.shared_files import PayloadWriter, open_payload
 folder = Path(sys.argv[1])
 writer = PayloadWriter(str(folder))
 data = np.ones(10_000)

@@ -13,8 +13,8 @@ import pytest
 
 from shoal.pickling import dumps, loads
 from shoal.process import ProcessId, own_process
-from shoal.shm.payload_names import FileName, LinkName, parse
-from shoal.shm.payloads import PayloadWriter, open_payload, sweep
+from shoal.shm.shared_files import PayloadWriter, open_payload, sweep
+from shoal.shm.shared_files.names import FileName, LinkName, parse
 from support.processes import killed
 
 pytestmark = [pytest.mark.nightly, pytest.mark.process]
@@ -28,8 +28,7 @@ import fcntl, json, os, signal, sys
 from pathlib import Path
 import numpy as np
 from shoal.process import ProcessId, own_process
-from shoal.shm import payload_pool
-from shoal.shm.payloads import PayloadWriter, open_payload
+from shoal.shm.shared_files import PayloadWriter, open_payload, pool
 
 def before(step, call):
     def stops(*arguments, **options):
@@ -46,7 +45,7 @@ stop, order = json.loads(sys.stdin.readline())
 READER = f"""{STOPS}
 os.open = before("open", os.open)
 fcntl.flock = before("lock", fcntl.flock)
-payload_pool.map_private = before("map", payload_pool.map_private)
+pool.map_private = before("map", pool.map_private)
 os.close = before("close", os.close)
 Path.unlink = before("unlink", Path.unlink)
 _, [view] = open_payload(order)
@@ -69,7 +68,7 @@ def nth(call):
     return stops
 
 os.posix_fallocate = before("allocate", os.posix_fallocate)
-payload_pool.copy_into = before("copy", payload_pool.copy_into)
+pool.copy_into = before("copy", pool.copy_into)
 writer = PayloadWriter(folder)
 os.link = nth(os.link)
 refs = writer.write(b"", [np.full(size, 7.0)], [ProcessId(*reader) for reader in readers])

@@ -8,7 +8,7 @@ import pytest
 
 from shoal.pickling import dumps, loads
 from shoal.process import own_process
-from shoal.shm.payloads import PayloadWriter, open_payload
+from shoal.shm.shared_files import PayloadWriter, open_payload
 
 pytestmark = [pytest.mark.nightly, pytest.mark.process]
 
@@ -19,7 +19,7 @@ import json, sys, threading
 import numpy as np
 from shoal import shm
 from shoal.process import ProcessId, own_process
-from shoal.shm.payloads import PayloadWriter
+from shoal.shm.shared_files import PayloadWriter
 session = shm.Session.create(dir=sys.argv[1])
 session.keep()
 readers = [own_process(), ProcessId(*json.loads(sys.argv[2]))]

@@ -23,7 +23,7 @@ from shoal._ray import exit_by_signal, get
 from shoal.bootstrap.reaper import start_reaper
 from shoal.cluster.allocate import hooks
 from shoal.cluster.env import PATH_LIKE_ENV_VARS
-from shoal.cluster.progress import stage
+from shoal.cluster.progress import timed_step
 from shoal.cluster.ray_start import check_answers, until_started
 from shoal.config import ClusterConfig
 from shoal.deadline import Deadline, LongWait
@@ -223,7 +223,7 @@ def find_nodes(
             other.
         ShoalTimeoutError: The nodes did not connect in time.
     """
-    with stage("nodes") as step:
+    with timed_step("nodes") as step:
         alive = _wait_for_nodes(num_nodes, local=local, deadline=deadline)
         reports = _probe(alive, deadline)
         ordered = _order(alive, reports)

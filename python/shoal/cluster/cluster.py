@@ -37,7 +37,7 @@ from shoal.cluster.job import (
     launch_managers,
 )
 from shoal.cluster.logs import DistributedRayLogCollector, check_log_folder
-from shoal.cluster.progress import log_to_stderr, stage
+from shoal.cluster.progress import log_to_stderr, timed_step
 from shoal.cluster.stop import prepare_stop
 from shoal.config import ClusterConfig, load
 from shoal.context import current, env_value, set_context
@@ -264,7 +264,7 @@ class Cluster(DescribedCluster):
 
     def _connect(self, address: str | None, deadline: Deadline) -> None:
         already = ray.is_initialized()
-        with stage("Ray") as step:
+        with timed_step("Ray") as step:
             code = find_code()
             modules = code.modules if code is not None else ()
             namespace = os.environ.get("CLUSTER_NAMESPACE") or Cluster.SYS_NAME

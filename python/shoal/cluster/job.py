@@ -12,7 +12,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from shoal._backend import backend
 from shoal._ray import NAME_TAKEN, find_actor, get
-from shoal.cluster.progress import stage
+from shoal.cluster.progress import timed_step
 from shoal.config import ClusterConfig
 from shoal.context import set_context
 from shoal.deadline import Deadline
@@ -102,7 +102,7 @@ def launch_managers(
     own = {"env_vars": {"SHOAL_BACKEND": "pure"}} if backend() == "pure" else None
     actors: list[Any] = []
     try:
-        with stage("managers"):
+        with timed_step("managers"):
             for cls in managers:
                 options = ray.remote(cls).options(
                     name=cls.MANAGER_NAME,

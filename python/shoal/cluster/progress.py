@@ -10,7 +10,7 @@ from typing import Any
 
 from shoal.context import log_level
 
-__all__ = ["Stage", "log_to_stderr", "stage"]
+__all__ = ["StartStep", "log_to_stderr", "timed_step"]
 
 _log = logging.getLogger("shoal")
 
@@ -25,7 +25,7 @@ def log_to_stderr() -> None:
     _log.addHandler(handler)
 
 
-class Stage:
+class StartStep:
     """One step of a start; its log line shows `detail`."""
 
     def __init__(self) -> None:
@@ -33,9 +33,9 @@ class Stage:
 
 
 @contextmanager
-def stage(name: str) -> Iterator[Stage]:
+def timed_step(name: str) -> Iterator[StartStep]:
     """Time a step and log it: `Ray: started on this machine, 6.5 s`; a spinner on a terminal."""
-    current = Stage()
+    current = StartStep()
     start = time.monotonic()
     with _spinner(f"shoal: {name} …") if sys.stderr.isatty() else nullcontext():
         yield current

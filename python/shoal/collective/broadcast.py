@@ -11,7 +11,7 @@ from typing import Any
 from shoal._backend import WorkerAddress
 from shoal.collective.broadcast_topology import Edges, direct_edges, edges_of
 from shoal.collective.emulated_outbox import endpoint_of, held
-from shoal.collective.inbox import Inbox, Request
+from shoal.collective.inbox import Inbox, PendingReceive
 from shoal.collective.message import (
     BESIDE,
     Received,
@@ -24,9 +24,9 @@ from shoal.collective.message import (
 from shoal.collective.node_memory import MOST_BYTES
 from shoal.collective.options import CollectiveGroupOptions
 from shoal.collective.outbox import Outbox
-from shoal.collective.peer_waits import PeerWait
-from shoal.collective.routes import Routes
+from shoal.collective.peer_routes import PeerRoutes
 from shoal.collective.unread_payloads import UnreadPayloads
+from shoal.collective.waits import PeerWait
 from shoal.deadline import Deadline
 from shoal.errors import PeerLostError, ShoalError, ShoalTimeoutError
 from shoal.futures import fulfil
@@ -36,7 +36,7 @@ from shoal.pickling import dumps
 from shoal.process import ProcessId
 from shoal.queues.protocol import Future
 from shoal.shm import Parcel
-from shoal.shm.payloads import PayloadRef, withdraw
+from shoal.shm.shared_files import PayloadRef, withdraw
 from shoal.transport.choice import forced_transport
 from shoal.work import AsyncWork
 
@@ -58,7 +58,7 @@ class Broadcasts:
         label: Prefix of the broadcasts in errors and log lines.
     """
 
-    def __init__(self, routes: Routes, kind: str, label: str = "") -> None:
+    def __init__(self, routes: PeerRoutes, kind: str, label: str = "") -> None:
         self._routes = routes
         self._kind = kind
         self._label = label
@@ -99,7 +99,7 @@ class _Course:
 
     def __init__(
         self,
-        routes: Routes,
+        routes: PeerRoutes,
         kind: str,
         label: str,
         members: list[WorkerAddress],
@@ -258,8 +258,8 @@ class _Course:
             return self._started(value, deadline), None
 
         inbox = self._inbox
-        request: Request = inbox.start_recv(expects_object, _value, deadline)
-        return request.future, partial(inbox.give_back, request)
+        receive: PendingReceive = inbox.start_recv(expects_object, _value, deadline)
+        return receive.future, partial(inbox.give_back, receive)
 
     def _give(self, value: Any, deadline: Deadline) -> None:
         """Send to all members that receive from this one, then raise the first error, if any."""

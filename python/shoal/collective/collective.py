@@ -10,7 +10,7 @@ from shoal.collective.directory import Directory
 from shoal.collective.exchange import Exchange, Ranks
 from shoal.collective.group_record import agree, checked_members, default_name
 from shoal.collective.message import is_tensor
-from shoal.collective.routes import Routes
+from shoal.collective.peer_routes import PeerRoutes
 from shoal.deadline import Deadline
 from shoal.errors import PeerLostError
 from shoal.manager import WorkerInfo
@@ -30,7 +30,7 @@ class Collective(Exchange):
     """
 
     def __init__(self, cur_worker: Any, directory: Directory | None = None) -> None:
-        super().__init__(Routes(cur_worker.worker_info, directory), _P2P)
+        super().__init__(PeerRoutes(cur_worker.worker_info, directory), _P2P)
         self._groups: dict[str, CollectiveGroup] = {}
         self._groups_lock = threading.Lock()
 

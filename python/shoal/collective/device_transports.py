@@ -15,14 +15,14 @@ from shoal.errors import ShoalTimeoutError, TransportError
 from shoal.hardware import AcceleratorUtil
 from shoal.manager import WorkerInfo
 from shoal.shm import Queue
-from shoal.transport.choice import TensorLane, Transport, Watch, find_transport
+from shoal.transport.choice import TensorCarrier, Transport, Watch, find_transport
 
-__all__ = ["lane_transport"]
+__all__ = ["tensor_transport"]
 
 _SLICE_S = 0.8
 
 
-def lane_transport(
+def tensor_transport(
     name: str, memory: NodeMemory, options: CollectiveGroupOptions | None = None
 ) -> Transport:
     """Return the transport with this name.
@@ -55,7 +55,7 @@ class _Vendor:
         del here, there, data
         return None
 
-    def sender(self, here: WorkerInfo, there: WorkerInfo) -> tuple[TensorLane, dict[str, Any]]:
+    def sender(self, here: WorkerInfo, there: WorkerInfo) -> tuple[TensorCarrier, dict[str, Any]]:
         """Offer a pair to the receiver."""
         pair = _pairs().offer(
             here.node_ip,
@@ -66,11 +66,11 @@ class _Vendor:
         )
         # The receiver makes its group with the options of the first send.
         given = None if self._options is None else vars(self._options)
-        return _VendorLink(pair), {"pair": pair.address, "options": given}
+        return _VendorCarrier(pair), {"pair": pair.address, "options": given}
 
     def receiver(
         self, address: dict[str, Any], here: WorkerInfo, there: WorkerInfo, deadline: Deadline
-    ) -> TensorLane:
+    ) -> TensorCarrier:
         """Join the sender's pair."""
         given = address["options"]
         pair = _pairs().join(
@@ -82,10 +82,10 @@ class _Vendor:
             deadline,
             options=None if given is None else CollectiveGroupOptions(**given),
         )
-        return _VendorLink(pair, connected=True)
+        return _VendorCarrier(pair, connected=True)
 
 
-class _VendorLink:
+class _VendorCarrier:
     def __init__(self, pair: Any, *, connected: bool = False) -> None:
         self._pair = pair
         self._connected = connected
@@ -120,25 +120,27 @@ class _Ipc:
         del here, there, data
         return None
 
-    def sender(self, here: WorkerInfo, there: WorkerInfo) -> tuple[TensorLane, dict[str, Any]]:
+    def sender(self, here: WorkerInfo, there: WorkerInfo) -> tuple[TensorCarrier, dict[str, Any]]:
         """Make a queue of handles and a queue of acknowledgements."""
         del here, there
         token = secrets.token_hex(8)
-        return self._lane(token, "handles", "acknowledgements"), {"token": token}
+        return self._carrier(token, "handles", "acknowledgements"), {"token": token}
 
     def receiver(
         self, address: dict[str, Any], here: WorkerInfo, there: WorkerInfo, deadline: Deadline
-    ) -> TensorLane:
+    ) -> TensorCarrier:
         """Open the same queues from the other side."""
         del here, there, deadline
-        return self._lane(address["token"], "acknowledgements", "handles")
+        return self._carrier(address["token"], "acknowledgements", "handles")
 
-    def _lane(self, token: str, out: str, into: str) -> "_IpcLink":
+    def _carrier(self, token: str, out: str, into: str) -> "_IpcCarrier":
         session = self._memory.session()
-        return _IpcLink(session.queue(f"ipc {token} {out}"), session.queue(f"ipc {token} {into}"))
+        return _IpcCarrier(
+            session.queue(f"ipc {token} {out}"), session.queue(f"ipc {token} {into}")
+        )
 
 
-class _IpcLink:
+class _IpcCarrier:
     def __init__(self, out: Queue, into: Queue) -> None:
         self._out, self._in = out, into
 

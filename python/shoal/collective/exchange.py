@@ -26,8 +26,8 @@ from shoal.collective.message import (
 )
 from shoal.collective.options import CollectiveGroupOptions
 from shoal.collective.outbox import LOOK_S, SLICE_S, Outbox
+from shoal.collective.peer_routes import PeerRoutes
 from shoal.collective.peers import peer_address
-from shoal.collective.routes import Routes
 from shoal.deadline import Deadline
 from shoal.errors import ShoalTypeError, ShoalValueError
 from shoal.fork import ChildStage, in_child
@@ -54,7 +54,7 @@ class Exchange:
         label: Prefix of its operations in errors and log lines: empty, or ends with a space.
     """
 
-    def __init__(self, routes: Routes, kind: str, label: str = "") -> None:
+    def __init__(self, routes: PeerRoutes, kind: str, label: str = "") -> None:
         self._routes = routes
         self._kind = kind
         self._label = label
@@ -335,9 +335,9 @@ class Exchange:
         timeout: float | None,
         into: Any = None,
     ) -> Any:
-        request = inbox.start_recv(accept, then, Deadline(timeout), into)
+        receive = inbox.start_recv(accept, then, Deadline(timeout), into)
         what = f"{self._label}recv from {inbox.peer.get_name()} at {self._name}"
-        return AsyncWork(request.future, what, partial(inbox.give_back, request))
+        return AsyncWork(receive.future, what, partial(inbox.give_back, receive))
 
 
 def _after_fork() -> None:

@@ -23,11 +23,10 @@ from shoal.collective.message import (
     special_of,
 )
 from shoal.collective.outbox import SLICE_S
-from shoal.collective.peer_waits import PeerWait
-from shoal.collective.routes import Route, Routes
+from shoal.collective.peer_routes import PeerRoutes, Route
 from shoal.collective.tensor_layout import fits
 from shoal.collective.tensor_receives import NOT_HERE, Place, TensorReceives
-from shoal.collective.watchdog import attend
+from shoal.collective.waits import PeerWait, attend
 from shoal.deadline import Deadline
 from shoal.errors import (
     ChannelClosed,
@@ -40,10 +39,10 @@ from shoal.errors import (
 from shoal.futures import fail, fulfil
 from shoal.manager import WorkerInfo
 from shoal.queues.protocol import ONE, Future
+from shoal.reused_threads import run_in_thread
 from shoal.transport.choice import Watch
-from shoal.wait_threads import run_in_thread
 
-__all__ = ["NOT_YET", "Inbox", "Request"]
+__all__ = ["NOT_YET", "Inbox", "PendingReceive"]
 
 Then = Callable[[Received], Any]
 
@@ -56,7 +55,7 @@ _LOOK_S = 0.5
 _NO_LIMIT = Deadline(math.inf)
 
 
-class Request:
+class PendingReceive:
     """An asynchronous receive."""
 
     def __init__(self, accept: Accept, then: Then, deadline: Deadline, into: Any) -> None:
@@ -89,7 +88,7 @@ class Inbox:
         what: Name of the operation in errors and log lines, such as `recv from`.
     """
 
-    def __init__(self, routes: Routes, kind: str, peer: WorkerAddress, what: str) -> None:
+    def __init__(self, routes: PeerRoutes, kind: str, peer: WorkerAddress, what: str) -> None:
         self._routes = routes
         self._kind = kind
         self.peer = peer
@@ -106,7 +105,7 @@ class Inbox:
         self._completes = False  # a message of `_early` that needs its sender no more
         self._announced = False
         self._lives_until = 0.0
-        self._requests: deque[Request] = deque()
+        self._receives: deque[PendingReceive] = deque()
         self._taking: Future | None = None
         self._alone = threading.Lock()  # held by the thread that takes in a blocking receive
 
@@ -121,7 +120,7 @@ class Inbox:
         """
         queue = self._queue
         # Checked in the order in which a message passes them, so that it is not missed between two.
-        if queue is None or self._requests or self._taking is not None or self._aside:
+        if queue is None or self._receives or self._taking is not None or self._aside:
             return NOT_YET
         if self._early or self._parts.by_frames:
             return NOT_YET
@@ -149,7 +148,7 @@ class Inbox:
         """
         while True:
             if self._is_busy() or not self._alone.acquire(blocking=False):
-                return self._recv_by_request(accept, deadline, into)
+                return self._recv_behind(accept, deadline, into)
             try:
                 if not self._aside:
                     found = self._take_from_queue(deadline)
@@ -168,7 +167,7 @@ class Inbox:
 
     def start_recv(
         self, accept: Accept, then: Then, deadline: Deadline, into: Any = None
-    ) -> "Request":
+    ) -> "PendingReceive":
         """Start an asynchronous receive, which comes after those that were started before.
 
         Args:
@@ -180,13 +179,13 @@ class Inbox:
         Returns:
             The receive; `give_back` keeps its message for the next one if its result is not used.
         """
-        request = Request(accept, then, deadline, into)
-        request.future.add_done_callback(self._left)
+        receive = PendingReceive(accept, then, deadline, into)
+        receive.future.add_done_callback(self._left)
         with self._lock:
-            self._requests.append(request)
+            self._receives.append(receive)
         self._serve()
         attend(self)
-        return request
+        return receive
 
     def look(self) -> bool:
         """Fail the asynchronous receives whose deadline has passed or whose sender has died.
@@ -195,17 +194,17 @@ class Inbox:
             Whether any receive is left.
         """
         with self._lock:
-            requests = [request for request in self._requests if not request.future.running()]
-        for request in requests:
-            if request.deadline.expired:
-                fail(request.future, self._too_late(request.deadline))
+            receives = [receive for receive in self._receives if not receive.future.running()]
+        for receive in receives:
+            if receive.deadline.expired:
+                fail(receive.future, self._too_late(receive.deadline))
         info = self._routes.peers.found(self.peer)
-        for request in requests:
-            error = self._dead(request.deadline, request.seen, info)
+        for receive in receives:
+            error = self._dead(receive.deadline, receive.seen, info)
             if error is not None and not self._last_words():
-                fail(request.future, error)
+                fail(receive.future, error)
         self._serve()
-        return bool(self._requests)
+        return bool(self._receives)
 
     def close(self) -> None:
         """Release resources held for the sender."""
@@ -214,19 +213,19 @@ class Inbox:
     # Taking from the queue.
 
     def _is_busy(self) -> bool:
-        """Whether a receive has to be a request: others come first, or it has to wait in torch.
+        """Whether a receive has to be a pending one: others come first, or it has to wait in torch.
 
         A wait in torch runs in a separate thread. In the caller's thread it could not be
         interrupted, and a deadline that passes would end the connection and lose the data on it.
         """
         return bool(
-            self._requests or self._taking is not None or self._early or self._parts.by_frames
+            self._receives or self._taking is not None or self._early or self._parts.by_frames
         )
 
-    def _recv_by_request(self, accept: Accept, deadline: Deadline, into: Any) -> Received:
+    def _recv_behind(self, accept: Accept, deadline: Deadline, into: Any) -> Received:
         """Start an asynchronous receive and wait for it."""
-        request = self.start_recv(accept, lambda received: received, deadline, into)
-        future = request.future
+        receive = self.start_recv(accept, lambda received: received, deadline, into)
+        future = receive.future
         try:
             with self._waiting(deadline) as wait:
                 while True:
@@ -242,7 +241,7 @@ class Inbox:
                     return received
         except BaseException:
             if not future.cancel():
-                self.give_back(request)
+                self.give_back(receive)
             raise
 
     def _take_from_queue(self, deadline: Deadline) -> Any:
@@ -259,10 +258,10 @@ class Inbox:
         self._early.append(message)
         return NOT_HERE
 
-    def _take(self, request: "Request") -> Received:
+    def _take(self, receive: "PendingReceive") -> Received:
         """Take the next message without a deadline; runs in a separate thread."""
-        deadline, seen = Deadline(math.inf), request.seen
-        into = partial(self._place, request)
+        deadline, seen = Deadline(math.inf), receive.seen
+        into = partial(self._place, receive)
         while True:
             found = self._next_frame(deadline, seen, into)
             if found is NOT_HERE:
@@ -278,13 +277,13 @@ class Inbox:
                 return received
             self._completes = False
 
-    def _place(self, request: "Request", facts: Facts) -> Any:
+    def _place(self, receive: "PendingReceive", facts: Facts) -> Any:
         """Claim a receive and return its tensor, if values of these facts fit into it, else None."""
         with self._lock:
-            while self._requests and self._requests[0].future.done():
-                self._requests.popleft()
-            first = bool(self._requests) and self._requests[0] is request
-            return request.into if first and fits(request.into, facts) and request.claim() else None
+            while self._receives and self._receives[0].future.done():
+                self._receives.popleft()
+            first = bool(self._receives) and self._receives[0] is receive
+            return receive.into if first and fits(receive.into, facts) and receive.claim() else None
 
     def _wait_for_message(
         self, deadline: Deadline, seen: set[int], wait: PeerWait | None = None
@@ -394,41 +393,41 @@ class Inbox:
         """Give kept messages to waiting receives; return whether a receive still waits."""
         while True:
             with self._lock:
-                while self._requests and self._requests[0].future.done():
-                    self._requests.popleft()
-                if not self._requests:
+                while self._receives and self._receives[0].future.done():
+                    self._receives.popleft()
+                if not self._receives:
                     taking = self._taking
                     if taking is not None:
                         taking.cancel()
                     return False
                 if not self._aside:
                     return True
-                request = self._requests.popleft()
+                receive = self._receives.popleft()
                 number, received = self._aside[0]
                 try:
-                    request.accept(received, self._where)
+                    receive.accept(received, self._where)
                 except ShoalError as error:
                     refusal: ShoalError | None = error
                 else:
                     refusal = None
                     # In one step the receive gets the message and becomes uncancellable: a message
                     # given back later would come after its successors.
-                    request.taken = (number, received)
-                    if request.unwanted or not request.claim():
-                        request.taken = None
+                    receive.taken = (number, received)
+                    if receive.unwanted or not receive.claim():
+                        receive.taken = None
                         continue
                     del self._aside[0]
             if refusal is not None:
-                fail(request.future, refusal)
+                fail(receive.future, refusal)
             else:
-                fulfil(request.future, partial(request.then, received))
+                fulfil(receive.future, partial(receive.then, received))
 
     def _start_taking(self) -> bool:
         """Start to take the next message; return whether that has already ended."""
         with self._lock:
-            if self._taking is not None or not self._requests:
+            if self._taking is not None or not self._receives:
                 return False
-            first = self._requests[0]
+            first = self._receives[0]
             self._taking = taking = Future()
             route = self._route
         if route is None or self._early or self._parts.by_frames:
@@ -450,29 +449,29 @@ class Inbox:
     def _start_thread(self, function: Callable[..., None], *args: Any) -> None:
         run_in_thread(partial(function, *args))
 
-    def _take_in_thread(self, request: Request, taking: Future) -> None:
+    def _take_in_thread(self, receive: PendingReceive, taking: Future) -> None:
         """Take the next message for an asynchronous receive; runs in a separate thread."""
         error: BaseException | None = None
         try:
             if self._route is None:
-                self._open(request.deadline)
+                self._open(receive.deadline)
             if self._early or self._parts.by_frames:
-                self._keep(self._take(request))
+                self._keep(self._take(receive))
         except BaseException as caught:  # noqa: BLE001  (it is the result of the receive)
             error = caught
         finally:
             self._completes = False
         self._end_taking(taking)
         if error is not None:
-            fail(request.future, error)
+            fail(receive.future, error)
         self._serve()
 
-    def _arrived(self, ended: Future, taking: Future, request: Request) -> None:
+    def _arrived(self, ended: Future, taking: Future, receive: PendingReceive) -> None:
         """Keep the message that a get of the queue took, and serve the receives."""
-        if self._has_arrived(ended, taking, request):
+        if self._has_arrived(ended, taking, receive):
             self._serve()
 
-    def _has_arrived(self, ended: Future, taking: Future, request: Request) -> bool:
+    def _has_arrived(self, ended: Future, taking: Future, receive: PendingReceive) -> bool:
         """Keep the message that a get of the queue took; return whether the next may begin."""
         error = None if ended.cancelled() else ended.exception()
         if error is None and not ended.cancelled():
@@ -481,12 +480,12 @@ class Inbox:
             message = found.value
             if is_envelope(message) and special_of(message) is not None:
                 self._early.append(message)
-                self._start_thread(self._take_in_thread, request, taking)
+                self._start_thread(self._take_in_thread, receive, taking)
                 return False
             self._keep(open_message(message))
         self._end_taking(taking)
         if error is not None:
-            fail(request.future, self._translated(error, request.deadline))
+            fail(receive.future, self._translated(error, receive.deadline))
         return True
 
     def _end_taking(self, taking: Future) -> None:
@@ -502,12 +501,12 @@ class Inbox:
         with self._lock:
             self._aside.append((next(self._numbers), received))
 
-    def give_back(self, request: Request) -> None:
+    def give_back(self, receive: PendingReceive) -> None:
         """Keep a receive's message for the next receive, because its result is not used."""
         with self._lock:
-            taken, request.taken = request.taken, None
+            taken, receive.taken = receive.taken, None
             if taken is None:
-                request.unwanted = True
+                receive.unwanted = True
                 return
             bisect.insort(self._aside, taken, key=lambda entry: entry[0])
         self._serve()

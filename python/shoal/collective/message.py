@@ -15,9 +15,9 @@ from shoal.pickling import nbytes_of, tensor_facts
 __all__ = [
     "BESIDE",
     "BUFFERS",
+    "CARRIER",
     "FRAMES",
     "HELD",
-    "LANE",
     "PLAIN",
     "Accept",
     "Facts",
@@ -52,8 +52,8 @@ FRAMES = "frames"
 """Kind of an envelope after which frames of `torch` announce the messages."""
 HELD = "held"
 """Kind of an envelope with a message that arrives at a set time, over an emulated link."""
-LANE = "lane"
-"""Kind of an envelope whose tensors come through a lane of their own."""
+CARRIER = "carrier"
+"""Kind of an envelope whose tensors come through a carrier."""
 
 PLAIN = frozenset({bytes, bytearray, str, int, float, bool, complex, type(None)})
 """Types whose objects need no check before they are sent."""
@@ -136,7 +136,7 @@ def is_envelope(message: Any) -> bool:
 
 def special_of(message: Any) -> tuple[str, tuple[Any, ...]] | None:
     """Return the kind and parts of an envelope whose object must be fetched first, else None."""
-    if is_envelope(message) and message[1] in (BESIDE, BUFFERS, FRAMES, HELD, LANE):
+    if is_envelope(message) and message[1] in (BESIDE, BUFFERS, FRAMES, HELD, CARRIER):
         return message[1], message[2:]
     return None
 

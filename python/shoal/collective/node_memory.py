@@ -18,7 +18,7 @@ from shoal.queues.settings import ChannelSettings
 from shoal.queues.shared import SharedQueues
 from shoal.shm import Queue, Session, joined
 from shoal.shm.location import memory_id
-from shoal.shm.payloads import PayloadWriter
+from shoal.shm.shared_files import PayloadWriter
 
 __all__ = ["MOST_BYTES", "NodeMemory"]
 

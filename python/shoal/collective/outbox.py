@@ -13,11 +13,10 @@ from shoal._ray import lost, timed_out
 from shoal.collective.message import BESIDE, nbytes_of, special
 from shoal.collective.node_memory import MOST_BYTES
 from shoal.collective.options import CollectiveGroupOptions
-from shoal.collective.peer_waits import PeerWait
-from shoal.collective.routes import Route, Routes
+from shoal.collective.peer_routes import PeerRoutes, Route
 from shoal.collective.tensor_sends import TensorSends, has_tensors
 from shoal.collective.unread_payloads import UnreadPayloads
-from shoal.collective.watchdog import attend
+from shoal.collective.waits import PeerWait, attend
 from shoal.deadline import Deadline
 from shoal.errors import (
     ChannelClosed,
@@ -30,9 +29,9 @@ from shoal.futures import Asking, fail, fulfil
 from shoal.manager import WorkerInfo
 from shoal.pickling import dumps
 from shoal.queues.protocol import Future
+from shoal.reused_threads import run_in_thread
 from shoal.shm import Parcel
 from shoal.transport.choice import Watch
-from shoal.wait_threads import run_in_thread
 
 __all__ = ["LOOK_S", "SLICE_S", "Outbox"]
 
@@ -119,7 +118,7 @@ class Outbox:
         what: Name of the operation in errors and log lines, such as `send to`.
     """
 
-    def __init__(self, routes: Routes, kind: str, peer: WorkerAddress, what: str) -> None:
+    def __init__(self, routes: PeerRoutes, kind: str, peer: WorkerAddress, what: str) -> None:
         self._routes = routes
         self._kind = kind
         self.peer = peer
@@ -130,8 +129,8 @@ class Outbox:
         self._route: Route | None = None
         self._queue: ShmQueue | None = None
         self._look_at = 0.0
-        self._has_lanes = routes.has_lanes
-        self._lanes = TensorSends(routes, peer)
+        self._has_carriers = routes.has_carriers
+        self._tensor_sends = TensorSends(routes, peer)
         self._beside = UnreadPayloads()
         # Asynchronous sends: those that complete with a put to the queue, and those that wait for
         # a thread, because the receiver is not known yet or they take more than one put.
@@ -141,8 +140,8 @@ class Outbox:
 
     def heed(self, options: CollectiveGroupOptions | None) -> None:
         """Use options of the accelerators' libraries; only the first ones that are given count."""
-        if self._lanes.options is None:
-            self._lanes.options = options
+        if self._tensor_sends.options is None:
+            self._tensor_sends.options = options
 
     def offer(self, message: Any, seconds: float = 0.0) -> bool:
         """Send a message if that takes a single operation on a queue.
@@ -157,7 +156,7 @@ class Outbox:
         queue = self._queue
         if queue is None or self._putting or self._drains or monotonic() > self._look_at:
             return False
-        if self._has_lanes and has_tensors(message):
+        if self._has_carriers and has_tensors(message):
             return False
         try:
             queue.put(message, 0, seconds)
@@ -193,7 +192,7 @@ class Outbox:
         """Start an asynchronous send, which comes after those that were started before."""
         with self._at_once_or_later() as found:
             route = found
-            if route is not None and not self._lanes.needed_for(message, route):
+            if route is not None and not self._tensor_sends.needed_for(message, route):
                 message = Parcel.of(message)  # the caller may change the object from now on
                 if message.nbytes > MOST_BYTES:
                     route = None
@@ -309,7 +308,7 @@ class Outbox:
 
     def close(self) -> None:
         """Release resources held for the receiver."""
-        self._lanes.close()
+        self._tensor_sends.close()
 
     def waiting(self, deadline: Deadline) -> PeerWait:
         """Return the `PeerWait` that logs and records a wait for the receiver."""
@@ -325,7 +324,7 @@ class Outbox:
     def _take(self, info: WorkerInfo) -> None:
         """Use the record of a receiver that was found, or that replaced a dead one."""
         self._route = self._queue = self._info = None
-        self._lanes.close()
+        self._tensor_sends.close()
         self._route = self._routes.outgoing(self._kind, info)
         self._info = info  # last, so that after an error above the next send tries again
 
@@ -338,7 +337,7 @@ class Outbox:
 
     def _send_in_slices(self, message: Any, deadline: Deadline) -> None:
         info, route = self._reach(deadline)
-        if route.name == "shm" and not self._lanes.needed_for(message, route):
+        if route.name == "shm" and not self._tensor_sends.needed_for(message, route):
             self._put_in_slices(message, info, deadline)
             return
         if not self._one_at_a_time.acquire(timeout=min(deadline.remaining, threading.TIMEOUT_MAX)):
@@ -358,15 +357,15 @@ class Outbox:
             self._put_in_slices(part, info, deadline)
 
         try:
-            if self._lanes.needed_for(message, route) and self._lanes.send(
+            if self._tensor_sends.needed_for(message, route) and self._tensor_sends.send(
                 message, info, route, deadline, watch, put
             ):
                 return
             put(message)
-            self._lanes.announce(watch)
+            self._tensor_sends.announce(watch)
         except BaseException:
             # Otherwise the receiver would match earlier announcements with later messages.
-            self._lanes.end_frames()
+            self._tensor_sends.end_frames()
             raise
 
     def _reach(self, deadline: Deadline) -> tuple[WorkerInfo, Route]:

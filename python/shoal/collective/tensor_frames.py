@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from shoal.collective.message import FRAMES, Facts, Received, special
-from shoal.collective.tensor_layout import Layout, allocate, rebuild
+from shoal.collective.tensor_layout import TensorLayout, allocate, rebuild
 from shoal.deadline import Deadline
 from shoal.errors import PeerLostError, TransportError
 from shoal.transport.choice import Watch
@@ -68,7 +68,12 @@ class FrameSender:
             raise
 
     def send(
-        self, layout: Layout, tensors: Sequence[Any], single: bool, deadline: Deadline, watch: Watch
+        self,
+        layout: TensorLayout,
+        tensors: Sequence[Any],
+        single: bool,
+        deadline: Deadline,
+        watch: Watch,
     ) -> None:
         """Send tensors; `single` means that they are the one tensor of `send_tensor`."""
         frame = {"kind": _TENSOR if single else _TENSORS, "layout": layout.to_json()}
@@ -163,7 +168,7 @@ class FrameReceiver:
             buffers = [torch.empty(size, dtype=torch.uint8) for size in self._pair.sizes]
             self._pair.recv_tensors(buffers, deadline, watch)
             return [buffer.numpy() for buffer in buffers]
-        layout = Layout.of_json(frame["layout"])
+        layout = TensorLayout.of_json(frame["layout"])
         if layout.sizes() != list(self._pair.sizes):
             raise ValueError("the sizes of its tensors are not those that were announced")
         single = layout.facts[0] if frame["kind"] == _TENSOR else None

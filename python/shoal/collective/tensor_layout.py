@@ -1,4 +1,4 @@
-"""`Layout`: shape, dtype and device of tensors, which a receiver needs before the bytes arrive.
+"""`TensorLayout`: shape, dtype and device of tensors, which a receiver needs before the bytes arrive.
 
 A layout is plain JSON, because it travels where nothing is unpickled.
 """
@@ -9,12 +9,12 @@ from typing import Any, NamedTuple
 from shoal.collective.message import Facts, is_tensor
 from shoal.pickling import is_quantized, tensor_facts
 
-__all__ = ["Layout", "allocate", "describe", "fits", "rebuild"]
+__all__ = ["TensorLayout", "allocate", "describe", "fits", "rebuild"]
 
 _ONE, _LIST, _DICT = "tensor", "list", "dict"
 
 
-class Layout(NamedTuple):
+class TensorLayout(NamedTuple):
     """The tensors of a value: a tensor, a list of tensors, or a dict of them with text keys.
 
     Attributes:
@@ -34,7 +34,7 @@ class Layout(NamedTuple):
         return [self.form, self.keys, self.facts, self.wants_grad]
 
     @classmethod
-    def of_json(cls, data: Any) -> "Layout":
+    def of_json(cls, data: Any) -> "TensorLayout":
         """Make a layout from the result of `to_json`."""
         form, keys, facts, wants_grad = data
         found = [(tuple(shape), dtype, device) for shape, dtype, device in facts]
@@ -55,7 +55,7 @@ def _dtype(name: str) -> Any:
     return found
 
 
-def describe(value: Any) -> tuple[Layout, list[Any]] | None:
+def describe(value: Any) -> tuple[TensorLayout, list[Any]] | None:
     """Return a value's layout and its tensors; None for a value that is more than tensors."""
     kind = type(value)
     keys: list[str] = []
@@ -71,7 +71,7 @@ def describe(value: Any) -> tuple[Layout, list[Any]] | None:
         return None
     wants_grad = [tensor.requires_grad and tensor.is_leaf for tensor in tensors]
     facts = [tensor_facts(tensor) for tensor in tensors]
-    return Layout(form, keys, facts, wants_grad), [tensor.detach() for tensor in tensors]
+    return TensorLayout(form, keys, facts, wants_grad), [tensor.detach() for tensor in tensors]
 
 
 def _is_plain(tensor: Any) -> bool:
@@ -98,7 +98,7 @@ def _overlap(tensors: list[Any]) -> bool:
     return len(set(storages)) < len(storages)
 
 
-def allocate(layout: Layout, *, staged: bool) -> list[Any]:
+def allocate(layout: TensorLayout, *, staged: bool) -> list[Any]:
     """Return tensors of a layout, whose values are not set yet.
 
     Args:
@@ -113,7 +113,7 @@ def allocate(layout: Layout, *, staged: bool) -> list[Any]:
     ]
 
 
-def rebuild(layout: Layout, tensors: list[Any]) -> Any:
+def rebuild(layout: TensorLayout, tensors: list[Any]) -> Any:
     """Return the value that received tensors make up, each moved to its own device."""
     found = []
     for tensor, (_, _, device), wants_grad in zip(

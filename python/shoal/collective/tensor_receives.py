@@ -4,19 +4,19 @@ import threading
 from typing import Any
 
 from shoal._backend import WorkerAddress
-from shoal.collective.device_transports import lane_transport
+from shoal.collective.device_transports import tensor_transport
 from shoal.collective.message import (
     BUFFERS,
+    CARRIER,
     FRAMES,
     HELD,
-    LANE,
     Received,
     open_message,
     special_of,
 )
-from shoal.collective.routes import Routes
+from shoal.collective.peer_routes import PeerRoutes
 from shoal.collective.tensor_frames import FrameReceiver, Place
-from shoal.collective.tensor_layout import Layout, allocate, rebuild
+from shoal.collective.tensor_layout import TensorLayout, allocate, rebuild
 from shoal.deadline import Deadline
 from shoal.errors import (
     ChannelNotFoundError,
@@ -25,8 +25,8 @@ from shoal.errors import (
     TransportRefusedError,
 )
 from shoal.pickling import loads
-from shoal.shm.payloads import open_payload
-from shoal.transport.choice import TensorLane, Watch
+from shoal.shm.shared_files import open_payload
+from shoal.transport.choice import TensorCarrier, Watch
 
 __all__ = ["NOT_HERE", "Place", "TensorReceives"]
 
@@ -42,12 +42,12 @@ class TensorReceives:
         peer: The sender.
     """
 
-    def __init__(self, routes: Routes, peer: WorkerAddress) -> None:
+    def __init__(self, routes: PeerRoutes, peer: WorkerAddress) -> None:
         self._routes = routes
         self._peer = peer
         self._where = f"{routes.name}: message from {peer.get_name()}"
         self._frames: FrameReceiver | None = None
-        self._lanes: dict[str, TensorLane] = {}
+        self._carriers: dict[str, TensorCarrier] = {}
         self._buffers: list[Any] = []
         self._closed = threading.Event()
 
@@ -98,8 +98,8 @@ class TensorReceives:
                 parts[0], info.node_ip, self._routes.name, peer, deadline, watch
             )
             return NOT_HERE
-        if kind == LANE:
-            return self._through_lane(parts, deadline, watch, into)
+        if kind == CARRIER:
+            return self._through_carrier(parts, deadline, watch, into)
         if kind == BUFFERS:
             buffers, self._buffers = self._buffers, []
             head, count = parts
@@ -113,8 +113,8 @@ class TensorReceives:
         """Release resources held for the sender."""
         self._closed.set()
         self._end_frames()
-        while self._lanes:
-            self._lanes.popitem()[1].close()
+        while self._carriers:
+            self._carriers.popitem()[1].close()
 
     def _end_frames(self) -> None:
         frames, self._frames = self._frames, None
@@ -152,32 +152,32 @@ class TensorReceives:
         head, buffers = parts
         return self._rebuilt(head, [bytearray(buffer) for buffer in buffers])
 
-    def _through_lane(
+    def _through_carrier(
         self, parts: tuple[Any, ...], deadline: Deadline, watch: Watch, into: Place
     ) -> Any:
         name, address, described, single = parts
         if address is not None:
-            former = self._lanes.pop(name, None)
+            former = self._carriers.pop(name, None)
             if former is not None:
                 former.close()
             sender = self._routes.peers.find(self._peer, "receive tensors", deadline)
-            self._lanes[name] = lane_transport(name, self._routes.memory).receiver(
+            self._carriers[name] = tensor_transport(name, self._routes.memory).receiver(
                 address, sender, self._routes.info, deadline
             )
-        layout = Layout.of_json(described)
+        layout = TensorLayout.of_json(described)
         facts = layout.facts[0] if single else None
         target = None if facts is None else into(facts)
         tensors = allocate(layout, staged=False) if target is None else [target]
         try:
-            self._lanes[name].recv(tensors, deadline, watch)
+            self._carriers[name].recv(tensors, deadline, watch)
         except KeyError:
             raise TransportError(
                 f"{self._where}: its tensors come through {name}, which failed before"
             ) from None
         except TransportRefusedError:
-            self._lanes.pop(name).close()
+            self._carriers.pop(name).close()
             return NOT_HERE  # the sender, which was refused too, sends the message in another way
         except BaseException:
-            self._lanes.pop(name).close()
+            self._carriers.pop(name).close()
             raise
         return Received(rebuild(layout, tensors), tensor=facts)

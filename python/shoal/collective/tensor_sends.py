@@ -6,18 +6,18 @@ from collections.abc import Callable
 from typing import Any
 
 from shoal._backend import WorkerAddress
-from shoal.collective.device_transports import lane_transport
-from shoal.collective.message import BUFFERS, LANE, nbytes_of, special, tensor_in, tensors_of
+from shoal.collective.device_transports import tensor_transport
+from shoal.collective.message import BUFFERS, CARRIER, nbytes_of, special, tensor_in, tensors_of
 from shoal.collective.options import CollectiveGroupOptions
-from shoal.collective.routes import Route, Routes
+from shoal.collective.peer_routes import PeerRoutes, Route
 from shoal.collective.tensor_frames import FrameSender
-from shoal.collective.tensor_layout import Layout, describe
+from shoal.collective.tensor_layout import TensorLayout, describe
 from shoal.deadline import Deadline
 from shoal.errors import TransportRefusedError
 from shoal.manager import WorkerInfo
 from shoal.pickling import dumps
 from shoal.shm import Parcel
-from shoal.transport.choice import Choice, TensorLane, Watch, choose
+from shoal.transport.choice import Choice, TensorCarrier, Watch, choose
 
 __all__ = ["TensorSends", "has_tensors"]
 
@@ -31,17 +31,17 @@ Put = Callable[[Any], None]
 
 
 class TensorSends:
-    """The connections of a worker to one receiver beside the queue: frames over gloo, and lanes.
+    """The connections of a worker to one receiver beside the queue: frames over gloo, and carriers.
 
     Args:
         routes: The way to other workers.
         peer: The receiver.
     """
 
-    def __init__(self, routes: Routes, peer: WorkerAddress) -> None:
+    def __init__(self, routes: PeerRoutes, peer: WorkerAddress) -> None:
         self._routes = routes
         self._frames = FrameSender(routes.info.node_ip, routes.name, peer.get_name())
-        self._lanes: dict[str, TensorLane] = {}
+        self._carriers: dict[str, TensorCarrier] = {}
         self.options: CollectiveGroupOptions | None = None
         """Options of the vendor's library: those of the first send that gave any."""
 
@@ -50,7 +50,7 @@ class TensorSends:
         if type(message) is Parcel or "torch" not in sys.modules:
             return False
         if route.name == "shm":
-            return self._routes.has_lanes and has_tensors(message)
+            return self._routes.has_carriers and has_tensors(message)
         if self._frames.is_open or has_tensors(message):
             return True
         nbytes = nbytes_of(message)
@@ -79,9 +79,9 @@ class TensorSends:
                 if choice.name == "torch" and (choice.staged or tensors[0].device.type == "cpu"):
                     self._by_frames(layout, tensors, single is not None, deadline, watch, put)
                     return True
-                if self._by_lane(choice, info, layout, tensors, single, deadline, watch, put):
+                if self._by_carrier(choice, info, layout, tensors, single, deadline, watch, put):
                     return True
-                # The receiver, whose lane was refused too, takes the message again.
+                # The receiver, whose carrier was refused too, takes the message again.
                 return self.send(message, info, route, deadline, watch, put)
         if route.name == "ray" and choose(self._routes.info, info, "cpu").name == "torch":
             head, buffers = dumps(message)
@@ -103,8 +103,8 @@ class TensorSends:
     def close(self) -> None:
         """Release resources held for the receiver, or for its former process."""
         self._frames.close()
-        while self._lanes:
-            self._lanes.popitem()[1].close()
+        while self._carriers:
+            self._carriers.popitem()[1].close()
 
     def _choice(self, info: WorkerInfo, tensors: list[Any]) -> Choice | None:
         """Return the transport of tensors; None if they are on several devices: then staged."""
@@ -117,7 +117,7 @@ class TensorSends:
 
     def _by_frames(
         self,
-        layout: Layout,
+        layout: TensorLayout,
         tensors: list[Any],
         single: bool,
         deadline: Deadline,
@@ -132,29 +132,29 @@ class TensorSends:
             put(self._frames.open())
             self._frames.connect(deadline, watch)
 
-    def _by_lane(
+    def _by_carrier(
         self,
         choice: Choice,
         info: WorkerInfo,
-        layout: Layout,
+        layout: TensorLayout,
         tensors: list[Any],
         single: Any,
         deadline: Deadline,
         watch: Watch,
         put: Put,
     ) -> bool:
-        """Send tensors through a lane; return whether it did not refuse to carry them."""
-        lane, address = self._lanes.get(choice.name), None
-        if lane is None:
-            transport = lane_transport(choice.name, self._routes.memory, self.options)
-            lane, address = transport.sender(self._routes.info, info)
-            self._lanes[choice.name] = lane
-        put(special(LANE, choice.name, address, layout.to_json(), single is not None))
+        """Send tensors through a carrier; return whether it did not refuse to carry them."""
+        carrier, address = self._carriers.get(choice.name), None
+        if carrier is None:
+            transport = tensor_transport(choice.name, self._routes.memory, self.options)
+            carrier, address = transport.sender(self._routes.info, info)
+            self._carriers[choice.name] = carrier
+        put(special(CARRIER, choice.name, address, layout.to_json(), single is not None))
         self.announce(watch)
         try:
-            lane.send(tensors, deadline, watch)
+            carrier.send(tensors, deadline, watch)
         except TransportRefusedError as error:
-            self._lanes.pop(choice.name).close()
+            self._carriers.pop(choice.name).close()
             self._routes.refused_by(info.address)[choice.name] = str(error)
             _log.warning(
                 "%s: tensors to %s do not go through %s, which is impossible: %s",
@@ -162,7 +162,7 @@ class TensorSends:
             )  # fmt: skip
             return False
         except BaseException:
-            self._lanes.pop(choice.name).close()
+            self._carriers.pop(choice.name).close()
             raise
         return True
 

@@ -5,7 +5,7 @@ import threading
 from collections.abc import Sequence
 
 from shoal.process import ProcessId, is_running
-from shoal.shm.payloads import PayloadRef
+from shoal.shm.shared_files import PayloadRef
 
 __all__ = ["UnreadPayloads"]
 

@@ -16,7 +16,7 @@ from shoal.problems import ArgumentsError, Problem, shown
 
 __all__ = [
     "EnvLike",
-    "GroupLike",
+    "GroupConfigLike",
     "cluster_problems",
     "env_problems",
     "group_problems",
@@ -41,7 +41,7 @@ class EnvLike(Protocol):
     python_interpreter_path: str | None
 
 
-class GroupLike(Protocol):
+class GroupConfigLike(Protocol):
     """The fields of a node group that are compared with those of other groups."""
 
     label: str
@@ -242,7 +242,7 @@ def _hardware_problems(
 
 
 def cluster_problems(
-    num_nodes: int | None, groups: Sequence[GroupLike | None]
+    num_nodes: int | None, groups: Sequence[GroupConfigLike | None]
 ) -> Iterator[Problem]:
     """Yield the contradictions between groups, and between a group and the number of nodes.
 

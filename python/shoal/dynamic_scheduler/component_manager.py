@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any, ClassVar
 
 from shoal.channel import Channel
-from shoal.dynamic_scheduler.links import Link, Waits
+from shoal.dynamic_scheduler.instance_channels import InstanceChannel, Waits
 from shoal.dynamic_scheduler.messages import (
     get_scheduler_request_queue,
     get_scheduler_response_queue,
@@ -79,13 +79,13 @@ class ComponentManager(ABC):
         self._logger = _log if _logger is None else _logger
         self._given_state = state
         self._waits = Waits() if waits is None else waits
-        self._links: list[Link] = []
+        self._instance_channels: list[InstanceChannel] = []
         self.reset()
 
     @property
     def channels(self) -> list[Channel]:
         """The channels to the instances."""
-        return [link.channel for link in self._links]
+        return [one.channel for one in self._instance_channels]
 
     @property
     def _state(self) -> SchedulerState:
@@ -95,7 +95,7 @@ class ComponentManager(ABC):
     def create_channels(self, n: int) -> None:
         """Create the channels to the instances 0 to n - 1, or connect to them."""
         role, make, waits = self.component_role, self._channel_factory, self._waits
-        self._links = [Link(role, instance, make, waits) for instance in range(n)]
+        self._instance_channels = [InstanceChannel(role, i, make, waits) for i in range(n)]
 
     def reset(self) -> None:
         """Begin a step: all instances live."""
@@ -153,12 +153,12 @@ class ComponentManager(ABC):
 
     def drain(self) -> None:
         """Drop the messages that a step that failed has left."""
-        for link in self._links:
-            left = link.drain()
+        for one in self._instance_channels:
+            left = one.drain()
             if left:
                 self._logger.warning(
                     "%s %d: dropped %d messages of a step that failed",
-                    self.component_role, link.instance, len(left),
+                    self.component_role, one.instance, len(left),
                 )  # fmt: skip
 
     @abstractmethod

@@ -28,7 +28,7 @@ class InferenceManager(RoleManager):
         """Begin to wait for the message that inference is done."""
         await self.abandon()
         # It takes as long as the step; only where the step waits for it, the wait has a limit.
-        receive = self._links[0].receive("the end of inference", limit=math.inf)
+        receive = self._instance_channels[0].receive("the end of inference", limit=math.inf)
         self._done = asyncio.ensure_future(receive)
 
     async def main_loop_finalize(self) -> None:
@@ -85,7 +85,7 @@ class ActorManager(RoleManager):
     async def pre_process_impl(self) -> None:
         """With the policy: let the actor load its weights, as the rollouts have left its GPUs."""
         if self.use_pre_process_policy:
-            await self._links[0].send(None)
+            await self._instance_channels[0].send(None)
 
     async def wait_for_training_step(self, train_iter: int) -> None:
         """Wait until the actor has done a training step.
@@ -95,7 +95,7 @@ class ActorManager(RoleManager):
             PeerLostError: It has died.
             ShoalError: It sent something else.
         """
-        message = await self._links[0].receive(f"training step {train_iter}")
+        message = await self._instance_channels[0].receive(f"training step {train_iter}")
         if message is not None:
             raise ShoalError(
                 f"training step {train_iter}: the actor sent {message!r:.120}; expected None"
@@ -124,7 +124,7 @@ class ActorManager(RoleManager):
     async def _answer(self, instances: int) -> None:
         changed = instances != self.current_instance_num
         world_size = instances * self.model_parallel_size
-        await self._links[0].send({"world_size": world_size} if changed else None)
+        await self._instance_channels[0].send({"world_size": world_size} if changed else None)
 
 
 _MANAGERS: dict[str, type[Any]] = {

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 from shoal.deadline import LongWait
 from shoal.dynamic_scheduler.arithmetic import count_releasable, deal_groups
 from shoal.dynamic_scheduler.component_manager import RoleManager
-from shoal.dynamic_scheduler.links import wait_for_all
+from shoal.dynamic_scheduler.instance_channels import wait_for_all
 from shoal.dynamic_scheduler.messages import RolloutAction, RolloutReport, RolloutScheduleInfo
 from shoal.dynamic_scheduler.settings import number
 from shoal.errors import ClusterConfigError, RemoteError, ShoalError, ShoalTimeoutError
@@ -134,7 +134,7 @@ class RolloutManager(RoleManager):
         dealt = deal_groups(groups, running, self.running_tasks)
         for instance, data in zip(staying, dealt, strict=False):
             request = RolloutScheduleInfo(data=data, action=RolloutAction.Migrate_In)
-            await self._links[instance].send(request)
+            await self._instance_channels[instance].send(request)
         await self.finish(leaving, RolloutAction.Finish)
 
     async def finish(self, instances: Iterable[int], action: RolloutAction) -> None:
@@ -143,11 +143,11 @@ class RolloutManager(RoleManager):
 
     async def _ask(self, instance: int, action: RolloutAction) -> RolloutScheduleInfo:
         """Send a request and wait for its answer; drop the answers of other requests."""
-        link = self._links[instance]
-        await link.send(RolloutScheduleInfo(action=action))
+        channel = self._instance_channels[instance]
+        await channel.send(RolloutScheduleInfo(action=action))
         what = f"{action.name} to rollout {instance}"
         while True:
-            answer = await link.receive(what)
+            answer = await channel.receive(what)
             self._check(answer, instance, what)
             if _answers(answer, action):
                 found: RolloutScheduleInfo = answer

@@ -7,7 +7,7 @@ from typing import Any
 from shoal.deadline import Deadline
 from shoal.dynamic_scheduler.arithmetic import get_valid_dp_sizes
 from shoal.dynamic_scheduler.component_manager import ComponentManager
-from shoal.dynamic_scheduler.links import Waits
+from shoal.dynamic_scheduler.instance_channels import Waits
 from shoal.dynamic_scheduler.manager import ActorManager, create_component_manager
 from shoal.dynamic_scheduler.settings import (
     JobSizes,

@@ -19,6 +19,7 @@ __all__ = [
     "ENTRY_POINT",
     "OBJECTS",
     "Choice",
+    "TensorCarrier",
     "TensorLane",
     "Transport",
     "Watch",
@@ -55,7 +56,7 @@ class Choice(NamedTuple):
     staged: bool = False
 
 
-class TensorLane(Protocol):
+class TensorCarrier(Protocol):
     """One direction between two workers; tensors arrive in the order in which they were sent.
 
     Shoal itself sends the description of the tensors ahead, so the receiver has tensors of the
@@ -78,7 +79,11 @@ class TensorLane(Protocol):
         """
 
     def close(self) -> None:
-        """Release the lane's resources. Idempotent."""
+        """Release the carrier's resources. Idempotent."""
+
+
+TensorLane = TensorCarrier
+"""The name of `TensorCarrier` in version 0.1.0, for packages that import it."""
 
 
 class Transport(Protocol):
@@ -101,12 +106,12 @@ class Transport(Protocol):
             data: The device type of the tensors: `cpu`, `cuda`, ...
         """
 
-    def sender(self, here: WorkerInfo, there: WorkerInfo) -> tuple[TensorLane, dict[str, Any]]:
+    def sender(self, here: WorkerInfo, there: WorkerInfo) -> tuple[TensorCarrier, dict[str, Any]]:
         """Make the sender's end, and plain data from which the receiver makes its end."""
 
     def receiver(
         self, address: dict[str, Any], here: WorkerInfo, there: WorkerInfo, deadline: Deadline
-    ) -> TensorLane:
+    ) -> TensorCarrier:
         """Make the receiver's end from the data that `sender` returned."""
 
 

@@ -33,7 +33,7 @@ from shoal.worker.identity import Identity
 from shoal.worker.lock import DeviceLock, PortLock
 from shoal.worker.meta import WorkerMeta, torch_device_type, torch_platform
 from shoal.worker.names import answers, claim_address
-from shoal.worker.routed import RoutedCalls
+from shoal.worker.routing.calls import RoutedCalls
 from shoal.worker.timers import Timers, timer
 
 __all__ = ["Worker"]

@@ -1,7 +1,7 @@
 """Moves tensors between two processes on one CUDA device, without host memory.
 
 The receiver copies from the sender's memory. The sender's handles and the receiver's
-acknowledgement travel over lanes that the caller provides. The handles are JSON, not a pickle,
+acknowledgement travel over queues that the caller provides. The handles are JSON, not a pickle,
 because a message must not be able to run code.
 """
 

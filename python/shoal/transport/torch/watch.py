@@ -23,10 +23,10 @@ from shoal.deadline import Deadline, LongWait
 from shoal.errors import ShoalTimeoutError
 from shoal.fork import ChildStage, in_child
 from shoal.loop import submit
+from shoal.reused_threads import run_in_thread
 from shoal.transport.torch.ending import at_end, stop_if_ending
 from shoal.transport.torch.forks import leak
 from shoal.transport.torch.typing import Work
-from shoal.wait_threads import run_in_thread
 
 __all__ = ["Wait", "Watch", "begin", "end", "limit_of", "wait_apart"]
 

@@ -1,6 +1,8 @@
-"""Plan which ranks of two groups exchange which rows of a batch, and cut and join batches.
+"""Batches between the ranks of two groups: the plans, and the calls that carry them out.
 
-Pure functions without communication, which `Worker.send_to` and `Worker.recv_from` use.
+This module exports the plans: which ranks exchange which rows, and how batches are cut and joined.
+They are pure functions, without communication. `Worker.send_to` and `Worker.recv_from`, in `calls`,
+use them.
 """
 
 from shoal.worker.routing.batches import (
@@ -10,14 +12,15 @@ from shoal.worker.routing.batches import (
     split_batch,
     validate_batch_size,
 )
-from shoal.worker.routing.decoupled import (
+from shoal.worker.routing.comm_mapper import CommMapper
+from shoal.worker.routing.decoupled_plans import (
     DecoupledRouteEntry,
     _build_channel_message,
     decoupled_build_recv_plan,
     decoupled_build_send_plan,
     split_channel_message,
 )
-from shoal.worker.routing.groups import get_group_info, get_group_world_size
+from shoal.worker.routing.group_info import get_group_info, get_group_world_size
 from shoal.worker.routing.keys import (
     ROUTING_DEFAULT_TAG,
     ROUTING_KEY_PREFIX,
@@ -26,7 +29,6 @@ from shoal.worker.routing.keys import (
     normalize_route_key,
     normalize_route_tag,
 )
-from shoal.worker.routing.mapping import CommMapper
 from shoal.worker.routing.plans import RouteEntry, RoutePlan, build_recv_plan, build_send_plan
 
 __all__ = [

@@ -4,8 +4,8 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
+from shoal.worker.routing.comm_mapper import CommMapper
 from shoal.worker.routing.keys import RouteKey, build_route_channel_key, normalize_route_tag
-from shoal.worker.routing.mapping import CommMapper
 
 __all__ = ["RouteEntry", "RoutePlan", "build_recv_plan", "build_send_plan"]
 

@@ -4,7 +4,7 @@
 //! its link. A reader opens the link, takes a shared lock, maps the file privately, closes the
 //! descriptor and removes the link. The writer fills the file again once the base name is the only
 //! link and then an exclusive lock is available. A step is one system call; a process may be killed
-//! before any of them. `python/shoal/shm/payloads.py` implements it.
+//! before any of them. `python/shoal/shm/shared_files/payloads.py` implements it.
 
 mod steps;
 

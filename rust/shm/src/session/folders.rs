@@ -128,7 +128,7 @@ fn ignore_missing(result: io::Result<()>) -> io::Result<()> {
 }
 
 /// Whether a session makes files of this name: `x17` is an extent, `b3` a doorbell, and
-/// `p4026531836-17-99-0` a payload for several readers (`python/shoal/shm/payload_names.py`).
+/// `p4026531836-17-99-0` a payload for several readers (`python/shoal/shm/shared_files/names.py`).
 fn is_known(name: Option<&str>) -> bool {
     let is_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     name.is_some_and(|name| match name {

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from shoal.errors import ShoalValueError
+from shoal.worker.routing.comm_mapper import CommMapper
 from shoal.worker.routing.keys import RouteKey, build_route_channel_key, normalize_route_tag
-from shoal.worker.routing.mapping import CommMapper
 from shoal.worker.routing.plans import RoutePlan
 
 __all__ = [

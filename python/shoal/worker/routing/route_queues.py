@@ -1,4 +1,4 @@
-"""Links that carry routed items: through a channel, or directly between workers."""
+"""The queues that hold the items of routes: in a channel, or between two workers."""
 
 import functools
 import inspect
@@ -12,16 +12,16 @@ from shoal.deadline import Deadline
 from shoal.errors import ShoalValueError
 from shoal.futures import done, fail
 from shoal.work import AsyncFuncWork, AsyncWork
-from shoal.worker.routed.kept import KeptItems, Taken
-from shoal.worker.routed.state import RoutingState
 from shoal.worker.routing import ROUTING_DEFAULT_TAG
+from shoal.worker.routing.kept_items import KeptItems, TakenItem
 from shoal.worker.routing.keys import RouteKey
+from shoal.worker.routing.state import RoutingState
 
-__all__ = ["ChannelLink", "Link", "PeerLink", "link_of"]
+__all__ = ["ChannelRouteQueues", "PeerRouteQueues", "RouteQueues", "queues_of"]
 
 
-class Link(Protocol):
-    """Carries items to and from the ranks of one other group."""
+class RouteQueues(Protocol):
+    """The queues to and from the ranks of one other group."""
 
     def put(self, item: Any, key: RouteKey, rank: int | None) -> None:
         """Send an item, and wait until it is sent."""
@@ -29,20 +29,20 @@ class Link(Protocol):
     def start_put(self, item: Any, key: RouteKey, rank: int | None) -> AsyncWork:
         """Start to send an item."""
 
-    def get(self, key: RouteKey, rank: int | None) -> Taken:
+    def get(self, key: RouteKey, rank: int | None) -> TakenItem:
         """Wait for an item."""
 
     def start_get(self, key: RouteKey, rank: int | None) -> AsyncWork:
         """Start to wait for an item."""
 
     def queue_id(self, key: RouteKey, rank: int | None) -> Hashable:
-        """Identify the queue of a route; two links of one channel return equal values."""
+        """Identify the queue of a route; two objects of one channel return equal values."""
 
     def opened(self, value: Any, key: RouteKey) -> Any:
         """Return the item in a received value; raise an error if it belongs to another route."""
 
 
-def link_of(
+def queues_of(
     state: RoutingState,
     group: str,
     channel: Any,
@@ -52,8 +52,8 @@ def link_of(
     operation: str,
     enable_p2p: bool,
     decoupled_mode: bool,
-) -> Link:
-    """Return the link of a call.
+) -> RouteQueues:
+    """Return the queues that a call uses.
 
     Raises:
         ShoalValueError: The arguments contradict each other.
@@ -64,14 +64,14 @@ def link_of(
                 "decoupled_mode cannot be combined with enable_p2p: there, any rank takes an item, "
                 "here, each item goes to one rank; set one of them to False"
             )
-        return PeerLink(state.worker, group, timeout, options)
+        return PeerRouteQueues(state.worker, group, timeout, options)
     if channel is None:
         raise ShoalValueError("requires ``channel`` when enable_p2p is False")
-    return ChannelLink(channel, timeout, operation)
+    return ChannelRouteQueues(channel, timeout, operation)
 
 
-class ChannelLink:
-    """Carries items through a channel, each in the key of its route.
+class ChannelRouteQueues:
+    """The queues of a channel: each item is put into the key of its route.
 
     Args:
         channel: Anything with `put(item=, key=, async_op=)` and `get(key=, async_op=)`. If its
@@ -103,15 +103,15 @@ class ChannelLink:
         del rank
         return _started(self._channel.put, item=item, key=key, async_op=True, **self._limit())
 
-    def get(self, key: RouteKey, rank: int | None) -> Taken:
+    def get(self, key: RouteKey, rank: int | None) -> TakenItem:
         """Wait for an item."""
         leases = {"lease": True} if _takes(self._channel, "get", "lease") else {}
         number = KeptItems.next_number()
         got = self._channel.get(key=key, async_op=False, **leases, **self._limit())
         queue_id = self.queue_id(key, rank)
         if leases:
-            return Taken(queue_id, number, got.value, got, self)
-        return Taken(queue_id, number, got, None, self)
+            return TakenItem(queue_id, number, got.value, got, self)
+        return TakenItem(queue_id, number, got, None, self)
 
     def start_get(self, key: RouteKey, rank: int | None) -> AsyncWork:
         """Start to wait for an item."""
@@ -135,8 +135,8 @@ class ChannelLink:
         return {} if self._deadline is None else {"timeout": self._deadline.remaining}
 
 
-class PeerLink:
-    """Carries items with `send` and `recv` of the workers; they arrive in the order of the sends.
+class PeerRouteQueues:
+    """The messages of `send` and `recv` of the workers; they arrive in the order of the sends.
 
     An item with a tag or a route key carries both as a label, so that the receiver does not
     confuse one kind of item with another.
@@ -162,10 +162,10 @@ class PeerLink:
         """Start to send an item."""
         return _started(self._send, item, key, rank, async_op=True)
 
-    def get(self, key: RouteKey, rank: int | None) -> Taken:
+    def get(self, key: RouteKey, rank: int | None) -> TakenItem:
         """Wait for the next item of a rank."""
         number = KeptItems.next_number()
-        return Taken(self.queue_id(key, rank), number, self._recv(rank, async_op=False))
+        return TakenItem(self.queue_id(key, rank), number, self._recv(rank, async_op=False))
 
     def start_get(self, key: RouteKey, rank: int | None) -> AsyncWork:
         """Start to wait for the next item of a rank."""

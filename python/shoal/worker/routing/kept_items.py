@@ -11,30 +11,30 @@ from typing import Any
 
 from shoal.errors import ShoalError
 
-__all__ = ["KeptItems", "Taken"]
+__all__ = ["KeptItems", "TakenItem"]
 
 _log = logging.getLogger("shoal")
 _numbers = itertools.count()
 
 
 @dataclass(slots=True)
-class Taken:
+class TakenItem:
     """An item that a `recv_from` has taken and not yet returned.
 
     Attributes:
-        queue_id: The queue that it was taken from, as `Link.queue_id` identifies it.
+        queue_id: The queue that it was taken from, as `RouteQueues.queue_id` identifies it.
         number: Its number in the order in which items are taken.
         value: The item.
         lease: Its lease, if the channel has leases: the item is delivered again if this process
             dies meanwhile.
-        link: Keeps the channel alive, since `queue_id` may contain its `id`.
+        queues: Keeps the channel alive, since `queue_id` may contain its `id`.
     """
 
     queue_id: Hashable
     number: int
     value: Any
     lease: Any = None
-    link: Any = None
+    queues: Any = None
 
     def received(self) -> None:
         """Acknowledge the item, since the caller has it."""
@@ -50,14 +50,14 @@ class Taken:
 
 
 class KeptItems:
-    """Kept items by their queue (`Taken.queue_id`), in the order in which they were taken.
+    """Kept items by their queue (`TakenItem.queue_id`), in the order in which they were taken.
 
     They do not go back to the channel: there an item would come after later items of the same
     sender, and the next batch would mix rows of two batches.
     """
 
     def __init__(self) -> None:
-        self._items: dict[Hashable, list[Taken]] = {}
+        self._items: dict[Hashable, list[TakenItem]] = {}
         self._lock = threading.Lock()
 
     @staticmethod
@@ -65,13 +65,13 @@ class KeptItems:
         """Return the number of the next item to be taken."""
         return next(_numbers)
 
-    def keep(self, taken: Taken) -> None:
+    def keep(self, taken: TakenItem) -> None:
         """Keep an item, in the order of the numbers."""
         with self._lock:
             items = self._items.setdefault(taken.queue_id, [])
             bisect.insort(items, taken, key=operator.attrgetter("number"))
 
-    def take(self, queue_id: Hashable) -> Taken | None:
+    def take(self, queue_id: Hashable) -> TakenItem | None:
         """Remove and return the oldest item of a queue, or None."""
         with self._lock:
             items = self._items.get(queue_id)

@@ -1,4 +1,4 @@
-"""`Routes`: finds the queue from one worker to another, in shared memory or in a mailbox."""
+"""`PeerRoutes`: finds the queue from one worker to another, in shared memory or in a mailbox."""
 
 from typing import Any, NamedTuple
 
@@ -13,7 +13,7 @@ from shoal.net_emulation import emulated_network, worker_endpoint
 from shoal.queues.protocol import Queues
 from shoal.transport.choice import OBJECTS, choose, has_registered
 
-__all__ = ["Route", "Routes"]
+__all__ = ["PeerRoutes", "Route"]
 
 
 class Route(NamedTuple):
@@ -32,7 +32,7 @@ class Route(NamedTuple):
     direct: dict[Any, Any]
 
 
-class Routes:
+class PeerRoutes:
     """The directory, memory, mailboxes and peers by which one worker reaches others.
 
     Args:
@@ -44,7 +44,7 @@ class Routes:
         self.info = info
         self.name = info.address.get_name()
         # Without accelerators and registered transports, all tensors travel with the objects.
-        self.has_lanes = bool(info.available_accelerators) or has_registered()
+        self.has_carriers = bool(info.available_accelerators) or has_registered()
         local = in_process()
         self.directory = directory or (ManagerDirectory() if local is None else local.directory)
         self.memory = NodeMemory(self.directory)

@@ -15,7 +15,7 @@ from shoal.dynamic_scheduler.messages import (
 )
 from shoal.errors import PeerLostError, ShoalTimeoutError
 
-__all__ = ["Link", "Waits", "Watch", "wait_for_all"]
+__all__ = ["InstanceChannel", "Waits", "Watch", "wait_for_all"]
 
 _CHECK_S = 0.8
 """Seconds between two checks whether the component that is waited for is alive."""
@@ -101,7 +101,7 @@ class Waits:
                 await task
 
 
-class Link:
+class InstanceChannel:
     """The scheduler's end of the channel to one instance.
 
     Args:

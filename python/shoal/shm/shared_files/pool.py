@@ -16,8 +16,14 @@ from typing import Any
 
 from shoal.errors import ChannelCorruptError, ChannelError, ChannelNotFoundError
 from shoal.process import ProcessId, own_process
-from shoal.shm.mapping import HUGE_PAGE, copy_into, map_private, map_shared, use_huge_page
-from shoal.shm.payload_names import FileName, LinkName, is_dead, key_of
+from shoal.shm.shared_files.mapping import (
+    HUGE_PAGE,
+    copy_into,
+    map_private,
+    map_shared,
+    use_huge_page,
+)
+from shoal.shm.shared_files.names import FileName, LinkName, is_dead, key_of
 
 __all__ = ["NoRoomError", "PayloadFile", "Pool"]
 

@@ -6,9 +6,9 @@ from typing import Any
 
 from shoal.collective import CollectiveGroupOptions
 from shoal.work import AsyncRouteWork
-from shoal.worker.routed.receive import recv_from
-from shoal.worker.routed.send import send_to
-from shoal.worker.routed.state import RoutingState
+from shoal.worker.routing.receive import recv_from
+from shoal.worker.routing.send import send_to
+from shoal.worker.routing.state import RoutingState
 
 __all__ = ["RoutedCalls"]
 

@@ -10,11 +10,11 @@ from typing import Self
 
 from shoal.worker.routing import normalize_route_key, split_channel_message
 
-__all__ = ["RecordedRoute", "Routes"]
+__all__ = ["UnansweredMessage", "UnansweredMessages"]
 
 
-class RecordedRoute(str):
-    """The index of a received message.
+class UnansweredMessage(str):
+    """A received message that has no answer yet: its index, as text.
 
     Attributes:
         stream: The normalised route key of the call that received it.
@@ -33,8 +33,8 @@ class RecordedRoute(str):
         return self
 
 
-class Routes:
-    """The recorded messages of one stream.
+class UnansweredMessages:
+    """The messages of one stream that have no answer yet.
 
     Args:
         router: The worker's `batch_router`.
@@ -53,40 +53,40 @@ class Routes:
         """Whether the worker answers messages of a tag."""
         return tag in self._router
 
-    def open(self, tag: str) -> list[RecordedRoute]:
+    def open(self, tag: str) -> list[UnansweredMessage]:
         """Return the messages of a tag that have no answer yet, oldest first."""
         with self._lock:
             recorded = self._router.get(tag, [])
             for at, index in enumerate(recorded):
-                if not isinstance(index, RecordedRoute):  # written by the user, for any stream
-                    recorded[at] = RecordedRoute(index, self._stream)
+                if not isinstance(index, UnansweredMessage):  # written by the user, for any stream
+                    recorded[at] = UnansweredMessage(index, self._stream)
             return [
-                route
-                for route in recorded
-                if isinstance(route, RecordedRoute)
-                and route.stream == self._stream
-                and not route.answering
+                message
+                for message in recorded
+                if isinstance(message, UnansweredMessage)
+                and message.stream == self._stream
+                and not message.answering
             ]
 
-    def reserve(self, routes: Sequence[RecordedRoute]) -> None:
+    def reserve(self, messages: Sequence[UnansweredMessage]) -> None:
         """Mark messages whose answers are under way; they stay recorded."""
         with self._lock:
-            for route in routes:
-                route.answering = True
+            for message in messages:
+                message.answering = True
 
-    def settle(self, tag: str, route: RecordedRoute, *, sent: bool) -> None:
+    def settle(self, tag: str, message: UnansweredMessage, *, sent: bool) -> None:
         """Remove a message whose answer was sent; if it was not, allow another answer."""
         with self._lock:
             if sent:
                 # By identity: two messages may have equal indices.
                 recorded = self._router.get(tag, [])
-                recorded[:] = [index for index in recorded if index is not route]
+                recorded[:] = [index for index in recorded if index is not message]
             else:
-                route.answering = False
+                message.answering = False
 
     def record(self, indices: Sequence[str]) -> None:
         """Record received messages, each under the tag of its own index."""
         with self._lock:
             for index in indices:
                 tag = split_channel_message(index)[3]
-                self._router.setdefault(tag, []).append(RecordedRoute(index, self._stream))
+                self._router.setdefault(tag, []).append(UnansweredMessage(index, self._stream))

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from shoal.errors import ShoalTypeError, ShoalValueError
-from shoal.worker.routed.kept import KeptItems
 from shoal.worker.routing import get_group_world_size
+from shoal.worker.routing.kept_items import KeptItems
 
 __all__ = ["RoutingState"]
 

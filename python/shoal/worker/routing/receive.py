@@ -10,10 +10,6 @@ from shoal.errors import ShoalValueError
 from shoal.futures import done
 from shoal.loop import soon
 from shoal.work import AsyncChannelWork, AsyncRouteWork, AsyncWork
-from shoal.worker.routed.kept import KeptItems, Taken
-from shoal.worker.routed.links import Link, link_of
-from shoal.worker.routed.recorded import Routes
-from shoal.worker.routed.state import RoutingState
 from shoal.worker.routing import (
     build_recv_plan,
     decoupled_build_recv_plan,
@@ -23,7 +19,11 @@ from shoal.worker.routing import (
     split_channel_message,
     validate_batch_size,
 )
+from shoal.worker.routing.kept_items import KeptItems, TakenItem
 from shoal.worker.routing.keys import RouteKey
+from shoal.worker.routing.route_queues import RouteQueues, queues_of
+from shoal.worker.routing.state import RoutingState
+from shoal.worker.routing.unanswered import UnansweredMessages
 
 __all__ = ["recv_from"]
 
@@ -65,7 +65,7 @@ def recv_from(
 ) -> Any:
     """Receive a batch; see `Worker.recv_from`."""
     with state.call("recv_from", group_name):
-        link = link_of(
+        queues = queues_of(
             state,
             group_name,
             channel,
@@ -85,23 +85,23 @@ def recv_from(
         }
         join: Join
         if decoupled_mode:
-            routes = Routes(state.batch_router(), state.router_lock, route_key)
-            answers = routes.answers(normalize_route_tag(tag))
+            unanswered = UnansweredMessages(state.batch_router(), state.router_lock, route_key)
+            answers = unanswered.answers(normalize_route_tag(tag))
             expected = _decoupled(
                 state, group_name, plan, recv_queue_size, None if answers else state.rank
             )
-            join = partial(_join_decoupled, merge, expected, routes if answers else None)
+            join = partial(_join_decoupled, merge, expected, unanswered if answers else None)
         else:
             expected = _fixed(state, group_name, plan)
-            join = partial(_join_fixed, merge, expected, link)
+            join = partial(_join_fixed, merge, expected, queues)
 
         def finish(values: list[Any]) -> Any:
             with state.call("recv_from", group_name):
                 return join(values)
 
         if async_op:
-            return _start(link, expected, finish, state.kept)
-        return _receive(link, expected, finish, state.kept)
+            return _start(queues, expected, finish, state.kept)
+        return _receive(queues, expected, finish, state.kept)
 
 
 def _fixed(state: RoutingState, group: str, plan: dict[str, Any]) -> list[_Expected]:
@@ -157,29 +157,34 @@ class _Merge:
             return None
 
 
-def _join_fixed(merge: _Merge, expected: Sequence[_Expected], link: Link, values: list[Any]) -> Any:
+def _join_fixed(
+    merge: _Merge, expected: Sequence[_Expected], queues: RouteQueues, values: list[Any]
+) -> Any:
     if not values:
         return None
-    batches = [link.opened(value, e.key) for value, e in zip(values, expected, strict=True)]
+    batches = [queues.opened(value, e.key) for value, e in zip(values, expected, strict=True)]
     for batch, one in zip(batches, expected, strict=True):
         merge.check(batch, one.rows, f"from {one.key[1]}:{one.rank}")
     return merge(batches)
 
 
 def _join_decoupled(
-    merge: _Merge, expected: Sequence[_Expected], routes: Routes | None, values: list[Any]
+    merge: _Merge,
+    expected: Sequence[_Expected],
+    unanswered: UnansweredMessages | None,
+    values: list[Any],
 ) -> Any:
     """Join first messages in order of arrival, and answers in the order of their questions."""
     messages = [_index_and_batch(value) for value in values]
     for (index, batch), one in zip(messages, expected, strict=True):
         merge.check(batch, one.rows, f"the message {index!r}")
-    if routes is None:
+    if unanswered is None:
         messages.sort(key=lambda message: split_channel_message(message[0])[1])
     else:
         _check_equal_rows(merge, messages)
     merged = merge([batch for _, batch in messages])
-    if routes is not None:
-        routes.record([index for index, _ in messages])
+    if unanswered is not None:
+        unanswered.record([index for index, _ in messages])
     return merged
 
 
@@ -208,12 +213,14 @@ def _check_equal_rows(merge: _Merge, messages: Sequence[tuple[str, Any]]) -> Non
 # Receiving.
 
 
-def _receive(link: Link, expected: Sequence[_Expected], finish: Join, kept: KeptItems) -> Any:
-    items: list[Taken] = []
+def _receive(
+    queues: RouteQueues, expected: Sequence[_Expected], finish: Join, kept: KeptItems
+) -> Any:
+    items: list[TakenItem] = []
     try:
         for one in expected:
-            held = kept.take(link.queue_id(one.key, one.rank))
-            items.append(link.get(one.key, one.rank) if held is None else held)
+            held = kept.take(queues.queue_id(one.key, one.rank))
+            items.append(queues.get(one.key, one.rank) if held is None else held)
         result = finish([item.value for item in items])
     except BaseException as error:
         for item, one in zip(items, expected, strict=False):
@@ -232,7 +239,7 @@ _KEPT = (
 )
 
 
-def _put_back(item: Taken, one: _Expected, kept: KeptItems) -> None:
+def _put_back(item: TakenItem, one: _Expected, kept: KeptItems) -> None:
     """Keep an item for the next call, or give it back to the channel if any rank may take it."""
     if one.rank is None and one.key[6] is None and item.lease is not None:
         item.lease.give_back()
@@ -241,31 +248,31 @@ def _put_back(item: Taken, one: _Expected, kept: KeptItems) -> None:
 
 
 def _start(
-    link: Link, expected: Sequence[_Expected], finish: Join, kept: KeptItems
+    queues: RouteQueues, expected: Sequence[_Expected], finish: Join, kept: KeptItems
 ) -> AsyncRouteWork:
     if not expected:
         return AsyncRouteWork([AsyncWork(done(None))], lambda _: finish([]))
-    return _Arrivals([_Arrival(link, one, kept) for one in expected], finish)
+    return _Arrivals([_Arrival(queues, one, kept) for one in expected], finish)
 
 
 class _Arrival:
     """An item that an asynchronous call has taken, or waits for.
 
     Args:
-        link: The link that carries it.
+        queues: The queues from which it is taken.
         expected: The item.
         kept: The items that earlier calls took; this item may be among them.
     """
 
-    def __init__(self, link: Link, expected: _Expected, kept: KeptItems) -> None:
+    def __init__(self, queues: RouteQueues, expected: _Expected, kept: KeptItems) -> None:
         self._kept = kept
-        self._link = link
+        self._queues = queues
         self._shared = expected.rank is None and expected.key[6] is None
-        self._queue_id = link.queue_id(expected.key, expected.rank)
+        self._queue_id = queues.queue_id(expected.key, expected.rank)
         self._number = kept.next_number()
         self._held = kept.take(self._queue_id)
         if self._held is None:
-            self.work = link.start_get(expected.key, expected.rank)
+            self.work = queues.start_get(expected.key, expected.rank)
         else:
             self.work = AsyncWork(done(self._held.value), "an item that was taken before")
 
@@ -291,7 +298,7 @@ class _Arrival:
             self.work.abandon()
         else:
             value = self.work.result()
-            self._kept.keep(Taken(self._queue_id, self._number, value, None, self._link))
+            self._kept.keep(TakenItem(self._queue_id, self._number, value, None, self._queues))
 
 
 class _Arrivals(AsyncRouteWork):

@@ -8,9 +8,6 @@ from typing import Any
 from shoal.errors import ShoalValueError
 from shoal.futures import done
 from shoal.work import AsyncRouteWork, AsyncWork
-from shoal.worker.routed.links import Link, link_of
-from shoal.worker.routed.recorded import RecordedRoute, Routes
-from shoal.worker.routed.state import RoutingState
 from shoal.worker.routing import (
     CommMapper,
     build_send_plan,
@@ -20,6 +17,9 @@ from shoal.worker.routing import (
     split_batch,
 )
 from shoal.worker.routing.keys import RouteKey
+from shoal.worker.routing.route_queues import RouteQueues, queues_of
+from shoal.worker.routing.state import RoutingState
+from shoal.worker.routing.unanswered import UnansweredMessage, UnansweredMessages
 
 __all__ = ["send_to"]
 
@@ -63,7 +63,7 @@ def send_to(
 ) -> AsyncRouteWork | None:
     """Send a batch; see `Worker.send_to`."""
     with state.call("send_to", group_name):
-        link = link_of(
+        queues = queues_of(
             state,
             group_name,
             channel,
@@ -75,22 +75,22 @@ def send_to(
         )
         cut = _Cut(state, group_name, data, batch_size, split_fn)
         if decoupled_mode:
-            routes = Routes(state.batch_router(), state.router_lock, route_key)
-            pieces = _decoupled(cut, routes, route_key, mode, tag, send_queue_size)
+            unanswered = UnansweredMessages(state.batch_router(), state.router_lock, route_key)
+            pieces = _decoupled(cut, unanswered, route_key, mode, tag, send_queue_size)
         else:
             pieces = _fixed(cut, route_key, _joined_tag(mode, tag))
         if async_op:
-            works = [_start(link, piece) for piece in pieces]
+            works = [_start(queues, piece) for piece in pieces]
             return AsyncRouteWork(works or [AsyncWork(done(None))], lambda _: None)
-        _send_all(link, pieces)
+        _send_all(queues, pieces)
         return None
 
 
-def _send_all(link: Link, pieces: list[_Piece]) -> None:
+def _send_all(queues: RouteQueues, pieces: list[_Piece]) -> None:
     sent = 0
     try:
         for piece in pieces:
-            link.put(piece.item, piece.key, piece.rank)
+            queues.put(piece.item, piece.key, piece.rank)
             if piece.settle is not None:
                 piece.settle(sent=True)
             sent += 1
@@ -103,8 +103,8 @@ def _send_all(link: Link, pieces: list[_Piece]) -> None:
         raise
 
 
-def _start(link: Link, piece: _Piece) -> AsyncWork:
-    work = link.start_put(piece.item, piece.key, piece.rank)
+def _start(queues: RouteQueues, piece: _Piece) -> AsyncWork:
+    work = queues.start_put(piece.item, piece.key, piece.rank)
     settle = piece.settle
     if settle is not None:
         work.future.add_done_callback(
@@ -218,13 +218,18 @@ def _fixed(cut: _Cut, route_key: Any, tag: str) -> list[_Piece]:
 
 
 def _decoupled(
-    cut: _Cut, routes: Routes, route_key: Any, mode: str | None, tag: str | None, queue_size: int
+    cut: _Cut,
+    unanswered: UnansweredMessages,
+    route_key: Any,
+    mode: str | None,
+    tag: str | None,
+    queue_size: int,
 ) -> list[_Piece]:
     state, worlds = cut.state, (cut.state.world_size, cut.peer_world_size)
     tag = normalize_route_tag(tag)
     # The number of pieces does not depend on the batch size: any valid one will do here.
     pieces = len(CommMapper.decoupled_get_batch_size(max(worlds), *worlds, queue_size))
-    answered = routes.open(tag) if routes.answers(tag) else None
+    answered = unanswered.open(tag) if unanswered.answers(tag) else None
     plan = decoupled_build_send_plan(
         src_group_name=state.group,
         dst_group_name=cut.peer,
@@ -239,16 +244,16 @@ def _decoupled(
         send_queue_size=queue_size,
     )
     shards = cut.pieces([entry.batch_size for entry in plan.entries])
-    used: list[RecordedRoute | None] = [None] * pieces
+    used: list[UnansweredMessage | None] = [None] * pieces
     if answered is not None:
         used = [*answered[:pieces]]
-        routes.reserve(answered[:pieces])
+        unanswered.reserve(answered[:pieces])
     return [
         _Piece(
             {"batch_index": str(entry.batch_index), "batch": shard},
             entry.key,
             entry.key[6],
-            None if route is None else partial(routes.settle, tag, route),
+            None if question is None else partial(unanswered.settle, tag, question),
         )
-        for shard, entry, route in zip(shards, plan.entries, used, strict=True)
+        for shard, entry, question in zip(shards, plan.entries, used, strict=True)
     ]

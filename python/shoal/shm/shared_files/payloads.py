@@ -62,8 +62,8 @@ from shoal.errors import (
     ChannelNotFoundError,
 )
 from shoal.process import Origin, ProcessId, is_running
-from shoal.shm.payload_names import sweep
-from shoal.shm.payload_pool import NoRoomError, Pool, lock_and_map
+from shoal.shm.shared_files.names import sweep
+from shoal.shm.shared_files.pool import NoRoomError, Pool, lock_and_map
 
 __all__ = ["PayloadRef", "PayloadWriter", "open_payload", "sweep", "withdraw"]
 

@@ -1,0 +1,169 @@
+"""Waits for other workers: log lines for long ones, and an end for those that cannot succeed.
+
+`PeerWait` is the wait of a call that blocks: it logs the wait, and the cycle of waits that it is
+part of. `attend` is for operations that were started with `async_op=True`, which have no thread
+that could check anything: one task on the process's event loop checks all of them, as long as there
+are any, and fails those with dead peers or passed deadlines.
+"""
+
+import asyncio
+import itertools
+import logging
+import threading
+import weakref
+from collections.abc import Callable, Sequence
+from types import TracebackType
+from typing import Protocol, Self
+
+from shoal.collective.directory import Directory
+from shoal.deadline import Deadline, LongWait
+from shoal.fork import ChildStage, in_child
+from shoal.loop import submit
+
+__all__ = ["PeerWait", "Watched", "attend"]
+
+_NOTE_AFTER_S = 1.0
+"""Seconds after which a wait is recorded, so that log lines of other waits can name it."""
+
+_LOOK_S = 0.5
+"""Seconds between two checks of the asynchronous operations."""
+
+_log = logging.getLogger("shoal")
+_numbers = itertools.count()
+
+
+class PeerWait:
+    """A worker's wait for others; logs it when it is long, and names the cycle it is part of.
+
+    Args:
+        directory: Where the wait is recorded.
+        waiter: The address of the worker that waits.
+        peers: The addresses of the workers it waits for.
+        describe: Makes the sentence that names the waiter, the operation and the peers.
+        deadline: The deadline of the wait.
+    """
+
+    def __init__(
+        self,
+        directory: Directory,
+        waiter: str,
+        peers: Sequence[str],
+        describe: Callable[[], str],
+        deadline: Deadline,
+    ) -> None:
+        self._directory = directory
+        self._waiter = waiter
+        self._peers = tuple(peers)
+        self._describe = describe
+        self._deadline = deadline
+        self._wait = LongWait(self._sentence, deadline, deadline.elapsed)
+        self._number: int | None = None
+        self._begun = deadline.elapsed
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.end()
+
+    def waits_for(self, peers: Sequence[str]) -> None:
+        """Set the workers it waits for now, if some of those before need not be waited for."""
+        if tuple(peers) != self._peers:
+            self._peers = tuple(peers)
+            self.end()  # the next tick records the new ones
+
+    def step(self, at_most: float) -> float:
+        """Return how long to wait before the next `tick`, in seconds."""
+        return self._wait.step(at_most)
+
+    def tick(self) -> None:
+        """Record a wait that has become long, and log the line that is due, if any."""
+        if self._number is None and self._deadline.elapsed - self._begun >= _NOTE_AFTER_S:
+            self._number = next(_numbers)
+            self._directory.note_wait(self._waiter, self._number, self._peers)
+        self._wait.tick()
+
+    def end(self) -> None:
+        """Remove the record of this wait, so that log lines no longer name it."""
+        if self._number is not None:
+            self._directory.end_wait(self._waiter, self._number)
+            self._number = None
+
+    def _sentence(self) -> str:
+        sentence = self._describe()
+        if self._number is None:
+            return sentence
+        cycle = self._directory.wait_cycle(self._waiter, self._number)
+        if not cycle:
+            return sentence
+        chain = ", which waits for ".join([*cycle, self._waiter])
+        return f"{sentence} (a cycle: {self._waiter} waits for {chain})"
+
+
+class Watched(Protocol):
+    """An object with pending asynchronous operations."""
+
+    def look(self) -> bool:
+        """Fail operations that cannot complete; return whether any operation is left."""
+
+
+class _Watchdog:
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._attended: set[Watched] = set()
+        self._runs = False
+
+    def attend(self, thing: Watched) -> None:
+        with self._lock:
+            self._attended.add(thing)
+            starts, self._runs = not self._runs, True
+        if starts:
+            submit(self._go_round())
+
+    async def _go_round(self) -> None:
+        loop = asyncio.get_running_loop()
+        failed: weakref.WeakSet[Watched] = weakref.WeakSet()  # each is logged once
+        while True:
+            await asyncio.sleep(_LOOK_S)
+            for thing in list(self._attended):
+                # Before the look, so that an operation that begins during it is attended again.
+                self._attended.discard(thing)
+                try:
+                    # In a thread, because a look may call another node.
+                    look = loop.run_in_executor(None, thing.look)
+                except RuntimeError:
+                    return  # the interpreter ends
+                try:
+                    goes_on = await look
+                except Exception as error:  # noqa: BLE001  (the others are looked at all the same)
+                    if thing not in failed:
+                        _log.warning("checking the peers of pending messages failed: %r", error)
+                    failed.add(thing)
+                    goes_on = True
+                if goes_on:
+                    self._attended.add(thing)
+            with self._lock:
+                if not self._attended:
+                    self._runs = False
+                    return
+
+
+_watchdog = _Watchdog()
+
+
+def attend(thing: Watched) -> None:
+    """Call the `look` of an object about twice a second until it returns False."""
+    _watchdog.attend(thing)
+
+
+def _begin_again() -> None:
+    global _watchdog  # noqa: PLW0603  (a forked child has operations of its own)
+    _watchdog = _Watchdog()
+
+
+in_child(ChildStage.RENEW, _begin_again)
