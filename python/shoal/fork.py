@@ -6,10 +6,12 @@ must happen to its own state in the child.
 
 import logging
 import os
+import weakref
 from collections.abc import Callable
 from enum import IntEnum
+from typing import Protocol
 
-__all__ = ["ChildStage", "in_child"]
+__all__ = ["ChildStage", "in_child", "reset_in_child"]
 
 
 class ChildStage(IntEnum):
@@ -35,6 +37,29 @@ def in_child(stage: ChildStage, function: Callable[[], object]) -> None:
         function: Must not wait. An error that it raises is logged; the other functions still run.
     """
     _functions[stage].append(function)
+
+
+class _Resets(Protocol):
+    def reset(self) -> None: ...
+
+
+_to_reset: "weakref.WeakSet[_Resets]" = weakref.WeakSet()
+
+
+def reset_in_child(thing: _Resets) -> None:
+    """Call `reset` of an object in every child that is forked from now on, while the object exists.
+
+    It belongs to the stage `FORGET`.
+    """
+    _to_reset.add(thing)
+
+
+def _reset_all() -> None:
+    for thing in _to_reset:
+        thing.reset()
+
+
+in_child(ChildStage.FORGET, _reset_all)
 
 
 def _run() -> None:

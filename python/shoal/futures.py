@@ -6,12 +6,14 @@ such a result is either delivered or given back.
 
 import asyncio
 import concurrent.futures
+import contextlib
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
+from shoal.deadline import LongWait
 from shoal.loop import submit
 
-__all__ = ["Asking", "Step", "done", "fail", "fulfil", "start"]
+__all__ = ["Asking", "Step", "done", "ends_in_time", "fail", "fulfil", "start"]
 
 _T = TypeVar("_T")
 Future = concurrent.futures.Future[Any]
@@ -78,6 +80,18 @@ def done(value: Any) -> Future:
     future: Future = concurrent.futures.Future()
     future.set_result(value)
     return future
+
+
+def ends_in_time(future: Future, wait: LongWait) -> bool:
+    """Wait in this thread until a future has ended; False if the deadline of the wait came first."""
+    while not future.done():
+        if wait.deadline.expired:
+            return False
+        # Unlike `concurrent.futures.wait`, this also returns when the future is cancelled.
+        with contextlib.suppress(TimeoutError, concurrent.futures.CancelledError):
+            future.exception(wait.step())
+        wait.tick()
+    return True
 
 
 def fulfil(future: Future, make: Callable[[], Any]) -> bool:

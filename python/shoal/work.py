@@ -16,7 +16,7 @@ from typing import Any
 from shoal.context import describe_self
 from shoal.deadline import Deadline, LongWait
 from shoal.errors import ShoalTimeoutError, ShoalValueError
-from shoal.futures import fail, fulfil
+from shoal.futures import ends_in_time, fail, fulfil
 from shoal.loop import soon
 
 __all__ = [
@@ -93,19 +93,11 @@ class AsyncWork:
             return self.result()
         deadline = Deadline(timeout, default=float("inf"))
         wait = LongWait(lambda: f"{describe_self()}: waits for {self.what}", deadline, is_work=True)
-        while True:
-            try:
-                # Unlike concurrent.futures.wait, this also returns if the work is cancelled.
-                self.future.exception(wait.step())
-            except TimeoutError:
-                if deadline.expired:
-                    raise ShoalTimeoutError(
-                        f"{describe_self()}: {self.what} is still running after "
-                        f"{deadline.timeout:g} s"
-                    ) from None
-                wait.tick()
-            else:
-                return self.result()
+        if not ends_in_time(self.future, wait):
+            raise ShoalTimeoutError(
+                f"{describe_self()}: {self.what} is still running after {deadline.timeout:g} s"
+            )
+        return self.result()
 
     async def async_wait(self) -> Any:
         """Wait in an event loop and return the operation's result.

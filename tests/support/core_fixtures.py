@@ -52,8 +52,16 @@ def channel_modules(shm, place, monkeypatch):
     for name in names():
         monkeypatch.delitem(sys.modules, name)
     parts = {
-        "channel": ("actor", "actor_calls", "actor_protocol", "channel", "remote", "routes"),
-        "queues": ("leases", "order", "protocol", "session_queues", "settings", "shared", "wait"),
+        "channel": (
+            "actor",
+            "actor_calls",
+            "actor_protocol",
+            "channel",
+            "pending",
+            "remote",
+            "routes",
+        ),
+        "queues": ("leases", "order", "protocol", "settings", "shared", "wait"),
     }
     modules = {
         name: importlib.import_module(f"shoal.{package}.{name}")

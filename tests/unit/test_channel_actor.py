@@ -182,7 +182,9 @@ def test_a_call_without_waiting_does_not_overtake_waiting_ones(actors, channel, 
     with held_up():
         put = queues.start_put("k", 1, 0, Deadline(DEADLINE_S))
         assert queues.take("k", one, None) == 0
-        with pytest.raises(ChannelFull, match=r"put_nowait: .* puts of this process wait"):
+        with pytest.raises(
+            ChannelFull, match=r"put_nowait: .* puts of this process are still waiting"
+        ):
             queues.put("k", 2, 0, None)  # although there is room
     put.result(DEADLINE_S)
     assert queues.take("k", one, None) == 1

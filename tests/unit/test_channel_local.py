@@ -20,7 +20,6 @@ from shoal.errors import (
     ShoalTypeError,
     ShoalValueError,
 )
-from shoal.queues.local import LocalQueues
 from support.log_lines import once_logged
 from support.processes import until
 
@@ -142,14 +141,14 @@ def test_keys_that_hold_nothing_are_forgotten_once_there_are_many(monkeypatch):
         assert channel.stats(n).depth == 0
         with pytest.raises(ShoalTimeoutError):
             channel.get((n, "empty"), timeout=0)
-    assert len(channel._local._totals) <= 9
+    assert len(channel._local._queues) <= 9
     assert len(channel._rates._last) == 8
     kept, last, first = (channel.stats(key) for key in ("kept", 99, 0))
     assert [(one.puts, one.gets) for one in (kept, last, first)] == [(3, 0), (1, 1), (0, 0)]
     for n in range(20):  # this many are in use
         channel.put(n, key=n)
     assert [channel.stats(n).puts for n in range(20)] == [1] * 20
-    assert len(channel._local._totals) <= 30
+    assert len(channel._local._queues) <= 30
 
 
 def test_rates_are_those_since_the_last_time(channel):
@@ -356,21 +355,17 @@ def test_an_item_that_a_combination_took_and_no_caller_fetched_comes_back(channe
     assert channel.empty()
 
 
-def test_a_put_that_has_got_room_cannot_be_cancelled(monkeypatch):
-    channel = Channel.create("c", maxsize=1, local=True)
-    channel.put(0)
-    work = channel.put(1, async_op=True)
-    wake, cancelled = LocalQueues._wake, []
-
-    def cancelled_first(*arguments):
-        cancelled.append(work.cancel())
-        wake(*arguments)
-
-    monkeypatch.setattr(LocalQueues, "_wake", cancelled_first)
-    assert channel.get() == 0
+def test_a_put_that_has_got_room_cannot_be_cancelled():
+    channel = Channel.create("c", maxsize=2, local=True)
+    channel.put_many([0, 1])
+    first, second = (channel.put(n, async_op=True) for n in (2, 3))
+    cancelled = []
+    # Called when both items are in the channel, and only the first put knows it.
+    first.future.add_done_callback(lambda _: cancelled.append(second.cancel()))
+    assert channel.get_many(2) == [0, 1]
     assert cancelled == [False]
-    assert work.wait(timeout=30) is None
-    assert channel.get_nowait() == 1
+    assert second.wait(timeout=30) is None
+    assert channel.get_many(2) == [2, 3]
 
 
 def test_a_refused_put_says_why_in_words_and_numbers():

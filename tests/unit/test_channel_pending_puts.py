@@ -9,9 +9,9 @@ import weakref
 
 import pytest
 
+from shoal.channel.pending import PutSequence
 from shoal.deadline import Deadline
 from shoal.errors import ShoalTimeoutError
-from shoal.queues.order import PutSequence
 from shoal.queues.protocol import Outcome
 
 pytestmark = pytest.mark.nightly
@@ -29,7 +29,10 @@ class FullQueue:
         self.opened = threading.Event()
         self.taken = []
         self.asked = 0
-        self.sequence = PutSequence(self._many, self._one, lambda error: error)
+        self.sequence = PutSequence(self._many, self._one, lambda error: error, self._look)
+
+    async def _look(self):
+        """The actor answers."""
 
     async def _many(self, entries):
         accepted = entries if self.opened.is_set() else []

@@ -1,9 +1,9 @@
 """Named queues between workers, and between workers and the driver.
 
 A channel has one actor, or one on each node (`actor`). The actor creates a session of `shoal.shm`
-that stores the items. Handles on the actor's node put and take there directly (`shared`); handles
-on other nodes call the actor (`remote`). `routes` chooses between the two, once for each process
-and actor. `local` is a channel within one process. All three have the interface of `queues`.
+that stores the items. Handles on the actor's node put and take there directly; handles on other
+nodes call the actor (`remote`, with the order of its calls in `pending`). `routes` chooses between
+the two, once for each process and actor. All have the interface of `shoal.queues.protocol`.
 `reservation` has the arrays that producers fill in place. `channel` has the public class, whose fast
 path is in the core; `create` finds a channel or makes it, and `starting` starts its actors, which
 `actor_group` places as a caller wants.

@@ -30,18 +30,10 @@ from shoal.errors import (
 from shoal.manager import NodeManager
 from shoal.process import ProcessId, is_running, wait_for_exit
 from shoal.queues.leases import Leases, arrival_s
+from shoal.queues.order import NotYet
 from shoal.queues.protocol import Outcome, Want
-from shoal.queues.session_queues import (
-    NOTHING_YET,
-    ROUTES,
-    NoRoomYet,
-    SessionQueues,
-    put_now,
-    put_or_wait,
-    take_now,
-)
 from shoal.queues.settings import MOST_ITEMS, ChannelSettings, MemoryLocation
-from shoal.queues.shared import counts_of
+from shoal.queues.shared import ROUTES, SessionQueues, counts_of, put_now, put_or_wait, take_or_wait
 from shoal.shm import Parcel, Queue, Session
 
 __all__ = ["ChannelWorker"]
@@ -227,14 +219,14 @@ class ChannelWorker:
         attempt = partial(put_or_wait, queue, parcel, weight, policy)
         try:
             attempt()
-        except NoRoomYet as error:
+        except NotYet as why:
             if seconds <= 0:
-                return Outcome.FULL, error.refusal
-            waiting = queue.attempted("put", attempt, NoRoomYet, seconds, "put")
+                return Outcome.FULL, why.refusal
+            waiting = queue.attempted("put", attempt, NotYet, seconds, "put")
             try:
                 await self._unless_cancelled(ticket, waiting)
             except (ShoalTimeoutError, asyncio.CancelledError) as last:
-                return Outcome.FULL, getattr(last, "refusal", error.refusal)
+                return Outcome.FULL, getattr(last, "refusal", why.refusal)
         return Outcome.OK, None
 
     async def _unless_cancelled(self, ticket: tuple[int, int], work: Coroutine[Any, Any, T]) -> T:
@@ -297,14 +289,14 @@ class ChannelWorker:
 
         try:
             messages = attempt()
-        except NOTHING_YET as error:
+        except NotYet as why:
             if seconds <= 0:
-                return Outcome.EMPTY, error.refusal
-            waiting = queue.attempted("get", attempt, NOTHING_YET, seconds, "get")
+                return Outcome.EMPTY, why.refusal
+            waiting = queue.attempted("get", attempt, NotYet, seconds, "get")
             try:
                 messages = await self._unless_cancelled(ticket, waiting)
             except (ShoalTimeoutError, asyncio.CancelledError):
-                return Outcome.PENDING, error.refusal
+                return Outcome.PENDING, why.refusal
         if not messages:
             return Outcome.PENDING, None  # the caller's process has ended
         waited = time.monotonic() - begun
@@ -331,9 +323,9 @@ class ChannelWorker:
     def _take(queue: Queue, want: Want) -> list[Any]:
         leased = want._replace(lease=True)
         if want.kind == "one":
-            return [take_now(queue, leased)]
+            return [take_or_wait(queue, leased)]
         if want.kind == "batch":
-            return list(take_now(queue, leased))
+            return list(take_or_wait(queue, leased))
         messages: list[Any] = []
         size = 0
         while len(messages) < want.amount and size < _MOST_BYTES:
@@ -342,7 +334,7 @@ class ChannelWorker:
                 amount=min(want.amount, max(_AT_ONCE, 2 * len(messages))) - len(messages)
             )
             try:
-                more = take_now(queue, few)
+                more = take_or_wait(queue, few)
             except Exception:
                 if not messages:
                     raise

@@ -45,8 +45,8 @@ from shoal.queues.protocol import (
     checked_weight,
     set_done,
 )
-from shoal.queues.session_queues import log_waits
 from shoal.queues.settings import CAPACITY, MOST_ITEMS, ChannelSettings
+from shoal.queues.shared import log_waits
 from shoal.queues.wait import named, naming, started, work_of
 from shoal.work import AsyncChannelWork
 

@@ -18,17 +18,17 @@ from typing import Any
 from shoal.context import describe_self
 from shoal.deadline import Deadline, LongWait, expect_event
 from shoal.errors import ChannelDecodeError, ShoalTimeoutError
-from shoal.fork import ChildStage, in_child
-from shoal.futures import Step, fail, fulfil
+from shoal.fork import ChildStage, in_child, reset_in_child
+from shoal.futures import Step, ends_in_time, fail, fulfil
 from shoal.loop import submit
 from shoal.net_emulation import EmulatedNetwork, Endpoint, Link
 from shoal.pickling import nbytes_of
 from shoal.queues.arrays import new_array
 from shoal.queues.counts import Counts
-from shoal.queues.order import reset_in_child
 from shoal.queues.protocol import NOTHING, Future, Got, Queues, Taken, Want, set_done
-from shoal.queues.session_queues import taken as taken_of
 from shoal.queues.settings import ChannelSettings
+from shoal.queues.shared import taken as taken_of
+from shoal.queues.wait import long_wait, result_of
 from shoal.shm import Parcel
 from shoal.shm.refusals import Refusal, timeout_error
 
@@ -181,11 +181,8 @@ class EmulatedQueues:
             return
         wait = self._way(f"to {self._settings.shown(key)}", limit)
         self._travel("put", key, arrival, wait)
-        while earlier is not None and not earlier.done():
-            if limit.expired:
-                raise self._too_late("put", key, limit)
-            concurrent.futures.wait([earlier], wait.step())
-            wait.tick()
+        if earlier is not None and not ends_in_time(earlier, wait):
+            raise self._too_late("put", key, limit)
 
     @staticmethod
     def _way(where: str, limit: Deadline) -> LongWait:
@@ -226,7 +223,10 @@ class EmulatedQueues:
                 taken.give_back()
                 raise
         else:
-            taken = self._wait_for(key, self._start_take(key, want, deadline, link), deadline)
+            future = self._start_take(key, want, deadline, link)
+            shown = self._settings.shown(key)
+            # The future fails by itself when the deadline has passed.
+            taken = result_of(future, long_wait("get", "an item", shown, deadline))
         taken.deliver()
         return taken.value
 
@@ -243,25 +243,6 @@ class EmulatedQueues:
     def _arrival_of(self, taken: Taken, want: Want, link: Link) -> float:
         """Book items that were taken; return when they arrive."""
         return self._network.arrival(link, _size_of(taken.value, want) if link.is_limited else 0)
-
-    def _wait_for(self, key: Hashable, future: Future, deadline: Deadline) -> Taken:
-        shown = self._settings.shown(key)
-        wait = LongWait(
-            lambda: f"{describe_self()}: get waits for an item in {shown}",
-            deadline,
-            deadline.elapsed,
-        )
-        try:
-            # The future fails by itself when the deadline has passed.
-            while not future.done():
-                concurrent.futures.wait([future], max(_LEAST_S, wait.step()))
-                wait.tick()
-            found: Taken = future.result()
-        except BaseException:
-            if not future.cancel():
-                future.add_done_callback(_give_back)
-            raise
-        return found
 
     def _start_take(self, key: Hashable, want: Want, deadline: Deadline, link: Link) -> Future:
         future: Future = Future()
@@ -386,11 +367,6 @@ def _move(future: Future, inner: Future) -> None:
         fail(future, concurrent.futures.CancelledError())
     else:
         fulfil(future, inner.result)
-
-
-def _give_back(ended: Future) -> None:
-    if not ended.cancelled() and ended.exception() is None:
-        ended.result().give_back()
 
 
 # Items on their way when the process ends.

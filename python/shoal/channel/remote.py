@@ -9,13 +9,13 @@ from typing import Any
 
 from shoal.channel.actor_calls import ActorCalls
 from shoal.channel.actor_protocol import Steps, arun, new_ticket, until_stopped
-from shoal.context import current, describe_self
+from shoal.channel.pending import PendingCalls, PutSequence
+from shoal.context import current
 from shoal.deadline import Deadline, LongWait
 from shoal.errors import (
     ChannelClosed,
     ChannelDecodeError,
     ChannelEmpty,
-    ChannelFull,
     PeerLostError,
     ShoalError,
 )
@@ -23,7 +23,6 @@ from shoal.process import own_process
 from shoal.queues.arrays import new_array
 from shoal.queues.counts import Counts
 from shoal.queues.leases import HeldLeases, RemoteLease
-from shoal.queues.order import PendingCalls, PutSequence, result_of
 from shoal.queues.protocol import (
     NOTHING,
     ActorLostError,
@@ -38,6 +37,7 @@ from shoal.queues.protocol import (
     set_done,
 )
 from shoal.queues.settings import ChannelSettings
+from shoal.queues.wait import long_wait, puts_wait, result_of
 from shoal.shm import Parcel
 from shoal.shm.keys import canonical
 from shoal.shm.refusals import Refusal, timeout_error
@@ -86,9 +86,9 @@ class RemoteQueues:
         if self._pending.has_puts(key):
             # Asynchronous puts that this process made earlier come first.
             if deadline is None:
-                shown = self._shown(_key(key))
-                raise ChannelFull(f"put_nowait: no room in {shown}: puts of this process wait")
-            result_of(self.start_put(key, item, weight, deadline))
+                raise puts_wait(self._shown(_key(key)))
+            future = self.start_put(key, item, weight, deadline)
+            result_of(future, long_wait("put", "room", self._shown(_key(key)), deadline))
             return
         steps = self._put_steps(_key(key), Parcel.of(item), weight, deadline)
         self._calls.run(steps, self._wait("put", key, "room", deadline))
@@ -201,7 +201,8 @@ class RemoteQueues:
         self._pending.raise_set_aside(key)
         if deadline is not None and self._pending.has_gets(key):
             # Asynchronous gets that this process made earlier come first.
-            taken = result_of(self.start_take(key, want, deadline))
+            future = self.start_take(key, want, deadline)
+            taken = result_of(future, long_wait("get", "an item", self._shown(_key(key)), deadline))
             taken.deliver()
             return taken.value
         wait = self._wait("get", key, "an item", deadline)
@@ -439,12 +440,7 @@ class RemoteQueues:
     ) -> LongWait | None:
         if deadline is None:
             return None
-        shown = self._shown(_key(key))
-        return LongWait(
-            lambda: f"{describe_self()}: {what} waits for {awaited} in {shown}",
-            deadline,
-            deadline.elapsed,
-        )
+        return long_wait(what, awaited, self._shown(_key(key)), deadline)
 
     @property
     def handle(self) -> Any:

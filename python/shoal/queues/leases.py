@@ -18,9 +18,9 @@ from dataclasses import dataclass
 from typing import Any, Protocol, Self
 
 from shoal.errors import ShoalValueError
+from shoal.fork import reset_in_child
 from shoal.loop import submit
 from shoal.process import ProcessId, is_running
-from shoal.queues.order import reset_in_child
 
 __all__ = ["RENEW_S", "HeldLeases", "Leases", "LocalLease", "RemoteLease", "arrival_s"]
 

@@ -1,18 +1,18 @@
-"""A channel within one process: no actor, no shared memory, and items are passed uncopied."""
+"""Keyed queues within one process: no actor, no shared memory, and items are passed uncopied."""
 
 import asyncio
-import concurrent.futures
 import contextlib
 import logging
 import math
 import threading
 import time
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Hashable, Iterator
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple
 
-from shoal.context import describe_self
-from shoal.deadline import Deadline, LongWait
+from shoal.deadline import Deadline
 from shoal.errors import (
     ChannelClosed,
     ChannelDecodeError,
@@ -21,24 +21,23 @@ from shoal.errors import (
     ChannelFull,
     ShoalTimeoutError,
 )
-from shoal.futures import Asking, done, fail, fulfil
+from shoal.futures import done
 from shoal.queues.arrays import new_array
 from shoal.queues.counts import Counts
-from shoal.queues.keyed_queues import KeyedQueues, Message, Waiter
 from shoal.queues.leases import LocalLease
+from shoal.queues.order import Line, NotYet, Pending, after
 from shoal.queues.protocol import (
     DEFAULT_KEY,
     NOTHING,
     ONE,
     Future,
     Got,
-    Outcome,
     Taken,
     Want,
     WeightedItem,
-    set_done,
 )
 from shoal.queues.settings import DROPPING, ChannelSettings
+from shoal.queues.wait import Engine
 from shoal.shm.refusals import Refusal, timeout_error
 
 __all__ = ["LocalChannel", "LocalQueues"]
@@ -46,243 +45,306 @@ __all__ = ["LocalChannel", "LocalQueues"]
 _log = logging.getLogger("shoal")
 
 _MANY = 4096
-"""Keep put and get totals for at most this many keys; keys in use are always kept."""
+"""Keep the queues of at most this many keys that hold nothing; keys in use are always kept."""
 
 
 class _Item(NamedTuple):
-    """The payload of a message in a local channel.
-
-    Attributes:
-        value: The item.
-        put_at: When it was put, by the monotonic clock.
-        redelivered: Whether a lease of it was given back.
-    """
-
+    weight: int
     value: Any
     put_at: float
+    """When it was put, by the monotonic clock."""
     redelivered: bool = False
+    """Whether a lease of it was given back."""
 
 
-class LocalQueues:
+@dataclass(slots=True, eq=False)
+class _Queue:
+    key: Hashable
+    maxsize: int
+    declared: bool = False
+    items: deque[_Item] = field(default_factory=deque)
+    weight: int = 0
+    puts: Line = field(default_factory=dict)
+    gets: Line = field(default_factory=dict)
+    num_put: int = 0
+    num_got: int = 0
+
+    @property
+    def in_use(self) -> bool:
+        return bool(self.items or self.puts or self.gets or self.declared)
+
+    def append(self, item: _Item) -> None:
+        self.items.append(item)
+        self.weight += item.weight
+
+    def pop(self) -> _Item:
+        item = self.items.popleft()
+        self.weight -= item.weight
+        return item
+
+
+def _as_it_is(item: Any, _: Hashable) -> Any:
+    return item
+
+
+class LocalQueues(Engine):
     """Keyed queues for the threads and event loops of one process.
+
+    Each key has its own operations that wait, so keys never block each other. A get that waits for a
+    batch reserves nothing: until its batch is complete, other gets may take the items.
 
     Args:
         settings: The channel.
+        encode: Turns an item, and its key, into what the queue keeps.
+        decode: Turns that, and the key, into the item that a get returns.
     """
 
     transport = "local"
 
-    def __init__(self, settings: ChannelSettings) -> None:
-        self._settings = settings
-        self._queues = KeyedQueues(settings.maxsize, settings.capacity)
+    def __init__(
+        self,
+        settings: ChannelSettings,
+        encode: Callable[[Any, Hashable], Any] = _as_it_is,
+        decode: Callable[[Any, Hashable], Any] = _as_it_is,
+    ) -> None:
+        super().__init__(settings)
+        self._encode, self._decode = encode, decode
+        self._queues: dict[Hashable, _Queue] = {}
         self._lock = threading.Lock()
-        self._woken: list[Callable[[], None]] = []
-        self._totals: dict[Hashable, list[int]] = {}
+        self._ended: list[Pending] = []
         self._most = _MANY
         self._warned = False
+        self.is_closed = False
 
     @contextlib.contextmanager
-    def _locked(self) -> Iterator[KeyedQueues]:
-        """Hold the lock; callbacks of waiters that were woken run after it is released."""
+    def _queue(self, key: Hashable) -> Iterator[_Queue]:
+        """Hold the lock; at the end attempt what waits, and then tell callers without the lock."""
+        ended: list[Pending] = []
         try:
             with self._lock:
-                yield self._queues
+                queue = self._queues.get(key)
+                if queue is None:
+                    queue = self._queues[key] = _Queue(key, self.settings.maxsize)
+                    if len(self._queues) > self._most:
+                        kept = {k: q for k, q in self._queues.items() if q.in_use or q is queue}
+                        self._queues, self._most = kept, max(_MANY, 2 * len(kept))
+                try:
+                    yield queue
+                finally:
+                    self._settle(queue)
+                    ended, self._ended = self._ended, []
         finally:
-            woken, self._woken = self._woken, []
-            for wake in woken:
-                wake()
+            for operation in ended:
+                operation.conclude()
+
+    def _settle(self, queue: _Queue) -> None:
+        """Attempt the operations that wait, until none of them succeeds."""
+        moved = True
+        while moved:
+            moved = False
+            for line in (queue.gets, queue.puts):
+                for operation in list(line):
+                    if line is queue.gets and not (queue.items or self.is_closed):
+                        break
+                    try:
+                        operation.attempt()
+                    except NotYet:
+                        if line is queue.puts:
+                            break  # later puts come after it
+                    else:
+                        moved = True
+                        del line[operation]
+                        self._ended.append(operation)
+
+    def _park(self, key: Hashable, operation: Pending, *, puts: bool) -> None:
+        """Let an operation wait behind those that wait already."""
+        with self._queue(key) as queue:  # which attempts it at the end
+            line = queue.puts if puts else queue.gets
+            line[operation] = None
+        operation.add_done_callback(partial(self._leave, key))
+        after(operation.deadline.remaining, operation.expire, operation)
+
+    def _leave(self, key: Hashable, operation: Any) -> None:
+        """Forget an operation that was cancelled or whose deadline is over."""
+        with self._queue(key) as queue:
+            for line in (queue.puts, queue.gets):
+                line.pop(operation, None)
 
     # Puts.
 
-    def put(self, key: Hashable, item: Any, weight: int, deadline: Deadline | None) -> None:
-        """Put an item."""
-        if deadline is None or self._settings.policy == "error":
-            with self._locked() as queues:
-                self._check_put("put_nowait", key, self._offer(queues, key, item, weight), None)
-            return
-        self._wait(self._begin_put(key, item, weight), deadline, "room")
-
-    def put_many(
-        self, key: Hashable, items: Sequence[Any], weights: Sequence[int], deadline: Deadline
-    ) -> None:
-        """Put items in their order; an error's `done` says how many are in the channel."""
-        for count, (item, weight) in enumerate(zip(items, weights, strict=True)):
+    def try_put(self, key: Hashable, item: Any, weight: int) -> None:
+        """Put an item, or raise `ChannelFull`."""
+        item = _Item(weight, self._encode(item, key), time.monotonic())
+        with self._queue(key) as queue:
             try:
-                self.put(key, item, weight, deadline)
-            except Exception as error:
-                set_done(error, count)
-                raise
+                self._put("put_nowait", queue, item)
+            except NotYet:
+                refusal = self._refusal(queue)
+            else:
+                return
+        full = ChannelFull(f"put_nowait: no room in {self._shown(key)}: {self._why(refusal)}")
+        full.refusal = refusal[:]
+        raise full
 
     def start_put(self, key: Hashable, item: Any, weight: int, deadline: Deadline) -> Future:
         """Start a put."""
-        if self._settings.policy == "error":
-            self.put(key, item, weight, None)
+        if self.settings.policy == "error":
+            self.try_put(key, item, weight)
             return done(None)
-        return self._later(self._begin_put(key, item, weight), deadline, lambda _: None)
+        new = _Item(weight, self._encode(item, key), time.monotonic())
+        try:
+            with self._queue(key) as queue:
+                self._put("put", queue, new)
+                return done(None)
+        except NotYet:
+            put = Pending(
+                lambda: self._put("put", self._queues[key], new),
+                deadline,
+                partial(self._no_room, key, deadline),
+            )
+            self._park(key, put, puts=True)
+            return put
 
-    def reserve(self, key: Hashable, shape: tuple[int, ...], dtype: Any, _: Deadline) -> Any:
-        """Return a new array, which a put passes on as it is."""
-        if self._queues.closed:
-            raise ChannelClosed(f"reserve: {self._settings.shown(key)} is closed")
-        return new_array(shape, dtype)
-
-    def _offer(self, queues: KeyedQueues, key: Hashable, item: Any, weight: int) -> Outcome:
-        """Put an item if there is room, or if the channel's policy makes room."""
-        message = Message(weight, _Item(item, time.monotonic()))
-        outcome = queues.put(key, message)
-        if outcome is Outcome.FULL and self._settings.policy in DROPPING:
-            everything = self._settings.policy == "keep_latest"
-            for _ in range(queues.qsize(key) if everything else 1):
-                queues.take(key)
-            outcome = queues.put(key, message)
-        if outcome in (Outcome.OK, Outcome.NEAR_CAPACITY):
-            self._count(key, puts=1)
-        if outcome is Outcome.NEAR_CAPACITY and not self._warned:
+    def _put(self, operation: str, queue: _Queue, item: _Item) -> None:
+        if self.is_closed:
+            raise ChannelClosed(f"{operation}: {self._shown(queue.key)} is closed")
+        limit, policy = queue.maxsize or self.settings.capacity, self.settings.policy
+        if len(queue.items) >= limit:
+            if policy not in DROPPING:
+                raise NotYet(self._refusal(queue))
+            for _ in range(len(queue.items) if policy == "keep_latest" else 1):
+                queue.pop()
+        queue.append(item)
+        queue.num_put += 1
+        if not self._warned and not queue.maxsize and len(queue.items) * 5 >= limit * 4:
             self._warned = True
             _log.warning(
                 "%s: it holds more than 80 %% of the %d items that a key without maxsize may hold; "
                 "then puts will wait",
-                self._settings.shown(key),
-                self._settings.capacity,
+                self._shown(queue.key),
+                limit,
             )
-        return outcome
 
-    def _begin_put(self, key: Hashable, item: Any, weight: int) -> tuple[Waiter, Future, Want]:
-        with self._locked() as queues:
-            outcome = self._offer(queues, key, item, weight)
-            waiter = Waiter(key, outcome=outcome)
-            if outcome is Outcome.FULL:
-                waiter = queues.wait_put(key, Message(weight, _Item(item, time.monotonic())))
-                self._count(key, puts=1)
-            return self._watch(waiter, ONE)
+    def _refusal(self, queue: _Queue) -> Refusal:
+        limit = queue.maxsize or self.settings.capacity
+        return Refusal("messages" if queue.maxsize else "backlog", limit, limit, 0)
 
-    def _check_put(
-        self, operation: str, key: Hashable, outcome: Outcome, deadline: Deadline | None
-    ) -> None:
-        where = self._settings.shown(key)
-        if outcome in (Outcome.FULL, Outcome.TIMEOUT):
-            # As at the refusal: another thread may have taken messages since.
-            own = self._queues.maxsize(key)
-            bound = own or self._settings.capacity
-            refusal = Refusal("messages" if own else "backlog", bound, bound, 0)
-            # The core's words for a backlog name the session's, which a local channel does not have.
-            counted = f"it holds {bound} messages, as many as capacity={bound} allows"
-            why = refusal.why() if own else counted
-            late = deadline if outcome is Outcome.TIMEOUT else None
-            within = "" if late is None else f" within {late.timeout:g} s"
-            cls = ChannelFull if late is None else ShoalTimeoutError
-            refused = cls(f"{operation}: no room in {where}{within}: {why}")
-            refused.refusal = refusal[:]
-            raise refused
-        if outcome in (Outcome.CLOSED, Outcome.GONE):
-            raise ChannelClosed(f"{operation}: {where} is closed")
+    def _why(self, refusal: Refusal) -> str:
+        if refusal.kind == "messages":
+            return refusal.why()
+        # The words of `Refusal` name the backlog of a session, which a local channel does not have.
+        bound = refusal.bound
+        return f"it holds {bound} messages, as many as capacity={bound} allows"
+
+    def _no_room(
+        self, key: Hashable, deadline: Deadline, refusal: Refusal | None
+    ) -> ShoalTimeoutError:
+        where = self._shown(key)
+        error = timeout_error("put", where, deadline.timeout, refusal)
+        if refusal is not None:
+            within = f"within {deadline.timeout:g} s"
+            error.args = (f"put: no room in {where} {within}: {self._why(refusal)}",)
+        return error
+
+    def reserve(self, key: Hashable, shape: tuple[int, ...], dtype: Any, _: Deadline) -> Any:
+        """Return a new array, which a put passes on as it is."""
+        if self.is_closed:
+            raise ChannelClosed(f"reserve: {self._shown(key)} is closed")
+        return new_array(shape, dtype)
 
     # Gets.
 
-    def take(self, key: Hashable, want: Want, deadline: Deadline | None) -> Any:
-        """Take items."""
-        if deadline is None:
-            with self._locked() as queues:
-                items = self._pop(queues, key, want)
-            if not items:
-                self._raise_nothing(key, want, None, closed=self._queues.closed)
-            return self._made_of(key, want, items)
-        for phase, until in want.phases(deadline):
-            waiter, _, _ = begun = self._begin_get(key, phase)
+    def try_take(self, key: Hashable, want: Want) -> Taken:
+        """Take items, or raise `ChannelEmpty`."""
+        with self._queue(key) as queue:
             try:
-                self._wait(begun, until, "an item")
-            except ShoalTimeoutError:
-                if until is deadline:
-                    raise
-            else:
-                return self._made_of(key, want, waiter.items)
-        return None
+                items = self._take(queue, want)
+            except NotYet:
+                items = []
+        if not items:
+            empty = ChannelEmpty(f"{want.operation}_nowait: {self._shown(key)} is empty")
+            empty.refusal = NOTHING[:]
+            raise empty
+        return self._taken(key, want, items)
 
     def start_take(self, key: Hashable, want: Want, deadline: Deadline) -> Future:
         """Start a get."""
-        phases = list(want.phases(deadline))
-        return self._start_phase(key, want, phases)
+        wants = [phase for phase, _ in want.phases(deadline)]
+        try:
+            with self._queue(key) as queue:
+                items = self._take(queue, wants[0])
+            return done(self._taken(key, want, items))
+        except NotYet:
+            take = Pending(
+                lambda: self._take(self._queues[key], wants[0]),
+                deadline,
+                lambda _: self._nothing(key, want, deadline),
+                partial(self._taken, key, want),
+            )
+            self._park(key, take, puts=False)
 
-    def _start_phase(
-        self, key: Hashable, want: Want, phases: list[tuple[Want, Deadline]]
-    ) -> Future:
-        (phase, until), *later = phases
-        begun = self._begin_get(key, phase)
-        waiter = begun[0]
+        def settle_for_less() -> None:
+            with self._queue(key):  # which attempts it again
+                del wants[0]
 
-        def made(_: Waiter) -> Taken:
-            value = self._made_of(key, want, waiter.items)
-            return Taken(value, give_back=partial(self._cancel, waiter))
+        if len(wants) > 1:
+            after(want.linger, settle_for_less, take)
+        return take
 
-        future = self._later(begun, until, made)
-        if not later:
-            return future
-        outer: Future = concurrent.futures.Future()
-
-        def go_on(first: Future) -> None:
-            if first.cancelled():
-                outer.cancel()
-            elif isinstance(first.exception(), ShoalTimeoutError):
-                second = self._start_phase(key, want, later)
-                outer.add_done_callback(lambda o: second.cancel() if o.cancelled() else None)
-                second.add_done_callback(partial(_copy, outer))
-            else:
-                _copy(outer, first)
-
-        outer.add_done_callback(lambda o: future.cancel() if o.cancelled() else None)
-        future.add_done_callback(go_on)
-        return outer
-
-    def _pop(self, queues: KeyedQueues, key: Hashable, want: Want) -> list[Message]:
-        if want.kind == "batch":
-            items = queues.take(key, want.amount, want.least)
-        else:
-            items = []
-            while len(items) < want.amount and (more := queues.take(key)):
-                items += more
-        self._count(key, gets=len(items))
+    def _take(self, queue: _Queue, want: Want) -> list[_Item]:
+        if not queue.items:
+            if self.is_closed:
+                where = self._shown(queue.key)
+                raise ChannelClosed(f"{want.operation}: {where} is closed and empty")
+            raise NotYet(NOTHING)
+        batch = want.kind == "batch"
+        needed = want.amount if want.least is None else want.least
+        full = len(queue.items) >= (queue.maxsize or self.settings.capacity)
+        # If no more items can arrive, the present ones have to be enough for a batch.
+        if batch and queue.weight < needed and not (self.is_closed or full):
+            raise NotYet(Refusal("weight", len(queue.items), needed, 0))
+        items: list[_Item] = []
+        total = 0
+        while queue.items:
+            more = queue.items[0].weight if batch else 1
+            if items and total + more > want.amount:
+                break
+            items.append(queue.pop())
+            total += more
+            if total >= want.amount:
+                break
+        queue.num_got += len(items)
         return items
 
-    def _begin_get(self, key: Hashable, want: Want) -> tuple[Waiter, Future, Want]:
-        with self._locked() as queues:
-            items = self._pop(queues, key, want)
-            if items:
-                return self._watch(Waiter(key, outcome=Outcome.OK, items=items), want)
-            if queues.closed:
-                return self._watch(Waiter(key, outcome=Outcome.CLOSED), want)
-            target = want.amount if want.kind == "batch" else 0
-            return self._watch(queues.wait_get(key, target, want.least), want)
-
-    def _made_of(self, key: Hashable, want: Want, items: list[Message]) -> Any:
+    def _taken(self, key: Hashable, want: Want, items: list[_Item]) -> Taken:
+        """Return the result of a get."""
+        values = [self._decode(item.value, key) for item in items]
         if want.lease:
-            leases = [
-                LocalLease(i.payload.value, i.payload.redelivered, partial(self._return, key, i))
-                for i in items
+            values = [
+                LocalLease(value, item.redelivered, partial(self._deliver_again, key, item))
+                for value, item in zip(values, items, strict=True)
             ]
-            return leases[0] if want.kind == "one" else leases
-        values = [item.payload.value for item in items]
-        return values[0] if want.kind == "one" else values
+        value = values[0] if want.kind == "one" else values
+        return Taken(value, give_back=partial(self._give_back, key, items))
 
-    def _return(self, key: Hashable, message: Message) -> None:
-        with self._locked() as queues:
-            again = message.payload._replace(redelivered=True)
-            queues.put_again(key, message._replace(payload=again))
+    def _give_back(self, key: Hashable, items: list[_Item]) -> None:
+        """Return items to the front, in the order in which they were taken."""
+        with self._queue(key) as queue:
+            queue.items.extendleft(reversed(items))
+            queue.weight += sum(item.weight for item in items)
+            queue.num_got -= len(items)
 
-    def _raise_nothing(
-        self, key: Hashable, want: Want, deadline: Deadline | None, *, closed: bool
-    ) -> None:
-        operation, where = want.operation, self._settings.shown(key)
-        if closed:
-            raise ChannelClosed(f"{operation}: {where} is closed and empty")
-        if deadline is None:
-            empty = ChannelEmpty(f"{operation}_nowait: {where} is empty")
-            empty.refusal = NOTHING[:]
-            raise empty
+    def _deliver_again(self, key: Hashable, item: _Item) -> None:
+        """Append an item whose lease was given back, whatever the bound."""
+        with self._queue(key) as queue:
+            queue.append(item._replace(redelivered=True))
+
+    def _nothing(self, key: Hashable, want: Want, deadline: Deadline) -> ShoalTimeoutError:
         refusal = NOTHING
         if want.kind == "batch":
             needed = want.amount if want.least is None else want.least
-            refusal = Refusal("weight", self._queues.qsize(key), needed, 0)
-        raise timeout_error(operation, where, deadline.timeout, refusal)
+            refusal = Refusal("weight", self.qsize(key), needed, 0)
+        return timeout_error(want.operation, self._shown(key), deadline.timeout, refusal)
 
     def set_aside(self, key: Hashable, error: ChannelDecodeError) -> None:
         """Do nothing: items of a local channel are not decoded."""
@@ -291,18 +353,18 @@ class LocalQueues:
 
     def qsize(self, key: Hashable) -> int:
         """Return how many items a key holds."""
-        with self._locked() as queues:
-            return queues.qsize(key)
+        with self._queue(key) as queue:
+            return len(queue.items)
 
     def full(self, key: Hashable) -> bool:
         """Return whether a put would wait."""
-        with self._locked() as queues:
-            return queues.full(key)
+        with self._queue(key) as queue:
+            return len(queue.items) >= (queue.maxsize or self.settings.capacity)
 
     def maxsize(self, key: Hashable) -> int:
         """Return the bound of a key."""
-        with self._locked() as queues:
-            return queues.maxsize(key)
+        with self._queue(key) as queue:
+            return queue.maxsize
 
     def declare(self, key: Hashable, maxsize: int) -> None:
         """Give a key a bound of its own.
@@ -310,165 +372,48 @@ class LocalQueues:
         Raises:
             ChannelExistsError: The key was used, with another bound.
         """
-        with self._locked() as queues:
-            used = any(self._totals.get(key, ())) or any(queues.waiting(key))
-            there = queues.maxsize(key)
-            if (used or queues.declared(key)) and there != maxsize:
+        with self._queue(key) as queue:
+            used = queue.in_use or queue.num_put or queue.num_got
+            if used and queue.maxsize != maxsize:
                 raise ChannelExistsError(
-                    f"{self._settings.shown(key)} has maxsize={there}, not maxsize={maxsize}"
+                    f"{self._shown(key)} has maxsize={queue.maxsize}, not maxsize={maxsize}"
                 )
-            queues.declare(key, maxsize)
+            queue.maxsize, queue.declared = maxsize, True
 
     def peek_all(self, key: Hashable) -> Got:
         """Return the weights and items that a key holds, without taking them."""
-        with self._locked() as queues:
-            return [WeightedItem(m.weight, m.payload.value) for m in queues.peek_all(key)]
+        with self._queue(key) as queue:
+            held = list(queue.items)
+        return [WeightedItem(item.weight, self._decode(item.value, key)) for item in held]
 
     def counts(self, key: Hashable) -> Counts:
         """Return the counters of a key."""
-        with self._locked() as queues:
-            held = queues.peek_all(key)
-            putters, getters = queues.waiting(key)
-            oldest = time.monotonic() - held[0].payload.put_at if held else 0.0
-            puts, gets = self._totals.get(key, (0, 0))
-            return Counts(len(held), 0, puts - putters, gets, putters, getters, oldest)
+        with self._queue(key) as queue:
+            oldest = time.monotonic() - queue.items[0].put_at if queue.items else 0.0
+            waiting = len(queue.puts), len(queue.gets)
+            return Counts(len(queue.items), 0, queue.num_put, queue.num_got, *waiting, oldest)
+
+    def is_empty(self) -> bool:
+        """Return whether no key holds an item."""
+        with self._lock:
+            return not any(queue.items for queue in self._queues.values())
 
     def close(self) -> None:
-        """Accept no more items."""
-        with self._locked() as queues:
-            queues.close()
+        """Accept no more items: puts that wait fail, gets take what is left and then fail."""
+        self._close(drop=False)
 
     def delete(self) -> None:
         """Accept no more items, and drop those that there are."""
-        with self._locked() as queues:
-            queues.close()
-            for key in queues.active_keys():
-                queues.drop(key)
+        self._close(drop=True)
 
-    def _count(self, key: Hashable, puts: int = 0, gets: int = 0) -> None:
-        """Add to the totals of a key; drop the totals of unused keys once there are many."""
-        if not puts and not gets:
-            return
-        total = self._totals.setdefault(key, [0, 0])
-        total[0] += puts
-        total[1] += gets
-        if len(self._totals) > self._most:
-            used = {key, *self._queues.active_keys()}
-            self._totals = {each: self._totals[each] for each in self._totals if each in used}
-            self._most = max(_MANY, 2 * len(self._totals))
-
-    # Waiting.
-
-    def _watch(self, waiter: Waiter, want: Want) -> tuple[Waiter, Future, Want]:
-        woken: Future = concurrent.futures.Future()
-        if waiter.outcome is Outcome.PENDING:
-            waiter.wake = lambda: self._woken.append(partial(self._wake, waiter, want, woken))
-        else:
-            woken.set_result(None)
-        return waiter, woken, want
-
-    def _wake(self, waiter: Waiter, want: Want, woken: Future) -> None:
-        if waiter.message is None and waiter.items:
-            # The waiter waited for one item; `get_many` takes more if there are any.
-            more = want.amount - len(waiter.items) if want.kind == "many" else 0
-            with self._locked() as queues:
-                self._count(waiter.key, gets=len(waiter.items))
-                if more:
-                    rest = want._replace(amount=more)
-                    waiter.items += self._pop(queues, waiter.key, rest)
-        woken.set_result(None)
-
-    def _wait(self, begun: tuple[Waiter, Future, Want], deadline: Deadline, awaited: str) -> None:
-        waiter, woken, want = begun
-        where = self._settings.shown(waiter.key)
-        wait = LongWait(
-            lambda: f"{describe_self()}: waits for {awaited} in {where}", deadline, deadline.elapsed
-        )
-        try:
-            while not woken.done() and not deadline.expired:
-                concurrent.futures.wait([woken], wait.step())
-                wait.tick()
-        except BaseException:
-            self._cancel(waiter)
-            raise
-        self._time_out(waiter)
-        self._check(waiter, want, deadline)
-
-    def _check(self, waiter: Waiter, want: Want, deadline: Deadline) -> None:
-        if waiter.items or waiter.outcome in (Outcome.OK, Outcome.NEAR_CAPACITY):
-            return
-        if waiter.message is not None:
-            self._check_put("put", waiter.key, waiter.outcome, deadline)
-        closed = waiter.outcome in (Outcome.CLOSED, Outcome.GONE, Outcome.CANCELLED)
-        self._raise_nothing(waiter.key, want, deadline, closed=closed)
-
-    def _later(
-        self,
-        begun: tuple[Waiter, Future, Want],
-        deadline: Deadline,
-        make: Callable[[Waiter], Any],
-    ) -> Future:
-        waiter, woken, want = begun
-        future: Future = concurrent.futures.Future()
-        if waiter.message is not None:
-            # The item may be in the channel before the future is done.
-            future = Asking(lambda: self._withdraw(waiter, future))
-        timer: threading.Timer | None = None
-        if not woken.done() and not math.isinf(deadline.timeout):
-            timer = threading.Timer(deadline.remaining, self._time_out, (waiter,))
-            timer.daemon = True
-            timer.start()
-
-        def result() -> Any:
-            self._check(waiter, want, deadline)
-            return make(waiter)
-
-        def on_woken(_: Future) -> None:
-            if not fulfil(future, result):
-                self._cancel(waiter)
-
-        def on_end(ended: Future) -> None:
-            if timer is not None:
-                timer.cancel()
-            if ended.cancelled():
-                self._cancel(waiter)
-
-        woken.add_done_callback(on_woken)
-        future.add_done_callback(on_end)
-        return future
-
-    def _time_out(self, waiter: Waiter) -> None:
-        with self._locked() as queues:
-            if waiter.outcome is Outcome.PENDING:
-                queues.cancel(waiter)
-                waiter.finish(Outcome.TIMEOUT)
-                self._count(waiter.key, puts=-(waiter.message is not None))
-
-    def _withdraw(self, waiter: Waiter, future: Future) -> None:
-        """Cancel a put if it still waits."""
-        self._cancel(waiter)
-        if waiter.outcome is Outcome.CANCELLED and isinstance(future, Asking):
-            future.end()
-
-    def _cancel(self, waiter: Waiter) -> None:
-        with self._locked() as queues:
-            if waiter.outcome is Outcome.PENDING:
-                self._count(waiter.key, puts=-(waiter.message is not None))
-            self._count(waiter.key, gets=-len(waiter.items))
-            queues.cancel(waiter)
-
-
-def _copy(to: Future, source: Future) -> None:
-    if source.cancelled():
-        to.cancel()
-        return
-    error = source.exception()
-    if error is not None:
-        fail(to, error)
-        return
-    result = source.result()
-    if not fulfil(to, lambda: result):
-        result.give_back()
+    def _close(self, *, drop: bool) -> None:
+        with self._lock:
+            self.is_closed = True
+            keys = list(self._queues)
+        for key in keys:
+            with self._queue(key) as queue:
+                while drop and queue.items:
+                    queue.pop()
 
 
 class LocalChannel:

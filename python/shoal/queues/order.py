@@ -1,409 +1,186 @@
-"""Keeps the pending asynchronous calls of this process on a channel's queues in order.
+"""Puts and gets of this process that have to wait: `Pending`, first come, first served.
 
-`PendingCalls` is a member of the queues: it says which keys have pending calls, and holds the
-`PutSequence` of each key and the `Turns` of the gets.
+An operation is attempted at once. If it has to wait, it is attempted again whenever that may help,
+until an attempt succeeds, its caller cancels it, or its deadline is over. The three exclude each
+other, so that a cancelled operation has done nothing.
 """
 
 import asyncio
 import concurrent.futures
 import math
 import threading
-import weakref
-from collections import Counter, deque
 from collections.abc import Callable, Coroutine, Hashable
-from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Protocol, TypeVar
+from typing import Any
 
 from shoal.deadline import Deadline
 from shoal.errors import ChannelDecodeError
-from shoal.fork import ChildStage, in_child
-from shoal.futures import Asking, fail, fulfil, start
+from shoal.fork import reset_in_child
 from shoal.loop import submit
-from shoal.queues.protocol import ActorLostError, ActorSilentError, Future, Outcome, Taken
+from shoal.shm.refusals import Refusal
 
-__all__ = ["PendingCalls", "PutSequence", "Turns", "reset_in_child", "result_of"]
+__all__ = ["Line", "NotYet", "Order", "Pending", "after"]
 
-_T = TypeVar("_T")
-
-_MOST_MESSAGES = 256
-"""Maximum number of messages that one call puts."""
-_MOST_BYTES = 4 * 1024 * 1024
-"""Maximum bytes of the messages that one call puts, unless one message alone has more."""
-
-PutMany = Callable[[list[tuple[int, Any]]], Coroutine[Any, Any, tuple[Outcome, int]]]
-PutOne = Callable[[Any, int, Deadline], Coroutine[Any, Any, Outcome]]
+Future = concurrent.futures.Future[Any]
 
 
-@dataclass(eq=False)
-class _Put:
-    weight: int
-    payload: Any
-    size: int
-    deadline: Deadline
-    then: Callable[[Outcome], None]
-    future: Future = field(default_factory=concurrent.futures.Future)
-    # For a put made by a call to an actor; the lock of its sequence guards these three fields.
-    sent: bool = False
-    unwanted: bool = False
-    stop: Callable[[], Any] | None = None
-
-    def end(self, outcome: Outcome) -> None:
-        fulfil(self.future, lambda: self.then(outcome))
-
-    def drop(self) -> None:
-        """Mark it as cancelled: the message is not in the queue."""
-        if isinstance(self.future, Asking):
-            self.future.end()
-        else:
-            self.future.cancel()
-
-
-class PutSequence:
-    """The asynchronous puts of this process to one queue.
-
-    Puts that arrive while a call is under way go together in the next call. When the queue is
-    full, the first put waits for room alone, and the others wait behind it. The next call then
-    takes at most twice as many messages as there was room for, because refused messages travel in
-    vain.
+class NotYet(Exception):  # noqa: N818  (an attempt that has to wait is not an error)
+    """Raised by an attempt: the operation has to wait.
 
     Args:
-        put_many: Puts as many messages as there is room for; returns their number.
-        put_one: Puts one message, waiting for room.
-        translate: Turns an error into the one that callers see.
-        look: Given if puts are calls to an actor: raises `ActorSilentError` if that actor does not
-            answer at all. A put whose call is under way may already have happened there, so
-            cancelling its future is only a request: it cancels the task of `put_one`, which must
-            then find out whether the message was put, and raise `CancelledError` only if it was
-            not.
+        refusal: What it lacks, where it is known.
+    """
+
+    def __init__(self, refusal: Refusal | None) -> None:
+        super().__init__()
+        self.refusal = refusal
+
+
+class Pending(Future):
+    """A put or a get that may have to wait; as a future, it ends with the result.
+
+    Args:
+        attempt: Does the operation, or raises `NotYet`. Must not wait: `cancel` waits for it.
+        deadline: When the operation fails.
+        too_late: Makes the error for that from the last refusal; None if nothing was attempted.
+        finish: Turns what the attempt returned into the result, without any lock.
+
+    Attributes:
+        deadline: Same as the argument.
     """
 
     def __init__(
         self,
-        put_many: PutMany,
-        put_one: PutOne,
-        translate: Callable[[BaseException], BaseException],
-        look: Callable[[], Coroutine[Any, Any, None]] | None = None,
+        attempt: Callable[[], Any],
+        deadline: Deadline,
+        too_late: Callable[[Refusal | None], BaseException],
+        finish: Callable[[Any], Any] | None = None,
     ) -> None:
-        self._put_many = put_many
-        self._put_one = put_one
-        self._translate = translate
-        self._look = look
-        self._most = _MOST_MESSAGES
-        self._together: list[_Put] = []
-        self._lock = threading.Lock()
-        self._waiting: deque[_Put] = deque()
-        self._running = False
+        super().__init__()
+        self.deadline = deadline
+        self._attempt: Callable[[], Any] | None = attempt
+        self._too_late = too_late
+        self._finish = finish
+        self._refusal: Refusal | None = None
+        self._outcome: tuple[Any, BaseException | None] | None = None
 
-    @property
-    def busy(self) -> bool:
-        """Whether puts are still under way."""
-        return self._running
+    def attempt(self) -> None:
+        """Attempt the operation, unless it has ended.
 
-    def add(
-        self,
-        weight: int,
-        payload: Any,
-        size: int,
-        deadline: Deadline,
-        then: Callable[[Outcome], None],
-        future: Future | None = None,
-    ) -> Future:
-        """Put a message after all messages that were added before.
-
-        Args:
-            weight: Its weight.
-            payload: The message.
-            size: Its size in bytes.
-            deadline: The deadline of the wait for room.
-            then: Raises the error that an outcome stands for.
-            future: The put's future, for a caller whose payload refers to it; None to create one.
+        Raises:
+            NotYet: It has to wait.
         """
-        put = _Put(weight, payload, size, deadline, then)
-        if future is not None:
-            put.future = future
-        if self._look is not None:
-            put.future = Asking(partial(self._ask, put))
-        with self._lock:
-            self._waiting.append(put)
-            start, self._running = not self._running, True
-        if start:
-            submit(self._pump())
-        if not math.isinf(deadline.timeout):
-            # A put may expire while an earlier put with a later deadline is still waiting.
-            timer = submit(self._time_out(put))
-            # The timer refers to the message, so it must not outlive the put by hours.
-            put.future.add_done_callback(lambda _: timer.cancel())
-        return put.future
-
-    def _ask(self, put: _Put) -> None:
-        """Cancel a put that was not sent; tell one that was sent to stop waiting."""
-        with self._lock:
-            put.unwanted = True
-            sent, stop = put.sent, put.stop
-        if not sent:
-            put.drop()
-        elif stop is not None:
-            stop()
-
-    async def _time_out(self, put: _Put) -> None:
-        await asyncio.sleep(put.deadline.remaining)
-        self._give_up(put)
-        if self._look is None or put not in self._together:
-            return
-        # The call that carries the put has one deadline for all its puts, which may be later.
-        try:
-            await self._look()
-        except ActorSilentError as error:
-            fail(put.future, self._translate(error))
-        except ActorLostError:
-            pass  # the call itself fails with the same error
-
-    def _give_up(self, put: _Put) -> None:
-        with self._lock:
-            if put not in self._waiting:
+        with self._condition:  # `cancel` takes it too
+            if self._attempt is None or self.done():
                 return
-            self._waiting.remove(put)
-        put.end(Outcome.TIMEOUT)
-
-    async def _pump(self) -> None:
-        while batch := self._next_batch():
             try:
-                accepted = 0
-                if len(batch) > 1:
-                    accepted = await self._put_together(batch)
-                # While one put waits alone, the others wait in `_waiting`, where they can expire.
-                alone = batch[0] if accepted == 0 else None
-                rest = batch[max(accepted, 1) :]
-                if accepted == len(batch):
-                    self._most = max(self._most, 2 * accepted)
-                elif rest:
-                    self._most = max(1, 2 * accepted)
-                self._put_back(rest)
-                if alone is not None:
-                    batch = [alone]
-                    for put in rest:
-                        if put.deadline.expired:  # its timer fired during the call
-                            self._give_up(put)
-                    await self._put_alone(alone)
-                    if not rest:
-                        self._most = max(self._most, 2)
-            except Exception as error:  # noqa: BLE001  (an error is the result of these puts)
-                for put in batch:
-                    fail(put.future, self._translate(error))
+                self._outcome = self._attempt(), None
+            except NotYet as why:
+                self._refusal = why.refusal
+                raise
+            except BaseException as error:  # noqa: BLE001  (an error is the result)
+                self._outcome = None, error
+            self._attempt = None  # it refers to the item
+            self.set_running_or_notify_cancel()
 
-    def _next_batch(self) -> list[_Put]:
-        batch: list[_Put] = []
-        overdue: list[_Put] = []
-        size = 0
-        with self._lock:
-            while self._waiting and len(batch) < min(self._most, _MOST_MESSAGES):
-                put = self._waiting[0]
-                if put.unwanted or put.future.done():
-                    self._waiting.popleft()
-                    continue
-                if put.deadline.expired and put.deadline.timeout > 0:
-                    # Its timer may have fired during a call.
-                    overdue.append(self._waiting.popleft())
-                    continue
-                size += put.size
-                if batch and size > _MOST_BYTES:
-                    break
-                batch.append(self._waiting.popleft())
-            for put in batch:
-                put.sent = True
-            self._running = bool(batch)
-        for put in overdue:
-            put.end(Outcome.TIMEOUT)
-        return batch
-
-    def _put_back(self, puts: list[_Put]) -> None:
-        """Return puts that found no room to the front of the waiting ones."""
-        with self._lock:
-            for put in puts:
-                put.sent = False
-            unwanted = [put for put in puts if put.unwanted]
-            self._waiting.extendleft(put for put in reversed(puts) if not put.unwanted)
-        for put in unwanted:
-            put.drop()
-
-    async def _put_together(self, batch: list[_Put]) -> int:
-        self._together = batch
-        try:
-            outcome, accepted = await self._put_many([(put.weight, put.payload) for put in batch])
-        finally:
-            self._together = []
-        for put in batch[:accepted]:
-            put.end(Outcome.OK if outcome is Outcome.CLOSED else outcome)
-        return accepted
-
-    async def _put_alone(self, put: _Put) -> None:
-        task = asyncio.ensure_future(self._put_one(put.payload, put.weight, put.deadline))
-        stop = partial(asyncio.get_running_loop().call_soon_threadsafe, task.cancel)
-        if self._look is not None:
-            with self._lock:
-                put.stop = stop
-                if put.unwanted or put.future.done():
-                    task.cancel()  # before it starts
+    def conclude(self) -> None:
+        """Hand the result of a successful attempt to those who wait; callers hold no lock."""
+        with self._condition:
+            outcome, self._outcome = self._outcome, None
+        if outcome is None:
+            return
+        value, error = outcome
+        if error is None and self._finish is not None:
+            try:
+                value = self._finish(value)
+            except BaseException as failed:  # noqa: BLE001  (an error is the result)
+                error = failed
+        self._finish = None
+        if error is None:
+            self.set_result(value)
         else:
-            put.future.add_done_callback(lambda done: stop() if done.cancelled() else None)
-        try:
-            put.end(await task)
-        except asyncio.CancelledError:
-            put.drop()
+            self.set_exception(error)
+
+    def expire(self) -> None:
+        """Fail the operation at its deadline, unless an attempt has succeeded."""
+        self.fail(lambda: self._too_late(self._refusal))
+
+    def fail(self, make_error: Callable[[], BaseException]) -> None:
+        """Fail the operation, unless it has ended."""
+        with self._condition:
+            if self._attempt is None or self.done():
+                return
+            self._attempt = None
+            self.set_running_or_notify_cancel()
+        self.set_exception(make_error())
 
 
-@dataclass
-class _Turn:
-    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
-    users: int = 0
+Line = dict[Pending, None]
+"""The operations that wait on one side of one queue, in the order of the calls."""
 
 
-class Turns:
-    """Runs the asynchronous gets of this process on one queue one after the other.
-
-    Ray may run two calls of one caller in any order, so the second is made after the first has
-    answered: the first future then holds the older message. A get that was cancelled keeps its
-    turn until its coroutine has ended.
-    """
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._waiting: dict[Hashable, int] = {}
-        self._turns: dict[Hashable, _Turn] = {}  # used on the loop only
-
-    def busy(self, name: Hashable) -> bool:
-        """Whether operations on a queue are under way that were not cancelled."""
-        return name in self._waiting
-
-    def start(
-        self,
-        name: Hashable,
-        deadline: Deadline,
-        work: Callable[[], Coroutine[Any, Any, _T]],
-        finish: Callable[[_T], Any],
-        too_late: Callable[[], BaseException],
-        refuse: Callable[[_T], None] | None = None,
-        future: Future | None = None,
-    ) -> Future:
-        """Start an operation; it runs after all operations on the same queue started before.
-
-        Args:
-            name: The queue.
-            deadline: The operation's deadline, which includes the wait for its turn.
-            work: Makes the operation's coroutine.
-            finish: Turns the coroutine's result into the future's.
-            too_late: Makes the error for a turn that did not come in time.
-            refuse: Receives the coroutine's result if the future was cancelled.
-            future: The operation's future, for an operation that refers to it; None to create one.
-        """
-
-        async def in_turn() -> _T:
-            turn = self._turns.setdefault(name, _Turn())
-            turn.users += 1
-            try:
-                try:
-                    async with asyncio.timeout(deadline.remaining_or_none()):
-                        await turn.lock.acquire()
-                except TimeoutError:
-                    raise too_late() from None
-                try:
-                    return await work()
-                finally:
-                    turn.lock.release()
-            finally:
-                turn.users -= 1
-                if not turn.users:
-                    del self._turns[name]
-
-        def leave(_: Future) -> None:
-            with self._lock:
-                self._waiting[name] -= 1
-                if not self._waiting[name]:
-                    del self._waiting[name]
-
-        with self._lock:
-            self._waiting[name] = self._waiting.get(name, 0) + 1
-            future = start(in_turn(), finish, refuse, future)
-        future.add_done_callback(leave)
-        return future
+Serve = Callable[[Pending], Coroutine[Any, Any, None]]
+"""Attempts an operation, which others do not precede any more, until it has ended."""
 
 
-class PendingCalls:
-    """The pending asynchronous calls of this process on some queues.
-
-    A later call of the process on the same key must not overtake them, whichever way it goes.
+class Order:
+    """The operations of this process that wait on the queues of an engine, each in its turn.
 
     Args:
-        direct: Queues that the core may use directly, by key. A key that has pending calls or an
-            error for the next get is removed.
+        direct: Queues that the core may use directly, by key. A key on which operations wait, or
+            whose next get must raise an error, is removed.
 
     Attributes:
         direct: Same as the argument.
-        gets: The order of the gets.
-        lock: Guards this object; the owner may use it for its own state too.
+        lock: Guards this object; the engine may use it for its own state too.
     """
 
-    def __init__(self, direct: dict[Any, Any] | None = None) -> None:
-        self.direct = {} if direct is None else direct
+    def __init__(self, direct: dict[Any, Any]) -> None:
+        self.direct = direct
         self.reset()
         reset_in_child(self)
 
     def reset(self) -> None:
-        """Forget all calls: in a forked child they belong to the parent."""
+        """Forget all operations: in a forked child they belong to the parent."""
         self.lock = threading.Lock()
-        self.gets = Turns()
-        self._puts: dict[Hashable, PutSequence] = {}
-        self._withheld: Counter[Hashable] = Counter()
+        self._lines: dict[tuple[Hashable, str], Line] = {}
         self._errors: dict[Hashable, ChannelDecodeError] = {}
 
-    def has_puts(self, key: Hashable) -> bool:
-        """Whether asynchronous puts to a key are pending; they come first."""
-        sequence = self._puts.get(key)
-        return sequence is not None and sequence.busy
+    def waits(self, key: Hashable, side: str) -> bool:
+        """Whether operations wait on a side of a key: `put` or `get`; later ones come after them."""
+        return (key, side) in self._lines
 
-    def has_gets(self, key: Hashable) -> bool:
-        """Whether asynchronous gets from a key are pending; they come first."""
-        return self.gets.busy(key)
-
-    def add_put(
-        self,
-        key: Hashable,
-        make: Callable[[], PutSequence],
-        add: Callable[[PutSequence], Future],
-    ) -> Future:
-        """Add a put to the sequence of its key.
-
-        Args:
-            key: The key.
-            make: Makes the sequence if the key has none.
-            add: Adds the put to the sequence, and returns its future.
-        """
+    def start(self, key: Hashable, side: str, operation: Pending, serve: Serve) -> Future:
+        """Attempt an operation, unless others wait; if it has to wait, serve it in its turn."""
+        if not self.waits(key, side):
+            try:
+                operation.attempt()
+            except NotYet:
+                pass
+            else:
+                operation.conclude()
+                return operation
         with self.lock:
-            for idle in [k for k, s in self._puts.items() if not s.busy and k != key]:
-                del self._puts[idle]
-            sequence = self._puts.get(key)
-            if sequence is None:
-                sequence = self._puts[key] = make()
-            return add(sequence)
-
-    def withhold(self, key: Hashable) -> None:
-        """Keep direct calls from overtaking a call on the key that is now pending."""
-        with self.lock:
-            self._withheld[key] += 1
             self.direct.pop(key, None)
+            first = not self.waits(key, side)
+            line = self._lines.setdefault((key, side), {})
+            line[operation] = None
+        operation.add_done_callback(partial(self._leave, key, side))
+        after(operation.deadline.remaining, operation.expire, operation)
+        if first:
+            submit(_serve_all(line, serve))
+        return operation
 
-    def release(self, key: Hashable) -> None:
-        """End a call of `withhold`."""
+    def _leave(self, key: Hashable, side: str, operation: Any) -> None:
         with self.lock:
-            self._withheld[key] -= 1
-            if self._withheld[key] <= 0:
-                del self._withheld[key]
-                self._puts.pop(key, None)
+            line = self._lines.get((key, side), {})
+            line.pop(operation, None)
+            if not line:
+                self._lines.pop((key, side), None)
 
     def allow_direct(self, key: Hashable, queue: Any) -> None:
-        """Let the core use a queue directly if nothing is pending; the caller holds the lock."""
-        if key not in self._withheld and key not in self._errors:
+        """Let the core use a queue directly if nothing waits there; the caller holds the lock."""
+        if not (self.waits(key, "put") or self.waits(key, "get") or key in self._errors):
             self.direct[key] = queue
 
     def set_aside(self, key: Hashable, error: ChannelDecodeError) -> None:
@@ -419,40 +196,38 @@ class PendingCalls:
             raise error
 
 
-def result_of(future: Future) -> Any:
-    """Wait for the result of a call that was queued behind others."""
-    try:
-        return future.result()
-    except BaseException:
-        if not future.cancel():
-            # The call ended just when this was interrupted, or the actor still decides it.
-            future.add_done_callback(_give_back)
-        raise
+async def _serve_all(line: Line, serve: Serve) -> None:
+    """Serve the operations of a line, one after the other, until none is left."""
+    loop = asyncio.get_running_loop()
+    while (operation := next(iter(line), None)) is not None:
+        task = asyncio.ensure_future(serve(operation))
+        operation.add_done_callback(partial(_stop, loop, task))
+        try:
+            await task
+        except asyncio.CancelledError:
+            pass  # it was cancelled, or its deadline is over
+        except Exception as error:  # noqa: BLE001  (the error is its result)
+            operation.fail(partial(_itself, error))
+        operation.conclude()
 
 
-def _give_back(ended: Future) -> None:
-    if ended.cancelled() or ended.exception() is not None:
+def _itself(error: BaseException) -> BaseException:
+    return error
+
+
+def _stop(loop: asyncio.AbstractEventLoop, task: "asyncio.Task[None]", _: Future) -> None:
+    loop.call_soon_threadsafe(task.cancel)
+
+
+def after(seconds: float, function: Callable[[], Any], operation: Future) -> None:
+    """Call a function on the loop after some seconds, unless the operation has ended by then."""
+    if math.isinf(seconds):
         return
-    taken = ended.result()
-    if isinstance(taken, Taken):
-        taken.give_back()
 
+    async def call() -> None:
+        await asyncio.sleep(seconds)
+        function()
 
-class _Resets(Protocol):
-    def reset(self) -> None: ...
-
-
-_to_reset: "weakref.WeakSet[_Resets]" = weakref.WeakSet()
-
-
-def reset_in_child(thing: _Resets) -> None:
-    """Call `reset` of an object in every forked child, as long as the object exists."""
-    _to_reset.add(thing)
-
-
-def _reset_all() -> None:
-    for thing in _to_reset:
-        thing.reset()
-
-
-in_child(ChildStage.FORGET, _reset_all)
+    timer = submit(call())
+    # The timer refers to the operation, and so to its item: it must not outlive it by hours.
+    operation.add_done_callback(lambda _: timer.cancel())

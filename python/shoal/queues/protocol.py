@@ -118,20 +118,15 @@ class Taken:
 
 
 class Outcome(IntEnum):
-    """The outcome of a put or a get."""
+    """The outcome of a call to a channel's actor."""
 
     OK = 0
-    NEAR_CAPACITY = 1
-    """Same as OK, but a queue without `maxsize` has reached 80 % of its capacity."""
-    PENDING = 2
-    FULL = 3
-    EMPTY = 4
-    TIMEOUT = 5
-    CLOSED = 6
-    CANCELLED = 7
-    GONE = 8
-    """`drop` has removed the key."""
-    ERROR = 9
+    PENDING = 1
+    FULL = 2
+    EMPTY = 3
+    TIMEOUT = 4
+    CLOSED = 5
+    ERROR = 6
     """The reply is an exception."""
 
 

@@ -1,46 +1,56 @@
-"""`SharedQueues`: a channel's queues in shared memory of this node, used without its actor."""
+"""`SharedQueues`: a channel's queues in shared memory of this node, used without its actor.
 
-import asyncio
+`SessionQueues` opens them. The functions put by the policy of a channel and take by a `Want`; the
+channel's actor uses them too.
+"""
+
 import contextlib
-from collections.abc import Callable, Hashable, Sequence
+import math
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 from shoal._backend import ShmQueue
-from shoal.deadline import Deadline
-from shoal.errors import ChannelDecodeError, ChannelFull, ShoalTimeoutError
-from shoal.futures import Step, done
-from shoal.queues.counts import Counts
-from shoal.queues.order import PendingCalls, PutSequence, result_of
-from shoal.queues.protocol import NOTHING, Future, Got, Outcome, Taken, Want, WeightedItem, set_done
-from shoal.queues.session_queues import (
-    NOTHING_YET,
-    ROUTES,
-    NoRoomYet,
-    SessionQueues,
-    log_waits,
-    make_room,
-    put_now,
-    put_or_wait,
-    take_now,
-    take_within,
-    taken,
-    with_whole_timeout,
+from shoal.deadline import Deadline, LongWait
+from shoal.errors import (
+    ChannelDecodeError,
+    ChannelEmpty,
+    ChannelExistsError,
+    ChannelFull,
+    ShoalTimeoutError,
 )
-from shoal.queues.settings import ChannelSettings
+from shoal.queues.counts import Counts
+from shoal.queues.order import NotYet, Order, Pending
+from shoal.queues.protocol import NOTHING, Future, Got, Taken, Want, WeightedItem, set_done
+from shoal.queues.settings import DROPPING, ChannelSettings
+from shoal.queues.wait import Engine, long_wait, puts_wait
 from shoal.shm import Parcel, Queue, Reservation, Session
 from shoal.shm.keys import canonical
 from shoal.shm.refusals import Refusal, timeout_error
 
-__all__ = ["SharedQueues"]
-
-_Put = tuple[Parcel | Reservation, Step]
+__all__ = [
+    "ROUTES",
+    "SessionQueues",
+    "SharedQueues",
+    "log_waits",
+    "put_now",
+    "put_or_wait",
+    "take_now",
+    "take_or_wait",
+    "taken",
+]
 
 _MANY = 1024
 """Maximum number of open queues; then all are released, and opened again when they are used."""
 
+_FIRST_TICK_S = 0.1
+"""Seconds that a call has waited when it first calls `waiting`, about."""
 
-class SharedQueues:
+ROUTES = b"\0routes"
+"""Name of a queue that is not for a key: in it actor 0 notes which actor has which key."""
+
+
+class SharedQueues(Engine):
     """Keyed queues in a session of `shoal.shm`.
 
     Args:
@@ -61,90 +71,68 @@ class SharedQueues:
         *,
         keeps: bool = True,
     ) -> None:
-        self.settings = settings
+        super().__init__(settings)
         self._session_queues = SessionQueues(settings, session)
         if keeps:
             # Only the channel's actor removes the session, also while the actor restarts.
             session.keep()
         self._opened: dict[Hashable, Queue] = {}
-        self._pending = PendingCalls(direct)
+        self._order = Order(direct)
 
     # Puts.
 
+    def try_put(self, key: Hashable, item: Any, weight: int) -> None:
+        """Put an item, or raise `ChannelFull`."""
+        queue = self._queue(key)
+        if self._order.waits(key, "put"):
+            raise puts_wait(queue.name)
+        put_now(queue, item, weight, self.settings.policy)
+
+    def start_put(self, key: Hashable, item: Any, weight: int, deadline: Deadline) -> Future:
+        """Start a put."""
+        queue, policy = self._queue(key), self.settings.policy
+        if self._order.waits(key, "put"):
+            item = _encoded(item)
+
+        def attempt() -> None:
+            nonlocal item
+            try:
+                put_or_wait(queue, item, weight, policy)
+            except NotYet:
+                item = _encoded(item)  # once, and before the caller can change it
+                raise
+
+        put = Pending(
+            attempt, deadline, partial(timeout_error, "put", queue.name, deadline.timeout)
+        )
+        return self._order.start(key, "put", put, partial(_attempted, queue, "put"))
+
     def put(self, key: Hashable, item: Any, weight: int, deadline: Deadline | None) -> None:
         """Put an item."""
-        queue = self._queue(key)
-        if self._pending.has_puts(key):
-            # Asynchronous puts that this process made earlier come first.
-            if deadline is None:
-                raise ChannelFull(f"put_nowait: no room in {queue.name}: puts of this process wait")
-            result_of(self._enqueue(key, queue, item, weight, deadline))
+        if deadline is None or self._order.waits(key, "put"):
+            super().put(key, item, weight, deadline)
             return
-        self._put(queue, item, weight, deadline)
-
-    def _put(self, queue: Queue, item: Any, weight: int, deadline: Deadline | None) -> None:
-        policy = self.settings.policy
-        if deadline is None:
-            put_now(queue, item, weight, policy)
-        elif policy == "block":
-            waiting = log_waits("put", "room", queue, deadline)
-            self._put_within(queue, item, weight, deadline, waiting)
-        else:
-            self._put_by_policy(queue, item, weight, deadline)
-
-    @staticmethod
-    def _put_within(
-        queue: Queue, item: Any, weight: int, deadline: Deadline, waiting: Callable[[], None]
-    ) -> None:
-        try:
+        queue, policy = self._queue(key), self.settings.policy
+        waiting = log_waits("put", "room" if policy == "block" else "memory", queue, deadline)
+        if policy != "block":
+            with contextlib.suppress(NotYet):
+                put_or_wait(queue, item, weight, policy)
+                return
+            waiting = partial(_keep_room, queue, policy, waiting)
+        with _stating_whole_timeout("put", queue, deadline):
             queue.put(item, weight, deadline.remaining, waiting=waiting)
-        except ShoalTimeoutError as error:
-            raise with_whole_timeout(error, "put", queue, deadline) from None
-
-    def _put_by_policy(self, queue: Queue, item: Any, weight: int, deadline: Deadline) -> None:
-        """Put an item under a policy that does not wait for room; it may wait for memory."""
-        policy = self.settings.policy
-        log = log_waits("put", "memory", queue, deadline)
-
-        def waiting() -> None:
-            log()
-            make_room(queue, policy)  # others may have filled the queue meanwhile
-
-        try:
-            put_or_wait(queue, item, weight, policy)
-        except NoRoomYet:
-            self._put_within(queue, item, weight, deadline, waiting)
 
     def put_many(
         self, key: Hashable, items: Sequence[Any], weights: Sequence[int], deadline: Deadline
     ) -> None:
         """Put items in their order; an error's `done` says how many are in the channel."""
-        queue = self._queue(key)
-        if self.settings.policy == "block" and not self._pending.has_puts(key):
-            waiting = log_waits("put_many", "room", queue, deadline)
-            try:
-                queue.put_many(items, weights, deadline.remaining, waiting=waiting)
-            except ShoalTimeoutError as error:
-                raise with_whole_timeout(error, "put_many", queue, deadline) from None
+        if self.settings.policy != "block" or self._order.waits(key, "put"):
+            super().put_many(key, items, weights, deadline)
             return
-        for count, (item, weight) in enumerate(zip(items, weights, strict=True)):
-            try:
-                self.put(key, item, weight, deadline)
-            except Exception as error:
-                set_done(error, count)
-                raise
-
-    def start_put(self, key: Hashable, item: Any, weight: int, deadline: Deadline) -> Future:
-        """Start a put."""
         queue = self._queue(key)
-        if not self._pending.has_puts(key):
-            try:
-                put_or_wait(queue, item, weight, self.settings.policy)
-            except NoRoomYet:
-                pass
-            else:
-                return done(None)
-        return self._enqueue(key, queue, item, weight, deadline)
+        waiting = log_waits("put_many", "room", queue, deadline)
+        with _stating_whole_timeout("put_many", queue, deadline):
+            queue.put_many(items, weights, deadline.remaining, waiting=waiting)
 
     def reserve(
         self, key: Hashable, shape: tuple[int, ...], dtype: Any, deadline: Deadline
@@ -152,116 +140,58 @@ class SharedQueues:
         """Reserve the channel's memory for an array, waiting for memory."""
         queue = self._queue(key)
         waiting = log_waits("reserve", "memory", queue, deadline)
-        try:
+        with _stating_whole_timeout("reserve", queue, deadline):
             return queue.reserve(shape, dtype, deadline.remaining, waiting=waiting)
-        except ShoalTimeoutError as error:
-            raise with_whole_timeout(error, "reserve", queue, deadline) from None
-
-    def _enqueue(
-        self, key: Hashable, queue: Queue, item: Any, weight: int, deadline: Deadline
-    ) -> Future:
-        # A reservation is in memory already: its put moves no bytes.
-        parcel = item if isinstance(item, (Parcel, Reservation)) else Parcel.of(item)
-        size = 0 if isinstance(parcel, Reservation) else parcel.nbytes
-        self._pending.withhold(key)
-        end = partial(_raise_if_late, queue, deadline)
-        future = Step()
-
-        def add(sequence: PutSequence) -> Future:
-            return sequence.add(weight, (parcel, future), size, deadline, end, future)
-
-        self._pending.add_put(key, partial(self._sequence, queue), add)
-        future.add_done_callback(lambda _: self._pending.release(key))
-        return future
-
-    def _sequence(self, queue: Queue) -> PutSequence:
-        policy = self.settings.policy
-
-        async def put_some(entries: Sequence[tuple[int, _Put]]) -> tuple[Outcome, int]:
-            for count, (weight, (parcel, future)) in enumerate(entries):
-                try:
-                    future.take(partial(put_now, queue, parcel, weight, policy))
-                except Exception:  # noqa: BLE001  (`put_one` meets the same error)
-                    return Outcome.OK, count
-            return Outcome.OK, len(entries)
-
-        async def put_one(put: _Put, weight: int, deadline: Deadline) -> Outcome:
-            parcel, future = put
-            attempt = partial(future.take, partial(put_or_wait, queue, parcel, weight, policy))
-            rest, whole = deadline.remaining, deadline.timeout
-            await queue.attempted("put", attempt, NoRoomYet, rest, "put", whole)
-            return Outcome.OK
-
-        return PutSequence(put_some, put_one, _as_it_is)
 
     # Gets.
 
-    def take(self, key: Hashable, want: Want, deadline: Deadline | None) -> Any:
-        """Take items."""
-        self._pending.raise_set_aside(key)
-        queue = self._queue(key)
-        if deadline is None:
-            return take_now(queue, want)
-        if self._pending.has_gets(key):
-            # Asynchronous gets that this process made earlier come first.
-            taken = result_of(self.start_take(key, want, deadline))
-            taken.deliver()
-            return taken.value
-        waiting = log_waits("get", "an item", queue, deadline)
-        for phase, until in want.phases(deadline):
-            try:
-                return take_within(queue, phase, until.remaining, waiting)
-            except ShoalTimeoutError as error:
-                if until is deadline or Refusal.of(error) is None:
-                    raise with_whole_timeout(error, want.operation, queue, deadline) from None
-        return None
+    def try_take(self, key: Hashable, want: Want) -> Taken:
+        """Take items, or raise `ChannelEmpty`."""
+        self._order.raise_set_aside(key)
+        return Taken(take_now(self._queue(key), want))
 
     def start_take(self, key: Hashable, want: Want, deadline: Deadline) -> Future:
         """Start a get."""
-        self._pending.raise_set_aside(key)
+        self._order.raise_set_aside(key)
         queue = self._queue(key)
-        leased = want._replace(lease=True)
-        if not self._pending.has_gets(key):
-            with contextlib.suppress(*NOTHING_YET):
-                first, _ = next(leased.phases(deadline))
-                return done(taken(take_now(queue, first), want))
+        wants = [phase for phase, _ in want._replace(lease=True).phases(deadline)]
 
-        # The get cannot be cancelled once it took an item, which would go to the end of its queue.
-        future = Step()
+        async def served(take: Pending) -> None:
+            if len(wants) > 1:
+                linger = max(0.0, want.linger - deadline.elapsed)
+                await _attempted(queue, "get", take, linger)
+                del wants[0]
+            await _attempted(queue, "get", take)
 
-        def take(phase: Want) -> Any:
-            found = future.take(partial(take_now, queue, phase))
-            if found is None:
-                raise asyncio.CancelledError
-            return found
+        take = Pending(
+            lambda: take_or_wait(queue, wants[0]),
+            deadline,
+            lambda refusal: timeout_error(
+                want.operation, queue.name, deadline.timeout, refusal or NOTHING
+            ),
+            partial(taken, want=want),
+        )
+        return self._order.start(key, "get", take, served)
 
-        async def work() -> Any:
-            for phase, until in leased.phases(deadline):
-                attempt = partial(take, phase)
-                rest, whole = until.remaining, deadline.timeout
+    def take(self, key: Hashable, want: Want, deadline: Deadline | None) -> Any:
+        """Take items."""
+        if deadline is None or self._order.waits(key, "get"):
+            return super().take(key, want, deadline)
+        self._order.raise_set_aside(key)
+        queue = self._queue(key)
+        waiting = log_waits("get", "an item", queue, deadline)
+        with _stating_whole_timeout(want.operation, queue, deadline):
+            for phase, until in want.phases(deadline):
                 try:
-                    return await queue.attempted(
-                        "get", attempt, NOTHING_YET, rest, want.operation, whole
-                    )
-                except ShoalTimeoutError:
-                    if until is deadline:
+                    return take_within(queue, phase, until.remaining, waiting)
+                except ShoalTimeoutError as error:
+                    if until is deadline or Refusal.of(error) is None:
                         raise
-            return None
-
-        def finish(found: Any) -> Taken:
-            return taken(found, want)
-
-        def no_turn() -> Exception:
-            return timeout_error("get", queue.name, deadline.timeout, NOTHING)
-
-        self._pending.withhold(key)
-        self._pending.gets.start(key, deadline, work, finish, no_turn, future=future)
-        future.add_done_callback(lambda _: self._pending.release(key))
-        return future
+        return None
 
     def set_aside(self, key: Hashable, error: ChannelDecodeError) -> None:
         """Let the next get of a key raise an error."""
-        self._pending.set_aside(key, error)
+        self._order.set_aside(key, error)
 
     # Questions.
 
@@ -303,16 +233,224 @@ class SharedQueues:
 
     # Queues.
 
+    def _shown(self, key: Hashable) -> str:
+        return self._queue(key).name
+
     def _queue(self, key: Hashable) -> Queue:
-        with self._pending.lock:
+        with self._order.lock:
             queue = self._opened.get(key)
             if queue is None:
                 if len(self._opened) >= _MANY:
                     self._opened.clear()
-                    self._pending.direct.clear()
+                    self._order.direct.clear()
                 queue = self._opened[key] = self._session_queues.open(key)
-            self._pending.allow_direct(key, queue)
+            self._order.allow_direct(key, queue)
             return queue
+
+
+def _encoded(item: Any) -> Parcel | Reservation:
+    """Return the message of an item; the array of a reservation is in memory already."""
+    return item if isinstance(item, (Parcel, Reservation)) else Parcel.of(item)
+
+
+async def _attempted(
+    queue: Queue, side: Literal["get", "put"], operation: Pending, seconds: float | None = None
+) -> None:
+    """Attempt an operation until it has ended, for at most some seconds."""
+    with contextlib.suppress(ShoalTimeoutError):
+        await queue.attempted(side, operation.attempt, NotYet, seconds, side)
+
+
+@contextlib.contextmanager
+def _stating_whole_timeout(operation: str, queue: Queue, deadline: Deadline) -> Iterator[None]:
+    """Let the text of a queue's timeout error state the timeout of the whole call.
+
+    A part of the time was over when the queue began to wait.
+    """
+    try:
+        yield
+    except ShoalTimeoutError as error:
+        refusal = Refusal.of(error)
+        if refusal is None:  # not an error of the queue, but of code that ran while it waited
+            raise
+        whole = timeout_error(operation, queue.name, deadline.timeout, refusal)
+        if hasattr(error, "done"):
+            set_done(whole, error.done)
+        raise whole from None
+
+
+class SessionQueues:
+    """Opens the queues of a channel in a session of `shoal.shm`.
+
+    Args:
+        settings: The channel.
+        session: The shared memory.
+        parcels: Whether items are passed on as parcels, without decoding them.
+    """
+
+    def __init__(
+        self, settings: ChannelSettings, session: Session, *, parcels: bool = False
+    ) -> None:
+        self.settings = settings
+        self.session = session
+        self._parcels = parcels
+        # Kept open: an empty queue that no process has open may be forgotten with its bound.
+        self._declared: dict[Hashable, Queue] = {}
+
+    def open(self, key: Hashable, encoded: bytes | None = None, shown: str = "") -> Queue:
+        """Open the queue of a key.
+
+        Args:
+            key: The key; unused if `encoded` and `shown` are given.
+            encoded: The canonical form of the key, where it is known already.
+            shown: The key as messages show it; by default its `repr`.
+        """
+        try:
+            return self._open(key, self.settings.maxsize, encoded, shown)
+        except ChannelExistsError:  # the key was given a bound of its own
+            return self._open(key, None, encoded, shown)
+
+    def declare(self, key: Hashable, maxsize: int, encoded: bytes | None, shown: str) -> Queue:
+        """Create the queue of a key with a bound of its own, kept as long as this object exists.
+
+        Raises:
+            ChannelExistsError: The queue exists with another bound.
+        """
+        queue = self._open(key, maxsize, encoded, shown)
+        self._declared[key if encoded is None else encoded] = queue
+        return queue
+
+    def _open(self, key: Hashable, maxsize: int | None, encoded: bytes | None, shown: str) -> Queue:
+        # Before `repr`, which may fail for a key that `canonical` refuses.
+        encoded = canonical(key) if encoded is None else encoded
+        name = f"the channel {self.settings.name!r}, key {shown or repr(key)}"
+        return Queue(
+            self.session,
+            key,
+            maxsize,
+            self.settings.key_bytes or None,
+            name=name,
+            parcels=self._parcels,
+            encoded=encoded,
+        )
+
+
+def put_now(queue: Queue, item: Any, weight: int, policy: str) -> None:
+    """Put an item if there is room, or if the channel's policy makes room.
+
+    Raises:
+        ChannelFull: There is no room or no memory.
+    """
+    while True:
+        try:
+            queue.put_nowait(item, weight)
+        except ChannelFull:
+            if policy not in DROPPING:
+                raise
+            dropped = queue.displace(all=policy == "keep_latest")
+            if not dropped and not queue.full():
+                raise  # the queue has room: memory is missing
+        else:
+            return
+
+
+def put_or_wait(queue: Queue, item: Any, weight: int, policy: str) -> None:
+    """Same as `put_now`, for a caller that can wait for room and memory.
+
+    Raises:
+        NotYet: There is no room or no memory now.
+        ChannelFull: The key is full, and the channel's policy is `error`.
+    """
+    try:
+        put_now(queue, item, weight, policy)
+    except ChannelFull as error:
+        if policy == "error" and queue.full():
+            raise
+        raise NotYet(Refusal.of(error)) from None
+
+
+def _keep_room(queue: Queue, policy: str, log: Callable[[], None]) -> None:
+    """Apply a policy that does not wait for room to a queue that others fill during a put's wait.
+
+    Raises:
+        ChannelFull: The queue is full, and the policy is `error`.
+    """
+    log()
+    if policy in DROPPING:
+        queue.displace(all=policy == "keep_latest")
+    elif queue.full():
+        held = queue.qsize()
+        kind = "messages" if queue.maxsize else "backlog"
+        refusal = Refusal(kind, held, queue.maxsize or held, 0)
+        error = ChannelFull(f"put_nowait: no room in {queue.name}: {refusal.why()}")
+        error.refusal = refusal[:]
+        raise error
+
+
+def take_now(queue: Queue, want: Want) -> Any:
+    """Take the wanted items if they are there; otherwise raise `ChannelEmpty` or `ShoalTimeoutError`."""
+    if want.kind == "one":
+        return queue.get_nowait(lease=True) if want.lease else queue.get_nowait()
+    return take_within(queue, want, 0.0)
+
+
+def take_or_wait(queue: Queue, want: Want) -> Any:
+    """Same as `take_now`, but raise `NotYet` if the items are not there."""
+    try:
+        return take_now(queue, want)
+    except (ChannelEmpty, ShoalTimeoutError) as error:
+        raise NotYet(Refusal.of(error)) from None
+
+
+def take_within(
+    queue: Queue, want: Want, seconds: float, waiting: Callable[[], object] | None = None
+) -> Any:
+    """Take the wanted items, waiting for them.
+
+    Args:
+        queue: The queue.
+        want: The items.
+        seconds: The timeout.
+        waiting: Called about every 0.1 s of the wait; an error that it raises ends the wait.
+
+    Raises:
+        ShoalTimeoutError: They did not come in time.
+    """
+    kind, amount, least, _, lease = want
+    if kind == "one":
+        if lease:
+            return queue.get(seconds, lease=True, waiting=waiting)
+        return queue.get(seconds, waiting=waiting)
+    if kind == "many":
+        if lease:
+            return queue.get_many(amount, seconds, lease=True, waiting=waiting)
+        return queue.get_many(amount, seconds, waiting=waiting)
+    if lease:
+        return queue.get_batch(amount, seconds, least, lease=True, waiting=waiting)
+    return queue.get_batch(amount, seconds, least, waiting=waiting)
+
+
+def log_waits(
+    operation: str, awaited: str, queue: ShmQueue, deadline: Deadline | None = None
+) -> Callable[[], None]:
+    """Return a function for `waiting` of a queue's calls: it logs long waits.
+
+    Args:
+        operation: The call.
+        awaited: What it waits for.
+        queue: The queue.
+        deadline: The deadline of the call; None for no limit.
+    """
+    wait: LongWait | None = None
+
+    def tick() -> None:
+        nonlocal wait
+        if wait is None:  # most calls end before this
+            limit = Deadline(math.inf, waited=_FIRST_TICK_S) if deadline is None else deadline
+            wait = long_wait(operation, awaited, queue.name, limit)
+        wait.tick()
+
+    return tick
 
 
 def counts_of(queue: Queue, session: Session) -> Counts:
@@ -332,10 +470,19 @@ def counts_of(queue: Queue, session: Session) -> Counts:
     )
 
 
-def _raise_if_late(queue: Queue, deadline: Deadline, outcome: Outcome) -> None:
-    if outcome is Outcome.TIMEOUT:
-        raise timeout_error("put", queue.name, deadline.timeout, None)
+def taken(found: Any, want: Want) -> Taken:
+    """Return the `Taken` of an asynchronous get, made from leased messages."""
+    messages = [found] if want.kind == "one" else found
 
+    def deliver() -> None:
+        for message in messages:
+            message.ack()
 
-def _as_it_is(error: BaseException) -> BaseException:
-    return error
+    def give_back() -> None:
+        for message in messages:
+            message.give_back()
+
+    if want.lease:
+        return Taken(found, give_back=give_back)
+    values = [message.value for message in messages]
+    return Taken(values[0] if want.kind == "one" else values, deliver, give_back)

@@ -1,21 +1,148 @@
-"""Works of asynchronous operations, and the name of the worker in the errors of all operations."""
+"""How calls wait: `Engine`, the works of asynchronous calls, and the worker's name in errors."""
 
 import concurrent.futures
 import contextlib
-from collections.abc import Callable, Iterator
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import Any
 
 from shoal.context import describe_self
-from shoal.errors import ChannelClosed, ChannelError, ShoalError
-from shoal.futures import Asking, done, fail, fulfil
-from shoal.queues.protocol import Taken
+from shoal.deadline import Deadline, LongWait
+from shoal.errors import ChannelClosed, ChannelError, ChannelFull, ShoalError
+from shoal.futures import Asking, done, ends_in_time, fail, fulfil
+from shoal.queues.order import Pending
+from shoal.queues.protocol import Future, Taken, Want, set_done
+from shoal.queues.settings import ChannelSettings
 from shoal.work import AsyncChannelWork
 
-__all__ = ["JOB_HAS_ENDED", "named", "naming", "started", "work_of"]
+__all__ = [
+    "JOB_HAS_ENDED",
+    "Engine",
+    "long_wait",
+    "named",
+    "naming",
+    "puts_wait",
+    "result_of",
+    "started",
+    "work_of",
+]
 
 JOB_HAS_ENDED = "its job has ended in this process (Cluster.shutdown)"
 _LEFT = "the session is closed in this process"
 """The end of the core's text. A channel leaves its session only when its job ends."""
+
+
+class Engine(ABC):
+    """Queues that differ from others only in where their items are: how calls wait is here.
+
+    An engine has four verbs, and answers the questions of `Queues`. `try_put` and `try_take` do not
+    wait. `start_put` and `start_take` return a future at once, and keep the order of the calls.
+
+    Args:
+        settings: The channel.
+    """
+
+    def __init__(self, settings: ChannelSettings) -> None:
+        self.settings = settings
+
+    @abstractmethod
+    def try_put(self, key: Hashable, item: Any, weight: int) -> None:
+        """Put an item, or raise `ChannelFull`."""
+
+    @abstractmethod
+    def start_put(self, key: Hashable, item: Any, weight: int, deadline: Deadline) -> Future:
+        """Start a put."""
+
+    @abstractmethod
+    def try_take(self, key: Hashable, want: Want) -> Taken:
+        """Take items, or raise `ChannelEmpty`."""
+
+    @abstractmethod
+    def start_take(self, key: Hashable, want: Want, deadline: Deadline) -> Future:
+        """Start a get, whose result is a `Taken`."""
+
+    def put(self, key: Hashable, item: Any, weight: int, deadline: Deadline | None) -> None:
+        """Put an item."""
+        if deadline is None:
+            self.try_put(key, item, weight)
+        else:
+            self._end(self.start_put(key, item, weight, deadline), "put", "room", key, deadline)
+
+    def put_many(
+        self, key: Hashable, items: Sequence[Any], weights: Sequence[int], deadline: Deadline
+    ) -> None:
+        """Put items in their order; an error's `done` says how many are in the channel."""
+        for count, (item, weight) in enumerate(zip(items, weights, strict=True)):
+            try:
+                self.put(key, item, weight, deadline)
+            except Exception as error:
+                set_done(error, count)
+                raise
+
+    def take(self, key: Hashable, want: Want, deadline: Deadline | None) -> Any:
+        """Take items."""
+        if deadline is None:
+            taken = self.try_take(key, want)
+        else:
+            future = self.start_take(key, want, deadline)
+            taken = self._end(future, "get", "an item", key, deadline)
+        taken.deliver()
+        return taken.value
+
+    def _end(
+        self, future: Future, operation: str, awaited: str, key: Hashable, deadline: Deadline
+    ) -> Any:
+        if future.done():
+            return future.result()
+        return result_of(future, long_wait(operation, awaited, self._shown(key), deadline))
+
+    def _shown(self, key: Hashable) -> str:
+        """Return the name of a key's queue for messages."""
+        return self.settings.shown(key)
+
+
+def long_wait(operation: str, awaited: str, shown: str, deadline: Deadline) -> LongWait:
+    """Return the wait of a call for something in a queue, which logs what it waits for.
+
+    Args:
+        operation: The call.
+        awaited: What it waits for.
+        shown: The name of the queue.
+        deadline: The deadline of the call.
+    """
+    return LongWait(
+        lambda: f"{describe_self()}: {operation} waits for {awaited} in {shown}",
+        deadline,
+        deadline.elapsed,
+    )
+
+
+def puts_wait(shown: str) -> ChannelFull:
+    """Return the error of a put that does not wait, behind puts of its process that do."""
+    return ChannelFull(
+        f"put_nowait: no room in {shown}: earlier asynchronous puts of this process are still "
+        "waiting"
+    )
+
+
+def result_of(future: Future, wait: LongWait) -> Any:
+    """Wait in this thread for the result of an operation; interrupted, it takes and puts nothing."""
+    try:
+        if not ends_in_time(future, wait) and isinstance(future, Pending):
+            future.expire()
+        return future.result()
+    except BaseException:
+        if not future.cancel():
+            future.add_done_callback(_give_back)  # it ended just when this was interrupted
+        raise
+
+
+def _give_back(ended: Future) -> None:
+    if ended.cancelled() or ended.exception() is not None:
+        return
+    taken = ended.result()
+    if isinstance(taken, Taken):
+        taken.give_back()
 
 
 def started(start: Callable[..., "concurrent.futures.Future[Any]"], *args: Any) -> Any:

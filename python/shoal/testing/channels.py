@@ -5,7 +5,6 @@ from collections.abc import Hashable, Iterator
 from dataclasses import replace
 from typing import Any
 
-from shoal.channel import WeightedItem
 from shoal.channel.create import check_same, not_found
 from shoal.channel.emulated import EmulatedQueues
 from shoal.channel.routes import Routes
@@ -13,9 +12,8 @@ from shoal.context import describe_self
 from shoal.deadline import Deadline, LongWait
 from shoal.errors import ChannelDecodeError, ChannelExistsError, ShoalValueError
 from shoal.pickling import dumps, loads
-from shoal.queues.keyed_queues import Message
 from shoal.queues.local import LocalQueues
-from shoal.queues.protocol import Got, Queues, Want
+from shoal.queues.protocol import Queues
 from shoal.queues.settings import ChannelSettings
 
 __all__ = ["LocalChannels"]
@@ -34,62 +32,29 @@ class _Pickled:
         return loads(self._head, [bytearray(buffer) for buffer in self._buffers])
 
 
-class _Queues(LocalQueues):
-    """The queues of a channel; unlike those of a `local=True` channel, they copy the items."""
+def _as_pickled(item: Any, _: Hashable = None) -> _Pickled:
+    return item if isinstance(item, _Pickled) else _Pickled(item)
 
-    def put(self, key: Hashable, item: Any, weight: int, deadline: Deadline | None) -> None:
-        """Put a copy of an item."""
-        super().put(key, _as_pickled(item), weight, deadline)
 
-    def start_put(self, key: Hashable, item: Any, weight: int, deadline: Deadline) -> Any:
-        """Start to put a copy of an item."""
-        return super().start_put(key, _as_pickled(item), weight, deadline)
+def _queues(settings: ChannelSettings) -> LocalQueues:
+    """Return the queues of a channel; unlike those of a `local=True` channel, they copy the items."""
 
-    def _made_of(self, key: Hashable, want: Want, items: list[Message]) -> Any:
-        opened = [
-            item._replace(payload=item.payload._replace(value=self._open(item.payload.value, key)))
-            for item in items
-        ]
-        return super()._made_of(key, want, opened)
-
-    def peek_all(self, key: Hashable) -> Got:
-        """Return copies of what a key holds."""
-        held = super().peek_all(key)
-        return [WeightedItem(one.weight, self._open(one.item, key)) for one in held]
-
-    def _return(self, key: Hashable, message: Message) -> None:
-        again = message.payload._replace(value=_as_pickled(message.payload.value))
-        super()._return(key, message._replace(payload=again))
-
-    def _open(self, item: _Pickled, key: Hashable) -> Any:
+    def opened(item: _Pickled, key: Hashable) -> Any:
         try:
             return item.open()
         except Exception as error:
             raise ChannelDecodeError(
-                f"an item of {self._settings.shown(key)} cannot be rebuilt: "
+                f"an item of {settings.shown(key)} cannot be rebuilt: "
                 f"{type(error).__name__}: {error}"
             ) from error
 
-    @property
-    def is_closed(self) -> bool:
-        """Whether the channel was closed."""
-        return self._queues.closed
-
-    @property
-    def is_used(self) -> bool:
-        """Whether any key holds items."""
-        with self._locked() as queues:
-            return any(queues.qsize(key) for key in queues.active_keys())
-
-
-def _as_pickled(item: Any) -> _Pickled:
-    return item if isinstance(item, _Pickled) else _Pickled(item)
+    return LocalQueues(settings, _as_pickled, opened)
 
 
 class _Routes(Routes):
     """The way to a channel of a local cluster: the same queues for all keys and ranks."""
 
-    def __init__(self, settings: ChannelSettings, queues: _Queues) -> None:
+    def __init__(self, settings: ChannelSettings, queues: LocalQueues) -> None:
         super().__init__(settings, "")
         self.queues = queues
         self._reached: Queues = queues
@@ -103,7 +68,7 @@ class _Routes(Routes):
         del key
         return self._reached
 
-    def queues_of(self, index: int) -> _Queues:
+    def queues_of(self, index: int) -> LocalQueues:
         """Return the queues."""
         del index
         return self.queues
@@ -152,7 +117,7 @@ class LocalChannels:
             known = self._live(wanted.name)
             if known is None:
                 settings = replace(wanted, node_ranks=(node_rank,))
-                known = self._known[wanted.name] = _Routes(settings, _Queues(settings))
+                known = self._known[wanted.name] = _Routes(settings, _queues(settings))
                 self._changed.notify_all()
             else:
                 check_same(known.settings, wanted, closed=known.queues.is_closed)
@@ -185,7 +150,7 @@ class LocalChannels:
         with self._changed:
             known = self._known.get(settings.name)
             if known is None:
-                known = _Routes(settings, _Queues(settings))
+                known = _Routes(settings, _queues(settings))
                 known.queues.close()
             return known
 
@@ -199,7 +164,7 @@ class LocalChannels:
     def _live(self, name: str) -> _Routes | None:
         """Return the channel of a name; the name of a closed channel that holds nothing is free."""
         known = self._known.get(name)
-        if known is not None and known.queues.is_closed and not known.queues.is_used:
+        if known is not None and known.queues.is_closed and known.queues.is_empty():
             del self._known[name]
             return None
         return known
