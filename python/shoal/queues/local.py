@@ -156,13 +156,14 @@ class LocalQueues(Engine):
                         del line[operation]
                         self._ended.append(operation)
 
-    def _park(self, key: Hashable, operation: Pending, *, puts: bool) -> None:
+    def _park(self, key: Hashable, operation: Pending, timed: bool, *, puts: bool) -> None:
         """Let an operation wait behind those that wait already."""
         with self._queue(key) as queue:  # which attempts it at the end
             line = queue.puts if puts else queue.gets
             line[operation] = None
         operation.add_done_callback(partial(self._leave, key))
-        after(operation.deadline.remaining, operation.expire, operation)
+        if timed:
+            after(operation.deadline.remaining, operation.expire, operation)
 
     def _leave(self, key: Hashable, operation: Any) -> None:
         """Forget an operation that was cancelled or whose deadline is over."""
@@ -186,7 +187,9 @@ class LocalQueues(Engine):
         full.refusal = refusal[:]
         raise full
 
-    def start_put(self, key: Hashable, item: Any, weight: int, deadline: Deadline) -> Future:
+    def start_put(
+        self, key: Hashable, item: Any, weight: int, deadline: Deadline, *, timed: bool = True
+    ) -> Future:
         """Start a put."""
         if self.settings.policy == "error":
             self.try_put(key, item, weight)
@@ -202,7 +205,7 @@ class LocalQueues(Engine):
                 deadline,
                 partial(self._no_room, key, deadline),
             )
-            self._park(key, put, puts=True)
+            self._park(key, put, timed, puts=True)
             return put
 
     def _put(self, operation: str, queue: _Queue, item: _Item) -> None:
@@ -267,7 +270,9 @@ class LocalQueues(Engine):
             raise empty
         return self._taken(key, want, items)
 
-    def start_take(self, key: Hashable, want: Want, deadline: Deadline) -> Future:
+    def start_take(
+        self, key: Hashable, want: Want, deadline: Deadline, *, timed: bool = True
+    ) -> Future:
         """Start a get."""
         wants = [phase for phase, _ in want.phases(deadline)]
         try:
@@ -281,7 +286,7 @@ class LocalQueues(Engine):
                 lambda _: self._nothing(key, want, deadline),
                 partial(self._taken, key, want),
             )
-            self._park(key, take, puts=False)
+            self._park(key, take, timed, puts=False)
 
         def settle_for_less() -> None:
             with self._queue(key):  # which attempts it again

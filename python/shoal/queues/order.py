@@ -7,6 +7,7 @@ other, so that a cancelled operation has done nothing.
 
 import asyncio
 import concurrent.futures
+import itertools
 import math
 import threading
 from collections.abc import Callable, Coroutine, Hashable
@@ -22,6 +23,9 @@ from shoal.shm.refusals import Refusal
 __all__ = ["Line", "NotYet", "Order", "Pending", "after"]
 
 Future = concurrent.futures.Future[Any]
+
+_AT_ONCE = 256
+"""Operations that are served before other tasks of the loop have their turn."""
 
 
 class NotYet(Exception):  # noqa: N818  (an attempt that has to wait is not an error)
@@ -42,8 +46,9 @@ class Pending(Future):
     Args:
         attempt: Does the operation, or raises `NotYet`. Must not wait: `cancel` waits for it.
         deadline: When the operation fails.
-        too_late: Makes the error for that from the last refusal; None if nothing was attempted.
+        too_late: Makes the error for that from the last refusal; None if it is not known.
         finish: Turns what the attempt returned into the result, without any lock.
+        refusal: Why it has to wait, where it is known.
 
     Attributes:
         deadline: Same as the argument.
@@ -55,13 +60,14 @@ class Pending(Future):
         deadline: Deadline,
         too_late: Callable[[Refusal | None], BaseException],
         finish: Callable[[Any], Any] | None = None,
+        refusal: Refusal | None = None,
     ) -> None:
         super().__init__()
         self.deadline = deadline
         self._attempt: Callable[[], Any] | None = attempt
         self._too_late = too_late
         self._finish = finish
-        self._refusal: Refusal | None = None
+        self._refusal = refusal
         self._outcome: tuple[Any, BaseException | None] | None = None
 
     def attempt(self) -> None:
@@ -150,26 +156,35 @@ class Order:
         """Whether operations wait on a side of a key: `put` or `get`; later ones come after them."""
         return (key, side) in self._lines
 
-    def start(self, key: Hashable, side: str, operation: Pending, serve: Serve) -> Future:
-        """Attempt an operation, unless others wait; if it has to wait, serve it in its turn."""
-        if not self.waits(key, side):
-            try:
-                operation.attempt()
-            except NotYet:
-                pass
-            else:
-                operation.conclude()
-                return operation
+    def park(
+        self, key: Hashable, side: str, operation: Pending, serve: Serve, *, timed: bool
+    ) -> None:
+        """Let an operation wait behind those that wait already, and serve it in its turn."""
         with self.lock:
             self.direct.pop(key, None)
             first = not self.waits(key, side)
             line = self._lines.setdefault((key, side), {})
             line[operation] = None
         operation.add_done_callback(partial(self._leave, key, side))
-        after(operation.deadline.remaining, operation.expire, operation)
+        if timed:
+            after(operation.deadline.remaining, operation.expire, operation)
         if first:
-            submit(_serve_all(line, serve))
-        return operation
+            submit(self._serve_all(line, serve))
+
+    async def _serve_all(self, line: Line, serve: Serve) -> None:
+        """Serve the operations of a line, one after the other, until none is left."""
+        for served in itertools.count(1):
+            with self.lock:
+                operation = next(iter(line), None)
+            if operation is None:
+                return
+            try:
+                operation.attempt()
+            except NotYet:
+                await _served(operation, serve)
+            operation.conclude()
+            if served % _AT_ONCE == 0:
+                await asyncio.sleep(0)
 
     def _leave(self, key: Hashable, side: str, operation: Any) -> None:
         with self.lock:
@@ -196,19 +211,16 @@ class Order:
             raise error
 
 
-async def _serve_all(line: Line, serve: Serve) -> None:
-    """Serve the operations of a line, one after the other, until none is left."""
-    loop = asyncio.get_running_loop()
-    while (operation := next(iter(line), None)) is not None:
-        task = asyncio.ensure_future(serve(operation))
-        operation.add_done_callback(partial(_stop, loop, task))
-        try:
-            await task
-        except asyncio.CancelledError:
-            pass  # it was cancelled, or its deadline is over
-        except Exception as error:  # noqa: BLE001  (the error is its result)
-            operation.fail(partial(_itself, error))
-        operation.conclude()
+async def _served(operation: Pending, serve: Serve) -> None:
+    """Serve an operation until it has ended: by an attempt, or because it is wanted no more."""
+    task = asyncio.ensure_future(serve(operation))
+    operation.add_done_callback(partial(_stop, asyncio.get_running_loop(), task))
+    try:
+        await task
+    except asyncio.CancelledError:
+        pass
+    except Exception as error:  # noqa: BLE001  (the error is its result)
+        operation.fail(partial(_itself, error))
 
 
 def _itself(error: BaseException) -> BaseException:
@@ -216,7 +228,8 @@ def _itself(error: BaseException) -> BaseException:
 
 
 def _stop(loop: asyncio.AbstractEventLoop, task: "asyncio.Task[None]", _: Future) -> None:
-    loop.call_soon_threadsafe(task.cancel)
+    if not task.done():
+        loop.call_soon_threadsafe(task.cancel)
 
 
 def after(seconds: float, function: Callable[[], Any], operation: Future) -> None:

@@ -6,7 +6,7 @@ channel's actor uses them too.
 
 import contextlib
 import math
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from functools import partial
 from typing import Any, Literal
 
@@ -19,6 +19,7 @@ from shoal.errors import (
     ChannelFull,
     ShoalTimeoutError,
 )
+from shoal.futures import done
 from shoal.queues.counts import Counts
 from shoal.queues.order import NotYet, Order, Pending
 from shoal.queues.protocol import NOTHING, Future, Got, Taken, Want, WeightedItem, set_done
@@ -88,24 +89,26 @@ class SharedQueues(Engine):
             raise puts_wait(queue.name)
         put_now(queue, item, weight, self.settings.policy)
 
-    def start_put(self, key: Hashable, item: Any, weight: int, deadline: Deadline) -> Future:
+    def start_put(
+        self, key: Hashable, item: Any, weight: int, deadline: Deadline, *, timed: bool = True
+    ) -> Future:
         """Start a put."""
-        queue, policy = self._queue(key), self.settings.policy
-        if self._order.waits(key, "put"):
-            item = _encoded(item)
-
-        def attempt() -> None:
-            nonlocal item
+        queue, policy, refusal = self._queue(key), self.settings.policy, None
+        if not self._order.waits(key, "put"):
             try:
                 put_or_wait(queue, item, weight, policy)
-            except NotYet:
-                item = _encoded(item)  # once, and before the caller can change it
-                raise
-
+                return done(None)
+            except NotYet as why:
+                refusal = why.refusal
+        message = _encoded(item)  # once, and before the caller can change it
         put = Pending(
-            attempt, deadline, partial(timeout_error, "put", queue.name, deadline.timeout)
+            partial(put_or_wait, queue, message, weight, policy),
+            deadline,
+            partial(timeout_error, "put", queue.name, deadline.timeout),
+            refusal=refusal,
         )
-        return self._order.start(key, "put", put, partial(_attempted, queue, "put"))
+        self._order.park(key, "put", put, partial(_attempted, queue, "put"), timed=timed)
+        return put
 
     def put(self, key: Hashable, item: Any, weight: int, deadline: Deadline | None) -> None:
         """Put an item."""
@@ -119,8 +122,10 @@ class SharedQueues(Engine):
                 put_or_wait(queue, item, weight, policy)
                 return
             waiting = partial(_keep_room, queue, policy, waiting)
-        with _stating_whole_timeout("put", queue, deadline):
+        try:
             queue.put(item, weight, deadline.remaining, waiting=waiting)
+        except ShoalTimeoutError as error:
+            raise _with_whole_timeout(error, "put", queue, deadline) from None
 
     def put_many(
         self, key: Hashable, items: Sequence[Any], weights: Sequence[int], deadline: Deadline
@@ -131,8 +136,10 @@ class SharedQueues(Engine):
             return
         queue = self._queue(key)
         waiting = log_waits("put_many", "room", queue, deadline)
-        with _stating_whole_timeout("put_many", queue, deadline):
+        try:
             queue.put_many(items, weights, deadline.remaining, waiting=waiting)
+        except ShoalTimeoutError as error:
+            raise _with_whole_timeout(error, "put_many", queue, deadline) from None
 
     def reserve(
         self, key: Hashable, shape: tuple[int, ...], dtype: Any, deadline: Deadline
@@ -140,8 +147,10 @@ class SharedQueues(Engine):
         """Reserve the channel's memory for an array, waiting for memory."""
         queue = self._queue(key)
         waiting = log_waits("reserve", "memory", queue, deadline)
-        with _stating_whole_timeout("reserve", queue, deadline):
+        try:
             return queue.reserve(shape, dtype, deadline.remaining, waiting=waiting)
+        except ShoalTimeoutError as error:
+            raise _with_whole_timeout(error, "reserve", queue, deadline) from None
 
     # Gets.
 
@@ -150,11 +159,19 @@ class SharedQueues(Engine):
         self._order.raise_set_aside(key)
         return Taken(take_now(self._queue(key), want))
 
-    def start_take(self, key: Hashable, want: Want, deadline: Deadline) -> Future:
+    def start_take(
+        self, key: Hashable, want: Want, deadline: Deadline, *, timed: bool = True
+    ) -> Future:
         """Start a get."""
         self._order.raise_set_aside(key)
         queue = self._queue(key)
         wants = [phase for phase, _ in want._replace(lease=True).phases(deadline)]
+        refusal = NOTHING
+        if not self._order.waits(key, "get"):
+            try:
+                return done(taken(take_or_wait(queue, wants[0]), want))
+            except NotYet as why:
+                refusal = why.refusal or NOTHING
 
         async def served(take: Pending) -> None:
             if len(wants) > 1:
@@ -166,12 +183,12 @@ class SharedQueues(Engine):
         take = Pending(
             lambda: take_or_wait(queue, wants[0]),
             deadline,
-            lambda refusal: timeout_error(
-                want.operation, queue.name, deadline.timeout, refusal or NOTHING
-            ),
+            partial(timeout_error, want.operation, queue.name, deadline.timeout),
             partial(taken, want=want),
+            refusal=refusal,
         )
-        return self._order.start(key, "get", take, served)
+        self._order.park(key, "get", take, served, timed=timed)
+        return take
 
     def take(self, key: Hashable, want: Want, deadline: Deadline | None) -> Any:
         """Take items."""
@@ -180,13 +197,12 @@ class SharedQueues(Engine):
         self._order.raise_set_aside(key)
         queue = self._queue(key)
         waiting = log_waits("get", "an item", queue, deadline)
-        with _stating_whole_timeout(want.operation, queue, deadline):
-            for phase, until in want.phases(deadline):
-                try:
-                    return take_within(queue, phase, until.remaining, waiting)
-                except ShoalTimeoutError as error:
-                    if until is deadline or Refusal.of(error) is None:
-                        raise
+        for phase, until in want.phases(deadline):
+            try:
+                return take_within(queue, phase, until.remaining, waiting)
+            except ShoalTimeoutError as error:
+                if until is deadline or Refusal.of(error) is None:
+                    raise _with_whole_timeout(error, want.operation, queue, deadline) from None
         return None
 
     def set_aside(self, key: Hashable, error: ChannelDecodeError) -> None:
@@ -261,22 +277,20 @@ async def _attempted(
         await queue.attempted(side, operation.attempt, NotYet, seconds, side)
 
 
-@contextlib.contextmanager
-def _stating_whole_timeout(operation: str, queue: Queue, deadline: Deadline) -> Iterator[None]:
-    """Let the text of a queue's timeout error state the timeout of the whole call.
+def _with_whole_timeout(
+    error: ShoalTimeoutError, operation: str, queue: Queue, deadline: Deadline
+) -> ShoalTimeoutError:
+    """Return a queue's timeout error with the timeout of the whole call in its text.
 
     A part of the time was over when the queue began to wait.
     """
-    try:
-        yield
-    except ShoalTimeoutError as error:
-        refusal = Refusal.of(error)
-        if refusal is None:  # not an error of the queue, but of code that ran while it waited
-            raise
-        whole = timeout_error(operation, queue.name, deadline.timeout, refusal)
-        if hasattr(error, "done"):
-            set_done(whole, error.done)
-        raise whole from None
+    refusal = Refusal.of(error)
+    if refusal is None:  # not an error of the queue, but of code that ran while it waited
+        return error
+    whole = timeout_error(operation, queue.name, deadline.timeout, refusal)
+    if hasattr(error, "done"):
+        set_done(whole, error.done)
+    return whole
 
 
 class SessionQueues:

@@ -50,23 +50,28 @@ class Engine(ABC):
         """Put an item, or raise `ChannelFull`."""
 
     @abstractmethod
-    def start_put(self, key: Hashable, item: Any, weight: int, deadline: Deadline) -> Future:
-        """Start a put."""
+    def start_put(
+        self, key: Hashable, item: Any, weight: int, deadline: Deadline, *, timed: bool = True
+    ) -> Future:
+        """Start a put; if not `timed`, the caller lets it expire at the deadline."""
 
     @abstractmethod
     def try_take(self, key: Hashable, want: Want) -> Taken:
         """Take items, or raise `ChannelEmpty`."""
 
     @abstractmethod
-    def start_take(self, key: Hashable, want: Want, deadline: Deadline) -> Future:
-        """Start a get, whose result is a `Taken`."""
+    def start_take(
+        self, key: Hashable, want: Want, deadline: Deadline, *, timed: bool = True
+    ) -> Future:
+        """Start a get, whose result is a `Taken`; `timed` as for puts."""
 
     def put(self, key: Hashable, item: Any, weight: int, deadline: Deadline | None) -> None:
         """Put an item."""
         if deadline is None:
             self.try_put(key, item, weight)
         else:
-            self._end(self.start_put(key, item, weight, deadline), "put", "room", key, deadline)
+            future = self.start_put(key, item, weight, deadline, timed=False)
+            self._end(future, "put", "room", key, deadline)
 
     def put_many(
         self, key: Hashable, items: Sequence[Any], weights: Sequence[int], deadline: Deadline
@@ -84,7 +89,7 @@ class Engine(ABC):
         if deadline is None:
             taken = self.try_take(key, want)
         else:
-            future = self.start_take(key, want, deadline)
+            future = self.start_take(key, want, deadline, timed=False)
             taken = self._end(future, "get", "an item", key, deadline)
         taken.deliver()
         return taken.value
