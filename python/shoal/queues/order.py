@@ -154,7 +154,7 @@ class Order:
 
     def waits(self, key: Hashable, side: str) -> bool:
         """Whether operations wait on a side of a key: `put` or `get`; later ones come after them."""
-        return (key, side) in self._lines
+        return bool(self._lines) and (key, side) in self._lines  # hashing a key may take long
 
     def park(
         self, key: Hashable, side: str, operation: Pending, serve: Serve, *, timed: bool
@@ -195,8 +195,13 @@ class Order:
 
     def allow_direct(self, key: Hashable, queue: Any) -> None:
         """Let the core use a queue directly if nothing waits there; the caller holds the lock."""
-        if not (self.waits(key, "put") or self.waits(key, "get") or key in self._errors):
-            self.direct[key] = queue
+        if (
+            self.waits(key, "put")
+            or self.waits(key, "get")
+            or (self._errors and key in self._errors)
+        ):
+            return
+        self.direct[key] = queue
 
     def set_aside(self, key: Hashable, error: ChannelDecodeError) -> None:
         """Let the next get of a key raise an error; stop direct gets, which would not raise it."""
@@ -206,7 +211,7 @@ class Order:
 
     def raise_set_aside(self, key: Hashable) -> None:
         """Raise the error that a former get of the key set aside, if there is one."""
-        error = self._errors.pop(key, None)
+        error = self._errors.pop(key, None) if self._errors else None
         if error is not None:
             raise error
 
