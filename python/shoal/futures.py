@@ -6,7 +6,6 @@ such a result is either delivered or given back.
 
 import asyncio
 import concurrent.futures
-import contextlib
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
@@ -87,10 +86,13 @@ def ends_in_time(future: Future, wait: LongWait) -> bool:
     while not future.done():
         if wait.deadline.expired:
             return False
-        # Unlike `concurrent.futures.wait`, this also returns when the future is cancelled.
-        with contextlib.suppress(TimeoutError, concurrent.futures.CancelledError):
-            future.exception(wait.step())
-        wait.tick()
+        # Not `future.exception(seconds)`: a signal handler may raise a `TimeoutError` of its own. Not
+        # `concurrent.futures.wait`: it goes on when the future is cancelled.
+        with future._condition:  # noqa: SLF001  (all changes of the future notify it)
+            if not future.done():
+                future._condition.wait(wait.step())  # noqa: SLF001  (see above)
+        if not future.done():
+            wait.tick()
     return True
 
 

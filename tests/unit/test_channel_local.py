@@ -4,6 +4,7 @@ import asyncio
 import concurrent.futures
 import gc
 import pickle
+import signal
 import threading
 import time
 
@@ -228,6 +229,25 @@ def test_the_older_names_of_a_local_channel():
     assert local.get("k") == "a"
     with pytest.raises(ChannelEmpty):
         local.get("k", nowait=True)
+
+
+def test_an_error_of_a_signal_handler_ends_a_wait_whatever_its_class(channel):
+    def stop(*_):
+        raise TimeoutError("the time of the program is over")
+
+    before = signal.signal(signal.SIGALRM, stop)
+    work = channel.get("other", async_op=True)
+    try:
+        for wait in (channel.get, work.wait):
+            signal.setitimer(signal.ITIMER_REAL, 0.1)
+            with pytest.raises(TimeoutError, match="the time of the program is over"):
+                wait(timeout=10)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    assert work.cancel()  # the operation itself went on
+    channel.put("kept")
+    assert channel.get_nowait() == "kept"
 
 
 def failing():

@@ -5,6 +5,7 @@ import threading
 import pytest
 
 from shoal.deadline import Deadline
+from support.log_lines import once_logged
 
 DEADLINE_S = 10
 
@@ -49,3 +50,20 @@ def test_a_get_is_not_cancelled_once_it_took_an_item(actors, channel, monkeypatc
     taken.deliver()
     assert taken.value == "first"
     assert queues.qsize("k") == 0
+
+
+@pytest.mark.parametrize("kind", ["shm", "ray"])
+def test_a_put_that_waits_behind_an_asynchronous_one_is_logged(
+    actors, channel, kind, caplog, monkeypatch
+):
+    monkeypatch.setattr("shoal.deadline._FIRST_LOGS_S", (0.05, 60.0))
+    queues = actors.start(maxsize=1).way(kind)
+    queues.put("k", 0, 0, None)
+    earlier = queues.start_put("k", 1, 0, Deadline(DEADLINE_S))
+
+    def take():
+        return [queues.take("k", channel.protocol.ONE, Deadline(DEADLINE_S)) for _ in range(2)]
+
+    with once_logged(caplog, "put waits for room in the channel 'c', key 'k'", take):
+        queues.put("k", 2, 0, Deadline(DEADLINE_S))
+    assert earlier.result(DEADLINE_S) is None

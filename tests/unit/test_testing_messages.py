@@ -296,6 +296,13 @@ def test_a_wait_that_a_rank_will_end_is_not_a_stall(cluster):
     assert taken.wait() == ["item"]
 
 
+@pytest.mark.nightly
+def test_a_batch_that_settles_for_less_after_its_linger_is_not_a_stall(cluster):
+    channel = Channel.create("queue")
+    channel.put("alone", weight=1)
+    assert channel.get_batch(5, min_weight=1, linger=1.5) == ["alone"]
+
+
 @pytest.mark.parametrize("by_thread", [True, False])
 def test_a_wait_that_the_test_or_its_thread_will_end_is_not_a_stall(cluster, peers, by_thread):
     channel = Channel.create("queue")

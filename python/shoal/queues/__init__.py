@@ -1,4 +1,4 @@
-"""What carries messages: keyed queues of one process, of one node, and on other nodes.
+"""Keyed queues, which carry messages: within one process, and within one node.
 
 `protocol` has the interface of all of them and the values that cross it. An engine has what differs:
 `local` keeps the items in this process, `shared` in a session of `shoal.shm`. What they have in

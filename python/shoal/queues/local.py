@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple
 
-from shoal.deadline import Deadline
+from shoal.deadline import Deadline, expect_event
 from shoal.errors import (
     ChannelClosed,
     ChannelDecodeError,
@@ -83,6 +83,16 @@ class _Queue:
         return item
 
 
+def _attempted(line: Line, operation: Pending) -> list[Pending]:
+    """Attempt an operation; if it has ended, remove it from its line and return it."""
+    try:
+        operation.attempt()
+    except NotYet:
+        return []
+    del line[operation]
+    return [operation]
+
+
 def _as_it_is(item: Any, _: Hashable) -> Any:
     return item
 
@@ -111,7 +121,6 @@ class LocalQueues(Engine):
         self._encode, self._decode = encode, decode
         self._queues: dict[Hashable, _Queue] = {}
         self._lock = threading.Lock()
-        self._ended: list[Pending] = []
         self._most = _MANY
         self._warned = False
         self.is_closed = False
@@ -131,30 +140,25 @@ class LocalQueues(Engine):
                 try:
                     yield queue
                 finally:
-                    self._settle(queue)
-                    ended, self._ended = self._ended, []
+                    ended = self._settle(queue)
         finally:
             for operation in ended:
                 operation.conclude()
 
-    def _settle(self, queue: _Queue) -> None:
-        """Attempt the operations that wait, until none of them succeeds."""
-        moved = True
-        while moved:
-            moved = False
-            for line in (queue.gets, queue.puts):
-                for operation in list(line):
-                    if line is queue.gets and not (queue.items or self.is_closed):
-                        break
-                    try:
-                        operation.attempt()
-                    except NotYet:
-                        if line is queue.puts:
-                            break  # later puts come after it
-                    else:
-                        moved = True
-                        del line[operation]
-                        self._ended.append(operation)
+    def _settle(self, queue: _Queue) -> list[Pending]:
+        """Attempt the operations that wait, until none of them succeeds; return those that ended."""
+        ended: list[Pending] = []
+        before = -1
+        while len(ended) > before:
+            before = len(ended)
+            for get in list(queue.gets):
+                if not (queue.items or self.is_closed):
+                    break
+                ended += _attempted(queue.gets, get)
+            # Later puts come after the first one that has to wait.
+            while queue.puts and (put := _attempted(queue.puts, next(iter(queue.puts)))):
+                ended += put
+        return ended
 
     def _park(self, key: Hashable, operation: Pending, timed: bool, *, puts: bool) -> None:
         """Let an operation wait behind those that wait already."""
@@ -175,17 +179,9 @@ class LocalQueues(Engine):
 
     def try_put(self, key: Hashable, item: Any, weight: int) -> None:
         """Put an item, or raise `ChannelFull`."""
-        item = _Item(weight, self._encode(item, key), time.monotonic())
-        with self._queue(key) as queue:
-            try:
-                self._put("put_nowait", queue, item)
-            except NotYet:
-                refusal = self._refusal(queue)
-            else:
-                return
-        full = ChannelFull(f"put_nowait: no room in {self._shown(key)}: {self._why(refusal)}")
-        full.refusal = refusal[:]
-        raise full
+        refusal = self._offer("put_nowait", key, self._made(item, key, weight))
+        if refusal is not None:
+            raise self._full(ChannelFull, "put_nowait", key, refusal)
 
     def start_put(
         self, key: Hashable, item: Any, weight: int, deadline: Deadline, *, timed: bool = True
@@ -194,19 +190,29 @@ class LocalQueues(Engine):
         if self.settings.policy == "error":
             self.try_put(key, item, weight)
             return done(None)
-        new = _Item(weight, self._encode(item, key), time.monotonic())
-        try:
-            with self._queue(key) as queue:
-                self._put("put", queue, new)
-                return done(None)
-        except NotYet:
-            put = Pending(
-                lambda: self._put("put", self._queues[key], new),
-                deadline,
-                partial(self._no_room, key, deadline),
-            )
-            self._park(key, put, timed, puts=True)
-            return put
+        new = self._made(item, key, weight)
+        refusal = self._offer("put", key, new)
+        if refusal is None:
+            return done(None)
+        put = Pending(
+            lambda: self._put("put", self._queues[key], new),
+            deadline,
+            lambda _: self._full(ShoalTimeoutError, "put", key, refusal, deadline),
+        )
+        self._park(key, put, timed, puts=True)
+        return put
+
+    def _made(self, item: Any, key: Hashable, weight: int) -> _Item:
+        return _Item(weight, self._encode(item, key), time.monotonic())
+
+    def _offer(self, operation: str, key: Hashable, item: _Item) -> Refusal | None:
+        """Put an item if there is room; otherwise return why there is none."""
+        with self._queue(key) as queue:
+            try:
+                self._put(operation, queue, item)
+            except NotYet:
+                return self._refusal(queue)
+        return None
 
     def _put(self, operation: str, queue: _Queue, item: _Item) -> None:
         if self.is_closed:
@@ -232,21 +238,21 @@ class LocalQueues(Engine):
         limit = queue.maxsize or self.settings.capacity
         return Refusal("messages" if queue.maxsize else "backlog", limit, limit, 0)
 
-    def _why(self, refusal: Refusal) -> str:
-        if refusal.kind == "messages":
-            return refusal.why()
-        # The words of `Refusal` name the backlog of a session, which a local channel does not have.
-        bound = refusal.bound
-        return f"it holds {bound} messages, as many as capacity={bound} allows"
-
-    def _no_room(
-        self, key: Hashable, deadline: Deadline, refusal: Refusal | None
-    ) -> ShoalTimeoutError:
-        where = self._shown(key)
-        error = timeout_error("put", where, deadline.timeout, refusal)
-        if refusal is not None:
-            within = f"within {deadline.timeout:g} s"
-            error.args = (f"put: no room in {where} {within}: {self._why(refusal)}",)
+    def _full(
+        self,
+        cls: type[ChannelFull | ShoalTimeoutError],
+        operation: str,
+        key: Hashable,
+        refusal: Refusal,
+        deadline: Deadline | None = None,
+    ) -> ChannelFull | ShoalTimeoutError:
+        """Return the error of a put that found no room, by its deadline if one is given."""
+        why, bound = refusal.why(), refusal.bound
+        if refusal.kind == "backlog":  # whose words name a session, which a local channel lacks
+            why = f"it holds {bound} messages, as many as capacity={bound} allows"
+        within = "" if deadline is None else f" within {deadline.timeout:g} s"
+        error = cls(f"{operation}: no room in {self._shown(key)}{within}: {why}")
+        error.refusal = refusal[:]
         return error
 
     def reserve(self, key: Hashable, shape: tuple[int, ...], dtype: Any, _: Deadline) -> Any:
@@ -293,6 +299,7 @@ class LocalQueues(Engine):
                 del wants[0]
 
         if len(wants) > 1:
+            expect_event(want.linger)
             after(want.linger, settle_for_less, take)
         return take
 
