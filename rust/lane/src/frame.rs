@@ -1,492 +1,582 @@
-//! The frames: headers of fixed lengths, in little endian, and the bytes that follow them.
+//! The frames: headers of fixed lengths, all numbers little-endian, and the bytes that follow them.
 //!
-//! | frame | direction | then |
-//! |---|---|---|
-//! | [`Hello`] | client → server, first after the handshake | |
-//! | [`Welcome`] | server → client, its answer | |
-//! | [`Request`] | client → server | the key of the queue, the payload |
-//! | [`Reply`] | server → client | the items of a take, or the text of an error |
-//! | [`Item`] | within the reply to a take | the payload of the item |
+//! | frame | bytes | fields, in their order | then |
+//! |---|---|---|---|
+//! | [`Hello`] | 24 | stream 16, again 1, 0 × 7 | |
+//! | [`Welcome`] | 24 | status 1, replies 1, 0 × 6, epoch 8, done 8 | as many replies |
+//! | [`Request`] | 64 | op 1, policy 1, flags 1, kind 1, sender 4, left 4, key length 4, length 8, seq 8, amount 8, deadline 8, maxsize 8, bytes 8 | key, payload |
+//! | [`Reply`] | 24 | status 1, 0 × 3, count 4, length 8, seq 8 | body |
+//! | [`Item`] | 24 | length 8, weight 8, sender 4, kind 1, again 1, 0 × 2 | payload |
 //!
-//! The other end has proved that it belongs to the job, but it may be of any mind: a decoder checks
-//! every field, and bytes that are not used must be zero, so that a later version can use them.
+//! Both sides know the job's key before a frame is read; even so a decoder takes any bytes, and
+//! checks each field against its limits.
 
-use std::error::Error;
 use std::fmt;
+use std::ops::RangeInclusive;
 
-/// The longest key of a queue, in bytes.
-pub const MOST_KEY_BYTES: u32 = 1 << 16;
+use shoal_shm::session::Shortage;
 
-/// The longest payload, in bytes.
-pub const MOST_PAYLOAD_BYTES: u64 = 1 << 48;
-
-/// The most items of a queue, and so of a take.
-pub const MOST_ITEMS: u32 = 1 << 20;
-
-/// The [`Request::deadline`] of a request without a limit of time.
+/// Maximum length of a key in bytes, as in a session.
+pub const MAX_KEY: u32 = 0xffff;
+/// Maximum length of a payload in bytes. The session's memory sets a lower limit.
+pub const MAX_PAYLOAD: u64 = 1 << 40;
+/// Maximum number of requests of an exchange.
+pub const MAX_REQUESTS: u32 = 1 << 20;
+/// Maximum length of the body of a reply that says why a request failed, in bytes.
+pub const MAX_BODY: u64 = 4096;
+/// Largest weight and largest bound, which are signed numbers elsewhere.
+pub const LARGEST: u64 = i64::MAX.unsigned_abs();
+/// The deadline of a request that waits without limit.
 pub const NEVER: u64 = u64::MAX;
+/// A bound that the client does not ask for.
+const ANY: u64 = u64::MAX;
 
-/// Why bytes are not a frame.
+/// Bytes that are no frame of this protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct FrameError {
-    /// The frame, such as `request`.
-    pub frame: &'static str,
-    /// The field that has a value which cannot be.
-    pub field: &'static str,
-    /// This value.
-    pub value: u64,
+pub enum Invalid {
+    /// There are too few bytes.
+    Short {
+        /// The frame.
+        frame: &'static str,
+        /// Number of bytes.
+        length: usize,
+        /// Number of bytes that the frame has.
+        expected: usize,
+    },
+    /// A field is out of its limits.
+    Field {
+        /// The frame.
+        frame: &'static str,
+        /// The field.
+        field: &'static str,
+        /// Its value.
+        value: u64,
+        /// Its smallest value.
+        low: u64,
+        /// Its largest value.
+        high: u64,
+    },
 }
 
-impl fmt::Display for FrameError {
+impl fmt::Display for Invalid {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self {
-            frame,
-            field,
-            value,
-        } = self;
-        write!(
-            f,
-            "the {frame} of the other end is damaged: {field} = {value} cannot be"
-        )
+        match self {
+            Self::Short {
+                frame,
+                length,
+                expected,
+            } => write!(f, "a {frame} of {length} bytes: expected {expected}"),
+            Self::Field {
+                frame,
+                field,
+                value,
+                low,
+                high,
+            } => write!(f, "{field}={value} of a {frame}: expected {low} to {high}"),
+        }
     }
 }
 
-impl Error for FrameError {}
+impl std::error::Error for Invalid {}
 
-/// Reads the fields of a frame one after the other.
+/// The fields of a frame, read one after the other.
 struct Fields<'a> {
     frame: &'static str,
-    rest: &'a [u8],
+    bytes: &'a [u8],
 }
 
-impl Fields<'_> {
-    fn bytes<const N: usize>(&mut self) -> [u8; N] {
-        let (field, rest) = self
-            .rest
-            .split_first_chunk()
-            .expect("the length was checked");
-        self.rest = rest;
-        *field
+impl<'a> Fields<'a> {
+    /// The first `expected` bytes of `bytes`.
+    fn of(frame: &'static str, bytes: &'a [u8], expected: usize) -> Result<Self, Invalid> {
+        let length = bytes.len();
+        let bytes = bytes.get(..expected).ok_or(Invalid::Short {
+            frame,
+            length,
+            expected,
+        })?;
+        Ok(Self { frame, bytes })
     }
 
-    fn u32(&mut self) -> u32 {
-        u32::from_le_bytes(self.bytes())
+    fn array<const N: usize>(&mut self) -> [u8; N] {
+        let Some((first, rest)) = self.bytes.split_first_chunk() else {
+            return [0; N]; // never: the lengths of the fields add up to that of the frame
+        };
+        self.bytes = rest;
+        *first
     }
 
-    fn u64(&mut self) -> u64 {
-        u64::from_le_bytes(self.bytes())
-    }
-
-    fn error(&self, field: &'static str, value: u64) -> FrameError {
-        FrameError {
+    fn checked(
+        &self,
+        field: &'static str,
+        value: u64,
+        range: RangeInclusive<u64>,
+    ) -> Result<u64, Invalid> {
+        if range.contains(&value) {
+            return Ok(value);
+        }
+        Err(Invalid::Field {
             frame: self.frame,
             field,
             value,
+            low: *range.start(),
+            high: *range.end(),
+        })
+    }
+
+    fn byte(&mut self, field: &'static str, high: u8) -> Result<u8, Invalid> {
+        let [value] = self.array();
+        self.checked(field, value.into(), 0..=high.into())?;
+        Ok(value)
+    }
+
+    fn half(&mut self, field: &'static str, high: u32) -> Result<u32, Invalid> {
+        let value = u32::from_le_bytes(self.array());
+        self.checked(field, value.into(), 0..=high.into())?;
+        Ok(value)
+    }
+
+    fn word(&mut self, field: &'static str, range: RangeInclusive<u64>) -> Result<u64, Invalid> {
+        let value = u64::from_le_bytes(self.array());
+        self.checked(field, value, range)
+    }
+
+    fn bound(&mut self, field: &'static str) -> Result<Option<u64>, Invalid> {
+        match u64::from_le_bytes(self.array()) {
+            ANY => Ok(None),
+            value => self.checked(field, value, 0..=LARGEST).map(Some),
         }
     }
 
-    /// Returns a number that may have at most a value.
-    fn at_most(&self, field: &'static str, value: u64, most: u64) -> Result<u64, FrameError> {
-        if value <= most {
-            Ok(value)
-        } else {
-            Err(self.error(field, value))
-        }
-    }
-
-    fn flag(&mut self, field: &'static str) -> Result<bool, FrameError> {
-        match self.bytes::<1>()[0] {
-            0 => Ok(false),
-            1 => Ok(true),
-            other => Err(self.error(field, other.into())),
-        }
-    }
-
-    /// Checks that bytes which have no use are zero.
-    fn unused<const N: usize>(&mut self) -> Result<(), FrameError> {
-        match self.bytes::<N>().into_iter().find(|byte| *byte != 0) {
-            None => Ok(()),
-            Some(byte) => Err(self.error("an unused byte", byte.into())),
-        }
+    fn zeros<const N: usize>(&mut self) -> Result<(), Invalid> {
+        let zeros: [u8; N] = self.array();
+        let wrong = zeros.into_iter().find(|byte| *byte != 0);
+        wrong.map_or(Ok(()), |byte| {
+            self.checked("reserved", byte.into(), 0..=0).map(drop)
+        })
     }
 }
 
-/// Writes the fields of a frame one after the other.
-struct Writer<const N: usize> {
+/// A frame under construction.
+struct Bytes<const N: usize> {
     bytes: [u8; N],
-    end: usize,
+    length: usize,
 }
 
-impl<const N: usize> Writer<N> {
+impl<const N: usize> Bytes<N> {
     fn new() -> Self {
         Self {
             bytes: [0; N],
-            end: 0,
+            length: 0,
         }
     }
 
-    fn put(mut self, field: &[u8]) -> Self {
-        self.bytes[self.end..self.end + field.len()].copy_from_slice(field);
-        self.end += field.len();
+    fn add(mut self, field: &[u8]) -> Self {
+        let end = self.length + field.len();
+        self.bytes[self.length..end].copy_from_slice(field);
+        self.length = end;
         self
-    }
-
-    fn unused(mut self, count: usize) -> Self {
-        self.end += count;
-        self
-    }
-
-    fn done(self) -> [u8; N] {
-        assert_eq!(self.end, N, "the fields of a frame fill it");
-        self.bytes
     }
 }
 
-/// The first frame of a client: which stream it continues.
+/// The first frame of a client: which stream the connection carries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Hello {
-    /// The stream.
+    /// The stream, a random number of the client's.
     pub stream: u128,
-    /// Whether the stream had a connection before. A server that does not know such a stream
-    /// refuses it, because it cannot know what became of the requests.
+    /// Whether requests were sent on an earlier connection of the stream. The server then refuses a
+    /// stream that it does not know: it cannot tell which of them it has carried out.
     pub again: bool,
-    /// The last request whose reply the client has received.
-    pub acked: u64,
 }
 
 impl Hello {
-    /// The length of the frame.
-    pub const LEN: usize = 32;
+    /// Its length in bytes.
+    pub const SIZE: usize = 24;
 
-    /// Returns the bytes of the frame.
-    pub fn encode(&self) -> [u8; Self::LEN] {
-        Writer::new()
-            .put(&self.stream.to_le_bytes())
-            .put(&self.acked.to_le_bytes())
-            .put(&[self.again.into()])
-            .unused(7)
-            .done()
+    /// Its bytes.
+    pub fn encode(&self) -> [u8; Self::SIZE] {
+        let bytes = Bytes::new().add(&self.stream.to_le_bytes());
+        bytes.add(&[self.again.into()]).bytes
     }
 
-    /// Reads the frame.
-    pub fn decode(bytes: &[u8; Self::LEN]) -> Result<Self, FrameError> {
-        let mut fields = Fields {
-            frame: "hello",
-            rest: bytes,
+    /// Reads one.
+    ///
+    /// # Errors
+    ///
+    /// If the bytes are none.
+    pub fn decode(bytes: &[u8]) -> Result<Self, Invalid> {
+        let mut fields = Fields::of("hello", bytes, Self::SIZE)?;
+        let hello = Self {
+            stream: u128::from_le_bytes(fields.array()),
+            again: fields.byte("again", 1)? != 0,
         };
-        let stream = u128::from_le_bytes(fields.bytes());
-        let acked = fields.u64();
-        let again = fields.flag("again")?;
-        fields.unused::<7>()?;
-        Ok(Self {
-            stream,
-            again,
-            acked,
-        })
+        fields.zeros::<7>()?;
+        Ok(hello)
     }
 }
 
-/// The answer of a server to [`Hello`].
+/// The answer to a [`Hello`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Welcome {
-    /// A random number of this process: another one belongs to another server.
-    pub epoch: u64,
-    /// The last request of the stream that is done, and so are all before it.
-    pub done: u64,
-    /// Whether the stream is accepted; it is not if it was there before and is forgotten.
-    pub known: bool,
+pub enum Welcome {
+    /// The connection carries the stream.
+    Go {
+        /// A random number of the server's process, not 0.
+        epoch: u64,
+        /// All requests of the stream up to this one were carried out.
+        done: u64,
+        /// Whether one of the last exchange failed: its reply follows, once more.
+        failed: bool,
+    },
+    /// The server does not know the stream, though requests were sent on it.
+    Forgotten {
+        /// A random number of the server's process, not 0.
+        epoch: u64,
+    },
 }
 
 impl Welcome {
-    /// The length of the frame.
-    pub const LEN: usize = 24;
+    /// Its length in bytes.
+    pub const SIZE: usize = 24;
 
-    /// Returns the bytes of the frame.
-    pub fn encode(&self) -> [u8; Self::LEN] {
-        Writer::new()
-            .put(&self.epoch.to_le_bytes())
-            .put(&self.done.to_le_bytes())
-            .put(&[self.known.into()])
-            .unused(7)
-            .done()
-    }
-
-    /// Reads the frame.
-    pub fn decode(bytes: &[u8; Self::LEN]) -> Result<Self, FrameError> {
-        let mut fields = Fields {
-            frame: "welcome",
-            rest: bytes,
+    /// Its bytes.
+    pub fn encode(&self) -> [u8; Self::SIZE] {
+        let (status, failed, epoch, done) = match *self {
+            Self::Go {
+                epoch,
+                done,
+                failed,
+            } => (0, failed, epoch, done),
+            Self::Forgotten { epoch } => (1, false, epoch, 0),
         };
-        let (epoch, done) = (fields.u64(), fields.u64());
-        let known = fields.flag("known")?;
-        fields.unused::<7>()?;
-        Ok(Self { epoch, done, known })
+        let bytes = Bytes::new().add(&[status, failed.into(), 0, 0, 0, 0, 0, 0]);
+        let bytes = bytes.add(&epoch.to_le_bytes());
+        bytes.add(&done.to_le_bytes()).bytes
     }
-}
 
-/// Defines an enum of one byte, and its reading.
-macro_rules! byte_enum {
-    ($(#[$doc:meta])* $name:ident { $($(#[$of:meta])* $variant:ident = $value:literal,)* }) => {
-        $(#[$doc])*
-        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-        #[repr(u8)]
-        pub enum $name {
-            $($(#[$of])* $variant = $value,)*
-        }
-
-        impl $name {
-            /// All variants.
-            pub const ALL: &'static [Self] = &[$(Self::$variant),*];
-
-            fn read(fields: &mut Fields<'_>, field: &'static str) -> Result<Self, FrameError> {
-                match fields.bytes::<1>()[0] {
-                    $($value => Ok(Self::$variant),)*
-                    other => Err(fields.error(field, other.into())),
-                }
+    /// Reads one.
+    ///
+    /// # Errors
+    ///
+    /// If the bytes are none.
+    pub fn decode(bytes: &[u8]) -> Result<Self, Invalid> {
+        let mut fields = Fields::of("welcome", bytes, Self::SIZE)?;
+        let known = fields.byte("status", 1)? == 0;
+        let failed = fields.byte("replies", known.into())? != 0;
+        fields.zeros::<6>()?;
+        let epoch = fields.word("epoch", 1..=u64::MAX)?;
+        let done = fields.word("done", 0..=if known { u64::MAX } else { 0 })?;
+        Ok(if known {
+            Self::Go {
+                epoch,
+                done,
+                failed,
             }
-        }
-    };
-}
-
-byte_enum! {
-    /// What a client asks for.
-    Op {
-        /// Put the message that follows.
-        Put = 1,
-        /// Take items; they are lent until `Keep` or `GiveBack`.
-        Take = 2,
-        /// The items of a take have arrived.
-        Keep = 3,
-        /// The items of a take are to be delivered again.
-        GiveBack = 4,
-        /// Leases of items are still in use; their numbers follow.
-        Renew = 5,
+        } else {
+            Self::Forgotten { epoch }
+        })
     }
 }
 
-byte_enum! {
-    /// What a put does if the queue holds as many items as it may.
-    Policy {
-        /// It waits.
-        Block = 0,
-        /// It fails.
-        Error = 1,
-        /// It drops the oldest item.
-        DropOldest = 2,
-        /// It drops all items.
-        KeepLatest = 3,
-    }
+/// The operation of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Op {
+    /// Put a message.
+    Put = 1,
 }
 
-byte_enum! {
-    /// How a request ended.
-    Status {
-        /// It is done, and so are all earlier ones.
-        Done = 0,
-        /// There was no room or no memory, or there were no items, until the deadline.
-        TimedOut = 1,
-        /// The queue is closed.
-        Closed = 2,
-        /// It failed; the text of the error follows.
-        Failed = 3,
-    }
+/// What a put does when its queue is full.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Policy {
+    /// It waits.
+    #[default]
+    Block = 0,
+    /// It drops the oldest message.
+    DropOldest = 1,
+    /// It drops all messages.
+    KeepLatest = 2,
+    /// It fails.
+    Error = 3,
 }
 
-/// A request of a client.
+impl Policy {
+    const ALL: [Self; 4] = [Self::Block, Self::DropOldest, Self::KeepLatest, Self::Error];
+}
+
+const WAITS: u8 = 1;
+
+/// The header of a request. Its key and its payload follow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Request {
-    /// What it asks for.
+    /// What to do.
     pub op: Op,
-    /// What a put does if the queue is full.
+    /// What to do when the queue is full.
     pub policy: Policy,
-    /// The number of the request in its stream, from 1.
-    pub seq: u64,
-    /// The length of the queue's key, which follows the header.
-    pub key_len: u32,
-    /// The length of the payload, which follows the key.
-    pub payload_len: u64,
-    /// The kind of the message that is put.
-    pub kind: u32,
-    /// The process that made the message.
+    /// Whether to wait for room and for memory.
+    pub waits: bool,
+    /// The format of the payload.
+    pub kind: u8,
+    /// The process that puts, as its users know it.
     pub sender: u32,
-    /// The weight of a put; the number of items of a take.
+    /// Number of requests of the same exchange that follow. If this one fails, they are not carried
+    /// out.
+    pub left: u32,
+    /// Length of the key in bytes.
+    pub key_length: u32,
+    /// Length of the payload in bytes.
+    pub length: u64,
+    /// Number of the request in its stream, from 1.
+    pub seq: u64,
+    /// Weight of the message.
     pub amount: u64,
-    /// When the request gives up, in microseconds since [`Welcome`] was sent; 0 if it does not
-    /// wait, [`NEVER`] if it has no limit.
+    /// Microseconds since the [`Welcome`] of the connection at which the wait ends, or [`NEVER`]; 0
+    /// for a request that does not wait.
     pub deadline: u64,
-    /// The most items of the queue, if the request is the first to use it; 0 for no bound.
-    pub maxsize: u32,
-    /// The most bytes of the queue, if the request is the first to use it; 0 for no bound.
-    pub max_bytes: u64,
+    /// The bound that the queue must have in messages; None for any.
+    pub maxsize: Option<u64>,
+    /// The bound that the queue must have in bytes; None for any.
+    pub max_bytes: Option<u64>,
 }
 
 impl Request {
-    /// The length of the header.
-    pub const LEN: usize = 64;
+    /// Its length in bytes.
+    pub const SIZE: usize = 64;
 
-    /// Returns the bytes of the header.
-    pub fn encode(&self) -> [u8; Self::LEN] {
-        Writer::new()
-            .put(&[self.op as u8, self.policy as u8])
-            .unused(2)
-            .put(&self.key_len.to_le_bytes())
-            .put(&self.payload_len.to_le_bytes())
-            .put(&self.seq.to_le_bytes())
-            .put(&self.amount.to_le_bytes())
-            .put(&self.deadline.to_le_bytes())
-            .put(&self.max_bytes.to_le_bytes())
-            .put(&self.kind.to_le_bytes())
-            .put(&self.sender.to_le_bytes())
-            .put(&self.maxsize.to_le_bytes())
-            .unused(4)
-            .done()
+    /// Number of the last request of its exchange.
+    pub fn last(&self) -> u64 {
+        self.seq.saturating_add(self.left.into())
     }
 
-    /// Reads the header.
-    pub fn decode(bytes: &[u8; Self::LEN]) -> Result<Self, FrameError> {
-        let mut fields = Fields {
-            frame: "request",
-            rest: bytes,
-        };
-        let op = Op::read(&mut fields, "op")?;
-        let policy = Policy::read(&mut fields, "policy")?;
-        fields.unused::<2>()?;
-        let key_len = fields.u32();
-        fields.at_most(
-            "the length of the key",
-            key_len.into(),
-            MOST_KEY_BYTES.into(),
-        )?;
-        let payload_len = fields.u64();
-        fields.at_most("the length of the payload", payload_len, MOST_PAYLOAD_BYTES)?;
-        let seq = fields.u64();
-        if seq == 0 {
-            return Err(fields.error("the number of the request", seq));
-        }
-        let (amount, deadline, max_bytes) = (fields.u64(), fields.u64(), fields.u64());
-        if op == Op::Take && amount == 0 {
-            return Err(fields.error("the number of items", amount));
-        }
-        let (kind, sender, maxsize) = (fields.u32(), fields.u32(), fields.u32());
-        fields.at_most("maxsize", maxsize.into(), MOST_ITEMS.into())?;
-        fields.unused::<4>()?;
+    /// Its bytes.
+    pub fn encode(&self) -> [u8; Self::SIZE] {
+        let flags = if self.waits { WAITS } else { 0 };
+        let bytes = Bytes::new()
+            .add(&[self.op as u8, self.policy as u8, flags, self.kind])
+            .add(&self.sender.to_le_bytes())
+            .add(&self.left.to_le_bytes())
+            .add(&self.key_length.to_le_bytes())
+            .add(&self.length.to_le_bytes())
+            .add(&self.seq.to_le_bytes())
+            .add(&self.amount.to_le_bytes())
+            .add(&self.deadline.to_le_bytes())
+            .add(&self.maxsize.unwrap_or(ANY).to_le_bytes());
+        bytes
+            .add(&self.max_bytes.unwrap_or(ANY).to_le_bytes())
+            .bytes
+    }
+
+    /// Reads one.
+    ///
+    /// # Errors
+    ///
+    /// If the bytes are none.
+    pub fn decode(bytes: &[u8]) -> Result<Self, Invalid> {
+        let mut fields = Fields::of("request", bytes, Self::SIZE)?;
+        let [op] = fields.array();
+        fields.checked("op", op.into(), 1..=1)?;
+        let policy = usize::from(fields.byte("policy", 3)?);
+        let waits = fields.byte("flags", WAITS)? & WAITS != 0;
+        let [kind] = fields.array();
+        let sender = fields.half("sender", u32::MAX)?;
+        let left = fields.half("left", MAX_REQUESTS - 1)?;
         Ok(Self {
-            op,
-            policy,
-            seq,
-            key_len,
-            payload_len,
+            op: Op::Put,
+            policy: Policy::ALL[policy],
+            waits,
             kind,
             sender,
-            amount,
-            deadline,
-            maxsize,
-            max_bytes,
+            left,
+            key_length: fields.half("key_length", MAX_KEY)?,
+            length: fields.word("length", 0..=MAX_PAYLOAD)?,
+            // So far from the end that no number of the exchange overflows.
+            seq: fields.word("seq", 1..=LARGEST)?,
+            amount: fields.word("amount", 0..=LARGEST)?,
+            deadline: fields.word("deadline", 0..=if waits { NEVER } else { 0 })?,
+            maxsize: fields.bound("maxsize")?,
+            max_bytes: fields.bound("max_bytes")?,
         })
     }
 }
 
-/// A reply of a server.
+/// The outcome of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Status {
+    /// It was carried out, with all requests before it.
+    Done = 0,
+    /// There is no room or no memory, and it does not wait. The body is a [`Shortage`].
+    Full = 1,
+    /// There was no room or no memory before its deadline. The body is a [`Shortage`].
+    Timeout = 2,
+    /// The queue is closed. This and the following ones have a text as their body.
+    Closed = 3,
+    /// Memory is used up, and the session is not to wait for it.
+    Memory = 4,
+    /// The message can never fit.
+    TooLarge = 5,
+    /// The queue cannot be opened in this way: its key is too long, or it has other bounds.
+    Invalid = 6,
+    /// The session cannot be used: it is damaged or closed.
+    Failed = 7,
+}
+
+impl Status {
+    const ALL: [Self; 8] = [
+        Self::Done,
+        Self::Full,
+        Self::Timeout,
+        Self::Closed,
+        Self::Memory,
+        Self::TooLarge,
+        Self::Invalid,
+        Self::Failed,
+    ];
+}
+
+/// The header of a reply: the request `seq` has this outcome, and all requests before it were
+/// carried out. Its body follows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reply {
-    /// How the request `seq` ended.
+    /// The outcome.
     pub status: Status,
-    /// The number of the request; all earlier ones are done.
-    pub seq: u64,
-    /// The number of items that follow.
+    /// Number of items in the body.
     pub count: u32,
-    /// The length of all that follows.
-    pub len: u64,
+    /// Length of the body in bytes.
+    pub length: u64,
+    /// The request.
+    pub seq: u64,
 }
 
 impl Reply {
-    /// The length of the header.
-    pub const LEN: usize = 24;
+    /// Its length in bytes.
+    pub const SIZE: usize = 24;
 
-    /// Returns the bytes of the header.
-    pub fn encode(&self) -> [u8; Self::LEN] {
-        Writer::new()
-            .put(&[self.status as u8])
-            .unused(3)
-            .put(&self.count.to_le_bytes())
-            .put(&self.len.to_le_bytes())
-            .put(&self.seq.to_le_bytes())
-            .done()
+    /// Its bytes.
+    pub fn encode(&self) -> [u8; Self::SIZE] {
+        let bytes = Bytes::new().add(&[self.status as u8, 0, 0, 0]);
+        let bytes = bytes.add(&self.count.to_le_bytes());
+        let bytes = bytes.add(&self.length.to_le_bytes());
+        bytes.add(&self.seq.to_le_bytes()).bytes
     }
 
-    /// Reads the header.
-    pub fn decode(bytes: &[u8; Self::LEN]) -> Result<Self, FrameError> {
-        let mut fields = Fields {
-            frame: "reply",
-            rest: bytes,
+    /// Reads one.
+    ///
+    /// # Errors
+    ///
+    /// If the bytes are none.
+    pub fn decode(bytes: &[u8]) -> Result<Self, Invalid> {
+        let mut fields = Fields::of("reply", bytes, Self::SIZE)?;
+        let status = Status::ALL[usize::from(fields.byte("status", 7)?)];
+        fields.zeros::<3>()?;
+        let done = status == Status::Done;
+        let (most, longest) = if done {
+            (MAX_REQUESTS, MAX_PAYLOAD)
+        } else {
+            (0, MAX_BODY)
         };
-        let status = Status::read(&mut fields, "status")?;
-        fields.unused::<3>()?;
-        let count = fields.u32();
-        fields.at_most("the number of items", count.into(), MOST_ITEMS.into())?;
-        let len = fields.u64();
-        fields.at_most("the length", len, MOST_PAYLOAD_BYTES)?;
-        if len < u64::from(count) * Item::LEN as u64 {
-            return Err(fields.error("the length", len));
-        }
-        let seq = fields.u64();
         Ok(Self {
             status,
-            seq,
-            count,
-            len,
+            count: fields.half("count", most)?,
+            length: fields.word("length", 0..=longest)?,
+            seq: fields.word("seq", 0..=u64::MAX)?,
         })
     }
 }
 
-/// An item in the reply to a take; its payload follows.
+/// The length of a [`Shortage`] in bytes: kind 1, 0 × 7, held 8, bound 8, length 8.
+pub const SHORTAGE: usize = 32;
+
+/// The bytes of a put's shortage.
+pub fn encode_shortage(shortage: &Shortage) -> [u8; SHORTAGE] {
+    let kind = match shortage {
+        Shortage::Messages { .. } => 0,
+        Shortage::Backlog { .. } => 1,
+        Shortage::Bytes { .. } => 2,
+        // A put has no other one.
+        Shortage::Memory { .. } | Shortage::Empty | Shortage::Weight { .. } => 3,
+    };
+    let (_, held, bound, length) = shortage.parts();
+    let bytes = Bytes::new().add(&[kind, 0, 0, 0, 0, 0, 0, 0]);
+    let bytes = bytes.add(&held.to_le_bytes()).add(&bound.to_le_bytes());
+    bytes.add(&length.to_le_bytes()).bytes
+}
+
+/// Reads a put's shortage.
+///
+/// # Errors
+///
+/// If the bytes are none.
+pub fn decode_shortage(bytes: &[u8]) -> Result<Shortage, Invalid> {
+    let mut fields = Fields::of("shortage", bytes, SHORTAGE)?;
+    let kind = fields.byte("kind", 3)?;
+    fields.zeros::<7>()?;
+    let held = fields.word("held", 0..=u64::MAX)?;
+    let bound = fields.word("bound", 0..=u64::MAX)?;
+    let length = fields.word("length", 0..=if kind < 2 { 0 } else { u64::MAX })?;
+    Ok(match kind {
+        0 => Shortage::Messages { held, bound },
+        1 => Shortage::Backlog { held, bound },
+        2 => Shortage::Bytes {
+            held,
+            bound,
+            length,
+        },
+        _ => Shortage::Memory {
+            held,
+            bound,
+            length,
+        },
+    })
+}
+
+/// The header of an item in the reply to a take. Its payload follows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Item {
-    /// The length of the payload.
-    pub payload_len: u64,
-    /// The weight with which it was put.
+    /// Length of the payload in bytes.
+    pub length: u64,
+    /// Weight of the message.
     pub weight: u64,
-    /// The kind of the message.
-    pub kind: u32,
-    /// The process that made the message.
+    /// The process that put it, as its users know it.
     pub sender: u32,
-    /// Whether it was delivered before.
+    /// The format of the payload.
+    pub kind: u8,
+    /// Whether the message was delivered before.
     pub redelivered: bool,
 }
 
 impl Item {
-    /// The length of the header.
-    pub const LEN: usize = 32;
+    /// Its length in bytes.
+    pub const SIZE: usize = 24;
 
-    /// Returns the bytes of the header.
-    pub fn encode(&self) -> [u8; Self::LEN] {
-        Writer::new()
-            .put(&self.payload_len.to_le_bytes())
-            .put(&self.weight.to_le_bytes())
-            .put(&self.kind.to_le_bytes())
-            .put(&self.sender.to_le_bytes())
-            .put(&[self.redelivered.into()])
-            .unused(7)
-            .done()
+    /// Its bytes.
+    pub fn encode(&self) -> [u8; Self::SIZE] {
+        let bytes = Bytes::new().add(&self.length.to_le_bytes());
+        let bytes = bytes.add(&self.weight.to_le_bytes());
+        let bytes = bytes.add(&self.sender.to_le_bytes());
+        bytes.add(&[self.kind, self.redelivered.into()]).bytes
     }
 
-    /// Reads the header.
-    pub fn decode(bytes: &[u8; Self::LEN]) -> Result<Self, FrameError> {
-        let mut fields = Fields {
-            frame: "item",
-            rest: bytes,
+    /// Reads one.
+    ///
+    /// # Errors
+    ///
+    /// If the bytes are none.
+    pub fn decode(bytes: &[u8]) -> Result<Self, Invalid> {
+        let mut fields = Fields::of("item", bytes, Self::SIZE)?;
+        let item = Self {
+            length: fields.word("length", 0..=MAX_PAYLOAD)?,
+            weight: fields.word("weight", 0..=LARGEST)?,
+            sender: fields.half("sender", u32::MAX)?,
+            kind: {
+                let [kind] = fields.array();
+                kind
+            },
+            redelivered: fields.byte("again", 1)? != 0,
         };
-        let payload_len = fields.u64();
-        fields.at_most("the length of the payload", payload_len, MOST_PAYLOAD_BYTES)?;
-        let (weight, kind, sender) = (fields.u64(), fields.u32(), fields.u32());
-        let redelivered = fields.flag("redelivered")?;
-        fields.unused::<7>()?;
-        Ok(Self {
-            payload_len,
-            weight,
-            kind,
-            sender,
-            redelivered,
-        })
+        fields.zeros::<2>()?;
+        Ok(item)
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,248 +1,249 @@
-//! The handshake: both ends prove that they know the key of the job, and neither reveals it.
+//! The handshake: both sides prove that they know the job's key, before any other byte is looked at.
 //!
-//! | message | bytes |
-//! |---|---|
-//! | client → server | [`MAGIC`], version (4), nonce of the client (32) |
-//! | server → client | version (4), nonce of the server (32), tag of the server (32) |
-//! | client → server | tag of the client (32) |
+//! | message | bytes | content |
+//! |---|---|---|
+//! | client | 48 | magic 8, version 4, 0 × 4, nonce of the client 32 |
+//! | server | 80 | magic 8, version 4, 0 × 4, nonce of the server 32, tag of the server 32 |
+//! | client | 32 | tag of the client |
 //!
-//! A tag is HMAC-SHA256 with the key of the job over the role, the version and both nonces. Each end
-//! chooses its nonce at random, so a recorded tag proves nothing later; the role keeps an end from
-//! sending back the tag that it received. All messages have a fixed length, and nothing else is read
-//! before the proof, which must arrive within a limit of time.
-//!
-//! The handshake proves who opened the connection. It encrypts nothing, and does not keep out those
-//! who can change the bytes of a connection on its way.
+//! A tag is the HMAC-SHA256, by the key, of the role of its maker, the version and both nonces. So it
+//! is worth nothing on another connection, nor as the answer of the other role. The server answers
+//! another version with its own magic and version only, so that the client can say what is wrong.
 
-use std::error::Error;
 use std::fmt;
-use std::io::{self, Read, Write};
-use std::net::TcpStream;
-use std::time::{Duration, Instant};
+use std::io::{self, ErrorKind};
 
-use hmac::{Hmac, Mac};
+use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
 
-/// The key of a job.
-pub type Key = [u8; 32];
+use crate::random::random;
+use crate::socket::{Patience, Socket};
 
-/// The first bytes of every connection.
-pub const MAGIC: [u8; 8] = *b"shoallan";
-
-/// The version of the handshake and of the frames. Both ends must have the same.
+/// The version of the protocol: of the handshake and of all frames.
 pub const VERSION: u32 = 1;
 
-/// The time that each end gives the other for the whole handshake.
-pub const LIMIT: Duration = Duration::from_secs(5);
+const MAGIC: [u8; 8] = *b"\x89shoal\r\n";
+const NONCE: usize = 32;
+const TAG: usize = 32;
+/// Magic, version, and four zeros.
+const PROLOGUE: usize = 16;
 
-type Nonce = [u8; 32];
-const TAG_LEN: usize = 32;
+/// The secret of a job, which all its processes know.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Key([u8; Self::SIZE]);
+
+impl Key {
+    /// Its length in bytes.
+    pub const SIZE: usize = 32;
+
+    /// A key of these bytes.
+    pub fn new(bytes: [u8; Self::SIZE]) -> Self {
+        Self(bytes)
+    }
+
+    /// A key of these bytes; None if they are not [`Self::SIZE`] many.
+    pub fn from_slice(bytes: &[u8]) -> Option<Self> {
+        bytes.try_into().ok().map(Self)
+    }
+}
+
+impl fmt::Debug for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Key(..)")
+    }
+}
 
 /// Why a handshake failed.
 #[derive(Debug)]
-pub enum HandshakeError {
-    /// The other end does not know the key of this job.
-    WrongKey,
-    /// What connected here is not a lane.
+#[non_exhaustive]
+pub enum Error {
+    /// The peer speaks something else.
     NotALane,
-    /// The other end speaks another version, which is given.
-    OtherVersion(u32),
-    /// The other end closed the connection, as it does if this end does not know its key.
-    Closed,
-    /// The other end did not answer in time.
-    TimedOut(Duration),
-    /// The connection failed.
-    Connection(io::Error),
+    /// The peer speaks another version of the protocol.
+    OtherVersion {
+        /// Its version.
+        theirs: u32,
+    },
+    /// The peer's tag is wrong: it has another key, or repeats a message of another connection.
+    WrongTag,
+    /// The peer sent back what this side had sent.
+    Reflected,
+    /// The peer did not finish in time.
+    Silent,
+    /// The peer ended the connection. A client does so when the tag of the server is wrong.
+    Ended,
+    /// The system's error.
+    Io(io::Error),
 }
 
-impl fmt::Display for HandshakeError {
+impl Error {
+    /// Whether another attempt is in vain: the peer is not one of this job.
+    pub fn is_final(&self) -> bool {
+        matches!(
+            self,
+            Self::NotALane | Self::OtherVersion { .. } | Self::WrongTag | Self::Reflected
+        )
+    }
+}
+
+impl From<io::Error> for Error {
+    fn from(error: io::Error) -> Self {
+        match error.kind() {
+            ErrorKind::TimedOut => Self::Silent,
+            ErrorKind::UnexpectedEof | ErrorKind::ConnectionReset | ErrorKind::BrokenPipe => {
+                Self::Ended
+            }
+            _ => Self::Io(error),
+        }
+    }
+}
+
+impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::WrongKey => write!(f, "the other end does not know the key of this job"),
-            Self::NotALane => write!(f, "the other end is not a process of shoal"),
-            Self::OtherVersion(theirs) => write!(
+            Self::NotALane => f.write_str("the peer is not a process of shoal"),
+            Self::OtherVersion { theirs } => write!(
                 f,
-                "the other end speaks version {theirs} of the lane, this one version {VERSION}; \
-                 install the same version of shoal on both nodes"
+                "the peer speaks version {theirs} of the protocol: expected {VERSION}"
             ),
-            Self::Closed => write!(
-                f,
-                "the other end closed the connection during the handshake, as it does if this \
-                 process does not know the key of its job"
-            ),
-            Self::TimedOut(limit) => {
-                write!(
-                    f,
-                    "the other end did not complete the handshake within {limit:?}"
-                )
-            }
-            Self::Connection(error) => write!(f, "the connection failed: {error}"),
+            Self::WrongTag => f.write_str("the peer does not know the key of this job"),
+            Self::Reflected => f.write_str("the peer sent this side's message back"),
+            Self::Silent => f.write_str("the peer did not finish the handshake in time"),
+            Self::Ended => f.write_str("the peer ended the connection during the handshake"),
+            Self::Io(error) => write!(f, "the handshake failed: {error}"),
         }
     }
 }
 
-impl Error for HandshakeError {
-    fn source(&self) -> Option<&(dyn Error + 'static)> {
-        match self {
-            Self::Connection(error) => Some(error),
-            _ => None,
-        }
-    }
-}
-
-/// Performs the client's part on a new connection.
-///
-/// Afterwards the socket has no limit of time for reads and writes.
-pub fn as_client(socket: &TcpStream, key: &Key, limit: Duration) -> Result<(), HandshakeError> {
-    let talk = Talk::new(socket, limit);
-    let mine = nonce()?;
-    let mut hello = [0; MAGIC.len() + 4 + 32];
-    hello[..8].copy_from_slice(&MAGIC);
-    hello[8..12].copy_from_slice(&VERSION.to_le_bytes());
-    hello[12..].copy_from_slice(&mine);
-    talk.write(&hello)?;
-    check_version(talk.read::<4>()?)?;
-    let theirs = talk.read()?;
-    check_tag(key, Role::Server, &mine, &theirs, &talk.read::<TAG_LEN>()?)?;
-    talk.write(
-        &tag(key, Role::Client, &mine, &theirs)
-            .finalize()
-            .into_bytes(),
-    )?;
-    talk.end()
-}
-
-/// Performs the server's part on a new connection.
-///
-/// Afterwards the socket has no limit of time for reads and writes. After an error the caller must
-/// close it without reading from it.
-pub fn as_server(socket: &TcpStream, key: &Key, limit: Duration) -> Result<(), HandshakeError> {
-    let talk = Talk::new(socket, limit);
-    if talk.read::<8>()? != MAGIC {
-        return Err(HandshakeError::NotALane);
-    }
-    let version = talk.read::<4>()?;
-    // Before the check: the client of another version learns this one.
-    talk.write(&VERSION.to_le_bytes())?;
-    check_version(version)?;
-    let theirs = talk.read()?;
-    let mine = nonce()?;
-    talk.write(&mine)?;
-    talk.write(
-        &tag(key, Role::Server, &theirs, &mine)
-            .finalize()
-            .into_bytes(),
-    )?;
-    check_tag(key, Role::Client, &theirs, &mine, &talk.read::<TAG_LEN>()?)?;
-    talk.end()
-}
+impl std::error::Error for Error {}
 
 #[derive(Clone, Copy)]
 enum Role {
-    Client = b'c' as isize,
-    Server = b's' as isize,
+    Client,
+    Server,
 }
 
-fn tag(key: &Key, role: Role, client: &Nonce, server: &Nonce) -> Hmac<Sha256> {
-    let mut mac = Hmac::<Sha256>::new_from_slice(key).expect("HMAC takes keys of any length");
-    mac.update(&[role as u8]);
-    mac.update(&VERSION.to_le_bytes());
-    mac.update(client);
-    mac.update(server);
-    mac
+/// The nonces of a connection, and what is made of them.
+struct Nonces {
+    client: [u8; NONCE],
+    server: [u8; NONCE],
 }
 
-/// Compares a tag in constant time.
-fn check_tag(
+impl Nonces {
+    fn mac(&self, key: &Key, role: Role) -> Hmac<Sha256> {
+        let mut mac = Hmac::<Sha256>::new_from_slice(&key.0).expect("a key of any length will do");
+        mac.update(match role {
+            Role::Client => b"shoal-lane client",
+            Role::Server => b"shoal-lane server",
+        });
+        mac.update(&VERSION.to_le_bytes());
+        mac.update(&self.client);
+        mac.update(&self.server);
+        mac
+    }
+
+    fn tag(&self, key: &Key, role: Role) -> [u8; TAG] {
+        self.mac(key, role).finalize().into_bytes().into()
+    }
+
+    /// Checks the tag of `role`, in a time that does not depend on the bytes.
+    fn check(&self, key: &Key, role: Role, tag: &[u8; TAG]) -> Result<(), Error> {
+        if self.mac(key, role).verify_slice(tag).is_ok() {
+            return Ok(());
+        }
+        let mine = match role {
+            Role::Client => Role::Server,
+            Role::Server => Role::Client,
+        };
+        let reflected = self.mac(key, mine).verify_slice(tag).is_ok();
+        Err(if reflected {
+            Error::Reflected
+        } else {
+            Error::WrongTag
+        })
+    }
+}
+
+fn prologue() -> [u8; PROLOGUE] {
+    let mut bytes = [0; PROLOGUE];
+    bytes[..8].copy_from_slice(&MAGIC);
+    bytes[8..12].copy_from_slice(&VERSION.to_le_bytes());
+    bytes
+}
+
+/// Reads the peer's magic and version.
+fn check_prologue(socket: &Socket, patience: &mut Patience<'_>) -> Result<(), Error> {
+    let mut bytes = [0; PROLOGUE];
+    socket.receive_exact(&mut bytes, patience)?;
+    let [m0, m1, m2, m3, m4, m5, m6, m7, v0, v1, v2, v3, zeros @ ..] = bytes;
+    if [m0, m1, m2, m3, m4, m5, m6, m7] != MAGIC {
+        return Err(Error::NotALane);
+    }
+    let theirs = u32::from_le_bytes([v0, v1, v2, v3]);
+    if theirs != VERSION {
+        return Err(Error::OtherVersion { theirs });
+    }
+    if zeros != [0; 4] {
+        return Err(Error::NotALane);
+    }
+    Ok(())
+}
+
+/// Does the client's part.
+pub(crate) fn as_client(
+    socket: &Socket,
     key: &Key,
-    role: Role,
-    client: &Nonce,
-    server: &Nonce,
-    received: &[u8; TAG_LEN],
-) -> Result<(), HandshakeError> {
-    tag(key, role, client, server)
-        .verify_slice(received)
-        .map_err(|_| HandshakeError::WrongKey)
-}
-
-fn check_version(received: [u8; 4]) -> Result<(), HandshakeError> {
-    match u32::from_le_bytes(received) {
-        VERSION => Ok(()),
-        other => Err(HandshakeError::OtherVersion(other)),
+    patience: &mut Patience<'_>,
+) -> Result<(), Error> {
+    let mine = random()?;
+    let mut hello = [0; PROLOGUE + NONCE];
+    hello[..PROLOGUE].copy_from_slice(&prologue());
+    hello[PROLOGUE..].copy_from_slice(&mine);
+    socket.send_all(&hello, patience)?;
+    check_prologue(socket, patience)?;
+    let (mut theirs, mut tag) = ([0; NONCE], [0; TAG]);
+    socket.receive_exact(&mut theirs, patience)?;
+    if theirs == mine {
+        return Err(Error::Reflected);
     }
+    socket.receive_exact(&mut tag, patience)?;
+    let nonces = Nonces {
+        client: mine,
+        server: theirs,
+    };
+    nonces.check(key, Role::Server, &tag)?;
+    Ok(socket.send_all(&nonces.tag(key, Role::Client), patience)?)
 }
 
-fn nonce() -> Result<Nonce, HandshakeError> {
-    let mut nonce = [0; 32];
-    getrandom::fill(&mut nonce)
-        .map_err(|error| HandshakeError::Connection(io::Error::other(error.to_string())))?;
-    Ok(nonce)
-}
-
-/// Reads and writes on a socket until a point in time.
-struct Talk<'a> {
-    socket: &'a TcpStream,
-    limit: Duration,
-    end: Instant,
-}
-
-impl<'a> Talk<'a> {
-    fn new(socket: &'a TcpStream, limit: Duration) -> Self {
-        let end = Instant::now() + limit;
-        Self { socket, limit, end }
-    }
-
-    /// Returns the time that is left.
-    fn left(&self) -> Result<Option<Duration>, HandshakeError> {
-        match self.end.saturating_duration_since(Instant::now()) {
-            Duration::ZERO => Err(HandshakeError::TimedOut(self.limit)),
-            left => Ok(Some(left)),
+/// Does the server's part.
+pub(crate) fn as_server(
+    socket: &Socket,
+    key: &Key,
+    patience: &mut Patience<'_>,
+) -> Result<(), Error> {
+    match check_prologue(socket, patience) {
+        Err(error @ Error::OtherVersion { .. }) => {
+            socket.send_all(&prologue(), patience)?;
+            return Err(error);
         }
+        checked => checked?,
     }
-
-    fn error(&self, error: io::Error) -> HandshakeError {
-        match error.kind() {
-            io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => {
-                HandshakeError::TimedOut(self.limit)
-            }
-            io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe => HandshakeError::Closed,
-            _ => HandshakeError::Connection(error),
-        }
-    }
-
-    fn read<const N: usize>(&self) -> Result<[u8; N], HandshakeError> {
-        let (mut bytes, mut got) = ([0; N], 0);
-        while got < N {
-            let left = self.left()?;
-            self.socket
-                .set_read_timeout(left)
-                .map_err(HandshakeError::Connection)?;
-            let mut socket = self.socket;
-            match socket.read(&mut bytes[got..]) {
-                Ok(0) => return Err(HandshakeError::Closed),
-                Ok(more) => got += more,
-                // A process that was stopped gets this, even without a handler of signals.
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(self.error(error)),
-            }
-        }
-        Ok(bytes)
-    }
-
-    fn write(&self, bytes: &[u8]) -> Result<(), HandshakeError> {
-        let left = self.left()?;
-        self.socket
-            .set_write_timeout(left)
-            .map_err(HandshakeError::Connection)?;
-        let mut socket = self.socket;
-        socket.write_all(bytes).map_err(|error| self.error(error))
-    }
-
-    /// Removes the limits of time from the socket.
-    fn end(self) -> Result<(), HandshakeError> {
-        let removed = self.socket.set_read_timeout(None);
-        removed
-            .and_then(|()| self.socket.set_write_timeout(None))
-            .map_err(HandshakeError::Connection)
-    }
+    let mut theirs = [0; NONCE];
+    socket.receive_exact(&mut theirs, patience)?;
+    let mine = random()?;
+    let nonces = Nonces {
+        client: theirs,
+        server: mine,
+    };
+    let mut answer = [0; PROLOGUE + NONCE + TAG];
+    answer[..PROLOGUE].copy_from_slice(&prologue());
+    answer[PROLOGUE..PROLOGUE + NONCE].copy_from_slice(&mine);
+    answer[PROLOGUE + NONCE..].copy_from_slice(&nonces.tag(key, Role::Server));
+    socket.send_all(&answer, patience)?;
+    let mut tag = [0; TAG];
+    socket.receive_exact(&mut tag, patience)?;
+    nonces.check(key, Role::Client, &tag)
 }
+
+#[cfg(test)]
+mod tests;

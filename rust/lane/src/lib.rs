@@ -1,39 +1,100 @@
-//! Connections between a process and a channel's actor on another node, without Python.
+//! TCP between a process of another node and the process that owns a channel's session.
 //!
-//! The *client* is a process that puts items into a channel of another node, or takes items from it.
-//! The *server* is the channel's actor, whose node has the channel's session of shared memory. They
-//! talk over plain TCP. This crate has what both ends say so far: the [`handshake`], which proves
-//! that both know the key of the job, and the [`frame`]s.
+//! The items of a channel lie in the shared memory of one session, at the channel's node. A process
+//! of that node puts into it directly. A process of another node connects to the owner of the
+//! session, and its own thread writes a request and reads the reply. In the owner, one thread for
+//! each connection moves the bytes between the socket and the session, and waits in the wait of the
+//! queue. No thread sorts replies, no event loop runs, and nothing is buffered on the way.
+//!
+//! ```
+//! use std::net::Ipv4Addr;
+//!
+//! use shoal_lane::client::{self, Client, Parcel, Target};
+//! use shoal_lane::handshake::Key;
+//! use shoal_lane::server::{self, Server};
+//! use shoal_shm::blocking::Deadline;
+//! # use shoal_shm::session::{MemoryPolicy, Session, Settings};
+//!
+//! # let folder = tempfile::tempdir()?;
+//! # let session = Session::create(&Settings {
+//! #     folder: folder.path().to_owned(),
+//! #     disk: folder.path().to_owned(),
+//! #     payload_on_disk: false,
+//! #     max_bytes: 1 << 20,
+//! #     backlog: 1000,
+//! #     memory_policy: MemoryPolicy::Block,
+//! # })?;
+//! let key = Key::new([7; 32]); // in truth: random
+//! let here = Ipv4Addr::LOCALHOST.into();
+//! let server = Server::start(session, here, key.clone(), server::Limits::default())?;
+//!
+//! // A process of another node has the address and the key.
+//! let client = Client::new(server.address(), key, client::Limits::default());
+//! let target = Target { key: b"numbers", ..Target::default() };
+//! let seven = Parcel { parts: &[b"seven"], ..Parcel::default() };
+//! client.put(&target, &seven, Deadline::Never, &mut || true)?; // now it is in the channel
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 //!
 //! # Who owns what
 //!
-//! - *Items* lie in the session at the server's node and nowhere else; no buffer holds items that
-//!   somebody believes to be in the channel.
-//! - The *key of the job*, 32 random bytes, is given to the processes of a job by its control plane.
-//! - A *stream* is the sequence of requests of one client, numbered from 1. Its identifier, 128
-//!   random bits, is chosen by the client and outlives its connections.
-//! - The *record* of a stream, at the server, says up to which number its requests are done.
+//! | thing | owner |
+//! |---|---|
+//! | items | the session's shared memory alone; no process queues them anywhere else |
+//! | the [key](handshake::Key) of the job | every process of the job; it comes by another way |
+//! | the address | the server, which listens on any free port; the client is told |
+//! | a *stream*: a random number, and the numbers of its requests | the client; it outlives its connections |
+//! | the *record* of a stream: what is done, and what failed | the server, which keeps it for a while after a connection ended |
+//! | the *epoch*: a random number | the process of the server; another epoch is another server |
+//! | the bytes of a request | the caller, until its reply has come: so nothing is kept for a retry |
 //!
 //! # The rules
 //!
-//! 1. **A connection does one thing at a time**: an exchange, which is a request and its reply, or a
-//!    stream of puts to one key. An exchange that does not end well drops its connection; the server
-//!    then undoes what it can.
-//! 2. **A reply says that everything up to its number is done.** The server sends it when it has
-//!    nothing left to read, before it waits for anything, and after a failure. So batches and
-//!    acknowledgements need no timer.
-//! 3. **The server reads a payload only when its queue has room.** Long payloads go from the socket
-//!    straight to their place in shared memory. TCP's window holds the client back meanwhile: nothing
-//!    is buffered, refused, or sent twice, and bounds are exact.
-//! 4. **A client sends again on the same stream, to the same server.** The server skips what is done.
-//!    Another server, or one that has forgotten the stream, cannot know the outcome of what was not
-//!    acknowledged, and says so.
-//! 5. **A take lends its items.** The client confirms that it has them, or gives them back; without
-//!    an answer they return to their queue when the record of the stream ends.
-//! 6. **The server looks whether its client is there** in each slice of a wait, and again right
-//!    before it takes an item.
-//! 7. **The kernel notices a peer that has vanished**, by keepalive and the limit of unacknowledged
-//!    data. Nobody sends heartbeats.
+//! 1. **One connection does one thing at a time.** An exchange is one request, or several puts to one
+//!    key that are written together, and the reply. An exchange that does not end well, because the
+//!    caller stops waiting or the reply is late, drops its connection.
+//! 2. **A reply says that everything up to its number is in the channel.** The server sends it when
+//!    it has nothing left to read, before it waits for anything, and after a failure. So no timer is
+//!    needed. Small puts that arrived together are published in one step.
+//! 3. **The server reads a long payload only when the queue has room and memory is allocated**, and
+//!    reads it from the socket into that memory. Until then the window of TCP holds the client back.
+//!    The bounds are exact, because the put happens in the queue.
+//! 4. **A retry uses the same stream and the same epoch.** The client sends again what follows the
+//!    last number that is done, and the server skips what it has done. If the epoch is another one,
+//!    or the server has forgotten the stream, the outcome is unknown, and the client says so.
+//! 5. **A take lends.** The server keeps the messages until the client has confirmed them. (Takes
+//!    are not carried out yet; the layout of their items is.)
+//! 6. **Is the peer there?** The server asks the kernel in each slice of a wait, and after it, before
+//!    it puts. The record of a stream without a connection ends 2 s after the peer has ended the
+//!    connection, and 12 s after the network has.
+//! 7. **The kernel notices a node that has vanished**, within 10 s. A connection without a request
+//!    for 10 s is closed by the server; the client makes another one when it needs it.
+//!
+//! # What the kernel does
+//!
+//! A client whose long message waits for room fills the buffers of both kernels. Two things follow.
+//! The end of its connection would wait behind these bytes, so a client ends one by a reset, which
+//! also a killed process sends. And its kernel takes 10 s without room for a peer that has gone, and
+//! ends the connection: the client goes on with another one, as after any cut.
+//!
+//! # States
+//!
+//! A connection, at the server: handshake (at most 5 s, at most 64 at once, the oldest is dropped),
+//! reading, waiting for room, replying, reading, …, closed. A stream: connected, apart, forgotten. A
+//! put, at the client: sent, then done, failed or unknown.
+//!
+//! # Modules
+//!
+//! | module | contents |
+//! |---|---|
+//! | [`handshake`] | both sides prove that they know the key |
+//! | [`frame`] | the bytes of requests and replies |
+//! | [`server`] | accepts connections, keeps the records of streams, and puts into the session |
+//! | [`client`] | keeps idle connections, sends messages, and goes on after a cut |
 
+pub mod client;
 pub mod frame;
 pub mod handshake;
+mod random;
+pub mod server;
+mod socket;

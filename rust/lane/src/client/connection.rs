@@ -1,0 +1,268 @@
+//! One connection of a client, and how it comes about.
+
+use std::io::{self, ErrorKind};
+use std::net::{SocketAddr, TcpStream};
+use std::os::fd::OwnedFd;
+use std::time::{Duration, Instant};
+
+use rustix::event::PollFlags;
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketFlags, SocketType, connect, ipproto, socket_with};
+use shoal_shm::session::Origin;
+
+use super::Client;
+use crate::frame::{Hello, Invalid, NEVER, Reply, Welcome};
+use crate::handshake;
+use crate::random::random;
+use crate::socket::{Inbox, Patience, Socket, wait};
+
+/// Size of the buffer for replies: more than twice the longest.
+const INBOX: usize = 16 * 1024;
+/// Pause between two attempts to connect.
+const PAUSE: Duration = Duration::from_millis(20);
+
+/// A connection that carries a stream.
+#[derive(Debug)]
+pub(super) struct Connection {
+    pub(super) socket: Socket,
+    inbox: Inbox,
+    stream: u128,
+    epoch: u64,
+    /// Number of the next request.
+    pub(super) next: u64,
+    /// When the server welcomed it: deadlines count from there.
+    pub(super) began: Instant,
+    /// When it was last used.
+    pub(super) used: Instant,
+    origin: Origin,
+}
+
+/// Why there is no connection.
+#[derive(Debug)]
+pub(super) enum NoConnection {
+    /// The server is not one of this job.
+    Refused(handshake::Error),
+    /// The server has forgotten the stream.
+    Forgotten { epoch: u64 },
+    /// It did not come about.
+    Unreachable(String),
+    /// The caller ended the wait.
+    Interrupted,
+}
+
+impl From<io::Error> for NoConnection {
+    fn from(error: io::Error) -> Self {
+        match error.kind() {
+            ErrorKind::Interrupted => Self::Interrupted,
+            _ => Self::Unreachable(error.to_string()),
+        }
+    }
+}
+
+impl From<handshake::Error> for NoConnection {
+    fn from(error: handshake::Error) -> Self {
+        match error {
+            handshake::Error::Io(error) => error.into(),
+            error if error.is_final() => Self::Refused(error),
+            error => Self::Unreachable(error.to_string()),
+        }
+    }
+}
+
+impl From<Invalid> for NoConnection {
+    fn from(error: Invalid) -> Self {
+        Self::Unreachable(error.to_string())
+    }
+}
+
+/// A connection that the server has welcomed.
+struct Welcomed {
+    socket: Socket,
+    epoch: u64,
+    done: u64,
+    failed: bool,
+}
+
+/// Where a stream stands after a reconnection.
+pub(super) struct Standing {
+    /// All requests up to this one are carried out.
+    pub(super) done: u64,
+    /// Whether the reply to one that failed follows.
+    pub(super) failed: bool,
+}
+
+impl Connection {
+    /// Makes a connection with a stream of its own.
+    pub(super) fn open(
+        client: &Client,
+        patience: &mut Patience<'_>,
+    ) -> Result<Box<Self>, NoConnection> {
+        let stream = u128::from_le_bytes(random()?);
+        let hello = Hello {
+            stream,
+            again: false,
+        };
+        let welcomed = until_welcomed(client, hello, patience)?;
+        Ok(Box::new(Self {
+            socket: welcomed.socket,
+            inbox: Inbox::new(INBOX),
+            stream,
+            epoch: welcomed.epoch,
+            next: welcomed.done + 1,
+            began: Instant::now(),
+            used: Instant::now(),
+            origin: Origin::here(),
+        }))
+    }
+
+    /// Connects again, to go on with the same stream. Another epoch is another server.
+    pub(super) fn reopen(
+        &mut self,
+        client: &Client,
+        patience: &mut Patience<'_>,
+    ) -> Result<Standing, NoConnection> {
+        self.socket.abort();
+        let hello = Hello {
+            stream: self.stream,
+            again: true,
+        };
+        let welcomed = until_welcomed(client, hello, patience)?;
+        if welcomed.epoch != self.epoch {
+            let epoch = welcomed.epoch;
+            return Err(NoConnection::Forgotten { epoch });
+        }
+        self.socket = welcomed.socket;
+        self.inbox = Inbox::new(INBOX);
+        self.began = Instant::now();
+        let (done, failed) = (welcomed.done, welcomed.failed);
+        Ok(Standing { done, failed })
+    }
+
+    /// Whether it is one to the server with this epoch.
+    pub(super) fn is_to(&self, epoch: u64) -> bool {
+        self.epoch == epoch
+    }
+
+    /// Whether it was made in this process, not in the parent of this one.
+    pub(super) fn is_here(&self) -> bool {
+        self.origin.is_here()
+    }
+
+    /// Whether the server has not ended it.
+    pub(super) fn is_idle(&self) -> bool {
+        self.inbox.held().is_empty() && self.socket.is_idle()
+    }
+
+    /// The time of a deadline, as a request says it.
+    pub(super) fn micros(&self, deadline: Instant) -> u64 {
+        let micros = deadline.saturating_duration_since(self.began).as_micros();
+        u64::try_from(micros).unwrap_or(NEVER).min(NEVER - 1)
+    }
+
+    /// The next reply, with its body; None if it is not here yet.
+    ///
+    /// # Errors
+    ///
+    /// `InvalidData` if the bytes are no reply; or the connection ended.
+    pub(super) fn reply(&mut self) -> io::Result<Option<(Reply, Vec<u8>)>> {
+        loop {
+            let held = self.inbox.held();
+            if held.len() >= Reply::SIZE {
+                let invalid = |error| io::Error::new(ErrorKind::InvalidData, error);
+                let reply = Reply::decode(held).map_err(invalid)?;
+                let length = usize::try_from(reply.length).unwrap_or(usize::MAX);
+                if length > INBOX / 2 - Reply::SIZE {
+                    let text = format!("a body of {length} bytes");
+                    return Err(io::Error::new(ErrorKind::InvalidData, text));
+                }
+                if let Some(body) = held.get(Reply::SIZE..Reply::SIZE + length) {
+                    let body = body.to_vec();
+                    self.inbox.skip(Reply::SIZE + length);
+                    return Ok(Some((reply, body)));
+                }
+            }
+            if !self.inbox.fill(&self.socket)? {
+                return Ok(None);
+            }
+        }
+    }
+}
+
+/// Tries to connect until the server welcomes the stream.
+fn until_welcomed(
+    client: &Client,
+    hello: Hello,
+    patience: &mut Patience<'_>,
+) -> Result<Welcomed, NoConnection> {
+    loop {
+        let why = match welcomed(client, hello, patience) {
+            Err(NoConnection::Unreachable(why)) => why,
+            end => return end,
+        };
+        match patience.check() {
+            Ok(()) => std::thread::sleep(PAUSE.min(patience.slice())),
+            Err(error) if error.kind() == ErrorKind::Interrupted => {
+                return Err(NoConnection::Interrupted);
+            }
+            Err(_) => return Err(NoConnection::Unreachable(why)),
+        }
+    }
+}
+
+/// Connects, and says which stream the connection carries.
+fn welcomed(
+    client: &Client,
+    hello: Hello,
+    patience: &mut Patience<'_>,
+) -> Result<Welcomed, NoConnection> {
+    let limits = &client.limits;
+    let deadline = Instant::now() + limits.connect;
+    let stream = dial(client.address, &mut patience.shorter(deadline))?;
+    let socket = Socket::new(stream, limits.peer_timeout)?;
+    // Nothing is lost by it: a put waits for its reply.
+    socket.end_abruptly()?;
+    let patience = &mut patience.shorter(Instant::now() + limits.handshake);
+    handshake::as_client(&socket, &client.key, patience)?;
+    socket.send_all(&hello.encode(), patience)?;
+    let mut welcome = [0; Welcome::SIZE];
+    socket.receive_exact(&mut welcome, patience)?;
+    match Welcome::decode(&welcome)? {
+        Welcome::Forgotten { epoch } => Err(NoConnection::Forgotten { epoch }),
+        Welcome::Go {
+            epoch,
+            done,
+            failed,
+        } => Ok(Welcomed {
+            socket,
+            epoch,
+            done,
+            failed,
+        }),
+    }
+}
+
+/// Connects to an address.
+fn dial(address: SocketAddr, patience: &mut Patience<'_>) -> io::Result<TcpStream> {
+    let family = if address.is_ipv4() {
+        AddressFamily::INET
+    } else {
+        AddressFamily::INET6
+    };
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket: OwnedFd = socket_with(family, SocketType::STREAM, flags, Some(ipproto::TCP))?;
+    match connect(&socket, &address) {
+        Ok(()) => return Ok(socket.into()),
+        // A signal does not end the attempt.
+        Err(Errno::INPROGRESS | Errno::INTR) => (),
+        Err(error) => return Err(error.into()),
+    }
+    let stream = TcpStream::from(socket);
+    loop {
+        let flags = wait(&stream, PollFlags::OUT, patience.slice())?;
+        match stream.take_error()? {
+            Some(error) => return Err(error),
+            None if !flags.is_empty() => return Ok(stream),
+            None => patience.check()?,
+        }
+    }
+}

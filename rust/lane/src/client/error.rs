@@ -1,0 +1,150 @@
+//! Why a put failed.
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use shoal_shm::session::Shortage;
+
+use crate::handshake;
+
+/// A put that failed.
+#[derive(Debug)]
+pub struct Failed {
+    /// Number of messages that are in the channel: the first ones. If the outcome is unknown, more
+    /// of them may be.
+    pub done: usize,
+    /// Why the next one is not, or may not be.
+    pub error: Error,
+}
+
+impl fmt::Display for Failed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.error.fmt(f)
+    }
+}
+
+impl std::error::Error for Failed {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        Some(&self.error)
+    }
+}
+
+/// Why a message could not be put.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum Error {
+    /// There is no room or no memory, and the put does not wait.
+    Full(Shortage),
+    /// There was no room or no memory before the deadline.
+    Timeout(Shortage),
+    /// The queue is closed.
+    Closed(String),
+    /// Memory is used up, and the session is not to wait for it.
+    Memory(String),
+    /// The message can never fit.
+    TooLarge(String),
+    /// The message or the queue is not valid: a key that is too long, other bounds.
+    Invalid(String),
+    /// The session cannot be used: it is damaged or closed.
+    Session(String),
+    /// The server is not one of this job.
+    Refused {
+        /// The server.
+        address: SocketAddr,
+        /// Why it is not.
+        why: handshake::Error,
+    },
+    /// No connection came about, and nothing was sent.
+    Unreachable {
+        /// The server.
+        address: SocketAddr,
+        /// How long the client tried.
+        waited: Duration,
+        /// Why the last attempt failed.
+        why: String,
+    },
+    /// The messages were sent, and it is not known whether they are in the channel.
+    Lost {
+        /// The server.
+        address: SocketAddr,
+        /// Why it is not known.
+        why: Loss,
+    },
+    /// The caller ended the wait. The outcome is unknown, if anything was sent.
+    Interrupted,
+}
+
+/// Why the outcome of a put is unknown.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Loss {
+    /// Another server listens there now.
+    OtherServer,
+    /// The server has forgotten the stream: the client was away for too long.
+    Forgotten,
+    /// The server was cut off, and did not come back.
+    Gone {
+        /// How long the client tried.
+        waited: Duration,
+        /// Why the last attempt failed.
+        why: String,
+    },
+    /// The server did not answer before the deadline and some time more.
+    Silent,
+    /// The server sent what is no reply.
+    Broken(String),
+}
+
+impl Error {
+    /// Whether the messages from `done` on are certainly not in the channel.
+    pub fn is_outcome_known(&self) -> bool {
+        !matches!(self, Self::Lost { .. } | Self::Interrupted)
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Full(shortage) => write!(f, "no room: {shortage}"),
+            Self::Timeout(shortage) => write!(f, "no room in time: {shortage}"),
+            Self::Closed(text)
+            | Self::Memory(text)
+            | Self::TooLarge(text)
+            | Self::Invalid(text)
+            | Self::Session(text) => f.write_str(text),
+            Self::Refused { address, why } => write!(f, "{address}: {why}"),
+            Self::Unreachable {
+                address,
+                waited,
+                why,
+            } => write!(
+                f,
+                "{address} could not be reached within {:.1} s: {why}",
+                waited.as_secs_f64()
+            ),
+            Self::Lost { address, why } => write!(
+                f,
+                "{address}: {why}: it is not known whether the message is in the channel"
+            ),
+            Self::Interrupted => f.write_str("the caller ended the wait"),
+        }
+    }
+}
+
+impl std::error::Error for Error {}
+
+impl fmt::Display for Loss {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::OtherServer => f.write_str("another server listens there now"),
+            Self::Forgotten => f.write_str("the server has forgotten this client"),
+            Self::Gone { waited, why } => write!(
+                f,
+                "the connection was cut, and not made again within {:.1} s: {why}",
+                waited.as_secs_f64()
+            ),
+            Self::Silent => f.write_str("the server did not answer in time"),
+            Self::Broken(text) => write!(f, "the server sent what is no reply: {text}"),
+        }
+    }
+}

@@ -1,0 +1,73 @@
+//! The idle connections of a client.
+
+use std::sync::{Mutex, TryLockError};
+use std::time::Duration;
+
+use super::connection::Connection;
+
+/// Maximum number of idle connections.
+const SLOTS: usize = 16;
+/// How often to look for a slot to be free: a thread has one for less than a microsecond.
+const LOOKS: u32 = 200;
+
+/// Idle connections, the last used ones first.
+///
+/// No thread ever waits for another here: a child of a fork may have a copy of a slot that a thread
+/// of its parent had locked, and that nobody will unlock.
+#[derive(Debug, Default)]
+pub(super) struct Pool {
+    slots: [Mutex<Option<Box<Connection>>>; SLOTS],
+}
+
+impl Pool {
+    /// A connection that is idle, of this process, and not ended by the server.
+    pub(super) fn take(&self) -> Option<Box<Connection>> {
+        let taken = (0..SLOTS).filter_map(|slot| self.at(slot, Option::take).flatten());
+        // Others are closed. They are not shut down: a parent may use the other end.
+        taken.into_iter().find(|one| one.is_here() && one.is_idle())
+    }
+
+    /// Keeps a connection for later, and closes those that were not used for `idle`.
+    pub(super) fn put(&self, connection: Box<Connection>, idle: Duration) {
+        let mut connection = Some(connection);
+        for slot in 0..SLOTS {
+            let old = self.at(slot, |place| match place {
+                None => {
+                    *place = connection.take();
+                    None
+                }
+                Some(kept) if kept.used.elapsed() > idle => place.take(),
+                Some(_) => None,
+            });
+            drop(old);
+        }
+    }
+
+    /// Closes all connections.
+    pub(super) fn clear(&self) {
+        for slot in 0..SLOTS {
+            drop(self.at(slot, Option::take));
+        }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        let kept = |slot: &usize| self.at(*slot, |place| place.is_some()).unwrap_or(false);
+        (0..SLOTS).filter(kept).count()
+    }
+
+    /// Does something with a slot; None if another thread keeps it.
+    fn at<T>(
+        &self,
+        slot: usize,
+        work: impl FnOnce(&mut Option<Box<Connection>>) -> T,
+    ) -> Option<T> {
+        for _ in 0..LOOKS {
+            match self.slots[slot].try_lock() {
+                Ok(mut place) => return Some(work(&mut place)),
+                Err(TryLockError::Poisoned(place)) => return Some(work(&mut place.into_inner())),
+                Err(TryLockError::WouldBlock) => std::hint::spin_loop(),
+            }
+        }
+        None
+    }
+}

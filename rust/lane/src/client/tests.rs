@@ -1,0 +1,48 @@
+use std::net::Ipv4Addr;
+use std::sync::Arc;
+
+use shoal_shm::session::{MemoryPolicy, Session, Settings};
+
+use super::*;
+use crate::server::{self, Server};
+
+#[test]
+fn a_child_of_a_fork_closes_the_idle_connections_and_does_not_shut_them_down() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let session = Session::create(&Settings {
+        folder: folder.path().to_owned(),
+        disk: folder.path().to_owned(),
+        payload_on_disk: false,
+        max_bytes: 1 << 20,
+        backlog: 100,
+        memory_policy: MemoryPolicy::Block,
+    })
+    .expect("space");
+    let key = Key::new([1; 32]);
+    let here = Ipv4Addr::LOCALHOST.into();
+    let limits = server::Limits::default();
+    let server = Server::start(Arc::clone(&session), here, key.clone(), limits).expect("a port");
+    let client = Client::new(server.address(), key, Limits::default());
+    let put = || {
+        let target = Target {
+            key: b"q",
+            ..Target::default()
+        };
+        let parcel = Parcel {
+            parts: &[b"x"],
+            ..Parcel::default()
+        };
+        client.put(&target, &parcel, Deadline::Never, &mut || true)
+    };
+    put().expect("room");
+    let connection = client.pool.take().expect("idle");
+    let of_parent = connection.socket.copy();
+    client.pool.put(connection, Duration::MAX);
+    client.close_inherited();
+    assert_eq!(client.idle_connections(), 0);
+    assert!(of_parent.is_idle(), "the parent still uses it");
+    // The child has a stream of its own.
+    put().expect("room");
+    assert_eq!(server.usage().streams, 2);
+    assert!(of_parent.is_idle());
+}

@@ -1,0 +1,201 @@
+//! The server: it carries out the requests of processes of other nodes in the session.
+//!
+//! A thread accepts connections, and each connection has a thread of its own, which does one thing
+//! after the other and blocks in it. All of them end with the server.
+
+mod accept;
+mod puts;
+mod queues;
+mod streams;
+
+use std::io;
+use std::net::{IpAddr, SocketAddr, TcpListener};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use rustix::net::{Shutdown, listen, shutdown};
+use shoal_shm::session::{Origin, Session};
+
+use self::accept::Connections;
+use self::queues::OpenQueues;
+use self::streams::Streams;
+use crate::handshake::Key;
+use crate::random::random;
+use crate::socket::PEER_TIMEOUT;
+
+/// Number of connections that may wait to be accepted; the system may allow fewer.
+const BACKLOG: i32 = 1024;
+
+/// The limits of a server.
+#[derive(Clone, Debug)]
+pub struct Limits {
+    /// Maximum time of a handshake.
+    pub handshake: Duration,
+    /// Maximum number of connections in their handshake. One more ends the oldest of them: a friend
+    /// gets through while strangers connect.
+    pub strangers: usize,
+    /// How long a connection may have no request.
+    pub idle: Duration,
+    /// How long a stream is known after its client ended the connection: the process is there and
+    /// comes back at once, or it is dead.
+    pub apart: Duration,
+    /// How long a stream is known after its connection ended in any other way.
+    pub cut: Duration,
+    /// How long the kernel tries to reach a client that does not answer.
+    pub peer_timeout: Duration,
+    /// Maximum number of queues that are kept open.
+    pub queues: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            handshake: Duration::from_secs(5),
+            strangers: 64,
+            idle: Duration::from_secs(10),
+            apart: Duration::from_secs(2),
+            cut: Duration::from_secs(12),
+            peer_timeout: PEER_TIMEOUT,
+            queues: 1024,
+        }
+    }
+}
+
+/// How a server is used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Usage {
+    /// Number of connections, with those in their handshake.
+    pub connections: usize,
+    /// Number of connections in their handshake.
+    pub strangers: usize,
+    /// Number of streams that are known.
+    pub streams: usize,
+    /// Number of queues that are kept open.
+    pub queues: usize,
+}
+
+/// What the threads of a server share.
+#[derive(Debug)]
+struct Shared {
+    session: Arc<Session>,
+    key: Key,
+    epoch: u64,
+    limits: Limits,
+    ends: AtomicBool,
+    connections: Mutex<Connections>,
+    streams: Streams,
+    queues: OpenQueues,
+}
+
+impl Shared {
+    fn connections(&self) -> MutexGuard<'_, Connections> {
+        locked(&self.connections)
+    }
+
+    fn ends(&self) -> bool {
+        self.ends.load(Ordering::Relaxed)
+    }
+}
+
+/// A server. It ends when this is dropped, with all its connections and threads.
+#[derive(Debug)]
+pub struct Server {
+    shared: Arc<Shared>,
+    address: SocketAddr,
+    listener: Arc<TcpListener>,
+    accepting: Option<JoinHandle<()>>,
+    origin: Origin,
+}
+
+impl Server {
+    /// Listens on a free port of an address, for clients that know the key.
+    ///
+    /// # Errors
+    ///
+    /// The system's error: the address is not one of this machine, or there are too many threads.
+    pub fn start(
+        session: Arc<Session>,
+        address: IpAddr,
+        key: Key,
+        limits: Limits,
+    ) -> io::Result<Self> {
+        let listener = Arc::new(TcpListener::bind((address, 0))?);
+        // A scan of the port must not fill the queue of those that connect.
+        listen(&listener, BACKLOG)?;
+        listener.set_nonblocking(true)?;
+        let queues = OpenQueues::new(limits.queues);
+        let shared = Arc::new(Shared {
+            session,
+            key,
+            epoch: u64::from_le_bytes(random()?).max(1),
+            limits,
+            ends: AtomicBool::new(false),
+            connections: Mutex::default(),
+            streams: Streams::default(),
+            queues,
+        });
+        let accepting = accept::start(&shared, &listener)?;
+        Ok(Self {
+            shared,
+            address: listener.local_addr()?,
+            listener,
+            accepting: Some(accepting),
+            origin: Origin::here(),
+        })
+    }
+
+    /// The address and the port.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// The random number of this server.
+    pub fn epoch(&self) -> u64 {
+        self.shared.epoch
+    }
+
+    /// How it is used at this moment.
+    pub fn usage(&self) -> Usage {
+        let connections = self.shared.connections();
+        Usage {
+            connections: connections.len(),
+            strangers: connections.strangers(),
+            streams: self.shared.streams.len(),
+            queues: self.shared.queues.len(),
+        }
+    }
+
+    /// Ends all connections, and waits for all threads. A put that waits for room puts nothing.
+    pub fn stop(&mut self) {
+        // A child of a fork has the object, but neither the threads nor the right to end the
+        // connections of its parent.
+        let (true, Some(accepting)) = (self.origin.is_here(), self.accepting.take()) else {
+            return;
+        };
+        self.shared.ends.store(true, Ordering::Relaxed);
+        // It wakes the thread that accepts. It cannot fail on a socket that listens.
+        let _ = shutdown(&self.listener, Shutdown::Both);
+        // A thread that panicked has ended too.
+        let _ = accepting.join();
+        let threads = self.shared.connections().end_all();
+        for thread in threads {
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // Each change under a lock of the server is one step.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests;

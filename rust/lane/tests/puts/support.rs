@@ -1,0 +1,390 @@
+//! A session with its server, a relay between it and the clients, and what is in the queues.
+
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use shoal_lane::client::{self, Client, Failed, Parcel, Target};
+use shoal_lane::handshake::Key;
+use shoal_lane::server::{self, Server};
+use shoal_shm::blocking::{Deadline, Until};
+use shoal_shm::session::{Bounds, MemoryPolicy, Session, SessionQueue, Settings};
+use shoal_shm::{Keep, Label, Payload, Want};
+use tempfile::TempDir;
+
+/// Longer than anything takes; the end of a test that hangs.
+pub(crate) const PATIENT: Duration = Duration::from_secs(60);
+/// The deadline of puts that wait for as long as it takes.
+pub(crate) const LATER: Deadline = Deadline::After(PATIENT);
+
+pub(crate) fn key() -> Key {
+    Key::new([7; 32])
+}
+
+/// Waits until something holds.
+pub(crate) fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
+    let end = Instant::now() + PATIENT;
+    while !holds() {
+        assert!(Instant::now() < end, "never: {what}");
+        thread::sleep(Duration::from_millis(2));
+    }
+}
+
+/// The limits of tests in which nothing is lost because the machine is slow.
+pub(crate) fn patient() -> server::Limits {
+    server::Limits {
+        handshake: PATIENT,
+        apart: PATIENT,
+        cut: PATIENT,
+        ..server::Limits::default()
+    }
+}
+
+/// The limits of clients in such tests.
+pub(crate) fn patient_client() -> client::Limits {
+    client::Limits {
+        connect: PATIENT,
+        handshake: PATIENT,
+        reconnect: PATIENT,
+        late: PATIENT,
+        // The kernel does not help.
+        peer_timeout: PATIENT * 10,
+        ..client::Limits::default()
+    }
+}
+
+pub(crate) fn session(folder: &TempDir, max_bytes: u64, policy: MemoryPolicy) -> Arc<Session> {
+    Session::create(&Settings {
+        folder: folder.path().to_owned(),
+        disk: folder.path().to_owned(),
+        payload_on_disk: false,
+        max_bytes,
+        backlog: 100_000,
+        memory_policy: policy,
+    })
+    .expect("space")
+}
+
+/// A node that owns a session.
+pub(crate) struct Node {
+    pub(crate) session: Arc<Session>,
+    pub(crate) server: Server,
+    _folder: TempDir,
+}
+
+impl Node {
+    pub(crate) fn new() -> Self {
+        Self::with(patient(), 64 << 20, MemoryPolicy::Block)
+    }
+
+    pub(crate) fn with(limits: server::Limits, max_bytes: u64, policy: MemoryPolicy) -> Self {
+        let folder = tempfile::tempdir().expect("a folder");
+        let session = session(&folder, max_bytes, policy);
+        let here = Ipv4Addr::LOCALHOST.into();
+        let server = Server::start(Arc::clone(&session), here, key(), limits).expect("a port");
+        Self {
+            session,
+            server,
+            _folder: folder,
+        }
+    }
+
+    pub(crate) fn client(&self) -> Client {
+        client_of(self.server.address())
+    }
+
+    /// The queue of a key, as a process of this node opens it.
+    pub(crate) fn queue(&self, key: &[u8], maxsize: u64) -> SessionQueue {
+        let bounds = Bounds {
+            maxsize: Some(maxsize),
+            max_bytes: None,
+        };
+        self.session.queue(key, bounds).expect("room")
+    }
+}
+
+pub(crate) fn client_of(address: SocketAddr) -> Client {
+    Client::new(address, key(), patient_client())
+}
+
+pub(crate) fn target(key: &[u8]) -> Target<'_> {
+    Target {
+        key,
+        ..Target::default()
+    }
+}
+
+/// Puts bytes and waits for as long as it takes.
+pub(crate) fn put(client: &Client, key: &[u8], bytes: &[u8]) -> Result<(), Failed> {
+    put_until(client, key, bytes, LATER)
+}
+
+pub(crate) fn put_until(
+    client: &Client,
+    key: &[u8],
+    bytes: &[u8],
+    deadline: Deadline,
+) -> Result<(), Failed> {
+    let parts = [bytes];
+    let parcel = Parcel {
+        parts: &parts,
+        ..Parcel::default()
+    };
+    client.put(&target(key), &parcel, deadline, &mut || true)
+}
+
+/// Puts several messages in one exchange.
+pub(crate) fn put_many(
+    client: &Client,
+    target: &Target<'_>,
+    messages: &[Vec<u8>],
+    deadline: Deadline,
+) -> Result<(), Failed> {
+    let parts: Vec<[&[u8]; 1]> = messages.iter().map(|bytes| [bytes.as_slice()]).collect();
+    let parcels: Vec<Parcel<'_>> = parts
+        .iter()
+        .map(|parts| Parcel {
+            parts,
+            ..Parcel::default()
+        })
+        .collect();
+    client.put_many(target, &parcels, deadline, &mut || true)
+}
+
+/// Takes the next message; None if there is none now.
+pub(crate) fn take(queue: &SessionQueue) -> Option<(Label, Vec<u8>)> {
+    take_until(queue, Deadline::Now)
+}
+
+/// Takes the next message as soon as it is there.
+pub(crate) fn wait_and_take(queue: &SessionQueue) -> Vec<u8> {
+    let end = Deadline::At(Instant::now() + PATIENT);
+    take_until(queue, end).expect("it comes").1
+}
+
+fn take_until(queue: &SessionQueue, deadline: Deadline) -> Option<(Label, Vec<u8>)> {
+    let mut taken = None;
+    let mut until = Until::new(deadline, || true);
+    let mut out = |message: shoal_shm::Message<'_>| {
+        let mut bytes = Vec::new();
+        if let Payload::Inline(length) = message.payload() {
+            bytes.resize(length, 0);
+            message.copy(&mut bytes);
+        }
+        let payload = message.payload();
+        taken = Some((
+            message.label,
+            bytes,
+            message.loan().map(|loan| (loan, payload)),
+        ));
+    };
+    let want = Want::Count(1);
+    let end = queue.take_within(want, Keep::Copy, &mut until, &mut out);
+    end.expect("sound");
+    let (label, mut bytes, long) = taken?;
+    if let Some((loan, payload)) = long {
+        let held = queue.hold(loan, payload).expect("sound");
+        bytes.resize(usize::try_from(held.len()).expect("short"), 0);
+        held.read(0, &mut bytes).expect("sound");
+        held.acknowledge().expect("sound");
+    }
+    Some((label, bytes))
+}
+
+/// All messages that are there now.
+pub(crate) fn take_all(queue: &SessionQueue) -> Vec<Vec<u8>> {
+    std::iter::from_fn(|| take(queue).map(|(_, bytes)| bytes)).collect()
+}
+
+/// Messages that tell their number, of some length.
+pub(crate) fn numbered(count: u32, length: usize) -> Vec<Vec<u8>> {
+    (0..count).map(|number| message(number, length)).collect()
+}
+
+pub(crate) fn message(number: u32, length: usize) -> Vec<u8> {
+    let mut bytes = number.to_le_bytes().to_vec();
+    bytes.resize(length.max(4), u8::try_from(number % 251).expect("small"));
+    bytes
+}
+
+/// When a relay cuts a connection.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Cut {
+    Never,
+    /// After this many bytes to the server.
+    Every(u64),
+    /// After a random number of bytes, at most this many, in a random direction.
+    Random {
+        seed: u64,
+        most: u64,
+    },
+}
+
+struct Link {
+    target: Mutex<SocketAddr>,
+    cut: Mutex<Cut>,
+    /// Nothing is carried, and nothing is cut.
+    is_down: AtomicBool,
+    /// Connections are ended as soon as they are made.
+    refuses: AtomicBool,
+    ends: AtomicBool,
+    made: AtomicU64,
+    cuts: AtomicU64,
+    open: Mutex<Vec<TcpStream>>,
+}
+
+/// A link that can be cut, between clients and a server.
+pub(crate) struct Relay {
+    link: Arc<Link>,
+    pub(crate) address: SocketAddr,
+    accepting: Option<thread::JoinHandle<()>>,
+}
+
+impl Relay {
+    pub(crate) fn new(target: SocketAddr, cut: Cut) -> Self {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port");
+        let address = listener.local_addr().expect("bound");
+        let link = Arc::new(Link {
+            target: Mutex::new(target),
+            cut: Mutex::new(cut),
+            is_down: AtomicBool::new(false),
+            refuses: AtomicBool::new(false),
+            ends: AtomicBool::new(false),
+            made: AtomicU64::new(0),
+            cuts: AtomicU64::new(0),
+            open: Mutex::default(),
+        });
+        let shared = Arc::clone(&link);
+        let accepting = thread::spawn(move || {
+            for near in listener.incoming() {
+                if shared.ends.load(Ordering::SeqCst) {
+                    return;
+                }
+                if let Ok(near) = near {
+                    carry(&shared, near);
+                }
+            }
+        });
+        Self {
+            link,
+            address,
+            accepting: Some(accepting),
+        }
+    }
+
+    pub(crate) fn client(&self) -> Client {
+        client_of(self.address)
+    }
+
+    pub(crate) fn set_down(&self, is_down: bool) {
+        self.link.is_down.store(is_down, Ordering::SeqCst);
+    }
+
+    pub(crate) fn set_refuses(&self, refuses: bool) {
+        self.link.refuses.store(refuses, Ordering::SeqCst);
+    }
+
+    pub(crate) fn set_target(&self, target: SocketAddr) {
+        *self.link.target.lock().expect("no panic") = target;
+    }
+
+    /// Cuts all connections.
+    pub(crate) fn cut(&self) {
+        for stream in self.link.open.lock().expect("no panic").drain(..) {
+            let _ = stream.shutdown(Shutdown::Both);
+        }
+    }
+
+    /// Number of connections that were made.
+    pub(crate) fn made(&self) -> u64 {
+        self.link.made.load(Ordering::SeqCst)
+    }
+
+    /// Number of connections that were cut by their number of bytes.
+    pub(crate) fn cuts(&self) -> u64 {
+        self.link.cuts.load(Ordering::SeqCst)
+    }
+}
+
+impl Drop for Relay {
+    fn drop(&mut self) {
+        self.link.ends.store(true, Ordering::SeqCst);
+        self.set_down(false);
+        self.cut();
+        let _ = TcpStream::connect(self.address);
+        if let Some(accepting) = self.accepting.take() {
+            let _ = accepting.join();
+        }
+        self.cut();
+    }
+}
+
+fn carry(link: &Arc<Link>, near: TcpStream) {
+    let number = link.made.fetch_add(1, Ordering::SeqCst);
+    if link.refuses.load(Ordering::SeqCst) {
+        return;
+    }
+    let target = *link.target.lock().expect("no panic");
+    let Ok(far) = TcpStream::connect(target) else {
+        return;
+    };
+    for stream in [&near, &far] {
+        stream.set_nodelay(true).expect("connected");
+        let copy = stream.try_clone().expect("descriptors");
+        link.open.lock().expect("no panic").push(copy);
+    }
+    let (to_server, to_client) = match *link.cut.lock().expect("no panic") {
+        Cut::Never => (u64::MAX, u64::MAX),
+        Cut::Every(bytes) => (bytes, u64::MAX),
+        Cut::Random { seed, most } => {
+            let random = scramble(seed ^ scramble(number));
+            let bytes = random % most + 1;
+            if random >> 62 == 0 {
+                (u64::MAX, bytes % 256 + 1)
+            } else {
+                (bytes, u64::MAX)
+            }
+        }
+    };
+    let copies = (near.try_clone(), far.try_clone());
+    let (Ok(near_too), Ok(far_too)) = copies else {
+        return;
+    };
+    let (one, other) = (Arc::clone(link), Arc::clone(link));
+    thread::spawn(move || pump(&one, &near, &far, to_server));
+    thread::spawn(move || pump(&other, &far_too, &near_too, to_client));
+}
+
+/// Carries bytes until one end ends the connection, or so many were carried.
+fn pump(link: &Link, mut from: &TcpStream, mut to: &TcpStream, mut left: u64) {
+    let mut buffer = [0; 16 * 1024];
+    while left > 0 {
+        let most = usize::try_from(left).map_or(buffer.len(), |left| left.min(buffer.len()));
+        let Ok(count @ 1..) = from.read(&mut buffer[..most]) else {
+            break;
+        };
+        while link.is_down.load(Ordering::SeqCst) {
+            thread::sleep(Duration::from_millis(2));
+        }
+        if to.write_all(&buffer[..count]).is_err() {
+            break;
+        }
+        left -= count as u64;
+    }
+    if left == 0 {
+        link.cuts.fetch_add(1, Ordering::SeqCst);
+    }
+    let _ = from.shutdown(Shutdown::Both);
+    let _ = to.shutdown(Shutdown::Both);
+}
+
+/// A number that looks random (splitmix64).
+fn scramble(number: u64) -> u64 {
+    let mut z = number.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ (z >> 31)
+}
