@@ -34,7 +34,7 @@ pytestmark = [
 
 
 class Half(Worker):
-    """One of two workers of a device."""
+    """One of the workers of a device."""
 
     def exchange(self, way):
         """Send or receive a tensor of each dtype; return those that did not arrive as they were."""
@@ -42,8 +42,11 @@ class Half(Worker):
 
         wrong = []
         channel = Channel.connect("tensors")
-        for name in DTYPES:
-            sent = torch.arange(1000).reshape(50, 20).to(getattr(torch, name)).to(DEVICE)[:, 3:]
+        for name in (*DTYPES, "empty"):
+            if name == "empty":
+                sent = torch.empty(0, 5, device=DEVICE)
+            else:
+                sent = torch.arange(1000).reshape(50, 20).to(getattr(torch, name)).to(DEVICE)[:, 3:]
             if self._rank == 0:
                 self._give(way, sent, channel)
                 continue
@@ -135,6 +138,14 @@ class Half(Worker):
         send(count)
         return before - free()
 
+    def broadcast_a_tensor(self, members, size):
+        """Broadcast a tensor of `size` bytes from rank 0; return what arrived."""
+        import torch
+
+        tensor = torch.full((size // 4,), 7.0, device=DEVICE) if self._rank == 0 else None
+        got = self.broadcast(tensor, [("half", members)], ("half", 0), timeout=LIMIT_S)
+        return got.device.type, float(got.min()), float(got.max())
+
     def die_after_send(self):
         import torch
 
@@ -155,12 +166,16 @@ def _bytes(tensor):
     return tensor.cpu().contiguous().view(torch.uint8)
 
 
+def launched(cluster, count):
+    strategy = FlexiblePlacementStrategy([[0]] * count)
+    if DEVICE == "cpu":
+        strategy = NodePlacementStrategy([0] * count)
+    return Half.create_group().launch(cluster, strategy, name="half", wait=True)
+
+
 @pytest.fixture
 def pair(cluster):
-    strategy = FlexiblePlacementStrategy([[0], [0]])
-    if DEVICE == "cpu":
-        strategy = NodePlacementStrategy([0, 0])
-    group = Half.create_group().launch(cluster, strategy, name="half", wait=True)
+    group = launched(cluster, 2)
     yield group
     group.close()
 
@@ -172,6 +187,16 @@ def test_every_dtype_arrives_as_it_was(pair, way):
         assert pair.exchange(way).wait(timeout=2 * LIMIT_S) == [[], []]
     finally:
         channel.delete()
+
+
+def test_a_broadcast_reaches_four_workers_of_a_device(cluster):
+    group = launched(cluster, 4)
+    try:
+        for size in (MIB, 4 * MIB):
+            arrived = group.broadcast_a_tensor([0, 1, 2, 3], size).wait(timeout=2 * LIMIT_S)
+            assert arrived == [(DEVICE, 7.0, 7.0)] * 4
+    finally:
+        group.close()
 
 
 def test_a_tensor_can_be_overwritten_when_send_has_returned(pair):

@@ -270,29 +270,61 @@ def test_ipc_needs_cuda_tensors_and_a_device_that_both_see():
         device_index("c", ["a"])
 
 
-def test_handles_that_cannot_be_opened_are_an_error_at_both_ends():
+def received(message, *, has_more=False):
+    """Receive a message of a sender into a tensor; return the error and the answers to it."""
     answers = []
+    with pytest.raises(TransportRefusedError) as caught:
+        receive_by_ipc([torch.empty(1)], answers.append, lambda: message, lambda: has_more)
+    return str(caught.value), answers
+
+
+def test_handles_that_cannot_be_opened_are_an_error_at_both_ends():
     described = describe_handles([{"uuid": "GPU-x", "handle": b"\x00\xff", "size": 3}])
-    with pytest.raises(TransportRefusedError, match="device GPU-x, which this process does not"):
-        receive_by_ipc([torch.empty(1)], answers.append, lambda: described)
+    text, answers = received(described)
+    assert "device GPU-x, which this process does not" in text
     assert b"cannot copy from the sender's memory: the tensor is on device GPU-x" in answers[0]
-    with pytest.raises(TransportRefusedError, match="cannot copy from the sender's memory"):
-        receive_by_ipc([torch.empty(1)], answers.append, lambda: b"garbage")
-    with pytest.raises(TransportRefusedError, match="argument 2 is shorter than argument 1"):
-        receive_by_ipc([torch.empty(1)], answers.append, lambda: b"[]")
-    del answers[:]
-    with pytest.raises(TransportRefusedError, match=r"^the sender cannot$"):
-        receive_by_ipc([torch.empty(1)], answers.append, lambda: b"refused: the sender cannot")
-    assert answers == []  # the sender knows it
+    assert "cannot copy from the sender's memory" in received(b"garbage")[0]
+    assert "argument 2 is shorter than argument 1" in received(b"[]")[0]
+    # The sender knows what it has sent.
+    assert received(b"refused: the sender cannot") == ("the sender cannot", [])
+
+
+def too_late():
+    raise ShoalTimeoutError("too late")
 
 
 def test_a_receiver_that_ipc_waits_for_ends_with_the_error_of_its_wait():
-    def take():
-        raise ShoalTimeoutError("too late")
-
     answers = []
     with pytest.raises(ShoalTimeoutError, match="too late"):
-        receive_by_ipc([torch.empty(1)], answers.append, take)
+        receive_by_ipc([torch.empty(1)], answers.append, too_late, lambda: False)
+    assert answers == []
+
+
+def test_tensors_without_values_need_no_memory_of_a_device():
+    sent, answers = [], []
+    send_by_ipc([torch.empty(0, 5)], sent.append, lambda: b"done")
+    receive_by_ipc([torch.empty(0, 5)], answers.append, lambda: sent[0], lambda: False)
+    assert answers == [b"done"]
+
+
+def test_a_receiver_ends_if_the_sender_cannot_send():
+    sent = []
+    with pytest.raises(ShoalValueError):
+        send_by_ipc([torch.ones(1)], sent.append, too_late)
+    text, answers = received(sent[0])
+    assert text.startswith("the sender cannot share memory of the device: tensor 0 is on cpu")
+    assert answers == []
+
+
+def test_a_tensor_whose_sender_stopped_waiting_is_not_received(monkeypatch):
+    """The sender may have changed it since."""
+    sent = []
+    with pytest.raises(ShoalTimeoutError, match="too late"):
+        send_by_ipc([torch.empty(0)], sent.append, too_late)
+    assert sent[1] == b"withdrawn"
+    monkeypatch.setattr("shoal.transport.torch.ipc._copy", lambda described, into: None)
+    text, answers = received(describe_handles([{"size": 4}]), has_more=True)
+    assert text == "the sender's wait for the copy ended early"
     assert answers == []
 
 

@@ -1,11 +1,20 @@
 """The choice of the transport between two workers, and the reason given for it."""
 
 import sys
+from types import SimpleNamespace
 
 import pytest
 
 from shoal import WorkerAddress, WorkerInfo
-from shoal.errors import ShoalValueError, TransportError, TransportRefusedError
+from shoal.collective.device_transports import tensor_transport
+from shoal.deadline import Deadline
+from shoal.errors import (
+    PeerLostError,
+    ShoalTimeoutError,
+    ShoalValueError,
+    TransportError,
+    TransportRefusedError,
+)
 from shoal.transport import choice
 from shoal.transport.choice import OBJECTS, choose
 
@@ -151,3 +160,16 @@ def test_a_package_cannot_take_the_name_of_a_transport_of_shoal(tmp_path, monkey
 
 def test_the_carrier_of_version_0_1_0_has_its_name_too():
     assert choice.TensorLane is choice.TensorCarrier
+
+
+@pytest.mark.parametrize("timeout", [0.05, 30.0])
+def test_a_receiver_that_does_not_copy_is_named(session, monkeypatch, caplog, timeout):
+    """The log says whom the sender waits for, until its time is over or the receiver has died."""
+    torch = pytest.importorskip("torch")
+    monkeypatch.setattr("shoal.deadline._FIRST_LOGS_S", (0.01, 60.0))
+    transport = tensor_transport("cuda_ipc", SimpleNamespace(session=lambda: session))
+    carrier, _ = transport.sender(GPU_0, GPU_0_TOO)
+    died = PeerLostError("b:2 is gone") if timeout > 1 else None
+    with pytest.raises(PeerLostError if died else ShoalTimeoutError):
+        carrier.send([torch.empty(0)], Deadline(timeout), lambda: died)
+    assert caplog.messages[0].startswith("a:2: send to b:2: waits for b:2 to copy tensors")

@@ -1,21 +1,22 @@
 """Built-in transports for tensors on accelerators, with the interface of registered transports.
 
-`torch` goes from device to device by the vendor's library, `cuda_ipc` within one device. Both were
-written against torch's interfaces; the documentation marks them as not run on hardware.
+`torch` goes from device to device by the vendor's library, `cuda_ipc` within one device. `torch` was
+written against torch's interfaces; the documentation marks it as not run on hardware.
 """
 
 import importlib
 import secrets
+from functools import partial
 from typing import Any
 
 from shoal.collective.node_memory import NodeMemory
 from shoal.collective.options import CollectiveGroupOptions
-from shoal.deadline import Deadline
+from shoal.deadline import Deadline, LongWait
 from shoal.errors import ShoalTimeoutError, TransportError
 from shoal.hardware import AcceleratorUtil
 from shoal.manager import WorkerInfo
 from shoal.shm import Queue
-from shoal.transport.choice import TensorCarrier, Transport, Watch, find_transport
+from shoal.transport.choice import IPC, TensorCarrier, Transport, Watch, find_transport
 
 __all__ = ["tensor_transport"]
 
@@ -37,7 +38,7 @@ def tensor_transport(
     """
     if name == "torch":
         return _Vendor(options)
-    if name == "cuda_ipc":
+    if name == IPC:
         return _Ipc(memory)
     return find_transport(name)
 
@@ -110,7 +111,7 @@ class _VendorCarrier:
 class _Ipc:
     """Transport within one device: send a handle; the receiver copies and acknowledges."""
 
-    name = "cuda_ipc"
+    name = IPC
 
     def __init__(self, memory: NodeMemory) -> None:
         self._memory = memory
@@ -122,9 +123,10 @@ class _Ipc:
 
     def sender(self, here: WorkerInfo, there: WorkerInfo) -> tuple[TensorCarrier, dict[str, Any]]:
         """Make a queue of handles and a queue of acknowledgements."""
-        del here, there
         token = secrets.token_hex(8)
-        return self._carrier(token, "handles", "acknowledgements"), {"token": token}
+        mine, theirs = here.address.get_name(), there.address.get_name()
+        what = f"{mine}: send to {theirs}: waits for {theirs} to copy tensors on the device"
+        return self._carrier(token, "handles", "acknowledgements", what), {"token": token}
 
     def receiver(
         self, address: dict[str, Any], here: WorkerInfo, there: WorkerInfo, deadline: Deadline
@@ -133,16 +135,16 @@ class _Ipc:
         del here, there, deadline
         return self._carrier(address["token"], "acknowledgements", "handles")
 
-    def _carrier(self, token: str, out: str, into: str) -> "_IpcCarrier":
+    def _carrier(self, token: str, out: str, into: str, what: str | None = None) -> "_IpcCarrier":
         session = self._memory.session()
         return _IpcCarrier(
-            session.queue(f"ipc {token} {out}"), session.queue(f"ipc {token} {into}")
+            session.queue(f"ipc {token} {out}"), session.queue(f"ipc {token} {into}"), what
         )
 
 
 class _IpcCarrier:
-    def __init__(self, out: Queue, into: Queue) -> None:
-        self._out, self._in = out, into
+    def __init__(self, out: Queue, into: Queue, what: str | None) -> None:
+        self._out, self._in, self._what = out, into, what
 
     def send(self, tensors: list[Any], deadline: Deadline, watch: Watch) -> None:
         """Let the receiver copy tensors; return when it has done so."""
@@ -150,16 +152,23 @@ class _IpcCarrier:
 
     def recv(self, into: list[Any], deadline: Deadline, watch: Watch) -> None:
         """Copy the sender's tensors."""
-        _ipc().receive_by_ipc(into, self._out.put, lambda: self._take(deadline, watch))
+        _ipc().receive_by_ipc(
+            into, self._out.put, lambda: self._take(deadline, watch), lambda: self._in.qsize() > 0
+        )
 
     def close(self) -> None:
         """Do nothing: the queues are empty, or their other end is gone."""
 
     def _take(self, deadline: Deadline, watch: Watch) -> bytes:
+        # A receive that is long is logged by the inbox.
+        wait = None if self._what is None else LongWait(partial(str, self._what), deadline)
         while True:
+            seconds = min(_SLICE_S, deadline.remaining)
             try:
-                taken: bytes = self._in.get(min(_SLICE_S, deadline.remaining))
+                taken: bytes = self._in.get(seconds if wait is None else wait.step(seconds))
             except ShoalTimeoutError:
+                if wait is not None:
+                    wait.tick()
                 error = watch()
                 if error is not None:
                     raise error from None

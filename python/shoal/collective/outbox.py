@@ -306,6 +306,12 @@ class Outbox:
         self._beside.add(reference[1], [reference], [info.process])
         return special(BESIDE, reference)
 
+    def carrier_of(self, message: Any, deadline: Deadline) -> str | None:
+        """Return the name of the carrier that a message's tensors take; None if they take none."""
+        if not self._has_carriers or not has_tensors(message):
+            return None
+        return self._tensor_sends.carrier_of(message, self.info(deadline))
+
     def close(self) -> None:
         """Release resources held for the receiver."""
         self._tensor_sends.close()

@@ -71,7 +71,8 @@ def describe(value: Any) -> tuple[TensorLayout, list[Any]] | None:
         return None
     wants_grad = [tensor.requires_grad and tensor.is_leaf for tensor in tensors]
     facts = [tensor_facts(tensor) for tensor in tensors]
-    return TensorLayout(form, keys, facts, wants_grad), [tensor.detach() for tensor in tensors]
+    plain = [tensor.detach().contiguous() for tensor in tensors]
+    return TensorLayout(form, keys, facts, wants_grad), plain
 
 
 def _is_plain(tensor: Any) -> bool:
@@ -86,7 +87,8 @@ def _is_plain(tensor: Any) -> bool:
         and not tensor.is_conj()
         and not tensor.is_neg()
         and tensor.device.type != "meta"
-        and tensor.is_contiguous()
+        # A copy on a device costs less than the way through the CPU's memory.
+        and (tensor.device.type != "cpu" or tensor.is_contiguous())
     )
 
 

@@ -92,6 +92,13 @@ class TensorSends:
                 return True
         return False
 
+    def carrier_of(self, message: Any, info: WorkerInfo) -> str | None:
+        """Return the name of the carrier that `send` gives a message to; None if to none."""
+        single = tensor_in(message)
+        described = describe(message if single is None else single)
+        choice = None if described is None else self._choice(info, described[1])
+        return None if choice is None or choice.staged else choice.name
+
     def announce(self, watch: Watch) -> None:
         """Announce that the next message is in the queue, if frames announce messages."""
         self._frames.announce(watch)

@@ -17,6 +17,7 @@ from shoal.manager import WorkerInfo
 
 __all__ = [
     "ENTRY_POINT",
+    "IPC",
     "OBJECTS",
     "Choice",
     "TensorCarrier",
@@ -36,7 +37,8 @@ OBJECTS = "objects"
 """The kind of data that is not a tensor; the other kinds are torch's device types."""
 
 _BUILT_IN = ("shm", "ray", "torch")
-_IPC = "cuda_ipc"
+IPC = "cuda_ipc"
+"""The transport between two processes that use the same NVIDIA GPU."""
 
 Watch = Callable[[], BaseException | None]
 """Called about once a second by a transport that waits: returns the error to end with, or None."""
@@ -120,7 +122,7 @@ def _registered() -> dict[str, Transport]:
     found: dict[str, Transport] = {}
     for point in entry_points(group=ENTRY_POINT):
         transport: Transport = point.load()
-        if transport.name in (*_BUILT_IN, _IPC) or transport.name in found:
+        if transport.name in (*_BUILT_IN, IPC) or transport.name in found:
             raise TransportError(
                 f"the entry point {point.name!r} of {point.value} registers a transport named "
                 f"{transport.name!r}, which exists: it needs another name"
@@ -260,9 +262,9 @@ def _accelerator_tensors(
         )
         why = "some of their accelerators are the same, and this tensor's is not one of them"
         if forced is None and together and device in theirs:
-            if _IPC not in refused:
-                return Choice(_IPC, f"both see accelerator {device}")
-            why = f"{_IPC} is impossible: {refused[_IPC]}"
+            if IPC not in refused:
+                return Choice(IPC, f"both see accelerator {device}")
+            why = f"{IPC} is impossible: {refused[IPC]}"
         if not set(here.available_accelerators) & theirs:
             return Choice(
                 "torch", f"different {here.accelerator_type} devices: the vendor's library"

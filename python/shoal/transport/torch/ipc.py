@@ -22,6 +22,7 @@ Take = Callable[[], bytes]
 
 _DONE = b"done"
 _REFUSED = b"refused: "
+_WITHDRAWN = b"withdrawn"
 _FIELDS = ("handle", "ref_counter", "event")
 
 
@@ -40,40 +41,56 @@ def send_by_ipc(tensors: "Sequence[torch.Tensor]", put: Put, take: Take) -> None
     import torch
 
     try:
-        shared = [_share(index, tensor) for index, tensor in enumerate(tensors)]
-    except RuntimeError as error:  # of torch, for example on a system without CUDA IPC
+        # Memory of no bytes has no handle.
+        filled = [(index, tensor) for index, tensor in enumerate(tensors) if tensor.numel()]
+        handles = describe_handles([_share(index, tensor) for index, tensor in filled])
+    except BaseException as error:
         reason = f"the sender cannot share memory of the device: {error}"
         put(_REFUSED + reason.encode())
-        raise TransportRefusedError(reason) from error
-    put(describe_handles(shared))
-    answer = take()
-    torch.cuda.ipc_collect()  # type: ignore[no-untyped-call]  # torch has no types for it
+        if isinstance(error, RuntimeError):  # of torch, for example on a system without CUDA IPC
+            raise TransportRefusedError(reason) from error
+        raise
+    put(handles)
+    try:
+        answer = take()
+    except BaseException:
+        put(_WITHDRAWN)
+        raise
+    if filled:
+        torch.cuda.ipc_collect()  # type: ignore[no-untyped-call]  # torch has no types for it
     if answer != _DONE:
         raise TransportRefusedError(answer.decode(errors="replace"))
 
 
-def receive_by_ipc(into: "Sequence[torch.Tensor]", put: Put, take: Take) -> None:
+def receive_by_ipc(
+    into: "Sequence[torch.Tensor]", put: Put, take: Take, has_more: Callable[[], bool]
+) -> None:
     """Copy tensors of another process on the same device into tensors of this process.
 
     Args:
         into: Tensors of the shapes and dtypes that the sender sends.
         put: Sends bytes to the sender.
         take: Waits for bytes from the sender; it enforces the deadline.
+        has_more: Whether the sender has sent further bytes, which it does if its wait for the copy
+            ended early. It may have changed the tensors since.
 
     Raises:
         TransportRefusedError: This process cannot see the sender's device or open its memory, or
-            the sender cannot share it.
+            the sender cannot share it, or did not wait for the copy.
     """
     message = take()
     if message.startswith(_REFUSED):
         raise TransportRefusedError(message.removeprefix(_REFUSED).decode())
     try:
-        for tensor, described in zip(into, json.loads(message), strict=True):
+        filled = [tensor for tensor in into if tensor.numel()]
+        for tensor, described in zip(filled, json.loads(message), strict=True):
             _copy(described, tensor)
     except Exception as error:
         reason = f"the receiver cannot copy from the sender's memory: {error}"
         put(reason.encode())
         raise TransportRefusedError(reason) from error
+    if has_more():
+        raise TransportRefusedError("the sender's wait for the copy ended early")
     put(_DONE)
 
 
