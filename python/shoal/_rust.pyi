@@ -1,7 +1,8 @@
 # ruff: noqa: PYI021  (this stub is the documented contract of both backends)
 """The contract of the core, which `shoal._rust` and `shoal._pure` both implement.
 
-Names, signatures, results, exception classes and messages are the same in both. A value of the
+Names, signatures, results, exception classes and messages are the same in both; only the lane's
+classes are missing in the pure one. A value of the
 wrong type raises a `TypeError`; invalid input raises an error of `shoal.errors`, with `text` and
 `span` if it is about a part of a text.
 """
@@ -851,6 +852,81 @@ class ShmParcel:
 
     def __reduce_ex__(self, protocol: SupportsIndex) -> tuple[Any, ...]:
         """Pickle the parcel; with protocol 5 its bytes are out of band if the pickler allows it."""
+
+@final
+class LaneServer:
+    """Lets processes of other nodes use the queues of a session over TCP, without the interpreter.
+
+    It listens on a free port of `ip`, for clients with the same `key` of 32 bytes. Each connection
+    has a thread. It ends with `stop`, or with the object. The pure core has none.
+
+    Raises:
+        TransportError: The address is not one of this machine.
+    """
+
+    def __new__(cls, session: ShmSession, ip: str, key: bytes) -> Self: ...
+    @property
+    def address(self) -> tuple[str, int]:
+        """The IP address and the port."""
+
+    @property
+    def connections(self) -> int:
+        """The number of connections, with those that have not proved yet that they know the key."""
+
+    def stop(self) -> None:
+        """End all connections. A put that waits for room puts nothing. Idempotent."""
+
+@final
+class LaneClient:
+    """The connections of this process to a `LaneServer`, for any number of queues and threads."""
+
+    def __new__(cls, ip: str, port: int, key: bytes) -> Self: ...
+
+@final
+class LaneQueue:
+    """A queue of a session of another node. Its methods have the results and errors of `ShmQueue`'s.
+
+    A connection that is cut is made again, and no message is put twice.
+
+    Raises:
+        ConnectionRefusedError: From each call: no connection came about, and nothing was sent.
+        ConnectionResetError: From each call: messages were sent, and it is not known whether they
+            are in the queue.
+    """
+
+    def __new__(
+        cls,
+        client: LaneClient,
+        key: bytes,
+        maxsize: int | None = None,
+        max_bytes: int | None = None,
+        policy: str = "block",
+        name: str = "",
+    ) -> Self: ...
+    @property
+    def name(self) -> str: ...
+    def put(
+        self,
+        obj: Any,
+        weight: int = 0,
+        timeout: float | None = None,
+        *,
+        waiting: Callable[[], object] | None = None,
+    ) -> None:
+        """Append an object, waiting for room; see `ShmQueue.put`."""
+
+    def put_nowait(self, obj: Any, weight: int = 0) -> None:
+        """Append an object if there is room now; waits up to 30 s for the server's answer."""
+
+    def put_many(
+        self,
+        objs: Iterable[Any],
+        weights: Iterable[int] | None = None,
+        timeout: float | None = None,
+        *,
+        waiting: Callable[[], object] | None = None,
+    ) -> None:
+        """Append objects in their order, waiting for room; see `ShmQueue.put_many`."""
 
 @disjoint_base
 class ChannelBase:

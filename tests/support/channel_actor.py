@@ -81,7 +81,8 @@ class Actors:
         self._patch.setattr(self._channel.actor_protocol, "ray", ray)
         self._patch.setattr(self._channel.actor_protocol, "fetch", self.handle.get)
         itself = SimpleNamespace(current_actor=None)
-        ray = SimpleNamespace(get_runtime_context=lambda: itself, kill=lambda _: None)
+        util = SimpleNamespace(get_node_ip_address=lambda: "127.0.0.1")
+        ray = SimpleNamespace(get_runtime_context=lambda: itself, kill=lambda _: None, util=util)
         self._patch.setattr(self._channel.actor, "ray", ray)
         return self
 

@@ -61,7 +61,7 @@ def channel_modules(shm, place, monkeypatch):
             "remote",
             "routes",
         ),
-        "queues": ("leases", "order", "protocol", "settings", "shared", "wait"),
+        "queues": ("lane", "leases", "order", "protocol", "settings", "shared", "wait"),
     }
     modules = {
         name: importlib.import_module(f"shoal.{package}.{name}")

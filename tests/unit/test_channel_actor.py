@@ -326,6 +326,7 @@ def test_a_get_ends_with_its_time_although_its_actor_starts_again(actors, channe
         queues.take("k", channel.protocol.ONE, Deadline(0.2))
 
 
+@pytest.mark.usefixtures("by_calls")
 def test_a_put_that_is_not_answered_is_cancelled(actors):
     queues = actors.start(maxsize=1).way("ray")
     queues.put("k", 0, 0, None)

@@ -13,6 +13,8 @@ from shoal.shm.keys import canonical
 from support.channel_actor import DEADLINE_S, held_up
 from support.processes import until
 
+pytestmark = pytest.mark.usefixtures("by_calls")
+
 ITEM = bytes(8000)
 ITEMS = 200
 SMALL = 5

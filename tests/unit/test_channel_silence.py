@@ -46,6 +46,7 @@ def test_a_batch_that_lingers_ends_with_its_time(actors, channel):
 
 
 @both_ways
+@pytest.mark.usefixtures("by_calls")
 @pytest.mark.parametrize("number", [1, 3])
 def test_a_put_ends_with_its_time(actors, how, number):
     queues = actors.start().way("ray")

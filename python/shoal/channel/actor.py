@@ -29,6 +29,7 @@ from shoal.errors import (
 )
 from shoal.manager import NodeManager
 from shoal.process import ProcessId, is_running, wait_for_exit
+from shoal.queues.lane import listen
 from shoal.queues.leases import Leases, arrival_s
 from shoal.queues.order import NotYet
 from shoal.queues.protocol import Outcome, Want
@@ -94,6 +95,7 @@ class ChannelWorker:
         self._actor_of: dict[bytes, int] = {}
         self._routes = self._remembered() if settings.num_actors > 1 else None
         self._leases = Leases(name)
+        self._lane: Any = None
         self._waiting: dict[tuple[int, int], asyncio.Future[Any]] = {}
         self._cancelled: dict[tuple[int, int], None] = {}
         self._ends = False
@@ -201,6 +203,12 @@ class ChannelWorker:
 
     async def _do_route(self, encoded: bytes, node_rank: int) -> tuple[Outcome, Any]:
         return Outcome.OK, self._route(encoded, node_rank)
+
+    async def _do_lane(self) -> tuple[Outcome, Any]:
+        """Return where processes of other nodes reach the session without calls; None if nowhere."""
+        if self._lane is None and not self._ends:
+            self._lane = listen(self._session, ray.util.get_node_ip_address())
+        return Outcome.OK, None if self._lane is None else tuple(self._lane[1])
 
     async def _do_put(
         self,
@@ -380,6 +388,7 @@ class ChannelWorker:
 
     _operations: ClassVar[dict[str, Callable[..., Coroutine[Any, Any, tuple[Outcome, Any]]]]] = {
         "route": _do_route,
+        "lane": _do_lane,
         "put": _do_put,
         "put_many": _do_put_many,
         "take": _do_take,
@@ -469,6 +478,8 @@ class ChannelWorker:
         # Waits of other processes end, and their puts are refused; what they have mapped stays.
         with contextlib.suppress(ChannelError):
             self._session.close_queues()
+        if self._lane is not None:
+            self._lane[0].stop()
         self._session.remove()
 
     async def _linger(self) -> None:

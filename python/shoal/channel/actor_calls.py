@@ -59,7 +59,8 @@ class ActorCalls:
     def _end_with_job(self) -> None:
         self._job_has_ended = True
 
-    def _check_job(self) -> None:
+    def check_job(self) -> None:
+        """Raise `ChannelClosed` if the job of this process has ended."""
         if self._job_has_ended:
             raise self._closed(JOB_HAS_ENDED)
 
@@ -93,7 +94,7 @@ class ActorCalls:
             ActorSilentError: The actor does not answer.
             Exception: The error that the actor raised.
         """
-        self._check_job()
+        self.check_job()
         packed = pack((operation, self._token, arguments))
         try:
             outcome, body = yield Request(
@@ -106,7 +107,7 @@ class ActorCalls:
             raise lost from None
         if outcome is Outcome.ERROR:
             if isinstance(body, ChannelClosed):
-                self._check_job()
+                self.check_job()
             raise body
         if outcome is Outcome.CLOSED:
             raise self._closed("another channel has its name")

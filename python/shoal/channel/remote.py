@@ -1,6 +1,11 @@
-"""`RemoteQueues`: a channel's queues on another node, used by calls to the channel's actor."""
+"""`RemoteQueues`: a channel's queues on another node.
+
+Puts that wait in the calling thread go over the lane to the actor's process; everything else, and
+every operation without a lane, is a call to the channel's actor.
+"""
 
 import asyncio
+import math
 import threading
 import time
 from collections.abc import Callable, Hashable, Sequence
@@ -8,7 +13,7 @@ from functools import partial
 from typing import Any
 
 from shoal.channel.actor_calls import ActorCalls
-from shoal.channel.actor_protocol import Steps, arun, new_ticket, until_stopped
+from shoal.channel.actor_protocol import Steps, arun, new_ticket, run, until_stopped
 from shoal.channel.pending import PendingCalls, PutSequence
 from shoal.context import current
 from shoal.deadline import Deadline, LongWait
@@ -22,6 +27,7 @@ from shoal.errors import (
 from shoal.process import own_process
 from shoal.queues.arrays import new_array
 from shoal.queues.counts import Counts
+from shoal.queues.lane import Lane, LaneAddress
 from shoal.queues.leases import HeldLeases, RemoteLease
 from shoal.queues.protocol import (
     NOTHING,
@@ -48,6 +54,8 @@ _SLICE_S = 2.0
 """Maximum seconds that one call of a get waits at the actor."""
 _PUT_SLICE_S = 10.0
 """Maximum seconds that one call of a put waits; longer, because each call sends the item again."""
+_LOOK_S = 2.0
+"""Maximum seconds to ask whether an actor lives whose lane ended."""
 _CHUNK = 1024
 """Maximum number of items in one call of `put_many`."""
 _CHUNK_BYTES = 8 * 1024 * 1024
@@ -76,6 +84,7 @@ class RemoteQueues:
     ) -> None:
         self.settings = settings
         self._calls = ActorCalls(settings, namespace, index, handle)
+        self._lane = Lane(settings, self._find_lane, self._lost_lane, self._calls.check_job)
         self._pending = PendingCalls()
         self._held = HeldLeases(self._renew)
 
@@ -90,6 +99,8 @@ class RemoteQueues:
             future = self.start_put(key, item, weight, deadline)
             result_of(future, long_wait("put", "room", self._shown(_key(key)), deadline))
             return
+        if self._lane.put(key, item, weight, deadline):
+            return
         steps = self._put_steps(_key(key), Parcel.of(item), weight, deadline)
         self._calls.run(steps, self._wait("put", key, "room", deadline))
 
@@ -98,6 +109,8 @@ class RemoteQueues:
     ) -> None:
         """Put items in their order; an error's `done` says how many are in the channel."""
         busy = self._pending.has_puts(key)
+        if not busy and self._lane.put_many(key, items, weights, deadline):
+            return
         wait = self._wait("put_many", key, "room", deadline)
         put, most = 0, _CHUNK
         try:
@@ -193,6 +206,37 @@ class RemoteQueues:
         except ShoalError:  # the caller puts the first item alone and meets the error again
             return 0
         return int(accepted)
+
+    def _find_lane(self, deadline: Deadline | None) -> LaneAddress | None:
+        """Ask the actor where its process is reached; wait while it starts again."""
+        limit = _limit(deadline)
+
+        def steps() -> Steps[Any]:
+            until = Deadline(math.inf) if limit is None else limit
+            while True:
+                try:
+                    _, address = yield from self._calls.serve("lane", until=limit)
+                except ActorRestartsError:
+                    if until.expired:
+                        raise
+                    yield from self._calls.until_restarted(until)
+                else:
+                    return address
+
+        address = self._calls.run(steps())
+        return None if address is None else LaneAddress(*address)
+
+    def _lost_lane(self, address: LaneAddress, why: str) -> BaseException:
+        """Return the error of a put that was sent over the lane, and was not answered."""
+        try:
+            _, found = run(self._calls.serve("lane", until=Deadline(_LOOK_S)))
+        except ActorLostError as error:
+            return self._calls.translate(error)
+        except ShoalError as error:
+            return error
+        restarted = found is None or LaneAddress(*found) != address
+        lost: type[ActorLostError] = ActorRestartsError if restarted else ActorSilentError
+        return self._calls.translate(lost(why))
 
     # Gets.
 

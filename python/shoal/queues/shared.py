@@ -8,7 +8,7 @@ import contextlib
 import math
 from collections.abc import Callable, Hashable, Sequence
 from functools import partial
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from shoal._backend import ShmQueue
 from shoal.deadline import Deadline, LongWait
@@ -29,6 +29,9 @@ from shoal.shm import Parcel, Queue, Reservation, Session
 from shoal.shm.keys import canonical
 from shoal.shm.refusals import Refusal, timeout_error
 
+if TYPE_CHECKING:  # the pure core has none
+    from shoal._backend import LaneQueue
+
 __all__ = [
     "ROUTES",
     "SessionQueues",
@@ -39,6 +42,7 @@ __all__ = [
     "take_now",
     "take_or_wait",
     "taken",
+    "with_whole_timeout",
 ]
 
 _MANY = 1024
@@ -125,7 +129,7 @@ class SharedQueues(Engine):
         try:
             queue.put(item, weight, deadline.remaining, waiting=waiting)
         except ShoalTimeoutError as error:
-            raise _with_whole_timeout(error, "put", queue, deadline) from None
+            raise with_whole_timeout(error, "put", queue.name, deadline) from None
 
     def put_many(
         self, key: Hashable, items: Sequence[Any], weights: Sequence[int], deadline: Deadline
@@ -139,7 +143,7 @@ class SharedQueues(Engine):
         try:
             queue.put_many(items, weights, deadline.remaining, waiting=waiting)
         except ShoalTimeoutError as error:
-            raise _with_whole_timeout(error, "put_many", queue, deadline) from None
+            raise with_whole_timeout(error, "put_many", queue.name, deadline) from None
 
     def reserve(
         self, key: Hashable, shape: tuple[int, ...], dtype: Any, deadline: Deadline
@@ -150,7 +154,7 @@ class SharedQueues(Engine):
         try:
             return queue.reserve(shape, dtype, deadline.remaining, waiting=waiting)
         except ShoalTimeoutError as error:
-            raise _with_whole_timeout(error, "reserve", queue, deadline) from None
+            raise with_whole_timeout(error, "reserve", queue.name, deadline) from None
 
     # Gets.
 
@@ -202,7 +206,7 @@ class SharedQueues(Engine):
                 return take_within(queue, phase, until.remaining, waiting)
             except ShoalTimeoutError as error:
                 if until is deadline or Refusal.of(error) is None:
-                    raise _with_whole_timeout(error, want.operation, queue, deadline) from None
+                    raise with_whole_timeout(error, want.operation, queue.name, deadline) from None
         return None
 
     def set_aside(self, key: Hashable, error: ChannelDecodeError) -> None:
@@ -277,8 +281,8 @@ async def _attempted(
         await queue.attempted(side, operation.attempt, NotYet, seconds, side)
 
 
-def _with_whole_timeout(
-    error: ShoalTimeoutError, operation: str, queue: Queue, deadline: Deadline
+def with_whole_timeout(
+    error: ShoalTimeoutError, operation: str, queue: str, deadline: Deadline
 ) -> ShoalTimeoutError:
     """Return a queue's timeout error with the timeout of the whole call in its text.
 
@@ -287,7 +291,7 @@ def _with_whole_timeout(
     refusal = Refusal.of(error)
     if refusal is None:  # not an error of the queue, but of code that ran while it waited
         return error
-    whole = timeout_error(operation, queue.name, deadline.timeout, refusal)
+    whole = timeout_error(operation, queue, deadline.timeout, refusal)
     if hasattr(error, "done"):
         set_done(whole, error.done)
     return whole
@@ -445,7 +449,10 @@ def take_within(
 
 
 def log_waits(
-    operation: str, awaited: str, queue: ShmQueue, deadline: Deadline | None = None
+    operation: str,
+    awaited: str,
+    queue: "ShmQueue | LaneQueue",
+    deadline: Deadline | None = None,
 ) -> Callable[[], None]:
     """Return a function for `waiting` of a queue's calls: it logs long waits.
 

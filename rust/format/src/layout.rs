@@ -5,7 +5,7 @@ use std::cell::Cell;
 use crate::{Damage, KIND_PIECES, KIND_PLAIN};
 
 /// Alignment of pieces in bytes.
-const ALIGNMENT: usize = 64;
+pub(crate) const ALIGNMENT: usize = 64;
 
 /// Size in bytes of the prefix that holds the length of the head.
 pub(crate) const PREFIX: usize = 8;

@@ -1,7 +1,10 @@
 //! A message before it is written: its head, and its pieces, which still lie elsewhere.
 
-use crate::layout::{PREFIX, places};
+use crate::layout::{ALIGNMENT, PREFIX, places};
 use crate::{Head, KIND_PIECES, KIND_PLAIN, LONG};
+
+/// The bytes between two pieces: fewer than this.
+const GAP: [u8; ALIGNMENT] = [0; ALIGNMENT];
 
 /// A piece of a message: bytes that are not in the head.
 pub trait Part {
@@ -109,7 +112,7 @@ impl<P: Part> Message<P> {
             return;
         }
         let head = self.head.bytes();
-        write(0, &(head.len() as u64).to_le_bytes());
+        write(0, &self.prefix());
         write(PREFIX, head);
         for (piece, (at, _)) in self.pieces.iter().zip(self.places()) {
             let bytes = piece.bytes();
@@ -117,6 +120,28 @@ impl<P: Part> Message<P> {
                 write(at, bytes);
             }
         }
+    }
+
+    /// The bytes that [`Self::parts`] begins with, if the message has pieces.
+    pub fn prefix(&self) -> [u8; PREFIX] {
+        (self.head.bytes().len() as u64).to_le_bytes()
+    }
+
+    /// All bytes of the message, in as many parts as they lie in; those between the pieces are 0.
+    ///
+    /// `prefix` is what [`Self::prefix`] returns. No room may be reserved in the message.
+    pub fn parts<'a>(&'a self, prefix: &'a [u8; PREFIX]) -> Vec<&'a [u8]> {
+        if let Some(all) = self.plain() {
+            return vec![all];
+        }
+        let head = self.head.bytes();
+        let mut parts: Vec<&[u8]> = vec![prefix, head];
+        let mut end = PREFIX + head.len();
+        for (piece, (at, next)) in self.pieces.iter().zip(self.places()) {
+            parts.extend([&GAP[..at - end], piece.bytes()]);
+            end = next;
+        }
+        parts
     }
 
     /// The start and the end of each piece.
@@ -179,6 +204,23 @@ mod tests {
         });
         assert!(message.plain().is_none_or(|plain| plain == bytes));
         bytes
+    }
+
+    #[test]
+    fn the_parts_of_a_message_are_all_its_bytes() {
+        let pieces = || vec![Piece::Bytes(vec![1; 70]), Piece::Bytes(Vec::new())];
+        let whole = Piece::Whole(2, b"all of it".to_vec());
+        for (head, pieces) in [
+            (&b"head"[..], Vec::new()),
+            (b"head", pieces()),
+            (&[7; 56], pieces()),
+            (b"", vec![whole]),
+        ] {
+            let message = message(head, pieces);
+            let mut bytes = vec![0; message.total_len()];
+            message.write_into(&mut |at, part| bytes[at..at + part.len()].copy_from_slice(part));
+            assert_eq!(message.parts(&message.prefix()).concat(), bytes);
+        }
     }
 
     #[test]

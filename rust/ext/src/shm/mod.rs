@@ -11,6 +11,7 @@ mod deferred;
 mod errors;
 mod get;
 mod get_many;
+mod lane;
 mod loan;
 mod message;
 mod parcel;
@@ -26,6 +27,7 @@ mod session;
 mod wait;
 
 pub(crate) use channel_base::PyChannelBase;
+pub(crate) use lane::{PyLaneClient, PyLaneQueue, PyLaneServer};
 pub(crate) use message::PyShmMessage;
 pub(crate) use parcel::PyShmParcel;
 pub(crate) use process::watch;

@@ -130,11 +130,6 @@ impl PyShmQueue {
         let Ok(here) = self.process_queue(py, operation) else {
             return String::new();
         };
-        let senders = here.queue.session().usage().senders;
-        let each = senders.iter().enumerate().map(|(at, (process, bytes))| {
-            let mark = if at == 0 { ";" } else { "," };
-            format!("{mark} process {process} holds {bytes} bytes")
-        });
-        each.collect()
+        here.queue.session().usage().holders()
     }
 }

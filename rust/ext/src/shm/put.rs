@@ -7,7 +7,7 @@ use shoal_shm::session::{Draft, Error, Offer, Outgoing, SessionQueue};
 use shoal_shm::{Descriptor, Label};
 
 use super::arguments;
-use super::errors::{no_memory, refused};
+use super::errors::{never_fits, refused};
 use super::parcel::message_of;
 use super::process_queue::ProcessQueue;
 use super::queue::PyShmQueue;
@@ -181,13 +181,8 @@ impl PyShmQueue {
         if self.fits(length) {
             return Ok(());
         }
-        let (name, limit) = (&self.name, self.queue.queue.max_bytes());
-        Err(no_memory(
-            py,
-            format!(
-                "{operation}: a message of {length} bytes never fits into {name}: max_bytes={limit}"
-            ),
-        ))
+        let limit = self.queue.queue.max_bytes();
+        Err(never_fits(py, operation, &self.name, length, limit))
     }
 }
 

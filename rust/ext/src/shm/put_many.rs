@@ -222,7 +222,8 @@ impl PyShmQueue {
 }
 
 /// One weight for each object; None if all are 0.
-fn weights_of(
+/// The argument `weights`: one for each object.
+pub(super) fn weights_of(
     weights: Option<&Bound<'_, PyAny>>,
     objects: &Bound<'_, PyList>,
 ) -> PyResult<Option<Vec<u64>>> {

@@ -25,7 +25,7 @@ use crate::errors::shoal_error;
 /// Maximum length of a key in bytes.
 const KEY_LIMIT: usize = 65_535;
 /// Maximum of `maxsize`.
-const MAXSIZE_LIMIT: u64 = 1 << 20;
+pub(super) const MAXSIZE_LIMIT: u64 = 1 << 20;
 
 /// One queue of a session: each message goes to exactly one consumer, in the order of the puts.
 #[pyclass(frozen, subclass, weakref, name = "ShmQueue", module = "shoal.shm")]
@@ -90,14 +90,7 @@ impl PyShmQueue {
         let session = session
             .cast::<PyShmSession>()
             .map_err(|_| wrong_type(session, "session", "a session"))?;
-        let bytes = key
-            .cast::<PyBytes>()
-            .map_err(|_| wrong_type(key, "key", "bytes"))?
-            .as_bytes();
-        if bytes.is_empty() || bytes.len() > KEY_LIMIT {
-            let message = format!("key: expected 1 to {KEY_LIMIT} bytes, got {}", bytes.len());
-            return Err(bad_value(py, message));
-        }
+        let bytes = key_of(key)?;
         let bounds = Bounds {
             maxsize: whole_or_none(maxsize, "maxsize", 0, MAXSIZE_LIMIT)?,
             max_bytes: whole_or_none(max_bytes, "max_bytes", 0, LARGEST)?,
@@ -406,6 +399,19 @@ pub(super) fn other_bounds(py: Python<'_>, name: &str, error: &Error) -> Option<
         found.0, found.1, asked.0, asked.1
     );
     Some(shoal_error(py, "ChannelExistsError", message, None))
+}
+
+/// The argument `key`: the bytes of a queue's key.
+pub(super) fn key_of<'a>(key: &'a Bound<'_, PyAny>) -> PyResult<&'a [u8]> {
+    let bytes = key
+        .cast::<PyBytes>()
+        .map_err(|_| wrong_type(key, "key", "bytes"))?
+        .as_bytes();
+    if bytes.is_empty() || bytes.len() > KEY_LIMIT {
+        let message = format!("key: expected 1 to {KEY_LIMIT} bytes, got {}", bytes.len());
+        return Err(bad_value(key.py(), message));
+    }
+    Ok(bytes)
 }
 
 /// How messages are taken, according to the argument `lease`.

@@ -131,6 +131,44 @@ impl<'a, 'py> Limit<'a, 'py> {
         until.pause.raised.map_or(Ok(end), Err)
     }
 
+    /// Runs an operation that waits by itself until the limit, detached from the interpreter. It calls
+    /// the function that it gets about once in each slice, and ends if that returns false.
+    ///
+    /// # Errors
+    ///
+    /// The exception of a signal handler or of `waiting`, which ended the wait.
+    pub(super) fn wait_detached<T: Send>(
+        &mut self,
+        py: Python<'_>,
+        operate: impl FnOnce(Deadline, &mut dyn FnMut() -> bool) -> T + Send,
+    ) -> PyResult<T> {
+        let waiting = self.waiting.map(Bound::as_unbound);
+        // A time that is over when the call begins is no wait, however the clocks differ.
+        let deadline = match self.deadline {
+            Deadline::At(end) if end <= Instant::now() => Deadline::Now,
+            deadline => deadline,
+        };
+        let mut raised = None;
+        let mut called = None;
+        let end = py.detach(|| {
+            operate(deadline, &mut || {
+                raised = Python::attach(|py| {
+                    let mut attached = Attached {
+                        py,
+                        waiting,
+                        called,
+                        raised: None,
+                    };
+                    let end = attached.handle().err();
+                    called = attached.called;
+                    end
+                });
+                raised.is_none()
+            })
+        });
+        raised.map_or(Ok(end), Err)
+    }
+
     /// How long ago the limit ended.
     pub(super) fn over(&self) -> Duration {
         match self.deadline {

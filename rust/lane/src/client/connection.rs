@@ -44,6 +44,8 @@ pub(super) enum NoConnection {
     Refused(handshake::Error),
     /// The server has forgotten the stream.
     Forgotten { epoch: u64 },
+    /// Its node answered that nothing listens there.
+    NobodyListens(String),
     /// It did not come about.
     Unreachable(String),
     /// The caller ended the wait.
@@ -54,6 +56,7 @@ impl From<io::Error> for NoConnection {
     fn from(error: io::Error) -> Self {
         match error.kind() {
             ErrorKind::Interrupted => Self::Interrupted,
+            ErrorKind::ConnectionRefused => Self::NobodyListens(error.to_string()),
             _ => Self::Unreachable(error.to_string()),
         }
     }
@@ -194,9 +197,20 @@ fn until_welcomed(
     hello: Hello,
     patience: &mut Patience<'_>,
 ) -> Result<Welcomed, NoConnection> {
+    let mut refused = None;
     loop {
         let why = match welcomed(client, hello, patience) {
-            Err(NoConnection::Unreachable(why)) => why,
+            Err(NoConnection::NobodyListens(why)) => {
+                let since = *refused.get_or_insert_with(Instant::now);
+                if since.elapsed() > client.limits.refused {
+                    return Err(NoConnection::Unreachable(why));
+                }
+                why
+            }
+            Err(NoConnection::Unreachable(why)) => {
+                refused = None;
+                why
+            }
             end => return end,
         };
         match patience.check() {

@@ -35,6 +35,8 @@ pub struct Limits {
     /// How long to try to connect, at first and after each cut. A put that does not wait has as much
     /// time for its reply.
     pub reconnect: Duration,
+    /// How long the server's node may refuse connections: then nothing listens there any more.
+    pub refused: Duration,
     /// How long after its deadline a put waits for its reply.
     pub late: Duration,
     /// How long the kernel tries to reach a server that does not answer.
@@ -49,6 +51,7 @@ impl Default for Limits {
             connect: Duration::from_secs(2),
             handshake: Duration::from_secs(5),
             reconnect: Duration::from_secs(30),
+            refused: Duration::from_secs(1),
             late: Duration::from_secs(2),
             peer_timeout: PEER_TIMEOUT,
             idle: Duration::from_secs(10),
@@ -284,11 +287,13 @@ impl Exchange<'_> {
         Connection::open(self.client, patience).map_err(|error| match error {
             NoConnection::Refused(why) => Error::Refused { address, why },
             NoConnection::Interrupted => Error::Interrupted,
-            NoConnection::Unreachable(why) => Error::Unreachable {
-                address,
-                waited: began.elapsed(),
-                why,
-            },
+            NoConnection::NobodyListens(why) | NoConnection::Unreachable(why) => {
+                Error::Unreachable {
+                    address,
+                    waited: began.elapsed(),
+                    why,
+                }
+            }
             NoConnection::Forgotten { .. } => self.lost(Loss::Forgotten),
         })
     }
@@ -311,10 +316,12 @@ impl Exchange<'_> {
                 NoConnection::Forgotten { .. } | NoConnection::Refused(_) => {
                     self.lost(Loss::OtherServer)
                 }
-                NoConnection::Unreachable(why) => self.lost(Loss::Gone {
-                    waited: began.elapsed(),
-                    why,
-                }),
+                NoConnection::NobodyListens(why) | NoConnection::Unreachable(why) => {
+                    self.lost(Loss::Gone {
+                        waited: began.elapsed(),
+                        why,
+                    })
+                }
             };
             Stop::Failed(error, false)
         })?;

@@ -6,6 +6,7 @@
 mod accept;
 mod puts;
 mod queues;
+mod stop;
 mod streams;
 
 use std::io;

@@ -11,9 +11,10 @@ use shoal_shm::session::{Bounds, Draft, Error, Offer, SessionQueue};
 use shoal_shm::{Descriptor, Label, Refusal};
 
 use super::queues::has;
+use super::stop::Stop;
 use super::streams::{Failure, Record};
 use super::{Limits, Shared};
-use crate::frame::{MAX_BODY, NEVER, Policy, Reply, Request, Status, encode_shortage};
+use crate::frame::{NEVER, Policy, Reply, Request, Status};
 use crate::socket::{Inbox, Patience, SLICE, Socket, is_ended_by_peer};
 
 /// Size of the buffer of a connection: more than twice the longest small request with its key.
@@ -26,50 +27,6 @@ pub(super) fn remembered(limits: &Limits, ended: &io::Result<()>) -> Duration {
     match ended {
         Err(error) if is_ended_by_peer(error) => limits.apart,
         _ => limits.cut,
-    }
-}
-
-/// Why a request was not carried out.
-enum Stop {
-    /// It failed; the connection goes on.
-    Fails(Status, Vec<u8>),
-    /// The connection ended.
-    Ended(io::Error),
-}
-
-impl From<io::Error> for Stop {
-    fn from(error: io::Error) -> Self {
-        Self::Ended(error)
-    }
-}
-
-impl From<Error> for Stop {
-    fn from(error: Error) -> Self {
-        let status = match error {
-            Error::QueueClosed => Status::Closed,
-            Error::MemoryUsedUp { .. } => Status::Memory,
-            Error::TooLarge { .. } => Status::TooLarge,
-            Error::KeyTooLong { .. } | Error::OtherBounds { .. } => Status::Invalid,
-            _ => Status::Failed,
-        };
-        Self::text(status, error.to_string())
-    }
-}
-
-impl Stop {
-    fn text(status: Status, text: String) -> Self {
-        let mut body = text.into_bytes();
-        body.truncate(usize::try_from(MAX_BODY).unwrap_or(usize::MAX));
-        Self::Fails(status, body)
-    }
-
-    fn shortage(status: Status, queue: &SessionQueue, lack: Lack) -> Self {
-        let shortage = queue.shortage_of_put(lack);
-        Self::Fails(status, encode_shortage(&shortage).to_vec())
-    }
-
-    fn gone() -> Self {
-        Self::Ended(ErrorKind::ConnectionReset.into())
     }
 }
 
@@ -246,14 +203,12 @@ impl<'a> Serving<'a> {
     }
 
     fn end(&mut self, request: &Request, end: Result<(), Stop>) -> io::Result<()> {
-        match end {
-            Ok(()) => {
-                self.advance(request.seq);
-                Ok(())
-            }
-            Err(Stop::Fails(status, body)) => self.fail(request, status, body),
-            Err(Stop::Ended(error)) => Err(error),
-        }
+        let Err(stop) = end else {
+            self.advance(request.seq);
+            return Ok(());
+        };
+        let (status, body) = stop.reply(&self.shared.session)?;
+        self.fail(request, status, body)
     }
 
     fn queue(&mut self, request: &Request, key: Range<usize>) -> Result<Arc<SessionQueue>, Stop> {
@@ -439,14 +394,12 @@ impl<'a> Serving<'a> {
             self.inbox.skip(payload.end);
         }
         self.unread = 0;
-        match end {
-            Ok(()) => Ok(true),
-            Err(Stop::Fails(status, body)) => {
-                let (failed, _) = &small[used - 1];
-                self.fail(failed, status, body).map(|()| true)
-            }
-            Err(Stop::Ended(error)) => Err(error),
+        if let Err(stop) = end {
+            let (status, body) = stop.reply(&self.shared.session)?;
+            let (failed, _) = &small[used - 1];
+            self.fail(failed, status, body)?;
         }
+        Ok(true)
     }
 }
 

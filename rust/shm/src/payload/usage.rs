@@ -24,6 +24,21 @@ pub struct Usage {
     pub senders: Vec<(u32, u64)>,
 }
 
+impl Usage {
+    /// The processes that hold most of the memory, as the end of an error message.
+    pub fn holders(&self) -> String {
+        let each = self
+            .senders
+            .iter()
+            .enumerate()
+            .map(|(at, (process, bytes))| {
+                let mark = if at == 0 { ";" } else { "," };
+                format!("{mark} process {process} holds {bytes} bytes")
+            });
+        each.collect()
+    }
+}
+
 /// Computes how the memory is used. Looks at every descriptor.
 pub(crate) fn usage(control: &Control) -> Usage {
     let mut usage = Usage::default();

@@ -1,0 +1,243 @@
+"""`Lane`: puts into a channel's queues on another node, from the calling thread over TCP.
+
+The channel's actor listens beside the memory that stores the items, and its threads put into it
+without its interpreter. `LaneAddress` comes from the actor over Ray, with a key that only processes
+of the job get.
+"""
+
+import os
+from collections.abc import Callable, Hashable, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from shoal import _backend
+from shoal.context import env_var
+from shoal.deadline import Deadline
+from shoal.errors import ChannelClosed, ChannelExistsError, ShoalTimeoutError, TransportError
+from shoal.queues.protocol import set_done
+from shoal.queues.settings import ChannelSettings
+from shoal.queues.shared import log_waits, with_whole_timeout
+from shoal.shm import Session
+from shoal.shm.keys import canonical
+
+if TYPE_CHECKING:
+    from shoal._backend import LaneClient, LaneQueue, LaneServer
+
+__all__ = ["Lane", "LaneAddress", "listen"]
+
+_MANY = 1024
+"""Maximum number of queues that are kept; then all are made again when they are used."""
+
+_KEY_BYTES = 32
+
+
+class LaneAddress(NamedTuple):
+    """Where the server of a session is reached.
+
+    Attributes:
+        ip: Its IP address.
+        port: Its port.
+        key: The secret with which both sides prove that they belong to the job.
+    """
+
+    ip: str
+    port: int
+    key: bytes
+
+    def __str__(self) -> str:
+        return f"{self.ip}:{self.port}"
+
+
+def listen(session: Session, ip: str) -> "tuple[LaneServer, LaneAddress] | None":
+    """Let processes of other nodes put into a session; return None if its core has no lanes.
+
+    Args:
+        session: The session.
+        ip: An IP address of this node.
+    """
+    if not _has_lanes() or not isinstance(session, _backend.load("rust").ShmSession):
+        return None
+    key = os.urandom(_KEY_BYTES)
+    server = _backend.LaneServer(session, ip, key)
+    return server, LaneAddress(*server.address, key)
+
+
+def _has_lanes() -> bool:
+    """Whether this process uses lanes.
+
+    It does with the core in Rust, unless `SHOAL_TRANSPORT` is `ray`, or Ray encrypts, which a lane
+    does not.
+    """
+    encrypted = os.environ.get("RAY_USE_TLS", "0").lower() in ("1", "true")
+    return _backend.NAME == "rust" and not encrypted and env_var("TRANSPORT")[0] != "ray"
+
+
+class _Server(NamedTuple):
+    """A server, the connections to it, and its queues that were used, by key."""
+
+    address: LaneAddress
+    client: "LaneClient"
+    queues: "dict[bytes, LaneQueue]"
+
+
+class Lane:
+    """The way to the session of one actor of a channel.
+
+    Args:
+        settings: The channel.
+        find: Asks the actor for its address; None if it has no server. Raises the channel's errors.
+        lost: Returns the error of a put whose outcome is unknown, from the address and the reason.
+        check_job: Raises an error if the job of this process has ended.
+    """
+
+    def __init__(
+        self,
+        settings: ChannelSettings,
+        find: Callable[[Deadline | None], LaneAddress | None],
+        lost: Callable[[LaneAddress, str], BaseException],
+        check_job: Callable[[], None],
+    ) -> None:
+        self._settings = settings
+        self._find = find
+        self._lost = lost
+        self._check_job = check_job
+        self._is_there = _has_lanes()
+        self._server: _Server | None = None
+
+    def put(self, key: Hashable, item: object, weight: int, deadline: Deadline | None) -> bool:
+        """Put an item; a deadline of None means without waiting.
+
+        Returns:
+            False if there is no lane to the actor: then nothing was done.
+        """
+
+        def put(queue: "LaneQueue") -> None:
+            if deadline is None:
+                queue.put_nowait(item, weight)
+                return
+            waiting = self._waiting("put", queue, deadline)
+            queue.put(item, weight, deadline.remaining, waiting=waiting)
+
+        return self._use(key, "put", deadline, put)
+
+    def put_many(
+        self, key: Hashable, items: Sequence[object], weights: Sequence[int], deadline: Deadline
+    ) -> bool:
+        """Put items in their order; an error's `done` says how many are in the channel.
+
+        Returns:
+            False if there is no lane to the actor: then nothing was done.
+        """
+        done = 0
+
+        def put(queue: "LaneQueue") -> None:
+            nonlocal done
+            waiting = self._waiting("put_many", queue, deadline)
+            try:
+                queue.put_many(items[done:], weights[done:], deadline.remaining, waiting=waiting)
+            except Exception as error:
+                done += getattr(error, "done", 0)
+                raise
+
+        try:
+            return self._use(key, "put_many", deadline, put)
+        except Exception as error:
+            set_done(error, done)
+            raise
+
+    def _waiting(
+        self, operation: str, queue: "LaneQueue", deadline: Deadline
+    ) -> Callable[[], None]:
+        """Return what a call does while it waits: it logs that, and ends with the job."""
+        log = log_waits(operation, "room", queue, deadline)
+
+        def waiting() -> None:
+            self._check_job()
+            log()
+
+        return waiting
+
+    def _use(
+        self,
+        key: Hashable,
+        operation: str,
+        deadline: Deadline | None,
+        use: "Callable[[LaneQueue], None]",
+    ) -> bool:
+        """Use the queue of a key; find the actor again if its former process has ended."""
+        encoded, bound = canonical(key), True
+        refused, why = None, ""
+        while self._is_there:
+            self._check_job()
+            server = self._server or self._connected(deadline)
+            if server is None:
+                break
+            if server.address == refused:
+                raise TransportError(
+                    f"{operation}: {self._shown(key)}: its actor answers over Ray, but {why}. Is the "
+                    "port blocked? SHOAL_TRANSPORT=ray sends over Ray alone"
+                )
+            queue = server.queues.get(encoded) or self._opened(server, key, encoded, bound=bound)
+            try:
+                use(queue)
+            except ChannelExistsError:  # the key was given a bound of its own
+                if not bound:
+                    raise
+                bound = False
+                server.queues.pop(encoded, None)
+            except ConnectionRefusedError as error:  # nothing was sent
+                self._forget(server)
+                refused, why = server.address, str(error)
+                self._check_time(operation, key, deadline, why)
+            except ChannelClosed:
+                self._check_job()
+                raise
+            except ConnectionResetError as error:
+                self._forget(server)
+                raise self._lost(server.address, str(error)) from None
+            except ShoalTimeoutError as error:
+                if deadline is None:
+                    raise
+                raise with_whole_timeout(error, operation, queue.name, deadline) from None
+            else:
+                return True
+        return False
+
+    def _check_time(
+        self, operation: str, key: Hashable, deadline: Deadline | None, why: str
+    ) -> None:
+        if deadline is not None and deadline.expired:
+            raise ShoalTimeoutError(
+                f"{operation}: {self._shown(key)}: no connection within {deadline.timeout:g} s: {why}"
+            )
+
+    def _connected(self, deadline: Deadline | None) -> _Server | None:
+        address = self._find(deadline)
+        if address is None:
+            self._is_there = False
+            return None
+        self._server = server = _Server(address, _backend.LaneClient(*address), {})
+        return server
+
+    def _forget(self, server: _Server) -> None:
+        if self._server is server:  # another thread may have found the next process
+            self._server = None
+
+    def _opened(
+        self, server: _Server, key: Hashable, encoded: bytes, *, bound: bool
+    ) -> "LaneQueue":
+        settings = self._settings
+        if len(server.queues) >= _MANY:
+            server.queues.clear()
+        queue = _backend.LaneQueue(
+            server.client,
+            encoded,
+            settings.maxsize if bound else None,
+            settings.key_bytes or None,
+            settings.policy,
+            self._shown(key),
+        )
+        server.queues[encoded] = queue
+        return queue
+
+    def _shown(self, key: Hashable) -> str:
+        return f"the channel {self._settings.name!r}, key {key!r}"

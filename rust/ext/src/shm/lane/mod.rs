@@ -1,0 +1,40 @@
+//! The lane for Python: the server beside a session, and the queues of a session of another node.
+//!
+//! A call of a queue runs detached from the interpreter, from the first byte to the reply. About
+//! every 100 ms it attaches, and handles signals.
+
+mod queue;
+mod server;
+
+use std::net::IpAddr;
+
+use pyo3::prelude::*;
+use pyo3::types::PyBytes;
+use shoal_lane::handshake::Key;
+
+pub(crate) use self::queue::{PyLaneClient, PyLaneQueue};
+pub(crate) use self::server::PyLaneServer;
+use super::arguments::{wrong_type, wrong_value};
+use super::errors::bad_value;
+
+/// Reads the argument `key`.
+fn secret(key: &Bound<'_, PyAny>) -> PyResult<Key> {
+    let bytes = key
+        .cast::<PyBytes>()
+        .map_err(|_| wrong_type(key, "key", "bytes"))?
+        .as_bytes();
+    Key::from_slice(bytes).ok_or_else(|| {
+        // Its value is not shown: it is a secret.
+        let message = format!("key: expected {} bytes, got {}", Key::SIZE, bytes.len());
+        bad_value(key.py(), message)
+    })
+}
+
+/// Reads the argument `ip`.
+fn ip(value: &Bound<'_, PyAny>) -> PyResult<IpAddr> {
+    let text = value
+        .extract::<&str>()
+        .map_err(|_| wrong_type(value, "ip", "a str"))?;
+    text.parse()
+        .map_err(|_| wrong_value(value, "ip", "an IP address"))
+}

@@ -1,0 +1,317 @@
+//! `LaneClient` and `LaneQueue`: puts into a queue of a session of another node.
+
+use std::net::SocketAddr;
+
+use pyo3::exceptions::{PyConnectionRefusedError, PyConnectionResetError};
+use pyo3::prelude::*;
+use pyo3::types::PyList;
+use shoal_codec::{Encoded, encode_into};
+use shoal_lane::client::{Client, Error, Failed, Limits, Parcel, Target};
+use shoal_lane::frame::Policy;
+use shoal_shm::session::Shortage;
+
+use super::super::arguments::{LARGEST, shown, text, weight, whole, whole_or_none, wrong_value};
+use super::super::errors::{closed, never_fits, no_memory, refused};
+use super::super::parcel::message_of;
+use super::super::put_many::weights_of;
+use super::super::queue::{MAXSIZE_LIMIT, key_of};
+use super::super::wait::Limit;
+use super::{ip, secret};
+use crate::convert::Arg;
+use crate::errors::shoal_error;
+
+/// Maximum number of messages of one exchange: the objects of more are encoded later.
+const TOGETHER: usize = 1024;
+
+const POLICIES: [(&str, Policy); 4] = [
+    ("block", Policy::Block),
+    ("error", Policy::Error),
+    ("drop_oldest", Policy::DropOldest),
+    ("keep_latest", Policy::KeepLatest),
+];
+
+/// The connections of this process to one server, for any number of queues and threads.
+#[pyclass(frozen, name = "LaneClient", module = "shoal._backend")]
+pub(crate) struct PyLaneClient {
+    client: Client,
+}
+
+#[pymethods]
+impl PyLaneClient {
+    #[new]
+    fn new(
+        ip: &Bound<'_, PyAny>,
+        port: &Bound<'_, PyAny>,
+        key: &Bound<'_, PyAny>,
+    ) -> PyResult<Self> {
+        let number = u16::try_from(whole(port, "port", 1, u16::MAX.into())?)?;
+        let address = SocketAddr::new(self::ip(ip)?, number);
+        let client = Client::new(address, secret(key)?, Limits::default());
+        Ok(Self { client })
+    }
+}
+
+/// A queue of a session of another node.
+#[pyclass(frozen, name = "LaneQueue", module = "shoal._backend")]
+pub(crate) struct PyLaneQueue {
+    client: Py<PyLaneClient>,
+    key: Box<[u8]>,
+    name: String,
+    maxsize: Option<u64>,
+    max_bytes: Option<u64>,
+    policy: Policy,
+}
+
+/// A put: the operation's name for errors, its time limit, and the messages that are put.
+struct Put<'a, 'py> {
+    operation: &'static str,
+    limit: Limit<'a, 'py>,
+    done: usize,
+}
+
+impl<'a, 'py> Put<'a, 'py> {
+    fn new(operation: &'static str, limit: Limit<'a, 'py>) -> Self {
+        Self {
+            operation,
+            limit,
+            done: 0,
+        }
+    }
+}
+
+impl PyLaneQueue {
+    /// Encodes an object, and checks that it can ever fit.
+    fn encode(&self, operation: &str, object: &Bound<'_, PyAny>) -> PyResult<Encoded> {
+        let mut encoded = Encoded::new();
+        encode_into(object, &mut encoded, message_of)?;
+        let length = encoded.total_len() as u64;
+        match self.max_bytes {
+            Some(limit) if limit > 0 && length > limit => Err(never_fits(
+                object.py(),
+                operation,
+                &self.name,
+                length,
+                limit,
+            )),
+            _ => Ok(encoded),
+        }
+    }
+
+    /// Puts messages in their order, and counts them in `put.done`.
+    fn put_messages(
+        &self,
+        py: Python<'_>,
+        put: &mut Put<'_, '_>,
+        messages: &[(u64, Encoded)],
+    ) -> PyResult<()> {
+        let target = Target {
+            key: &self.key,
+            maxsize: self.maxsize,
+            max_bytes: self.max_bytes,
+            policy: self.policy,
+        };
+        let prefixes: Vec<_> = messages
+            .iter()
+            .map(|(_, encoded)| encoded.prefix())
+            .collect();
+        let parts: Vec<_> = messages
+            .iter()
+            .zip(&prefixes)
+            .map(|((_, encoded), prefix)| encoded.parts(prefix))
+            .collect();
+        let mut parcels = Vec::with_capacity(messages.len());
+        for ((weight, encoded), parts) in messages.iter().zip(&parts) {
+            parcels.push(Parcel {
+                kind: u8::try_from(encoded.kind())?,
+                sender: encoded.sender().unwrap_or_else(std::process::id),
+                weight: *weight,
+                parts,
+            });
+        }
+        let client = &self.client.get().client;
+        let end = put.limit.wait_detached(py, |deadline, go_on| {
+            client.put_many(&target, &parcels, deadline, go_on)
+        });
+        match end {
+            Ok(Ok(())) => {
+                put.done += messages.len();
+                Ok(())
+            }
+            Ok(Err(Failed { done, error })) => {
+                put.done += done;
+                Err(self.raised(py, put, error))
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    fn put_one(
+        &self,
+        object: &Bound<'_, PyAny>,
+        weight: &Arg<'_>,
+        mut put: Put<'_, '_>,
+    ) -> PyResult<()> {
+        let weight = weight.or(0, self::weight)?;
+        let encoded = self.encode(put.operation, object)?;
+        self.put_messages(object.py(), &mut put, &[(weight, encoded)])
+    }
+
+    fn put_all(
+        &self,
+        put: &mut Put<'_, '_>,
+        objects: &Bound<'_, PyAny>,
+        weights: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<()> {
+        let py = objects.py();
+        let list = py.get_type::<PyList>().call1((objects,))?;
+        let list = list.cast_into::<PyList>()?;
+        let weights = weights_of(weights, &list)?;
+        let mut next = 0;
+        loop {
+            let mut messages = Vec::new();
+            let mut failed = None;
+            while messages.len() < TOGETHER
+                && failed.is_none()
+                && let Ok(object) = list.get_item(next)
+            {
+                let weight = weights.as_ref().map_or(0, |weights| weights[next]);
+                match self.encode(put.operation, &object) {
+                    Ok(encoded) => messages.push((weight, encoded)),
+                    Err(error) => failed = Some(error),
+                }
+                next += 1;
+            }
+            if !messages.is_empty() {
+                self.put_messages(py, put, &messages)?;
+            }
+            match failed {
+                // Raised when all objects before it are put.
+                Some(error) => return Err(error),
+                None if next >= list.len() => return Ok(()),
+                None => (),
+            }
+        }
+    }
+
+    /// The exception for a put that lacked room or memory.
+    fn no_room(&self, py: Python<'_>, put: &Put<'_, '_>, why: &Shortage) -> PyErr {
+        // The policy `error` does not wait for room, but for memory.
+        let waits = self.policy != Policy::Error || matches!(why, Shortage::Memory { .. });
+        match put.limit.seconds(py) {
+            Err(error) => error,
+            Ok(Some(seconds)) if waits => {
+                let message = why.timeout_text(put.operation, &self.name, &seconds);
+                refused(py, "ShoalTimeoutError", message, why)
+            }
+            Ok(_) => refused(py, "ChannelFull", why.text("put_nowait", &self.name), why),
+        }
+    }
+
+    /// The exception for a put that failed.
+    #[cold]
+    fn raised(&self, py: Python<'_>, put: &Put<'_, '_>, error: Error) -> PyErr {
+        let (operation, name) = (put.operation, self.name.as_str());
+        match error {
+            Error::Full(why) | Error::Timeout(why) => self.no_room(py, put, &why),
+            Error::Closed(_) => closed(py, format!("{operation}: {name} is closed")),
+            Error::Memory(text) | Error::TooLarge(text) => {
+                no_memory(py, format!("{operation}: {text}"))
+            }
+            Error::Invalid(text) => {
+                shoal_error(py, "ChannelExistsError", format!("{name}: {text}"), None)
+            }
+            Error::Session(text) => {
+                let message = format!("{operation}: {name}: {text}");
+                shoal_error(py, "ChannelError", message, None)
+            }
+            Error::Refused { .. } | Error::Unreachable { .. } => {
+                PyConnectionRefusedError::new_err(error.to_string())
+            }
+            other => PyConnectionResetError::new_err(other.to_string()),
+        }
+    }
+}
+
+#[pymethods]
+impl PyLaneQueue {
+    #[new]
+    #[pyo3(
+        signature = (client, key, maxsize = None, max_bytes = None, policy = Arg::Default, name = Arg::Default),
+        text_signature = "(client, key, maxsize=None, max_bytes=None, policy='block', name='')"
+    )]
+    fn new(
+        client: &Bound<'_, PyLaneClient>,
+        key: &Bound<'_, PyAny>,
+        maxsize: Option<&Bound<'_, PyAny>>,
+        max_bytes: Option<&Bound<'_, PyAny>>,
+        policy: Arg<'_>,
+        name: Arg<'_>,
+    ) -> PyResult<Self> {
+        let policy = policy.or(Policy::Block, |value| {
+            let given = value.extract::<&str>().unwrap_or_default();
+            let found = POLICIES.iter().find(|(name, _)| *name == given);
+            let expected = "block, error, drop_oldest or keep_latest";
+            let found = found.map(|(_, policy)| *policy);
+            found.ok_or_else(|| wrong_value(value, "policy", expected))
+        })?;
+        let name = match name.or(String::new(), |name| text(name, "name"))? {
+            empty if empty.is_empty() => format!("queue {}", shown(key)?),
+            name => name,
+        };
+        Ok(Self {
+            client: client.clone().unbind(),
+            key: key_of(key)?.into(),
+            name,
+            maxsize: whole_or_none(maxsize, "maxsize", 0, MAXSIZE_LIMIT)?,
+            max_bytes: whole_or_none(max_bytes, "max_bytes", 0, LARGEST)?,
+            policy,
+        })
+    }
+
+    #[getter]
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Append an object, waiting for room.
+    #[pyo3(
+        signature = (obj, weight = Arg::Default, timeout = None, *, waiting = None),
+        text_signature = "($self, obj, weight=0, timeout=None, *, waiting=None)"
+    )]
+    fn put<'py>(
+        &self,
+        obj: &Bound<'py, PyAny>,
+        weight: Arg<'py>,
+        timeout: Option<&Bound<'py, PyAny>>,
+        waiting: Option<&Bound<'py, PyAny>>,
+    ) -> PyResult<()> {
+        let limit = Limit::new(timeout, waiting)?;
+        self.put_one(obj, &weight, Put::new("put", limit))
+    }
+
+    /// Append an object if there is room now.
+    #[pyo3(
+        signature = (obj, weight = Arg::Default),
+        text_signature = "($self, obj, weight=0)"
+    )]
+    fn put_nowait(&self, obj: &Bound<'_, PyAny>, weight: Arg<'_>) -> PyResult<()> {
+        self.put_one(obj, &weight, Put::new("put_nowait", Limit::now()))
+    }
+
+    /// Append objects in their order, waiting for room.
+    #[pyo3(signature = (objs, weights = None, timeout = None, *, waiting = None))]
+    fn put_many<'py>(
+        &self,
+        objs: &Bound<'py, PyAny>,
+        weights: Option<&Bound<'py, PyAny>>,
+        timeout: Option<&Bound<'py, PyAny>>,
+        waiting: Option<&Bound<'py, PyAny>>,
+    ) -> PyResult<()> {
+        let mut put = Put::new("put_many", Limit::new(timeout, waiting)?);
+        let end = self.put_all(&mut put, objs, weights);
+        end.inspect_err(|error| {
+            // An exception that does not accept attributes is raised without `done`.
+            let _ = error.value(objs.py()).setattr("done", put.done);
+        })
+    }
+}

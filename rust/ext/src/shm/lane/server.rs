@@ -1,0 +1,79 @@
+//! `LaneServer`: lets processes of other nodes use the queues of a session.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use pyo3::prelude::*;
+use shoal_lane::server::{Limits, Server};
+
+use super::super::session::PyShmSession;
+use super::{ip, secret};
+use crate::errors::shoal_error;
+
+/// A server beside a session. It ends with `stop`, or with the object.
+#[pyclass(frozen, name = "LaneServer", module = "shoal._backend")]
+pub(crate) struct PyLaneServer {
+    address: (String, u16),
+    /// None once it is stopped.
+    server: Mutex<Option<Server>>,
+}
+
+impl PyLaneServer {
+    fn server(&self) -> MutexGuard<'_, Option<Server>> {
+        self.server.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[pymethods]
+impl PyLaneServer {
+    #[new]
+    fn new(
+        py: Python<'_>,
+        session: &Bound<'_, PyShmSession>,
+        ip: &Bound<'_, PyAny>,
+        key: &Bound<'_, PyAny>,
+    ) -> PyResult<Self> {
+        let (here, key) = (self::ip(ip)?, secret(key)?);
+        let session = Arc::clone(session.get().here(py, "lane")?);
+        let started = py.detach(|| Server::start(session, here, key, Limits::default()));
+        let server = started.map_err(|error| {
+            let message = format!("no server can listen on {here}: {error}");
+            shoal_error(py, "TransportError", message, None)
+        })?;
+        let address = server.address();
+        Ok(Self {
+            address: (address.ip().to_string(), address.port()),
+            server: Mutex::new(Some(server)),
+        })
+    }
+
+    /// The IP address and the port.
+    #[getter]
+    fn address(&self) -> (String, u16) {
+        self.address.clone()
+    }
+
+    /// The number of connections.
+    #[getter]
+    fn connections(&self) -> usize {
+        let server = self.server();
+        server
+            .as_ref()
+            .map_or(0, |server| server.usage().connections)
+    }
+
+    /// End all connections. A put that waits for room puts nothing. Idempotent.
+    fn stop(&self, py: Python<'_>) {
+        py.detach(|| {
+            let server = self.server().take();
+            drop(server);
+        });
+    }
+}
+
+impl Drop for PyLaneServer {
+    fn drop(&mut self) {
+        if let Some(server) = self.server().take() {
+            Python::attach(|py| py.detach(|| drop(server)));
+        }
+    }
+}
