@@ -9,6 +9,8 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{connect_unspec, sockopt};
 
+/// How long to look for the peer's answer before a sleep: what comes soon is seen sooner so.
+const LOOKS: Duration = Duration::from_micros(50);
 /// Maximum sleep before a wait looks whether it should end: for the peer, for signals, for the end
 /// of the server.
 pub(crate) const SLICE: Duration = Duration::from_millis(100);
@@ -309,6 +311,21 @@ impl Inbox {
         let received = socket.receive(&mut self.bytes[self.end..])?;
         self.end += received.unwrap_or(0);
         Ok(received.is_some())
+    }
+
+    /// Same as `fill`, but looks again for a short time before it says that nothing is there. Other
+    /// threads may run meanwhile.
+    pub(crate) fn look(&mut self, socket: &Socket) -> io::Result<bool> {
+        let end = Instant::now() + LOOKS;
+        loop {
+            if self.fill(socket)? {
+                return Ok(true);
+            }
+            if Instant::now() >= end {
+                return Ok(false);
+            }
+            std::thread::yield_now();
+        }
     }
 
     /// Moves bytes to `to`; returns how many.

@@ -156,6 +156,11 @@ impl Connection {
         self.inbox.held().is_empty() && self.socket.is_idle()
     }
 
+    /// Looks for a reply for a short time; false if nothing came.
+    pub(super) fn look(&mut self) -> io::Result<bool> {
+        self.inbox.look(&self.socket)
+    }
+
     /// The time of a deadline, as a request says it.
     pub(super) fn micros(&self, deadline: Instant) -> u64 {
         let micros = deadline.saturating_duration_since(self.began).as_micros();

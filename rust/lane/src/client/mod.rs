@@ -351,13 +351,16 @@ impl Exchange<'_> {
                 Err(_) => return self.replies(connection, true).and(Err(Stop::Cut)),
             }
         }
-        while self.done < self.parcels.len() {
+        loop {
             self.replies(connection, false)?;
-            if self.done < self.parcels.len() {
+            if self.done == self.parcels.len() {
+                return Ok(());
+            }
+            let found = connection.look().map_err(|error| self.ended(&error))?;
+            if !found {
                 self.wait(connection, PollFlags::IN, patience)?;
             }
         }
-        Ok(())
     }
 
     fn wait(

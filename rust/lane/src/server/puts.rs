@@ -70,6 +70,9 @@ impl<'a> Serving<'a> {
         loop {
             if self.inbox.held().is_empty() && !self.inbox.fill(self.socket)? {
                 self.report()?;
+                if self.inbox.look(self.socket)? {
+                    continue;
+                }
                 let idle = self.shared.limits.idle;
                 if self.socket.wait(PollFlags::IN, idle)?.is_empty() {
                     return Ok(());
