@@ -37,6 +37,22 @@ THREE = NodePlacementStrategy([0] * 3)
 TWO = NodePlacementStrategy([0] * 2)
 
 
+class Forgetful(Worker):
+    """Does not call the constructor of `Worker`."""
+
+    def __init__(self):
+        self.value = 7
+
+    def early(self):
+        return self._rank, self.value
+
+    def send_early(self):
+        self.send(1, "forgetful", 0)
+
+    def misspelt(self):
+        return self.valeu
+
+
 class Counter(Worker):
     """Counts, and says what it sees of itself."""
 
@@ -135,6 +151,17 @@ def counters(cluster):
 def counter(cluster):
     """A group of one rank."""
     return Counter.create_group().launch(cluster, name="counters")
+
+
+def test_what_needs_the_constructor_of_the_base_names_it():
+    with local_cluster() as cluster:
+        group = Forgetful.create_group().launch(cluster, TWO, "forgetful")
+        assert group.early().wait() == [(0, 7), (1, 7)]
+        text = r"Forgetful has no '_collective' yet: .* Call super\(\)\.__init__\(\) first in"
+        with pytest.raises(AttributeError, match=text):
+            group.execute_on(0).send_early().wait()
+        with pytest.raises(AttributeError, match="'Forgetful' object has no attribute 'valeu'"):
+            group.execute_on(0).misspelt().wait()
 
 
 def test_the_import_loads_neither_ray_nor_pytest(run_python):

@@ -1,14 +1,14 @@
-"""`WorkerMeta`: the metaclass of `Worker`."""
+"""`WorkerMeta`: the metaclass of `Worker`; `MadeByInit`: names a constructor that was left out."""
 
 import inspect
 from abc import ABCMeta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from shoal.bootstrap.host import generator_error
 from shoal.hardware import AcceleratorUtil
 from shoal.worker.identity import accelerator_type
 
-__all__ = ["WorkerMeta", "torch_device_type", "torch_platform"]
+__all__ = ["MadeByInit", "WorkerMeta", "torch_device_type", "torch_platform"]
 
 
 def torch_device_type() -> str | None:
@@ -19,6 +19,38 @@ def torch_device_type() -> str | None:
 def torch_platform() -> Any:
     """Return the torch module of this process's accelerators, or None."""
     return AcceleratorUtil.get_torch_platform(accelerator_type())
+
+
+_MADE_BY_INIT = frozenset(
+    {
+        "_collective",
+        "_device_lock",
+        "_local_rank",
+        "_local_world_size",
+        "_manager_proxy",
+        "_master_address",
+        "_master_port",
+        "_port_lock",
+        "_worker_info",
+    }
+)
+
+
+class MadeByInit:
+    """Base of `Worker` that explains why an attribute of its constructor is missing."""
+
+    if not TYPE_CHECKING:  # type checkers would accept any attribute
+
+        def __getattr__(self, name: str) -> Any:
+            kind = type(self).__qualname__
+            if name in _MADE_BY_INIT and "_collective" not in vars(self):
+                raise AttributeError(
+                    f"{kind} has no {name!r} yet: Worker.__init__ makes it, and has not run. Call "
+                    f"super().__init__() first in {kind}.__init__",
+                    name=name,
+                    obj=self,
+                )
+            raise AttributeError(f"{kind!r} object has no attribute {name!r}", name=name, obj=self)
 
 
 class WorkerMeta(ABCMeta):

@@ -31,7 +31,7 @@ from shoal.transport.choice import Choice
 from shoal.worker.group import WorkerGroup
 from shoal.worker.identity import Identity
 from shoal.worker.lock import DeviceLock, PortLock
-from shoal.worker.meta import WorkerMeta, torch_device_type, torch_platform
+from shoal.worker.meta import MadeByInit, WorkerMeta, torch_device_type, torch_platform
 from shoal.worker.names import answers, claim_address
 from shoal.worker.routing.calls import RoutedCalls
 from shoal.worker.timers import Timers, timer
@@ -51,7 +51,7 @@ _PING_S = 2.0
 _ASK_S = 60.0
 
 
-class Worker(RoutedCalls, metaclass=WorkerMeta):
+class Worker(RoutedCalls, MadeByInit, metaclass=WorkerMeta):
     """A process of a group. Subclass it, and `create_group(...).launch(cluster, ...)` it.
 
     The public methods of the subclass become methods of the group, which call all ranks at once.
